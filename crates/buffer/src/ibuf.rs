@@ -285,6 +285,12 @@ impl Reader {
         Ok(usize::try_from(ahead).unwrap_or(usize::MAX))
     }
 
+    /// Whether the writer has closed the ring: what is there behind this is all.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.side.closed()
+    }
+
     /// Whether the writer has closed the ring and everything has been read.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.side.ended()

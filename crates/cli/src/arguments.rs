@@ -174,7 +174,8 @@ pub(crate) struct RunArguments {
     /// person watches
     #[arg(long, value_name = "yes|no|TIME", value_parser = progress::wish)]
     pub(crate) progress: Option<Wish>,
-    /// Write all that comes into a new file, from which the run can be repeated bit for bit
+    /// Write all that comes, and how the path was changed, into a new file, from which the run can
+    /// be repeated bit for bit
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     pub(crate) record: Option<PathBuf>,
     /// How much a record may hold (64M); what comes after that is counted

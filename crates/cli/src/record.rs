@@ -11,9 +11,11 @@ use crate::shared::member::Starter;
 use crate::status::Status;
 use crate::{line, terminal};
 use engine::build::Extras;
+use engine::catalogue::House;
 use engine::record::told::{differences, told};
 use engine::record::{Head, Record, Recording, Replay, Tape, Whole, layout, write};
 use engine::run::Outcome;
+use pipeline::Graph;
 use pipeline::explain;
 use pipeline::plan::{Machine, Plan};
 use std::path::{Path, PathBuf};
@@ -39,6 +41,13 @@ pub(crate) fn begin(
             "a run with copies of filters cannot be recorded: leave `--parallel` out",
         );
         return Err(Status::Usage);
+    }
+    let adapts = plan.adapts();
+    if (adapts.copies || adapts.moves) && !given.quiet {
+        terminal::note(
+            "`--adapt` does nothing while the path is recorded: it makes copies and moves filters \
+             into the kernel, and a record has neither",
+        );
     }
     let head = Head::new(text, plan, machine, given.count);
     let most = given.record_bytes.unwrap_or(write::BYTES);
@@ -100,10 +109,11 @@ pub(crate) fn planned(record: &Record) -> Result<Plan, Status> {
 pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status> {
     let record = open(path)?;
     let plan = planned(&record)?;
-    tell_beginning(&record, &plan, given);
+    let graphs = graphs(&record, &plan);
+    tell_beginning(&record, &graphs, given);
     let (text, machine) = (record.head.request.clone(), record.head.machine.clone());
     let (whole, count) = (record.whole.clone(), record.head.count);
-    let into = folder(path, &plan, given)?;
+    let into = folder(path, &graphs, given)?;
     let replay = Replay::new(record);
     let tape = Tape::Play(Arc::clone(&replay));
     let extras = Extras { tape, into: into.clone(), steps: given.steps(), ..Extras::default() };
@@ -122,8 +132,21 @@ pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status
     }
 }
 
+/// The graphs of all lines that a run had, one after the other.
+fn graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
+    let mut text = record.head.request.clone();
+    let mut graphs = vec![plan.graph.clone()];
+    for change in &record.changes {
+        // One that does not fit is told when it is made.
+        let Ok(edited) = change.edit.apply(&text) else { break };
+        graphs.push(pipeline::read(&edited.text, &House).0);
+        text = edited.text;
+    }
+    graphs
+}
+
 /// Tells what of a record is missing, and what is not done again.
-fn tell_beginning(record: &Record, plan: &Plan, given: &RunArguments) {
+fn tell_beginning(record: &Record, graphs: &[Graph], given: &RunArguments) {
     let target = record.target();
     match &record.whole {
         Whole::Whole { .. } => {}
@@ -142,13 +165,18 @@ fn tell_beginning(record: &Record, plan: &Plan, given: &RunArguments) {
     if given.quiet {
         return;
     }
-    let used = || plan.graph.ids().filter_map(|(_, node)| node.filter());
+    for change in &record.changes {
+        terminal::note(&format!("it was changed while it ran, and is again: {}", change.edit));
+    }
+    let used = || graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
     if used().any(|used| used.description.process) {
         terminal::note("programs are not run again: what they wrote is in the record");
     }
     let sends = |name: &str| used().any(|used| used.description.name == name);
-    if plan.graph.ids().any(|(id, node)| {
-        ["tx", "redirect"].contains(&node.name()) && plan.graph.outputs(id).next().is_none()
+    if graphs.iter().any(|graph| {
+        graph.ids().any(|(id, node)| {
+            ["tx", "redirect"].contains(&node.name()) && graph.outputs(id).next().is_none()
+        })
     }) {
         terminal::note("nothing is sent: `tx` and `redirect` only count");
     }
@@ -163,11 +191,12 @@ fn tell_beginning(record: &Record, plan: &Plan, given: &RunArguments) {
 }
 
 /// Where the files of a repeated run go: none if it writes none.
-fn folder(path: &Path, plan: &Plan, given: &RunArguments) -> Result<Option<PathBuf>, Status> {
+fn folder(path: &Path, graphs: &[Graph], given: &RunArguments) -> Result<Option<PathBuf>, Status> {
     if let Some(into) = &given.into {
         return Ok(Some(into.clone()));
     }
-    let writes = plan.graph.ids().filter_map(|(_, node)| node.filter()).any(|used| {
+    let mut used = graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
+    let writes = used.any(|used| {
         let sink = used.description.kind.name() == "sink";
         let paths = used.description.parameters.iter().filter(|known| explain::is_path(known));
         let named = |name: &str| used.arguments.text(name).is_some_and(|text| text != "-");

@@ -69,6 +69,14 @@ fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
 /// The run of a record.
 fn recorded(file: &Path) -> Result<Asked, Status> {
     let record = record::open(file)?;
+    if !record.changes.is_empty() {
+        let file = file.display();
+        terminal::complain(&format!(
+            "{file} is of a path that was changed while it ran, and `why` tells of one line: `why \
+             FLOW {file} LINE` runs that line over its packets"
+        ));
+        return Err(Status::Failed);
+    }
     let plan = record::planned(&record)?;
     let Head { request, machine, count, .. } = record.head.clone();
     Ok((request, plan, machine, Tape::Play(Replay::new(record)), count))

@@ -196,6 +196,7 @@ fn m3_what_cannot_be_seen_is_refused_with_its_reason() {
     refused("generate | dport state=a | discard", "keeps nothing from one block to the next");
     refused("generate | ip state=a | discard", "no fields that mean something to others");
     refused("generate | count state=a | count state=a | discard", "stands twice");
+    refused("generate | count state=a | count state=a | discard", "with one mark in both places");
     refused("generate | count state_mode=644 | discard", "`state_mode=` says who may see");
     refused(
         "generate | sample 2 state=a untrusted=yes | discard",
@@ -224,4 +225,23 @@ fn m3_what_is_seen_stays_in_a_thread() {
     let text = ran.out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("what it knows is seen as `web` (mode 600)"), "{}", ran.out);
     assert!(!text.contains("count kernel"), "{}", ran.out);
+}
+
+#[test]
+fn m3_a_filter_that_stands_in_two_places_by_its_mark_has_one_state() {
+    let folder = Folder::new();
+    let name = format!("m3-mark-{}", std::process::id());
+    let line = format!(
+        "generate count=10 | ((ipproto |17 count --name=X state={name}) + \
+         (sample every=2 | count --name=X)) | discard"
+    );
+    let ran = folder.run(&["run", "-q", "--stats", &line]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    assert!(ran.err.contains("15 blocks, 960 bytes"), "ten and five: {}", ran.err);
+    // One bucket for what comes from both: it is full after the first block.
+    let line = "generate count=100 | (ratelimit 1 per=1h --name=U | count) + \
+                (sample every=2 | ratelimit --name=U | drop)";
+    let ran = folder.run(&["run", "-q", "--stats", line]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    assert!(ran.err.contains("ratelimit#U: not answered: 149 too fast"), "{}", ran.err);
 }

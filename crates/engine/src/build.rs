@@ -325,12 +325,7 @@ impl<'p> Builder<'p> {
             let Draft { assembly, inputs, lent, .. } = draft;
             kernels.extend(draft.kernels.into_iter().map(|(_, kernel)| kernel));
             let (nodes, shape) = assembly.done();
-            let mut intake = intake_of(&nodes);
-            if let Tape::Play(_) = self.extras.tape {
-                // Memory that a source lent is not there, and nobody may have to wait for any.
-                intake.segments *= 16;
-            }
-            let mut intakes = vec![self.pool(intake)?];
+            let mut intakes = vec![self.intake(intake_of(&nodes))?];
             intakes.extend(lent);
             spaces.push(Space::new(Parts {
                 name: self.name(place),
@@ -342,7 +337,7 @@ impl<'p> Builder<'p> {
                 left: left.clone(),
                 timed: self.settings.timed,
                 copies: self.settings.copies,
-                batch: if self.extras.why.is_some() { 1 } else { BATCH },
+                batch: self.batch(),
                 control: Arc::clone(&self.control),
                 demand: Arc::clone(&self.demand),
                 bell: Arc::clone(&self.bells[place]),
@@ -390,9 +385,23 @@ impl<'p> Builder<'p> {
         pool(config, &self.extras.steps)
     }
 
+    /// Memory for what sources give.
+    fn intake(&self, mut config: PoolConfig) -> Result<Pool, BuildError> {
+        if let Tape::Play(_) = self.extras.tape {
+            // Memory that a source lent is not there, and nobody may have to wait for any.
+            config.segments *= 16;
+        }
+        self.pool(config)
+    }
+
+    /// How many blocks a turn has at most.
+    const fn batch(&self) -> usize {
+        if self.extras.why.is_some() { 1 } else { BATCH }
+    }
+
     fn outside(&self) -> Outside<'p> {
-        let Self { plan, origins, settings, extras, .. } = *self;
-        Outside { plan, origins, settings, extras }
+        let Self { plan, ids, origins, settings, extras, .. } = *self;
+        Outside { plan, ids, origins, settings, extras }
     }
 
     /// Which of this part's spaces hands a node what comes: its own, unless it is a program.

@@ -353,6 +353,8 @@ pub(crate) struct Inbox {
     /// What the space had then.
     has: Option<Has>,
     pub(crate) ended: bool,
+    /// Whether nothing more is taken, although the space goes on.
+    refuses: bool,
 }
 
 impl fmt::Debug for Orders {
@@ -378,7 +380,7 @@ impl Orders {
         // Who gave it may have been told that the path ended, and does not listen any more.
         let order = Box::new(move |space: &mut Space| drop(tell.send(order(space))));
         let mut inbox = self.inbox();
-        if inbox.ended {
+        if inbox.ended || inbox.refuses {
             return Err(NotTaken::Ended);
         }
         let number = inbox.next;
@@ -450,6 +452,14 @@ impl Orders {
             self.waits.store(false, Ordering::Relaxed);
         }
         next.map(|(_, order)| order)
+    }
+
+    /// The space takes no orders any more.
+    pub(crate) fn refuse(&self) {
+        let mut inbox = self.inbox();
+        inbox.refuses = true;
+        // Who waits for an answer hears that there will be none.
+        inbox.orders.clear();
     }
 
     /// This thread runs the space, which has this.

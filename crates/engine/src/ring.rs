@@ -287,9 +287,15 @@ impl Import {
         Ok((!taken.is_empty()).then_some(taken))
     }
 
-    /// How many entries are there.
+    /// How many entries are there by now.
     pub(crate) fn waiting(&mut self) -> Result<usize, Fault> {
+        self.reader.refresh()?;
         self.reader.waiting()
+    }
+
+    /// Whether the other side has ended: what is there behind this is all.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.reader.is_closed()
     }
 
     /// All entries that are there by now.

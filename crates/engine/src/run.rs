@@ -17,6 +17,7 @@ use crate::latency::{Breach, Latency};
 use crate::ledger::Ledger;
 use crate::live::Live;
 use crate::process;
+use crate::record::change::Changer;
 use crate::report::{self, Reported};
 use crate::space::{Remains, Space};
 use endpoint::Seen;
@@ -140,9 +141,10 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     }
     steps.pass("all runs");
     let watcher = Watcher::of(&lives);
+    let changer = Changer::of(&lives);
     let alarms = Alarms::new(until.alarm, lives.first());
     let stopped = wait(&controls, until, (begin, alarms), &done, &remains, &running);
-    drop(watcher);
+    drop((watcher, changer));
     steps.pass("all has ended");
     lives.iter().for_each(|live| live.is_run_by(None));
     let mut all = stopped.remains;

@@ -62,6 +62,25 @@ pub enum Place {
     At,
 }
 
+impl Place {
+    const ALL: [Self; 3] = [Self::Before, Self::After, Self::At];
+
+    /// The word for it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::After => "after",
+            Self::At => "at",
+        }
+    }
+}
+
+impl fmt::Display for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words().join(" "))
+    }
+}
+
 /// Why a request cannot be edited so.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Misfit(pub String);
@@ -105,12 +124,8 @@ impl Edit {
         let said = |node: &str| node.to_owned();
         Ok(match words.as_slice() {
             ["insert", filter @ .., place, node] if !filter.is_empty() => {
-                let place = match *place {
-                    "before" => Place::Before,
-                    "after" => Place::After,
-                    "at" => Place::At,
-                    _ => return Err(Misfit(USAGE.to_owned())),
-                };
+                let known = Place::ALL.into_iter().find(|known| known.name() == *place);
+                let place = known.ok_or_else(|| Misfit(USAGE.to_owned()))?;
                 Self::Insert { filter: filter.join(" "), place, node: said(node) }
             }
             ["remove", node] => Self::Remove { node: said(node) },
@@ -124,6 +139,20 @@ impl Edit {
             ["upgrade", node] => Self::Upgrade { node: said(node) },
             _ => return Err(Misfit(USAGE.to_owned())),
         })
+    }
+
+    /// The words that [`Edit::parse`] reads as this edit; of a whole text, the text.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let words: &[&str] = match self {
+            Self::Insert { filter, place, node } => &["insert", filter, place.name(), node],
+            Self::Remove { node } => &["remove", node],
+            Self::Replace { node, filter } => &["replace", node, "with", filter],
+            Self::Move { node, space } => &["move", node, "to", space],
+            Self::Upgrade { node } => &["upgrade", node],
+            Self::Whole(text) => &[text],
+        };
+        words.iter().map(|word| (*word).to_owned()).collect()
     }
 
     /// The request that is wanted instead of this one.
@@ -527,6 +556,8 @@ mod tests {
         for (words, expected) in cases {
             let normal = |text: &str| tree(text, "").map(|tree| tree.to_string()).expect(text);
             assert_eq!(edit(line, words), normal(expected), "{words}");
+            let read = Edit::parse(&words.split(' ').collect::<Vec<_>>()).expect(words);
+            assert_eq!(Edit::parse(&read.words()), Ok(read), "{words}: what is told is read");
         }
     }
 

@@ -149,7 +149,7 @@ pub(super) const SLEEPS: &[(&str, &str)] = &[
     ),
     ("bench/src/moderation/mod.rs", "what a parked reader uses is measured over a stretch of time"),
     (
-        "crates/engine/tests/record.rs",
+        "crates/engine/tests/record/common.rs",
         "timers of a path fall due between frames that come with gaps in time",
     ),
     ("crates/buffer/tests/soak.rs", "who is killed anywhere is killed after a random time"),

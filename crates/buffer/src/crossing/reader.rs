@@ -63,6 +63,12 @@ impl Reader {
         self.ring.waiting()
     }
 
+    /// Whether the writer is gone: what is there behind this is all.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.ring.is_closed()
+    }
+
     /// Whether the writer is gone and everything has been read. Drop a reader that has finished:
     /// what the writer left behind is kept until then.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {

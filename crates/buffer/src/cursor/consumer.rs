@@ -167,12 +167,15 @@ impl Consumer {
         acquire(self.store.writer.word(writer::STATE)) == SWITCHED
     }
 
+    /// Whether the writer has closed: a position that is loaded behind this is the last one.
+    pub(crate) fn closed(&self) -> bool {
+        // SYNC POINT: closed; pairs with the store in `Producer::close`.
+        acquire(self.store.writer.word(writer::STATE)) == CLOSED
+    }
+
     /// Whether the writer has closed and everything has been read.
     pub(crate) fn ended(&mut self) -> Result<bool, Fault> {
-        // SYNC POINT: closed; pairs with the store in `Producer::close`. Loaded before the
-        // position, so that the position is the last one.
-        let closed = acquire(self.store.writer.word(writer::STATE)) == CLOSED;
-        Ok(closed && self.refresh()? == self.next)
+        Ok(self.closed() && self.refresh()? == self.next)
     }
 
     /// Says that we read no more; the writer waits for us no longer.

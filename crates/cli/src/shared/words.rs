@@ -132,7 +132,8 @@ pub(crate) struct SetArguments {
     #[arg(value_name = "PATH")]
     pub(crate) path: String,
     /// insert 'FILTER' before|after|at NODE, remove NODE, replace NODE with 'FILTER',
-    /// move NODE kernel|process|sandbox|SPACE, upgrade NODE, or pin SPACE PROCESSOR|any
+    /// move NODE kernel|process|sandbox|SPACE, upgrade NODE, or pin SPACE PROCESSOR|any; of a path
+    /// that is recorded the record tells changes, too
     #[arg(value_name = "CHANGE", required = true, trailing_var_arg = true)]
     pub(crate) words: Vec<String>,
 }

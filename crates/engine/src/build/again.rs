@@ -7,8 +7,8 @@
 
 use super::running::{Ids, Part, Rising, RunningRing, RunningSpace};
 use super::{
-    BATCH, BuildError, Builder, Draft, Extras, Parts, PoolConfig, Settings, Space, Succession,
-    bell, between, inside, intake_for, programs,
+    BuildError, Builder, Draft, Extras, Parts, PoolConfig, Settings, Space, Succession, bell,
+    between, inside, intake_for, programs,
 };
 use crate::kernel::point::Points;
 use crate::space::assemble::Assembly;
@@ -29,6 +29,8 @@ pub(crate) struct Again<'a> {
     pub(crate) ways: &'a HashMap<usize, usize>,
     /// Whether something else is to run in the kernel.
     pub(crate) anew: bool,
+    /// How many spaces there were in all plans before: where a record counts on.
+    pub(crate) spaces: usize,
 }
 
 impl Again<'_> {
@@ -170,19 +172,19 @@ impl Builder<'_> {
             name: self.name(place),
             nodes,
             shape,
-            intakes: vec![self.pool(intake_for(PoolConfig::default().segment))?],
+            intakes: vec![self.intake(intake_for(PoolConfig::default().segment))?],
             work: self.pool(PoolConfig::default())?,
             inputs: Vec::new(),
             left: again.part.left.clone(),
             timed: self.settings.timed,
             copies: self.settings.copies,
-            batch: BATCH,
+            batch: self.batch(),
             control: Arc::clone(&self.control),
             demand: Arc::clone(&self.demand),
             bell: Arc::clone(&self.bells[place]),
             clock: again.part.clock,
             epoch: self.epoch,
-            tape: (self.extras.tape.clone(), self.spaces[place]),
+            tape: (self.extras.tape.clone(), again.spaces + self.spaces[place]),
             why: self.extras.why.clone(),
         }))
     }

@@ -95,7 +95,7 @@ impl Builder<'_> {
                     BuildError::Unexpected(format!("`{}` cannot be made", description.name))
                 })?;
                 let arguments = used.arguments.clone().asked_for(self.asked(id));
-                let arguments = arguments.seeded(self.extras.tape.seed(id.0));
+                let arguments = arguments.seeded(self.extras.tape.seed(self.number(id)));
                 let arguments = arguments.in_reserve(self.is_in_kernel(id));
                 let made = make(&match copy.or(self.settings.one_of) {
                     Some((number, of)) => arguments.for_copy(number, of),

@@ -3,6 +3,7 @@
 //! In: nodes of the plan. Out: what runs in the nodes of spaces. Each is looked for among what an
 //! embedding program brought along, then in the catalogue.
 
+use super::running::Ids;
 use super::{BuildError, Extras, Settings, sources};
 use crate::record::Tape;
 use crate::record::play::{Deaf, Played, Replay};
@@ -25,6 +26,7 @@ use sys::steps::Makes;
 /// What is needed to open anything.
 pub(super) struct Outside<'p> {
     pub(super) plan: &'p Plan,
+    pub(super) ids: &'p Ids,
     pub(super) origins: &'p [String],
     pub(super) settings: Settings,
     pub(super) extras: &'p Extras,
@@ -34,7 +36,7 @@ impl Outside<'_> {
     /// Opens a source.
     pub(super) fn source(&self, id: NodeId, used: &Use) -> Result<Part, BuildError> {
         if let Tape::Play(replay) = &self.extras.tape {
-            let (replay, planned) = (Arc::clone(replay), id.0);
+            let (replay, planned) = (Arc::clone(replay), self.ids.nodes[id.0]);
             let source = Box::new(Played { replay, planned, process: None });
             return Ok(Part::Source(SourcePart::new(source)));
         }
@@ -57,7 +59,7 @@ impl Outside<'_> {
     ) -> Result<Started, BuildError> {
         let name = used.description.name;
         if let Tape::Play(replay) = &self.extras.tape {
-            return Ok(recorded(replay, id, used, stands));
+            return Ok(recorded(replay, self.ids.nodes[id.0], used, stands));
         }
         let entry = endpoint::catalog::process(name).ok_or_else(|| missing("program", name))?;
         (entry.start)(&self.giving(id, used), stands).map_err(at(id))
@@ -71,7 +73,7 @@ impl Outside<'_> {
         about: About,
     ) -> Result<Started, BuildError> {
         if let Tape::Play(replay) = &self.extras.tape {
-            return Ok(recorded(replay, id, used, sandbox::STANDS));
+            return Ok(recorded(replay, self.ids.nodes[id.0], used, sandbox::STANDS));
         }
         let origins = u16::try_from(self.origins.len()).unwrap_or(u16::MAX);
         sandbox::start(used, (about, origins), &self.extras.steps).map_err(at(id))
@@ -157,10 +159,9 @@ impl Outside<'_> {
 }
 
 /// The halves of a program that is not run again: what it wrote is in the record.
-fn recorded(replay: &Arc<Replay>, id: NodeId, used: &Use, stands: Stands) -> Started {
+fn recorded(replay: &Arc<Replay>, planned: usize, used: &Use, stands: Stands) -> Started {
     let command = used.arguments.text("command").unwrap_or(used.description.name);
     let process = Arc::new(Process::recorded(command, stands));
-    let planned = id.0;
     let input = (stands != Stands::Head).then(|| {
         let (replay, process) = (Arc::clone(replay), Arc::clone(&process));
         Box::new(Deaf { replay, planned, process }) as Box<dyn Sink>

@@ -79,7 +79,7 @@ impl Builder<'_> {
     fn about(&self, id: NodeId) -> About {
         About {
             asked: self.asked(id),
-            seed: self.extras.tape.seed(id.0),
+            seed: self.extras.tape.seed(self.number(id)),
             fragments: self.takes_fragments(id),
             tells_time: self.tells_time,
             epoch: self.epoch,

@@ -36,8 +36,11 @@ pub(crate) struct Whole {
 pub(crate) struct State {
     /// The request, if anybody has said it.
     pub(crate) text: Option<String>,
-    /// How often it has been changed, and how often it has looked whether it should be.
+    /// How often it has been changed.
     pub(crate) changes: u64,
+    /// How many spaces all its plans had.
+    pub(crate) spaces: usize,
+    /// How often it has looked whether it should be changed.
     pub(crate) looks: u64,
     /// What it did by itself, and why: the last of it.
     pub(crate) adapted: VecDeque<String>,
@@ -146,10 +149,11 @@ pub(crate) fn rings_of_copies(plan: &Plan) -> usize {
 }
 
 impl State {
-    pub(crate) const fn new(plan: Plan, ids: Ids, origins: Vec<String>, parts: Vec<Part>) -> Self {
+    pub(crate) fn new(plan: Plan, ids: Ids, origins: Vec<String>, parts: Vec<Part>) -> Self {
         Self {
             text: None,
             changes: 0,
+            spaces: plan.spaces.len(),
             looks: 0,
             adapted: VecDeque::new(),
             plan,

@@ -24,12 +24,12 @@ mod switch;
 pub use shape::{Place, reshape};
 pub(crate) use shape::{worth_copies, worth_moves};
 
-use crate::build::running::{Ids, RunningSpace, State};
+use crate::build::running::{Ids, RunningSpace, State, Whole};
 use crate::build::{Again, BuildError, Extras, Prepared, Settings, prepare};
 use crate::catalogue::House;
 use crate::kernel::NotSwitched;
 use crate::live::{Live, NotTaken};
-use crate::record::Tape;
+use crate::record::{self, Tape};
 use crate::report::Reported;
 use crate::run::Thread;
 use crate::space::graft::Graft;
@@ -191,14 +191,60 @@ fn try_to_change(
     limit: Duration,
     steps: &Steps,
 ) -> Result<Switched, Unchanged> {
-    let Some(whole) = live.whole() else {
-        return Err(Unchanged::Refused("this path was not built from a plan".to_owned()));
+    let whole = whole(live)?;
+    // What is recorded is planned as its record says, so that it can be planned so again.
+    let machine = match &whole.extras.tape {
+        Tape::Off => machine,
+        Tape::Record(recording) => recording.machine(),
+        Tape::Play(_) => {
+            let why = "it comes from a record, and is changed where the recorded path was: `replay \
+                       RECORD | …` runs another line over the frames";
+            return Err(Unchanged::Refused(why.to_owned()));
+        }
     };
-    if !matches!(whole.extras.tape, Tape::Off) {
-        let why = "it is recorded, or comes from a record, which tells of one request only: stop \
-                   it, and record the other line into another file";
-        return Err(Unchanged::Refused(why.to_owned()));
+    make(whole, (edit, &|_, _| Ok(())), machine, limit, steps)
+}
+
+/// Makes a change of a recorded path again, when the spaces have come to where it was made.
+pub(crate) fn change_again(live: &Live, change: &record::Change) -> Result<(), Unchanged> {
+    let whole = whole(live)?;
+    let Tape::Play(replay) = &whole.extras.tape else {
+        return Err(Unchanged::Refused("it comes from no record".to_owned()));
+    };
+    let head = &replay.record().head;
+    whole.state().text.get_or_insert_with(|| head.request.clone());
+    let same = |text: &str, plan: &Plan| match text == change.text {
+        true if record::layout(plan) == change.layout => Ok(()),
+        _ => Err(Unchanged::Refused(format!(
+            "streamline {} did it otherwise than this version does",
+            head.program
+        ))),
+    };
+    let (asked, steps) = ((&change.edit, &same as Check<'_>), Steps::default());
+    let made = make(whole, asked, &head.machine, Duration::MAX, &steps);
+    if made.is_err() {
+        steps.back_to_beginning();
     }
+    made.map(drop)
+}
+
+fn whole(live: &Live) -> Result<&Whole, Unchanged> {
+    let whole = live.whole();
+    whole
+        .map(|whole| &**whole)
+        .ok_or_else(|| Unchanged::Refused("this path was not built from a plan".to_owned()))
+}
+
+/// Says whether a new text and its plan are what is wanted.
+type Check<'c> = &'c dyn Fn(&str, &Plan) -> Result<(), Unchanged>;
+
+fn make(
+    whole: &Whole,
+    (edit, check): (&Edit, Check<'_>),
+    machine: &Machine,
+    limit: Duration,
+    steps: &Steps,
+) -> Result<Switched, Unchanged> {
     let mut state = whole.state();
     own_sessions(&state)?;
     let text = state
@@ -217,7 +263,21 @@ fn try_to_change(
     let extras = Extras { steps: steps.clone(), ..whole.extras.clone() };
     let with = (whole.settings, &extras);
     let mut changed = Changed::prepare_as_taken((&graph, &edited), &state, machine, with)?;
-    let mut switched = changed.switch(&state, limit)?;
+    check(&edited.text, &changed.plan)?;
+    let told = record::Change {
+        number: state.changes,
+        edit: edit.clone(),
+        text: edited.text.clone(),
+        layout: record::layout(&changed.plan),
+    };
+    let origins = changed.origins.clone();
+    let settled = || {
+        if let Tape::Record(recording) = &whole.extras.tape {
+            recording.name(&origins);
+            recording.change(&told);
+        }
+    };
+    let mut switched = changed.switch(&state, &settled, limit)?;
     extras.steps.keep();
     changed.plan.graph.options = asked;
     switched.text = edited.text;
@@ -268,6 +328,10 @@ impl Changed {
             let matched = Matched::plan(graph, edited, state, (machine, &refused));
             let matched = matched.map_err(Unchanged::Unplaceable)?;
             matched.may_be(state)?;
+            if !matched.crossed.is_empty() && !matches!(with.1.tape, Tape::Off) {
+                let why = "what it knows is told by a process of its own, which no record has";
+                return Err(Unchanged::Refused(why.to_owned()));
+            }
             match Self::prepare(matched, state, with) {
                 Err(Unchanged::Build(BuildError::Refused(why)))
                     if graph.node(why.node).kind() != Some(Kind::Source)
@@ -293,7 +357,14 @@ impl Changed {
             let is = |space: &PlannedSpace, name: &str| space.part == number && space.name == name;
             let rank =
                 |name: &str| spaces.iter().position(|space| is(space, name)).unwrap_or(usize::MAX);
-            let again = Again { part, kept, renewed, ways, anew: anew.contains(&number) };
+            let again = Again {
+                part,
+                kept,
+                renewed,
+                ways,
+                anew: anew.contains(&number),
+                spaces: state.spaces,
+            };
             let mut prepared = prepare((plan, ids), number, &again, origins, with)?;
             for space in &mut prepared.spaces {
                 let name = &space.running.name;
@@ -332,7 +403,12 @@ impl Changed {
         Ok(Self { plan, ids, origins, parts, desks, leaving, crossed })
     }
 
-    fn switch(&mut self, state: &State, limit: Duration) -> Result<Switched, Unchanged> {
+    fn switch(
+        &mut self,
+        state: &State,
+        settled: &dyn Fn(),
+        limit: Duration,
+    ) -> Result<Switched, Unchanged> {
         let desks = std::mem::take(&mut self.desks);
         let parts = self.parts.iter_mut().zip(&state.parts);
         let kernels = parts.flat_map(|(prepared, part)| {
@@ -342,7 +418,9 @@ impl Changed {
         });
         let crossings = self.crossed.iter().copied().map(Crossing::new).collect();
         let (leaving, kernels) = (&self.leaving[..], kernels.collect());
-        switch::switch(desks, switch::Beside { leaving, kernels, crossings }, limit)
+        let number = state.changes;
+        let beside = switch::Beside { leaving, kernels, crossings, number, settled };
+        switch::switch(desks, beside, limit)
     }
 
     /// The path is this from now on.
@@ -362,6 +440,7 @@ impl Changed {
             part.tell();
         }
         state.changes += 1;
+        state.spaces += plan.spaces.len();
         (state.plan, state.ids, state.origins, state.text) = (plan, ids, origins, text);
     }
 }

@@ -33,7 +33,7 @@ pub fn reshape(
         return refused("this path was not built from a plan");
     };
     if !matches!(whole.extras.tape, Tape::Off) {
-        return refused("it is recorded, or comes from a record, which tells of one plan only");
+        return refused("it is recorded, or comes from a record: both run where the line says");
     }
     let mut state = whole.state();
     own_sessions(&state)?;
@@ -47,7 +47,7 @@ pub fn reshape(
     matched.may_be(&state)?;
     let extras = Extras { steps: Steps::default(), ..whole.extras.clone() };
     let mut changed = Changed::prepare(matched, &state, (whole.settings, &extras))?;
-    let mut switched = changed.switch(&state, limit)?;
+    let mut switched = changed.switch(&state, &|| (), limit)?;
     extras.steps.keep();
     let text = state.text.clone();
     switched.text = text.clone().unwrap_or_default();

@@ -104,6 +104,10 @@ pub(super) struct Beside<'l> {
     pub(super) kernels: Vec<(Kernels, Succession)>,
     /// Filters that go on in another process.
     pub(super) crossings: Vec<Crossing>,
+    /// How many changes there were before this one.
+    pub(super) number: u64,
+    /// What is done when the old graph has settled its accounts and nothing can fail any more.
+    pub(super) settled: &'l dyn Fn(),
 }
 
 /// Switches these spaces.
@@ -112,7 +116,7 @@ pub(super) fn switch(
     beside: Beside<'_>,
     limit: Duration,
 ) -> Result<Switched, Unchanged> {
-    let Beside { leaving, mut kernels, mut crossings } = beside;
+    let Beside { leaving, mut kernels, mut crossings, number, settled } = beside;
     if !crossings.is_empty() {
         // In the order in which blocks go through them: what follows takes up what comes out of a
         // process until that has told what it knows.
@@ -170,7 +174,13 @@ pub(super) fn switch(
     }
     crossings.iter().for_each(|one| one.commit(&mut taken, &mut switched));
     let firsts: Vec<usize> = kernels.iter().map(|(_, one)| one.first).collect();
+    for (_, standing) in &mut taken {
+        if let Standing::Lent(lent) = standing {
+            lent.space.note_change(number);
+        }
+    }
     settle(&mut taken, &firsts);
+    settled();
     let first = taken.iter_mut().find(|(_, standing)| matches!(standing, Standing::Lent(_)));
     switched.position = first.map_or(0, |(_, standing)| standing.space().counted().position());
     let before: Vec<Counted> = counted(&mut taken);
@@ -298,6 +308,7 @@ fn settle(taken: &mut [(Desk, Standing)], firsts: &[usize]) {
             space.take_rings();
             wait();
         }
+        space.take_as_recorded();
         while !space.empty_rings(&|key| goes(desk, key)) {
             wait();
         }

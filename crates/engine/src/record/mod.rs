@@ -9,6 +9,8 @@
 //! would take from chance.
 //!
 //! - [`form`]: the bytes of the file, a pcapng capture that any reader of captures opens;
+//! - `event`: the turns of a space;
+//! - [`change`]: changes of the path, and the same made again;
 //! - [`write`]: writing it beside a running path, in bounds;
 //! - [`read`]: opening it, whole, cut or damaged;
 //! - [`play`]: the turns of a space, taken from it;
@@ -18,12 +20,15 @@
 //! comes to the process, and a record without it could not tell why something is missing. Why all
 //! this: docs/book/decisions/0023-record.md.
 
+pub mod change;
+pub(crate) mod event;
 pub mod form;
 pub mod play;
 pub mod read;
 pub mod told;
 pub mod write;
 
+pub use change::Change;
 pub use play::Replay;
 pub use read::{Broken, Record, Whole};
 pub use write::{Recording, Summary};
@@ -31,8 +36,10 @@ pub use write::{Recording, Summary};
 use pipeline::plan::{Costs, Kernel, Machine, Plan};
 use std::fmt::Write as _;
 
-/// The version of the file's form. Another one cannot be read.
-pub const VERSION: u32 = 1;
+/// The version of the file's form. A later one cannot be read.
+pub const VERSION: u32 = 2;
+/// The first version: it knew of no changes, and is read as well.
+const FIRST: u32 = 1;
 
 /// What a record is of: enough to build the same path again.
 #[derive(Clone, PartialEq, Debug)]

@@ -3,7 +3,8 @@
 //! In: a record, which may be cut anywhere or lie. Out: one event after the other with its blocks;
 //! nothing where the record ends. Each space reads its own chunks and nothing else.
 
-use super::form::{self, Event};
+use super::event::Event;
+use super::form;
 use super::read::{Record, Whole};
 use abi::Entry;
 use endpoint::process::{NEVER_SEEN, PROGRAM_ENDED, Process};
@@ -24,6 +25,30 @@ pub struct Replay {
     heard: Mutex<HashMap<usize, Heard>>,
     /// Whether a space came to an end of the record that is not that of the run.
     short: AtomicBool,
+    /// How far its changes have been made again.
+    changes: Mutex<Changes>,
+}
+
+/// How far the changes of a record have been made again.
+#[derive(Debug, Default)]
+struct Changes {
+    /// Which one is being made, or was made last.
+    number: u64,
+    /// Whether none is made any more, and why, if that is a failure.
+    over: Option<Option<String>>,
+}
+
+/// What is to become of a space that stands where the path was changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// It waits until somebody wants it for the change.
+    Wait,
+    /// It is wanted for this change.
+    Go,
+    /// There is no such change: the record ends here.
+    End,
+    /// It could not be made, for this reason.
+    Failed(String),
 }
 
 impl Replay {
@@ -31,7 +56,8 @@ impl Replay {
     #[must_use]
     pub fn new(record: Record) -> Arc<Self> {
         let (seen, heard) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { record, seen, heard, short: AtomicBool::new(false) })
+        let (short, changes) = (AtomicBool::new(false), Mutex::default());
+        Arc::new(Self { record, seen, heard, short, changes })
     }
 
     /// What is played.
@@ -44,6 +70,37 @@ impl Replay {
     #[must_use]
     pub fn ended_short(&self) -> bool {
         !matches!(self.record.whole, Whole::Whole { .. }) || self.short.load(Ordering::Relaxed)
+    }
+
+    /// This change is made now.
+    pub(crate) fn makes(&self, number: u64) {
+        self.changes().number = number;
+    }
+
+    /// No change is made from now on, for this reason if it is a failure.
+    pub(crate) fn changes_no_more(&self, why: Option<String>) {
+        self.changes().over.get_or_insert(why);
+    }
+
+    /// What is to become of a space that stands where this change was made, and is `wanted` for one
+    /// or not.
+    pub(crate) fn next(&self, number: u64, wanted: bool) -> Next {
+        let changes = self.changes();
+        match &changes.over {
+            _ if number >= self.record.changes.len() as u64 => Next::End,
+            Some(Some(why)) => Next::Failed(why.clone()),
+            Some(None) => Next::End,
+            None if wanted && changes.number == number => Next::Go,
+            // It was made without this space, or another one needs it.
+            None if wanted || changes.number > number => {
+                Next::Failed("the record names another change here".to_owned())
+            }
+            None => Next::Wait,
+        }
+    }
+
+    fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn seen(&self) -> MutexGuard<'_, HashMap<usize, Seen>> {
@@ -199,6 +256,12 @@ impl Player {
             }
             None => self.broken(),
         }
+    }
+
+    /// The next event, which stays the next.
+    pub(crate) fn peek(&mut self) -> Option<Event> {
+        self.fill()?;
+        form::found(self.chunk.get(self.at..)?)?.event()
     }
 
     /// The next block of the event that came last.

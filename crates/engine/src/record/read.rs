@@ -1,13 +1,14 @@
 //! Opens a record.
 //!
-//! In: a file that anybody may have made. Out: its head, where the chunks of each space lie, and
-//! whether it is whole. One pass over all bytes, which checks the digest too; nothing but the
-//! places of chunks is kept. What is cut off or damaged is told, and what comes before it can be
-//! played.
+//! In: a file that anybody may have made. Out: its head, where the chunks of each space lie, the
+//! changes that the path was put through, and whether it is whole. One pass over all bytes, which
+//! checks the digest too; nothing but the changes and the places of chunks is kept. What is cut off
+//! or damaged is told, and what comes before it can be played.
 
+use super::change::{self, Change};
 use super::form::{self, Found, LOCAL, Local, Take};
 use super::write::Beyond;
-use super::{Head, VERSION};
+use super::{FIRST, Head, VERSION};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fs::File;
@@ -21,6 +22,8 @@ pub struct Record {
     pub head: Head,
     /// Whether all of it is there.
     pub whole: Whole,
+    /// The changes that it was put through while it ran, in their order.
+    pub changes: Vec<Change>,
     pub(super) file: File,
     /// Of each chunk the space, where its events begin, and how many bytes they are.
     pub(super) chunks: Vec<(u32, u64, usize)>,
@@ -102,8 +105,9 @@ impl fmt::Display for Broken {
             }
             Self::Version { target, version } => write!(
                 f,
-                "{target} is a record of form {version}, and this program reads form {VERSION}: \
-                 play it with the program that wrote it; its frames can be read as a capture"
+                "{target} is a record of form {version}, and this program reads forms {FIRST} to \
+                 {VERSION}: play it with the program that wrote it; its frames can be read as a \
+                 capture"
             ),
             Self::Headless { target, missing } => {
                 write!(f, "{target} is a record without its head: `{missing}` is missing")
@@ -149,9 +153,9 @@ impl Record {
         let file = File::open(path).map_err(unread)?;
         let mut scan = Scan::new(file.try_clone().map_err(unread)?);
         let head = scan.head(&target)?;
-        let mut chunks = Vec::new();
-        let whole = scan.chunks(&mut chunks).map_err(unread)?;
-        Ok(Self { head, whole, file, chunks, target })
+        let (mut chunks, mut changes) = (Vec::new(), Vec::new());
+        let whole = scan.chunks(&mut chunks, &mut changes).map_err(unread)?;
+        Ok(Self { head, whole, changes, file, chunks, target })
     }
 
     /// The file's name.
@@ -238,7 +242,7 @@ impl Scan {
             return Err(foreign(true));
         };
         let version = take.word().unwrap_or_default();
-        if version != VERSION {
+        if !(FIRST..=VERSION).contains(&version) {
             return Err(Broken::Version { target, version });
         }
         let mut pairs = Vec::new();
@@ -250,8 +254,12 @@ impl Scan {
         Head::of(&pairs).map_err(|missing| Broken::Headless { target, missing })
     }
 
-    /// The places of all chunks, and whether that is all.
-    fn chunks(&mut self, chunks: &mut Vec<(u32, u64, usize)>) -> std::io::Result<Whole> {
+    /// The places of all chunks, all changes, and whether that is all.
+    fn chunks(
+        &mut self,
+        chunks: &mut Vec<(u32, u64, usize)>,
+        changes: &mut Vec<Change>,
+    ) -> std::io::Result<Whole> {
         loop {
             let at = self.offset + self.at as u64;
             let cut = Whole::Cut { at };
@@ -274,6 +282,15 @@ impl Scan {
                     if there < events as usize {
                         return Ok(Whole::Cut { at: begin + there as u64 });
                     }
+                }
+                Some((Local::Change, take)) => {
+                    // One that cannot be read, or is not the next, is not that of a whole file.
+                    let next = changes.len() as u64;
+                    let Some(change) = change::take(take).filter(|one| one.number == next) else {
+                        return Ok(cut);
+                    };
+                    changes.push(change);
+                    self.pass(length);
                 }
                 _ => return Ok(cut),
             }

@@ -1,6 +1,7 @@
 //! The bytes of a record, and files that are none, cut or damaged.
 
-use super::form::{self, Event};
+use super::event::Event;
+use super::form;
 use super::read::is_record;
 use super::write::Beyond;
 use super::*;

@@ -7,11 +7,14 @@
 //! gaps could not be played. When as much was written as may be, the record ends, the path goes on,
 //! and what came after that is counted.
 
-use super::form::{self, Event, Local, Put};
+use super::change::{self, Change};
+use super::event::{self, Event};
+use super::form::{self, Local, Put};
 use super::{Head, VERSION};
 use abi::{Entry, Marks};
 use endpoint::{Failure, Seen, Sink};
 use filter::Time;
+use pipeline::plan::Machine;
 use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -39,6 +42,7 @@ const INTERFACES_MAX: usize = 64;
 pub struct Recording {
     target: String,
     seed: u64,
+    machine: Machine,
     bytes_max: u64,
     bytes: AtomicU64,
     ended: AtomicBool,
@@ -118,6 +122,7 @@ impl Recording {
         Ok(Arc::new(Self {
             target,
             seed: head.seed,
+            machine: head.machine.clone(),
             bytes_max: bytes_max.max(BYTES_MIN),
             bytes,
             ended: AtomicBool::new(false),
@@ -136,6 +141,21 @@ impl Recording {
 
     pub(super) const fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// What the planner is told about the machine: another answer could not be repeated.
+    pub(crate) const fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Writes a change down, unless the record is full. The spaces that it differs in stand still,
+    /// and have handed over all turns that they took.
+    pub(crate) fn change(&self, change: &Change) {
+        let mut bytes = Vec::new();
+        change::put(&mut bytes, change);
+        if !self.is_over() && self.claim(bytes.len()) {
+            self.send(Message::Bytes(bytes));
+        }
     }
 
     /// Whether nothing more is written.
@@ -276,7 +296,7 @@ impl Recorder {
         let Event::Pull { now, .. } = event else { return };
         let written = !self.recording.is_over() && {
             let begin = self.chunk.len();
-            form::event(&mut self.chunk, event);
+            event::put(&mut self.chunk, event);
             for (entry, bytes) in blocks.clone() {
                 let Entry { context, marks, .. } = entry;
                 let framed = marks.link < Marks::DESCRIBED && !entry.pointer.is_hole();
@@ -298,7 +318,7 @@ impl Recorder {
     pub(crate) fn event(&mut self, event: &Event) {
         if !self.recording.is_over() {
             let begin = self.chunk.len();
-            form::event(&mut self.chunk, event);
+            event::put(&mut self.chunk, event);
             self.commit(begin);
         }
     }

@@ -17,6 +17,7 @@ impl Space {
             let at = self.shape.order[i];
             self.finish_node(at, now, failed);
         }
+        self.note_claims();
     }
 
     /// Lets a node let out what it holds, unless something has `failed`, and ends it.

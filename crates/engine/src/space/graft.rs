@@ -66,7 +66,7 @@ impl Space {
     /// Lets what goes let out what it holds, along the arcs that there are, and ends it.
     pub(crate) fn retire(&mut self, stays: &dyn Fn(Key) -> bool) {
         let keys = self.keys();
-        let now = self.now();
+        let now = self.retires_at();
         for i in 0..self.shape.order.len() {
             let at = self.shape.order[i];
             if stays(keys[at]) {
@@ -77,6 +77,7 @@ impl Space {
         }
         // Copies that share work go with all that the others wait for.
         self.finish_part(true);
+        self.note_retired();
     }
 
     /// Takes what lies in rings that go, and answers whether nothing more can come over them.
@@ -307,6 +308,8 @@ impl Space {
         self.retired.add(before, &ended, &gone);
         self.programs_gone.extend(old.into_iter().flatten().filter(|n| process::of(n).is_some()));
         (self.nodes, self.shape) = assembly.done();
+        self.grafts += 1;
+        self.turn.trace(&mut self.nodes);
         self.take_inputs((&old_keys, &old_names), &places, inputs);
         self.intakes.extend(intakes);
         let programs = (0..self.nodes.len()).filter(|at| process::is_input(&self.nodes[*at]));

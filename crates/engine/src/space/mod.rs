@@ -93,6 +93,8 @@ pub struct Space {
     duty: Duty,
     /// Who wants the space for a while.
     wanted: Option<Loan>,
+    /// How often another graph was put in.
+    grafts: u64,
     /// What was counted by what is no more.
     retired: Retired,
     /// The halves of programs that are no more.
@@ -256,11 +258,9 @@ impl Space {
         let duty = Duty(Arc::new(Orders::new(name.clone(), Arc::clone(&bell))));
         let mut nodes = nodes;
         let timed = timed || parts.why.is_some();
+        let turn = Turn { left, claims, timed, why: parts.why, copies, ..Turn::default() };
+        turn.trace(&mut nodes);
         for node in &mut nodes {
-            if parts.why.is_some() {
-                // So that whatever leaves a node is routed, and told.
-                node.arcs.iter_mut().for_each(|arc| arc.plain = false);
-            }
             if let Part::Export(export) = &mut node.part {
                 export.tells(Arc::clone(&duty.0));
             }
@@ -276,7 +276,7 @@ impl Space {
             intakes,
             work,
             inputs,
-            turn: Turn { left, claims, timed, why: parts.why, copies, ..Turn::default() },
+            turn,
             batch: batch.clamp(1, LANES),
             spare: None,
             control,
@@ -284,6 +284,7 @@ impl Space {
             answered: 0,
             duty,
             wanted: None,
+            grafts: 0,
             retired: Retired::default(),
             programs_gone: Vec::new(),
             demand,
@@ -511,6 +512,7 @@ impl Space {
             pass.moved = true;
             self.note_tick(now);
             self.stage(now).tick(&[]);
+            self.note_claims();
             self.turn_pools();
         }
     }

@@ -5,11 +5,13 @@
 //! the path puts the same blocks into the same rings, so it comes; where the record ends before the
 //! run did, what is under way drains at the last time that is known.
 
+mod change;
+
 use super::turn::Claims;
 use super::{GENERAL, Input, NodeId, Pass, Space, Taking};
 use crate::failure::PathFailure;
 use crate::record::Tape;
-use crate::record::form::Event;
+use crate::record::event::Event;
 use crate::record::play::Player;
 use crate::record::write::Recorder;
 use abi::{Entry, RichPointer};
@@ -60,7 +62,7 @@ impl Taped {
         }
     }
 
-    fn event(&mut self, event: impl FnOnce() -> Event) {
+    pub(super) fn event(&mut self, event: impl FnOnce() -> Event) {
         if let Self::Record(recorder) = self {
             recorder.event(&event());
         }
@@ -137,12 +139,7 @@ impl Space {
         let mut last = 0;
         let mut whole = false;
         while self.turn.failure.is_none() && !self.control.is_stopped() {
-            if self.duty.0.waits() {
-                self.obey();
-            }
-            if self.control.asked() != self.answered {
-                self.answer(false);
-            }
+            self.heed();
             match player.event() {
                 Some(Event::Pull { node, now, count, edge, failure }) => {
                     last = now;
@@ -155,8 +152,24 @@ impl Space {
                 }
                 Some(Event::Tick { now }) => {
                     last = now;
+                    self.tell_claims(&player, 0);
                     self.stage(now).tick(&[]);
                     self.turn_pools();
+                }
+                Some(Event::Change { number }) => {
+                    let Some(loan) = self.loan_for(&player, number) else { break };
+                    let before = self.grafts;
+                    self.taped = Taped::Play(Some(player));
+                    match loan.out(self) {
+                        Ok(back) => self = back,
+                        Err(remains) => return *remains,
+                    }
+                    let Some(back) = self.taped.player() else { return self.remains() };
+                    player = back;
+                    if self.grafts == before {
+                        // It was given back as it was: nothing that follows means anything.
+                        break;
+                    }
                 }
                 Some(Event::Finish { now, failure }) => {
                     (last, whole) = (now, true);
@@ -164,22 +177,16 @@ impl Space {
                     break;
                 }
                 Some(Event::Claim { .. } | Event::Seen { .. } | Event::Heard { .. }) => {}
-                None => break,
+                Some(Event::Retire { .. } | Event::Changed) | None => break,
             }
         }
-        while let Some(event) = player.event() {
-            match event {
-                Event::Seen { planned, seen, dropped } => {
-                    player.replay.had_seen(planned, seen, &dropped);
-                }
-                Event::Heard { planned, written, dropped } => {
-                    player.replay.had_heard(planned, written, &dropped);
-                }
-                _ => break,
-            }
-        }
-        if !whole {
+        if whole {
+            self.take_last(&mut player);
+        } else {
             player.replay.note_short();
+            // Who wants to change it hears that it has ended: it waits for what others still put.
+            self.wanted = None;
+            self.duty.0.refuse();
             self.drain(last);
         }
         if self.turn.failure.is_some() {
@@ -191,6 +198,38 @@ impl Space {
         self.finish(last);
         self.duty.leave(self.counted());
         self.remains()
+    }
+
+    /// Does what somebody outside wants done, and says what sources have seen.
+    fn heed(&mut self) {
+        if self.duty.0.waits() {
+            self.obey();
+        }
+        if self.control.asked() != self.answered {
+            self.answer(false);
+        }
+    }
+
+    /// Takes what is told of sources, programs and counted blocks when something ends: it stands
+    /// behind the turn that ends it, and is asked for in it.
+    fn take_last(&mut self, player: &mut Player) {
+        let mut claimed = 0_u32;
+        loop {
+            match player.peek() {
+                Some(Event::Seen { planned, seen, dropped }) => {
+                    player.replay.had_seen(planned, seen, &dropped);
+                }
+                Some(Event::Heard { planned, written, dropped }) => {
+                    player.replay.had_heard(planned, written, &dropped);
+                }
+                Some(Event::Claim { count }) => claimed = claimed.saturating_add(count),
+                _ => break,
+            }
+            player.event();
+        }
+        if let Claims::Told(told) = &mut self.turn.claims {
+            *told = claimed;
+        }
     }
 
     /// Fails where the recorded run did, unless this one has.
@@ -306,12 +345,12 @@ impl Space {
         loop {
             let ticket = self.bell.listen();
             let Input::Ring { import, .. } = &mut self.inputs[i] else { return false };
-            let (waiting, over) = (import.waiting(), import.is_finished());
-            match (waiting, over) {
-                (Ok(waiting), _) if waiting >= count => return true,
-                (Ok(_), Ok(false)) if !self.control.is_stopped() => {}
-                (Ok(waiting), _) => return waiting > 0,
-                (Err(fault), _) => {
+            let over = import.is_closed() || self.control.is_stopped();
+            match import.waiting() {
+                Ok(waiting) if waiting >= count => return true,
+                Ok(waiting) if over => return waiting > 0,
+                Ok(_) => {}
+                Err(fault) => {
                     let name = self.nodes[0].name.clone();
                     self.turn.failure = Some(PathFailure::ring(name, fault));
                     return false;

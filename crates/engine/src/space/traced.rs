@@ -1,9 +1,19 @@
 //! The walk while somebody asks what becomes of a flow ([`crate::why`]).
 
-use super::node::{NodeId, Part};
+use super::node::{Node, NodeId, Part};
+use super::turn::Turn;
 use super::walk::{Ran, Walk};
 use crate::why::Why;
 use filter::{Batch, Block, lanes};
+
+impl Turn {
+    /// Has whatever leaves these nodes routed, and told, if somebody asks.
+    pub(super) fn trace(&self, nodes: &mut [Node]) {
+        if self.why.is_some() {
+            nodes.iter_mut().flat_map(|node| &mut node.arcs).for_each(|arc| arc.plain = false);
+        }
+    }
+}
 
 impl<'a> Walk<'_, 'a> {
     /// Runs a node and tells what it did with the block. There is one block: where a filter let go

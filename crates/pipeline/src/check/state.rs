@@ -38,7 +38,9 @@ pub(super) fn seen(draft: &mut Draft<'_>, used: &[Option<Use>]) {
         } else if twice {
             let what = format!("`{}={name}` stands twice", STATE.name);
             let why = "a name is that of one filter";
-            draft.mistakes.push(Diagnostic::error(place, what).why(why));
+            let hint = "with one mark in both places (`--name=X`) it is one filter, and what comes \
+                        out of it goes on behind both; or put it before the branches";
+            draft.mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
         }
     }
 }

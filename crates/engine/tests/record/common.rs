@@ -1,12 +1,10 @@
-//! Paths that are recorded while they run, and run again from the record: the same files, byte for
-//! byte, and the same ledger. (v10)
-
-#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+//! Paths that are recorded and run again, and what comes to them.
 
 use endpoint::source::inject::{Injected, Injector};
 use engine::build::{Extras, Settings, build_with};
 use engine::catalogue::House;
 use engine::kernel::point::Points;
+use engine::live::Live;
 use engine::record::told::{differences, told};
 use engine::record::{Head, Record, Recording, Replay, Tape, Whole, layout};
 use engine::run::{Outcome, Until, run};
@@ -17,11 +15,20 @@ use std::time::Duration;
 use testkit::{Frame, Random, Segment};
 use wire::LinkType;
 
+/// Stops a path.
+struct Stop<'l>(&'l Live);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
 /// A folder that goes away.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let name = format!("streamline-v10-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&path);
@@ -36,7 +43,7 @@ impl Drop for Folder {
     }
 }
 
-fn planned(text: &str) -> (Plan, Machine) {
+pub(crate) fn planned(text: &str) -> (Plan, Machine) {
     let (graph, mistakes) = pipeline::read(text, &House);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let machine = Head::outside_kernel(Machine::example());
@@ -44,11 +51,11 @@ fn planned(text: &str) -> (Plan, Machine) {
 }
 
 /// Runs a line beside its record, while `feed` gives it what comes.
-fn recorded(
+pub(crate) fn recorded(
     text: &str,
     settings: Settings,
     (record, into, most): (&Path, &Path, u64),
-    feed: impl FnOnce() + Send,
+    feed: impl FnOnce(&Live),
 ) -> (Outcome, String) {
     let (plan, machine) = planned(text);
     let head = Head::new(text, &plan, &machine, settings.count);
@@ -56,9 +63,14 @@ fn recorded(
     let tape = Tape::Record(std::sync::Arc::clone(&recording));
     let extras = Extras { tape, into: Some(into.to_owned()), ..Extras::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras).expect("spaces");
+    let live = paths[0].live();
+    live.says(text);
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
-        feed();
+        // Also when a test fails.
+        let stop = Stop(&live);
+        feed(&live);
+        std::mem::forget(stop);
         run.join().expect("a run")
     });
     assert_eq!(outcome.ledger.imbalances(), []);
@@ -69,7 +81,7 @@ fn recorded(
 }
 
 /// Runs a record again.
-fn replayed(record: &Path, into: &Path) -> (Outcome, String, bool) {
+pub(crate) fn replayed(record: &Path, into: &Path) -> (Outcome, String, bool) {
     let record = Record::open(record).expect("a record");
     let (plan, _) = planned(&record.head.request);
     assert_eq!(layout(&plan), record.head.layout);
@@ -84,7 +96,7 @@ fn replayed(record: &Path, into: &Path) -> (Outcome, String, bool) {
 }
 
 /// All files of a folder, with what they hold.
-fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![folder.to_owned()];
     while let Some(at) = open.pop() {
@@ -102,7 +114,12 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Records a line, replays it twice, and compares everything.
-fn same(name: &str, text: &str, settings: Settings, feed: impl FnOnce() + Send) -> Outcome {
+pub(crate) fn same(
+    name: &str,
+    text: &str,
+    settings: Settings,
+    feed: impl FnOnce(&Live),
+) -> Outcome {
     let folder = Folder::new(name);
     let at = |name: &str| folder.0.join(name);
     let first = (&*at("r.pcapng"), &*at("live"), 1 << 28);
@@ -128,7 +145,7 @@ fn same(name: &str, text: &str, settings: Settings, feed: impl FnOnce() + Send) 
 }
 
 /// TCP connections with holes, repeats and disorder, datagrams in fragments, and frames of nothing.
-fn frames(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
+pub(crate) fn frames(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut next = [1000_u32; 6];
     for number in 0..count {
@@ -170,90 +187,19 @@ fn frames(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Hands frames in, now and then after a moment.
-fn feed(injector: Injector, frames: &[Vec<u8>], seed: u64) {
+/// Hands frames in, now and then after a moment; `act` is asked behind each.
+pub(crate) fn feed(injector: Injector, frames: &[Vec<u8>], seed: u64, act: &mut dyn FnMut(usize)) {
     let mut random = Random::new(seed);
-    for frame in frames {
-        // Before the source is open nobody takes anything.
+    for (number, frame) in frames.iter().enumerate() {
+        // Before the source is open nobody takes anything, and nobody does when the path has ended.
         while injector.inject_as(frame, LinkType::ETHERNET, sys::clock::real()) == Injected::NoPath
+            && number == 0
         {
             std::thread::yield_now();
         }
         if random.one_in(7) {
             std::thread::sleep(Duration::from_micros(random.below(1500)));
         }
+        act(number);
     }
-}
-
-#[test]
-fn v10_paths_with_timers_and_holds_run_again_as_they_ran() {
-    let mut random = Random::replayable();
-    let lines = [
-        "tcp gap=1ms | http | files got/",
-        "tcp gap=2ms timeout=3ms | ((http |get files got/) + pcap all.pcap)",
-        "ip defragment=yes timeout=1s | udp | pcap udp.pcap",
-        "ratelimit 1500 | ((count | pcap some.pcap) + (dport |53 pcap dns.pcap))",
-        "sample every=3 | tcp gap=1ms | regex \"GET /[0-9]+\" | files all/ per=connection",
-        "((dport |53 udp) + (dport |80 tcp gap=1ms)) | files both/ per=session",
-    ];
-    for (number, line) in lines.into_iter().enumerate() {
-        let name = format!("v10-{number}");
-        let frames = frames(&mut random, 400);
-        let injector = Injector::new(&name).unwrap();
-        let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
-        let outcome = same(&name, &text, Settings::default(), || feed(injector, &frames, seed));
-        assert!(outcome.ledger.sources[0].1.given.blocks > 300, "{text}");
-    }
-}
-
-#[test]
-fn v10_programs_are_not_run_again() {
-    let mut random = Random::replayable();
-    let frames = frames(&mut random, 200);
-    let injector = Injector::new("v10-exec").unwrap();
-    // What it says is never the same twice.
-    let text = "inject v10-exec | tcp gap=1ms | exec \"wc -c; date +%N; echo $$\" | files said.txt";
-    same("v10-exec", text, Settings::default(), || feed(injector, &frames, 3));
-}
-
-#[test]
-fn v10_a_number_of_blocks_ends_where_it_ended() {
-    let mut random = Random::replayable();
-    let frames = frames(&mut random, 600);
-    let injector = Injector::new("v10-count").unwrap();
-    let text = "inject v10-count | (pcap one.pcap + (dport |80 pcap two.pcap))";
-    let settings = Settings { count: Some(150), ..Settings::default() };
-    same("v10-count", text, settings, || {
-        let mut random = Random::new(5);
-        for frame in &frames {
-            while injector.inject(frame) == Injected::NoPath && frames.first() == Some(frame) {
-                std::thread::yield_now();
-            }
-            if random.one_in(9) {
-                std::thread::sleep(Duration::from_micros(300));
-            }
-        }
-    });
-}
-
-#[test]
-fn v10_a_full_record_is_played_as_far_as_it_goes() {
-    let folder = Folder::new("full");
-    let at = |name: &str| folder.0.join(name);
-    let mut random = Random::replayable();
-    let frames = frames(&mut random, 2000);
-    let injector = Injector::new("v10-full").unwrap();
-    let text = "inject v10-full | (pcap all.pcap + (tcp gap=1ms | files all/))";
-    let first = (&*at("r.pcapng"), &*at("live"), 1 << 16);
-    recorded(text, Settings::default(), first, || feed(injector, &frames, 1));
-    let record = Record::open(&at("r.pcapng")).unwrap();
-    let Whole::Full { beyond } = record.whole else { panic!("{record:?}") };
-    assert!(beyond.blocks > 0);
-    let (outcome, _, short) = replayed(&at("r.pcapng"), &at("again"));
-    assert!(short);
-    assert_eq!(outcome.ledger.imbalances(), []);
-    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    let (live, again) = (files(&at("live")), files(&at("again")));
-    let all = Path::new("all.pcap");
-    assert!(again[all].len() > 10_000 && live[all].starts_with(&again[all]), "a beginning of it");
 }

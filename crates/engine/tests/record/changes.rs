@@ -1,0 +1,273 @@
+//! Paths that are changed while they are recorded: the repeated run makes the same changes at the
+//! same turns, and gives the same files, byte for byte, and the same ledger.
+
+use crate::common::{Folder, feed, files, frames, recorded, replayed, same};
+use endpoint::source::inject::Injector;
+use engine::build::Settings;
+use engine::change::{Switched, Unchanged, change};
+use engine::live::{Live, NotTaken};
+use engine::record::{Record, Whole};
+use pipeline::edit::Edit;
+use pipeline::plan::Machine;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use testkit::Random;
+
+/// Longer than any machine takes to do what it is asked.
+const LONG: Duration = Duration::from_secs(60);
+
+fn edit(live: &Live, words: &str) -> Result<Switched, Unchanged> {
+    let edit = Edit::parse(&words.split(' ').collect::<Vec<_>>()).expect(words);
+    loop {
+        // Any machine: what is recorded is planned for that of the record.
+        match change(live, &edit, &Machine::with_kernel(), LONG) {
+            // Its source is open, and nobody has said yet who runs it.
+            Err(Unchanged::NotTaken(NotTaken::Ended)) if !live.is_ended() => {
+                std::thread::yield_now();
+            }
+            done => return done,
+        }
+    }
+}
+
+fn set(live: &Live, words: &str) {
+    let switched = edit(live, words).unwrap_or_else(|why| panic!("{words}: {why}"));
+    let Switched { lost, duplicated, reordered, .. } = switched;
+    assert_eq!((lost, duplicated, reordered), (0, 0, 0), "{words}: {switched}");
+}
+
+/// Makes these changes, with as many frames between any two.
+fn changed(name: &str, line: &str, changes: &[&str]) {
+    let mut random = Random::replayable();
+    let frames = frames(&mut random, 60 * (changes.len() + 1));
+    let injector = Injector::new(name).unwrap();
+    let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
+    let outcome = same(name, &text, Settings::default(), |live| {
+        let mut next = changes.iter();
+        feed(injector, &frames, seed, &mut |number| {
+            if number % 60 == 59
+                && let Some(words) = next.next()
+            {
+                set(live, words);
+            }
+        });
+        assert_eq!(live.changes(), changes.len() as u64, "{text}");
+    });
+    assert!(outcome.ledger.sources[0].1.given.blocks > 100, "{text}");
+}
+
+#[test]
+fn v3_v10_a_path_that_was_changed_runs_again_as_it_ran() {
+    let changes: [&[&str]; 6] = [
+        &["insert ipproto before pcap", "replace ipproto with dport", "remove dport"],
+        &["insert pcap guest.pcap at tcp", "remove pcap", "insert pcap again.pcap at tcp"],
+        &["move tcp to thread1", "upgrade tcp", "move tcp to thread0", "upgrade http"],
+        &["remove ratelimit", "insert ratelimit 900 before count", "upgrade count"],
+        &["insert files@thread2 b/ at tcp", "move http to thread1", "remove http", "upgrade tcp"],
+        &["replace sample with inspect", "insert sample every=2 before tcp", "remove inspect"],
+    ];
+    let lines = [
+        "udp | pcap all.pcap",
+        "tcp gap=1ms | http | files got/",
+        "tcp gap=1ms | http | files got/",
+        "ratelimit 1500 | count | pcap some.pcap",
+        "tcp gap=2ms timeout=3ms | ((http |get files got/) + pcap all.pcap)",
+        "sample every=3 | tcp gap=1ms | files all/ per=connection",
+    ];
+    for (number, (line, changes)) in lines.into_iter().zip(changes).enumerate() {
+        changed(&format!("v3-v10-{number}"), line, changes);
+    }
+}
+
+/// What changes are made of: of a line with such names most of them fit.
+const WORDS: [&str; 20] = [
+    "insert ipproto before tcp",
+    "insert inspect after tcp",
+    "insert count at tcp",
+    "insert pcap NEW.pcap at tcp",
+    "insert pcap@thread2 NEW.pcap at inject",
+    "insert sample every=2 before tcp",
+    "insert ratelimit 2000 before tcp",
+    "insert (dport |80 inspect) after inject",
+    "replace ipproto with dport",
+    "replace pcap with files NEW/",
+    "replace inspect with ipproto",
+    "move tcp to thread1",
+    "move tcp to thread0",
+    "move inspect to thread2",
+    "upgrade tcp",
+    "upgrade ratelimit",
+    "upgrade sample",
+    "remove sample",
+    "remove inspect",
+    "remove count",
+];
+
+#[test]
+fn v3_v10_random_lines_through_random_changes_run_again_as_they_ran() {
+    let mut random = Random::replayable();
+    let lines = [
+        "tcp gap=1ms | inspect | pcap all.pcap",
+        "sample every=3 | tcp gap=2ms timeout=3ms | files all/ per=connection",
+        "((dport |53 pcap dns.pcap) + (tcp gap=1ms | http | files got/))",
+        "ratelimit 1500 | tcp gap=1ms | ((count | pcap some.pcap) + inspect)",
+    ];
+    let (mut made, mut refused) = (0, 0);
+    for round in 0..6 {
+        let name = format!("v3-v10-random-{round}");
+        let frames = frames(&mut random, 360);
+        let injector = Injector::new(&name).unwrap();
+        let line = *random.pick(&lines);
+        let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
+        let mut others = Random::new(random.below(u64::MAX));
+        same(&name, &text, Settings::default(), |live| {
+            feed(injector, &frames, seed, &mut |_| {
+                if !others.one_in(25) {
+                    return;
+                }
+                // A sink that ends and one that begins may be at one file at the same time.
+                let words = others.pick(&WORDS).replace("NEW", &format!("new{}", made + refused));
+                let words = words.as_str();
+                let (before, changes) = (live.text(), live.changes());
+                match edit(live, words) {
+                    Ok(switched) => {
+                        let Switched { lost, duplicated, reordered, .. } = switched;
+                        assert_eq!((lost, duplicated, reordered), (0, 0, 0), "{words}: {switched}");
+                        made += 1;
+                    }
+                    Err(_) => {
+                        assert_eq!((live.text(), live.changes()), (before, changes), "{words}");
+                        refused += 1;
+                    }
+                }
+            });
+        });
+    }
+    assert!(made > 12 && refused > 0, "{made} made, {refused} refused");
+}
+
+/// Changes, and which of them may be made: the others must not be.
+type Changes<'c> = (&'c [&'c str], &'c dyn Fn(&str) -> bool);
+
+/// Records this line with these changes, in this folder; answers what it said.
+fn record_of(
+    folder: &Folder,
+    (name, line): (&str, &str),
+    (changes, may): Changes<'_>,
+) -> (PathBuf, String) {
+    let mut random = Random::replayable();
+    let frames = frames(&mut random, 60 * (changes.len() + 1));
+    let injector = Injector::new(name).unwrap();
+    let (record, into) = (folder.0.join("r.pcapng"), folder.0.join("live"));
+    let text = format!("inject {name} | {line}");
+    let first = (&*record, &*into, 1 << 28);
+    let (_, said) = recorded(&text, Settings::default(), first, |live| {
+        let mut next = changes.iter();
+        feed(injector, &frames, 3, &mut |number| {
+            if number % 60 == 59
+                && let Some(words) = next.next()
+            {
+                match edit(live, words) {
+                    Ok(_) => assert!(may(words), "{words}"),
+                    Err(why) => assert!(!may(words), "{words}: {why}"),
+                }
+            }
+        });
+    });
+    (record, said)
+}
+
+#[test]
+fn v3_v10_a_change_that_came_to_nothing_leaves_nothing_in_the_record() {
+    let folder = Folder::new("nothing");
+    let changes = [
+        "insert nonsense after tcp",
+        "insert http before tcp",
+        "move tcp kernel",
+        "move tcp to thread1",
+        "remove inject",
+    ];
+    let line = "tcp gap=1ms | pcap all.pcap";
+    let moves = |words: &str| words == "move tcp to thread1";
+    let (record, said) = record_of(&folder, ("v3-v10-nothing", line), (&changes, &moves));
+    let record = Record::open(&record).unwrap();
+    assert_eq!(record.whole, Whole::Whole { told: said });
+    let made: Vec<String> = record.changes.iter().map(|one| one.edit.to_string()).collect();
+    assert_eq!(made, ["move tcp to thread1"]);
+    assert_eq!(
+        record.changes[0].text,
+        "inject v3-v10-nothing | tcp@thread1 gap=1ms | pcap all.pcap"
+    );
+}
+
+#[test]
+fn v3_v10_nothing_moves_into_the_kernel_while_a_path_is_recorded() {
+    let folder = Folder::new("kernel");
+    let first = (&*folder.0.join("r.pcapng"), &*folder.0.join("live"), 1 << 28);
+    let injector = Injector::new("v3-v10-kernel").unwrap();
+    let text = "inject v3-v10-kernel | ip | pcap all.pcap";
+    recorded(text, Settings::default(), first, |live| {
+        let injector = injector;
+        let why = edit(live, "move ip kernel").expect_err("it is recorded").to_string();
+        assert!(why.contains("a record is to hold what a program there would refuse"), "{why}");
+        assert_eq!(live.text().as_deref(), Some(text));
+        drop(injector);
+    });
+}
+
+#[test]
+fn v3_v10_a_record_that_is_cut_among_changes_is_played_up_to_there() {
+    let folder = Folder::new("cut-changes");
+    // Nothing is held: what comes out does not depend on where the end is.
+    let line = "udp | inspect | pcap all.pcap";
+    let changes = [
+        "insert pcap guest.pcap at udp",
+        "move inspect to thread1",
+        "insert ipproto before inspect",
+        "remove pcap:1",
+        "upgrade udp",
+    ];
+    let (record, _) = record_of(&folder, ("v3-v10-cut", line), (&changes, &|_| true));
+    let bytes = std::fs::read(&record).unwrap();
+    let whole = files(&folder.0.join("live"));
+    assert_eq!(Record::open(&record).unwrap().changes.len(), changes.len());
+    let mut random = Random::replayable();
+    let cuts: Vec<usize> =
+        (0..16).map(|_| random.within(bytes.len() / 4..bytes.len() - 1)).collect();
+    for at in cuts {
+        let cut = folder.0.join("cut.pcapng");
+        std::fs::write(&cut, &bytes[..at]).unwrap();
+        let into = folder.0.join(format!("at-{at}"));
+        std::fs::create_dir_all(&into).unwrap();
+        let (outcome, _, short) = replayed(&cut, &into);
+        assert!(short && outcome.failures.is_empty(), "cut at {at}: {:?}", outcome.failures);
+        assert_eq!(outcome.ledger.imbalances(), [], "cut at {at}");
+        for (name, bytes) in files(&into) {
+            assert!(whole[&name].starts_with(&bytes), "cut at {at}: {}", name.display());
+        }
+    }
+    assert!(whole.contains_key(Path::new("guest.pcap")));
+}
+
+#[test]
+fn v3_v10_a_change_that_comes_out_otherwise_ends_the_repeated_run_and_says_so() {
+    let folder = Folder::new("otherwise");
+    let named = ("v3-v10-otherwise", "udp | pcap all.pcap");
+    let (record, _) = record_of(&folder, named, (&["insert dport before pcap"], &|_| true));
+    let mut bytes = std::fs::read(&record).unwrap();
+    // In the words of the edit, and not in the line that came of it.
+    let at = bytes.windows(5).position(|word| word == b"dport").unwrap();
+    bytes[at] = b's';
+    std::fs::write(&record, bytes).unwrap();
+    let (outcome, _, _) = replayed(&record, &folder.0.join("again"));
+    let told: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
+    let why = "insert sport before pcap: streamline 0.";
+    assert!(!told.is_empty(), "{outcome:?}");
+    for told in told {
+        assert!(
+            told.contains(why) && told.contains("did it otherwise than this version"),
+            "{told}"
+        );
+    }
+    assert_eq!(outcome.ledger.imbalances(), []);
+}

@@ -1,0 +1,78 @@
+//! Paths that are recorded while they run, and run again from the record: the same files, byte for
+//! byte, and the same ledger. (v10)
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod changes;
+mod common;
+
+use common::{Folder, feed, files, frames, recorded, replayed, same};
+use endpoint::source::inject::Injector;
+use engine::build::Settings;
+use engine::record::{Record, Whole};
+use std::path::Path;
+use testkit::Random;
+
+#[test]
+fn v10_paths_with_timers_and_holds_run_again_as_they_ran() {
+    let mut random = Random::replayable();
+    let lines = [
+        "tcp gap=1ms | http | files got/",
+        "tcp gap=2ms timeout=3ms | ((http |get files got/) + pcap all.pcap)",
+        "ip defragment=yes timeout=1s | udp | pcap udp.pcap",
+        "ratelimit 1500 | ((count | pcap some.pcap) + (dport |53 pcap dns.pcap))",
+        "sample every=3 | tcp gap=1ms | regex \"GET /[0-9]+\" | files all/ per=connection",
+        "((dport |53 udp) + (dport |80 tcp gap=1ms)) | files both/ per=session",
+    ];
+    for (number, line) in lines.into_iter().enumerate() {
+        let name = format!("v10-{number}");
+        let frames = frames(&mut random, 400);
+        let injector = Injector::new(&name).unwrap();
+        let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
+        let outcome =
+            same(&name, &text, Settings::default(), |_| feed(injector, &frames, seed, &mut |_| ()));
+        assert!(outcome.ledger.sources[0].1.given.blocks > 300, "{text}");
+    }
+}
+
+#[test]
+fn v10_programs_are_not_run_again() {
+    let mut random = Random::replayable();
+    let frames = frames(&mut random, 200);
+    let injector = Injector::new("v10-exec").unwrap();
+    // What it says is never the same twice.
+    let text = "inject v10-exec | tcp gap=1ms | exec \"wc -c; date +%N; echo $$\" | files said.txt";
+    same("v10-exec", text, Settings::default(), |_| feed(injector, &frames, 3, &mut |_| ()));
+}
+
+#[test]
+fn v10_a_number_of_blocks_ends_where_it_ended() {
+    let mut random = Random::replayable();
+    let frames = frames(&mut random, 600);
+    let injector = Injector::new("v10-count").unwrap();
+    let text = "inject v10-count | (pcap one.pcap + (dport |80 pcap two.pcap))";
+    let settings = Settings { count: Some(150), ..Settings::default() };
+    same("v10-count", text, settings, |_| feed(injector, &frames, 5, &mut |_| ()));
+}
+
+#[test]
+fn v10_a_full_record_is_played_as_far_as_it_goes() {
+    let folder = Folder::new("full");
+    let at = |name: &str| folder.0.join(name);
+    let mut random = Random::replayable();
+    let frames = frames(&mut random, 2000);
+    let injector = Injector::new("v10-full").unwrap();
+    let text = "inject v10-full | (pcap all.pcap + (tcp gap=1ms | files all/))";
+    let first = (&*at("r.pcapng"), &*at("live"), 1 << 16);
+    recorded(text, Settings::default(), first, |_| feed(injector, &frames, 1, &mut |_| ()));
+    let record = Record::open(&at("r.pcapng")).unwrap();
+    let Whole::Full { beyond } = record.whole else { panic!("{record:?}") };
+    assert!(beyond.blocks > 0);
+    let (outcome, _, short) = replayed(&at("r.pcapng"), &at("again"));
+    assert!(short);
+    assert_eq!(outcome.ledger.imbalances(), []);
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    let (live, again) = (files(&at("live")), files(&at("again")));
+    let all = Path::new("all.pcap");
+    assert!(again[all].len() > 10_000 && live[all].starts_with(&again[all]), "a beginning of it");
+}
