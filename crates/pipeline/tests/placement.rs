@@ -111,6 +111,30 @@ fn o2_no_path_turns_back_and_the_kernel_has_a_connected_prefix() {
     assert!(inside > 20, "{inside} plans of 200 had a filter in the kernel");
 }
 
+/// Whoever hands a process what comes could else wait for it while it waits for what it gives to be
+/// taken: by the same thread.
+#[test]
+fn j5_a_process_lies_between_two_threads_also_behind_the_kernel() {
+    for line in [
+        "rx eth0 | exec 'cat' | print",
+        "rx eth0 | tcp untrusted=yes | http | print",
+        "rx eth0 | udp | tcp untrusted=yes | http untrusted=yes | print",
+        "rx eth0 | udp @thread0 | exec 'cat' | print",
+        "replay a.pcap | tcp untrusted=yes | print",
+        "rx eth0 | dport | (|53 exec 'cat' + |80 exec 'cat') | count",
+    ] {
+        let plan = planned(line, &Machine::with_kernel());
+        let processes = plan.graph.ids().filter(|(_, node)| node.is_process());
+        for (id, node) in processes {
+            let placed = &plan.placed[id.0];
+            for side in [placed.enters, placed.leaves] {
+                assert_eq!(plan.spaces[side].kind, SpaceKind::Thread, "{line}: {}", node.name());
+            }
+            assert!(placed.enters < placed.leaves, "{line}: {}", node.name());
+        }
+    }
+}
+
 #[test]
 fn o3_by_its_own_costs_the_policy_is_never_worse_than_deepest_or_all_in_threads() {
     let mut random = Random::from_environment();

@@ -64,6 +64,11 @@ impl Builder<'_> {
                 draft.assembly.replace(*local, part);
             }
         };
+        if enters == leaves && started.input.is_some() && started.output.is_some() {
+            // Who waits for room before it would not take what makes room behind it.
+            let what = format!("both sides of `{}` are in one thread", used.description.name);
+            return Err(BuildError::Unexpected(what));
+        }
         if let Some(sink) = started.input {
             put(enters, Part::Sink(SinkPart::new(sink)));
         }

@@ -178,18 +178,23 @@ impl<'s> Search<'s> {
     }
 
     /// The threads on the two sides of a process: the last that something comes from, and the one
-    /// behind that, or the first of all; nothing if there is none. Where there is only one side, it
-    /// stands for both.
+    /// behind that, or the first of all; nothing if there is none. What comes out of the kernel
+    /// comes up in the first. Where there is only one side, it stands for both.
     fn around(&self, process: usize, last: Option<usize>, goes_on: bool) -> Option<(usize, usize)> {
         let spaces = &self.discovered.spaces;
         let is_next = |place: &usize| {
             let space = &spaces[*place];
             space.kind == SpaceKind::Thread && space.part == spaces[process].part
         };
+        let first = (0..spaces.len()).find(is_next);
+        let last = match last {
+            Some(last) if spaces[last].kind == SpaceKind::Kernel => first,
+            last => last,
+        };
         match last {
             Some(last) if !goes_on => Some((last, last)),
             Some(last) => Some((last, (last + 1..spaces.len()).find(is_next)?)),
-            None => (0..spaces.len()).find(is_next).map(|first| (first, first)),
+            None => first.map(|first| (first, first)),
         }
     }
 

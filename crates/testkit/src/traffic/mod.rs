@@ -33,6 +33,13 @@ impl Capture {
         file
     }
 
+    /// These frames, a microsecond apart.
+    pub fn of(frames: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        let mut capture = Self::new();
+        frames.into_iter().for_each(|frame| capture.add(1, frame));
+        capture
+    }
+
     /// Nothing yet; the clock stands at the beginning of 2026.
     const fn new() -> Self {
         Self { frames: Vec::new(), now_ns: 1_767_225_600_000_000_000 }

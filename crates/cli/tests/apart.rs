@@ -1,0 +1,103 @@
+//! A filter with open connections moves into a process of its own and back while frames come over
+//! a cable: every connection goes on in the middle of its message.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Guard, Ran};
+use serde_json::Value;
+use std::process::{Command, Stdio};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
+use testkit::traffic::Capture;
+use testkit::{Frame, Segment, until};
+
+/// How many connections are open.
+const OPEN: u32 = 1000;
+
+/// Of each connection its beginning and half a message, or the other half.
+fn halves(first: bool) -> Capture {
+    let frame = |at: u32, sequence: u32, flags: u8, said: &str| {
+        let source = format!("10.0.{}.{}", at >> 8, at & 0xff);
+        let ports = Segment { source: 4000, target: 80, window: 8192, ..Segment::default() };
+        let segment = Segment { sequence, flags, ..ports };
+        Frame::ethernet().ipv4(&source, "192.0.2.1").tcp(&segment, said.as_bytes())
+    };
+    let of = |at: u32| {
+        let said = format!("GET /{at} HTTP/1.1\r\nHost: somewhere\r\n\r\n");
+        let (one, other) = said.split_at(20);
+        match first {
+            true => vec![frame(at, 6, 0x02, ""), frame(at, 7, 0x10, one)],
+            false => vec![frame(at, 27, 0x10, other)],
+        }
+    };
+    Capture::of((0..OPEN).flat_map(of))
+}
+
+#[test]
+fn v18_connections_over_a_cable_stay_open_while_their_filter_changes_its_process() {
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let folder = Folder::new();
+    let place = folder.path().join("daemon");
+    let inside = |words: &[&str]| {
+        let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));
+        command.args(words).current_dir(folder.path()).env("STREAMLINE_DAEMON", &place);
+        command
+    };
+    let ran = |words: &[&str]| Ran::from(inside(words).output().unwrap());
+    let begin = |mut command: Command| {
+        let silent = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Guard(silent.spawn().unwrap())
+    };
+    let _daemon = begin(inside(&["daemon", "--socket", place.to_str().unwrap()]));
+    until("a daemon answers", || ran(&["ps"]).status == Some(0));
+    let line = format!("rx {SERVER_DEVICE} ring=16MB | tcp gap=10m | http | json");
+    let mut run = inside(&["run", "--json", "--report=report", "--as=web", &line]);
+    let out = std::fs::File::create(folder.path().join("out")).unwrap();
+    let run = run.stdout(out).stderr(Stdio::piped()).spawn().unwrap();
+    until("it is listed", || ran(&["ps"]).out.contains("web"));
+    let send = |line: String| {
+        let mut command = pair.client.command(env!("CARGO_BIN_EXE_streamline"));
+        command.args(["run", "-q", "--embedded", &line]).current_dir(folder.path());
+        command
+    };
+    for (name, first) in [("begin.pcap", true), ("rest.pcap", false)] {
+        std::fs::write(folder.path().join(name), halves(first).to_pcap()).unwrap();
+    }
+    // How many blocks the filters of this name have taken.
+    let taken = |name: &str| -> u64 {
+        let told = ran(&["top", "--once", "--json", "web"]).out;
+        let told: Value = serde_json::from_str(&told).unwrap_or_default();
+        let nodes = told["nodes"].as_array().cloned().unwrap_or_default();
+        let named = nodes.iter().filter(|node| node["name"] == name);
+        named.filter_map(|node| node["taken"]["blocks"].as_u64()).sum()
+    };
+    assert!(send(format!("replay begin.pcap | tx {CLIENT_DEVICE}")).status().unwrap().success());
+    until("all connections are open", || taken("tcp") >= u64::from(2 * OPEN));
+    let others = begin(send(format!("generate rate=2000 | tx {CLIENT_DEVICE}")));
+    let edits = ["move tcp sandbox", "insert eth before tcp", "upgrade tcp", "move tcp process"];
+    for words in edits {
+        let before = taken("tcp");
+        until("frames come", || taken("tcp") > before);
+        let words: Vec<&str> = ["set", "web"].into_iter().chain(words.split(' ')).collect();
+        let set = ran(&words);
+        assert_eq!(set.status, Some(0), "{words:?}: {}", set.err);
+        assert!(set.out.contains("lost 0, duplicated 0, reordered 0"), "{words:?}: {}", set.out);
+    }
+    drop(others);
+    assert!(send(format!("replay rest.pcap | tx {CLIENT_DEVICE}")).status().unwrap().success());
+    until("all messages are whole", || taken("json") >= u64::from(OPEN));
+    assert_eq!(ran(&["stop", "web"]).status, Some(0));
+    let ended = Ran::from(run.wait_with_output().unwrap());
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
+    assert_eq!((&report["balanced"], &report["lost"]), (&true.into(), &0.into()), "{report}");
+    let out = folder.read("out");
+    let targets = out.lines().filter_map(|line| {
+        let told: Value = serde_json::from_str(line).unwrap();
+        Some(told["url"].as_str()?.trim_start_matches('/').parse::<u32>().unwrap())
+    });
+    let mut targets: Vec<u32> = targets.collect();
+    targets.sort_unstable();
+    assert!(targets.into_iter().eq(0..OPEN), "each message once, and whole");
+}
