@@ -147,16 +147,20 @@ impl Space {
         self.nodes.iter_mut().filter(|node| node.planned == number).find_map(of)
     }
 
-    /// Takes what has come from the process of this number, along the arcs that there are; answers
-    /// whether more may come.
-    pub(crate) fn pull_half(&mut self, number: usize) -> bool {
-        let input = self.inputs.iter().find_map(|input| match input {
+    /// The source of this number that is asked here, and the memory that it fills.
+    fn input_of(&self, number: usize) -> Option<(NodeId, usize)> {
+        self.inputs.iter().find_map(|input| match input {
             Input::Source { node, intake } if self.nodes[*node].planned == number => {
                 Some((*node, *intake))
             }
             _ => None,
-        });
-        let Some((at, intake)) = input else { return false };
+        })
+    }
+
+    /// Takes what has come from the process of this number, along the arcs that there are; answers
+    /// whether more may come.
+    pub(crate) fn pull_half(&mut self, number: usize) -> bool {
+        let Some((at, intake)) = self.input_of(number) else { return false };
         loop {
             let mut pass = super::Pass::default();
             self.pull((at, intake), &mut pass);
@@ -181,13 +185,7 @@ impl Space {
 
     /// Takes what a program has handed over that runs no more, and answers whether that was all.
     pub(crate) fn pour_out(&mut self, first: usize) -> bool {
-        let input = self.inputs.iter().find_map(|input| match input {
-            Input::Source { node, intake } if self.nodes[*node].planned == first => {
-                Some((*node, *intake))
-            }
-            _ => None,
-        });
-        let Some((at, intake)) = input else { return true };
+        let Some((at, intake)) = self.input_of(first) else { return true };
         loop {
             match &mut self.nodes[at].part {
                 Part::Source(part) if !part.ended => drop(part.source.stop()),
