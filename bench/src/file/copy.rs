@@ -1,4 +1,10 @@
 //! `dd` from a cached file to another one, and to nowhere. [SL fig. 16], goal G12
+//!
+//! A file that is made anew gets its memory page by page while it is written, which costs more than
+//! the copy and is the same for all. So there is a row in which the other file is there already
+//! and is written over, too: it shows what the copy costs, as the goal asks for it. "Sealed" is the
+//! file as memory that nobody can cut, which need not be asked after each block whether it was; "by
+//! hand" asks nothing and does not notice.
 
 use super::gigabytes;
 use crate::Options;
@@ -7,9 +13,12 @@ use crate::row::Row;
 use abi::{DbufId, Place};
 use buffer::file::{CachedFile, Sent, Way};
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
+use sys::file::FileMapping;
+use sys::memory::{Memfd, Seals};
 
 /// Bytes of the file, as in the source.
 const SIZE: u64 = 50_000_000;
@@ -24,6 +33,51 @@ const BLOCKS: [(&str, usize); 6] = [
 /// More bytes do not fit into a place.
 const PLACE: usize = 512 << 10;
 
+/// Where the bytes go.
+#[derive(Clone, Copy)]
+enum Target<'p> {
+    /// Into a file that is made anew.
+    New(&'p Path),
+    /// Into a file that is there, and as long.
+    Over(&'p Path),
+    /// Away.
+    Null,
+}
+
+impl Target<'_> {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::New(_) => "file",
+            Self::Over(_) => "file that is there",
+            Self::Null => "null",
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::New(path) | Self::Over(path) => path,
+            Self::Null => Path::new("/dev/null"),
+        }
+    }
+
+    /// Removes what must not be there yet.
+    fn clear(&self) -> Result<(), String> {
+        match self {
+            Self::New(path) if path.is_file() => {
+                std::fs::remove_file(path).map_err(|why| format!("{}: {why}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn open(&self) -> Result<File, String> {
+        self.clear()?;
+        let path = self.path();
+        let opened = File::options().write(true).create(true).truncate(false).open(path);
+        opened.map_err(|why| format!("{}: {why}", path.display()))
+    }
+}
+
 pub(super) fn run(
     streamline: &Path,
     folder: &Path,
@@ -34,27 +88,34 @@ pub(super) fn run(
     super::make(&from, SIZE)?;
     let id = DbufId::new(1).ok_or("no dbuf has this id")?;
     let kept = CachedFile::open(id, &from).map_err(|why| why.to_string())?;
+    let mapped = mapped(&from)?;
+    let sealed = sealed(&from)?;
     let mut rows = Vec::new();
     for (label, block) in BLOCKS {
-        for (place, to) in [("file", to.as_path()), ("null", Path::new("/dev/null"))] {
-            let plain = || {
-                let mut command = Command::new("dd");
-                dd(&mut command, &from, to, block)
-            };
+        for way in [Target::New(&to), Target::Over(&to), Target::Null] {
+            let plain = || dd(&mut Command::new("dd"), &from, way, block);
             let lazily = || {
                 let mut command = Command::new(streamline);
                 command.args(["exec", "--lazy", "dd"]);
-                dd(&mut command, &from, to, block)
+                dd(&mut command, &from, way, block)
             };
-            let kept = || keep(&kept, to, block);
+            let kept = || copied(way, |at, to| sent(&kept, at, block, to));
+            let sealed = || copied(way, |at, to| sent(&sealed, at, block, to));
+            let bare = || copied(way, |at, to| bare(&mapped, at, block, to));
             let candidates = vec![
                 Candidate { name: "dd", measure: Box::new(plain) },
                 Candidate { name: "dd, lazy", measure: Box::new(lazily) },
                 Candidate { name: "file dbuf, kept", measure: Box::new(kept) },
+                Candidate { name: "sealed, kept", measure: Box::new(sealed) },
+                Candidate { name: "mapped, by hand", measure: Box::new(bare) },
             ];
-            let goal = Goal { candidate: "dd, lazy", reference: "dd", goal: "G12", target };
-            let goals = if place == "file" { vec![goal] } else { Vec::new() };
-            let row = format!("dd {name} to {place} {label}");
+            let goal = |candidate| Goal { candidate, reference: "dd", goal: "G12", target };
+            let goals = if matches!(way, Target::Over(_)) {
+                vec![goal("file dbuf, kept"), goal("sealed, kept")]
+            } else {
+                Vec::new()
+            };
+            let row = format!("dd {name} to {} {label}", way.name());
             let x = f64::from(u32::try_from(block).unwrap_or(0));
             rows.extend(interleave(("file", &row, x), "GB/s", options.rounds, candidates, &goals)?);
         }
@@ -63,12 +124,13 @@ pub(super) fn run(
 }
 
 /// What dd itself reports: without the time that it takes to start.
-fn dd(command: &mut Command, from: &Path, to: &Path, block: usize) -> Result<f64, String> {
-    if to.is_file() {
-        std::fs::remove_file(to).map_err(|why| why.to_string())?;
-    }
+fn dd(command: &mut Command, from: &Path, to: Target<'_>, block: usize) -> Result<f64, String> {
+    to.clear()?;
     command.env("LC_ALL", "C").arg(format!("bs={block}"));
-    command.arg(format!("if={}", from.display())).arg(format!("of={}", to.display()));
+    command.arg(format!("if={}", from.display())).arg(format!("of={}", to.path().display()));
+    if let Target::Over(_) = to {
+        command.arg("conv=notrunc");
+    }
     let output = command.output().map_err(|why| why.to_string())?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let mut words = said.lines().last().unwrap_or_default().split_whitespace();
@@ -78,23 +140,61 @@ fn dd(command: &mut Command, from: &Path, to: &Path, block: usize) -> Result<f64
     Ok(gigabytes(bytes) / seconds)
 }
 
-/// The same copy by the file dbuf, whose mapping is there already.
-fn keep(file: &CachedFile, to: &Path, block: usize) -> Result<f64, String> {
-    if to.is_file() {
-        std::fs::remove_file(to).map_err(|why| why.to_string())?;
-    }
-    let wrong = |why: std::io::Error| format!("{}: {why}", to.display());
-    let out = File::options().write(true).create(true).truncate(true).open(to).map_err(wrong)?;
-    let size = file.size().map_err(|why| why.to_string())?;
+/// The same copy in this process, which has the file mapped already: `send` hands on what there is
+/// from a place on, and answers how many bytes; 0 at the end.
+fn copied(
+    to: Target<'_>,
+    mut send: impl FnMut(u64, &File) -> Result<usize, String>,
+) -> Result<f64, String> {
+    let out = to.open()?;
     let start = Instant::now();
     let mut at = 0;
-    while at < size {
-        let length = u32::try_from(block.min(PLACE)).unwrap_or(0);
-        match file.splice_by(Way::Write, Place::new(at, length), &out) {
-            Ok(Sent::Bytes(count)) => at += count as u64,
-            Ok(Sent::End) => break,
-            Err(why) => return Err(why.to_string()),
+    loop {
+        match send(at, &out)? {
+            0 => return Ok(gigabytes(at) / start.elapsed().as_secs_f64()),
+            count => at += count as u64,
         }
     }
-    Ok(gigabytes(at) / start.elapsed().as_secs_f64())
+}
+
+/// By the file dbuf.
+fn sent(file: &CachedFile, at: u64, block: usize, to: &File) -> Result<usize, String> {
+    let length = u32::try_from(block.min(PLACE)).unwrap_or(0);
+    match file.splice_by(Way::Write, Place::new(at, length), to) {
+        Ok(Sent::Bytes(count)) => Ok(count),
+        Ok(Sent::End) => Ok(0),
+        Err(why) => Err(why.to_string()),
+    }
+}
+
+/// The same bytes in memory that nobody can cut.
+fn sealed(path: &Path) -> Result<CachedFile, String> {
+    let wrong = |why: std::io::Error| format!("{}: {why}", path.display());
+    let mut from = File::open(path).map_err(wrong)?;
+    let memory = Memfd::create("bench", 0).map_err(|why| why.to_string())?;
+    memory.seal(Seals::SHRINK).map_err(|why| why.to_string())?;
+    let mut to = File::from(OwnedFd::from(memory));
+    std::io::copy(&mut from, &mut to).map_err(wrong)?;
+    let id = DbufId::new(2).ok_or("no dbuf has this id")?;
+    CachedFile::of(id, to.into()).map_err(|why| why.to_string())
+}
+
+/// By nothing but the call: who does so does not learn that the file was cut meanwhile.
+fn bare(file: &FileMapping, at: u64, block: usize, to: &File) -> Result<usize, String> {
+    let at = usize::try_from(at).unwrap_or(usize::MAX);
+    let length = block.min(file.len().saturating_sub(at));
+    if length == 0 {
+        return Ok(0);
+    }
+    file.write_to(at, length, to).map_err(|why| why.to_string())
+}
+
+/// The whole file, its pages mapped.
+fn mapped(path: &Path) -> Result<FileMapping, String> {
+    let file = File::open(path).map_err(|why| format!("{}: {why}", path.display()))?;
+    let size = sys::file::status(&file).map_err(|why| why.to_string())?.size;
+    let size = usize::try_from(size).map_err(|_| "too long a file to map")?;
+    let mapped = FileMapping::map(&file, size).map_err(|why| why.to_string())?;
+    mapped.populate(0, size).map_err(|why| why.to_string())?;
+    Ok(mapped)
 }

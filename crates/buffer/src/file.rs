@@ -51,6 +51,8 @@ struct Inner {
     id: DbufId,
     /// Opened for reading and for nothing else.
     file: OwnedFd,
+    /// Nobody can cut it.
+    is_uncut: bool,
     view: RwLock<View>,
 }
 
@@ -83,7 +85,8 @@ impl CachedFile {
             Access::ReadWrite => sys::file::read_only(file.as_fd())?,
             Access::None => return Err(Refusal::Unreadable),
         };
-        let inner = Inner { id, file, view: RwLock::default() };
+        let is_uncut = sys::file::is_uncut(&file);
+        let inner = Inner { id, file, is_uncut, view: RwLock::default() };
         let cached = Self { inner: Arc::new(inner) };
         cached.look()?;
         Ok(cached)

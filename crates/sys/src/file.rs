@@ -49,6 +49,13 @@ pub fn status(file: impl AsFd) -> Result<Status> {
     Ok(Status { kind, size, uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 })
 }
 
+/// Whether nobody can cut the file: memory that was sealed so (`F_SEAL_SHRINK`).
+pub fn is_uncut(file: impl AsFd) -> bool {
+    // No file but such memory has seals to be asked for.
+    let seals = rustix::fs::fcntl_get_seals(file);
+    seals.is_ok_and(|seals| seals.contains(rustix::fs::SealFlags::SHRINK))
+}
+
 /// How a descriptor was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {

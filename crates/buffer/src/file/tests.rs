@@ -3,6 +3,7 @@
 use super::*;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use sys::memory::{Memfd, Seals};
 use testkit::Random;
 
 fn id() -> DbufId {
@@ -114,6 +115,30 @@ fn what_is_cut_off_is_told_and_kills_nobody() {
     file.set_len(0).unwrap();
     assert_eq!(cached.splice_by(Way::Write, all, pipe().1), Ok(Sent::End));
     assert_eq!(cached.size(), Ok(0));
+}
+
+/// Memory that is sealed against being cut need not be asked whether it was; it may grow.
+#[test]
+fn what_cannot_be_cut_is_sent_whole_and_may_grow() {
+    let mut random = Random::replayable();
+    let bytes = random.bytes(30_000);
+    let memory = Memfd::create("uncut", 20_000).unwrap();
+    memory.seal(Seals::SHRINK).unwrap();
+    let file = File::from(OwnedFd::from(memory));
+    file.write_all_at(&bytes[..20_000], 0).unwrap();
+    let cached = CachedFile::of(id(), file.try_clone().unwrap().into()).unwrap();
+    assert!(cached.inner.is_uncut && file.set_len(19_999).is_err(), "the kernel holds the seal");
+    let all = Place::new(0, 30_000);
+    for way in WAYS {
+        assert_eq!(through(&cached, way, all).unwrap(), bytes[..20_000], "{way:?}");
+    }
+    file.write_all_at(&bytes[20_000..], 20_000).unwrap();
+    for way in WAYS {
+        assert_eq!(through(&cached, way, all).unwrap(), bytes, "{way:?}");
+        assert_eq!(through(&cached, way, Place::new(30_000, 1)).unwrap(), b"", "{way:?}");
+    }
+    let unsealed = Memfd::create("cut", 10).unwrap();
+    assert!(!CachedFile::of(id(), unsealed.into()).unwrap().inner.is_uncut);
 }
 
 /// Positions beyond 4 GB, in a file that takes next to no room.
