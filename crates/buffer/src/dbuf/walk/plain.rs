@@ -30,8 +30,11 @@ impl Walk {
     ///
     /// It is taken to be as long as the one before, and then found to be: so where the next one
     /// begins does not wait for this header, which another processor may just have written.
+    ///
+    /// Who wants few instructions uses the answer before it meets that of [`Walk::find`]: where the
+    /// two meet, it goes through memory, and waits there for its own stores (`bench peek`).
     #[inline]
-    pub(super) fn at_hand(&mut self) -> Option<Found> {
+    pub(crate) fn at_hand(&mut self) -> Option<Found> {
         let (start, likely) = (self.side.next, [self.likely, self.expected]);
         if start >= self.plain {
             return None;
@@ -49,6 +52,16 @@ impl Walk {
             lost: 0,
             end,
         })
+    }
+
+    /// Passes a block that was at hand, and was not passed since: it follows the one before, so
+    /// nothing was lost.
+    #[inline]
+    pub(crate) fn pass_at_hand(&mut self, found: &Found) {
+        debug_assert!(self.known && found.sequence == self.expected && found.lost == 0);
+        self.side.next = found.end;
+        self.expected = self.expected.wrapping_add(1);
+        self.side.taken.bytes += u64::from(found.length);
     }
 
     /// Takes blocks to be as long as this header says, if it is that of the next block.

@@ -23,19 +23,30 @@ impl Input {
         let (Some(trusted), false) = (self.trusted, self.lossy) else {
             return Err(if self.lossy { Fault::Lossy } else { Fault::Foreign });
         };
-        let found = match self.next()? {
-            Some(found) if found.left() > 0 => found,
-            _ => match self.look_further()? {
-                Some(found) => found,
-                None => return Ok(self.is_at_end()?.then_some(&[])),
-            },
-        };
-        Ok(Some(self.ring.look(&found, trusted)))
+        if let Some(found) = self.whole() {
+            return Ok(Some(self.ring.look(&found, trusted)));
+        }
+        match self.look_further()? {
+            Some(found) => Ok(Some(self.ring.look(&found, trusted))),
+            None => Ok(self.is_at_end()?.then_some(&[])),
+        }
     }
 
     /// Takes so many bytes of what was peeked at; all of it: the next peek shows the next block.
     #[inline]
     pub fn take(&mut self, count: usize) {
+        match self.whole() {
+            Some(found) if count >= found.left() => self.ring.walk().pass_at_hand(&found),
+            _ => self.take_some(count),
+        }
+        let walk = self.ring.walk();
+        if walk.side.next - walk.side.released() >= often(walk) {
+            self.give_back();
+        }
+    }
+
+    #[cold]
+    fn take_some(&mut self, count: usize) {
         let Ok(Some(found)) = self.next() else { return };
         let walk = self.ring.walk();
         self.rest = found.behind(count);
@@ -43,9 +54,13 @@ impl Input {
             Some(_) => walk.doubt(),
             None => walk.pass(&found),
         }
-        if walk.side.next - walk.side.released() >= often(walk) {
-            self.give_back();
-        }
+    }
+
+    /// The next block, if it was seen to be there and nothing of it has been taken.
+    #[inline]
+    fn whole(&mut self) -> Option<Found> {
+        let found = if self.rest.is_none() { self.ring.walk().at_hand() } else { None };
+        found.filter(|found| found.left() > 0)
     }
 
     /// What is left of the next block, if it was seen to be there.
