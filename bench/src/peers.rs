@@ -19,9 +19,15 @@ impl Compiled {
         Self::by("cc", (name, "c"), source, &[])
     }
 
-    /// As [`Compiled::new`], in C++ with threads.
-    pub(crate) fn in_cpp(name: &str, source: &str) -> Result<Self, String> {
-        Self::by("c++", (name, "cpp"), source, &["-std=c++17", "-pthread"])
+    /// As [`Compiled::new`], with these words more for the compiler.
+    pub(crate) fn with(name: &str, source: &str, words: &[String]) -> Result<Self, String> {
+        Self::by("cc", (name, "c"), source, words)
+    }
+
+    /// As [`Compiled::with`], in C++ with threads.
+    pub(crate) fn in_cpp(name: &str, source: &str, words: &[String]) -> Result<Self, String> {
+        let always = ["-std=c++20", "-pthread", "-Wno-interference-size"].map(str::to_owned);
+        Self::by("c++", (name, "cpp"), source, &[&always, words].concat())
     }
 
     /// Compiles by this compiler, with these words more; the text is one of this kind.
@@ -29,7 +35,7 @@ impl Compiled {
         compiler: &str,
         (name, kind): (&str, &str),
         source: &str,
-        words: &[&str],
+        words: &[String],
     ) -> Result<Self, String> {
         let folder =
             std::env::temp_dir().join(format!("streamline-bench-{}-{name}", std::process::id()));
@@ -40,7 +46,8 @@ impl Compiled {
         let common = compiled.folder.join("common.h");
         std::fs::write(common, COMMON).map_err(|why| why.to_string())?;
         let mut command = Command::new(compiler);
-        command.arg("-O3").args(words).arg("-o").arg(compiled.program()).arg(&text);
+        // The words come last: a library is asked for what was found missing before it.
+        command.arg("-O3").arg("-o").arg(compiled.program()).arg(&text).args(words);
         match command.status() {
             Ok(status) if status.success() => Ok(compiled),
             Ok(status) => Err(format!("{compiler} ended with {status}")),

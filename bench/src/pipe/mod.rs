@@ -13,12 +13,14 @@ pub(crate) use other::serve;
 pub(crate) use rings::{Ring, plain};
 
 use crate::Options;
-use crate::harness::{Candidate, Goal, interleave};
+use crate::harness::{Candidate, Goal, interleave, is_wanted};
 use crate::peers::Compiled;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
+use buffer::dbuf::fixed;
 use buffer::stream::{Config, Output, stream};
 use other::{Kind, Other};
+use rings::{Joins, Peer, peers};
 use std::io::{PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -30,6 +32,10 @@ const BLOCKS: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 const RING: usize = 4 << 20;
 /// A round trip of a cache line below this is the near state of the machine (BASELINES).
 const NEAR_NS: f64 = 250.0;
+/// So many bytes of slots are shown at once, if they are no more than 32 blocks: as a stream does.
+const SHOWN: usize = 64 << 10;
+/// What our stream of slots is called.
+const SLOTS: &str = "slots";
 /// What a measurement takes at least, in ns.
 const LEAST_NS: u64 = 60_000_000;
 
@@ -63,19 +69,11 @@ impl Cores {
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let processors = sys::machine::Machine::look().processors;
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
-    let rings = rings::find();
-    if let Err(why) = &rings {
-        eprintln!("left out: the rings of others: {why}");
-    }
     let plain = plain();
     if let Err(why) = &plain {
         eprintln!("left out: the plain ring in C: {why}");
     }
-    let boost = rings::boost();
-    if let Err(why) = &boost {
-        eprintln!("left out: the ring of Boost: {why}");
-    }
-    let built = [&plain, &boost].map(|made| made.as_ref().map(Compiled::program).ok());
+    let others = (plain.as_ref().map(Compiled::program).ok(), peers());
     let mut rows = Vec::new();
     for cores in [Cores::One, Cores::Two] {
         if cores == Cores::Two && processors < 2 {
@@ -83,7 +81,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             continue;
         }
         for block in BLOCKS {
-            rows.extend(sized(cores, block, options.rounds, (built, rings.as_deref().ok()))?);
+            rows.extend(sized(cores, block, options.rounds, &others)?);
         }
     }
     Ok(rows)
@@ -94,30 +92,36 @@ fn sized(
     cores: Cores,
     block: usize,
     rounds: usize,
-    ([plain, boost], rings): ([Option<&Path>; 2], Option<&Path>),
+    (plain, peers): &(Option<&Path>, Vec<Peer>),
 ) -> Result<Vec<Row>, String> {
+    let name = format!("{} B, {}", block, cores.name());
+    if !is_wanted(&name) {
+        return Ok(Vec::new());
+    }
     let mut pipe = Pipe::new(cores, block)?;
     let mut ours = Ours::new(cores, block)?;
+    let mut slots = Slots::new(cores, block)?;
     let mut copy = Copy::new(block);
     let mut candidates = vec![
         Candidate { name: "Linux pipe", measure: Box::new(move || measure(&mut pipe)) },
         Candidate { name: "stream", measure: Box::new(move || measure(&mut ours)) },
+        Candidate { name: SLOTS, measure: Box::new(move || measure(&mut slots)) },
         Candidate { name: "memcpy", measure: Box::new(move || measure(&mut copy)) },
     ];
-    let others = rings::RINGS.into_iter().map(|name| (rings, name, name));
-    let built = [(plain, "copy", "C ring"), (boost, rings::BOOST, rings::BOOST)];
-    for (program, word, name) in built.into_iter().chain(others) {
-        let Some(program) = program else { continue };
-        let mut ring = Ring::start(program, word, cores.count(), block)?;
-        candidates.push(Candidate { name, measure: Box::new(move || ring.measure()) });
+    if let Some(program) = plain {
+        let mut ring = Ring::start(program, "copy", cores.count(), block)?;
+        candidates.push(Candidate { name: "C ring", measure: Box::new(move || ring.measure()) });
     }
-    let name = format!("{} B, {}", block, cores.name());
+    for peer in peers {
+        let mut ring = peer.start(cores.count(), block)?;
+        candidates.push(Candidate { name: peer.name, measure: Box::new(move || ring.measure()) });
+    }
     #[expect(clippy::cast_precision_loss, reason = "a size of a block")]
     let x = block as f64;
-    interleave(("pipe", &name, x), "GB/s", rounds, candidates, &goals(cores, block))
+    interleave(("pipe", &name, x), "GB/s", rounds, candidates, &goals(cores, block, peers))
 }
 
-fn goals(cores: Cores, block: usize) -> Vec<Goal> {
+fn goals(cores: Cores, block: usize, peers: &[Peer]) -> Vec<Goal> {
     let at = BLOCKS.iter().position(|known| *known == block).unwrap_or(0);
     let over_pipe = match cores {
         Cores::One => ("G4", [70.0, 50.0, 20.0, 10.0, 8.0, 6.0]),
@@ -130,9 +134,11 @@ fn goals(cores: Cores, block: usize) -> Vec<Goal> {
     let near = cores == Cores::Two && Sentinel::take() < NEAR_NS;
     if near {
         let threads = [1.3, 1.2, 1.2, 1.2, 0.95, 0.95][at];
-        let all = rings::RINGS.into_iter().chain([rings::BOOST]);
-        for (reference, target) in all.zip([threads, threads, 1.4, threads]) {
-            goals.push(Goal { candidate, reference, goal: "G3", target });
+        for candidate in [candidate, SLOTS] {
+            goals.extend(peers.iter().map(|peer| {
+                let target = if peer.joins == Joins::Threads { threads } else { 1.4 };
+                Goal { candidate, reference: peer.name, goal: "G3", target }
+            }));
         }
     }
     let of_copy = [(4096, 0.35), (16_384, 0.40)].into_iter().find(|(size, _)| *size == block);
@@ -195,6 +201,49 @@ impl Ours {
 }
 
 impl Mover for Ours {
+    fn block(&self) -> usize {
+        self.block.len()
+    }
+
+    fn go(&mut self, blocks: u64) -> Result<(), String> {
+        self.other.expect(blocks * self.block.len() as u64)?;
+        for _ in 0..blocks {
+            self.output.write(std::hint::black_box(&self.block)).map_err(|why| why.to_string())?;
+        }
+        self.output.flush();
+        self.other.done()
+    }
+
+    fn blocks(&mut self) -> &mut u64 {
+        &mut self.blocks
+    }
+}
+
+/// Our stream of slots: one size, no headers, each block at a multiple of it. That is what the
+/// rings of others are whose elements have one size.
+struct Slots {
+    output: fixed::stream::Output,
+    other: Other,
+    block: Vec<u8>,
+    blocks: u64,
+}
+
+impl Slots {
+    fn new(cores: Cores, block: usize) -> Result<Self, String> {
+        let id = abi::DbufId::new(1).ok_or("no id")?;
+        let config = fixed::Config { slot: block, slots: RING / block, ..fixed::Config::new(id) };
+        let made = fixed::stream::stream(&config, (SHOWN / block).clamp(1, 32));
+        let (mut output, offers) = made.map_err(|why| why.to_string())?;
+        let offer = offers.first().ok_or("no reader")?;
+        let other = Other::start(Kind::Slots, cores.reader(), block, &offer.descriptors())?;
+        if cores == Cores::One {
+            output.spin(0);
+        }
+        Ok(Self { output, other, block: vec![7; block], blocks: 0 })
+    }
+}
+
+impl Mover for Slots {
     fn block(&self) -> usize {
         self.block.len()
     }

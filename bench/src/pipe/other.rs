@@ -1,6 +1,7 @@
 //! The process that reads: this program again, told by its arguments what it is, with a socket as
 //! its standard input over which it gets its descriptors and its orders.
 
+use buffer::dbuf::fixed;
 use buffer::stream::{Input, Offer};
 use std::fs::File;
 use std::io::Read;
@@ -11,7 +12,18 @@ use std::process::{Child, Command, Stdio};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Stream,
+    Slots,
     Pipe,
+}
+
+impl Kind {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Stream => "stream",
+            Self::Slots => "slots",
+            Self::Pipe => "pipe",
+        }
+    }
 }
 
 /// The other process, as its parent sees it.
@@ -30,9 +42,8 @@ impl Other {
     ) -> Result<Self, String> {
         let (orders, theirs) = sys::descriptor::pair().map_err(|why| why.to_string())?;
         let itself = std::env::current_exe().map_err(|why| why.to_string())?;
-        let word = if kind == Kind::Stream { "stream" } else { "pipe" };
         let process = Command::new(itself)
-            .args(["--reader", word, &processor.to_string(), &block.to_string()])
+            .args(["--reader", kind.word(), &processor.to_string(), &block.to_string()])
             .stdin(Stdio::from(theirs))
             .spawn()
             .map_err(|why| why.to_string())?;
@@ -83,6 +94,15 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
             }
             From::Stream(Box::new(input))
         }
+        "slots" => {
+            let offer = fixed::stream::Offer::from_descriptors(descriptors);
+            let opened = offer.map(fixed::stream::Offer::open).map_err(|why| why.to_string())?;
+            let mut input = opened.map_err(|why| why.to_string())?;
+            if processor == 0 {
+                input.spin(0);
+            }
+            From::Slots(Box::new(input))
+        }
         _ => From::Pipe(File::from(descriptors.into_iter().next().ok_or("no pipe")?)),
     };
     let mut out = vec![0; block];
@@ -103,6 +123,7 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
 
 enum From {
     Stream(Box<Input>),
+    Slots(Box<fixed::stream::Input>),
     Pipe(File),
 }
 
@@ -111,6 +132,9 @@ impl From {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, String> {
         let count = match self {
             Self::Stream(input) => input.read(out).map_err(|why| why.to_string())?,
+            Self::Slots(input) => {
+                input.read(out).map_err(|why| why.to_string())?.unwrap_or_default()
+            }
             Self::Pipe(pipe) => pipe.read(out).map_err(|why| why.to_string())?,
         };
         if count == 0 { Err("the stream has ended".to_owned()) } else { Ok(count) }

@@ -1,18 +1,73 @@
-//! Rings of others, beside ours: the program in `bench/peers/rings`, if somebody has built it; the
-//! ring of Boost (`bench/peers/boost.cpp`), built here where its headers are; and the plain ring in
-//! C of `bench/peers/ring.c`, built here. A program is told how many blocks to move, and answers
-//! how long that took.
+//! Rings of others, beside ours: those in the program of `bench/peers/rings`, if somebody has built
+//! it; and those in C and C++ of `bench/peers`, built here where their sources are. A program is
+//! told how many blocks to move, and answers how long that took.
 
 use crate::peers::Compiled;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Which rings there are: two that join threads, and one that joins processes.
-pub(super) const RINGS: [&str; 3] = ["rtrb", "ringbuf", "iceoryx2"];
+/// Whom a ring joins, hence what it is to be compared with. [goal G3]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Joins {
+    Threads,
+    Processes,
+}
+
+/// A ring of somebody else.
+pub(super) struct Peer {
+    pub(super) name: &'static str,
+    pub(super) joins: Joins,
+    program: Program,
+}
+
+enum Program {
+    Found(PathBuf),
+    Made(Compiled),
+}
+
+impl Peer {
+    /// Starts its processes.
+    pub(super) fn start(&self, processors: usize, block: usize) -> Result<Ring, String> {
+        let program = match &self.program {
+            Program::Found(path) => path,
+            Program::Made(program) => program.program(),
+        };
+        Ring::start(program, self.name, processors, block)
+    }
+}
+
+/// All that can be had here; says which cannot, and why.
+pub(super) fn peers() -> Vec<Peer> {
+    let mut peers = Vec::new();
+    match find() {
+        Ok(path) => peers.extend(RINGS.map(|(name, joins)| {
+            let program = Program::Found(path.clone());
+            Peer { name, joins, program }
+        })),
+        Err(why) => eprintln!("left out: {}: {why}", RINGS.map(|(name, _)| name).join(", ")),
+    }
+    for built in BUILT {
+        let Built { name, joins, .. } = built;
+        match built.make() {
+            Ok(program) => peers.push(Peer { name, joins, program: Program::Made(program) }),
+            Err(why) => eprintln!("left out: {name}: {why}"),
+        }
+    }
+    peers
+}
+
+/// Which rings are in the program of `bench/peers/rings`.
+const RINGS: [(&str, Joins); 5] = [
+    ("rtrb", Joins::Threads),
+    ("ringbuf", Joins::Threads),
+    ("iceoryx2", Joins::Processes),
+    ("ipmpsc", Joins::Processes),
+    ("shmem-ipc", Joins::Processes),
+];
 
 /// Where the program is: what STREAMLINE_RINGS names, or next to this one.
-pub(super) fn find() -> Result<PathBuf, String> {
+fn find() -> Result<PathBuf, String> {
     let named = std::env::var_os("STREAMLINE_RINGS").map(PathBuf::from);
     let beside = || {
         let itself = std::env::current_exe().ok()?;
@@ -27,6 +82,80 @@ pub(super) fn find() -> Result<PathBuf, String> {
     })
 }
 
+/// A ring that is built here from sources that somebody has.
+struct Built {
+    name: &'static str,
+    joins: Joins,
+    /// Names the folder with its sources, where they are none of the system's.
+    folder: Option<&'static str>,
+    /// The words for the compiler; `@` is that folder.
+    words: &'static [&'static str],
+    source: Source,
+}
+
+enum Source {
+    C(&'static str),
+    Cpp(&'static str),
+}
+
+const THREADS: Source = Source::Cpp(include_str!("../../peers/threads.cpp"));
+
+const BUILT: [Built; 4] = [
+    Built {
+        name: "boost",
+        joins: Joins::Threads,
+        folder: None,
+        words: &["-DBOOST"],
+        source: THREADS,
+    },
+    Built {
+        name: "rigtorp",
+        joins: Joins::Threads,
+        folder: Some("STREAMLINE_RIGTORP"),
+        words: &["-DRIGTORP", "-I@/include"],
+        source: THREADS,
+    },
+    Built {
+        name: "folly",
+        joins: Joins::Threads,
+        folder: Some("STREAMLINE_FOLLY"),
+        words: &["-DFOLLY", "-DFOLLY_NO_CONFIG", "-I@"],
+        source: THREADS,
+    },
+    Built {
+        name: "aeron",
+        joins: Joins::Processes,
+        folder: Some("STREAMLINE_AERON"),
+        words: &[
+            "-I@/aeron-client/src/main/c",
+            "-I@/aeron-driver/src/main/c",
+            "-L@/build/lib",
+            "-Wl,-rpath,@/build/lib",
+            "-laeron_driver",
+            "-laeron",
+        ],
+        source: Source::C(include_str!("../../peers/aeron.c")),
+    },
+];
+
+impl Built {
+    /// Compiles it; why not, if it cannot be had. Where no folder is named, it is looked for among
+    /// the headers of the system, and its source says what is missing.
+    fn make(&self) -> Result<Compiled, String> {
+        let folder = self.folder.and_then(std::env::var_os);
+        let folder = folder.map(|folder| folder.to_string_lossy().into_owned());
+        let words = self.words.iter().filter_map(|word| match &folder {
+            Some(folder) => Some(word.replace('@', folder)),
+            None => (!word.contains('@')).then(|| (*word).to_owned()),
+        });
+        let words: Vec<String> = words.collect();
+        match self.source {
+            Source::C(source) => Compiled::with(self.name, source, &words),
+            Source::Cpp(source) => Compiled::in_cpp(self.name, source, &words),
+        }
+    }
+}
+
 const PLAIN: &str = include_str!("../../peers/ring.c");
 
 /// The plain ring: what a program reaches that checks nothing and wakes nobody. The goals are parts
@@ -34,14 +163,6 @@ const PLAIN: &str = include_str!("../../peers/ring.c");
 pub(crate) fn plain() -> Result<Compiled, String> {
     Compiled::new("ring", PLAIN)
 }
-
-/// The ring of Boost, which joins threads.
-pub(super) fn boost() -> Result<Compiled, String> {
-    Compiled::in_cpp(BOOST, include_str!("../../peers/boost.cpp"))
-}
-
-/// What that is called.
-pub(super) const BOOST: &str = "boost";
 
 /// One ring, with its own processes.
 pub(crate) struct Ring {
@@ -56,7 +177,7 @@ impl Ring {
     /// Starts a program with these words: which ring or how to look, how many processors, and the
     /// bytes of a block.
     pub(crate) fn start(
-        program: &std::path::Path,
+        program: &Path,
         ring: &str,
         processors: usize,
         block: usize,

@@ -2,11 +2,15 @@
 //!
 //! It reads numbers from its standard input, one per line; for each it moves so many blocks, copied
 //! in and copied out, and writes how many nanoseconds that took. The writer is on processor 0, the
-//! reader on 0 (CORES 1) or 1 (CORES 2). Each ring is used as its documentation recommends for
-//! blocks of a size known in advance; nobody signals anybody: who finds nothing spins, or yields
+//! reader on 0 (CORES 1) or 1 (CORES 2). With a fourth word it is the reader of a ring that it
+//! finds there. Each ring is used as its documentation recommends for blocks of a size known in
+//! advance; nobody signals anybody who does not ask for it: who finds nothing spins, or yields
 //! where both share a processor.
 
 mod between;
+mod iceoryx;
+mod ipmpsc;
+mod shmem;
 mod threads;
 
 use std::io::{BufRead, Write};
@@ -31,17 +35,25 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), String> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [ring, cores, block] = words.as_slice() else {
-        return Err("usage: streamline-bench-rings RING CORES BLOCK".to_owned());
+    let (words, place) = match words.as_slice() {
+        [ring, cores, block] => ([ring, cores, block], None),
+        [ring, cores, block, place] => ([ring, cores, block], Some(place)),
+        _ => return Err("usage: streamline-bench-rings RING CORES BLOCK".to_owned()),
     };
     let number = |word: &String| word.parse::<usize>().map_err(|why| format!("{word}: {why}"));
-    let (cores, block) = (number(cores)?, number(block)?);
-    if ring == "iceoryx2-reader" {
-        return between::read(cores, block);
+    let (ring, cores, block) = (words[0].as_str(), number(words[1])?, number(words[2])?);
+    if let Some(place) = place {
+        return match ring {
+            "iceoryx2" => iceoryx::reader(cores, block, place),
+            "ipmpsc" => ipmpsc::reader(cores, block, place),
+            _ => shmem::reader(cores, block, place),
+        };
     }
     pin(0)?;
-    let mut mover = match ring.as_str() {
-        "iceoryx2" => between::write(cores, block)?,
+    let mut mover = match ring {
+        "iceoryx2" => iceoryx::writer(cores, block)?,
+        "ipmpsc" => ipmpsc::writer(cores, block)?,
+        "shmem-ipc" => shmem::writer(cores, block)?,
         "rtrb" | "ringbuf" => threads::mover(ring, cores, block)?,
         other => return Err(format!("no ring is called `{other}`")),
     };
