@@ -16,11 +16,16 @@
 //!   processors, what one writes the other fetches best from the third level, which they share: out
 //!   of the other's second level it comes at a fraction of that rate, and half of the third is more
 //!   than others leave. So there one size is best, whatever the pressure; and where the reader was
-//!   last seen says which range holds.
+//!   last seen says which range holds. Processors that share no cache are another matter (`far`).
 //! - A ring that was full does not become smaller for some rounds, and for more of them each time
 //!   that this was too soon: else sides that take turns, where the ring is full in one round and
 //!   nearly empty in the next, would change its size for ever.
 
+mod far;
+
+pub use far::Taken;
+
+use far::Far;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -31,6 +36,8 @@ pub struct Scaling {
     pub together: (usize, usize),
     /// Least and largest size in bytes where they do not.
     pub apart: (usize, usize),
+    /// The size where they do not, and no cache is near to both; less than `apart`: the same.
+    pub far: usize,
     /// Below this pressure, in per cent, the ring becomes smaller.
     pub low: u8,
     /// Above this pressure, in per cent, the ring becomes larger.
@@ -48,6 +55,7 @@ impl Scaling {
         Self {
             together: (size(private / 4), size(shared / 8)),
             apart: (size(shared / 8), size(shared / 8)),
+            far: if shared <= FAR_MAX / 2 { size(2 * shared) } else { size(shared / 8) },
             low: 25,
             high: 75,
         }
@@ -57,13 +65,8 @@ impl Scaling {
     /// together, as a step costs next to nothing.
     #[must_use]
     pub fn deck_cut(caches: &[usize]) -> Self {
-        Self { low: 40, high: 60, ..Self::reallocation(caches) }
-    }
-
-    /// The largest size that there can be.
-    #[must_use]
-    pub fn largest(&self) -> usize {
-        self.together.1.max(self.apart.1)
+        // Memory for the case that processors are far would have to be there from the beginning.
+        Self { low: 40, high: 60, far: 0, ..Self::reallocation(caches) }
     }
 
     const fn range(&self, sides: Sides) -> RangeInclusive<usize> {
@@ -77,6 +80,8 @@ impl Scaling {
 
 /// A larger figure is no cache.
 const CACHE_MAX: usize = 1 << 32;
+/// No ring becomes larger than this because processors are far from each other.
+const FAR_MAX: usize = 256 << 20;
 /// No ring becomes smaller than this by itself.
 const LEAST: usize = 16 << 10;
 
@@ -100,6 +105,8 @@ pub struct Round {
     pub was_full: bool,
     /// Where both sides run.
     pub sides: Sides,
+    /// What some blocks took; none: the writer never wrote two batches without a wait.
+    pub taken: Option<Taken>,
 }
 
 /// Why a ring became larger or smaller, or did not.
@@ -115,6 +122,8 @@ pub enum Why {
     Cache,
     /// Smaller than what is worth it for two processors.
     Small,
+    /// The processors share no cache, and what none holds is faster, or may be.
+    Far,
     /// As large or as small as it may be.
     Bound,
     /// It was full not long ago.
@@ -148,6 +157,7 @@ pub struct Scale {
     patience: u64,
     /// It has become smaller since it was last full.
     has_shrunk: bool,
+    far: Far,
 }
 
 impl Scale {
@@ -163,13 +173,18 @@ impl Scale {
             patient_until: 0,
             patience: PATIENCE,
             has_shrunk: false,
+            far: Far::new(),
         }
     }
 
     /// Decides after a round.
     pub fn decide(&mut self, round: Round) -> Step {
         self.rounds += 1;
-        let step = self.step(round);
+        let step = if self.is_far(&round) {
+            Step { capacity: self.scaling.far, why: Why::Far }
+        } else {
+            self.step(round)
+        };
         if round.was_full {
             if std::mem::take(&mut self.has_shrunk) {
                 self.patience = (self.patience * 2).min(PATIENCE_MAX);
@@ -187,6 +202,22 @@ impl Scale {
             self.grown += u64::from(step.capacity > round.capacity);
             self.shrunk += u64::from(step.capacity < round.capacity);
         }
+    }
+
+    /// Whether the ring is to be larger than what caches hold. What it costs is only known of the
+    /// two sizes that are compared.
+    fn is_far(&mut self, round: &Round) -> bool {
+        let range = self.scaling.range(Sides::Apart);
+        if round.sides == Sides::Together || self.scaling.far <= *range.end() {
+            self.far.is_near();
+            return false;
+        }
+        let settled = if self.far.is_on {
+            round.capacity == self.scaling.far
+        } else {
+            range.contains(&round.capacity)
+        };
+        if settled { self.far.note(round.taken) } else { self.far.is_on }
     }
 
     fn step(&self, round: Round) -> Step {
@@ -243,6 +274,7 @@ impl fmt::Display for Scale {
             Why::Slack => write!(f, ": pressure {pressure} % is below {low} %"),
             Why::Cache => f.write_str(": the ring was larger than the cache"),
             Why::Small => f.write_str(": two processors share a larger cache"),
+            Why::Far => f.write_str(": two processors share no cache, and memory is faster"),
             Why::Bound => write!(f, ": pressure {pressure} %, and as far as it may go"),
             Why::WasFull => write!(f, ": pressure {pressure} %, but it was full not long ago"),
         }
@@ -273,7 +305,7 @@ mod tests {
     }
 
     fn seen(capacity: usize, distance: usize, sides: Sides) -> Round {
-        Round { capacity, distance, was_full: false, sides }
+        Round { capacity, distance, was_full: false, sides, taken: None }
     }
 
     /// Who reads each block at once needs the smallest ring; who is always behind gets
@@ -293,6 +325,23 @@ mod tests {
         let mut fresh = Scale::new(Scaling::reallocation(&CACHES));
         assert_eq!(sizes(&mut fresh, 64 << 20, 20, slack)[19], 4 << 20);
         assert!(scale.to_string().starts_with("41 rounds, grown "), "{scale}");
+    }
+
+    /// Processors that share no cache get what no cache holds; on one it becomes small again.
+    #[test]
+    fn f1_far_processors_get_a_ring_that_no_cache_holds() {
+        let mut scale = Scale::new(Scaling::reallocation(&CACHES));
+        let slow = |capacity: usize| Round {
+            taken: Some(Taken { bytes: 4096, ns: if capacity > 8 << 20 { 400 } else { 2000 } }),
+            ..seen(capacity, 0, Sides::Apart)
+        };
+        let sizes_apart = sizes(&mut scale, 16 << 20, 60, slow);
+        assert_eq!(sizes_apart[..3], [8 << 20, 4 << 20, 4 << 20], "near, as far as is known");
+        assert_eq!(sizes_apart[59], 64 << 20, "{scale}");
+        let together = |c| seen(c, 0, Sides::Together);
+        assert_eq!(sizes(&mut scale, 64 << 20, 9, together)[8], 256 << 10);
+        let mut cut = Scale::new(Scaling::deck_cut(&CACHES));
+        assert_eq!(sizes(&mut cut, 16 << 20, 60, slow)[59], 4 << 20, "there is no such memory");
     }
 
     /// Where a step costs little, the ring follows closer.

@@ -145,6 +145,9 @@ impl Output {
 
     #[cold]
     fn look_and_write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        if let Some(scaler) = &mut self.scaler {
+            scaler.goes_on(self.ring.head());
+        }
         self.write_with(block.len(), |room| {
             room.copy_from_slice(block);
             block.len()
@@ -291,7 +294,7 @@ impl Output {
     /// who has something to look at in between, such as the signals of a program.
     pub fn wait(&mut self, length: usize) -> Result<Ready, Fault> {
         if let Some(scaler) = &mut self.scaler {
-            scaler.was_full = true;
+            scaler.waits();
         }
         self.flush();
         let together = self.sides() == Sides::Together;

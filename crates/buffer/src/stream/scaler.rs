@@ -3,7 +3,7 @@
 
 use super::Output;
 use crate::atomic::acquire;
-use crate::scale::{Round, Scale, Scaling, Sides};
+use crate::scale::{Round, Scale, Scaling, Sides, Taken};
 use abi::ring::reader;
 
 /// What the writer notes between two decisions.
@@ -11,14 +11,43 @@ use abi::ring::reader;
 pub(super) struct Scaler {
     scale: Scale,
     /// The ring was full since the last decision.
-    pub(super) was_full: bool,
+    was_full: bool,
     /// Where the head was at the last decision.
     decided_at: Option<u64>,
+    /// Where the head was when we began to look how long blocks take, and when that was.
+    begun: Option<(u64, u64)>,
+    /// What they have taken.
+    taken: Option<Taken>,
 }
 
 impl Scaler {
     pub(super) const fn new(scaling: Scaling) -> Self {
-        Self { scale: Scale::new(scaling), was_full: false, decided_at: None }
+        Self {
+            scale: Scale::new(scaling),
+            was_full: false,
+            decided_at: None,
+            begun: None,
+            taken: None,
+        }
+    }
+
+    /// The writer goes on with the head at this position: looks at the clock, twice in each lap.
+    pub(super) fn goes_on(&mut self, head: u64) {
+        if self.taken.is_some() {
+            return;
+        }
+        let now = sys::clock::monotonic();
+        match self.begun.take() {
+            Some((from, then)) if head > from => {
+                self.taken = Some(Taken { bytes: head - from, ns: now.saturating_sub(then) });
+            }
+            _ => self.begun = Some((head, now)),
+        }
+    }
+
+    /// The writer waits: the ring was full, and what blocks take cannot be told from this.
+    pub(super) const fn waits(&mut self) {
+        (self.was_full, self.begun) = (true, None);
     }
 }
 
@@ -43,7 +72,9 @@ impl Output {
         let _ = side.refresh();
         let distance = usize::try_from(head.saturating_sub(side.oldest())).unwrap_or(usize::MAX);
         let was_full = std::mem::take(&mut scaler.was_full);
-        let step = scaler.scale.decide(Round { capacity, distance, was_full, sides });
+        let taken = scaler.taken.take();
+        scaler.begun = None;
+        let step = scaler.scale.decide(Round { capacity, distance, was_full, sides, taken });
         if step.capacity != capacity
             && self.resize(step.capacity).is_ok()
             && let Some(scaler) = &mut self.scaler

@@ -9,7 +9,7 @@ const LEAST: usize = 16 << 10;
 const MOST: usize = 1 << 20;
 
 fn scaling() -> Scaling {
-    Scaling { together: (LEAST, MOST), apart: (LEAST, MOST), low: 25, high: 75 }
+    Scaling { together: (LEAST, MOST), apart: (LEAST, MOST), far: MOST, low: 25, high: 75 }
 }
 
 fn open(capacity: usize, is_cut: bool, policy: Policy) -> (Output, Input) {
