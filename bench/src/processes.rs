@@ -13,6 +13,16 @@ use testkit::net::{Namespace, SERVER_DEVICE, until};
 const IDLE_NS: u64 = 3_000_000;
 const WINDOW: Duration = Duration::from_millis(200);
 
+/// How often a task (`thread-self`, or the number of a process for its first thread) gave its
+/// processor up, and how often it was taken from it.
+pub(crate) fn switches(task: &str) -> [u64; 2] {
+    let text = fs::read_to_string(format!("/proc/{task}/status")).unwrap_or_default();
+    ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0)
+    })
+}
+
 /// Programs that run beside each other; those that were not asked to end are killed.
 #[derive(Debug, Default)]
 pub(crate) struct Children(Vec<Child>);

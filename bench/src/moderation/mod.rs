@@ -13,8 +13,8 @@
 //!
 //! The source's 92 % of the gain at T_b = 32 is not reproducible here: a switch costs so much more
 //! than the copy of a block that 32 gets a quarter of what can be gained, and 90 % needs about 700.
-//! G9: waits that arm a timer of 1 ms, on one core and a ring of 256 KB, against ours, which arm
-//! none; and the processor time of a reader that waits.
+//! G9: waits that arm a timer of 1 ms, on one core and small rings, against ours, which arm none,
+//! and how many waits there are for each MB; and the processor time of a reader that waits.
 
 mod kernel;
 mod reader;
@@ -22,7 +22,8 @@ mod reader;
 pub(crate) use reader::serve;
 
 use crate::Options;
-use crate::harness::{Candidate, Goal, interleave};
+use crate::harness::{Better, Candidate, Goal, Samples, interleave, is_wanted, median, rows};
+use crate::processes::switches;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use buffer::stream::{Config, Output, Waking, stream};
@@ -43,9 +44,11 @@ const EVERY: [(usize, &str); 10] = [
     (512, "T_b 512"),
     (2048, "T_b 2048"),
 ];
-/// Bytes of the ring of the source's figure, and of that of G9.
+/// Bytes of the ring of the source's figure, and of those of G9.
 const RING: usize = 16 << 20;
-const SMALL: usize = 256 << 10;
+const SMALL: [(usize, &str); 3] = [(64 << 10, "64 KB"), (256 << 10, "256 KB"), (1 << 20, "1 MB")];
+/// The longest ring for which G9 has a goal.
+const GOAL_MAX: usize = 256 << 10;
 /// A round trip of a cache line below this is the near state of the machine (BASELINES).
 const NEAR_NS: f64 = 250.0;
 /// What a measurement takes at least, in ns.
@@ -141,17 +144,43 @@ fn placed(row: Row, mode: Mode, two_cores: bool) -> Row {
     Row { row: format!("{}, {name}", row.row), candidate: line, x, ..row }
 }
 
-/// G9: what a timer for each wait costs.
+/// G9: what a timer for each wait costs, and how many waits there are of which it is a part. A ring
+/// of 64 KB holds 32 blocks: there somebody waits after each T_b of the source.
 fn waits(rounds: usize) -> Result<Vec<Row>, String> {
-    let mut timed = Line::new(Mode::Timed, 0, 32, SMALL)?;
-    let mut ours = Line::new(Mode::Flag, 0, 32, SMALL)?;
-    let candidates = vec![
-        Candidate { name: "timed waits", measure: Box::new(move || timed.measure()) },
-        Candidate { name: "stream", measure: Box::new(move || ours.measure()) },
-    ];
-    let goal = Goal { candidate: "stream", reference: "timed waits", goal: "G9", target: 1.8 };
-    let name = "waits, ring of 256 KB, one core";
-    interleave(("moderation", name, f64::NAN), "GB/s", rounds, candidates, &[goal])
+    let mut all = Vec::new();
+    for (ring, text) in SMALL {
+        let name = format!("waits, ring of {text}, one core");
+        if !is_wanted(&name) {
+            continue;
+        }
+        let mut lines = [Mode::Timed, Mode::Flag].map(|mode| Line::new(mode, 0, 32, ring));
+        let samples = |name| Samples { name, values: Vec::new() };
+        let both = || ["timed waits", "stream"].map(samples);
+        let (mut rates, mut counts, mut sentinels) = (both(), both(), Vec::new());
+        for round in 0..=rounds {
+            for ((line, rates), counts) in lines.iter_mut().zip(&mut rates).zip(&mut counts) {
+                let line = line.as_mut().map_err(|why| why.clone())?;
+                let (before, moved) = (line.waited(), line.moved);
+                let rate = line.measure()?;
+                // The first round warms up.
+                if round > 0 {
+                    rates.values.push(rate);
+                    #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
+                    let waits = (line.waited() - before) as f64 / (line.moved - moved) as f64;
+                    counts.values.push(waits * 1e6 / BLOCK as f64);
+                }
+            }
+            sentinels.push(Sentinel::take());
+        }
+        let (candidate, reference) = ("stream", "timed waits");
+        // A longer ring has too few waits for it.
+        let is_short = ring <= GOAL_MAX;
+        let goal = is_short.then_some(Goal { candidate, reference, goal: "G9", target: 1.8 });
+        let (subject, sentinel) = (("moderation", name.as_str(), f64::NAN), median(&sentinels));
+        all.extend(rows(subject, ("GB/s", Better::More), sentinel, &rates, goal.as_slice()));
+        all.extend(rows(subject, ("waits/MB", Better::Less), sentinel, &counts, &[]));
+    }
+    Ok(all)
 }
 
 /// G9: a reader that waits leaves its processor to others.
@@ -185,6 +214,8 @@ struct Line {
     every: usize,
     block: Vec<u8>,
     blocks: u64,
+    /// So many blocks were written so far.
+    moved: u64,
 }
 
 impl Line {
@@ -206,7 +237,7 @@ impl Line {
             always: mode == Mode::Unconditional,
             limit: (mode == Mode::Timed).then_some(reader::LIMIT),
         });
-        Ok(Self { output, reader, mode, every, block: vec![7; BLOCK], blocks: 1024 })
+        Ok(Self { output, reader, mode, every, block: vec![7; BLOCK], blocks: 1024, moved: 0 })
     }
 
     /// GB/s, over as many blocks as take long enough.
@@ -239,6 +270,12 @@ impl Line {
             }
         }
         self.output.flush();
+        self.moved += blocks;
         self.reader.done()
+    }
+
+    /// How often both sides have waited so far.
+    fn waited(&self) -> u64 {
+        switches("thread-self")[0] + self.reader.waited()
     }
 }

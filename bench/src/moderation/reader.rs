@@ -2,6 +2,7 @@
 //! standard input over which it gets its descriptors and its orders.
 
 use super::Mode;
+use crate::processes::switches;
 use buffer::stream::{Input, Offer, Ready};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -58,6 +59,11 @@ impl Reader {
             Ok(_) => Err("the reading process has ended".to_owned()),
             Err(why) => Err(why.to_string()),
         }
+    }
+
+    /// How often it has waited so far.
+    pub(super) fn waited(&self) -> u64 {
+        switches(&self.process.id().to_string())[0]
     }
 
     /// Processor time that it has used so far, in ns.

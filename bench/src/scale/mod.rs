@@ -13,6 +13,7 @@ pub(crate) use other::serve;
 
 use crate::Options;
 use crate::harness::{is_wanted, median};
+use crate::processes::switches;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use buffer::scale::Scaling;
@@ -218,13 +219,13 @@ impl Pair {
     /// GB/s over as many blocks as take long enough, and switches for each MB.
     fn measure(&mut self) -> Result<(f64, f64), String> {
         loop {
-            let (begin, before) = (sys::clock::monotonic(), switches());
+            let (begin, before) = (sys::clock::monotonic(), gave_up());
             self.go(self.blocks)?;
             let ns = sys::clock::monotonic() - begin;
             if ns >= LEAST_NS {
                 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
                 let (bytes, ns, times) =
-                    (self.blocks as f64 * BLOCK as f64, ns as f64, (switches() - before) as f64);
+                    (self.blocks as f64 * BLOCK as f64, ns as f64, (gave_up() - before) as f64);
                 return Ok((bytes / ns, times * 1e6 / bytes));
             }
             self.blocks *= (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
@@ -255,12 +256,7 @@ impl Pair {
     }
 }
 
-/// How often this thread gave the processor up.
-fn switches() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let count = |name| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|rest| rest.trim().parse::<u64>().ok()).unwrap_or(0)
-    };
-    count("voluntary_ctxt_switches:") + count("nonvoluntary_ctxt_switches:")
+/// How often this thread gave the processor up, or had it taken.
+fn gave_up() -> u64 {
+    switches("thread-self").iter().sum()
 }
