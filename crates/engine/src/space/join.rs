@@ -10,7 +10,17 @@
 use filter::{Batch, lanes};
 
 /// The blocks of these branches in input order, in full batches. `branches` are sorted by branch.
-pub(super) fn merge<'a>(branches: &[(usize, Batch<'a>)]) -> Vec<Batch<'a>> {
+/// Where only one has something, and that in order, it stays as it is.
+pub(super) fn merge<'a>(mut branches: Vec<(usize, Batch<'a>)>) -> Vec<Batch<'a>> {
+    let in_order = |batch: &Batch<'a>| lanes(batch.live()).is_sorted_by_key(|l| batch.order(l));
+    if branches.len() < 2
+        && let Some((branch, alone)) = branches.pop()
+    {
+        match in_order(&alone) {
+            true => return vec![alone],
+            false => branches.push((branch, alone)),
+        }
+    }
     let blocks = branches
         .iter()
         .flat_map(|(_, batch)| lanes(batch.live()).map(move |l| (batch.order(l), batch.block(l))));

@@ -252,6 +252,48 @@ fn k2_blocks_made_before_paths_part_come_back_block_by_block() {
     }
 }
 
+/// Numbers that come over one edge and then over the other, in turn, as out of the kernel.
+struct InTurn(Numbers, usize);
+
+impl Source for InTurn {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        self.1 = 1 - self.1;
+        self.0.give(intake)
+    }
+
+    fn seen(&self) -> Seen {
+        self.0.seen()
+    }
+
+    fn edge(&self) -> Option<usize> {
+        Some(self.1)
+    }
+}
+
+#[test]
+fn k2_what_comes_over_an_edge_of_a_source_keeps_its_order_past_and_through_a_join() {
+    for batch in [1, 7, 32] {
+        let (kept, remains) = run(200, batch, |a, from, to| {
+            let numbers = Numbers { next: 0, end: 200, given: Amount::default() };
+            a.replace(from, Part::Source(SourcePart::new(Box::new(InTurn(numbers, 1)))));
+            let both = a.node(filter("both", Filter::classify(Multiple(1))));
+            let left = a.node(filter("left", Filter::classify(Multiple(1))));
+            let right = a.node(filter("right", Filter::lanes(Hundred)));
+            a.arc(from, both, Wanted::Answered, false, 0);
+            a.arc(from, left, Wanted::Answered, false, 1);
+            a.arc(both, left, Wanted::Answered, false, 2);
+            a.arc(both, right, Wanted::Answered, false, 3);
+            a.arc(left, to, Wanted::Answered, false, 4);
+            a.arc(right, to, Wanted::Answered, false, 5);
+        });
+        balanced(&[remains]);
+        let parted = |n: u32| (n as usize / batch).is_multiple_of(2);
+        let of = |n: u32| if parted(n) { vec![(n, 1), (n + 100, 1)] } else { vec![(n, 1)] };
+        let expected: Vec<_> = (0..200).flat_map(of).collect();
+        assert_eq!(kept, expected, "batches of {batch}");
+    }
+}
+
 #[test]
 fn a_sibling_does_not_see_an_edit() {
     let (kept, remains) = run(100, 32, |a, from, to| {

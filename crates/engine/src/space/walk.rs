@@ -95,16 +95,29 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.settle();
     }
 
-    /// Walks what a source gave that knows along which of its arcs it goes.
+    /// Walks what a source gave that knows along which of its arcs it goes. Nobody else is under
+    /// way, so what comes to a join by this arc waits for nobody there: nearly all that leaves a
+    /// program goes past the filters that decide what twins are unsure of, and joins behind them.
     pub(crate) fn source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         let live = batch.live();
         let leads = arc < self.nodes[from].arcs.len() && !loses_way();
         let goes = if leads { live } else { 0 };
         self.leave(from, batch, live, goes);
         if goes != 0 {
-            self.along(from, arc, batch, 0);
+            self.alone_along(from, arc, batch);
         }
         self.settle();
+    }
+
+    fn alone_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
+        debug_assert!(self.waiting.is_empty(), "nobody else is under way");
+        if self.nodes[from].arcs[arc].back {
+            return self.along(from, arc, batch, 0);
+        }
+        let edge = &mut self.nodes[from].arcs[arc];
+        put(edge, batch);
+        let (to, branch) = (edge.to, edge.branch);
+        self.enter(to, branch, batch, 0);
     }
 
     /// Calls the filters that asked to be called by now.
@@ -209,7 +222,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
         }
         branches.sort_by_key(|(branch, _)| *branch);
-        for mut batch in join::merge(&branches) {
+        for mut batch in join::merge(branches) {
             self.run_and_route(to, &mut batch, 0);
         }
     }
