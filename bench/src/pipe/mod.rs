@@ -30,6 +30,9 @@ const BLOCKS: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 /// Bytes of the ring: what a stream that finds its size by itself comes to on one processor
 /// (`bench scale`), and what is best on two (BASELINES, working set).
 const RING: usize = 4 << 20;
+/// Bytes of the ring beside it: where the processors are far from each other a line comes sooner
+/// from memory than out of the other's cache, and a term of Aeron's is as long.
+const LONG: usize = 64 << 20;
 /// A round trip of a cache line below this is the near state of the machine (BASELINES).
 const NEAR_NS: f64 = 250.0;
 /// So many bytes of slots are shown at once, if they are no more than 32 blocks: as a stream does.
@@ -99,12 +102,14 @@ fn sized(
         return Ok(Vec::new());
     }
     let mut pipe = Pipe::new(cores, block)?;
-    let mut ours = Ours::new(cores, block)?;
+    let mut ours = Ours::new(cores, block, RING)?;
+    let mut long = Ours::new(cores, block, LONG)?;
     let mut slots = Slots::new(cores, block)?;
     let mut copy = Copy::new(block);
     let mut candidates = vec![
         Candidate { name: "Linux pipe", measure: Box::new(move || measure(&mut pipe)) },
         Candidate { name: "stream", measure: Box::new(move || measure(&mut ours)) },
+        Candidate { name: "stream, 64 MB", measure: Box::new(move || measure(&mut long)) },
         Candidate { name: SLOTS, measure: Box::new(move || measure(&mut slots)) },
         Candidate { name: "memcpy", measure: Box::new(move || measure(&mut copy)) },
     ];
@@ -187,9 +192,9 @@ struct Ours {
 }
 
 impl Ours {
-    fn new(cores: Cores, block: usize) -> Result<Self, String> {
+    fn new(cores: Cores, block: usize, ring: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
-        let made = stream(&Config::new(id).capacity(RING));
+        let made = stream(&Config::new(id).capacity(ring));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
         let other = Other::start(Kind::Stream, cores.reader(), block, &offer.descriptors())?;
