@@ -409,6 +409,7 @@ impl Orders {
         self.give(move |space: &mut Space| space.is_wanted(loan))?.answer(limit)?;
         // It comes before its next pass.
         let space = comes.recv().map_err(|_| NotTaken::Ended)?;
+        space.is_lent();
         Ok(Lent { space, back })
     }
 
@@ -533,6 +534,7 @@ impl Loan {
 impl Lent {
     /// Gives it back.
     pub(crate) fn back(self) {
+        self.space.moves();
         // Its thread waits for it.
         let _ = self.back.send(self.space);
     }

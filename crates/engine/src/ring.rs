@@ -10,6 +10,7 @@
 use crate::latency::Gauge;
 use crate::ledger::{EdgeKind, loses_here};
 use crate::live::Orders;
+use crate::record::still::Post;
 use crate::space::memory::{Frames, Memory};
 use abi::RichPointer;
 use buffer::crossing::{Batch as Taken, Columns, Origin, Pools, Reader, Writer};
@@ -66,6 +67,8 @@ pub struct Export {
     lost: Amount,
     /// Who is told that the space waits for room here.
     told: Option<Arc<Orders>>,
+    /// Where the space stands among those that play a record.
+    post: Option<Post>,
     /// What kind of edge it is in the ledger.
     pub(crate) kind: EdgeKind,
     /// How long blocks are in the ring, where that is measured.
@@ -95,6 +98,7 @@ impl Export {
             counted: Put::default(),
             lost: Amount::default(),
             told: None,
+            post: None,
             kind: EdgeKind::Ring,
             gauge: None,
         }
@@ -106,8 +110,8 @@ impl Export {
     }
 
     /// Has those who give the space orders know when it waits here.
-    pub(crate) fn tells(&mut self, orders: Arc<Orders>) {
-        self.told = Some(orders);
+    pub(crate) fn tells(&mut self, orders: Arc<Orders>, post: Option<Post>) {
+        (self.told, self.post) = (Some(orders), post);
     }
 
     /// Never lets more blocks wait for an event than the smallest dbuf that they lie in can do
@@ -215,9 +219,14 @@ impl Export {
             let told = self.told.iter();
             told.clone().for_each(|told| told.is_held_up(Some(self.planned)));
             self.bell.heed_room(true);
-            self.bell.wait_until(self.spins, || {
-                writer.is_abandoned() || writer.room(1).is_ok_and(|room| room > 0)
-            });
+            let mut ready = || writer.is_abandoned() || writer.room(1).is_ok_and(|room| room > 0);
+            match &self.post {
+                None => self.bell.wait_until(self.spins, ready),
+                Some(post) => {
+                    let what = || format!("room on the way to node {}", self.planned);
+                    post.wait_until(&self.bell, what, &mut ready);
+                }
+            }
             told.for_each(|told| told.is_held_up(None));
         }
     }

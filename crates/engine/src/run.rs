@@ -184,6 +184,7 @@ impl Thread {
         // Counted before it can end: who waits for all does not miss it.
         self.running.fetch_add(1, Ordering::Relaxed);
         self.handle = None;
+        space.moves();
         // It waits for this.
         if let Some(give) = self.give.take() {
             let _ = give.send(space);

@@ -277,7 +277,11 @@ fn make(
             recording.change(&told);
         }
     };
-    let mut switched = changed.switch(&state, &settled, limit)?;
+    let replay = match &whole.extras.tape {
+        Tape::Play(replay) => Some(&**replay),
+        _ => None,
+    };
+    let mut switched = changed.switch(&state, (replay, &settled), limit)?;
     extras.steps.keep();
     changed.plan.graph.options = asked;
     switched.text = edited.text;
@@ -406,7 +410,7 @@ impl Changed {
     fn switch(
         &mut self,
         state: &State,
-        settled: &dyn Fn(),
+        (replay, settled): (Option<&record::Replay>, &dyn Fn()),
         limit: Duration,
     ) -> Result<Switched, Unchanged> {
         let desks = std::mem::take(&mut self.desks);
@@ -419,7 +423,7 @@ impl Changed {
         let crossings = self.crossed.iter().copied().map(Crossing::new).collect();
         let (leaving, kernels) = (&self.leaving[..], kernels.collect());
         let number = state.changes;
-        let beside = switch::Beside { leaving, kernels, crossings, number, settled };
+        let beside = switch::Beside { leaving, kernels, crossings, number, replay, settled };
         switch::switch(desks, beside, limit)
     }
 

@@ -47,7 +47,7 @@ pub fn reshape(
     matched.may_be(&state)?;
     let extras = Extras { steps: Steps::default(), ..whole.extras.clone() };
     let mut changed = Changed::prepare(matched, &state, (whole.settings, &extras))?;
-    let mut switched = changed.switch(&state, &|| (), limit)?;
+    let mut switched = changed.switch(&state, (None, &|| ()), limit)?;
     extras.steps.keep();
     let text = state.text.clone();
     switched.text = text.clone().unwrap_or_default();

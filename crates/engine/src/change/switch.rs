@@ -7,6 +7,8 @@ use crate::build::Succession;
 use crate::build::running::{Kernels, RunningSpace};
 use crate::ledger::{EdgeKind, Ledger, is_lost};
 use crate::live::{Lent, NotTaken, Orders};
+use crate::record::Replay;
+use crate::record::still::Still;
 use crate::report::{self, Counted};
 use crate::run::Thread;
 use crate::space::Space;
@@ -106,6 +108,8 @@ pub(super) struct Beside<'l> {
     pub(super) crossings: Vec<Crossing>,
     /// How many changes there were before this one.
     pub(super) number: u64,
+    /// The record that it is made again from, if it is.
+    pub(super) replay: Option<&'l Replay>,
     /// What is done when the old graph has settled its accounts and nothing can fail any more.
     pub(super) settled: &'l dyn Fn(),
 }
@@ -116,7 +120,9 @@ pub(super) fn switch(
     beside: Beside<'_>,
     limit: Duration,
 ) -> Result<Switched, Unchanged> {
-    let Beside { leaving, mut kernels, mut crossings, number, settled } = beside;
+    let Beside { leaving, mut kernels, mut crossings, number, replay, settled } = beside;
+    let still = replay.map(|replay| &replay.still);
+    desks.iter().filter_map(|(desk, _)| desk.fresh.as_ref()).for_each(Space::comes_later);
     if !crossings.is_empty() {
         // In the order in which blocks go through them: what follows takes up what comes out of a
         // process until that has told what it knows.
@@ -136,7 +142,10 @@ pub(super) fn switch(
             if !crossings.is_empty() {
                 desk.catch_up(&left)?;
             }
-            desk.orders.borrow(left())
+            still.iter().for_each(|still| still.takes(&desk.orders));
+            let lent = desk.orders.borrow(left());
+            still.iter().for_each(|still| still.goes_on());
+            lent
         };
         let standing = match desk.fresh.take() {
             Some(space) => Standing::Fresh(space),
@@ -179,7 +188,7 @@ pub(super) fn switch(
             lent.space.note_change(number);
         }
     }
-    settle(&mut taken, &firsts);
+    settle(&mut taken, &firsts, still);
     settled();
     let first = taken.iter_mut().find(|(_, standing)| matches!(standing, Standing::Lent(_)));
     switched.position = first.map_or(0, |(_, standing)| standing.space().counted().position());
@@ -203,7 +212,12 @@ pub(super) fn switch(
         }
     }
     switched.paused_ns = begin.map_or(0, |begin| sys::clock::monotonic().saturating_sub(begin));
-    let last: Vec<Counted> = leaving.iter().filter_map(|one| one.orders.last(left())).collect();
+    let last = |one: &Leaving| {
+        still.iter().for_each(|still| still.ends(&one.orders));
+        one.orders.last(left())
+    };
+    let last: Vec<Counted> = leaving.iter().filter_map(last).collect();
+    still.iter().for_each(|still| still.goes_on());
     let drains = last.len() < leaving.len();
     judge(
         &mut switched,
@@ -277,14 +291,13 @@ fn renew(taken: &mut [(Desk, Standing)]) -> Result<(), Unchanged> {
 
 /// What goes lets out what it holds, and what lies in rings that go is taken, in the old graph. So
 /// is what programs have handed over that run no more, for the sources of these numbers.
-fn settle(taken: &mut [(Desk, Standing)], firsts: &[usize]) {
+fn settle(taken: &mut [(Desk, Standing)], firsts: &[usize], still: Option<&Still>) {
     let stays: HashSet<Key> = taken.iter().flat_map(|(desk, _)| &desk.stays).copied().collect();
     let goes = |desk: &Desk, key: Key| match key {
         Key::Node(_) | Key::Given(_) => !stays.contains(&key),
         Key::Export(_) | Key::Import(_) => !desk.stays.contains(&key),
     };
     let old = |standing: &Standing| matches!(standing, Standing::Lent(_));
-    let alone = taken.iter().filter(|(_, standing)| old(standing)).count() < 2;
     // How many may still let out more than a ring holds that stays.
     let pours = taken.iter_mut().filter(|(_, standing)| old(standing));
     let pours = pours.filter_map(|(_, standing)| {
@@ -309,13 +322,17 @@ fn settle(taken: &mut [(Desk, Standing)], firsts: &[usize]) {
             wait();
         }
         space.take_as_recorded();
-        while !space.empty_rings(&|key| goes(desk, key)) {
-            wait();
-        }
+        space.empty_all_rings(&|key| goes(desk, key), &wait);
         space.retire(&|key| !goes(desk, key));
+        space.has_settled();
     };
+    for (_, standing) in taken.iter_mut().filter(|(_, standing)| old(standing)) {
+        standing.space().moves();
+    }
+    let many = taken.iter().filter(|(_, standing)| old(standing)).count();
+    still.iter().for_each(|still| still.settles(many));
     let standing = taken.iter_mut().filter(|(_, standing)| old(standing));
-    if alone {
+    if many < 2 {
         standing.for_each(|(desk, standing)| one(desk, standing.space()));
         return;
     }

@@ -14,6 +14,7 @@
 //! - [`write`]: writing it beside a running path, in bounds;
 //! - [`read`]: opening it, whole, cut or damaged;
 //! - [`play`]: the turns of a space, taken from it;
+//! - `still`: whether anything moves while it is played;
 //! - [`told`]: what a run did, as text that two runs can be compared by.
 //!
 //! While a path is recorded nothing of it runs in the kernel: what a program refuses there never
@@ -25,6 +26,7 @@ pub(crate) mod event;
 pub mod form;
 pub mod play;
 pub mod read;
+pub(crate) mod still;
 pub mod told;
 pub mod write;
 

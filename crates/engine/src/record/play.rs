@@ -6,13 +6,14 @@
 use super::event::Event;
 use super::form;
 use super::read::{Record, Whole};
+use super::still::Still;
 use abi::Entry;
 use endpoint::process::{NEVER_SEEN, PROGRAM_ENDED, Process};
 use endpoint::{Failure, Given, Intake, Seen, Sink, Source};
 use filter::{Amount, Batch, Report, Time};
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A record that is being played, once.
@@ -27,6 +28,8 @@ pub struct Replay {
     short: AtomicBool,
     /// How far its changes have been made again.
     changes: Mutex<Changes>,
+    /// Who moves, and who waits.
+    pub(crate) still: Still,
 }
 
 /// How far the changes of a record have been made again.
@@ -57,7 +60,11 @@ impl Replay {
     pub fn new(record: Record) -> Arc<Self> {
         let (seen, heard) = (Mutex::default(), Mutex::default());
         let (short, changes) = (AtomicBool::new(false), Mutex::default());
-        Arc::new(Self { record, seen, heard, short, changes })
+        let still = Still::default();
+        if !record.changes.is_empty() {
+            still.changes_come();
+        }
+        Arc::new(Self { record, seen, heard, short, changes, still })
     }
 
     /// What is played.
@@ -80,6 +87,7 @@ impl Replay {
     /// No change is made from now on, for this reason if it is a failure.
     pub(crate) fn changes_no_more(&self, why: Option<String>) {
         self.changes().over.get_or_insert(why);
+        self.still.changes_are_over();
     }
 
     /// What is to become of a space that stands where this change was made, and is `wanted` for one
@@ -115,17 +123,27 @@ impl Replay {
         given.bytes += amount.bytes;
     }
 
-    /// A source had seen this when it ended.
+    /// A source had seen this when it ended. Answers whether that is what came of it and what it
+    /// lost; what is not is not believed.
     pub(crate) fn had_seen(
         &self,
         planned: usize,
         seen: Option<(u64, u64)>,
         dropped: &[(String, Option<u64>)],
-    ) {
+    ) -> bool {
         let mut all = self.seen();
         let known = all.entry(planned).or_default();
+        let lost: Option<u64> =
+            dropped.iter().try_fold(0, |sum: u64, (_, count)| Some(sum.saturating_add((*count)?)));
+        let adds_up = seen.zip(lost).is_none_or(|((blocks, _), lost)| {
+            blocks.checked_sub(lost).is_some_and(|given| given == known.given.blocks)
+        });
+        if !adds_up {
+            return false;
+        }
         known.seen = seen.map(|(blocks, bytes)| Amount { blocks, bytes });
         known.dropped = dropped.iter().map(|(place, count)| (named(place), *count)).collect();
+        true
     }
 
     /// A program had been given this when it ended.
@@ -236,39 +254,57 @@ pub(crate) struct Player {
     next: usize,
     chunk: Vec<u8>,
     at: usize,
+    /// Where in the file the chunk begins.
+    offset: u64,
+    /// Where in the file the event stands that came last.
+    pub(crate) byte: Arc<AtomicU64>,
+    /// What is wrong with the record, once that was seen.
+    wrong: Option<String>,
 }
 
 impl Player {
     pub(crate) fn new(replay: Arc<Replay>, space: usize) -> Self {
         let space = u32::try_from(space).unwrap_or(u32::MAX);
-        Self { replay, space, next: 0, chunk: Vec::new(), at: 0 }
+        let (chunk, byte) = (Vec::new(), Arc::default());
+        Self { replay, space, next: 0, chunk, at: 0, offset: 0, byte, wrong: None }
     }
 
-    /// The next event; nothing when the record has no more for this space.
+    /// The next event; nothing when the record has no more for this space, or what it has is none.
     pub(crate) fn event(&mut self) -> Option<Event> {
         self.fill()?;
-        let found = form::found(self.chunk.get(self.at..)?)?;
+        let found = self.found()?;
         let (event, length) = (found.event(), found.length);
         match event {
             Some(event) => {
+                // It only says where; nothing else travels with it.
+                self.byte.store(self.offset + self.at as u64, Ordering::Relaxed);
                 self.at += length;
                 Some(event)
             }
-            None => self.broken(),
+            None => self.broken("no turn of a space begins here"),
         }
     }
 
     /// The next event, which stays the next.
     pub(crate) fn peek(&mut self) -> Option<Event> {
         self.fill()?;
-        form::found(self.chunk.get(self.at..)?)?.event()
+        self.found()?.event()
     }
 
-    /// The next block of the event that came last.
-    pub(crate) fn block(&mut self) -> Option<(Entry, &[u8])> {
-        let found = form::found(self.chunk.get(self.at..)?)?;
-        self.at += found.length;
-        found.entry()
+    /// The next block of the event that came last, after which so many follow. Nothing where the
+    /// record is cut; where it is not, it is wrong.
+    pub(crate) fn block(&mut self, follow: usize) -> Option<(Entry, &[u8])> {
+        let Some(length) = self.found().filter(|found| found.entry().is_some()).map(|f| f.length)
+        else {
+            if !self.is_cut_here() {
+                let more = follow + 1;
+                return self.broken(&format!("{more} more blocks of this turn are to be here"));
+            }
+            return None;
+        };
+        let at = self.at;
+        self.at += length;
+        form::found(self.chunk.get(at..)?)?.entry()
     }
 
     /// How many blocks were claimed in the turn of which so many blocks are still to be taken.
@@ -280,13 +316,37 @@ impl Player {
             Some(found)
         };
         for _ in 0..blocks {
-            next();
+            if next().is_none() {
+                return 0;
+            }
         }
         let mut claimed: u32 = 0;
         while let Some(Event::Claim { count }) = next().and_then(|found| found.event()) {
             claimed = claimed.saturating_add(count);
         }
         claimed
+    }
+
+    /// The event that came last is wrong in this.
+    pub(crate) fn is_wrong(&mut self, what: &str) {
+        let byte = self.byte.load(Ordering::Relaxed);
+        self.wrong.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
+    }
+
+    /// What is wrong with the record, where it is, if that was seen.
+    pub(crate) fn wrong(&self) -> Option<&str> {
+        self.wrong.as_deref()
+    }
+
+    /// What lies at this place.
+    fn found(&self) -> Option<form::Found<'_>> {
+        form::found(self.chunk.get(self.at..)?)
+    }
+
+    /// Whether the record ends here, before its end.
+    fn is_cut_here(&self) -> bool {
+        let end = self.offset + self.chunk.len() as u64;
+        self.at >= self.chunk.len() && self.replay.record.whole == Whole::Cut { at: end }
     }
 
     /// Reads the next chunk of this space when the last is used up.
@@ -298,17 +358,18 @@ impl Player {
                 continue;
             }
             self.chunk.resize(length, 0);
-            self.at = 0;
-            if self.replay.record.file.read_exact_at(&mut self.chunk, offset).is_err() {
-                self.chunk.clear();
-                return self.broken();
+            (self.at, self.offset) = (0, offset);
+            if let Err(error) = self.replay.record.file.read_exact_at(&mut self.chunk, offset) {
+                return self.broken(&format!("it cannot be read any more: {error}"));
             }
         }
         Some(())
     }
 
     /// Nothing that follows means anything.
-    fn broken<T>(&mut self) -> Option<T> {
+    fn broken<T>(&mut self, what: &str) -> Option<T> {
+        let byte = self.offset + self.at as u64;
+        self.wrong.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
         self.next = usize::MAX;
         self.chunk.clear();
         self.at = 0;

@@ -302,7 +302,7 @@ impl Scan {
         let mut there = 0;
         while there < bytes {
             let Some(length) = self.next()? else { break };
-            if self.here(length).is_none() {
+            if there + length > bytes || self.here(length).is_none() {
                 break;
             }
             self.pass(length);

@@ -78,7 +78,7 @@ fn played(path: &std::path::Path, space: usize) -> Turns {
     let mut all = Vec::new();
     while let Some(event) = player.event() {
         let count = if let Event::Pull { count, .. } = &event { *count } else { 0 };
-        let block = |_| player.block().map(|(entry, bytes)| (entry, bytes.to_vec()));
+        let block = |n| player.block(count - n - 1).map(|(entry, bytes)| (entry, bytes.to_vec()));
         all.push((event, (0..count).filter_map(block).collect()));
     }
     all

@@ -93,6 +93,7 @@ impl Space {
                 if !pass.moved {
                     break;
                 }
+                self.moves();
             }
             match &self.inputs[i] {
                 Input::Ring { import, ended, .. } => {
@@ -315,10 +316,10 @@ impl Space {
             programs.map(|at| (at, names.get(&at).is_some_and(|key| told.contains(key)))).collect();
         self.keep_taps();
         self.shows = self.shows();
-        let orders = self.orders();
+        let (orders, post) = (self.orders(), self.post());
         for node in &mut self.nodes {
             if let Part::Export(export) = &mut node.part {
-                export.tells(std::sync::Arc::clone(&orders));
+                export.tells(std::sync::Arc::clone(&orders), post.clone());
             }
             if let Some(exit) = exit_of(node) {
                 exit.knows_origins(origins);

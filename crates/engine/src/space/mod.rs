@@ -46,6 +46,7 @@ use crate::failure::PathFailure;
 use crate::kernel::Told;
 use crate::live::{Duty, Loan, Orders};
 use crate::process::{self, Demand};
+use crate::record::still::Here;
 use crate::report::{Counted, Retired};
 use crate::ring::Import;
 use crate::why::Why;
@@ -111,6 +112,8 @@ pub struct Space {
     shows: bool,
     /// Whether its turns are written down, or come from a record.
     taped: Taped,
+    /// Its place among those that play a record. The last, so that it goes when all else has.
+    here: Option<Here>,
 }
 
 /// Where blocks come into a space.
@@ -256,13 +259,14 @@ impl Space {
         let Parts { left, timed, copies, batch, control, demand, bell, clock, epoch, .. } = parts;
         let (taped, claims) = Taped::new(parts.tape, left.is_some());
         let duty = Duty(Arc::new(Orders::new(name.clone(), Arc::clone(&bell))));
+        let here = taped.here(&duty.0);
         let mut nodes = nodes;
         let timed = timed || parts.why.is_some();
         let turn = Turn { left, claims, timed, why: parts.why, copies, ..Turn::default() };
         turn.trace(&mut nodes);
         for node in &mut nodes {
             if let Part::Export(export) = &mut node.part {
-                export.tells(Arc::clone(&duty.0));
+                export.tells(Arc::clone(&duty.0), here.as_ref().map(|here| here.0.clone()));
             }
         }
         let inputs_of_programs = (0..nodes.len()).filter(|at| process::is_input(&nodes[*at]));
@@ -294,6 +298,7 @@ impl Space {
             epoch,
             shows,
             taped,
+            here,
         }
     }
 

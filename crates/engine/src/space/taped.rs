@@ -10,17 +10,16 @@ mod change;
 use super::turn::Claims;
 use super::{GENERAL, Input, NodeId, Pass, Space, Taking};
 use crate::failure::PathFailure;
+use crate::live::Orders;
 use crate::record::Tape;
 use crate::record::event::Event;
 use crate::record::play::Player;
+use crate::record::still::{Here, Post, WAIT, Wait};
 use crate::record::write::Recorder;
-use abi::{Entry, RichPointer};
+use abi::{BLOCK_MAX, Entry, RichPointer};
 use endpoint::{Failure, Sink, Source};
 use filter::{Amount, Columns, Time};
-use std::time::Duration;
-
-/// How long a space sleeps at most when what a record says is not there yet.
-const WAIT: Duration = Duration::from_millis(2);
+use std::sync::Arc;
 
 /// Whether the turns of a space are written down, or come from a record.
 #[derive(Debug)]
@@ -53,6 +52,13 @@ impl Taped {
                 (Self::Play(Some(Box::new(Player::new(replay, space)))), claims)
             }
         }
+    }
+
+    /// The place of the space that takes these orders, if it plays a record.
+    pub(super) fn here(&self, orders: &Arc<Orders>) -> Option<Here> {
+        let Self::Play(Some(player)) = self else { return None };
+        let (replay, byte) = (Arc::clone(&player.replay), Arc::clone(&player.byte));
+        Some(Here(Post::new(replay, Arc::clone(orders), byte)))
     }
 
     pub(super) fn player(&mut self) -> Option<Box<Player>> {
@@ -177,14 +183,23 @@ impl Space {
                     break;
                 }
                 Some(Event::Claim { .. } | Event::Seen { .. } | Event::Heard { .. }) => {}
-                Some(Event::Retire { .. } | Event::Changed) | None => break,
+                Some(Event::Retire { .. } | Event::Changed) => {
+                    player.is_wrong("the path was not changed here");
+                    break;
+                }
+                None => break,
             }
         }
         if whole {
+            if self.drain(last) {
+                self.is_wrong("the run ends here, and has not taken all blocks");
+            }
             self.take_last(&mut player);
         } else {
             player.replay.note_short();
+            self.fail_as_recorded(player.wrong());
             // Who wants to change it hears that it has ended: it waits for what others still put.
+            self.post().iter().for_each(Post::refuses);
             self.wanted = None;
             self.duty.0.refuse();
             self.drain(last);
@@ -217,7 +232,9 @@ impl Space {
         loop {
             match player.peek() {
                 Some(Event::Seen { planned, seen, dropped }) => {
-                    player.replay.had_seen(planned, seen, &dropped);
+                    if !player.replay.had_seen(planned, seen, &dropped) {
+                        self.is_wrong("a source saw another number of blocks than came of it");
+                    }
                 }
                 Some(Event::Heard { planned, written, dropped }) => {
                     player.replay.had_heard(planned, written, &dropped);
@@ -229,6 +246,48 @@ impl Space {
         }
         if let Claims::Told(told) = &mut self.turn.claims {
             *told = claimed;
+        }
+    }
+
+    /// Where it stands among those that play.
+    pub(super) fn post(&self) -> Option<Post> {
+        self.here.as_ref().map(|here| here.0.clone())
+    }
+
+    /// It has looked in vain for what it waits for. Answers whether it would do so for ever: then
+    /// it has failed.
+    pub(super) fn waits_in_vain(
+        &mut self,
+        wait: &mut Option<Wait>,
+        what: impl FnOnce() -> String,
+        change: bool,
+    ) -> bool {
+        let why = match (&wait, &self.here) {
+            (Some(wait), _) => wait.in_vain(),
+            (None, Some(here)) => {
+                let name = &self.name;
+                *wait = Some(here.0.waits(|| format!("{name} waits for {}", what()), change));
+                None
+            }
+            (None, None) => None,
+        };
+        self.fail_as_recorded(why.as_deref());
+        why.is_some()
+    }
+
+    /// The record is wrong at its last turn, in this.
+    fn is_wrong(&mut self, what: &str) {
+        let byte = self.here.as_ref().map_or(0, |here| here.0.byte());
+        self.fail_as_recorded(Some(&format!("the record is wrong at byte {byte}: {what}")));
+    }
+
+    /// The other side of a ring has ended, and so many blocks of a turn have not come. Where the
+    /// record ends early, here or there, that is so.
+    fn came_short(&mut self, count: usize, left: usize) {
+        let Some(post) = self.post() else { return };
+        if post.is_of_whole() && !self.control.is_stopped() && self.turn.failure.is_none() {
+            let came = count - left;
+            self.is_wrong(&format!("{count} blocks were taken off a ring, and {came} come"));
         }
     }
 
@@ -249,7 +308,10 @@ impl Space {
             |input: &Input| matches!(input, Input::Source { node: n, .. } if *n == node);
         if !self.inputs.iter().any(is_source) {
             // A record of another path: nothing of it means anything here.
-            return self.fail_as_recorded(Some("the record names a source that is not there"));
+            return self.is_wrong("it names a source that is not there");
+        }
+        if pulled.edge.is_some_and(|arc| arc >= self.nodes[node].arcs.len()) {
+            return self.is_wrong("it names a way out of its source that is not there");
         }
         let planned = self.nodes[node].planned;
         let mut left = pulled.count;
@@ -261,10 +323,13 @@ impl Space {
             let mut pins = Vec::new();
             while left > 0 && room.columns.len() < self.batch {
                 left -= 1;
-                let Some((entry, bytes)) = player.block() else {
+                let Some((entry, bytes)) = player.block(left) else {
                     left = 0;
                     break;
                 };
+                if bytes.len() > BLOCK_MAX {
+                    return self.is_wrong("a block of it is longer than blocks are");
+                }
                 let Some(entry) = self.placed(entry, bytes, &mut pins) else { return };
                 amount.add(entry.pointer.length());
                 room.columns.push(entry);
@@ -299,7 +364,9 @@ impl Space {
         if entry.pointer.is_hole() {
             return Some(entry);
         }
+        let mut wait: Option<Wait> = None;
         loop {
+            wait.iter_mut().for_each(Wait::looks);
             let pool = &self.intakes[GENERAL];
             let put = pool.append(bytes.len(), |room| {
                 room.copy_from_slice(bytes);
@@ -314,7 +381,10 @@ impl Space {
             }
             let ticket = self.bell.listen();
             self.settle();
-            if self.control.is_stopped() || self.turn.failure.is_some() {
+            if self.control.is_stopped()
+                || self.turn.failure.is_some()
+                || self.waits_in_vain(&mut wait, || "memory".to_owned(), false)
+            {
                 return None;
             }
             self.bell.sleep_for(ticket, WAIT);
@@ -325,13 +395,13 @@ impl Space {
     fn play_import(&mut self, node: NodeId, now: Time, count: usize) {
         let at = |input: &Input| matches!(input, Input::Ring { node: n, .. } if *n == node);
         let Some(i) = self.inputs.iter().position(at) else {
-            return self.fail_as_recorded(Some("the record names a ring that is not there"));
+            return self.is_wrong("it names a ring that is not there");
         };
         let mut left = count;
         while left > 0 && self.turn.failure.is_none() {
             let step = left.min(self.batch);
-            if !self.has_come(i, step) {
-                return;
+            if !self.has_come(i, step, false) {
+                return self.came_short(count, left);
             }
             left -= step;
             let taking = Taking { most: step, now: Some(now), last: left == 0 };
@@ -339,13 +409,15 @@ impl Space {
         }
     }
 
-    /// Waits until so many blocks lie in a ring; answers whether they do: a space that ends early
-    /// puts no more.
-    fn has_come(&mut self, i: usize, count: usize) -> bool {
+    /// Waits until so many blocks lie in a ring; answers whether any do: a space that ends early
+    /// puts no more. Nor is it waited for in a path that is stopped, unless this side has ended.
+    fn has_come(&mut self, i: usize, count: usize, ends: bool) -> bool {
+        let mut wait: Option<Wait> = None;
         loop {
             let ticket = self.bell.listen();
+            wait.iter_mut().for_each(Wait::looks);
             let Input::Ring { import, .. } = &mut self.inputs[i] else { return false };
-            let over = import.is_closed() || self.control.is_stopped();
+            let over = import.is_closed() || (self.control.is_stopped() && !ends);
             match import.waiting() {
                 Ok(waiting) if waiting >= count => return true,
                 Ok(waiting) if over => return waiting > 0,
@@ -360,6 +432,11 @@ impl Space {
             // Who waits for room is woken when half of a ring is free, and this space may go on
             // with less than that only when another ring is filled.
             self.control.ring();
+            let Input::Ring { node, .. } = &self.inputs[i] else { return false };
+            let name = self.nodes[*node].name.clone();
+            if self.waits_in_vain(&mut wait, || format!("{count} blocks to `{name}`"), false) {
+                return false;
+            }
             self.bell.sleep_for(ticket, WAIT);
         }
     }
@@ -371,16 +448,20 @@ impl Space {
         }
     }
 
-    /// Takes what the spaces before still put, at the last time that is known.
-    fn drain(&mut self, now: Time) {
+    /// Takes what the spaces before still put, at the last time that is known; answers whether
+    /// there was anything.
+    fn drain(&mut self, now: Time) -> bool {
+        let mut drained = false;
         for i in 0..self.inputs.len() {
             if !matches!(self.inputs[i], Input::Ring { .. }) {
                 continue;
             }
-            while self.turn.failure.is_none() && self.has_come(i, 1) {
+            while self.turn.failure.is_none() && self.has_come(i, 1, true) {
+                drained = true;
                 let taking = Taking { most: self.batch, now: Some(now), last: true };
                 self.walk_imported(i, &mut Pass::default(), taking);
             }
         }
+        drained
     }
 }

@@ -147,10 +147,10 @@ fn v3_v10_random_lines_through_random_changes_run_again_as_they_ran() {
 }
 
 /// Changes, and which of them may be made: the others must not be.
-type Changes<'c> = (&'c [&'c str], &'c dyn Fn(&str) -> bool);
+pub(crate) type Changes<'c> = (&'c [&'c str], &'c dyn Fn(&str) -> bool);
 
 /// Records this line with these changes, in this folder; answers what it said.
-fn record_of(
+pub(crate) fn record_of(
     folder: &Folder,
     (name, line): (&str, &str),
     (changes, may): Changes<'_>,

@@ -5,6 +5,7 @@
 
 mod changes;
 mod common;
+mod hostile;
 
 use common::{Folder, feed, files, frames, recorded, replayed, same};
 use endpoint::source::inject::Injector;

@@ -7,9 +7,11 @@
 //! plays lends itself where it stood still then, and takes the same.
 
 use super::super::Space;
-use super::{Event, Player, Taped, WAIT};
+use super::{Event, Player, Taped, WAIT, Wait};
 use crate::live::Loan;
 use crate::record::play::Next;
+use crate::record::still::Post;
+use crate::space::graft::Key;
 use filter::Time;
 
 impl Space {
@@ -68,12 +70,48 @@ impl Space {
         self.taped = Taped::Play(Some(player));
     }
 
+    /// Whoever changes the path has it.
+    pub(crate) fn is_lent(&self) {
+        self.post().iter().for_each(Post::is_lent);
+    }
+
+    /// It has not begun, and does when the path is another.
+    pub(crate) fn comes_later(&self) {
+        self.post().iter().for_each(Post::comes_later);
+    }
+
+    /// It goes on by itself, settles its accounts, or has done something that others see.
+    pub(crate) fn moves(&self) {
+        self.post().iter().for_each(Post::moves);
+    }
+
+    /// It has settled its accounts.
+    pub(crate) fn has_settled(&self) {
+        self.post().iter().for_each(Post::has_settled);
+    }
+
+    /// Takes what lies in rings that go until nothing more can come. `sleep` waits until something
+    /// may have.
+    pub(crate) fn empty_all_rings(&mut self, goes: &dyn Fn(Key) -> bool, sleep: &dyn Fn()) {
+        let mut wait: Option<Wait> = None;
+        loop {
+            wait.iter_mut().for_each(Wait::looks);
+            let what = || "the end of a ring that goes".to_owned();
+            if self.empty_rings(goes) || self.waits_in_vain(&mut wait, what, false) {
+                return;
+            }
+            sleep();
+        }
+    }
+
     /// Waits until somebody takes the space for this change; nothing if nobody will.
     pub(super) fn loan_for(&mut self, player: &Player, number: u64) -> Option<Loan> {
+        let mut wait: Option<Wait> = None;
         loop {
             // What lies here and was put into rings then is waited for on their other sides.
             self.settle();
             let ticket = self.bell.listen();
+            wait.iter_mut().for_each(Wait::looks);
             self.heed();
             match player.replay.next(number, self.wanted.is_some()) {
                 Next::Go => return self.wanted.take(),
@@ -88,6 +126,9 @@ impl Space {
                 return None;
             }
             self.control.ring();
+            if self.waits_in_vain(&mut wait, || format!("change {number}"), true) {
+                return None;
+            }
             self.bell.sleep_for(ticket, WAIT);
         }
     }

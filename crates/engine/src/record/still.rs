@@ -1,0 +1,311 @@
+//! Whether anything still moves in a run that is repeated.
+//!
+//! A space that plays waits for what its record says: for blocks that another one puts, for room,
+//! for a change. A record that lies may have all of them wait for one another. So each says for
+//! what it waits whenever it has looked in vain. When all have, since anything moved last, nothing
+//! will any more: each that waits is told so, with where all of them stand.
+//!
+//! No clock is asked. A space in a filter or a sink moves, however long that takes. Whoever does
+//! something that another one waits for counts that before it waits itself, so no order of threads
+//! makes a record that is right end so. docs/book/decisions/0042-changes-in-a-record.md
+
+use super::{Replay, Whole};
+use crate::live::Orders;
+use buffer::signal::Bell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How often a space must have looked in vain since anything moved. Once would do; between two
+/// looks it has told the others of what it put and taken back what they passed.
+const LOOKS: u32 = 2;
+
+/// How long a space sleeps at most when what a record says is not there yet.
+pub(crate) const WAIT: Duration = Duration::from_millis(2);
+
+/// Who moves, and who waits.
+#[derive(Debug, Default)]
+pub(crate) struct Still(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// How often something may have become of what others look for.
+    moves: u64,
+    spaces: Vec<Stand>,
+    changer: Changing,
+    verdict: Option<String>,
+}
+
+#[derive(Debug)]
+struct Stand {
+    orders: Arc<Orders>,
+    doing: Doing,
+    /// Whether it takes no orders any more.
+    refuses: bool,
+}
+
+#[derive(Debug)]
+enum Doing {
+    Moves,
+    Waits {
+        /// What of [`State::moves`] it had seen when it looked, and how often it has looked since.
+        seen: u64,
+        looks: u32,
+        /// Whether it is there for a change.
+        change: bool,
+        what: String,
+    },
+    /// Whoever makes the changes has it.
+    Lent,
+}
+
+/// What whoever makes the changes does.
+#[derive(Debug, Default)]
+enum Changing {
+    /// There is nobody, or no change comes any more.
+    #[default]
+    Over,
+    Moves,
+    /// Waits until this space stands where the change was made.
+    Takes(Arc<Orders>),
+    /// Waits until this space has ended.
+    Ends(Arc<Orders>),
+    /// Waits until so many spaces have settled their accounts.
+    Settles(usize),
+}
+
+impl Still {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody makes changes.
+    pub(super) fn changes_come(&self) {
+        self.state().changer = Changing::Moves;
+    }
+
+    /// No change is made any more.
+    pub(super) fn changes_are_over(&self) {
+        self.changer(Changing::Over);
+    }
+
+    fn changer(&self, changer: Changing) {
+        let mut state = self.state();
+        state.moves += 1;
+        state.changer = changer;
+    }
+
+    /// Who makes the changes waits for this space, which is given an order behind this.
+    pub(crate) fn takes(&self, orders: &Arc<Orders>) {
+        self.changer(Changing::Takes(Arc::clone(orders)));
+    }
+
+    /// It waits for the end of this space.
+    pub(crate) fn ends(&self, orders: &Arc<Orders>) {
+        self.changer(Changing::Ends(Arc::clone(orders)));
+    }
+
+    /// So many spaces settle their accounts.
+    pub(crate) fn settles(&self, spaces: usize) {
+        if spaces > 0 {
+            self.changer(Changing::Settles(spaces));
+        }
+    }
+
+    /// It waits for nobody.
+    pub(crate) fn goes_on(&self) {
+        self.changer(Changing::Moves);
+    }
+}
+
+impl State {
+    fn of(&mut self, orders: &Arc<Orders>) -> Option<&mut Stand> {
+        self.spaces.iter_mut().find(|stand| Arc::ptr_eq(&stand.orders, orders))
+    }
+
+    /// Whether nothing will move any more.
+    fn is_still(&self) -> bool {
+        let waits = |stand: &Stand| match &stand.doing {
+            Doing::Moves => false,
+            Doing::Waits { seen, looks, .. } => *seen == self.moves && *looks >= LOOKS,
+            Doing::Lent => true,
+        };
+        let find = |orders| self.spaces.iter().find(|stand| Arc::ptr_eq(&stand.orders, orders));
+        let changer = match &self.changer {
+            Changing::Over | Changing::Settles(_) => true,
+            Changing::Moves => false,
+            // One that stands at a change takes the order, and goes or says that it is another.
+            Changing::Takes(orders) => find(orders).is_some_and(|stand| {
+                !stand.refuses && !matches!(stand.doing, Doing::Waits { change: true, .. })
+            }),
+            Changing::Ends(orders) => find(orders).is_some(),
+        };
+        changer && self.spaces.iter().all(waits)
+    }
+
+    /// Where all of them stand.
+    fn told(&self) -> String {
+        let waits = self.spaces.iter().filter_map(|stand| match &stand.doing {
+            Doing::Waits { what, .. } => Some(what.as_str()),
+            _ => None,
+        });
+        let all: Vec<&str> = waits.collect();
+        format!("the record is wrong: what is waited for never comes ({})", all.join("; "))
+    }
+}
+
+/// A space among those that play a record.
+#[derive(Clone, Debug)]
+pub(crate) struct Post {
+    replay: Arc<Replay>,
+    orders: Arc<Orders>,
+    /// At which byte of the record its last turn stands.
+    byte: Arc<AtomicU64>,
+}
+
+impl Post {
+    pub(crate) fn new(replay: Arc<Replay>, orders: Arc<Orders>, byte: Arc<AtomicU64>) -> Self {
+        let stand = Stand { orders: Arc::clone(&orders), doing: Doing::Moves, refuses: false };
+        replay.still.state().spaces.push(stand);
+        Self { replay, orders, byte }
+    }
+
+    /// At which byte of the record its last turn stands.
+    pub(crate) fn byte(&self) -> u64 {
+        // It only says where; nothing else travels with it.
+        self.byte.load(Ordering::Relaxed)
+    }
+
+    /// Whether the record has all that the run did.
+    pub(crate) fn is_of_whole(&self) -> bool {
+        matches!(self.replay.record().whole, Whole::Whole { .. })
+    }
+
+    /// It is about to take no orders any more.
+    pub(crate) fn refuses(&self) {
+        let mut state = self.replay.still.state();
+        if let Some(stand) = state.of(&self.orders) {
+            stand.refuses = true;
+        }
+    }
+
+    /// Whoever makes the changes has it, and goes on.
+    pub(crate) fn is_lent(&self) {
+        self.set(Doing::Lent).changer = Changing::Moves;
+    }
+
+    /// It is not begun yet, and with whoever makes the changes.
+    pub(crate) fn comes_later(&self) {
+        drop(self.set(Doing::Lent));
+    }
+
+    /// It goes on by itself, settles its accounts, or has done something that others see.
+    pub(crate) fn moves(&self) {
+        drop(self.set(Doing::Moves));
+    }
+
+    /// It has settled its accounts. When all have, whoever makes the changes goes on.
+    pub(crate) fn has_settled(&self) {
+        let mut state = self.set(Doing::Lent);
+        if let Changing::Settles(left) = &mut state.changer {
+            *left -= 1;
+            if *left == 0 {
+                state.changer = Changing::Moves;
+            }
+        }
+    }
+
+    fn set(&self, doing: Doing) -> MutexGuard<'_, State> {
+        let mut state = self.replay.still.state();
+        state.moves += 1;
+        if let Some(stand) = state.of(&self.orders) {
+            stand.doing = doing;
+        }
+        state
+    }
+
+    /// Sleeps on this bell until `ready`. It does not end when nothing moves any more: another one
+    /// does, which makes room.
+    pub(crate) fn wait_until(
+        &self,
+        bell: &Bell,
+        what: impl FnOnce() -> String,
+        ready: &mut dyn FnMut() -> bool,
+    ) {
+        if ready() {
+            return;
+        }
+        let mut wait = self.waits(what, false);
+        loop {
+            let ticket = bell.listen();
+            wait.looks();
+            if ready() {
+                return;
+            }
+            wait.in_vain();
+            bell.sleep_for(ticket, WAIT);
+        }
+    }
+
+    /// Begins to wait: what it did until now, others can see.
+    pub(crate) fn waits(&self, what: impl FnOnce() -> String, change: bool) -> Wait {
+        self.moves();
+        let what = format!("{} (byte {})", what(), self.byte());
+        Wait { post: self.clone(), what, change, seen: 0, looks: 0 }
+    }
+}
+
+/// The place of a space among those that play. When it goes, the space has ended, and everything
+/// that others see of it has.
+#[derive(Debug)]
+pub(crate) struct Here(pub(crate) Post);
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        let mut state = self.0.replay.still.state();
+        state.moves += 1;
+        state.spaces.retain(|stand| !Arc::ptr_eq(&stand.orders, &self.0.orders));
+    }
+}
+
+/// A space that waits; when this goes, it goes on.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    post: Post,
+    what: String,
+    change: bool,
+    seen: u64,
+    looks: u32,
+}
+
+impl Wait {
+    /// It is about to look.
+    pub(crate) fn looks(&mut self) {
+        let moves = self.post.replay.still.state().moves;
+        self.looks = if self.seen == moves { self.looks + 1 } else { 1 };
+        self.seen = moves;
+    }
+
+    /// It has looked in vain. Answers why it does so for ever, if it does.
+    pub(crate) fn in_vain(&self) -> Option<String> {
+        let mut state = self.post.replay.still.state();
+        let Self { seen, looks, change, .. } = *self;
+        if let Some(stand) = state.of(&self.post.orders) {
+            stand.doing = Doing::Waits { seen, looks, change, what: self.what.clone() };
+        }
+        if state.verdict.is_none() && state.is_still() {
+            state.verdict = Some(state.told());
+        }
+        state.verdict.clone()
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        // What it saw had moved; that it goes on is nothing that another one waits for.
+        let mut state = self.post.replay.still.state();
+        if let Some(stand) = state.of(&self.post.orders) {
+            stand.doing = Doing::Moves;
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Records that lie: about counts, numbers, times and order. Playing one ends, whatever it says,
+//! and the ledger of what was done holds.
+
+use crate::changes::record_of;
+use crate::common::{Folder, replayed};
+use engine::record::Record;
+use engine::run::Outcome;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+use testkit::Random;
+
+/// Longer than any machine takes for a record of a few hundred blocks.
+const LONG: Duration = Duration::from_secs(240);
+
+/// What is only ours, and of that a chunk, an event and the end (`record/form.rs`).
+const LOCAL: u32 = 0x8000_4c53;
+const CHUNK: u32 = 2;
+const EVENT: u32 = 3;
+const END: u32 = 5;
+/// Events: a source gave blocks, a ring was taken from, the path was changed.
+const PULL: u32 = 1;
+const IMPORT: u32 = 2;
+const CHANGE: u32 = 8;
+
+/// A block of the file: what it is, if it is ours, and its bytes.
+#[derive(Clone)]
+struct Block(Option<u32>, Vec<u8>);
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+fn blocks(mut bytes: &[u8]) -> Vec<Block> {
+    let mut all = Vec::new();
+    while bytes.len() >= 12 {
+        let length = word(bytes, 4) as usize;
+        let (block, rest) = bytes.split_at(length);
+        let ours = (word(block, 0) == LOCAL).then(|| word(block, 8));
+        all.push(Block(ours, block.to_vec()));
+        bytes = rest;
+    }
+    all
+}
+
+impl Block {
+    fn event(&self) -> Option<u32> {
+        (self.0 == Some(EVENT)).then(|| word(&self.1, 12))
+    }
+
+    fn set(&mut self, at: usize, value: &[u8]) {
+        self.1[at..at + value.len()].copy_from_slice(value);
+    }
+
+    /// Where it says how many blocks: behind which event it is, the node and the time.
+    fn set_count(&mut self, count: u32) {
+        self.set(28, &count.to_le_bytes());
+    }
+}
+
+/// The file of these blocks: chunks as long as what is in them, and the digest that it must have.
+fn sealed(mut blocks: Vec<Block>) -> Vec<u8> {
+    let mut inside: Option<(usize, u32)> = None;
+    for at in 0..blocks.len() {
+        match blocks[at].0 {
+            Some(CHUNK) => inside = Some((at, 0)),
+            // An interface is described between chunks.
+            None if word(&blocks[at].1, 0) == 1 => inside = None,
+            Some(EVENT | 4) | None => {
+                if let Some((chunk, length)) = &mut inside {
+                    *length += blocks[at].1.len() as u32;
+                    let (chunk, length) = (*chunk, *length);
+                    blocks[chunk].set(16, &length.to_le_bytes());
+                }
+            }
+            _ => inside = None,
+        }
+    }
+    let mut bytes = Vec::new();
+    for block in &mut blocks {
+        if block.0 == Some(END) {
+            let end = block.1.len() - 4;
+            let sum = Sha256::new().chain_update(&bytes).chain_update(&block.1[44..end]).finalize();
+            block.set(12, &sum);
+        }
+        bytes.extend_from_slice(&block.1);
+    }
+    bytes
+}
+
+/// Plays it; nothing if it cannot be opened. Fails if it does not end.
+fn played(bytes: &[u8], folder: &Path, what: &str) -> Option<Outcome> {
+    let record = folder.join("lies.pcapng");
+    std::fs::write(&record, bytes).unwrap();
+    Record::open(&record).ok()?;
+    let into = folder.join("again");
+    let _ = std::fs::remove_dir_all(&into);
+    std::fs::create_dir_all(&into).unwrap();
+    let (tell, hear) = channel();
+    std::thread::spawn(move || drop(tell.send(replayed(&record, &into))));
+    let Ok((outcome, _, _)) = hear.recv_timeout(LONG) else { panic!("{what}: it does not end") };
+    assert_eq!(outcome.ledger.imbalances(), [], "{what}: {}", told(&outcome));
+    Some(outcome)
+}
+
+fn told(outcome: &Outcome) -> String {
+    outcome.failures.iter().map(|failure| format!("{failure}\n")).collect()
+}
+
+/// A record of three spaces with changes of two of them.
+fn record(folder: &Folder, name: &str) -> (PathBuf, Vec<Block>) {
+    let line = "tcp@thread1 gap=1ms | inspect | pcap@thread2 all.pcap";
+    let changes =
+        ["move inspect to thread2", "insert http after tcp", "upgrade tcp", "remove http"];
+    let (record, _) = record_of(folder, (name, line), (&changes, &|_| true));
+    let blocks = blocks(&std::fs::read(&record).unwrap());
+    (record, blocks)
+}
+
+fn places(blocks: &[Block], of: u32) -> Vec<usize> {
+    (0..blocks.len()).filter(|at| blocks[*at].event() == Some(of)).collect()
+}
+
+#[test]
+fn v10_a_record_that_is_taken_apart_and_put_together_is_the_same() {
+    let folder = Folder::new("lies-none");
+    let (record, blocks) = record(&folder, "lies-none");
+    assert!(sealed(blocks) == std::fs::read(record).unwrap());
+}
+
+#[test]
+fn v10_counts_that_are_too_high_are_told_with_their_place() {
+    let folder = Folder::new("lies-counts");
+    let (_, whole) = record(&folder, "lies-counts");
+    let begins = |blocks: &[Block], at: usize| -> usize {
+        blocks[..at].iter().map(|block| block.1.len()).sum()
+    };
+    for of in [PULL, IMPORT] {
+        let all = places(&whole, of);
+        for at in [all[0], all[all.len() / 2], all[all.len() - 1]] {
+            for count in [5000, u32::MAX] {
+                let what = format!("event {of}, block {at}, count {count}");
+                let mut blocks = whole.clone();
+                blocks[at].set_count(count);
+                let byte = begins(&blocks, at);
+                let outcome = played(&sealed(blocks), &folder.0, &what).expect(&what);
+                let told = told(&outcome);
+                assert!(told.contains("the record is wrong"), "{what}: {told}");
+                // A source: where its next block is to be. A ring: where the turn stands.
+                if of == IMPORT {
+                    assert!(told.contains(&format!("byte {byte}")), "{what} at {byte}: {told}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn v10_spaces_that_wait_for_one_another_around_a_change_are_told() {
+    let folder = Folder::new("lies-change");
+    let (_, whole) = record(&folder, "lies-change");
+    let changes = places(&whole, CHANGE);
+    assert!(changes.len() > 6, "{}", changes.len());
+    for at in changes {
+        for number in [0, 3, u64::MAX] {
+            let mut blocks = whole.clone();
+            blocks[at].set(16, &u64::to_le_bytes(number));
+            played(&sealed(blocks), &folder.0, &format!("change {number} at {at}"));
+        }
+        // The space before it stands still, and this one waits for what it would have put.
+        let taken = places(&whole[..at], IMPORT);
+        if let Some(last) = taken.last() {
+            let mut blocks = whole.clone();
+            blocks[*last].set_count(900);
+            let what = format!("900 before the change at {at}");
+            let told = told(&played(&sealed(blocks), &folder.0, &what).expect(&what));
+            assert!(told.contains("the record is wrong"), "{what}: {told}");
+        }
+    }
+}
+
+/// One lie more.
+fn lie(blocks: &mut Vec<Block>, random: &mut Random) -> String {
+    // Head and interfaces stay: what is played is the same line.
+    let first = blocks.iter().position(|block| block.0 == Some(CHUNK)).unwrap();
+    let last = blocks.len() - 1;
+    let any = random.within(first..last);
+    let events: Vec<usize> = (first..last).filter(|at| blocks[*at].event().is_some()).collect();
+    let event = *random.pick(&events);
+    let count = *random.pick(&[0, 1, 2, 63, 65, 4000, u32::MAX]);
+    match random.within(0..8) {
+        0 if blocks[event].1.len() > 32 => {
+            blocks[event].set_count(count);
+            format!("block {event} counts {count}")
+        }
+        1 => {
+            blocks[event].set(16, &count.to_le_bytes());
+            format!("block {event} is of node {count}")
+        }
+        2 if blocks[event].1.len() > 28 => {
+            let time = random.below(u64::MAX) >> random.within(0..64);
+            blocks[event].set(20, &time.to_le_bytes());
+            format!("block {event} is at {time}")
+        }
+        3 => {
+            blocks.swap(any, event);
+            format!("blocks {any} and {event} are exchanged")
+        }
+        4 => {
+            blocks.remove(event);
+            format!("block {event} is missing")
+        }
+        5 => {
+            let twice = blocks[any].clone();
+            blocks.insert(event, twice);
+            format!("block {any} stands before {event}, too")
+        }
+        6 => {
+            let kind = random.below(12) as u32;
+            blocks[event].set(12, &kind.to_le_bytes());
+            format!("block {event} is event {kind}")
+        }
+        _ => {
+            // Not its length, by which all that follows is found.
+            let length = blocks[any].1.len();
+            if length > 16 {
+                let at = random.within(8..length - 4);
+                blocks[any].1[at] ^= 1 << random.below(8);
+            }
+            format!("a bit of block {any} is another")
+        }
+    }
+}
+
+#[test]
+fn v10_any_lies_end() {
+    let folder = Folder::new("lies-any");
+    let (_, whole) = record(&folder, "lies-any");
+    let mut random = Random::replayable();
+    let (mut opened, mut failed) = (0, 0);
+    for _ in 0..120 {
+        let mut blocks = whole.clone();
+        let lies: Vec<String> =
+            (0..random.within(1..4)).map(|_| lie(&mut blocks, &mut random)).collect();
+        let mut bytes = sealed(blocks);
+        if random.one_in(8) {
+            bytes.truncate(random.within(bytes.len() / 2..bytes.len()));
+        }
+        if let Some(outcome) = played(&bytes, &folder.0, &lies.join(", ")) {
+            opened += 1;
+            failed += usize::from(!outcome.failures.is_empty());
+        }
+    }
+    assert!(opened > 40 && failed > 10, "{opened} opened, {failed} failed");
+}
