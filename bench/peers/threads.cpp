@@ -24,7 +24,7 @@ template <typename T> struct ring {
 #endif
 #elif defined RIGTORP
 #if !__has_include(<rigtorp/SPSCQueue.h>)
-#error "rigtorp/SPSCQueue.h is not there: STREAMLINE_RIGTORP names the folder `include` of github.com/rigtorp/SPSCQueue"
+#error "rigtorp/SPSCQueue.h is not there: STREAMLINE_RIGTORP names a checkout of github.com/rigtorp/SPSCQueue"
 #else
 #include <rigtorp/SPSCQueue.h>
 template <typename T> struct ring {
