@@ -1,8 +1,9 @@
 // The barest tap that somebody would write by hand: the limit in `bench capture`.
 //
 // In: a frame at traffic control. Out: a copy of its first MOST bytes in a ring of RING bytes, which
-// a process can map, and a rich pointer beside it. No bell, no clock, no tag, no second processor,
-// and nobody is told when it comes round: what is left is what copying itself costs.
+// a process can map, and a rich pointer beside it. No bell, no tag, no second processor, and nobody
+// is told when it comes round: what is left is what copying itself costs, and with CLOCK to ask
+// the clock once for each frame.
 //
 //     clang -target bpf -mcpu=v3 -O2 -DRING=4194304 -DMOST=2048 -c bare_tap.c
 
@@ -12,12 +13,15 @@
 #define POINTERS 16384
 #define NEXT (-1)
 
+#ifdef CLOCK
+static __u64 (*time_ns)(void) = (void *)5;
+#endif
 static long (*load_bytes)(const void *, __u32, void *, __u32) = (void *)26;
 
 struct pointer { __u64 position; __u32 length, class; };
 
 struct memory {
-    __u64 position, count;
+    __u64 position, count, time;
     struct pointer pointers[POINTERS];
     __u8 bytes[RING + MOST];
 };
@@ -38,6 +42,9 @@ SEC("program") int bare_tap(struct __sk_buff *skb)
     pointer->position = position;
     pointer->length = length;
     pointer->class = 1;
+#ifdef CLOCK
+    memory.time = time_ns();
+#endif
     memory.position = position + ((length + 15) & ~15u);
     memory.count = count + 1;
     return NEXT;

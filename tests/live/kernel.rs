@@ -15,6 +15,7 @@ use engine::catalogue::House;
 use pipeline::plan::{PlannedEdge, plan};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{BufReader, Read as _};
 use std::net::UdpSocket;
 use std::process::Command;
@@ -118,7 +119,7 @@ fn j1_what_leaves_the_kernel_is_what_a_packet_socket_gives() {
         let mut judge = Command::new("tcpdump");
         judge.arg("-r").arg(all).arg("-w").arg(&some).arg(line);
         assert!(judge.status().expect("tcpdump").success(), "{line}");
-        let judged = frames_of(&std::fs::read(&some).expect("a capture"));
+        let judged = frames_of(&fs::read(&some).expect("a capture"));
         assert!(!seen.is_empty() && seen == judged, "{line}: {} of {}", seen.len(), judged.len());
     }
 }
@@ -237,6 +238,43 @@ fn a_program_that_comes_round_is_accounted_for() {
     let lost = ran.ledger["lost"].as_u64().expect("a number");
     assert!(lost > 0, "{}", ran.ledger);
     assert_eq!(seen.len() as u64 + lost, FRAMES, "{}", ran.ledger);
+    let edges = ran.ledger["edges"].as_array().expect("edges");
+    let lapped = edges.iter().filter_map(|edge| edge["dropped"]["lapped"]["blocks"].as_u64());
+    assert_eq!(lapped.sum::<u64>(), lost, "{}", ran.ledger);
+}
+
+/// While a reader is stopped and as much as fills the ring many times over goes by, frames are only
+/// counted. It comes back to what is sent then, and the ledger knows of all.
+#[test]
+fn what_goes_by_while_a_reader_is_stopped_is_counted() {
+    const FRAMES: u64 = 12_000;
+    const SIZE: usize = 1_400;
+    let Some(pair) = silent() else { return };
+    // Who sends a frame is who writes it down: one ring fills.
+    let one = sys::process::pin_to(0).is_ok();
+    let observer =
+        Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} ring=512KB | pcap seen.pcap"));
+    observer.signal("STOP");
+    observer.until_stopped();
+    send_all(&pair, &numbered(0..FRAMES, SIZE));
+    observer.signal("CONT");
+    let (path, mut sent) = (observer.path("seen.pcap"), FRAMES);
+    until("it has come back", || {
+        send_all(&pair, &numbered(sent..sent + 1, SIZE));
+        sent += 1;
+        fs::metadata(&path).is_ok_and(|file| file.len() >= (16 + SIZE) as u64)
+    });
+    send_all(&pair, &numbered(sent..sent + 100, SIZE));
+    let ran = observer.stop();
+    ran.assert_well();
+    let seen = numbers(&ran.frames("seen.pcap"));
+    assert!(seen.is_sorted_by(|one, next| one < next), "each once, in order");
+    assert!(seen.ends_with(&Vec::from_iter(sent..sent + 100)), "all behind its return");
+    if one {
+        assert!(seen.iter().all(|number| *number >= FRAMES), "nothing was kept for it: {seen:?}");
+    }
+    let lost = ran.ledger["lost"].as_u64().expect("a number");
+    assert_eq!(seen.len() as u64 + lost, sent + 100, "{}", ran.ledger);
     let edges = ran.ledger["edges"].as_array().expect("edges");
     let lapped = edges.iter().filter_map(|edge| edge["dropped"]["lapped"]["blocks"].as_u64());
     assert_eq!(lapped.sum::<u64>(), lost, "{}", ran.ledger);

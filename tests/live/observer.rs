@@ -135,6 +135,14 @@ impl Observer {
         });
     }
 
+    /// Waits until a signal has stopped it.
+    pub(crate) fn until_stopped(&self) {
+        let status = format!("/proc/{}/status", self.child.id());
+        until("it is stopped", || {
+            fs::read_to_string(&status).is_ok_and(|told| told.contains("State:\tT"))
+        });
+    }
+
     /// Whether it has not ended.
     pub(crate) fn runs(&mut self) -> bool {
         self.child.try_wait().expect("a child").is_none()

@@ -7,6 +7,9 @@
 //! they keep of each frame, as tcpdump does before it writes it to nowhere. At the source's 200
 //! Mbit/s ten tcpdumps are no load any more, so the flood takes the place of its fixed rate.
 //!
+//! A tap of a line that nobody comes to copies nothing any more after a while. What it costs then
+//! is one row, and what it costs to copy for nobody, while somebody takes its bells, another.
+//!
 //! What a copy costs whoever makes it depends on how much memory the copies go round in. So a tap
 //! that has nothing else to do (`bench/c/bare_tap.c`, compiled here by clang) stands beside ours,
 //! with rings of several sizes.
@@ -17,15 +20,17 @@
 
 use crate::Options;
 use crate::by_hand::{ByHand, Source};
-use crate::flood::{Floods, Host};
+use crate::flood::{Floods, Host, Took};
 use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::observed::{Sample, Taken};
 use crate::processes::{installed, processor_ns};
 use crate::replay::Folder;
 use crate::row::Row;
-use crate::tap::{Bell, Reader, Tap, of_a_line, usual};
+use crate::tap::{Reader, Tap, of_a_line, usual};
 use crate::tcpdump::{TCPDUMP, Tcpdumps};
-use sys::bpf::{Anchor, Kind, Link, Shape, Side};
+use ebpf::emit::tap::UNTAKEN;
+use sys::bpf::ring::place;
+use sys::bpf::{Anchor, Kind, Link, Side};
 
 /// How many want the stream.
 const READERS: [(usize, &str); 4] =
@@ -41,15 +46,24 @@ const FRAMES: usize = 100_000;
 const BEFORE: usize = 2_000;
 /// Bytes of every ring.
 const RING: u32 = 4 << 20;
-/// Bytes of the ring of a tap that nobody reads, and what rows call it.
-const ALONE: [(u32, &str); 3] =
+/// Bytes of the ring of a tap of which somebody takes the bells and reads nothing, and what rows
+/// call it.
+const COPIED: [(u32, &str); 3] =
     [(RING, "no reader, 4 MB"), (1 << 20, "no reader, 1 MB"), (512 << 10, "no reader, 512 KB")];
-/// Bytes of the ring of a tap by hand, and what rows call it.
-const BARE: [(u32, &str); 3] =
-    [(256 << 10, "by hand, 256 KB"), (1 << 20, "by hand, 1 MB"), (RING, "by hand, 4 MB")];
+/// So many rings at most go by until bells are taken: a tap of which nobody takes them for longer
+/// does not copy any more.
+const RINGS: u32 = 8;
+/// Bytes of the ring of a tap by hand, whether it asks the clock, and what rows call it.
+const BARE: [(u32, bool, &str); 5] = [
+    (256 << 10, false, "by hand, 256 KB"),
+    (1 << 20, false, "by hand, 1 MB"),
+    (RING, false, "by hand, 4 MB"),
+    (256 << 10, true, "by hand with a clock, 256 KB"),
+    (RING, true, "by hand with a clock, 4 MB"),
+];
 /// Bytes of such a tap beside its ring, with the longest frame that it keeps: its numbers and its
 /// pointers.
-const BARE_BESIDE: u32 = 16 + 16 * (1 << 14) + 2048;
+const BARE_BESIDE: u32 = 24 + 16 * (1 << 14) + 2048;
 const OURS: &str = "streamline";
 const NOBODY: &str = "nobody";
 const WITH_ONE: &str = "1 of ours";
@@ -73,12 +87,13 @@ enum Observers {
     Nobody,
     /// A tap with so many readers, who listen to one bell.
     Ours(usize),
-    /// A tap of a line, with a ring of so many bytes, which nobody reads: its bell waits for who
-    /// takes the ones before.
-    Alone(u32),
+    /// A tap of a line, with a ring of so many bytes, of which somebody takes the bells.
+    Copied(u32),
+    /// The same that nobody comes to.
+    Left,
     Tcpdumps(usize),
-    /// A tap by hand with a ring of so many bytes, which nobody reads.
-    Bare(u32),
+    /// A tap by hand with a ring of so many bytes, which nobody reads, and perhaps a clock.
+    Bare(u32, bool),
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
@@ -99,14 +114,14 @@ struct Bench<'b> {
 
 impl Bench<'_> {
     fn run(mut self, rounds: usize) -> Result<Vec<Row>, String> {
-        let mut all = vec![Observers::Nobody];
-        all.extend(ALONE.map(|(bytes, _)| Observers::Alone(bytes)));
+        let mut all = vec![Observers::Nobody, Observers::Left];
+        all.extend(COPIED.map(|(bytes, _)| Observers::Copied(bytes)));
         all.extend(READERS.map(|(count, _)| Observers::Ours(count)));
         if installed(TCPDUMP, "tcpdump") {
             all.extend(READERS.map(|(count, _)| Observers::Tcpdumps(count)));
         }
         if installed("clang", "clang") {
-            all.extend(BARE.map(|(bytes, _)| Observers::Bare(bytes)));
+            all.extend(BARE.map(|(bytes, clock, _)| Observers::Bare(bytes, clock)));
         }
         let taken = Taken::take(rounds, &all, |observers| self.observe(observers))?;
         Ok(Figures { setting: self.setting, taken }.rows())
@@ -119,15 +134,55 @@ impl Bench<'_> {
                 self.floods.send(BEFORE)?;
                 Ok(Sample::new(FRAMES, self.floods.send(FRAMES)?, 0))
             }
-            Observers::Ours(readers) => self.tap(readers, RING, usual),
-            Observers::Alone(bytes) => self.tap(0, bytes, of_a_line),
+            Observers::Ours(readers) => self.tap(readers),
+            Observers::Copied(bytes) => self.copied(bytes),
+            Observers::Left => self.left(),
             Observers::Tcpdumps(count) => self.tcpdumps(count),
-            Observers::Bare(bytes) => self.bare(bytes),
+            Observers::Bare(bytes, clock) => self.bare(bytes, clock),
         }
     }
 
-    fn bare(&mut self, bytes: u32) -> Result<Sample, String> {
-        let defined = [format!("RING={bytes}"), format!("MOST={}", self.setting.keep)];
+    /// How many frames fill a ring.
+    fn frames_in(&self, ring: u32) -> usize {
+        let kept = self.setting.length.min(self.setting.keep as usize);
+        ring as usize / (kept + place::HEADER as usize)
+    }
+
+    fn copied(&mut self, ring: u32) -> Result<Sample, String> {
+        let mut tap = self.attached(ring)?;
+        self.floods.send(BEFORE)?;
+        let at_once = self.frames_in(RINGS * ring);
+        let (mut took, mut left, bells) = (Took::default(), FRAMES, tap.bells());
+        while left > 0 {
+            tap.rewind();
+            let turn = self.floods.send(left.min(at_once))?;
+            took = Took { seen: took.seen + turn.seen, alone: took.alone + turn.alone };
+            left = left.saturating_sub(at_once);
+        }
+        Ok(Sample { bells: tap.bells() - bells, ..Sample::new(FRAMES, took, 0) })
+    }
+
+    fn left(&mut self) -> Result<Sample, String> {
+        let tap = self.attached(RING)?;
+        // Until it has given up, and one ring more.
+        self.floods.seen.send(self.frames_in(RING << UNTAKEN) + self.frames_in(RING))?;
+        let (bells, whole) = (tap.bells(), tap.committed());
+        let sample = Sample::new(FRAMES, self.floods.send(FRAMES)?, 0);
+        if tap.committed() != whole {
+            return Err("a tap that nobody comes to still copies".to_owned());
+        }
+        Ok(Sample { bells: tap.bells() - bells, ..sample })
+    }
+
+    fn attached(&self, ring: u32) -> Result<Tap, String> {
+        let mut tap = Tap::new(ring, self.setting.keep, of_a_line)?;
+        tap.attach(&self.floods.seen.pair.server, self.floods.seen.device()?)?;
+        Ok(tap)
+    }
+
+    fn bare(&mut self, bytes: u32, clock: bool) -> Result<Sample, String> {
+        let mut defined = vec![format!("RING={bytes}"), format!("MOST={}", self.setting.keep)];
+        defined.extend(clock.then(|| "CLOCK".to_owned()));
         let text = include_str!("../../c/bare_tap.c");
         let source =
             Source { name: "bare_tap", text, defined: &defined, kept: bytes + BARE_BESIDE };
@@ -143,8 +198,8 @@ impl Bench<'_> {
         }
     }
 
-    fn tap(&mut self, count: usize, ring: u32, when: fn(Shape) -> Bell) -> Result<Sample, String> {
-        let mut tap = Tap::new(ring, self.setting.keep, when)?;
+    fn tap(&mut self, count: usize) -> Result<Sample, String> {
+        let mut tap = Tap::new(RING, self.setting.keep, usual)?;
         let readers: Result<Vec<_>, _> = (0..count).map(|_| Reader::start(&tap, 1)).collect();
         let readers = readers?;
         let device = self.floods.seen.device()?;
@@ -205,13 +260,14 @@ impl Figures {
         let none = [(NOBODY, Observers::Nobody)];
         all.extend(self.compared("no observer", f64::NAN, "ns kernel/frame", &none, kernel));
         let bells = |taken: &Taken<_>, who| taken.each(who, |sample| sample.bells as f64);
-        for (bytes, name) in ALONE {
-            let tap = [(OURS, Observers::Alone(bytes))];
+        let taps = COPIED.map(|(bytes, name)| (Observers::Copied(bytes), name));
+        for (who, name) in taps.into_iter().chain([(Observers::Left, "nobody comes")]) {
+            let tap = [(OURS, who)];
             all.extend(self.compared(name, f64::NAN, "bells", &tap, bells));
             all.extend(self.compared(name, f64::NAN, "ns kernel/frame", &tap, kernel));
         }
-        for (bytes, name) in BARE {
-            let bare = [(name, Observers::Bare(bytes))];
+        for (bytes, clock, name) in BARE {
+            let bare = [(name, Observers::Bare(bytes, clock))];
             all.extend(self.compared("no reader", f64::NAN, "ns kernel/frame", &bare, kernel));
         }
         all.extend(self.goals());
@@ -221,12 +277,14 @@ impl Figures {
     /// G15, and what issue and figure 15 want of ten readers.
     fn goals(&self) -> Vec<Row> {
         let kernel = |readers| self.taken.each(Observers::Ours(readers), Sample::kernel);
-        let tap = self.taken.each(Observers::Alone(RING), Sample::kernel);
+        let [left, copied] = [Observers::Left, Observers::Copied(RING)]
+            .map(|tap| self.taken.each(tap, Sample::kernel));
         let [one, ten] = [1, 10].map(kernel);
         let added: Vec<f64> = one.iter().zip(&ten).map(|(one, ten)| (ten - one) / 9.0).collect();
         let mut all = vec![
             self.at_most("added reader, in the kernel", added, ADDED_NS),
-            self.at_most("tap without readers", tap, ALONE_NS),
+            self.at_most("tap without readers", left, ALONE_NS),
+            self.at_most("tap without readers, while it copies", copied, ALONE_NS),
         ];
         let sent = |readers| self.taken.each(Observers::Ours(readers), |sample| sample.alone);
         let alone = median(&[sent(1), sent(10)].concat());
@@ -301,8 +359,6 @@ impl Figures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flood::Took;
-
     #[test]
     fn rows_tell_what_an_added_reader_costs() {
         let sample = |kernel| {
@@ -310,7 +366,8 @@ mod tests {
             Sample { sending: alone + kernel, alone, ..Sample::new(1, Took::default(), 10) }
         };
         let all = [
-            (Observers::Alone(RING), 100.0),
+            (Observers::Left, 50.0),
+            (Observers::Copied(RING), 100.0),
             (Observers::Ours(1), 110.0),
             (Observers::Ours(10), 200.0),
             (Observers::Tcpdumps(1), 400.0),
@@ -320,8 +377,9 @@ mod tests {
         let goals = Figures { setting: SETTINGS[0], taken }.goals();
         let told: Vec<_> = goals.iter().map(|row| (row.value, row.ratio, row.target)).collect();
         assert_eq!(told[0], (10.0, 3.0, Some(1.0)));
-        assert_eq!(told[1], (100.0, 1.5, Some(1.0)));
-        assert!((told[2].1 - 1110.0 / 1200.0).abs() < 1e-9);
-        assert_eq!(told[3], (210.0, 410.0 / 210.0, Some(1.0)));
+        assert_eq!(told[1], (50.0, 3.0, Some(1.0)));
+        assert_eq!(told[2], (100.0, 1.5, Some(1.0)));
+        assert!((told[3].1 - 1110.0 / 1200.0).abs() < 1e-9);
+        assert_eq!(told[4], (210.0, 410.0 / 210.0, Some(1.0)));
     }
 }

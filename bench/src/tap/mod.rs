@@ -71,6 +71,11 @@ impl Tap {
         self.sum(|cpu| self.rings.region(cpu).and_then(|r| r.scratch(BELLS)).unwrap_or(0))
     }
 
+    /// How far records are whole, of all processors.
+    pub(crate) fn committed(&self) -> u64 {
+        self.sum(|cpu| self.rings.region(cpu).map_or(0, |region| region.committed()))
+    }
+
     fn sum(&self, one: impl Fn(u32) -> u64) -> u64 {
         (0..self.rings.shape().cpus).map(one).sum()
     }

@@ -280,6 +280,8 @@ pub enum Helper {
     NetnsCookie = 122,
     /// (ring, data, size, flags) → 0 or an error
     RingbufOutput = 130,
+    /// (ring, what) → a number that tells of it
+    RingbufQuery = 134,
     /// (ctx) → length with fragments
     XdpBuffLen = 188,
     /// (ctx, offset, to, length) → 0 or an error
@@ -289,7 +291,7 @@ pub enum Helper {
 }
 
 impl Helper {
-    const ALL: [(Self, &str); 21] = [
+    const ALL: [(Self, &str); 22] = [
         (Self::MapLookup, "map_lookup_elem"),
         (Self::KtimeNs, "ktime_get_ns"),
         (Self::CpuId, "get_smp_processor_id"),
@@ -308,6 +310,7 @@ impl Helper {
         (Self::FullSocket, "sk_fullsock"),
         (Self::NetnsCookie, "get_netns_cookie"),
         (Self::RingbufOutput, "ringbuf_output"),
+        (Self::RingbufQuery, "ringbuf_query"),
         (Self::XdpBuffLen, "xdp_get_buff_len"),
         (Self::XdpLoadBytes, "xdp_load_bytes"),
         (Self::XdpStoreBytes, "xdp_store_bytes"),

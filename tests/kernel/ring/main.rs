@@ -9,11 +9,13 @@ mod program;
 mod reader;
 
 use ebpf::emit::tap::{Bell, Wakes};
+use endpoint::source::kernel::reader::Reader as Walk;
 use program::SILENT;
 use reader::{Content, Reader, Seen};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::bpf::Statistics;
 use sys::bpf::ring::place::{BELLS, FAILED};
@@ -36,7 +38,7 @@ const BELL: Bell = Bell {
 
 /// A tap at the receiving end of a cable.
 struct Tap {
-    rings: Rings,
+    rings: Arc<Rings>,
     bell: RingBuffer,
     program: Program,
     _link: Link,
@@ -44,7 +46,7 @@ struct Tap {
 
 impl Tap {
     fn new(pair: &Pair, shape: Shape, when: Bell) -> Self {
-        let rings = Rings::create("ring", shape).unwrap();
+        let rings = Arc::new(Rings::create("ring", shape).unwrap());
         let bell = RingBuffer::create("bell", 1 << 16).unwrap();
         let program = program::load(&rings, &bell, when);
         let link = pair.server.enter(|| {
@@ -170,6 +172,56 @@ fn who_takes_bells_is_not_woken_for_more_than_it_has_yet_to_take() {
         assert_eq!(tap.bell.drain(|_| ()), 6, "each bell is there all the same");
     }
     assert_eq!((tap.word(BELLS), tap.word(BELLS + 8)), (18, 0));
+}
+
+/// What nobody comes for is counted and not copied; with the first bell that is taken out all is
+/// copied again.
+#[test]
+fn what_nobody_comes_for_is_only_counted() {
+    const BUNCH: u32 = 1_000;
+    let Some(pair) = pair(false) else { return };
+    // The one who sends is the one who writes: always the same, where that can be had.
+    let _ = sys::process::pin_to(0);
+    let shape =
+        Shape { cpus: cpus(), sinks: 1, pointers: 1 << 12, bytes: 1 << 17, record_max: 2048 };
+    let bell = Bell { bytes: shape.bytes / 4, wakes: Wakes::Taker, ..BELL };
+    let mut tap = Tap::new(&pair, shape, bell);
+    let committed = |tap: &Tap| tap.sum(|cpu| tap.rings.region(cpu).unwrap().committed());
+    let mut sent = 0;
+    let mut copies = |tap: &Tap, count: u32| {
+        let before = committed(tap);
+        send(&pair, count);
+        sent += u64::from(count);
+        until("all have been seen", || tap.produced() == sent);
+        assert_eq!(tap.word(FAILED), 0);
+        committed(tap) > before
+    };
+    // While bells are taken, now and then, all is copied: here 60 rings.
+    for _ in 0..20 {
+        assert!(copies(&tap, BUNCH), "somebody takes bells");
+        assert!(tap.bell.drain(|_| ()) > 0);
+    }
+    until("it copies no more", || !copies(&tap, BUNCH));
+    let gone = tap.produced();
+    let mut walk = Walk::new(Arc::clone(&tap.rings));
+    let whole = |reader: &mut Walk| {
+        let mut numbers = Vec::new();
+        reader.look();
+        while let Some(handed) = reader.front() {
+            let mut bytes = [0; 18];
+            assert!(reader.copy(&handed, 0, &mut bytes));
+            assert!(reader.is_whole(&handed, reader.reserved(handed.cpu)));
+            numbers.push(u32::from_be_bytes(bytes[14..].try_into().unwrap()));
+            reader.pass(&handed);
+        }
+        (numbers, reader.lost()[0])
+    };
+    assert_eq!(whole(&mut walk), (vec![], gone), "nothing of it is there any more");
+    assert!(!copies(&tap, BUNCH));
+    assert!(tap.bell.drain(|_| ()) > 0, "it was called");
+    assert!(copies(&tap, 10), "somebody has come");
+    assert_eq!(whole(&mut walk), ((0..10).collect(), gone + u64::from(BUNCH)));
+    assert!(tap.bell.drain(|_| ()) > 0, "and is called");
 }
 
 /// Frames that the sender's kernel never cut: up to 64 KB in one record.

@@ -15,8 +15,9 @@
 //! program: what it notes for itself, the frames of each owner and the pointers of each line are
 //! maps of their own, so that each can be given to those who may see it, and outlives the program.
 //!
-//! How a frame ends is in [`ring`].
+//! How a frame ends is in [`ring`], and when it is not copied because nobody comes, in [`nobody`].
 
+mod nobody;
 mod ring;
 
 use super::build::Builder;
@@ -36,6 +37,13 @@ pub mod at {
     pub const RESERVED: i16 = 0;
     /// Eight bytes: the position up to which records are whole.
     pub const COMMITTED: i16 = 8;
+    /// Eight bytes: the position from which on it is asked whether anybody takes bells out, and 0
+    /// while nobody does.
+    pub const ASK: i16 = 16;
+    /// Eight bytes: how far bells were taken out when that was asked last, and one more.
+    pub const TAKEN: i16 = 24;
+    /// Eight bytes: at which position that was seen first.
+    pub const TAKEN_AT: i16 = 32;
     /// Eight bytes for each reader: how many pointers were written for it.
     pub const HEADS: i16 = 64;
     /// To whom the frame goes that is looked at, one bit each.
@@ -489,6 +497,10 @@ impl Hand {
 pub const fn is_behind_tag(on: &Layers<'_>) -> bool {
     on.tags > 0 || on.length.is_some()
 }
+
+/// So many rings, as powers of two, go by while nobody takes a bell out before frames are only
+/// counted.
+pub const UNTAKEN: u32 = 4;
 
 /// The number of the first map that somebody else made, until the program's own are counted.
 pub(super) const GIVEN: u32 = 0x7000;

@@ -32,7 +32,7 @@ const SHORT: [i16; 2] = [64, 32];
 /// Stores r2 in a word of a region such that who sees it sees what was stored before, and nobody
 /// sees what is stored later without it. An x86 processor keeps the order of stores. Elsewhere it
 /// is an exchange: a store with release needs Linux 6.15.
-fn in_order(region: Reg, word: i16) -> Insn {
+pub(super) fn in_order(region: Reg, word: i16) -> Insn {
     match cfg!(target_arch = "x86_64") {
         true => Insn::store(Size::DW, region, word, R2),
         false => Insn::atomic(Size::DW, atomic::XCHG, region, word, R2),
@@ -100,6 +100,7 @@ impl Builder {
             }
         }
         self.asm.jump_if(Cond::Eq, R1, 0, next);
+        self.unless_nobody_reads(owner, outlets, next);
         self.copy_frame(joint, owner, failed);
         let alone = outlets.len() == 1;
         for ours in outlets {
@@ -350,8 +351,8 @@ impl Builder {
 }
 
 /// An outlet, where its word lies on the desk, and the hands that use it.
-struct Ours<'j> {
-    outlet: &'j Outlet,
-    word: i16,
-    hands: Vec<Hand>,
+pub(super) struct Ours<'j> {
+    pub(super) outlet: &'j Outlet,
+    pub(super) word: i16,
+    pub(super) hands: Vec<Hand>,
 }
