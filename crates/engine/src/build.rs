@@ -8,6 +8,7 @@
 
 use self::between::{Ends, bell};
 use self::copies::Shared;
+use self::origins::Origins;
 use self::outside::Outside;
 use self::running::{Ids, State, Whole};
 use crate::adapt::Adapt;
@@ -42,6 +43,7 @@ mod error;
 mod inside;
 mod latency;
 mod nodes;
+pub(crate) mod origins;
 mod outside;
 mod pools;
 mod programs;
@@ -157,12 +159,12 @@ fn build_all(
     extras: &Extras,
 ) -> Result<Vec<Path>, BuildError> {
     let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
-    let origins: Vec<String> = sources(&plan.graph).map(|(_, used)| title(used)).collect();
     let left = settings.count.map(|blocks| Arc::new(Left::new(blocks)));
-    if let Tape::Record(recording) = &extras.tape {
-        recording.name(&origins);
-    }
     let ids = Ids::of(plan);
+    let origins = Origins::of(&plan.graph, &ids.nodes);
+    if let Tape::Record(recording) = &extras.tape {
+        recording.name(origins.names());
+    }
     let extras = &Extras { budget: Arc::default(), ..extras.clone() };
     let path = |part| {
         let with = (settings, extras);
@@ -249,7 +251,7 @@ struct Builder<'p> {
     ids: &'p Ids,
     /// What runs already.
     again: Option<&'p Again<'p>>,
-    origins: &'p [String],
+    origins: &'p Origins,
     host: &'p dyn Host,
     settings: Settings,
     extras: &'p Extras,
@@ -267,7 +269,7 @@ impl<'p> Builder<'p> {
     fn new(
         (plan, ids): (&'p Plan, &'p Ids),
         part: usize,
-        (origins, host): (&'p [String], &'p dyn Host),
+        (origins, host): (&'p Origins, &'p dyn Host),
         (settings, extras): (Settings, &'p Extras),
     ) -> Result<Self, BuildError> {
         let spaces = inside::threads(plan, part);
@@ -367,7 +369,7 @@ impl<'p> Builder<'p> {
             listed: Arc::default(),
             rising,
             kernels: Arc::downgrade(&kernels),
-            crew: None,
+            crew: running::Manned::NotYet,
         };
         for (space, processor) in spaces.iter_mut().zip(self.processors(&shared)) {
             space.processor = processor;

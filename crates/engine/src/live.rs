@@ -48,6 +48,8 @@ const ADAPTED_MAX: usize = 32;
 /// Why an order was not taken. Nothing of it was done then, and nothing will be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotTaken {
+    /// Nobody runs the path yet.
+    NotBegun,
     /// The space has ended, or there is none of this number.
     Ended,
     /// The space waits for room in a ring.
@@ -67,6 +69,7 @@ pub enum NotTaken {
 impl fmt::Display for NotTaken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NotBegun => f.write_str("the path has not begun to run"),
             Self::Ended => f.write_str("the path has ended"),
             Self::HeldUp { space, .. } => {
                 write!(f, "{space} waits for room in a ring: who reads it takes nothing")
@@ -119,10 +122,8 @@ impl Live {
 
     /// Somebody runs it, or does so no more.
     pub(crate) fn is_run_by(&self, crew: Option<Crew>) {
-        if let Some((whole, part)) = &self.whole
-            && let Some(part) = whole.state().parts.get_mut(*part)
-        {
-            part.crew = crew;
+        if let Some((whole, part)) = &self.whole {
+            whole.is_run_by(*part, crew);
         }
     }
 

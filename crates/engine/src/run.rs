@@ -114,6 +114,7 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     let Manned { crews, threads, done, remains, running } = match manned {
         Ok(manned) => manned,
         Err(error) => {
+            paths.iter().for_each(|path| path.live.is_run_by(None));
             drop(paths);
             logs.iter().for_each(Steps::back_to_beginning);
             return Err(error);
@@ -275,6 +276,7 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
     let mut kernels = Vec::new();
     let lives: Vec<_> = paths.iter().map(Path::live).collect();
     paths.iter().for_each(|path| path.steps.keep());
+    lives.iter().for_each(|live| live.is_run_by(None));
     for (number, path) in paths.into_iter().enumerate() {
         kernels.push(path.kernels);
         let mut spaces: Vec<Option<Space>> = path.spaces.into_iter().map(Some).collect();

@@ -142,7 +142,7 @@ fn who_is_held_up_says_so_and_a_withdrawn_order_is_never_done() {
             match live.order(0, short, order) {
                 Err(why @ NotTaken::HeldUp { .. }) => break why,
                 Ok(_) | Err(NotTaken::Late { .. }) => {}
-                Err(NotTaken::Ended) => panic!("it has ended"),
+                Err(why) => panic!("{why}"),
             }
         };
         let before = done.load(Ordering::Relaxed);

@@ -5,6 +5,7 @@
 //! cheapest to undo, and nothing that runs is touched: whatever was made is given back when a later
 //! step fails.
 
+use super::origins::Origins;
 use super::running::{Ids, Part, Rising, RunningRing, RunningSpace};
 use super::{
     BuildError, Builder, Draft, Extras, Parts, PoolConfig, Settings, Space, Succession, bell,
@@ -67,7 +68,7 @@ pub(crate) fn prepare(
     (plan, ids): (&Plan, &Ids),
     part: usize,
     again: &Again<'_>,
-    origins: &[String],
+    origins: &Origins,
     (settings, extras): (Settings, &Extras),
 ) -> Result<Prepared, BuildError> {
     let spaces = inside::threads(plan, part);
@@ -145,7 +146,7 @@ pub(crate) fn prepare(
             intakes: lent,
             renewed,
             processor: processors.next().flatten(),
-            origins: u16::try_from(origins.len()).unwrap_or(u16::MAX),
+            origins: origins.count(),
         };
         let (running, fresh) = match known {
             Some(running) => (running, None),

@@ -5,7 +5,7 @@
 
 use super::between::Ends;
 use super::running::Rising;
-use super::{Again, BuildError, Builder, Draft, GENERAL, Local, counts, sources, title};
+use super::{Again, BuildError, Builder, Draft, GENERAL, Local, counts, title};
 use crate::kernel::{Era, Kernel, Next, Wanted};
 use crate::space::Input;
 use crate::space::graft::Key;
@@ -91,8 +91,7 @@ impl Builder<'_> {
     ) -> Result<(), BuildError> {
         for (first, planned) in self.rising_in(place) {
             self.can_be_counted()?;
-            let origin = sources(&self.plan.graph).position(|(id, _)| id == first).unwrap_or(0);
-            let origin = u16::try_from(origin).unwrap_or(u16::MAX);
+            let origin = self.origins.at(self.number(first));
             let build = |wanted: &Wanted<'_>| Kernel::build(wanted);
             let (kernel, mut source) = self.wanted((first, planned), origin, build)?;
             let intake = draft.intake(source.lends(), &self.extras.steps)?;

@@ -3,8 +3,9 @@
 //! In: nodes of the plan. Out: what runs in the nodes of spaces. Each is looked for among what an
 //! embedding program brought along, then in the catalogue.
 
+use super::origins::Origins;
 use super::running::Ids;
-use super::{BuildError, Extras, Settings, sources};
+use super::{BuildError, Extras, Settings};
 use crate::record::Tape;
 use crate::record::play::{Deaf, Played, Replay};
 use crate::sandbox::{self, About};
@@ -27,7 +28,7 @@ use sys::steps::Makes;
 pub(super) struct Outside<'p> {
     pub(super) plan: &'p Plan,
     pub(super) ids: &'p Ids,
-    pub(super) origins: &'p [String],
+    pub(super) origins: &'p Origins,
     pub(super) settings: Settings,
     pub(super) extras: &'p Extras,
 }
@@ -75,8 +76,7 @@ impl Outside<'_> {
         if let Tape::Play(replay) = &self.extras.tape {
             return Ok(recorded(replay, self.ids.nodes[id.0], used, sandbox::STANDS));
         }
-        let origins = u16::try_from(self.origins.len()).unwrap_or(u16::MAX);
-        sandbox::start(used, (about, origins), &self.extras.steps).map_err(at(id))
+        sandbox::start(used, (about, self.origins.count()), &self.extras.steps).map_err(at(id))
     }
 
     /// Opens a sink.
@@ -95,7 +95,7 @@ impl Outside<'_> {
             form: node.comes.first().copied().unwrap_or(Form::Bytes),
             classes: classes.map_or(Classes::Same, |used| used.description.classes),
             origin: 0,
-            origins: self.origins,
+            origins: self.origins.names(),
             ahead: None,
             latency: self.plan.graph.options.number("latency"),
             force: false,
@@ -141,13 +141,12 @@ impl Outside<'_> {
 
     /// What is told to whoever gives blocks of its own.
     pub(super) fn giving<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
-        let origin = sources(&self.plan.graph).position(|(other, _)| other == id).unwrap_or(0);
         Opening {
             arguments: &used.arguments,
             form: Form::Bytes,
             classes: Classes::Same,
-            origin: u16::try_from(origin).unwrap_or(u16::MAX),
-            origins: self.origins,
+            origin: self.origins.at(self.ids.nodes[id.0]),
+            origins: self.origins.names(),
             ahead: self.plan.ahead(id),
             latency: self.plan.latency.as_ref().and_then(|latency| latency.of_source(id)),
             force: self.plan.graph.options.flag("force"),

@@ -5,6 +5,7 @@
 //! ledger and in reports, they have the places of the plan ([`State::place_of`]); what is in no
 //! plan any more has the place [`GONE`].
 
+use super::origins::Origins;
 use super::{Extras, Settings};
 use crate::control::Control;
 use crate::kernel::Kernel;
@@ -17,7 +18,8 @@ use buffer::signal::Bell;
 use filter::Time;
 use pipeline::plan::Plan;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 use sys::memory::Lender;
 
 /// The place, in the ledger, of what was in the path once and is in its plan no more.
@@ -29,6 +31,8 @@ pub(crate) struct Whole {
     pub(crate) settings: Settings,
     pub(crate) extras: Extras,
     state: Mutex<State>,
+    /// Is told when somebody runs a part, or does so no more.
+    manned: Condvar,
 }
 
 /// What a path is at the moment.
@@ -46,8 +50,8 @@ pub(crate) struct State {
     pub(crate) adapted: VecDeque<String>,
     pub(crate) plan: Plan,
     pub(crate) ids: Ids,
-    /// The names of all sources that there have been.
-    pub(crate) origins: Vec<String>,
+    /// All sources that there have been.
+    pub(crate) origins: Origins,
     pub(crate) parts: Vec<Part>,
 }
 
@@ -81,8 +85,18 @@ pub(crate) struct Part {
     pub(crate) rising: Vec<Rising>,
     /// What runs in the kernel for it, as long as somebody runs the path.
     pub(crate) kernels: Weak<Mutex<Vec<Kernel>>>,
-    /// Who starts threads for it, while it runs.
-    pub(crate) crew: Option<Crew>,
+    /// Who starts threads for it.
+    pub(crate) crew: Manned,
+}
+
+/// Whether somebody runs a part, who then starts threads for it.
+#[derive(Debug)]
+pub(crate) enum Manned {
+    /// Nobody yet: it has been built.
+    NotYet,
+    By(Crew),
+    /// It has ended, or is run by somebody who has no threads.
+    NoMore,
 }
 
 /// What runs in the kernel for a part: of whoever runs that.
@@ -149,7 +163,7 @@ pub(crate) fn rings_of_copies(plan: &Plan) -> usize {
 }
 
 impl State {
-    pub(crate) fn new(plan: Plan, ids: Ids, origins: Vec<String>, parts: Vec<Part>) -> Self {
+    pub(crate) fn new(plan: Plan, ids: Ids, origins: Origins, parts: Vec<Part>) -> Self {
         Self {
             text: None,
             changes: 0,
@@ -181,7 +195,25 @@ impl Places {
 
 impl Whole {
     pub(crate) fn new(settings: Settings, extras: Extras, state: State) -> Arc<Self> {
-        Arc::new(Self { settings, extras, state: Mutex::new(state) })
+        let (state, manned) = (Mutex::new(state), Condvar::new());
+        Arc::new(Self { settings, extras, state, manned })
+    }
+
+    /// Somebody runs this part, or does so no more.
+    pub(crate) fn is_run_by(&self, part: usize, crew: Option<Crew>) {
+        if let Some(part) = self.state().parts.get_mut(part) {
+            part.crew = crew.map_or(Manned::NoMore, Manned::By);
+        }
+        self.manned.notify_all();
+    }
+
+    /// Waits until all parts have somebody who runs them; answers whether they have, or had.
+    pub(crate) fn is_run_within(&self, limit: Duration) -> bool {
+        let awaited =
+            |state: &mut State| state.parts.iter().any(|part| matches!(part.crew, Manned::NotYet));
+        let waited = self.manned.wait_timeout_while(self.state(), limit, awaited);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        !awaited(&mut state)
     }
 
     /// What the path is; nobody changes it meanwhile.

@@ -5,8 +5,8 @@
 //! classes through, and crosses the same spaces.
 
 use super::Unchanged;
+use crate::build::origins::Origins;
 use crate::build::running::{Ids, Part, State, rings_of_copies};
-use crate::build::title;
 use crate::catalogue::House;
 use filter::{Keeps, Kind};
 use pipeline::edit::Edited;
@@ -32,7 +32,7 @@ pub(super) struct Matched {
     /// The parts in which something else is to run in the kernel.
     pub(super) anew: HashSet<usize>,
     /// The names of all sources that there are and have been.
-    pub(super) origins: Vec<String>,
+    pub(super) origins: Origins,
 }
 
 impl Matched {
@@ -202,11 +202,7 @@ impl Matched {
         kept.retain(|number| !crossed.contains(number));
         let renewed = renewed.difference(&crossed).copied().collect();
         let mut origins = state.origins.clone();
-        for (id, used) in crate::build::sources(&plan.graph) {
-            if !kept.contains(&ids.nodes[id.0]) {
-                origins.push(title(used));
-            }
-        }
+        origins.follow(&plan.graph, &ids.nodes);
         let ways = ways(state, &plan, &ids);
         let anew = (0..state.parts.len()).filter(|part| {
             let is = in_kernel(&plan, &ids, *part);

@@ -24,7 +24,8 @@ mod switch;
 pub use shape::{Place, reshape};
 pub(crate) use shape::{worth_copies, worth_moves};
 
-use crate::build::running::{Ids, RunningSpace, State, Whole};
+use crate::build::origins::Origins;
+use crate::build::running::{Ids, Manned, RunningSpace, State, Whole};
 use crate::build::{Again, BuildError, Extras, Prepared, Settings, prepare};
 use crate::catalogue::House;
 use crate::kernel::NotSwitched;
@@ -172,10 +173,18 @@ pub fn change_telling(
     steps: &Steps,
 ) -> Result<Switched, Unchanged> {
     let mut begun = 0;
+    let begin = sys::clock::monotonic();
     loop {
         let changed = try_to_change(live, edit, machine, limit, steps);
         if changed.is_err() {
             steps.back_to_beginning();
+        }
+        // Between its making and its run a path has nobody who starts threads for it.
+        if let Err(Unchanged::NotTaken(NotTaken::NotBegun)) = changed {
+            let since = Duration::from_nanos(sys::clock::monotonic().saturating_sub(begin));
+            if whole(live)?.is_run_within(limit.saturating_sub(since)) {
+                continue;
+            }
         }
         begun += 1;
         if begun > AGAIN_MAX || !matches!(changed, Err(Unchanged::Again(_))) {
@@ -273,7 +282,7 @@ fn make(
     let origins = changed.origins.clone();
     let settled = || {
         if let Tape::Record(recording) = &whole.extras.tape {
-            recording.name(&origins);
+            recording.name(origins.names());
             recording.change(&told);
         }
     };
@@ -308,7 +317,7 @@ fn own_sessions(state: &State) -> Result<(), Unchanged> {
 struct Changed {
     plan: Plan,
     ids: Ids,
-    origins: Vec<String>,
+    origins: Origins,
     /// By part: what is put into its spaces.
     parts: Vec<Prepared>,
     /// The spaces to be switched, in the order of the plan, and the threads of those that are new.
@@ -379,7 +388,11 @@ impl Changed {
                 let thread = match &space.fresh {
                     None => None,
                     Some(_) => {
-                        let crew = part.crew.as_ref().ok_or(NotTaken::Ended)?;
+                        let crew = match &part.crew {
+                            Manned::By(crew) => crew,
+                            Manned::NotYet => return Err(NotTaken::NotBegun.into()),
+                            Manned::NoMore => return Err(NotTaken::Ended.into()),
+                        };
                         let step = with.1.steps.take(Makes::Thread, "a further space");
                         step.map_err(BuildError::Machine)?;
                         Some(crew.further(name.clone()).map_err(BuildError::Machine)?)

@@ -9,7 +9,12 @@ mod script;
 mod seen;
 mod upgrade;
 
-use common::{LONG, during, edit, given, numbers, on, set, taken};
+use common::{LONG, Stop, during, edit, given, numbers, on, paths, set, taken};
+use engine::change::change;
+use engine::run::{Until, run};
+use pipeline::edit::Edit;
+use pipeline::plan::Machine;
+use std::time::Duration;
 
 #[test]
 fn v3_a_filter_is_inserted_and_removed_within_a_space() {
@@ -38,6 +43,32 @@ fn v3_a_filter_is_inserted_and_removed_within_a_space() {
     assert_eq!(whole[0], whole[3]);
     assert_eq!((whole[1].as_slice(), whole[2].len()), (&[17][..], 1), "udp, and one port");
     assert_ne!(whole[1], whole[2]);
+}
+
+#[test]
+fn v3_a_path_that_nobody_runs_yet_is_changed_once_somebody_does() {
+    let paths = paths("generate rate=20000 seq=yes | pcap@thread0 early");
+    let live = paths[0].live();
+    let change = |thread: &str, limit| {
+        let edit = Edit::parse(&["move", "pcap", "to", thread]).expect("an edit");
+        change(&live, &edit, &Machine::example(), limit)
+    };
+    let why =
+        change("thread1", Duration::from_millis(1)).expect_err("nobody could start its thread");
+    assert_eq!(why.to_string(), "the path has not begun to run");
+    let outcome = std::thread::scope(|scope| {
+        let changed = scope.spawn(|| change("thread1", LONG));
+        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let stop = Stop(&live);
+        let switched = changed.join().expect("no panic").expect("it is run by then");
+        assert_eq!((switched.lost, switched.duplicated, switched.reordered), (0, 0, 0));
+        assert_eq!(live.spaces(), ["thread0", "thread1"]);
+        drop(stop);
+        run.join().expect("a run")
+    });
+    assert!(numbers("early").into_iter().eq(0..given(&outcome)));
+    let why = change("thread2", LONG).expect_err("it has ended").to_string();
+    assert_eq!(why, "the path has ended");
 }
 
 #[test]

@@ -1,0 +1,82 @@
+//! Where blocks come from, as a number that travels with each of them.
+//!
+//! A source keeps its number for as long as the path lives, whatever plan it follows and wherever
+//! the source stands in it: what is written down of a block is read by it later. One that comes by
+//! a change has the next.
+
+use super::{sources, title};
+use pipeline::Graph;
+
+/// The origins of a path, and the sources that have them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Origins {
+    /// Their names, by origin.
+    names: Vec<String>,
+    /// The numbers of their nodes, by origin.
+    nodes: Vec<usize>,
+}
+
+impl Origins {
+    /// Those of a graph whose nodes have these numbers.
+    pub(crate) fn of(graph: &Graph, numbers: &[usize]) -> Self {
+        let mut all = Self::default();
+        all.follow(graph, numbers);
+        all
+    }
+
+    /// Those of this graph, too.
+    pub(crate) fn follow(&mut self, graph: &Graph, numbers: &[usize]) {
+        for (id, used) in sources(graph) {
+            let number = numbers[id.0];
+            if !self.nodes.contains(&number) {
+                self.nodes.push(number);
+                self.names.push(title(used));
+            }
+        }
+    }
+
+    /// The names of all sources that there have been, by origin.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// How many there have been.
+    pub(crate) fn count(&self) -> u16 {
+        u16::try_from(self.names.len()).unwrap_or(u16::MAX)
+    }
+
+    /// The origin of the source of this number.
+    pub(crate) fn at(&self, number: usize) -> u16 {
+        let at = self.nodes.iter().position(|node| *node == number).unwrap_or(0);
+        u16::try_from(at).unwrap_or(u16::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::House;
+
+    #[test]
+    fn v10_a_source_keeps_its_origin_wherever_it_stands() {
+        let graph = |text: &str| pipeline::read(text, &House).0;
+        let one = graph("replay one.pcap | count");
+        let both = graph("(replay two.pcap + replay one.pcap) | count");
+        let numbers = |graph: &Graph, of: &[(&str, usize)]| -> Vec<usize> {
+            let number = |used: &pipeline::graph::Use| {
+                let named = of.iter().find(|(name, _)| used.arguments.text("file") == Some(name));
+                named.map_or(90, |(_, number)| *number)
+            };
+            graph.ids().map(|(_, node)| node.filter().map_or(91, number)).collect()
+        };
+        let (first, second) = (("one.pcap", 0), ("two.pcap", 5));
+        let mut origins = Origins::of(&one, &numbers(&one, &[first]));
+        assert_eq!((origins.count(), origins.at(0)), (1, 0));
+        origins.follow(&both, &numbers(&both, &[first, second]));
+        assert_eq!((origins.count(), origins.at(0), origins.at(5)), (2, 0, 1));
+        // One that is no more keeps it, too: what came from it is still on its way.
+        let two = graph("replay two.pcap | count");
+        origins.follow(&two, &numbers(&two, &[second]));
+        assert_eq!((origins.count(), origins.at(5)), (2, 1));
+    }
+}
