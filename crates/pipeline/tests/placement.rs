@@ -63,6 +63,8 @@ fn chain(random: &mut Random, line: &mut String, length: usize) {
 fn costs(random: &mut Random) -> Costs {
     let mut costs = Costs::default();
     for (name, value) in costs.numbers() {
+        // What is not measured by default.
+        let value = if value > 0.0 { value } else { 30.0 };
         costs.set(name, value * random.below(300) as f64 / 100.0);
     }
     for filter in FILTERS {
@@ -179,6 +181,27 @@ fn v6_costs_that_are_off_by_half_change_plans() {
         changed += usize::from(moved);
     }
     assert!(changed > 0, "no plan of 100 is another");
+}
+
+#[test]
+fn o3_headers_are_found_once_in_the_kernel_and_once_behind_it() {
+    let inside = |line: &str, look| {
+        let mut costs = Costs { look, twin_look: 20.0, ..Costs::default() };
+        for (filter, kernel, block) in
+            [("ip", false, 10.0), ("udp", false, 10.0), ("ip", true, 20.0), ("udp", true, 20.0)]
+        {
+            costs.put(FilterCost { filter: filter.to_owned(), kernel, block, byte: 0.0 });
+        }
+        let plan = planned(line, &Machine { costs, ..Machine::with_kernel() });
+        kernel_of(&plan).iter().filter(|inside| **inside).count()
+    };
+    let line = "rx eth0 | ip | udp | match \"Y\" @thread0 | discard";
+    // Two twins cost 20 more than the filters; with finding headers they cost 20 less.
+    assert_eq!(inside(line, 0.0), 1, "the source alone");
+    assert_eq!(inside(line, 60.0), 3, "the first in the thread would have to find them");
+    // Who looks behind the kernel finds them anew.
+    let line = "rx eth0 | ip | udp | dport @thread0 |all match \"Y\" | discard";
+    assert_eq!(inside(line, 60.0), 1, "found in the thread, whoever has found them before");
 }
 
 #[test]

@@ -89,10 +89,11 @@ impl<'c> Told<'c> {
 }
 
 /// What the single figures are.
-const MEANT: [(&str, &str); 16] = [
+const MEANT: [(&str, &str); 17] = [
     ("call", "calling a filter, per block of a full batch"),
     ("head", "looking at the head of a block"),
     ("look", "finding where headers begin, for who is first"),
+    ("twin_look", "the same in a program in the kernel"),
     ("kilobyte", "looking at a kilobyte"),
     ("copy", "copying a kilobyte"),
     ("ring", "an entry put on a ring and taken off"),

@@ -6,14 +6,14 @@
 //! lines are run there, so that what moves between processors is in the figures: a packet socket
 //! and a kernel ring that only their own program has looked at cost less than half of that. So do
 //! twins in a loop of test runs, where nothing else is in the caches: how much dearer each is
-//! between frames that come one by one is measured once, by a line of several. Where no name space
+//! between frames that come one by one is measured once, by a line of several, and by another what
+//! it costs there that somebody must find the headers. Where no name space
 //! can be made, or `ip` is missing, these figures stay as built in, or as test runs say.
 
 use super::live::{ip, spent, while_runs};
 use super::twins::{self, empty};
 use super::{Calibration, least};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size, encode};
-use pipeline::plan::FilterCost;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Anchor, Kind, Link, Map, Program, RingBuffer, Rings, Shape, Side};
@@ -26,8 +26,10 @@ const ROUNDS: usize = 20;
 /// Bytes of a record that is copied out.
 const RECORD: usize = 128;
 
-/// The filters of a line whose twins are measured among frames that come one by one, and the most
-/// by which each of them is believed to be dearer there, in ns.
+/// The filters of lines whose twins are measured among frames that come one by one: some that do
+/// not look at headers, and some of which the first must find them. And the most by which each of
+/// them is believed to be dearer there, in ns, or finding headers to cost.
+const PLAIN: [&str; 5] = ["count", "hist", "count", "hist", "count"];
 const TWINS: [&str; 5] = ["eth", "ip", "udp", "count", "hist"];
 const MORE_MAX: f64 = 100.0;
 
@@ -55,7 +57,8 @@ struct Live {
     socket: f64,
     /// With a line in a thread, behind a program that hands everything over.
     handed: f64,
-    /// With a line all of twins.
+    /// With a line all of twins, none of which looks at headers; and one in which some do.
+    plain: f64,
     twins: f64,
 }
 
@@ -73,12 +76,16 @@ impl Live {
         let program = Program::load(Kind::Tc, "calibrate", &code).map_err(|why| why.to_string())?;
         let payload = [0; RECORD];
         let send = || spent(SENT, || (0..SENT).for_each(|_| drop(sender.send(&payload))));
+        let inside = |filters: [&str; 5]| {
+            format!("rx lo ring=8MB @kernel | {} @kernel", filters.join(" @kernel | "))
+        };
         let lines = [
             "rx lo ring=8MB @thread0 | discard @thread0",
             "rx lo ring=8MB @kernel | discard @thread0",
-            &format!("rx lo ring=8MB @kernel | {} @kernel", TWINS.join(" @kernel | ")),
+            &inside(PLAIN),
+            &inside(TWINS),
         ];
-        let (mut alone, mut tapped, mut cost) = (f64::INFINITY, f64::INFINITY, [f64::INFINITY; 3]);
+        let (mut alone, mut tapped, mut cost) = (f64::INFINITY, f64::INFINITY, [f64::INFINITY; 4]);
         for _ in 0..ROUNDS {
             alone = alone.min(send());
             let link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None);
@@ -89,25 +96,28 @@ impl Live {
                 *cost = cost.min(while_runs(line, &send)?);
             }
         }
-        let [socket, handed, twins] = cost.map(|cost| (cost - alone).max(0.0));
-        Ok(Self { tap: (tapped - alone).max(0.0), socket, handed, twins })
+        let [socket, handed, plain, twins] = cost.map(|cost| (cost - alone).max(0.0));
+        Ok(Self { tap: (tapped - alone).max(0.0), socket, handed, plain, twins })
     }
 
     fn note(&self, calibration: &mut Calibration) {
-        let Self { tap, socket, handed, twins } = *self;
+        let Self { tap, socket, handed, plain, twins } = *self;
         let costs = &mut calibration.costs;
         // A source and a sink are called as well.
         (costs.socket, costs.tap) = ((socket - 2.0 * costs.call).max(0.0), tap);
         let known = costs.tap + costs.leaving() - costs.fetch + costs.call;
         costs.fetch = costs.fetch.max(handed - known);
-        let inside = |known: &&FilterCost| known.kernel && TWINS.contains(&known.filter.as_str());
-        let alone: Vec<f64> = costs.filters.iter().filter(inside).map(|f| f.block).collect();
-        if !alone.is_empty() {
-            let more = (twins - tap - alone.iter().sum::<f64>()) / alone.len() as f64;
-            let more = more.clamp(0.0, MORE_MAX);
-            costs.filters.iter_mut().filter(|f| f.kernel).for_each(|f| f.block += more);
-            costs.twin += more;
-        }
+        // Those that did not load alone do not run in lines.
+        let alone = |name: &&str| {
+            let known = costs.filters.iter().find(|f| f.kernel && f.filter == **name);
+            known.map_or(costs.twin, |known| known.block)
+        };
+        let dearer = |line: f64, of: [&str; 5]| line - tap - of.iter().map(alone).sum::<f64>();
+        let (plain, twins) = (dearer(plain, PLAIN), dearer(twins, TWINS));
+        let more = (plain / PLAIN.len() as f64).clamp(0.0, MORE_MAX);
+        costs.twin_look = (twins - more * TWINS.len() as f64).clamp(0.0, MORE_MAX);
+        costs.filters.iter_mut().filter(|f| f.kernel).for_each(|f| f.block += more);
+        costs.twin += more;
     }
 }
 

@@ -14,7 +14,7 @@ use filter::{Kind, Reads};
 use std::fmt::Write as _;
 
 /// The version of the form of a table that is kept.
-pub const COSTS_VERSION: u32 = 3;
+pub const COSTS_VERSION: u32 = 4;
 /// Bytes of the block for which costs are told.
 const BLOCK_BYTES: f64 = 1024.0;
 
@@ -46,6 +46,8 @@ pub struct Costs {
     pub tap: f64,
     /// A twin, per block.
     pub twin: f64,
+    /// What [`Costs::look`] is in a program, which finds headers for itself; 0: not measured.
+    pub twin_look: f64,
     /// A record of a block and a pointer to it, written by a program.
     pub record: f64,
     /// The same record, copied out by a process.
@@ -103,6 +105,7 @@ impl Default for Costs {
             socket: 450.0,
             tap: 15.0,
             twin: 3.0,
+            twin_look: 0.0,
             record: 60.0,
             fetch: 40.0,
             bell: 12_000.0,
@@ -119,7 +122,7 @@ impl Default for Costs {
 type Field = fn(&mut Costs) -> &mut f64;
 
 /// The single numbers of a table, by the names that its text has for them.
-const FIELDS: [(&str, Field); 16] = [
+const FIELDS: [(&str, Field); 17] = [
     ("call", |costs| &mut costs.call),
     ("head", |costs| &mut costs.head),
     ("look", |costs| &mut costs.look),
@@ -130,6 +133,7 @@ const FIELDS: [(&str, Field); 16] = [
     ("socket", |costs| &mut costs.socket),
     ("tap", |costs| &mut costs.tap),
     ("twin", |costs| &mut costs.twin),
+    ("twin_look", |costs| &mut costs.twin_look),
     ("record", |costs| &mut costs.record),
     ("fetch", |costs| &mut costs.fetch),
     ("bell", |costs| &mut costs.bell),

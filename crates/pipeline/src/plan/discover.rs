@@ -8,7 +8,7 @@ use super::select::{Selected, order};
 use super::{Candidate, Machine, Placed, PlannedSpace, SpaceKind};
 use crate::explain;
 use crate::graph::{Graph, Node, NodeId, Step, Use};
-use filter::Kind;
+use filter::{Kind, Reads};
 
 /// The spaces of a machine for one request, in the order in which a path may move through them, and
 /// what each would cost for every node.
@@ -26,6 +26,8 @@ pub(super) struct Discovered {
     pub(super) parts: Vec<usize>,
     /// Per node: whether what comes to it first was taken from the host.
     pub(super) taken: Vec<bool>,
+    /// Per node: whether it must know where headers begin.
+    pub(super) looks: Vec<bool>,
 }
 
 /// The thread that a path begins in, and that reads what leaves the kernel.
@@ -79,7 +81,13 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[Refused]) ->
         let mut before = graph.inputs(id).filter(|edge| !edge.back);
         taken[id.0] = before.any(|edge| taken[edge.from.0]) || takes(graph, id);
     }
-    Discovered { spaces, owners, verdicts, flows, parts, taken }
+    let looks = graph.ids().map(|(_, node)| looks(node)).collect();
+    Discovered { spaces, owners, verdicts, flows, parts, taken, looks }
+}
+
+/// Whether a node must know where headers begin: what reads the head alone asks for nothing else.
+fn looks(node: &Node) -> bool {
+    node.filter().is_some_and(|used| matches!(used.effect().reads, Reads::Head(_)))
 }
 
 /// How many threads a part may use: its own, one for sinks that write files, those of its pins, and

@@ -38,6 +38,8 @@ struct Search<'s> {
     leaving: f64,
     /// The same of what was taken from the host.
     led: f64,
+    /// Finding out where headers begin: in a program, and elsewhere.
+    look: (f64, f64),
     policy: Policy,
     /// Nodes from the sources to the sinks.
     order: Vec<NodeId>,
@@ -55,6 +57,17 @@ struct Way {
     spaces: Vec<usize>,
     enters: Vec<usize>,
     leaves: Vec<usize>,
+    /// Whether it is known where headers begin in all that leaves a node.
+    looked: Vec<bool>,
+}
+
+impl Way {
+    /// Nothing has been placed of so many nodes.
+    fn begin(nodes: usize) -> Self {
+        let nowhere = vec![usize::MAX; nodes];
+        let (enters, leaves) = (nowhere.clone(), nowhere.clone());
+        Self { spaces: nowhere, enters, leaves, looked: vec![false; nodes] }
+    }
 }
 
 /// Places all nodes.
@@ -68,9 +81,7 @@ pub(super) fn select(
     if let Some(id) = search.order.iter().find(|id| cheapest(discovered, **id).is_infinite()) {
         return Err(unplaceable(graph, discovered, *id));
     }
-    let nowhere = vec![usize::MAX; graph.nodes.len()];
-    let mut way = Way { spaces: nowhere.clone(), enters: nowhere.clone(), leaves: nowhere };
-    search.place(0, 0.0, &mut way);
+    search.place(0, 0.0, &mut Way::begin(graph.nodes.len()));
     let (mut steps, mut proved) = (search.steps, search.steps < STEPS_MAX);
     let mut best = search.best.take();
     if !proved
@@ -82,7 +93,7 @@ pub(super) fn select(
         (steps, proved) = (steps + looked, exact);
     }
     match best {
-        Some((cost_ns, Way { spaces, enters, leaves })) => {
+        Some((cost_ns, Way { spaces, enters, leaves, .. })) => {
             let choice = Choice { policy, cost_ns, looked_at: steps, proved };
             Ok(Selected { spaces, enters, leaves, choice })
         }
@@ -118,6 +129,7 @@ impl<'s> Search<'s> {
             crossing,
             leaving,
             led: machine.costs.led,
+            look: (machine.costs.twin_look, machine.costs.look),
             policy,
             order,
             least,
@@ -137,7 +149,8 @@ impl<'s> Search<'s> {
             return;
         };
         for Try { space, own, enters, leaves } in self.tries(id, way) {
-            let more = own * self.discovered.flows.0[id.0] + self.rings(id, enters, way);
+            let (look, looked) = self.looks(id, enters, way);
+            let more = own * self.discovered.flows.0[id.0] + self.rings(id, enters, way) + look;
             let bound = cost + more + self.least[at + 1];
             let worse = self.best.as_ref().is_some_and(|(best, _)| bound >= *best);
             // The greedy rule takes the first legal placement: deepest first.
@@ -147,6 +160,7 @@ impl<'s> Search<'s> {
                 continue;
             }
             (way.spaces[id.0], way.enters[id.0], way.leaves[id.0]) = (space, enters, leaves);
+            way.looked[id.0] = looked;
             self.place(at + 1, cost + more, way);
         }
     }
@@ -201,6 +215,28 @@ impl<'s> Search<'s> {
     /// Whether anything follows a node.
     fn goes_on(&self, id: NodeId) -> bool {
         self.graph.outputs(id).next().is_some()
+    }
+
+    /// What it costs to find out where headers begin in what comes to a node, as far as nobody
+    /// before it has, and whether that is known behind it. What a program has found stays with it:
+    /// a frame that leaves the kernel is looked at anew.
+    fn looks(&self, id: NodeId, enters: usize, way: &Way) -> (f64, bool) {
+        let inside = |space: usize| self.discovered.spaces[space].kind == SpaceKind::Kernel;
+        let here = inside(enters);
+        let edges = self.graph.edges.iter().zip(&self.discovered.flows.1);
+        let comes = edges.filter(|(edge, _)| edge.to == id && !edge.back);
+        let (mut unseen, mut known) = (0.0, false);
+        for (at, (edge, flow)) in comes.enumerate() {
+            let from = edge.from.0;
+            let looked = way.looked[from] && inside(way.leaves[from]) == here;
+            known = looked && (known || at == 0);
+            unseen += if looked { 0.0 } else { *flow };
+        }
+        let look = if here { self.look.0 } else { self.look.1 };
+        match self.discovered.looks[id.0] {
+            true => (unseen * look, true),
+            false => (0.0, known),
+        }
     }
 
     fn rings(&self, id: NodeId, enters: usize, way: &Way) -> f64 {

@@ -13,8 +13,9 @@ use std::collections::HashMap;
 /// How many ways are kept at once.
 const WAYS_MAX: usize = 20_000;
 
-/// Where a node at the border is: the node, its space, and the space that takes up what it gives.
-type Border = Vec<(usize, usize, usize)>;
+/// Where a node at the border is: the node, its space, the space that takes up what it gives, and
+/// whether it is known where headers begin in that.
+type Border = Vec<(usize, usize, usize, bool)>;
 
 /// A way to the nodes so far, as the last of its steps.
 struct Step {
@@ -28,23 +29,24 @@ pub(super) fn eliminate(search: &Search<'_>) -> Option<((f64, Way), u64, bool)> 
     let graph = search.graph;
     let order = walked(graph);
     let last = last_uses(graph, &order);
-    let nowhere = vec![usize::MAX; graph.nodes.len()];
-    let mut way = Way { spaces: nowhere.clone(), enters: nowhere.clone(), leaves: nowhere };
+    let mut way = Way::begin(graph.nodes.len());
     let mut steps: Vec<Step> = Vec::new();
     let mut ways: Vec<(Border, f64, usize)> = vec![(Vec::new(), 0.0, usize::MAX)];
     let (mut looked, mut exact) = (0, true);
     for (at, id) in order.iter().enumerate() {
         let mut next: HashMap<Border, (f64, usize)> = HashMap::new();
         for (border, cost, before) in &ways {
-            for (node, space, leaves) in border {
+            for (node, space, leaves, looked) in border {
                 (way.spaces[*node], way.leaves[*node]) = (*space, *leaves);
+                way.looked[*node] = *looked;
             }
             for made in search.tries(*id, &way) {
                 looked += 1;
                 let own = made.own * search.discovered.flows.0[id.0];
-                let cost = cost + own + search.rings(*id, made.enters, &way);
+                let (look, looked) = search.looks(*id, made.enters, &way);
+                let cost = cost + own + search.rings(*id, made.enters, &way) + look;
                 let mut border = border.clone();
-                border.push((id.0, made.space, made.leaves));
+                border.push((id.0, made.space, made.leaves, looked));
                 border.retain(|(node, ..)| last[*node] > at);
                 let best = next.entry(border).or_insert((f64::INFINITY, usize::MAX));
                 if cost < best.0 {

@@ -57,7 +57,8 @@ fn discovered(random: &mut Random, graph: &Graph) -> Discovered {
     let flows = (share(graph.nodes.len()), share(graph.edges.len()));
     let parts = vec![0; graph.nodes.len()];
     let taken = graph.ids().map(|_| random.below(2) == 1).collect();
-    Discovered { owners: vec![None; spaces.len()], spaces, verdicts, flows, parts, taken }
+    let looks = graph.ids().map(|_| random.below(2) == 1).collect();
+    Discovered { owners: vec![None; spaces.len()], spaces, verdicts, flows, parts, taken, looks }
 }
 
 /// The cost of the best of all placements, looked at one by one.
@@ -83,6 +84,7 @@ fn best_of_all(graph: &Graph, discovered: &Discovered, costs: &Costs) -> Option<
                 _ => flow * costs.crossing(),
             };
         }
+        cost += looking(graph, discovered, costs, &space);
         if cost.is_finite() && best.is_none_or(|best| cost < best) {
             best = Some(cost);
         }
@@ -90,11 +92,30 @@ fn best_of_all(graph: &Graph, discovered: &Discovered, costs: &Costs) -> Option<
     best
 }
 
+/// What finding headers costs in a placement; edges lead to nodes of higher numbers.
+fn looking(graph: &Graph, discovered: &Discovered, costs: &Costs, space: &[usize]) -> f64 {
+    let mut cost = 0.0;
+    let mut found = vec![false; space.len()];
+    for node in 0..space.len() {
+        let comes = || graph.edges.iter().zip(&discovered.flows.1).filter(|(e, _)| e.to.0 == node);
+        let lacks = |from: usize| !found[from] || (space[from] == 0) != (space[node] == 0);
+        let look = if space[node] == 0 { costs.twin_look } else { costs.look };
+        let unseen: f64 = comes().filter(|(e, _)| lacks(e.from.0)).map(|(_, flow)| flow).sum();
+        let known = comes().next().is_some() && !comes().any(|(e, _)| lacks(e.from.0));
+        if discovered.looks[node] {
+            cost += look * unseen;
+        }
+        found[node] = discovered.looks[node] || known;
+    }
+    cost
+}
+
 #[test]
 fn o3_both_searches_find_the_best_of_all_placements() {
     let mut machine = Machine::with_kernel();
     // Otherwise it is what the other way out costs.
     machine.costs.led = 77.0;
+    (machine.costs.look, machine.costs.twin_look) = (33.0, 51.0);
     let (mut found, mut none) = (0, 0);
     for seed in 1..400 {
         let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
