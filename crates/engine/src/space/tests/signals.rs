@@ -178,8 +178,8 @@ fn a16_a_trickle_arrives_within_the_latency_though_its_writer_never_sleeps() {
 
 #[test]
 fn k4_a_filter_that_computes_for_long_does_not_hold_back_its_siblings() {
-    const BUSY_NS: u64 = 40_000_000;
-    let (waits, events) = trickle(1_000_000, BUSY_NS, 10);
+    const BUSY_NS: u64 = 200_000_000;
+    let (waits, events) = trickle(1_000_000, BUSY_NS, 5);
     assert!(waits[0] < BUSY_NS, "not as long as the space is busy: {waits:?}");
     assert!(events.timer > 0, "{events:?}");
 }
