@@ -123,7 +123,10 @@ int main(int argc, char **argv) {
     if (fork() == 0) drive(answers[1]);
     if (read(answers[0], &n, 1) != 1) return 1;
     end_with_parent();
-    if (fork() == 0) take(block, orders[0], answers[1]);
+    if (fork() == 0) {
+        close(orders[1]);
+        take(block, orders[0], answers[1]);
+    }
     if (read(answers[0], &n, sizeof n) != sizeof n) return 1;
     aeron_t *client = join();
     aeron_async_add_exclusive_publication_t *adding = NULL;

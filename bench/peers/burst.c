@@ -48,6 +48,7 @@ int main(int argc, char **argv) {
     uint64_t burst[BURST] = {0};
     if (fork() == 0) {
         end_with_parent();
+        close(orders[1]);
         keep_on(cores - 1);
         uint64_t tail = 0;
         /* It sleeps between orders: others are measured then. */

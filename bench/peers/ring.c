@@ -44,6 +44,7 @@ int main(int argc, char **argv) {
     memset(mine, 7, block);
     if (fork() == 0) {
         end_with_parent();
+        close(orders[1]);
         keep_on(cores - 1);
         int copies = strncmp(argv[1], "copy", 4) == 0;
         size_t look = strstr(argv[1], "all") ? block : strcmp(argv[1], "none") ? 8 : 0;
