@@ -18,7 +18,7 @@ use crate::peers::Compiled;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use buffer::dbuf::fixed;
-use buffer::stream::{Config, Output, stream};
+use buffer::stream::{Config, stream};
 use other::{Kind, Other};
 use rings::{Joins, Peer, peers};
 use std::io::{PipeWriter, Write};
@@ -102,9 +102,9 @@ fn sized(
         return Ok(Vec::new());
     }
     let mut pipe = Pipe::new(cores, block)?;
-    let mut ours = Ours::new(cores, block, RING)?;
-    let mut long = Ours::new(cores, block, LONG)?;
-    let mut slots = Slots::new(cores, block)?;
+    let mut ours = Ours::stream(cores, block, RING)?;
+    let mut long = Ours::stream(cores, block, LONG)?;
+    let mut slots = Ours::slots(cores, block)?;
     let mut copy = Copy::new(block);
     let mut candidates = vec![
         Candidate { name: "Linux pipe", measure: Box::new(move || measure(&mut pipe)) },
@@ -183,16 +183,19 @@ fn more(blocks: u64, ns: u64) -> u64 {
     blocks * (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64)
 }
 
-/// Our stream.
+/// Writes a block so many times, and shows it.
+type Writes = Box<dyn FnMut(&[u8], u64) -> Result<(), buffer::Fault>>;
+
+/// A stream of ours, and the process that reads it.
 struct Ours {
-    output: Output,
+    write: Writes,
     other: Other,
     block: Vec<u8>,
     blocks: u64,
 }
 
 impl Ours {
-    fn new(cores: Cores, block: usize, ring: usize) -> Result<Self, String> {
+    fn stream(cores: Cores, block: usize, ring: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
         let made = stream(&Config::new(id).capacity(ring));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
@@ -201,7 +204,36 @@ impl Ours {
         if cores == Cores::One {
             output.spin(0);
         }
-        Ok(Self { output, other, block: vec![7; block], blocks: 0 })
+        let write = move |block: &[u8], blocks| {
+            for _ in 0..blocks {
+                output.write(std::hint::black_box(block))?;
+            }
+            output.flush();
+            Ok(())
+        };
+        Ok(Self { write: Box::new(write), other, block: vec![7; block], blocks: 0 })
+    }
+
+    /// One of slots: one size, no headers, each block at a multiple of it. That is what the rings
+    /// of others are whose elements have one size.
+    fn slots(cores: Cores, block: usize) -> Result<Self, String> {
+        let id = abi::DbufId::new(1).ok_or("no id")?;
+        let config = fixed::Config { slot: block, slots: RING / block, ..fixed::Config::new(id) };
+        let made = fixed::stream::stream(&config, (SHOWN / block).clamp(1, 32));
+        let (mut output, offers) = made.map_err(|why| why.to_string())?;
+        let offer = offers.first().ok_or("no reader")?;
+        let other = Other::start(Kind::Slots, cores.reader(), block, &offer.descriptors())?;
+        if cores == Cores::One {
+            output.spin(0);
+        }
+        let write = move |block: &[u8], blocks| {
+            for _ in 0..blocks {
+                output.write(std::hint::black_box(block))?;
+            }
+            output.flush();
+            Ok(())
+        };
+        Ok(Self { write: Box::new(write), other, block: vec![7; block], blocks: 0 })
     }
 }
 
@@ -212,53 +244,7 @@ impl Mover for Ours {
 
     fn go(&mut self, blocks: u64) -> Result<(), String> {
         self.other.expect(blocks * self.block.len() as u64)?;
-        for _ in 0..blocks {
-            self.output.write(std::hint::black_box(&self.block)).map_err(|why| why.to_string())?;
-        }
-        self.output.flush();
-        self.other.done()
-    }
-
-    fn blocks(&mut self) -> &mut u64 {
-        &mut self.blocks
-    }
-}
-
-/// Our stream of slots: one size, no headers, each block at a multiple of it. That is what the
-/// rings of others are whose elements have one size.
-struct Slots {
-    output: fixed::stream::Output,
-    other: Other,
-    block: Vec<u8>,
-    blocks: u64,
-}
-
-impl Slots {
-    fn new(cores: Cores, block: usize) -> Result<Self, String> {
-        let id = abi::DbufId::new(1).ok_or("no id")?;
-        let config = fixed::Config { slot: block, slots: RING / block, ..fixed::Config::new(id) };
-        let made = fixed::stream::stream(&config, (SHOWN / block).clamp(1, 32));
-        let (mut output, offers) = made.map_err(|why| why.to_string())?;
-        let offer = offers.first().ok_or("no reader")?;
-        let other = Other::start(Kind::Slots, cores.reader(), block, &offer.descriptors())?;
-        if cores == Cores::One {
-            output.spin(0);
-        }
-        Ok(Self { output, other, block: vec![7; block], blocks: 0 })
-    }
-}
-
-impl Mover for Slots {
-    fn block(&self) -> usize {
-        self.block.len()
-    }
-
-    fn go(&mut self, blocks: u64) -> Result<(), String> {
-        self.other.expect(blocks * self.block.len() as u64)?;
-        for _ in 0..blocks {
-            self.output.write(std::hint::black_box(&self.block)).map_err(|why| why.to_string())?;
-        }
-        self.output.flush();
+        (self.write)(&self.block, blocks).map_err(|why| why.to_string())?;
         self.other.done()
     }
 

@@ -19,8 +19,7 @@ use sys::preload::{self, Heard};
 
 /// So much goes through the pipe before there is a ring: who writes less has nothing to gain.
 pub(crate) const BULK: u64 = 64 << 10;
-/// Bytes of a ring. On two processors a quarter more goes through than through 1 MB, on one as
-/// much.
+/// Bytes of a ring. On two processors more goes through than through half of it, on one as much.
 const RING: usize = 2 << 20;
 /// Bytes of the longest block in it.
 const PIECE: usize = 64 << 10;
