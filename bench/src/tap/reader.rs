@@ -102,7 +102,8 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let rings = Rings::received(rings.ok_or("rings")?, shape).map_err(|why| why.to_string())?;
     // Listening ends with the descriptor.
     let bell = bell.ok_or("a bell")?;
-    let listener = Listener::to(&[bell.as_fd()]).map_err(|why| why.to_string())?;
+    let heard = [bell.as_fd(), socket.as_fd()];
+    let listener = Listener::to(&heard).map_err(|why| why.to_string())?;
     let mut walk = Walk::new(shape);
     let tell = |numbers: &[u64]| {
         descriptor::send(&socket, &words(numbers), &[]).map_err(|why| why.to_string())
@@ -110,23 +111,24 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     tell(&[1])?;
     let mut wanted = None;
     loop {
-        if walk.all(&rings) {
-            continue;
-        }
-        if wanted.is_some_and(|wanted| walk.seen.got + walk.seen.lost >= wanted) {
-            tell(&[walk.seen.got, walk.seen.lost, walk.seen.bells])?;
-            wanted = None;
-        }
-        if wanted.is_none() && order_waits(&socket, Duration::ZERO) {
+        let woken = listener.wait(PATIENCE);
+        // Once: for what comes meanwhile a bell rings, and who chases the writer takes from it the
+        // lines that it writes with each frame.
+        let found = walk.all(&rings);
+        walk.seen.bells += u64::from(woken && found);
+        if !found && wanted.is_none() && order_waits(&socket, Duration::ZERO) {
             let mut order = [0; 8];
             let heard = descriptor::receive(&socket, &mut order).map_err(|why| why.to_string())?;
             if heard.0 == 0 {
                 return Ok(());
             }
             wanted = Some(word(&order, 0));
-            continue;
+            walk.all(&rings);
         }
-        walk.seen.bells += u64::from(listener.wait(PATIENCE));
+        if wanted.is_some_and(|wanted| walk.seen.got + walk.seen.lost >= wanted) {
+            tell(&[walk.seen.got, walk.seen.lost, walk.seen.bells])?;
+            wanted = None;
+        }
     }
 }
 
