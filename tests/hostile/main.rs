@@ -21,3 +21,4 @@ mod catalogue;
 mod exam;
 mod fuzz;
 mod mutate;
+mod state;

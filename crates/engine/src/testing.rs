@@ -75,6 +75,7 @@ const LIES: &[&str] = &[
     "abort",
     "cursor",
     "exit",
+    "false",
     "hang",
     "long",
     "many",
@@ -103,7 +104,8 @@ fn make_liar(arguments: &Arguments) -> Result<Filter, Mistake> {
 
 impl Classify for Liar {
     fn classify(&mut self, block: &mut Block<'_>, _cx: &mut Tell<'_>) -> Class {
-        self.blocks += 1;
+        // No more than any filter of ours is this one ready for any number.
+        self.blocks = self.blocks.checked_add(1).expect("fewer than 2^64 blocks");
         block.pointer.class
     }
 
@@ -116,7 +118,7 @@ impl State for Liar {
     fn sessions(&self) -> Vec<u64> {
         match self.lie.as_str() {
             "many" => (0..1 << 20).collect(),
-            "none" | "long" | "shape" => vec![PRIVATE],
+            "none" | "false" | "long" | "shape" => vec![PRIVATE],
             lie if lie.starts_with("taught-") => vec![PRIVATE],
             _ => {
                 self.deed.act();
@@ -129,6 +131,7 @@ impl State for Liar {
         let bytes = match self.lie.as_str() {
             "long" => vec![0; 2 << 20],
             "many" => vec![0; 64 << 10],
+            "false" => u64::MAX.to_le_bytes().to_vec(),
             "shape" => vec![0; 3],
             _ => self.blocks.to_le_bytes().to_vec(),
         };

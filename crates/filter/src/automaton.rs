@@ -34,6 +34,8 @@ pub(crate) struct Automaton {
     settled: Vec<bool>,
     skip: Option<Skip>,
     print: u32,
+    /// The last state that can be reached.
+    last: StateID,
 }
 
 /// What an automaton knows of a text so far. Plain data; it means something only to automata with
@@ -90,11 +92,13 @@ impl Automaton {
             (0..=u8::MAX).map(|byte| from(Some(byte))).collect::<Result<_, _>>()?;
         let skip = literals.map(|literals| {
             let tail = literals.max_needle_len().saturating_sub(1);
-            Skip { literals, tail, starts }
+            Skip { literals, tail, starts: starts.clone() }
         });
         let settled = parsed.iter().map(is_settled).collect();
         let print = print(&dfa);
-        Ok(Self { dfa, begin, behind_hole, settled, skip, print })
+        let all = starts.into_iter().chain([begin, behind_hole]);
+        let last = last(&dfa, all);
+        Ok(Self { dfa, begin, behind_hole, settled, skip, print, last })
     }
 
     /// What the states of this automaton are known by: the same for the same patterns.
@@ -150,10 +154,17 @@ impl Automaton {
         self.dfa.is_dead_state(self.id(state))
     }
 
+    /// The state of the automaton. A number that names none was not said by this automaton, and
+    /// says nothing.
+    #[inline]
     fn id(&self, state: State) -> StateID {
-        match state.0.checked_sub(1) {
-            Some(id) => StateID::new(id as usize).unwrap_or(self.begin),
-            None => self.begin,
+        let id = state.0.wrapping_sub(1);
+        // The stride is a power of two.
+        let between = self.dfa.stride() - 1;
+        let is_state = id <= self.last.as_u32() && id as usize & between == 0;
+        match StateID::new(id as usize) {
+            Ok(id) if is_state => id,
+            _ => self.begin,
         }
     }
 
@@ -355,6 +366,30 @@ fn too_big(size: usize) -> Wrong {
 fn print(dfa: &dense::DFA<Vec<u32>>) -> u32 {
     let (bytes, padding) = dfa.to_bytes_little_endian();
     twox_hash::XxHash32::oneshot(0, bytes.get(padding..).unwrap_or_default())
+}
+
+/// The last of the states that can be reached from these: their numbers are steps of the stride, so
+/// that every step up to it is a state.
+fn last(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> StateID {
+    let bytes: Vec<u8> =
+        dfa.byte_classes().representatives(0..=u8::MAX).filter_map(|unit| unit.as_u8()).collect();
+    let (mut known, mut open) = (Vec::new(), Vec::new());
+    let mut meet = |id: StateID, open: &mut Vec<StateID>| {
+        let at = id.as_usize() >> dfa.stride2();
+        if at >= known.len() {
+            known.resize(at + 1, false);
+        }
+        if !std::mem::replace(&mut known[at], true) {
+            open.push(id);
+        }
+    };
+    from.for_each(|id| meet(id, &mut open));
+    let mut last = StateID::ZERO;
+    while let Some(id) = open.pop() {
+        last = last.max(id);
+        bytes.iter().for_each(|byte| meet(dfa.next_state(id, *byte), &mut open));
+    }
+    last
 }
 
 /// Where one of up to three bytes stands from `at` on, or the end.

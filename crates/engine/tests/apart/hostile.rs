@@ -1,7 +1,7 @@
 //! Processes that lie, hang or die when they are asked for what their filter knows, or told what it
 //! is to know: the path runs on, the change says so, and every block is somewhere.
 
-use crate::common::{Stop, edit, numbers, on, paths, set};
+use crate::common::{Stop, during, edit, numbers, on, paths, set};
 use engine::change::Unchanged;
 use engine::live::Live;
 use engine::run::{Outcome, Until, run};
@@ -14,6 +14,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     (
         "v18_where_the_new_one_learns_nothing_the_old_one_goes_on",
         v18_where_the_new_one_learns_nothing_the_old_one_goes_on,
+    ),
+    (
+        "v18_who_believes_what_is_false_spoils_its_own_path_and_no_other",
+        v18_who_believes_what_is_false_spoils_its_own_path_and_no_other,
     ),
     (
         "v18_a_process_is_killed_at_each_step_of_a_change",
@@ -59,7 +63,8 @@ fn in_order(outcome: &Outcome, file: &str, ended: bool) {
     assert!(came.len() as u64 <= given && (ended || came.len() as u64 == given), "{file}");
 }
 
-fn refused(live: &Live, words: &str) -> String {
+/// Why this change is refused.
+pub(crate) fn refused(live: &Live, words: &str) -> String {
     match edit(live, words) {
         Err(Unchanged::Refused(why)) => why,
         other => panic!("{words}: {other:?}"),
@@ -123,6 +128,31 @@ fn v18_where_the_new_one_learns_nothing_the_old_one_goes_on() {
     assert!(why.contains("ended by itself"), "{why}");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     in_order(&outcome, "away", false);
+}
+
+/// What has the form of a number of blocks and is none is believed at home, where this filter
+/// panics of it: its path ends, with its words, and the one beside it in this process does not.
+fn v18_who_believes_what_is_false_spoils_its_own_path_and_no_other() {
+    let ((), beside) = during("generate rate=20000 seq=yes | count | pcap sane", |sane| {
+        let paths = paths("generate rate=20000 seq=yes | liar false untrusted=yes | pcap spoilt");
+        let live = paths[0].live();
+        let outcome = std::thread::scope(|scope| {
+            let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+            let stop = Stop(&live);
+            on(&live, 500);
+            set(&live, "move liar process");
+            let outcome = run.join().expect("a run");
+            drop(stop);
+            outcome
+        });
+        let [failure] = outcome.failures.as_slice() else { panic!("{:?}", outcome.failures) };
+        let told = failure.to_string();
+        assert!(told.contains("liar") && told.contains("fewer than 2^64 blocks"), "{told}");
+        assert_eq!(outcome.ledger.imbalances(), []);
+        in_order(&outcome, "spoilt", true);
+        on(sane, 500);
+    });
+    in_order(&beside, "sane", false);
 }
 
 /// Our processes that run filters, oldest first.

@@ -55,9 +55,10 @@ impl Statistics for Count {
     fn record(&mut self, tags: Tags<'_>, _now: Time) {
         let seen = self.seen.of(PRIVATE);
         for (pointer, context) in tags.blocks() {
-            seen.blocks += 1;
-            seen.bytes += u64::from(pointer.length());
-            seen.messages += u64::from(is_description(pointer, context));
+            seen.blocks = seen.blocks.wrapping_add(1);
+            seen.bytes = seen.bytes.wrapping_add(pointer.length().into());
+            let messages = u64::from(is_description(pointer, context));
+            seen.messages = seen.messages.wrapping_add(messages);
         }
     }
 

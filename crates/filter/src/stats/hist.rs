@@ -126,18 +126,18 @@ impl Seen {
             _ if self.blocks == 0 => self.blocks = 1,
             Some(interval) => self.add(interval),
             None => {
-                self.backwards += 1;
-                self.blocks += 1;
+                self.backwards = self.backwards.wrapping_add(1);
+                self.blocks = self.blocks.wrapping_add(1);
             }
         }
         self.last = time;
     }
 
     fn add(&mut self, value: u64) {
-        self.blocks += 1;
+        self.blocks = self.blocks.wrapping_add(1);
         let number = value.checked_ilog2().map_or(0, |power| power as usize + 1);
         if let Some(bucket) = self.buckets.get_mut(number) {
-            *bucket += 1;
+            *bucket = bucket.wrapping_add(1);
         }
     }
 }

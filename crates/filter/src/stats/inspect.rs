@@ -72,16 +72,20 @@ impl Classify for Inspect {
 
     fn report(&self) -> Report {
         let seen = self.seen.get(PRIVATE).copied().unwrap_or_default();
-        let read: u64 = seen.bytes.iter().sum();
+        let sum = |sum: u64, n: &u64| sum.saturating_add(*n);
+        let read = seen.bytes.iter().fold(0, sum);
         let printable = seen.bytes.iter().zip(0..=u8::MAX).filter(|(_, byte)| is_printable(*byte));
-        let printable: u64 = printable.map(|(n, _)| n).sum();
+        let printable = printable.map(|(n, _)| n).fold(0, sum);
         let rows = [
             ("blocks", seen.blocks),
             ("bytes", seen.length),
             ("shortest, bytes", seen.shortest.into()),
             ("mean, bytes", seen.length.checked_div(seen.blocks).unwrap_or(0)),
             ("longest, bytes", seen.longest.into()),
-            ("printable, per thousand", (printable * 1000).checked_div(read).unwrap_or(0)),
+            (
+                "printable, per thousand",
+                printable.saturating_mul(1000).checked_div(read).unwrap_or(0),
+            ),
             ("entropy, thousandths of a bit per byte", millibits(&seen.bytes, read)),
         ];
         Report { rows: rows.map(|(name, n)| (name.to_owned(), n)).into() }
@@ -96,10 +100,11 @@ impl Seen {
     fn look(&mut self, bytes: &[u8], length: u32) {
         self.shortest = if self.blocks == 0 { length } else { self.shortest.min(length) };
         self.longest = self.longest.max(length);
-        self.blocks += 1;
-        self.length += u64::from(length);
+        self.blocks = self.blocks.wrapping_add(1);
+        self.length = self.length.wrapping_add(length.into());
         for byte in bytes {
-            self.bytes[usize::from(*byte)] += 1;
+            let seen = &mut self.bytes[usize::from(*byte)];
+            *seen = seen.wrapping_add(1);
         }
     }
 }

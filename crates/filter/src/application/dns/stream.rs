@@ -149,7 +149,7 @@ impl Way {
     fn length(&mut self, pieces: &mut Pieces<'_>) {
         let byte = pieces.next(1).bytes().first().copied().unwrap_or(0);
         self.length = self.length << 8 | u16::from(byte);
-        self.prefix += 1;
+        self.prefix = self.prefix.saturating_add(1);
         if self.prefix < 2 {
             return;
         }

@@ -100,20 +100,20 @@ impl<'a> Walk<'_, '_, 'a> {
         let end = context.time;
         let described = self.cx.describe(room, class, context, |room| {
             let mut writer = Writer::new(room, Kind::HttpExchange);
-            let (mut missing, mut broken) = (0, false);
+            let (mut missing, mut broken) = (0_u64, false);
             for (field, value) in request.iter().flat_map(Record::fields) {
                 copy(&mut writer, field, value);
             }
             let length = |record: &Record<'_>| record.number(Field::RequestBody);
             writer.number(Field::RequestBody, sent.as_ref().and_then(length).unwrap_or(0));
             if let Some(sent) = sent {
-                missing += sent.number(Field::Missing).unwrap_or(0);
+                missing = missing.saturating_add(sent.number(Field::Missing).unwrap_or(0));
                 broken |= sent.number(Field::Incomplete).is_some();
             }
             if let Some((record, _, seen)) = response {
                 answered(&mut writer, &record, request.is_none());
                 writer.number(Field::ResponseBody, seen.bytes);
-                missing += u64::from(seen.missing);
+                missing = missing.saturating_add(seen.missing.into());
                 broken |= seen.broken;
             }
             writer.number(Field::End, end);

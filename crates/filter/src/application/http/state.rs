@@ -148,7 +148,7 @@ impl Connection {
         if !plain || block.pointer.is_hole() || !way.body.goes_on(block.length()) {
             return None;
         }
-        way.seen += u64::from(block.length());
+        way.seen = way.seen.saturating_add(block.length().into());
         let mut block = block.with_class(Class(way.class));
         let stream = Flags::FIRST.with(Flags::LAST);
         block.context.flags = flags.without(stream);

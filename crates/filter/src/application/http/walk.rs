@@ -121,7 +121,8 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         match taken {
             Ok(Piece::Data(length)) => {
                 self.at += length as u32;
-                self.way().seen += length as u64;
+                let way = self.way();
+                way.seen = way.seen.saturating_add(length as u64);
                 self.give_data(at, body.has_ended());
             }
             Ok(Piece::Framing(length)) => {

@@ -129,7 +129,7 @@ impl Datagrams {
             let mut alike = alike.into_iter().filter_map(|other| cx.whole(other));
             if alike.any(|other| other.bytes() == block.bytes()) {
                 // Looking for it has cost time, so it counts as one that came.
-                datagram.arrived += 1;
+                datagram.arrived = datagram.arrived.saturating_add(1);
                 cx.drop(&block, DUPLICATE);
                 return Taken::Ended;
             }
@@ -341,7 +341,7 @@ impl Datagram {
     }
 
     fn add(&mut self, piece: &Piece, policy: Policy) {
-        self.arrived += 1;
+        self.arrived = self.arrived.saturating_add(1);
         self.covered.add(piece.units());
         if piece.last && (self.end == 0 || policy == Policy::Last) {
             self.end = piece.end();

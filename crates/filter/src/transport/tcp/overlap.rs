@@ -100,7 +100,7 @@ impl Side {
             }
             if right > 0 {
                 let right = right.unsigned_abs();
-                let piece = block.narrow(block.length() - right, right);
+                let piece = block.narrow(block.length().saturating_sub(right), right);
                 self.keep(way, &mut list, &piece, new.to);
             }
             way.cx.discard_behind(&mut list, u32::try_from(before).unwrap_or(0), OVERLAPPED);
@@ -141,7 +141,7 @@ impl Side {
             let piece = came.narrow(skipped, part.to.wrapping_sub(part.from));
             match number {
                 0 if way.cx.hold(&mut list, &piece, part.from) => {
-                    self.held_bytes += piece.length();
+                    self.held_bytes = self.held_bytes.saturating_add(piece.length());
                 }
                 0 => break,
                 _ => self.keep(way, &mut list, &piece, part.from),
@@ -159,7 +159,7 @@ impl Side {
         key: u32,
     ) {
         if way.cx.keep(list, piece, key) {
-            self.held_bytes += piece.length();
+            self.held_bytes = self.held_bytes.saturating_add(piece.length());
         }
     }
 }

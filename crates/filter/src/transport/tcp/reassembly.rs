@@ -106,9 +106,19 @@ impl Side {
         {
             let front = way.cx.front(&self.held).map_or(span.from, |(key, _)| key);
             let nearer = if after(front, span.from) { span.from } else { front };
-            self.skip(way, nearer);
+            self.advance(way, nearer);
         }
         !after(span.from, self.next)
+    }
+
+    /// Goes on to `to` ([`Side::skip`]), or gives something up that is held: where somebody else
+    /// says what there is of a connection, `to` may be no way ahead.
+    fn advance(&mut self, way: &mut Way<'_, '_, '_>, to: u32) {
+        let before = (self.next, self.held.len());
+        self.skip(way, to);
+        if (self.next, self.held.len()) == before {
+            self.give_up(way);
+        }
     }
 
     fn hold<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: &Block<'a>, span: Span) {
@@ -124,7 +134,7 @@ impl Side {
         if back.is_none_or(|(key, last)| !after(super::overlap::span(key, &last).to, span.from)) {
             let mut list = self.held;
             if way.cx.hold(&mut list, &block, span.from) {
-                self.held_bytes += here;
+                self.held_bytes = self.held_bytes.saturating_add(here);
             }
             self.held = list;
             return;
@@ -265,7 +275,7 @@ impl Side {
         let Some(number) = self.acknowledged() else { return };
         while !self.held.is_empty() && after(number, self.next) {
             let front = way.cx.front(&self.held).map_or(number, |(key, _)| key);
-            self.skip(way, if after(front, number) { number } else { front });
+            self.advance(way, if after(front, number) { number } else { front });
         }
         if self.has(FIN) && number == self.fin {
             self.skip(way, number);

@@ -1,0 +1,303 @@
+//! State that nobody vouches for: what a filter in a process of its own says that it knows is
+//! taught to one at home, and nothing but its form was looked at (decision 0041).
+//!
+//! So whatever the bytes of a session say, and whatever blocks it is said to hold: no filter
+//! panics, takes longer than it may, holds more than it may or makes blocks without end, and its
+//! ledger holds. What it answers means nothing, and nobody promised that it would.
+
+use abi::{Flags, RichPointer};
+use filter::catalog::FILTERS;
+use filter::testing::{Arena, Frame, Node, Space, amount, example_words};
+use filter::{
+    Amount, Batch, Counts, Description, Form, Gateway as _, Keeps, LANES, Moved, PRIVATE, Time,
+};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use testkit::{Random, Segment};
+
+/// How often each filter is lied to, with each set of arguments; `ROUNDS=` takes so many times as
+/// many.
+const ROUNDS: usize = 20;
+/// Processor time that a turn may take, in ns: a process of its own is ended after as much.
+const TURN: u64 = 2_000_000_000;
+/// Blocks that may come of one: those around a gap, and what is said about them.
+const EACH: u64 = 16;
+/// And of a connection: as many holes of 1 MB as sequence numbers are missing on its two sides.
+const HOLES: u64 = 2 << 11;
+/// What numbers are where something goes wrong.
+const EDGES: [u64; 9] = [
+    0,
+    1,
+    0x7f,
+    u8::MAX as u64,
+    u16::MAX as u64,
+    i32::MAX as u64,
+    u32::MAX as u64,
+    i64::MAX as u64,
+    u64::MAX,
+];
+
+/// The sets of arguments that a filter is tried with.
+fn arguments(d: &'static Description) -> Vec<Vec<String>> {
+    let mut sets = vec![example_words(d)];
+    if !sets[0].is_empty() && Node::new(d, &[]).is_ok() {
+        sets.push(Vec::new());
+    }
+    sets
+}
+
+/// Frames of connections that speak, with holes and disorder, between frames of every shape.
+fn frames(random: &mut Random, count: usize) -> Vec<Frame> {
+    let texts: [&[u8]; 6] = [
+        b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nsome",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+        b"\x16\x03\x01\x00\x40\x01\x00\x00\x3c\x03\x03abcdefgh",
+        b"\x00\x1d\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03www\x00\x00\x01\x00\x01",
+        b"SSH-2.0-x\r\n",
+    ];
+    let (mut next, mut time) = ([[1000_u32; 2]; 4], 0);
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let step = 1 << random.within(1..31);
+        time += random.below(step);
+        let (flow, back) = (random.within(0..4), random.within(0..2));
+        let mut frame = match random.within(0..6) {
+            0 => {
+                let length = random.within(0..200);
+                Frame::of(*random.pick(&[1, 101, 9999]), &random.bytes(length))
+            }
+            1 => {
+                let here = testkit::Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2");
+                let (at, more) = (8 * random.below(4) as u16, random.one_in(2));
+                Frame::of(1, &here.fragment(at, more).protocol(17, &random.bytes(32)))
+            }
+            _ => {
+                let ends = ["10.0.0.1", "10.0.0.2"];
+                let here = testkit::Frame::ethernet().ipv4(ends[back], ends[1 - back]);
+                let ports = [4000 + flow as u16, [80, 443, 53, 22][flow]];
+                let text = *random.pick(&texts);
+                let segment = Segment {
+                    source: ports[back],
+                    target: ports[1 - back],
+                    sequence: next[flow][back],
+                    ..Segment::default()
+                };
+                let gap = if random.one_in(6) { random.below(3000) as u32 } else { 0 };
+                next[flow][back] = next[flow][back].wrapping_add(text.len() as u32 + gap);
+                Frame::of(1, &here.tcp(&segment, text))
+            }
+        };
+        frame.time = time;
+        all.push(frame);
+    }
+    all
+}
+
+/// A filter, behind what gives it what it takes.
+struct Line {
+    before: Option<Node>,
+    node: Node,
+    taken: u64,
+    passed: u64,
+    /// Blocks that it was taught to hold.
+    taught: u64,
+}
+
+impl Line {
+    fn new(d: &'static Description, words: &[String]) -> Self {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let tcp = filter::catalog::find("tcp").expect("it is in the catalogue");
+        let before = (!d.takes.has(Form::Frame)).then(|| Node::new(tcp, &[]).expect("it is plain"));
+        let node = Node::new(d, &words).unwrap_or_else(|mistake| panic!("{}: {mistake}", d.name));
+        Self { before, node, taken: 0, passed: 0, taught: 0 }
+    }
+
+    /// Frames go through it, some with sessions as if somebody before told them apart.
+    fn turn<'a>(&mut self, frames: &[Frame], space: &mut Space<'a>, random: &mut Random) {
+        let now = frames.last().map_or(0, |frame| frame.time);
+        let mut batch = space.batch(frames);
+        for l in filter::lanes(batch.live()) {
+            let mut block = batch.block(l);
+            block.context.session = random.below(5) as u32;
+            batch.set(l, block);
+        }
+        let batches = match &mut self.before {
+            None => vec![batch],
+            Some(before) => before.turn(batch, space, now),
+        };
+        for batch in batches {
+            let came = u64::from(batch.live().count_ones());
+            self.taken += came;
+            self.step(came, |node, space| node.turn(batch, space, now), space);
+        }
+    }
+
+    /// Calls the filter, and looks at what it did.
+    fn step<'a>(
+        &mut self,
+        came: u64,
+        call: impl FnOnce(&mut Node, &mut Space<'a>) -> Vec<Batch<'a>>,
+        space: &mut Space<'a>,
+    ) {
+        let state = self.node.filter.state();
+        let sessions = state.map_or(0, |state| state.sessions().len() as u64);
+        let (held, begin) = (self.node.counts.held.blocks, sys::clock::thread());
+        let left = amount(&call(&mut self.node, space)).blocks;
+        let spent = sys::clock::thread() - begin;
+        assert!(spent < TURN, "a turn took {} ms", spent / 1_000_000);
+        let most = EACH * (came + held + 1) + HOLES * sessions;
+        assert!(left <= most, "{left} blocks came of {came}, {held} held, {sessions} sessions");
+        let counts = &self.node.counts;
+        let may = u64::from(self.node.description.held_max).max(held);
+        assert!(counts.held.blocks <= may, "{} blocks are held", counts.held.blocks);
+        self.passed += left;
+        let came = self.taken + counts.made.blocks + self.taught;
+        assert_eq!(came, self.passed + ended(counts), "its ledger: {counts:?}");
+    }
+
+    /// The time has come, and all is shown.
+    fn tick(&mut self, now: Time, space: &mut Space<'_>) {
+        self.step(0, |node, space| node.tick(space, now), space);
+        if let Some((whose, _)) = self.node.description.shown() {
+            let state = self.node.filter.state().expect("what shows keeps");
+            state.show(whose, true, &mut |_, _| ());
+        }
+        assert!(self.node.report().rows.len() <= 100, "what it reports");
+    }
+}
+
+/// Blocks that ended in a filter, or are still there, as it counted them.
+fn ended(counts: &Counts) -> u64 {
+    let all = [counts.consumed, counts.held, counts.evicted, counts.no_room];
+    all.iter().chain(&counts.dropped).map(|amount: &Amount| amount.blocks).sum()
+}
+
+/// A lie about what a session is.
+fn lie(moved: &mut Moved, space: &mut Space<'_>, random: &mut Random) {
+    let length = moved.bytes.len();
+    match random.within(0..8) {
+        0 => random.flip_bits(&mut moved.bytes, 1),
+        1 => moved.bytes = random.bytes(length),
+        2 => moved.bytes.fill(*random.pick(&[0, 1, 0x7f, 0xff])),
+        // Numbers of any width that are too large, or just not.
+        _ => {
+            for _ in 0..random.within(1..6) {
+                let width = *random.pick(&[1, 2, 4, 8]);
+                let edge = random.pick(&EDGES).wrapping_sub(random.below(3));
+                if let Some(places) = length.checked_sub(width) {
+                    let at = random.within(0..places / width + 1) * width;
+                    moved.bytes[at..at + width].copy_from_slice(&edge.to_le_bytes()[..width]);
+                }
+            }
+        }
+    }
+    for list in &mut moved.held {
+        // Anything may stand where a filter only ever put its own.
+        match random.within(0..6) {
+            0 => list.clear(),
+            1 => {
+                let frame = Frame::tcp(1, 2, &random.bytes(40));
+                let block = space.batch(&[frame]).block(0).narrow(54, random.below(41) as u32);
+                list.extend(space.pin(&block).map(|(entry, pin)| (0, entry, pin)));
+            }
+            _ => {}
+        }
+        for (key, entry, _) in list {
+            if random.one_in(3) && !entry.pointer.is_hole() {
+                // The same frame, with other bytes in it.
+                let mut bytes = space.frame(entry).to_vec();
+                let flips = random.within(1..9);
+                random.flip_bits(&mut bytes, flips);
+                let mut copy = |room: &mut [u8]| {
+                    room.copy_from_slice(&bytes);
+                    bytes.len()
+                };
+                if let Some((pointer, _)) = space.append(bytes.len(), &mut copy) {
+                    let place = pointer.place.within(entry.marks.view, entry.pointer.length());
+                    let class = entry.pointer.class;
+                    entry.pointer = RichPointer::new(pointer.dbuf(), place, class);
+                }
+            }
+            if random.one_in(2) {
+                *key = (*random.pick(&EDGES)).wrapping_sub(random.below(3)) as u32;
+            }
+            if random.one_in(2) {
+                let flags = [Flags::FIRST, Flags::LAST, Flags::BACKWARD, Flags::END, Flags(0)];
+                entry.context.flags = random.pick(&flags).with(*random.pick(&flags));
+                entry.context.time = random.pick(&EDGES).wrapping_sub(random.below(3));
+                entry.context.session = random.below(5) as u32;
+            }
+        }
+    }
+}
+
+/// One filter is lied to once.
+fn round(d: &'static Description, words: &[String], random: &mut Random) {
+    let arena = Arena::new(4000);
+    let mut space = Space::new(&arena);
+    let frames = frames(random, 60);
+    let (early, late) = frames.split_at(random.within(1..frames.len()));
+    let mut leaves = Line::new(d, words);
+    for frames in early.chunks(LANES) {
+        leaves.turn(frames, &mut space, random);
+    }
+    let mut saved = leaves.node.save();
+    for moved in &mut saved {
+        if !random.one_in(4) {
+            lie(moved, &mut space, random);
+        }
+        if moved.key != PRIVATE && random.one_in(8) {
+            moved.key = random.pick(&EDGES).wrapping_sub(random.below(3));
+        }
+    }
+    // What does not fit the form is refused, and then nothing of it is used.
+    if random.one_in(8)
+        && let Some(moved) = saved.first()
+    {
+        let mut wrong = Moved { held: Vec::new(), ..moved.clone() };
+        wrong.bytes.resize(random.within(0..3 * moved.bytes.len() + 2), 0xff);
+        let fits = wrong.bytes.len() == moved.bytes.len();
+        assert_eq!(Line::new(d, words).node.restore(vec![wrong]).is_ok(), fits);
+        let held = vec![Vec::new(); moved.held.len() + 1];
+        let wrong = Moved { held, ..moved.clone() };
+        assert!(Line::new(d, words).node.restore(vec![wrong]).is_err(), "a list too many");
+    }
+    let mut comes = Line::new(d, words);
+    comes.node.restore(saved).expect("the form is that of the filter");
+    comes.taught = comes.node.counts.held.blocks;
+    for frames in late.chunks(random.within(1..LANES)) {
+        comes.turn(frames, &mut space, random);
+        let now = frames.last().map_or(0, |frame| frame.time);
+        if random.one_in(4) {
+            comes.tick(now, &mut space);
+        }
+    }
+    // Its time may have come long ago, or may never have.
+    let now = *random.pick(&[0, late.last().map_or(0, |frame| frame.time), 1 << 50]);
+    comes.tick(now, &mut space);
+    comes.step(0, |node, space| node.finish(space, now), &mut space);
+    comes.node.save();
+}
+
+#[test]
+fn v18_no_state_that_is_taught_makes_a_filter_panic_or_exceed_its_bounds() {
+    let mut random = Random::replayable();
+    let keeps = |d: &&&'static Description| matches!(d.keeps, Keeps::Private | Keeps::Sessions);
+    let factor = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let (mut found, mut told) = (Vec::new(), 0);
+    for d in FILTERS.iter().filter(keeps) {
+        for words in arguments(d) {
+            for number in 0..ROUNDS * factor {
+                let mut its = Random::new(random.next());
+                let done = catch_unwind(AssertUnwindSafe(|| round(d, &words, &mut its)));
+                if done.is_err() {
+                    found.push(format!("{} {words:?}, round {number}", d.name));
+                    break;
+                }
+            }
+        }
+        told += 1;
+    }
+    assert!(told > 12, "{told} filters keep something that can move");
+    assert_eq!(found, [""; 0], "filters that believed too much");
+}
