@@ -14,6 +14,7 @@ mod frames;
 mod http;
 mod messages;
 mod programs;
+mod records;
 
 /// Processor time that one input may take in a release build, in ns.
 const PER_INPUT: u64 = 100_000_000;
@@ -37,6 +38,7 @@ const BODIES: &[Body] = &[
     messages::DNS,
     messages::HELLO,
     bodies::RESOLVE,
+    records::RECORD,
 ];
 
 /// Fails for a byte that every eighth random input begins with: what a smoke run must find.
@@ -156,7 +158,8 @@ fn mutated(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
             _ => random.flip_bits(&mut bytes, 1),
         }
     }
-    bytes.truncate(LENGTH_MAX);
+    let longest = corpus.iter().map(Vec::len).max().unwrap_or(0);
+    bytes.truncate(longest.max(LENGTH_MAX));
     bytes
 }
 

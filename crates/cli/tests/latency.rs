@@ -72,10 +72,9 @@ fn v14_a_path_that_breaks_its_bound_is_told_of_by_ps_and_top_while_it_runs() {
     let _daemon = folder.daemon();
     // What the program has not read for a while has been on its way too long.
     let line = "--latency=20ms generate rate=1000 size=1400 | exec 'sleep 2; cat >/dev/null'";
-    let _late = folder.begin(&["run", "--as", "late", "-q", line]);
-    let _soon =
-        folder.begin(&["run", "--as", "soon", "-q", "--latency=60s generate rate=1000 | count"]);
-    let _none = folder.begin(&["run", "--as", "none", "-q", "generate rate=1000 | count"]);
+    let _late = folder.begin_as("late", line);
+    let _soon = folder.begin_as("soon", "--latency=60s generate rate=1000 | count");
+    let _none = folder.begin_as("none", "generate rate=1000 | count");
     let mut told = String::new();
     until("ps tells which path is late", || {
         told = folder.run(&["ps"]).out;

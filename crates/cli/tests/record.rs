@@ -98,7 +98,7 @@ fn v3_v10_a_path_that_is_changed_while_it_is_recorded_is_changed_again() {
     let _daemon = folder.daemon();
     let line = "generate seq=yes rate=1000 | count";
     let mut path = folder.begin(&["run", "--as", "kept", "-q", "--record=r.pcapng", line]);
-    until("the path is registered", || folder.run(&["ps"]).out.contains(" kept "));
+    folder.lists("kept");
     let set = |words: &[&str]| folder.run(&[&["set", "kept"], words].concat());
     let kernel = set(&["move", "count", "kernel"]);
     assert_eq!(kernel.status, Some(1), "{kernel:?}");
@@ -129,7 +129,9 @@ fn v3_v10_a_path_that_is_changed_while_it_is_recorded_is_changed_again() {
     assert!(fs::read(folder.path().join("r.pcapng.replay/got.pcap")).unwrap() == got);
     assert!(fs::read(folder.path().join("got.pcap")).unwrap() == got);
     let asked = folder.run(&["why", "udp", "r.pcapng"]);
-    assert!(asked.err.contains("was changed while it ran"), "{asked:?}");
+    assert_eq!(asked.status, Some(1), "{asked:?}");
+    let needs = "was changed while it ran, and `why` tells of one line: `why FLOW r.pcapng LINE`";
+    assert!(asked.err.contains(needs), "{asked:?}");
     let asked = folder.run(&["why", "udp", "r.pcapng", "ip | count"]);
     assert_eq!(asked.status, Some(0), "{asked:?}");
 }

@@ -49,10 +49,6 @@ fn processors(space: &Value) -> Vec<u64> {
     told
 }
 
-fn is_listed(folder: &Folder, name: &str) {
-    until("it is listed", || folder.run(&["ps"]).out.contains(&format!(" {name} ")));
-}
-
 fn set(folder: &Folder, words: &[&str]) -> Ran {
     folder.run(&[&["set"], words].concat())
 }
@@ -65,8 +61,7 @@ const LINE: &str = "generate rate=2000 size=200 | (dport untrusted=yes |all disc
 fn j2_each_space_tells_what_it_has() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    let _run = folder.begin(&["run", "-q", "--as", "all", LINE]);
-    is_listed(&folder, "all");
+    let _run = folder.begin_as("all", LINE);
     let mut path = Value::Null;
     until("all have done something", || {
         path = told(&folder, "all");
@@ -119,8 +114,7 @@ fn j2_copies_are_spaces_too() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "--parallel=2 generate rate=2000 | dport |all count";
-    let _run = folder.begin(&["run", "-q", "--as", "copied", line]);
-    is_listed(&folder, "copied");
+    let _run = folder.begin_as("copied", line);
     let path = told(&folder, "copied");
     let spaces = path["spaces"].as_array().unwrap();
     let copies = spaces.iter().filter(|space| space["filters"].to_string().contains("dport"));
@@ -137,8 +131,7 @@ fn j3_a_program_that_stands_still_is_told_and_is_ordered_all_the_same() {
     let _daemon = folder.daemon();
     // The program takes nothing until it is let go on: the thread before it never answers.
     let line = "generate | exec 'kill -STOP $$; cat >/dev/null'";
-    let _run = folder.begin(&["run", "-q", "--as", "stuck", line]);
-    is_listed(&folder, "stuck");
+    let _run = folder.begin_as("stuck", line);
     let mut path = Value::Null;
     until("the program stands", || {
         path = told(&folder, "stuck");
@@ -163,7 +156,7 @@ fn j3_a_thread_that_is_held_up_says_by_which_ring() {
     let _run = folder.begin(&["run", "-q", "--as", "full", "generate | pcap pipe"]);
     // Whoever opens the other end and reads nothing holds up the sink, and that its source.
     let mut read = fs::File::open(folder.path().join("pipe")).unwrap();
-    is_listed(&folder, "full");
+    folder.lists("full");
     let mut path = Value::Null;
     until("its room is waited for", || {
         path = told(&folder, "full");
@@ -186,8 +179,7 @@ fn j3_a_thread_that_is_held_up_says_by_which_ring() {
 fn j4_a_space_keeps_to_the_processor_that_it_is_told() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    let _run = folder.begin(&["run", "-q", "--as", "all", LINE]);
-    is_listed(&folder, "all");
+    let _run = folder.begin_as("all", LINE);
     let before = told(&folder, "all");
     let any = processors(&space(&before, "generate"));
     let last = any.last().unwrap().to_string();
@@ -219,8 +211,7 @@ fn j4_a_pinned_space_stays_where_it_is_while_its_line_changes() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "generate rate=2000 | count | pcap all.pcap";
-    let _run = folder.begin(&["run", "-q", "--as", "all", line]);
-    is_listed(&folder, "all");
+    let _run = folder.begin_as("all", line);
     let first = || processors(&space(&told(&folder, "all"), "generate"));
     let wanted = first()[0];
     let pinned = set(&folder, &["all", "pin", "generate", &wanted.to_string()]);
@@ -239,8 +230,7 @@ fn j4_an_engine_keeps_to_another_processor() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "--engines=2 generate rate=1000 | dport |all discard";
-    let _run = folder.begin(&["run", "-q", "--as", "both", line]);
-    is_listed(&folder, "both");
+    let _run = folder.begin_as("both", line);
     let engines = || {
         let path = told(&folder, "both");
         let all = path["spaces"].as_array().unwrap().clone();

@@ -102,6 +102,19 @@ impl Folder {
         testkit::until("a daemon answers", || self.run(&["ps"]).status == Some(0));
         daemon
     }
+
+    /// Begins this line in silence, as the path of this name that the daemon knows.
+    pub(crate) fn begin_as(&self, name: &str, line: &str) -> Guard {
+        let path = self.begin(&["run", "-q", "--as", name, line]);
+        self.lists(name);
+        path
+    }
+
+    /// Waits until the daemon knows a path by this name.
+    pub(crate) fn lists(&self, name: &str) {
+        let name = format!(" {name} ");
+        testkit::until("it is listed", || self.run(&["ps"]).out.contains(&name));
+    }
 }
 
 /// A process that is ended with the test.

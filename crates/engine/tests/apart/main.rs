@@ -9,6 +9,10 @@
 mod common;
 mod hostile;
 mod moves;
+#[path = "../record/common.rs"]
+#[allow(dead_code, reason = "others use the rest of it")]
+#[allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+mod record;
 #[path = "../change/script.rs"]
 mod script;
 

@@ -1,13 +1,22 @@
 //! Filters with open connections go into sandboxes, out of them, and from one into the next.
 
-use crate::common::set;
+use crate::common::{LONG, during, numbers, on, set};
+use crate::hostile::refused;
+use crate::record::{Folder, recorded, replayed};
 use crate::script::{CONNECTIONS, Out, amid, assert_sessions, held};
+use engine::build::Settings;
 use engine::catalogue::House;
+use engine::change::change;
 use engine::live::Live;
+use engine::record::told::differences;
+use engine::record::{Record, Whole};
 use engine::run::Outcome;
 use filter::testing::Node;
 use filter::{Description, Keeps};
+use pipeline::edit::Edit;
+use pipeline::plan::Machine;
 use std::sync::OnceLock;
+use testkit::until;
 
 /// The tests of this file, by name.
 pub(crate) const TESTS: &[(&str, fn())] = &[
@@ -22,6 +31,14 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     (
         "v18_every_filter_that_keeps_something_goes_on_in_another_process",
         v18_every_filter_that_keeps_something_goes_on_in_another_process,
+    ),
+    (
+        "v3_v18_who_is_apart_may_give_blocks_of_a_source_that_came_later",
+        v3_v18_who_is_apart_may_give_blocks_of_a_source_that_came_later,
+    ),
+    (
+        "v10_v18_who_is_apart_stays_as_it_is_while_its_path_is_recorded",
+        v10_v18_who_is_apart_stays_as_it_is_while_its_path_is_recorded,
     ),
 ];
 
@@ -109,4 +126,43 @@ fn v18_every_filter_that_keeps_something_goes_on_in_another_process() {
         told += 1;
     }
     assert!(told > 8, "{told} filters keep something that can move");
+}
+
+/// What a process says that it knows is in no record: so it is not asked for it, and the record is
+/// of the line that it began with.
+fn v10_v18_who_is_apart_stays_as_it_is_while_its_path_is_recorded() {
+    let folder = Folder::new("apart");
+    let (record, live, again) = (folder.0.join("r"), folder.0.join("live"), folder.0.join("again"));
+    let text = "generate rate=20000 seq=yes | dport untrusted=yes |all inspect | discard";
+    let (_, said) = recorded(text, Settings::default(), (&record, &live, 1 << 28), |live| {
+        on(live, 100);
+        for words in ["upgrade dport", "move dport process", "move dport thread1"] {
+            let why = refused(live, words);
+            let told = "what it knows is told by a process of its own, which no record has";
+            assert_eq!(why, told, "{words}");
+            assert_eq!((live.text().as_deref(), live.changes()), (Some(text), 0), "{words}");
+        }
+        on(live, 100);
+        live.stop();
+    });
+    let read = Record::open(&record).expect("a record");
+    assert_eq!((read.whole, read.changes), (Whole::Whole { told: said.clone() }, Vec::new()));
+    let (_, now, short) = replayed(&record, &again);
+    assert_eq!((differences(&said, &now), short), (Vec::new(), false));
+}
+
+/// Where a block came from is checked behind a process, too, where nothing changes when a source
+/// comes before it.
+fn v3_v18_who_is_apart_may_give_blocks_of_a_source_that_came_later() {
+    let source = |name: &str| format!("generate --name={name} rate=5000 seq=yes");
+    let behind = "udp untrusted=yes | inspect@thread1 | pcap@thread1 later";
+    let (_, outcome) = during(&format!("{} | {behind}", source("one")), |live| {
+        on(live, 100);
+        let both = format!("({} + {}) | {behind}", source("one"), source("two"));
+        change(live, &Edit::Whole(both), &Machine::example(), LONG).expect("a change");
+        let came = || live.counters(LONG).ledger.sources.get(1).map_or(0, |s| s.1.given.blocks);
+        until("blocks of the new one", || came() > 100);
+    });
+    let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
+    assert_eq!(numbers("later").len() as u64, given);
 }
