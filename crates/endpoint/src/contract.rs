@@ -1,5 +1,6 @@
 //! What a source and a sink are.
 
+use crate::origins::Origins;
 use crate::process::{Process, Stands, Started};
 use crate::readers::Readers;
 use crate::source::kernel::Arrived;
@@ -234,8 +235,9 @@ pub struct Opening<'o> {
     /// Its number among the sources of the path: what it writes into `ContextLane::origin`
     /// (sources).
     pub origin: u16,
-    /// The names of all sources of the path, by origin (sinks).
-    pub origins: &'o [String],
+    /// The names of all sources of the path, by origin (sinks). More may come while the sink is
+    /// open.
+    pub origins: Origins,
     /// What the first filter behind it asks, where the plan found that the kernel can ask it too
     /// (sources whose description says `takes_filter`).
     pub ahead: Option<&'o Arguments>,

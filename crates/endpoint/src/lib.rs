@@ -10,6 +10,7 @@
 pub mod catalog;
 pub mod contract;
 pub mod history;
+mod origins;
 pub mod process;
 pub mod readers;
 pub mod sink;
@@ -20,6 +21,7 @@ pub use contract::{
     Failure, Given, Intake, Opening, ProcessEntry, Seen, Sink, SinkEntry, Source, SourceEntry,
     UNREAD,
 };
+pub use origins::Origins;
 
 mod clock;
 mod fail;

@@ -9,7 +9,7 @@ use sys::steps::UNLOGGED;
 use wire::record::{Kind, Writer};
 
 use crate::readers::{EVERYBODY, Making};
-use crate::{Failure, Given, Intake, Opening, Source};
+use crate::{Failure, Given, Intake, Opening, Origins, Source};
 
 /// What a test makes is for everybody, and is not taken back.
 pub(crate) static MAKING: Making<'static> = (&UNLOGGED, &EVERYBODY);
@@ -114,7 +114,7 @@ pub(crate) fn opening<'o>(arguments: &'o Arguments, origins: &'o [String]) -> Op
         form,
         classes,
         origin: 0,
-        origins,
+        origins: Origins::new(origins),
         ahead: None,
         latency: None,
         force: false,

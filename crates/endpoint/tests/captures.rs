@@ -11,7 +11,7 @@ use filter::{Arguments, Batch, Classes, Columns, Form, Value};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use streamline_endpoint::{Failure, Given, Intake, Opening, Sink, Source, catalog};
+use streamline_endpoint::{Failure, Given, Intake, Opening, Origins, Sink, Source, catalog};
 use testkit::{Random, need};
 use wire::capture::{self, Fault, Packet};
 
@@ -54,7 +54,7 @@ fn opening(arguments: &Arguments) -> Opening<'_> {
         form,
         classes,
         origin: 0,
-        origins: &[],
+        origins: Origins::default(),
         ahead: None,
         latency: None,
         force: false,

@@ -78,7 +78,7 @@ fn capture(suspect: &Suspect, path: &str) -> Result<(), Failure> {
         form: Form::Frame,
         classes: Classes::Same,
         origin: 0,
-        origins: &[],
+        origins: endpoint::Origins::default(),
         ahead: None,
         latency: None,
         force: false,

@@ -1,6 +1,6 @@
 //! What a sink knows about the meaning of numbers: the names of classes and of sources.
 
-use crate::Opening;
+use crate::{Opening, Origins};
 use abi::Class;
 use filter::Classes;
 
@@ -8,21 +8,18 @@ use filter::Classes;
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     classes: Classes,
-    origins: Vec<String>,
+    origins: Origins,
 }
 
 impl Names {
     /// What the path told the sink.
     pub(crate) fn new(opening: &Opening<'_>) -> Self {
-        Self { classes: opening.classes, origins: opening.origins.to_vec() }
+        Self { classes: opening.classes, origins: opening.origins.clone() }
     }
 
     /// The source's name, where there are several to tell apart.
     pub(crate) fn origin(&self, number: u16) -> Option<&str> {
-        if self.origins.len() < 2 {
-            return None;
-        }
-        self.origins.get(usize::from(number)).map(String::as_str)
+        self.origins.told_apart(number)
     }
 
     /// The value of a class as its filter means it: `zero` is 0 again; nothing if the filter did
@@ -56,6 +53,10 @@ mod tests {
     use super::*;
     use filter::ValueRange;
 
+    fn origins(names: &[&str]) -> Origins {
+        Origins::new(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+    }
+
     #[test]
     fn numbers_have_the_names_that_the_classifier_gave() {
         let classes = Classes::Number {
@@ -63,15 +64,15 @@ mod tests {
             range: ValueRange { low: 0, high: 65_535 },
             names: &[("http", 80), ("reserved", 0)],
         };
-        let names = Names { classes, origins: vec!["a".to_owned(), "b".to_owned()] };
+        let names = Names { classes, origins: origins(&["a", "b"]) };
         assert_eq!(names.class_name(Class(80)), Some("http"));
         assert_eq!(names.class_name(Class(81)), None);
         assert_eq!((names.class(Class::ZERO), names.class(Class::NONE)), (Some(0), None));
         assert_eq!(names.class_name(Class::ZERO), Some("reserved"));
         assert_eq!((names.origin(1), names.origin(2)), (Some("b"), None));
-        let alone = Names { classes: Classes::YesNo, origins: vec!["a".to_owned()] };
+        let alone = Names { classes: Classes::YesNo, origins: origins(&["a"]) };
         assert_eq!((alone.origin(0), alone.class(Class::YES)), (None, Some(1)));
-        let untold = Names { classes: Classes::Same, origins: vec![] };
+        let untold = Names { classes: Classes::Same, origins: origins(&[]) };
         assert_eq!((untold.class(Class::YES), untold.class(Class(7))), (None, Some(7)));
         assert!(!alone.class_matters(Class::YES) && alone.class_matters(Class::NONE));
     }

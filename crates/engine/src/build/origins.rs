@@ -14,6 +14,8 @@ pub(crate) struct Origins {
     names: Vec<String>,
     /// The numbers of their nodes, by origin.
     nodes: Vec<usize>,
+    /// The names as sinks know them, which does not change by itself.
+    told: endpoint::Origins,
 }
 
 impl Origins {
@@ -21,10 +23,11 @@ impl Origins {
     pub(crate) fn of(graph: &Graph, numbers: &[usize]) -> Self {
         let mut all = Self::default();
         all.follow(graph, numbers);
+        all.tell();
         all
     }
 
-    /// Those of this graph, too.
+    /// Those of this graph, too, which nobody else knows of before [`Origins::tell`].
     pub(crate) fn follow(&mut self, graph: &Graph, numbers: &[usize]) {
         for (id, used) in sources(graph) {
             let number = numbers[id.0];
@@ -40,9 +43,14 @@ impl Origins {
         &self.names
     }
 
-    /// How many there have been.
-    pub(crate) fn count(&self) -> u16 {
-        u16::try_from(self.names.len()).unwrap_or(u16::MAX)
+    /// Says the names to all who look into [`Origins::told`], those of another time too.
+    pub(crate) fn tell(&self) {
+        self.told.grow(&self.names);
+    }
+
+    /// The names that were told.
+    pub(crate) const fn told(&self) -> &endpoint::Origins {
+        &self.told
     }
 
     /// The origin of the source of this number.
@@ -71,12 +79,15 @@ mod tests {
         };
         let (first, second) = (("one.pcap", 0), ("two.pcap", 5));
         let mut origins = Origins::of(&one, &numbers(&one, &[first]));
-        assert_eq!((origins.count(), origins.at(0)), (1, 0));
+        assert_eq!((origins.told().count(), origins.at(0)), (1, 0));
         origins.follow(&both, &numbers(&both, &[first, second]));
-        assert_eq!((origins.count(), origins.at(0), origins.at(5)), (2, 0, 1));
+        let sink = origins.told().clone();
+        assert_eq!((sink.count(), origins.at(0), origins.at(5)), (1, 0, 1));
+        origins.tell();
+        assert_eq!(sink.told_apart(1), Some(origins.names()[1].as_str()));
         // One that is no more keeps it, too: what came from it is still on its way.
         let two = graph("replay two.pcap | count");
         origins.follow(&two, &numbers(&two, &[second]));
-        assert_eq!((origins.count(), origins.at(5)), (2, 1));
+        assert_eq!((sink.count(), origins.at(5)), (2, 1));
     }
 }

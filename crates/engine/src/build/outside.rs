@@ -76,7 +76,7 @@ impl Outside<'_> {
         if let Tape::Play(replay) = &self.extras.tape {
             return Ok(recorded(replay, self.ids.nodes[id.0], used, sandbox::STANDS));
         }
-        sandbox::start(used, (about, self.origins.count()), &self.extras.steps).map_err(at(id))
+        sandbox::start(used, (about, self.origins.told()), &self.extras.steps).map_err(at(id))
     }
 
     /// Opens a sink.
@@ -95,7 +95,7 @@ impl Outside<'_> {
             form: node.comes.first().copied().unwrap_or(Form::Bytes),
             classes: classes.map_or(Classes::Same, |used| used.description.classes),
             origin: 0,
-            origins: self.origins.names(),
+            origins: self.origins.told().clone(),
             ahead: None,
             latency: self.plan.graph.options.number("latency"),
             force: false,
@@ -146,7 +146,7 @@ impl Outside<'_> {
             form: Form::Bytes,
             classes: Classes::Same,
             origin: self.origins.at(self.ids.nodes[id.0]),
-            origins: self.origins.names(),
+            origins: self.origins.told().clone(),
             ahead: self.plan.ahead(id),
             latency: self.plan.latency.as_ref().and_then(|latency| latency.of_source(id)),
             force: self.plan.graph.options.flag("force"),

@@ -134,6 +134,11 @@ pub(crate) struct RunningRing {
 }
 
 impl Part {
+    /// Whether all its spaces have ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.spaces.iter().all(|space| space.orders.inbox().ended)
+    }
+
     /// Says which spaces there are now.
     pub(crate) fn tell(&self) {
         let spaces = self.spaces.iter().map(|space| Arc::clone(&space.orders)).collect();

@@ -13,10 +13,6 @@ use super::{Switched, Unchanged};
 use crate::sandbox::{Account, Exit, entrance_of, exit_of};
 use crate::space::node::{Node, Part};
 use crate::space::saved::Saved;
-use std::time::Duration;
-
-/// How long one waits between two looks whether a process has answered.
-const LOOK: Duration = Duration::from_micros(200);
 
 /// One filter on its way.
 #[derive(Debug)]
@@ -90,13 +86,14 @@ impl Crossing {
             }
             let space = taken[exit].1.space();
             let open = space.pull_half(number);
-            if let Some(known) = space.half(number, exit_of).ok_or_else(gone)?.known()? {
+            let from = space.half(number, exit_of).ok_or_else(gone)?;
+            if let Some(known) = from.known()? {
                 return Ok(known);
             }
             if !open {
                 return Err("ends with its path".to_owned());
             }
-            std::thread::park_timeout(LOOK);
+            from.rest(asked);
         }
     }
 

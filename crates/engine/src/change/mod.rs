@@ -25,7 +25,7 @@ pub use shape::{Place, reshape};
 pub(crate) use shape::{worth_copies, worth_moves};
 
 use crate::build::origins::Origins;
-use crate::build::running::{Ids, Manned, RunningSpace, State, Whole};
+use crate::build::running::{Ids, Manned, Part, RunningSpace, State, Whole};
 use crate::build::{Again, BuildError, Extras, Prepared, Settings, prepare};
 use crate::catalogue::House;
 use crate::kernel::NotSwitched;
@@ -255,6 +255,10 @@ fn make(
     steps: &Steps,
 ) -> Result<Switched, Unchanged> {
     let mut state = whole.state();
+    // Where nothing differs no space is asked, so none would say it.
+    if state.parts.iter().all(Part::has_ended) {
+        return Err(NotTaken::Ended.into());
+    }
     own_sessions(&state)?;
     let text = state
         .text
@@ -281,6 +285,8 @@ fn make(
     };
     let origins = changed.origins.clone();
     let settled = || {
+        // Before a block comes from a new source.
+        origins.tell();
         if let Tape::Record(recording) = &whole.extras.tape {
             recording.name(origins.names());
             recording.change(&told);

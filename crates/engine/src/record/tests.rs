@@ -137,7 +137,7 @@ fn packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
         form: filter::Form::Bytes,
         classes: filter::Classes::Same,
         origin: 0,
-        origins: &[],
+        origins: endpoint::Origins::default(),
         ahead: None,
         latency: None,
         force: false,

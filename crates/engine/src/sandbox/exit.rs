@@ -11,7 +11,7 @@ use crate::space::saved::Saved;
 use buffer::Fault;
 use buffer::stream::{Input, Piece};
 use endpoint::process::Process;
-use endpoint::{Failure, Given, Intake, Seen, Source};
+use endpoint::{Failure, Given, Intake, Origins, Seen, Source};
 use filter::{Amount, Counts, Description};
 use std::any::Any;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -26,7 +26,8 @@ pub(crate) struct Exit {
     /// The message that was copied last, until it is in a pool.
     message: Vec<u8>,
     pending: Option<usize>,
-    origins: u16,
+    /// What it may name as where a block came from.
+    origins: Origins,
     given: Amount,
     /// Whether the process was told that we sleep.
     asleep: bool,
@@ -50,7 +51,7 @@ const VAIN_MAX: u32 = 10_000;
 impl Exit {
     pub(super) fn new(
         input: Input,
-        origins: u16,
+        origins: Origins,
         description: &'static Description,
         watch: Arc<Watch>,
         process: Arc<Process>,
@@ -76,15 +77,10 @@ impl Exit {
         }
     }
 
-    /// The path has so many sources now.
-    pub(crate) const fn knows_origins(&mut self, origins: u16) {
-        self.origins = origins;
-    }
-
     /// What the filter knows is to come, behind blocks.
     pub(crate) fn expect(&mut self) {
         self.watch.asks(true);
-        self.gathering = Some(Gathering::new(self.description.held_max, self.origins));
+        self.gathering = Some(Gathering::new(self.description.held_max, self.origins.count()));
     }
 
     /// What it says that it knows and has counted, and how many blocks it gave, once all of that
@@ -97,6 +93,18 @@ impl Exit {
         let Some(known) = known.and_then(Gathering::done) else { return Ok(None) };
         self.watch.asks(false);
         Ok(Some((known, self.account.clone(), self.given.blocks)))
+    }
+
+    /// Waits until the process says something more. One that is not asked yet, because there is no
+    /// room for the question, may take much before it does; and nobody says when there is memory
+    /// again for what it has said: then only for a moment.
+    pub(crate) fn rest(&self, asked: bool) {
+        match &self.input {
+            Some(input) if asked && self.asleep => {
+                sys::poll::readable(&[input.as_fd()], Some(LOOK));
+            }
+            _ => self.watch.rest(),
+        }
     }
 
     /// Nothing of what it was asked is wanted any more.
@@ -243,7 +251,7 @@ impl Source for Exit {
                 }
             }
             let message = self.message.get(..length).unwrap_or_default();
-            match message::put(message, self.origins, intake) {
+            match message::put(message, self.origins.count(), intake) {
                 Ok(Some(length)) => {
                     self.given.add(length);
                     self.pending = None;

@@ -31,7 +31,7 @@ use crate::space::node::{Node, Part};
 use buffer::stream::{self, Config, Offer};
 use child::{READY, WORD};
 use endpoint::process::{Process, Stands, Started};
-use endpoint::{Failure, Sink, Source};
+use endpoint::{Failure, Origins, Sink, Source};
 pub(crate) use entrance::Entrance;
 pub(crate) use exit::Exit;
 use filter::UNTRUSTED;
@@ -77,7 +77,7 @@ pub(crate) struct About {
 /// Starts a filter in a process of its own.
 pub(crate) fn start(
     used: &Use,
-    (about, origins): (About, u16),
+    (about, origins): (About, &Origins),
     steps: &Steps,
 ) -> Result<Started, Failure> {
     let name = used.description.name;
@@ -125,7 +125,7 @@ pub(crate) fn start(
     let watch = Arc::new(Watch::new(name, kept, here));
     let process = Arc::new(Process::apart(name, Arc::<Watch>::clone(&watch)));
     let entrance = Entrance::new(output, Arc::clone(&watch), Arc::clone(&process));
-    let exit = Exit::new(input, origins, used.description, watch, process);
+    let exit = Exit::new(input, origins.clone(), used.description, watch, process);
     let (input, output): (Box<dyn Sink>, Box<dyn Source>) = (Box::new(entrance), Box::new(exit));
     Ok(Started { input: Some(input), output: Some(output) })
 }

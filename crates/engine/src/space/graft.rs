@@ -14,7 +14,6 @@ use super::node::{Arc as Edge, EdgeDrops, Node, NodeId, Part};
 use super::{GENERAL, Imported, Input, Space};
 use crate::kernel::Taken;
 use crate::process;
-use crate::sandbox::exit_of;
 use buffer::pool::Pool;
 use filter::{Amount, Filter, Gateway, Mistake, Moved, PRIVATE};
 use std::collections::HashMap;
@@ -48,8 +47,6 @@ pub(crate) struct Graft {
     pub(crate) intakes: Vec<Pool>,
     /// The processor that the space is to stay on from now on.
     pub(crate) processor: Option<usize>,
-    /// How many sources the path has had by then.
-    pub(crate) origins: u16,
 }
 
 /// An arc, wherever it stands: from, to, and the number of its edge.
@@ -268,7 +265,7 @@ impl Space {
 
     /// Goes on with another graph. `arrived` has what stays and comes from other spaces.
     pub(crate) fn graft(&mut self, graft: Graft, arrived: &mut HashMap<Key, Node>) {
-        let Graft { mut assembly, kept, mut inputs, intakes, processor, origins, .. } = graft;
+        let Graft { mut assembly, kept, mut inputs, intakes, processor, .. } = graft;
         self.processor = processor;
         let before = self.counted();
         let (old_keys, mut between) = (self.keys(), self.between());
@@ -320,9 +317,6 @@ impl Space {
         for node in &mut self.nodes {
             if let Part::Export(export) = &mut node.part {
                 export.tells(std::sync::Arc::clone(&orders), post.clone());
-            }
-            if let Some(exit) = exit_of(node) {
-                exit.knows_origins(origins);
             }
         }
     }

@@ -57,10 +57,15 @@ pub(crate) fn settings() -> Settings {
 }
 
 pub(crate) fn paths(text: &str) -> Vec<Path> {
+    paths_with(text, settings())
+}
+
+/// The same, with other sinks of the test's own.
+pub(crate) fn paths_with(text: &str, settings: Settings) -> Vec<Path> {
     let (graph, mistakes) = pipeline::read(text, &House);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &House, &Machine::example()).expect("a plan");
-    let paths = build(&plan, settings()).expect("spaces");
+    let paths = build(&plan, settings).expect("spaces");
     paths[0].live().says(text);
     paths
 }

@@ -5,6 +5,7 @@ mod adapt;
 mod common;
 mod copies;
 mod mix;
+mod origins;
 mod script;
 mod seen;
 mod upgrade;
@@ -43,6 +44,23 @@ fn v3_a_filter_is_inserted_and_removed_within_a_space() {
     assert_eq!(whole[0], whole[3]);
     assert_eq!((whole[1].as_slice(), whole[2].len()), (&[17][..], 1), "udp, and one port");
     assert_ne!(whole[1], whole[2]);
+}
+
+#[test]
+fn v3_a_path_that_has_ended_says_so_whatever_is_asked_of_it() {
+    let text = "generate count=9 | inspect | pcap@thread0 ended";
+    let paths = paths(text);
+    let live = paths[0].live();
+    run(paths, Until::default()).expect("a run");
+    // The first differs in nothing from what ran.
+    let words =
+        [&["move", "pcap", "to", "thread0"][..], &["remove", "inspect"], &["upgrade", "pcap"]];
+    let edits = words.iter().map(|words| Edit::parse(words).expect("an edit"));
+    for edit in edits.chain([Edit::Whole(text.to_owned())]) {
+        let why = change(&live, &edit, &Machine::example(), LONG).expect_err("it has ended");
+        assert_eq!(why.to_string(), "the path has ended", "{edit}");
+    }
+    assert_eq!((live.text().as_deref(), live.changes()), (Some(text), 0));
 }
 
 #[test]

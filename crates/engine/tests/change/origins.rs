@@ -1,0 +1,92 @@
+//! Sources that come by a change, before sinks that stay.
+
+use crate::common::{LONG, Stop, paths_with};
+use endpoint::{Failure, Origins, Sink, SinkEntry};
+use engine::build::Settings;
+use engine::change::change;
+use engine::live::Live;
+use engine::run::{Until, run};
+use filter::{Batch, Report, Time};
+use pipeline::edit::Edit;
+use pipeline::plan::Machine;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use testkit::until;
+
+/// From where each block came, as sinks knew it when they took it, by the name of their file.
+static TOLD: Mutex<Option<HashMap<String, Vec<Option<String>>>>> = Mutex::new(None);
+
+/// Stands in the place of `pcap`: keeps what the blocks' sources are called.
+struct Sources(String, Origins);
+
+impl Sink for Sources {
+    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+        let name = |origin| self.1.told_apart(origin).map(str::to_owned);
+        let names = batch.blocks().map(|(_, block)| name(block.context.origin));
+        let mut all = TOLD.lock().expect("no panic");
+        all.get_or_insert_default().entry(self.0.clone()).or_default().extend(names);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        Ok(Report::default())
+    }
+}
+
+fn settings() -> Settings {
+    let description = endpoint::catalog::sink("pcap").expect("it is there").description;
+    let entry = SinkEntry {
+        description,
+        open: |opening| {
+            let file = opening.arguments.text("file").unwrap_or_default();
+            Ok(Box::new(Sources(file.to_owned(), opening.origins.clone())))
+        },
+    };
+    Settings { sinks: Box::leak(Box::new([entry])), ..Settings::default() }
+}
+
+fn told(file: &str) -> Vec<Option<String>> {
+    let all = TOLD.lock().expect("no panic");
+    all.as_ref().and_then(|all| all.get(file)).cloned().unwrap_or_default()
+}
+
+/// Puts this line in the place of another.
+fn set_whole(live: &Live, line: &str) {
+    let switched = change(live, &Edit::Whole(line.to_owned()), &Machine::example(), LONG);
+    let switched = switched.unwrap_or_else(|why| panic!("{line}: {why}"));
+    let zeros = (switched.lost, switched.duplicated, switched.reordered);
+    assert_eq!(zeros, (0, 0, 0), "{line}: {switched}");
+}
+
+/// The sink is opened when there is one source, and knows whence a block is from the change on,
+/// whether anything of its own space changes or not.
+#[test]
+fn v3_a_sink_that_stays_knows_where_blocks_come_from_that_did_not_come_before() {
+    for thread in ["thread0", "thread1"] {
+        let source = |name: &str| format!("generate --name={name} rate=5000 seq=yes");
+        let behind = format!("inspect@thread0 | pcap@{thread} {thread}");
+        let paths = paths_with(&format!("{} | {behind}", source("one")), settings());
+        let live = paths[0].live();
+        let outcome = std::thread::scope(|scope| {
+            let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+            let stop = Stop(&live);
+            until("blocks of the first", || told(thread).len() >= 100);
+            set_whole(&live, &format!("({} + {}) | {behind}", source("one"), source("two")));
+            until("blocks of both", || {
+                let all = told(thread);
+                let has = |name: &str| all.iter().any(|known| known.as_deref() == Some(name));
+                has("generate#one") && has("generate#two")
+            });
+            drop(stop);
+            run.join().expect("a run")
+        });
+        assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+        assert_eq!(outcome.ledger.imbalances(), []);
+        let all = told(thread);
+        let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
+        assert_eq!(all.len() as u64, given, "{thread}");
+        let alone = all.iter().take_while(|name| name.is_none()).count();
+        assert!(alone >= 100, "{thread}: {alone} while there was one source");
+        assert!(all[alone..].iter().all(Option::is_some), "{thread}: all, once there were two");
+    }
+}
