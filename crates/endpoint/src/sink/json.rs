@@ -7,15 +7,14 @@
 use super::headers::{Headers, protocol_name};
 use super::names::Names;
 use super::out::Out;
+use super::text::{Text, Written};
 use super::told::{Described, Fields, Told};
 use crate::clock::Rfc3339;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Direction, Flags};
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
-use filter::{
-    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type,
-};
+use filter::{Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Type};
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -194,34 +193,30 @@ struct Json {
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    Ok(Box::new(Json::new(opening, Out::stdout()?)))
+    Ok(Box::new(Written(Json::new(opening, Out::stdout()?))))
 }
 
-impl Sink for Json {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        for (_, block) in batch.blocks() {
-            match Told::of(&block) {
-                Some(told) => self.message(&block, told)?,
-                None if self.payload == Payload::None && self.described.is_told(&block) => {}
-                None => self.line(&block)?,
-            }
-            self.described.note(&block);
-            self.out.ended(block.length())?;
+impl Text for Json {
+    fn out(&self) -> &Out {
+        &self.out
+    }
+
+    fn out_mut(&mut self) -> &mut Out {
+        &mut self.out
+    }
+
+    fn tell(&mut self, block: &Block<'_>) -> Result<(), Failure> {
+        match Told::of(block) {
+            Some(told) => self.message(block, told)?,
+            None if self.payload == Payload::None && self.described.is_told(block) => {}
+            None => self.line(block)?,
         }
-        if self.out.is_interactive() { self.out.flush() } else { Ok(()) }
+        self.described.note(block);
+        Ok(())
     }
 
-    fn idle(&mut self) -> Result<(), Failure> {
-        self.out.flush()
-    }
-
-    fn finish(&mut self) -> Result<Report, Failure> {
-        self.out.flush()?;
-        Ok(self.described.report(self.out.written()))
-    }
-
-    fn written(&self) -> Option<Amount> {
-        Some(self.out.written())
+    fn report(&self) -> Report {
+        self.described.report(self.out.written())
     }
 }
 
@@ -323,7 +318,8 @@ mod tests {
         let mut opening = opening(&given, &origins);
         change(&mut opening);
         let dir = TempDir::new();
-        let mut json = Json::new(&opening, Out::create(&dir.path("out"), MAKING).unwrap());
+        let out = Out::create(&dir.path("out"), MAKING).unwrap();
+        let mut json = Written(Json::new(&opening, out));
         json.take(&batch(blocks), 0).unwrap();
         json.finish().unwrap();
         let text = std::fs::read_to_string(dir.path("out")).unwrap();

@@ -20,4 +20,5 @@ mod headers;
 mod names;
 mod out;
 mod shelf;
+mod text;
 mod told;

@@ -17,13 +17,12 @@
 use super::headers::Headers;
 use super::names::Names;
 use super::out::Out;
+use super::text::{Text, Written};
 use super::told::{Described, Phrase, Told};
 use crate::clock::TimeOfDay;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::Class;
-use filter::{
-    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type,
-};
+use filter::{Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type};
 use std::io::Write;
 
 /// What everybody knows about `print`.
@@ -79,34 +78,30 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     };
     let names = Names::new(opening);
     let (out, described) = (Out::stdout()?, Described::new(opening.form));
-    Ok(Box::new(Print { out, names, form: opening.form, payload, described }))
+    Ok(Box::new(Written(Print { out, names, form: opening.form, payload, described })))
 }
 
-impl Sink for Print {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        for (_, block) in batch.blocks() {
-            match Told::of(&block) {
-                Some(told) => self.message(&block, told),
-                None if self.payload == Payload::None && self.described.is_told(&block) => {}
-                None => self.line(&block),
-            }
-            self.described.note(&block);
-            self.out.ended(block.length())?;
+impl Text for Print {
+    fn out(&self) -> &Out {
+        &self.out
+    }
+
+    fn out_mut(&mut self) -> &mut Out {
+        &mut self.out
+    }
+
+    fn tell(&mut self, block: &Block<'_>) -> Result<(), Failure> {
+        match Told::of(block) {
+            Some(told) => self.message(block, told),
+            None if self.payload == Payload::None && self.described.is_told(block) => {}
+            None => self.line(block),
         }
-        if self.out.is_interactive() { self.out.flush() } else { Ok(()) }
+        self.described.note(block);
+        Ok(())
     }
 
-    fn idle(&mut self) -> Result<(), Failure> {
-        self.out.flush()
-    }
-
-    fn finish(&mut self) -> Result<Report, Failure> {
-        self.out.flush()?;
-        Ok(self.described.report(self.out.written()))
-    }
-
-    fn written(&self) -> Option<Amount> {
-        Some(self.out.written())
+    fn report(&self) -> Report {
+        self.described.report(self.out.written())
     }
 }
 
@@ -216,6 +211,7 @@ const fn graphic(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Origins;
     use crate::testing::MAKING;
     use crate::testing::{
         TempDir, arguments, bare, batch, described, description, frame, hex, hole, opening,
@@ -233,7 +229,7 @@ mod tests {
         let origins = ["one.pcap".to_owned(), "tw\x1b[2J".to_owned()];
         let mut opening = opening(&given, &origins[..1]);
         change(&mut opening);
-        let several = Opening { origins: &origins, ..opening };
+        let several = Opening { origins: Origins::new(&origins), ..opening };
         let names = Names::new(if opening.origin == 1 { &several } else { &opening });
         let dir = TempDir::new();
         let out = Out::create(&dir.path("out"), MAKING).unwrap();
@@ -243,7 +239,7 @@ mod tests {
             _ => Payload::None,
         };
         let described = Described::new(opening.form);
-        let mut print = Print { out, names, form: opening.form, payload, described };
+        let mut print = Written(Print { out, names, form: opening.form, payload, described });
         print.take(&batch(blocks), 0).unwrap();
         let count = blocks.len() as u64;
         assert_eq!(print.finish().unwrap().rows[0], ("blocks".to_owned(), count));
@@ -303,7 +299,8 @@ mod tests {
             let names = Names::new(&opening(&given, &[]));
             let out = Out::create(&dir.path(name), MAKING).unwrap();
             let described = Described::new(Form::Message);
-            let mut print = Print { out, names, form: Form::Message, payload, described };
+            let print = Print { out, names, form: Form::Message, payload, described };
+            let mut print = Written(print);
             print.take(&batch(&blocks), 0).unwrap();
             let rows = print.finish().unwrap().rows;
             (std::fs::read_to_string(dir.path(name)).unwrap(), rows)

@@ -13,12 +13,11 @@
 mod ecs;
 
 use super::out::Out;
+use super::text::{Text, Written};
 use super::told::{Plain, Told};
 use crate::clock::LogTime;
 use crate::{Failure, Opening, Sink, SinkEntry};
-use filter::{
-    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type,
-};
+use filter::{Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use std::io::Write;
@@ -69,7 +68,7 @@ struct Weblog {
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let utc = opening.arguments.text("zone") == Some("utc");
     let zone = if utc { TimeZone::UTC } else { TimeZone::system() };
-    Ok(Box::new(Weblog {
+    Ok(Box::new(Written(Weblog {
         out: Out::append(
             opening.arguments.text("file").unwrap_or("-"),
             (opening.steps, opening.readers),
@@ -78,27 +77,29 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         stamp: Stamp { zone, second: None, text: Vec::new() },
         exchanges: 0,
         others: 0,
-    }))
+    })))
 }
 
-impl Sink for Weblog {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        for (_, block) in batch.blocks() {
-            match Told::of(&block).filter(|told| told.kind() == record::Kind::HttpExchange) {
-                Some(told) => self.exchange(&block, &told)?,
-                None => self.others += 1,
+impl Text for Weblog {
+    fn out(&self) -> &Out {
+        &self.out
+    }
+
+    fn out_mut(&mut self) -> &mut Out {
+        &mut self.out
+    }
+
+    fn tell(&mut self, block: &Block<'_>) -> Result<(), Failure> {
+        match Told::of(block).filter(|told| told.kind() == record::Kind::HttpExchange) {
+            Some(told) => self.exchange(block, &told),
+            None => {
+                self.others += 1;
+                Ok(())
             }
-            self.out.ended(block.length())?;
         }
-        if self.out.is_interactive() { self.out.flush() } else { Ok(()) }
     }
 
-    fn idle(&mut self) -> Result<(), Failure> {
-        self.out.flush()
-    }
-
-    fn finish(&mut self) -> Result<Report, Failure> {
-        self.out.flush()?;
+    fn report(&self) -> Report {
         let mut rows = vec![("exchanges".to_owned(), self.exchanges)];
         let what = match self.exchanges {
             0 => "blocks that are no exchange; write `http |exchange weblog`",
@@ -107,11 +108,7 @@ impl Sink for Weblog {
         if self.others > 0 {
             rows.push((what.to_owned(), self.others));
         }
-        Ok(Report { rows })
-    }
-
-    fn written(&self) -> Option<Amount> {
-        Some(self.out.written())
+        Report { rows }
     }
 }
 

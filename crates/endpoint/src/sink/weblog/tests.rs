@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::{TIME, TempDir, arguments, batch, described, description, opening, refused};
+use filter::Amount;
 use serde_json::{Value, json};
 use wire::record::{Kind, Writer};
 
