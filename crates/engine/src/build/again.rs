@@ -146,7 +146,6 @@ pub(crate) fn prepare(
             intakes: lent,
             renewed,
             processor: processors.next().flatten(),
-            origins: origins.count(),
         };
         let (running, fresh) = match known {
             Some(running) => (running, None),

@@ -21,24 +21,28 @@
 
 mod kept;
 mod line;
+mod shown;
 mod sockets;
+mod standing;
 mod successor;
 mod version;
 
 pub use self::kept::{Adopted, KEPT, Keeper, Read, Still};
 pub(crate) use self::line::New;
 pub use self::line::Whose;
+pub use self::shown::{Shown, ShownLine, ShownRing};
+pub(crate) use self::standing::Standing;
 
 use self::kept::{Next, Stored};
-use self::line::{Line, Owned};
+use self::line::Line;
 use self::sockets::Sockets;
 use self::version::Version;
 use super::handout::Ended;
 use super::joint::Counted;
-use super::{Asked, Held, Lent, Refusal, Successor, closed};
+use super::{Lent, Refusal, closed};
 use crate::build::BuildError;
 use endpoint::source::kernel::place::{Closed, Place};
-use filter::{Amount, Attach};
+use filter::Attach;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -78,61 +82,6 @@ pub(crate) enum NotAdded {
     Full,
     /// The line cannot be there.
     Refused(Refusal),
-}
-
-/// A line that is at its point, until it leaves.
-#[derive(Debug)]
-pub(crate) struct Standing {
-    point: Arc<Point>,
-    number: u32,
-    ended: OnceLock<Ended>,
-}
-
-/// What runs at an attach point.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
-    /// Whose sockets it is about, if it is no interface.
-    pub user: Option<u32>,
-    /// The number of the program, as the kernel counts programs.
-    pub program: u32,
-    /// How often it ran, as the kernel counts while somebody asks it to.
-    pub runs: u64,
-    /// How many lines it runs.
-    pub lines: usize,
-    /// How many owners have a ring of frames.
-    pub owners: usize,
-    /// How often it was replaced.
-    pub replaced: u64,
-    /// Its filters: what each is called, how many lines use it, and how many blocks came to it
-    /// since the program was put in its place.
-    pub steps: Vec<(String, usize, u64)>,
-    /// Frames that programs here were given, all together.
-    pub frames: u64,
-    /// The lines, in the order in which they came.
-    pub each: Vec<ShownLine>,
-    /// The rings of frames.
-    pub rings: Vec<ShownRing>,
-}
-
-/// A ring of frames: whose it is, bytes, how many lines lead there.
-pub type ShownRing = (Whose, u64, usize);
-
-/// A line that runs at an attach point.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShownLine {
-    /// The number that it has here.
-    pub number: u32,
-    /// Whose it is.
-    pub owner: u32,
-    /// Frames that came while it was here.
-    pub taken: Amount,
-    /// What it was handed, all ways out together.
-    pub given: Amount,
-    /// Frames that could not be copied for it.
-    pub lost: u64,
-    /// Its filters: what each is called, how many lines use it, and how many blocks came to it
-    /// while the line was here.
-    pub steps: Vec<(String, usize, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -237,14 +186,6 @@ impl Points {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.push(Arc::downgrade(&point));
         point
-    }
-
-    /// What runs at all of them.
-    #[must_use]
-    pub fn shown(&self) -> Vec<(Attach, Shown)> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let points = known.iter().filter_map(Weak::upgrade);
-        points.filter_map(|point| Some((point.attach.clone(), point.shown()?))).collect()
     }
 }
 
@@ -380,38 +321,6 @@ impl Point {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What runs here.
-    fn shown(&self) -> Option<Shown> {
-        let state = self.state();
-        let version = &state.running.as_ref()?.version;
-        let owned = state.lines.iter().map(|line| &line.owner);
-        let mut rings: Vec<(*const Owned, ShownRing)> = Vec::new();
-        for owner in owned {
-            let at = Arc::as_ptr(owner);
-            match rings.iter_mut().find(|(known, _)| *known == at) {
-                Some((_, (.., lines))) => *lines += 1,
-                None => {
-                    let bytes = owner.records.own_shape().size().map_or(0, u64::from);
-                    rings.push((at, (owner.whose.clone(), bytes, 1)));
-                }
-            }
-        }
-        let info = version.program().info().ok()?;
-        let retired = state.retired.iter().map(Version::ran).sum::<u64>();
-        Some(Shown {
-            user: self.sockets.as_ref().map(|sockets| sockets.whose().0),
-            program: info.id,
-            runs: info.runs,
-            lines: state.lines.len(),
-            owners: rings.len(),
-            replaced: state.replaced,
-            steps: version.steps(),
-            frames: state.frames + retired + version.ran(),
-            each: state.lines.iter().map(|line| state.shown(line, version)).collect(),
-            rings: rings.into_iter().map(|(_, ring)| ring).collect(),
-        })
-    }
-
     /// What a line has counted so far.
     fn counted(&self, number: u32) -> Option<Counted> {
         let state = self.state();
@@ -455,23 +364,6 @@ impl State {
         let versions = self.retired.iter().chain([running]);
         versions.for_each(|version| counted.add(&version.counted(line)));
         counted
-    }
-
-    /// What a line has come to so far.
-    fn shown(&self, line: &Line, running: &Version) -> ShownLine {
-        let counted = self.counted(line, running);
-        let sum = |sum: Amount, more: &Amount| Amount {
-            blocks: sum.blocks + more.blocks,
-            bytes: sum.bytes + more.bytes,
-        };
-        ShownLine {
-            number: line.number,
-            owner: line.uid,
-            taken: counted.ran,
-            given: counted.handed.iter().fold(Amount::default(), sum),
-            lost: line.failed(),
-            steps: running.steps_of(line.number, &counted.entered),
-        }
     }
 
     /// A line has left.
@@ -531,56 +423,4 @@ fn update(links: &[Link], (new, old): (&Program, &Program), steps: &Steps) -> sy
         }
     }
     Ok(())
-}
-
-impl Held for Standing {
-    fn ended(&self) -> &Ended {
-        self.ended.get_or_init(|| self.point.remove(self.number))
-    }
-
-    fn so_far(&self) -> Option<Ended> {
-        let counted = self.point.counted(self.number)?;
-        Some(Ended { counted, ..Ended::default() })
-    }
-
-    fn number(&self) -> Option<u32> {
-        Some(self.number)
-    }
-
-    fn standing(self: Arc<Self>) -> Arc<dyn endpoint::source::kernel::Standing> {
-        self
-    }
-
-    fn successor(
-        self: Arc<Self>,
-        asked: &Asked<'_>,
-        stays: &[(usize, usize)],
-    ) -> Result<Successor, BuildError> {
-        self.successor_about(asked, stays, "")
-    }
-
-    fn successor_about(
-        self: Arc<Self>,
-        asked: &Asked<'_>,
-        stays: &[(usize, usize)],
-        about: &str,
-    ) -> Result<Successor, BuildError> {
-        let owner = self.point.owner_of(self.number);
-        let owner = owner.unwrap_or_else(|| sys::process::identity().0);
-        let new = asked.sending(&self.point.place, asked.new_line(owner)?)?;
-        let new = New { about: about.to_owned(), ..new };
-        successor::prepare(self, new, stays).map_err(BuildError::Refused)
-    }
-}
-
-impl endpoint::source::kernel::Standing for Standing {
-    fn leave(&self) {
-        let _ = self.ended();
-    }
-}
-
-impl Drop for Standing {
-    fn drop(&mut self) {
-        let _ = self.ended();
-    }
 }

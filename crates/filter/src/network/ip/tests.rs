@@ -1,6 +1,9 @@
 //! `ip` on literal packets and fragments: what is viewed, in which order fragments may come, what
 //! is dropped and why, and that the ledger balances whatever comes.
 
+mod bounds;
+mod overlaps;
+
 use super::*;
 use crate::testing::{self, Answer, Arena, Frame, Node, Space, answers};
 use std::collections::BTreeMap;
@@ -320,46 +323,6 @@ fn a_fragment_once_more_is_a_duplicate() {
 }
 
 #[test]
-fn ipv6_fragments_that_overlap_end_their_datagram() {
-    let frames = [
-        six(0, true, &DATA[..16]),
-        six(8, false, &DATA[8..]),
-        six(8, true, &DATA[8..16]),
-        six(16, false, &DATA[16..]),
-    ];
-    for policy in Policy::WORDS {
-        let came = run(&[&format!("policy={policy}")], &frames);
-        assert_eq!((came.left.len(), came.count("overlap")), (0, 4), "{policy}: RFC 5722");
-    }
-    // Also one whose last fragments disagree.
-    let frames = [six(16, false, &DATA[16..]), six(16, false, &DATA[16..20])];
-    assert_eq!(run(&[], &frames).count("overlap"), 2);
-}
-
-#[test]
-fn ipv4_fragments_that_overlap_are_dropped_where_nobody_wins() {
-    let frames = [four(0, true, &DATA[..16]), four(8, false, &DATA[8..])];
-    let came = run(&["policy=drop"], &frames);
-    assert_eq!((came.left.len(), came.count("overlap")), (0, 2));
-    let came = run(&[], &frames);
-    assert_eq!((came.only(), came.count("overlapping datagrams")), (DATA, 1));
-}
-
-#[test]
-fn teardrop_stays_within_the_datagram() {
-    // The second fragment lies wholly inside the first (CVE-1999-0015).
-    let frames = [four(0, true, &[b'a'; 32]), four(24, false, b"bbbb")];
-    for (policy, expected) in [("first", [b'a'; 28]), ("windows", [b'a'; 28])] {
-        let came = run(&[&format!("policy={policy}")], &frames);
-        assert_eq!(came.only(), expected, "{policy}");
-    }
-    let came = run(&["policy=last"], &frames);
-    assert_eq!(came.only(), [&[b'a'; 24][..], b"bbbb"].concat());
-    // Linux: the first says that the datagram goes on behind its end.
-    assert_eq!(run(&["policy=linux"], &frames).count("overlap"), 2);
-}
-
-#[test]
 fn a_datagram_that_is_too_long_is_not_made() {
     // Ping of death (CVE-1999-0128): the last fragment ends behind 65,535.
     let most = 65_535 - 20 - 65_512;
@@ -403,141 +366,6 @@ fn fragments_that_contradict_themselves_are_not_answered() {
     // Linux takes what fits.
     let frames = [four(0, true, &DATA[..19]), four(16, false, &DATA[16..])];
     assert_eq!(run(&["policy=linux"], &frames).only(), DATA);
-}
-
-const SECOND: u64 = 1_000_000_000;
-
-#[test]
-fn what_is_not_whole_in_time_is_dropped() {
-    let (first, last) = (four(0, true, &DATA[..8]), four(8, false, &DATA[8..]));
-    for (after, whole) in [(30 * SECOND, true), (30 * SECOND + 1, false)] {
-        let frames = [first.clone().at(5), last.clone().at(5 + after)];
-        for size in [1, 2] {
-            let came = run_in(&[], &frames, testing_batches(2, size), None);
-            assert_eq!(came.left.len() == 1, whole, "however they are batched");
-            assert_eq!(came.count("fragments missing"), if whole { 0 } else { 2 });
-        }
-    }
-    // Without another fragment, the clock alone ends it.
-    let arena = Arena::new(2);
-    let mut space = Space::new(&arena);
-    let mut node = Node::new(&IP, &["timeout=2s"]).unwrap();
-    node.turn(space.batch(&[first]), &mut space, 100);
-    for (now, held) in [(2 * SECOND, 1), (2 * SECOND + 100, 0)] {
-        node.tick(&mut space, now);
-        assert_eq!(node.counts.held.blocks, held);
-    }
-}
-
-#[test]
-fn numbers_are_bounded() {
-    let of = |id: u8, frame: Frame| {
-        let mut frame = frame;
-        frame.bytes[18] = id;
-        frame
-    };
-    let begun: Vec<Frame> = (0..9).map(|id| of(id, four(0, true, &DATA[..8]))).collect();
-    let came = run(&["datagrams=4"], &begun);
-    assert_eq!((came.count("evicted datagrams"), came.count("fragments missing")), (5, 9));
-
-    let mut many: Vec<Frame> = (1..=1024).map(|unit| four(8 * unit, true, &[1; 8])).collect();
-    many.push(four(8 * 1025, false, &[1; 8]));
-    many.push(four(0, true, &[1; 8]));
-    let came = run(&[], &many);
-    assert_eq!((came.left.len(), came.count("too many fragments")), (0, 1026));
-
-    // What is sent again and again is not looked for again and again.
-    let again = vec![four(0, true, &[1; 8]); 2000];
-    let came = run(&[], &again);
-    assert_eq!((came.count("duplicate"), came.count("too many fragments")), (1023, 977));
-}
-
-#[test]
-fn without_memory_everything_is_accounted_for() {
-    let arena = Arena::new(3);
-    let mut space = Space::new(&arena);
-    let mut node = Node::new(&IP, &[]).unwrap();
-    let frames =
-        [four(0, true, &DATA[..8]), four(8, true, &DATA[8..16]), four(16, false, &DATA[16..])];
-    let left = node.turn(space.batch(&frames), &mut space, 0);
-    assert_eq!(testing::amount(&left).blocks, 0);
-    let counts = &node.counts;
-    assert_eq!((counts.consumed.blocks, counts.made.blocks, counts.no_room.blocks), (3, 1, 1));
-    assert_eq!(counts.held.blocks, 0);
-}
-
-/// J. Novak's set of overlapping fragments: offset, length, more, letter.
-const NOVAK: [(u16, usize, bool, u8); 17] = [
-    (0, 24, true, b'A'),
-    (32, 16, true, b'B'),
-    (48, 24, true, b'C'),
-    (80, 8, true, b'D'),
-    (104, 16, true, b'E'),
-    (120, 24, true, b'F'),
-    (144, 16, true, b'G'),
-    (160, 16, true, b'H'),
-    (176, 8, true, b'I'),
-    (8, 32, true, b'J'),
-    (48, 24, true, b'K'),
-    (72, 24, true, b'L'),
-    (96, 24, true, b'M'),
-    (128, 8, true, b'N'),
-    (152, 8, true, b'O'),
-    (160, 8, true, b'P'),
-    (176, 16, false, b'Q'),
-];
-
-fn letters(set: &[(u16, usize, bool, u8)]) -> Vec<Frame> {
-    set.iter().map(|&(at, length, more, letter)| four(at, more, &vec![letter; length])).collect()
-}
-
-/// One letter for eight bytes.
-fn units(data: &[u8]) -> String {
-    let unit = |unit: &[u8]| {
-        assert!(unit.iter().all(|byte| *byte == unit[0]), "{unit:?}");
-        char::from(unit[0])
-    };
-    data.chunks(8).map(unit).collect()
-}
-
-/// What the systems made of it, as the paper's table says (and as Suricata's and Snort's tests of
-/// the same set ask for).
-#[test]
-fn every_policy_puts_novaks_set_together_as_its_system_does() {
-    let frames = letters(&NOVAK);
-    for (policy, expected) in [
-        ("bsd", "AAAJJBCCCLLLMMMFFFGGHHIQ"),
-        ("linux", "AAAJJBKKKLLLMMMFFFGGPHQQ"),
-        ("windows", "AAAJBBCCCLLLMEEFFFGGHHIQ"),
-        ("solaris", "AAAJBBCCCLLLMMMFFFGGHHIQ"),
-        ("first", "AAAJBBCCCLDLMEEFFFGGHHIQ"),
-        ("last", "AJJJJBKKKLLLMMMFNFGOPHQQ"),
-    ] {
-        let came = run(&[&format!("policy={policy}")], &frames);
-        assert_eq!(units(came.only()), expected, "{policy}");
-        assert_eq!(came.count("overlapping datagrams"), 1);
-    }
-}
-
-#[test]
-fn policies_on_sets_that_bugs_were_found_with() {
-    // A fragment that begins with the end of another and reaches into a third.
-    let linux =
-        [(0, 24, true, b'A'), (40, 48, true, b'B'), (24, 48, true, b'C'), (88, 14, false, b'D')];
-    assert_eq!(units(run(&["policy=linux"], &letters(&linux)).only()), "AAACCCCCCBBDD");
-    // The last fragment first, and one between that overlaps both of its neighbours.
-    let bsd =
-        [(24, 16, false, b'A'), (8, 16, true, b'B'), (16, 16, true, b'C'), (0, 8, true, b'D')];
-    assert_eq!(units(run(&["policy=bsd"], &letters(&bsd)).only()), "DBBCA");
-    let bsd = [(8, 24, false, b'E'), (0, 24, true, b'M')];
-    assert_eq!(units(run(&["policy=bsd"], &letters(&bsd)).only()), "MMME");
-    // What lies behind the end that the last fragment states is nobody's.
-    let beyond = [(16, 8, true, b'C'), (0, 8, true, b'A'), (8, 8, false, b'B')];
-    for policy in ["first", "last", "bsd", "windows", "solaris"] {
-        let came = run(&[&format!("policy={policy}")], &letters(&beyond));
-        assert_eq!(units(came.only()), "AB", "{policy}");
-    }
-    assert_eq!(run(&["policy=linux"], &letters(&beyond)).count("overlap"), 3);
 }
 
 /// A datagram, and where it is cut.
@@ -608,46 +436,6 @@ fn whatever_the_cuts_and_the_order_the_datagrams_are_the_same() {
         assert!(found == wanted, "{round}: {counts:?}");
         for frame in &came.frames {
             assert!(frame[14] == 0x60 || wire::ipv4::checksum_holds(&frame[14..]));
-        }
-    }
-}
-
-/// Fragments that overlap at random: what each policy makes of them is what a byte-by-byte model
-/// makes that knows nothing of segments, and the ledger balances.
-#[test]
-fn first_and_last_are_what_painting_makes() {
-    let mut random = Random::replayable();
-    for round in 0..300 {
-        let units = random.within(2..20);
-        let mut frames = vec![four(8 * units as u16 - 8, false, &random.bytes(8))];
-        for _ in 0..random.within(3..40) {
-            let from = random.within(0..units - 1);
-            let to = random.within(from + 1..units + 1).min(units - 1).max(from + 1);
-            frames.push(four(8 * from as u16, true, &random.bytes(8 * (to - from))));
-        }
-        let mut model: [BTreeMap<usize, u8>; 2] = Default::default();
-        let mut seen = 0;
-        for frame in &frames {
-            let at = 8 * usize::from(u16::from_be_bytes([frame.bytes[20] & 0x1f, frame.bytes[21]]));
-            for (i, byte) in frame.bytes[34..].iter().enumerate() {
-                model[0].entry(at + i).or_insert(*byte);
-                model[1].insert(at + i, *byte);
-            }
-            seen += 1;
-            if model[0].len() == 8 * units {
-                break;
-            }
-        }
-        let whole = model[0].len() == 8 * units;
-        for (policy, model) in ["first", "last"].iter().zip(model) {
-            let came = run(&[&format!("policy={policy}")], &frames[..seen]);
-            assert_eq!(came.left.len(), usize::from(whole), "{round}");
-            if whole {
-                assert!(came.only().iter().eq(model.values()), "{policy}, {round}");
-            }
-        }
-        for policy in Policy::WORDS {
-            run(&[&format!("policy={policy}")], &frames);
         }
     }
 }

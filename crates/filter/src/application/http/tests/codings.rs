@@ -1,0 +1,82 @@
+//! Bodies whose codings are undone, and those whose are not.
+
+use super::*;
+
+pub(super) fn gzipped(bytes: &[u8]) -> Vec<u8> {
+    packed(flate2::Compress::new_gzip(flate2::Compression::new(9), 15), bytes)
+}
+
+fn packed(mut compress: flate2::Compress, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len() + 1024);
+    compress.compress_vec(bytes, &mut out, flate2::FlushCompress::Finish).expect("room");
+    out
+}
+
+fn coded(coding: &str, body: &[u8]) -> Vec<u8> {
+    let fields = format!("Content-Encoding: {coding}\r\nContent-Length: {}\r\n", body.len());
+    [response(200, &fields, "").as_bytes(), body].concat()
+}
+
+/// The body that a coded one becomes, and what was counted.
+fn decoded(words: &[&str], coding: &str, body: &[u8]) -> (Vec<u8>, Vec<&'static str>) {
+    let words = [&["decode=yes", "emit=body"], words].concat();
+    let mut parts = vec![ahead(GET)];
+    parts.extend(coded(coding, body).chunks(1000).map(back));
+    let (seen, node) = connection(&words, false, &parts);
+    let counted = HTTP.counters.iter().zip(&node.counts.counters);
+    let decoding = counted.filter(|(name, n)| name.contains("deco") && **n > 0);
+    (seen.messages[1].bytes.clone(), decoding.map(|(name, _)| *name).collect())
+}
+
+#[test]
+fn codings_are_undone() {
+    let text = b"to be or not to be, that is the question, to be or not to be".repeat(50);
+    let level = flate2::Compression::new(6);
+    let gzip = gzipped(&text);
+    let zlib = packed(flate2::Compress::new(level, true), &text);
+    let bare = packed(flate2::Compress::new(level, false), &text);
+    let done = ["decoded bodies"];
+    for (coding, body) in [("gzip", &gzip), ("deflate", &zlib), ("deflate", &bare)] {
+        assert_eq!(decoded(&[], coding, body), (text.clone(), done.to_vec()), "{coding}");
+    }
+    // `brotli` of "to be or not to be" by another program.
+    let brotli = [
+        0x8b, 8, 0x80, b't', b'o', b' ', b'b', b'e', b' ', b'o', b'r', b' ', b'n', b'o', b't',
+        b' ', b't', b'o', b' ', b'b', b'e', 3,
+    ];
+    assert_eq!(decoded(&[], "br", &brotli), (b"to be or not to be".to_vec(), done.to_vec()));
+    let twice = gzipped(&gzip);
+    assert_eq!(decoded(&[], "gzip, gzip", &twice).0, text);
+    assert_eq!(decoded(&[], "identity, x-gzip", &gzip).0, text);
+    let two = [gzip.clone(), gzipped(b" and more")].concat();
+    assert_eq!(decoded(&[], "gzip", &two).0, [&text[..], b" and more"].concat());
+}
+
+#[test]
+fn what_cannot_be_decoded_is_given_as_it_came() {
+    let text = b"to be or not to be, that is the question".to_vec();
+    for coding in ["gzip", "deflate", "br", "zstd"] {
+        assert_eq!(decoded(&[], coding, &text), (text.clone(), vec!["not decodable"]), "{coding}");
+    }
+    let long: Vec<u8> = (0..200_000u32).flat_map(|n| n.to_le_bytes()).collect();
+    let gzip = gzipped(&long);
+    let (cut, counted) = decoded(&[], "gzip", &gzip[..gzip.len() / 2]);
+    assert!(counted == ["decoded in part"] && cut.len() > 1000 && long.starts_with(&cut));
+    let bomb = gzipped(&vec![0; 3_000_000]);
+    let too_large = |words: &[&str]| decoded(words, "gzip", &bomb);
+    assert_eq!(too_large(&[]), (bomb.clone(), vec!["too large to decode"]));
+    assert_eq!(too_large(&["ratio=100000", "most=1M"]).1, ["too large to decode"]);
+    assert_eq!(too_large(&["ratio=100000"]).0.len(), 3_000_000);
+    let large = decoded(&["most=1k"], "gzip", &gzip);
+    assert_eq!(large, (gzip, vec!["too large to decode"]));
+}
+
+#[test]
+fn decoded_messages_have_their_head() {
+    let gzip = gzipped(b"hello");
+    let parts = [ahead(GET), back(coded("gzip", &gzip)), back(coded("gzip", b""))];
+    let (seen, _) = connection(&["decode=yes"], false, &parts);
+    let texts = seen.texts();
+    assert!(texts[1].starts_with("HTTP/1.1 200") && texts[1].ends_with("\r\n\r\nhello"));
+    assert!(texts[2].ends_with("\r\n\r\n") && seen.messages.iter().all(|message| message.whole));
+}

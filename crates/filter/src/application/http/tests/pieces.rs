@@ -1,0 +1,129 @@
+//! Connections that are cut anywhere, and state that moves anywhere: nothing comes out otherwise.
+
+use super::codings::gzipped;
+use super::*;
+
+/// Connections that mean something, each direction as one text.
+fn examples() -> Vec<(String, String)> {
+    let chunks = "Transfer-Encoding: chunked\r\n";
+    vec![
+        (request("GET", "", ""), response(200, &length("hello"), "hello")),
+        (
+            request("POST", chunks, "3;x\r\nabc\r\n0\r\nA: b\r\n\r\n")
+                + "\r\n"
+                + &request("GET", "", ""),
+            response(100, "", "")
+                + &response(200, chunks, "1\r\n!\r\n0\r\n\r\n")
+                + &response(204, "", ""),
+        ),
+        (
+            request("HEAD", "", ""),
+            response(200, &length("none"), "") + &response(200, "", "to the end"),
+        ),
+        (request("CONNECT", "", "") + "\x16tls", response(200, "", "") + "\x16more"),
+        (
+            request("GET", "Connection: upgrade\r\nUpgrade: x\r\n", "") + "new",
+            response(101, "Connection: upgrade\r\nUpgrade: x\r\n", "") + "words",
+        ),
+        ("GET /old\r\n".to_owned(), "no head at all".to_owned()),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), "\0\0\0\x04".to_owned()),
+        ("\x16\x03\x01\x02\0\x01".to_owned(), "\x16\x03\x03".to_owned()),
+        ("SSH-2.0-a b\r\n".to_owned(), "SSH-2.0-c\r\n".to_owned()),
+        (request("GET", "", "") + "( no request\r\n\r\n", response(200, "", "x")),
+        ("GET / HTTP/1.1\r\nHos".to_owned(), response(200, &length("cut short"), "cut")),
+    ]
+}
+
+/// What must not depend on how the bytes were cut.
+fn essence(seen: &Seen) -> Vec<Message> {
+    let mut messages = seen.messages.clone();
+    for message in &mut messages {
+        let times = [Field::Time, Field::End, Field::ResponseTime];
+        message.fields.retain(|(field, _)| !times.contains(field));
+    }
+    messages.sort_by_key(|message| (message.class >= 1000, message.back));
+    messages
+}
+
+#[test]
+fn messages_are_the_same_however_they_are_cut() {
+    for words in [&["emit=message"][..], &["emit=body"], &["strict=yes", "emit=head"]] {
+        for (there, here) in examples() {
+            let whole = [ahead(&there), back(&here), end(false), end(true)];
+            let (wanted, _) = connection(words, true, &whole);
+            for (text, backward) in [(&there, false), (&here, true)] {
+                let step = 1 + text.len() / 24;
+                for first in (1..text.len()).step_by(step) {
+                    for second in (first + 1..text.len()).step_by(step) {
+                        let (a, rest) = text.as_bytes().split_at(first);
+                        let (b, c) = rest.split_at(second - first);
+                        let part = if backward { back } else { ahead };
+                        let mut parts = vec![part(a), part(b), part(c), end(false), end(true)];
+                        match backward {
+                            true => parts.insert(0, ahead(&there)),
+                            false => parts.insert(3, back(&here)),
+                        }
+                        let (found, _) = connection(words, true, &parts);
+                        let at = format!("{words:?} {text:?} cut at {first} and {second}");
+                        assert_eq!(essence(&found), essence(&wanted), "{at}");
+                        assert_eq!(found.asides, wanted.asides, "{at}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn state_that_moves_at_any_time_changes_nothing() {
+    for words in [&["emit=message"][..], &["emit=body", "decode=yes"]] {
+        let gzip = gzipped(b"some text to be packed, some text");
+        let mut packed = response(
+            200,
+            &format!("Content-Encoding: gzip\r\nContent-Length: {}\r\n", gzip.len()),
+            "",
+        )
+        .into_bytes();
+        packed.extend(gzip);
+        let mut all: Vec<(Vec<u8>, Vec<u8>)> =
+            examples().into_iter().map(|(a, b)| (a.into_bytes(), b.into_bytes())).collect();
+        all.push((request("GET", "", "").into_bytes(), packed));
+        for (there, here) in &all {
+            let cut = |text: &[u8], part: fn(Vec<u8>) -> Part| -> Vec<Part> {
+                text.chunks(7).map(|piece| part(piece.to_vec())).collect()
+            };
+            let mut parts = cut(there, ahead);
+            parts.extend(cut(here, back));
+            parts.extend([end(false), end(true)]);
+            parts[0].flags = Flags::FIRST;
+            let first = parts.iter().position(|part| part.back).expect("a way back");
+            parts[first].flags = Flags::FIRST;
+            let (wanted, _) = midstream(words, true, &parts);
+            for moved in 0..parts.len() {
+                assert_eq!(moved_at(words, &parts, moved), wanted, "{words:?} {there:?} {moved}");
+            }
+        }
+    }
+}
+
+/// The same connection with its state saved, dropped and restored before part `moved`.
+fn moved_at(words: &[&str], parts: &[Part], moved: usize) -> Seen {
+    let arena = Arena::new(parts.len() * 8 + 64);
+    let mut space = Space::new(&arena);
+    let new = || Node::asked_for(&HTTP, words, &[(1000, 1999)]).expect("good arguments");
+    let (mut node, mut seen) = (new(), Seen::default());
+    for (number, part) in parts.iter().enumerate() {
+        if number == moved {
+            let saved = node.save();
+            node = new();
+            node.restore(saved).expect("the same filter");
+        }
+        for batch in turn(&mut node, &mut space, part, 1000 + number as u64) {
+            batch.blocks().for_each(|(_, block)| seen.take(&block));
+        }
+    }
+    for batch in node.finish(&mut space, 9999) {
+        batch.blocks().for_each(|(_, block)| seen.take(&block));
+    }
+    seen
+}

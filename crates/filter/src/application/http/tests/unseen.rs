@@ -1,0 +1,78 @@
+//! Connections of which something was not seen: holes, a direction, the beginning.
+
+use super::*;
+
+#[test]
+fn holes_in_bodies_are_counted_and_passed_on() {
+    let text = response(200, &length("0123456789"), "012");
+    let parts = [
+        ahead(request("GET", "", "")),
+        back(text),
+        hole(true, 4),
+        back("789"),
+        back(response(200, "", "more")),
+        end(true),
+    ];
+    let (seen, node) = connection(&["emit=body"], true, &parts);
+    assert_eq!(seen.classes(), [1, 200, 1200, 200, 1200]);
+    let body = &seen.messages[1];
+    assert_eq!((&body.bytes[..], body.missing), (&b"012789"[..], 4));
+    let exchange = &seen.messages[2];
+    assert_eq!(exchange.number(Field::ResponseBody), Some(6));
+    assert_eq!(exchange.number(Field::Missing), Some(4));
+    assert_eq!(exchange.number(Field::Incomplete), None);
+    let missing = HTTP.counters.iter().position(|name| *name == "missing bytes").unwrap();
+    assert_eq!(node.counts.counters[missing], 4);
+}
+
+#[test]
+fn behind_a_hole_that_hides_a_head_messages_are_found_again() {
+    for (hidden, lost) in [(3, "456789 not a message"), (40, "in the middle of it")] {
+        let parts = [
+            ahead(request("GET", "", "")),
+            back(response(200, &length("012"), "012")),
+            ahead(request("PUT", "", "")),
+            back(&response(200, &length("0123456789"), "0123456789")[..20]),
+            hole(true, hidden),
+            back(lost),
+            back(response(404, &length("abc"), "abc")),
+            ahead(request("POST", "", "")),
+            back(response(500, &length("x"), "x")),
+        ];
+        let (seen, _) = connection(&[], true, &parts);
+        let wanted = [(200, "GET"), (404, ""), (500, "POST")];
+        let responses: Vec<_> =
+            pairs(&seen, 100).into_iter().filter(|(class, _)| *class < 1000).collect();
+        assert_eq!(responses, wanted);
+        let exchanges = [(1200, "GET"), (1000, "PUT"), (1404, ""), (1500, "POST")];
+        assert_eq!(pairs(&seen, 1000), exchanges);
+        assert!(String::from_utf8_lossy(&seen.aside()).contains(lost));
+    }
+}
+
+#[test]
+fn one_direction_alone_is_told_as_it_is() {
+    let (seen, _) = connection(&[], true, &[ahead(GET), ahead(GET), end(false)]);
+    assert_eq!(seen.classes(), [1, 1, 1000, 1000]);
+    let (seen, _) = connection(&[], true, &[back(OK), back(OK), end(true)]);
+    assert_eq!(seen.classes(), [200, 1200, 200, 1200]);
+    assert_eq!(seen.messages[1].number(Field::Time), Some(1000));
+    let (seen, _) = connection(&["pending=2"], true, &[ahead(GET.repeat(4)), back(OK.repeat(4))]);
+    assert_eq!(
+        seen.classes(),
+        [1, 1, 1, 1000, 1, 1000, 200, 1200, 200, 1200, 200, 1200, 200, 1200]
+    );
+    assert_eq!(pairs(&seen, 1200)[2..], [(1200, ""), (1200, "")], "not paired with another one");
+}
+
+#[test]
+fn who_asks_is_found_out_where_nobody_saw_a_handshake() {
+    let (seen, _) = midstream(&[], true, &[back(GET), ahead(OK)]);
+    let ways: Vec<(u32, bool)> = seen.messages.iter().map(|m| (m.class, m.back)).collect();
+    assert_eq!(ways, [(1, false), (200, true), (1200, false)]);
+    assert_eq!(seen.messages[0].number(Field::ServerPort), Some(4000));
+    let (seen, node) = midstream(&[], true, &[back("the rest of a body"), back(OK), ahead(GET)]);
+    assert_eq!(seen.classes(), [200, 1200, 1, 1000]);
+    assert_eq!(seen.aside(), b"the rest of a body");
+    assert_eq!(node.unanswered().find(|(_, n)| *n > 0), Some(("lost", 1)));
+}

@@ -1,0 +1,64 @@
+//! What bounds the datagrams that are waited for: time, numbers, memory.
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+#[test]
+fn what_is_not_whole_in_time_is_dropped() {
+    let (first, last) = (four(0, true, &DATA[..8]), four(8, false, &DATA[8..]));
+    for (after, whole) in [(30 * SECOND, true), (30 * SECOND + 1, false)] {
+        let frames = [first.clone().at(5), last.clone().at(5 + after)];
+        for size in [1, 2] {
+            let came = run_in(&[], &frames, testing_batches(2, size), None);
+            assert_eq!(came.left.len() == 1, whole, "however they are batched");
+            assert_eq!(came.count("fragments missing"), if whole { 0 } else { 2 });
+        }
+    }
+    // Without another fragment, the clock alone ends it.
+    let arena = Arena::new(2);
+    let mut space = Space::new(&arena);
+    let mut node = Node::new(&IP, &["timeout=2s"]).unwrap();
+    node.turn(space.batch(&[first]), &mut space, 100);
+    for (now, held) in [(2 * SECOND, 1), (2 * SECOND + 100, 0)] {
+        node.tick(&mut space, now);
+        assert_eq!(node.counts.held.blocks, held);
+    }
+}
+
+#[test]
+fn numbers_are_bounded() {
+    let of = |id: u8, frame: Frame| {
+        let mut frame = frame;
+        frame.bytes[18] = id;
+        frame
+    };
+    let begun: Vec<Frame> = (0..9).map(|id| of(id, four(0, true, &DATA[..8]))).collect();
+    let came = run(&["datagrams=4"], &begun);
+    assert_eq!((came.count("evicted datagrams"), came.count("fragments missing")), (5, 9));
+
+    let mut many: Vec<Frame> = (1..=1024).map(|unit| four(8 * unit, true, &[1; 8])).collect();
+    many.push(four(8 * 1025, false, &[1; 8]));
+    many.push(four(0, true, &[1; 8]));
+    let came = run(&[], &many);
+    assert_eq!((came.left.len(), came.count("too many fragments")), (0, 1026));
+
+    // What is sent again and again is not looked for again and again.
+    let again = vec![four(0, true, &[1; 8]); 2000];
+    let came = run(&[], &again);
+    assert_eq!((came.count("duplicate"), came.count("too many fragments")), (1023, 977));
+}
+
+#[test]
+fn without_memory_everything_is_accounted_for() {
+    let arena = Arena::new(3);
+    let mut space = Space::new(&arena);
+    let mut node = Node::new(&IP, &[]).unwrap();
+    let frames =
+        [four(0, true, &DATA[..8]), four(8, true, &DATA[8..16]), four(16, false, &DATA[16..])];
+    let left = node.turn(space.batch(&frames), &mut space, 0);
+    assert_eq!(testing::amount(&left).blocks, 0);
+    let counts = &node.counts;
+    assert_eq!((counts.consumed.blocks, counts.made.blocks, counts.no_room.blocks), (3, 1, 1));
+    assert_eq!(counts.held.blocks, 0);
+}

@@ -1,0 +1,157 @@
+//! Fragments that overlap: which of their bytes count, by whose rules.
+
+use super::*;
+
+#[test]
+fn ipv6_fragments_that_overlap_end_their_datagram() {
+    let frames = [
+        six(0, true, &DATA[..16]),
+        six(8, false, &DATA[8..]),
+        six(8, true, &DATA[8..16]),
+        six(16, false, &DATA[16..]),
+    ];
+    for policy in Policy::WORDS {
+        let came = run(&[&format!("policy={policy}")], &frames);
+        assert_eq!((came.left.len(), came.count("overlap")), (0, 4), "{policy}: RFC 5722");
+    }
+    // Also one whose last fragments disagree.
+    let frames = [six(16, false, &DATA[16..]), six(16, false, &DATA[16..20])];
+    assert_eq!(run(&[], &frames).count("overlap"), 2);
+}
+
+#[test]
+fn ipv4_fragments_that_overlap_are_dropped_where_nobody_wins() {
+    let frames = [four(0, true, &DATA[..16]), four(8, false, &DATA[8..])];
+    let came = run(&["policy=drop"], &frames);
+    assert_eq!((came.left.len(), came.count("overlap")), (0, 2));
+    let came = run(&[], &frames);
+    assert_eq!((came.only(), came.count("overlapping datagrams")), (DATA, 1));
+}
+
+#[test]
+fn teardrop_stays_within_the_datagram() {
+    // The second fragment lies wholly inside the first (CVE-1999-0015).
+    let frames = [four(0, true, &[b'a'; 32]), four(24, false, b"bbbb")];
+    for (policy, expected) in [("first", [b'a'; 28]), ("windows", [b'a'; 28])] {
+        let came = run(&[&format!("policy={policy}")], &frames);
+        assert_eq!(came.only(), expected, "{policy}");
+    }
+    let came = run(&["policy=last"], &frames);
+    assert_eq!(came.only(), [&[b'a'; 24][..], b"bbbb"].concat());
+    // Linux: the first says that the datagram goes on behind its end.
+    assert_eq!(run(&["policy=linux"], &frames).count("overlap"), 2);
+}
+
+/// J. Novak's set of overlapping fragments: offset, length, more, letter.
+const NOVAK: [(u16, usize, bool, u8); 17] = [
+    (0, 24, true, b'A'),
+    (32, 16, true, b'B'),
+    (48, 24, true, b'C'),
+    (80, 8, true, b'D'),
+    (104, 16, true, b'E'),
+    (120, 24, true, b'F'),
+    (144, 16, true, b'G'),
+    (160, 16, true, b'H'),
+    (176, 8, true, b'I'),
+    (8, 32, true, b'J'),
+    (48, 24, true, b'K'),
+    (72, 24, true, b'L'),
+    (96, 24, true, b'M'),
+    (128, 8, true, b'N'),
+    (152, 8, true, b'O'),
+    (160, 8, true, b'P'),
+    (176, 16, false, b'Q'),
+];
+
+fn letters(set: &[(u16, usize, bool, u8)]) -> Vec<Frame> {
+    set.iter().map(|&(at, length, more, letter)| four(at, more, &vec![letter; length])).collect()
+}
+
+/// One letter for eight bytes.
+fn units(data: &[u8]) -> String {
+    let unit = |unit: &[u8]| {
+        assert!(unit.iter().all(|byte| *byte == unit[0]), "{unit:?}");
+        char::from(unit[0])
+    };
+    data.chunks(8).map(unit).collect()
+}
+
+/// What the systems made of it, as the paper's table says (and as Suricata's and Snort's tests of
+/// the same set ask for).
+#[test]
+fn every_policy_puts_novaks_set_together_as_its_system_does() {
+    let frames = letters(&NOVAK);
+    for (policy, expected) in [
+        ("bsd", "AAAJJBCCCLLLMMMFFFGGHHIQ"),
+        ("linux", "AAAJJBKKKLLLMMMFFFGGPHQQ"),
+        ("windows", "AAAJBBCCCLLLMEEFFFGGHHIQ"),
+        ("solaris", "AAAJBBCCCLLLMMMFFFGGHHIQ"),
+        ("first", "AAAJBBCCCLDLMEEFFFGGHHIQ"),
+        ("last", "AJJJJBKKKLLLMMMFNFGOPHQQ"),
+    ] {
+        let came = run(&[&format!("policy={policy}")], &frames);
+        assert_eq!(units(came.only()), expected, "{policy}");
+        assert_eq!(came.count("overlapping datagrams"), 1);
+    }
+}
+
+#[test]
+fn policies_on_sets_that_bugs_were_found_with() {
+    // A fragment that begins with the end of another and reaches into a third.
+    let linux =
+        [(0, 24, true, b'A'), (40, 48, true, b'B'), (24, 48, true, b'C'), (88, 14, false, b'D')];
+    assert_eq!(units(run(&["policy=linux"], &letters(&linux)).only()), "AAACCCCCCBBDD");
+    // The last fragment first, and one between that overlaps both of its neighbours.
+    let bsd =
+        [(24, 16, false, b'A'), (8, 16, true, b'B'), (16, 16, true, b'C'), (0, 8, true, b'D')];
+    assert_eq!(units(run(&["policy=bsd"], &letters(&bsd)).only()), "DBBCA");
+    let bsd = [(8, 24, false, b'E'), (0, 24, true, b'M')];
+    assert_eq!(units(run(&["policy=bsd"], &letters(&bsd)).only()), "MMME");
+    // What lies behind the end that the last fragment states is nobody's.
+    let beyond = [(16, 8, true, b'C'), (0, 8, true, b'A'), (8, 8, false, b'B')];
+    for policy in ["first", "last", "bsd", "windows", "solaris"] {
+        let came = run(&[&format!("policy={policy}")], &letters(&beyond));
+        assert_eq!(units(came.only()), "AB", "{policy}");
+    }
+    assert_eq!(run(&["policy=linux"], &letters(&beyond)).count("overlap"), 3);
+}
+
+/// Fragments that overlap at random: what each policy makes of them is what a byte-by-byte model
+/// makes that knows nothing of segments, and the ledger balances.
+#[test]
+fn first_and_last_are_what_painting_makes() {
+    let mut random = Random::replayable();
+    for round in 0..300 {
+        let units = random.within(2..20);
+        let mut frames = vec![four(8 * units as u16 - 8, false, &random.bytes(8))];
+        for _ in 0..random.within(3..40) {
+            let from = random.within(0..units - 1);
+            let to = random.within(from + 1..units + 1).min(units - 1).max(from + 1);
+            frames.push(four(8 * from as u16, true, &random.bytes(8 * (to - from))));
+        }
+        let mut model: [BTreeMap<usize, u8>; 2] = Default::default();
+        let mut seen = 0;
+        for frame in &frames {
+            let at = 8 * usize::from(u16::from_be_bytes([frame.bytes[20] & 0x1f, frame.bytes[21]]));
+            for (i, byte) in frame.bytes[34..].iter().enumerate() {
+                model[0].entry(at + i).or_insert(*byte);
+                model[1].insert(at + i, *byte);
+            }
+            seen += 1;
+            if model[0].len() == 8 * units {
+                break;
+            }
+        }
+        let whole = model[0].len() == 8 * units;
+        for (policy, model) in ["first", "last"].iter().zip(model) {
+            let came = run(&[&format!("policy={policy}")], &frames[..seen]);
+            assert_eq!(came.left.len(), usize::from(whole), "{round}");
+            if whole {
+                assert!(came.only().iter().eq(model.values()), "{policy}, {round}");
+            }
+        }
+        for policy in Policy::WORDS {
+            run(&[&format!("policy={policy}")], &frames);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Edits of lines, as words in and lines out.
+
+use super::*;
+use tree::tree;
+
+fn edit(text: &str, words: &str) -> String {
+    let words: Vec<&str> = words.split(' ').collect();
+    Edit::parse(&words).and_then(|edit| edit.apply(text)).map_or_else(|e| e.0, |e| e.text)
+}
+
+#[test]
+fn v3_an_edit_is_the_line_that_says_it() {
+    let line = "rx | dport |22 ssh |80 (count + http |1 print)";
+    let cases = [
+        ("insert inspect before dport", "rx | inspect | dport |22 ssh |80 (count + http |1 print)"),
+        ("insert inspect after dport", "rx | dport | inspect |22 ssh |80 (count + http |1 print)"),
+        ("insert pcap x after count", "rx | dport |22 ssh |80 ((count | pcap x) + http |1 print)"),
+        ("insert a | b before ssh", "rx | dport |22 a | b | ssh |80 (count + http |1 print)"),
+        ("insert count at rx", "rx | (count + (dport |22 ssh |80 (count + http |1 print)))"),
+        (
+            "insert count at dport",
+            "rx | dport |all (count + |22 (ssh |80 (count + http |1 print)))",
+        ),
+        ("remove dport", "rx | ssh |80 (count + http |1 print)"),
+        ("remove count", "rx | dport |22 ssh |80 http |1 print"),
+        ("remove print", "rx | dport |22 ssh |80 (count + http)"),
+        ("remove http", "rx | dport |22 ssh |80 count |1 print"),
+        ("replace ssh with tcp held=1M", "rx | dport |22 tcp held=1M |80 (count + http |1 print)"),
+        ("move http to thread1", "rx | dport |22 ssh |80 (count + http@thread1 |1 print)"),
+        ("move dport kernel", "rx | dport@kernel |22 ssh |80 (count + http |1 print)"),
+        ("move dport process", "rx | dport@thread0 |22 ssh |80 (count + http |1 print)"),
+        ("upgrade http", "rx | dport |22 ssh |80 (count + http |1 print)"),
+        ("move http sandbox", "rx | dport |22 ssh |80 (count + http untrusted=yes |1 print)"),
+    ];
+    for (words, expected) in cases {
+        let normal = |text: &str| tree(text, "").map(|tree| tree.to_string()).expect(text);
+        assert_eq!(edit(line, words), normal(expected), "{words}");
+        let read = Edit::parse(&words.split(' ').collect::<Vec<_>>()).expect(words);
+        assert_eq!(Edit::parse(&read.words()), Ok(read), "{words}: what is told is read");
+    }
+}
+
+#[test]
+fn v18_a_filter_in_a_process_of_its_own_is_the_same_filter() {
+    let line = "rx | tcp@thread1 held=1M |http http | print";
+    let apart = edit(line, "move tcp to sandbox");
+    assert_eq!(apart, "rx | tcp held=1M untrusted=yes |http http | print");
+    assert_eq!(edit(&apart, "move tcp sandbox"), apart, "once is enough");
+    let home = edit(&apart, "move tcp thread1");
+    assert_eq!(home, line);
+    assert_eq!(edit(&apart, "move tcp process"), line.replace("thread1", "thread0"));
+    for (from, to) in [(line, &apart), (&apart, &home)] {
+        let edited = Edit::Whole(to.clone()).apply(from).expect("whole");
+        assert!(edited.filters.iter().all(|(_, old)| old.is_some()), "{from}: {edited:?}");
+    }
+}
+
+#[test]
+fn v3_what_cannot_be_meant_is_refused_in_words() {
+    let line = "rx | count | count ; generate | a --name=X + b --name=X";
+    for (words, expected) in [
+        ("remove tcp", "the request has no `tcp`"),
+        ("remove count", "the request has 2 of `count`: say `count:1` to `:2`"),
+        ("remove count:3", "the request has 2 of `count`: say `count:1` to `:2`"),
+        ("insert count at count:2", "nothing follows it in its branch: insert `after` it"),
+        ("remove", USAGE),
+        ("insert count near rx", USAGE),
+    ] {
+        assert_eq!(edit(line, words), expected, "{words}");
+    }
+    assert_eq!(edit("count", "remove count"), "without `count` nothing is left");
+    let broken = edit(line, "insert ( before rx");
+    assert!(broken.starts_with("`(`: "), "{broken}");
+}
+
+#[test]
+fn v3_filters_keep_their_identity() {
+    let line = "rx | count | count | print";
+    let words = ["remove", "count:1"];
+    let edited = Edit::parse(&words).and_then(|edit| edit.apply(line)).expect("an edit");
+    let place = |word: &str, n: usize| {
+        let at = line.match_indices(word).nth(n).expect("it is there").0;
+        Some(Span::new(at, at + word.len()))
+    };
+    let old: Vec<_> = edited.filters.iter().map(|(_, old)| *old).collect();
+    assert_eq!(old, [place("rx", 0), place("count", 1), place("print", 0)]);
+    for (new, _) in &edited.filters {
+        assert!(["rx", "count", "print"].contains(&&edited.text[new.start..new.end]));
+    }
+    let whole = Edit::Whole("rx | count | tcp | print".to_owned()).apply(line).expect("whole");
+    let old: Vec<_> = whole.filters.iter().map(|(_, old)| *old).collect();
+    assert_eq!(old, [place("rx", 0), place("count", 0), None, place("print", 0)]);
+}
