@@ -14,6 +14,7 @@ mod doors;
 mod edits;
 mod file;
 mod flood;
+mod folder;
 mod harness;
 mod lazy;
 mod line;

@@ -1,6 +1,7 @@
 //! Peers that are small programs in C or C++: compiled when a bench begins, where there is a
 //! compiler.
 
+use crate::folder::Folder;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,7 +10,7 @@ const COMMON: &str = include_str!("../peers/common.h");
 
 /// A program in a folder of its own that goes away.
 pub(crate) struct Compiled {
-    folder: PathBuf,
+    folder: Folder,
     program: PathBuf,
 }
 
@@ -37,13 +38,11 @@ impl Compiled {
         source: &str,
         words: &[String],
     ) -> Result<Self, String> {
-        let folder =
-            std::env::temp_dir().join(format!("streamline-bench-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&folder).map_err(|why| why.to_string())?;
-        let compiled = Self { program: folder.join(name), folder };
+        let folder = Folder::new(name).map_err(|why| why.to_string())?;
+        let compiled = Self { program: folder.0.join(name), folder };
         let text = compiled.program.with_extension(kind);
         std::fs::write(&text, source).map_err(|why| why.to_string())?;
-        let common = compiled.folder.join("common.h");
+        let common = compiled.folder.0.join("common.h");
         std::fs::write(common, COMMON).map_err(|why| why.to_string())?;
         let mut command = Command::new(compiler);
         // The words come last: a library is asked for what was found missing before it.
@@ -57,12 +56,5 @@ impl Compiled {
 
     pub(crate) fn program(&self) -> &Path {
         &self.program
-    }
-}
-
-impl Drop for Compiled {
-    fn drop(&mut self) {
-        // A temporary folder of our own; what cannot be removed stays in /tmp until it is emptied.
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

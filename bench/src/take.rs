@@ -12,9 +12,9 @@
 
 use crate::Options;
 use crate::flood::{Floods, Host};
+use crate::folder::Folder;
 use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::processes::{end, is_tapped, when_idle};
-use crate::replay::Folder;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use std::process::Stdio;

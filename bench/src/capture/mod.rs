@@ -21,10 +21,10 @@
 use crate::Options;
 use crate::by_hand::{ByHand, Source};
 use crate::flood::{Floods, Host, Took};
+use crate::folder::Folder;
 use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::observed::{Sample, Taken};
 use crate::processes::{installed, processor_ns};
-use crate::replay::Folder;
 use crate::row::Row;
 use crate::tap::{Reader, Tap, of_a_line, usual};
 use crate::tcpdump::{TCPDUMP, Tcpdumps};

@@ -12,6 +12,7 @@
 mod copy;
 
 use crate::Options;
+use crate::folder::Folder;
 use crate::harness::{Candidate, Goal, interleave};
 use crate::row::Row;
 use std::io::Write as _;
@@ -25,27 +26,9 @@ const MATCHES: usize = 50;
 /// Where memory is a file system.
 const MEMORY: &str = "/dev/shm";
 
-/// A directory that goes away.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(base: &Path) -> Result<Self, String> {
-        let path = base.join(format!("streamline-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|why| format!("{}: {why}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed stays; the figures are there.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let streamline = program()?;
-    let folder = Folder::new(&std::env::temp_dir())?;
+    let folder = Folder::new("file").map_err(|why| why.to_string())?;
     let text = folder.0.join("text");
     make(&text, options.size)?;
     let mut rows = Vec::new();
@@ -60,7 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     for (name, base, target) in
         [("tmpfs", PathBuf::from(MEMORY), 1.4), ("ext4", std::env::temp_dir(), 1.3)]
     {
-        let folder = Folder::new(&base)?;
+        let folder = Folder::within(&base, "file").map_err(|why| why.to_string())?;
         rows.extend(copy::run(&streamline, &folder.0, options, (name, target))?);
     }
     Ok(rows)

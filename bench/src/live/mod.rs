@@ -14,8 +14,9 @@ mod load;
 mod programs;
 
 use crate::Options;
+use crate::folder::Folder;
 use crate::harness::{Candidate, interleave, median};
-use crate::replay::{self, Folder};
+use crate::replay;
 use crate::row::Row;
 use load::{Load, Rate};
 use programs::{OURS, Program, Purpose, Ran};

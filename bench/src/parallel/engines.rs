@@ -5,9 +5,9 @@
 //! run to the end, so that starting processes is not in it. Every way must take the same blocks to
 //! the end of the line, or the bench fails.
 
+use crate::folder::Folder;
 use crate::harness::{Better, Samples, median, rows};
 use crate::processes::streamline;
-use crate::replay::Folder;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use std::path::Path;

@@ -13,9 +13,10 @@ mod engines;
 mod work;
 
 use crate::Options;
+use crate::folder::Folder;
 use crate::harness::{Better, Samples, median, rows};
 use crate::line::planned_on;
-use crate::replay::{Folder, made};
+use crate::replay::made;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use engine::adapt::{Adapt, seen};

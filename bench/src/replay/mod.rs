@@ -14,10 +14,11 @@ pub(crate) use capture::requests as requests_in;
 pub(crate) use programs::{EVE, find, occurrences};
 
 use crate::Options;
+use crate::folder::Folder;
 use crate::harness::{Candidate, Goal, interleave};
 use crate::row::Row;
 use programs::{OURS, Program};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Connections that are open when memory is measured.
@@ -150,24 +151,5 @@ pub(crate) fn single(row: String, candidate: &'static str, value: f64, unit: &'s
         goal: None,
         target: None,
         x: f64::NAN,
-    }
-}
-
-/// A temporary folder that goes away with the bench.
-pub(crate) struct Folder(pub(crate) PathBuf);
-
-impl Folder {
-    pub(crate) fn new(bench: &str) -> std::io::Result<Self> {
-        let name = format!("streamline-bench-{bench}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed stays in /tmp until it is emptied.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

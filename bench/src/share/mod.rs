@@ -16,10 +16,10 @@ mod users;
 
 use crate::Options;
 use crate::flood::{Floods, Host, OTHER, WANTED};
+use crate::folder::Folder;
 use crate::harness::{Better, Samples, rows};
 use crate::observed::{Sample, Taken};
 use crate::processes::installed;
-use crate::replay::Folder;
 use crate::row::Row;
 use crate::tcpdump::{TCPDUMP, Tcpdumps};
 use users::{House, Seen};
