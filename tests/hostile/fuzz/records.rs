@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Any bytes are no record, which is said in words, or one that is played to an end: the spaces of
 /// its line take the turns that it has, and what was done adds up.
-pub(crate) const RECORD: Body = Body { name: "record", corpus: records, rounds: 300, run: played };
+pub(crate) const RECORD: Body = Body { name: "record", corpus: records, rounds: 150, run: played };
 
 /// Longer than any machine takes for one change.
 const LONG: Duration = Duration::from_secs(240);

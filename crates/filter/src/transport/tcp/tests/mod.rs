@@ -7,6 +7,7 @@
 mod exam;
 mod gaps;
 mod life;
+mod nonsense;
 mod order;
 mod overlaps;
 mod run;

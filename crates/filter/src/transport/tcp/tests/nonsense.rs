@@ -1,0 +1,35 @@
+//! Connections that somebody else says there are (decision 0041): what cannot be true of them must
+//! not keep the filter from going on.
+
+use super::super::TCP;
+use super::super::connection::Connection;
+use super::*;
+use crate::contract::PRIVATE;
+use crate::testing::{Arena, Node, Space};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+/// What is held lies behind what was given, and there is no room for more: each segment that comes
+/// has something of it go.
+#[test]
+fn what_is_held_behind_what_was_given_goes() {
+    let arena = Arena::new(16);
+    let mut space = Space::new(&arena);
+    let mut node = Node::new(&TCP, &[]).unwrap();
+    node.turn(space.batch(&begun([client(0, 105, b"held")])), &mut space, 0);
+    let mut saved = node.save();
+    for moved in saved.iter_mut().filter(|moved| moved.key != PRIVATE) {
+        assert_eq!(moved.held.iter().flatten().count(), 1);
+        let mut connection = Connection::read_from_bytes(&moved.bytes).unwrap();
+        for side in &mut connection.sides {
+            (side.next, side.held_bytes) = (5000, u32::MAX);
+        }
+        moved.bytes = connection.as_bytes().to_vec();
+    }
+    let mut other = Node::new(&TCP, &[]).unwrap();
+    other.restore(saved).unwrap();
+    assert_eq!(other.counts.held.blocks, 1);
+    let come = [client(0, 6000, b"far"), server(0, 501, b"").acknowledging(6003)];
+    other.turn(space.batch(&come), &mut space, 0);
+    other.finish(&mut space, 0);
+    assert_eq!(other.counts.held.blocks, 0);
+}
