@@ -21,9 +21,16 @@ pub(crate) fn tell(text: &str, plan: &Plan, outcome: &Outcome) {
         terminal::note("nothing is kept of this: neither XDG_STATE_HOME nor HOME is set");
         return;
     };
-    if let Err(why) = keep(&folder, text, plan, &seen) {
-        terminal::warn(&format!("nothing is kept of this: {why}"));
-        return;
+    match keep(&folder, text, plan, &seen) {
+        Err(why) => {
+            terminal::warn(&format!("nothing is kept of this: {why}"));
+            return;
+        }
+        Ok(0) => {}
+        Ok(filters) => terminal::note(&format!(
+            "what a filter costs is learned from {} blocks on: too few came to {filters} of them",
+            explain::LEARNED_MIN
+        )),
     }
     let machine = engine::machine::look();
     let changes = next(plan, &machine);
@@ -47,17 +54,19 @@ fn next(plan: &Plan, machine: &Machine) -> Vec<String> {
     next.map_or_else(Vec::new, |next| Remembered::of(plan).changes(&next))
 }
 
-/// Keeps what was seen of filters and arcs, and the plan.
-fn keep(folder: &Path, text: &str, plan: &Plan, seen: &Seen) -> Result<(), String> {
+/// Keeps what was seen of filters and arcs, and the plan. Answers of how many filters too little
+/// was seen.
+fn keep(folder: &Path, text: &str, plan: &Plan, seen: &Seen) -> Result<usize, String> {
     let known = calibrate::load(folder)?.filter(|kept| kept.is_here().is_ok());
     let base = || Costs { version: COSTS_VERSION, ..Costs::default() };
     let mut kept = known.unwrap_or_else(|| Kept::now(base()));
-    explain::learn(plan, seen, &mut kept.costs);
+    let too_few = explain::learn(plan, seen, &mut kept.costs);
     kept.keep(folder)?;
     let path = place(folder, text);
     let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
     path.parent().map_or(Ok(()), fs::create_dir_all).map_err(why)?;
-    fs::write(&path, Remembered::of(plan).text()).map_err(why)
+    fs::write(&path, Remembered::of(plan).text()).map_err(why)?;
+    Ok(too_few)
 }
 
 /// Where the plan of a line lies.

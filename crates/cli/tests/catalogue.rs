@@ -123,7 +123,15 @@ fn analyze_measures_too() {
 #[test]
 fn v1_analyze_tells_what_was_measured_beside_what_was_expected_and_keeps_it() {
     let folder = Folder::new();
-    let line = "replay examples/web.pcap | bpf \"tcp port 80\" | ip | count";
+    let few = folder.run(&["explain", "--analyze", "replay examples/web.pcap | ip | count"]);
+    assert!(few.err.contains("a filter costs is learned from 4096 blocks on"), "{}", few.err);
+    let costs = folder.path().join("state/streamline/costs");
+    assert!(!fs::read_to_string(&costs).unwrap().contains("filter thread "));
+    let web = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/web.pcap")).unwrap();
+    let (head, packets) = web.split_at(24);
+    let many = folder.path().join("many.pcap");
+    fs::write(&many, [head, &packets.repeat(60)].concat()).unwrap();
+    let line = &format!("replay {} | bpf \"tcp port 80\" | ip | count", many.display());
     let ran = folder.run(&["explain", "--analyze", line]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     for word in ["expected", "blocks/s", "per call", "replay → bpf", "share", "wake-ups"] {

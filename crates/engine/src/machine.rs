@@ -39,7 +39,14 @@ fn costs() -> Costs {
     match calibrate::load(&folder) {
         Ok(None) => Costs::default(),
         Ok(Some(kept)) => match kept.is_here() {
-            Ok(()) => Costs { origin: format!("measured here {}", kept.age()), ..kept.costs },
+            Ok(()) if kept.costs.is_calibrated() => {
+                Costs { origin: format!("measured here {}", kept.age()), ..kept.costs }
+            }
+            // Nobody has calibrated; something was learned from runs.
+            Ok(()) => {
+                let origin = format!("{}; and by what runs showed here", kept.costs.origin);
+                Costs { origin, ..kept.costs }
+            }
             Err(elsewhere) => built_in(&format!("the table that is kept was {elsewhere}")),
         },
         Err(why) => built_in(&why),

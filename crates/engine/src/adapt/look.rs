@@ -141,7 +141,7 @@ impl Look {
     /// sources there cost.
     pub(super) fn costs(&self, known: &Costs) -> Costs {
         let mut costs = Costs { origin: "seen while it ran".to_owned(), ..known.clone() };
-        explain::learn(&self.plan, &self.seen, &mut costs);
+        let _ = explain::learn(&self.plan, &self.seen, &mut costs);
         let graph = &self.plan.graph;
         for (id, node) in graph.ids().filter(|(_, node)| node.kind() == Some(Kind::Source)) {
             let space = self.plan.space_of(id);

@@ -20,6 +20,7 @@ mod joint;
 mod load;
 pub mod point;
 mod taking;
+mod timing;
 mod told;
 mod tree;
 
@@ -42,10 +43,11 @@ use point::{New, Points};
 use std::fmt;
 use std::sync::Arc;
 use sys::bpf::ring::place;
-use sys::bpf::{RingBuffer, Rings, Shape, Statistics};
+use sys::bpf::{RingBuffer, Rings, Shape};
 use sys::machine::Capabilities;
 use sys::privilege::Privilege;
 use sys::steps::Steps;
+use timing::Timing;
 use tree::{Step, Tree};
 
 /// What the kernel would not take, and whose fault it is.
@@ -59,7 +61,7 @@ pub(crate) struct Kernel {
     /// What it ran before, from the first on.
     before: Vec<Era>,
     /// As long as it is there, the kernel counts the time of programs.
-    _statistics: Option<Statistics>,
+    timing: Option<Timing>,
     place: Place,
 }
 
@@ -256,14 +258,13 @@ impl Kernel {
         let Wanted { planned, timed, .. } = *wanted;
         let asked = wanted.asked();
         let place = Place::find(&planned.attach).map_err(|why| closed(why, asked.source))?;
-        // Costs each run of every program 70 ns, so only where it was asked for.
-        let statistics = timed.then(|| Statistics::enable().ok()).flatten();
+        let timing = timed.then(Timing::begin).flatten();
         let (standing, gives): Opened = match planned.attach.takes {
             true => taking::build(wanted, &asked.tree(), (asked.source, &place))?,
             false => wanted.opened(wanted.host.add(&asked)?, place.clone()),
         };
         let era = wanted.era(standing);
-        Ok((Self { era, before: Vec::new(), place, _statistics: statistics }, gives))
+        Ok((Self { era, before: Vec::new(), place, timing }, gives))
     }
 
     /// Makes what is to run in the place of what runs, and what then hands over.

@@ -103,7 +103,9 @@ impl Kernel {
             ran.bells += ended.bells;
             measured = (measured.0 + ended.measured.0, measured.1 + ended.measured.1);
         }
-        ran.measured = Some(measured).filter(|(runs, _)| *runs > 0);
+        let (runs, ns) = measured;
+        let ns = self.timing.as_ref().map_or(ns, |timing| timing.without_itself(runs, ns));
+        ran.measured = (runs > 0).then_some((runs, ns));
         ran
     }
 

@@ -12,8 +12,11 @@ use filter::Reads;
 
 /// From how far apart on two figures are marked.
 const FAR: f64 = 2.0;
-/// The fewest blocks from which anything is learned.
-const LEARNED_MIN: u64 = 64;
+/// The fewest blocks from which it is learned which share of them takes an arc.
+const SHARE_MIN: u64 = 64;
+/// The fewest blocks from which it is learned what one costs: the first ones find nothing in the
+/// caches.
+pub const LEARNED_MIN: u64 = 4096;
 
 /// What a run counted.
 #[derive(Debug, Clone, Default)]
@@ -229,11 +232,14 @@ fn filled(edge: &SeenEdge, entries: usize) -> String {
 }
 
 /// Puts what was seen into a table of costs, for the next plan: what filters cost with these
-/// arguments, and which share of their blocks took each arc.
-pub fn learn(plan: &Plan, seen: &Seen, costs: &mut Costs) {
+/// arguments, and which share of their blocks took each arc. Answers of how many filters it is not
+/// learned what they cost, as fewer than [`LEARNED_MIN`] blocks came to them.
+pub fn learn(plan: &Plan, seen: &Seen, costs: &mut Costs) -> usize {
+    let mut too_few = 0;
     for (id, node) in plan.graph.ids().filter(|(_, node)| node.filter().is_some()) {
         let Some(counted) = seen.nodes.get(id.0) else { continue };
-        if counted.blocks < LEARNED_MIN {
+        if counted.blocks < SHARE_MIN {
+            too_few += 1;
             continue;
         }
         let filter = plain_text(&plan.graph, id);
@@ -242,8 +248,12 @@ pub fn learn(plan: &Plan, seen: &Seen, costs: &mut Costs) {
         // a run tells less than a calibration.
         let all = node.filter().is_some_and(|used| used.effect().reads == Reads::All);
         let learns = !node.is_process() && (all || !costs.is_calibrated());
-        if let Some(block) = counted.ns().filter(|_| learns) {
-            costs.put(FilterCost { filter: filter.clone(), kernel, block, byte: 0.0 });
+        match counted.ns().filter(|_| learns) {
+            Some(_) if counted.blocks < LEARNED_MIN => too_few += 1,
+            Some(block) => {
+                costs.put(FilterCost { filter: filter.clone(), kernel, block, byte: 0.0 });
+            }
+            None => {}
         }
         let numbered = plan.graph.edges.iter().enumerate();
         for (at, edge) in numbered.filter(|(_, edge)| edge.from == id && !edge.back) {
@@ -255,6 +265,7 @@ pub fn learn(plan: &Plan, seen: &Seen, costs: &mut Costs) {
             });
         }
     }
+    too_few
 }
 
 #[cfg(test)]

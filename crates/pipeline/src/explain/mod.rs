@@ -14,7 +14,7 @@ mod words;
 
 pub(crate) use words::number;
 
-pub use analysis::{Seen, SeenEdge, SeenNode, SeenProgram, analysis, learn};
+pub use analysis::{LEARNED_MIN, Seen, SeenEdge, SeenNode, SeenProgram, analysis, learn};
 pub use dot::dot;
 pub use help::{COMMON_TITLE, OPTIONS_TITLE, Page, Section};
 pub use help::{common, hanging, help, option_facts, option_words, options};
