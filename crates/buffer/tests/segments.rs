@@ -8,7 +8,7 @@ mod common;
 
 use abi::DbufId;
 use abi::ring::{Geometry, LINE_WORDS, PAGE, Record, writer};
-use common::{Other, block, offer, open, read, read_to_fault, run, say, within};
+use common::{Other, block, offer, open, read, run, say, within};
 use common::{receive, send, wait_to_be_killed};
 use std::fs::File;
 use std::io::stdin;
@@ -134,22 +134,7 @@ fn a_revoked_reader_of_another_user_is_told_where_it_ends() {
 /// A writer killed anywhere among changes of size: readers have all that was shown, and are told.
 #[test]
 fn a_writer_that_is_killed_while_it_changes_size_leaves_all_that_was_shown() {
-    let mut random = Random::replayable();
-    for _ in 0..12 {
-        let Some(mut other) = Other::start("write") else { return };
-        let mut input = open(&other).unwrap();
-        let until = random.below(10_000);
-        within("so many blocks", || {
-            while input.count().blocks < until {
-                input.read(&mut [0; 8192]).unwrap();
-            }
-        });
-        other.kill();
-        assert_eq!(read_to_fault(&mut input), Fault::Abandoned);
-        let (written, taken) = (input.written(), input.count());
-        assert!(taken.blocks >= until, "{taken:?}");
-        assert_eq!(written.resident(&taken), Some(0), "all that was shown");
-    }
+    common::all_that_was_shown_is_there(10_000);
 }
 
 /// What a hostile writer says about the next segment, and what becomes of its reader.

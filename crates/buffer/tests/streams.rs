@@ -6,7 +6,7 @@
 mod common;
 
 use abi::DbufId;
-use common::{Other, block, offer, open, read, read_to_fault, run, say, within, write};
+use common::{Other, block, offer, open, read, run, say, within, write};
 use std::fs::File;
 use std::io::stdin;
 use std::os::fd::BorrowedFd;
@@ -78,22 +78,7 @@ fn a_reader_that_is_killed_anywhere_holds_up_nobody() {
 
 #[test]
 fn what_a_writer_has_shown_before_it_was_killed_is_all_there() {
-    let mut random = Random::replayable();
-    for _ in 0..12 {
-        let Some(mut other) = Other::start("write") else { return };
-        let mut input = open(&other).unwrap();
-        let until = random.below(20_000);
-        within("so many blocks", || {
-            while input.count().blocks < until {
-                input.read(&mut [0; 8192]).unwrap();
-            }
-        });
-        other.kill();
-        assert_eq!(read_to_fault(&mut input), Fault::Abandoned);
-        let (written, taken) = (input.written(), input.count());
-        assert!(taken.blocks >= until, "{taken:?}");
-        assert_eq!(written.resident(&taken), Some(0), "all that was shown");
-    }
+    common::all_that_was_shown_is_there(20_000);
 }
 
 /// A reader that writes what it likes into the only page that it can write, and rings without end:

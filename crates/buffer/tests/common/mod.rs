@@ -19,7 +19,7 @@ mod streams;
 pub(crate) use blocks::{LONGEST, Reads, block, digest, read, read_to_fault, write};
 pub(crate) use other::{Other, receive, role, say, send};
 pub(crate) use patience::{Running, run, until, within};
-pub(crate) use streams::{offer, open};
+pub(crate) use streams::{all_that_was_shown_is_there, offer, open};
 
 /// A dbuf of this number.
 pub(crate) fn id(number: u32) -> abi::DbufId {

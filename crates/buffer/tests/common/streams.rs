@@ -1,8 +1,12 @@
 //! Streams that are offered and opened.
 
-use super::other::{receive, send};
+use super::blocks::read_to_fault;
+use super::other::{Other, receive, send};
+use super::patience::within;
 use std::os::fd::AsFd;
+use streamline_buffer::Fault;
 use streamline_buffer::stream::{Input, Offer};
+use testkit::Random;
 
 /// Offers a stream to the other process.
 #[track_caller]
@@ -16,4 +20,26 @@ pub(crate) fn open(socket: impl AsFd) -> Option<Input> {
     let (message, descriptors) = receive(socket);
     let opened = || Offer::from_descriptors(descriptors).unwrap().open().unwrap();
     (!message.is_empty()).then(opened)
+}
+
+/// Another process offers a stream and writes until it is killed, which it is when so many blocks
+/// have come at the least, a dozen times: whoever reads has all that was shown, and is told.
+#[track_caller]
+pub(crate) fn all_that_was_shown_is_there(blocks_max: u64) {
+    let mut random = Random::replayable();
+    for _ in 0..12 {
+        let Some(mut other) = Other::start("write") else { return };
+        let mut input = open(&other).unwrap();
+        let until = random.below(blocks_max);
+        within("so many blocks", || {
+            while input.count().blocks < until {
+                input.read(&mut [0; 8192]).unwrap();
+            }
+        });
+        other.kill();
+        assert_eq!(read_to_fault(&mut input), Fault::Abandoned);
+        let (written, taken) = (input.written(), input.count());
+        assert!(taken.blocks >= until, "{taken:?}");
+        assert_eq!(written.resident(&taken), Some(0), "all that was shown");
+    }
 }
