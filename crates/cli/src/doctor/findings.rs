@@ -179,7 +179,16 @@ fn costs() -> Section {
             return Section { name: "what things cost", rows };
         }
         Ok(Some(kept)) => match kept.is_here() {
-            Ok(()) => Row::new("table", State::Good, format!("measured {}", kept.age())),
+            Ok(()) if kept.costs.is_calibrated() => {
+                Row::new("table", State::Good, format!("measured {}", kept.age()))
+            }
+            Ok(()) => {
+                let says = format!(
+                    "built in, and what runs showed {}; {MEASURE} measures here",
+                    kept.age()
+                );
+                Row::new("table", State::Plain, says)
+            }
             Err(why) => Row::new("table", State::Bad, format!("not used: {why}")).advice(MEASURE),
         },
         Err(why) => Row::new("table", State::Bad, why).advice(MEASURE),
