@@ -5,7 +5,7 @@ use pipeline::plan::{Machine, Plan, plan};
 
 /// Lines of at least three filters over what comes in; each begins with `rx`, whose device is
 /// added. What comes is UDP to port 53 and to another, one of each, with `Z` in all its bytes.
-pub(super) const LINES: [&str; 24] = [
+pub(super) const LINES: [&str; 29] = [
     // All of it has twins.
     "rx | eth | ip | udp | count",
     "rx | eth |ip ip | udp | dport |53 count",
@@ -35,6 +35,13 @@ pub(super) const LINES: [&str; 24] = [
     "rx | ip | udp | ratelimit 2000000 burst=100000 | match \"Y\" | count",
     "rx | ratelimit 2000000 burst=100000 | udp | match \"Y\" | count",
     "rx | ratelimit 3000000 burst=100000 | ratelimit 2000000 burst=100000 | match \"Y\" | count",
+    // Statistics of all that comes, before a look at all of it: a twin that counts costs some times
+    // what a filter does that counts, and nothing of it keeps a frame from being handed over.
+    "rx | hist length | ipproto |all hist | sport |all hist | dport | hist | match \"Y\" | count",
+    "rx | sport |all hist | dport |all hist | count | regex \"Z+Y\" | count",
+    "rx | hist length | count | ratelimit 2000000 burst=100000 | count | match \"Y\" | count",
+    "rx | ip | hist length | udp | hist | ratelimit 2000000 burst=100000 | regex \"Z+Y\" | count",
+    "rx | eth | hist | ip | hist length | count | match \"Y\" | count",
 ];
 
 /// A line with the space of every node that is written in it.

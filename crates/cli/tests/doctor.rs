@@ -118,7 +118,7 @@ fn o3_a_calibration_is_kept_and_told() {
     let line = fettered.folder.path().join("a.pcap").display().to_string();
     std::fs::write(&line, b"").unwrap();
     let explained = fettered.run(&[], &["explain", "replay a.pcap | bpf udp | count"]).out;
-    assert!(explained.contains(" calibration  measured here just now, version 4"), "{explained}");
+    assert!(explained.contains(" calibration  measured here just now, version 5"), "{explained}");
 
     let text = std::fs::read_to_string(&kept).unwrap();
     std::fs::write(&kept, text.replacen("kernel ", "kernel 0.", 1)).unwrap();

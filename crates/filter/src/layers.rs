@@ -9,6 +9,8 @@
 //! concern the rest are weighed against `marks.captured`, never against the slice.
 
 use crate::contract::{Block, Description, Reason};
+use abi::Marks;
+use wire::ethernet;
 use wire::flow::Flow;
 use wire::ip::{Fragment, protocol};
 use wire::ipv4::Ipv4;
@@ -17,6 +19,7 @@ use wire::link::Network;
 use wire::ports::Ports;
 use wire::tcp::{self, Tcp};
 use wire::udp::{self, Udp};
+use wire::vlan::is_tag;
 use wire::{Layers, LinkType};
 
 /// How many bytes from the start of a frame the header filters look at: eight tags, the longest
@@ -109,15 +112,25 @@ pub fn head<'a>(block: &Block<'a>) -> &'a [u8] {
 /// One pass over the layers of the frame; what it finds is remembered in the marks.
 pub fn find(block: &mut Block<'_>) -> Layers {
     let layers = wire::layers(LinkType(block.marks.link), head(block));
-    let mark = |offset: Option<u16>| offset.unwrap_or(abi::Marks::UNKNOWN);
-    block.marks.network = mark(layers.l3);
-    block.marks.transport = mark(layers.l4);
-    block.marks.payload = mark(layers.payload);
+    remember(&mut block.marks, &layers);
     layers
+}
+
+/// Remembers what a pass over a frame has found, as if it had looked at the first [`HEAD`] bytes
+/// alone: for a source that looks at whole frames anyway, so that no filter behind it has to.
+#[inline]
+pub fn remember(marks: &mut Marks, layers: &Layers) {
+    let mark = |offset: Option<u16>| offset.filter(|at| *at <= HEAD).unwrap_or(Marks::UNKNOWN);
+    marks.network = mark(layers.l3);
+    marks.transport = mark(layers.l4);
+    marks.payload = mark(layers.payload);
 }
 
 /// The IP packet in the frame, its header checked.
 pub fn packet(block: &mut Block<'_>) -> Result<Packet, Missing> {
+    if let Some(marked) = marked_packet(block) {
+        return Ok(marked);
+    }
     let layers = find(block);
     let (Some(protocol), Some(network)) = (layers.protocol, layers.l3) else {
         return Err(Missing::of(&layers));
@@ -316,7 +329,7 @@ fn short(block: &Block<'_>, at: u32, length: u32) -> Missing {
 #[inline]
 fn marked(block: &Block<'_>) -> Option<Transport> {
     let marks = &block.marks;
-    if marks.transport == abi::Marks::UNKNOWN || marks.network == abi::Marks::UNKNOWN {
+    if marks.transport == Marks::UNKNOWN || marks.network == Marks::UNKNOWN {
         return None;
     }
     let bytes = behind(head(block), marks.network);
@@ -332,6 +345,34 @@ fn marked(block: &Block<'_>) -> Option<Transport> {
         _ => return None,
     };
     Some(Transport { protocol, at: marks.transport.into() })
+}
+
+/// The IP packet, if the marks know its headers up to that of transport, and nothing stands between
+/// them.
+#[inline]
+fn marked_packet(block: &Block<'_>) -> Option<Packet> {
+    let Transport { protocol, .. } = marked(block)?;
+    let network = u32::from(block.marks.network);
+    let bytes = behind(head(block), block.marks.network);
+    let (header, fragment) = match bytes.first()? >> 4 {
+        4 => Ipv4::parse(bytes).map(|(ip, _)| (ip.header_length().into(), ip.fragment()))?,
+        6 if *bytes.get(ipv6::NEXT_HEADER)? == protocol => (ipv6::LENGTH as u32, Fragment::Whole),
+        // Extension headers are followed anew.
+        _ => return None,
+    };
+    let data = network + header;
+    Some(Packet { protocol, network, data, end: end(block, network), fragment })
+}
+
+/// What an Ethernet header without tags announces, if the marks know that there is such a one.
+#[inline]
+pub(crate) fn marked_type(block: &Block<'_>) -> Option<u16> {
+    let Marks { link, network, .. } = block.marks;
+    if link != LinkType::ETHERNET.0 || usize::from(network) != ethernet::LENGTH {
+        return None;
+    }
+    let field = block.frame.get(ethernet::ETHERTYPE..)?.first_chunk()?;
+    Some(u16::from_be_bytes(*field)).filter(|kind| *kind >= ethernet::TYPE_MIN && !is_tag(*kind))
 }
 
 /// One past the last byte of the IP packet at `network`, captured or not; where the packet states

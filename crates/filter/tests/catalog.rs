@@ -348,6 +348,36 @@ fn marks_and_a_fresh_look_agree() {
     }
 }
 
+/// A source that has looked at whole frames leaves the marks that a filter would, who looks at a
+/// head alone.
+#[test]
+fn what_a_source_remembers_of_a_frame_is_what_a_filter_finds() {
+    let shapes = corpus::shapes();
+    // Options of 248 bytes, so many times, before the transport header.
+    let options = [&[30][..], &[0; 246]].concat();
+    let deep = |times: usize| {
+        let frame = testkit::Frame::ethernet().ipv6("fc00::1", "fc00::2");
+        let frame = (0..times).fold(frame, |frame, _| frame.extension(60, &options));
+        Frame::of(ETHERNET, &frame.udp(1, 2, &[7; 300]))
+    };
+    let long = [deep(0), deep(1), deep(2), deep(4)];
+    let frames = [corpus::captured(2), corpus::cut(&shapes), shapes, long.to_vec()].concat();
+    let (mut beyond, mut found) = (0, 0);
+    for one in &frames {
+        let arena = Arena::new(4);
+        let mut block = Space::new(&arena).batch(std::slice::from_ref(one)).block(0);
+        let fresh = block.marks;
+        let layers = wire::layers(wire::LinkType(fresh.link), block.frame);
+        let mut marks = fresh;
+        filter::layers::remember(&mut marks, &layers);
+        filter::layers::find(&mut block);
+        assert_eq!(marks, block.marks, "{one:?}");
+        beyond += usize::from(layers.l4.is_some_and(|at| at > filter::layers::HEAD));
+        found += usize::from(marks.payload != abi::Marks::UNKNOWN);
+    }
+    assert!(beyond > 0 && found > 100, "{beyond} {found}");
+}
+
 #[test]
 fn who_reports_says_something_and_nobody_else() {
     for d in FILTERS {

@@ -184,24 +184,25 @@ fn v6_costs_that_are_off_by_half_change_plans() {
 }
 
 #[test]
-fn o3_headers_are_found_once_in_the_kernel_and_once_behind_it() {
-    let inside = |line: &str, look| {
-        let mut costs = Costs { look, twin_look: 20.0, ..Costs::default() };
-        for (filter, kernel, block) in
-            [("ip", false, 10.0), ("udp", false, 10.0), ("ip", true, 20.0), ("udp", true, 20.0)]
-        {
-            costs.put(FilterCost { filter: filter.to_owned(), kernel, block, byte: 0.0 });
+fn o3_headers_are_found_once_in_the_kernel_and_by_who_reads_what_leaves_it() {
+    let inside = |line: &str, look, twin_look| {
+        let mut costs = Costs { look, twin_look, ..Costs::default() };
+        for name in ["ip", "udp", "dport", "ipproto"] {
+            for (kernel, block) in [(false, 10.0), (true, 5.0)] {
+                costs.put(FilterCost { filter: name.to_owned(), kernel, block, byte: 0.0 });
+            }
         }
         let plan = planned(line, &Machine { costs, ..Machine::with_kernel() });
         kernel_of(&plan).iter().filter(|inside| **inside).count()
     };
     let line = "rx eth0 | ip | udp | match \"Y\" @thread0 | discard";
-    // Two twins cost 20 more than the filters; with finding headers they cost 20 less.
-    assert_eq!(inside(line, 0.0), 1, "the source alone");
-    assert_eq!(inside(line, 60.0), 3, "the first in the thread would have to find them");
-    // Who looks behind the kernel finds them anew.
-    let line = "rx eth0 | ip | udp | dport @thread0 |all match \"Y\" | discard";
-    assert_eq!(inside(line, 60.0), 1, "found in the thread, whoever has found them before");
+    // Two twins cost 10 less than the filters, and must find the headers.
+    assert_eq!(inside(line, 0.0, 5.0), 3, "finding them costs less than that");
+    assert_eq!(inside(line, 0.0, 15.0), 1, "the source alone");
+    assert_eq!(inside(line, 60.0, 15.0), 1, "who reads has found them, whatever that costs");
+    // Once for all twins: four of them save 20.
+    let line = "rx eth0 | ip | udp | dport |all ipproto |all match \"Y\" @thread0 | discard";
+    assert_eq!(inside(line, 60.0, 15.0), 5, "found once in the kernel");
 }
 
 #[test]

@@ -11,7 +11,8 @@
 //! - [`live`]: whole lines under frames, for both;
 //! - [`kept`]: the file.
 //!
-//! Each figure is the least of several rounds: what others do on the machine only adds.
+//! Each figure is the least of several rounds: what others do on the machine only adds. Where it is
+//! what one line costs more than another, both run in the same rounds, and half of these say more.
 
 mod between;
 mod cable;

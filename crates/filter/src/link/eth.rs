@@ -85,6 +85,9 @@ impl Lanes for Eth {
 fn outermost(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
     /// Where version 2 of the cooked header keeps the type; everywhere else it is the last field.
     const COOKED2_TYPE: usize = 0;
+    if let Some(ethertype) = layers::marked_type(block) {
+        return Ok((ethertype, block.marks.network));
+    }
     let link = layers::find(block);
     let Some(l3) = link.l3 else {
         return Err(if link.faults.cut { CUT } else { NO_ETHERTYPE });

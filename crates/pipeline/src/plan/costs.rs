@@ -14,7 +14,7 @@ use filter::{Kind, Reads};
 use std::fmt::Write as _;
 
 /// The version of the form of a table that is kept.
-pub const COSTS_VERSION: u32 = 4;
+pub const COSTS_VERSION: u32 = 5;
 /// Bytes of the block for which costs are told.
 const BLOCK_BYTES: f64 = 1024.0;
 
@@ -30,7 +30,8 @@ pub struct Costs {
     pub call: f64,
     /// Looking at the head of a block.
     pub head: f64,
-    /// Finding out where the headers of a block begin, for the first who looks; 0: not measured.
+    /// Finding out where the headers of a block begin, for the first who looks, where that is not
+    /// in the cost of what brings it; 0: not measured.
     pub look: f64,
     /// Looking at a kilobyte.
     pub kilobyte: f64,
@@ -50,7 +51,7 @@ pub struct Costs {
     pub twin_look: f64,
     /// A record of a block and a pointer to it, written by a program.
     pub record: f64,
-    /// The same record, copied out by a process.
+    /// The same record, copied out by a process that finds the headers in it.
     pub fetch: f64,
     /// A bell that a program rings.
     pub bell: f64,

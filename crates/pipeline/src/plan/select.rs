@@ -218,8 +218,9 @@ impl<'s> Search<'s> {
     }
 
     /// What it costs to find out where headers begin in what comes to a node, as far as nobody
-    /// before it has, and whether that is known behind it. What a program has found stays with it:
-    /// a frame that leaves the kernel is looked at anew.
+    /// before it has, and whether that is known behind it. What a program has found stays with it;
+    /// who reads what it hands over finds them for all behind him, and that is in the cost of
+    /// leaving. A frame that is led to a socket nobody has looked at.
     fn looks(&self, id: NodeId, enters: usize, way: &Way) -> (f64, bool) {
         let inside = |space: usize| self.discovered.spaces[space].kind == SpaceKind::Kernel;
         let here = inside(enters);
@@ -228,7 +229,10 @@ impl<'s> Search<'s> {
         let (mut unseen, mut known) = (0.0, false);
         for (at, (edge, flow)) in comes.enumerate() {
             let from = edge.from.0;
-            let looked = way.looked[from] && inside(way.leaves[from]) == here;
+            let looked = match inside(way.leaves[from]) {
+                true if !here => !self.discovered.taken[from],
+                was => was == here && way.looked[from],
+            };
             known = looked && (known || at == 0);
             unseen += if looked { 0.0 } else { *flow };
         }

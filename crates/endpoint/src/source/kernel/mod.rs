@@ -5,7 +5,9 @@
 //! Out: one block per frame and edge, in the order of time; frames are copied into the pool of the
 //! space once, however many edges lead out. What beside the frame belongs to it comes along: a VLAN
 //! tag goes back to its place, the time becomes that of day, and a checksum that was left to the
-//! device is marked. Who asks is told over which edge the blocks went, one edge at a time.
+//! device is marked. To see that, one must find the headers: where they begin is marked, too, so
+//! that no filter behind has to find them. Who asks is told over which edge the blocks went, one
+//! edge at a time.
 //!
 //! Sleeping: a program rings when it has handed over something and the last bell was a time T_t
 //! ago, so who finds nothing sleeps until then at most, and for good once nobody has rung for that
@@ -15,6 +17,7 @@
 //! cut has none; of the others those have none in which the field holds the sum over the pseudo
 //! header, which is what a stack leaves there for the card.
 
+mod checksum;
 pub mod place;
 pub mod reader;
 mod time;
@@ -30,13 +33,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use sys::bpf::{RingBuffer, Rings};
 use time::TimeOfDay;
-use wire::checksum;
-use wire::dissect;
 use wire::ethernet;
-use wire::flow::Flow;
-use wire::ip::{Fragment, protocol};
-use wire::link::LinkType;
-use wire::{tcp, udp};
 
 /// An edge that leaves the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +96,7 @@ pub struct KernelSource {
     /// Over which edge the blocks went that were put last.
     edge: usize,
     /// What was copied last, and where to.
-    copied: Option<(u32, u64, abi::Place, bool)>,
+    copied: Option<(u32, u64, Copied)>,
     /// What was copied and is yet to be put: nothing between two turns.
     staged: Vec<Staged>,
     /// Whether nothing was left when blocks were put last.
@@ -128,6 +125,16 @@ const MEMORY_NS: Time = 1_000_000;
 /// Bytes of a VLAN tag, and where it stands.
 const TAG: usize = 4;
 const TAG_AT: usize = ethernet::ETHERTYPE;
+
+/// A frame in the memory of the space.
+#[derive(Clone, Copy, Debug)]
+struct Copied {
+    place: abi::Place,
+    /// Whether its checksum was left to the device.
+    unset: bool,
+    /// How long it is, and where its headers begin.
+    marks: Marks,
+}
 
 /// A block of which it is not known yet whether the frame was copied before the program came round.
 #[derive(Debug)]
@@ -226,17 +233,18 @@ impl KernelSource {
     /// None if there is no room for it.
     fn staged(&mut self, pool: &Pool, handed: Handed) -> Option<Staged> {
         let name = (handed.cpu, handed.pointer.position);
-        let before = self.copied.filter(|(cpu, position, ..)| (*cpu, *position) == name);
-        let before = before.filter(|(.., place, _)| pool.bytes(*place).is_some());
+        let before = self.copied.filter(|(cpu, position, _)| (*cpu, *position) == name);
+        let before = before.filter(|(.., copied)| pool.bytes(copied.place).is_some());
         // What was staged in the same turn is looked at together.
         let together =
             |last: &Staged| !last.known && (last.handed.cpu, last.handed.pointer.position) == name;
         let known = before.is_some() && !self.staged.last().is_some_and(together);
-        let (place, unset) = match before {
-            Some((.., place, unset)) => (place, unset),
+        let copied = match before {
+            Some((.., copied)) => copied,
             None => self.copy(pool, &handed)?,
         };
-        self.copied = Some((name.0, name.1, place, unset));
+        self.copied = Some((name.0, name.1, copied));
+        let Copied { place, unset, mut marks } = copied;
         let header = &handed.header;
         let tag = if header.tag.is_some() { TAG as u32 } else { 0 };
         let behind = self.parts.edges.get(handed.sink as usize).is_some_and(|e| e.behind_tag);
@@ -249,18 +257,15 @@ impl KernelSource {
         }
         let (origin, time) = (self.parts.origin, self.time.of(header.time));
         let context = ContextLane { time, session: 0, origin, flags };
-        let link = self.parts.place.link().0;
-        let whole = header.length.saturating_add(tag);
-        let mut marks = Marks::frame(link, place.length(), whole);
         marks.view = from;
         let class = Class(handed.pointer.class);
         let pointer = RichPointer::new(pool.id(), place.within(from, length), class);
         Some(Staged { handed, entry: Entry::new(pointer, context, marks), known })
     }
 
-    /// Copies a frame, its tag in its place; answers where to, and whether its checksum is unset.
-    /// None if there is no room for it.
-    fn copy(&self, pool: &Pool, handed: &Handed) -> Option<(abi::Place, bool)> {
+    /// Copies a frame, its tag in its place, and looks where its headers begin. None if there is no
+    /// room for it.
+    fn copy(&self, pool: &Pool, handed: &Handed) -> Option<Copied> {
         let header = &handed.header;
         let tag = header.tag.filter(|_| header.kept as usize >= TAG_AT);
         let length = header.kept as usize + if tag.is_some() { TAG } else { 0 };
@@ -279,8 +284,14 @@ impl KernelSource {
                 between.copy_from_slice(words.as_flattened());
             }
         }
-        let unset = header.segment != 0 || is_unset(self.parts.place.link(), bytes);
-        Some((draft.commit(length), unset))
+        let layers = wire::layers(self.parts.place.link(), bytes);
+        let unset = header.segment != 0 || checksum::is_unset(&layers, bytes);
+        let place = draft.commit(length);
+        let beside = if header.tag.is_some() { TAG as u32 } else { 0 };
+        let whole = header.length.saturating_add(beside);
+        let mut marks = Marks::frame(layers.link.0, place.length(), whole);
+        filter::layers::remember(&mut marks, &layers);
+        Some(Copied { place, unset, marks })
     }
 
     /// What to say when nothing was put.
@@ -399,26 +410,3 @@ impl Source for KernelSource {
             .collect()
     }
 }
-
-/// Whether the checksum of TCP or UDP was left to the device: its field holds what a stack puts
-/// there for the card.
-fn is_unset(link: LinkType, frame: &[u8]) -> bool {
-    let layers = dissect::layers(link, frame);
-    let unset = || {
-        let offset = match layers.protocol? {
-            protocol::TCP => tcp::CHECKSUM,
-            protocol::UDP => udp::CHECKSUM,
-            _ => return None,
-        };
-        let Flow { source, target, protocol, .. } = Flow::of(&layers, frame)?;
-        let begin = usize::from(layers.l4?);
-        let field = frame.get(begin + offset..begin + offset + 2)?;
-        let length = layers.end.checked_sub(u32::from(layers.l4?))?;
-        let sum = checksum::pseudo(source, target, protocol, length)?.checksum();
-        Some(field == (!sum).to_be_bytes())
-    };
-    layers.fragment == Fragment::Whole && unset().unwrap_or(false)
-}
-
-#[cfg(test)]
-mod tests;

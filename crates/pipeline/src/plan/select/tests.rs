@@ -98,7 +98,10 @@ fn looking(graph: &Graph, discovered: &Discovered, costs: &Costs, space: &[usize
     let mut found = vec![false; space.len()];
     for node in 0..space.len() {
         let comes = || graph.edges.iter().zip(&discovered.flows.1).filter(|(e, _)| e.to.0 == node);
-        let lacks = |from: usize| !found[from] || (space[from] == 0) != (space[node] == 0);
+        let lacks = |from: usize| match (space[from] == 0, space[node] == 0) {
+            (true, false) => discovered.taken[from],
+            (was, here) => was != here || !found[from],
+        };
         let look = if space[node] == 0 { costs.twin_look } else { costs.look };
         let unseen: f64 = comes().filter(|(e, _)| lacks(e.from.0)).map(|(_, flow)| flow).sum();
         let known = comes().next().is_some() && !comes().any(|(e, _)| lacks(e.from.0));

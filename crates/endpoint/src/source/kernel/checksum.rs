@@ -1,0 +1,54 @@
+//! Which checksums a stack has left to its card: those whose field holds the sum over the pseudo
+//! header, which is what a stack puts there for the card.
+
+use wire::checksum;
+use wire::dissect::Layers;
+use wire::flow::Flow;
+use wire::ip::{Fragment, protocol};
+use wire::{tcp, udp};
+
+/// Whether the checksum of TCP or UDP was left to the device, in a frame whose layers are these.
+pub(super) fn is_unset(layers: &Layers, frame: &[u8]) -> bool {
+    let unset = || {
+        let offset = match layers.protocol? {
+            protocol::TCP => tcp::CHECKSUM,
+            protocol::UDP => udp::CHECKSUM,
+            _ => return None,
+        };
+        let Flow { source, target, protocol, .. } = Flow::of(layers, frame)?;
+        let begin = usize::from(layers.l4?);
+        let field = frame.get(begin + offset..begin + offset + 2)?;
+        let length = layers.end.checked_sub(u32::from(layers.l4?))?;
+        let sum = checksum::pseudo(source, target, protocol, length)?.checksum();
+        Some(field == (!sum).to_be_bytes())
+    };
+    layers.fragment == Fragment::Whole && unset().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::Frame;
+    use wire::link::LinkType;
+
+    fn is_unset(frame: &[u8]) -> bool {
+        super::is_unset(&wire::layers(LinkType::ETHERNET, frame), frame)
+    }
+
+    #[test]
+    fn a_checksum_is_unset_where_the_pseudo_header_is_all_that_was_summed() {
+        let whole = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1000, 53, b"who");
+        assert!(!is_unset(&whole));
+        let mut left = whole.clone();
+        // Addresses, protocol and length, in one's complement.
+        let words = left[26..34].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1]));
+        let sum: u32 = words.sum::<u32>() + 17 + (8 + 3);
+        let folded = (sum & 0xffff) + (sum >> 16);
+        left[40..42].copy_from_slice(&(folded as u16).to_be_bytes());
+        assert!(is_unset(&left));
+        left[41] ^= 1;
+        assert!(!is_unset(&left));
+        for cut in 0..whole.len() {
+            assert!(!is_unset(&whole[..cut]), "{cut}");
+        }
+    }
+}
