@@ -53,12 +53,21 @@ pub(crate) fn interleave(
     subject: (&'static str, &str, f64),
     unit: &'static str,
     rounds: usize,
-    mut candidates: Vec<Candidate<'_>>,
+    candidates: Vec<Candidate<'_>>,
     goals: &[Goal],
 ) -> Result<Vec<Row>, String> {
     if !is_wanted(subject.1) {
         return Ok(Vec::new());
     }
+    let (sentinel_ns, samples) = in_turn(rounds, candidates)?;
+    Ok(rows(subject, (unit, Better::More), sentinel_ns, &samples, goals))
+}
+
+/// Measures all candidates `rounds` times in turn: the state of the machine, and the samples.
+pub(crate) fn in_turn(
+    rounds: usize,
+    mut candidates: Vec<Candidate<'_>>,
+) -> Result<(f64, Vec<Samples>), String> {
     let mut samples: Vec<Samples> =
         candidates.iter().map(|c| Samples { name: c.name, values: Vec::new() }).collect();
     let mut sentinels = Vec::new();
@@ -74,7 +83,7 @@ pub(crate) fn interleave(
         sentinel = (sentinel + Sentinel::take()) / 2.0;
         sentinels.push(sentinel);
     }
-    Ok(rows(subject, (unit, Better::More), median(&sentinels), &samples, goals))
+    Ok((median(&sentinels), samples))
 }
 
 /// Rows from samples that were taken round by round: every candidate against the first, every goal

@@ -40,6 +40,7 @@ mod splice;
 mod take;
 mod tap;
 mod tcpdump;
+mod walk;
 
 use clap::Parser;
 use row::Row;
@@ -111,6 +112,11 @@ const BENCHES: &[Bench] = &[
         name: "chain",
         summary: "filters in a row against pipes and an indirect-call loop [Th fig. 5.1], goal G11",
         run: |options| chain::run(options.rounds),
+    },
+    Bench {
+        name: "walk",
+        summary: "how many blocks are walked at once, block by block to 64 [SL 6.2], goal K2",
+        run: walk::run,
     },
     Bench {
         name: "replay",

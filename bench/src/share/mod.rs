@@ -4,7 +4,8 @@
 //! any privilege, each run a line that picks one port and writes its frames to nowhere; a daemon
 //! runs what the lines begin with as one program for all. Against as many tcpdumps with the same
 //! filters, each of which has a packet socket and a filter of its own in the kernel. Who reads is
-//! on the second processor.
+//! on the second processor. Rows `one thread` are the lines again, their sinks pinned to the thread
+//! that reads: what the crossing between the two costs.
 //!
 //! What it costs is what the whole machine does beyond the work of the sender alone: what sending
 //! takes longer than over a cable with nobody at it, and the processor time of the processes,
@@ -17,7 +18,7 @@ mod users;
 use crate::Options;
 use crate::flood::{Floods, Host, OTHER, WANTED};
 use crate::folder::Folder;
-use crate::harness::{Better, Samples, rows};
+use crate::harness::{Better, Samples, is_wanted, rows};
 use crate::observed::{Sample, Taken};
 use crate::processes::installed;
 use crate::row::Row;
@@ -40,12 +41,15 @@ const RING_MB: u32 = 4;
 
 const NOBODY: &str = "nobody";
 const OURS: &str = "streamline";
+const TOGETHER: &str = "one thread";
 
 /// Who observes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Observers {
     Nobody,
     Users(u16),
+    /// The same with the sink in the thread that reads the ring.
+    Together(u16),
     Tcpdumps(u16),
 }
 
@@ -58,9 +62,12 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let house = House::start(&floods.seen.pair.server, &folder.0, MOST)?;
     let mut bench = Bench { floods, folder: &folder, house };
     let mut all = vec![Observers::Nobody];
-    all.extend(USERS.map(|(count, _)| Observers::Users(count)));
+    let wanted = USERS.iter().filter(|(_, name)| is_wanted(name)).map(|(count, _)| *count);
+    let wanted: Vec<u16> = wanted.collect();
+    all.extend(wanted.iter().copied().map(Observers::Users));
+    all.extend(wanted.iter().copied().map(Observers::Together));
     if installed(TCPDUMP, "tcpdump") {
-        all.extend(USERS.map(|(count, _)| Observers::Tcpdumps(count)));
+        all.extend(wanted.into_iter().map(Observers::Tcpdumps));
     }
     let taken = Taken::take(options.rounds, &all, |observers| bench.observe(observers))?;
     bench.house.end()?;
@@ -83,13 +90,15 @@ impl Bench<'_> {
     fn observe(&mut self, observers: Observers) -> Result<Sample, String> {
         match observers {
             Observers::Nobody => Sample::of(&mut self.floods, &[], (BEFORE, FRAMES)),
-            Observers::Users(count) => self.users(count),
+            Observers::Users(count) => self.users(count, ""),
+            Observers::Together(count) => self.users(count, "@thread0"),
             Observers::Tcpdumps(count) => self.tcpdumps(count),
         }
     }
 
-    fn users(&mut self, count: u16) -> Result<Sample, String> {
-        let users = self.house.users(&self.floods.seen.pair.server, count)?;
+    /// Users whose sinks are pinned so.
+    fn users(&mut self, count: u16, pin: &str) -> Result<Sample, String> {
+        let users = self.house.users(&self.floods.seen.pair.server, count, pin)?;
         let processes = [self.house.processes(), users.processes()].concat();
         let sample = Sample::of(&mut self.floods, &processes, (BEFORE, FRAMES))?;
         // The program is still one, and all lines are in it.
@@ -133,7 +142,11 @@ fn told(taken: &Taken<Observers>) -> Vec<Row> {
     let alone = vec![Samples { name: NOBODY, values: alone }];
     let mut all = made("the sender alone", f64::NAN, ("kframes/CPU s", Better::More), alone);
     for (count, name) in USERS {
-        let both = [(TCPDUMP, Observers::Tcpdumps(count)), (OURS, Observers::Users(count))];
+        let both = [
+            (TCPDUMP, Observers::Tcpdumps(count)),
+            (OURS, Observers::Users(count)),
+            (TOGETHER, Observers::Together(count)),
+        ];
         let each = |value: &dyn Fn(Observers) -> Vec<f64>| {
             both.map(|(name, who)| Samples { name, values: value(who) }).into_iter().collect()
         };

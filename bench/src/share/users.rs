@@ -60,11 +60,12 @@ impl House {
         self.daemon.processes()
     }
 
-    /// Starts a line for each of so many users, and waits until all are in the program.
-    pub(super) fn users(&self, space: &Namespace, count: u16) -> Result<Users, String> {
+    /// Starts a line for each of so many users, whose sinks are pinned so, and waits until all are
+    /// in the program.
+    pub(super) fn users(&self, space: &Namespace, count: u16, pin: &str) -> Result<Users, String> {
         let mut users = Users { children: Children::default(), folders: Vec::new() };
         for user in 0..count {
-            self.begin(space, user, &mut users)?;
+            self.begin(space, user, pin, &mut users)?;
         }
         let (mut ended, mut shared) = (None, Ok(()));
         until("all lines are in the program", || {
@@ -79,7 +80,13 @@ impl House {
     }
 
     /// Starts the line of a user.
-    fn begin(&self, space: &Namespace, user: u16, users: &mut Users) -> Result<(), String> {
+    fn begin(
+        &self,
+        space: &Namespace,
+        user: u16,
+        pin: &str,
+        users: &mut Users,
+    ) -> Result<(), String> {
         let (number, folder) = (uid(user), self.folder.join(format!("user{user}")));
         let failed = |why: std::io::Error| format!("{}: {why}", folder.display());
         // What it said another time is not to be taken for what it says now.
@@ -87,7 +94,7 @@ impl House {
         fs::create_dir(&folder).map_err(failed)?;
         chown(&folder, Some(number), Some(number)).map_err(failed)?;
         let mut command = Command::new(self.program());
-        command.args(["run", "--json", "--report=report", &line(user)]);
+        command.args(["run", "--json", "--report=report", &line(user, pin)]);
         // From root, the standard library drops the groups too, and with the user its rights.
         command.uid(number).gid(number).current_dir(&folder);
         command.env("STREAMLINE_DAEMON", self.place()).env("HOME", &folder);
@@ -156,9 +163,10 @@ fn uid(user: u16) -> u32 {
     FIRST + u32::from(user)
 }
 
-fn line(user: u16) -> String {
+/// The line of a user: its sink is where the planner puts it, or pinned.
+fn line(user: u16, pin: &str) -> String {
     let port = port(user);
-    format!("rx {SERVER_DEVICE} ring={RING_MB}MB | ip | udp | dport |{port} pcap /dev/null")
+    format!("rx {SERVER_DEVICE} ring={RING_MB}MB | ip | udp | dport |{port} pcap{pin} /dev/null")
 }
 
 /// Users may watch the cable, and take all the time that there is.
@@ -260,6 +268,7 @@ mod tests {
     fn each_user_may_watch_and_looks_for_a_port_of_its_own() {
         let policy = policy(2);
         assert!(policy.contains("users = [41300, 41301]\ninterfaces = [\"server0\"]"), "{policy}");
-        assert_eq!(line(1), "rx server0 ring=4MB | ip | udp | dport |54 pcap /dev/null");
+        assert_eq!(line(1, ""), "rx server0 ring=4MB | ip | udp | dport |54 pcap /dev/null");
+        assert!(line(0, "@thread0").ends_with("|53 pcap@thread0 /dev/null"));
     }
 }

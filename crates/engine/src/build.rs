@@ -23,14 +23,14 @@ use crate::space::assemble::Assembly;
 use crate::space::graft::Key;
 use crate::space::node::{NodeId as Local, Part};
 use crate::space::turn::Left;
-use crate::space::{BATCH, Clock, GENERAL, Input, Parts, Space};
+use crate::space::{Clock, GENERAL, Input, Parts, Space};
 use crate::why::Why;
 use buffer::pool::{Config as PoolConfig, Pool};
 use buffer::signal::Bell;
 use endpoint::{SinkEntry, SourceEntry};
 use filter::{Filter, Kind};
 use pipeline::graph::{Graph, NodeId, Step, Use};
-use pipeline::plan::Plan;
+use pipeline::plan::{AtOnce, Plan};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use sys::memory::Lender;
@@ -339,7 +339,7 @@ impl<'p> Builder<'p> {
                 left: left.clone(),
                 timed: self.settings.timed,
                 copies: self.settings.copies,
-                batch: self.batch(),
+                at_once: self.at_once(),
                 control: Arc::clone(&self.control),
                 demand: Arc::clone(&self.demand),
                 bell: Arc::clone(&self.bells[place]),
@@ -397,8 +397,8 @@ impl<'p> Builder<'p> {
     }
 
     /// How many blocks a turn has at most.
-    const fn batch(&self) -> usize {
-        if self.extras.why.is_some() { 1 } else { BATCH }
+    const fn at_once(&self) -> AtOnce {
+        if self.extras.why.is_some() { AtOnce::ONE } else { self.plan.at_once }
     }
 
     fn outside(&self) -> Outside<'p> {

@@ -191,3 +191,20 @@ fn k1_k3_k8_k11_indices_and_events_are_only_where_spaces_meet() {
         rings(&format!("replay '{capture}' | ip | udp @thread1 | count | discard"));
     assert_eq!(rings_of_two, 1);
 }
+
+#[test]
+fn k2_a_full_batch_is_walked_at_once_or_as_many_as_the_request_says() {
+    let calls = |asked: &str, size: usize, place: &str| {
+        let text = format!("{asked} generate count=6400 size={size} | count {place} | discard");
+        let outcome = runs(&text);
+        let count = outcome.ledger.filters.iter().find(|node| node.name == "count").unwrap();
+        assert_eq!(count.taken.blocks, 6400, "{text}");
+        count.calls
+    };
+    assert_eq!(calls("", 64, ""), 100, "64 at once");
+    assert_eq!(calls("", 64_000, ""), 100, "however long they are");
+    assert_eq!(calls("--batch=512", 64, ""), 100, "no more than a batch holds");
+    assert_eq!(calls("--batch=8", 64, ""), 800);
+    assert_eq!(calls("--batch=1", 64, ""), 6400, "block by block");
+    assert_eq!(calls("--batch=1", 64, "@thread1"), 6400, "behind a ring, too");
+}

@@ -178,7 +178,7 @@ impl Builder<'_> {
             left: again.part.left.clone(),
             timed: self.settings.timed,
             copies: self.settings.copies,
-            batch: self.batch(),
+            at_once: self.at_once(),
             control: Arc::clone(&self.control),
             demand: Arc::clone(&self.demand),
             bell: Arc::clone(&self.bells[place]),

@@ -16,13 +16,14 @@ use crate::process::Demand;
 use crate::space::assemble::Assembly;
 use crate::space::node::{Node, Part, SinkPart, SourcePart};
 use crate::space::select::Wanted as Classes;
-use crate::space::{BATCH, Clock, GENERAL, Input as SpaceInput, Parts, Space};
+use crate::space::{Clock, GENERAL, Input as SpaceInput, Parts, Space};
 use buffer::Fault;
 use buffer::pool::Config as PoolConfig;
 use buffer::signal::Bell;
 use buffer::stream::{self, Input, Offer, Output, Piece};
 use endpoint::{Failure, Given, Intake, Seen, Sink, Source};
 use filter::{Amount, Batch, Counts, Description, Filter, Report, Time};
+use pipeline::plan::AtOnce;
 use pipeline::{Catalogue as _, Graph};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -195,7 +196,7 @@ fn space(wanted: &Wanted, ends: &Ends) -> Result<(Space, u32), String> {
         left: None,
         timed: false,
         copies: false,
-        batch: BATCH,
+        at_once: AtOnce::FULL,
         control: Arc::new(Control::new().map_err(|error| told(&error))?),
         demand: Arc::new(Demand::new(&Graph::default())),
         bell: Arc::new(Bell::new()),

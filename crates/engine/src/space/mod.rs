@@ -54,8 +54,9 @@ use buffer::pool::Pool;
 use buffer::signal::Bell;
 use coming::Taking;
 use edit::Stage;
-use filter::{LANES, Room, Time};
+use filter::{Room, Time};
 use node::{Node, NodeId, Part};
+use pipeline::plan::AtOnce;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use taped::Taped;
@@ -64,9 +65,6 @@ use walk::Shape;
 
 pub use clock::Clock;
 
-/// How many blocks are walked at once, if so many are there: nothing waits for a batch to fill.
-/// Figures in docs/book/decisions/0003-batches.md.
-pub const BATCH: usize = LANES;
 /// The intake of sources that bring no memory along.
 pub(crate) const GENERAL: usize = 0;
 /// A thread's part of a path.
@@ -83,7 +81,7 @@ pub struct Space {
     work: Pool,
     inputs: Vec<Input>,
     turn: Turn,
-    batch: usize,
+    at_once: AtOnce,
     spare: Option<Room>,
     control: Arc<Control>,
     /// How long it has slept, in ns.
@@ -173,7 +171,7 @@ pub(crate) struct Parts {
     pub(crate) left: Option<Arc<turn::Left>>,
     pub(crate) timed: bool,
     pub(crate) copies: bool,
-    pub(crate) batch: usize,
+    pub(crate) at_once: AtOnce,
     pub(crate) control: Arc<Control>,
     pub(crate) demand: Arc<Demand>,
     pub(crate) bell: Arc<Bell>,
@@ -256,7 +254,7 @@ impl Stand {
 impl Space {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { name, nodes, shape, intakes, work, inputs, .. } = parts;
-        let Parts { left, timed, copies, batch, control, demand, bell, clock, epoch, .. } = parts;
+        let Parts { left, timed, copies, at_once, control, demand, bell, clock, epoch, .. } = parts;
         let (taped, claims) = Taped::new(parts.tape, left.is_some());
         let duty = Duty(Arc::new(Orders::new(name.clone(), Arc::clone(&bell))));
         let here = taped.here(&duty.0);
@@ -281,7 +279,7 @@ impl Space {
             work,
             inputs,
             turn,
-            batch: batch.clamp(1, LANES),
+            at_once,
             spare: None,
             control,
             asleep: 0,

@@ -321,7 +321,7 @@ impl Space {
             room.columns.clear();
             let mut amount = Amount::default();
             let mut pins = Vec::new();
-            while left > 0 && room.columns.len() < self.batch {
+            while left > 0 && room.columns.len() < self.at_once.most {
                 left -= 1;
                 let Some((entry, bytes)) = player.block(left) else {
                     left = 0;
@@ -399,7 +399,7 @@ impl Space {
         };
         let mut left = count;
         while left > 0 && self.turn.failure.is_none() {
-            let step = left.min(self.batch);
+            let step = left.min(self.at_once.most);
             if !self.has_come(i, step, false) {
                 return self.came_short(count, left);
             }
@@ -458,7 +458,7 @@ impl Space {
             }
             while self.turn.failure.is_none() && self.has_come(i, 1, true) {
                 drained = true;
-                let taking = Taking { most: self.batch, now: Some(now), last: true };
+                let taking = Taking { most: self.at_once.most, now: Some(now), last: true };
                 self.walk_imported(i, &mut Pass::default(), taking);
             }
         }

@@ -158,7 +158,7 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
         left: None,
         timed: false,
         copies: false,
-        batch,
+        at_once: AtOnce { most: batch, ..AtOnce::FULL },
         demand: Arc::new(Demand::new(&Graph::default())),
         control: Arc::new(Control::new().unwrap()),
         bell: Arc::new(Bell::new()),

@@ -18,7 +18,8 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional(
         "batch",
         Type::Number { low: 1, high: 65_536 },
-        "after how many blocks a crossing is signalled",
+        "after how many blocks a crossing is signalled, and how many a thread walks at once (64 at \
+         most)",
     ),
     Parameter::optional(
         "policy",

@@ -53,6 +53,7 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
     edges(&mut out, plan, &names);
     copies(&mut out, plan, &names);
     out.push('\n');
+    fact(&mut out, "batch", &plan.at_once.because());
     if let Some(latency) = &plan.latency {
         fact(&mut out, "latency", &words::latency(latency, plan, &names));
     }

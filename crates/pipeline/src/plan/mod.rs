@@ -15,6 +15,7 @@
 //! Beside its place, a filter may be **asked ahead**: by the source before it, in the kernel.
 
 mod ahead;
+mod batch;
 mod complete;
 mod copies;
 mod costs;
@@ -28,6 +29,7 @@ mod remember;
 mod select;
 
 pub use ahead::Pushed;
+pub use batch::AtOnce;
 pub use complete::complete;
 pub(crate) use copies::is_wish;
 pub use copies::{Adapts, Alone, COPIES_MAX, Copied};
@@ -67,6 +69,8 @@ pub struct Plan {
     pub copied: Vec<Copied>,
     /// Filters that cost enough for that, and why they are run once.
     pub alone: Vec<Alone>,
+    /// How many blocks its threads walk at once.
+    pub at_once: AtOnce,
     /// How long blocks may be on their way, where the request says so.
     pub latency: Option<Latency>,
     /// How it was chosen.
@@ -236,6 +240,7 @@ fn placed(
     pushed.retain(|pushed| spaces[placed[pushed.source.0].space].kind != SpaceKind::Kernel);
     let choice = selected.choice;
     let (copied, alone) = (Vec::new(), Vec::new());
+    let at_once = AtOnce::of(&graph);
     let mut plan = Plan {
         graph,
         spaces,
@@ -248,6 +253,7 @@ fn placed(
         flows,
         copied,
         alone,
+        at_once,
         latency: None,
         choice,
     };

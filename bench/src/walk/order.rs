@@ -1,0 +1,168 @@
+//! Filters called by hand, each for so many blocks before the next: for part of a batch, for a
+//! batch of 64, and for batches that make 256 and 1024 together. No walk, no ledger, no source:
+//! only calls and what they touch.
+
+use crate::harness::Candidate;
+use crate::line::planned;
+use abi::{Class, ContextLane, DbufId, Entry, Marks, Place, RichPointer};
+use filter::{
+    Batch, Block, Counts, Fill, Filter, Gateway, Keep, LANES, LaneContext, Pin, Room, Tell,
+};
+use std::cell::RefCell;
+use std::rc::Rc;
+use testkit::Frame;
+use wire::link::LinkType;
+
+/// How many blocks go through a filter before the next is called.
+const AT_ONCE: [(usize, &str); 7] =
+    [(64, "64"), (32, "32"), (16, "16"), (8, "8"), (1, "1"), (256, "256"), (1024, "1024")];
+/// Blocks of a pass: each lies elsewhere.
+const BLOCKS: usize = 1_024;
+/// Blocks of a measurement at least.
+const MEASURED: usize = 65_536;
+/// Bytes that a measurement looks at, where blocks are long.
+const BYTES: usize = 256 << 20;
+
+/// The filters of a text, over blocks of this length.
+pub(super) fn candidates(filters: &str, length: u64) -> Result<Vec<Candidate<'static>>, String> {
+    let bench = Rc::new(RefCell::new(ByHand::new(filters, length)?));
+    Ok(AT_ONCE
+        .map(|(blocks, name)| {
+            let bench = Rc::clone(&bench);
+            Candidate { name, measure: Box::new(move || bench.borrow_mut().rate(blocks)) }
+        })
+        .into())
+}
+
+struct ByHand {
+    filters: Vec<(Filter, Counts)>,
+    memory: Vec<u8>,
+    entries: Vec<Entry>,
+    /// The memory of batches, used again and again as a space does.
+    rooms: Vec<Room>,
+}
+
+impl ByHand {
+    fn new(text: &str, length: u64) -> Result<Self, String> {
+        let plan = planned(&format!("generate | {text} discard"))?;
+        let mut filters = Vec::new();
+        for used in plan.graph.ids().filter_map(|(_, node)| node.filter()) {
+            // Sources and sinks are made elsewhere.
+            let Some(make) = used.description.user else { continue };
+            let filter = make(&used.arguments).map_err(|mistake| mistake.to_string())?;
+            let known = (used.description.reasons.len(), used.description.counters.len());
+            filters.push((filter, Counts::new(known.0, known.1)));
+        }
+        let length = usize::try_from(length).map_err(|why| why.to_string())?;
+        let headers = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(10_000, 9, &[]).len();
+        let payload = vec![0x55; length.saturating_sub(headers)];
+        let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(10_000, 9, &payload);
+        let dbuf = DbufId::new(1).ok_or("1 is no number of a dbuf")?;
+        let bytes = u32::try_from(frame.len()).map_err(|why| why.to_string())?;
+        let entry = |number: usize| {
+            let place = Place::new((number * frame.len()) as u64, bytes);
+            let marks = Marks::frame(LinkType::ETHERNET.0, bytes, bytes);
+            Entry::new(RichPointer::new(dbuf, place, Class::YES), ContextLane::default(), marks)
+        };
+        let entries = (0..BLOCKS).map(entry).collect();
+        Ok(Self { filters, memory: frame.repeat(BLOCKS), entries, rooms: Vec::new() })
+    }
+
+    /// Millions of blocks per second, with so many at once.
+    fn rate(&mut self, at_once: usize) -> Result<f64, String> {
+        let passes = (BYTES / self.memory.len()).clamp(1, MEASURED / BLOCKS);
+        let begin = sys::clock::monotonic();
+        for _ in 0..passes {
+            self.pass(at_once)?;
+        }
+        let elapsed = sys::clock::monotonic() - begin;
+        Ok((passes * BLOCKS) as f64 * 1e3 / elapsed as f64)
+    }
+
+    fn pass(&mut self, at_once: usize) -> Result<(), String> {
+        let Self { filters, memory, entries, rooms } = self;
+        let dbuf = entries.first().map(|entry| entry.pointer.dbuf()).ok_or("no blocks")?;
+        for group in entries.chunks(at_once) {
+            let mut taken: Vec<Batch<'_>> = Vec::with_capacity(at_once.div_ceil(LANES));
+            for some in group.chunks(LANES) {
+                let mut room = rooms.pop().unwrap_or_default();
+                room.columns.extend(&mut some.iter().copied());
+                let batch = Batch::of_segment(room, dbuf, 0, memory);
+                taken.push(batch.map_err(|_| "blocks do not lie near each other")?);
+            }
+            for (filter, counts) in &mut *filters {
+                for batch in &mut taken {
+                    call(filter, counts, batch)?;
+                }
+            }
+            rooms.extend(taken.into_iter().map(Batch::into_room));
+        }
+        Ok(())
+    }
+}
+
+/// Calls a filter, as a space does.
+fn call<'a>(filter: &mut Filter, counts: &mut Counts, batch: &mut Batch<'a>) -> Result<(), String> {
+    match filter {
+        Filter::Statistics(filter) => filter.record(batch.tags(), 0),
+        Filter::Lanes(filter) => {
+            filter.process(batch, &mut LaneContext::new(Tell::new(0, counts), &mut Nothing));
+        }
+        Filter::Edit(_) | Filter::Stream(_) => {
+            return Err(format!("{filter:?} needs more of a space than there is by hand"));
+        }
+    }
+    Ok(())
+}
+
+/// A space that does nothing for its filters: all bytes are here, and nothing is kept or changed.
+struct Nothing;
+
+impl<'a> Gateway<'a> for Nothing {
+    fn frame(&self, _: &Entry) -> &'a [u8] {
+        &[]
+    }
+
+    fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
+        Some(block)
+    }
+
+    fn pin(&mut self, _: &Block<'a>) -> Option<(Entry, Pin)> {
+        None
+    }
+
+    fn unpin(&mut self, _: Pin) {}
+
+    fn append(&mut self, _: usize, _: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])> {
+        None
+    }
+
+    fn edit(
+        &mut self,
+        _: &Block<'a>,
+        _: Keep,
+        _: &mut dyn FnMut(&mut [u8]),
+    ) -> Option<(RichPointer, &'a [u8])> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn k2_filters_by_hand_see_all_blocks_whatever_the_order() {
+        for (at_once, name) in AT_ONCE {
+            let mut bench = ByHand::new("ipproto |all hist of=length |all", 64).unwrap();
+            bench.pass(at_once).unwrap();
+            let [_, (Filter::Statistics(hist), _)] = &mut *bench.filters else {
+                panic!("two filters, the second of which counts")
+            };
+            let counted = hist.report().rows.first().map(|(_, blocks)| *blocks);
+            assert_eq!(counted, Some(BLOCKS as u64), "{name}");
+        }
+        let why = ByHand::new("tcp |all", 64).unwrap().pass(1).unwrap_err();
+        assert!(why.contains("needs more"), "{why}");
+    }
+}
