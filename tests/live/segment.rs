@@ -102,21 +102,40 @@ fn v5_a_number_of_blocks_is_counted_behind_the_kernel() {
     assert!(ran.err.contains("`count` runs in thread0: a number of blocks"), "{}", ran.err);
 }
 
-/// A program has so many ways out; a filter that needs more runs in a thread, and says why.
-#[test]
-fn v5_a_filter_with_more_ways_out_than_a_program_has_runs_in_a_thread() {
-    let Some(pair) = silent() else { return };
-    let ways: Vec<String> = (0..40).map(|way| format!("|{} pcap {way}.pcap", 9 + way)).collect();
+/// Runs a line whose last filter leads to 40 files, each of which wants the classes of one way.
+fn forked(pair: &Pair, way: impl Fn(usize) -> String) -> Ran {
+    let ways: Vec<String> =
+        (0..40).map(|file| format!("|{} pcap {file}.pcap", way(file))).collect();
     let line = format!("rx {SERVER_DEVICE} | dport | ( {} )", ways.join(" + "));
     let observer = Observer::given(&pair.server, &["--policy=deepest"], &line);
-    send_some(&pair, 30);
+    send_some(pair, 30);
     let ran = observer.stop();
     ran.assert_whole();
     assert_eq!(filter(&ran, "rx")["space"], "kernel", "{}", ran.err);
-    assert_eq!(filter(&ran, "dport")["space"], "thread0", "{}", ran.err);
     assert_eq!(ran.frames("0.pcap").len(), 30);
+    ran
+}
+
+/// However many classes are told apart: a frame has one.
+#[test]
+fn v5_ways_of_which_a_frame_takes_one_are_no_more_than_a_program_has() {
+    let Some(pair) = silent() else { return };
+    let ran = forked(&pair, |file| (9 + file).to_string());
+    assert_eq!(filter(&ran, "dport")["space"], "kernel", "{}", ran.err);
+    assert_eq!(refused(&ran), []);
+    assert_eq!(ran.frames("1.pcap").len(), 0);
+}
+
+/// A frame leaves a program on so many ways at most; a filter that needs more runs in a thread, and
+/// says why.
+#[test]
+fn v5_a_filter_with_more_ways_out_than_a_program_has_runs_in_a_thread() {
+    let Some(pair) = silent() else { return };
+    let ran = forked(&pair, |_| "all".to_owned());
+    assert_eq!(filter(&ran, "dport")["space"], "thread0", "{}", ran.err);
+    assert_eq!(ran.frames("39.pcap").len(), 30);
     let [(name, why)] = refused(&ran)[..] else { panic!("{}", ran.ledger) };
     assert_eq!(name, "dport");
-    assert!(why.contains("41 ways") && why.contains("31"), "{why}");
+    assert!(why.contains("40 ways at once") && why.contains("31"), "{why}");
     assert!(ran.err.contains(why), "{}", ran.err);
 }

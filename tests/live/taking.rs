@@ -3,6 +3,7 @@
 //! where the same line runs in a thread. [FEATURES G1, I6, J1, K1, V5; CONTRACT 2, 3, 18]
 
 use crate::frames::tagged;
+use crate::long;
 use crate::numbers::{number, numbered, numbers};
 use crate::observer::{Observer, Ran, is_taken};
 use crate::send::{capture_length, send, send_all};
@@ -265,4 +266,21 @@ fn the_default_route_is_spared_by_a_program_too() {
     let ran = Observer::taking(&pair.server, SERVER_DEVICE, &format!("--force {line}")).stop();
     ran.assert_well();
     assert_eq!(filter(&ran, "rx")["space"], "kernel", "{}", ran.err);
+}
+
+/// As many filters as fit into one program; each may be unsure of a frame, and room in front of it
+/// is there for one.
+#[test]
+fn v5_a_line_of_64_filters_that_takes_is_decided_in_the_kernel() {
+    let Some(pair) = silent(1500) else { return };
+    let frames = long::mixed();
+    let [inside, outside] = ["rx", "rx@thread0"].map(|rx| {
+        let line = long::line(&format!("{rx} {SERVER_DEVICE} take"), "ip", 64);
+        let ran = run(&pair, &["--policy=deepest"], &line, &frames);
+        ran.assert_well();
+        ran
+    });
+    assert_eq!(filter(&inside, "dport")["space"], "kernel", "{}", inside.err);
+    long::assert_ways(&inside, "ip");
+    assert_eq!(long::flows(&inside), long::flows(&outside));
 }

@@ -7,8 +7,8 @@ use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Kind, Program, RingBuffer, Rings};
 
-/// The one reader's pointers, as number 0 of edges that nobody looks at.
-const HAND: Hand = Hand { number: 0, reader: 0, edge: 0, failed: None };
+/// The one reader's pointers, as number 0 of ways that nobody looks at.
+const HAND: Hand = Hand { number: 0, reader: 0, way: 0, shared: false, failed: None };
 
 /// Loads the writer.
 pub(super) fn load(rings: &Rings, ring: &RingBuffer, bell: Bell) -> Result<Program, String> {

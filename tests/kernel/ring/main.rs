@@ -203,7 +203,7 @@ fn what_nobody_comes_for_is_only_counted() {
     }
     until("it copies no more", || !copies(&tap, BUNCH));
     let gone = tap.produced();
-    let mut walk = Walk::new(Arc::clone(&tap.rings));
+    let mut walk = Walk::new(Arc::clone(&tap.rings), vec![0]);
     let whole = |reader: &mut Walk| {
         let mut numbers = Vec::new();
         reader.look();
@@ -214,7 +214,7 @@ fn what_nobody_comes_for_is_only_counted() {
             numbers.push(u32::from_be_bytes(bytes[14..].try_into().unwrap()));
             reader.pass(&handed);
         }
-        (numbers, reader.lost()[0])
+        (numbers, reader.missing()[0].lost)
     };
     assert_eq!(whole(&mut walk), (vec![], gone), "nothing of it is there any more");
     assert!(!copies(&tap, BUNCH));

@@ -31,7 +31,7 @@ pub(crate) fn load(rings: &Rings, ring: &RingBuffer, bell: Bell) -> Program {
         bell,
         sent: false,
     };
-    let hand = Hand { number: 0, reader: 0, edge: 7, failed: None };
+    let hand = Hand { number: 0, reader: 0, way: 7, shared: false, failed: None };
     let made = tap(
         Place::Tc,
         &layout,

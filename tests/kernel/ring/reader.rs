@@ -144,7 +144,7 @@ struct Walk {
 impl Walk {
     fn new(rings: Rings, content: Content) -> Self {
         let frame = vec![0; rings.shape().record_max as usize];
-        Self { reader: reader::Reader::new(Arc::new(rings)), content, frame }
+        Self { reader: reader::Reader::new(Arc::new(rings), vec![0]), content, frame }
     }
 
     /// Reads what is there; answers how many frames that were.
@@ -163,15 +163,15 @@ impl Walk {
             seen.got += 1;
             seen.bytes += frame.len() as u64;
             seen.longest = seen.longest.max(frame.len() as u64);
-            let Pointer { length, class, offset, edge, .. } = handed.pointer;
-            let told = (length, class, offset, edge) == (handed.header.length, 1, 0, 7);
+            let Pointer { length, class, offset, way, .. } = handed.pointer;
+            let told = (length, class, offset, way) == (handed.header.length, 1, 0, 7);
             seen.torn += u64::from(!(inside && told && whole(frame, self.content)));
         }
         count
     }
 
     fn lost(&self) -> u64 {
-        self.reader.lost().iter().sum()
+        self.reader.missing().iter().map(|missing| missing.lost).sum()
     }
 }
 

@@ -18,10 +18,10 @@ use super::build::{Builder, xdp};
 use super::ending::{Ending, Kept, made};
 use super::handle::{Exit, Layers};
 use super::scope::Scope;
-use super::tap::{Desk, GIVEN, HANDED_MAX, Hand, at};
+use super::tap::{Desk, GIVEN, HANDED_MAX, Hand, Place, WAY, at, places};
 use super::{Target, Unfit};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R8, R9, R10, Size};
-use crate::program::{Place, Program};
+use crate::program::{self, Program};
 
 /// What a program that takes must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Take {
     /// The function of the kernel that tells of a tag which the driver took out of a frame
     /// (`bpf_xdp_metadata_rx_vlan_tag`), by the number of its type; none: nobody is asked.
     pub tags: Option<i32>,
-    /// To how many it hands over, at most: for each there is room in front of a frame.
+    /// To how many it hands a frame over, at most: for each there is room in front of it.
     pub hands: u16,
 }
 
@@ -45,20 +45,29 @@ impl Take {
     }
 }
 
-/// What stands in front of a frame that was handed over: for each [`Hand`], by number,
-/// [`front::HAND`] bytes; then those to whom it goes, a bit each (eight bytes); the tag that the
-/// driver took out (1 << 32, protocol as in the frame, tag; eight bytes, 0 if none); and the time
-/// of the monotonic clock (eight bytes).
+/// What stands in front of a frame that was handed over: for each number that a [`Hand`] has,
+/// [`front::HAND`] bytes; the numbers of the ways, [`front::WAY`] bytes each, up to a multiple of
+/// eight; then those to whom it goes, a bit each (eight bytes); the tag that the driver took out
+/// (1 << 32, protocol as in the frame, tag; eight bytes, 0 if none); and the time of the monotonic
+/// clock (eight bytes).
 pub mod front {
     /// Class (four bytes), where the view begins (two), how much lies behind it (two).
     pub const HAND: u32 = 8;
-    /// What follows the hands.
+    /// The number of a way.
+    pub const WAY: u32 = 2;
+    /// What follows the ways.
     pub const REST: u32 = 24;
+
+    /// Where the rest begins, for so many hands.
+    #[must_use]
+    pub const fn rest(hands: u32) -> u32 {
+        hands * HAND + (hands * WAY).next_multiple_of(8)
+    }
 
     /// All of it, for so many hands.
     #[must_use]
     pub const fn bytes(hands: u32) -> u32 {
-        hands * HAND + REST
+        rest(hands) + REST
     }
 }
 
@@ -75,7 +84,7 @@ pub fn take(
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, Unfit> {
     let target = target.into();
-    if target.place != Place::Xdp || !target.takes {
+    if target.place != program::Place::Xdp || !target.takes {
         return Err(Unfit::new("frames are taken at XDP"));
     }
     if take.hands > LED_MAX {
@@ -95,7 +104,7 @@ impl Scope<'_, '_> {
     /// Has the frame sent out by the interface of this number. It goes nowhere else.
     pub fn send_out(&mut self, interface: u32) {
         let target = self.builder().target;
-        if target.place != Place::Xdp || !target.takes {
+        if target.place != program::Place::Xdp || !target.takes {
             let why = "only a frame that was taken leaves by another interface (`take`)";
             return self.builder().refuse(Unfit::new(why));
         }
@@ -209,7 +218,10 @@ impl Builder {
         asm.push(Insn::alu(Alu::Add, R3, bytes));
         asm.jump_if(Cond::Gt, R3, R2, failed);
         asm.push(Insn::load(Size::DW, R8, R10, Kept::LENGTH));
-        for hand in hands.iter().filter(|hand| hand.number < take.hands) {
+        for Place { first: hand, .. } in places(hands) {
+            if hand.number >= take.hands {
+                continue;
+            }
             let seen = at::HANDED + 16 * hand.number.cast_signed();
             let to = place(u32::from(hand.number) * front::HAND);
             asm.push(Insn::load(Size::W, R1, R9, seen + 4));
@@ -221,8 +233,11 @@ impl Builder {
             asm.push(Insn::mov(R2, R8));
             asm.push(Insn::alu(Alu::Sub, R2, R1));
             asm.push(Insn::store(Size::H, R7, to + 6, R2));
+            let way = place(count * front::HAND + u32::from(hand.number) * front::WAY);
+            asm.push(Insn::load(Size::W, R1, R9, seen + WAY));
+            asm.push(Insn::store(Size::H, R7, way, R1));
         }
-        let rest = place(count * front::HAND);
+        let rest = place(front::rest(count));
         asm.push(Insn::load(Size::DW, R1, R9, at::CHOSEN));
         asm.push(Insn::store(Size::DW, R7, rest, R1));
         match take.tags {

@@ -16,9 +16,13 @@
 //! maps of their own, so that each can be given to those who may see it, and outlives the program.
 //!
 //! How a frame ends is in [`ring`], and when it is not copied because nobody comes, in [`nobody`].
+//! Ways of which a frame takes at most one share a place on the desk and a reader ([`shared`]).
 
 mod nobody;
 mod ring;
+mod shared;
+
+pub(super) use shared::{Place, places};
 
 use super::build::Builder;
 use super::ending::{Ending, Kept, made};
@@ -62,6 +66,9 @@ pub mod at {
     pub const BELLS_FAILED: i16 = CHOSEN + 48;
     /// What each of those to whom the frame goes shall see of it: 16 bytes each.
     pub const HANDED: i16 = CHOSEN + 64;
+    /// Eight bytes for each way that shares a reader: how many pointers were written for it. Only
+    /// in a map in which nothing is noted and tallied.
+    pub const COUNTS: i16 = HANDED;
     /// Four bytes: the number of the interface by which a taken frame goes out; 0: by none.
     pub const DEVICE: i16 = CHOSEN + 56;
     /// Tallies: blocks and bytes, eight each.
@@ -100,12 +107,19 @@ pub mod record {
 }
 
 /// Bytes of a pointer: position (8), length of the view and class (4, 4), offset of the view in the
-/// frame and number of the edge (4, 4), and eight that stay as they are.
+/// frame and number of the way (4, 4), and how many pointers were written before it for that way,
+/// if it shares its reader (8).
 pub const POINTER: u32 = 32;
+/// Where the number of the way stands in what was noted of a frame.
+pub(super) const WAY: i16 = 12;
 /// The most readers of one ring.
 pub const READERS_MAX: u32 = 32;
 /// To so many at most a frame can go by one outlet.
 pub const HANDED_MAX: u32 = 31;
+/// So many ways an outlet can have, however few of them a frame takes. A chain of as many filters
+/// is about what one program can tally.
+pub const WAYS_MAX: u32 = 320;
+const _: () = assert!(at::COUNTS as u32 + 8 * WAYS_MAX <= at::END as u32);
 /// So many tallies a tap has.
 pub const TALLIES_MAX: u16 = ((at::END - at::TALLIES) / 16) as u16;
 
@@ -256,9 +270,12 @@ impl Desk {
         tallies_max: TALLIES_MAX,
     };
 
-    /// One like that, in regions of so many bytes.
+    /// One like that, in regions of so many bytes: what is left of those is for tallies.
     pub(super) const fn plain(stride: u32) -> Self {
-        Self { stride, ..Self::PLAIN }
+        // A place is a signed offset of 16 bits.
+        let end = if stride > i16::MAX as u32 { i16::MAX as u32 } else { stride };
+        let tallies_max = (end.saturating_sub(at::TALLIES as u32) / 16) as u16;
+        Self { stride, tallies_max, ..Self::PLAIN }
     }
 
     /// That of a program that is no tap.
@@ -343,13 +360,16 @@ impl From<&Tap> for Joint {
 /// To whom a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hand {
-    /// A number of its own among all of this program: [`HANDED_MAX`] times the number of the
-    /// outlet, and below that on from there.
+    /// [`HANDED_MAX`] times the number of the outlet, and below that on from there: where it is
+    /// noted that a frame goes there, and what is seen of it.
     pub number: u16,
     /// Which reader of the outlet gets the pointer.
     pub reader: u8,
     /// What the pointer calls it.
-    pub edge: u32,
+    pub way: u32,
+    /// Whether other ways have the same number and the same reader. A frame must not take two of
+    /// them, and the tallies of those that failed must be as far apart as the ways.
+    pub shared: bool,
     /// The tally of frames that were to go there and could not be copied, if they are counted.
     pub failed: Option<u16>,
 }
@@ -406,7 +426,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         let desk = b.desk();
         let (outlet, bit) = hand.place();
-        if outlet >= desk.outlets || u32::from(hand.reader) >= READERS_MAX {
+        let beyond = u32::from(hand.reader) >= READERS_MAX || hand.shared && hand.way >= WAYS_MAX;
+        if outlet >= desk.outlets || beyond {
             return b.refuse(Unfit::new("it is handed over on too many ways"));
         }
         b.hands_to(hand);
@@ -427,7 +448,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             }
         }
         b.asm.push(Insn::store(Size::W, R9, place + 8, R1));
-        b.asm.push(Insn::store(Size::W, R9, place + 12, hand.edge.cast_signed()));
+        b.asm.push(Insn::store(Size::W, R9, place + WAY, hand.way.cast_signed()));
         b.asm.push(Insn::load(Size::DW, R1, R9, desk.word(outlet)));
         b.asm.push(Insn::alu(Alu::Or, R1, 1 << bit));
         b.asm.push(Insn::store(Size::DW, R9, desk.word(outlet), R1));

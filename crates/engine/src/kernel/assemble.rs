@@ -5,9 +5,10 @@
 //! common is done once and knows what was found before.
 
 use super::joint::{Fork, Joint, Member, Tally};
+use super::tree::Tree;
 use ebpf::Word;
 use ebpf::emit::take::{self, Take};
-use ebpf::emit::tap::{self, HANDED_MAX, Hand};
+use ebpf::emit::tap::{self, HANDED_MAX, Hand, WAYS_MAX};
 use ebpf::emit::{Answer, Cmp, Emit, Exit, Layers, Scope, Target, Unfit, Value};
 use endpoint::source::rx::take::Head;
 use filter::{Arguments, Kind};
@@ -49,8 +50,7 @@ pub(super) fn assemble(
     members: &[Member<'_>],
     (target, layout): (Target, Layout<'_>),
 ) -> Result<Assembled, Misfit> {
-    let most = members.iter().map(|member| member.tree.hands.len()).max();
-    if most > Some(HANDED_MAX as usize) {
+    if members.iter().any(|member| !fits(member.tree)) {
         let why = "it leaves the kernel on more ways than one program has".to_owned();
         return Err(Misfit { at: None, why });
     }
@@ -69,6 +69,11 @@ pub(super) fn assemble(
     let (behind_tag, heads) = (emission.behind_tag.into_inner(), emission.heads.into_inner());
     let refused = |unfit: Unfit| Misfit { at: emission.at.get(), why: unfit.why.into() };
     Ok(Assembled { program: made.map_err(refused)?, behind_tag, heads })
+}
+
+/// Whether the ways out of a line are no more than a program has.
+pub(super) fn fits(tree: &Tree) -> bool {
+    tree.hands.len() <= WAYS_MAX as usize && tree.sinks() <= HANDED_MAX as usize
 }
 
 struct Emission<'t> {
@@ -190,11 +195,12 @@ impl Emission<'_> {
     fn hand(&self, number: usize) -> Hand {
         let failed = Some(self.joint.tally(Tally::Failed(number)));
         let out = &self.joint.hands[number];
-        let reader = u8::try_from(out.own).unwrap_or(u8::MAX);
+        let tree = self.members[out.line].tree;
+        let reader = u8::try_from(tree.hands[out.own].sink).unwrap_or(u8::MAX);
         let first = u16::try_from(out.line * HANDED_MAX as usize).unwrap_or(u16::MAX);
-        let edge = self.members[out.line].tree.hands[out.own].edge;
-        let number = first.saturating_add(reader.into());
-        Hand { number, reader, edge: u32::try_from(edge).unwrap_or(u32::MAX), failed }
+        let (number, way) = (first.saturating_add(reader.into()), u32::try_from(out.own));
+        let way = way.unwrap_or(u32::MAX);
+        Hand { number, reader, way, shared: tree.shares(out.own), failed }
     }
 
     /// Sends a block on its ways, and then to `done`: `on` is what is known of it, its class

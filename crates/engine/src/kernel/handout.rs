@@ -16,6 +16,7 @@ use super::point::Points;
 use super::tree::{Tree, Which};
 use super::{Asked, Held, Lent, NotSwitched, Refusal, Refuses, Succeeds, Successor};
 use crate::build::BuildError;
+use ebpf::emit::tap::WAYS_MAX;
 use endpoint::source::kernel::Arrived;
 
 use pipeline::Share;
@@ -91,7 +92,7 @@ pub struct Needs<'n> {
     pub bytes: (u64, u64),
     /// With whom it shares those frames.
     pub share: Share,
-    /// On how many ways it would leave.
+    /// On how many ways a frame would leave at most.
     pub ways: u32,
 }
 
@@ -324,8 +325,9 @@ impl Handout {
     #[must_use]
     pub fn is_for(&self, asked: &Asked<'_>) -> bool {
         let Layout { behind_tag, tree, shape } = &self.layout;
-        let ways = asked.tree().hands.len();
-        *tree == asked.print() && behind_tag.len() == ways && shape.sinks as usize >= ways
+        let ours = asked.tree();
+        let same = *tree == asked.print() && behind_tag.len() == ours.hands.len();
+        same && shape.sinks as usize >= ours.sinks()
     }
 }
 
@@ -384,9 +386,9 @@ impl Layout {
         let bit = |c: char| matches!(c, '0' | '1').then_some(c == '1');
         let behind_tag: Option<Vec<bool>> = behind.strip_prefix('.')?.chars().map(bit).collect();
         let whole = shape.of_owner().size().is_some() && shape.of_line().size().is_some();
-        let (behind_tag, sinks) = (behind_tag?, shape.sinks as usize);
+        let behind_tag = behind_tag?;
         let tree = tree.parse().ok()?;
-        (whole && behind_tag.len() <= sinks).then_some(Self { shape, behind_tag, tree })
+        (whole && behind_tag.len() <= WAYS_MAX as usize).then_some(Self { shape, behind_tag, tree })
     }
 }
 
@@ -575,8 +577,8 @@ mod tests {
             "2 3 64 65536 2048 7",
             "2 3 64 65536 2048 .000",
             "2 3 65 65536 2048 .000 7",
-            "2 3 64 65536 2048 .0000 7",
             "2 3 64 65536 2048 .x 7",
+            &format!("2 3 64 65536 2048 .{} 7", "0".repeat(WAYS_MAX as usize + 1)),
             "4294967295 3 64 65536 2048 . 7",
             "0 3 64 65536 2048 . 7",
         ] {

@@ -328,7 +328,10 @@ impl<'p> Wanted<'p> {
     /// What hands over in this process what a line gives.
     fn opened(&self, lent: Lent, place: Place) -> Opened {
         let Lent { rings, bell, behind_tag, held } = lent;
-        let edges = behind_tag.iter().map(|behind_tag| Edge { behind_tag: *behind_tag });
+        let tree = self.asked().tree();
+        let ways = behind_tag.iter().zip(&tree.hands);
+        let edges =
+            ways.map(|(behind_tag, hand)| Edge { behind_tag: *behind_tag, sink: hand.sink });
         let gives = KernelSource::new(Parts {
             rings,
             bell,
@@ -373,15 +376,23 @@ impl Asked<'_> {
     fn new_line(&self, owner: u32) -> Result<New, BuildError> {
         let Self { graph, planned, source, refuses, steps, .. } = *self;
         let tree = self.tree();
-        let (ways, most) = (tree.hands.len(), tap::HANDED_MAX);
-        if ways > most as usize {
-            let why = format!("it leaves the kernel on {ways} ways, and a line has {most}");
+        if !assemble::fits(&tree) {
+            let (ways, sinks) = (tree.hands.len(), tree.sinks());
+            let why = match ways > tap::WAYS_MAX as usize {
+                true => {
+                    format!("it leaves the kernel on {ways} ways, and a line has {}", tap::WAYS_MAX)
+                }
+                false => format!(
+                    "a frame may leave the kernel on {sinks} ways at once, and a line has {}",
+                    tap::HANDED_MAX
+                ),
+            };
             // What stands before it stays.
-            let node = tree.beyond(most as usize).unwrap_or(source);
+            let node = tree.beyond(assemble::fits).unwrap_or(source);
             return Err(BuildError::Refused(Refusal { node, why }));
         }
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
-        let shape = shape(planned, tree.hands.len(), asked)?;
+        let shape = shape(planned, tree.sinks(), asked)?;
         let share = Share::asked(graph);
         if share != Share::User && planned.attach.own {
             let why = format!(
@@ -472,10 +483,10 @@ impl Refuses {
 const POINTERS_MAX: u32 = 1 << 16;
 const BYTES_MAX: u64 = 1 << 27;
 
-/// The memory for what leaves on so many ways: what the plan or the request says, and as many
+/// The memory for what leaves to so many sinks: what the plan or the request says, and as many
 /// pointers as frames of 256 bytes fit beside each other. Before sockets a processor has several
 /// seats, of which all but the first two are hardly ever taken.
-fn shape(planned: &Planned, ways: usize, asked: Option<u64>) -> Result<Shape, BuildError> {
+fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<Shape, BuildError> {
     let ring = &planned.ring;
     let processors = sys::machine::possible_processors().map_err(BuildError::Machine)?;
     let (seats, part) = if planned.attach.own { (own::SEATS, 2) } else { (1, 1) };
@@ -490,7 +501,7 @@ fn shape(planned: &Planned, ways: usize, asked: Option<u64>) -> Result<Shape, Bu
     };
     Ok(Shape {
         cpus,
-        sinks: u32::try_from(ways).unwrap_or(u32::MAX).max(1),
+        sinks: u32::try_from(sinks).unwrap_or(u32::MAX).max(1),
         pointers: (bytes / 256).clamp(ring.pointers, POINTERS_MAX.max(ring.pointers)),
         bytes,
         record_max: ring.record_max,
@@ -518,6 +529,9 @@ const _: () = {
     assert!(at::HEADS as u32 == place::HEADS && at::RESERVED as u32 == place::RESERVED);
     assert!(at::COMMITTED as u32 == place::COMMITTED && at::FAILED as u32 == place::FAILED);
     assert!(at::BELL_TIME as u32 == place::BELL_TIME && at::BELLS as u32 == place::BELLS);
+    assert!(
+        at::COUNTS as u32 == place::COUNTS && tap::WAYS_MAX * 8 <= place::POINTERS - place::COUNTS
+    );
     assert!(at::TALLIES as u32 == place::TALLIES && at::END as u32 == place::POINTERS);
     assert!(at::CHOSEN as u32 == place::SCRATCH && READERS_MAX == sys::bpf::ring::SINKS_MAX);
     assert!(POINTER == place::POINTER && record::HEADER == place::HEADER);

@@ -19,7 +19,7 @@ use ebpf::emit::Target;
 use ebpf::emit::take::{LED_MAX, Take, front};
 use ebpf::emit::tap::at;
 use endpoint::source::kernel::place::Place;
-use endpoint::source::rx::take::{self, Making, REST, WAY, WAYS_MAX};
+use endpoint::source::rx::take::{self, Making, PLACE, PLACES_MAX, REST, WAY};
 use filter::Amount;
 use pipeline::graph::{Graph, NodeId};
 use std::collections::HashMap;
@@ -82,8 +82,11 @@ pub(super) fn build(
     let words: Vec<ebpf::Word> = (0..joint.steps.len()).map(word).collect();
     let cpus = sys::machine::possible_processors().map_err(BuildError::Machine)?;
     let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
-    let stride = at::END.cast_unsigned().into();
-    let hands = u16::try_from(tree.hands.len()).unwrap_or(u16::MAX);
+    let stride = u32::from(at::TALLIES.cast_unsigned())
+        + 16 * u32::try_from(joint.tallies()).unwrap_or(u32::MAX >> 8);
+    let stride = stride.next_multiple_of(at::END.cast_unsigned().into());
+    let places = tree.sinks();
+    let hands = u16::try_from(places).unwrap_or(u16::MAX);
     let take = Take { cpus, stride, tags: None, hands };
     step("a desk").map_err(|error| refused(error.to_string()))?;
     let desk = Map::array("desk", cpus.saturating_mul(stride), 1, true);
@@ -103,11 +106,7 @@ pub(super) fn build(
         steps: opening.steps,
         leads: &leads,
     };
-    let Assembled { heads, program, .. } = parts.assembled(None).map_err(BuildError::Refused)?;
-    if !program.parts.is_empty() {
-        // None of those can ask its driver for the tags that it took out.
-        return Err(refused("it is too long for one program that takes".to_owned()));
-    }
+    let Assembled { heads, .. } = parts.assembled(None).map_err(BuildError::Refused)?;
     let made = Mutex::new(Made::default());
     let make = |making: &Making<'_>| {
         let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +122,7 @@ pub(super) fn build(
             }
         }
     };
-    let opened = take::by_program(opening, heads, &make);
+    let opened = take::by_program(opening, (heads, places), &make);
     let made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(refusal) = made.refusal {
         return Err(BuildError::Refused(refusal));
@@ -222,6 +221,7 @@ impl Standing {
 
 // The two sides of what stands in front of a frame agree.
 const _: () = {
-    assert!(front::HAND as usize == WAY && front::REST as usize == REST);
-    assert!(LED_MAX as usize == WAYS_MAX);
+    assert!(front::HAND as usize == PLACE && front::WAY as usize == WAY);
+    assert!(front::REST as usize == REST && LED_MAX as usize == PLACES_MAX);
+    assert!(front::rest(3) as usize == take::rest(3));
 };

@@ -39,8 +39,12 @@ pub mod place {
     pub const BELLS: u32 = SCRATCH + 40;
     /// Tallies: blocks and bytes, eight each.
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
+    /// Eight bytes for each way that shares its sink with others: how many pointers were written
+    /// for it. They lie where programs that have all in one map note and tally.
+    pub const COUNTS: u32 = SCRATCH + 64;
     /// Bytes of a pointer: position (8), length of the view and class (4, 4), offset of the view
-    /// and number of the edge (4, 4), and eight that stay zero.
+    /// and number of the way (4, 4), and how many were written before it for that way, if it shares
+    /// its sink (8).
     pub const POINTER: u32 = 32;
     /// Bytes before the frame in a record: position, or -1 while it is written (8), length on the
     /// wire (4), length that was kept (4), time (8), tag and its protocol (2, 2), size of segments
@@ -50,7 +54,7 @@ pub mod place {
     pub const ALIGNED: u32 = 16;
 }
 
-/// The most sinks of one ring.
+/// The most sinks of one ring. Ways of which a frame takes at most one can share a sink.
 pub const SINKS_MAX: u32 = 32;
 
 /// The size of the rings of a program.
@@ -230,8 +234,10 @@ pub struct Pointer {
     pub class: u32,
     /// Where the view begins in the frame.
     pub offset: u32,
-    /// The number of the edge over which it goes.
-    pub edge: u32,
+    /// The number of the way that it takes.
+    pub way: u32,
+    /// How many were written before it for that way, if that shares its sink.
+    pub number: u64,
 }
 
 /// The ring of one CPU. All that comes out of it is alleged.
@@ -268,6 +274,17 @@ impl Region<'_> {
         if sink < self.rings.shape.sinks { self.word(place::HEADS + 8 * sink) } else { 0 }
     }
 
+    /// How many pointers a way was ever given that shares its sink. Ask before the sink's head:
+    /// what was counted here is counted there soon after.
+    #[must_use]
+    #[inline]
+    pub fn count(&self, way: u32) -> u64 {
+        let at = way.checked_mul(8).and_then(|at| at.checked_add(place::COUNTS));
+        let count = at.filter(|at| *at < place::POINTERS).map_or(0, |at| self.word(at));
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        count
+    }
+
     /// This pointer of a sink.
     #[must_use]
     #[inline]
@@ -278,8 +295,9 @@ impl Region<'_> {
         let halves = |word: u64| (word as u32, (word >> 32) as u32);
         (sink < shape.sinks).then(|| {
             let (length, class) = halves(self.word(at + 8));
-            let (offset, edge) = halves(self.word(at + 16));
-            Pointer { position: self.word(at), length, class, offset, edge }
+            let (offset, way) = halves(self.word(at + 16));
+            let (position, number) = (self.word(at), self.word(at + 24));
+            Pointer { position, length, class, offset, way, number }
         })
     }
 

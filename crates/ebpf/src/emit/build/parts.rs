@@ -14,9 +14,10 @@ use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{MapSpec, Part, Place, Program};
 
 impl Builder {
-    /// Whether this part is long and may end here.
+    /// Whether this part is long and may end here. What asks its driver for tags cannot be part of
+    /// a tail call, so whatever takes frames is in one part.
     pub(in crate::emit) fn may_end(&self) -> bool {
-        let may = self.depth == 0 && !self.target.hardened;
+        let may = self.depth == 0 && !self.target.hardened && !self.takes;
         may && self.stubs.is_empty() && self.asm.here() >= LONG
     }
 

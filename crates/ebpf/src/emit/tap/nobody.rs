@@ -17,17 +17,24 @@
 //! less than once for a whole ring, all are copied.
 
 use super::ring::{Ours, in_order};
-use super::{GIVEN, Owner, UNTAKEN, Wakes, at};
+use super::shared::places;
+use super::{Desk, GIVEN, Owner, UNTAKEN, Wakes, at};
 use crate::asm::Label;
 use crate::emit::build::Builder;
-use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, R9, Reg, Size};
+use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 
 /// BPF_RB_CONS_POS: how far records were taken out.
 const TAKEN_OUT: i32 = 2;
 
 impl Builder {
     /// Goes on at `next` with what is only counted. Uses r7 and r8.
-    pub(super) fn unless_nobody_reads(&mut self, owner: &Owner, outlets: &[Ours<'_>], next: Label) {
+    pub(super) fn unless_nobody_reads(
+        &mut self,
+        desk: Desk,
+        owner: &Owner,
+        outlets: &[Ours<'_>],
+        next: Label,
+    ) {
         let [ours] = outlets else { return };
         let bell = ours.outlet.bell;
         if bell.wakes == Wakes::Listeners || bell.bytes > owner.bytes {
@@ -41,11 +48,10 @@ impl Builder {
         asm.jump_if(Cond::Lt, R1, R2, copied);
         let region = self.region_of(ours.outlet.map, ours.outlet.stride, R8);
         self.ask(owner, ours, (records, region), copied);
-        for hand in &ours.hands {
-            let not = self.asm.label();
-            self.asm.push(Insn::load(Size::DW, R1, R9, ours.word));
-            self.asm.push(Insn::alu(Alu::And, R1, 1 << hand.place().1));
-            self.asm.jump_if(Cond::Eq, R1, 0, not);
+        for place in places(&ours.hands) {
+            let (hand, not) = (place.first, self.asm.label());
+            self.only_chosen(ours.word, hand, not);
+            self.count_way(desk, ours, hand, region, None);
             let head = at::HEADS + 8 * i16::from(hand.reader);
             self.asm.push(Insn::load(Size::DW, R2, region, head));
             self.asm.push(Insn::alu(Alu::Add, R2, 1));

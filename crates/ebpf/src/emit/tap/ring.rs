@@ -5,6 +5,7 @@
 //! pointer before the count of pointers: x86 keeps stores in order, elsewhere an exchange does.
 //! What cannot be copied is counted for each of those to whom it was to go.
 
+use super::shared::places;
 use super::{Desk, GIVEN, Hand, Joint, Lead, Outlet, Owner, POINTER, Wakes, at, record};
 use crate::asm::Label;
 use crate::emit::build::{Builder, skb};
@@ -100,7 +101,7 @@ impl Builder {
             }
         }
         self.asm.jump_if(Cond::Eq, R1, 0, next);
-        self.unless_nobody_reads(owner, outlets, next);
+        self.unless_nobody_reads(joint.desk, owner, outlets, next);
         self.copy_frame(joint, owner, failed);
         let alone = outlets.len() == 1;
         for ours in outlets {
@@ -128,22 +129,28 @@ impl Builder {
 
     /// Counts a frame that did not get to those to whom it was to go; the word says who they are.
     pub(in crate::emit) fn count_failed(&mut self, desk: Desk, word: i16, hands: &[Hand]) {
-        for hand in hands {
-            let Some(tally) = hand.failed.and_then(|number| desk.tally_at(number)) else {
+        for place in places(hands) {
+            let Some(tally) = place.first.failed.and_then(|number| desk.tally_at(number)) else {
                 continue;
             };
             let not = self.asm.label();
+            self.only_chosen(word, place.first, not);
+            let region = self.tallies_of(desk, &place, not);
             let asm = &mut self.asm;
-            asm.push(Insn::load(Size::DW, R1, R9, word));
-            asm.push(Insn::alu(Alu::And, R1, 1 << hand.place().1));
-            asm.jump_if(Cond::Eq, R1, 0, not);
-            asm.push(Insn::load(Size::W, R2, R9, desk.handed(hand.number)));
-            asm.push(Insn::load(Size::DW, R1, R9, tally + 8));
+            asm.push(Insn::load(Size::W, R2, R9, desk.handed(place.first.number)));
+            asm.push(Insn::load(Size::DW, R1, region, tally + 8));
             asm.push(Insn::alu(Alu::Add, R1, R2));
-            asm.push(Insn::store(Size::DW, R9, tally + 8, R1));
-            self.add_one(R9, tally);
+            asm.push(Insn::store(Size::DW, region, tally + 8, R1));
+            self.add_one(region, tally);
             self.asm.bind(not);
         }
+    }
+
+    /// Goes on only with a frame that is noted in this place.
+    pub(super) fn only_chosen(&mut self, word: i16, hand: Hand, not: Label) {
+        self.asm.push(Insn::load(Size::DW, R1, R9, word));
+        self.asm.push(Insn::alu(Alu::And, R1, 1 << hand.place().1));
+        self.asm.jump_if(Cond::Eq, R1, 0, not);
     }
 
     /// Emits what happens to an outlet, if the frame goes to it, with its region in a register.
@@ -277,16 +284,15 @@ impl Builder {
 
     /// Writes the pointers of an outlet, then how many there are (release).
     fn point(&mut self, joint: &Joint, ours: &Ours<'_>, region: Reg) {
-        let asm = &mut self.asm;
         let outlet = ours.outlet;
-        for hand in &ours.hands {
-            let not = asm.label();
+        for place in places(&ours.hands) {
+            let hand = place.first;
+            let not = self.asm.label();
             let head = at::HEADS + 8 * i16::from(hand.reader);
             let seen = joint.desk.handed(hand.number);
             let pointers = outlet.pointers_at + u32::from(hand.reader) * outlet.pointers * POINTER;
-            asm.push(Insn::load(Size::DW, R1, R9, ours.word));
-            asm.push(Insn::alu(Alu::And, R1, 1 << hand.place().1));
-            asm.jump_if(Cond::Eq, R1, 0, not);
+            self.only_chosen(ours.word, hand, not);
+            let asm = &mut self.asm;
             asm.push(Insn::load(Size::DW, R2, region, head));
             asm.push(Insn::mov(R3, R2));
             asm.push(Insn::alu(Alu::And, R3, outlet.pointers.cast_signed() - 1));
@@ -300,9 +306,10 @@ impl Builder {
                 asm.push(Insn::load(Size::DW, R5, R9, seen + word));
                 asm.push(Insn::store(Size::DW, R4, 8 + word, R5));
             }
-            asm.push(Insn::alu(Alu::Add, R2, 1));
-            asm.push(in_order(region, head));
-            asm.bind(not);
+            self.count_way(joint.desk, ours, hand, region, Some(R4));
+            self.asm.push(Insn::alu(Alu::Add, R2, 1));
+            self.asm.push(in_order(region, head));
+            self.asm.bind(not);
         }
     }
 

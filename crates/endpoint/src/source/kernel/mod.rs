@@ -27,7 +27,7 @@ use abi::{Class, ContextLane, Entry, Flags, Marks, RichPointer};
 use buffer::pool::Pool;
 use filter::{Amount, Time};
 use place::Place;
-use reader::{AT_ONCE, Handed, Reader};
+use reader::{AT_ONCE, Handed, Missing, Reader};
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -40,6 +40,8 @@ use wire::ethernet;
 pub struct Edge {
     /// Whether the view begins behind a tag, which may lie beside the frame.
     pub behind_tag: bool,
+    /// The sink of the rings to which it leads.
+    pub sink: u32,
 }
 
 /// What became of what was handed over by one edge.
@@ -76,7 +78,7 @@ pub struct Parts {
     pub standing: Arc<dyn Standing>,
     /// To where.
     pub place: Place,
-    /// The edges, by sink of the rings.
+    /// The edges, by way.
     pub edges: Vec<Edge>,
     /// The number of the source among those of its path.
     pub origin: u16,
@@ -150,7 +152,8 @@ impl KernelSource {
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         let arrived = vec![Arrived::default(); parts.edges.len()];
-        let reader = Reader::new(Arc::clone(&parts.rings));
+        let sinks = parts.edges.iter().map(|edge| edge.sink).collect();
+        let reader = Reader::new(Arc::clone(&parts.rings), sinks);
         let time = TimeOfDay::new();
         Self {
             parts,
@@ -189,7 +192,7 @@ impl KernelSource {
                 self.drained = true;
                 return false;
             };
-            let edge = handed.sink as usize;
+            let edge = handed.way as usize;
             let begun = !self.staged.is_empty();
             if (given || begun) && edge != self.edge {
                 // If nothing of what was copied turns out to be whole, that edge is the next.
@@ -216,7 +219,7 @@ impl KernelSource {
             };
             looked = Some((handed.cpu, reserved));
             if known || self.reader.is_whole(&handed, reserved) {
-                if let Some(arrived) = self.arrived.get_mut(handed.sink as usize) {
+                if let Some(arrived) = self.arrived.get_mut(handed.way as usize) {
                     arrived.taken.add(entry.pointer.length());
                 }
                 count += usize::from(intake.put(entry));
@@ -247,7 +250,7 @@ impl KernelSource {
         let Copied { place, unset, mut marks } = copied;
         let header = &handed.header;
         let tag = if header.tag.is_some() { TAG as u32 } else { 0 };
-        let behind = self.parts.edges.get(handed.sink as usize).is_some_and(|e| e.behind_tag);
+        let behind = self.parts.edges.get(handed.way as usize).is_some_and(|e| e.behind_tag);
         let from = handed.pointer.offset.saturating_add(if behind { tag } else { 0 });
         let from = from.min(place.length());
         let length = handed.pointer.length.min(place.length() - from);
@@ -354,8 +357,9 @@ impl Source for KernelSource {
 
     fn seen(&self) -> Seen {
         let given = self.taken();
-        let lapped: u64 = self.reader.lost().iter().sum();
-        let unread: u64 = if self.closed { self.reader.unread().iter().sum() } else { 0 };
+        let missing = self.reader.missing();
+        let lapped: u64 = missing.iter().map(|missing| missing.lost).sum();
+        let unread = missing.iter().map(|missing| missing.unread).filter(|_| self.closed).sum();
         let blocks = given.blocks + lapped + unread;
         let dropped = [("lapped", lapped), (crate::UNREAD, unread)];
         let dropped = dropped.into_iter().filter(|(_, n)| *n > 0);
@@ -403,10 +407,11 @@ impl Source for KernelSource {
     }
 
     fn arrived(&self) -> Vec<Arrived> {
-        let (lost, unread) = (self.reader.lost(), self.reader.unread());
-        let counts = lost.iter().zip(unread);
-        let both = self.arrived.iter().zip(counts);
-        both.map(|(arrived, (lapped, unread))| Arrived { lapped: *lapped, unread, ..*arrived })
-            .collect()
+        let both = self.arrived.iter().zip(self.reader.missing());
+        both.map(|(arrived, missing)| {
+            let Missing { lost: lapped, unread } = missing;
+            Arrived { lapped, unread, ..*arrived }
+        })
+        .collect()
     }
 }

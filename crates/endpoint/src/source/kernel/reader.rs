@@ -8,10 +8,13 @@
 //! writer changes with every frame, and each look fetches it from his processor: so several are
 //! copied, and then it is looked once.
 //!
+//! Ways of which a frame takes at most one share a sink. There each frame says which way it took
+//! and how many took that way before it, so a gap is counted for the way that it is a gap of.
+//!
 //! On one processor the order is that in which the program ran. Between processors it is that of
 //! time among what is there when somebody looks; what another one shows later is given later.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use sys::bpf::ring::place;
 use sys::bpf::{Pointer, Region, Rings, Shape};
@@ -33,10 +36,21 @@ pub struct Handed {
     pub cpu: u32,
     /// To which sink of the ring.
     pub sink: u32,
+    /// Which way it took there.
+    pub way: u32,
     /// What the program says about it.
     pub pointer: Pointer,
     /// The rest of what it says.
     pub header: Header,
+}
+
+/// What did not become blocks of what took a way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Missing {
+    /// The writer came round before it was copied.
+    pub lost: u64,
+    /// It is there.
+    pub unread: u64,
 }
 
 /// What lies before a frame.
@@ -60,19 +74,24 @@ pub struct Header {
 #[derive(Debug)]
 pub struct Reader {
     rings: Arc<Rings>,
-    ways: Vec<Way>,
-    /// The numbers of those on which something is left of what was there when somebody looked: of
-    /// the many that wait for what a twin is unsure of hardly one ever is among them.
+    sinks: Vec<Sink>,
+    /// The numbers of those on which something is left of what was there when somebody looked.
     filled: Vec<usize>,
-    /// How many frames were lost, by sink.
+    /// To which sink each way leads, by number.
+    ways: Vec<u32>,
+    /// How many frames were lost, by way, as far as the gap between two that came has told.
     lost: Vec<u64>,
+    /// Of each processor, how many went by so far, by way: of those that share a sink.
+    gone_by: Vec<u64>,
 }
 
 /// The pointers of one processor for one sink.
 #[derive(Debug)]
-struct Way {
+struct Sink {
     cpu: u32,
     sink: u32,
+    /// The way that leads there, if there is only one.
+    only: Option<u32>,
     /// The number of the pointer that is looked at next.
     next: u64,
     /// How many there were when somebody looked last.
@@ -82,24 +101,38 @@ struct Way {
 }
 
 impl Reader {
-    /// Begins with the first that was ever handed over.
+    /// Begins with the first that was ever handed over; `ways` says to which sink each way leads.
     #[must_use]
-    pub fn new(rings: Arc<Rings>) -> Self {
+    pub fn new(rings: Arc<Rings>, ways: Vec<u32>) -> Self {
         let Shape { cpus, sinks, .. } = rings.shape();
-        let way = |cpu, sink| Way { cpu, sink, next: 0, head: 0, ahead: VecDeque::new() };
-        let ways = (0..cpus).flat_map(|cpu| (0..sinks).map(move |sink| way(cpu, sink))).collect();
-        Self { rings, ways, filled: Vec::new(), lost: vec![0; sinks as usize] }
+        let only = |sink| {
+            let mut ours = (0..).zip(&ways).filter(|(_, to)| **to == sink);
+            let (way, _) = ours.next()?;
+            ours.next().is_none().then_some(way)
+        };
+        let sink = |cpu, sink| Sink {
+            cpu,
+            sink,
+            only: only(sink),
+            next: 0,
+            head: 0,
+            ahead: VecDeque::new(),
+        };
+        let all = (0..cpus).flat_map(|cpu| (0..sinks).map(move |number| (cpu, number)));
+        let sinks = all.map(|(cpu, number)| sink(cpu, number)).collect();
+        let (lost, gone_by) = (vec![0; ways.len()], vec![0; ways.len() * cpus as usize]);
+        Self { rings, sinks, filled: Vec::new(), ways, lost, gone_by }
     }
 
     /// Looks once for what has come to all processors.
     pub fn look(&mut self) {
         self.filled.clear();
-        for (number, way) in self.ways.iter_mut().enumerate() {
-            if let Some(region) = self.rings.region(way.cpu) {
+        for (number, sink) in self.sinks.iter_mut().enumerate() {
+            if let Some(region) = self.rings.region(sink.cpu) {
                 // Never back, whatever the writer does.
-                way.head = region.head(way.sink).max(way.head);
+                sink.head = region.head(sink.sink).max(sink.head);
             }
-            if way.next < way.head {
+            if sink.next < sink.head {
                 self.filled.push(number);
             }
         }
@@ -107,7 +140,7 @@ impl Reader {
 
     /// The oldest of what was there when somebody looked. It stays until [`Reader::pass`].
     pub fn front(&mut self) -> Option<Handed> {
-        let order = |one: &Handed| (one.header.time, one.cpu, one.pointer.position, one.sink);
+        let order = |one: &Handed| (one.header.time, one.cpu, one.pointer.position, one.way);
         let mut first: Option<Handed> = None;
         let mut at = 0;
         while let Some(number) = self.filled.get(at).copied() {
@@ -128,19 +161,32 @@ impl Reader {
     }
 
     fn front_of(&mut self, number: usize) -> Option<Handed> {
-        let way = self.ways.get_mut(number)?;
-        if let Some(Some(front)) = way.ahead.front() {
+        let sink = self.sinks.get_mut(number)?;
+        if let Some(Some(front)) = sink.ahead.front() {
             return Some(*front);
         }
-        let region = self.rings.region(way.cpu)?;
-        let lost = self.lost.get_mut(way.sink as usize)?;
-        way.advance(&region, self.rings.shape(), lost)
+        let region = self.rings.region(sink.cpu)?;
+        let skipped = sink.advance(&region, self.rings.shape(), &self.ways);
+        // Which ways the others took, the next ones say.
+        let lost = sink.only.and_then(|way| self.lost.get_mut(way as usize));
+        lost.into_iter().for_each(|lost| *lost += skipped);
+        sink.ahead.front().copied().flatten()
     }
 
     /// Goes on behind this one, which [`Reader::front`] has answered.
     pub fn pass(&mut self, handed: &Handed) {
-        if let Some(way) = self.way(handed) {
-            way.pass(1);
+        let Handed { cpu, sink, way, pointer, .. } = *handed;
+        let at = (cpu * self.rings.shape().sinks + sink) as usize;
+        let Some(sink) = self.sinks.get_mut(at) else { return };
+        sink.pass(1);
+        if sink.only.is_some() {
+            return;
+        }
+        let at = cpu as usize * self.ways.len() + way as usize;
+        let counts = self.gone_by.get_mut(at).zip(self.lost.get_mut(way as usize));
+        if let Some((gone_by, lost)) = counts {
+            *lost += pointer.number.saturating_sub(*gone_by);
+            *gone_by = pointer.number.saturating_add(1);
         }
     }
 
@@ -168,28 +214,61 @@ impl Reader {
 
     /// Counts this one, which was passed, as lost.
     pub fn lose(&mut self, handed: &Handed) {
-        if let Some(lost) = self.lost.get_mut(handed.sink as usize) {
+        if let Some(lost) = self.lost.get_mut(handed.way as usize) {
             *lost += 1;
         }
     }
 
-    /// How many were lost for each sink.
+    /// Of each way, how many were lost, and how many are there that were neither passed nor lost.
     #[must_use]
-    pub fn lost(&self) -> &[u64] {
-        &self.lost
-    }
-
-    /// How many are there for each sink and were neither passed nor lost.
-    #[must_use]
-    pub fn unread(&self) -> Vec<u64> {
-        let mut unread = vec![0; self.lost.len()];
-        for way in &self.ways {
-            let head = self.rings.region(way.cpu).map_or(way.head, |region| region.head(way.sink));
-            if let Some(unread) = unread.get_mut(way.sink as usize) {
-                *unread += head.saturating_sub(way.next);
+    pub fn missing(&self) -> Vec<Missing> {
+        let lost = self.lost.iter().map(|lost| Missing { lost: *lost, unread: 0 });
+        let mut missing: Vec<Missing> = lost.collect();
+        for sink in &self.sinks {
+            let Some(region) = self.rings.region(sink.cpu) else { continue };
+            match sink.only.and_then(|way| missing.get_mut(way as usize)) {
+                Some(missing) => {
+                    missing.unread += region.head(sink.sink).saturating_sub(sink.next);
+                }
+                None => self.missing_of(sink, &region, &mut missing),
             }
         }
-        unread
+        missing
+    }
+
+    /// The same of one that several ways share: each counts what it gave, and what is not there any
+    /// more of that is lost.
+    fn missing_of(&self, sink: &Sink, region: &Region<'_>, missing: &mut [Missing]) {
+        let gone_by = self.gone_by.iter().skip(sink.cpu as usize * self.ways.len());
+        let ours = (0..).zip(self.ways.iter().zip(gone_by));
+        let ours = ours.filter(|(_, (to, _))| **to == sink.sink);
+        let rest = |(way, (_, gone_by)): (u32, (_, &u64))| {
+            (way, region.count(way).saturating_sub(*gone_by))
+        };
+        let mut rest: Vec<(u32, u64)> = ours.map(rest).filter(|(_, rest)| *rest > 0).collect();
+        let head = region.head(sink.sink).max(sink.next);
+        let all: u64 = rest.iter().map(|(_, rest)| *rest).sum();
+        if all > head - sink.next {
+            // Some that are counted are gone: those that are there say which ways they take.
+            let most = u64::from(self.rings.shape().pointers);
+            let there = sink.next.max(head.saturating_sub(most))..head;
+            let mut unread: HashMap<u32, u64> = HashMap::new();
+            for pointer in there.filter_map(|number| region.pointer(sink.sink, number)) {
+                *unread.entry(pointer.way).or_default() += 1;
+            }
+            for (way, rest) in &mut rest {
+                let unread = unread.get(way).copied().unwrap_or(0).min(*rest);
+                if let Some(missing) = missing.get_mut(*way as usize) {
+                    missing.lost += *rest - unread;
+                }
+                *rest = unread;
+            }
+        }
+        for (way, unread) in rest {
+            if let Some(missing) = missing.get_mut(way as usize) {
+                missing.unread += unread;
+            }
+        }
     }
 
     /// When a bell rang last, in ns of the monotonic clock.
@@ -199,33 +278,28 @@ impl Reader {
         let times = cpus.filter_map(|cpu| self.rings.region(cpu)?.scratch(place::BELL_TIME));
         times.max().unwrap_or(0)
     }
-
-    fn way(&mut self, handed: &Handed) -> Option<&mut Way> {
-        let sinks = self.rings.shape().sinks;
-        self.ways.get_mut((handed.cpu * sinks + handed.sink) as usize)
-    }
 }
 
-impl Way {
-    /// The next one that is still there; those that are not are counted.
-    fn advance(&mut self, region: &Region<'_>, shape: Shape, lost: &mut u64) -> Option<Handed> {
-        let all = u64::from(shape.pointers);
+impl Sink {
+    /// Goes on to the next one that is still there; answers how many are not.
+    fn advance(&mut self, region: &Region<'_>, shape: Shape, ways: &[u32]) -> u64 {
+        let (all, mut skipped) = (u64::from(shape.pointers), 0);
         while self.next < self.head {
             if self.ahead.is_empty() {
-                self.look_ahead(region, shape);
+                self.look_ahead(region, shape, ways);
             }
-            if let Some(Some(handed)) = self.ahead.front() {
-                return Some(*handed);
+            if let Some(Some(_)) = self.ahead.front() {
+                break;
             }
             let behind = region.head(self.sink).saturating_sub(self.next);
             let skip = match behind >= all {
                 true => (behind - all + 1 + all / MARGIN).min(behind),
                 false => 1,
             };
-            *lost += skip;
+            skipped += skip;
             self.pass(skip);
         }
-        None
+        skipped
     }
 
     /// Goes on behind so many.
@@ -237,10 +311,10 @@ impl Way {
 
     /// Looks at some of the next ones. Both words of the writer that say whether they are still
     /// there are read behind what was copied, and only there.
-    fn look_ahead(&mut self, region: &Region<'_>, shape: Shape) {
+    fn look_ahead(&mut self, region: &Region<'_>, shape: Shape, ways: &[u32]) {
         let end = self.head.min(self.next + AT_ONCE as u64);
         let mut ahead = std::mem::take(&mut self.ahead);
-        ahead.extend((self.next..end).map(|number| self.look_at(region, shape, number)));
+        ahead.extend((self.next..end).map(|number| self.look_at(region, shape, ways, number)));
         // `reserved` begins with a fence, and `head` is read behind it.
         let (reserved, newest) = (region.reserved(), region.head(self.sink));
         for (number, place) in (self.next..end).zip(&mut ahead) {
@@ -251,12 +325,21 @@ impl Way {
     }
 
     /// What one points at, which may be gone meanwhile.
-    fn look_at(&self, region: &Region<'_>, shape: Shape, number: u64) -> Option<Handed> {
+    fn look_at(
+        &self,
+        region: &Region<'_>,
+        shape: Shape,
+        ways: &[u32],
+        number: u64,
+    ) -> Option<Handed> {
         let pointer = region.pointer(self.sink, number)?;
         let mut bytes = [0; HEADER];
         let inside = region.copy(pointer.position, 0, &mut bytes);
         let header = Header::read(&bytes, shape.record_max);
-        inside.then_some(Handed { cpu: self.cpu, sink: self.sink, pointer, header })
+        let way = self.only.unwrap_or(pointer.way);
+        let leads_here = ways.get(way as usize) == Some(&self.sink);
+        let handed = Handed { cpu: self.cpu, sink: self.sink, way, pointer, header };
+        (inside && leads_here).then_some(handed)
     }
 }
 

@@ -32,7 +32,7 @@ use sys::memory::Lender;
 use sys::packet::layout::Tag;
 use sys::xdp::{Descriptor, Stamp};
 use ways::{Front, Ways};
-pub use ways::{Head, REST, WAY, WAYS_MAX};
+pub use ways::{Head, PLACE, PLACES_MAX, REST, WAY, rest};
 use wire::link::LinkType;
 
 struct Taking {
@@ -69,14 +69,14 @@ pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 }
 
 /// Takes what an interface receives and a program that `make` makes hands on, over ways on which
-/// frames begin like this.
+/// frames begin like this; of so many places in front of a frame each is one of the ways'.
 pub fn by_program(
     opening: &Opening<'_>,
-    heads: Vec<Head>,
+    (heads, places): (Vec<Head>, usize),
     make: Maker<'_>,
 ) -> Result<Box<dyn Source>, Failure> {
     let taking = Taking::open(opening, Some(make))?;
-    Ok(Box::new(Taking { ways: Some(Ways::new(heads)), ..taking }))
+    Ok(Box::new(Taking { ways: Some(Ways::new(heads, places)), ..taking }))
 }
 
 impl Taking {

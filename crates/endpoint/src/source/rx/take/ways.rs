@@ -25,19 +25,33 @@ pub enum Head {
     Bytes,
 }
 
-/// The most ways out.
-pub const WAYS_MAX: usize = 16;
-/// Bytes in front of a frame for each way, and behind those.
-pub const WAY: usize = 8;
-/// See [`WAY`].
+/// On how many ways a frame goes at most. Those of which it takes at most one share a place in
+/// front of it.
+pub const PLACES_MAX: usize = 16;
+/// Bytes in front of a frame for each place.
+pub const PLACE: usize = 8;
+/// Bytes for the number of the way, behind all places.
+pub const WAY: usize = 2;
+/// Bytes behind those, which begin at a multiple of eight.
 pub const REST: usize = 24;
-const FRONT_MAX: usize = WAYS_MAX * WAY + REST;
+const FRONT_MAX: usize = front(PLACES_MAX);
+
+/// Bytes in front of a frame.
+const fn front(places: usize) -> usize {
+    rest(places) + REST
+}
+
+/// Where the rest begins.
+#[must_use]
+pub const fn rest(places: usize) -> usize {
+    places * PLACE + (places * WAY).next_multiple_of(8)
+}
 
 /// What stands in front of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Front {
     bytes: [u8; FRONT_MAX],
-    ways: usize,
+    places: usize,
 }
 
 /// How a frame is seen over one way.
@@ -50,28 +64,32 @@ struct View {
 
 impl Front {
     /// Reads it and, where it lies, the stamp of the frame.
-    pub(super) fn read(bytes: &[u8], ways: usize) -> Option<(Self, Stamp)> {
-        let mut front = Self { bytes: [0; FRONT_MAX], ways };
-        let length = ways * WAY + REST;
+    pub(super) fn read(bytes: &[u8], places: usize) -> Option<(Self, Stamp)> {
+        let mut front = Self { bytes: [0; FRONT_MAX], places };
+        let length = self::front(places);
         front.bytes.get_mut(..length)?.copy_from_slice(bytes.get(..length)?);
         let stamp = front.bytes.get_mut(length - Stamp::BYTES..length)?;
         let stamp = stamp.first_chunk_mut().map(Stamp::take)?;
         Some((front, stamp))
     }
 
-    /// The ways that the frame takes.
-    fn chosen(&self) -> impl Iterator<Item = usize> {
-        let at = self.ways * WAY;
-        let word = self.bytes.get(at..).and_then(|rest| rest.first_chunk());
-        let word = word.map_or(0, |word| u64::from_ne_bytes(*word));
-        (0..self.ways).filter(move |way| word & 1 << way != 0)
+    /// The ways that the frame takes, and how it is seen there.
+    fn chosen(&self) -> impl Iterator<Item = (usize, View)> {
+        let rest = self.bytes.get(rest(self.places)..).and_then(|rest| rest.first_chunk());
+        let word = rest.map_or(0, |word| u64::from_ne_bytes(*word));
+        let chosen = (0..self.places).filter(move |place| word & 1 << place != 0);
+        chosen.map(|place| (self.two(self.places * PLACE + place * WAY).into(), self.view(place)))
     }
 
-    fn view(&self, way: usize) -> View {
-        let byte = |at: usize| self.bytes.get(way * WAY + at).copied().unwrap_or_default();
-        let two = |at: usize| u16::from_ne_bytes([byte(at), byte(at + 1)]);
-        let class = u32::from_ne_bytes([byte(0), byte(1), byte(2), byte(3)]);
-        View { class: Class(class), from: two(4).into(), behind: two(6).into() }
+    fn view(&self, place: usize) -> View {
+        let at = place * PLACE;
+        let class = u32::from(self.two(at)) | u32::from(self.two(at + 2)) << 16;
+        View { class: Class(class), from: self.two(at + 4).into(), behind: self.two(at + 6).into() }
+    }
+
+    fn two(&self, at: usize) -> u16 {
+        let bytes = self.bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+        bytes.map_or(0, |bytes| u16::from_ne_bytes(*bytes))
     }
 }
 
@@ -87,6 +105,8 @@ struct Waiting {
 #[derive(Debug)]
 pub(super) struct Ways {
     heads: Vec<Head>,
+    /// How many places there are in front of a frame.
+    places: usize,
     arrived: Vec<Arrived>,
     waiting: VecDeque<Waiting>,
     /// Over which edge the blocks went that were put last.
@@ -94,19 +114,19 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    pub(super) fn new(heads: Vec<Head>) -> Self {
+    pub(super) fn new(heads: Vec<Head>, places: usize) -> Self {
         let arrived = vec![Arrived::default(); heads.len()];
-        Self { heads, arrived, waiting: VecDeque::new(), edge: 0 }
+        Self { heads, places, arrived, waiting: VecDeque::new(), edge: 0 }
     }
 
     /// How many bytes stand in front of a frame.
-    pub(super) fn front(&self) -> usize {
-        self.heads.len() * WAY + REST
+    pub(super) const fn front(&self) -> usize {
+        front(self.places)
     }
 
     /// Reads what stands in front of a frame.
     pub(super) fn read(&self, bytes: &[u8]) -> Option<(Front, Stamp)> {
-        Front::read(bytes, self.heads.len())
+        Front::read(bytes, self.places)
     }
 
     /// What became of frames, by edge.
@@ -128,8 +148,7 @@ impl Ways {
         (origin, time): (u16, Time),
     ) {
         let context = ContextLane { time, session: 0, origin, flags: Flags::NONE };
-        for way in front.chosen() {
-            let View { class, from, behind } = front.view(way);
+        for (way, View { class, from, behind }) in front.chosen() {
             let from = from.min(place.length());
             let length = place.length() - from;
             let length = length.saturating_sub(behind);
@@ -167,7 +186,7 @@ impl Ways {
 
     /// Counts a frame that nobody takes any more.
     pub(super) fn leave(&mut self, front: &Front) {
-        for way in front.chosen() {
+        for (way, _) in front.chosen() {
             if let Some(arrived) = self.arrived.get_mut(way) {
                 arrived.unread += 1;
             }
@@ -219,10 +238,12 @@ mod tests {
             bytes.extend(from.to_ne_bytes());
             bytes.extend(behind.to_ne_bytes());
         }
+        // Of three ways the second and the third share a place.
+        bytes.extend([0_u16, 2, 0, 0].map(u16::to_ne_bytes).as_flattened());
         bytes.extend(0b11_u64.to_ne_bytes());
         bytes.extend((1_u64 << 32 | u64::from(0x8100_u16.to_be()) << 16 | 7).to_ne_bytes());
         bytes.extend(99_u64.to_ne_bytes());
-        let mut ways = Ways::new(vec![Head::Link, Head::Packet]);
+        let mut ways = Ways::new(vec![Head::Link, Head::Bytes, Head::Packet], 2);
         assert_eq!(ways.front(), bytes.len());
         assert!(ways.read(&bytes[1..]).is_none(), "too short");
         let (front, stamp) = ways.read(&bytes).unwrap();
@@ -237,6 +258,6 @@ mod tests {
             [(53, 51, 42, LinkType::ETHERNET.0, 5), (u32::MAX - 1, 100, 0, LinkType::IPV6.0, 5)];
         assert_eq!(seen.collect::<Vec<_>>(), expected);
         ways.leave_all();
-        assert_eq!(ways.arrived().iter().map(|way| way.unread).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(ways.arrived().iter().map(|way| way.unread).collect::<Vec<_>>(), [1, 0, 1]);
     }
 }
