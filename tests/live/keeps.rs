@@ -348,9 +348,18 @@ fn killed_at_steps(every: u32) {
     let [path, _] = [&alice, &bob].map(|user| house.path(user));
     let ending = AtomicBool::new(false);
     let now = || {
-        let listed = Client::at(&house.place()).and_then(|client| client.list());
-        let listed = listed.expect("the paths").into_iter().find(|listed| listed.number == path);
-        listed.and_then(|listed| listed.line).expect("its line")
+        let line = || {
+            let listed = Client::at(&house.place()).and_then(|client| client.list());
+            let mut listed = listed.expect("the paths").into_iter();
+            listed.find(|listed| listed.number == path).and_then(|listed| listed.line)
+        };
+        // Who runs it tells each daemon of it, and while a daemon is new may not have done so.
+        let mut told = None;
+        until("the path has told its line", || {
+            told = line();
+            told.is_some()
+        });
+        told.expect("it was told")
     };
     let given = |uid: u32| -> u64 {
         let lines = house.shared().lines.into_iter().filter(|line| line.uid == uid);
