@@ -227,16 +227,52 @@ fn tokens() -> Vec<Vec<u8>> {
 pub(crate) fn unfilled() -> Vec<Vec<u8>> {
     let mut frames = spread(40);
     for frame in &mut frames {
-        let (ip, length, protocol) = match frame[12] {
-            8 => (26..34, frame.len() as u16 - 34, frame[23]),
-            _ => (22..54, frame.len() as u16 - 54, frame[20]),
-        };
-        let data = ip.end;
-        let sum = Sum::new().with(&frame[ip]).with(&[0, protocol]).with(&length.to_be_bytes());
-        let at = data + if protocol == 17 { 6 } else { 16 };
-        frame[at..at + 2].copy_from_slice(&sum.folded().to_be_bytes());
+        let (at, sum) = pseudo(frame).expect("TCP or UDP");
+        frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     }
     frames
+}
+
+/// Returns true if the right transport checksum of a frame is that of its pseudo header, by chance:
+/// it is then what an empty one looks like. One in 65,536 frames is so.
+pub(crate) fn looks_unfilled(frame: &[u8]) -> bool {
+    pseudo(frame).is_some_and(|(at, sum)| frame.get(at..at + 2) == Some(&sum.to_be_bytes()))
+}
+
+/// Where the checksum of TCP or UDP lies in an Ethernet frame without tags and options, and the sum
+/// of its pseudo header.
+fn pseudo(frame: &[u8]) -> Option<(usize, u16)> {
+    let word = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
+    let (ip, length, protocol) = match word(12)? {
+        0x0800 => (26..34, word(16)?.checked_sub(20)?, frame[23]),
+        0x86dd => (22..54, word(18)?, frame[20]),
+        _ => return None,
+    };
+    let at = match protocol {
+        6 => ip.end + 16,
+        17 => ip.end + 6,
+        _ => return None,
+    };
+    let sum = Sum::new().with(frame.get(ip)?).with(&[0, protocol]).with(&length.to_be_bytes());
+    Some((at, sum.folded()))
+}
+
+/// Frames of TCP and UDP over both versions that are whole, and [look unfilled](looks_unfilled).
+pub(crate) fn unfilled_by_chance() -> Vec<Vec<u8>> {
+    use testkit::{Frame, Segment};
+    let segment = Segment { source: 4000, target: 80, window: 512, ..Segment::default() };
+    let four = || Frame::ethernet().ipv4("10.0.0.1", "192.0.2.80");
+    let six = || Frame::ethernet().ipv6("2001:db8::1", "2001:db8:80::80");
+    let found = |make: &dyn Fn(&[u8]) -> Vec<u8>| {
+        let mut frames = (0..=u16::MAX).map(|word| make(&word.to_be_bytes()));
+        frames.find(|frame| looks_unfilled(frame)).expect("one of them has this checksum")
+    };
+    vec![
+        found(&|payload| four().tcp(&segment, payload)),
+        found(&|payload| six().tcp(&segment, payload)),
+        found(&|payload| four().udp(4000, 53, payload)),
+        found(&|payload| six().udp(4000, 53, payload)),
+    ]
 }
 
 /// TCP and UDP over both versions, with addresses, ports and checksums of all kinds, many of them
