@@ -65,7 +65,7 @@ fn keep(folder: &Path, text: &str, plan: &Plan, seen: &Seen) -> Result<usize, St
     let path = place(folder, text);
     let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
     path.parent().map_or(Ok(()), fs::create_dir_all).map_err(why)?;
-    fs::write(&path, Remembered::of(plan).text()).map_err(why)?;
+    sys::replace::whole(&path, Remembered::of(plan).text().as_bytes()).map_err(why)?;
     Ok(too_few)
 }
 

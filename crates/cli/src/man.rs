@@ -78,7 +78,8 @@ fn write(folder: &Path, sheets: &[Sheet]) -> io::Result<()> {
     for sheet in sheets {
         let folder = folder.join(format!("man{}", sheet.section));
         fs::create_dir_all(&folder)?;
-        fs::write(folder.join(format!("{}.{}", sheet.name, sheet.section)), &sheet.text)?;
+        let file = folder.join(format!("{}.{}", sheet.name, sheet.section));
+        sys::replace::whole(&file, sheet.text.as_bytes())?;
     }
     Ok(())
 }

@@ -1,12 +1,13 @@
 //! Keys out of files, for filters that are trusted with one.
 //!
-//! A key must lie in an ordinary file that only its owner may open: who could read it could make
+//! A key must lie in a regular file that only its owner may open: who could read it could make
 //! what it is to prove. Nothing is said about what a file holds.
 
 use filter::{Key, Keys};
-use std::fs::{self, File, Metadata};
+use std::fs::Metadata;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
+use sys::open::Regular;
 
 /// The files of this machine, as this process may read them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,9 +21,7 @@ const OTHERS: u32 = 0o077;
 impl Keys for KeyFiles {
     fn key(&self, file: &str) -> Result<Key, String> {
         let failed = |error: std::io::Error| format!("the key in {file} cannot be read: {error}");
-        // A pipe would be waited for when it is opened.
-        fit(file, &fs::metadata(file).map_err(failed)?)?;
-        let opened = File::open(file).map_err(failed)?;
+        let opened = Regular::read().open(file).map_err(failed)?;
         fit(file, &opened.metadata().map_err(failed)?)?;
         let mut text = Vec::new();
         opened.take(BYTES_MAX).read_to_end(&mut text).map_err(failed)?;
@@ -33,9 +32,6 @@ impl Keys for KeyFiles {
 }
 
 fn fit(file: &str, about: &Metadata) -> Result<(), String> {
-    if !about.is_file() {
-        return Err(format!("{file} is no ordinary file"));
-    }
     let mode = about.permissions().mode() & 0o777;
     if mode & OTHERS != 0 {
         return Err(format!("others may open {file} (mode {mode:04o}): chmod 600 {file}"));
@@ -46,7 +42,7 @@ fn fit(file: &str, about: &Metadata) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::Permissions;
+    use std::fs::{self, Permissions};
 
     #[test]
     fn h22_a_key_lies_in_a_file_for_its_owner_alone() {
@@ -72,7 +68,7 @@ mod tests {
         fs::remove_file(&path).expect("it is there");
         assert!(KeyFiles.key(name).expect_err("none").contains("cannot be read"));
         let why = KeyFiles.key(folder.to_str().expect("UTF-8")).expect_err("a folder");
-        assert!(why.ends_with("is no ordinary file"), "{why}");
+        assert!(why.ends_with("no regular file"), "{why}");
         fs::remove_dir(&folder).expect("it is empty");
     }
 }

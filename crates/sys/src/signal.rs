@@ -47,6 +47,11 @@ pub fn watch() -> Result<&'static EventFd> {
     Ok(event)
 }
 
+/// What becomes readable with the first signal, if anybody has begun to [`watch`].
+pub fn watched() -> Option<&'static EventFd> {
+    EVENT.get()
+}
+
 /// How many signals have asked us to end (0 or 1: the second ends the process).
 pub fn asked_to_end() -> u32 {
     ASKED.load(Ordering::Acquire)

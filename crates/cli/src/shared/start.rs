@@ -13,16 +13,20 @@ use crate::{line, terminal};
 use daemon::protocol::Number;
 use engine::catalogue::House;
 use pipeline::Catalogue as _;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use sys::open::{self, Regular, Writes};
 use sys::steps::{Makes, Steps};
 
 /// The most that is shown of what a path said that did not come to run.
 const SHOWN_MAX: u64 = 16 << 10;
+
+/// The mode of a log: for its owner alone.
+const OWN: u32 = 0o600;
 
 /// Starts a path.
 pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
@@ -83,21 +87,25 @@ fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), St
         ));
         Status::Failed
     };
-    let path = match &given.log {
-        Some(path) => std::path::absolute(path).map_err(|error| failed(path, &error))?,
+    // A log of a path that still runs under this name stays whole: the new one cannot run.
+    let (path, opened) = match &given.log {
+        Some(path) => {
+            let path = std::path::absolute(path).map_err(|error| failed(path, &error))?;
+            let opened = open::target(&path, Writes::Behind, OWN);
+            (path, opened.map(|target| target.file))
+        }
         None => {
             let folder = state().ok_or(Status::Failed)?.join("paths");
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
             made.map_err(|error| failed(&folder, &error))?;
             let process = || format!("process-{}", std::process::id());
             let name = name.map_or_else(process, str::to_owned);
-            folder.join(format!("{name}.log"))
+            let path = folder.join(format!("{name}.log"));
+            let opened = Regular::append().made(OWN).own().open(&path);
+            (path, opened)
         }
     };
-    let mut options = OpenOptions::new();
-    // A log of a path that still runs under this name stays whole: the new one cannot run.
-    options.create(true).append(true).mode(0o600);
-    let file = options.open(&path).map_err(|error| failed(&path, &error))?;
+    let file = opened.map_err(|error| failed(&path, &error))?;
     Ok((path, file))
 }
 
@@ -137,7 +145,7 @@ fn spawn(
 fn ended(child: &mut Child, log: &Path, before: u64) -> Status {
     let status = child.wait().ok().and_then(|status| status.code());
     let mut said = String::new();
-    if let Ok(mut file) = File::open(log) {
+    if let Ok(mut file) = Regular::read().open(log) {
         // What cannot be read is not shown; the file is named.
         let _ = file.seek(SeekFrom::Start(before));
         let _ = file.take(SHOWN_MAX).read_to_string(&mut said);

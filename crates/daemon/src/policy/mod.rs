@@ -33,7 +33,6 @@ use open::{Numbers, Opened};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -169,7 +168,7 @@ impl Policy {
         let reason = |error: std::io::Error| {
             wrong(error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase())
         };
-        let opened = match File::open(file) {
+        let opened = match sys::open::Regular::read().open(file) {
             Err(error) if error.kind() == ErrorKind::NotFound && !asked => {
                 return Ok(Self::default());
             }

@@ -1,10 +1,10 @@
 //! Network name spaces: opened by name, path or process, entered by threads that end there.
 
 use crate::error::{Error, Named as _, Result};
+use crate::open::Regular;
 use crate::packet::option;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
-use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -69,8 +69,11 @@ impl Namespace {
 
     fn at(path: &Path, what: &str) -> Result<Self> {
         let target = || format!("name space {what}");
-        let file = File::open(path)
-            .map_err(|error| Error::new("open", target(), error.raw_os_error().unwrap_or(0)))?;
+        // A path may lead to a pipe, which would be waited for; name spaces are regular files.
+        let file = Regular::read().open(path).map_err(|error| match error.raw_os_error() {
+            Some(errno) => Error::new("open", target(), errno),
+            None => Error::new("open", format!("{} ({error})", target()), libc::EINVAL),
+        })?;
         Ok(Self { fd: file.into(), what: target() })
     }
 }

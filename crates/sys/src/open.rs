@@ -1,0 +1,332 @@
+//! Opening a path at which somebody else may have put something: at once, and only what was meant.
+//!
+//! In: a path. Out: a regular file, or an error that says what lies there instead. open(2) of a
+//! named pipe waits for its other side without limit, that of a terminal may make it ours, and a
+//! link leads wherever its maker chose. [`Regular`] opens without waiting, and looks at what it has
+//! got before anybody reads or writes it. [`target`] is for what a user names as the place to write
+//! to, which may be a pipe on purpose; the wait for its reader ends with the first signal.
+
+use crate::eventfd::EventFd;
+use crate::signal;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+
+/// Neither waits nor takes a terminal.
+const AT_ONCE: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// How a regular file is opened. What is no regular file is refused, and never waited for.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Regular {
+    flags: OFlags,
+    mode: u32,
+    own: bool,
+}
+
+impl Regular {
+    /// For reading.
+    pub const fn read() -> Self {
+        Self { flags: OFlags::RDONLY, mode: 0, own: false }
+    }
+
+    /// For writing, from its beginning; what is in it stays.
+    pub const fn write() -> Self {
+        Self { flags: OFlags::WRONLY, mode: 0, own: false }
+    }
+
+    /// For writing behind what is in it.
+    pub const fn append() -> Self {
+        Self { flags: OFlags::WRONLY.union(OFlags::APPEND), mode: 0, own: false }
+    }
+
+    /// Makes it with these permissions, before the umask, if it is missing.
+    pub const fn made(self, mode: u32) -> Self {
+        Self { flags: self.flags.union(OFlags::CREATE), mode, ..self }
+    }
+
+    /// Makes it with these permissions, before the umask; one that is there is an error.
+    pub const fn new(self, mode: u32) -> Self {
+        Self { flags: self.flags.union(OFlags::CREATE).union(OFlags::EXCL), mode, ..self }
+    }
+
+    /// Refuses a name that is a symbolic link, and a file that has other names as well.
+    pub const fn own(self) -> Self {
+        Self { flags: self.flags.union(OFlags::NOFOLLOW), own: true, ..self }
+    }
+
+    /// Opens the file with this name.
+    pub fn open(self, path: impl AsRef<Path>) -> io::Result<File> {
+        self.open_at(CWD, path)
+    }
+
+    /// Opens the file with this name in a directory.
+    pub fn open_at(self, directory: impl AsFd, name: impl AsRef<Path>) -> io::Result<File> {
+        let (directory, name) = (directory.as_fd(), name.as_ref());
+        let mode = Mode::from_raw_mode(self.mode);
+        let opened = rustix::fs::openat(directory, name, self.flags | AT_ONCE, mode);
+        let file = match opened {
+            Ok(file) => file,
+            // The other side of a pipe is missing, or nothing is behind the name: say what it is.
+            Err(errno @ (Errno::NXIO | Errno::LOOP)) => {
+                let there = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+                let unfit = there.ok().and_then(|stat| self.unfit(&stat));
+                return Err(unfit.unwrap_or_else(|| errno.into()));
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        let stat = rustix::fs::fstat(&file)?;
+        if let Some(error) = self.unfit(&stat) {
+            return Err(error);
+        }
+        if self.own && stat.st_nlink > 1 {
+            let why =
+                format!("it has {} names, and one of them may be of another file", stat.st_nlink);
+            return Err(io::Error::new(ErrorKind::InvalidInput, format!("{why}; {REMOVE}")));
+        }
+        Ok(file.into())
+    }
+
+    /// The error for what is no regular file.
+    fn unfit(self, stat: &Stat) -> Option<io::Error> {
+        let what = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => return None,
+            FileType::Fifo => "a named pipe",
+            FileType::Socket => "a socket",
+            FileType::Symlink => "a symbolic link",
+            FileType::Directory => "a directory",
+            FileType::CharacterDevice | FileType::BlockDevice => "a device",
+            FileType::Unknown => "something unknown",
+        };
+        let advice = if self.own { format!("; {REMOVE}") } else { String::new() };
+        let why = format!("it is {what}, and no regular file{advice}");
+        Some(io::Error::new(ErrorKind::InvalidInput, why))
+    }
+}
+
+/// What to do about what lies at a name that should be a file of ours.
+const REMOVE: &str = "remove it, or choose another place";
+
+/// What to do with a target that is a regular file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writes {
+    /// Write from its beginning.
+    Over,
+    /// Write behind what is in it.
+    Behind,
+}
+
+/// A target of writes, and whether it was made for this.
+#[derive(Debug)]
+pub struct Target {
+    /// The open file.
+    pub file: File,
+    /// Whether nothing was there before.
+    pub made: bool,
+}
+
+/// Opens what a user names to be written: a file, made with these permissions (before the umask) if
+/// it is missing; or a pipe, a terminal, a device. What is in a file stays. Waits for the reader of
+/// a named pipe, until a signal asks us to end; a pipe that another user may have put into a
+/// directory that is open to all is refused.
+pub fn target(path: &Path, writes: Writes, mode: u32) -> io::Result<Target> {
+    let flags = match writes {
+        Writes::Over => OFlags::WRONLY,
+        Writes::Behind => OFlags::WRONLY | OFlags::APPEND,
+    };
+    let open = |more| rustix::fs::open(path, flags | AT_ONCE | more, Mode::from_raw_mode(mode));
+    let made = match open(OFlags::CREATE | OFlags::EXCL) {
+        Ok(file) => return Ok(Target { file: file.into(), made: true }),
+        // Also a link to what is not there, which is followed.
+        Err(Errno::EXIST) => open(OFlags::CREATE),
+        Err(errno) => Err(errno),
+    };
+    let file = match made {
+        Ok(file) => File::from(file),
+        Err(Errno::NXIO) if is_pipe(&rustix::fs::stat(path)?) => {
+            is_trusted(path, &rustix::fs::stat(path)?)?;
+            when_read(path)?
+        }
+        Err(errno) => return Err(errno.into()),
+    };
+    is_trusted(path, &rustix::fs::fstat(&file)?)?;
+    Ok(Target { file, made: false })
+}
+
+fn is_pipe(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Fifo
+}
+
+/// Refuses a pipe whose maker could have put it there for others to fall into: the rule of
+/// `fs.protected_fifos`, whatever that is set to.
+fn is_trusted(path: &Path, stat: &Stat) -> io::Result<()> {
+    const STICKY: u32 = 0o1000;
+    const OF_OTHERS: u32 = 0o022;
+    let own = crate::process::identity().0;
+    if !is_pipe(stat) || stat.st_uid == own {
+        return Ok(());
+    }
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let around = rustix::fs::stat(folder.unwrap_or_else(|| Path::new(".")))?;
+    let open_to_all = around.st_mode & STICKY != 0 && around.st_mode & OF_OTHERS != 0;
+    if !open_to_all || around.st_uid == stat.st_uid {
+        return Ok(());
+    }
+    let why = format!("it is a named pipe of another user (uid {})", stat.st_uid);
+    Err(io::Error::new(ErrorKind::PermissionDenied, format!("{why}; {REMOVE}")))
+}
+
+/// Opens a named pipe for writing as soon as somebody reads it.
+fn when_read(path: &Path) -> io::Result<File> {
+    let refused = |error: crate::Error| io::Error::from(error);
+    let (answer, answered) = mpsc::channel();
+    let opened = Arc::new(EventFd::new().map_err(refused)?);
+    // The kernel tells of a reader in no other way than by letting open(2) come back. If a signal
+    // ends the wait, the thread ends with the process.
+    let (told, path) = (Arc::clone(&opened), PathBuf::from(path));
+    let wait = move || {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let opened: io::Result<OwnedFd> =
+            rustix::io::retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty()))
+                .map_err(io::Error::from);
+        // Nobody listens any more only when the process is ending.
+        let _ = answer.send(opened);
+        told.notify();
+    };
+    std::thread::Builder::new().name("pipe".to_owned()).spawn(wait)?;
+    let asked = signal::watched();
+    let descriptors: Vec<BorrowedFd<'_>> =
+        [Some(opened.as_fd()), asked.map(AsFd::as_fd)].into_iter().flatten().collect();
+    loop {
+        let ready = crate::poll::readable(&descriptors, None);
+        if let Ok(opened) = answered.try_recv() {
+            let file = opened?;
+            rustix::fs::fcntl_setfl(&file, rustix::fs::fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
+            return Ok(file.into());
+        }
+        if ready.get(1) == Some(&true) || signal::asked_to_end() > 0 {
+            let why = "no program had opened this pipe for reading when a signal came";
+            return Err(io::Error::other(why));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("sys-open-{name}-{}", std::process::id()));
+            std::fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.join(name)
+        }
+
+        fn pipe(&self, name: &str) -> PathBuf {
+            let path = self.path(name);
+            rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
+            path
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_at_once() {
+        let folder = Folder::new("kinds");
+        let pipe = folder.pipe("pipe");
+        let _socket = std::os::unix::net::UnixListener::bind(folder.path("socket")).unwrap();
+        let cases = [
+            (pipe, "a named pipe"),
+            (folder.path("socket"), "a socket"),
+            ("/dev/null".into(), "a device"),
+        ];
+        for (path, what) in cases {
+            for how in [Regular::read(), Regular::write(), Regular::append().made(0o600)] {
+                let error = how.open(&path).unwrap_err().to_string();
+                assert!(
+                    error.starts_with(&format!("it is {what}, and no regular file")),
+                    "{error}"
+                );
+            }
+        }
+        assert!(Regular::read().open(&folder.0).unwrap_err().to_string().contains("a directory"));
+    }
+
+    #[test]
+    fn own_file_is_neither_a_link_nor_one_of_two_names() {
+        let folder = Folder::new("own");
+        let held = crate::local::directory(&folder.0).unwrap();
+        let own = Regular::append().made(0o640).own();
+        own.open_at(&held, "mine").unwrap().write_all(b"one").unwrap();
+        own.open_at(&held, "mine").unwrap().write_all(b"two").unwrap();
+        assert_eq!(std::fs::read(folder.path("mine")).unwrap(), b"onetwo");
+        assert!(own.new(0o600).open_at(&held, "mine").is_err());
+        symlink("mine", folder.path("link")).unwrap();
+        let error = own.open_at(&held, "link").unwrap_err().to_string();
+        assert!(error.contains("a symbolic link"), "{error}");
+        std::fs::hard_link(folder.path("mine"), folder.path("other")).unwrap();
+        let error = own.open_at(&held, "mine").unwrap_err().to_string();
+        assert!(error.starts_with("it has 2 names"), "{error}");
+        let mut text = String::new();
+        Regular::read().open(folder.path("link")).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "onetwo");
+    }
+
+    #[test]
+    fn target_is_made_or_kept_and_a_pipe_waits_for_its_reader() {
+        let folder = Folder::new("target");
+        let file = folder.path("file");
+        assert!(target(&file, Writes::Over, 0o666).unwrap().made);
+        std::fs::write(&file, "here").unwrap();
+        let again = target(&file, Writes::Behind, 0o666).unwrap();
+        assert!(!again.made && again.file.metadata().unwrap().len() == 4);
+        symlink("later", folder.path("link")).unwrap();
+        assert!(!target(&folder.path("link"), Writes::Over, 0o666).unwrap().made);
+        assert!(folder.path("later").exists());
+        assert!(target(Path::new("/dev/null"), Writes::Over, 0o666).is_ok());
+
+        let pipe = folder.pipe("pipe");
+        let path = pipe.clone();
+        let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
+        let mut writer = target(&pipe, Writes::Over, 0o666).unwrap().file;
+        writer.write_all(b"bytes").unwrap();
+        drop(writer);
+        assert_eq!(reader.join().unwrap(), b"bytes");
+    }
+
+    #[test]
+    fn pipe_of_another_user_in_an_open_directory_is_refused() {
+        if testkit::need::root().is_none() {
+            return;
+        }
+        let folder = Folder::new("planted");
+        let pipe = folder.pipe("pipe");
+        std::os::unix::fs::chown(&pipe, Some(41_007), None).unwrap();
+        let reader = rustix::fs::open(&pipe, OFlags::RDONLY | AT_ONCE, Mode::empty()).unwrap();
+        assert!(target(&pipe, Writes::Over, 0o600).is_ok(), "the directory is ours alone");
+        std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o1777)).unwrap();
+        let error = target(&pipe, Writes::Over, 0o600).unwrap_err().to_string();
+        // The kernel may refuse it first.
+        assert!(error.contains("of another user") || error.contains("denied"), "{error}");
+        drop(reader);
+        let error = target(&pipe, Writes::Over, 0o600).unwrap_err().to_string();
+        assert!(error.contains("of another user") || error.contains("denied"), "{error}");
+    }
+}

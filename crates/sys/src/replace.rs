@@ -1,0 +1,228 @@
+//! A new file in the place of an old one: the old one, or a beginning of the new one, and nothing
+//! in between. (docs/book/decisions/0049-replaced-files.md)
+//!
+//! In: a path, and the file that lies there. Out: a file beside it, which takes its name by
+//! rename(2) as soon as there is something in it. That is done only where the contents are all that
+//! differs: a file with one name, of this user, with nothing about it that a new one has not.
+//! Elsewhere (links, several names, another owner, lists of access, directories in which nothing
+//! can be made) the caller writes into the old file itself.
+
+use crate::open::Regular;
+use std::fs::{self, File, Metadata};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A file that is to take the place of another. It goes when it is dropped before that.
+#[derive(Debug)]
+pub struct Beside {
+    file: File,
+    name: PathBuf,
+    target: PathBuf,
+}
+
+/// How often another name is tried where one is taken.
+const TRIES: u32 = 100;
+
+impl Beside {
+    /// Makes a file that can take the place of `old`, which `target` leads to, and belongs to the
+    /// same people; none if the old one has to be written itself. The error is one that would stop
+    /// any write there: a full disk.
+    pub fn of(target: &Path, old: &File) -> io::Result<Option<Self>> {
+        let about = old.metadata()?;
+        if !is_plain(target, &about) {
+            return Ok(None);
+        }
+        let made = match Self::made(target) {
+            Ok(made) => made,
+            Err(error) if is_refused(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let same_group = made.file.metadata()?.gid() == about.gid();
+        let group = rustix::fs::Gid::from_raw(about.gid());
+        let given = same_group || rustix::fs::fchown(&made.file, None, Some(group)).is_ok();
+        let mode = PermissionsExt::from_mode(about.mode() & 0o7777);
+        Ok((given && made.file.set_permissions(mode).is_ok()).then_some(made))
+    }
+
+    fn made(target: &Path) -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let mut last = Err(ErrorKind::AlreadyExists.into());
+        for _ in 0..TRIES {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!(".streamline-{}-{number}.new", std::process::id());
+            let name = target.with_file_name(name);
+            last = Regular::write().new(0o600).open(&name).map(|file| (file, name));
+            if !matches!(&last, Err(error) if error.kind() == ErrorKind::AlreadyExists) {
+                break;
+            }
+        }
+        last.map(|(file, name)| Self { file, name, target: target.to_owned() })
+    }
+
+    /// The new file.
+    pub const fn file(&mut self) -> &mut File {
+        &mut self.file
+    }
+
+    /// Gives it the name of the old one, which has none from then on. After an error the old one
+    /// is still there, and the new one is gone.
+    pub fn take_place(self) -> io::Result<File> {
+        fs::rename(&self.name, &self.target)?;
+        // Its own name is gone: what is dropped removes nothing.
+        self.file.try_clone()
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let same = |there: Metadata| {
+            let here = self.file.metadata().ok();
+            here.is_some_and(|here| (here.dev(), here.ino()) == (there.dev(), there.ino()))
+        };
+        if fs::symlink_metadata(&self.name).is_ok_and(same) {
+            let _ = fs::remove_file(&self.name);
+        }
+    }
+}
+
+/// Whether a new file in its place would be the same to everybody.
+fn is_plain(target: &Path, about: &Metadata) -> bool {
+    let Ok(there) = fs::symlink_metadata(target) else { return false };
+    let still = (there.dev(), there.ino()) == (about.dev(), about.ino());
+    let alone = there.is_file() && there.nlink() == 1;
+    still && alone && there.uid() == crate::process::identity().0 && !has_more(target)
+}
+
+/// Whether there is something about a file that a new one would lack. Labels are given to new files
+/// by the kernel.
+fn has_more(path: &Path) -> bool {
+    const LABEL: &[u8] = b"security.selinux";
+    let mut names = [0u8; 1024];
+    match rustix::fs::llistxattr(path, &mut names) {
+        Ok(length) => {
+            let names = names.get(..length).unwrap_or_default();
+            names.split(|byte| *byte == 0).any(|name| !name.is_empty() && name != LABEL)
+        }
+        Err(rustix::io::Errno::RANGE) => true,
+        // A file system without them.
+        Err(_) => false,
+    }
+}
+
+/// Whether an error says that nothing new can be made there, while what is there may be written.
+#[must_use]
+pub fn is_refused(error: &io::Error) -> bool {
+    use ErrorKind::{
+        CrossesDevices, InvalidInput, PermissionDenied, ReadOnlyFilesystem, ResourceBusy,
+        Unsupported,
+    };
+    let kinds = [
+        CrossesDevices,
+        InvalidInput,
+        PermissionDenied,
+        ReadOnlyFilesystem,
+        ResourceBusy,
+        Unsupported,
+    ];
+    kinds.contains(&error.kind())
+}
+
+/// Writes a whole file in the place of what `file` is, which `path` leads to: what was there stays
+/// until all is written, where that is possible.
+pub fn contents(path: &Path, file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    if !file.metadata()?.is_file() {
+        return file.write_all(bytes);
+    }
+    if let Some(mut new) = Beside::of(path, file)? {
+        new.file().write_all(bytes)?;
+        match new.take_place() {
+            Ok(_) => return Ok(()),
+            Err(error) if is_refused(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    file.set_len(0)?;
+    rustix::fs::seek(file.as_fd(), rustix::fs::SeekFrom::Start(0))?;
+    file.write_all(bytes)
+}
+
+/// The same for a regular file of this name, which is made as the umask says if it is missing.
+pub fn whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = Regular::write().made(0o666).open(path)?;
+    contents(path, &mut file, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let name = format!("sys-replace-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn with(&self, name: &str, text: &str) -> (PathBuf, File) {
+            let path = self.0.join(name);
+            fs::write(&path, text).unwrap();
+            let file = Regular::write().open(&path).unwrap();
+            (path, file)
+        }
+
+        fn names(&self) -> usize {
+            fs::read_dir(&self.0).unwrap().count()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn old_file_stays_whole_until_the_new_one_takes_its_name() {
+        let folder = Folder::new("whole");
+        let (path, old) = folder.with("file", "old");
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        let mut new = Beside::of(&path, &old).unwrap().unwrap();
+        new.file().write_all(b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        drop(new);
+        assert_eq!((fs::read(&path).unwrap(), folder.names()), (b"old".to_vec(), 1));
+        let mut new = Beside::of(&path, &old).unwrap().unwrap();
+        new.file().write_all(b"new").unwrap();
+        new.take_place().unwrap().write_all(b"er").unwrap();
+        assert_eq!((fs::read(&path).unwrap(), folder.names()), (b"newer".to_vec(), 1));
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
+    }
+
+    #[test]
+    fn links_and_second_names_stay_what_they_are() {
+        let folder = Folder::new("links");
+        let (path, old) = folder.with("file", "old");
+        symlink("file", folder.0.join("link")).unwrap();
+        assert!(Beside::of(&folder.0.join("link"), &old).unwrap().is_none());
+        whole(&folder.0.join("link"), b"through").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"through");
+        assert!(fs::symlink_metadata(folder.0.join("link")).unwrap().is_symlink());
+        fs::hard_link(&path, folder.0.join("second")).unwrap();
+        whole(&path, b"both").unwrap();
+        assert_eq!(fs::read(folder.0.join("second")).unwrap(), b"both");
+        // Another file has the name meanwhile.
+        fs::remove_file(folder.0.join("second")).unwrap();
+        fs::rename(folder.0.join("file"), folder.0.join("moved")).unwrap();
+        fs::write(&path, "another").unwrap();
+        assert!(Beside::of(&path, &old).unwrap().is_none());
+        whole(&folder.0.join("missing"), b"made").unwrap();
+        assert_eq!(fs::read(folder.0.join("missing")).unwrap(), b"made");
+    }
+}
