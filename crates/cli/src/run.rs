@@ -270,6 +270,7 @@ pub(crate) fn tell_outcome(
         (true, file) => write(&report.whole(form), file),
         (false, _) => {
             if !given.quiet && !unread && !failed {
+                report.nothing_written().iter().for_each(|why| terminal::note(why));
                 terminal::tell(&format!("{}\n", report.sentence()));
             }
             Status::Done

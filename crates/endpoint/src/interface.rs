@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::fail::reason;
+use filter::{Arguments, Description};
 use sys::machine::Capabilities;
 use sys::net::{Interface, Links, Namespace};
 use wire::link::LinkType;
@@ -43,6 +44,34 @@ pub(crate) fn named(call: &'static str, name: &str) -> Result<(Interface, LinkTy
             Err(Failure::new(call, name, why))
         }
     }
+}
+
+/// Why `rx` or `tx` with these arguments sees one direction alone of the connections of this host:
+/// its interface has addresses of its own. None on a mirror port, where both directions come in, on
+/// the loopback interface, and where nothing can be found out.
+#[must_use]
+pub fn sees_one_way(source: &Description, arguments: &Arguments) -> Option<String> {
+    let side = match source.name {
+        "rx" if !arguments.flag("both") && !arguments.flag("own") => "comes in",
+        "tx" => "goes out",
+        _ => return None,
+    };
+    let interface = arguments.text("interface");
+    let found = within(arguments.text("netns"), || {
+        let of_links = |links: Links| {
+            let one = interface.map(|name| links.named(name)).transpose()?;
+            Ok((one, links.addresses()?))
+        };
+        Links::open().and_then(of_links).map_err(|error| failed("look at", "addresses", &error))
+    });
+    let (one, addresses) = found.ok()?;
+    if one.as_ref().is_some_and(|one| one.flags.loopback()) {
+        return None;
+    }
+    let own = |(index, _): &&(u32, _)| one.as_ref().is_none_or(|one| one.index == *index);
+    let (_, address) = addresses.iter().find(own)?;
+    let place = interface.map_or_else(|| "this host".to_owned(), str::to_owned);
+    Some(format!("{place} has the address {address}, and `{}` gives only what {side}", source.name))
 }
 
 /// What the machine refused. Who lacks which right is told by whoever knows the program's door.

@@ -21,6 +21,7 @@ pub use contract::{
     Failure, Given, Intake, Opening, ProcessEntry, Seen, Sink, SinkEntry, Source, SourceEntry,
     UNREAD,
 };
+pub use interface::sees_one_way;
 pub use origins::Origins;
 
 mod clock;

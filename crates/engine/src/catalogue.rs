@@ -102,4 +102,8 @@ impl Catalogue for House {
     fn keys(&self) -> Option<Arc<dyn Keys>> {
         Some(Arc::new(KeyFiles))
     }
+
+    fn sees_one_way(&self, source: &Description, arguments: &Arguments) -> Option<String> {
+        endpoint::sees_one_way(source, arguments)
+    }
 }

@@ -37,6 +37,12 @@ pub trait Catalogue {
         None
     }
 
+    /// Why a source with these arguments sees one direction of connections alone; none where it
+    /// sees both, or nothing is known.
+    fn sees_one_way(&self, _source: &Description, _arguments: &Arguments) -> Option<String> {
+        None
+    }
+
     /// Why this entry refuses these arguments, each of which is right by itself: a filter
     /// expression that does not compile, two parameters that exclude each other.
     fn refuses(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {

@@ -102,6 +102,12 @@ impl Use {
         Some(self.only.map_or_else(|| format!("pinned to {pin}"), str::to_owned))
     }
 
+    /// Returns true if it is a sink.
+    #[must_use]
+    pub fn is_sink(&self) -> bool {
+        self.description.kind == Kind::Sink
+    }
+
     /// What it does with these arguments: its kind, what it gives, how deep it reads.
     #[must_use]
     pub fn effect(&self) -> Effect {

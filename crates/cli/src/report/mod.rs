@@ -5,6 +5,7 @@
 //! several equal filters are told apart.
 
 mod json;
+mod nothing;
 mod table;
 
 use crate::run::Kept;

@@ -178,6 +178,11 @@ pub struct ValueRange {
     pub high: u32,
 }
 
+impl ValueRange {
+    /// Every class.
+    pub const ALL: Self = Self { low: 0, high: u32::MAX };
+}
+
 /// What state a filter keeps between blocks (CONTRACT 15).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keeps {
@@ -209,6 +214,20 @@ impl Several {
     /// What to do where nothing else is known.
     pub const LEAVE: &'static str =
         "leave `--engines` out; `--parallel=N` gives copies to what costs most";
+}
+
+/// Blocks of one giver that a filter or sink can use, where their form does not tell: a response is
+/// a message as an exchange is, and no line of a web server's log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usable {
+    /// The filter that gives them.
+    pub giver: &'static str,
+    /// The classes of those blocks.
+    pub classes: ValueRange,
+    /// The giver makes them only where an arc names one of these classes.
+    pub on_request: bool,
+    /// The request that works, as a hint.
+    pub hint: &'static str,
 }
 
 /// What a filter does to a stream, as far as it may depend on its arguments.
@@ -244,6 +263,12 @@ pub struct Description {
     pub kind: Kind,
     /// What it takes.
     pub takes: Forms,
+    /// The blocks of certain givers that it can use; of a giver that is not listed, all.
+    pub usable: &'static [Usable],
+    /// Why blocks that no listed giver made are of no use to it; empty: they are.
+    pub usable_only: &'static str,
+    /// The classes of what it makes of both directions of a connection together.
+    pub both_ways: Option<ValueRange>,
     /// What it gives, unless `effect` says otherwise.
     pub gives: Gives,
     /// How deep it looks at most.
@@ -315,6 +340,9 @@ impl Description {
         example: "",
         kind: Kind::Inspection,
         takes: Forms::ANY,
+        usable: &[],
+        usable_only: "",
+        both_ways: None,
         gives: Gives::Same,
         reads: Reads::All,
         effect: None,

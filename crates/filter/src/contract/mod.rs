@@ -36,7 +36,7 @@ pub use batch::{Batch, Block, Columns, LANES, Lane, LaneMask, Room, Tags, lanes,
 pub use compiler::Compiler;
 pub use description::{
     Ahead, Classes, Description, Effect, Form, Forms, Gives, Keeps, Kind, Make, Reads, Several,
-    ValueRange,
+    Usable, ValueRange,
 };
 pub use edit::{Edit, Editable, Workbench};
 pub use holds::{HeldList, Holds};

@@ -7,6 +7,17 @@ pub mod tcp;
 pub mod token;
 pub mod udp;
 
+use crate::contract::{Usable, ValueRange};
+
+/// The packets of a transport protocol, where a filter before has told protocols apart.
+pub(crate) const fn of_protocol(protocol: u8, hint: &'static str) -> [Usable; 2] {
+    let classes = ValueRange { low: protocol as u32, high: protocol as u32 };
+    [
+        Usable { giver: "ip", classes, on_request: false, hint },
+        Usable { giver: "ipproto", classes, on_request: false, hint },
+    ]
+}
+
 /// Names of ports, for arcs and for printing: the services that an operator looks for. Most are
 /// those of the IANA registry, with `_` for `-`.
 pub(crate) const SERVICES: &[(&str, u32)] = &[

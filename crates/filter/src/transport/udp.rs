@@ -35,6 +35,7 @@ is elsewhere).",
     example: "replay dns.pcap | udp |dns print",
     kind: Kind::Reordering,
     takes: Forms::FRAMED,
+    usable: &super::of_protocol(protocol::UDP, "the class of its packets is `|udp`"),
     gives: Gives::Form(Form::Segment),
     reads: Reads::Head(layers::HEAD),
     parameters: &[Parameter::named(

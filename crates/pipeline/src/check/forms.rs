@@ -142,15 +142,39 @@ impl Flow<'_> {
         let wanted: Vec<String> = takes.list().into_iter().map(with_article).collect();
         let what = format!("`{}` needs {}", entry.name, wanted.join(" or "));
         let why = format!("{giver} is {}", with_article(*first));
-        let hint = match self.bridge(*first, takes) {
-            Some(between) => format!("put `{between}` before it"),
-            None => String::new(),
-        };
+        let between = self.shown(*first, entry).or_else(|| self.bridge(*first, takes));
+        let hint = between.map(|between| format!("put `{between}` before it")).unwrap_or_default();
         let place = match &node.step {
             DraftStep::Filter(uses) => uses.first().map_or(node.span, |node| node.name.span),
             _ => node.span,
         };
         mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
+    }
+
+    /// The chain that the example of a filter shows before it, from the last filter on that takes
+    /// what there is: of the chains that fit by their forms it is one that makes sense.
+    fn shown(&self, from: Form, entry: &Description) -> Option<String> {
+        // `replay web.pcap | tcp | http |exchange weblog access.log`
+        let parts: Vec<&str> = entry.example.split('|').collect();
+        let name = |part: &&str| {
+            let mut words = part.split_whitespace();
+            let labelled = !part.starts_with(' ');
+            if labelled { words.nth(1) } else { words.next() }.map(str::to_owned)
+        };
+        let names: Vec<Option<String>> = parts.iter().map(name).collect();
+        let here = names.iter().skip(1).position(|name| name.as_deref() == Some(entry.name))? + 1;
+        let takes = |name: &Option<String>| {
+            let found = self.catalogue.find(name.as_deref()?)?;
+            found.takes.has(from).then_some(())
+        };
+        let first = (1..here).rev().find(|index| takes(&names[*index]).is_some())?;
+        let mut chain = parts[first..here].join("|").trim().to_owned();
+        // The class with which its arc begins belongs to what stands before it.
+        let label = parts[here].split_whitespace().next().filter(|_| !parts[here].starts_with(' '));
+        if let Some(label) = label {
+            chain = format!("{chain} |{label}");
+        }
+        Some(chain)
     }
 
     /// The shortest chain of filters that makes what is wanted of what there is.

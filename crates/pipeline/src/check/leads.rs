@@ -32,7 +32,7 @@ pub(super) fn loops(graph: &Graph) -> Vec<Diagnostic> {
 }
 
 /// The nodes without inputs from which blocks come to a node.
-fn heads(graph: &Graph, id: NodeId) -> Vec<NodeId> {
+pub(super) fn heads(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let (mut seen, mut next) = (vec![id], 0);
     while let Some(at) = seen.get(next).copied() {
         next += 1;

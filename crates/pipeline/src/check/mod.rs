@@ -12,6 +12,7 @@ mod forms;
 mod labels;
 mod leads;
 mod lower;
+mod needs;
 mod options;
 mod shape;
 mod state;
@@ -65,6 +66,8 @@ pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagno
     let edges = edges.collect();
     let graph = Graph { nodes, edges, joins: draft.joins, options, ..Graph::default() };
     draft.mistakes.extend(leads::loops(&graph));
+    draft.mistakes.extend(needs::starved(&graph));
+    draft.mistakes.extend(needs::one_sided(&graph, catalogue));
     draft.mistakes.extend(engines::mistakes(&graph));
     (graph, settle(draft.mistakes))
 }

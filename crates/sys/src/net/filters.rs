@@ -67,7 +67,7 @@ impl Links {
     }
 
     /// Asks for a list and hands over each answer.
-    fn exchange(
+    pub(super) fn exchange(
         &self,
         target: &str,
         request: impl FnOnce(u32) -> Vec<u8>,

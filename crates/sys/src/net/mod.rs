@@ -4,6 +4,7 @@
 //! tells everything. Whatever is opened belongs to the name space of the thread that opens it;
 //! [`within`] opens in another.
 
+mod addresses;
 mod backlog;
 mod features;
 mod filters;

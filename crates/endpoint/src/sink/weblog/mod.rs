@@ -17,7 +17,9 @@ use super::text::{Text, Written};
 use super::told::{Plain, Told};
 use crate::clock::LogTime;
 use crate::{Failure, Opening, Sink, SinkEntry};
-use filter::{Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type};
+use filter::{
+    Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type, Usable, ValueRange,
+};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use std::io::Write;
@@ -43,6 +45,13 @@ are counted in the report.",
     kind: Kind::Sink,
     writes_files: true,
     takes: Forms::of(&[Form::Message]),
+    usable: &[Usable {
+        giver: "http",
+        classes: ValueRange { low: 1000, high: 1999 },
+        on_request: true,
+        hint: "write `http |exchange weblog`, or `http |1404 weblog` for one status",
+    }],
+    usable_only: "it writes the exchanges of `http`",
     gives: Gives::Nothing,
     parameters: &[
         Parameter::named("file", Type::Path, "-", "the file to write; - is standard output")

@@ -26,6 +26,11 @@ use wire::dns::{RCODES, TYPES};
 use wire::ip::protocol;
 use wire::udp::{self, Udp};
 
+/// The payloads that a transport filter gives.
+const fn carried(giver: &'static str) -> Usable {
+    Usable { giver, classes: ValueRange::ALL, on_request: false, hint: "put `udp` before it" }
+}
+
 /// What everybody knows about `dns`.
 pub const DNS: Description = Description {
     name: "dns",
@@ -48,6 +53,8 @@ blocks are held), `forgotten` (more than `sessions=` connections were open).",
     example: "replay dns.pcap | udp | dns |nxdomain print",
     kind: Kind::Reordering,
     takes: Forms::of(&[Form::Segment, Form::Stream]),
+    usable: &[carried("udp"), carried("tcp"), carried("token")],
+    usable_only: "it reads what datagrams and connections carry, behind their headers",
     gives: Gives::Form(Form::Message),
     reads: Reads::All,
     parameters: &[Parameter::named(

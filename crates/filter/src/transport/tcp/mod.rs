@@ -66,6 +66,7 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
     example: "replay web.pcap | tcp |http files out/",
     kind: Kind::Reordering,
     takes: Forms::FRAMED,
+    usable: &super::of_protocol(wire::ip::protocol::TCP, "the class of its packets is `|tcp`"),
     gives: Gives::Form(Form::Stream),
     reads: Reads::All,
     effect: Some(effect),

@@ -1,0 +1,88 @@
+//! Why a line wrote nothing: for each sink that got no block, the nodes at which blocks ended.
+//!
+//! In: the plan and the ledger. Out: one sentence per sink. The walk goes from the sink against the
+//! stream and stops at the first nodes to which blocks came.
+
+use super::{Report, counted};
+use engine::ledger::Filtered;
+use pipeline::graph::{Edge, NodeId, Use};
+use std::fmt::Write as _;
+
+/// How many reasons a sentence gives for one node.
+const REASONS_MAX: usize = 4;
+
+impl Report<'_> {
+    /// One sentence for each sink, if no sink got a block; nothing otherwise, and nothing where no
+    /// block came in, which the closing line says.
+    pub(crate) fn nothing_written(&self) -> Vec<String> {
+        let graph = &self.plan.graph;
+        let sink = |id: &NodeId| graph.node(*id).filter().is_some_and(Use::is_sink);
+        let sinks: Vec<NodeId> = graph.ends().into_iter().filter(sink).collect();
+        let given = self.outcome.ledger.sources.iter().any(|(_, seen)| seen.given.blocks > 0);
+        if !given || sinks.iter().any(|sink| self.came(*sink) > 0) {
+            return Vec::new();
+        }
+        sinks.into_iter().map(|sink| self.starved(sink)).collect()
+    }
+
+    fn starved(&self, sink: NodeId) -> String {
+        let (mut open, mut seen) = (vec![sink], vec![sink]);
+        let mut ends: Vec<String> = Vec::new();
+        while let Some(node) = open.pop() {
+            for edge in self.plan.graph.inputs(node).filter(|edge| !edge.back) {
+                if self.came(edge.from) > 0 {
+                    ends.push(self.ended(edge));
+                } else if !seen.contains(&edge.from) {
+                    seen.push(edge.from);
+                    open.push(edge.from);
+                }
+            }
+        }
+        let name = &self.names[sink.0];
+        match ends.is_empty() {
+            true => format!("nothing came to `{name}`: its sources gave nothing"),
+            false => format!("nothing came to `{name}`: {}", ends.join("; ")),
+        }
+    }
+
+    /// What became of the blocks at the near end of an edge over which none went.
+    fn ended(&self, edge: &Edge) -> String {
+        let (name, came) = (&self.names[edge.from.0], self.came(edge.from));
+        let mut text = format!("`{name}` had {}", counted(came, "block"));
+        let mut reasons: Vec<(u64, String)> = Vec::new();
+        for filtered in self.of(edge.from) {
+            reasons.extend(filtered.unanswered.iter().map(|(why, n)| (*n, why.clone())));
+            let dropped = filtered.dropped.iter();
+            reasons.extend(dropped.map(|(why, amount)| (amount.blocks, format!("dropped: {why}"))));
+            reasons.push((filtered.consumed.blocks, "used up".to_owned()));
+            reasons.push((filtered.held.blocks, "held".to_owned()));
+        }
+        let explained: u64 = reasons.iter().map(|(n, _)| *n).sum();
+        if !edge.classes.is_plain() {
+            let other = came.saturating_sub(explained);
+            reasons.push((other, format!("of another class than |{}", edge.classes)));
+        }
+        reasons.retain(|(n, _)| *n > 0);
+        reasons.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
+        let more = reasons.len().saturating_sub(REASONS_MAX);
+        reasons.truncate(REASONS_MAX);
+        let told: Vec<String> = reasons.iter().map(|(n, why)| format!("{n} {why}")).collect();
+        let verb = if told.is_empty() { ", none went this way" } else { ", none went this way: " };
+        let _ = write!(text, "{verb}{}", told.join(", "));
+        if more > 0 {
+            let _ = write!(text, " and {more} more reasons");
+        }
+        text
+    }
+
+    /// How many blocks came to a node, over all processes and threads that ran it.
+    fn came(&self, node: NodeId) -> u64 {
+        self.of(node).map(|filtered| filtered.taken.blocks + filtered.made.blocks).sum()
+    }
+
+    fn of(&self, node: NodeId) -> impl Iterator<Item = &Filtered> {
+        let ring = |filtered: &&Filtered| !filtered.name.starts_with("ring ");
+        let all = self.outcome.ledger.filters.iter().filter(ring);
+        all.filter(move |filtered| filtered.planned == node.0)
+    }
+}

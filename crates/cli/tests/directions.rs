@@ -1,0 +1,48 @@
+//! A source that sees one direction alone, before a filter that makes something of both: `check`,
+//! `explain` and the start of a run warn of it on an interface with an address of its own, and not
+//! on one without.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Ran};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
+
+const WARNED: &str = "`http` gives nothing that takes both directions";
+
+/// What a verb says about a line at a device of this pair.
+fn said(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> Ran {
+    let netns = pair.server.path();
+    let source = source.replacen(' ', &format!(" netns={} ", netns.display()), 1);
+    let line = format!("{source} | tcp | http |exchange weblog");
+    let words: Vec<&str> = verb.iter().copied().chain([line.as_str()]).collect();
+    Ran::from(folder.streamline(&words).output().unwrap())
+}
+
+#[test]
+fn exchange_of_a_one_sided_source_is_warned_of_before_it_disappears() {
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let folder = Folder::new();
+    let one = format!("rx {SERVER_DEVICE}");
+    for verb in [&["check"][..], &["explain"], &["run", "--for=1ms"]] {
+        let ran = said(&folder, &pair, verb, &one);
+        assert_eq!(ran.status, Some(0), "{verb:?}: {}", ran.err);
+        assert!(ran.err.contains(WARNED), "{verb:?}: {}", ran.err);
+        let hint = format!("write `rx {SERVER_DEVICE} both=yes`");
+        assert!(ran.err.contains(&hint), "{verb:?}: {}", ran.err);
+    }
+    let both = said(&folder, &pair, &["check"], &format!("rx {SERVER_DEVICE} both=yes"));
+    assert_eq!((both.status, both.err.as_str()), (Some(0), ""));
+    let lo = said(&folder, &pair, &["check"], "rx lo");
+    assert_eq!((lo.status, lo.err.as_str()), (Some(0), ""));
+    let other = said(&folder, &pair, &["check"], &format!("rx {CLIENT_DEVICE}"));
+    assert_eq!((other.status, other.err.as_str()), (Some(0), ""), "it is in the other name space");
+}
+
+#[test]
+fn mirror_port_without_addresses_is_not_warned_of() {
+    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let ran = said(&Folder::new(), &pair, &["check"], &format!("rx {SERVER_DEVICE}"));
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
+}

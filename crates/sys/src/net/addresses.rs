@@ -1,0 +1,101 @@
+//! RTM_GETADDR: the addresses of interfaces.
+
+use super::Links;
+use super::links::{HEADER, attributes, field};
+use crate::error::Result;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// `struct ifaddrmsg`
+const MESSAGE: usize = 8;
+
+/// Numbers of `linux/rtnetlink.h` and `linux/if_addr.h`.
+mod number {
+    pub(super) const NEW: u16 = 20;
+    pub(super) const GET: u16 = 22;
+    pub(super) const REQUEST_DUMP: u16 = 0x301;
+    pub(super) const ADDRESS: u16 = 1;
+    pub(super) const LOCAL: u16 = 2;
+    /// The last scope of an address that other hosts use beyond the link.
+    pub(super) const SCOPE_SITE: u8 = 200;
+}
+
+impl Links {
+    /// The addresses by which other hosts reach this one, each with the number of its interface;
+    /// link-local and loopback addresses are left out.
+    pub fn addresses(&self) -> Result<Vec<(u32, IpAddr)>> {
+        let mut found = Vec::new();
+        self.exchange("the list of addresses", request, |kind, body| {
+            if kind == number::NEW {
+                found.extend(address(body));
+            }
+        })?;
+        Ok(found)
+    }
+}
+
+fn request(sequence: u32) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER + MESSAGE);
+    bytes.extend(((HEADER + MESSAGE) as u32).to_ne_bytes());
+    bytes.extend(number::GET.to_ne_bytes());
+    bytes.extend(number::REQUEST_DUMP.to_ne_bytes());
+    bytes.extend(sequence.to_ne_bytes());
+    bytes.resize(HEADER + MESSAGE, 0);
+    bytes
+}
+
+/// Reads `struct ifaddrmsg` and its attributes.
+fn address(body: &[u8]) -> Option<(u32, IpAddr)> {
+    let scope = *body.get(3)?;
+    let index = u32::from_ne_bytes(field(body, 4)?);
+    if scope > number::SCOPE_SITE {
+        return None;
+    }
+    let of = |wanted| {
+        let mut all = attributes(body.get(MESSAGE..)?);
+        all.find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+    };
+    // At a link between two points ADDRESS is the other end.
+    let value = of(number::LOCAL).or_else(|| of(number::ADDRESS))?;
+    let address = match value.len() {
+        4 => IpAddr::V4(Ipv4Addr::from(field::<4>(value, 0)?)),
+        16 => IpAddr::V6(Ipv6Addr::from(field::<16>(value, 0)?)),
+        _ => return None,
+    };
+    Some((index, address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(scope: u8, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut body = vec![2, 24, 0, scope, 7, 0, 0, 0];
+        for (kind, value) in attributes {
+            body.extend((4 + value.len() as u16).to_ne_bytes());
+            body.extend(kind.to_ne_bytes());
+            body.extend(*value);
+            body.resize(body.len().next_multiple_of(4), 0);
+        }
+        body
+    }
+
+    #[test]
+    fn own_end_of_a_link_is_preferred_and_local_scopes_are_left_out() {
+        let (near, far) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+        let link = answer(0, &[(number::ADDRESS, &far), (number::LOCAL, &near)]);
+        assert_eq!(address(&link), Some((7, IpAddr::from(near))));
+        let long = answer(0, &[(number::ADDRESS, &[0x20; 16])]);
+        assert_eq!(address(&long), Some((7, IpAddr::from([0x20; 16]))));
+        assert_eq!(address(&answer(253, &[(number::ADDRESS, &[0xfe; 16])])), None);
+        assert_eq!(address(&answer(0, &[(number::ADDRESS, &near[..3])])), None);
+        for cut in 0..link.len() {
+            address(&link[..cut]);
+        }
+    }
+
+    #[test]
+    fn loopback_addresses_are_not_among_those_of_this_machine() {
+        let found = Links::open().unwrap().addresses().unwrap();
+        assert!(found.iter().all(|(_, address)| !address.is_loopback()), "{found:?}");
+    }
+}
