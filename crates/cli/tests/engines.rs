@@ -392,3 +392,84 @@ fn n7_several_engines_are_one_path_that_is_listed_watched_changed_and_stopped() 
     signal(daemon.id(), "-TERM");
     daemon.wait().unwrap();
 }
+
+#[test]
+fn n7_each_block_of_a_capture_is_counted_once_whatever_crosses_a_thread() {
+    let folder = Folder::new();
+    // One space; the next one behind `shard` in a thread of its own; two sources that meet there.
+    let lines = [
+        ("replay examples/web.pcap | json", 105),
+        ("replay examples/web.pcap | files out per=block", 105),
+        ("replay examples/web.pcap | count @thread1 | json @thread1", 105),
+        ("replay examples/web.pcap + replay examples/web.pcap | files out per=block", 210),
+    ];
+    for (line, blocks_in_all) in lines {
+        for of in [1, 2, 3] {
+            let words = ["--json", "--report=report", &format!("--engines={of} {line}")];
+            let ran = folder.run(&words);
+            assert_eq!(ran.status, Some(0), "{line}: {}", ran.err);
+            let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
+            adds_up(&report, of);
+            let sources = report["sources"].as_array().unwrap().iter();
+            let given: u64 = sources.map(|source| blocks(&source["given"])).sum();
+            let rows = report["filters"].as_array().unwrap().iter();
+            let rows = rows.filter(|row| row["name"].as_str().unwrap().starts_with("replay"));
+            let made: u64 = rows.map(|row| blocks(&row["made"])).sum();
+            let sink = line.rsplit("| ").next().unwrap().split(' ').next().unwrap();
+            let sunk = blocks(&row(&report, sink)["passed"]);
+            assert_eq!([given, made, sunk], [blocks_in_all; 3], "{line}, {of} engines");
+            let _ = std::fs::remove_dir_all(folder.path().join("out"));
+            for number in 1..=of {
+                let _ = std::fs::remove_dir_all(folder.path().join(format!("out.engine{number}")));
+            }
+        }
+    }
+}
+
+/// Numbered frames past two processes that do not read until all are sent: what is printed and what
+/// is missing are what was sent, whoever lost how much of whose share.
+#[test]
+fn n7_what_processes_lose_of_each_others_shares_is_not_added_up() {
+    const SENT: u64 = 40_000;
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let folder = Folder::new();
+    let line =
+        format!("--engines=2 rx {SERVER_DEVICE} both=yes ring=512k | udp |9 json payload=base64");
+    let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));
+    command.args(["run", "--json", "--report=report", &line]).current_dir(folder.path());
+    command.env("STREAMLINE_DAEMON", folder.path().join("none"));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let all = engines(&child, 2);
+    all.iter().for_each(|engine| signal(*engine, "-STOP"));
+    send(&folder, &pair, SENT, 200_000);
+    until_received(&pair.server, SERVER_DEVICE, SENT);
+    all.iter().for_each(|engine| signal(*engine, "-CONT"));
+    signal(child.id(), "-INT");
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
+    adds_up(&report, 2);
+    let numbers: Vec<u64> = flows(&ran.out).into_values().flatten().collect();
+    let arrived: BTreeSet<u64> = numbers.iter().copied().collect();
+    assert_eq!(arrived.len(), numbers.len(), "no frame twice");
+    let missing = SENT - arrived.len() as u64;
+    assert!(missing > 0, "a ring that held all of them shows nothing");
+    assert_eq!(blocks(&row(&report, "json")["passed"]), arrived.len() as u64);
+    let source = &report["sources"][0];
+    let (given, lost) = (blocks(&source["given"]), report["lost"].as_u64().unwrap());
+    let each = report["engines"].as_array().unwrap();
+    let saw = each.iter().map(|one| blocks(&one["run"]["sources"][0]["seen"]));
+    let saw: BTreeSet<u64> = saw.collect();
+    // The kernel may have sent some frames of its own.
+    let others = saw.last().unwrap() - SENT;
+    assert!(others < 8, "{report}");
+    match saw.len() {
+        1 => {
+            assert_eq!(blocks(&source["seen"]), SENT + others);
+            assert_eq!(given + lost, SENT + others, "{report}");
+            assert!((missing..=missing + others).contains(&lost), "{lost} of {missing}");
+        }
+        // One of them came when the first had closed: then it is a bound.
+        _ => assert!(source["seen"].is_null() && lost <= missing + others, "{report}"),
+    }
+}

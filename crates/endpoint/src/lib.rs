@@ -24,6 +24,8 @@ pub use contract::{
 pub use interface::sees_one_way;
 pub use origins::Origins;
 
+pub use source::rx::{BACKLOG, DRIVER};
+
 mod clock;
 mod fail;
 mod interface;

@@ -102,6 +102,19 @@ impl Path {
     pub fn live(&self) -> Live {
         self.live.clone()
     }
+
+    /// Returns true if nothing has come to any of its sources, as far as that can be read here.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let nodes = self.spaces.iter().flat_map(Space::nodes);
+        let sources = nodes.filter_map(|node| match &node.part {
+            Part::Source(part) => Some(&part.source),
+            _ => None,
+        });
+        // What a program in the kernel has seen, it alone knows.
+        let quiet = |seen: endpoint::Seen| seen.seen.is_some_and(|seen| seen.blocks == 0);
+        sources.into_iter().all(|source| source.edge().is_none() && quiet(source.seen()))
+    }
 }
 
 /// Builds every connected part of a plan. What begins in the kernel at one interface is one

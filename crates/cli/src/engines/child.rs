@@ -97,6 +97,8 @@ fn run(
         drop(paths);
         return Ok(Status::Done);
     }
+    // All engines have been built: what comes from now on, each of them sees.
+    starter.tell(&Said::Began { quiet: paths.iter().all(Path::is_quiet) });
     let hears = Hears { starter: Arc::clone(starter), lives: lives.clone(), stop };
     let thread = std::thread::Builder::new().name("orders".to_owned());
     let hearing = thread.spawn(move || hears.all(orders));

@@ -2,7 +2,7 @@
 
 use super::child::WORD;
 use super::output::Output;
-use super::panel::{Answer, Panel};
+use super::panel::{Answer, Counted, Panel};
 use super::told::{Order, Said, Told, Wanted};
 use super::{processors, refused, refused_io};
 use crate::arguments::RunArguments;
@@ -41,6 +41,8 @@ struct Engine {
     /// What it told last, and the line that it ran when it ended.
     told: Option<Told>,
     line: Option<String>,
+    /// Whether nothing had come to its sources when all engines had been built.
+    quiet: bool,
     /// Whether it was asked what it has counted, and has not answered.
     asked: bool,
     gone: bool,
@@ -127,6 +129,7 @@ impl Crew {
             orders: near,
             told: None,
             line: None,
+            quiet: false,
             asked: false,
             gone: false,
         });
@@ -218,6 +221,7 @@ impl Crew {
             let engine = &mut self.engines[at];
             match said {
                 Some(Said::Ready) => {}
+                Some(Said::Began { quiet }) => engine.quiet = quiet,
                 Some(Said::Changed(answer)) => {
                     // Who asked may not wait any more.
                     let _ = self.answers.as_ref().map(|to| to.send((at, answer)));
@@ -236,9 +240,7 @@ impl Crew {
             }
         }
         if let Some(panel) = &self.panel {
-            let told =
-                |engine: &Engine| (engine.told.clone(), engine.gone && engine.line.is_none());
-            panel.tell(self.engines.iter().map(told).collect());
+            panel.tell(self.engines.iter().map(Engine::counted).collect());
         }
     }
 
@@ -271,10 +273,10 @@ impl Crew {
     pub(super) fn outcome(&self, graph: &Graph) -> (Outcome, Vec<Part>) {
         let (mut all, mut parts, mut died) = (Vec::new(), Vec::new(), Vec::new());
         for engine in &self.engines {
-            let told = engine.told.clone().unwrap_or_default();
-            let killed = engine.gone && engine.line.is_none();
-            all.push(joint::Engine { outcome: told.outcome(), killed });
-            let mut outcome = told.outcome();
+            let counted = engine.counted();
+            let killed = counted.killed;
+            let mut outcome = counted.outcome();
+            all.push(counted.engine());
             if killed {
                 joint::settle(&mut outcome);
                 died.push(engine.died());
@@ -289,6 +291,15 @@ impl Crew {
 }
 
 impl Engine {
+    /// What it has told last.
+    fn counted(&self) -> Counted {
+        Counted {
+            told: self.told.clone(),
+            killed: self.gone && self.line.is_none(),
+            quiet: self.quiet,
+        }
+    }
+
     /// Gives an order; who has ended takes none.
     fn order(&mut self, order: &Order) {
         let mut text = serde_json::to_vec(order).unwrap_or_default();

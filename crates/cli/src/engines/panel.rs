@@ -7,7 +7,7 @@
 use super::planned;
 use super::told::{Order, Told};
 use daemon::worker::Joint;
-use engine::joint::{Engine, joint};
+use engine::joint::{Engine, joint, shares_out};
 use engine::latency::Latency;
 use engine::ledger::Ledger;
 use engine::run::Outcome;
@@ -27,11 +27,31 @@ pub(super) type Answer = (usize, Result<(String, String), String>);
 /// How long an engine may take to answer: longer than it waits itself.
 const ANSWERED: Duration = Duration::from_secs(20);
 
+/// What one engine has told, and how far that can be relied on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counted {
+    pub(super) told: Option<Told>,
+    pub(super) killed: bool,
+    pub(super) quiet: bool,
+}
+
+impl Counted {
+    /// The outcome, as far as it is told.
+    pub(super) fn outcome(&self) -> Outcome {
+        self.told.as_ref().map(Told::outcome).unwrap_or_default()
+    }
+
+    /// The same for the ledger of all.
+    pub(super) fn engine(&self) -> Engine {
+        Engine { outcome: self.outcome(), killed: self.killed, quiet: self.quiet }
+    }
+}
+
 /// All engines of a path.
 #[derive(Debug)]
 pub(super) struct Panel {
-    /// What each has told last, and whether it was killed.
-    told: Mutex<Vec<(Option<Told>, bool)>>,
+    /// What each has told last.
+    told: Mutex<Vec<Counted>>,
     running: Mutex<Running>,
     /// What each is called, and its process.
     processes: Vec<(String, u32)>,
@@ -65,7 +85,7 @@ impl Panel {
     }
 
     /// Takes what engines have told.
-    pub(super) fn tell(&self, told: Vec<(Option<Told>, bool)>) {
+    pub(super) fn tell(&self, told: Vec<Counted>) {
         *locked(&self.told) = told;
     }
 }
@@ -92,12 +112,7 @@ impl Running {
 impl Panel {
     /// What all have come to, as far as they have told.
     fn outcome(&self) -> Outcome {
-        let told = locked(&self.told).clone();
-        let engine = |(told, killed): (Option<Told>, bool)| Engine {
-            outcome: told.unwrap_or_default().outcome(),
-            killed,
-        };
-        let engines = told.into_iter().map(engine).collect();
+        let engines = locked(&self.told).iter().map(Counted::engine).collect();
         joint(&locked(&self.running).graph, engines)
     }
 }
@@ -120,6 +135,14 @@ impl Joint for Panel {
         let before = running.lines.clone();
         let new = before.iter().map(|line| edit.apply(line).map(|edited| edited.text));
         let new = new.collect::<Result<Vec<String>, _>>().map_err(|why| why.to_string())?;
+        let first = new.first().map_or("", String::as_str);
+        let planned = planned(first, self.embedded);
+        let (_, plan) = planned.map_err(|_| "the new line cannot be planned".to_owned())?;
+        if shares_out(&running.graph) && !shares_out(&plan.graph) {
+            let what = "each process sees all blocks up to `shard`: what is to be counted once \
+                        goes behind it";
+            return Err(what.to_owned());
+        }
         let mut said = Vec::new();
         for (at, line) in new.iter().enumerate() {
             match running.change(at, line) {
@@ -133,9 +156,6 @@ impl Joint for Panel {
                 }
             }
         }
-        let first = new.first().map_or("", String::as_str);
-        let planned = planned(first, self.embedded);
-        let (_, plan) = planned.map_err(|_| "the new line cannot be planned".to_owned())?;
         running.graph = plan.graph.clone();
         running.lines = new;
         Ok((said.join("; "), plan))

@@ -49,6 +49,11 @@ pub(super) enum Order {
 pub(super) enum Said {
     /// It can run.
     Ready,
+    /// It runs, since all engines have been built; whether nothing had come to its sources then.
+    Began {
+        /// Nothing had.
+        quiet: bool,
+    },
     /// What it has counted until now.
     Counted(Box<Told>),
     /// Its line was changed: what the ledger says of that, and the new line; or why it was not.

@@ -85,11 +85,18 @@ impl<'o> Report<'o> {
         let (blocks, bytes) =
             sources.fold((0, 0), |(blocks, n), given| (blocks + given.blocks, n + given.bytes));
         let lost = match self.lost() {
+            0 if self.is_unknown() => "losses not all known".to_owned(),
             0 => "none lost".to_owned(),
             lost => format!("{lost} lost"),
         };
         let time = milliseconds(self.outcome.elapsed_ns);
         format!("{}, {bytes} bytes in {time}, {lost}", counted(blocks, "block"))
+    }
+
+    /// Returns true if a source has a place where blocks may be lost that nobody can count.
+    fn is_unknown(&self) -> bool {
+        let mut places = self.outcome.ledger.sources.iter().flat_map(|(_, seen)| &seen.dropped);
+        places.any(|(place, blocks)| blocks.is_none() && is_lost(place))
     }
 
     /// How many blocks were lost, where and why.

@@ -18,6 +18,11 @@ use filter::Amount;
 use sys::net::{Backlog, Counters, Links};
 use sys::packet::Ring;
 
+/// The place of frames that the device had no memory for.
+pub const DRIVER: &str = "driver";
+/// The place of frames that found the queue between driver and stack full.
+pub const BACKLOG: &str = "backlog";
+
 /// What the counters said when the source began.
 #[derive(Debug)]
 pub(crate) struct Losses {
@@ -83,6 +88,6 @@ impl Losses {
         let here = counters.map(|(now, then)| now.rx_dropped.saturating_sub(then.rx_dropped));
         let all = Backlog::read().ok().zip(self.backlog.as_ref());
         let all = all.map(|(now, then)| now.dropped_since(then));
-        vec![("driver", driver), ("backlog", all.zip(here).map(|(all, here)| all.min(here)))]
+        vec![(DRIVER, driver), (BACKLOG, all.zip(here).map(|(all, here)| all.min(here)))]
     }
 }

@@ -20,6 +20,7 @@ pub mod take;
 mod unpack;
 
 pub(crate) use losses::Losses;
+pub use losses::{BACKLOG, DRIVER};
 
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, UNREAD};
 use abi::Entry;
