@@ -5,6 +5,7 @@
 //! meaning.
 
 use crate::arguments::{ExplainArguments, RunArguments};
+use crate::privilege::Shut;
 use crate::report::{Refused, json_line, refused};
 use crate::shared::hosts::Hosts;
 use crate::shared::member::Starter;
@@ -46,15 +47,39 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         if !given.json && !given.dot {
             tell_changes(&text, &plan);
         }
-        Ok(terminal::print(&match () {
+        let printed = terminal::print(&match () {
             () if given.json => {
                 json_line(&Explained::new(&plan, &machine, &explain::names(&plan.graph)))
             }
             () if given.dot => explain::dot(&plan),
             () => explain::text(&plan, &machine),
-        }))
+        });
+        tell_shut(&text, &plan, &machine);
+        Ok(printed)
     });
     explained.unwrap_or_else(|status| status)
+}
+
+/// Says which right the line lacks here, and what gives it: it would not start, or not run in the
+/// kernel.
+fn tell_shut(text: &str, plan: &Plan, machine: &Machine) {
+    let live = |(id, node): (_, &pipeline::graph::Node)| {
+        let name = node.filter()?.description.name;
+        let is_live = ["rx", "tx", "redirect"].contains(&name);
+        let placed = plan.space_of(id).kind;
+        is_live.then_some((name, placed))
+    };
+    let ends: Vec<_> = plan.graph.ids().filter_map(live).collect();
+    let in_process = ends.iter().find(|(_, placed)| *placed != SpaceKind::Kernel);
+    if let Some(shut) = in_process.and_then(|(name, _)| Shut::at(name, "open", None)) {
+        terminal::note(&format!("this line would not start: {}", shut.sentence()));
+        terminal::tell(&shut.ways(text));
+    } else if let (false, Kernel::Closed { .. }) = (ends.is_empty(), &machine.kernel)
+        && let Some(shut) = Shut::programs()
+    {
+        terminal::note(&format!("nothing of this line runs in the kernel: {}", shut.sentence()));
+        terminal::tell(&shut.ways(text));
+    }
 }
 
 /// Tells what is different since the line was analyzed, and why.

@@ -148,7 +148,16 @@ impl Shut {
             }),
             Door::Packets => doctor::packet_ring(),
         };
-        lack(&Privilege::look(), door, &tried).map(|lack| Self { door, lack })
+        Self::of(door, &tried)
+    }
+
+    /// The door of programs, if the kernel takes none of ours.
+    pub(crate) fn programs() -> Option<Self> {
+        Self::of(Door::Programs, &doctor::kernel_program())
+    }
+
+    fn of(door: Door, tried: &Result<(), Refusal>) -> Option<Self> {
+        lack(&Privilege::look(), door, tried).map(|lack| Self { door, lack })
     }
 
     /// Why it is shut.

@@ -247,3 +247,31 @@ fn the_kernel_chapter_shows_what_is_said_of_a_refusal() {
     let missing: Vec<_> = shown.iter().filter(|line| !said.contains(&plain(line))).collect();
     assert!(missing.is_empty(), "it does not say {missing:#?}, but\n{}", ran.err);
 }
+
+/// The line that README draws: every frame that matches comes out once, and the spaces are those of
+/// the drawing.
+#[test]
+fn drawing_of_the_readme_is_that_of_its_line() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let (_, drawn) = readme.split_once("```text\n").unwrap();
+    let line = drawn.lines().next().unwrap().trim();
+    let folder = Folder::new();
+    let count = |line: &str| -> u64 {
+        let ran = folder.run(&["run", "-q", line]);
+        assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""), "{line}");
+        ran.out.split(' ').next().unwrap().parse().unwrap()
+    };
+    assert_eq!(folder.run(&["run", "-q", line]).status, Some(0));
+    let matching = count("replay examples/web.pcap | bpf \"dst port 80 or dst port 53\" | count");
+    assert_eq!(count("replay out.pcap | count"), matching);
+    assert!(matching > 10);
+    let plan = folder.run(&["explain", line]).out;
+    let runs_in = |name: &str| {
+        let mut rows = plan.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        rows.find(|row| row.first() == Some(&name)).unwrap()[1].to_owned()
+    };
+    let places: Vec<String> =
+        ["replay", "bpf", "dport", "count", "inspect", "pcap"].map(runs_in).into();
+    assert_eq!(places, ["thread0", "thread0", "thread1", "thread1", "thread1", "thread1"]);
+}

@@ -313,6 +313,14 @@ fn a_line_that_lacks_privilege_says_how_to_get_it() {
     let words = fettered.folder.shell(&format!("printf '%s\\n' {own}")).output().unwrap();
     let words = Ran::from(words).out;
     assert_eq!(words, format!("{}\n{line}\n", fettered.program.display()));
+    // So does `explain`, before anything is started.
+    let told = fettered.run(&NOBODY, &["explain", line]);
+    assert_eq!(told.status, Some(0), "{told:?}");
+    assert!(told.err.starts_with("note: this line would not start: CAP_NET_RAW is"), "{told:?}");
+    assert!(told.err.lines().any(|said| said.trim() == wanted), "{told:?}");
+    assert!(!told.out.contains("run as root"), "{told:?}");
+    let told = fettered.run(&NOBODY, &["explain", "generate | count"]);
+    assert_eq!((told.status, told.err.as_str()), (Some(0), ""), "it lacks nothing");
     // A name space asks for more, which no file is given for good.
     let ran = fettered.run(&NOBODY, &["run", "rx netns=/proc/self/ns/net | count"]);
     assert!(ran.err.contains("CAP_SYS_ADMIN is missing"), "{}", ran.err);

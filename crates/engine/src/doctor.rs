@@ -116,7 +116,7 @@ impl Facts {
             privilege: Privilege::look(),
             user_namespaces: sys::privilege::UserNamespaces::look().allowed(),
             packet_ring: packet_ring(),
-            kernel_program: refused(sys::probe::bpf_program()),
+            kernel_program: kernel_program(),
             program: Binary::look(),
             features: features(),
             landlock: sys::confine::landlock(),
@@ -131,6 +131,11 @@ impl Facts {
 pub fn packet_ring() -> Result<(), Refusal> {
     let shape = Shape { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };
     refused(Socket::open().and_then(|socket| socket.ring(shape)).map(drop))
+}
+
+/// Tries whether the kernel takes a program.
+pub fn kernel_program() -> Result<(), Refusal> {
+    refused(sys::probe::bpf_program())
 }
 
 fn refused<T>(outcome: sys::Result<T>) -> Result<T, Refusal> {

@@ -59,11 +59,8 @@ fn kernel(release: String) -> Kernel {
         Ok(_) => Kernel::Open { release, hardened: !is_trusted() },
         Err(refused) => {
             let reason = std::io::Error::from_raw_os_error(refused.error.errno).to_string();
-            let reason = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
-            let why = match refused.error.advice() {
-                Some(advice) => format!("{reason}: {advice}"),
-                None => reason,
-            };
+            // What to do about it depends on who asks, and is said by whoever talks to them.
+            let why = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
             Kernel::Closed { release, why }
         }
     }

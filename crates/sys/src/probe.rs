@@ -9,8 +9,6 @@ use crate::memory::{Memfd, Seals};
 use crate::net::{self, Links};
 use crate::packet::Socket;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use std::fs::OpenOptions;
-use std::os::fd::{FromRawFd as _, OwnedFd};
 
 /// One thing that was tried.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,14 +34,8 @@ pub fn all() -> Vec<Probe> {
         probe("XDP link", "dropping and taking before the network stack", xdp_link()),
         probe("cgroup2", "a user's own traffic (`rx own=yes`)", own_sockets()),
         probe("BPF ring buffer", "bells of programs in the kernel", ring_buffer()),
-        probe("BPF arena", "memory that programs and processes share by address", arena()),
         probe("AF_XDP socket", "rings without the kernel's network stack", xdp_socket()),
-        probe("/dev/net/tun", "devices of one's own", tun()),
-        probe("/dev/fuse", "PipesFS", fuse()),
         probe("seccomp filters", "filters apart (`untrusted=yes`)", seccomp()),
-        probe("io_uring", "many calls by one", io_uring()),
-        probe("userfaultfd", "pages that are filled when touched", userfaultfd()),
-        probe("perf events", "counters of the processor in measurements", perf()),
     ]
 }
 
@@ -96,20 +88,6 @@ pub fn ring_buffer() -> Result<()> {
     bpf::RingBuffer::create("probe", page).map(drop)
 }
 
-/// An arena of a page (Linux 6.9).
-pub fn arena() -> Result<()> {
-    let wanted = bpf::Specification {
-        name: "probe",
-        kind: bpf::MapKind::Arena,
-        key_size: 0,
-        value_size: 0,
-        entries: 1,
-        mappable: true,
-        types: None,
-    };
-    bpf::Map::create(&wanted).map(drop)
-}
-
 /// The kernel is asked whether a filter of system calls may end a call by a signal, as ours do
 /// (Linux 4.14); none is installed.
 pub fn seccomp() -> Result<()> {
@@ -124,17 +102,6 @@ pub fn seccomp() -> Result<()> {
         )
     };
     if known == 0 { Ok(()) } else { Err(Error::last("seccomp", "GET_ACTION_AVAIL")) }
-}
-
-/// A ring of one request.
-pub fn io_uring() -> Result<()> {
-    // `struct io_uring_params`, all zero: nothing out of the ordinary.
-    let mut parameters = [0_u32; 30];
-    let here = parameters.as_mut_ptr();
-    // SAFETY: the kernel reads and writes the 120 bytes of `struct io_uring_params` at this
-    // address, which `parameters` has (io_uring_setup(2)); the other argument is an integer.
-    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, here) };
-    owned(fd, "io_uring_setup").map(drop)
 }
 
 /// Memory with the seals of a reader.
@@ -155,53 +122,6 @@ pub fn xdp_socket() -> Result<()> {
     rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)
         .map(drop)
         .named("socket", "AF_XDP")
-}
-
-/// The device of user-space file systems, opened.
-pub fn fuse() -> Result<()> {
-    open("/dev/fuse")
-}
-
-/// The device of tunnels, opened: no tunnel is made.
-pub fn tun() -> Result<()> {
-    open("/dev/net/tun")
-}
-
-/// A userfaultfd for faults of this process, not those that the kernel makes on its behalf.
-pub fn userfaultfd() -> Result<()> {
-    const USER_MODE_ONLY: libc::c_int = 1;
-    // SAFETY: the call takes one integer and no address (userfaultfd(2)).
-    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
-    owned(fd, "userfaultfd").map(drop)
-}
-
-/// A counter of this thread's processor time.
-pub fn perf() -> Result<()> {
-    /// PERF_TYPE_SOFTWARE in the lower half, PERF_ATTR_SIZE_VER0 in the upper.
-    const TYPE_AND_SIZE: [u32; 2] = [1, 64];
-    let mut attributes = [0_u32; 16];
-    attributes[..2].copy_from_slice(&TYPE_AND_SIZE);
-    /// PERF_FLAG_FD_CLOEXEC
-    const CLOEXEC: libc::c_ulong = 8;
-    let here = attributes.as_ptr();
-    // SAFETY: the kernel reads as many bytes as the second word says, 64, which `attributes` has
-    // (perf_event_open(2)); the other arguments are integers.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, here, 0, -1, -1, CLOEXEC) };
-    owned(fd, "perf_event_open").map(drop)
-}
-
-fn owned(answer: libc::c_long, call: &'static str) -> Result<OwnedFd> {
-    match i32::try_from(answer) {
-        // SAFETY: the call has just opened this descriptor, and nobody else knows it.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(Error::last(call, "")),
-    }
-}
-
-fn open(path: &'static str) -> Result<()> {
-    let opened = OpenOptions::new().read(true).write(true).open(path);
-    let code = |error: std::io::Error| error.raw_os_error().unwrap_or(0);
-    opened.map(drop).map_err(|error| Error::new("open", path, code(error)))
 }
 
 #[cfg(test)]

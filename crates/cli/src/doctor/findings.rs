@@ -309,20 +309,12 @@ fn remedy(facts: &Facts, feature: &Feature, kind: Refused) -> String {
     }
     let filtered = who.seccomp == Some(Seccomp::Filter);
     let text = match (feature.name, kind) {
-        ("userfaultfd" | "perf events" | "seccomp filters", Refused::Denied | Refused::Absent)
-            if filtered =>
-        {
+        ("seccomp filters", Refused::Denied | Refused::Absent) if filtered => {
             "the seccomp filter refuses it: ask whoever started this container or service"
         }
         ("seccomp filters", _) => {
             "nothing, but a kernel that is built with it: without, `untrusted=yes` is refused"
         }
-        ("/dev/net/tun", Refused::Absent) => {
-            "sudo modprobe tun; a container: --device /dev/net/tun"
-        }
-        ("/dev/fuse", Refused::Absent) => "sudo modprobe fuse; a container: --device /dev/fuse",
-        ("/dev/net/tun" | "/dev/fuse", _) => "run as root, or have the device's mode changed",
-        ("perf events", Refused::Denied) => "sudo sysctl -w kernel.perf_event_paranoid=2",
         ("cgroup2", Refused::Absent) => {
             "sudo mount -t cgroup2 none /sys/fs/cgroup, or boot with it"
         }

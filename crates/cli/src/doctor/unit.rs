@@ -1,7 +1,8 @@
 //! `streamline doctor unit`: a line as a service for systemd, with CAP_NET_RAW and nothing else.
 //!
 //! In: a line. Out: the text of a unit. The line is checked first. Files that it names without a
-//! folder lie in the service's own, `/var/lib/streamline`.
+//! folder lie in the service's own, `/var/lib/NAME`. NAME says what the line does, and is never that
+//! of the daemon's unit (`streamline.service`), which may stand in the same folder.
 
 use crate::arguments::LineArguments;
 use crate::line;
@@ -24,7 +25,7 @@ pub(super) fn print(given: &LineArguments) -> Status {
             ));
             return Err(Status::Usage);
         }
-        Ok(terminal::print(&unit(&text, is_live(&graph), &Binary::look())))
+        Ok(terminal::print(&unit((&text, &name(&graph)), is_live(&graph), &Binary::look())))
     });
     told.unwrap_or_else(|status| status)
 }
@@ -40,17 +41,26 @@ fn name_space(graph: &Graph) -> Option<&str> {
     graph.ids().find_map(|(_, node)| node.filter()?.arguments.text("netns"))
 }
 
+/// The name of the service: the names of the line's filters.
+fn name(graph: &Graph) -> String {
+    /// Some filters say enough, and a file name stays short.
+    const FILTERS_MAX: usize = 6;
+    let names = graph.ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
+    let names: Vec<&str> = names.take(FILTERS_MAX).collect();
+    format!("streamline-{}", names.join("-"))
+}
+
 /// The text of the unit.
-fn unit(text: &str, live: bool, program: &Binary) -> String {
+fn unit((text, name): (&str, &str), live: bool, program: &Binary) -> String {
     let (place, first) = place(program.path.as_deref());
     let capability = if live { "CAP_NET_RAW" } else { "" };
     let families = if live { "AF_PACKET AF_NETLINK AF_UNIX" } else { "AF_NETLINK AF_UNIX" };
     let (described, word) = (described(text), quoted(text));
     format!(
         "\
-# streamline doctor unit '…' | sudo tee /etc/systemd/system/streamline.service
-{first}# sudo systemctl daemon-reload && sudo systemctl start streamline
-# What it prints: journalctl -u streamline. Its files: /var/lib/streamline.
+# streamline doctor unit '…' | sudo tee /etc/systemd/system/{name}.service
+{first}# sudo systemctl daemon-reload && sudo systemctl start {name}
+# What it prints: journalctl -u {name}. Its files: /var/lib/{name}.
 [Unit]
 Description=Streamline: {described}
 Wants=network.target
@@ -62,9 +72,9 @@ ExecStart={place} run {word}
 KillSignal=SIGINT
 TimeoutStopSec=30
 Restart=on-failure
-StateDirectory=streamline
-WorkingDirectory=%S/streamline
-Environment=XDG_STATE_HOME=%S
+StateDirectory={name}
+WorkingDirectory=%S/{name}
+Environment=XDG_STATE_HOME=%S/{name}
 
 DynamicUser=yes
 AmbientCapabilities={capability}
@@ -140,10 +150,23 @@ mod tests {
         Binary { path: Some(PathBuf::from(path)), nosuid: false }
     }
 
+    const NAME: &str = "streamline-rx-count";
+
+    #[test]
+    fn service_of_a_line_is_not_the_one_of_the_daemon() {
+        let (graph, _) = pipeline::read("rx | udp | count", &engine::catalogue::House);
+        let name = name(&graph);
+        assert_eq!(name, "streamline-rx-udp-count");
+        let text = unit(("rx | udp | count", &name), true, &binary("/usr/bin/streamline"));
+        assert!(text.contains(&format!("/etc/systemd/system/{name}.service\n")), "{text}");
+        assert!(text.contains(&format!("\nStateDirectory={name}\n")), "{text}");
+        assert!(!text.contains("streamline.service"), "{text}");
+    }
+
     #[test]
     fn a_line_is_one_word_of_the_unit() {
         let line = "rx | bpf \"tcp port 80\" | match \"100% \\$x\" | count";
-        let text = unit(line, true, &binary("/usr/bin/streamline"));
+        let text = unit((line, NAME), true, &binary("/usr/bin/streamline"));
         let word = r#""rx | bpf \"tcp port 80\" | match \"100%% \\$$x\" | count""#;
         assert!(text.contains(&format!("\nExecStart=/usr/bin/streamline run {word}\n")), "{text}");
         assert!(text.contains("\nDescription=Streamline: rx | bpf"), "{text}");
@@ -153,10 +176,10 @@ mod tests {
 
     #[test]
     fn who_needs_no_packets_gets_no_capability() {
-        let live = unit("rx | count", true, &binary("/usr/bin/streamline"));
+        let live = unit(("rx | count", NAME), true, &binary("/usr/bin/streamline"));
         assert!(live.contains("\nAmbientCapabilities=CAP_NET_RAW\n"), "{live}");
         assert!(live.contains("AF_PACKET"), "{live}");
-        let dead = unit("replay x | count", false, &binary("/usr/bin/streamline"));
+        let dead = unit(("replay x | count", NAME), false, &binary("/usr/bin/streamline"));
         assert!(dead.contains("\nAmbientCapabilities=\nCapabilityBoundingSet=\n"), "{dead}");
         assert!(!dead.contains("AF_PACKET") && !dead.contains("RAW"), "{dead}");
     }
@@ -165,11 +188,11 @@ mod tests {
     fn a_program_that_the_service_cannot_see_is_to_be_installed() {
         for path in ["/home/x/streamline", "/root/streamline", "/tmp/streamline", "/a b/streamline"]
         {
-            let text = unit("rx | count", true, &binary(path));
+            let text = unit(("rx | count", NAME), true, &binary(path));
             assert!(text.contains(&format!("\nExecStart={INSTALLED} run ")), "{text}");
             assert!(text.contains(&format!("\n# sudo install -m 755 {path} ")), "{text}");
         }
-        let text = unit("rx | count", true, &binary("/opt/streamline"));
+        let text = unit(("rx | count", NAME), true, &binary("/opt/streamline"));
         assert!(text.contains("\nExecStart=/opt/streamline run "), "{text}");
         assert!(!text.contains("install -m"), "{text}");
     }
