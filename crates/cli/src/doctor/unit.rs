@@ -1,8 +1,8 @@
 //! `streamline doctor unit`: a line as a service for systemd, with CAP_NET_RAW and nothing else.
 //!
 //! In: a line. Out: the text of a unit. The line is checked first. Files that it names without a
-//! folder lie in the service's own, `/var/lib/NAME`. NAME says what the line does, and is never that
-//! of the daemon's unit (`streamline.service`), which may stand in the same folder.
+//! folder lie in the service's own, `/var/lib/NAME`. NAME says what the line does, and is never
+//! that of the daemon's unit (`streamline.service`), which may stand in the same folder.
 
 use crate::arguments::LineArguments;
 use crate::line;
