@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -16,20 +18,12 @@ const LONG: Duration = Duration::from_secs(300);
 /// Bytes of the text.
 const SIZE: usize = 6 << 20;
 
-/// A library that was built now, and a text to read. Only that library is built: the program stays
-/// as it is, whatever features it has.
+/// A library that was built now, and a text to read.
 fn text() -> &'static Path {
     static TEXT: OnceLock<PathBuf> = OnceLock::new();
     TEXT.get_or_init(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "streamline-sockets", "--target-dir"]);
-        let own = Path::new(env!("CARGO_BIN_EXE_streamline"));
-        build.arg(own.ancestors().nth(2).unwrap());
-        if own.parent().unwrap().ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success(), "the library was not built");
-        let path = own.with_file_name(format!("pipelines-{}.txt", std::process::id()));
+        let path =
+            common::library().with_file_name(format!("pipelines-{}.txt", std::process::id()));
         let mut text = Vec::with_capacity(SIZE + 100);
         for line in 0_u64.. {
             let mark = if line % 50 == 0 { "x" } else { "" };

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where commands look for a daemon, in their folder.
@@ -132,6 +133,23 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// The library that `sh` and `exec` load before programs, built now beside the command. Only the
+/// library is built: the command stays as it is, whatever features it has.
+pub(crate) fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "streamline-sockets", "--target-dir"]);
+        let own = Path::new(env!("CARGO_BIN_EXE_streamline"));
+        build.arg(own.ancestors().nth(2).unwrap());
+        if own.parent().unwrap().ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success(), "the library was not built");
+        own.with_file_name("libstreamline_sockets.so")
+    })
 }
 
 /// The folder of the examples.

@@ -1,0 +1,343 @@
+//! Every command that README, the book and `--help` print runs as printed: in a folder with the
+//! examples, as a user without privileges, or as root behind `sudo`.
+//!
+//! A command is a line that is indented by four spaces and begins with `streamline`, `sudo
+//! streamline` or `cargo run --release --`, or a whole block that is marked `sh`. The commands of a
+//! page run one after the other in one folder, in a name space with two cables (`eth0`, `eth1`).
+//! What a page takes for granted (a path that runs, a file) is the preamble in [`PAGES`]. A command
+//! that would go on for ever gets the ^C that a reader would type once its path runs.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Ran};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use testkit::need;
+use testkit::net::{Namespace, until};
+
+/// A user of whom the machine knows nothing.
+const READER: u32 = 41_901;
+/// How long a command may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A page, and what it takes for granted.
+struct Page {
+    file: &'static str,
+    preamble: &'static str,
+    /// The reader of this page is root, for the whole of it.
+    root: bool,
+}
+
+const fn page(file: &'static str) -> Page {
+    Page { file, preamble: "", root: false }
+}
+
+/// All pages with commands; a page that is missing here fails the test.
+const PAGES: &[Page] = &[
+    page("README.md"),
+    page("docs/book/01-tour.md"),
+    page("docs/book/06-planner.md"),
+    page("docs/book/07-live.md"),
+    Page {
+        preamble: "printf 00112233445566778899aabbccddeeff > switch.key; chmod 600 switch.key",
+        ..page("docs/book/08-kernel.md")
+    },
+    Page {
+        preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
+        root: true,
+        ..page("docs/book/09-changing.md")
+    },
+    Page {
+        preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
+        ..page("docs/book/10-sharing.md")
+    },
+    Page {
+        preamble: "cp examples/web.pcap open.pcap; cp examples/web.pcap secret.pcap",
+        ..page("docs/book/11-security.md")
+    },
+    Page {
+        preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
+        root: true,
+        ..page("docs/book/12-time.md")
+    },
+    Page { preamble: "seq 100000 > words; seq 1000 > a", ..page("docs/book/buffers/programs.md") },
+    page("docs/book/buffers/edits.md"),
+    page("docs/book/buffers/signals.md"),
+];
+
+/// Commands that do not run here, by how they begin, and why not.
+const LEFT_OUT: &[(&str, &str)] = &[
+    ("streamline doctor unit", "its other half writes into /etc"),
+    ("streamline sh -v -c 'cat words | grep x | sudo tee", "sudo asks for a password"),
+    ("streamline doctor --calibrate", "measures the machine for a minute"),
+    ("streamline completion", "its output is for a file of the shell"),
+];
+
+/// Commands that end with another status than 0, by how they begin.
+const ENDS_WITH: &[(&str, i32)] = &[
+    // It shows a mistake.
+    ("streamline check 'replay examples/web.pcap | dpotr", 2),
+    // It says that the reader may not.
+    ("streamline doctor rx", 1),
+];
+
+/// What a page prints to be typed.
+#[derive(Debug)]
+struct Typed {
+    place: String,
+    text: String,
+    sudo: bool,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The commands of a page, in order.
+fn commands(file: &str, text: &str) -> Vec<Typed> {
+    let mut found = Vec::new();
+    let mut fence: Option<(usize, bool, String)> = None;
+    // The last lines of text, which say who types what follows.
+    let mut said = String::new();
+    for (number, line) in text.lines().enumerate() {
+        if let Some(kind) = line.strip_prefix("```") {
+            match fence.take() {
+                Some((at, true, script)) => {
+                    let place = format!("{file}:{at}");
+                    let sudo = script.lines().any(|line| line.starts_with("sudo "))
+                        || said.contains("As root");
+                    found.push(Typed { place, text: script.replace("sudo ", ""), sudo });
+                }
+                Some(_) => {}
+                None => fence = Some((number + 2, kind == "sh", String::new())),
+            }
+        } else if let Some((_, _, script)) = &mut fence {
+            script.push_str(line);
+            script.push('\n');
+        } else if let Some(line) = line.strip_prefix("    ") {
+            let line = line.trim_start();
+            let line = line.strip_prefix("$ ").unwrap_or(line);
+            let (sudo, line) = match line.strip_prefix("sudo ") {
+                Some(line) => (true, line),
+                None => (false, line),
+            };
+            let line = line.replace("cargo run --release -- ", "streamline ");
+            if line.starts_with("streamline ") {
+                found.push(Typed { place: format!("{file}:{}", number + 1), text: line, sudo });
+            }
+        } else if line.starts_with('#') {
+            said.clear();
+        } else {
+            said.push_str(line);
+        }
+    }
+    found
+}
+
+/// Where commands of a page run.
+struct Place {
+    folder: Folder,
+    space: Namespace,
+}
+
+impl Place {
+    fn new() -> Option<Self> {
+        let space = Namespace::new()?;
+        for (device, other) in [("eth0", "far0"), ("eth1", "far1")] {
+            space.ip(&format!("link add {device} type veth peer name {other}"));
+            space.ip(&format!("link set {device} up"));
+            space.ip(&format!("link set {other} up"));
+        }
+        space.ip("addr add 192.0.2.1/24 dev eth0");
+        let folder = Folder::for_everybody();
+        std::fs::create_dir(folder.path().join("home")).unwrap();
+        let _ = Command::new("chmod").args(["777", "home"]).current_dir(folder.path()).status();
+        Some(Self { folder, space })
+    }
+
+    /// Starts a script as this user.
+    fn start(&self, script: &str, user: u32) -> Child {
+        let mut command = self.space.command("setpriv");
+        if user == 0 {
+            command.args(["--reuid=0"]);
+        } else {
+            command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+            command.args(["--clear-groups", "--inh-caps=-all"]);
+        }
+        command.args(["bash", "-c", script]).current_dir(self.folder.path());
+        let path = std::env::var("PATH").unwrap_or_default();
+        let own = self.folder.path().display();
+        command.env("PATH", format!("{own}:{path}")).env("HOME", format!("{own}/home"));
+        command.env("STREAMLINE_DAEMON", format!("{own}/daemon")).env("NO_COLOR", "1");
+        command.env("TMPDIR", self.folder.path());
+        command.env("STREAMLINE_LIB", common::library());
+        for name in ["XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"] {
+            command.env_remove(name);
+        }
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.spawn().unwrap()
+    }
+}
+
+/// Returns true if a command goes on until ^C; a block of several ends by itself.
+fn is_endless(text: &str) -> bool {
+    if text.trim_end().contains('\n') {
+        return false;
+    }
+    let runs = !["start ", "explain ", "check ", "stop ", "set ", "ps", "doctor "]
+        .iter()
+        .any(|verb| text.starts_with(&format!("streamline {verb}")));
+    runs && (text.contains("'rx ") || text.starts_with("streamline tap "))
+}
+
+/// Lets a child end: by itself, or by ^C once its path runs.
+fn finish(child: Child, endless: bool) -> Ran {
+    let (process, begun) = (child.id(), Instant::now());
+    let reader = std::thread::spawn(move || Ran::from(child.wait_with_output().unwrap()));
+    let mut interrupted = false;
+    while !reader.is_finished() {
+        if begun.elapsed() > PATIENCE {
+            signal(process, "-KILL");
+            return Ran { err: format!("it goes on after {PATIENCE:?}"), ..reader.join().unwrap() };
+        }
+        if endless && !interrupted && path_runs(process) {
+            signal(process, "-INT");
+            interrupted = true;
+        }
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    reader.join().unwrap()
+}
+
+/// Returns true if a process of this group runs a path.
+fn path_runs(group: u32) -> bool {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    all.map(|entry| entry.path()).any(|process| {
+        let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+        let of = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(2));
+        if of != Some(group.to_string().as_str()) {
+            return false;
+        }
+        let tasks = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+        tasks
+            .map(|task| std::fs::read_to_string(task.path().join("comm")))
+            .any(|name| name.is_ok_and(|name| name.starts_with("thread")))
+    })
+}
+
+/// Sends a signal to the processes of a group, some of which may be gone.
+fn signal(group: u32, which: &str) {
+    let _ = Command::new("kill").args([which, "--", &format!("-{group}")]).status();
+}
+
+/// Runs the commands of a page; answers how many ran, and what went wrong.
+fn run(place: &Place, page: &Page, typed: &[Typed]) -> (usize, Vec<String>) {
+    let daemon = page.preamble.contains("daemon");
+    let preamble = page.preamble.trim_end_matches('&').to_owned();
+    let mut kept = None;
+    if daemon {
+        kept = Some(place.start(&format!("exec {preamble}"), 0));
+        until("the daemon answers", || {
+            finish(place.start("streamline ps", 0), false).status == Some(0)
+        });
+    } else if !preamble.is_empty() {
+        let user = if page.root { 0 } else { READER };
+        let ran = finish(place.start(&preamble, user), false);
+        assert_eq!(ran.status, Some(0), "{}: {ran:?}", page.file);
+    }
+    let (mut count, mut wrong) = (0, Vec::new());
+    for command in typed {
+        if LEFT_OUT.iter().any(|(begins, _)| command.text.starts_with(begins)) {
+            continue;
+        }
+        let ends_with = ENDS_WITH.iter().find(|(begins, _)| command.text.starts_with(begins));
+        let wanted = ends_with.map_or(0, |(_, status)| *status);
+        let user = if page.root || command.sudo { 0 } else { READER };
+        let ran = finish(place.start(&command.text, user), is_endless(&command.text));
+        count += 1;
+        if ran.status != Some(wanted) {
+            wrong.push(format!("{}: {}\n{ran:#?}", command.place, command.text));
+        }
+    }
+    if let Some(mut kept) = kept {
+        let _ = finish(place.start("streamline ps --json", 0), false);
+        signal(kept.id(), "-INT");
+        kept.wait().unwrap();
+    }
+    (count, wrong)
+}
+
+#[test]
+fn commands_of_readme_and_book_run_as_printed() {
+    let wanted = ["bash", "setpriv", "python3", "curl", "ip"].map(need::command);
+    if wanted.iter().any(Option::is_none) || need::root().is_none() || need::bpf().is_none() {
+        return;
+    }
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for page in PAGES {
+        let text = std::fs::read_to_string(root().join(page.file)).unwrap();
+        let Some(place) = Place::new() else { return };
+        let (ran, mistakes) = run(&place, page, &commands(page.file, &text));
+        assert!(ran > 0, "{} has no command any more", page.file);
+        count += ran;
+        wrong.extend(mistakes);
+    }
+    assert!(wrong.is_empty(), "{} of {count} commands fail:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(count > 30, "{count}");
+}
+
+#[test]
+fn commands_of_help_run_as_printed() {
+    let Some(()) = need::root() else { return };
+    let (Some(_), Some(_)) = (need::command("bash"), need::command("setpriv")) else { return };
+    let Some(place) = Place::new() else { return };
+    let help = place.folder.run(&["--help"]).out;
+    let (_, examples) = help.split_once("Examples:\n").unwrap();
+    let (examples, _) = examples.split_once("\n\n").unwrap();
+    let typed: Vec<Typed> = examples
+        .lines()
+        .filter_map(|line| {
+            let line = line.trim_start();
+            // What it does stands behind it, two columns on.
+            let line = line.split("   ").next().unwrap();
+            let (sudo, text) = match line.strip_prefix("sudo ") {
+                Some(text) => (true, text),
+                None => (false, line),
+            };
+            let text = text.to_owned();
+            text.starts_with("streamline ").then(|| Typed { place: "--help".into(), text, sudo })
+        })
+        .collect();
+    assert!(typed.len() > 5, "{typed:?}");
+    let written = finish(place.start("cp examples/*.pcap .", READER), false);
+    assert_eq!(written.status, Some(0), "{written:?}");
+    let (_, wrong) = run(&place, &page("--help"), &typed);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Every page with commands is in the list.
+#[test]
+fn no_page_with_commands_is_missing() {
+    let mut missing = Vec::new();
+    for folder in [".", "docs/book", "docs/book/buffers"] {
+        for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "md") {
+                continue;
+            }
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let file = if folder == "." { name.to_owned() } else { format!("{folder}/{name}") };
+            let text = std::fs::read_to_string(&path).unwrap();
+            let known = PAGES.iter().any(|page| page.file == file);
+            if !known && !commands(&file, &text).is_empty() {
+                missing.push(file);
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:?}");
+}
