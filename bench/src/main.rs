@@ -242,14 +242,14 @@ fn main() -> ExitCode {
         eprintln!("error: no bench is called `{unknown}`; there are: {}", names.join(", "));
         return ExitCode::from(2);
     }
-    // Looks at the machine before a bench keeps this thread on one processor.
+    // Looks at the machine before a bench keeps to one processor of it.
     sentinel::Sentinel::take();
     let wanted =
         |b: &&Bench| arguments.names.is_empty() || arguments.names.iter().any(|n| n == b.name);
     harness::only(arguments.only);
     let options = Options { rounds: arguments.rounds.max(1), size: arguments.size };
     for bench in BENCHES.iter().filter(wanted) {
-        let rows = match (bench.run)(&options) {
+        let rows = match alone(bench.name, || (bench.run)(&options)) {
             Ok(rows) => rows,
             Err(why) => {
                 eprintln!("error: {}: {why}", bench.name);
@@ -267,6 +267,18 @@ fn main() -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Runs a bench in a thread of its own. The processors that it keeps to, its scheduling class, its
+/// timers and its name spaces are those of a thread, so the next bench finds what this one found.
+fn alone<T: Send>(name: &str, run: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    // As much as the first thread has.
+    const STACK: usize = 8 << 20;
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
+        let running = thread.spawn_scoped(scope, run).map_err(|why| why.to_string())?;
+        running.join().unwrap_or_else(|_| Err("it panicked".to_owned()))
+    })
 }
 
 /// The life of a reading process, and how it ends.
@@ -293,4 +305,27 @@ fn served(words: &[String]) -> ExitCode {
 #[expect(clippy::print_stdout, reason = "rows are the output of this program")]
 fn say(line: &str) {
     println!("{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::alone;
+    use sys::process::{allowed, pin_to};
+
+    #[test]
+    fn a_bench_leaves_the_next_one_all_processors() {
+        let before = allowed().unwrap();
+        let here = before[before.len() - 1];
+        let pinned = alone("first", || {
+            pin_to(here).map_err(|why| why.to_string())?;
+            allowed().map_err(|why| why.to_string())
+        });
+        assert_eq!(pinned, Ok(vec![here]));
+        let next = alone("second", || allowed().map_err(|why| why.to_string()));
+        assert_eq!(next, Ok(before));
+        assert_eq!(
+            alone("third", || -> Result<(), String> { panic!("a bug") }),
+            Err("it panicked".to_owned())
+        );
+    }
 }

@@ -108,7 +108,8 @@ pub struct Marks {
     /// The place of the block among those that copies of a filter share ([`Marks::at_turn`]); it
     /// travels between their spaces only.
     turn: u32,
-    /// Whether it is the last of those that were handed over together.
+    /// On the way to a replica, whether it is the last of those that were handed over together; on
+    /// the way from one, in which step of its end it left ([`Marks::at_step`]).
     last: u32,
     /// Fills two words of 16 bytes: so marks are copied in two moves.
     reserved: u32,
@@ -160,6 +161,21 @@ impl Marks {
     #[must_use]
     pub const fn at_turn(self, turn: u32, last: bool) -> Self {
         Self { turn, last: last as u32, ..self }
+    }
+
+    /// The same marks with the block's place among those that left a replica in this step of its
+    /// end; step 0 is before the end, where places are those of [`Marks::at_turn`].
+    #[inline]
+    #[must_use]
+    pub const fn at_step(self, turn: u32, step: u32) -> Self {
+        Self { turn, last: step, ..self }
+    }
+
+    /// In which step of the end of a replica the block left, and its place there.
+    #[inline]
+    #[must_use]
+    pub const fn step(&self) -> (u32, u32) {
+        (self.last, self.turn)
     }
 
     /// The block's place among those that copies of a filter share, and whether it is the last that

@@ -71,6 +71,8 @@ pub struct Export {
     post: Option<Post>,
     /// What kind of edge it is in the ledger.
     pub(crate) kind: EdgeKind,
+    /// In which step of the end of a replica it is put.
+    pub(crate) step: u32,
     /// How long blocks are in the ring, where that is measured.
     gauge: Option<Arc<Gauge>>,
 }
@@ -100,6 +102,7 @@ impl Export {
             told: None,
             post: None,
             kind: EdgeKind::Ring,
+            step: 0,
             gauge: None,
         }
     }
@@ -163,7 +166,7 @@ impl Export {
             EdgeKind::Deal => {
                 batch.tell_turns(mask, mask.checked_ilog2().map(|last| last as usize));
             }
-            EdgeKind::Join => batch.tell_turns(mask, None),
+            EdgeKind::Join => batch.tell_steps(mask, self.step),
             _ => {}
         }
         let intakes = Pools(memory.intakes);

@@ -115,6 +115,10 @@ impl Classify for Liar {
 }
 
 impl State for Liar {
+    fn number(&self, key: u64) -> u64 {
+        key
+    }
+
     fn sessions(&self) -> Vec<u64> {
         match self.lie.as_str() {
             "many" => (0..1 << 20).collect(),

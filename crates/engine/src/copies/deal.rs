@@ -76,6 +76,16 @@ impl Deal {
         self.here
     }
 
+    /// What all know.
+    pub(crate) fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// Says that nothing more is shared out, and what the newest time of a block is.
+    pub(crate) fn close(&self, clock: u64) {
+        self.board.close(clock);
+    }
+
     /// Says that nobody need wait for the copy in this space any more.
     pub(crate) fn end(&self) {
         self.board.finish(self.here, u64::MAX);
@@ -89,6 +99,9 @@ impl Deal {
 
 impl Drop for Deal {
     fn drop(&mut self) {
+        if !self.board.is_closed() {
+            self.board.close(0);
+        }
         self.end();
     }
 }

@@ -12,6 +12,9 @@
 //! within T_t between sessions. Nobody waits by the clock here, because nobody need: rings are
 //! bounded, so who is slow holds the others up before they are far ahead.
 //!
+//! When nothing more comes, each copy ends its filters one session at a time, and the join merges
+//! them in the order in which their sessions began ([`crate::space::replica`]).
+//!
 //! The [`Board`] says which copy has a part in which burst, and how far each is. No lock: each word
 //! has one writer.
 
@@ -25,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const LANE_BITS: u32 = filter::LANES.trailing_zeros();
 /// The number of a burst as far as a turn holds it.
 const BURST_MASK: u64 = (1 << (u32::BITS - LANE_BITS)) - 1;
-/// The turn of what leaves a copy when nothing will come to it any more: behind all others.
+/// The rank of what a filter lets out at its end that is of no session: behind all sessions.
 pub(crate) const BEHIND: u32 = u32::MAX;
 
 /// The turn of the first block of a burst.
@@ -60,6 +63,10 @@ pub(crate) struct Board {
     copies: Box<[Copied]>,
     /// Number of the burst behind the one that the join waits for. Written by the join.
     awaited: Word,
+    /// Whether nothing more is shared out, and the newest time of a block by then. Written by who
+    /// shares out.
+    closed: Word,
+    clock: Word,
     /// Where the join sleeps.
     join: Arc<Bell>,
 }
@@ -92,7 +99,36 @@ impl Board {
     /// For so many copies, and a join that sleeps on this bell.
     pub(crate) fn new(copies: usize, join: Arc<Bell>) -> Self {
         let copies = (0..copies).map(|_| Copied::default()).collect();
-        Self { shared: Word::default(), copies, awaited: Word::default(), join }
+        let [shared, awaited, closed, clock] = std::array::from_fn(|_| Word::default());
+        Self { shared, copies, awaited, closed, clock, join }
+    }
+
+    /// Says that nothing more is shared out, and what the newest time of a block is.
+    ///
+    /// SYNC POINT *all is shared out*: the Release of `closed` comes after that of `shared` for the
+    /// last burst and of `clock`, and pairs with the Acquire in [`Board::is_closed`]: who sees it
+    /// and then looks at the others sees their last values.
+    pub(crate) fn close(&self, clock: u64) {
+        self.clock.store(clock);
+        self.closed.store(1);
+        if self.join.is_awaited() {
+            self.join.ring();
+        }
+    }
+
+    /// Whether nothing more is shared out.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load() != 0
+    }
+
+    /// The first turn behind all, once nothing more is shared out.
+    pub(crate) fn end(&self) -> u32 {
+        first_of(self.shared())
+    }
+
+    /// The newest time of a block, once nothing more is shared out.
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock.load()
     }
 
     /// How many copies there are.

@@ -25,6 +25,17 @@ impl Clock {
             }
         }
     }
+
+    /// The path's time when another space has seen blocks of this one, at `now` here.
+    pub(super) fn not_before(&mut self, other: Time, now: Time) -> Time {
+        match self {
+            Self::Live => now,
+            Self::Blocks(newest) => {
+                *newest = other.max(*newest);
+                *newest
+            }
+        }
+    }
 }
 
 impl Space {

@@ -1,13 +1,14 @@
 //! The ends of copies that share work ([`crate::copies`]): where one gets its part of a burst, and
 //! where all are joined, burst after burst, in the order in which the blocks came.
 
+use super::behind::Behind;
 use super::edit::Stage;
 use super::memory::{Frames, Memory};
 use super::node::{Node, NodeId, Part};
 use super::turn::Turn;
 use super::walk::{Shape, Walk};
 use super::{Clock, Input, Pass, Space};
-use crate::copies::{BEHIND, Board, after, burst_of, last_of};
+use crate::copies::{Board, after, burst_of, last_of};
 use crate::failure::PathFailure;
 use crate::ring::Import;
 use buffer::Fault;
@@ -40,9 +41,9 @@ impl Drop for Own {
 /// Where copies are joined.
 #[derive(Debug)]
 pub(crate) struct Gather {
-    board: Arc<Board>,
+    pub(super) board: Arc<Board>,
     /// One for each copy, in their order.
-    ways: Vec<Way>,
+    pub(super) ways: Vec<Way>,
     /// The node at which they meet.
     node: NodeId,
     /// Whether several copies have a part in a burst.
@@ -51,6 +52,8 @@ pub(crate) struct Gather {
     burst: u64,
     /// Whether a part of that has gone on without the rest.
     broken: bool,
+    /// What of the copy here is yet to end, once nothing more comes.
+    pub(super) behind: Option<Behind>,
     pub(super) ended: bool,
 }
 
@@ -77,13 +80,16 @@ struct Share {
     full: bool,
     /// How many of them belong to bursts before.
     late: u64,
-    /// Whether the next one is behind all bursts.
-    behind: bool,
 }
 
 impl Gather {
     pub(crate) const fn new(board: Arc<Board>, ways: Vec<Way>, node: NodeId, mixed: bool) -> Self {
-        Self { board, ways, node, mixed, burst: 0, broken: false, ended: false }
+        Self { board, ways, node, mixed, burst: 0, broken: false, behind: None, ended: false }
+    }
+
+    /// What all know.
+    pub(super) fn board(&self) -> &Board {
+        &self.board
     }
 
     /// The rings that end here, with the nodes behind them.
@@ -99,9 +105,6 @@ impl Gather {
     /// What is to be taken now from each way: nothing if one is waited for.
     fn look(&mut self) -> Result<Vec<Share>, Fault> {
         let (burst, board) = (self.burst, &self.board);
-        if board.shared() <= burst {
-            return self.look_behind();
-        }
         let shares = self.ways.iter_mut().enumerate().map(|(copy, way)| {
             // Asked before looking into the ring: what is finished is in it.
             let may = board.has_part(copy, burst);
@@ -117,26 +120,6 @@ impl Gather {
         if whole || !self.mixed || full { Ok(shares) } else { Ok(Vec::new()) }
     }
 
-    /// What copies gave when their work had ended, one copy after the other.
-    fn look_behind(&mut self) -> Result<Vec<Share>, Fault> {
-        let (burst, board) = (self.burst, &self.board);
-        let mut shares = vec![Share::default(); self.ways.len()];
-        for (way, share) in self.ways.iter_mut().zip(&mut shares) {
-            if way.import.is_finished()? {
-                continue;
-            }
-            let waits = way.import.look(LANES)?;
-            let ends = (0..waits.len()).all(|at| waits.entry(at).marks.turn().0 == BEHIND);
-            let count = waits.len();
-            // Who has ended has seen the last burst; so have we, if there is no other one now.
-            if ends && count > 0 && board.shared() <= burst {
-                *share = Share { count, ..Share::default() };
-            }
-            break;
-        }
-        Ok(shares)
-    }
-
     /// Goes on behind a burst.
     fn joined(&mut self) {
         self.burst = after(self.burst);
@@ -144,7 +127,7 @@ impl Gather {
     }
 
     fn is_finished(&mut self) -> Result<bool, Fault> {
-        let mut finished = true;
+        let mut finished = self.behind.as_ref().is_none_or(Behind::has_ended);
         for way in &mut self.ways {
             finished &= way.import.is_finished()?;
         }
@@ -161,8 +144,9 @@ impl Way {
         for at in 0..waits.len() {
             let (turn, last) = waits.entry(at).marks.turn();
             let of = burst_of(turn, burst);
-            share.behind = turn == BEHIND;
-            if share.behind || of > burst {
+            // What a copy lets out at its end is behind all bursts.
+            let behind = self.own.is_none() && waits.entry(at).marks.step().0 > 0;
+            if behind || of > burst {
                 share.whole = true;
                 break;
             }
@@ -290,23 +274,26 @@ impl Space {
 }
 
 /// A space without its inputs.
-struct Ground<'s> {
-    nodes: &'s mut Vec<Node>,
-    shape: &'s Shape,
-    intakes: &'s mut Vec<Pool>,
-    work: &'s mut Pool,
-    turn: &'s mut Turn,
-    clock: &'s mut Clock,
-    epoch: Time,
+pub(super) struct Ground<'s> {
+    pub(super) nodes: &'s mut Vec<Node>,
+    pub(super) shape: &'s Shape,
+    pub(super) intakes: &'s mut Vec<Pool>,
+    pub(super) work: &'s mut Pool,
+    pub(super) turn: &'s mut Turn,
+    pub(super) clock: &'s mut Clock,
+    pub(super) epoch: Time,
 }
 
 impl Ground<'_> {
     /// Joins a burst, or what comes behind all; answers whether anything moved.
     fn join(&mut self, gather: &mut Gather) -> Result<bool, Fault> {
+        // Asked first: when it is closed, this is the last burst.
+        let closed = gather.board.is_closed();
+        if gather.board.shared() <= gather.burst {
+            return if closed { self.join_behind(gather) } else { Ok(false) };
+        }
         let shares = gather.look()?;
-        let whole = !shares.is_empty()
-            && gather.board.shared() > gather.burst
-            && shares.iter().all(|share| share.whole);
+        let whole = !shares.is_empty() && shares.iter().all(|share| share.whole);
         let count: usize = shares.iter().map(|share| share.count).sum();
         if count == 0 {
             if whole {
@@ -345,7 +332,7 @@ impl Ground<'_> {
     }
 
     /// Walks what was taken off rings, each from the node behind it, all in one walk.
-    fn walk(&mut self, all: &[Taken<'_>], nodes: &[NodeId]) {
+    pub(super) fn walk(&mut self, all: &[Taken<'_>], nodes: &[NodeId]) {
         let mut batches: Vec<(NodeId, usize, usize, Room)> = Vec::new();
         let mut now = sys::clock::monotonic().wrapping_add(self.epoch);
         let live = now;

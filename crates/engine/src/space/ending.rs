@@ -22,6 +22,10 @@ impl Space {
 
     /// Lets a node let out what it holds, unless something has `failed`, and ends it.
     pub(super) fn finish_node(&mut self, at: NodeId, now: Time, failed: bool) {
+        if matches!(self.nodes[at].part, Part::Deal(_)) {
+            self.close_deal(at);
+        }
+        let now = if self.nodes[at].copied { self.ends_replica(now) } else { now };
         if !failed {
             let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
             let mut walk =

@@ -11,6 +11,7 @@
 use super::assemble::Assembly;
 use super::memory::Memory;
 use super::node::{Arc as Edge, EdgeDrops, Node, NodeId, Part};
+use super::replica::Births;
 use super::{GENERAL, Imported, Input, Space};
 use crate::kernel::Taken;
 use crate::process;
@@ -74,6 +75,7 @@ impl Space {
         }
         // Copies that share work go with all that the others wait for.
         self.finish_part(true);
+        (self.turn.step, self.turn.births) = (0, Births::default());
         self.note_retired();
     }
 

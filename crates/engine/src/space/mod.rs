@@ -5,11 +5,13 @@
 //! - [`node`]: what runs where, and what was counted;
 //! - [`select`]: which classes an arc lets through;
 //! - [`walk`]: one batch through the local graph;
+//! - `replica`: how replicas of filters end;
 //! - `saved`: what a filter knows, as a value that can leave the process;
 //! - [`section`]: Boolean sections by sequence;
 //! - [`join`]: branches back into input order;
 //! - `shown`: what filters know, where others see it;
 //! - `sleep`: until something may have come;
+//! - `behind`: what replicas let out at their end, joined;
 //! - [`copies`]: copies of filters that share the work with others;
 //! - [`pause`]: the walk at rest;
 //! - [`graft`]: another graph in a space that goes on;
@@ -20,6 +22,7 @@
 //! - [`memory`]: what the space does for its filters.
 
 pub(crate) mod assemble;
+mod behind;
 mod clock;
 mod coming;
 pub(crate) mod copies;
@@ -30,6 +33,7 @@ mod join;
 pub(crate) mod memory;
 pub mod node;
 pub(crate) mod pause;
+mod replica;
 pub(crate) mod saved;
 pub mod section;
 pub mod select;
@@ -563,6 +567,7 @@ impl Space {
     fn turn_pools(&mut self) {
         self.intakes.iter_mut().for_each(Pool::turn);
         self.work.turn();
+        self.forget_births();
         if !self.shape.deals.is_empty() {
             self.finish_part(false);
         }

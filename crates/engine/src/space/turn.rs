@@ -1,6 +1,7 @@
 //! What one turn of a space is told and what comes of it: also how many blocks the sinks of the
 //! path may still take (`-c`).
 
+use super::replica::Births;
 use crate::failure::PathFailure;
 use crate::tap::Taps;
 use crate::why::Why;
@@ -31,6 +32,12 @@ pub(crate) struct Turn {
     pub(crate) taps: Option<Box<Taps>>,
     /// The turn of what copies of filters here give when no block causes it ([`crate::copies`]).
     pub(crate) order: u32,
+    /// When the sessions of replicas here began.
+    pub(crate) births: Births,
+    /// Which step of the end of a replica here is taken; 0: it has not begun.
+    pub(crate) step: u32,
+    /// The first turn behind all that replicas got, once that is known.
+    pub(crate) end: u32,
 }
 
 /// Who decides how many of the blocks that are left a space takes: where several spaces ask, that

@@ -14,7 +14,6 @@ use super::node::{Arc as Edge, Node, NodeId, Part};
 use super::pause::Cut;
 use super::select::Wanted;
 use super::turn::Turn;
-use crate::copies::BEHIND;
 use crate::ledger::{EdgeKind, loses_here, loses_way};
 use filter::{Amount, Batch, Filter, LaneContext, LaneMask, Output, StreamContext, Tell, Time};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -126,14 +125,17 @@ impl<'w, 'a> Walk<'w, 'a> {
             let at = self.shape.order[at];
             if self.nodes[at].wake.is_some_and(|wake| wake <= self.now) {
                 self.nodes[at].wake = None;
-                self.out_of_turn(at, false);
+                self.out_of_turn(at, false, self.turn.order);
             }
         }
     }
 
     /// Ends a node: nothing will come any more, and what it holds must leave.
     pub(crate) fn finish(&mut self, at: NodeId) {
-        self.out_of_turn(at, true);
+        match (&self.nodes[at].part, self.nodes[at].copied) {
+            (Part::Filter(Filter::Stream(_)), true) => self.finish_replica(at),
+            _ => self.out_of_turn(at, true, 0),
+        }
     }
 
     /// Runs a filter of a Boolean section in place; its answer is the class of each live lane.
@@ -152,7 +154,9 @@ impl<'w, 'a> Walk<'w, 'a> {
         flow.unselected.bytes += came.bytes - yes.bytes;
     }
 
-    fn out_of_turn(&mut self, at: NodeId, last: bool) {
+    /// Has a filter let out what is due, or all that it holds because it is the `last` time. What a
+    /// replica lets out gets this number.
+    pub(super) fn out_of_turn(&mut self, at: NodeId, last: bool, order: u32) {
         let mut output = Output::default();
         let node = &mut self.nodes[at];
         if let Part::Filter(Filter::Stream(filter)) = &mut node.part {
@@ -176,7 +180,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let copied = self.nodes[at].copied;
         for mut batch in output.take() {
             if copied {
-                batch.number_all(if last { BEHIND } else { self.turn.order });
+                batch.number_all(order);
             }
             self.route(at, &mut batch, 0);
         }
@@ -349,8 +353,12 @@ impl<'w, 'a> Walk<'w, 'a> {
             Part::Filter(Filter::Stream(f)) => {
                 let (holds, wake) = (&mut node.holds, &mut node.wake);
                 let mut output = Output::default();
+                if node.copied {
+                    output.note_sessions();
+                }
                 let mut cx = StreamContext::new(now, counts, holds, memory, &mut output, wake);
                 let ran = catch_unwind(AssertUnwindSafe(|| f.process(batch, &mut cx)));
+                self.turn.births.add(output.sessions_begun());
                 match ran {
                     Ok(()) if !f.in_place() => return Ran::Others(output),
                     Ok(()) if output.is_empty() && batch.live() == 0 => return Ran::Ended,

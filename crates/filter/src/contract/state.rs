@@ -258,6 +258,8 @@ pub trait State {
     fn take(&mut self, key: u64, holds: &mut Holds) -> Option<Moved>;
     /// Puts a session in that was taken out of another instance of the same filter.
     fn put(&mut self, moved: Moved, holds: &mut Holds) -> Result<(), Mistake>;
+    /// The number of a session, as blocks bear it.
+    fn number(&self, key: u64) -> u64;
     /// Tells the sessions that may have changed since they were shown last, all of them if
     /// `again`: the place of each, which it keeps as long as it lives, and its numbers in the order
     /// of the columns ([`Description::shown`](super::Description::shown)). The private one is
@@ -313,6 +315,10 @@ impl<S: Session> State for Sessions<S> {
         }
         *self.of(moved.key) = session;
         Ok(())
+    }
+
+    fn number(&self, key: u64) -> u64 {
+        self.get(key).map_or(key, |session| session.number(key))
     }
 
     fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>) {

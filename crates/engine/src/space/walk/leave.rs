@@ -62,6 +62,7 @@ impl<'a> Walk<'_, 'a> {
         let came = batch.live();
         let amount = batch.amount(came);
         let before = export.counted();
+        export.step = self.turn.step;
         match export.put(batch, self.memory, self.turn.last) {
             Ok(()) => add(&mut node.flow.routed, amount),
             Err(failure) => {

@@ -47,6 +47,11 @@ struct Way {
 }
 
 impl Session for Dialogue {
+    /// Key 0 is the private session's, so keys are one more.
+    fn number(&self, key: u64) -> u64 {
+        key.saturating_sub(1)
+    }
+
     fn lists(&mut self) -> Vec<&mut HeldList> {
         vec![&mut self.forward.list, &mut self.backward.list]
     }

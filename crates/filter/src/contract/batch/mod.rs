@@ -257,6 +257,15 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// The same for what leaves a replica in a step of its end ([`abi::Marks::at_step`]).
+    #[inline]
+    pub fn tell_steps(&mut self, mask: LaneMask, step: u32) {
+        for l in lanes(mask) {
+            let marks = &mut self.columns.marks[l];
+            *marks = marks.at_step(self.columns.order[l], step);
+        }
+    }
+
     /// The class in this lane.
     #[inline]
     #[must_use]

@@ -9,6 +9,9 @@ use abi::{BLOCK_MAX, Class, ContextLane, Entry, Marks};
 #[derive(Debug, Default)]
 pub struct Output<'a> {
     batches: Vec<Batch<'a>>,
+    /// The sessions that began, each with the number of the block that began it; none: nobody
+    /// wants to know.
+    begun: Option<Vec<(u32, u32)>>,
 }
 
 impl<'a> Output<'a> {
@@ -21,6 +24,16 @@ impl<'a> Output<'a> {
             let added = last.push(block, order);
             debug_assert!(added.is_ok(), "a batch that is not full takes a block");
         }
+    }
+
+    /// Remembers from now on which sessions begin.
+    pub fn note_sessions(&mut self) {
+        self.begun.get_or_insert_default();
+    }
+
+    /// The sessions that began, in order, each with the number of the block that began it.
+    pub fn sessions_begun(&mut self) -> Vec<(u32, u32)> {
+        self.begun.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Whether nothing leaves.
@@ -327,6 +340,14 @@ impl<'c, 'a> StreamContext<'c, 'a> {
             self.counts.held.take(bytes);
             self.counts.dropped(reason, bytes);
             self.gateway.unpin(pin);
+        }
+    }
+
+    /// Says that the block at hand begins the session with this number. Replicas of a filter end
+    /// their sessions in the order in which these began, whichever replica has which.
+    pub fn begins(&mut self, session: u32) {
+        if let Some(begun) = &mut self.output.begun {
+            begun.push((session, self.order));
         }
     }
 

@@ -139,6 +139,10 @@ impl State for Tcp {
         Ok(())
     }
 
+    fn number(&self, key: u64) -> u64 {
+        self.flows.get(key).map_or(key, |connection| connection.identity.session.into())
+    }
+
     fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>) {
         self.flows.state().show(whose, again, to);
     }
@@ -254,6 +258,7 @@ impl Tcp {
         connection.identity.word = heard.time;
         connection.origin = origin;
         let waiting = Waiting { key, session: connection.identity.session };
+        cx.begins(waiting.session);
         self.silent.add(waiting, heard.time.saturating_add(self.timeout), cx.now);
     }
 

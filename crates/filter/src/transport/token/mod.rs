@@ -191,6 +191,10 @@ impl State for Token {
         Ok(())
     }
 
+    fn number(&self, key: u64) -> u64 {
+        State::number(&self.seen, key)
+    }
+
     fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>) {
         self.seen.show(whose, again, to);
     }
