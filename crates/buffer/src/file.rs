@@ -34,7 +34,6 @@ use crate::Fault;
 use crate::aggregate::access::{AccessList, Credentials};
 use abi::{BLOCK_MAX, Class, DbufId, Place, RichPointer};
 use std::fmt;
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -69,8 +68,10 @@ impl CachedFile {
     /// Opens a file. `id` is one that no other dbuf has.
     pub fn open(id: DbufId, path: impl AsRef<Path>) -> Result<Self, Refusal> {
         let target = || path.as_ref().display().to_string();
-        let file = File::open(&path)
-            .map_err(|e| sys::Error::new("open", target(), e.raw_os_error().unwrap_or(0)))?;
+        let file = sys::open::Regular::read().open(&path).map_err(|e| match e.raw_os_error() {
+            Some(errno) => sys::Error::new("open", target(), errno).into(),
+            None => Refusal::NoFile,
+        })?;
         Self::of(id, file.into())
     }
 

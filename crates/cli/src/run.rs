@@ -7,7 +7,7 @@
 use crate::arguments::RunArguments;
 use crate::privilege::Shut;
 use crate::progress::Teller;
-use crate::report::{self, Form, Part, Report};
+use crate::report::{self, Form, Part, Place, Report};
 use crate::shared::hosts::Hosts;
 use crate::shared::member::{Member, Starter};
 use crate::status::Status;
@@ -21,9 +21,7 @@ use engine::run::{self as engine_run, Alarm, Outcome, Progress, Until, Watch};
 use engine::{signal, suspect};
 use pipeline::Graph;
 use pipeline::plan::{Machine, Plan, Refused};
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Runs the line of these words.
 pub(crate) fn run(given: &RunArguments) -> Status {
@@ -80,7 +78,7 @@ pub(crate) struct Gone {
     pub(crate) plan: Plan,
     pub(crate) outcome: Outcome,
     /// Where the report goes.
-    pub(crate) file: Option<Option<File>>,
+    pub(crate) file: Option<Place>,
     /// What it has to do with a daemon.
     pub(crate) member: Member,
 }
@@ -93,7 +91,7 @@ pub(crate) fn go(
     (given, starter): (&RunArguments, Starter),
     extras: &Extras,
 ) -> Result<Gone, Status> {
-    let file = given.report.as_deref().map(open).transpose()?;
+    let file = given.report.as_deref().map(Place::open).transpose()?;
     quiet_panics();
     let signals = signal::watch().map_err(|error| {
         terminal::complain(&error.to_string());
@@ -169,20 +167,6 @@ fn elsewhere(plan: &Plan, refused: &Refused) -> String {
     format!("`{name}` runs in {}: {}", plan.space_of(refused.node).name, refused.why)
 }
 
-/// Opens the file of the report before anything runs, and leaves its contents until they are
-/// replaced.
-pub(crate) fn open(path: &Path) -> Result<Option<File>, Status> {
-    if path.as_os_str() == "-" {
-        return Ok(None);
-    }
-    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-    opened.map(Some).map_err(|error| {
-        let (name, why) = (path.display(), terminal::reason(&error));
-        terminal::complain(&format!("cannot write the report to {name}: {why}"));
-        Status::Failed
-    })
-}
-
 /// Tells what could not be built, at its place in the line.
 fn refused(text: &str, plan: &Plan, error: &BuildError) -> Status {
     match error {
@@ -220,7 +204,7 @@ pub(crate) fn told(
     plan: &Plan,
     given: &RunArguments,
     outcome: &Outcome,
-    file: Option<Option<File>>,
+    file: Option<Place>,
 ) -> Status {
     tell_outcome(text, plan, given, (outcome, &[]), file)
 }
@@ -231,7 +215,7 @@ pub(crate) fn tell_outcome(
     plan: &Plan,
     given: &RunArguments,
     (outcome, parts): (&Outcome, &[Part]),
-    file: Option<Option<File>>,
+    file: Option<Place>,
 ) -> Status {
     let kept = keep(text, &plan.graph, &outcome.failures);
     let form = if given.json { Form::Json } else { Form::Text };
@@ -260,6 +244,7 @@ pub(crate) fn tell_outcome(
     for imbalance in report.imbalances() {
         terminal::complain(&format!("the ledger does not balance: {imbalance}"));
     }
+    report.remarks().for_each(terminal::warn);
     if lost {
         let what = report.losses();
         if no_loss { terminal::complain(&what) } else { terminal::warn(&what) }
@@ -267,7 +252,11 @@ pub(crate) fn tell_outcome(
     let wanted = given.stats || given.json || file.is_some();
     let unbalanced = !report.imbalances().is_empty();
     let written = match (wanted || lost || unbalanced, file) {
-        (true, file) => write(&report.whole(form), file),
+        (true, Some(place)) => place.write(&report.whole(form)),
+        (true, None) => {
+            terminal::tell(&report.whole(form));
+            Status::Done
+        }
         (false, _) => {
             if !given.quiet && !unread && !failed {
                 report.nothing_written().iter().for_each(|why| terminal::note(why));
@@ -281,23 +270,6 @@ pub(crate) fn tell_outcome(
         () if written != Status::Done => written,
         () if unread => Status::Unread,
         () => printed,
-    }
-}
-
-fn write(text: &str, file: Option<Option<File>>) -> Status {
-    let Some(target) = file else {
-        terminal::tell(text);
-        return Status::Done;
-    };
-    let Some(mut file) = target else { return terminal::print(text) };
-    let regular = file.metadata().is_ok_and(|meta| meta.is_file());
-    let emptied = if regular { file.set_len(0) } else { Ok(()) };
-    match emptied.and_then(|()| file.write_all(text.as_bytes())) {
-        Ok(()) => Status::Done,
-        Err(error) => {
-            terminal::complain(&format!("cannot write the report: {}", terminal::reason(&error)));
-            Status::Failed
-        }
     }
 }
 

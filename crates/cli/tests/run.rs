@@ -54,7 +54,10 @@ fn a1_first_light() {
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert_eq!(ran.out.lines().count(), 39, "what goes to port 80, once: none of it is no TCP");
     assert!(ran.out.lines().all(|line| line.contains(":80 tcp [")), "{}", ran.out);
-    assert!(ran.err.starts_with("105 blocks, 27828 bytes in ") && ran.err.ends_with("none lost\n"));
+    assert!(
+        ran.err.starts_with("39 blocks printed of 105 blocks read, 27828 bytes in ")
+            && ran.err.ends_with("none lost\n")
+    );
     let times: Vec<&str> = ran.out.lines().filter_map(|line| line.split(' ').next()).collect();
     assert!(times.is_sorted(), "in the order of the capture");
 }

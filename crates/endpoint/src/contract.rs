@@ -139,6 +139,9 @@ impl Seen {
 /// asked for it any more.
 pub const UNREAD: &str = "unread";
 
+/// The reason of what a sink dropped because the request says so: not lost.
+pub const BY_REQUEST: &str = "by request";
+
 /// Where a source puts blocks: the pool of its space, and the columns of the next batch.
 #[derive(Debug)]
 pub struct Intake<'s> {

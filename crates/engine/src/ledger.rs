@@ -6,13 +6,13 @@
 //! nothing up that a party did not count itself.
 
 use buffer::signal::moderate::Events;
-use endpoint::UNREAD;
 use endpoint::process::{NEVER_SEEN, PROGRAM_ENDED};
+use endpoint::{BY_REQUEST, UNREAD};
 use std::fmt;
 
 /// In what a ledger is written.
 pub use endpoint::Seen;
-pub use filter::{Amount, Report};
+pub use filter::{Amount, Delivered, Report};
 
 /// Which kind of edge a block crosses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -288,15 +288,24 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// How many blocks were dropped because the request says so.
+    #[must_use]
+    pub fn by_request(&self) -> u64 {
+        let dropped = self.filters.iter().flat_map(|filter| &filter.dropped);
+        dropped.filter(|(why, _)| why == BY_REQUEST).map(|(_, amount)| amount.blocks).sum()
+    }
+}
+
 /// The reason of blocks behind the number that was asked for.
 pub const BEYOND_COUNT: &str = "beyond count";
 
-/// Whether what a filter or sink dropped for this reason is lost. What came behind the number that
-/// was asked for, or after a program had seen enough, or is left when the path ends, was wanted by
-/// nobody; a hole was lost before.
+/// Whether what a filter or sink dropped for this reason is lost. What the request has dropped,
+/// what came behind the number that was asked for, or after a program had seen enough, or is left
+/// when the path ends, was wanted by nobody; a hole was lost before.
 #[must_use]
 pub fn is_lost(why: &str) -> bool {
-    ![BEYOND_COUNT, PROGRAM_ENDED, NEVER_SEEN, UNREAD].contains(&why)
+    ![BY_REQUEST, BEYOND_COUNT, PROGRAM_ENDED, NEVER_SEEN, UNREAD].contains(&why)
 }
 
 /// Whether a build that loses blocks on purpose loses the block that was just put: the first on

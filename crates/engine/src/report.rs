@@ -6,7 +6,7 @@ use crate::process;
 use crate::space::node::{Arc, Node, Part};
 use crate::space::{Imported, Remains};
 use endpoint::Seen;
-use filter::{Amount, Report};
+use filter::{Amount, Delivered, Report};
 
 /// What a filter or sink had to say.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,12 +49,25 @@ pub(crate) fn together(all: impl Iterator<Item = Reported>) -> Vec<Reported> {
             None => reports.push(reported),
         }
     }
-    reports.retain(|reported| !reported.report.rows.is_empty());
+    reports.retain(|reported| !reported.report.is_empty());
     reports
 }
 
-/// Adds rows to those of the same name, others in their place.
+/// Adds rows and outputs to those of the same name, others in their place.
 fn add(to: &mut Report, more: Report) {
+    for output in more.outputs {
+        let same =
+            |known: &&mut Delivered| (&known.unit, &known.done) == (&output.unit, &output.done);
+        match to.outputs.iter_mut().find(same) {
+            Some(known) => known.count += output.count,
+            None => to.outputs.push(output),
+        }
+    }
+    for remark in more.remarks {
+        if !to.remarks.contains(&remark) {
+            to.remarks.push(remark);
+        }
+    }
     let mut behind = 0;
     for (name, value) in more.rows {
         match to.rows.iter().position(|(known, _)| *known == name) {

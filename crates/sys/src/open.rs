@@ -140,7 +140,11 @@ pub fn target(path: &Path, writes: Writes, mode: u32) -> io::Result<Target> {
     };
     let open = |more| rustix::fs::open(path, flags | AT_ONCE | more, Mode::from_raw_mode(mode));
     let made = match open(OFlags::CREATE | OFlags::EXCL) {
-        Ok(file) => return Ok(Target { file: file.into(), made: true }),
+        Ok(file) => {
+            let file = File::from(file);
+            waits(&file)?;
+            return Ok(Target { file, made: true });
+        }
         // Also a link to what is not there, which is followed.
         Err(Errno::EXIST) => open(OFlags::CREATE),
         Err(errno) => Err(errno),
@@ -154,7 +158,14 @@ pub fn target(path: &Path, writes: Writes, mode: u32) -> io::Result<Target> {
         Err(errno) => return Err(errno.into()),
     };
     is_trusted(path, &rustix::fs::fstat(&file)?)?;
+    waits(&file)?;
     Ok(Target { file, made: false })
+}
+
+/// Has writes wait for room, as its user expects: only the open was not to wait.
+fn waits(file: &File) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(file)?;
+    Ok(rustix::fs::fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
 }
 
 fn is_pipe(stat: &Stat) -> bool {
@@ -204,9 +215,7 @@ fn when_read(path: &Path) -> io::Result<File> {
     loop {
         let ready = crate::poll::readable(&descriptors, None);
         if let Ok(opened) = answered.try_recv() {
-            let file = opened?;
-            rustix::fs::fcntl_setfl(&file, rustix::fs::fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
-            return Ok(file.into());
+            return Ok(opened?.into());
         }
         if ready.get(1) == Some(&true) || signal::asked_to_end() > 0 {
             let why = "no program had opened this pipe for reading when a signal came";

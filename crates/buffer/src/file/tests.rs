@@ -1,6 +1,7 @@
 //! Files of all sizes, cut, grown and written while they are read.
 
 use super::*;
+use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use sys::memory::{Memfd, Seals};

@@ -24,7 +24,8 @@ pub(crate) use child::serve_if_asked;
 
 use crate::arguments::RunArguments;
 use crate::progress::Teller;
-use crate::run::{ended, open, quiet_panics, tell_outcome};
+use crate::report::Place;
+use crate::run::{ended, quiet_panics, tell_outcome};
 use crate::shared::hosts::Hosts;
 use crate::shared::member::{Member, Starter};
 use crate::status::Status;
@@ -77,7 +78,7 @@ pub(crate) fn run(
     let lines = lines.collect::<Result<Vec<String>, Status>>()?;
     let first = lines.first().map_or("", String::as_str);
     let (machine, plan) = planned(first, given.embedded)?;
-    let file = given.report.as_deref().map(open).transpose()?;
+    let file = given.report.as_deref().map(Place::open).transpose()?;
     quiet_panics();
     let signals = signal::watch().map_err(|error| refused(&error))?;
     let (mut crew, output) = Crew::start(&lines, given)?;

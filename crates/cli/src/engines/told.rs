@@ -5,7 +5,7 @@
 
 use engine::failure::{Cause, PathFailure};
 use engine::latency::{Latency, Measured};
-use engine::ledger::{Amount, Edge, EdgeKind, Filtered, Ledger, Report, Seen};
+use engine::ledger::{Amount, Delivered, Edge, EdgeKind, Filtered, Ledger, Report, Seen};
 use engine::live::Live;
 use engine::report::Reported;
 use engine::run::Outcome;
@@ -65,8 +65,16 @@ pub(super) enum Said {
 /// An amount: blocks, and bytes.
 type Pair = (u64, u64);
 
-/// What a filter had to say: which, its name, and its rows.
-type Spoke = (usize, String, Vec<(String, u64)>);
+/// The report of a filter: which, its name, its rows.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+struct Spoke {
+    planned: usize,
+    name: String,
+    rows: Vec<(String, u64)>,
+    /// How many, of what, and what was done with them.
+    outputs: Vec<(u64, String, String)>,
+    remarks: Vec<String>,
+}
 
 /// What an engine has counted.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
@@ -218,7 +226,14 @@ impl Told {
             dropped: named(&edge.dropped),
             resident: pair(edge.resident),
         };
-        let report = |said: &Reported| (said.planned, said.name.clone(), said.report.rows.clone());
+        let output = |one: &Delivered| (one.count, one.unit.clone(), one.done.clone());
+        let report = |said: &Reported| Spoke {
+            planned: said.planned,
+            name: said.name.clone(),
+            rows: said.report.rows.clone(),
+            outputs: said.report.outputs.iter().map(output).collect(),
+            remarks: said.report.remarks.clone(),
+        };
         Self {
             sources: ledger.sources.iter().map(source).collect(),
             filters: ledger.filters.iter().map(filter).collect(),
@@ -262,10 +277,19 @@ impl Told {
             resident: amount(told.resident),
             events: None,
         };
-        let report = |(planned, name, rows): &Spoke| Reported {
-            planned: *planned,
-            name: name.clone(),
-            report: Report { rows: rows.clone() },
+        let output = |(count, unit, done): &(u64, String, String)| Delivered {
+            count: *count,
+            unit: unit.clone(),
+            done: done.clone(),
+        };
+        let report = |told: &Spoke| Reported {
+            planned: told.planned,
+            name: told.name.clone(),
+            report: Report {
+                rows: told.rows.clone(),
+                outputs: told.outputs.iter().map(output).collect(),
+                remarks: told.remarks.clone(),
+            },
         };
         let failure = |(node, what, quiet): &(String, String, bool)| PathFailure {
             node: node.clone(),

@@ -97,6 +97,22 @@ struct Filter<'r> {
     busy_ns: u64,
     /// What it says at the end, if it says anything, in its order.
     report: Option<Vec<Row<'r>>>,
+    /// What a sink has put where it stays.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    outputs: Vec<Output<'r>>,
+    /// Sentences that a person should read besides.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    remarks: Vec<&'r str>,
+}
+
+/// Things of one kind that a sink has put somewhere.
+#[derive(Serialize, Debug)]
+struct Output<'r> {
+    count: u64,
+    /// One of them: `packet`.
+    unit: &'r str,
+    /// What was done with them: `written to x.pcap`.
+    done: &'r str,
 }
 
 /// put = taken + dropped + resident.
@@ -275,6 +291,7 @@ fn filters<'r>(report: &'r Report<'_>) -> Vec<Filter<'r>> {
             let name = report.name(filter);
             let said = report.outcome.reports.iter().find(|told| told.planned == filter.planned);
             let own = name == report.names.get(filter.planned).map_or("", String::as_str);
+            let said = said.filter(|_| own);
             Filter {
                 name,
                 space: space(filter.planned),
@@ -289,7 +306,9 @@ fn filters<'r>(report: &'r Report<'_>) -> Vec<Filter<'r>> {
                 counters: filter.counters.iter().map(|(what, n)| (what.as_str(), *n)).collect(),
                 calls: filter.calls,
                 busy_ns: filter.busy_ns,
-                report: said.filter(|_| own).map(rows),
+                report: said.filter(|said| !said.report.rows.is_empty()).map(rows),
+                outputs: said.into_iter().flat_map(outputs).collect(),
+                remarks: said.into_iter().flat_map(remarks).collect(),
             }
         })
         .collect()
@@ -372,6 +391,15 @@ fn failures<'r>(report: &'r Report<'_>) -> Vec<Failure<'r>> {
 
 fn rows(reported: &Reported) -> Vec<Row<'_>> {
     reported.report.rows.iter().map(|(what, value)| Row { what, value: *value }).collect()
+}
+
+fn outputs(reported: &Reported) -> impl Iterator<Item = Output<'_>> {
+    let each = reported.report.outputs.iter();
+    each.map(|one| Output { count: one.count, unit: &one.unit, done: &one.done })
+}
+
+fn remarks(reported: &Reported) -> impl Iterator<Item = &str> {
+    reported.report.remarks.iter().map(String::as_str)
 }
 
 /// An object as a line.

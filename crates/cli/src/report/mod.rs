@@ -6,6 +6,7 @@
 
 mod json;
 mod nothing;
+mod place;
 mod table;
 
 use crate::run::Kept;
@@ -90,7 +91,31 @@ impl<'o> Report<'o> {
             lost => format!("{lost} lost"),
         };
         let time = milliseconds(self.outcome.elapsed_ns);
-        format!("{}, {bytes} bytes in {time}, {lost}", counted(blocks, "block"))
+        let read = counted(blocks, "block");
+        let read = match self.outputs() {
+            None => read,
+            Some(outputs) => format!("{outputs} of {read} read"),
+        };
+        let unwanted = match self.outcome.ledger.by_request() {
+            0 => String::new(),
+            blocks => format!("{blocks} dropped by request, "),
+        };
+        format!("{read}, {bytes} bytes in {time}, {unwanted}{lost}")
+    }
+
+    /// What came out of the line, in words; none where no sink has put anything anywhere.
+    fn outputs(&self) -> Option<String> {
+        let each = self.outcome.reports.iter().flat_map(|reported| &reported.report.outputs);
+        let each = each.map(|one| format!("{} {}", counted(one.count, &one.unit), one.done));
+        let mut each: Vec<String> = each.collect();
+        let last = each.pop()?;
+        Some(if each.is_empty() { last } else { format!("{} and {last}", each.join(", ")) })
+    }
+
+    /// What a person should read besides, though nothing has failed.
+    pub(crate) fn remarks(&self) -> impl Iterator<Item = &str> {
+        let reports = self.outcome.reports.iter();
+        reports.flat_map(|reported| &reported.report.remarks).map(String::as_str)
     }
 
     /// Returns true if a source has a place where blocks may be lost that nobody can count.
@@ -194,3 +219,4 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 pub(crate) use json::{Refused, line as json_line, refused};
+pub(crate) use place::Place;

@@ -37,7 +37,11 @@ pub(super) fn text(report: &Report<'_>) -> String {
 /// A column: its head, and what it says about a filter.
 type Figure = (&'static str, fn(&Filtered) -> u64);
 
-/// Columns that are left out where nothing stands in them.
+/// What came to a filter, and what it made itself: together as much as stands in [`FIGURES`].
+const CAME: [Figure; 2] =
+    [("in", |filter| filter.taken.blocks), ("made", |filter| filter.made.blocks)];
+
+/// What became of both. Columns are left out where nothing stands in them.
 const FIGURES: [Figure; 5] = [
     ("passed", |filter| filter.passed.blocks),
     ("unselected", |filter| filter.unselected.blocks),
@@ -48,12 +52,15 @@ const FIGURES: [Figure; 5] = [
 
 fn filters(report: &Report<'_>) -> String {
     let filters = &report.outcome.ledger.filters;
-    let figures: Vec<Figure> =
-        FIGURES.into_iter().filter(|(_, of)| filters.iter().any(|filter| of(filter) > 0)).collect();
+    let figures: Vec<Figure> = CAME
+        .into_iter()
+        .chain(FIGURES)
+        .filter(|(_, of)| filters.iter().any(|filter| of(filter) > 0))
+        .collect();
     let timed = filters.iter().any(|filter| filter.busy_ns > 0);
     let mut columns = vec![Column::left("filter"), Column::left("space")];
-    columns.extend([Column::right("blocks"), Column::right("bytes")]);
     columns.extend(figures.iter().map(|(title, _)| Column::right(title)));
+    columns.push(Column::right("bytes"));
     if timed {
         columns.push(Column::right("ns/block"));
     }
@@ -105,7 +112,7 @@ impl Row<'_> {
 
     fn cells(self, timed: bool) -> Vec<String> {
         let mut cells = vec![self.name.to_owned(), self.space.to_owned()];
-        let numbers = [self.blocks, self.bytes].into_iter().chain(self.figures);
+        let numbers = self.figures.into_iter().chain([self.bytes]);
         cells.extend(numbers.map(|number| number.to_string()));
         if timed {
             let each = self.busy_ns.checked_div(self.blocks).filter(|_| self.busy_ns > 0);
@@ -205,7 +212,8 @@ fn notes(report: &Report<'_>) -> String {
         // What stands at an end of the line is on standard output, and what the planner put behind
         // it has nothing to add.
         let node = report.plan.graph.nodes.get(reported.planned);
-        if node.is_some_and(|node| node.span.start == node.span.end) || report.is_end(reported) {
+        let beside = node.is_some_and(|node| node.span.start == node.span.end);
+        if beside || report.is_end(reported) || reported.report.rows.is_empty() {
             continue;
         }
         let name = report.names.get(reported.planned).unwrap_or(&reported.name);

@@ -41,7 +41,7 @@ impl Sink for Discard {
 
     fn finish(&mut self) -> Result<Report, Failure> {
         let Amount { blocks, bytes } = self.ended;
-        Ok(Report { rows: vec![("blocks".to_owned(), blocks), ("bytes".to_owned(), bytes)] })
+        Ok(Report::of_rows(vec![("blocks".to_owned(), blocks), ("bytes".to_owned(), bytes)]))
     }
 
     fn written(&self) -> Option<Amount> {

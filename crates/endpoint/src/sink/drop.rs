@@ -5,7 +5,7 @@
 //! all the same (CONTRACT 2). `discard` is for what has served its purpose, `drop` for what nobody
 //! wants.
 
-use crate::{Failure, Opening, Sink, SinkEntry};
+use crate::{BY_REQUEST, Failure, Opening, Sink, SinkEntry};
 use filter::{Amount, Batch, Description, Forms, Gives, Kind, Reads, Report, Time};
 
 /// What everybody knows about `drop`.
@@ -27,9 +27,6 @@ observed reaches the host all the same. It reads no byte.",
 
 /// The line in the catalogue.
 pub const ENTRY: SinkEntry = SinkEntry { description: &DROP, open };
-
-/// Why, as the ledger prints it.
-const BY_REQUEST: &str = "by request";
 
 #[derive(Debug, Default)]
 struct Drop {

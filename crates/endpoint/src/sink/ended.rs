@@ -20,7 +20,7 @@ pub fn ended(description: &Description, taken: Amount, refused: u64) -> (Box<dyn
     let first = if leads { "sent by the kernel" } else { "blocks" };
     let rows = [(first, written.blocks), ("bytes", written.bytes)];
     let rows = rows.map(|(name, value)| (name.to_owned(), value)).to_vec();
-    (Box::new(Ended { written, dropped }), Report { rows })
+    (Box::new(Ended { written, dropped }), Report::of_rows(rows))
 }
 
 struct Ended {

@@ -158,7 +158,12 @@ impl Sink for Freeze {
         ];
         let others = others.into_iter().filter(|(_, count)| *count > 0);
         let rows = always.into_iter().chain(others);
-        Ok(Report { rows: rows.map(|(name, count)| (name.to_owned(), count)).collect() })
+        let rows = rows.map(|(name, count)| (name.to_owned(), count)).collect();
+        let done = match files {
+            0 | 1 => format!("written to {}", self.into.display()),
+            _ => format!("written to {files} files, {} the first", self.into.display()),
+        };
+        Ok(Report::of_rows(rows).put(frames, "frame", done))
     }
 }
 

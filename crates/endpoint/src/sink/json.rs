@@ -190,10 +190,12 @@ struct Json {
     form: Form,
     payload: Payload,
     described: Described,
+    /// How many objects were written.
+    lines: u64,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    Ok(Box::new(Written(Json::new(opening, Out::stdout()?))))
+    Ok(Box::new(Written(Json::new(opening, Out::lines()?))))
 }
 
 impl Text for Json {
@@ -206,9 +208,12 @@ impl Text for Json {
     }
 
     fn tell(&mut self, block: &Block<'_>) -> Result<(), Failure> {
+        self.lines += 1;
         match Told::of(block) {
             Some(told) => self.message(block, told)?,
-            None if self.payload == Payload::None && self.described.is_told(block) => {}
+            None if self.payload == Payload::None && self.described.is_told(block) => {
+                self.lines -= 1;
+            }
             None => self.line(block)?,
         }
         self.described.note(block);
@@ -216,7 +221,7 @@ impl Text for Json {
     }
 
     fn report(&self) -> Report {
-        self.described.report(self.out.written())
+        self.out.report(self.described.rows(self.out.written()), self.lines, "line")
     }
 }
 
@@ -228,7 +233,7 @@ impl Json {
             _ => Payload::None,
         };
         let described = Described::new(opening.form);
-        Self { out, names: Names::new(opening), form: opening.form, payload, described }
+        Self { out, names: Names::new(opening), form: opening.form, payload, described, lines: 0 }
     }
 
     fn message(&mut self, block: &Block<'_>, told: Told<'_>) -> Result<(), Failure> {

@@ -20,5 +20,6 @@ mod headers;
 mod names;
 mod out;
 mod shelf;
+mod tail;
 mod text;
 mod told;

@@ -2,25 +2,31 @@
 //!
 //! In: the bytes of one block after another. Out: one write per 64 KB, or when somebody wants to
 //! see what is there. After a failure [`Out::written`] tells exactly how many blocks left in whole,
-//! which is what the ledger needs. A file is emptied at the first write, not when it is opened, so
-//! that a request that fails elsewhere leaves the old contents; one that was made for it goes again
-//! as long as it is empty. Regular files are locked while they
-//! are written, so that nobody writes into the capture that a `replay` still reads.
+//! which is what the ledger needs, and the file holds no part of another. What is in a file stays
+//! until there is something to write: then a new one takes its name (`sys::replace`), or a line
+//! that an earlier run has torn is mended ([`super::tail`]). A file that was made for a request
+//! goes again as long as it is empty. Regular files are locked while they are written, so that
+//! nobody writes into the capture that a `replay` still reads.
 
 use crate::Failure;
 use crate::fail::failed;
 use crate::readers::Making;
-use filter::Amount;
+use crate::sink::tail::{self, Lines};
+use filter::{Amount, Report};
 use rustix::event::{PollFd, PollFlags, poll};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use sys::open::{self, Target, Writes};
+use sys::replace::{Beside, is_refused};
 use sys::steps::{Makes, Steps};
 
 /// How many bytes are gathered before they are written.
 const FULL: usize = 64 * 1024;
+/// How often a file is opened again that another request replaces meanwhile.
+const TRIES: u32 = 10;
 /// How many bytes a message has at most besides its first.
 const MESSAGE: usize = 32 * 1024;
 
@@ -36,17 +42,39 @@ pub(crate) struct Out {
     /// Whether it is a socket that keeps messages, whose reader puts what several processes write
     /// one behind the other: the first byte of a message says whether blocks end with it.
     messages: bool,
-    /// Whether old contents must still go.
-    replaces: bool,
+    /// What is to be done before the first write.
+    before: Before,
     /// Whether the lock is ours; that of a shell around us on standard output is not.
     locked: bool,
+    /// Whether other requests may append, too: each holds a lock with them.
+    shared: bool,
     buffer: Vec<u8>,
     /// Where each block of the buffer ends, and how many viewed bytes it stands for.
     ends: Vec<(usize, u32)>,
     written: Amount,
+    /// What a person should know in the end.
+    remarks: Vec<String>,
+}
+
+/// What becomes of old contents when there is something to write.
+#[derive(Debug)]
+enum Before {
+    /// They stay, or there are none.
+    Nothing,
+    /// They go: a new file takes the name of this one.
+    Replace(PathBuf),
+    /// They stay, and end with a line.
+    Mend(Lines),
 }
 
 impl Out {
+    /// Standard output, for lines: where they go behind others in a file, they begin a line.
+    pub(crate) fn lines() -> Result<Self, Failure> {
+        let mut out = Self::stdout()?;
+        out.before = Before::Mend(Lines::Text);
+        Ok(out)
+    }
+
     /// Standard output.
     pub(crate) fn stdout() -> Result<Self, Failure> {
         let target = "standard output".to_owned();
@@ -65,37 +93,54 @@ impl Out {
         if path == "-" {
             return Self::stdout();
         }
-        let mut out = Self::open(path, OpenOptions::new().write(true), making)?;
-        out.replaces = out.locked;
+        let mut out = Self::open(path, Writes::Over, making)?;
+        if out.locked && out.length() > 0 {
+            out.before = Before::Replace(PathBuf::from(path));
+        }
         Ok(out)
     }
 
-    /// The file with this name, made if it is missing, to be written behind what is in it; `-` is
-    /// standard output.
-    pub(crate) fn append(path: &str, making: Making<'_>) -> Result<Self, Failure> {
-        match path {
-            "-" => Self::stdout(),
-            _ => Self::open(path, OpenOptions::new().append(true), making),
+    /// The file with this name, made if it is missing, to which lines are appended; `-` is standard
+    /// output.
+    pub(crate) fn append(path: &str, lines: Lines, making: Making<'_>) -> Result<Self, Failure> {
+        if path == "-" {
+            return Self::lines();
         }
+        let mut out = Self::open(path, Writes::Behind, making)?;
+        out.before = Before::Mend(lines);
+        Ok(out)
     }
 
-    fn open(
-        path: &str,
-        options: &mut OpenOptions,
-        (steps, readers): Making<'_>,
-    ) -> Result<Self, Failure> {
-        options.mode(readers.mode_of(Path::new(path), 0o666));
+    /// A file that is open already, to which several requests append lines.
+    pub(crate) fn shared(file: File, target: String, lines: Lines) -> Self {
+        let mut out = Self::over(file, target);
+        (out.before, out.shared) = (Before::Mend(lines), true);
+        out
+    }
+
+    fn open(path: &str, writes: Writes, (steps, readers): Making<'_>) -> Result<Self, Failure> {
+        let mode = readers.mode_of(Path::new(path), 0o666);
         let cannot = |error: io::Error| failed("open", path, &error);
         steps.take(Makes::File, path).map_err(|error| cannot(error.into()))?;
-        let file = made(path, options, steps).map_err(cannot)?;
-        let regular = file.metadata().is_ok_and(|meta| meta.is_file());
-        if regular && matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-            let why = "it is being read or written by a running request";
-            return Err(Failure::new("write", path, why).hint("choose another file name"));
+        for _ in 0..TRIES {
+            let Target { file, made } =
+                open::target(Path::new(path), writes, mode).map_err(cannot)?;
+            if made {
+                takes_back(&file, Path::new(path).to_owned(), steps).map_err(cannot)?;
+            }
+            let regular = file.metadata().is_ok_and(|meta| meta.is_file());
+            if regular && matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+                let why = "it is being read or written by a running request";
+                return Err(Failure::new("write", path, why).hint("choose another file name"));
+            }
+            // Before it was locked, another request may have put its own file there.
+            if !regular || leads_to(path, &file) {
+                let mut out = Self::over(file, path.to_owned());
+                out.locked = regular;
+                return Ok(out);
+            }
         }
-        let mut out = Self::over(file, path.to_owned());
-        out.locked = regular;
-        Ok(out)
+        Err(Failure::new("open", path, "other requests replace it again and again"))
     }
 
     fn over(file: File, target: String) -> Self {
@@ -105,12 +150,41 @@ impl Out {
             standard: false,
             interactive: false,
             messages: false,
-            replaces: false,
+            before: Before::Nothing,
             locked: false,
+            shared: false,
             buffer: Vec::new(),
             ends: Vec::new(),
             written: Amount::default(),
+            remarks: Vec::new(),
         }
+    }
+
+    fn length(&self) -> u64 {
+        self.file.metadata().map_or(0, |about| about.len())
+    }
+
+    /// Whether old contents are still there, which the first write replaces.
+    pub(crate) const fn keeps_old(&self) -> bool {
+        matches!(self.before, Before::Replace(_))
+    }
+
+    /// What a person should know of it in the end.
+    pub(crate) fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+
+    /// A report of these lines, and of `count` things that were written here.
+    pub(crate) fn report(&self, rows: Vec<(String, u64)>, count: u64, unit: &str) -> Report {
+        let mut report =
+            Report::of_rows(rows).put(count, unit, format!("written to {}", self.target));
+        report.remarks.extend(self.remarks.iter().cloned());
+        if self.keeps_old() {
+            report
+                .remarks
+                .push(format!("{} stays as it was: nothing came to replace it", self.target));
+        }
+        report
     }
 
     /// What is written to, for messages.
@@ -136,11 +210,17 @@ impl Out {
 
     /// Writes what is in the buffer, or as much of it as can be written.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
-        let (done, outcome) = match self.empty_old() {
-            Ok(()) if self.messages => write_messages(&mut self.file, &self.buffer),
-            Ok(()) => write_all(&mut self.file, &self.buffer),
+        let (done, outcome) = match self.begin() {
+            Ok(0) if self.messages => write_messages(&mut self.file, &self.buffer),
+            Ok(0) => write_all(&mut self.file, &self.buffer),
+            Ok(done) => (done, Ok(())),
             Err(error) => (0, Err(error)),
         };
+        if outcome.is_err() {
+            let whole = tail::whole(done, self.ends.iter().map(|(end, _)| *end));
+            // The first error is the one to be told.
+            let _ = self.alone(|out| tail::cut(&out.file, done - whole));
+        }
         for (end, bytes) in self.ends.drain(..) {
             if end <= done {
                 self.written.add(bytes);
@@ -155,12 +235,53 @@ impl Out {
         self.written
     }
 
-    fn empty_old(&mut self) -> io::Result<()> {
-        if self.replaces {
-            self.file.set_len(0)?;
-            self.replaces = false;
+    /// Does what is to be done before the first write. Answers how many bytes of the buffer are
+    /// written then: all, or none.
+    fn begin(&mut self) -> io::Result<usize> {
+        if self.buffer.is_empty() {
+            return Ok(0);
         }
-        Ok(())
+        match &self.before {
+            Before::Nothing => return Ok(0),
+            Before::Mend(lines) if self.standard => {
+                // What the shell has opened to be appended to (`>>`).
+                if is_appended(&self.file) {
+                    self.remarks.extend(tail::mend(&mut self.file, &self.target, *lines)?);
+                }
+            }
+            Before::Mend(lines) => {
+                let lines = *lines;
+                let said = self.alone(|out| tail::mend(&mut out.file, &out.target, lines))?;
+                self.remarks.extend(said.flatten());
+            }
+            Before::Replace(path) => {
+                if let Some(file) = replaced(path, &self.file, &self.buffer)? {
+                    let old = std::mem::replace(&mut self.file, file);
+                    self.before = Before::Nothing;
+                    // By hand: see below.
+                    let _ = old.unlock();
+                    return Ok(self.buffer.len());
+                }
+                self.file.set_len(0)?;
+            }
+        }
+        self.before = Before::Nothing;
+        Ok(0)
+    }
+
+    /// Changes the end of the file, unless another request may be writing there. What a shell has
+    /// opened is left as it is.
+    fn alone<T>(
+        &mut self,
+        change: impl FnOnce(&mut Self) -> io::Result<T>,
+    ) -> io::Result<Option<T>> {
+        let alone = self.locked || self.shared && self.file.try_lock().is_ok();
+        let changed = alone.then(|| change(self)).transpose();
+        if self.shared {
+            // Somebody who holds it alone only keeps others from changing the end.
+            let _ = self.file.try_lock_shared();
+        }
+        changed
     }
 
     fn failure(&self, error: &io::Error) -> Failure {
@@ -173,25 +294,39 @@ impl Drop for Out {
     /// Unlocks by hand: a child that is being started still has a copy of the descriptor for a
     /// moment.
     fn drop(&mut self) {
-        if self.locked {
+        if self.locked || self.shared {
             let _ = self.file.unlock();
         }
     }
 }
 
-/// The file with this name. One that is made for this is noted to be taken back.
-pub(crate) fn made(path: &str, options: &mut OpenOptions, steps: &Steps) -> io::Result<File> {
-    match options.create_new(true).open(path) {
-        Ok(file) => {
-            takes_back(&file, Path::new(path).to_owned(), steps)?;
-            Ok(file)
-        }
-        // Also a link to what is not there, which is followed.
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            options.create_new(false).create(true).truncate(false).open(path)
-        }
+/// A new file with these bytes that has taken the name of the old one, locked; none where the old
+/// one has to be written itself.
+fn replaced(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<File>> {
+    let Some(mut new) = Beside::of(path, old)? else { return Ok(None) };
+    // Nobody else knows it yet.
+    let _ = new.file().try_lock();
+    write_all(new.file(), bytes).1?;
+    match new.take_place() {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if is_refused(&error) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether all that is written goes to the end of a file.
+fn is_appended(file: &File) -> bool {
+    rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::APPEND))
+}
+
+/// Whether a name leads to this file now.
+fn leads_to(path: &str, file: &File) -> bool {
+    let there = std::fs::metadata(path);
+    let here = file.metadata();
+    let same = |(there, here): (std::fs::Metadata, std::fs::Metadata)| {
+        (there.dev(), there.ino()) == (here.dev(), here.ino())
+    };
+    there.ok().zip(here.ok()).is_some_and(same)
 }
 
 /// Notes that a file goes again that has been made under this name, unless somebody has written
@@ -303,7 +438,7 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("log");
         for text in [b"one\n", b"two\n"] {
-            let mut out = Out::append(&path, MAKING).unwrap();
+            let mut out = Out::append(&path, Lines::Text, MAKING).unwrap();
             let busy = Out::create(&path, MAKING).unwrap_err().to_string();
             assert!(busy.contains("running request"), "{busy}");
             block(&mut out, text).unwrap();

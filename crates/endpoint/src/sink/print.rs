@@ -68,6 +68,8 @@ struct Print {
     form: Form,
     payload: Payload,
     described: Described,
+    /// How many blocks were printed: the others belong to messages that were.
+    printed: u64,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
@@ -78,7 +80,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     };
     let names = Names::new(opening);
     let (out, described) = (Out::stdout()?, Described::new(opening.form));
-    Ok(Box::new(Written(Print { out, names, form: opening.form, payload, described })))
+    Ok(Box::new(Written(Print { out, names, form: opening.form, payload, described, printed: 0 })))
 }
 
 impl Text for Print {
@@ -101,7 +103,8 @@ impl Text for Print {
     }
 
     fn report(&self) -> Report {
-        self.described.report(self.out.written())
+        let rows = self.described.rows(self.out.written());
+        Report::of_rows(rows).put(self.printed, "block", "printed".to_owned())
     }
 }
 
@@ -119,6 +122,7 @@ impl Print {
     }
 
     fn begin(&mut self, block: &Block<'_>, time: Time) {
+        self.printed += 1;
         let to = self.out.text();
         add!(to, "{} ", TimeOfDay(time));
         if let Some(origin) = self.names.origin(block.context.origin) {
@@ -239,7 +243,8 @@ mod tests {
             _ => Payload::None,
         };
         let described = Described::new(opening.form);
-        let mut print = Written(Print { out, names, form: opening.form, payload, described });
+        let mut print =
+            Written(Print { out, names, form: opening.form, payload, described, printed: 0 });
         print.take(&batch(blocks), 0).unwrap();
         let count = blocks.len() as u64;
         assert_eq!(print.finish().unwrap().rows[0], ("blocks".to_owned(), count));
@@ -299,7 +304,7 @@ mod tests {
             let names = Names::new(&opening(&given, &[]));
             let out = Out::create(&dir.path(name), MAKING).unwrap();
             let described = Described::new(Form::Message);
-            let print = Print { out, names, form: Form::Message, payload, described };
+            let print = Print { out, names, form: Form::Message, payload, described, printed: 0 };
             let mut print = Written(print);
             print.take(&batch(&blocks), 0).unwrap();
             let rows = print.finish().unwrap().rows;

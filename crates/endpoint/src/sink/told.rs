@@ -7,7 +7,7 @@
 
 use crate::clock::Rfc3339;
 use abi::{Direction, Flags};
-use filter::{Amount, Block, Form, Report, Time};
+use filter::{Amount, Block, Form, Time};
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Write};
@@ -250,7 +250,7 @@ impl Described {
     }
 
     /// What there was, of these blocks.
-    pub(crate) fn report(&self, blocks: Amount) -> Report {
+    pub(crate) fn rows(&self, blocks: Amount) -> Vec<(String, u64)> {
         let row = |name: &str, value| (name.to_owned(), value);
         let mut rows = vec![row("blocks", blocks.blocks)];
         if self.messages > 0 {
@@ -259,7 +259,7 @@ impl Described {
         if self.fragments > 0 {
             rows.push(row("fragments", self.fragments));
         }
-        Report { rows }
+        rows
     }
 }
 

@@ -46,7 +46,7 @@ pub use parameter::{COMMON, Parameter, STATE, STATE_MODE, Type, UNTRUSTED};
 pub use shown::{Column, Field, Row, SESSION, Unit, Whose, columns};
 pub use state::{Moved, PRIVATE, Session, Sessions, State};
 pub use traits::{
-    Classify, Filter, HoldingLanes, Lanes, Report, Statistics, Stream, StreamBatches,
+    Classify, Delivered, Filter, HoldingLanes, Lanes, Report, Statistics, Stream, StreamBatches,
 };
 pub use turn::{
     Amount, Counter, Counts, Fill, Gateway, Keep, LaneContext, Output, Pin, Reason, StreamContext,

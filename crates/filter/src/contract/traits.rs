@@ -105,11 +105,47 @@ pub trait HoldingLanes: Send {
     }
 }
 
-/// Lines of a filter's own report: what, and how much.
+/// A filter's or sink's own report at the end of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// In the order in which they are printed.
+    /// Lines: a name, and how much, in the order in which they are printed.
     pub rows: Vec<(String, u64)>,
+    /// The things that a sink has put where they stay.
+    pub outputs: Vec<Delivered>,
+    /// Sentences that a person should read besides, though nothing has failed.
+    pub remarks: Vec<String>,
+}
+
+/// Things of one kind that a sink has put somewhere: "6 packets written to x.pcap".
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Delivered {
+    /// How many.
+    pub count: u64,
+    /// One of them: `packet`.
+    pub unit: String,
+    /// What was done with them: `written to x.pcap`.
+    pub done: String,
+}
+
+impl Report {
+    /// A report of these lines.
+    #[must_use]
+    pub fn of_rows(rows: Vec<(String, u64)>) -> Self {
+        Self { rows, ..Self::default() }
+    }
+
+    /// Whether it says nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.outputs.is_empty() && self.remarks.is_empty()
+    }
+
+    /// Adds things that were put somewhere.
+    #[must_use]
+    pub fn put(mut self, count: u64, unit: &str, done: String) -> Self {
+        self.outputs.push(Delivered { count, unit: unit.to_owned(), done });
+        self
+    }
 }
 
 /// A filter ready to be called once per batch.

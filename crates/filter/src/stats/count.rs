@@ -66,7 +66,7 @@ impl Statistics for Count {
         let seen = self.seen.get(PRIVATE).copied().unwrap_or_default();
         let messages = [("messages", seen.messages)].into_iter().filter(|(_, n)| *n > 0);
         let rows = messages.chain([("blocks", seen.blocks), ("bytes", seen.bytes)]);
-        Report { rows: rows.map(|(name, value)| (name.to_owned(), value)).collect() }
+        Report::of_rows(rows.map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
     fn state(&mut self) -> Option<&mut dyn State> {

@@ -112,7 +112,7 @@ impl Statistics for Hist {
         if self.of == Of::Time {
             rows.push(("backwards".to_owned(), seen.backwards));
         }
-        Report { rows }
+        Report::of_rows(rows)
     }
 
     fn state(&mut self) -> Option<&mut dyn State> {

@@ -88,7 +88,7 @@ impl Classify for Inspect {
             ),
             ("entropy, thousandths of a bit per byte", millibits(&seen.bytes, read)),
         ];
-        Report { rows: rows.map(|(name, n)| (name.to_owned(), n)).into() }
+        Report::of_rows(rows.map(|(name, n)| (name.to_owned(), n)).into())
     }
 
     fn state(&mut self) -> Option<&mut dyn State> {

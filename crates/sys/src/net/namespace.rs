@@ -164,6 +164,12 @@ mod tests {
 
     #[test]
     fn what_is_no_name_space_is_refused() {
+        let pipe = std::env::temp_dir().join(format!("sys-namespace-{}", std::process::id()));
+        let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, mode, 0).unwrap();
+        let refused = Namespace::open(pipe.to_str().unwrap()).unwrap_err().to_string();
+        std::fs::remove_file(&pipe).unwrap();
+        assert!(refused.contains("it is a named pipe"), "{refused}");
         let file = Namespace::open("/proc/self/stat").unwrap();
         let error = within(&file, || ()).unwrap_err();
         assert_eq!(error.call, "setns", "{error}");

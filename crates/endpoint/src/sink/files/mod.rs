@@ -118,9 +118,8 @@ impl Sink for Files {
         rows.push(("bytes", self.bytes));
         let others = [("messages", self.messages), ("missing bytes", self.missing)];
         rows.extend(others.into_iter().filter(|(_, value)| *value > 0));
-        Ok(Report {
-            rows: rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        })
+        let rows = rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Ok(self.shelf.report(rows))
     }
 
     fn written(&self) -> Option<Amount> {

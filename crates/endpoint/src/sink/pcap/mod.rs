@@ -29,7 +29,8 @@ Writes a pcap file with nanoseconds. Each block gives its whole frame, whatever 
 filters before looked at; a frame that several blocks of a stream view is written once. Blocks that
 lie in no frame (lost bytes, descriptions, decoded bodies) are left out and counted in the report.
 The link type of the file is that of the first frame; a frame of another link type ends the path
-with an error. An existing file is replaced when the first frame comes; `-` is standard output.
+with an error. An existing file stays as it was until the first frame comes; then a new one takes
+its place. `-` is standard output.
 Frames of more than 262,144 bytes, which no reader accepts, are cut to that and counted.
 
 `per=connection` writes one file for each connection into the directory FILE, `per=session` one for
@@ -115,12 +116,13 @@ impl Sink for Pcap {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        if self.link.is_none() {
+        if self.link.is_none() && !self.out.keeps_old() {
             // A capture without packets is still a capture.
             self.begin(LinkType::ETHERNET);
         }
         self.out.flush()?;
-        self.frames.report(self.out.target())
+        let rows = self.frames.rows(self.out.target())?;
+        Ok(self.out.report(rows, self.frames.written, "packet"))
     }
 
     fn written(&self) -> Option<Amount> {
@@ -215,7 +217,7 @@ impl Frames {
     }
 
     /// What there was; a failure if nothing that came lay in a frame.
-    fn report(&self, target: &str) -> Result<Report, Failure> {
+    fn rows(&self, target: &str) -> Result<Vec<(String, u64)>, Failure> {
         if self.written == 0 && self.made > 0 {
             let why = "none of the blocks that came lies in a frame";
             let hint = "put `pcap` before the filter that makes new bytes, or write them with \
@@ -226,7 +228,7 @@ impl Frames {
         let others = [("repeated", self.repeated), ("not frames", self.bare)];
         let others = others.into_iter().filter(|(_, value)| *value > 0);
         let rows = always.into_iter().chain(others);
-        Ok(Report { rows: rows.map(|(name, value)| (name.to_owned(), value)).collect() })
+        Ok(rows.map(|(name, value)| (name.to_owned(), value)).collect())
     }
 }
 
@@ -285,6 +287,25 @@ pub(crate) mod tests {
         on(&path).unwrap().finish().unwrap();
         assert_eq!(read(&path), []);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 24);
+    }
+
+    #[test]
+    fn old_capture_stays_while_no_frame_comes() {
+        let dir = TempDir::new();
+        let path = dir.path("old.pcap");
+        std::fs::write(&path, "yesterday").unwrap();
+        let mut sink = on(&path).unwrap();
+        sink.idle().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"yesterday");
+        let report = sink.finish().unwrap();
+        assert!(report.remarks[0].contains("stays as it was"), "{report:?}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"yesterday");
+        drop(sink);
+        let mut sink = on(&path).unwrap();
+        sink.take(&batch(&[frame(b"0123456789")]), 0).unwrap();
+        sink.idle().unwrap();
+        assert_eq!(read(&path).len(), 1, "it is there at once");
+        assert!(on(&path).is_err(), "the new file is locked, too");
     }
 
     #[test]

@@ -115,9 +115,9 @@ impl Sink for Split {
 
     fn finish(&mut self) -> Result<Report, Failure> {
         self.shelf.end_all()?;
-        let mut report = self.frames.report(&self.shelf.target())?;
-        report.rows.insert(0, ("files".to_owned(), self.shelf.made()));
-        Ok(report)
+        let mut rows = self.frames.rows(&self.shelf.target())?;
+        rows.insert(0, ("files".to_owned(), self.shelf.made()));
+        Ok(self.shelf.report(rows))
     }
 
     fn written(&self) -> Option<Amount> {

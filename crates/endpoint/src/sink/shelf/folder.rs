@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt};
 use std::path::Path;
+use sys::open::Regular;
 use sys::steps::Makes;
 
 /// The name of the table of contents.
@@ -30,7 +31,7 @@ pub(super) struct Folder {
     /// The number of the next file.
     next: u64,
     /// The mode of files that are made in it, before the umask.
-    mode: Mode,
+    mode: u32,
 }
 
 /// Which file a name stood for, so that another one under the same name is recognised.
@@ -88,13 +89,13 @@ impl Folder {
             }
         })?;
         let next = first_free(path).map_err(|error| failed("read", path, &error))?;
-        let mode = Mode::from_raw_mode(readers.mode(Path::new(path), 0o666));
+        let mode = readers.mode(Path::new(path), 0o666);
         let folder = Self { fd, path: path.to_owned(), next, mode };
         let cannot = |error: io::Error| failed("open", &folder.target(INDEX), &error);
         steps.take(Makes::File, INDEX).map_err(|error| cannot(error.into()))?;
-        let index = match folder.at(INDEX, OFlags::APPEND | OFlags::CREATE | OFlags::EXCL) {
+        let index = match folder.at(INDEX, Regular::append().new(folder.mode)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                folder.at(INDEX, OFlags::APPEND | OFlags::CREATE).map_err(cannot)?
+                folder.at(INDEX, Regular::append().made(folder.mode)).map_err(cannot)?
             }
             made => {
                 let index = made.map_err(cannot)?;
@@ -109,7 +110,7 @@ impl Folder {
     pub(super) fn create(&mut self, about: &str, ending: &str) -> io::Result<(File, String)> {
         for _ in 0..TRIES {
             let name = format!("{:06}{}{ending}", self.next, safe(about));
-            let created = self.at(&name, OFlags::CREATE | OFlags::EXCL | OFlags::APPEND);
+            let created = self.at(&name, Regular::append().new(self.mode));
             match created {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next += 1,
                 created => {
@@ -124,7 +125,7 @@ impl Folder {
 
     /// Opens a file again that was created here.
     pub(super) fn reopen(&self, name: &str, identity: Identity) -> io::Result<File> {
-        let file = self.at(name, OFlags::APPEND)?;
+        let file = self.at(name, Regular::append())?;
         if Identity::of(&file)? != identity {
             return Err(io::Error::other("somebody else has replaced it"));
         }
@@ -136,10 +137,9 @@ impl Folder {
         format!("{}/{name}", self.path.trim_end_matches('/'))
     }
 
-    fn at(&self, name: &str, flags: OFlags) -> io::Result<File> {
-        let flags = flags | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&self.fd, name, flags, self.mode)?;
-        Ok(File::from(fd))
+    /// A file of ours, whatever somebody else may have put under its name.
+    fn at(&self, name: &str, how: Regular) -> io::Result<File> {
+        how.own().open_at(&self.fd, name)
     }
 }
 
@@ -197,9 +197,9 @@ mod tests {
         let (mut folder, _) = Folder::open(&dir.path("out"), MAKING).unwrap();
         link("out/000001").unwrap();
         assert_eq!(folder.create("", "").unwrap().1, "000002");
+        // It stays open, so that its number is not another file's.
         let (file, name) = folder.create("", "").unwrap();
         let identity = Identity::of(&file).unwrap();
-        drop(file);
         folder.reopen(&name, identity).unwrap().write_all(b"more").unwrap();
         fs::remove_file(dir.path("out/000003")).unwrap();
         link("out/000003").unwrap();
@@ -207,7 +207,32 @@ mod tests {
         fs::remove_file(dir.path("out/000003")).unwrap();
         fs::hard_link(dir.path("victim"), dir.path("out/000003")).unwrap();
         let replaced = folder.reopen(&name, identity).unwrap_err().to_string();
+        assert!(replaced.starts_with("it has 2 names"), "{replaced}");
+        fs::write(dir.path("out/another"), "more").unwrap();
+        fs::rename(dir.path("out/another"), dir.path("out/000003")).unwrap();
+        let replaced = folder.reopen(&name, identity).unwrap_err().to_string();
         assert_eq!(replaced, "somebody else has replaced it");
+        assert_eq!(fs::read_to_string(dir.path("victim")).unwrap(), "untouched");
+    }
+
+    #[test]
+    fn index_that_is_a_link_a_second_name_or_a_pipe_is_refused_at_once() {
+        let dir = TempDir::new();
+        fs::write(dir.path("victim"), "untouched").unwrap();
+        fs::create_dir(dir.path("out")).unwrap();
+        let index = dir.path("out/index.jsonl");
+        let told = || refused(Folder::open(&dir.path("out"), MAKING)).to_string();
+        fs::hard_link(dir.path("victim"), &index).unwrap();
+        let failure = told();
+        assert!(failure.contains("index.jsonl: it has 2 names"), "{failure}");
+        fs::remove_file(&index).unwrap();
+        std::os::unix::fs::symlink(dir.path("victim"), &index).unwrap();
+        assert!(told().contains("index.jsonl: it is a symbolic link"), "{}", told());
+        fs::remove_file(&index).unwrap();
+        let pipe = rustix::fs::FileType::Fifo;
+        let mode = Mode::from_raw_mode(0o666);
+        rustix::fs::mknodat(rustix::fs::CWD, &index, pipe, mode, 0).unwrap();
+        assert!(told().contains("index.jsonl: it is a named pipe"), "{}", told());
         assert_eq!(fs::read_to_string(dir.path("victim")).unwrap(), "untouched");
     }
 

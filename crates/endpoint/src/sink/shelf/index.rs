@@ -4,26 +4,19 @@ use super::Habits;
 use super::volume::Volume;
 use crate::Failure;
 use crate::clock::Rfc3339;
-use crate::fail::failed;
 use crate::sink::json::{Ends, VERSION};
 use crate::sink::names::Names;
+use crate::sink::out::Out;
+use crate::sink::tail::Lines;
 use crate::sink::told::{Fields, Told};
 use serde::Serialize;
 use sha2::Digest;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::Write;
-
-/// How many bytes are gathered before they are written.
-const FULL: usize = 64 * 1024;
 
 /// The open index.
 #[derive(Debug)]
-pub(super) struct Index {
-    file: File,
-    target: String,
-    lines: Vec<u8>,
-}
+pub(super) struct Index(Out);
 
 /// One line: the schema. It shares its version and the fields about the two ends with `json`.
 #[derive(Debug, Serialize)]
@@ -62,8 +55,13 @@ struct Line<'a> {
 
 impl Index {
     /// An index that is appended to this file.
-    pub(super) const fn new(file: File, target: String) -> Self {
-        Self { file, target, lines: Vec::new() }
+    pub(super) fn new(file: File, target: String) -> Self {
+        Self(Out::shared(file, target, Lines::Json))
+    }
+
+    /// What a person should know of it in the end.
+    pub(super) fn remarks(&self) -> &[String] {
+        self.0.remarks()
     }
 
     /// Adds the line of a finished file.
@@ -94,16 +92,15 @@ impl Index {
             ends: &volume.ends,
             told: volume.told().filter(|_| how.single).map(Told::fields),
         };
-        let written = serde_json::to_writer(&mut self.lines, &line);
-        self.lines.push(b'\n');
-        written.map_err(|error| Failure::new("write", self.target.as_str(), error))?;
-        if self.lines.len() >= FULL { self.write() } else { Ok(()) }
+        let written = serde_json::to_writer(&mut *self.0.text(), &line);
+        self.0.text().push(b'\n');
+        written.map_err(|error| Failure::new("write", self.0.target(), error))?;
+        self.0.ended(0)
     }
 
     /// Writes the lines that were gathered.
     pub(super) fn write(&mut self) -> Result<(), Failure> {
-        let lines = std::mem::take(&mut self.lines);
-        self.file.write_all(&lines).map_err(|error| failed("write", &self.target, &error))
+        self.0.flush()
     }
 }
 

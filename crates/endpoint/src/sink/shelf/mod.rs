@@ -12,7 +12,7 @@ mod volume;
 use super::names::Names;
 use crate::fail::failed;
 use crate::{Failure, Opening};
-use filter::{Parameter, Type};
+use filter::{Parameter, Report, Type};
 use folder::{Folder, Identity};
 use index::Index;
 use rustix::io::Errno;
@@ -121,6 +121,14 @@ impl Shelf {
     /// The path of the directory, for messages.
     pub(crate) fn target(&self) -> String {
         self.folder.target("")
+    }
+
+    /// A report of these lines, and of the files that were made.
+    pub(crate) fn report(&self, rows: Vec<(String, u64)>) -> Report {
+        let done = format!("written to {}", self.target().trim_end_matches('/'));
+        let mut report = Report::of_rows(rows).put(self.made, "file", done);
+        report.remarks.extend_from_slice(self.index.remarks());
+        report
     }
 
     /// Takes the volume with this key out, to be changed and [put back](Self::put_back).

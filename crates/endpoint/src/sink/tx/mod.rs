@@ -203,7 +203,8 @@ impl Sink for Tx {
                 rows.push(row("on their way", left));
             }
         }
-        Ok(Report { rows })
+        let sent = format!("sent through {}", self.device.name);
+        Ok(Report::of_rows(rows).put(self.sent.blocks, "frame", sent))
     }
 
     fn written(&self) -> Option<Amount> {

@@ -13,6 +13,7 @@
 mod ecs;
 
 use super::out::Out;
+use super::tail::Lines;
 use super::text::{Text, Written};
 use super::told::{Plain, Told};
 use crate::clock::LogTime;
@@ -77,12 +78,14 @@ struct Weblog {
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let utc = opening.arguments.text("zone") == Some("utc");
     let zone = if utc { TimeZone::UTC } else { TimeZone::system() };
+    let ecs = opening.arguments.flag("ecs");
     Ok(Box::new(Written(Weblog {
         out: Out::append(
             opening.arguments.text("file").unwrap_or("-"),
+            if ecs { Lines::Json } else { Lines::Text },
             (opening.steps, opening.readers),
         )?,
-        ecs: opening.arguments.flag("ecs"),
+        ecs,
         stamp: Stamp { zone, second: None, text: Vec::new() },
         exchanges: 0,
         others: 0,
@@ -117,7 +120,7 @@ impl Text for Weblog {
         if self.others > 0 {
             rows.push((what.to_owned(), self.others));
         }
-        Report { rows }
+        self.out.report(rows, self.exchanges, "line")
     }
 }
 

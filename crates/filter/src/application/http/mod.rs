@@ -329,7 +329,7 @@ impl Stream for Http {
     fn report(&self) -> Report {
         let tally = self.connections.get(PRIVATE).map_or([0; 4], |private| private.tally);
         let rows = Speaks::ALL.iter().zip(tally);
-        Report { rows: rows.map(|((_, name), n)| ((*name).to_owned(), n.into())).collect() }
+        Report::of_rows(rows.map(|((_, name), n)| ((*name).to_owned(), n.into())).collect())
     }
 
     fn state(&mut self) -> Option<&mut dyn State> {

@@ -1,0 +1,48 @@
+//! Where a report goes, by `--report`: standard output, or a file that stays as it was until the
+//! report is written.
+
+use crate::status::Status;
+use crate::terminal;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use sys::open::{Writes, target};
+
+/// Where a report goes.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// Standard output.
+    Output,
+    /// A file, opened before anything runs.
+    File(PathBuf, File),
+}
+
+impl Place {
+    /// Opens the place with this name; `-` is standard output.
+    pub(crate) fn open(path: &Path) -> Result<Self, Status> {
+        if path.as_os_str() == "-" {
+            return Ok(Self::Output);
+        }
+        let opened = target(path, Writes::Over, 0o666);
+        opened
+            .map(|target| Self::File(path.to_owned(), target.file))
+            .map_err(|error| refused(path, &error))
+    }
+
+    /// Writes the report there.
+    pub(crate) fn write(self, text: &str) -> Status {
+        match self {
+            Self::Output => terminal::print(text),
+            Self::File(path, mut file) => {
+                let written = sys::replace::contents(&path, &mut file, text.as_bytes());
+                written.map_or_else(|error| refused(&path, &error), |()| Status::Done)
+            }
+        }
+    }
+}
+
+fn refused(path: &Path, error: &io::Error) -> Status {
+    let (name, why) = (path.display(), terminal::reason(error));
+    terminal::complain(&format!("cannot write the report to {name}: {why}"));
+    Status::Failed
+}

@@ -1,0 +1,357 @@
+//! The files that sinks write: old ones, a full disk, a kill in the middle; and their summary.
+//! (docs/book/decisions/0049-replaced-files.md)
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+mod common;
+
+use common::{Folder, Guard, Ran, examples};
+use serde_json::Value;
+use std::fs::{self, File, Permissions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
+use std::process::{Command, Stdio};
+use testkit::need;
+
+const CAPTURE: &str = "replay examples/web.pcap";
+/// No frame of the capture.
+const NONE: &str = "replay examples/web.pcap | bpf \"tcp port 1\"";
+
+/// The bytes of the capture of the examples.
+fn capture() -> Vec<u8> {
+    fs::read(examples().join("web.pcap")).unwrap()
+}
+
+/// How many packets a capture holds that lies in the folder.
+fn packets(folder: &Folder, name: &str) -> usize {
+    let ran = folder.run(&["--json", &format!("replay {name} | count")]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    let report: Value = serde_json::from_str(ran.out.lines().next().unwrap()).unwrap();
+    report["report"][0]["value"].as_u64().unwrap() as usize
+}
+
+/// The names in a folder.
+fn names(folder: &std::path::Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn line_that_writes_nothing_leaves_the_old_capture() {
+    let folder = Folder::new();
+    let path = folder.path().join("x.pcap");
+    fs::write(&path, "yesterday").unwrap();
+    for (line, status) in [
+        (format!("{NONE} | pcap x.pcap"), 0),
+        // What fails before the first frame leaves it, too.
+        ("replay missing.pcap | pcap x.pcap".to_owned(), 3),
+    ] {
+        let ran = folder.run(&[&line]);
+        assert_eq!(ran.status, Some(status), "{line}: {ran:?}");
+        assert_eq!(fs::read(&path).unwrap(), b"yesterday", "{line}");
+    }
+    let ran = folder.run(&[&format!("{NONE} | pcap x.pcap")]);
+    assert!(ran.err.contains("warning: x.pcap stays as it was"), "{ran:?}");
+    // A capture without frames is one where there was none.
+    let ran = folder.run(&[&format!("{NONE} | pcap new.pcap")]);
+    assert!(ran.status == Some(0) && !ran.err.contains("warning"), "{ran:?}");
+    assert_eq!(packets(&folder, "new.pcap"), 0);
+}
+
+#[test]
+fn first_block_puts_a_new_file_in_the_place_of_the_old() {
+    let folder = Folder::new();
+    let path = folder.path().join("x.pcap");
+    fs::write(&path, "yesterday").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+    let mut reader = File::open(&path).unwrap();
+    let line = format!("{CAPTURE} | pcap x.pcap");
+    assert_eq!(folder.run(&[&line]).status, Some(0));
+    let mut old = String::new();
+    reader.read_to_string(&mut old).unwrap();
+    assert_eq!(old, "yesterday", "a reader keeps what it has opened");
+    assert_eq!(packets(&folder, "x.pcap"), 105);
+    let about = fs::metadata(&path).unwrap();
+    assert!(about.ino() != reader.metadata().unwrap().ino() && about.mode() & 0o777 == 0o640);
+    // Links and second names lead to the same file as before.
+    symlink("target.pcap", folder.path().join("link.pcap")).unwrap();
+    fs::write(folder.path().join("target.pcap"), "yesterday").unwrap();
+    fs::hard_link(folder.path().join("target.pcap"), folder.path().join("second.pcap")).unwrap();
+    for name in ["link.pcap", "second.pcap"] {
+        fs::write(folder.path().join("target.pcap"), "yesterday").unwrap();
+        assert_eq!(folder.run(&[&format!("{CAPTURE} | pcap {name}")]).status, Some(0));
+        assert_eq!(packets(&folder, "target.pcap"), 105, "{name}");
+    }
+    assert!(fs::symlink_metadata(folder.path().join("link.pcap")).unwrap().is_symlink());
+    assert_eq!(
+        names(folder.path()),
+        ["examples", "link.pcap", "second.pcap", "target.pcap", "x.pcap"]
+    );
+}
+
+#[test]
+fn report_is_replaced_when_it_is_written() {
+    let folder = Folder::new();
+    let path = folder.path().join("report");
+    fs::write(&path, "yesterday, and longer than any report would be".repeat(1000)).unwrap();
+    let ran = folder.run(&["--report", "report", "replay missing.pcap | discard"]);
+    assert_eq!(ran.status, Some(3), "{ran:?}");
+    assert!(folder.read("report").starts_with("yesterday"));
+    let ran = folder.run(&["--json", "--report", "report", &format!("{CAPTURE} | discard")]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
+    assert_eq!(report["balanced"], true);
+    assert_eq!(names(folder.path()), ["examples", "report"]);
+}
+
+#[test]
+fn file_of_another_owner_stays_its_owners() {
+    if need::root().is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.path().join("x.pcap");
+    fs::write(&path, "yesterday").unwrap();
+    chown(&path, Some(41_003), Some(41_003)).unwrap();
+    assert_eq!(folder.run(&[&format!("{CAPTURE} | pcap x.pcap")]).status, Some(0));
+    let about = fs::metadata(&path).unwrap();
+    assert_eq!((about.uid(), about.gid()), (41_003, 41_003));
+    assert_eq!(packets(&folder, "x.pcap"), 105);
+}
+
+#[test]
+fn full_disk_leaves_the_old_capture_and_whole_lines() {
+    if need::root().is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    // A file system of its own, which goes with the shell: with no room at all, then with one page.
+    let script = "
+        set -e
+        mkdir full && mount -t tmpfs -o size=256k none full
+        printf yesterday > full/x.pcap; echo before > full/log; mkdir full/d
+        printf '{}\\n' > full/d/index.jsonl; printf 0 > full/page
+        dd if=/dev/zero of=full/filler bs=4k 2>/dev/null || true
+        set +e
+        streamline \"$0 | pcap full/x.pcap\"; echo status $?
+        cat full/x.pcap; echo; ls -A full
+        streamline \"$0 | tcp | http |exchange weblog full/log ecs=yes\"; echo status $?
+        rm full/page
+        streamline \"$0 | tcp | http |exchange weblog full/log ecs=yes\"; echo status $?
+        cp full/log torn
+        rm full/filler
+        streamline \"$0 | tcp | http |exchange weblog full/log ecs=yes\"; echo status $?
+        cp full/log whole";
+    let mut command = folder.shell("true");
+    let environment: Vec<_> =
+        command.get_envs().map(|(name, value)| (name.to_owned(), value.map(Into::into))).collect();
+    command = Command::new("unshare");
+    for (name, value) in environment {
+        match value {
+            Some::<std::ffi::OsString>(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.args(["-m", "sh", "-c", script, CAPTURE]).current_dir(folder.path());
+    let ran = Ran::from(command.output().unwrap());
+    let expected =
+        "status 1\nyesterday\nd\nfiller\nlog\npage\nx.pcap\nstatus 1\nstatus 1\nstatus 0\n";
+    assert_eq!(ran.out, expected, "{ran:?}");
+    assert!(ran.err.contains("cannot write full/x.pcap: no space left"), "{ran:?}");
+    let lines = |name: &str| -> Vec<String> {
+        let text = folder.read(name);
+        assert!(text.ends_with('\n'), "{name}: no line is torn");
+        text.lines().map(str::to_owned).collect()
+    };
+    let (torn, whole) = (lines("torn"), lines("whole"));
+    assert!((2..17).contains(&torn.len()), "some had room: {}", torn.len());
+    assert_eq!((torn[0].as_str(), whole.len()), ("before", torn.len() + 8));
+    for line in &whole[1..] {
+        assert!(serde_json::from_str::<Value>(line).unwrap().is_object());
+    }
+}
+
+#[test]
+fn torn_line_of_a_killed_run_is_cut_or_ended_and_told() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path().join(name);
+    let exchanges = format!("{CAPTURE} | tcp | http |exchange");
+    let objects = |name: &str| -> usize {
+        let text = folder.read(name);
+        text.lines().for_each(|line| drop(serde_json::from_str::<Value>(line).unwrap()));
+        text.lines().count()
+    };
+    // The index of `files`.
+    assert_eq!(folder.run(&[&format!("{CAPTURE} | tcp | http | files d")]).status, Some(0));
+    let whole = objects("d/index.jsonl");
+    let torn = File::options().append(true).open(at("d/index.jsonl")).unwrap();
+    (&torn).write_all(b"{\"version\":1,\"file\":\"0000").unwrap();
+    let ran = folder.run(&[&format!("{CAPTURE} | tcp | http | files d")]);
+    let told = "d/index.jsonl ended in the middle of a record";
+    assert!(ran.status == Some(0) && ran.err.contains(told), "{ran:?}");
+    assert!(ran.err.contains("its 25 bytes were cut off"), "{ran:?}");
+    assert_eq!(objects("d/index.jsonl"), 2 * whole);
+    // A log of text keeps what there was of its line.
+    fs::write(at("log"), "10.0.0.1 - - [").unwrap();
+    let ran = folder.run(&[&format!("{exchanges} weblog log")]);
+    assert!(ran.status == Some(0) && ran.err.contains("the line was ended"), "{ran:?}");
+    assert_eq!(folder.read("log").lines().next(), Some("10.0.0.1 - - ["));
+    assert_eq!(folder.read("log").lines().count(), 9);
+    // What a shell appends to.
+    fs::write(at("out"), "{\"a\":").unwrap();
+    let appended = File::options().append(true).open(at("out")).unwrap();
+    let mut command = folder.streamline(&[&format!("{exchanges} json")]);
+    let ran = Ran::from(command.stdout(appended).stderr(Stdio::piped()).output().unwrap());
+    assert!(ran.err.contains("standard output ended in the middle of a line"), "{ran:?}");
+    let text = folder.read("out");
+    assert!(text.starts_with("{\"a\":\n{") && text.lines().count() == 9, "{text}");
+    // Nothing is torn: nothing is said.
+    let ran = folder.run(&[&format!("{exchanges} weblog log")]);
+    assert!(!ran.err.contains("warning"), "{ran:?}");
+}
+
+#[test]
+fn live_capture_is_there_from_its_first_block_and_after_a_kill() {
+    let folder = Folder::new();
+    let path = folder.path().join("x.pcap");
+    fs::write(&path, "yesterday").unwrap();
+    let mut command = folder.streamline(&["-q", "replay - | pcap x.pcap"]);
+    let mut child = Guard(command.stdin(Stdio::piped()).spawn().unwrap());
+    let mut stdin = child.0.stdin.take().unwrap();
+    let bytes = capture();
+    // Nothing came yet but the head of the capture.
+    stdin.write_all(&bytes[..24]).unwrap();
+    stdin.flush().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"yesterday");
+    // Some frames, the last of them in part.
+    stdin.write_all(&bytes[24..10_000]).unwrap();
+    stdin.flush().unwrap();
+    testkit::until("frames are in the file", || fs::read(&path).unwrap() != b"yesterday");
+    testkit::until("all of them are", || packets(&folder, "x.pcap") > 20);
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
+    let kept = fs::read(&path).unwrap();
+    assert_eq!(names(folder.path()), ["examples", "x.pcap"]);
+    let frames = packets(&folder, "x.pcap");
+    assert!(frames > 20 && kept.len() < bytes.len(), "{frames}");
+}
+
+/// Makes a named pipe.
+fn pipe(folder: &Folder, name: &str) {
+    let made = Command::new("mkfifo").arg(folder.path().join(name)).status().unwrap();
+    assert!(made.success());
+}
+
+#[test]
+fn pipe_or_second_name_where_an_index_should_be_is_refused_at_once() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path().join("d")).unwrap();
+    fs::write(folder.path().join("victim"), "untouched").unwrap();
+    for sink in ["files d", "pcap d per=connection"] {
+        let line = format!("{CAPTURE} | tcp | {sink}");
+        pipe(&folder, "d/index.jsonl");
+        let ran = folder.run(&[&line]);
+        assert!(ran.status == Some(1) && ran.err.contains("it is a named pipe"), "{ran:?}");
+        let index = folder.path().join("d/index.jsonl");
+        fs::remove_file(&index).unwrap();
+        fs::hard_link(folder.path().join("victim"), &index).unwrap();
+        let ran = folder.run(&[&line]);
+        assert!(ran.status == Some(1) && ran.err.contains("it has 2 names"), "{ran:?}");
+        fs::remove_file(&index).unwrap();
+    }
+    assert_eq!(folder.read("victim"), "untouched");
+}
+
+#[test]
+fn pipe_as_a_target_waits_for_its_reader_and_ends_with_one_signal() {
+    let folder = Folder::new();
+    for (sink, name) in [("pcap", "p"), ("tcp | http |exchange weblog", "w")] {
+        pipe(&folder, name);
+        let line = format!("{CAPTURE} | {sink} {name}");
+        let mut child = folder.begin(&["run", &line]);
+        let tasks = format!("/proc/{}/task", child.0.id());
+        let waits = || {
+            let tasks = fs::read_dir(&tasks).into_iter().flatten().flatten();
+            let names = tasks.map(|task| fs::read_to_string(task.path().join("comm")));
+            names.flatten().any(|name| name.trim() == "pipe")
+        };
+        testkit::until("it waits for a reader", waits);
+        let id = child.0.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        let mut status = None;
+        testkit::until("one signal ends it", || {
+            status = child.0.try_wait().unwrap();
+            status.is_some()
+        });
+        assert_eq!(status.and_then(|status| status.code()), Some(1), "{line}");
+        // With a reader it is a target like others.
+        let script = format!("cat {name} > got & streamline -q '{line}'; wait");
+        let ran = Ran::from(folder.shell(&script).output().unwrap());
+        assert!(ran.status == Some(0) && ran.err.is_empty(), "{ran:?}");
+        assert!(fs::metadata(folder.path().join("got")).unwrap().len() > 500, "{line}");
+    }
+}
+
+#[test]
+fn summary_counts_what_came_out() {
+    let folder = Folder::new();
+    for (line, begins) in [
+        ("bpf \"udp port 53\" | pcap x.pcap", "8 packets written to x.pcap of 105 blocks read, "),
+        ("tcp | http | files d", "16 files written to d of 105 blocks read, "),
+        ("tcp | http |exchange weblog log", "8 lines written to log of 105 blocks read, "),
+        ("print", "105 blocks printed of 105 blocks read, "),
+        ("count", "105 blocks, 27828 bytes in "),
+    ] {
+        let ran = folder.run(&[&format!("{CAPTURE} | {line}")]);
+        assert!(ran.status == Some(0) && ran.err.starts_with(begins), "{line}: {ran:?}");
+        assert!(ran.err.ends_with("none lost\n"), "{ran:?}");
+    }
+    let ran = folder.run(&["--json", &format!("{CAPTURE} | pcap y.pcap")]);
+    let report: Value = serde_json::from_str(&ran.err).unwrap();
+    let filters = report["filters"].as_array().unwrap();
+    let sink = filters.iter().find(|filter| filter["name"] == "pcap").unwrap();
+    let output = &sink["outputs"][0];
+    assert_eq!((&output["count"], &output["unit"]), (&105.into(), &"packet".into()));
+    assert_eq!(output["done"], "written to y.pcap");
+}
+
+#[test]
+fn what_the_request_drops_is_not_lost() {
+    let folder = Folder::new();
+    for line in ["drop", "udp |dns drop", "sample 4 | discard", "ratelimit 1 | discard"] {
+        let ran = folder.run(&["--no-loss", &format!("{CAPTURE} | {line}")]);
+        assert!(ran.status == Some(0) && ran.err.ends_with("none lost\n"), "{line}: {ran:?}");
+        assert!(!ran.err.contains("warning"), "{line}: {ran:?}");
+    }
+    let ran = folder.run(&["--json", &format!("{CAPTURE} | drop")]);
+    let report: Value = serde_json::from_str(&ran.err).unwrap();
+    assert_eq!((&report["lost"], &report["balanced"]), (&0.into(), &true.into()));
+    let filters = report["filters"].as_array().unwrap();
+    let sink = filters.iter().find(|filter| filter["name"] == "drop").unwrap();
+    assert_eq!(sink["dropped"]["by request"]["blocks"], 105);
+    let ran = folder.run(&[&format!("{CAPTURE} | drop")]);
+    assert!(ran.err.contains("105 dropped by request, none lost"), "{ran:?}");
+}
+
+#[test]
+fn rows_of_the_table_add_up() {
+    let folder = Folder::new();
+    let ran = folder.run(&["--stats", &format!("{CAPTURE} | tcp | http | files d")]);
+    let mut lines = ran.err.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let head = lines.find(|words| words.first() == Some(&"filter")).unwrap();
+    assert_eq!(&head[..4], ["filter", "space", "in", "made"]);
+    let end = head.iter().position(|title| *title == "bytes").unwrap();
+    let mut rows = 0;
+    for words in lines.take_while(|words| !words.is_empty()) {
+        // A name may have several words; what stands behind it does not.
+        let words = &words[words.len() - head.len() + 2..];
+        let numbers: Vec<u64> = words[..end - 2].iter().map(|word| word.parse().unwrap()).collect();
+        let became: u64 = numbers[2..].iter().sum();
+        assert_eq!(numbers[0] + numbers[1], became, "{words:?}");
+        rows += 1;
+    }
+    assert!(rows >= 4, "{ran:?}");
+}

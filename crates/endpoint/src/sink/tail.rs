@@ -1,0 +1,160 @@
+//! The end of a file of lines to which an earlier run has written: whole, or torn in the middle of
+//! a line by a kill or a full disk.
+//!
+//! In: a file that is about to be appended to. Out: the same file, so that what follows begins a
+//! line: a torn object in JSON is cut off, since whoever reads the file expects an object in each
+//! line; any other text is ended, since half of it may be worth something; and an object that is
+//! whole but for its end of line is ended, too. (docs/book/decisions/0049-replaced-files.md)
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
+
+/// The lines of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lines {
+    /// Text.
+    Text,
+    /// An object in JSON each.
+    Json,
+}
+
+/// How far back the beginning of a line is looked for: longer ones are ended, not cut.
+const LINE_MAX: u64 = 1 << 20;
+
+/// Has a regular file end with a line. Says in a sentence what it did, if it did anything. Files
+/// that cannot be read by this process are left as they are.
+pub(crate) fn mend(file: &mut File, target: &str, lines: Lines) -> io::Result<Option<String>> {
+    let about = file.metadata()?;
+    if !about.is_file() || about.len() == 0 {
+        return Ok(None);
+    }
+    // It may have been opened for writing alone.
+    let Ok(readable) = sys::file::read_only(file.as_fd()) else { return Ok(None) };
+    let Some((begin, line)) = last_line(&File::from(readable), about.len())? else {
+        return Ok(None);
+    };
+    let torn = about.len() - begin;
+    let begun = line.is_some();
+    let is_whole = || line.is_some_and(|line| serde_json::from_slice::<Object>(&line).is_ok());
+    if lines == Lines::Text || !begun || is_whole() {
+        file.write_all(b"\n")?;
+        return Ok(Some(format!(
+            "{target} ended in the middle of a line of {torn} bytes, as a killed run leaves it: \
+             the line was ended"
+        )));
+    }
+    file.set_len(begin)?;
+    Ok(Some(format!(
+        "{target} ended in the middle of a record, as a killed run or a full disk leaves it: its \
+         {torn} bytes were cut off"
+    )))
+}
+
+/// Any object.
+type Object = serde_json::Map<String, serde_json::Value>;
+
+/// Where the last line begins that has no end, and its bytes unless it is too long; none if the
+/// file ends with a line.
+fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>>)>> {
+    const PIECE: u64 = 4096;
+    let first = length.saturating_sub(LINE_MAX);
+    let mut line = Vec::new();
+    let mut end = length;
+    while end > first {
+        let from = end.saturating_sub(PIECE).max(first);
+        let mut piece = vec![0; usize::try_from(end - from).unwrap_or(0)];
+        file.read_exact_at(&mut piece, from)?;
+        if let Some(at) = piece.iter().rposition(|byte| *byte == b'\n') {
+            let rest = piece.split_off(at + 1);
+            if rest.is_empty() && end == length {
+                return Ok(None);
+            }
+            line.splice(..0, rest);
+            return Ok(Some((from + at as u64 + 1, Some(line))));
+        }
+        line.splice(..0, piece);
+        end = from;
+    }
+    Ok(Some((first, (first == 0).then_some(line))))
+}
+
+/// How many bytes of `done` that were written end with a block, given where blocks end.
+pub(crate) fn whole(done: usize, mut ends: impl DoubleEndedIterator<Item = usize>) -> usize {
+    ends.rfind(|end| *end <= done).unwrap_or(0)
+}
+
+/// Cuts off the end of a regular file what a failed write has left of a block: `part` bytes.
+pub(crate) fn cut(file: &File, part: usize) -> io::Result<()> {
+    let about = file.metadata()?;
+    if part > 0 && about.is_file() {
+        let length = about.len().saturating_sub(part as u64);
+        file.set_len(length)?;
+        rustix::fs::seek(file, rustix::fs::SeekFrom::Start(length))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+    use std::fs;
+    use sys::open::Regular;
+
+    /// The file with these bytes afterwards, and whether something was said.
+    fn mended(before: &[u8], lines: Lines) -> (Vec<u8>, bool) {
+        let dir = TempDir::new();
+        let path = dir.path("file");
+        fs::write(&path, before).unwrap();
+        let mut file = Regular::append().open(&path).unwrap();
+        let said = mend(&mut file, &path, lines).unwrap();
+        let again = mend(&mut file, &path, lines).unwrap();
+        assert_eq!(again, None, "it is whole then");
+        (fs::read(&path).unwrap(), said.is_some())
+    }
+
+    #[test]
+    fn torn_record_is_cut_and_torn_text_is_ended() {
+        let cases: [(&[u8], Lines, &[u8], bool); 8] = [
+            (b"", Lines::Json, b"", false),
+            (b"{\"a\":1}\n", Lines::Json, b"{\"a\":1}\n", false),
+            (b"{\"a\":1}\n{\"b\":", Lines::Json, b"{\"a\":1}\n", true),
+            (b"{\"b\":", Lines::Json, b"", true),
+            (b"{\"a\":1}\n{\"b\":2}", Lines::Json, b"{\"a\":1}\n{\"b\":2}\n", true),
+            (b"1.2.3.4 - -", Lines::Text, b"1.2.3.4 - -\n", true),
+            (b"one\ntw", Lines::Text, b"one\ntw\n", true),
+            (b"one\n", Lines::Text, b"one\n", false),
+        ];
+        for (before, lines, after, said) in cases {
+            assert_eq!(mended(before, lines), (after.to_vec(), said), "{before:?}");
+        }
+    }
+
+    #[test]
+    fn torn_record_of_any_length_is_found() {
+        let whole = b"{\"a\":1}\n";
+        for length in [1, 4087, 4088, 4089, 4095, 4096, 4097, 9000, LINE_MAX as usize - 1] {
+            let torn = [whole.as_slice(), &vec![b'x'; length]].concat();
+            assert_eq!(mended(&torn, Lines::Json), (whole.to_vec(), true), "{length}");
+        }
+        // Nobody knows how far back it would have to be cut.
+        let long = [whole.as_slice(), &vec![b'x'; LINE_MAX as usize + 9]].concat();
+        let (after, said) = mended(&long, Lines::Json);
+        assert!(said && after == [long.as_slice(), b"\n"].concat());
+    }
+
+    #[test]
+    fn part_of_a_block_is_cut_off_again() {
+        assert_eq!(whole(10, [3, 9, 12].into_iter()), 9);
+        assert_eq!(whole(2, [3, 9].into_iter()), 0);
+        let dir = TempDir::new();
+        let path = dir.path("file");
+        fs::write(&path, "one\ntwo\nth").unwrap();
+        let mut file = Regular::write().open(&path).unwrap();
+        cut(&file, 2).unwrap();
+        file.write_all(b"next").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nnext");
+    }
+}
