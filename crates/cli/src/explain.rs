@@ -21,8 +21,7 @@ const VERSION: u32 = 1;
 /// Explains the line of these words.
 pub(crate) fn explain(given: &ExplainArguments) -> Status {
     let explained = line::text(&given.line).and_then(|text| {
-        let mut graph = line::graph(&text)?;
-        let mut text = text;
+        let (mut text, mut graph) = line::settled(text)?;
         if let Some(of) = engines::wanted(&graph) {
             text = engines::line_of(&graph, 1, of)?;
             terminal::note(&format!(

@@ -7,7 +7,7 @@ use engine::catalogue::House;
 use pipeline::language::Span;
 use pipeline::language::limits::TEXT_MAX;
 use pipeline::plan::{Machine, Plan, Unplaceable, plan};
-use pipeline::{Diagnostic, Graph, explain};
+use pipeline::{Catalogue, Diagnostic, Graph, explain};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
@@ -46,9 +46,31 @@ fn from_file(path: &Path) -> Result<String, Status> {
 
 /// The graph of a line without mistakes; all mistakes are told.
 pub(crate) fn graph(text: &str) -> Result<Graph, Status> {
-    let (graph, mistakes) = pipeline::read(text, &House);
+    graph_of(text, &House)
+}
+
+/// The same against another catalogue.
+pub(crate) fn graph_of(text: &str, catalogue: &dyn Catalogue) -> Result<Graph, Status> {
+    let (graph, mistakes) = pipeline::read(text, catalogue);
     tell(text, &mistakes);
     if mistakes.iter().any(Diagnostic::is_error) { Err(Status::Usage) } else { Ok(graph) }
+}
+
+/// The line with what was asked of this machine while it was read, and its graph; all mistakes are
+/// told. What runs, is recorded, or goes elsewhere, is this line: nothing is asked a second time.
+pub(crate) fn settled(text: String) -> Result<(String, Graph), Status> {
+    let graph = graph(&text)?;
+    if graph.settled.is_empty() {
+        return Ok((text, graph));
+    }
+    let text = graph.text.as_ref().to_owned();
+    let (graph, mistakes) = pipeline::read(&text, &House);
+    // Its warnings have been told; it is longer than it was.
+    if mistakes.iter().any(Diagnostic::is_error) {
+        tell(&text, &mistakes);
+        return Err(Status::Usage);
+    }
+    Ok((text, graph))
 }
 
 /// Where everything runs on this machine; what cannot be placed is told.

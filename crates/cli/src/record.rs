@@ -11,7 +11,7 @@ use crate::shared::member::Starter;
 use crate::status::Status;
 use crate::{line, terminal};
 use engine::build::Extras;
-use engine::catalogue::House;
+use engine::catalogue::Repeated;
 use engine::record::told::{differences, told};
 use engine::record::{Head, Record, Recording, Replay, Tape, Whole, layout, write};
 use engine::run::Outcome;
@@ -93,7 +93,7 @@ pub(crate) fn open(path: &Path) -> Result<Record, Status> {
 /// The plan of a record: the same as then, or it cannot be played.
 pub(crate) fn planned(record: &Record) -> Result<Plan, Status> {
     let text = &record.head.request;
-    let plan = line::planned(text, line::graph(text)?, &record.head.machine)?;
+    let plan = line::planned(text, line::graph_of(text, &Repeated)?, &record.head.machine)?;
     if layout(&plan) == record.head.layout {
         return Ok(plan);
     }
@@ -139,7 +139,7 @@ fn graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
     for change in &record.changes {
         // One that does not fit is told when it is made.
         let Ok(edited) = change.edit.apply(&text) else { break };
-        graphs.push(pipeline::read(&edited.text, &House).0);
+        graphs.push(pipeline::read(&edited.text, &Repeated).0);
         text = edited.text;
     }
     graphs

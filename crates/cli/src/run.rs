@@ -29,8 +29,7 @@ pub(crate) fn run(given: &RunArguments) -> Status {
         return record::replay(file, given).unwrap_or_else(|status| status);
     }
     let ran = Starter::leave(given).and_then(|starter| {
-        let text = line::text(&given.line)?;
-        let mut graph = line::graph(&text)?;
+        let (text, mut graph) = line::settled(line::text(&given.line)?)?;
         if let Some(of) = engines::wanted(&graph) {
             return engines::run(&text, &graph, of, given, starter);
         }

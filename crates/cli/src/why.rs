@@ -96,7 +96,8 @@ fn over(file: &Path, words: &str) -> Result<Asked, Status> {
         false => format!("{source} | {words}"),
     };
     let machine = Head::outside_kernel(machine::look());
-    let plan = line::planned(&text, line::graph(&text)?, &machine)?;
+    let (text, graph) = line::settled(text)?;
+    let plan = line::planned(&text, graph, &machine)?;
     Ok((text, plan, machine, Tape::Off, None))
 }
 

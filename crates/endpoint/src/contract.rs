@@ -15,6 +15,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use sys::memory::Lender;
 use sys::steps::Steps;
+use wire::LinkType;
 
 /// Puts blocks into a space.
 pub trait Source: Send {
@@ -263,6 +264,26 @@ pub struct SourceEntry {
     pub description: &'static Description,
     /// Opens it. Nothing has changed in the world when it fails.
     pub open: fn(&Opening<'_>) -> Result<Box<dyn Source>, Failure>,
+    /// The link types of the frames that it would give with these arguments, without opening it;
+    /// `None`: nobody knows before the first frame.
+    pub links: fn(&Arguments) -> Option<Vec<LinkType>>,
+}
+
+impl SourceEntry {
+    /// A source of which nobody knows ahead what frames it gives.
+    #[must_use]
+    pub const fn new(
+        description: &'static Description,
+        open: fn(&Opening<'_>) -> Result<Box<dyn Source>, Failure>,
+    ) -> Self {
+        Self { description, open, links: |_| None }
+    }
+
+    /// The same source, with what tells the link types of its frames.
+    #[must_use]
+    pub const fn linked(self, links: fn(&Arguments) -> Option<Vec<LinkType>>) -> Self {
+        Self { links, ..self }
+    }
 }
 
 /// A sink in the catalogue.

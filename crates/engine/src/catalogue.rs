@@ -3,7 +3,8 @@
 
 use crate::compiler::Libpcap;
 use crate::keys::KeyFiles;
-use filter::{Arguments, Compiler, Description, Keys, Kind, Mistake};
+use crate::names::MachineNames;
+use filter::{Arguments, Compiler, Description, Keys, Kind, LinkType, Mistake, Names};
 use pipeline::Catalogue;
 use std::sync::Arc;
 
@@ -23,8 +24,8 @@ impl House {
     }
 }
 
-/// The same, for the line of a stranger: nothing is compiled by libpcap, no key is read, and
-/// nothing is made of a filter that is not to run here. (RELIABILITY T5)
+/// The same, for the line of a stranger: nothing is compiled by libpcap, no name is looked up, no
+/// file or interface is looked at, no key is read, and nothing is made of a filter that is not to run here. (RELIABILITY T5)
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Strangers;
 
@@ -48,6 +49,41 @@ impl Catalogue for Strangers {
 
     fn spaces(&self) -> Vec<&str> {
         House.spaces()
+    }
+}
+
+/// The same, for the line of a record: what was asked of the machine stands in the line, and files
+/// and interfaces are not those of then.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Repeated;
+
+impl Catalogue for Repeated {
+    fn find(&self, name: &str) -> Option<&'static Description> {
+        House.find(name)
+    }
+
+    fn find_source(&self, name: &str) -> Option<&'static Description> {
+        House.find_source(name)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        House.names()
+    }
+
+    fn spaces(&self) -> Vec<&str> {
+        House.spaces()
+    }
+
+    fn refuses(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+        House.refuses(entry, arguments)
+    }
+
+    fn compiler(&self) -> Option<Arc<dyn Compiler>> {
+        House.compiler()
+    }
+
+    fn keys(&self) -> Option<Arc<dyn Keys>> {
+        House.keys()
     }
 }
 
@@ -95,8 +131,16 @@ impl Catalogue for House {
         }
     }
 
+    fn links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
+        (endpoint::catalog::source(source.name)?.links)(arguments)
+    }
+
     fn compiler(&self) -> Option<Arc<dyn Compiler>> {
         Some(Arc::new(Libpcap::default()))
+    }
+
+    fn answers(&self) -> Option<Arc<dyn Names>> {
+        Some(Arc::new(MachineNames::default()))
     }
 
     fn keys(&self) -> Option<Arc<dyn Keys>> {

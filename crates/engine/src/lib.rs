@@ -37,6 +37,7 @@ pub mod latency;
 pub mod ledger;
 pub mod live;
 pub mod machine;
+mod names;
 mod process;
 pub mod record;
 pub mod report;

@@ -4,7 +4,7 @@
 //! The catalogue is a value that is handed in (CONTRACT 27), since this crate may import neither
 //! endpoints nor spaces.
 
-use filter::{Arguments, Compiler, Description, Keys, Kind, Mistake};
+use filter::{Arguments, Compiler, Description, Keys, Kind, LinkType, Mistake, Names};
 use std::sync::Arc;
 
 /// The filters, sources and sinks that a request may name, and the spaces that it may pin them to.
@@ -31,6 +31,12 @@ pub trait Catalogue {
         None
     }
 
+    /// Who answers the names in filter expressions, if anybody may be asked here: it comes with the
+    /// arguments of all filters of a request, as the compiler does.
+    fn answers(&self) -> Option<Arc<dyn Names>> {
+        None
+    }
+
     /// Who reads the keys that filters ask for, if anybody may here: it comes with the arguments
     /// of all filters of a request, as the compiler does.
     fn keys(&self) -> Option<Arc<dyn Keys>> {
@@ -41,6 +47,19 @@ pub trait Catalogue {
     /// sees both, or nothing is known.
     fn sees_one_way(&self, _source: &Description, _arguments: &Arguments) -> Option<String> {
         None
+    }
+
+    /// The link types of the frames that this source gives with these arguments; `None`: nobody
+    /// knows before the first frame. It may look at the file or the interface that they name.
+    fn links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
+        let _ = (source, arguments);
+        None
+    }
+
+    /// What this entry warns of with these arguments, which it does not refuse: that it can never
+    /// let anything through.
+    fn warns(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+        entry.warns.and_then(|warns| warns(arguments))
     }
 
     /// Why this entry refuses these arguments, each of which is right by itself: a filter

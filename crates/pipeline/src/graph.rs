@@ -29,8 +29,11 @@ use crate::language::Span;
 /// A checked request.
 #[derive(Debug, Clone, Default)]
 pub struct Graph {
-    /// The text that was read, as whoever reads it again needs it; empty, if none was.
+    /// The text that was read, as whoever reads it again needs it: with what was asked of the
+    /// machine while it was read. Empty, if none was.
     pub text: Arc<str>,
+    /// What was asked of the machine, and behind which byte of the text that was read it belongs.
+    pub settled: Vec<(usize, String)>,
     /// The nodes, in the order of the text.
     pub nodes: Vec<Node>,
     /// The edges; those that come to one node are in the order of the text.

@@ -25,6 +25,7 @@ pub mod memory;
 #[cfg(feature = "testing")]
 pub mod misdeeds;
 pub mod name;
+pub mod names;
 pub mod net;
 pub mod number;
 pub mod open;

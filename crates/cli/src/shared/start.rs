@@ -31,7 +31,7 @@ const OWN: u32 = 0o600;
 /// Starts a path.
 pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let (name, text) = split(&given.words);
-    line::graph(&text)?;
+    let (text, _) = line::settled(text)?;
     let steps = Steps::with(given.fault.clone().unwrap_or_default());
     let untaken = |error: sys::Error| refused(&error);
     steps.take(Makes::Descriptor, "a connection to the daemon").map_err(untaken)?;

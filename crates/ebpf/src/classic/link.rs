@@ -116,6 +116,11 @@ impl LinkType {
         }
     }
 
+    /// Every link type with a name here.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::NAMED.iter().map(|(link, ..)| *link)
+    }
+
     /// The link type of that name, without `DLT_`.
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMED.iter().find(|(_, known, _)| *known == name).map(|(link, _, _)| *link)

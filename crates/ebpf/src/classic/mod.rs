@@ -19,7 +19,8 @@ mod program;
 mod run;
 
 pub use expression::{
-    ErrorKind, ExpressionError, Families, Options, Refuse, Resolver, Transports, compile,
+    ErrorKind, ExpressionError, Families, Options, Question, Refuse, Resolver, Transports, compile,
+    questions,
 };
 pub use insn::Instruction;
 pub use link::LinkType;

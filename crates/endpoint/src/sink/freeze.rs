@@ -102,7 +102,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         let why = "its folder does not exist";
         return Err(Failure::new("freeze into", into.to_string_lossy(), why));
     }
-    let when = arguments.text("when").map(matcher).transpose()?;
+    let when = arguments.text("when").map(|when| matcher(when, arguments)).transpose()?;
     let number = |name| arguments.number(name).unwrap_or_default();
     let bytes = usize::try_from(number("bytes")).unwrap_or(usize::MAX);
     Ok(Box::new(Freeze {
@@ -118,8 +118,10 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 }
 
 /// What asks whether an expression matches.
-fn matcher(expression: &str) -> Result<bpf::Matcher, Failure> {
-    let mut arguments = Arguments::default();
+fn matcher(expression: &str, given: &Arguments) -> Result<bpf::Matcher, Failure> {
+    let arguments = Arguments::default().behind(given.links().map(Into::into));
+    let arguments = arguments.served_by(given.compiler().cloned());
+    let mut arguments = arguments.answered_by(given.names().cloned());
     arguments.set("expression", Value::Text(expression.to_owned()));
     bpf::Matcher::new(arguments).map_err(|mistake| {
         Failure::new(

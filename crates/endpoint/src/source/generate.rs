@@ -65,7 +65,8 @@ up after a delay.",
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SourceEntry = SourceEntry { description: &GENERATE, open };
+pub const ENTRY: SourceEntry =
+    SourceEntry::new(&GENERATE, open).linked(|_| Some(vec![LinkType::ETHERNET]));
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const TARGET: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);

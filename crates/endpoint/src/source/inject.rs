@@ -42,7 +42,7 @@ dropped. The command itself hands nothing in.",
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SourceEntry = SourceEntry { description: &INJECT, open };
+pub const ENTRY: SourceEntry = SourceEntry::new(&INJECT, open);
 
 /// All injectors that exist, by name.
 static INJECTORS: Mutex<BTreeMap<String, Arc<Door>>> = Mutex::new(BTreeMap::new());

@@ -37,7 +37,7 @@ in no frame: filters that read headers refuse them.",
 const BLOCK: Type = Type::Size { low: 1, high: BLOCK_MAX as u64 };
 
 /// The line in the catalogue.
-pub const ENTRY: SourceEntry = SourceEntry { description: &READ, open };
+pub const ENTRY: SourceEntry = SourceEntry::new(&READ, open);
 
 /// Lines are records, blocks are bytes.
 fn effect(arguments: &Arguments) -> Effect {

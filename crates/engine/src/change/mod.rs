@@ -27,7 +27,7 @@ pub(crate) use shape::{worth_copies, worth_moves};
 use crate::build::origins::Origins;
 use crate::build::running::{Ids, Manned, Part, RunningSpace, State, Whole};
 use crate::build::{Again, BuildError, Extras, Prepared, Settings, prepare};
-use crate::catalogue::House;
+use crate::catalogue::{House, Repeated};
 use crate::kernel::NotSwitched;
 use crate::live::{Live, NotTaken};
 use crate::record::{self, Tape};
@@ -37,10 +37,10 @@ use crate::space::graft::Graft;
 use crossing::Crossing;
 use filter::Kind;
 use identity::Matched;
-use pipeline::Diagnostic;
 use pipeline::Graph;
 use pipeline::edit::{Edit, Edited, Misfit};
 use pipeline::plan::{Machine, Plan, PlannedSpace, Refused, Unplaceable};
+use pipeline::{Catalogue, Diagnostic};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -264,8 +264,11 @@ fn make(
         .text
         .clone()
         .ok_or_else(|| Unchanged::Refused("nobody said which request this path runs".to_owned()))?;
+    let repeated = matches!(whole.extras.tape, Tape::Play(_));
+    let catalogue: &dyn Catalogue = if repeated { &Repeated } else { &House };
+    let edit = &edit.settled(catalogue);
     let edited = edit.apply(&text).map_err(Unchanged::Misfit)?;
-    let (graph, mistakes) = pipeline::read(&edited.text, &House);
+    let (graph, mistakes) = pipeline::read(&edited.text, catalogue);
     if mistakes.iter().any(|mistake| mistake.severity == pipeline::language::Severity::Error) {
         return Err(Unchanged::Mistakes { text: edited.text, mistakes });
     }

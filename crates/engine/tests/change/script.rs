@@ -134,7 +134,7 @@ pub(crate) fn amid(
     let open: fn(&endpoint::Opening<'_>) -> Result<Box<dyn Source>, Failure> =
         |_| Ok(Box::new(Script { next: 0, given: Amount::default() }));
     let settings = Settings {
-        sources: Box::leak(Box::new([SourceEntry { description: source, open }])),
+        sources: Box::leak(Box::new([SourceEntry::new(source, open)])),
         sinks: Box::leak(Box::new([SinkEntry { description: sink, open: |_| Ok(Box::new(Kept)) }])),
         ..Settings::default()
     };

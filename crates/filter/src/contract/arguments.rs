@@ -1,10 +1,11 @@
 //! The typed arguments of one filter in a request: text checked against the parameters once, by
 //! `pipeline`, so that filters only ask for values.
 
-use super::{Compiler, Description, Key, Keys};
+use super::{Compiler, Description, Key, Keys, Names};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use wire::LinkType;
 
 /// One argument's value.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,6 +27,9 @@ pub struct Arguments {
     values: Vec<(&'static str, Value)>,
     compiler: Option<Arc<dyn Compiler>>,
     keys: Option<Arc<dyn Keys>>,
+    names: Option<Arc<dyn Names>>,
+    /// The link types of the frames that may come, where the sources are known to have no other.
+    links: Option<Arc<[LinkType]>>,
     /// The ranges of classes that arcs of the filter name.
     asked: Vec<(u32, u32)>,
     /// What a filter that needs chance takes instead, where a run is to be repeated.
@@ -173,6 +177,18 @@ impl Arguments {
         Self { keys, ..self }
     }
 
+    /// The same arguments with this one at hand who answers names, or with none.
+    #[must_use]
+    pub fn answered_by(self, names: Option<Arc<dyn Names>>) -> Self {
+        Self { names, ..self }
+    }
+
+    /// Who answers the names in an expression.
+    #[must_use]
+    pub const fn names(&self) -> Option<&Arc<dyn Names>> {
+        self.names.as_ref()
+    }
+
     /// The key that lies in the file that this parameter names.
     pub fn key(&self, name: &'static str) -> Result<Key, Mistake> {
         let Some(keys) = &self.keys else {
@@ -180,6 +196,20 @@ impl Arguments {
         };
         let read = keys.key(self.text(name).unwrap_or_default());
         read.map_err(|why| Mistake::new(name, why))
+    }
+
+    /// The same arguments for a filter to which frames of these link types come; `None`: of types
+    /// that are not known before the first frame.
+    #[must_use]
+    pub fn behind(self, links: Option<Arc<[LinkType]>>) -> Self {
+        Self { links, ..self }
+    }
+
+    /// The link types of the frames that come, if they are known before the first frame. Frames of
+    /// other types may come all the same: a capture can name an interface late.
+    #[must_use]
+    pub fn links(&self) -> Option<&[LinkType]> {
+        self.links.as_deref().filter(|links| !links.is_empty())
     }
 
     /// The same arguments for a filter whose arcs name these ranges of classes. Plain pipes and

@@ -9,6 +9,7 @@ use crate::sharing::Sharing;
 use super::{Arguments, Attaches, COMMON, Column, Counter, Filter, Leads, Mistake, Parameter};
 use super::{Reason, SESSION, Whose};
 use ebpf::emit::Emit;
+use wire::LinkType;
 
 /// The strongest right that a filter uses. [Th Table 5.1], with the sink that the table leaves out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -248,6 +249,18 @@ pub type Make = fn(&Arguments) -> Result<Filter, Mistake>;
 /// in a sentence; or why not.
 pub type Ahead = fn(&Arguments) -> Result<Option<&'static str>, String>;
 
+/// The link types of the frames that a filter gives with these arguments, where they are not those
+/// that come; `None`: those that come. An empty list: nobody knows which, or it gives no frames.
+pub type Relinks = fn(&Arguments) -> Option<&'static [LinkType]>;
+
+/// What a filter warns of with these arguments, each of which is right: it can never answer, or not
+/// for everything that comes.
+pub type Warns = fn(&Arguments) -> Option<Mistake>;
+
+/// What must be written into a request so that it means the same wherever and whenever it is read:
+/// a parameter, and its value. `None`: it does.
+pub type Settles = fn(&Arguments) -> Option<(&'static str, String)>;
+
 /// What everybody but the filter itself knows about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
@@ -320,6 +333,12 @@ pub struct Description {
     /// Whether such a source can ask what this filter asks with these arguments, or why not. It
     /// must be a filter whose answer depends on the frame alone.
     pub ahead: Option<Ahead>,
+    /// Which link types the frames have that it gives, where that is not as they came.
+    pub relinks: Option<Relinks>,
+    /// What is asked of the machine once, and then stands in the request.
+    pub settles: Option<Settles>,
+    /// What `check`, `explain` and the start of a run warn of with these arguments.
+    pub warns: Option<Warns>,
     /// What `explain` says about it with these arguments, where there is more to say than they do.
     pub remark: Option<fn(&Arguments) -> Option<String>>,
     /// Makes the filter for a process; `None` for sources and sinks, which `endpoint` opens.
@@ -364,6 +383,9 @@ impl Description {
         attaches: None,
         leads: None,
         ahead: None,
+        relinks: None,
+        settles: None,
+        warns: None,
         remark: None,
         user: None,
         kernel: None,

@@ -6,6 +6,7 @@
 //! - [`arguments`]: the typed arguments of one filter in a request;
 //! - [`compiler`]: who knows the filter expressions that we do not;
 //! - [`keys`]: who reads the keys that a request names;
+//! - [`names`]: who answers the names in filter expressions;
 //! - [`traits`]: the four traits an author chooses from, by right;
 //! - [`turn`]: what a filter may ask for while it is called (count, edit, append, hold, release);
 //! - [`kernel`]: where a source's blocks can be had in the kernel, what twins can be joined there;
@@ -25,6 +26,7 @@ pub mod edit;
 pub mod holds;
 pub mod kernel;
 pub mod keys;
+pub mod names;
 pub mod parameter;
 pub mod shown;
 pub mod state;
@@ -35,13 +37,14 @@ pub use arguments::{Arguments, Mistake, Value};
 pub use batch::{Batch, Block, Columns, LANES, Lane, LaneMask, Room, Tags, lanes, mask_of};
 pub use compiler::Compiler;
 pub use description::{
-    Ahead, Classes, Description, Effect, Form, Forms, Gives, Keeps, Kind, Make, Reads, Several,
-    Usable, ValueRange,
+    Ahead, Classes, Description, Effect, Form, Forms, Gives, Keeps, Kind, Make, Reads, Relinks,
+    Settles, Several, Usable, ValueRange, Warns,
 };
 pub use edit::{Edit, Editable, Workbench};
 pub use holds::{HeldList, Holds};
 pub use kernel::{Attach, Attaches, Leads, Outlet, PLAIN, Side, expressible, joined, target};
 pub use keys::{Key, Keys};
+pub use names::{Answer, Names, Question};
 pub use parameter::{COMMON, Parameter, STATE, STATE_MODE, Type, UNTRUSTED};
 pub use shown::{Column, Field, Row, SESSION, Unit, Whose, columns};
 pub use state::{Moved, PRIVATE, Session, Sessions, State};
@@ -52,3 +55,4 @@ pub use turn::{
     Amount, Counter, Counts, Fill, Gateway, Keep, LaneContext, Output, Pin, Reason, StreamContext,
     Tell, Time,
 };
+pub use wire::LinkType;

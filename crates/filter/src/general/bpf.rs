@@ -4,11 +4,14 @@
 //! view. Out: the same block with class 1 or no answer. [SL §4.2, `rx | bpf "tcp" | user`]
 //!
 //! An expression means something only for a link type. So it is compiled once for each link type
-//! that comes by; when the filter is made it is compiled for Ethernet, so that mistakes are found
-//! by `check`. On a link type on which no frame can match, there is no answer. What our own
-//! compiler does not know goes to the compiler that came with the arguments (CONTRACT 27).
+//! that comes by; when the filter is made it is compiled for those that its source is known to
+//! have, so that mistakes are found by `check` ([`judge`]). On a link type on which no frame can
+//! match, there is no answer. What our own compiler does not know goes to the compiler that came
+//! with the arguments (CONTRACT 27); names are answered by [`names`].
 
 mod ahead;
+mod judge;
+mod names;
 
 pub use ahead::{Direction, Refusal as NotAhead, link_type, program, socket_filter};
 
@@ -16,7 +19,8 @@ use crate::prelude::*;
 use crate::twin::Emitted;
 use ebpf::classic::{self, ErrorKind, LinkType, Metadata, Options, Program};
 use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
-use std::sync::Arc;
+use judge::{made, remark, warns};
+use names::{Answers, settles};
 
 /// What everybody knows about `bpf`.
 pub const BPF: Description = Description {
@@ -24,9 +28,16 @@ pub const BPF: Description = Description {
     summary: "let through what a pcap-filter(7) expression matches",
     details: "\
 Takes an expression as tcpdump does, in quotes: `bpf \"tcp port 80 and host 10.0.0.1\"`. It is run
-on the whole frame, also behind `ip` or `udp`. The class is 1 where it holds. An expression is
-compiled for each link type that comes by, for at most 64; libpcap, where it is installed, is asked
-about what the own compiler does not know.
+on the whole frame, also behind `ip` or `udp`. The class is 1 where it holds.
+
+It is checked against the link types that the source has: those of the capture file, or of the
+interface. For frames of another type (from a pipe, or of an interface that a capture names late) it
+is compiled when the first one comes, for at most 64 types. libpcap, where it is installed, is asked
+about what the own compiler does not know. An expression that can match no frame gets a warning.
+
+Names of hosts, networks, services and protocols are looked up once, when the line is read, as
+libpcap does; the answers are written into the line (`names=`), so that whoever repeats a record, or
+runs a part of the line, asks nobody.
 
 Not answered: `no match` (the expression does not hold), `link type` (the expression says nothing
 about frames of this link type, or the block is no frame).",
@@ -34,9 +45,18 @@ about frames of this link type, or the block is no frame).",
     kind: Kind::Classification,
     takes: Forms::FRAMED,
     reads: Reads::All,
-    parameters: &[Parameter::needed("expression", Type::Text, "a pcap-filter(7) expression")],
+    parameters: &[
+        Parameter::needed("expression", Type::Text, "a pcap-filter(7) expression"),
+        Parameter::optional(
+            "names",
+            Type::Text,
+            "what names in it mean: \"host:a=10.0.0.1 port:b=8080/tcp\"; else they are looked up",
+        ),
+    ],
     classes: Classes::YesNo,
     reasons: &["no match", "link type"],
+    settles: Some(settles),
+    warns: Some(warns),
     remark: Some(remark),
     ahead: Some(ahead::ahead),
     user: Some(make),
@@ -52,13 +72,8 @@ const LINK_TYPE: Reason = BPF.reason("link type");
 const LINKS_MAX: usize = 64;
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let ethernet = wire::LinkType::ETHERNET.0;
-    let compiled = compile(arguments, ethernet)?;
-    Ok(Filter::classify(Bpf {
-        expression: expression(arguments).to_owned(),
-        compiler: arguments.compiler().cloned(),
-        programs: vec![(ethernet, compiled.program)],
-    }))
+    let programs = made(arguments)?;
+    Ok(Filter::classify(Bpf { arguments: arguments.clone(), programs }))
 }
 
 fn expression(arguments: &Arguments) -> &str {
@@ -66,12 +81,14 @@ fn expression(arguments: &Arguments) -> &str {
 }
 
 struct Bpf {
-    expression: String,
-    compiler: Option<Arc<dyn Compiler>>,
+    arguments: Arguments,
     /// The program of each link type that came by; `None`: the expression has none for it. Made
     /// again from the expression when the filter moves, hence no state.
-    programs: Vec<(u16, Option<Program>)>,
+    programs: Programs,
 }
+
+/// Programs by link type, as capture files number them.
+type Programs = Vec<(u16, Option<Program>)>;
 
 impl Classify for Bpf {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
@@ -102,8 +119,7 @@ impl Bpf {
         if link == Marks::NO_LINK || self.programs.len() >= LINKS_MAX {
             return usize::MAX;
         }
-        let compiled = Compiled::new(&self.expression, link, self.compiler.as_deref());
-        self.programs.push((link, compiled.ok().and_then(|compiled| compiled.program)));
+        self.programs.push((link, program(&self.arguments, link)));
         self.programs.len() - 1
     }
 }
@@ -112,14 +128,14 @@ impl Bpf {
 #[derive(Debug)]
 pub struct Matcher {
     arguments: Arguments,
-    programs: Vec<(u16, Option<Program>)>,
+    programs: Programs,
 }
 
 impl Matcher {
     /// Asks the expression of these arguments, which are those of a `bpf`.
     pub fn new(arguments: Arguments) -> Result<Self, Mistake> {
-        compile(&arguments, wire::LinkType::ETHERNET.0)?;
-        Ok(Self { arguments, programs: Vec::new() })
+        let programs = made(&arguments)?;
+        Ok(Self { arguments, programs })
     }
 
     /// Whether it holds for the frame of a block; not for a block that lies in none.
@@ -150,8 +166,9 @@ struct Compiled {
 }
 
 impl Compiled {
-    fn new(text: &str, link: u16, other: Option<&dyn Compiler>) -> Result<Self, Refusal> {
-        let (link, options) = (LinkType::from_file(link.into()), Options::default());
+    fn new(arguments: &Arguments, names: &Answers, link: u16) -> Result<Self, Refusal> {
+        let (text, link) = (expression(arguments), LinkType::from_file(link.into()));
+        let options = Options { resolver: names, ..Options::default() };
         let own = match classic::compile(text, link, &options) {
             Ok(program) => return Ok(Self { program: Some(program), by: None }),
             Err(error) if error.kind == ErrorKind::RejectsAll => {
@@ -159,7 +176,7 @@ impl Compiled {
             }
             Err(error) => error,
         };
-        let other = match (own.kind, other) {
+        let other = match (own.kind, arguments.compiler()) {
             (ErrorKind::Unknown, Some(other)) => other,
             _ => return Err(Refusal { own, other: None }),
         };
@@ -177,31 +194,18 @@ struct Refusal {
     other: Option<(String, String)>,
 }
 
-fn compile(arguments: &Arguments, link: u16) -> Result<Compiled, Mistake> {
-    let compiler = arguments.compiler().map(|compiler| &**compiler);
-    Compiled::new(expression(arguments), link, compiler).map_err(|refusal| {
-        let Refusal { own, other } = refusal;
+impl From<Refusal> for Mistake {
+    fn from(Refusal { own, other }: Refusal) -> Self {
         let what = match other {
             None => own.what,
             Some((name, why)) => format!("{}; {name}: {why}", own.what),
         };
-        Mistake { at: Some(own.span), hint: own.hint, ..Mistake::new("expression", what) }
-    })
+        Self { at: Some(own.span), hint: own.hint, ..Self::new("expression", what) }
+    }
 }
 
-/// Which compiler serves the expression on Ethernet, and who is asked about what it does not know.
-fn remark(arguments: &Arguments) -> Option<String> {
-    let compiled = compile(arguments, wire::LinkType::ETHERNET.0).ok()?;
-    let length = compiled.program.map_or(0, |program| program.instructions().len());
-    let mut text = match (length, compiled.by) {
-        (0, _) => "matches no Ethernet frame".to_owned(),
-        (_, Some(other)) => return Some(format!("compiled by {other}, {length} instructions")),
-        (_, None) => format!("compiled by the own compiler, {length} instructions"),
-    };
-    if let Some(other) = arguments.compiler() {
-        text.push_str(&format!("; link types that it does not know: {}", other.name()));
-    }
-    Some(text)
+fn compile(arguments: &Arguments, link: u16) -> Result<Compiled, Mistake> {
+    Ok(Compiled::new(arguments, &Answers::of(arguments)?, link)?)
 }
 
 /// The twin.
@@ -228,6 +232,7 @@ mod tests {
     use crate::network::ip::IP;
     use crate::testing::{Frame, Node, answers, arguments, chain};
     use ebpf::classic::insn::{Instruction, code};
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use wire::LinkType as Link;
 
@@ -259,6 +264,13 @@ mod tests {
 
     /// BACnet MS/TP: our own compiler does not know where its protocol number stands.
     const BACNET: u16 = 165;
+    const WLAN: u16 = 105;
+
+    /// The arguments of a `bpf` behind a source of these link types.
+    fn behind(text: &str, links: &[u16]) -> Arguments {
+        let links: Vec<Link> = links.iter().map(|link| Link(*link)).collect();
+        arguments(&BPF, &[text]).unwrap().behind(Some(links.into()))
+    }
 
     /// Knows one link type, on which it accepts frames that begin with 0x55, and counts the
     /// questions.
@@ -285,7 +297,8 @@ mod tests {
 
     fn served(text: &str, other: &Arc<Other>) -> Bpf {
         let compiler: Arc<dyn Compiler> = other.clone();
-        Bpf { expression: text.to_owned(), compiler: Some(compiler), programs: Vec::new() }
+        let arguments = arguments(&BPF, &[text]).unwrap().served_by(Some(compiler));
+        Bpf { arguments, programs: Vec::new() }
     }
 
     #[test]
@@ -314,19 +327,59 @@ mod tests {
     }
 
     #[test]
-    fn who_compiles_is_told() {
+    fn remark_names_compiler_and_link_type() {
         let compiler: Arc<dyn Compiler> = Arc::new(Other::default());
         let alone = arguments(&BPF, &["ip"]).unwrap();
-        let both = alone.clone().served_by(Some(compiler));
-        assert_eq!(remark(&alone).unwrap(), "compiled by the own compiler, 4 instructions");
-        let more = "; link types that it does not know: another";
-        assert_eq!(remark(&both).unwrap(), remark(&alone).unwrap() + more);
-        let by = |arguments, link| compile(arguments, link).map(|compiled| compiled.by);
-        assert_eq!(by(&both, BACNET), Ok(Some("another".to_owned())));
-        assert_eq!(by(&both, Link::ETHERNET.0), Ok(None));
-        let nobody = by(&both, 9999).unwrap_err().what;
+        let both = alone.clone().served_by(Some(compiler.clone()));
+        let own = "compiled by the own compiler for EN10MB (Ethernet), 4 instructions; others when \
+                   they come";
+        assert_eq!(remark(&alone).unwrap(), own);
+        assert_eq!(remark(&both).unwrap(), own.to_owned() + ", or by another");
+        let told = |links: &[u16]| remark(&behind("ip", links).served_by(Some(compiler.clone())));
+        assert_eq!(
+            told(&[WLAN]).unwrap(),
+            "compiled by the own compiler for IEEE802_11 (802.11), 19 instructions"
+        );
+        assert_eq!(
+            told(&[BACNET, 1]).unwrap(),
+            "compiled by another for BACNET_MS_TP (BACnet MS/TP), 4 instructions; compiled by the \
+             own compiler for EN10MB (Ethernet), 4 instructions"
+        );
+        let nobody = compile(&both, 9999).err().map(|mistake| mistake.what).unwrap();
         assert!(nobody.ends_with("; another: link type 9999 is strange to me"), "{nobody}");
-        assert!(by(&alone, BACNET).unwrap_err().what.contains("is not known"));
+        let alone = compile(&alone, BACNET).err().map(|mistake| mistake.what).unwrap();
+        assert!(alone.contains("is not known"), "{alone}");
+    }
+
+    #[test]
+    fn expression_is_judged_for_the_links_of_its_source() {
+        let judged = |text: &str, links: &[u16]| make(&behind(text, links)).map(drop);
+        assert_eq!(judged("type mgt", &[WLAN]), Ok(()));
+        let mistake = judged("type mgt", &[1]).unwrap_err();
+        assert_eq!(mistake.what, "`type` is not supported on EN10MB (Ethernet)");
+        assert_eq!(judged("type mgt", &[1, WLAN]), Ok(()), "one of them knows it");
+        // Not known before the first frame: right if it is right for any link type.
+        let anywhere = |text: &str| make(&arguments(&BPF, &[text]).unwrap()).map(drop);
+        assert_eq!(anywhere("type mgt"), Ok(()));
+        assert_eq!(anywhere("fisu"), Ok(()));
+        assert_eq!(anywhere("tcp prot 80").unwrap_err().at, Some(4..8));
+    }
+
+    #[test]
+    fn expression_that_matches_nothing_warns() {
+        let warned = |text: &str, links: &[u16]| warns(&behind(text, links)).map(|said| said.what);
+        assert_eq!(warned("arp", &[1]), None);
+        let nothing = "no frame of RAW (IP without a link header) can match";
+        assert_eq!(warned("arp", &[101]).as_deref(), Some(nothing));
+        assert_eq!(warned("arp", &[1, 101]).as_deref(), Some(nothing));
+        let half = "no frame of EN10MB (Ethernet) is let through: `type` is not supported on \
+                    EN10MB (Ethernet)";
+        assert_eq!(warned("type mgt", &[1, WLAN]).as_deref(), Some(half));
+        let unknown = |text: &str| warns(&arguments(&BPF, &[text]).unwrap());
+        assert_eq!(unknown("arp"), None);
+        let nowhere = unknown("ip and arp").unwrap();
+        assert_eq!(nowhere.what, "no frame of EN10MB (Ethernet) can match");
+        assert_eq!(nowhere.at, Some(0..10));
     }
 
     #[test]

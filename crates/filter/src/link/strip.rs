@@ -30,6 +30,7 @@ Not answered: `not ip` (`eth` leaves IP packets only), `no tag`, `short` (there 
     gives: Gives::Form(Form::Packet),
     reads: Reads::Head(crate::layers::HEAD),
     effect: Some(effect),
+    relinks: Some(relinks),
     parameters: &[Parameter::needed("what", Type::Text, "`eth`, `vlan`, or a number of bytes")],
     reasons: &["not ip", "no tag", "short"],
     user: Some(make),
@@ -73,6 +74,14 @@ fn effect(arguments: &Arguments) -> Effect {
             Effect { gives: Gives::Form(Form::Bytes), reads: Reads::Nothing, ..always }
         }
         Ok(What::Link) | Err(_) => always,
+    }
+}
+
+fn relinks(arguments: &Arguments) -> Option<&'static [LinkType]> {
+    match what(arguments) {
+        Ok(What::Tag) | Err(_) => None,
+        Ok(What::Link) => Some(&[LinkType::IPV4, LinkType::IPV6]),
+        Ok(What::Bytes(_)) => Some(&[]),
     }
 }
 

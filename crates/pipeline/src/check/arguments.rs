@@ -7,15 +7,25 @@ use crate::language::label::brief;
 use crate::language::tree::{Argument, Node, Text};
 use crate::language::{Diagnostic, Span, nearest};
 
+/// The arguments of one filter as they were written.
+pub(super) struct Read<'a> {
+    node: &'a Node,
+    entry: &'static Description,
+    /// The text of each value, with its parameter.
+    texts: Vec<(&'static str, &'a Text)>,
+    /// Whether each of them is right by itself.
+    pub(super) right: bool,
+}
+
 /// The arguments of `node` for `entry`, defaults included, beside what `none` brings along;
 /// mistakes are added, and what they concern is left out.
-pub(super) fn arguments(
-    node: &Node,
+pub(super) fn arguments<'a>(
+    node: &'a Node,
     entry: &'static Description,
     none: &Arguments,
-    catalogue: &dyn Catalogue,
+    catalogue: &'a dyn Catalogue,
     mistakes: &mut Vec<Diagnostic>,
-) -> Arguments {
+) -> (Arguments, Read<'a>) {
     let mut reader = Reader { node, entry, given: Vec::new(), mistakes: Vec::new(), catalogue };
     let mut surplus: Vec<&Argument> = Vec::new();
     for argument in &node.arguments {
@@ -47,15 +57,29 @@ pub(super) fn arguments(
     for (parameter, _, value) in given.iter().filter(|(known, ..)| known.many) {
         arguments.add(parameter.name, value.clone());
     }
-    if found.is_empty()
-        && let Some(refusal) = catalogue.refuses(entry, &arguments)
-    {
-        let mut texts = given.iter().filter(|(known, ..)| Some(known.name) == refusal.parameter);
-        let text = texts.nth(refusal.which).map(|(_, text, _)| *text);
-        found.push(refused(node, entry, text, refusal));
-    }
+    let texts = given.iter().map(|(known, text, _)| (known.name, *text)).collect();
+    let read = Read { node, entry, texts, right: found.is_empty() };
     mistakes.append(&mut found);
-    arguments
+    (arguments, read)
+}
+
+impl Read<'_> {
+    /// The place behind the last argument.
+    pub(super) fn end(&self) -> usize {
+        self.node.span.end
+    }
+
+    /// What the filter itself says of its arguments, at the place in the one that it names.
+    pub(super) fn at(&self, said: Mistake, severity: fn(Span, String) -> Diagnostic) -> Diagnostic {
+        let mut texts = self.texts.iter().filter(|(known, _)| Some(*known) == said.parameter);
+        let place = match (texts.nth(said.which), &said.at) {
+            (Some((_, text)), Some(at)) => within(text, at.start, at.end),
+            (Some((_, text)), None) => text.span,
+            (None, _) => self.node.name.span,
+        };
+        let what = format!("`{}`: {}", self.entry.name, said.what);
+        severity(place, what).hint(said.hint.unwrap_or_default())
+    }
 }
 
 struct Reader<'a> {
@@ -179,17 +203,6 @@ impl<'a> Reader<'a> {
             }
         }
     }
-}
-
-/// A refusal of the filter itself, at the place in the argument that it names.
-fn refused(node: &Node, entry: &Description, text: Option<&Text>, refusal: Mistake) -> Diagnostic {
-    let place = match (text, &refusal.at) {
-        (Some(text), Some(at)) => within(text, at.start, at.end),
-        (Some(text), None) => text.span,
-        (None, _) => node.name.span,
-    };
-    let what = format!("`{}`: {}", entry.name, refusal.what);
-    Diagnostic::error(place, what).hint(refusal.hint.unwrap_or_default())
 }
 
 /// A part of a text's bytes as a place in the request; the whole text if escapes have moved it.

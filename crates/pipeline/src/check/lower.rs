@@ -20,6 +20,8 @@ pub(super) struct Draft<'t> {
     pub(super) edges: Vec<DraftEdge<'t>>,
     pub(super) joins: Vec<Join>,
     pub(super) mistakes: Vec<Diagnostic>,
+    /// What was asked of the machine and is to stand in the text, and behind which byte of it.
+    pub(super) settled: Vec<(usize, String)>,
     marks: HashMap<&'t str, NodeId>,
     /// There are more arcs than are allowed, so some are missing.
     pub(super) too_many: bool,
@@ -88,6 +90,7 @@ pub(super) fn lower(request: &Request) -> Draft<'_> {
         edges: Vec::new(),
         joins: Vec::new(),
         mistakes: Vec::new(),
+        settled: Vec::new(),
         marks: HashMap::new(),
         too_many: false,
     };

@@ -11,6 +11,7 @@ mod arguments;
 mod forms;
 mod labels;
 mod leads;
+mod links;
 mod lower;
 mod needs;
 mod options;
@@ -64,7 +65,8 @@ pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagno
         back: edge.back,
     });
     let edges = edges.collect();
-    let graph = Graph { nodes, edges, joins: draft.joins, options, ..Graph::default() };
+    let (joins, settled) = (draft.joins, draft.settled);
+    let graph = Graph { nodes, edges, joins, options, settled, ..Graph::default() };
     draft.mistakes.extend(leads::loops(&graph));
     draft.mistakes.extend(needs::starved(&graph));
     draft.mistakes.extend(needs::one_sided(&graph, catalogue));
@@ -77,5 +79,20 @@ pub fn read(text: &str, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagnostic>) {
     let (request, mut mistakes) = parse(text);
     let (graph, further) = check(&request, catalogue);
     mistakes.extend(further);
-    (Graph { text: text.into(), ..graph }, settle(mistakes))
+    let text = written(text, &graph.settled).into();
+    (Graph { text, ..graph }, settle(mistakes))
+}
+
+/// The text with what was asked while it was read.
+fn written(text: &str, settled: &[(usize, String)]) -> String {
+    let mut settled: Vec<&(usize, String)> = settled.iter().collect();
+    settled.sort_by_key(|(at, _)| *at);
+    let (mut written, mut from) = (String::with_capacity(text.len()), 0);
+    for (at, what) in settled {
+        written.push_str(text.get(from..*at).unwrap_or_default());
+        written.push_str(what);
+        from = *at;
+    }
+    written.push_str(text.get(from..).unwrap_or_default());
+    written
 }

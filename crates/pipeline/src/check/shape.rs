@@ -232,7 +232,7 @@ fn programs(draft: &mut Draft<'_>) {
 }
 
 /// For every node, those that follow.
-fn leaving(draft: &Draft<'_>) -> Vec<Vec<usize>> {
+pub(super) fn leaving(draft: &Draft<'_>) -> Vec<Vec<usize>> {
     let mut leaving: Vec<Vec<usize>> = vec![Vec::new(); draft.nodes.len()];
     for edge in &draft.edges {
         leaving[edge.from.0].push(edge.to.0);

@@ -1,23 +1,29 @@
-//! Each node's filter as it is used: arguments, mark and pin; the uses of one mark must agree.
+//! Each node's filter as it is used: arguments, mark and pin; the uses of one mark must agree. Once
+//! the arguments of all are known, each filter is asked what it says of them, given the link types
+//! of the frames that come.
 
-use super::arguments::arguments;
+use super::arguments::{Read, arguments};
+use super::links;
 use super::lower::{Draft, DraftStep};
 use crate::catalogue::Catalogue;
 use crate::graph::Use;
 use crate::language::label::brief;
 use crate::language::tree::{Argument, Name, Node};
+use crate::language::write_quoted;
 use crate::language::{Diagnostic, nearest};
-use filter::Arguments;
+use filter::{Arguments, Value};
 
 /// For each node, its filter; none for composites, merges and what is not known.
 pub(super) fn uses(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Option<Use>> {
     let mut mistakes = Vec::new();
     let mut used = Vec::with_capacity(draft.nodes.len());
+    let mut texts = Vec::with_capacity(draft.nodes.len());
     let none = Arguments::default().served_by(catalogue.compiler());
-    let none = none.trusted_with(catalogue.keys());
+    let none = none.trusted_with(catalogue.keys()).answered_by(catalogue.answers());
     for node in &draft.nodes {
         let DraftStep::Filter(uses) = &node.step else {
             used.push(None);
+            texts.push(None);
             continue;
         };
         agree(uses, &mut mistakes);
@@ -25,16 +31,58 @@ pub(super) fn uses(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Opti
             check_pin(node, catalogue, &mut mistakes);
         }
         let given = uses.iter().find(|node| !node.arguments.is_empty()).or_else(|| uses.first());
-        used.push(node.entry.zip(given).map(|(description, given)| Use {
-            description,
-            arguments: arguments(given, description, &none, catalogue, &mut mistakes),
-            pin: uses.iter().find_map(|node| text(node.pin.as_ref())),
-            only: None,
-            mark: uses.iter().find_map(|node| text(node.mark.as_ref())),
-        }));
+        let read = node.entry.zip(given).map(|(description, given)| {
+            let (arguments, read) = arguments(given, description, &none, catalogue, &mut mistakes);
+            let used = Use {
+                description,
+                arguments,
+                pin: uses.iter().find_map(|node| text(node.pin.as_ref())),
+                only: None,
+                mark: uses.iter().find_map(|node| text(node.mark.as_ref())),
+            };
+            (used, read)
+        });
+        let (one, read) = read.unzip();
+        used.push(one);
+        texts.push(read);
     }
+    draft.settled = judge(draft, &mut used, &texts, catalogue, &mut mistakes);
     draft.mistakes.append(&mut mistakes);
     used
+}
+
+/// Asks each filter whose arguments are right by themselves what it says of them together, behind
+/// the sources that it has. Answers what is to be written into the text, and where.
+fn judge(
+    draft: &Draft<'_>,
+    used: &mut [Option<Use>],
+    texts: &[Option<Read<'_>>],
+    catalogue: &dyn Catalogue,
+    mistakes: &mut Vec<Diagnostic>,
+) -> Vec<(usize, String)> {
+    let links = links::links(draft, used, texts, catalogue);
+    let mut settled = Vec::new();
+    for ((used, read), links) in used.iter_mut().zip(texts).zip(links) {
+        let (Some(used), Some(read)) = (used, read) else { continue };
+        let (entry, arguments) = (used.description, std::mem::take(&mut used.arguments));
+        used.arguments = arguments.behind(links);
+        if !read.right {
+            continue;
+        }
+        if let Some((parameter, value)) = entry.settles.and_then(|ask| ask(&used.arguments)) {
+            let mut text = format!(" {parameter}=");
+            // Writing into a text cannot fail.
+            let _ = write_quoted(&mut text, value.as_bytes());
+            settled.push((read.end(), text));
+            used.arguments.set(parameter, Value::Text(value));
+        }
+        if let Some(refusal) = catalogue.refuses(entry, &used.arguments) {
+            mistakes.push(read.at(refusal, Diagnostic::error));
+        } else if let Some(warning) = catalogue.warns(entry, &used.arguments) {
+            mistakes.push(read.at(warning, Diagnostic::warning));
+        }
+    }
+    settled
 }
 
 fn text(name: Option<&Name>) -> Option<String> {

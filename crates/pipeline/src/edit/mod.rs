@@ -11,6 +11,8 @@
 mod tree;
 mod whole;
 
+use crate::catalogue::Catalogue;
+use crate::check;
 use crate::language::tree::{Node, Term};
 use crate::language::{Request, Span};
 use std::fmt;
@@ -154,6 +156,21 @@ impl Edit {
             Self::Whole(text) => &[text],
         };
         words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    /// The same edit, with what the filters in it ask of the machine written into it, so that it
+    /// means the same when it is made again.
+    #[must_use]
+    pub fn settled(&self, catalogue: &dyn Catalogue) -> Self {
+        let settled = |text: &str| check::read(text, catalogue).0.text.as_ref().to_owned();
+        match self.clone() {
+            Self::Insert { filter, place, node } => {
+                Self::Insert { filter: settled(&filter), place, node }
+            }
+            Self::Replace { node, filter } => Self::Replace { node, filter: settled(&filter) },
+            Self::Whole(text) => Self::Whole(settled(&text)),
+            other => other,
+        }
     }
 
     /// The request that is wanted instead of this one.

@@ -138,6 +138,17 @@ impl Reader {
         self.packets
     }
 
+    /// The link types that the capture has named so far: of pcapng those of the interfaces of the
+    /// current section.
+    pub fn links(&self) -> impl Iterator<Item = LinkType> {
+        let (one, several) = match &self.state {
+            State::Pcap(pcap) => (Some(pcap.link()), None),
+            State::Pcapng(pcapng) => (None, Some(pcapng.links())),
+            State::Start | State::Failed(_) => (None, None),
+        };
+        one.into_iter().chain(several.into_iter().flatten())
+    }
+
     /// The beginning of the capture, pcapng, and calls after a fault.
     #[inline(never)]
     fn next_uncommon(&mut self, buffer: &[u8]) -> Step {

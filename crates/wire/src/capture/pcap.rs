@@ -65,6 +65,10 @@ impl Pcap {
         Ok(Self { big, tick_ns, record, lengths, link, snap_length, length_max })
     }
 
+    pub(super) const fn link(&self) -> LinkType {
+        self.link
+    }
+
     /// Reads the record at `at`.
     #[inline]
     pub(super) fn next(&self, buffer: &[u8], at: usize) -> Found {

@@ -82,6 +82,11 @@ impl Pcapng {
         self.skipping.is_none()
     }
 
+    /// The link types of the interfaces of this section, in their order.
+    pub(super) fn links(&self) -> impl Iterator<Item = LinkType> {
+        self.interfaces.iter().map(|interface| interface.link)
+    }
+
     /// Goes over the blocks of the buffer up to and with the first packet.
     pub(super) fn next(&mut self, buffer: &[u8]) -> Found {
         let mut at = 0;

@@ -23,6 +23,7 @@ mod lex;
 mod names;
 mod nearest;
 mod parse;
+mod questions;
 mod resolve;
 mod token;
 
@@ -35,6 +36,7 @@ use std::ops::Range;
 use super::link::LinkType;
 use super::program::{INSTRUCTIONS_MAX, Program};
 
+pub use questions::{Question, questions};
 pub use resolve::{Refuse, Resolver, Transports};
 
 /// How many bytes are kept of an accepted frame if nothing else is said (libpcap's maximum).

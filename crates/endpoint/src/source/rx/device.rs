@@ -5,6 +5,7 @@
 //! then is it bound to the interface, so that the first frame in the ring is already one that was
 //! asked for. [libpcap binds first and drains what came in between]
 
+use super::CALL;
 use super::losses::Losses;
 use crate::{Failure, interface};
 use filter::general::bpf::{self, Direction};
@@ -97,8 +98,6 @@ impl Device {
 /// What is said where the kernel has no room for a filter.
 const UNFILTERED: &str = "the filter behind is too long for the kernel here \
                           (net.core.optmem_max): every frame came into the ring";
-/// What could not be done.
-const CALL: &str = "watch";
 
 /// What an interface is at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -22,7 +22,7 @@ mod unpack;
 pub(crate) use losses::Losses;
 pub use losses::{BACKLOG, DRIVER};
 
-use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, UNREAD};
+use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, UNREAD, interface};
 use abi::Entry;
 use buffer::pool::Pin;
 use device::{Asked, Device, State};
@@ -33,6 +33,7 @@ use filter::{
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use sys::memory::Lender;
+use wire::LinkType;
 
 /// What everybody knows about `rx`.
 pub const RX: Description = Description {
@@ -109,19 +110,33 @@ const PROMISCUOUS: Parameter =
     Parameter::named("promisc", Type::Flag, "no", "frames for other hosts as well");
 
 /// The line of `rx` in the catalogue.
-pub const ENTRY: SourceEntry = SourceEntry {
-    description: &RX,
-    open: |opening| match opening.arguments {
-        given if given.flag("own") => Err(not_own(given)),
-        given if given.text("how") == Some("take") => take::open(opening),
-        given if given.flag("both") => open(opening, Direction::Both),
-        _ => open(opening, Direction::Received),
-    },
-};
+pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arguments {
+    given if given.flag("own") => Err(not_own(given)),
+    given if given.text("how") == Some("take") => take::open(opening),
+    given if given.flag("both") => open(opening, Direction::Both),
+    _ => open(opening, Direction::Received),
+})
+.linked(links);
 
 /// The line of `tx` in the catalogue.
 pub const SENT: SourceEntry =
-    SourceEntry { description: &TX, open: |opening| open(opening, Direction::Sent) };
+    SourceEntry::new(&TX, |opening| open(opening, Direction::Sent)).linked(links);
+
+/// What the frames of an interface begin with; of all interfaces, and of sockets, what any of them
+/// may begin with. The kinds of devices that are not known here give nothing.
+fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
+    if arguments.flag("own") {
+        return Some(vec![LinkType::RAW]);
+    }
+    let Some(name) = arguments.text("interface") else {
+        return Some(vec![LinkType::ETHERNET, LinkType::RAW]);
+    };
+    let found = interface::within(arguments.text("netns"), || interface::named(CALL, name));
+    found.ok().map(|(_, link)| vec![link])
+}
+
+/// What could not be done.
+const CALL: &str = "watch";
 
 /// Why a program does not give what one user's sockets exchange.
 const NO_INTERFACE: &str =

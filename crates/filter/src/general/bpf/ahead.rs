@@ -3,7 +3,7 @@
 //! In: the arguments of a `bpf`; out: a program for `SO_ATTACH_FILTER` that refuses nothing but
 //! what that `bpf` refuses. [CONTRACT 18, `ebpf::classic::kernel`]
 
-use super::{Compiled, expression};
+use super::compile;
 use crate::Arguments;
 use ebpf::classic::insn::code;
 use ebpf::classic::{Instruction, Program, kernel};
@@ -15,8 +15,7 @@ pub use ebpf::classic::kernel::{Direction, Refusal};
 /// the expression says nothing about such frames.
 #[must_use]
 pub fn program(arguments: &Arguments, link: u16) -> Option<Program> {
-    let compiler = arguments.compiler().map(|compiler| &**compiler);
-    Compiled::new(expression(arguments), link, compiler).ok()?.program
+    compile(arguments, link).ok()?.program
 }
 
 /// The socket filter for frames of this direction, of which a `bpf` with these arguments asks the

@@ -1,0 +1,42 @@
+//! The names of this machine, for filter expressions: each is looked up once for a request.
+
+use ebpf::classic::Transports;
+use filter::{Answer, Names, Question};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use sys::names;
+
+/// What the C library of this machine answers, kept from the first time on.
+#[derive(Debug, Default)]
+pub(crate) struct MachineNames {
+    asked: Mutex<HashMap<(Question, String), Result<Answer, String>>>,
+}
+
+impl Names for MachineNames {
+    fn answer(&self, question: Question, name: &str) -> Result<Answer, String> {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = asked.entry((question, name.to_owned()));
+        found.or_insert_with(|| look_up(question, name)).clone()
+    }
+}
+
+fn look_up(question: Question, name: &str) -> Result<Answer, String> {
+    let found = match question {
+        Question::Host => return names::host(name).map(Answer::Addresses),
+        Question::Network => names::network(name).map(Answer::Network),
+        Question::Ethernet => names::ethernet(name).map(Answer::Ethernet),
+        Question::Port => port(name).map(|(port, by)| Answer::Port(port, by)),
+        Question::Protocol => names::protocol(name).map(Answer::Protocol),
+    };
+    found.ok_or_else(|| "this machine does not know it".to_owned())
+}
+
+/// As libpcap: the port of TCP, and that of UDP too where it is the same; or that of UDP alone.
+fn port(name: &str) -> Option<(u16, Transports)> {
+    match (names::port(name, c"tcp"), names::port(name, c"udp")) {
+        (Some(tcp), Some(udp)) if tcp == udp => Some((tcp, Transports::Both)),
+        (Some(tcp), _) => Some((tcp, Transports::Tcp)),
+        (None, Some(udp)) => Some((udp, Transports::Udp)),
+        (None, None) => None,
+    }
+}

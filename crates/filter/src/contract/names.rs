@@ -1,0 +1,35 @@
+//! Who answers the names in a filter expression: hosts, networks, services, protocols.
+//!
+//! A service that comes with a filter's arguments, as the compiler does: to look a name up is input
+//! and output, and this crate does none. Each name is looked up once for a request; what was
+//! answered is written into the request, so that whoever runs it again, or runs a part of it
+//! elsewhere, asks nobody.
+
+use ebpf::classic::Transports;
+use std::fmt;
+use std::net::IpAddr;
+
+pub use ebpf::classic::Question;
+
+/// The meaning of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The addresses of a host.
+    Addresses(Vec<IpAddr>),
+    /// The number of an IPv4 network: four bytes, or fewer at the right end, which then stand for
+    /// the first bytes of the address.
+    Network(u32),
+    /// A link address.
+    Ethernet([u8; 6]),
+    /// A port, and the transports by which the service is reached there.
+    Port(u16, Transports),
+    /// The number of an IP protocol.
+    Protocol(u8),
+}
+
+/// Looks names up.
+pub trait Names: fmt::Debug + Send + Sync {
+    /// The meaning of a name, or why it has none. It is asked seldom, and may take the time that a
+    /// name server takes.
+    fn answer(&self, question: Question, name: &str) -> Result<Answer, String>;
+}

@@ -1,0 +1,117 @@
+//! What is said of an expression before the first frame comes: whether it is a mistake, whether it
+//! can match anything, and who compiled it.
+//!
+//! In: the arguments, with the link types that the source is known to have. An expression is a
+//! mistake if it is one for all of them. Where they are not known, it is judged as if frames were
+//! Ethernet, and then as if they were of any link type that has a name here.
+
+use super::names::Answers;
+use super::{Compiled, Programs, Refusal, expression};
+use crate::{Arguments, Mistake};
+use ebpf::classic::LinkType;
+
+/// The expression for each link type that may come.
+struct Judged {
+    for_links: Vec<(u16, Result<Compiled, Refusal>)>,
+    /// The source is known to have these link types.
+    known: bool,
+}
+
+impl Judged {
+    fn of(arguments: &Arguments) -> Result<Self, Mistake> {
+        let names = Answers::of(arguments)?;
+        let compiled = |link: u16| (link, Compiled::new(arguments, &names, link));
+        if let Some(links) = arguments.links() {
+            let for_links = links.iter().map(|link| compiled(link.0)).collect();
+            return Ok(Self { for_links, known: true });
+        }
+        let ethernet = compiled(wire::LinkType::ETHERNET.0);
+        if ethernet.1.is_ok() {
+            return Ok(Self { for_links: vec![ethernet], known: false });
+        }
+        let others = LinkType::all().filter_map(|link| u16::try_from(link.0).ok());
+        let mut others = others.filter(|link| *link != ethernet.0).map(compiled);
+        let found = others.find(|(_, made)| made.as_ref().is_ok_and(|own| own.program.is_some()));
+        Ok(Self { for_links: std::iter::once(ethernet).chain(found).collect(), known: false })
+    }
+
+    /// Whether a frame of one of the link types can match.
+    fn matches(&self) -> bool {
+        let mut all = self.for_links.iter();
+        all.any(|(_, made)| made.as_ref().is_ok_and(|own| own.program.is_some()))
+    }
+}
+
+/// The program for each link type that is known to come, or why the expression is a mistake.
+pub(super) fn made(arguments: &Arguments) -> Result<Programs, Mistake> {
+    let judged = Judged::of(arguments)?;
+    let mut programs = Vec::new();
+    let mut refusals = Vec::new();
+    for (link, made) in judged.for_links {
+        match made {
+            Ok(compiled) => programs.push((link, compiled.program)),
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
+    match refusals.into_iter().next() {
+        Some(refusal) if programs.is_empty() => Err(refusal.into()),
+        _ => Ok(programs),
+    }
+}
+
+/// That no frame can match, or none of one of the link types that come.
+pub(super) fn warns(arguments: &Arguments) -> Option<Mistake> {
+    let judged = Judged::of(arguments).ok()?;
+    let whole = 0..expression(arguments).len();
+    let warning = |what: String| Mistake { at: Some(whole), ..Mistake::new("expression", what) };
+    if !judged.matches() {
+        let links: Vec<String> =
+            judged.for_links.iter().map(|(link, _)| named(*link).to_string()).collect();
+        let hint = match judged.known {
+            true => "it contradicts itself, or asks for what cannot be in such frames",
+            false => "it contradicts itself, unless frames of another link type come",
+        };
+        return Some(warning(format!("no frame of {} can match", links.join(" or "))).hint(hint));
+    }
+    if !judged.known {
+        return None;
+    }
+    let mut without = judged.for_links.into_iter().filter_map(|(link, made)| match made {
+        Ok(compiled) if compiled.program.is_some() => None,
+        Ok(_) => Some(format!("no frame of {} can match", named(link))),
+        Err(refusal) => {
+            let Mistake { what, .. } = refusal.into();
+            Some(format!("no frame of {} is let through: {what}", named(link)))
+        }
+    });
+    let first = without.next()?;
+    Some(warning(without.fold(first, |all, next| format!("{all}; {next}"))))
+}
+
+fn named(link: u16) -> LinkType {
+    LinkType::from_file(link.into())
+}
+
+/// Which compiler serves the expression on which link type, and who is asked about what it does not
+/// know.
+pub(super) fn remark(arguments: &Arguments) -> Option<String> {
+    let judged = Judged::of(arguments).ok()?;
+    let mut parts = Vec::new();
+    for (link, made) in &judged.for_links {
+        let Ok(compiled) = made else { continue };
+        let link = named(*link);
+        parts.push(match (&compiled.program, &compiled.by) {
+            (None, _) => format!("no frame of {link} can match"),
+            (Some(program), by) => {
+                let by = by.as_deref().unwrap_or("the own compiler");
+                let length = program.instructions().len();
+                format!("compiled by {by} for {link}, {length} instructions")
+            }
+        });
+    }
+    if !judged.known {
+        let other = arguments.compiler().map(|other| format!(", or by {}", other.name()));
+        parts.push(format!("others when they come{}", other.unwrap_or_default()));
+    }
+    Some(parts.join("; "))
+}

@@ -1,0 +1,274 @@
+//! The names of an expression, and what they mean: asked once, and written into the request.
+//!
+//! Written as `names="host:gw=10.0.0.1,fe80::1 port:web=8080/tcp"`: one word for a name, in the
+//! order of the expression. Where `names` is given, nothing else is asked. What the tables of the
+//! own compiler answer alike is not written.
+
+use super::expression;
+use crate::contract::names::{Answer, Names, Question};
+use crate::{Arguments, Mistake};
+use ebpf::classic::{Refuse, Resolver, Transports, questions};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The parameter in which answers are written.
+pub(super) const NAMES: &str = "names";
+
+/// Answers names: those that are written down, or else those of the machine.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    written: Option<Vec<Known>>,
+    machine: Option<Arc<dyn Names>>,
+}
+
+/// A name and its meaning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Known {
+    question: Question,
+    name: String,
+    answer: Answer,
+}
+
+impl Answers {
+    /// What these arguments bring along.
+    pub(super) fn of(arguments: &Arguments) -> Result<Self, Mistake> {
+        let machine = arguments.names().cloned();
+        let Some(text) = arguments.text(NAMES) else { return Ok(Self { written: None, machine }) };
+        let words = text.split_ascii_whitespace();
+        let written: Result<Vec<Known>, Mistake> = words
+            .map(|word| {
+                Known::parse(word).ok_or_else(|| {
+                    Mistake::new(NAMES, format!("`{word}` is no name with its meaning"))
+                        .hint("write `host:NAME=ADDRESS,…` or `port:NAME=NUMBER/tcp`")
+                })
+            })
+            .collect();
+        Ok(Self { written: Some(written?), machine: None })
+    }
+
+    fn ask(&self, question: Question, name: &str) -> Result<Answer, String> {
+        let named = |known: &&Known| known.question == question && known.name == name;
+        if let Some(known) = self.written.iter().flatten().find(named) {
+            return Ok(known.answer.clone());
+        }
+        match &self.machine {
+            Some(machine) => machine.answer(question, name),
+            None => Err("names of hosts are not looked up here, write the address".to_owned()),
+        }
+    }
+}
+
+impl Resolver for Answers {
+    fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
+        match self.ask(Question::Host, name)? {
+            Answer::Addresses(addresses) => Ok(addresses),
+            _ => Err("its meaning is no address".to_owned()),
+        }
+    }
+
+    fn network(&self, name: &str) -> Option<u32> {
+        match self.ask(Question::Network, name) {
+            Ok(Answer::Network(number)) => Some(number),
+            _ => None,
+        }
+    }
+
+    fn ethernet(&self, name: &str) -> Option<[u8; 6]> {
+        match self.ask(Question::Ethernet, name) {
+            Ok(Answer::Ethernet(address)) => Some(address),
+            _ => None,
+        }
+    }
+
+    fn port(&self, name: &str) -> Option<(u16, Transports)> {
+        match self.ask(Question::Port, name) {
+            Ok(Answer::Port(port, by)) => Some((port, by)),
+            _ => Refuse.port(name),
+        }
+    }
+
+    fn protocol(&self, name: &str) -> Option<u8> {
+        match self.ask(Question::Protocol, name) {
+            Ok(Answer::Protocol(number)) => Some(number),
+            _ => Refuse.protocol(name),
+        }
+    }
+}
+
+/// The meanings of the names in an expression, to be written into the request; `None`: there are
+/// none, they are written, or one of them means nothing here.
+pub(super) fn settles(arguments: &Arguments) -> Option<(&'static str, String)> {
+    let machine = arguments.names().filter(|_| arguments.text(NAMES).is_none())?;
+    let mut known = Vec::new();
+    for (question, name) in questions(expression(arguments)).ok()? {
+        let own = match question {
+            Question::Port => Refuse.port(&name).map(|(port, by)| Answer::Port(port, by)),
+            Question::Protocol => Refuse.protocol(&name).map(Answer::Protocol),
+            Question::Host | Question::Network | Question::Ethernet => None,
+        };
+        match (machine.answer(question, &name), own) {
+            (Ok(answer), own) if own.as_ref() == Some(&answer) => {}
+            (Ok(answer), _) => known.push(Known { question, name, answer }),
+            (Err(_), Some(_)) => {}
+            (Err(_), None) => return None,
+        }
+    }
+    let words: Vec<String> = known.iter().map(ToString::to_string).collect();
+    (!words.is_empty()).then(|| (NAMES, words.join(" ")))
+}
+
+impl fmt::Display for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}=", word(self.question), self.name)?;
+        match &self.answer {
+            Answer::Addresses(addresses) => {
+                for (index, address) in addresses.iter().enumerate() {
+                    let comma = if index == 0 { "" } else { "," };
+                    write!(f, "{comma}{address}")?;
+                }
+                Ok(())
+            }
+            Answer::Network(number) => write!(f, "{number}"),
+            Answer::Ethernet(bytes) => {
+                for (index, byte) in bytes.iter().enumerate() {
+                    let colon = if index == 0 { "" } else { ":" };
+                    write!(f, "{colon}{byte:02x}")?;
+                }
+                Ok(())
+            }
+            Answer::Port(port, Transports::Both) => write!(f, "{port}"),
+            Answer::Port(port, Transports::Tcp) => write!(f, "{port}/tcp"),
+            Answer::Port(port, Transports::Udp) => write!(f, "{port}/udp"),
+            Answer::Protocol(number) => f.write_str(&number.to_string()),
+        }
+    }
+}
+
+impl Known {
+    /// Reads what [`fmt::Display`] writes.
+    fn parse(word: &str) -> Option<Self> {
+        let (kind, rest) = word.split_once(':')?;
+        let question = QUESTIONS.into_iter().find(|question| self::word(*question) == kind)?;
+        let (name, answer) = rest.split_once('=')?;
+        let answer = match question {
+            Question::Host => {
+                let addresses: Result<Vec<IpAddr>, _> = answer.split(',').map(str::parse).collect();
+                Answer::Addresses(addresses.ok()?)
+            }
+            Question::Network => Answer::Network(answer.parse().ok()?),
+            Question::Ethernet => Answer::Ethernet(ethernet(answer)?),
+            Question::Port => {
+                let (port, by) = match answer.split_once('/') {
+                    None => (answer, Transports::Both),
+                    Some((port, "tcp")) => (port, Transports::Tcp),
+                    Some((port, "udp")) => (port, Transports::Udp),
+                    Some(_) => return None,
+                };
+                Answer::Port(port.parse().ok()?, by)
+            }
+            Question::Protocol => Answer::Protocol(answer.parse().ok()?),
+        };
+        Some(Self { question, name: name.to_owned(), answer })
+    }
+}
+
+const QUESTIONS: [Question; 5] =
+    [Question::Host, Question::Network, Question::Ethernet, Question::Port, Question::Protocol];
+
+/// What a question is written as.
+const fn word(question: Question) -> &'static str {
+    match question {
+        Question::Host => "host",
+        Question::Network => "net",
+        Question::Ethernet => "ether",
+        Question::Port => "port",
+        Question::Protocol => "proto",
+    }
+}
+
+fn ethernet(text: &str) -> Option<[u8; 6]> {
+    let bytes: Result<Vec<u8>, _> =
+        text.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
+    bytes.ok()?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{BPF, make};
+    use super::*;
+    use crate::testing::arguments;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Knows two hosts, a network, a link address and two services, and counts the questions.
+    #[derive(Debug, Default)]
+    struct Machine(AtomicUsize);
+
+    impl Names for Machine {
+        fn answer(&self, question: Question, name: &str) -> Result<Answer, String> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            let address = |text: &str| text.parse::<IpAddr>().map_err(|error| error.to_string());
+            match (question, name) {
+                (Question::Host, "gw") => {
+                    Ok(Answer::Addresses(vec![address("10.0.0.1")?, address("fe80::1")?]))
+                }
+                (Question::Ethernet, "gw") => Ok(Answer::Ethernet([2, 0, 0, 0, 0, 0x1f])),
+                (Question::Network, "lab") => Ok(Answer::Network(10)),
+                (Question::Port, "web") => Ok(Answer::Port(8080, Transports::Tcp)),
+                (Question::Port, "ssh") => Ok(Answer::Port(22, Transports::Tcp)),
+                (Question::Protocol, "own") => Ok(Answer::Protocol(253)),
+                _ => Err("nobody here knows it".to_owned()),
+            }
+        }
+    }
+
+    fn asked(text: &str) -> (Arguments, Arc<Machine>) {
+        let machine = Arc::new(Machine::default());
+        let names: Arc<dyn Names> = machine.clone();
+        (arguments(&BPF, &[text]).unwrap().answered_by(Some(names)), machine)
+    }
+
+    #[test]
+    fn answers_are_written_once_and_then_nothing_is_asked() {
+        let (given, machine) =
+            asked("gateway gw or net lab or port web or port ssh or ip proto own or host 10.0.0.9");
+        let (parameter, text) = settles(&given).unwrap();
+        assert_eq!(parameter, NAMES);
+        assert_eq!(
+            text,
+            "ether:gw=02:00:00:00:00:1f host:gw=10.0.0.1,fe80::1 net:lab=10 port:web=8080/tcp \
+             proto:own=253"
+        );
+        let before = machine.0.load(Ordering::Relaxed);
+        let mut again = given;
+        again.set(NAMES, crate::Value::Text(text));
+        assert!(make(&again).is_ok());
+        assert_eq!(settles(&again), None);
+        assert_eq!(machine.0.load(Ordering::Relaxed), before, "nothing is asked again");
+        // The same wherever nobody can be asked.
+        assert!(make(&again.answered_by(None)).is_ok());
+    }
+
+    #[test]
+    fn unknown_names_are_mistakes_with_the_reason() {
+        let (given, _) = asked("tcp and host nowhere");
+        assert_eq!(settles(&given), None);
+        let mistake = make(&given).map(drop).unwrap_err();
+        assert_eq!(mistake.what, "unknown host `nowhere`: nobody here knows it");
+        assert_eq!(mistake.at, Some(13..20));
+        let (mut given, _) = asked("host gw");
+        given.set(NAMES, crate::Value::Text("port:gw=1".to_owned()));
+        let mistake = make(&given).map(drop).unwrap_err();
+        assert!(mistake.what.starts_with("unknown host `gw`"), "{mistake}");
+        given.set(NAMES, crate::Value::Text("host:gw=10.0.0.300".to_owned()));
+        let mistake = make(&given).map(drop).unwrap_err();
+        assert_eq!(mistake.parameter, Some(NAMES), "{mistake}");
+    }
+
+    #[test]
+    fn nothing_is_written_where_no_name_is() {
+        let (given, machine) = asked("tcp port 80 and host 10.0.0.1 or port ssh");
+        assert_eq!(settles(&given), None, "the own table says the same of ssh");
+        assert_eq!(machine.0.load(Ordering::Relaxed), 1);
+    }
+}
