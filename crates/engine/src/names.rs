@@ -40,3 +40,30 @@ fn port(name: &str) -> Option<(u16, Transports)> {
         (None, None) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::catalogue::{House, Repeated, Strangers};
+    use pipeline::Catalogue;
+
+    /// Whoever reads the line again, for somebody else or another time, finds the answer in it.
+    #[test]
+    fn names_are_looked_up_once_and_then_stand_in_the_line() {
+        let text = "replay x | bpf \"host localhost\" | count + discard";
+        let (graph, mistakes) = pipeline::read(text, &House);
+        assert_eq!(mistakes, []);
+        let written = "replay x | bpf \"host localhost\" names=\"host:localhost=";
+        assert!(graph.text.starts_with(written), "{}", graph.text);
+        assert!(graph.text.ends_with("\" | count + discard"), "{}", graph.text);
+        for catalogue in [&House as &dyn Catalogue, &Repeated, &Strangers] {
+            let (again, mistakes) = pipeline::read(&graph.text, catalogue);
+            assert_eq!(mistakes, []);
+            assert_eq!((&again.text, again.settled.as_slice()), (&graph.text, &[][..]));
+        }
+        for catalogue in [&Repeated as &dyn Catalogue, &Strangers] {
+            let (_, mistakes) = pipeline::read(text, catalogue);
+            let [mistake] = mistakes.as_slice() else { panic!("{mistakes:?}") };
+            assert!(mistake.what.contains("are not looked up here"), "{}", mistake.what);
+        }
+    }
+}

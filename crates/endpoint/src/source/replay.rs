@@ -6,15 +6,14 @@
 //! length on the wire. What is wrong with a capture is told after every packet before it was given,
 //! with the number of the record and the offset of the byte. [Th §5.3.2 "Source"]
 
+mod links;
+
 use super::feed::{Feed, Filled};
 use super::input::Input;
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
 use abi::{Class, ContextLane, Entry, Flags, Marks, RichPointer};
-use filter::{Amount, Arguments, Description, Form, Forms, Gives, Kind, Parameter, Time, Type};
-use std::fs;
-use std::io::Read;
+use filter::{Amount, Description, Form, Forms, Gives, Kind, Parameter, Time, Type};
 use std::os::fd::BorrowedFd;
-use wire::LinkType;
 use wire::capture::{Fault, Packet, Reader, Step, Why};
 
 /// What everybody knows about `replay`.
@@ -46,7 +45,7 @@ count'`.",
 const SPEED: Type = Type::Factor { or: "max" };
 
 /// The line in the catalogue.
-pub const ENTRY: SourceEntry = SourceEntry::new(&REPLAY, open).linked(links);
+pub const ENTRY: SourceEntry = SourceEntry::new(&REPLAY, open).linked(links::links);
 
 #[derive(Debug)]
 struct Replay {
@@ -69,34 +68,6 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let input = Input::open(path)?;
     check_beginning(&input)?;
     Ok(Box::new(Replay::new(input, pace, opening.origin)))
-}
-
-/// How much of a capture is looked at for the link types that it names.
-const LOOKED_AT: u64 = 1 << 20;
-
-/// The link types that the beginning of a capture names. Nothing but a regular file is opened: a
-/// pipe that is opened and closed again would end its writer.
-fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
-    let path = arguments.text("file").filter(|path| *path != "-")?;
-    if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    let file = fs::File::open(path).ok()?;
-    file.take(LOOKED_AT).read_to_end(&mut bytes).ok()?;
-    let (mut reader, mut links, mut rest) = (Reader::new(), Vec::new(), bytes.as_slice());
-    loop {
-        let step = reader.next(rest);
-        for link in reader.links() {
-            if !links.contains(&link) {
-                links.push(link);
-            }
-        }
-        match step {
-            Step::Packet(packet) => rest = rest.get(packet.consumed..).unwrap_or_default(),
-            Step::NeedMore { .. } | Step::Error(_) => return Some(links),
-        }
-    }
 }
 
 impl Source for Replay {
