@@ -168,7 +168,7 @@ fn is_excused(link: LinkType, expression: &str) -> bool {
 }
 
 #[test]
-fn own_compiler_answers_as_libpcap_on_every_link_type() {
+fn h9_own_compiler_answers_as_libpcap_on_every_link_type() {
     let Ok(libpcap) = Libpcap::load() else {
         need::skip::<()>("needs libpcap");
         return;
