@@ -42,7 +42,7 @@ fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
         [] => recorded(&given.file)?,
         words => over(&given.file, &words.join(" "))?,
     };
-    let why = Why::new(expression, &plan.graph).map_err(|mistake| {
+    let why = Why::new(expression, &plan.graph, &tape).map_err(|mistake| {
         terminal::complain(&format!("`{expression}` is no flow: {mistake}"));
         Status::Usage
     })?;

@@ -43,6 +43,7 @@ mod error;
 mod inside;
 mod latency;
 mod nodes;
+pub(crate) mod numbering;
 pub(crate) mod origins;
 mod outside;
 mod pools;
@@ -173,7 +174,7 @@ fn build_all(
 ) -> Result<Vec<Path>, BuildError> {
     let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
     let left = settings.count.map(|blocks| Arc::new(Left::new(blocks)));
-    let ids = Ids::of(plan);
+    let ids = Ids::of(plan, extras.tape.numbers_each_for_itself());
     let origins = Origins::of(&plan.graph, &ids.nodes);
     if let Tape::Record(recording) = &extras.tape {
         recording.name(origins.names());

@@ -10,6 +10,7 @@
 //! While nobody asks, this costs a walk nothing on its way from node to node: a traced space has no
 //! plain arcs and times its filters, which are ways that the walk has anyway.
 
+use crate::record::Tape;
 use filter::general::bpf::Matcher;
 use filter::{Amount, Arguments, Block, Classes, Counts, Mistake, Time, Value};
 use pipeline::graph::{Graph, NodeId};
@@ -50,8 +51,8 @@ pub struct Row {
 /// A question about a flow, put to a path that is built with it.
 #[derive(Debug)]
 pub struct Why {
-    /// Of each node of the plan, what its classes mean, and the filter that gave its blocks their
-    /// sessions.
+    /// Of each node of the plan, what its classes mean, and whose numbers the sessions of its blocks
+    /// have: everybody's, or in older records those of one filter.
     nodes: Vec<(Classes, usize)>,
     /// The node before each.
     above: Vec<usize>,
@@ -76,12 +77,16 @@ struct Asked {
 const NUMBERS_MAX: usize = 1 << 20;
 
 impl Why {
-    /// Asks about the frames that this expression matches, of a path of this graph.
-    pub fn new(expression: &str, graph: &Graph) -> Result<Self, Mistake> {
+    /// Asks about the frames that this expression matches, of a path of this graph and this tape.
+    pub fn new(expression: &str, graph: &Graph, tape: &Tape) -> Result<Self, Mistake> {
         let mut arguments = Arguments::default();
         arguments.set("expression", Value::Text(expression.to_owned()));
         let matcher = Matcher::new(arguments)?;
-        let nodes = graph.ids().map(|(id, _)| (classes(graph, id), domain(graph, id))).collect();
+        let domain = |id| match tape.numbers_each_for_itself() {
+            true => domain(graph, id),
+            false => 0,
+        };
+        let nodes = graph.ids().map(|(id, _)| (classes(graph, id), domain(id))).collect();
         let asked = Asked {
             matcher,
             rows: BTreeMap::new(),
@@ -244,7 +249,7 @@ fn domain(graph: &Graph, id: NodeId) -> usize {
     let mut at = id;
     for _ in 0..graph.nodes.len() {
         let used = graph.node(at).filter();
-        if used.is_some_and(|used| used.description.counters.contains(&"new sessions")) {
+        if used.is_some_and(|used| used.description.numbers_sessions) {
             break;
         }
         let Some(above) = graph.inputs(at).find(|edge| !edge.back) else { break };

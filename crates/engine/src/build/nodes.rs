@@ -8,7 +8,7 @@ use crate::space::section::Section;
 use crate::space::select::Wanted;
 use crate::space::shown::Showing;
 use endpoint::Failure;
-use filter::{Counts, Description, Form, Holds, Kind};
+use filter::{Counts, Description, Form, Holds, Kind, SessionNumbers};
 use pipeline::ClassSet;
 use pipeline::graph::{Boolean, Edge, Link, NodeId, Step};
 use pipeline::plan::Plan;
@@ -97,7 +97,8 @@ impl Builder<'_> {
                 let arguments = used.arguments.clone().asked_for(self.asked(id));
                 let arguments = arguments.seeded(self.extras.tape.seed(self.number(id)));
                 let arguments = arguments.in_reserve(self.is_in_kernel(id));
-                let made = make(&match copy.or(self.settings.one_of) {
+                let arguments = arguments.numbering(self.numbering(id));
+                let made = make(&match copy {
                     Some((number, of)) => arguments.for_copy(number, of),
                     None => arguments,
                 });
@@ -108,6 +109,15 @@ impl Builder<'_> {
             Node::new(title(used), self.number(id), part, counts(description)),
             description,
         ))
+    }
+
+    /// The numbers that a filter may give to sessions, of those of this process.
+    pub(super) fn numbering(&self, id: NodeId) -> SessionNumbers {
+        let numbers = self.ids.numbering.numbers(self.number(id));
+        match self.settings.one_of {
+            Some((number, of)) => numbers.split(number, of),
+            None => numbers,
+        }
     }
 
     /// The ranges of classes that arcs from a node name.

@@ -85,6 +85,7 @@ impl Builder<'_> {
         About {
             asked: self.asked(id),
             seed: self.extras.tape.seed(self.number(id)),
+            numbers: self.numbering(id),
             fragments: self.takes_fragments(id),
             tells_time: self.tells_time,
             epoch: self.epoch,

@@ -5,6 +5,7 @@
 //! ledger and in reports, they have the places of the plan ([`State::place_of`]); what is in no
 //! plan any more has the place [`GONE`].
 
+use super::numbering::Numbering;
 use super::origins::Origins;
 use super::{Extras, Settings};
 use crate::control::Control;
@@ -62,6 +63,8 @@ pub(crate) struct Ids {
     pub(crate) edges: Vec<usize>,
     /// The first of the rings to and from copies, which are no edges of the graph.
     pub(crate) copies: usize,
+    /// The numbers of sessions that filters give.
+    pub(crate) numbering: Numbering,
     /// The next that are free.
     pub(crate) next: (usize, usize),
 }
@@ -154,11 +157,14 @@ impl RunningRing {
 }
 
 impl Ids {
-    /// The numbers of a plan that is the first.
-    pub(crate) fn of(plan: &Plan) -> Self {
+    /// The numbers of a plan that is the first; in a run that is repeated from a record of an older
+    /// form filters number sessions each for itself.
+    pub(crate) fn of(plan: &Plan, each_for_itself: bool) -> Self {
         let (nodes, edges) = (plan.graph.nodes.len(), plan.graph.edges.len());
         let next = (nodes, edges + rings_of_copies(plan));
-        Self { nodes: (0..nodes).collect(), edges: (0..edges).collect(), copies: edges, next }
+        let nodes: Vec<usize> = (0..nodes).collect();
+        let numbering = Numbering::of(&plan.graph, &nodes, each_for_itself);
+        Self { nodes, edges: (0..edges).collect(), copies: edges, numbering, next }
     }
 }
 

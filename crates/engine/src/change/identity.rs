@@ -167,7 +167,8 @@ impl Matched {
                 kept.remove(&nodes[id.0]);
             });
         }
-        let mut ids = Ids { nodes, edges: Vec::new(), copies: 0, next };
+        let numbering = state.ids.numbering.follow(&plan.graph, &nodes);
+        let mut ids = Ids { nodes, edges: Vec::new(), copies: 0, numbering, next };
         let mut free: Vec<(Crossing, usize)> = (0..old.graph.edges.len())
             .map(|edge| (crossing(old, &state.ids, edge), state.ids.edges[edge]))
             .collect();
@@ -218,6 +219,9 @@ impl Matched {
         let count = |plan: &Plan| plan.spaces.iter().map(|space| space.part + 1).max();
         if count(&self.plan) != count(&state.plan) {
             return refused("a line cannot come or go: start or stop another path".to_owned());
+        }
+        if let Some(why) = self.ids.numbering.short() {
+            return refused(why);
         }
         for (id, node) in state.plan.graph.ids().filter(|(_, node)| node.is_process()) {
             let graph = &state.plan.graph;

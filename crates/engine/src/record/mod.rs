@@ -39,9 +39,12 @@ use pipeline::plan::{Costs, Kernel, Machine, Plan};
 use std::fmt::Write as _;
 
 /// The version of the file's form. A later one cannot be read.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The first version: it knew of no changes, and is read as well.
 const FIRST: u32 = 1;
+/// The first version of runs in which no two filters give sessions the same number; in those before
+/// each counted for itself.
+const NUMBERS: u32 = 3;
 
 /// What a record is of: enough to build the same path again.
 #[derive(Clone, PartialEq, Debug)]
@@ -190,6 +193,12 @@ pub enum Tape {
 }
 
 impl Tape {
+    /// Whether it repeats a run in which filters numbered sessions each for itself.
+    #[must_use]
+    pub fn numbers_each_for_itself(&self) -> bool {
+        matches!(self, Self::Play(replay) if replay.record().version < NUMBERS)
+    }
+
     /// What a filter takes from chance, where chance is not to decide.
     pub(crate) fn seed(&self, node: usize) -> Option<u64> {
         let seed = match self {

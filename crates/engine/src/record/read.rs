@@ -21,6 +21,8 @@ use sys::open::Regular;
 pub struct Record {
     /// What it is of.
     pub head: Head,
+    /// The version of the file's form.
+    pub version: u32,
     /// Whether all of it is there.
     pub whole: Whole,
     /// The changes that it was put through while it ran, in their order.
@@ -153,10 +155,10 @@ impl Record {
         let unread = |error| Broken::Unread { target: target.clone(), error };
         let file = Regular::read().open(path).map_err(unread)?;
         let mut scan = Scan::new(file.try_clone().map_err(unread)?);
-        let head = scan.head(&target)?;
+        let (version, head) = scan.head(&target)?;
         let (mut chunks, mut changes) = (Vec::new(), Vec::new());
         let whole = scan.chunks(&mut chunks, &mut changes).map_err(unread)?;
-        Ok(Self { head, whole, changes, file, chunks, target })
+        Ok(Self { head, version, whole, changes, file, chunks, target })
     }
 
     /// The file's name.
@@ -218,8 +220,8 @@ impl Scan {
         self.at += length;
     }
 
-    /// The head of the file.
-    fn head(&mut self, target: &str) -> Result<Head, Broken> {
+    /// The version of the file's form, and its head.
+    fn head(&mut self, target: &str) -> Result<(u32, Head), Broken> {
         let target = target.to_owned();
         let unread = |error| Broken::Unread { target: target.clone(), error };
         let foreign = |capture| Broken::Foreign { target: target.clone(), capture };
@@ -252,7 +254,8 @@ impl Scan {
             pairs.push((name.to_owned(), value.to_owned()));
         }
         self.pass(length);
-        Head::of(&pairs).map_err(|missing| Broken::Headless { target, missing })
+        let head = Head::of(&pairs).map_err(|missing| Broken::Headless { target, missing })?;
+        Ok((version, head))
     }
 
     /// The places of all chunks, all changes, and whether that is all.

@@ -7,7 +7,7 @@
 use super::About;
 use abi::{BLOCK_MAX, Class, DbufId, Entry, Flags, Marks, Place, RichPointer};
 use endpoint::Intake;
-use filter::{Arguments, Block, Description, Value};
+use filter::{Arguments, Block, Description, SessionNumbers, Value};
 use pipeline::graph::Use;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -198,11 +198,12 @@ impl Wanted {
                 arguments.add(known.name, value.clone());
             }
         }
-        arguments.asked_for(self.about.asked.clone()).seeded(self.about.seed)
+        let About { asked, seed, numbers, .. } = &self.about;
+        arguments.asked_for(asked.clone()).seeded(*seed).numbering(*numbers)
     }
 
     pub(super) fn written(&self) -> Vec<u8> {
-        let About { asked, seed, fragments, tells_time, epoch } = &self.about;
+        let About { asked, seed, numbers, fragments, tells_time, epoch } = &self.about;
         let mut out = Vec::new();
         text(&mut out, self.name.as_bytes());
         number(&mut out, self.arguments.len() as u64);
@@ -222,6 +223,7 @@ impl Wanted {
         }
         number(&mut out, u64::from(seed.is_some()));
         number(&mut out, seed.unwrap_or_default());
+        numbers.words().into_iter().for_each(|word| number(&mut out, word.into()));
         number(&mut out, u64::from(*fragments));
         number(&mut out, u64::from(*tells_time));
         number(&mut out, *epoch);
@@ -254,9 +256,11 @@ impl Wanted {
         }
         let seed = taken(from)? == 1;
         let seed = Some(taken(from)?).filter(|_| seed);
+        let mut word = || u32::try_from(taken(from)?).ok();
+        let numbers = SessionNumbers::of_words([word()?, word()?, word()?])?;
         let (fragments, tells_time) = (taken(from)? == 1, taken(from)? == 1);
         let epoch = taken(from)?;
-        let about = About { asked, seed, fragments, tells_time, epoch };
+        let about = About { asked, seed, numbers, fragments, tells_time, epoch };
         Some(Self { name, arguments, about })
     }
 }
@@ -356,6 +360,7 @@ mod tests {
         let about = About {
             asked: vec![(80, 90), (1, 1)],
             seed: Some(7),
+            numbers: SessionNumbers::initial(1, 3),
             fragments: true,
             tells_time: false,
             epoch: 3,

@@ -34,7 +34,7 @@ use endpoint::process::{Process, Stands, Started};
 use endpoint::{Failure, Origins, Sink, Source};
 pub(crate) use entrance::Entrance;
 pub(crate) use exit::Exit;
-use filter::UNTRUSTED;
+use filter::{SessionNumbers, UNTRUSTED};
 use message::Wanted;
 use pipeline::graph::Use;
 pub(crate) use state::Account;
@@ -66,6 +66,8 @@ pub(crate) struct About {
     pub(crate) asked: Vec<(u32, u32)>,
     /// The seed of a run that is repeated.
     pub(crate) seed: Option<u64>,
+    /// The numbers that it may give to sessions.
+    pub(crate) numbers: SessionNumbers,
     /// Whether all behind it take fragments.
     pub(crate) fragments: bool,
     /// Whether the path goes by the time of its blocks.

@@ -1,7 +1,7 @@
 //! The typed arguments of one filter in a request: text checked against the parameters once, by
 //! `pipeline`, so that filters only ask for values.
 
-use super::{Compiler, Description, Key, Keys, Names};
+use super::{Compiler, Description, Key, Keys, Names, SessionNumbers};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -34,8 +34,8 @@ pub struct Arguments {
     asked: Vec<(u32, u32)>,
     /// What a filter that needs chance takes instead, where a run is to be repeated.
     seed: Option<u64>,
-    /// Which of how many copies of the filter this is for.
-    copy: Option<(u32, u32)>,
+    /// The numbers that it may give to sessions.
+    numbers: SessionNumbers,
     /// Whether the filter stands behind its own twin.
     is_reserve: bool,
 }
@@ -238,17 +238,22 @@ impl Arguments {
         self.seed.unwrap_or_else(|| RandomState::new().hash_one(0))
     }
 
-    /// The same arguments for copy `number`, from 0, of `of` copies that share the work.
+    /// The same arguments for a filter that gives these numbers to sessions, and no others.
     #[must_use]
-    pub fn for_copy(self, number: u32, of: u32) -> Self {
-        Self { copy: Some((number, of.max(1))), ..self }
+    pub fn numbering(self, numbers: SessionNumbers) -> Self {
+        Self { numbers, ..self }
     }
 
-    /// Which of how many copies of the filter this is for: numbers that a filter gives must differ
-    /// from those that its copies give.
+    /// The same arguments for replica `number`, from 0, of `of` that share the work.
     #[must_use]
-    pub fn copy(&self) -> (u32, u32) {
-        self.copy.unwrap_or((0, 1))
+    pub fn for_copy(self, number: u32, of: u32) -> Self {
+        Self { numbers: self.numbers.split(number, of), ..self }
+    }
+
+    /// The numbers that the filter may give to sessions: no other filter of the request gives them.
+    #[must_use]
+    pub const fn numbers(&self) -> SessionNumbers {
+        self.numbers
     }
 
     /// The same arguments for the filter that stands behind its own twin.

@@ -312,6 +312,8 @@ pub struct Description {
     pub several: fn(&Arguments) -> Several,
     /// What the blocks of a session have in common, where it tells sessions apart by that itself.
     pub sessions: Option<Sharing>,
+    /// Whether blocks leave it with the number of a session that it gave them (CONTRACT 8).
+    pub numbers_sessions: bool,
     /// How many blocks it may hold at most, in all.
     pub held_max: u32,
     /// Whether it says something when the path stops ([`Description::ends_with_report`]).
@@ -375,6 +377,7 @@ impl Description {
         shows: None,
         several: |_| Several::AsItKeeps,
         sessions: None,
+        numbers_sessions: false,
         held_max: 0,
         reports: false,
         writes_files: false,

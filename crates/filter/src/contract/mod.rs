@@ -11,6 +11,7 @@
 //! - [`turn`]: what a filter may ask for while it is called (count, edit, append, hold, release);
 //! - [`kernel`]: where a source's blocks can be had in the kernel, what twins can be joined there;
 //! - [`holds`]: held blocks, kept by the space, named by plain data;
+//! - [`numbers`]: which numbers a filter may give to sessions;
 //! - [`shown`]: what of its state a filter shows to others;
 //! - [`state`]: session tables as plain data, saved and moved by one piece of code for all filters.
 //!
@@ -27,6 +28,7 @@ pub mod holds;
 pub mod kernel;
 pub mod keys;
 pub mod names;
+pub mod numbers;
 pub mod parameter;
 pub mod shown;
 pub mod state;
@@ -45,6 +47,7 @@ pub use holds::{HeldList, Holds};
 pub use kernel::{Attach, Attaches, Leads, Outlet, PLAIN, Side, expressible, joined, target};
 pub use keys::{Key, Keys};
 pub use names::{Answer, Names, Question};
+pub use numbers::SessionNumbers;
 pub use parameter::{COMMON, Parameter, STATE, STATE_MODE, Type, UNTRUSTED};
 pub use shown::{Column, Field, Row, SESSION, Unit, Whose, columns};
 pub use state::{Moved, PRIVATE, Session, Sessions, State};

@@ -1,8 +1,10 @@
 //! Flows as sessions (CONTRACT 8): which one a frame belongs to, and which way it goes in it.
 //!
 //! In: the flow of a frame. Out: what its filter remembers of it (a [`Record`]), with the number of
-//! its session. Numbers begin at 1 and are given in the order in which flows are first seen; none
-//! comes back before 2³² others. Of several copies of a filter each gives numbers of its own.
+//! its session. Numbers are given in the order in which flows are first seen, from the lowest of
+//! those that no other filter of the request gives ([`SessionNumbers`]): a filter alone counts from
+//! 1. When they have all been given, they are given again from the lowest on, but none that a known
+//! flow still has.
 //!
 //! Flows are told apart by a hash of 64 bits. Its seed is random, so nobody can make two flows meet
 //! on purpose; by chance, among 65,536 flows at once, two meet with a probability of 2⁻³³. State is
@@ -11,7 +13,10 @@
 //! When as many flows are known as may be, one is forgotten that was not met for long
 //! ([`Sessions::evict`]): its next block begins a new session.
 
-use crate::contract::{Field, PRIVATE, Session, Sessions, State, Unit};
+use crate::contract::{
+    Field, Holds, Mistake, Moved, PRIVATE, Row, Session, SessionNumbers, Sessions, State, Unit,
+    Whose,
+};
 use std::net::{IpAddr, Ipv4Addr};
 use wire::flow::{Direction, Flow};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -21,8 +26,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub(crate) struct Flows<R> {
     table: Sessions<R>,
     most: usize,
-    /// Which of how many copies of the filter this is: each has numbers of its own.
-    copy: (u32, u32),
+    /// The numbers that it gives.
+    numbers: SessionNumbers,
+    /// Once numbers are given again: those beyond the last given that flows still have, the lowest
+    /// last. None: it must be looked which they are.
+    taken: Option<Vec<u32>>,
 }
 
 /// What a filter remembers of a flow: plain data that holds an [`Identity`].
@@ -43,7 +51,8 @@ pub(crate) struct Identity {
     pub(crate) session: u32,
     /// Whether forward is down (from the greater address and port to the lesser).
     pub(crate) down: u8,
-    /// What the filter likes.
+    /// In the private record whether numbers are given again ([`AGAIN`]); in the others what their
+    /// filter likes.
     pub(crate) flags: u8,
     /// What the filter likes.
     pub(crate) port: u16,
@@ -84,23 +93,45 @@ pub(crate) struct Found {
     pub(crate) evicted: bool,
 }
 
+/// In the flags of the private record: all numbers have been given once.
+const AGAIN: u8 = 1;
+
+/// The state, to be moved or shown.
+impl<R: Record> State for Flows<R> {
+    fn sessions(&self) -> Vec<u64> {
+        self.table.keys()
+    }
+
+    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<Moved> {
+        self.table.take(key, holds)
+    }
+
+    fn put(&mut self, moved: Moved, holds: &mut Holds) -> Result<(), Mistake> {
+        self.taken = None;
+        self.table.put(moved, holds)?;
+        let numbers = self.numbers;
+        let shared = self.table.of(PRIVATE).identity_mut();
+        if !numbers.has(shared.session) {
+            // What it gave elsewhere others may give here: it goes on with what no flow has.
+            (shared.session, shared.flags) = (0, shared.flags | AGAIN);
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>) {
+        self.table.show(whose, again, to);
+    }
+}
+
 impl<R: Record> Flows<R> {
     /// Room for `most` flows, at least one, told apart by a hash with this seed
-    /// ([`Arguments::seed`](crate::Arguments::seed)).
-    pub(crate) fn new(most: usize, seed: u64) -> Self {
+    /// ([`Arguments::seed`](crate::Arguments::seed)). Their sessions get these numbers.
+    pub(crate) fn new(most: usize, seed: u64, numbers: SessionNumbers) -> Self {
         let mut table = Sessions::<R>::default();
         table.of(PRIVATE).identity_mut().word = seed;
-        Self { table, most: most.max(1), copy: (0, 1) }
-    }
-
-    /// The same for copy `number` of `of`: it gives every `of`-th number.
-    pub(crate) fn for_copy(self, (number, of): (u32, u32)) -> Self {
-        Self { copy: (number % of.max(1), of.max(1)), ..self }
-    }
-
-    /// The state, to be moved.
-    pub(crate) fn state(&mut self) -> &mut dyn State {
-        &mut self.table
+        // So there is always a number that no flow has.
+        let most = most.clamp(1, usize::try_from(numbers.count()).unwrap_or(usize::MAX));
+        Self { table, most, numbers, taken: None }
     }
 
     /// The seed for [`Flows::key`], to be asked for once per batch.
@@ -143,14 +174,60 @@ impl<R: Record> Flows<R> {
 
     /// The record of a new flow, with the number of its session.
     pub(crate) fn begin(&mut self, key: u64, down: bool) -> &mut R {
-        let shared = self.table.of(PRIVATE).identity_mut();
-        shared.session = next(shared.session, self.copy);
-        let session = shared.session;
+        let session = self.number();
         let record = self.table.of(key);
         *record = R::default();
         let identity = record.identity_mut();
         (identity.session, identity.down) = (session, down.into());
         record
+    }
+
+    /// The number of the next session: of those that no flow has, the next behind the last given.
+    fn number(&mut self) -> u32 {
+        let shared = self.table.of(PRIVATE).identity_mut();
+        match self.numbers.after(shared.session) {
+            Some(next) if shared.flags & AGAIN == 0 => {
+                shared.session = next;
+                next
+            }
+            next => self.number_again(next),
+        }
+    }
+
+    /// The same when all numbers have been given once; `next` is behind the last given, if any is.
+    #[cold]
+    fn number_again(&mut self, next: Option<u32>) -> u32 {
+        let next = next.and_then(|next| {
+            let taken = self.taken.take().unwrap_or_else(|| self.taken_from(next));
+            self.free(next, taken)
+        });
+        // There are more numbers than flows; of one that was taught more than it may know, the
+        // lowest is as good as any.
+        let from_the_lowest = || self.free(self.numbers.first(), self.taken_from(0));
+        let next = next.or_else(from_the_lowest).unwrap_or(self.numbers.first());
+        let shared = self.table.of(PRIVATE).identity_mut();
+        (shared.session, shared.flags) = (next, shared.flags | AGAIN);
+        next
+    }
+
+    /// The first number from `next` on that is not among these.
+    fn free(&mut self, mut next: u32, mut taken: Vec<u32>) -> Option<u32> {
+        while taken.last().is_some_and(|lowest| *lowest <= next) {
+            if taken.pop() == Some(next) {
+                next = self.numbers.after(next)?;
+            }
+        }
+        self.taken = Some(taken);
+        Some(next)
+    }
+
+    /// The numbers from this one on that flows have, the lowest last.
+    fn taken_from(&self, from: u32) -> Vec<u32> {
+        let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE);
+        let numbers = keys.filter_map(|key| Some(self.get(key)?.identity().session));
+        let mut taken: Vec<u32> = numbers.filter(|number| *number >= from).collect();
+        taken.sort_unstable_by(|one, other| other.cmp(one));
+        taken
     }
 
     /// Ends a flow.
@@ -197,12 +274,6 @@ impl Flows<Identity> {
     }
 }
 
-/// The number behind `last` that copy `number` of `of` gives: those that leave the same rest.
-fn next(last: u32, (number, of): (u32, u32)) -> u32 {
-    let first = number + 1;
-    if last == 0 { first } else { last.checked_add(of).unwrap_or(first) }
-}
-
 /// The hash of a flow over IPv4, whose ends are 48 bits each: a product of both, each beside a
 /// secret, then the finisher of SplitMix64. What `wire::flow` has for addresses of any length costs
 /// four times as much.
@@ -228,7 +299,7 @@ mod tests {
 
     #[test]
     fn both_ways_are_one_session_and_the_first_is_forward() {
-        let mut flows = Flows::new(10, 7);
+        let mut flows = Flows::new(10, 7, SessionNumbers::ALL);
         let seed = flows.seed();
         let mut find = |flow: Flow| {
             let found = flows.session(&flow, seed);
@@ -244,23 +315,22 @@ mod tests {
     }
 
     #[test]
-    fn n2_copies_give_no_session_the_same_number() {
+    fn n2_replicas_give_no_session_the_same_number() {
         let mut seen = std::collections::HashSet::new();
         for number in 0..3 {
-            let mut flows = Flows::new(100, 7).for_copy((number, 3));
+            let mut flows = Flows::new(100, 7, SessionNumbers::ALL.split(number, 3));
             let seed = flows.seed();
             let given: Vec<u32> =
                 (0..50).map(|port| flows.session(&flow(port, 53), seed).session).collect();
             assert_eq!(given[0], number + 1);
             assert!(given.into_iter().all(|session| seen.insert(session)));
         }
-        assert_eq!([next(u32::MAX - 1, (1, 3)), next(u32::MAX, (0, 1))], [2, 1], "none is 0");
     }
 
     #[test]
     fn of_too_many_the_one_that_was_not_met_for_long_is_forgotten() {
         for most in [1, 2, 7] {
-            let mut flows = Flows::new(most, 7);
+            let mut flows = Flows::new(most, 7, SessionNumbers::ALL);
             let seed = flows.seed();
             for port in 0..100 {
                 let busy = flows.session(&flow(9, 9), seed);
@@ -295,11 +365,71 @@ mod tests {
 
     #[test]
     fn numbers_are_not_given_again() {
-        let mut flows = Flows::new(3, 7);
+        let mut flows = Flows::new(3, 7, SessionNumbers::ALL);
         let seed = flows.seed();
         let numbers = (0..1000).map(|port| flows.session(&flow(port, 53), seed).session);
         assert!(numbers.eq(1..=1000));
         flows.table.of(PRIVATE).session = u32::MAX;
         assert_eq!(flows.session(&flow(5000, 53), seed).session, 1, "0 is no session");
+    }
+
+    #[test]
+    fn a14_numbers_of_known_flows_are_passed_over_when_the_others_come_again() {
+        let mut flows = Flows::new(4, 7, SessionNumbers::ALL);
+        let seed = flows.seed();
+        for port in [1, 2, 3] {
+            flows.session(&flow(port, 53), seed);
+        }
+        flows.end(Flows::<Identity>::key(&flow(2, 53), seed).0);
+        flows.table.of(PRIVATE).session = u32::MAX;
+        let mut given = |port| flows.session(&flow(port, 53), seed).session;
+        assert_eq!([4, 1, 3, 5].map(&mut given), [2, 1, 3, 4], "1 and 3 are still known");
+    }
+
+    /// Few numbers, many flows: whatever ends, is pushed out, or moves to another instance, no two
+    /// known flows ever have one number, and each has one of the numbers of its filter.
+    #[test]
+    fn a14_no_two_known_flows_ever_have_one_number() {
+        let mut random = testkit::Random::replayable();
+        for _ in 0..40 {
+            let step = random.within(1..5) as u32;
+            let first = random.within(1..9) as u32;
+            let count = random.within(1..40) as u32;
+            let numbers = SessionNumbers::of_words([first, step, first + step * count]);
+            let numbers = numbers.expect("numbers");
+            let most = random.within(1..60);
+            let mut flows = Flows::<Identity>::new(most, 7, numbers);
+            let seed = flows.seed();
+            let mut began = 0;
+            for _ in 0..600 {
+                let flow = flow(random.below(200) as u16, 53);
+                match random.below(20) {
+                    0 => {
+                        let mut other = Flows::new(most, 7, numbers);
+                        let mut holds = Holds::new(0, 0);
+                        for key in flows.keys() {
+                            let moved = flows.take(key, &mut holds).expect("it is there");
+                            other.put(moved, &mut holds).expect("it fits");
+                        }
+                        flows = other;
+                    }
+                    1..6 => drop(flows.end(Flows::<Identity>::key(&flow, seed).0)),
+                    _ => began += u32::from(flows.session(&flow, seed).new),
+                }
+                let known = flows.in_order();
+                let known = known.iter().map(|key| flows.get(*key).expect("known").session);
+                let mut known: Vec<u32> = known.collect();
+                let own = |number: &u32| {
+                    *number >= first
+                        && (number - first) % step == 0
+                        && *number <= first + step * count
+                };
+                assert!(known.iter().all(own), "{known:?} of {numbers:?}");
+                let before = known.len();
+                known.dedup();
+                assert_eq!(known.len(), before, "{known:?} of {numbers:?}");
+            }
+            assert!(began > 2 * count, "numbers came again");
+        }
     }
 }

@@ -54,6 +54,7 @@ is elsewhere).",
     keeps: Keeps::Sessions,
     shows: Some(columns::<Identity>),
     sessions: Some(Sharing::Flow),
+    numbers_sessions: true,
     user: Some(make),
     kernel: Some(emit),
     ..Description::EMPTY
@@ -67,7 +68,7 @@ const EVICTED: Counter = UDP.counter("evicted sessions");
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let most = arguments.number("sessions").and_then(|most| usize::try_from(most).ok());
-    let flows = Flows::new(most.unwrap_or(1), arguments.seed()).for_copy(arguments.copy());
+    let flows = Flows::new(most.unwrap_or(1), arguments.seed(), arguments.numbers());
     Ok(Filter::lanes(Udp { flows }))
 }
 
@@ -95,7 +96,7 @@ impl Lanes for Udp {
     }
 
     fn state(&mut self) -> Option<&mut dyn State> {
-        Some(self.flows.state())
+        Some(&mut self.flows)
     }
 }
 

@@ -238,7 +238,7 @@ impl Work<'_> {
         let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);
         let told_by = |id: NodeId| description(id).and_then(|known| known.sessions);
         let head = chain.nodes.first().copied().unwrap_or(id);
-        let tells = |id: &NodeId| told_by(*id) == Some(Sharing::Flow);
+        let tells = |id: &NodeId| description(*id).is_some_and(|known| known.numbers_sessions);
         match told_by(id) {
             Some(own) => {
                 let raw = |form: &Form| matches!(form, Form::Frame | Form::Packet | Form::Segment);

@@ -186,7 +186,7 @@ fn is_seen(node: &Node) -> Result<(), String> {
 /// may ask for them.
 fn has_sessions(graph: &Graph, id: NodeId) -> Result<(), String> {
     let used = graph.node(id).filter();
-    if !used.is_some_and(|used| used.description.counters.contains(&SESSIONS)) {
+    if !used.is_some_and(|used| used.description.numbers_sessions) {
         return Ok(());
     }
     match below(graph, id).into_iter().find(|id| may_ask_session(graph.node(*id))) {
@@ -197,9 +197,6 @@ fn has_sessions(graph: &Graph, id: NodeId) -> Result<(), String> {
         }
     }
 }
-
-/// What every filter counts that tells sessions apart.
-const SESSIONS: &str = "new sessions";
 
 /// Whether a node may look at the session of a block, wherever it runs. Who has a twin does not: a
 /// twin knows of no session, and answers the same.

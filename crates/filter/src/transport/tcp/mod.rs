@@ -122,6 +122,7 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
     keeps: Keeps::Sessions,
     shows: Some(columns::<connection::Connection>),
     sessions: Some(Sharing::Flow),
+    numbers_sessions: true,
     held_max: 1 << 17,
     user: Some(make),
     ..Description::EMPTY
@@ -163,7 +164,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
         gap: number("gap"),
     };
     let sessions = usize::try_from(number("sessions")).unwrap_or(usize::MAX);
-    let flows = Flows::new(sessions, arguments.seed()).for_copy(arguments.copy());
+    let flows = Flows::new(sessions, arguments.seed(), arguments.numbers());
     let tcp = Tcp::new(flows, rules, number("timeout"), arguments.flag("checksum"));
     Ok(Filter::Stream(Box::new(tcp)))
 }

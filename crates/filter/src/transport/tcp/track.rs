@@ -119,12 +119,12 @@ impl State for Tcp {
     }
 
     fn take(&mut self, key: u64, holds: &mut Holds) -> Option<Moved> {
-        self.flows.state().take(key, holds)
+        self.flows.take(key, holds)
     }
 
     fn put(&mut self, moved: Moved, holds: &mut Holds) -> Result<(), Mistake> {
         let key = moved.key;
-        self.flows.state().put(moved, holds)?;
+        self.flows.put(moved, holds)?;
         if key == PRIVATE {
             return Ok(());
         }
@@ -144,7 +144,7 @@ impl State for Tcp {
     }
 
     fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>) {
-        self.flows.state().show(whose, again, to);
+        self.flows.show(whose, again, to);
     }
 }
 

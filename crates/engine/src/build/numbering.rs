@@ -1,0 +1,198 @@
+//! Which filter gives which numbers to sessions, for as long as a path lives (CONTRACT 8).
+//!
+//! In: the plans that the path follows, one after the other. Out: for each filter that gives numbers
+//! those that no other of the request gives, whatever thread, replica or process it runs in, and
+//! whatever came or went before. Filters of the first plan count in steps of how many they are; each
+//! that comes later has a range of its own, which is given again as late as can be, since blocks and
+//! state of who had it before may still be behind it.
+//!
+//! It is decided by plans alone, so a run that is repeated decides the same.
+//! docs/book/decisions/0046-session-numbers.md
+
+use filter::SessionNumbers;
+use pipeline::graph::{Graph, Node};
+use std::collections::VecDeque;
+
+/// The numbers of sessions that the filters of a plan give.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Numbering {
+    /// How many filters of the first plan give numbers, at least one.
+    initial: u32,
+    /// By the number of its node, the share of each filter that gives any.
+    shares: Vec<(usize, Share)>,
+    /// The shares that no filter has, longest without one first.
+    free: VecDeque<Share>,
+    /// Whether every filter has all numbers, as in records of the first two forms.
+    each_for_itself: bool,
+    /// Whether there were more filters than shares.
+    is_short: bool,
+}
+
+/// Part of the numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Share {
+    /// That of one of the filters of the first plan.
+    Initial(u32),
+    /// A range for a filter that comes later.
+    Later(u32),
+}
+
+impl Numbering {
+    /// The numbers of the filters of a first plan, whose nodes have these numbers.
+    pub(crate) fn of(graph: &Graph, nodes: &[usize], each_for_itself: bool) -> Self {
+        let initial = u32::try_from(numbering(graph, nodes).count()).unwrap_or(u32::MAX).max(1);
+        let free = (0..initial).map(Share::Initial);
+        let free = free.chain((0..SessionNumbers::LATER_MAX).map(Share::Later)).collect();
+        let none = Self { initial, shares: Vec::new(), free, each_for_itself, is_short: false };
+        none.follow(graph, nodes)
+    }
+
+    /// The same for another plan of the path: who stays keeps its numbers.
+    pub(crate) fn follow(&self, graph: &Graph, nodes: &[usize]) -> Self {
+        let mut next = Self { shares: Vec::new(), is_short: false, ..self.clone() };
+        let stays = |number: usize| self.shares.iter().find(|(known, _)| *known == number);
+        for number in numbering(graph, nodes) {
+            match stays(number).copied().or_else(|| Some((number, next.free.pop_front()?))) {
+                Some(share) => next.shares.push(share),
+                None => next.is_short = true,
+            }
+        }
+        let goes =
+            |(_, share): &&(usize, Share)| !next.shares.iter().any(|(_, kept)| kept == share);
+        let goes: Vec<Share> = self.shares.iter().filter(goes).map(|(_, share)| *share).collect();
+        next.free.extend(goes);
+        next
+    }
+
+    /// The numbers that the filter of this node gives.
+    pub(crate) fn numbers(&self, node: usize) -> SessionNumbers {
+        let share = self.shares.iter().find(|(known, _)| *known == node);
+        match share.filter(|_| !self.each_for_itself) {
+            Some((_, Share::Initial(number))) => SessionNumbers::initial(*number, self.initial),
+            Some((_, Share::Later(range))) => SessionNumbers::later(*range),
+            None => SessionNumbers::ALL,
+        }
+    }
+
+    /// Why the plan cannot run, if there are more filters than shares.
+    pub(crate) fn short(&self) -> Option<String> {
+        let most = SessionNumbers::LATER_MAX;
+        self.is_short.then(|| {
+            format!(
+                "more than {most} filters that tell sessions apart have come since the path began, \
+                 and their numbers are used up: take some out, or stop it and start another one"
+            )
+        })
+    }
+}
+
+/// The numbers of the nodes that give numbers to sessions.
+fn numbering<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<Item = usize> + 'g {
+    let gives = |node: &Node| node.filter().is_some_and(|used| used.description.numbers_sessions);
+    let giving = graph.ids().filter(move |(_, node)| gives(node));
+    giving.filter_map(|(id, _)| nodes.get(id.0).copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::House;
+    use std::collections::HashSet;
+
+    fn graph(text: &str) -> Graph {
+        let (graph, mistakes) = pipeline::read(text, &House);
+        assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
+        graph
+    }
+
+    /// A line in which so many filters tell sessions apart, and the numbers of its nodes, of which
+    /// these are `udp`.
+    fn line(udp: &[usize]) -> (Graph, Vec<usize>) {
+        let branches = vec!["udp"; udp.len()].join(" + ");
+        let graph = graph(&format!("generate | ({branches}) | drop"));
+        let mut own = udp.iter().copied();
+        let number = |(id, node): (pipeline::graph::NodeId, &Node)| match node.name() {
+            "udp" => own.next().unwrap_or_default(),
+            _ => 1_000_000 + id.0,
+        };
+        let nodes = graph.ids().map(number).collect();
+        (graph, nodes)
+    }
+
+    #[test]
+    fn a14_who_is_alone_has_all_initial_numbers_and_several_count_in_steps() {
+        let (one, nodes) = line(&[3]);
+        let numbering = Numbering::of(&one, &nodes, false);
+        assert_eq!(numbering.numbers(3), SessionNumbers::initial(0, 1));
+        let (three, nodes) = line(&[3, 5, 9]);
+        let numbering = Numbering::of(&three, &nodes, false);
+        let numbers = [3, 5, 9].map(|node| numbering.numbers(node).first());
+        assert_eq!(numbers, [1, 2, 3]);
+        assert_eq!(numbering.numbers(5).after(2), Some(5));
+        let old = Numbering::of(&three, &nodes, true);
+        assert_eq!(old.numbers(5), SessionNumbers::ALL, "as records of the first forms have it");
+    }
+
+    #[test]
+    fn a14_the_first_that_comes_to_a_path_without_any_counts_from_1() {
+        let none = graph("generate | drop");
+        let numbering = Numbering::of(&none, &[0, 1], false);
+        let (one, nodes) = line(&[7]);
+        assert_eq!(numbering.follow(&one, &nodes).numbers(7), SessionNumbers::initial(0, 1));
+    }
+
+    /// Filters come and go: no two that are there at once have a number in common, who stays keeps
+    /// its numbers, and numbers of one that went come back last.
+    #[test]
+    fn a14_filters_that_come_and_go_never_share_a_number() {
+        let mut random = testkit::Random::replayable();
+        for _ in 0..20 {
+            let mut there: Vec<usize> = (0..random.within(1..4)).collect();
+            let mut next = there.len();
+            let (graph, nodes) = line(&there);
+            let mut numbering = Numbering::of(&graph, &nodes, false);
+            let mut given: Vec<SessionNumbers> = Vec::new();
+            for _ in 0..40 {
+                let before = numbering.clone();
+                let kept: Vec<usize> = there.clone();
+                if there.len() > 1 && random.one_in(2) {
+                    there.remove(random.within(0..there.len()));
+                }
+                for _ in 0..random.within(0..3) {
+                    there.insert(random.within(0..there.len() + 1), next);
+                    next += 1;
+                }
+                let (graph, nodes) = line(&there);
+                numbering = numbering.follow(&graph, &nodes);
+                assert_eq!(numbering.short(), None);
+                let numbers: HashSet<_> =
+                    there.iter().map(|node| numbering.numbers(*node).words()).collect();
+                assert_eq!(numbers.len(), there.len(), "each has its own");
+                for node in there.iter().filter(|node| kept.contains(node)) {
+                    assert_eq!(numbering.numbers(*node), before.numbers(*node));
+                }
+                for node in there.iter().filter(|node| !kept.contains(node)) {
+                    let new = numbering.numbers(*node);
+                    let since = given.iter().rev().position(|old| *old == new);
+                    assert!(since.is_none_or(|since| since > 32), "after {since:?}");
+                    given.push(new);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a14_more_filters_than_ranges_are_refused() {
+        let (one, nodes) = line(&[0]);
+        let numbering = Numbering::of(&one, &nodes, false);
+        let all: Vec<usize> = (0..=SessionNumbers::LATER_MAX as usize).collect();
+        let (most, nodes) = line(&all);
+        let full = numbering.follow(&most, &nodes);
+        assert_eq!(full.short(), None);
+        let (more, beyond) = line(&(0..=all.len()).collect::<Vec<_>>());
+        let short = full.follow(&more, &beyond);
+        let why = short.short().expect("there are no more");
+        assert!(why.starts_with("more than 64 filters"), "{why}");
+        assert_eq!(short.follow(&most, &nodes).short(), None);
+    }
+}
