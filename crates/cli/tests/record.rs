@@ -152,12 +152,12 @@ fn v10_a_record_of_the_first_form_is_played_and_one_of_a_later_is_refused_by_nam
     let mut later = fs::read(folder.path().join("r.pcapng")).unwrap();
     // Type and length of the head, that it is the head, and the version behind that.
     let section = u32::from_le_bytes(later[4..8].try_into().unwrap()) as usize;
-    assert_eq!(later[section + 12..section + 16], 2_u32.to_le_bytes());
-    later[section + 12] = 3;
+    assert_eq!(later[section + 12..section + 16], 3_u32.to_le_bytes());
+    later[section + 12] = 4;
     fs::write(folder.path().join("later.pcapng"), later).unwrap();
     let refused = folder.run(&["run", "--replay", "later.pcapng"]);
     assert_eq!(refused.status, Some(1), "{refused:?}");
-    let why = "is a record of form 3, and this program reads forms 1 to 2";
+    let why = "is a record of form 4, and this program reads forms 1 to 3";
     assert!(refused.err.contains(why), "{refused:?}");
 }
 

@@ -8,6 +8,7 @@ mod mix;
 mod origins;
 mod script;
 mod seen;
+mod sessions;
 mod upgrade;
 
 use common::{LONG, Stop, during, edit, given, numbers, on, paths, set, taken};

@@ -1,0 +1,78 @@
+//! A second filter that tells sessions apart comes into a path that has sessions: none of its
+//! numbers is one that another gives or has given, wherever either runs or is made anew. (A14)
+
+use crate::common::{LONG, set};
+use crate::script::{CONNECTIONS, Out, amid};
+use engine::change::{Switched, change};
+use engine::live::Live;
+use pipeline::edit::Edit;
+use pipeline::plan::Machine;
+use std::collections::BTreeSet;
+
+/// The first number of filters that come while a path runs.
+const LATER: u32 = 1 << 31;
+
+fn whole(live: &Live, line: &str) -> Switched {
+    let edit = Edit::Whole(line.to_owned());
+    let switched = change(live, &edit, &Machine::example(), LONG);
+    let switched = switched.unwrap_or_else(|why| panic!("{line}: {why}"));
+    assert_eq!((switched.lost, switched.duplicated, switched.reordered), (0, 0, 0), "{switched}");
+    switched
+}
+
+/// What comes out of half of the connections, when this is done to the path amid their messages.
+fn half_with(act: impl FnOnce(&Live)) -> Vec<Out> {
+    let line = "generate | split 2 |1 tcp | http | pcap x";
+    let (out, outcome) = amid((line, "split"), CONNECTIONS, act);
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    out
+}
+
+#[test]
+fn a14_a_second_tcp_in_a_live_path_disturbs_no_message() {
+    let undisturbed = half_with(|_| {});
+    let sessions: BTreeSet<u32> = undisturbed.iter().map(|(session, ..)| *session).collect();
+    assert!(sessions.len() > CONNECTIONS as usize / 3, "{}", sessions.len());
+    assert!(sessions.iter().copied().eq(1..=sessions.len() as u32), "one alone counts from 1");
+    // What the second one is shown begins in the middle of messages, and `http` answers none of it.
+    let both = "generate | split 2 | (|1 tcp + |2 tcp gap=2s) | http | pcap x";
+    let joined = half_with(|live| drop(whole(live, both)));
+    assert!(undisturbed == joined, "what the first gives is the same, byte by byte");
+    let moved = half_with(|live| {
+        whole(live, both);
+        for words in [
+            "move tcp:1 to thread1",
+            "upgrade tcp:1",
+            "move tcp:2 to thread2",
+            "upgrade tcp:2",
+            "upgrade http",
+        ] {
+            set(live, words);
+        }
+    });
+    assert!(undisturbed == moved, "wherever they are, and made anew");
+}
+
+#[test]
+fn a14_filters_that_come_and_go_give_numbers_of_their_own() {
+    let line = "generate | split 2 | (|1 tcp + |2 inspect) | pcap x";
+    let second = "generate | split 2 | (|1 tcp + |2 tcp gap=2s) | pcap x";
+    let third = "generate | split 2 | (|1 tcp + |2 tcp gap=3s) | pcap x";
+    let (out, _) = amid((line, "split"), CONNECTIONS, |live| {
+        for _ in 0..2 {
+            whole(live, second);
+            whole(live, third);
+            whole(live, line);
+        }
+        whole(live, third);
+        set(live, "upgrade tcp:1");
+    });
+    let sessions: BTreeSet<u32> = out.iter().map(|(session, ..)| *session).collect();
+    let low: Vec<u32> = sessions.range(1..LATER).copied().collect();
+    let late: Vec<u32> = sessions.range(LATER..).copied().collect();
+    assert_eq!(low.len() + late.len(), CONNECTIONS as usize, "each connection has its own");
+    assert!(low.iter().copied().eq(1..=low.len() as u32), "who stays goes on as it was");
+    // It is the fifth that came.
+    let first = LATER + 4 * (1 << 25);
+    assert!(late.iter().copied().eq(first..first + late.len() as u32), "{:?}", late.first());
+}
