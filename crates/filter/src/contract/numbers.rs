@@ -79,7 +79,7 @@ impl SessionNumbers {
     #[must_use]
     pub const fn has(self, given: u32) -> bool {
         let within = self.first <= given && given <= self.last;
-        given == 0 || within && (given - self.first) % self.step == 0
+        given == 0 || within && (given - self.first).is_multiple_of(self.step)
     }
 
     /// How many there are, at least one.

@@ -2,9 +2,8 @@
 //!
 //! In: the flow of a frame. Out: what its filter remembers of it (a [`Record`]), with the number of
 //! its session. Numbers are given in the order in which flows are first seen, from the lowest of
-//! those that no other filter of the request gives ([`SessionNumbers`]): a filter alone counts from
-//! 1. When they have all been given, they are given again from the lowest on, but none that a known
-//! flow still has.
+//! those that no other filter of the request gives ([`SessionNumbers`]): a filter alone counts 1, 2,
+//! 3. When all have been given, they are given again, lowest first, but none that a known flow has.
 //!
 //! Flows are told apart by a hash of 64 bits. Its seed is random, so nobody can make two flows meet
 //! on purpose; by chance, among 65,536 flows at once, two meet with a probability of 2⁻³³. State is
@@ -204,7 +203,7 @@ impl<R: Record> Flows<R> {
         // There are more numbers than flows; of one that was taught more than it may know, the
         // lowest is as good as any.
         let from_the_lowest = || self.free(self.numbers.first(), self.taken_from(0));
-        let next = next.or_else(from_the_lowest).unwrap_or(self.numbers.first());
+        let next = next.or_else(from_the_lowest).unwrap_or_else(|| self.numbers.first());
         let shared = self.table.of(PRIVATE).identity_mut();
         (shared.session, shared.flags) = (next, shared.flags | AGAIN);
         next
