@@ -51,8 +51,8 @@ pub struct Row {
 /// A question about a flow, put to a path that is built with it.
 #[derive(Debug)]
 pub struct Why {
-    /// Of each node of the plan, what its classes mean, and whose numbers the sessions of its blocks
-    /// have: everybody's, or in older records those of one filter.
+    /// Of each node of the plan, what its classes mean, and whose numbers the sessions of its
+    /// blocks have: those of the request, or in older records those of one filter.
     nodes: Vec<(Classes, usize)>,
     /// The node before each.
     above: Vec<usize>,

@@ -1,10 +1,10 @@
 //! Which filter gives which numbers to sessions, for as long as a path lives (CONTRACT 8).
 //!
-//! In: the plans that the path follows, one after the other. Out: for each filter that gives numbers
-//! those that no other of the request gives, whatever thread, replica or process it runs in, and
-//! whatever came or went before. Filters of the first plan count in steps of how many they are; each
-//! that comes later has a range of its own, which is given again as late as can be, since blocks and
-//! state of who had it before may still be behind it.
+//! In: the plans that the path follows, one after the other. Out: for each filter that gives
+//! numbers those that no other of the request gives, whatever thread, replica or process it runs
+//! in, and whatever came or went before. Filters of the first plan count in steps of how many they
+//! are; each that comes later has a range of its own. A range is given again as late as can be:
+//! what is behind the filter that had it may still remember its sessions.
 //!
 //! It is decided by plans alone, so a run that is repeated decides the same.
 //! docs/book/decisions/0046-session-numbers.md

@@ -15,7 +15,7 @@
 //! How many come while a path runs nobody knows at its beginning. So they get ranges of their own,
 //! and what the others give stays as it is. Why: docs/book/decisions/0046-session-numbers.md.
 
-/// The numbers that one filter may give to sessions. 0, which means no session, is never among them.
+/// The numbers that one filter may give to sessions; 0, which means no session, is never one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SessionNumbers {
     first: u32,
@@ -128,7 +128,7 @@ mod tests {
         let common = u64::from(step) * u64::from(other_step);
         let end = u64::from(number).saturating_add(common).min(last.min(other_last).into());
         while u64::from(number) <= end {
-            if (number - a) % step == 0 && (number - b) % other_step == 0 {
+            if (number - a).is_multiple_of(step) && (number - b).is_multiple_of(other_step) {
                 return true;
             }
             let Some(next) = number.checked_add(1) else { return false };

@@ -2,8 +2,8 @@
 //!
 //! In: the flow of a frame. Out: what its filter remembers of it (a [`Record`]), with the number of
 //! its session. Numbers are given in the order in which flows are first seen, from the lowest of
-//! those that no other filter of the request gives ([`SessionNumbers`]): a filter alone counts 1, 2,
-//! 3. When all have been given, they are given again, lowest first, but none that a known flow has.
+//! those that no other filter of the request gives ([`SessionNumbers`]); one that is alone counts
+//! from 1. When all have been given, they are given again, but none that a known flow has.
 //!
 //! Flows are told apart by a hash of 64 bits. Its seed is random, so nobody can make two flows meet
 //! on purpose; by chance, among 65,536 flows at once, two meet with a probability of 2⁻³³. State is
@@ -420,7 +420,7 @@ mod tests {
                 let mut known: Vec<u32> = known.collect();
                 let own = |number: &u32| {
                     *number >= first
-                        && (number - first) % step == 0
+                        && (number - first).is_multiple_of(step)
                         && *number <= first + step * count
                 };
                 assert!(known.iter().all(own), "{known:?} of {numbers:?}");
