@@ -101,6 +101,10 @@ impl<R: Record> State for Flows<R> {
         self.table.keys()
     }
 
+    fn number(&self, key: u64) -> u64 {
+        self.table.number(key)
+    }
+
     fn take(&mut self, key: u64, holds: &mut Holds) -> Option<Moved> {
         self.table.take(key, holds)
     }
@@ -173,7 +177,7 @@ impl<R: Record> Flows<R> {
 
     /// The record of a new flow, with the number of its session.
     pub(crate) fn begin(&mut self, key: u64, down: bool) -> &mut R {
-        let session = self.number();
+        let session = self.next_number();
         let record = self.table.of(key);
         *record = R::default();
         let identity = record.identity_mut();
@@ -182,20 +186,20 @@ impl<R: Record> Flows<R> {
     }
 
     /// The number of the next session: of those that no flow has, the next behind the last given.
-    fn number(&mut self) -> u32 {
+    fn next_number(&mut self) -> u32 {
         let shared = self.table.of(PRIVATE).identity_mut();
         match self.numbers.after(shared.session) {
             Some(next) if shared.flags & AGAIN == 0 => {
                 shared.session = next;
                 next
             }
-            next => self.number_again(next),
+            next => self.next_again(next),
         }
     }
 
     /// The same when all numbers have been given once; `next` is behind the last given, if any is.
     #[cold]
-    fn number_again(&mut self, next: Option<u32>) -> u32 {
+    fn next_again(&mut self, next: Option<u32>) -> u32 {
         let next = next.and_then(|next| {
             let taken = self.taken.take().unwrap_or_else(|| self.taken_from(next));
             self.free(next, taken)
