@@ -36,6 +36,8 @@ pub struct Arguments {
     seed: Option<u64>,
     /// The numbers that it may give to sessions.
     numbers: SessionNumbers,
+    /// Which of how many replicas of the filter this is for.
+    copy: Option<(u32, u32)>,
     /// Whether the filter stands behind its own twin.
     is_reserve: bool,
 }
@@ -247,7 +249,14 @@ impl Arguments {
     /// The same arguments for replica `number`, from 0, of `of` that share the work.
     #[must_use]
     pub fn for_copy(self, number: u32, of: u32) -> Self {
-        Self { numbers: self.numbers.split(number, of), ..self }
+        let of = of.max(1);
+        Self { copy: Some((number, of)), numbers: self.numbers.split(number, of), ..self }
+    }
+
+    /// Which of how many replicas of the filter this is for.
+    #[must_use]
+    pub fn copy(&self) -> (u32, u32) {
+        self.copy.unwrap_or((0, 1))
     }
 
     /// The numbers that the filter may give to sessions: no other filter of the request gives them.
