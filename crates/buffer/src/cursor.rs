@@ -20,8 +20,10 @@
 //! between the two has told the truth about what it has shown.
 //!
 //! A position that comes from the other party is checked each time it is read: it must lie within
-//! one capacity of our own and never go back. If not, the link to that party is poisoned: the fault
-//! goes to the caller, nothing is clamped, and no other party of the ring notices (RELIABILITY T3).
+//! one capacity of our own and never go back. If not, the link to that party is poisoned: nothing
+//! is clamped, and no other party of the ring notices (RELIABILITY T3). A reader gets the fault; a
+//! writer evicts the reader that lied, counts it, and goes on for the others: the fault is its own
+//! only where that reader was the last.
 
 mod told;
 
@@ -99,6 +101,8 @@ pub(crate) struct Producer {
     /// Positions from one lap to the next.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
+    /// Where a reader can stand: at multiples of this.
+    pub(crate) step: u64,
     /// Up to here blocks are written; published by [`Producer::publish`].
     pub(crate) head: u64,
     published: u64,
@@ -115,6 +119,8 @@ pub(crate) struct Producer {
     door: Option<Arc<Door>>,
     /// Readers that came or left since somebody asked.
     changes: Vec<Change>,
+    /// Readers that were evicted because they showed an impossible position.
+    evicted: u64,
     pub(crate) put: Put,
     teller: Teller,
 }
@@ -153,6 +159,7 @@ impl Producer {
             capacity: store.capacity,
             policy: store.policy,
             store,
+            step: 1,
             head: 0,
             published: 0,
             marked: 0,
@@ -162,6 +169,7 @@ impl Producer {
             seen,
             door: None,
             changes: Vec::new(),
+            evicted: 0,
             put: Put::default(),
             teller: Teller::default(),
         }
@@ -311,8 +319,9 @@ impl Producer {
     }
 
     /// Looks where the readers are and answers the oldest position that one of them still needs;
-    /// the writer's own where all have left. A reader that shows an impossible position is shut out
-    /// for ever and reported once; the ring goes on for the others.
+    /// the writer's own where all have left. A reader that shows an impossible position is evicted
+    /// for ever and counted; the ring goes on for the others. The fault is reported, once, where no
+    /// reader is left and none can come.
     pub(crate) fn refresh(&mut self) -> Result<u64, Fault> {
         self.look_at_door();
         // Who comes later starts at what is shown, so nobody writes further than a lap behind that
@@ -330,8 +339,12 @@ impl Producer {
             let cursor = acquire(region.word(reader::CURSOR));
             if closed {
                 seen.gone = true;
-            } else if cursor.wrapping_sub(seen.cursor) > self.published - seen.cursor {
+            } else if cursor.wrapping_sub(seen.cursor) > self.published - seen.cursor
+                || !cursor.is_multiple_of(self.step)
+            {
                 seen.gone = true;
+                self.evicted += 1;
+                self.changes.push(Change::Left(at));
                 lie = Some(Fault::Poisoned { shown: cursor, mine: self.published });
             } else {
                 seen.cursor = cursor;
@@ -339,7 +352,12 @@ impl Producer {
             }
         }
         self.oldest = oldest;
-        lie.map_or(Ok(oldest), Err)
+        lie.filter(|_| self.abandoned()).map_or(Ok(oldest), Err)
+    }
+
+    /// Readers that were evicted because they showed an impossible position.
+    pub(crate) const fn evicted(&self) -> u64 {
+        self.evicted
     }
 
     /// Whether every reader has left or was shut out, as of the last look.

@@ -201,6 +201,12 @@ impl Writer {
         self.side.abandoned()
     }
 
+    /// Readers that were evicted because they showed a position that they cannot have.
+    #[must_use]
+    pub const fn evicted(&self) -> u64 {
+        self.side.evicted()
+    }
+
     /// What this side has counted.
     #[must_use]
     pub const fn count(&self) -> Put {

@@ -278,6 +278,12 @@ int streamline_state_number(int fd,
 int streamline_flush(int fd);
 
 /*
+ The number of readers that were evicted because they wrote a position that they cannot have.
+ The others lose nothing by it, and no call of the writer fails.
+ */
+ptrdiff_t streamline_evicted(int fd);
+
+/*
  Moves up to count bytes from one end to another one, by pointers where both ends know them;
  waits until there is something. 0: the source has ended.
  */

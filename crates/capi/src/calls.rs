@@ -297,6 +297,17 @@ pub(crate) fn flush(fd: i32) -> Outcome<()> {
     }
 }
 
+/// How many readers were evicted from what this end writes.
+pub(crate) fn evicted(fd: i32) -> Outcome<usize> {
+    match table::place(fd)?.end().map(|end| &end.kind) {
+        Some(Kind::Writer(writer)) => {
+            Ok(usize::try_from(writer.output.evicted()).unwrap_or(usize::MAX))
+        }
+        Some(_) => Err(wrong_end("one to write to")),
+        None => Err(not_ours(fd)),
+    }
+}
+
 /// Waits until there is something to read, or room for a block of one byte.
 pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
     let mut used = table::place(fd)?;

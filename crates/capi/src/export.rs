@@ -306,6 +306,13 @@ pub extern "C" fn streamline_flush(fd: c_int) -> c_int {
     done(|| calls::flush(fd))
 }
 
+/// The number of readers that were evicted because they wrote a position that they cannot have.
+/// The others lose nothing by it, and no call of the writer fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_evicted(fd: c_int) -> isize {
+    length(|| calls::evicted(fd))
+}
+
 /// Moves up to count bytes from one end to another one, by pointers where both ends know them;
 /// waits until there is something. 0: the source has ended.
 #[unsafe(no_mangle)]

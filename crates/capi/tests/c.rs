@@ -94,6 +94,12 @@ fn d9_multiway_pipes_over_fork() {
     part("mpipe");
 }
 
+/// A reader that corrupts its cursor costs the obedient writer and the other readers nothing (T3).
+#[test]
+fn t3_reader_with_a_corrupt_cursor_is_evicted() {
+    part("evict");
+}
+
 #[test]
 fn one_end_is_for_one_thread_at_a_time() {
     part("threads");

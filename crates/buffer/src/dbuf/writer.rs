@@ -56,7 +56,8 @@ impl Writer {
         Self::with(Producer::going_on(store, head, put), id)
     }
 
-    fn with(side: Producer, id: DbufId) -> Self {
+    fn with(mut side: Producer, id: DbufId) -> Self {
+        side.step = Record::SIZE as u64;
         let store = side.store.clone();
         let staging = match store.policy {
             Policy::Overwrite => vec![0; block_max(store.capacity)],
@@ -308,6 +309,12 @@ impl Writer {
     /// Stops waiting for a reader that does not keep its promise; it is told nothing and lapped.
     pub fn shut_out(&mut self, reader: usize) {
         self.side.shut_out(reader);
+    }
+
+    /// Readers that were evicted because they showed a position that they cannot have.
+    #[must_use]
+    pub const fn evicted(&self) -> u64 {
+        self.side.evicted()
     }
 
     /// What this side has counted.

@@ -166,9 +166,10 @@ fn a_reader_refuses_every_position_that_cannot_be() {
     }
 }
 
-/// A reader that lies about how far it is is shut out; the ring goes on for the other one (T3).
+/// A reader that lies about how far it is is evicted and counted; the ring goes on for the other
+/// one, and the writer notices nothing else (T3).
 #[test]
-fn a_writer_refuses_every_position_that_cannot_be() {
+fn t3_lying_reader_is_evicted_and_counted_once() {
     use abi::ring::reader::CURSOR;
     for lie in [0u64, 1, 5, 8, 9, 1 << 31, (1 << 32) - 1, 1 << 63, u64::MAX] {
         let (mut writer, mut readers) = ring(&config(8, Policy::Block, 2));
@@ -179,8 +180,14 @@ fn a_writer_refuses_every_position_that_cannot_be() {
         }
         writer.side.refresh().unwrap();
         writer.side.store.readers[0].word(CURSOR).store(lie, Ordering::Release);
-        assert!(matches!(writer.side.refresh(), Err(Fault::Poisoned { mine: 4, .. })), "{lie}");
+        assert_eq!(writer.side.refresh(), Ok(2), "{lie}");
+        assert_eq!(writer.evicted(), 1, "{lie}");
         readers[1].read(&mut [entry(0); 2]).unwrap();
-        assert_eq!(writer.push(&[entries.clone(), entries].concat()).unwrap().put, 8, "{lie}");
+        let both = [entries.clone(), entries].concat();
+        assert_eq!(writer.push(&both).unwrap().put, 8, "{lie}");
+        // The last reader: nobody is left to write for, and the writer learns why.
+        writer.side.store.readers[1].word(CURSOR).store(u64::MAX, Ordering::Release);
+        assert!(matches!(writer.side.refresh(), Err(Fault::Poisoned { mine: 12, .. })), "{lie}");
+        assert_eq!((writer.evicted(), writer.push(&both)), (2, Err(Fault::Abandoned)));
     }
 }

@@ -1,7 +1,7 @@
 //! The writer's bells: one for each reader, rung for who sleeps and has been waited for.
 
 use super::flight::Gone;
-use crate::cursor::Producer;
+use crate::cursor::{Change, Producer};
 use crate::wait::{Ringer, Urgency};
 use abi::ring::reader;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -48,6 +48,7 @@ impl Bells {
     /// Rings for readers that wait for what was shown.
     #[inline]
     pub(crate) fn ring_due(&mut self, side: &mut Producer, urgency: Urgency) {
+        self.settle(side);
         let head = side.head;
         for at in 0..self.ends.len() {
             let (Some(end), Some(page)) = (self.ends.get_mut(at), side.store.readers.get(at))
@@ -63,6 +64,7 @@ impl Bells {
 
     /// Sleeps until a reader rings or is gone; `false`: there is none left.
     pub(crate) fn sleep(&mut self, side: &mut Producer, limit: Option<Duration>) -> bool {
+        self.settle(side);
         let there: Vec<usize> = (0..self.ends.len()).filter(|at| !self.gone.is(*at)).collect();
         let bells: Vec<BorrowedFd<'_>> =
             there.iter().filter_map(|at| self.ends.get(*at)).map(|end| end.bell.as_fd()).collect();
@@ -78,6 +80,15 @@ impl Bells {
             }
         }
         true
+    }
+
+    /// Leaves those alone that the ring has evicted.
+    fn settle(&self, side: &mut Producer) {
+        for change in side.changes() {
+            if let Change::Left(at) = change {
+                self.gone.set(at);
+            }
+        }
     }
 
     /// Readers have made room: nobody has rung in vain.

@@ -302,6 +302,12 @@ impl Output {
         Put { blocks: self.ring.side.head, ..self.ring.count() }
     }
 
+    /// Readers that were evicted because they showed a position that they cannot have.
+    #[must_use]
+    pub const fn evicted(&self) -> u64 {
+        self.ring.evicted()
+    }
+
     /// How many blocks were spliced, and how many copied.
     #[must_use]
     pub const fn spliced(&self) -> Spliced {

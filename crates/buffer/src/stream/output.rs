@@ -233,6 +233,13 @@ impl Output {
         self.ring.count()
     }
 
+    /// Readers that were evicted because they showed a position that they cannot have. What is
+    /// written after that is not theirs; the others get every byte.
+    #[must_use]
+    pub const fn evicted(&self) -> u64 {
+        self.ring.evicted()
+    }
+
     /// What a reader has published about its count.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<crate::Taken> {

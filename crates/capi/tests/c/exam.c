@@ -43,6 +43,7 @@ static void arguments(void)
         FAILS(EBADF, streamline_release(fd, 8));
         FAILS(EBADF, streamline_commit(fd, 8));
         FAILS(EBADF, streamline_flush(fd));
+        FAILS(EBADF, streamline_evicted(fd));
         FAILS(EBADF, streamline_wait(fd, 0));
         FAILS(EBADF, streamline_nonblock(fd, 1));
         FAILS(EBADF, streamline_close(fd));
@@ -288,6 +289,77 @@ static void state(const char *of)
     FAILS(EBADF, streamline_state_look(fd));
 }
 
+/* The page that this process writes as a reader: its cursor is the first word. */
+static volatile unsigned long long *cursor(void)
+{
+    char line[512];
+    unsigned long at = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    MUST(maps != NULL);
+    while (at == 0 && fgets(line, sizeof line, maps) != NULL)
+        if (strstr(line, "streamline-cursor") != NULL)
+            at = strtoul(line, NULL, 16);
+    fclose(maps);
+    MUST(at != 0);
+    return (volatile unsigned long long *)at;
+}
+
+/* Every position that a reader cannot have: it is evicted, and two others get every byte. */
+static void evict(void)
+{
+    static const unsigned long long lies[] = {
+        1, 17, 4095, 1ull << 31, (1ull << 32) - 1, 1ull << 63, ~0ull, ~0ull - 7,
+    };
+    enum { BLOCKS = 20000 };
+    for (unsigned i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        struct streamline_config config = { .capacity = 4096, .every = 1 };
+        int w, ready[2], wrote[2], status, block;
+        char buf[8];
+        pid_t children[3];
+        MUST(pipe(ready) == 0 && pipe(wrote) == 0);
+        w = streamline_create(name, &config);
+        MUST(w >= 0);
+        for (int who = 0; who < 3; who++) {
+            children[who] = fork();
+            MUST(children[who] >= 0);
+            if (children[who] == 0) {
+                int r = streamline_open(name, STREAMLINE_READ);
+                MUST(r >= 0 && write(ready[1], "r", 1) == 1);
+                if (who == 0) {
+                    close(wrote[1]);
+                    MUST(read(wrote[0], buf, 1) == 1);
+                    *cursor() = lies[i];
+                    MUST(write(ready[1], "l", 1) == 1);
+                    while (read(wrote[0], buf, 1) > 0)
+                        ;
+                    _exit(0);
+                }
+                for (int at = 0; at < BLOCKS; at++) {
+                    MUST(streamline_read(r, (char *)&block, sizeof block) == sizeof block);
+                    MUST(block == at);
+                }
+                MUST(streamline_read(r, buf, 8) == 0);
+                _exit(0);
+            }
+        }
+        for (int at = 0; at < 3; at++)
+            MUST(read(ready[0], buf, 1) == 1);
+        for (block = 0; block < BLOCKS; block++) {
+            MUST(streamline_write(w, (const char *)&block, sizeof block) == sizeof block);
+            if (block == 10)
+                MUST(write(wrote[1], "w", 1) == 1 && read(ready[0], buf, 1) == 1);
+        }
+        MUST(streamline_evicted(w) == 1);
+        MUST(streamline_close(w) == 0);
+        close(wrote[1]);
+        for (int who = 0; who < 3; who++) {
+            MUST(waitpid(children[who], &status, 0) == children[who]);
+            MUST(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        }
+        close(wrote[0]), close(ready[0]), close(ready[1]);
+    }
+}
+
 static int shared;
 
 static void *blocked(void *unused)
@@ -324,6 +396,7 @@ int main(int argc, char **argv)
     static const struct { const char *name; void (*run)(void); } parts[] = {
         { "arguments", arguments }, { "calls", calls }, { "region", region },
         { "inbox", inbox }, { "mpipe", mpipe }, { "threads", threads },
+        { "evict", evict },
     };
     if (argc == 3 && strcmp(argv[1], "state") == 0) {
         state(argv[2]);

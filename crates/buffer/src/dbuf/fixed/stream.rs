@@ -128,6 +128,12 @@ impl Output {
         self.show(Urgency::Last);
     }
 
+    /// Readers that were evicted because they showed a position that they cannot have.
+    #[must_use]
+    pub const fn evicted(&self) -> u64 {
+        self.ring.evicted()
+    }
+
     /// What this side has counted.
     #[must_use]
     pub const fn count(&self) -> Put {

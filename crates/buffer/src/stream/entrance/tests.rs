@@ -154,3 +154,75 @@ fn a_writer_is_abandoned_when_nobody_can_come_any_more() {
     let fault = (0..1000).find_map(|at| output.write(&block(at)).err());
     assert_eq!(fault, Some(Fault::Abandoned));
 }
+
+/// A reader of a named stream writes whatever it likes into its own page: it is evicted and
+/// counted, and the two others get every byte (T3).
+#[test]
+fn t3_hostile_cursor_costs_the_others_nothing() {
+    use abi::ring::{CLOSED, PAGE, reader};
+    use std::os::unix::fs::FileExt as _;
+    let edges = [0, 1, 2, 7, 8, 4095, 4096, 4097, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 32];
+    let edges = edges.into_iter().chain([1 << 63, (1 << 63) - 1, u64::MAX - 7, u64::MAX]);
+    let words = [reader::CURSOR, reader::WAIT, reader::WAIT + 1, reader::LEDGER];
+    let mut lies: Vec<Vec<(usize, u64)>> = edges
+        .clone()
+        .flat_map(|value| words.map(|word| vec![(word, value)]))
+        .chain([vec![(reader::STATE, CLOSED)], vec![(reader::STATE, u64::MAX)]])
+        .collect();
+    // The whole page, and a cursor that goes back after it went on.
+    lies.extend(edges.map(|value| (0..PAGE / 8).map(|word| (word, value)).collect()));
+    lies.push(vec![(reader::CURSOR, 800), (reader::CURSOR, 16)]);
+    for lie in lies {
+        let (mut output, entrance) = joinable(&config()).unwrap();
+        let (_, hostile) = entrance.enter().unwrap().unwrap();
+        let page = std::fs::File::from(hostile.descriptors()[2].try_clone_to_owned().unwrap());
+        let mut honest = [come(&entrance).1, come(&entrance).1];
+        let mut got = [0, 0];
+        let mut drain = |output: &mut Output| {
+            output.flush();
+            for (input, got) in honest.iter_mut().zip(&mut got) {
+                let mut head = [0; 8];
+                while input.try_read(&mut head).unwrap().is_some_and(|length| length > 0) {
+                    let mut bytes = block(u64::from_le_bytes(head));
+                    let mut done = 8;
+                    while done < bytes.len() {
+                        done += input.read(&mut bytes[done..]).unwrap();
+                    }
+                    assert_eq!(number(&bytes), *got, "{lie:?}");
+                    *got += 1;
+                }
+            }
+        };
+        let mut lies = lie.iter();
+        for at in 0..200 {
+            let ready = output.is_ready(block(at).len());
+            if !ready.unwrap() {
+                drain(&mut output);
+                let lie = lies.next();
+                lie.into_iter().for_each(|(word, value)| {
+                    page.write_all_at(&value.to_le_bytes(), *word as u64 * 8).unwrap();
+                });
+                // What does not take its place away keeps the ring full: it is shut out by hand.
+                if lie.is_none() && !output.is_ready(block(at).len()).unwrap() {
+                    output.shut_out(0);
+                }
+            }
+            while !output.is_ready(block(at).len()).unwrap() {
+                drain(&mut output);
+                if let Some((word, value)) = lies.next() {
+                    page.write_all_at(&value.to_le_bytes(), *word as u64 * 8).unwrap();
+                } else {
+                    output.shut_out(0);
+                }
+            }
+            assert_eq!(output.write(&block(at)), Ok(true), "{lie:?}");
+        }
+        drain(&mut output);
+        assert_eq!(got, [200, 200], "{lie:?}");
+        assert!(output.evicted() <= 1, "{lie:?}: counted once");
+        if lie == [(reader::CURSOR, u64::MAX)] {
+            assert_eq!(output.evicted(), 1);
+        }
+        drop(hostile);
+    }
+}
