@@ -2,7 +2,8 @@
 //!
 //! Everything here is plain data with a fixed layout (little endian machines, [SL §5.3.1],
 //! [Th §3.3.2]). This crate does no I/O, allocates nothing and gives nobody access to bytes: a rich
-//! pointer is a claim about memory, and only `buffer::resolve` turns a claim into bytes.
+//! pointer is a claim about memory, and only `buffer::resolve` turns a claim into bytes. Beside it
+//! stands what all crates ask before they show text of an untrusted peer ([`text`]).
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(clippy::cast_possible_truncation)]
@@ -11,6 +12,7 @@ pub mod edge;
 mod lane;
 mod pointer;
 pub mod ring;
+pub mod text;
 
 pub use lane::{ContextLane, Direction, Entry, Flags, Marks};
 pub use pointer::{Class, DbufId, Place, RichPointer};

@@ -2,6 +2,7 @@
 
 use crate::status::Status;
 use crate::terminal;
+use abi::text::Visible;
 use engine::catalogue::House;
 use pipeline::Catalogue;
 use pipeline::explain::{self, Page};
@@ -55,7 +56,7 @@ fn one(name: &str) -> Status {
         let names = House.names();
         let meant = nearest(name, names.iter().copied());
         let hint = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
-        terminal::complain(&format!("no filter is called `{}`{hint}", name.escape_debug()));
+        terminal::complain(&format!("no filter is called `{}`{hint}", Visible(name)));
         terminal::note("`streamline filters` lists all");
         return Status::Nothing;
     }

@@ -32,6 +32,7 @@ mod status;
 mod terminal;
 mod why;
 
+use abi::text::{VisibleLines, is_hidden};
 use arguments::{Arguments, Command};
 use clap::Parser;
 use status::Status;
@@ -48,8 +49,13 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(told) => {
             let status = if told.use_stderr() { Status::Usage } else { Status::Done };
-            // Nobody can be told that nobody can be told.
-            let _ = told.print();
+            // It may quote the words, and colours are no more than a help. Nobody can be told that
+            // nobody can be told.
+            if std::env::args_os().any(|word| word.to_string_lossy().contains(is_hidden)) {
+                terminal::tell(&VisibleLines(&told.render().to_string()).to_string());
+            } else {
+                let _ = told.print();
+            }
             return status.into();
         }
     };
@@ -63,7 +69,8 @@ fn main() -> ExitCode {
         Command::Examples => examples::print(),
         Command::Man(given) => man::man(&given),
         Command::Completion { shell } => completion::script(shell),
-        Command::Complete { line } => completion::complete(&line),
+        Command::Complete { line: Some(line), .. } => completion::complete(&line),
+        Command::Complete { line: None, words } => shared::next::complete(&words),
         Command::Shared(given) => shared::run(&given),
         Command::Bench { words } => bench::bench(&words),
         Command::Sh(given) => return shell::sh(&given),

@@ -7,6 +7,7 @@ use crate::arguments::{ABOUT, Arguments, FIRST, ManArguments, STATUS};
 use crate::filters;
 use crate::status::Status;
 use crate::terminal;
+use abi::text::Visible;
 use clap::CommandFactory;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
@@ -52,7 +53,7 @@ pub(crate) fn man(given: &ManArguments) -> Status {
             let names = sheets.iter().map(Sheet::called).filter(|name| !name.is_empty());
             let hint = nearest(wanted, names)
                 .map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
-            let wanted = wanted.escape_debug();
+            let wanted = Visible(wanted);
             terminal::complain(&format!("the manual has no page `{wanted}`{hint}"));
             terminal::note(
                 "`streamline man --into FOLDER` writes all; a filter stands in `filters`",

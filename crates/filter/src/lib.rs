@@ -106,6 +106,7 @@ mod twin;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
+pub use abi::text;
 pub use contract::*;
 
 /// What a filter file starts from.

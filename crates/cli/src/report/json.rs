@@ -4,6 +4,7 @@
 //! are in blocks and bytes, times in ns. What cannot be known is `null`.
 
 use super::{Part, Report};
+use abi::text::Escaped;
 use engine::report::Reported;
 use pipeline::plan::Plan;
 use serde::Serialize;
@@ -406,5 +407,5 @@ fn remarks(reported: &Reported) -> impl Iterator<Item = &str> {
 pub(crate) fn line(object: &impl Serialize) -> String {
     // Numbers, texts, lists and maps with texts as keys: nothing here can fail.
     let text = serde_json::to_string(object).unwrap_or_else(|error| format!("\"{error}\""));
-    format!("{text}\n")
+    format!("{}\n", Escaped(&text))
 }

@@ -287,7 +287,7 @@ impl<'a> About<'a> {
 
 /// Adds an object as a line.
 fn add(out: &mut Out, object: &impl Serialize) -> Result<(), Failure> {
-    let written = serde_json::to_writer(&mut *out.text(), object);
+    let written = super::object::write(out.text(), object);
     out.text().push(b'\n');
     written.map_err(|error| Failure::new("write", out.target(), error))
 }

@@ -18,6 +18,7 @@ pub mod weblog;
 
 mod headers;
 mod names;
+mod object;
 mod out;
 mod shelf;
 mod tail;

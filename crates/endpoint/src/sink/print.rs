@@ -22,6 +22,7 @@ use super::told::{Described, Phrase, Told};
 use crate::clock::TimeOfDay;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::Class;
+use abi::text::Visible;
 use filter::{Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type};
 use std::io::Write;
 
@@ -126,7 +127,7 @@ impl Print {
         let to = self.out.text();
         add!(to, "{} ", TimeOfDay(time));
         if let Some(origin) = self.names.origin(block.context.origin) {
-            add!(to, "[{}] ", origin.escape_debug());
+            add!(to, "[{}] ", Visible(origin));
         }
     }
 
@@ -169,7 +170,7 @@ impl Print {
 
 fn describe_class(to: &mut Vec<u8>, names: &Names, class: Class) {
     match (names.class_name(class), names.class(class)) {
-        (Some(name), _) => add!(to, ", class {name}"),
+        (Some(name), _) => add!(to, ", class {}", Visible(name)),
         (None, Some(value)) => add!(to, ", class {value}"),
         (None, None) => to.extend_from_slice(b", no class"),
     }
@@ -280,7 +281,7 @@ mod tests {
         let third = bare(b"").with_class(Class::NONE);
         assert_eq!(
             printed("none", number, &[first, second, third]),
-            "23:31:30.123456 [tw\\u{1b}[2J] bytes, length 1, class http, session 7\n\
+            "23:31:30.123456 [tw·[2J] bytes, length 1, class http, session 7\n\
              23:31:30.123456 [one.pcap] bytes, length 2, captured 2 of 9, class 81\n\
              23:31:30.123456 [one.pcap] bytes, length 0, no class\n"
         );

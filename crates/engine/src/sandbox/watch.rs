@@ -5,6 +5,7 @@
 //! not run because others did does not count, so that a busy machine ends nobody.
 
 use super::MEMORY;
+use abi::text::Visible;
 use endpoint::process::Apart;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -225,7 +226,7 @@ impl Watch {
 /// What a process says of its end, as far as it can be printed. It may say anything.
 pub(super) fn text(words: &[u8]) -> Option<String> {
     let said = words.strip_prefix(&[TEXT])?;
-    Some(String::from_utf8_lossy(said).escape_debug().to_string())
+    Some(Visible(&String::from_utf8_lossy(said)).to_string())
 }
 
 impl Apart for Watch {

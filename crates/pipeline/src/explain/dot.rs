@@ -5,6 +5,7 @@ use super::words;
 use crate::graph::Edge;
 use crate::plan::{Plan, PlannedEdge};
 use filter::Kind;
+use filter::text::visible;
 use std::fmt::Write as _;
 
 /// The graph, spaces as frames, rings as thick edges, pipes with an empty arrow, back edges as
@@ -66,8 +67,7 @@ fn quoted(text: &str) -> String {
     for c in text.chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
-            c if c.is_control() => out.push('·'),
-            c => out.push(c),
+            c => out.push(visible(c)),
         }
     }
     out.push('"');

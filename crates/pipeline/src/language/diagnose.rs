@@ -218,19 +218,7 @@ fn floor(text: &str, at: usize) -> usize {
 /// The text with every control character replaced, one for one, so that columns stay and terminals
 /// obey nobody but us.
 fn visible(text: &str) -> String {
-    text.chars()
-        .map(|c| match c {
-            '\t' => ' ',
-            c if c.is_control() || is_invisible(c) => '·',
-            c => c,
-        })
-        .collect()
-}
-
-/// Characters without a shape that change how what follows is drawn, or hide.
-pub(crate) fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}'
-        | '\u{feff}' | '\u{00ad}')
+    text.chars().map(|c| if c == '\t' { ' ' } else { filter::text::visible(c) }).collect()
 }
 
 /// The escape sequences of one diagnostic; all empty without colour.

@@ -6,9 +6,10 @@
 //! |ssh log`. Every character is looked at once or twice, and a mistake never stops the lexer.
 //! [SL §4.2]
 
-use super::diagnose::{Diagnostic, Span, is_invisible};
+use super::diagnose::{Diagnostic, Span};
 use super::label;
 use super::tree::{Label, Operator};
+use filter::text::is_hidden;
 
 /// A token and where it stands.
 #[derive(Debug, Clone)]
@@ -283,7 +284,7 @@ fn is_class(c: char) -> bool {
 
 /// Characters that come from a copied page and are not what they look like.
 pub(super) fn is_strange(c: char) -> bool {
-    c.is_control() || c.is_whitespace() || is_invisible(c) || is_typographic(c)
+    is_hidden(c) || c.is_whitespace() || is_typographic(c)
 }
 
 fn is_typographic(c: char) -> bool {

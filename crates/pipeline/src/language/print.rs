@@ -5,9 +5,9 @@
 //! is made from the tree alone, never from the text that was read, and reading it gives the same
 //! tree. [SL §4.2]
 
+use filter::text::is_hidden;
 use std::fmt::{self, Display, Formatter, Write as _};
 
-use super::diagnose::is_invisible;
 use super::lex::{ends_word, is_strange};
 use super::tree::{
     Argument, Branch, Class, Classes, Group, Label, Node, Operator, Option_, Request, Term, Text,
@@ -209,7 +209,7 @@ pub(crate) fn write_quoted(f: &mut dyn fmt::Write, bytes: &[u8]) -> fmt::Result 
                 '\\' => f.write_str("\\\\")?,
                 '\n' => f.write_str("\\n")?,
                 '\t' => f.write_str("\\t")?,
-                c if c.is_control() || is_invisible(c) => {
+                c if is_hidden(c) => {
                     let mut buffer = [0; 4];
                     write_hex(f, c.encode_utf8(&mut buffer).as_bytes())?;
                 }

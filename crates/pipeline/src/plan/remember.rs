@@ -35,7 +35,7 @@ impl Remembered {
     #[must_use]
     pub fn of(plan: &Plan) -> Self {
         let node = |(id, _)| RememberedNode {
-            text: plain_text(&plan.graph, id).replace(char::is_control, "·"),
+            text: plain_text(&plan.graph, id).replace(filter::text::is_hidden, "·"),
             space: plan.space_of(id).name.replace(' ', "_"),
             costs: costs(plan, id),
         };

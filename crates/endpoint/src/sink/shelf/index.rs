@@ -6,6 +6,7 @@ use crate::Failure;
 use crate::clock::Rfc3339;
 use crate::sink::json::{Ends, VERSION};
 use crate::sink::names::Names;
+use crate::sink::object;
 use crate::sink::out::Out;
 use crate::sink::tail::Lines;
 use crate::sink::told::{Fields, Told};
@@ -92,7 +93,7 @@ impl Index {
             ends: &volume.ends,
             told: volume.told().filter(|_| how.single).map(Told::fields),
         };
-        let written = serde_json::to_writer(&mut *self.0.text(), &line);
+        let written = object::write(self.0.text(), &line);
         self.0.text().push(b'\n');
         written.map_err(|error| Failure::new("write", self.0.target(), error))?;
         self.0.ended(0)

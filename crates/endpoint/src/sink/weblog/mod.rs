@@ -12,6 +12,7 @@
 
 mod ecs;
 
+use super::object;
 use super::out::Out;
 use super::tail::Lines;
 use super::text::{Text, Written};
@@ -129,7 +130,7 @@ impl Weblog {
         self.exchanges += 1;
         if self.ecs {
             let object = ecs::object(told, block.context.time);
-            let written = serde_json::to_writer(&mut *self.out.text(), &object);
+            let written = object::write(self.out.text(), &object);
             written.map_err(|error| Failure::new("write", self.out.target(), error))?;
         } else {
             let stamp = self.stamp.of(told.end().unwrap_or(block.context.time));

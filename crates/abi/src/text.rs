@@ -1,0 +1,142 @@
+//! Text of untrusted peers, made safe for a terminal, a log or a JSON object.
+//!
+//! A terminal obeys control characters (C0, DEL and C1), and bidirectional or invisible characters
+//! change what a reader takes a line for. They come from frames, file names, other users' requests
+//! and the user's own line. Every crate asks [`is_hidden`] and no other list: [`Visible`] and
+//! [`VisibleLines`] write text for people, [`Escaped`] the inside of a JSON string.
+
+use core::fmt::{self, Display, Formatter, Write as _};
+
+/// Stands in the place of a hidden character: one column wide, so that tables and carets stay.
+pub const PLACEHOLDER: char = '·';
+
+/// Returns true for a character that a terminal obeys or does not show: control characters, marks
+/// of direction, zero-width characters, separators of lines and paragraphs, and tags.
+#[must_use]
+pub const fn is_hidden(c: char) -> bool {
+    matches!(c, '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{34f}' | '\u{61c}'
+        | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// Returns the character itself, or [`PLACEHOLDER`] for one that [`is_hidden`].
+#[must_use]
+pub const fn visible(c: char) -> char {
+    if is_hidden(c) { PLACEHOLDER } else { c }
+}
+
+/// Text on one line: every hidden character replaced, one for one.
+#[derive(Clone, Copy, Debug)]
+pub struct Visible<'a>(pub &'a str);
+
+impl Display for Visible<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write(f, self.0, is_hidden, |f, c| f.write_char(visible(c)))
+    }
+}
+
+/// Text on several lines: line breaks and tabs stay, the rest is as in [`Visible`].
+#[derive(Clone, Copy, Debug)]
+pub struct VisibleLines<'a>(pub &'a str);
+
+impl Display for VisibleLines<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let is_replaced = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t');
+        write(f, self.0, is_replaced, |f, c| f.write_char(visible(c)))
+    }
+}
+
+/// The inside of a JSON string, or of a whole JSON text: hidden characters as `\u202e`, in UTF-16
+/// as RFC 8259 §7 asks. A JSON text holds none of them outside of its strings but line breaks and
+/// tabs, which stay: they cannot stand in a string.
+#[derive(Clone, Copy, Debug)]
+pub struct Escaped<'a>(pub &'a str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let is_escaped = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t' | '\r');
+        write(f, self.0, is_escaped, |f, c| {
+            c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(f, "\\u{unit:04x}"))
+        })
+    }
+}
+
+/// Writes a text, and what is to be replaced in its own way.
+fn write(
+    f: &mut Formatter<'_>,
+    text: &str,
+    is_replaced: impl Fn(char) -> bool,
+    replace: impl Fn(&mut Formatter<'_>, char) -> fmt::Result,
+) -> fmt::Result {
+    // Nearly all text: nothing is to be decoded.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return f.write_str(text);
+    }
+    let mut rest = text;
+    while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_replaced(*c)) {
+        f.write_str(rest.get(..at).unwrap_or_default())?;
+        replace(f, c)?;
+        rest = rest.get(at + c.len_utf8()..).unwrap_or_default();
+    }
+    f.write_str(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::string::ToString as _;
+
+    /// The characters by which terminals and readers were attacked, by name.
+    const ATTACKS: &[(char, &str)] = &[
+        ('\0', "nul"),
+        ('\x1b', "escape"),
+        ('\x7f', "delete"),
+        ('\u{9b}', "C1 control sequence introducer"),
+        ('\u{9d}', "C1 operating system command"),
+        ('\u{85}', "next line"),
+        ('\u{61c}', "arabic letter mark"),
+        ('\u{200b}', "zero width space"),
+        ('\u{200e}', "left-to-right mark"),
+        ('\u{200f}', "right-to-left mark"),
+        ('\u{2028}', "line separator"),
+        ('\u{2029}', "paragraph separator"),
+        ('\u{202a}', "left-to-right embedding"),
+        ('\u{202e}', "right-to-left override"),
+        ('\u{2066}', "left-to-right isolate"),
+        ('\u{2069}', "pop directional isolate"),
+        ('\u{feff}', "byte order mark"),
+        ('\u{e0041}', "tag"),
+    ];
+
+    #[test]
+    fn hidden_characters_never_appear_raw() {
+        for (c, name) in ATTACKS {
+            let text = std::format!("a{c}é{c}");
+            assert_eq!(Visible(&text).to_string(), "a·é·", "{name}");
+            assert_eq!(VisibleLines(&text).to_string(), "a·é·", "{name}");
+            assert!(!Escaped(&text).to_string().contains(*c), "{name}");
+        }
+    }
+
+    #[test]
+    fn ordinary_text_of_any_language_stays() {
+        for text in ["", "GET /index.html", "größer", "日本語", "שלום", "مرحبا", "🦀 ok"]
+        {
+            assert_eq!(Visible(text).to_string(), text);
+            assert_eq!(Escaped(text).to_string(), text);
+        }
+        assert_eq!(VisibleLines("a\tb\nc\r").to_string(), "a\tb\nc·");
+        assert_eq!(Visible("a\tb\nc").to_string(), "a·b·c");
+    }
+
+    #[test]
+    fn escapes_are_those_of_json() {
+        assert_eq!(Escaped("a\u{9b}\x7f\u{202e}").to_string(), "a\\u009b\\u007f\\u202e");
+        assert_eq!(Escaped("\u{e0041}").to_string(), "\\udb40\\udc41");
+        assert_eq!(Escaped("{\n\t\"a\": 1\r\n}").to_string(), "{\n\t\"a\": 1\r\n}");
+    }
+}
