@@ -18,8 +18,9 @@
 //! fixed number, and fewer for any one stranger (T12).
 //!
 //! A name belongs to the user in it: who opens one asks the kernel whether the process that
-//! listens runs under that user, and refuses anybody else (T13). So a stranger can only keep a name
-//! from being used, and the error says who does.
+//! listens runs under that user, and refuses anybody else (T13). A process of another user that
+//! keeps a name keeps nobody from it: its owner has it at a spare socket, which readers find
+//! (`holder`).
 //!
 //! A reader that comes late starts at now ([`stream::joinable`]). One that leaves, or is killed,
 //! gives its place back by hanging up.
@@ -30,17 +31,17 @@ mod address;
 mod answer;
 mod error;
 mod guests;
+pub(crate) mod holder;
 mod host;
 mod inbox;
 mod open;
 mod region;
 
 pub use address::Address;
-pub(crate) use address::STATES;
 pub use error::Error;
 pub use host::{Host, Limits, Listed};
 pub use inbox::{Arrival, Inbox};
-pub use open::{Opened, open, open_region, open_stream, open_write, opened};
+pub use open::{Opened, Visit, open, open_region, open_stream, open_write, opened};
 pub use region::SharedRegion;
 
 #[cfg(doc)]

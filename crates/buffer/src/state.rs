@@ -39,7 +39,7 @@ mod writer;
 #[cfg(not(loom))]
 pub use layout::{Column, Shape};
 #[cfg(not(loom))]
-pub use list::names;
+pub use list::Names;
 #[cfg(not(loom))]
 pub use reader::{Look, Reader};
 #[cfg(not(loom))]

@@ -123,9 +123,10 @@ fn who_is_killed_gives_back_its_place_and_its_name() {
     }
 }
 
-/// T13: a name of root's that nobody has taken first: it is not believed, and the error says who.
+/// T13: a name of root's that a process of another user took first: it is not believed, and the
+/// error says who keeps it; root has the name all the same, once, and readers find it.
 #[test]
-fn a_name_that_a_stranger_keeps_is_not_opened() {
+fn t13_squatted_name_is_still_its_owners() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let name = named("squatted");
     let Some(mut other) = start("squat", &name) else { return };
@@ -133,10 +134,25 @@ fn a_name_that_a_stranger_keeps_is_not_opened() {
     let refused = name::open_stream(&name).unwrap_err();
     assert!(matches!(refused, Error::Squatted { holder: NOBODY, .. }), "{refused}");
     let host = Host::open().unwrap();
-    let access = AccessList::private();
-    let taken = host.create(&name, access, &config(), Limits::default()).unwrap_err();
-    assert!(matches!(taken, Error::Taken(_)), "{taken}");
+    let mut output = create(&host, &name, 0o600, Limits::default());
+    let again = host.create(&name, AccessList::private(), &config(), Limits::default());
+    assert!(matches!(again.unwrap_err(), Error::Taken(_)), "two never have one name");
+    let reads = |output: &mut Output| {
+        let mut input = name::open_stream(&name).unwrap();
+        output.write(b"bytes").unwrap();
+        output.flush();
+        assert_eq!(input.read(&mut [0; 9]).unwrap(), 5);
+    };
+    reads(&mut output);
+    // The squatter is gone: whoever has the name has it, and nobody gets the free one.
     other.kill();
+    reads(&mut output);
+    let again = host.create(&name, AccessList::private(), &config(), Limits::default());
+    assert!(matches!(again.unwrap_err(), Error::Taken(_)), "two never have one name");
+    drop(output);
+    until("the name is free", || {
+        host.create(&name, AccessList::private(), &config(), Limits::default()).is_ok()
+    });
 }
 
 /// Visitors that connect without end, send garbage and their own end into ours, never read, and

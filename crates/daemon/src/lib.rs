@@ -20,6 +20,7 @@
 pub mod client;
 mod connection;
 pub mod faults;
+pub mod gather;
 pub mod host;
 pub mod place;
 pub mod policy;

@@ -2,4 +2,4 @@
 //! it as any program can.
 
 pub use buffer::name::{Address, Error};
-pub use buffer::state::{Column, Look, Reader, Shape, names};
+pub use buffer::state::{Column, Look, Names, Reader, Shape};

@@ -50,6 +50,21 @@ pub fn go_to(name: &[u8], limit: Duration) -> Result<OwnedFd> {
     Ok(socket)
 }
 
+/// As [`go_to`], and waits for nothing; `None`: there is no place in the queue now.
+pub fn go_to_now(name: &[u8], limit: Duration) -> Result<Option<OwnedFd>> {
+    let socket = open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    match connect(&socket, &address(name)?) {
+        Err(rustix::io::Errno::AGAIN) => return Ok(None),
+        connected => connected.named("connect", shown(name))?,
+    }
+    for which in [Timeout::Send, Timeout::Recv] {
+        sockopt::set_socket_timeout(&socket, which, Some(limit))
+            .named("setsockopt", "a limit in time")?;
+    }
+    rustix::io::ioctl_fionbio(&socket, false).named("ioctl", shown(name))?;
+    Ok(Some(socket))
+}
+
 /// The next one that has come; none: nobody waits.
 pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
     match accept_with(listener, SocketFlags::CLOEXEC) {

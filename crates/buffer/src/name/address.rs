@@ -76,11 +76,47 @@ impl Address {
 
     /// Where the host of this name listens, without the byte 0 before it.
     pub(super) fn socket(&self) -> Vec<u8> {
-        let root = match self.of {
+        format!("{}{}/{}", self.root(), self.uid, self.name).into_bytes()
+    }
+
+    /// Where it listens while another user keeps [`Self::socket`]: as many places as nobody can
+    /// keep.
+    pub(super) fn spare(&self, number: u64) -> Vec<u8> {
+        let number = number >> (64 - 4 * SPARE_DIGITS);
+        let mut name = self.socket();
+        name.extend_from_slice(format!("/{number:0SPARE_DIGITS$x}").as_bytes());
+        name
+    }
+
+    /// The address in the name of a socket, and whether it is a spare one.
+    pub(crate) fn of_socket(name: &str) -> Option<(Self, bool)> {
+        let realms = [Realm::Streams, Realm::States].into_iter();
+        let (of, rest) = realms.into_iter().find_map(|of| {
+            let root = Self { uid: 0, name: String::new(), of }.root();
+            Some((of, name.strip_prefix(root)?))
+        })?;
+        let mut parts = rest.split('/');
+        let (uid, name, spare) = (parts.next()?, parts.next()?, parts.next());
+        let is_number = |digits: &str| {
+            digits.len() == SPARE_DIGITS && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+        };
+        if parts.next().is_some() || spare.is_some_and(|number| !is_number(number)) {
+            return None;
+        }
+        let address = format!("{uid}/{name}").parse::<Self>().ok()?;
+        Some((Self { of, ..address }, spare.is_some()))
+    }
+
+    /// Whether it names what a filter knows.
+    pub(crate) const fn is_state(&self) -> bool {
+        matches!(self.of, Realm::States)
+    }
+
+    const fn root(&self) -> &'static str {
+        match self.of {
             Realm::Streams => STREAMS,
             Realm::States => STATES,
-        };
-        format!("{root}{}/{}", self.uid, self.name).into_bytes()
+        }
     }
 }
 
@@ -111,7 +147,11 @@ impl fmt::Display for Address {
 
 /// What the names of sockets begin with.
 const STREAMS: &str = "streamline/";
-pub(crate) const STATES: &str = "streamline-state/";
+const STATES: &str = "streamline-state/";
+/// Digits of a spare place.
+const SPARE_DIGITS: usize = 14;
 
-const _: () =
-    assert!(STATES.len() + "4294967295/".len() + Address::NAME_MAX <= sys::name::LENGTH_MAX);
+const _: () = assert!(
+    STATES.len() + "4294967295/".len() + Address::NAME_MAX + 1 + SPARE_DIGITS
+        <= sys::name::LENGTH_MAX
+);

@@ -153,10 +153,7 @@ impl Host {
             What::Inbox(_) => Takes::Descriptors,
             What::Stream { .. } | What::Region { .. } => Takes::Bytes,
         };
-        let taken = sys::name::take(&address.socket(), VISITORS, takes);
-        let listener = taken.map_err(|error| {
-            if error.errno == TAKEN { Error::Taken(address.clone()) } else { Error::System(error) }
-        })?;
+        let listener = super::holder::take(&address, VISITORS, takes)?;
         let name = Name { address, listener: Arc::new(listener), access, what };
         self.lock().names.push(name);
         self.bell.ring();
@@ -367,5 +364,3 @@ const VISITORS: i32 = 64;
 const PAUSE: Duration = Duration::from_millis(20);
 /// The bits that let somebody write.
 const ANY_WRITER: u32 = 0o222;
-/// EADDRINUSE.
-const TAKEN: i32 = 98;

@@ -1,10 +1,11 @@
 //! Opening what somebody else has named.
 
 use super::answer::{Answer, Granted};
+use super::holder::{self, Found};
 use super::{Address, Error, SharedRegion};
 use crate::share;
 use crate::stream::{self, Config, Input, Offer, Output};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// What a name turned out to be.
@@ -58,6 +59,71 @@ pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
 
 /// Opens whatever has this name.
 pub fn opened(address: &Address) -> Result<Opened, Error> {
+    match Visit::begin(address) {
+        // As many wait there as may.
+        Err(Error::Silent(_)) => wait_in_queue(address)?,
+        visit => visit?,
+    }
+    .answered()
+}
+
+/// A process that has a name, and has been asked what it is.
+#[derive(Debug)]
+pub struct Visit {
+    address: Address,
+    socket: OwnedFd,
+}
+
+impl Visit {
+    /// Goes to the process that has this name, if it is one of the user to whom the name belongs;
+    /// waits for nothing.
+    pub fn begin(address: &Address) -> Result<Self, Error> {
+        let visit = |socket| Self { address: address.clone(), socket };
+        let found = holder::look(&address.socket(), address.uid(), LIMIT)?;
+        if let Found::Owner(socket) = found {
+            return Ok(visit(socket));
+        }
+        let spare = holder::at_spare(address, None, LIMIT).map(visit);
+        spare.ok_or_else(|| refusal(address, &found))
+    }
+
+    /// The same, where the names of all sockets that may be those of the name are known.
+    pub(crate) fn among(address: &Address, sockets: &[String]) -> Result<Self, Error> {
+        let mut why = Error::Unknown(address.clone());
+        for socket in sockets {
+            match holder::look(socket.as_bytes(), address.uid(), LIMIT)? {
+                Found::Owner(socket) => return Ok(Self { address: address.clone(), socket }),
+                Found::Nobody => {}
+                found => why = refusal(address, &found),
+            }
+        }
+        Err(why)
+    }
+
+    /// What is there. Waits for the answer unless the descriptor can be read.
+    pub fn answered(self) -> Result<Opened, Error> {
+        let Self { address, socket } = self;
+        granted(&address, socket)
+    }
+}
+
+impl AsFd for Visit {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Why nobody was found to be the owner.
+fn refusal(address: &Address, found: &Found) -> Error {
+    match found {
+        Found::Other(holder) => Error::Squatted { address: address.clone(), holder: *holder },
+        Found::Full => Error::Silent(address.clone()),
+        Found::Owner(_) | Found::Nobody => Error::Unknown(address.clone()),
+    }
+}
+
+/// Waits for a place in the queue of a name.
+fn wait_in_queue(address: &Address) -> Result<Visit, Error> {
     let socket = sys::name::go_to(&address.socket(), LIMIT).map_err(|error| match error.errno {
         CONNECTION_REFUSED => Error::Unknown(address.clone()),
         AGAIN => Error::Silent(address.clone()),
@@ -67,6 +133,10 @@ pub fn opened(address: &Address) -> Result<Opened, Error> {
     if holder != address.uid() {
         return Err(Error::Squatted { address: address.clone(), holder });
     }
+    Ok(Visit { address: address.clone(), socket })
+}
+
+fn granted(address: &Address, socket: OwnedFd) -> Result<Opened, Error> {
     match Answer::receive(&socket, address)? {
         Granted::Stream(descriptors) => {
             let ring = share::Offer::from_descriptors(descriptors)?;

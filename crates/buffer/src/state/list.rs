@@ -1,24 +1,35 @@
 //! Which tables there are in this network namespace, as the kernel lists them.
 
-use crate::name::{Address, STATES};
+use crate::name::{Address, Error, Visit, holder};
+use std::collections::BTreeMap;
 
-/// Their names, sorted; those that may not be opened, too.
-pub fn names() -> std::io::Result<Vec<Address>> {
-    let listed = std::fs::read_to_string("/proc/net/unix")?;
-    let mut names: Vec<Address> = listed.lines().filter_map(name).collect();
-    names.sort_by(|a, b| (a.uid(), a.name()).cmp(&(b.uid(), b.name())));
-    names.dedup();
-    Ok(names)
+/// Names of tables, those that may not be opened, too, and where to look for each.
+#[derive(Debug)]
+pub struct Names(BTreeMap<(u32, String), (Address, Vec<String>)>);
+
+impl Names {
+    /// Those that there are now.
+    pub fn list() -> std::io::Result<Self> {
+        let mut names: BTreeMap<_, (Address, Vec<String>)> = BTreeMap::new();
+        for socket in holder::sockets()? {
+            let Some((address, _)) = Address::of_socket(&socket).filter(|(of, _)| of.is_state())
+            else {
+                continue;
+            };
+            let key = (address.uid(), address.name().to_owned());
+            names.entry(key).or_insert_with(|| (address, Vec::new())).1.push(socket);
+        }
+        Ok(Self(names))
+    }
+
+    /// Their addresses, sorted.
+    pub fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.0.values().map(|(address, _)| address)
+    }
+
+    /// Asks the process that has this name what it is; waits for nothing.
+    pub fn visit(&self, address: &Address) -> Result<Visit, Error> {
+        let known = self.0.get(&(address.uid(), address.name().to_owned()));
+        Visit::among(address, known.map_or(&[], |(_, sockets)| sockets.as_slice()))
+    }
 }
-
-/// The name in a line about a socket that listens.
-fn name(line: &str) -> Option<Address> {
-    let mut words = line.split_ascii_whitespace();
-    let (flags, name) = (words.nth(3)?, words.next_back()?);
-    let listens = u32::from_str_radix(flags, 16).ok()? & LISTENS != 0;
-    let named = name.strip_prefix('@')?.strip_prefix(STATES)?;
-    named.parse::<Address>().ok().filter(|_| listens && named.contains('/')).map(Address::of_state)
-}
-
-/// In its flags: it listens.
-const LISTENS: u32 = 0x0001_0000;

@@ -4,7 +4,7 @@ use super::layout::{Shape, word};
 use super::rows::{self, Reading, Seen};
 use super::table::Table;
 use crate::atomic::Ordering;
-use crate::name::{Address, Error, Opened, opened};
+use crate::name::{Address, Error, Opened, Visit, opened};
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -50,9 +50,16 @@ impl Reader {
     /// Opens the table that has this name: `NAME`, or `UID/NAME` of another user.
     pub fn open(name: &str) -> Result<Self, Error> {
         let address = name.parse::<Address>()?.of_state();
-        let Opened::Region(region) = opened(&address)? else {
-            return Err(Error::Strange(address));
-        };
+        Self::of(opened(&address)?, address)
+    }
+
+    /// The table of a name that was asked what it is ([`Visit::begin`]).
+    pub fn arrived(visit: Visit, address: &Address) -> Result<Self, Error> {
+        Self::of(visit.answered()?, address.clone())
+    }
+
+    fn of(opened: Opened, address: Address) -> Result<Self, Error> {
+        let Opened::Region(region) = opened else { return Err(Error::Strange(address)) };
         let (shape, first) = Shape::read(region.words())?;
         Ok(Self { table: Table { region, address, shape, first } })
     }

@@ -7,17 +7,18 @@ use super::{refused, signals, user, wait};
 use crate::report::{counted, json_line};
 use crate::status::Status;
 use crate::terminal;
-use daemon::client::plain;
-use engine::seen::{self, Address, Column, Error, Look, Reader};
+use daemon::client::{TOGETHER, plain};
+use daemon::gather::gather;
+use engine::seen::{Address, Column, Error, Look, Names, Reader};
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 /// The version of the form of `--json`.
 const VERSION: u32 = 1;
 /// How often one looks again (`--follow`).
 const BETWEEN: Duration = Duration::from_secs(1);
-/// How wide a table is.
-const COLUMNS: usize = 200;
 
 /// Lists all names, or shows what one has.
 pub(super) fn run(given: &StateArguments) -> Result<Status, Status> {
@@ -44,11 +45,11 @@ struct Named {
 }
 
 fn list(json: bool) -> Result<Status, Status> {
-    let names = seen::names().map_err(|error| {
+    let names = Names::list().map_err(|error| {
         terminal::complain(&format!("/proc/net/unix cannot be read: {error}"));
         Status::Failed
     })?;
-    let states: Vec<Named> = names.iter().filter_map(named).collect();
+    let states = look(&names);
     if json {
         return Ok(terminal::print(&json_line(&Listed { version: VERSION, states })));
     }
@@ -64,13 +65,44 @@ fn list(json: bool) -> Result<Status, Status> {
         vec![plain(&state.name), user(state.uid), filter, rows]
     };
     let rows: Vec<Vec<String>> = states.iter().map(row).collect();
-    Ok(terminal::print(&table(&head, &rows, &|column| column == 3, COLUMNS)))
+    Ok(terminal::print(&table(&head, &rows, &|column| column == 3, terminal::columns())))
+}
+
+/// Asks those who have the names, all at once. Names that other users keep are told by user: they
+/// may be many.
+fn look(names: &Names) -> Vec<Named> {
+    let asked: Vec<(u32, Address)> = names.addresses().map(|a| (a.uid(), a.clone())).collect();
+    let answers = gather(
+        &asked,
+        TOGETHER,
+        |address| names.visit(address).map_err(|error| Box::new(Err(error))),
+        |address, visit| ControlFlow::Break(Box::new(Reader::arrived(visit, address))),
+    );
+    let mut squatted: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut states = Vec::new();
+    for ((_, address), answer) in asked.iter().zip(answers) {
+        let answer = answer.map_or_else(|| Err(Error::Silent(address.clone())), |answer| *answer);
+        if let Err(Error::Squatted { holder, .. }) = answer {
+            *squatted.entry(holder).or_default() += 1;
+        } else {
+            states.extend(named(address, answer));
+        }
+    }
+    for (holder, count) in squatted {
+        let names = counted(count as u64, "name");
+        terminal::note(&format!(
+            "user {} keeps {names} of other users, where nothing is to be seen (`ss -xlp` shows \
+             the process to root)",
+            user(holder)
+        ));
+    }
+    states
 }
 
 /// What there is by this name; nothing if it has ended since it was listed.
-fn named(address: &Address) -> Option<Named> {
+fn named(address: &Address, answer: Result<Reader, Error>) -> Option<Named> {
     let (name, uid) = (address.to_string(), address.uid());
-    match Reader::open(&name) {
+    match answer {
         Ok(reader) => {
             let (filter, rows) = (reader.shape().filter.clone(), reader.look().rows.len());
             Some(Named { name, uid, filter: Some(filter), rows: Some(rows), why: None })
@@ -193,7 +225,7 @@ fn page(reader: &Reader, look: &Look) -> String {
                 vec![plain(&column.name), number.to_string(), plain(&column.unit)]
             };
             let rows: Vec<Vec<String>> = shape.columns.iter().zip(row).map(one).collect();
-            text + &table(&[], &rows, &|column| column == 1, COLUMNS)
+            text + &table(&[], &rows, &|column| column == 1, terminal::columns())
         }
         (_, None) => text,
         (_, Some(_)) => {
@@ -204,7 +236,7 @@ fn page(reader: &Reader, look: &Look) -> String {
             let head: Vec<String> = shape.columns.iter().map(head).collect();
             let row = |row: &Vec<u64>| row.iter().map(u64::to_string).collect();
             let rows: Vec<Vec<String>> = look.rows.iter().map(row).collect();
-            text + &table(&head, &rows, &|_| true, COLUMNS)
+            text + &table(&head, &rows, &|_| true, terminal::columns())
         }
     }
 }
