@@ -103,8 +103,10 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Complete {
         /// The line as far as it is there
-        #[arg(long, allow_hyphen_values = true)]
-        line: String,
+        #[arg(long, allow_hyphen_values = true, conflicts_with = "words")]
+        line: Option<String>,
+        /// A command that speaks to paths, and the words behind it before the one that is typed
+        words: Vec<String>,
     },
     /// Run a pipeline of ordinary programs whose pipes become streams
     ///

@@ -9,6 +9,7 @@
 use crate::arguments::RunArguments;
 use crate::report::counted;
 use crate::terminal;
+use engine::ledger::Position;
 use engine::run::Progress;
 use pipeline::plan::Plan;
 use std::cell::Cell;
@@ -145,6 +146,9 @@ fn told(time: &str, progress: &Progress, now: Sum, before: Sum) -> String {
         rate(now.blocks, before.blocks),
         short(rate(now.bytes, before.bytes)),
     );
+    if let Some(part) = part(progress) {
+        let _ = write!(line, "  {part}");
+    }
     let fresh = now.lost.saturating_sub(before.lost);
     if fresh > 0 {
         let _ = write!(line, "  +{fresh}");
@@ -159,6 +163,24 @@ fn told(time: &str, progress: &Progress, now: Sum, before: Sum) -> String {
         line.push_str("  draining");
     }
     line
+}
+
+/// How far the files of a line were read, in per cent, and how long the rest will take at the pace
+/// of the whole until now: ` 42 %, 3:07 left`. None: a source has no end that is known.
+fn part(progress: &Progress) -> Option<String> {
+    let positions = progress.sources.iter().map(|(_, seen)| seen.position);
+    let positions = positions.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())?;
+    let sum = |of: fn(&Position) -> u64| positions.iter().map(of).fold(0, u64::saturating_add);
+    let (read, size) = (sum(|at| at.read), sum(|at| at.size));
+    // A file that grows is read as far as it was a moment ago.
+    let size = size.max(read);
+    let percent = u128::from(read) * 100 / u128::from(size.max(1));
+    let left = match read {
+        0 => return Some(format!("{percent} %")),
+        read => u128::from(progress.elapsed_ns) * u128::from(size - read) / u128::from(read),
+    };
+    let left = u64::try_from(left).unwrap_or(u64::MAX).div_ceil(EVERY_NS) * EVERY_NS;
+    Some(format!("{percent} %, {} left", clock(left, false)))
 }
 
 /// What was lost, by place, most first.
@@ -211,6 +233,7 @@ pub(crate) fn short(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use engine::ledger::Seen;
 
     #[test]
     fn wishes_are_words_seconds_and_times() {
@@ -252,6 +275,18 @@ mod tests {
         let now = Sum { elapsed_ns: 12_000_000_000, blocks: 48_213, bytes: 31_200_000, lost: 0 };
         let quiet = " 12 s  48213 blocks  31.2 MB  4012 blocks/s  2.60 MB/s";
         assert_eq!(told("12 s", &progress, now, before), quiet);
+        let files = [(1_000_000, 4_000_000), (500_000, 2_000_000)];
+        progress.sources = files
+            .map(|(read, size)| {
+                let position = Some(Position { read, size });
+                ("replay".to_owned(), Seen { position, ..Seen::default() })
+            })
+            .into();
+        let halfway = format!("{quiet}  25 %, 36 s left");
+        assert_eq!(told("12 s", &progress, now, before), halfway);
+        progress.sources[1].1.position = None;
+        assert_eq!(told("12 s", &progress, now, before), quiet, "an interface has no end");
+        progress.sources.clear();
         progress.sources.push(("rx".to_owned(), Default::default()));
         progress.sources[0].1.dropped =
             vec![("nic", Some(3)), ("backlog", None), ("ring", Some(4009))];

@@ -2,6 +2,7 @@
 //! complaint when the reader has gone.
 
 use crate::status::Status;
+use abi::text::{Visible, VisibleLines};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static STATUS: AtomicBool = AtomicBool::new(false);
 /// Goes to the beginning of the line and empties it.
 const WIPE: &str = "\r\x1b[K";
+
+/// The columns of the terminal on which is printed; elsewhere there is no border.
+pub(crate) fn columns() -> usize {
+    let size = ratatui::crossterm::terminal::size();
+    let columns = size.ok().filter(|_| io::stdout().is_terminal()).map(|(columns, _)| columns);
+    columns.filter(|columns| *columns > 0).map_or(usize::MAX, usize::from)
+}
 
 /// Whether mistakes are shown in colour: on a terminal that knows colours, unless NO_COLOR says no.
 pub(crate) fn colours() -> bool {
@@ -56,6 +64,7 @@ fn is_behind(stat: &str) -> bool {
 /// Shows a line on standard error in the place of the one before, cut by the terminal where it is
 /// too long for it. It goes away when anything else is written.
 pub(crate) fn status(line: &str) {
+    let line = Visible(line);
     let mut stderr = io::stderr().lock();
     STATUS.store(true, Ordering::Relaxed);
     // Without the break of lines at the border, what is too long leaves nothing behind.
@@ -114,6 +123,8 @@ pub(crate) fn note(what: &str) {
 }
 
 fn headed(word: &str, colour: &str, what: &str) {
+    // It may quote a line, a file name or another process.
+    let what = VisibleLines(what);
     match colours() {
         true => tell(&format!("\x1b[{colour}m{word}\x1b[0m: {what}\n")),
         false => tell(&format!("{word}: {what}\n")),

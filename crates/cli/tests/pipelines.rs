@@ -112,6 +112,23 @@ fn c9_pipelines_of_plain_programs_give_what_a_shell_gives() {
     }
 }
 
+/// A limit below the numbers that streams use: kernel pipes, and one line that says so.
+#[test]
+fn sh_with_few_descriptors_falls_back_to_kernel_pipes() {
+    let script = "cat $F | grep x | wc -l";
+    let own = env!("CARGO_BIN_EXE_streamline");
+    let mut command = Command::new("sh");
+    let limited = format!("ulimit -n 512; exec \"{own}\" sh -c '{script}'");
+    command.args(["-c", &limited]).env("F", text());
+    let ran = run(command);
+    let mut plain = Command::new("sh");
+    plain.args(["-c", script]).env("F", text());
+    assert_eq!((ran.status.code(), &ran.stdout), (Some(0), &run(plain).stdout));
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(said.starts_with("note: kernel pipes, and no streams: "), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
 #[test]
 fn commands_that_are_no_plain_pipeline_are_the_shells() {
     for script in [

@@ -1,11 +1,13 @@
 //! Who asks: the daemon, or the process of a path.
 //!
-//! Calls wait no longer than [`PATIENCE`], those that need more than [`LONG`];
+//! Calls wait no longer than [`PATIENCE`], those that need more than [`LONG`]; many paths are asked
+//! at once and wait no longer than [`TOGETHER`] ([`Client::ask_all`]);
 //! [`ToPath::followed`] is called when its socket can be read, which can be waited for beside
 //! others. What comes back was written by somebody else: it is bounded, checked for its form, and a
-//! text in it is not shown before control characters were taken out of it ([`plain`]).
+//! text in it is not shown before hidden characters were replaced ([`plain`]).
 
 use crate::faults::sentence;
+use crate::gather::gather;
 use crate::place::{self, PACKETS};
 use crate::protocol::{
     About, Allowed, Change, Changed, Connect, Connected, Count, Counters, Described, Follow,
@@ -15,6 +17,7 @@ use crate::varlink::{Call, Fault, Malformed, REPLY_MAX, Reply};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
@@ -25,6 +28,9 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How long one is waited for that needs more than a look: spaces come to it between two blocks, or
 /// the kernel looks through a program, and others may be in front.
 pub const LONG: Duration = Duration::from_secs(120);
+
+/// How long answers of many paths are waited for, all together.
+pub const TOGETHER: Duration = Duration::from_secs(2);
 
 /// Why there is no answer.
 #[derive(Clone, PartialEq, Debug)]
@@ -275,6 +281,49 @@ impl Client {
         }
     }
 
+    /// Asks many paths at once, each these methods, which take nothing, and hands the connection
+    /// with the replies to `take`. All that is waited for is `limit`, whoever is mute: then the
+    /// answer is [`ClientError::Silent`]. The answers come in the order of the paths.
+    pub fn ask_all<R>(
+        &self,
+        paths: &[(u32, String)],
+        methods: &[&str],
+        limit: Duration,
+        take: impl Fn(ToPath, Vec<Reply>) -> Result<R, ClientError>,
+    ) -> Vec<Result<R, ClientError>> {
+        let begin = |path: &String| {
+            let to = self.connect(path).map_err(Err)?;
+            for method in methods {
+                to.caller.send(&Call::new(method, &Nothing {}), &[]).map_err(Err)?;
+            }
+            Ok(Asked { to, replies: Vec::new() })
+        };
+        let next = |_: &String, mut asked: Asked| {
+            match asked.to.caller.reply() {
+                Err(error) => return ControlFlow::Break(Err(asked.to.ended(error))),
+                Ok((reply, _)) => asked.replies.push(reply),
+            }
+            match asked.replies.len() < methods.len() {
+                true => ControlFlow::Continue(asked),
+                false => ControlFlow::Break(take(asked.to, asked.replies)),
+            }
+        };
+        let answers = gather(paths, limit, begin, next);
+        answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Silent))).collect()
+    }
+
+    /// Goes to the process of a path that answers: one that is stopped is found out within
+    /// [`TOGETHER`], before anything is asked of it that may take long.
+    pub fn reach(&self, path: &str) -> Result<(ToPath, Described), ClientError> {
+        let paths = [(0, path.to_owned())];
+        let described = |to: ToPath, replies: Vec<Reply>| {
+            let about = replies.into_iter().next().unwrap_or_default().take()?;
+            Ok((to, about))
+        };
+        let mut reached = self.ask_all(&paths, &[DESCRIBE], TOGETHER, described);
+        reached.pop().unwrap_or(Err(ClientError::Silent))
+    }
+
     /// Says that the line of the path that was registered here is another now.
     pub(crate) fn changed(&self, line: &str) -> Result<(), ClientError> {
         let call = Call::new("io.streamline.Changed", &NewLine { line: line.to_owned() });
@@ -291,6 +340,18 @@ impl Client {
         let (reply, _) = self.caller.reply()?;
         let Number { number } = reply.take()?;
         Ok(number)
+    }
+}
+
+/// A path whose replies are waited for.
+struct Asked {
+    to: ToPath,
+    replies: Vec<Reply>,
+}
+
+impl AsFd for Asked {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.to.as_fd()
     }
 }
 
@@ -337,18 +398,18 @@ impl ToPath {
 
     /// What it is.
     pub fn describe(&self) -> Result<Described, ClientError> {
-        self.call("io.streamline.path.Describe", &Nothing {})
+        self.call(DESCRIBE, &Nothing {})
     }
 
     /// What it has counted.
     pub fn count(&self) -> Result<Counters, ClientError> {
-        let Count { counters } = self.call("io.streamline.path.Count", &Nothing {})?;
+        let Count { counters } = self.call(COUNT, &Nothing {})?;
         Ok(counters)
     }
 
     /// Lets its sources end.
     pub fn stop(&self) -> Result<(), ClientError> {
-        let _: serde_json::Value = self.call("io.streamline.path.Stop", &Nothing {})?;
+        let _: serde_json::Value = self.call(STOP, &Nothing {})?;
         Ok(())
     }
 
@@ -424,9 +485,15 @@ impl AsFd for ToPath {
 /// A text of somebody else as it may be shown on a terminal.
 #[must_use]
 pub fn plain(text: &str) -> String {
-    let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().map(shown).collect()
+    abi::text::Visible(text).to_string()
 }
+
+/// Asks a path what it is.
+pub const DESCRIBE: &str = "io.streamline.path.Describe";
+/// Asks a path what it has counted.
+pub const COUNT: &str = "io.streamline.path.Count";
+/// Asks a path to let its sources end.
+pub const STOP: &str = "io.streamline.path.Stop";
 
 const ROOT: u32 = 0;
 /// ENOENT.

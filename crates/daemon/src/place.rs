@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! /run/streamline            of the machine: of root, open to all to read
-//! $XDG_RUNTIME_DIR/streamline    of one user: closed to others
+//! $XDG_RUNTIME_DIR/streamline    of one user: closed to others; without that variable
+//!                            /run/user/UID/streamline, or ~/.local/state/streamline/run
 //!   lock                     locked by the daemon that runs; holds its process number
 //!   io.streamline            the stream, for the usual tools
 //!   io.streamline.packets    messages and descriptors
@@ -77,8 +78,9 @@ impl fmt::Display for PlaceError {
                 write!(f, "{name} is no safe place for a daemon: {why}; mend or remove it")
             }
             Self::Nowhere => f.write_str(
-                "XDG_RUNTIME_DIR is not set, so nobody knows where the daemon of this user is: set \
-                 it, or name a directory by --socket",
+                "there is no place for a daemon of this user: XDG_RUNTIME_DIR names no folder that \
+                 is private to it, /run/user has none, and HOME is not set: set one, or name a \
+                 directory by --socket",
             ),
             Self::System(error) => error.fmt(f),
         }
@@ -99,11 +101,31 @@ fn command(process: u32) -> String {
     if name.is_empty() { name } else { format!(" ({})", name.trim_end()) }
 }
 
-/// The directory of this user's own daemon.
+/// The directory of this user's own daemon: the first place that is there.
 #[must_use]
 pub fn of_user() -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    base.filter(|base| base.is_absolute()).map(|base| base.join("streamline"))
+    of_user_all().into_iter().next()
+}
+
+/// Where this user's own daemon may be, best first. Nobody but the user and root can put anything
+/// there.
+fn of_user_all() -> Vec<PathBuf> {
+    let named = |variable: &str| {
+        std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+    };
+    let own = sys::process::identity().0;
+    let is_private = |base: &PathBuf| {
+        let about = fs::symlink_metadata(base);
+        about.is_ok_and(|about| about.is_dir() && about.uid() == own && about.mode() & 0o022 == 0)
+    };
+    let runtime = [named("XDG_RUNTIME_DIR"), Some(PathBuf::from(format!("/run/user/{own}")))];
+    let runtime = runtime.into_iter().flatten().filter(is_private);
+    // In a container, under cron, after `su`: no session has made a folder for the runtime.
+    let home = || named("HOME").map(|home| home.join(".local/state"));
+    let state = named("XDG_STATE_HOME").or_else(home).map(|state| state.join("streamline/run"));
+    let mut all: Vec<PathBuf> = runtime.map(|base| base.join("streamline")).chain(state).collect();
+    all.dedup();
+    all
 }
 
 /// Where a client looks, in this order: where the variable says; with this user's own daemon; with
@@ -112,7 +134,7 @@ pub fn of_user() -> Option<PathBuf> {
 pub fn searched() -> Vec<PathBuf> {
     match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         Some(named) => vec![PathBuf::from(named)],
-        None => of_user().into_iter().chain([PathBuf::from(MACHINE)]).collect(),
+        None => of_user_all().into_iter().chain([PathBuf::from(MACHINE)]).collect(),
     }
 }
 
@@ -147,6 +169,11 @@ impl Place {
     fn taken(path: &Path, open: bool, steps: &Steps) -> Result<Self, PlaceError> {
         steps.take(Makes::File, "the directory of a daemon")?;
         let mode = if open { 0o755 } else { 0o700 };
+        if let Some(base) = path.parent().filter(|_| !open) {
+            // Those of a user's state, and of nobody else.
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(base);
+            made.map_err(|error| refused("mkdir", base, &error))?;
+        }
         let made = match DirBuilder::new().mode(mode).create(path) {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => false,

@@ -126,6 +126,17 @@ pub struct Seen {
     pub dropped: Vec<(&'static str, Option<u64>)>,
     /// What a person should know besides: the interface has another name now.
     pub remark: Option<String>,
+    /// How far it has read its file, for progress; none: what it reads has no end that is known.
+    pub position: Option<Position>,
+}
+
+/// A position in a file, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Position {
+    /// So many bytes were read.
+    pub read: u64,
+    /// So many there are now.
+    pub size: u64,
 }
 
 impl Seen {

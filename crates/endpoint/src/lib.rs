@@ -18,8 +18,8 @@ pub mod source;
 
 pub use catalog::{PROCESSES, SINKS, SOURCES};
 pub use contract::{
-    BY_REQUEST, Failure, Given, Intake, Opening, ProcessEntry, Seen, Sink, SinkEntry, Source,
-    SourceEntry, UNREAD,
+    BY_REQUEST, Failure, Given, Intake, Opening, Position, ProcessEntry, Seen, Sink, SinkEntry,
+    Source, SourceEntry, UNREAD,
 };
 pub use interface::sees_one_way;
 pub use origins::Origins;

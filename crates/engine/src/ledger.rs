@@ -11,7 +11,7 @@ use endpoint::{BY_REQUEST, UNREAD};
 use std::fmt;
 
 /// In what a ledger is written.
-pub use endpoint::Seen;
+pub use endpoint::{Position, Seen};
 pub use filter::{Amount, Delivered, Report};
 
 /// Which kind of edge a block crosses.

@@ -79,6 +79,14 @@ pub fn access(file: impl AsFd) -> Result<Access> {
     })
 }
 
+/// A place in the file system, whatever lies there: nothing of it is opened, so no pipe is waited
+/// for and no device begins to work. For [`status`], and then [`read_only`].
+pub fn place(path: &std::path::Path) -> Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    let shown = path.display().to_string();
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).named("open", shown)
+}
+
 /// The same file opened anew for reading alone, whatever can be done with this descriptor. Needs
 /// the permission to read it, and `/proc`.
 pub fn read_only(file: BorrowedFd<'_>) -> Result<OwnedFd> {

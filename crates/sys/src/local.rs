@@ -92,8 +92,19 @@ pub fn go_to(path: &Path, form: Form, limit: Duration) -> Result<OwnedFd> {
     let socket = open(form, SocketFlags::CLOEXEC)?;
     patience(&socket, limit)?;
     let shown = path.display().to_string();
-    let address = SocketAddrUnix::new(path).named("connect", shown.clone())?;
-    retry_on_intr(|| connect(&socket, &address)).named("connect", shown)?;
+    let named = |path: &Path| SocketAddrUnix::new(path).named("connect", shown.clone());
+    // A path has at most 107 bytes: a longer one is gone to from its folder.
+    let (address, _folder) = match (named(path), path.parent().zip(path.file_name())) {
+        (Err(error), Some((folder, name))) if error.errno == libc::ENAMETOOLONG => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let folder = rustix::fs::open(folder, flags, Mode::empty())
+                .named("open", folder.display().to_string())?;
+            let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+            (named(&short)?, Some(folder))
+        }
+        (address, _) => (address?, None),
+    };
+    retry_on_intr(|| connect(&socket, &address)).named("connect", shown.clone())?;
     Ok(socket)
 }
 

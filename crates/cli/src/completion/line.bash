@@ -7,6 +7,12 @@ _streamline_or_line() {
         _streamline "$@"
         return
     fi
+    if [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} =~ ^(stop|attach|top|spaces|set|tap)$ ]]; then
+        local words
+        words="$(streamline complete -- "${COMP_WORDS[@]:1:COMP_CWORD-1}" 2>/dev/null)"
+        COMPREPLY=($(compgen -W "$words" -- "$typed"))
+        return
+    fi
     if [[ $COMP_CWORD -eq 1 && $typed == "$line" ]]; then
         _streamline "$@"
         [[ ${#COMPREPLY[@]} -gt 0 ]] && return

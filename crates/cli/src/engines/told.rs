@@ -248,7 +248,8 @@ impl Told {
         let source = |told: &Source| {
             let dropped = told.dropped.iter().map(|(place, n)| (word(place), *n)).collect();
             let (seen, given) = (told.seen.map(amount), amount(told.given));
-            (told.name.clone(), Seen { seen, given, dropped, remark: told.remark.clone() })
+            let remark = told.remark.clone();
+            (told.name.clone(), Seen { seen, given, dropped, remark, position: None })
         };
         let filter = |told: &Filter| Filtered {
             name: told.name.clone(),

@@ -2,17 +2,20 @@
 //! go on.
 
 use super::words::AttachArguments;
-use super::{complain, path, signals, wait};
+use super::{complain, reach, signals, user, wait};
 use crate::progress::short;
 use crate::report::counted;
 use crate::status::Status;
 use crate::terminal;
+use abi::text::VisibleLines;
 use daemon::client::{ClientError, plain};
 use daemon::protocol::Counters;
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::time::Duration;
+use sys::file::Kind;
 
 /// How often it is looked at.
 const EVERY: Duration = Duration::from_millis(250);
@@ -20,9 +23,8 @@ const EVERY: Duration = Duration::from_millis(250);
 /// Follows a path.
 pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
     let signals = signals()?;
-    let to = path(&given.path)?;
-    let about = to.describe().map_err(|error| complain(&error))?;
-    let mut log = about.log.as_deref().and_then(Log::open);
+    let (to, about) = reach(&given.path)?;
+    let mut log = about.log.as_deref().and_then(|log| Log::of(log, to.uid()));
     to.follow(EVERY).map_err(|error| complain(&error))?;
     let mut heard = false;
     loop {
@@ -76,28 +78,80 @@ fn line(counters: &Counters) -> String {
 }
 
 /// What a path prints, from now on.
-struct Log(File);
+struct Log {
+    file: File,
+    /// The beginning of a character whose end was not written yet.
+    rest: Vec<u8>,
+}
 
 impl Log {
-    fn open(path: &str) -> Option<Self> {
-        let mut file = File::open(path).ok()?;
-        file.seek(SeekFrom::End(0)).ok()?;
-        Some(Self(file))
+    /// The log of a path of this user. The process of the path says where that is, and may say
+    /// anything: only a regular file that belongs to the user of the path is opened, and what else
+    /// lies there is not even touched.
+    fn of(path: &str, uid: u32) -> Option<Self> {
+        let opened = open(Path::new(path), uid).and_then(|mut file| {
+            let sought = file.seek(SeekFrom::End(0)).map_err(|error| terminal::reason(&error));
+            sought.map(|_| Self { file, rest: Vec::new() })
+        });
+        let told = |why| terminal::note(&format!("the log {path} is not shown: {why}"));
+        opened.map_err(told).ok()
     }
 
     fn print(&mut self) -> Status {
         let mut bytes = vec![0; 64 << 10];
         loop {
-            let read = self.0.read(&mut bytes).unwrap_or(0);
+            let read = self.file.read(&mut bytes).unwrap_or(0);
             if read == 0 {
                 return Status::Done;
             }
-            terminal::wipe();
-            let mut stdout = std::io::stdout().lock();
-            let written = stdout.write_all(bytes.get(..read).unwrap_or_default());
-            if written.and_then(|()| stdout.flush()).is_err() {
-                return Status::Unread;
+            self.rest.extend_from_slice(bytes.get(..read).unwrap_or_default());
+            let printed = terminal::print(&visible(&mut self.rest));
+            if printed != Status::Done {
+                return printed;
             }
         }
+    }
+}
+
+/// Opens a file that another user's process has named, if it is what a log of that user is.
+fn open(path: &Path, uid: u32) -> Result<File, String> {
+    let failed = |error: sys::Error| error.to_string();
+    let place = sys::file::place(path).map_err(failed)?;
+    let status = sys::file::status(&place).map_err(failed)?;
+    match () {
+        () if status.kind != Kind::Regular => Err("it is no regular file".to_owned()),
+        () if status.uid != uid => {
+            Err(format!("it belongs to {}, and not to {}", user(status.uid), user(uid)))
+        }
+        () if sys::file::is_in_user_space(&place).map_err(failed)? => {
+            Err("its file system is a process that may never answer (FUSE)".to_owned())
+        }
+        () => Ok(File::from(sys::file::read_only(place.as_fd()).map_err(failed)?)),
+    }
+}
+
+/// Takes whole characters out of these bytes, as they may be shown.
+fn visible(bytes: &mut Vec<u8>) -> String {
+    let whole = match std::str::from_utf8(bytes) {
+        // In the middle of what is no text too: the rest is looked at again with what follows.
+        Err(error) if error.error_len().is_none() => error.valid_up_to(),
+        _ => bytes.len(),
+    };
+    let taken: Vec<u8> = bytes.drain(..whole).collect();
+    VisibleLines(&String::from_utf8_lossy(&taken)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_of_another_user_is_shown_without_escapes() {
+        let mut bytes = b"a\x1b[2J\xc2\x9b31m\xe2\x80".to_vec();
+        assert_eq!(visible(&mut bytes), "a·[2J·31m");
+        assert_eq!(bytes, b"\xe2\x80");
+        bytes.extend_from_slice(b"\xae\xff\tb\n");
+        assert_eq!(visible(&mut bytes), "·\u{fffd}\tb\n");
+        assert!(bytes.is_empty());
     }
 }

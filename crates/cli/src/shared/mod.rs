@@ -6,7 +6,8 @@
 //!   in the kernel;
 //! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`: what one does with paths; `sharing`:
 //!   what of them runs in the kernel; `spaces`: what each has that runs them; `state`: what their
-//!   filters show.
+//!   filters show;
+//! - `next`: the next word of such a command, for shells.
 //!
 //! All of it stands on the crate `daemon`; here is what a person says and is told.
 
@@ -14,6 +15,7 @@ mod attach;
 mod daemon;
 pub(crate) mod hosts;
 pub(crate) mod member;
+pub(crate) mod next;
 mod ps;
 mod rates;
 mod set;
@@ -29,7 +31,9 @@ pub(crate) mod words;
 
 use crate::status::Status;
 use crate::terminal;
-use ::daemon::client::{Client, ClientError, ToPath};
+use ::daemon::client::{Client, ClientError, TOGETHER, ToPath};
+use ::daemon::protocol::{Described, Path};
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use words::Command;
@@ -56,9 +60,42 @@ fn client() -> Result<Client, Status> {
     Client::find(None).map_err(|error| complain(&error))
 }
 
-/// The process of a path.
-fn path(name: &str) -> Result<ToPath, Status> {
-    client()?.connect(name).map_err(|error| complain(&error))
+/// The process of a path that answers now, and what it is: for what may take long after that.
+fn reach(name: &str) -> Result<(ToPath, Described), Status> {
+    client()?.reach(name).map_err(|error| {
+        let silent = error == ClientError::Silent;
+        let status = complain(&error);
+        if silent {
+            terminal::note(&format!("`streamline stop --kill {name}` ends it at once"));
+        }
+        status
+    })
+}
+
+/// Names the paths that did not answer in time, by user.
+fn name_silent<'p>(paths: impl Iterator<Item = &'p Path>) {
+    let mut silent: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    paths.for_each(|path| silent.entry(path.uid).or_default().push(path.number));
+    for (uid, numbers) in silent {
+        terminal::note(&format!(
+            "no answer within {} s from {} of {}: stopped, or overrun; `streamline stop --kill \
+             PATH` ends one",
+            TOGETHER.as_secs(),
+            numbered(&numbers),
+            user(uid)
+        ));
+    }
+}
+
+/// `paths 1, 2 and 30 more`
+fn numbered(numbers: &[u32]) -> String {
+    const NAMED: usize = 8;
+    let named: Vec<String> = numbers.iter().take(NAMED).map(u32::to_string).collect();
+    let noun = if numbers.len() == 1 { "path" } else { "paths" };
+    match numbers.len().saturating_sub(NAMED) {
+        0 => format!("{noun} {}", named.join(", ")),
+        more => format!("{noun} {} and {more} more", named.join(", ")),
+    }
 }
 
 /// Tells why there is no answer.
@@ -127,6 +164,9 @@ mod tests {
     #[test]
     fn stretches_of_time_are_short() {
         let told: Vec<String> = [0, 59, 61, 3661, 90_000].map(since).into();
+        assert_eq!(numbered(&[7]), "path 7");
+        let many: Vec<u32> = (1..=32).collect();
+        assert_eq!(numbered(&many), "paths 1, 2, 3, 4, 5, 6, 7, 8 and 24 more");
         assert_eq!(told, ["0 s", "59 s", "1:01", "1:01:01", "1 d 1 h"]);
     }
 }

@@ -3,26 +3,25 @@
 
 use super::rates::{self, Rate};
 use super::sharing;
-use super::table::table;
+use super::table::{cut, table};
 use super::words::PsArguments;
 use super::{client, complain, is_over, signals, since, user, wait};
 use crate::progress::short;
 use crate::report::json_line;
 use crate::status::Status;
 use crate::terminal;
-use daemon::client::{Client, ClientError, ToPath, plain};
-use daemon::protocol::{About, Counters, Path, Program};
+use daemon::client::{COUNT, Client, ClientError, TOGETHER, plain};
+use daemon::protocol::{About, Count, Counters, Path, Program};
+use daemon::varlink::Reply;
 use serde::Serialize;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The version of the form of `--json`.
 const VERSION: u32 = 1;
 /// The time between two looks, from which rates are taken.
 const BETWEEN: Duration = Duration::from_millis(250);
-/// How long one path is waited for.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How wide the table is.
-const COLUMNS: usize = 100;
+/// How long the first counts are waited for, of all paths together.
+const FIRST: Duration = Duration::from_millis(1250);
 
 #[derive(Serialize)]
 struct Listed {
@@ -51,41 +50,77 @@ pub(super) fn run(given: &PsArguments) -> Result<Status, Status> {
     let daemon = client.about().map_err(failed)?;
     let paths = client.list().map_err(failed)?;
     let rows = look(&client, paths)?;
+    super::name_silent(rows.iter().filter(|row| row.state == "silent").map(|row| &row.path));
     let kernel = sharing::look(&client);
     Ok(terminal::print(&match given.json {
         true => json_line(&Listed { version: VERSION, daemon, paths: rows, kernel }),
-        false => page(&rows) + &sharing::page(&kernel, COLUMNS),
+        false => page(&rows) + &sharing::page(&kernel, terminal::columns()),
     }))
 }
 
-/// Looks twice at all that are ours.
+/// Looks twice at all that are ours, all at once each time.
 fn look(client: &Client, paths: Vec<Path>) -> Result<Vec<Row>, Status> {
-    let reach = |path: &Path| {
-        let to = client.connect(&path.number.to_string())?;
-        to.be_patient(PATIENCE)?;
-        let before = to.count()?;
-        Ok((to, before))
-    };
-    let mut seen: Vec<(Path, Option<(ToPath, Counters)>)> = Vec::new();
-    for path in paths {
-        match path.yours.then(|| reach(&path)).transpose() {
-            // It has ended since it was listed.
-            Err(error) if is_over(&error) => {}
-            reached => seen.push((path, reached.ok().flatten())),
-        }
-    }
-    if seen.iter().any(|(_, reached)| reached.is_some()) {
+    let began = Instant::now();
+    let mut seen: Vec<Seen> = paths.into_iter().map(Seen::unasked).collect();
+    count(client, &mut seen, FIRST, |seen, answer| seen.before = Some(answer));
+    let counted = |seen: &Seen| matches!(seen.before, Some(Ok(_)));
+    if seen.iter().any(counted) {
         // A signal ends this early, and is then looked at by nobody: rates are of a shorter time.
         let _ = wait(&[], signals()?, Some(BETWEEN));
     }
-    let row = |(path, reached): (Path, Option<(ToPath, Counters)>)| {
-        let Some((to, before)) = reached else { return Some(Row::new(path, None, None)) };
-        match to.count() {
-            Err(error) if is_over(&error) => None,
-            after => Some(Row::new(path, Some(&before), after.ok())),
+    let left = TOGETHER.saturating_sub(began.elapsed());
+    count(client, &mut seen, left, |seen, answer| seen.after = Some(answer));
+    Ok(seen.into_iter().filter_map(Seen::row).collect())
+}
+
+/// A path with two counts.
+struct Seen {
+    path: Path,
+    before: Option<Result<Counters, ClientError>>,
+    after: Option<Result<Counters, ClientError>>,
+}
+
+impl Seen {
+    const fn unasked(path: Path) -> Self {
+        Self { path, before: None, after: None }
+    }
+
+    /// Whether it is worth asking: it is ours, and has answered until now.
+    const fn answers(&self) -> bool {
+        self.path.yours && !matches!(self.before, Some(Err(_)))
+    }
+
+    /// None: it has ended since it was listed.
+    fn row(self) -> Option<Row> {
+        let over = |answer: &Option<Result<_, ClientError>>| {
+            answer.as_ref().is_some_and(|answer| answer.as_ref().is_err_and(is_over))
+        };
+        if over(&self.before) || over(&self.after) {
+            return None;
         }
+        let before = self.before.and_then(Result::ok);
+        // What was counted once is better than nothing.
+        let after = self.after.and_then(Result::ok).or_else(|| before.clone());
+        Some(Row::new(self.path, before.as_ref(), after))
+    }
+}
+
+/// Asks those that answer what they have counted.
+fn count(
+    client: &Client,
+    seen: &mut [Seen],
+    limit: Duration,
+    put: impl Fn(&mut Seen, Result<Counters, ClientError>),
+) {
+    let mut asked: Vec<&mut Seen> = seen.iter_mut().filter(|seen| seen.answers()).collect();
+    let name = |seen: &&mut Seen| (seen.path.uid, seen.path.number.to_string());
+    let names: Vec<(u32, String)> = asked.iter().map(name).collect();
+    let take = |_, replies: Vec<Reply>| {
+        let Count { counters } = replies.into_iter().next().unwrap_or_default().take()?;
+        Ok(counters)
     };
-    Ok(seen.into_iter().filter_map(row).collect())
+    let answers = client.ask_all(&names, &[COUNT], limit, take);
+    asked.iter_mut().zip(answers).for_each(|(seen, answer)| put(seen, answer));
 }
 
 impl Row {
@@ -102,6 +137,11 @@ impl Row {
         let lost = after.as_ref().map(rates::lost);
         Self { path, state, counters: after, rate, lost }
     }
+}
+
+/// A line that fits the terminal.
+fn short_line(text: &str) -> String {
+    cut(text, terminal::columns()) + "\n"
 }
 
 fn page(rows: &[Row]) -> String {
@@ -129,13 +169,15 @@ fn page(rows: &[Row]) -> String {
     let head = ["NO", "NAME", "USER", "TIME", "BLOCKS/S", "BYTES/S", "LOST", "LINE"];
     let by_itself = rows.iter().filter_map(|row| {
         let last = row.counters.as_ref()?.adapted.last()?;
-        Some(format!("{} by itself: {}\n", row.path.number, plain(last)))
+        Some(short_line(&format!("{} by itself: {}", row.path.number, plain(last))))
     });
     let by_itself: String = by_itself.collect();
     let late = rows.iter().filter_map(|row| {
         let late = rates::late(row.counters.as_ref()?)?;
-        Some(format!("{} {}\n", row.path.number, plain(&late)))
+        Some(short_line(&format!("{} {}", row.path.number, plain(&late))))
     });
     let late: String = late.collect();
-    table(head, &told.collect::<Vec<_>>(), &[0, 3, 4, 5, 6], COLUMNS) + &by_itself + &late
+    table(head, &told.collect::<Vec<_>>(), &[0, 3, 4, 5, 6], terminal::columns())
+        + &by_itself
+        + &late
 }

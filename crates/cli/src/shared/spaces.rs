@@ -9,18 +9,13 @@ use crate::progress::short;
 use crate::report::json_line;
 use crate::status::Status;
 use crate::terminal;
-use daemon::client::{Client, ClientError, plain};
-use daemon::protocol::{Amount, Counters, Described, Edge, Node, Program, Space};
+use daemon::client::{COUNT, Client, ClientError, DESCRIBE, TOGETHER, plain};
+use daemon::protocol::{Amount, Count, Counters, Described, Edge, Node, Path, Program, Space};
 use pipeline::explain::about as spent;
 use serde::Serialize;
-use std::time::Duration;
 
 /// The version of the form of `--json`.
 const VERSION: u32 = 1;
-/// How long one path is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How wide tables are.
-const COLUMNS: usize = 110;
 /// What is no space of a process.
 const KERNEL: &str = "kernel";
 
@@ -79,21 +74,13 @@ struct Crossed {
 pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
     let client = client()?;
     let failed = |error: ClientError| complain(&error);
-    let mut paths = Vec::new();
-    if let Some(path) = &given.path {
-        paths.push(look(&client, path).map_err(failed)?);
-    } else {
-        for path in client.list().map_err(failed)?.into_iter().filter(|path| path.yours) {
-            match look(&client, &path.number.to_string()) {
-                Ok(told) => paths.push(told),
-                // It has ended since it was listed.
-                Err(error) if is_over(&error) => {}
-                Err(error) => {
-                    terminal::complain(&format!("path {}: {error}", path.number));
-                }
-            }
+    let paths = match &given.path {
+        Some(path) => {
+            let mut looked = look(&client, &[(0, path.clone())]);
+            vec![looked.pop().unwrap_or(Err(ClientError::Silent)).map_err(failed)?]
         }
-    }
+        None => all(&client, client.list().map_err(failed)?),
+    };
     let mut kernel = sharing::look(&client);
     if given.path.is_some() {
         let ours = |number: Option<u32>| paths.iter().any(|path| Some(path.number) == number);
@@ -104,19 +91,41 @@ pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
         false if paths.is_empty() && kernel.is_empty() => "no paths run\n".to_owned(),
         false => {
             let pages: Vec<String> = paths.iter().map(page).collect();
-            pages.join("\n") + &sharing::page(&kernel, COLUMNS)
+            pages.join("\n") + &sharing::page(&kernel, terminal::columns())
         }
     }))
 }
 
-/// Asks the process of a path.
-fn look(client: &Client, path: &str) -> Result<OfPath, ClientError> {
-    let to = client.connect(path)?;
-    to.be_patient(PATIENCE)?;
-    let counters = to.count()?;
-    // What runs where may have changed until then, and is as new as that or newer.
-    let about = to.describe()?;
-    Ok(of_path(about, to.uid(), counters))
+/// All that are ours and answer; names those that do not.
+fn all(client: &Client, listed: Vec<Path>) -> Vec<OfPath> {
+    let listed: Vec<Path> = listed.into_iter().filter(|path| path.yours).collect();
+    let names: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();
+    let (mut paths, mut silent) = (Vec::new(), Vec::new());
+    for (path, looked) in listed.iter().zip(look(client, &names)) {
+        match looked {
+            Ok(told) => paths.push(told),
+            // It has ended since it was listed.
+            Err(error) if is_over(&error) => {}
+            Err(ClientError::Silent) => silent.push(path),
+            Err(error) => {
+                terminal::complain(&format!("path {}: {error}", path.number));
+            }
+        }
+    }
+    super::name_silent(silent.into_iter());
+    paths
+}
+
+/// Asks the processes of these paths, all at once.
+fn look(client: &Client, names: &[(u32, String)]) -> Vec<Result<OfPath, ClientError>> {
+    // What runs where may have changed until the second answer, and is as new as the first or
+    // newer.
+    client.ask_all(names, &[COUNT, DESCRIBE], TOGETHER, |to, replies| {
+        let mut replies = replies.into_iter();
+        let mut next = || replies.next().unwrap_or_default();
+        let Count { counters } = next().take()?;
+        Ok(of_path(next().take()?, to.uid(), counters))
+    })
 }
 
 fn of_path(about: Described, uid: u32, counters: Counters) -> OfPath {
@@ -202,7 +211,7 @@ fn page(path: &OfPath) -> String {
     );
     let rows: Vec<_> = path.spaces.iter().map(row).collect();
     let head = ["SPACE", "IS", "CPUS", "STATE", "TIME", "MEMORY", "FILTERS"];
-    text.push_str(&table(head, &rows, &[4, 5], COLUMNS));
+    text.push_str(&table(head, &rows, &[4, 5], terminal::columns()));
     for space in &path.spaces {
         let Space { name, waits, late, .. } = &space.space;
         let why = waits.as_ref().map(|what| format!("waits for {what}")).or_else(|| late.clone());
@@ -212,7 +221,7 @@ fn page(path: &OfPath) -> String {
         let rows: Vec<_> = path.rings.iter().map(ring).collect();
         let head = ["RING", "FROM", "TO", "HOLDS", "OF", "PUT", "TAKEN", "LOST"];
         text.push('\n');
-        text.push_str(&table(head, &rows, &[3, 4, 5, 6, 7], COLUMNS));
+        text.push_str(&table(head, &rows, &[3, 4, 5, 6, 7], terminal::columns()));
     }
     text
 }

@@ -10,7 +10,9 @@ use crate::report::quoted;
 use crate::run::state;
 use crate::status::Status;
 use crate::{line, terminal};
-use daemon::protocol::Number;
+use abi::text::VisibleLines;
+use daemon::client::{Client, ToPath};
+use daemon::protocol::{Number, Path as Listed};
 use engine::catalogue::House;
 use pipeline::Catalogue as _;
 use std::fs::{self, File};
@@ -19,6 +21,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use sys::open::{self, Regular, Writes};
 use sys::steps::{Makes, Steps};
 
@@ -35,7 +38,7 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let steps = Steps::with(given.fault.clone().unwrap_or_default());
     let untaken = |error: sys::Error| refused(&error);
     steps.take(Makes::Descriptor, "a connection to the daemon").map_err(untaken)?;
-    drop(client()?);
+    is_free(&client()?, name)?;
     let signals = signals()?;
     steps.take(Makes::File, "a log").map_err(untaken)?;
     let (log, file) = log(given, name)?;
@@ -61,6 +64,29 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
         log.display()
     ));
     Ok(terminal::print(&format!("{number}\n")))
+}
+
+/// Makes sure that no path of ours runs under this name: what a second one had to say would stand
+/// in the log of the first.
+fn is_free(client: &Client, name: Option<&str>) -> Result<(), Status> {
+    let Some(name) = name else { return Ok(()) };
+    let own = sys::process::identity().0;
+    let listed = client.list().map_err(|error| super::complain(&error))?;
+    let has_it = |path: &&Listed| path.uid == own && path.name.as_deref() == Some(name);
+    let Some(there) = listed.iter().find(has_it) else { return Ok(()) };
+    // One that has just ended may still be listed.
+    let ended = |to: ToPath| sys::poll::readable(&[to.process()], Some(Duration::ZERO)) == [true];
+    if client.connect(&there.number.to_string()).map_or(true, ended) {
+        return Ok(());
+    }
+    let log =
+        there.log.as_ref().map_or_else(String::new, |log| format!(", which prints into {log}"));
+    terminal::complain(&format!(
+        "the name `{name}` is that of your path {}{log}: choose another, or `streamline stop \
+         {name}`",
+        there.number
+    ));
+    Err(Status::Failed)
 }
 
 /// The name, if there is one, and the line.
@@ -150,7 +176,7 @@ fn ended(child: &mut Child, log: &Path, before: u64) -> Status {
         let _ = file.seek(SeekFrom::Start(before));
         let _ = file.take(SHOWN_MAX).read_to_string(&mut said);
     }
-    terminal::tell(&said);
+    terminal::tell(&VisibleLines(&said).to_string());
     terminal::complain(&format!(
         "the path did not come to run: see {}",
         quoted(&log.display().to_string())

@@ -1,6 +1,8 @@
 //! A table of words, its columns as wide as what stands in them.
 
-/// Rows under a head, of at most so many columns of text; the last column is cut.
+use abi::text::Visible;
+
+/// Rows under a head, of at most so many columns of text; what is cut ends with `…`.
 pub(super) fn table<const N: usize>(
     head: [&str; N],
     rows: &[[String; N]],
@@ -29,6 +31,7 @@ pub(super) fn rows(
         let mut text = String::new();
         for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
             let width = *width;
+            let cell = Visible(cell).to_string();
             let cell = match right(column) {
                 true => format!("{cell:>width$}"),
                 false => format!("{cell:<width$}"),
@@ -36,11 +39,18 @@ pub(super) fn rows(
             text.push_str(&cell);
             text.push_str("  ");
         }
-        let mut cut: String = text.trim_end().chars().take(columns).collect();
-        cut.push('\n');
-        cut
+        cut(text.trim_end(), columns) + "\n"
     };
     lines().filter(|cells| !cells.is_empty()).map(line).collect()
+}
+
+/// A text of at most so many columns.
+pub(super) fn cut(text: &str, columns: usize) -> String {
+    if text.chars().nth(columns).is_none() {
+        return text.to_owned();
+    }
+    let kept = text.chars().take(columns.saturating_sub(1));
+    kept.chain(['…']).collect()
 }
 
 #[cfg(test)]
@@ -49,6 +59,8 @@ mod tests {
     fn columns_are_as_wide_as_they_must_be() {
         let rows = [["1".into(), "web".into()], ["22".into(), "a long one".into()]];
         let text = super::table(["no", "line"], &rows, &[0], 12);
-        assert_eq!(text, "no  line\n 1  web\n22  a long o\n");
+        assert_eq!(text, "no  line\n 1  web\n22  a long …\n");
+        let whole = super::table(["no", "line"], &rows, &[0], usize::MAX);
+        assert_eq!(whole, "no  line\n 1  web\n22  a long one\n");
     }
 }

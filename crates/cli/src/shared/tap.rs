@@ -5,7 +5,7 @@
 //! it: what it does not take in time is skipped and counted, and told at the end.
 
 use super::words::TapArguments;
-use super::{complain, path, since};
+use super::{complain, reach, since};
 use crate::arguments::RunArguments;
 use crate::report::counted;
 use crate::run::{self, Gone};
@@ -26,7 +26,7 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
         None => (given.path.as_str(), None),
     };
     let words = given.words.join(" ");
-    let to = path(name)?;
+    let (to, _) = reach(name)?;
     let wanted = Tap {
         node,
         from: given.from.clone(),

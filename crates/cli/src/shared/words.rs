@@ -33,7 +33,7 @@ pub(crate) enum Command {
 /// Words of `daemon`.
 #[derive(Args, Debug)]
 pub(crate) struct DaemonArguments {
-    /// For this user alone, in $XDG_RUNTIME_DIR/streamline
+    /// For this user alone, in $XDG_RUNTIME_DIR/streamline, or /run/user or ~/.local/state
     #[arg(long)]
     pub(crate) user: bool,
     /// In this folder instead of /run/streamline; clients find it by STREAMLINE_DAEMON

@@ -126,13 +126,19 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
     sys::children::pass_signals_on().map_err(|error| error.to_string())?;
     let mut children: Vec<Result<Child, u8>> = Vec::new();
     let mut before: Option<Joint> = None;
+    let mut noted = false;
     for (at, stage) in stages.iter().enumerate() {
         let after = match stages.get(at + 1) {
             Some(next) => {
                 let why = refusals[at].as_ref().or(refusals[at + 1].as_ref());
                 let why = if given.isolate { Some("--isolate") } else { why.map(String::as_str) };
                 say(given, &described(at, stage, next, why));
-                Some(joint(why.is_none()).map_err(|error| error.to_string())?)
+                let (joint, narrow) = joint(why.is_none()).map_err(|error| error.to_string())?;
+                narrow.filter(|_| !noted).iter().for_each(|why| {
+                    noted = true;
+                    terminal::note(why);
+                });
+                Some(joint)
             }
             None => None,
         };
@@ -175,10 +181,32 @@ fn name(stage: &Stage) -> &str {
     }
 }
 
-fn joint(meets: bool) -> sys::Result<Joint> {
+/// What stands between two commands; and why that is a kernel pipe alone, where a stream was meant
+/// and this process may not open what it needs.
+fn joint(meets: bool) -> sys::Result<(Joint, Option<String>)> {
     let (reads, writes) = sys::descriptor::pipe()?;
-    let place = if meets { Some(sys::descriptor::pair()?) } else { None };
-    Ok(Joint { reads, writes, place })
+    let place = if meets { Some(place()) } else { None };
+    let (place, why) = match place.transpose() {
+        Ok(place) => (place, None),
+        Err(error) => (
+            None,
+            Some(format!(
+                "kernel pipes, and no streams: {} (streams have descriptors from {LOWEST} on: \
+                 `ulimit -n 1024` lets them)",
+                terminal::reason(&error)
+            )),
+        ),
+    };
+    Ok((Joint { reads, writes, place }, why))
+}
+
+/// Where two programs meet: sockets of which each can be handed on under a number that no program
+/// uses by itself.
+fn place() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    let (here, there) = sys::descriptor::pair().map_err(std::io::Error::from)?;
+    // Tried now: later one of the two programs may have been started already.
+    drop(sys::children::inherited(here.as_fd(), LOWEST)?);
+    Ok((here, there))
 }
 
 fn start(

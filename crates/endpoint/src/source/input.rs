@@ -5,12 +5,12 @@
 //! Regular files are locked for reading as far as that is possible, so that no sink of ours
 //! overwrites them.
 
-use crate::Failure;
 use crate::fail::failed;
+use crate::{Failure, Position};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Seek as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
@@ -82,6 +82,14 @@ impl Input {
     /// Whether bytes may come later, unlike those of a regular file.
     pub(crate) const fn waits(&self) -> bool {
         self.waits
+    }
+
+    /// How far a regular file was read.
+    pub(crate) fn position(&self) -> Option<Position> {
+        let mut file = &self.file;
+        let read = file.stream_position().ok().filter(|_| !self.waits)?;
+        let size = self.file.metadata().ok()?.len();
+        Some(Position { read, size })
     }
 
     /// What to wait for.

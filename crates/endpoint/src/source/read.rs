@@ -107,7 +107,7 @@ impl Source for Read {
     }
 
     fn seen(&self) -> Seen {
-        Seen::all(self.given)
+        Seen { position: self.feed.input().position(), ..Seen::all(self.given) }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

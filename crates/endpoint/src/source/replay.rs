@@ -89,7 +89,7 @@ impl Source for Replay {
     }
 
     fn seen(&self) -> Seen {
-        Seen::all(self.given)
+        Seen { position: self.feed.input().position(), ..Seen::all(self.given) }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

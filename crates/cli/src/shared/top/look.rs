@@ -1,7 +1,6 @@
 //! What one sees of a path: two counts, and what passed between them.
 
 use super::super::rates::{self, Rate};
-use daemon::client::{ClientError, ToPath};
 use daemon::protocol::{Amount, Counters, Described, Latency, Program, Space};
 use serde::Serialize;
 
@@ -81,8 +80,8 @@ pub(super) struct Loss {
 }
 
 impl Watched {
-    pub(super) fn new(to: &ToPath) -> Result<Self, ClientError> {
-        Ok(Self { about: to.describe()?, uid: to.uid(), before: Counters::default() })
+    pub(super) fn new(about: Described, uid: u32) -> Self {
+        Self { about, uid, before: Counters::default() }
     }
 
     /// What passed since the last look.

@@ -10,7 +10,7 @@ mod frame;
 mod look;
 
 use super::words::TopArguments;
-use super::{complain, path, sharing, signals, wait};
+use super::{complain, reach, sharing, signals, wait};
 use crate::report::json_line;
 use crate::status::Status;
 use crate::terminal;
@@ -36,8 +36,8 @@ const BETWEEN: Duration = Duration::from_millis(250);
 /// Shows it.
 pub(super) fn run(given: &TopArguments) -> Result<Status, Status> {
     let Some(name) = &given.path else { return all(given) };
-    let to = path(name)?;
-    let mut watched = Watched::new(&to).map_err(|error| complain(&error))?;
+    let (to, about) = reach(name)?;
+    let mut watched = Watched::new(about, to.uid());
     match (given.once, given.json) {
         (true, json) => {
             let look = twice(&to, &mut watched)?;

@@ -368,6 +368,7 @@ impl Source for KernelSource {
             given,
             dropped: dropped.map(|(why, n)| (why, Some(n))).collect(),
             remark: None,
+            position: None,
         }
     }
 

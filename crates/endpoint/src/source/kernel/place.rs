@@ -154,7 +154,8 @@ impl Place {
         };
         let lost = dropped.iter().map(|(_, count)| *count).sum::<Option<u64>>();
         let all = |lost| Amount { blocks: ran.blocks + lost, bytes: ran.bytes };
-        Seen { seen: lost.map(all), given: ran, dropped, remark: self.remark() }
+        let remark = self.remark();
+        Seen { seen: lost.map(all), given: ran, dropped, remark, position: None }
     }
 
     /// Whether both are the same interface, and it is still there.

@@ -58,7 +58,7 @@ impl Losses {
         dropped.extend(left.map(|(why, count)| (*why, Some(*count))));
         // Nobody counts the bytes of what did not come.
         let seen = came.map(|blocks| Amount { blocks, bytes: given.bytes });
-        Seen { seen, given, dropped, remark: None }
+        Seen { seen, given, dropped, remark: None, position: None }
     }
 
     fn counters(&self) -> Option<Counters> {

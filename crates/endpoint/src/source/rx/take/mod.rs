@@ -165,7 +165,8 @@ impl Source for Taking {
         dropped.extend(left.map(|(why, count)| (why, Some(count))));
         // Nobody counts the bytes of what did not come.
         let seen = came.map(|blocks| Amount { blocks, bytes: self.given.bytes });
-        Seen { seen, given: self.given, dropped, remark: self.device.remark() }
+        let remark = self.device.remark();
+        Seen { seen, given: self.given, dropped, remark, position: None }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

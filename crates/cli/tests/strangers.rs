@@ -1,0 +1,386 @@
+//! Users who attack each other: mute paths, squatted names, planted logs, and text that a terminal
+//! would obey. Real processes under two users. (RELIABILITY T8, T13)
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use abi::text::is_hidden;
+use common::{Folder, Guard, Ran};
+use daemon::client::Client;
+use daemon::protocol::{Described, Ended, Followed, Register};
+use daemon::varlink::{Call, Reply};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use sys::local::{self, Form};
+use testkit::packet::{Frame, Segment};
+use testkit::traffic::Capture;
+use testkit::{need, until};
+
+const ALICE: u32 = 41_001;
+const BOB: u32 = 41_002;
+const ROLE: &str = "STREAMLINE_TEST_ROLE";
+const NAME: &str = "STREAMLINE_TEST_NAME";
+
+/// This test as another user, who does what a role says. The role has begun when this returns.
+fn hostile(folder: &Folder, role: &str, name: &str) -> Guard {
+    let test = folder.path().join("test");
+    if !test.exists() {
+        testkit::copy_program(&std::env::current_exe().unwrap(), &test);
+    }
+    let mut command = folder.command_of((ALICE, ALICE), test.to_str());
+    command.args(["--ignored", "--exact", "--nocapture", "the_hostile_process"]);
+    command.env(ROLE, role).env(NAME, name);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut hostile = Guard(command.spawn().unwrap());
+    let mut said = BufReader::new(hostile.0.stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().ends_with("ready")), "{role} did not begin");
+    hostile
+}
+
+/// Runs in a process of its own, started by the tests here.
+#[test]
+#[ignore = "the other process of a test"]
+fn the_hostile_process() {
+    let (Ok(role), Ok(name)) = (std::env::var(ROLE), std::env::var(NAME)) else { return };
+    match role.as_str() {
+        "mute" => {
+            let kept: Vec<_> = (0..32).map(|_| register(None)).collect();
+            println!("\nready");
+            // Holds on until it is killed.
+            let _ = std::io::stdin().read(&mut [0]);
+            drop(kept);
+        }
+        "squat" => {
+            let named = |realm: &str, uid| format!("{realm}/{uid}/{name}");
+            let names = [named("streamline-state", 0), named("streamline", 0)];
+            let take = |name: &String| sys::name::take(name.as_bytes(), 1, sys::name::Takes::Bytes);
+            let kept: Vec<_> = names.iter().map(|name| take(name).unwrap()).collect();
+            println!("\nready");
+            let _ = std::io::stdin().read(&mut [0]);
+            drop(kept);
+        }
+        "log" => answer_with(&name, || println!("\nready")),
+        _ => panic!("no role {role}"),
+    }
+}
+
+/// Registers a path at the daemon that is here.
+fn register(log: Option<String>) -> (OwnedFd, OwnedFd) {
+    let place = PathBuf::from(std::env::var_os("STREAMLINE_DAEMON").unwrap());
+    let packets = place.join("io.streamline.packets");
+    let socket = local::go_to(&packets, Form::Packets, testkit::wait::LIMIT).unwrap();
+    let (near, far) = sys::descriptor::pair().unwrap();
+    let path = Register { line: "rx lo | count".to_owned(), log, ..Register::default() };
+    let call = Call::new("io.streamline.Register", &path).text();
+    sys::descriptor::send(&socket, &call, &[far.as_fd()]).unwrap();
+    let mut bytes = [0; 4096];
+    let (length, _) = sys::descriptor::receive(&socket, &mut bytes).unwrap();
+    let answer = String::from_utf8_lossy(&bytes[..length]);
+    assert!(answer.contains("number"), "{answer}");
+    (socket, near)
+}
+
+/// Answers one caller as a path does that prints escapes, and says that its log is there.
+fn answer_with(log: &str, ready: impl Fn()) {
+    let (_kept, way) = register(Some("/nowhere".to_owned()));
+    ready();
+    let mut bytes = [0; 65536];
+    let receive = |from: &OwnedFd, bytes: &mut [u8]| {
+        // The daemon's sockets do not wait.
+        sys::poll::readable_within(&[from.as_fd()], None);
+        sys::descriptor::receive(from, bytes).unwrap()
+    };
+    let (_, mut callers) = receive(&way, &mut bytes);
+    let caller = callers.pop().unwrap();
+    let reply = |reply: &Reply| sys::descriptor::send(&caller, &reply.text(), &[]).unwrap();
+    loop {
+        let (length, _) = receive(&caller, &mut bytes);
+        if length == 0 {
+            return;
+        }
+        let call = Call::read(&bytes[..length]).unwrap();
+        if call.method.ends_with("Describe") {
+            let log = Some(log.to_owned());
+            reply(&Reply::new(&Described { log, ..Described::default() }));
+            continue;
+        }
+        // What is in the log from now on is shown.
+        let is_file = fs::metadata(log).is_ok_and(|about| about.is_file());
+        if is_file && let Ok(mut file) = fs::OpenOptions::new().append(true).open(log) {
+            file.write_all("logged \u{9b}31m \x1b[2J\u{202e}\n".as_bytes()).unwrap();
+        }
+        let report = "the \x1b[2J\u{9b}31m\u{202e}end".to_owned();
+        let ended = Some(Ended { status: 0, report });
+        return reply(&Reply::new(&Followed { ended, ..Followed::default() }));
+    }
+}
+
+fn as_root(folder: &Folder, words: &[&str]) -> Ran {
+    Ran::from(folder.streamline(words).stdin(Stdio::null()).output().unwrap())
+}
+
+fn shows_nothing_hidden(ran: &Ran) {
+    let hidden = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t');
+    assert!(!ran.out.contains(hidden) && !ran.err.contains(hidden), "{ran:?}");
+}
+
+#[test]
+fn t8_mute_paths_of_one_user_hide_nobodys() {
+    if need::root().is_none() {
+        return;
+    }
+    let folder = Folder::for_everybody();
+    let daemon = folder.daemon();
+    let _mute = hostile(&folder, "mute", "");
+    let mut bobs = folder.command_of((BOB, BOB), None);
+    bobs.args(["run", "-q", "--as", "bobs", "generate rate=1000 | count"]);
+    let _bobs = Guard(bobs.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let mut ran = as_root(&folder, &["ps", "--json"]);
+    until("a path of another user is seen to run beside the mute ones", || {
+        ran = as_root(&folder, &["ps", "--json"]);
+        let told: Value = serde_json::from_str(&ran.out).unwrap();
+        let paths = told["paths"].as_array().unwrap();
+        let state = |state: &str| paths.iter().filter(|path| path["state"] == state).count();
+        (state("silent"), state("running")) == (32, 1)
+    });
+    let named = "no answer within 2 s from paths 1, 2, 3, 4, 5, 6, 7, 8 and 24 more of 41001";
+    assert!(ran.err.contains(named), "{ran:?}");
+    until("its spaces are listed", || {
+        let ran = as_root(&folder, &["spaces"]);
+        ran.err.contains(named) && ran.out.contains(" of 41002, process ")
+    });
+    for words in [&["set", "1", "remove", "count"][..], &["attach", "1"]] {
+        let ran = as_root(&folder, words);
+        assert_eq!(ran.status, Some(1), "{words:?}: {ran:?}");
+        assert!(ran.err.contains("no answer came in time"), "{words:?}: {ran:?}");
+        assert!(ran.err.contains("stop --kill 1"), "{words:?}: {ran:?}");
+    }
+    let stopped = as_root(&folder, &["stop", "1", "2", "41002/bobs"]);
+    assert_eq!(stopped.status, Some(1), "{stopped:?}");
+    assert!(stopped.err.contains("--kill 1`") && stopped.err.contains("--kill 2`"), "{stopped:?}");
+    assert!(stopped.err.contains("41002/bobs: "), "the other one has ended: {stopped:?}");
+    drop(daemon);
+}
+
+#[test]
+fn t13_squatted_state_is_seen_and_its_squatter_named() {
+    if need::root().is_none() {
+        return;
+    }
+    let folder = Folder::for_everybody();
+    let name = format!("strangers-{}", std::process::id());
+    let _squatter = hostile(&folder, "squat", &name);
+    let alone = as_root(&folder, &["state", &name]);
+    assert_eq!(alone.status, Some(1), "{alone:?}");
+    assert!(alone.err.contains("is kept by a process of user 41001"), "{alone:?}");
+    let line = format!("generate rate=1000 | count state={name}");
+    let _path = folder.begin(&["run", "-q", &line]);
+    until("the owner is found", || as_root(&folder, &["state", &name]).status == Some(0));
+    let all = as_root(&folder, &["state"]);
+    assert!(all.out.contains(&format!("0/{name}  ")), "{all:?}");
+    let (other, _) = (hostile(&folder, "squat", &format!("{name}-b")), all);
+    let all = as_root(&folder, &["state"]);
+    assert!(all.err.contains("user 41001 keeps 1 name of other users"), "{all:?}");
+    drop(other);
+}
+
+#[test]
+fn t13_attach_opens_and_obeys_nothing_that_another_user_chose() {
+    if need::root().is_none() {
+        return;
+    }
+    let folder = Folder::for_everybody();
+    let _daemon = folder.daemon();
+    let inside = |name: &str| folder.path().join(name).display().to_string();
+    let (pipe, secret, link, log) =
+        (inside("pipe"), inside("secret"), inside("link"), inside("log"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::write(&secret, "root's alone\n").unwrap();
+    std::os::unix::fs::symlink(&secret, &link).unwrap();
+    fs::write(&log, "before\n").unwrap();
+    for file in [&pipe, &log] {
+        std::os::unix::fs::chown(file, Some(ALICE), Some(ALICE)).unwrap();
+    }
+    for (log, note) in [
+        (&pipe, "it is no regular file"),
+        (&"/dev/null".to_owned(), "it is no regular file"),
+        (&secret, "it belongs to root, and not to 41001"),
+        (&link, "it belongs to root, and not to 41001"),
+        (&log, ""),
+    ] {
+        let path = hostile(&folder, "log", log);
+        let number = newest(&folder);
+        let ran = as_root(&folder, &["attach", &number]);
+        drop(path);
+        assert_eq!(ran.status, Some(0), "{log}: {ran:?}");
+        shows_nothing_hidden(&ran);
+        assert!(ran.err.contains("the ·[2J·31m·end"), "{log}: {ran:?}");
+        match note {
+            "" => assert_eq!(ran.out, "logged ·31m ·[2J·\n", "{ran:?}"),
+            note => assert!(ran.err.contains(note) && ran.out.is_empty(), "{log}: {ran:?}"),
+        }
+    }
+}
+
+/// The number of the path that was registered last.
+fn newest(folder: &Folder) -> String {
+    // Nobody but `attach` asks the path.
+    let listed = Client::at(&folder.path().join("no-daemon")).unwrap().list().unwrap();
+    listed.iter().map(|path| path.number).max().unwrap().to_string()
+}
+
+/// A request and its response whose words are full of what a terminal obeys or does not show.
+fn capture(folder: &Folder) -> String {
+    let frame = |from: &str, to: &str, segment: &Segment, payload: &str| {
+        Frame::ethernet().ipv4(from, to).tcp(segment, payload.as_bytes())
+    };
+    let bad = "\u{9b}31m\u{7f}\u{202e}\u{200b}\u{2028}\u{61c}";
+    let request = format!("GET /{bad} HTTP/1.1\r\nHost: h\r\nUser-Agent: {bad}\r\n\r\n");
+    let response =
+        format!("HTTP/1.1 200 {bad}\r\nContent-Type: {bad}\r\nContent-Length: 2\r\n\r\nok");
+    let (client, server) = ("10.0.0.1", "192.0.2.80");
+    let to = |sequence, acknowledgement, flags| Segment {
+        source: 4000,
+        target: 80,
+        sequence,
+        acknowledgement,
+        flags,
+        ..Segment::default()
+    };
+    let back = |sequence, acknowledgement, flags| Segment {
+        source: 80,
+        target: 4000,
+        ..to(sequence, acknowledgement, flags)
+    };
+    let asked = 1 + request.len() as u32;
+    let answered = 1 + response.len() as u32;
+    let frames = [
+        frame(client, server, &to(0, 0, 0x02), ""),
+        frame(server, client, &back(0, 1, 0x12), ""),
+        frame(client, server, &to(1, 1, 0x18), &request),
+        frame(server, client, &back(1, asked, 0x18), &response),
+        frame(client, server, &to(asked, answered, 0x11), ""),
+        frame(server, client, &back(answered, asked + 1, 0x11), ""),
+    ];
+    fs::write(folder.path().join("bad.pcap"), Capture::of(frames).to_pcap()).unwrap();
+    "replay bad.pcap | tcp | http".to_owned()
+}
+
+#[test]
+fn hidden_characters_leave_by_no_door() {
+    let folder = Folder::new();
+    let http = capture(&folder);
+    for sink in ["json", "print", "|exchange weblog", "|exchange weblog ecs=yes", "files out"] {
+        let ran = folder.run(&["run", &format!("{http} {}", piped(sink))]);
+        assert_eq!(ran.status, Some(0), "{sink}: {ran:?}");
+        shows_nothing_hidden(&ran);
+    }
+    let index = folder.read("out/index.jsonl");
+    assert!(!index.contains(|c: char| is_hidden(c) && c != '\n'), "{index}");
+    let object: Value = serde_json::from_str(index.lines().next().unwrap()).unwrap();
+    assert!(object.to_string().contains('\u{202e}'), "the text is all there: {object}");
+    let json = folder.run(&["run", "-q", &format!("{http} | json")]).out;
+    assert!(json.contains("\\u009b31m\\u007f\\u202e\\u200b\\u2028\\u061c"), "{json}");
+    // The user's own words, where they are quoted.
+    for words in [
+        &["run", "replay a\u{9b}b | nonsense\u{202e}"][..],
+        &["explain", "replay x\u{202e} | count"],
+        &["check", "replay \"\u{9b}\" | count \u{200f}"],
+        &["filters", "x\u{9b}\u{61c}"],
+        &["nonsense\u{9b}\u{202e}"],
+        &["attach", "x\u{202e}\x1b[2J"],
+        &["state", "x\u{9b}"],
+        &["replay \"a\u{9b}\x1b.pcap\" | count"],
+        &["doctor", "--x\u{9b}"],
+    ] {
+        let ran = folder.run(words);
+        assert_ne!(ran.status, Some(0), "{words:?}");
+        shows_nothing_hidden(&ran);
+    }
+}
+
+/// A sink behind its pipe.
+fn piped(sink: &str) -> String {
+    if sink.starts_with('|') { sink.to_owned() } else { format!("| {sink}") }
+}
+
+#[test]
+fn ps_fits_the_terminal_and_is_whole_elsewhere() {
+    let Some(script) = need::command("script") else { return };
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let line =
+        "generate rate=10 | count --name=a_filter_with_a_name_that_is_much_too_long | discard";
+    let _path = folder.begin_as("long", line);
+    assert!(folder.run(&["ps"]).out.contains("| discard\n"), "whole where nobody looks");
+    let mut shell = folder.shell("exec \"$@\"");
+    let typed = "stty cols 70 rows 20; streamline ps";
+    shell.arg("sh").arg(&script).args(["-qec", typed, "/dev/null"]);
+    let ran = Ran::from(shell.env("TERM", "xterm").stdin(Stdio::null()).output().unwrap());
+    let widths: Vec<usize> = ran.out.lines().map(|line| line.trim_end().chars().count()).collect();
+    assert!(widths.contains(&70) && widths.iter().all(|width| *width <= 70), "{ran:?}");
+    assert!(ran.out.contains('…'), "{ran:?}");
+}
+
+#[test]
+fn starting_a_name_twice_names_the_log_of_the_first() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let line = "generate rate=10 | count";
+    let first = folder.run(&["start", "web", line]);
+    assert_eq!(first.status, Some(0), "{first:?}");
+    let log = folder.path().join("state/streamline/paths/web.log");
+    assert!(first.err.contains(&log.display().to_string()), "{first:?}");
+    let elsewhere = folder.path().join("second.log").display().to_string();
+    let second = folder.run(&["start", "--log", &elsewhere, "web", line]);
+    assert_eq!(second.status, Some(1), "{second:?}");
+    let named =
+        format!("the name `web` is that of your path 1, which prints into {}", log.display());
+    assert!(second.err.contains(&named), "{second:?}");
+    assert!(!Path::new(&elsewhere).exists(), "nothing was begun");
+    assert_eq!(fs::read_to_string(&log).unwrap(), "", "the first log is the first path's alone");
+    let stopped = folder.run(&["stop", "--kill", "web"]);
+    assert_eq!(stopped.status, Some(0), "{stopped:?}");
+}
+
+#[test]
+fn a_users_daemon_needs_no_session() {
+    if need::root().is_none() {
+        return;
+    }
+    let folder = Folder::for_everybody();
+    let home = folder.path().join("a-home".repeat(20));
+    fs::create_dir(&home).unwrap();
+    std::os::unix::fs::chown(&home, Some(ALICE), Some(ALICE)).unwrap();
+    let command = |words: &[&str]| {
+        let mut command = folder.command_of((ALICE, ALICE), None);
+        command.args(words).env("HOME", &home);
+        for variable in ["XDG_RUNTIME_DIR", "XDG_STATE_HOME", "STREAMLINE_DAEMON"] {
+            command.env_remove(variable);
+        }
+        command
+    };
+    let mut daemon = command(&["daemon", "--user"]);
+    let daemon = daemon.stdout(Stdio::null()).stderr(Stdio::null());
+    let daemon = Guard(daemon.gid(ALICE).spawn().unwrap());
+    until("the daemon is found", || command(&["ps"]).output().unwrap().status.success());
+    let place = home.join(".local/state/streamline/run");
+    assert!(place.join("io.streamline").exists());
+    drop(daemon);
+}
+
+#[test]
+fn completion_asks_the_daemon_for_paths_and_nodes() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let _path = folder.begin_as("web", "generate rate=10 | count --name=counted | discard");
+    assert_eq!(folder.run(&["complete", "--", "stop"]).out, "web\n");
+    let nodes = folder.run(&["complete", "--", "set", "web", "remove"]).out;
+    assert_eq!(nodes.lines().collect::<Vec<_>>(), ["generate", "count#counted", "discard"]);
+}
