@@ -9,6 +9,7 @@ use testkit::net::{
     CLIENT, CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER, SERVER_DEVICE, packet_sockets,
     until,
 };
+use testkit::{Frame, need};
 
 fn short(range: std::ops::Range<u64>) -> Vec<Vec<u8>> {
     numbered(range, SHORT)
@@ -34,6 +35,34 @@ fn a_device_that_vanishes_ends_the_run_with_what_was_captured() {
     assert_eq!(ran.ledger["balanced"], true, "{}", ran.ledger);
     assert!(ran.err.contains(SERVER_DEVICE), "{}", ran.err);
     assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..1010), "{}", ran.ledger);
+}
+
+#[test]
+fn vanished_device_is_told_with_all_frames_that_came_to_programs() {
+    // The same frames, where the program in the kernel counts them all, and where a socket's
+    // filter does not.
+    let came = "the interface was removed after 10 frames;";
+    let passed = "the interface was removed after 1 frame that passed the kernel's filter;";
+    for (line, told) in [("rx", came), ("rx@thread0", passed)] {
+        if need::bpf().is_none() {
+            return;
+        }
+        let Some(pair) = silent() else { return };
+        let line = format!("{line} {SERVER_DEVICE} | bpf \"udp port 80\" | pcap seen.pcap");
+        let mut observer = Observer::start(&pair.server, &line);
+        let datagram = |port| {
+            let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1");
+            frame.udp(4000, port, &[7; 20])
+        };
+        let mut frames = vec![datagram(53); 9];
+        frames.push(datagram(80));
+        send(&pair.client, CLIENT_DEVICE, &frames);
+        observer.until_written("seen.pcap", capture_length(&frames[9..]));
+        pair.server.ip(&format!("link delete dev {SERVER_DEVICE}"));
+        let ran = observer.wait();
+        assert_eq!(ran.status, Some(1), "{}", ran.err);
+        assert!(ran.err.contains(told), "{line}: {}", ran.err);
+    }
 }
 
 #[test]

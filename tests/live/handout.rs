@@ -291,10 +291,6 @@ impl Held for There {
     fn ended(&self) -> &Ended {
         self.0.get_or_init(|| Ended::from_text(&ask("leave").0).expect("what it leaves behind"))
     }
-
-    fn standing(self: Arc<Self>) -> Arc<dyn Standing> {
-        self
-    }
 }
 
 /// All that must be refused; and a map that is another one.

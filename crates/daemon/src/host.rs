@@ -281,10 +281,6 @@ impl Held for There {
         self.ended.get_or_init(|| self.hear(Hears::Leaves))
     }
 
-    fn standing(self: Arc<Self>) -> Arc<dyn Standing> {
-        self
-    }
-
     fn successor(
         self: Arc<Self>,
         asked: &Asked<'_>,

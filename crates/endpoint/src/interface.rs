@@ -7,6 +7,34 @@ use sys::machine::Capabilities;
 use sys::net::{Interface, Links, Namespace};
 use wire::link::LinkType;
 
+/// The frames that a source counts, for the message about an interface that is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Counts {
+    /// All that came.
+    All(u64),
+    /// Those that a filter in the kernel has let through: nobody counts the others.
+    Passed(u64),
+    /// Whoever has counted them is gone, too.
+    Unknown,
+}
+
+/// The failure of a source whose interface is gone.
+pub(crate) fn removed(call: &'static str, name: &str, counts: Counts) -> Failure {
+    let after = |frames: u64| match frames {
+        1 => "after 1 frame".to_owned(),
+        frames => format!("after {frames} frames"),
+    };
+    let why = match counts {
+        Counts::All(frames) => format!("the interface was removed {}", after(frames)),
+        Counts::Passed(frames) => {
+            format!("the interface was removed {} that passed the kernel's filter", after(frames))
+        }
+        Counts::Unknown => "the interface was removed".to_owned(),
+    };
+    Failure::new(call, name, why)
+        .hint("all that came before was handed on; start again when the interface is back")
+}
+
 /// Does `work` in a name space, or where no name is given in that of this thread.
 pub(crate) fn within<T: Send>(
     netns: Option<&str>,

@@ -155,8 +155,6 @@ pub trait Held: Standing {
     fn number(&self) -> Option<u32> {
         None
     }
-    /// The same object.
-    fn standing(self: Arc<Self>) -> Arc<dyn Standing>;
     /// A line that can be put in the place of this one. `stays` names steps of this one and of that
     /// one that are the same filter, which goes on with what it has kept. Who holds lines for
     /// others need not be able to.
@@ -228,6 +226,28 @@ pub enum Refuses {
     Filter(&'static str),
 }
 
+/// A line at an interface for as long as its path runs, whatever was put in its place meanwhile.
+#[derive(Debug)]
+struct Line {
+    held: Arc<dyn Held>,
+    before: Vec<Arc<dyn Held>>,
+}
+
+impl Standing for Line {
+    fn leave(&self) {
+        self.held.leave();
+    }
+
+    fn frames(&self) -> Option<u64> {
+        let all = self.before.iter().chain([&self.held]).map(|held| held.ended());
+        all.map(|ended| (!ended.lost).then_some(ended.counted.ran.blocks)).sum()
+    }
+
+    fn lost(&self) -> Option<endpoint::Failure> {
+        self.held.lost()
+    }
+}
+
 /// What a kernel space is built from.
 pub(crate) struct Wanted<'p> {
     pub(crate) graph: &'p Graph,
@@ -261,7 +281,7 @@ impl Kernel {
         let timing = timed.then(Timing::begin).flatten();
         let (standing, gives): Opened = match planned.attach.takes {
             true => taking::build(wanted, &asked.tree(), (asked.source, &place))?,
-            false => wanted.opened(wanted.host.add(&asked)?, place.clone()),
+            false => wanted.opened(wanted.host.add(&asked)?, place.clone(), Vec::new()),
         };
         let era = wanted.era(standing);
         Ok((Self { era, before: Vec::new(), place, timing }, gives))
@@ -276,7 +296,8 @@ impl Kernel {
         let stays = self.era.stays_in(&asked.tree(), wanted.ids);
         let standing = Arc::clone(&self.era.standing);
         let Successor { lent, switch } = standing.successor(&asked, &stays)?;
-        let (standing, gives) = wanted.opened(lent, self.place.clone());
+        let before = self.eras().map(|era| Arc::clone(&era.standing)).collect();
+        let (standing, gives) = wanted.opened(lent, self.place.clone(), before);
         Ok((Next { era: wanted.era(standing), switch }, gives))
     }
 
@@ -325,8 +346,8 @@ impl<'p> Wanted<'p> {
         self.planned.sources.iter().copied().filter(ours).collect()
     }
 
-    /// What hands over in this process what a line gives.
-    fn opened(&self, lent: Lent, place: Place) -> Opened {
+    /// What hands over in this process what a line gives, which stands where those `before` stood.
+    fn opened(&self, lent: Lent, place: Place, before: Vec<Arc<dyn Held>>) -> Opened {
         let Lent { rings, bell, behind_tag, held } = lent;
         let tree = self.asked().tree();
         let ways = behind_tag.iter().zip(&tree.hands);
@@ -335,7 +356,7 @@ impl<'p> Wanted<'p> {
         let gives = KernelSource::new(Parts {
             rings,
             bell,
-            standing: Arc::clone(&held).standing(),
+            standing: Arc::new(Line { held: Arc::clone(&held), before }),
             place,
             edges: edges.collect(),
             origin: self.origin,

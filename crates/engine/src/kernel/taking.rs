@@ -200,10 +200,6 @@ impl Held for Standing {
             Ended { counted, states, ..Ended::default() }
         })
     }
-
-    fn standing(self: Arc<Self>) -> Arc<dyn endpoint::source::kernel::Standing> {
-        self
-    }
 }
 
 impl Standing {

@@ -134,7 +134,7 @@ impl Kernel {
         Some(counts)
     }
 
-    fn eras(&self) -> impl Iterator<Item = &Era> {
+    pub(super) fn eras(&self) -> impl Iterator<Item = &Era> {
         self.before.iter().chain([&self.era])
     }
 }

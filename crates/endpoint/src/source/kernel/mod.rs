@@ -60,6 +60,12 @@ pub trait Standing: fmt::Debug + Send + Sync {
     /// Nothing is handed over any more when it returns.
     fn leave(&self);
 
+    /// How many frames the programs were given, those included that ended there. Asked when nothing
+    /// is handed over any more; none where nobody here knows.
+    fn frames(&self) -> Option<u64> {
+        None
+    }
+
     /// Why nothing is handed over any more, although nobody has asked for that: whoever did it has
     /// ended, or has taken the line away.
     fn lost(&self) -> Option<Failure> {
@@ -302,7 +308,7 @@ impl KernelSource {
         if let Some(ending) = &self.ending {
             return match ending {
                 Ending::Stopped => self.parts.standing.lost().map_or(Ok(Given::End), Err),
-                Ending::Gone => Err(self.parts.place.gone(self.taken().blocks)),
+                Ending::Gone => Err(self.parts.place.gone(self.parts.standing.frames())),
                 Ending::Lost(failure) => Err(failure.clone()),
             };
         }

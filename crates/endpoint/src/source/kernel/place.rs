@@ -1,5 +1,6 @@
 //! Where programs stand, as a request names it: at an interface, or before the sockets of a user.
 
+use crate::interface::{Counts, removed};
 use crate::source::rx::Losses;
 use crate::{Failure, Seen, interface};
 use filter::{Amount, Attach, Side};
@@ -195,10 +196,8 @@ impl Place {
         })
     }
 
-    pub(super) fn gone(&self, blocks: u64) -> Failure {
-        let why = format!("the interface was removed after {blocks} frames");
-        Failure::new(CALL, &self.attach.interface, why)
-            .hint("all that came before was handed on; start again when the interface is back")
+    pub(super) fn gone(&self, frames: Option<u64>) -> Failure {
+        removed(CALL, &self.attach.interface, frames.map_or(Counts::Unknown, Counts::All))
     }
 
     /// What the interface is called now, if not as in the request.

@@ -22,7 +22,8 @@ mod unpack;
 pub(crate) use losses::Losses;
 pub use losses::{BACKLOG, DRIVER};
 
-use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, UNREAD, interface};
+use crate::interface::{self, Counts, removed};
+use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, UNREAD};
 use abi::Entry;
 use buffer::pool::Pin;
 use device::{Asked, Device, State};
@@ -188,6 +189,8 @@ struct Live {
     /// Keeps their segment.
     pin: Option<Pin>,
     given: Amount,
+    /// Whether the kernel asks the first filter before a frame comes here.
+    filtered: bool,
     strange: u64,
     ending: Option<Ending>,
     /// The interface was down when it was looked at.
@@ -222,6 +225,7 @@ fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, 
         given_entries: 0,
         pin: None,
         given: Amount::default(),
+        filtered: opening.ahead.is_some(),
         strange: 0,
         ending: None,
         down: false,
@@ -343,9 +347,9 @@ impl Live {
     }
 
     fn gone(&self) -> Failure {
-        let why = format!("the interface was removed after {} frames", self.given.blocks);
-        Failure::new("watch", &self.device.name, why)
-            .hint("all that came before was handed on; start again when the interface is back")
+        let frames = self.given.blocks;
+        let counts = if self.filtered { Counts::Passed(frames) } else { Counts::All(frames) };
+        removed("watch", &self.device.name, counts)
     }
 }
 

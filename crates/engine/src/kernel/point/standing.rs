@@ -29,10 +29,6 @@ impl Held for Standing {
         Some(self.number)
     }
 
-    fn standing(self: Arc<Self>) -> Arc<dyn endpoint::source::kernel::Standing> {
-        self
-    }
-
     fn successor(
         self: Arc<Self>,
         asked: &Asked<'_>,

@@ -19,6 +19,7 @@ mod ways;
 
 use super::unpack::{TAG, put_back};
 use super::{DOWN_NS, KEPT_NS};
+use crate::interface::{Counts, removed};
 use crate::source::kernel::Arrived;
 use crate::{Failure, Given, Intake, Opening, Seen, Source, UNREAD};
 use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
@@ -338,9 +339,13 @@ impl Taking {
             return Ok(Given::End);
         }
         if self.device.is_gone() {
-            let why = format!("the interface was removed after {} frames", self.given.blocks);
-            let hint = "all that came before was handed on; start again when it is back";
-            return Err(Failure::new("take from", &self.device.name, why).hint(hint));
+            let frames = self.given.blocks;
+            // A program has ended some by itself, unless there is none.
+            let counts = match self.ways {
+                None => Counts::All(frames),
+                Some(_) => Counts::Passed(frames),
+            };
+            return Err(removed("take from", &self.device.name, counts));
         }
         if let Some(until) = self.rest.until(intake.now) {
             return Ok(Given::Wait { until: Some(until), readable: false });
