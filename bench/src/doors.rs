@@ -11,7 +11,7 @@ use filter::{Amount, Batch, Description, Form, Forms, Gives, Kind, Parameter, Re
 const BLOCK: usize = 1024;
 
 /// All sources of the bench.
-pub(crate) const SOURCES: &[SourceEntry] = &[SourceEntry { description: &WRITER, open: writer }];
+pub(crate) const SOURCES: &[SourceEntry] = &[SourceEntry::new(&WRITER, writer)];
 /// All sinks of the bench.
 pub(crate) const SINKS: &[SinkEntry] = &[SinkEntry { description: &READER, open: reader }, DIGEST];
 
@@ -102,6 +102,6 @@ impl Sink for Reader {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        Ok(Report { rows: vec![("blocks".to_owned(), self.blocks)] })
+        Ok(Report::of_rows(vec![("blocks".to_owned(), self.blocks)]))
     }
 }

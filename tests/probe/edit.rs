@@ -28,7 +28,7 @@ impl Lanes for Total {
     }
 
     fn report(&self) -> Report {
-        Report { rows: vec![("bytes".to_owned(), self.bytes), ("sum".to_owned(), self.sum)] }
+        Report::of_rows(vec![("bytes".to_owned(), self.bytes), ("sum".to_owned(), self.sum)])
     }
 }
 

@@ -87,7 +87,7 @@ impl Stream for Sum {
             ("pools", self.pools.len() as u64),
             ("torn", self.torn),
         ];
-        Report { rows: rows.map(|(name, n)| (name.to_owned(), n)).to_vec() }
+        Report::of_rows(rows.map(|(name, n)| (name.to_owned(), n)).to_vec())
     }
 }
 

@@ -48,7 +48,7 @@ struct Reorder {
 
 impl Stream for Reorder {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
-        let layers = wire::layers(wire::LinkType(block.marks.link), block.frame);
+        let layers = wire::layers(LinkType(block.marks.link), block.frame);
         let (Some(l4), Some(payload)) = (layers.l4, layers.payload) else {
             return cx.drop(&block, NOT_TCP);
         };
@@ -110,7 +110,7 @@ impl Lanes for Verify {
         let row = |(port, bytes): (&u32, &u32)| (port.to_string(), u64::from(*bytes));
         let mut rows: Vec<_> = self.at.iter().map(row).collect();
         rows.push(("wrong".to_owned(), self.wrong));
-        Report { rows }
+        Report::of_rows(rows)
     }
 }
 
@@ -143,7 +143,7 @@ fn h6_held_blocks_outlive_the_laps_of_their_memory() {
     frames.extend(numbers.iter().map(|number| segment(1, *number)));
     frames.push(segment(2, 0));
     let file = std::env::temp_dir().join(format!("streamline-probe-{}.pcap", std::process::id()));
-    let mut capture = wire::capture::write::header(wire::LinkType::ETHERNET).to_vec();
+    let mut capture = wire::capture::write::header(LinkType::ETHERNET).to_vec();
     for frame in &frames {
         let length = u32::try_from(frame.len()).unwrap();
         capture.extend(wire::capture::write::record(0, length, length));

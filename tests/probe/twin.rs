@@ -193,7 +193,7 @@ impl Lanes for Classes {
     }
 
     fn report(&self) -> Report {
-        Report { rows: self.0.iter().map(|(class, n)| (class.to_string(), *n)).collect() }
+        Report::of_rows(self.0.iter().map(|(class, n)| (class.to_string(), *n)).collect())
     }
 }
 

@@ -47,7 +47,7 @@ impl Lanes for Verify {
 
     fn report(&self) -> Report {
         let rows = [("right".to_owned(), self.right), ("wrong".to_owned(), self.wrong)];
-        Report { rows: rows.into() }
+        Report::of_rows(rows.into())
     }
 }
 

@@ -77,6 +77,6 @@ impl Sink for Digest {
 
     fn finish(&mut self) -> Result<Report, Failure> {
         let rows = vec![(COUNTED.to_owned(), self.blocks), (SUM.to_owned(), self.sum)];
-        Ok(Report { rows })
+        Ok(Report::of_rows(rows))
     }
 }
