@@ -1,26 +1,26 @@
 //! Every capture to whoever is free: as many threads as there are processors.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
+use testkit::Captures;
 
 /// Calls `examine` with each of these captures; answers what it said, by the capture's name below
-/// the cases, in the order of the names. `CASES=` names a part of the captures to look at.
+/// their folder, in the order of the names. `CASES=` names a part of the captures to look at.
 pub(crate) fn each<T: Send>(
-    captures: Vec<PathBuf>,
+    captures: &Captures,
     examine: impl Fn(&Path) -> Option<T> + Sync,
 ) -> Vec<(String, T)> {
-    let cases = testkit::cases().expect("the cases are here");
     let part = std::env::var("CASES").unwrap_or_default();
-    let name = |path: &Path| path.strip_prefix(&cases).unwrap_or(path).display().to_string();
-    let wanted = captures.into_iter().filter(|path| name(path).contains(&part));
+    let name = |path: &Path| captures.name(path);
+    let wanted = captures.paths.iter().filter(|path| name(path).contains(&part));
     let next = Mutex::new(wanted);
     let told = Mutex::new(Vec::new());
     let share = || {
         loop {
             let path = next.lock().expect("no thread panics here").next();
             let Some(path) = path else { break };
-            if let Some(outcome) = examine(&path) {
-                told.lock().expect("no thread panics here").push((name(&path), outcome));
+            if let Some(outcome) = examine(path) {
+                told.lock().expect("no thread panics here").push((name(path), outcome));
             }
         }
     };

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
-use testkit::Random;
+use testkit::{Captures, Random};
 use wire::LinkType;
 
 /// Processor time that a megabyte may cost a line, in ns.
@@ -52,6 +52,15 @@ const FEW: Sweep = Sweep {
 
 #[test]
 fn every_capture_passes_every_filter() {
+    pass_every_filter(testkit::made());
+}
+
+#[test]
+fn corpus_every_capture_passes_every_filter() {
+    testkit::corpus().into_iter().for_each(pass_every_filter);
+}
+
+fn pass_every_filter(captures: Captures) {
     let lines = |capture: &Path, _: &Path| {
         let wide = catalogue::wide_lines(capture).into_iter();
         wide.chain(catalogue::single_lines(capture)).collect()
@@ -60,18 +69,37 @@ fn every_capture_passes_every_filter() {
         true => Dose { cuts: usize::MAX, flips: 1000 },
         false => Dose { cuts: 4, flips: 4 },
     };
-    sweep(&Sweep { lines, always: catalogue::WIDE, dose, ..FEW });
+    sweep(captures, &Sweep { lines, always: catalogue::WIDE, dose, ..FEW });
 }
 
 #[test]
 fn every_capture_passes_a_file_sink() {
-    sweep(&Sweep { lines: catalogue::file_sink_lines, timed: false, ..FEW });
+    pass_a_file_sink(testkit::made());
+}
+
+#[test]
+fn corpus_every_capture_passes_a_file_sink() {
+    testkit::corpus().into_iter().for_each(pass_a_file_sink);
+}
+
+fn pass_a_file_sink(captures: Captures) {
+    sweep(captures, &Sweep { lines: catalogue::file_sink_lines, timed: false, ..FEW });
 }
 
 /// Sinks that write to standard output would spoil the report of the tests: they run in a process
 /// of their own whose standard output goes nowhere.
 #[test]
 fn every_capture_passes_a_standard_sink() {
+    pass_a_standard_sink("captures::every_capture_passes_a_standard_sink", testkit::made());
+}
+
+#[test]
+fn corpus_every_capture_passes_a_standard_sink() {
+    let test = "captures::corpus_every_capture_passes_a_standard_sink";
+    testkit::corpus().into_iter().for_each(|corpus| pass_a_standard_sink(test, corpus));
+}
+
+fn pass_a_standard_sink(test: &str, captures: Captures) {
     const CHILD: &str = "STREAMLINE_HOSTILE_CHILD";
     if std::env::var_os(CHILD).is_some() {
         let lines = |capture: &Path, _: &Path| {
@@ -80,16 +108,25 @@ fn every_capture_passes_a_standard_sink() {
             lines.push(format!("{replay} | (eth | vlan) + (ip | ipproto) | json"));
             lines
         };
-        return sweep(&Sweep { lines, ..FEW });
+        return sweep(captures, &Sweep { lines, ..FEW });
     }
     let mut child = Command::new(std::env::current_exe().expect("this program"));
-    child.args(["--exact", "--nocapture", "captures::every_capture_passes_a_standard_sink"]);
+    child.args(["--exact", "--nocapture", test]);
     child.env(CHILD, "1").stdout(Stdio::null());
     assert!(child.status().expect("this program again").success(), "told above");
 }
 
 #[test]
 fn every_capture_passes_lines_of_people() {
+    pass_lines_of_people(testkit::made());
+}
+
+#[test]
+fn corpus_every_capture_passes_lines_of_people() {
+    testkit::corpus().into_iter().for_each(pass_lines_of_people);
+}
+
+fn pass_lines_of_people(captures: Captures) {
     let lines = |capture: &Path, _: &Path| {
         let behind = [
             "eth | ip | udp | discard",
@@ -103,7 +140,7 @@ fn every_capture_passes_lines_of_people() {
         lines.push(format!("{replay} ++ {replay} | eth |all discard"));
         lines
     };
-    sweep(&Sweep { lines, ..FEW });
+    sweep(captures, &Sweep { lines, ..FEW });
 }
 
 fn soaks() -> bool {
@@ -111,8 +148,8 @@ fn soaks() -> bool {
 }
 
 /// Runs every capture. As many threads as there are processors share them.
-fn sweep(sweep: &Sweep) {
-    let Some(paths) = testkit::captures() else { return };
+fn sweep(captures: Captures, sweep: &Sweep) {
+    let paths = captures.paths;
     let seed = Random::replayable().next();
     let work = Work { sweep, paths, seed, next: AtomicUsize::new(0), runs: AtomicU64::new(0) };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

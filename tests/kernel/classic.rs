@@ -80,8 +80,8 @@ fn asks_a_socket(program: &Program) -> bool {
 }
 
 #[test]
-fn libpcaps_programs_answer_alike_in_the_kernel() {
-    let test = "libpcaps_programs_answer_alike_in_the_kernel";
+fn corpus_libpcaps_programs_answer_alike_in_the_kernel() {
+    let test = "corpus_libpcaps_programs_answer_alike_in_the_kernel";
     let Some(()) = need::bpf() else { return };
     let Some(folder) = folder(test) else { return };
     let captured = all_frames(&folder).into_iter().filter(|(link, _)| *link == LinkType::EN10MB);

@@ -125,12 +125,20 @@ fn every_twin_answers_frames_cut_at_every_length() {
 }
 
 #[test]
-fn twins_are_sure_of_what_others_captured() {
-    let Some(()) = need::bpf() else { return };
-    let mut captured = ethernet(corpus::captured(2));
-    if captured.is_empty() {
-        return;
+fn twins_are_sure_of_plain_captures() {
+    are_sure(corpus::captured);
+}
+
+#[test]
+fn corpus_twins_are_sure_of_what_others_captured() {
+    if testkit::corpus().is_some() {
+        are_sure(corpus::outside);
     }
+}
+
+fn are_sure(captured: corpus::Captured) {
+    let Some(()) = need::bpf() else { return };
+    let mut captured = ethernet(captured(2));
     captured.retain(|frame| frame.len() < 2000);
     let tallies = sit_all(&captured, &[2, 7]);
     println!("{} frames: {:?}", captured.len(), sum(&tallies));

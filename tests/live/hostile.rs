@@ -7,7 +7,7 @@ use crate::observer::Observer;
 use crate::scratch::Scratch;
 use crate::send::{capture, frames_of};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters};
-use testkit::{Random, captures, need};
+use testkit::{Captures, Random, need};
 
 /// Most bytes of a frame that the cable carries.
 const FRAME_MAX: usize = 9000 + 14;
@@ -31,17 +31,17 @@ const CASES: &[&str] = &[
     "pcapplusplus/",
 ];
 
-/// Frames of the cases, whole and cut off anywhere.
-fn frames() -> Option<Vec<Vec<u8>>> {
+/// Frames of these captures, whole and cut off anywhere.
+fn frames(captures: &Captures) -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let mut frames = Vec::new();
     let mut length = 0;
-    for path in captures()? {
-        let name = path.to_string_lossy();
-        if !CASES.iter().any(|part| name.contains(part)) {
+    for path in &captures.paths {
+        let name = captures.name(path);
+        if captures.outside && !CASES.iter().any(|part| name.contains(part)) {
             continue;
         }
-        let bytes = std::fs::read(&path).expect("a case");
+        let bytes = std::fs::read(path).expect("a case");
         if wire::capture::packets(&bytes).next().is_none() {
             continue;
         }
@@ -57,7 +57,7 @@ fn frames() -> Option<Vec<Vec<u8>>> {
         }
     }
     frames.retain(|frame| comes_through(frame));
-    Some(frames)
+    frames
 }
 
 /// Whether the cable carries it and the kernel shows it to anybody: it drops what ends in a tag
@@ -69,8 +69,17 @@ fn comes_through(frame: &[u8]) -> bool {
 
 #[test]
 fn hostile_traffic_at_full_speed() {
+    send_at_full_speed(&testkit::made());
+}
+
+#[test]
+fn corpus_hostile_traffic_at_full_speed() {
+    testkit::corpus().iter().for_each(send_at_full_speed);
+}
+
+fn send_at_full_speed(captures: &Captures) {
     let Some(tcpreplay) = need::command("tcpreplay") else { return };
-    let Some(frames) = frames() else { return };
+    let frames = frames(captures);
     let cable = Cable { addresses: false, mtu: 9000, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
     let folder = Scratch::new();

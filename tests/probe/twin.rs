@@ -98,10 +98,19 @@ fn frames_cut_at_every_length_are_answered_by_all() {
 }
 
 #[test]
-fn what_others_captured_is_answered_by_all_and_mostly_surely() {
-    let Some(captures) = testkit::captures() else { return };
+fn captures_are_answered_by_all_and_mostly_surely() {
+    are_answered_mostly_surely(testkit::made().paths);
+}
+
+#[test]
+fn corpus_what_others_captured_is_answered_by_all_and_mostly_surely() {
+    let Some(corpus) = testkit::corpus() else { return };
+    are_answered_mostly_surely(corpus.paths.into_iter().step_by(3).collect());
+}
+
+fn are_answered_mostly_surely(captures: Vec<std::path::PathBuf>) {
     let allowed = need::bpf();
-    let small = captures.iter().filter_map(|path| std::fs::read(path).ok()).step_by(3);
+    let small = captures.iter().filter_map(|path| std::fs::read(path).ok());
     let packets = small.flat_map(|bytes| filter::testing::capture(&bytes).into_iter().take(4));
     let frames = packets.filter(|packet| packet.link == filter::testing::ETHERNET);
     let frames: Vec<Vec<u8>> = frames.map(|frame| frame.bytes).collect();

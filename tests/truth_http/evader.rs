@@ -14,10 +14,10 @@ pub(crate) const MISSED: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn evasions_do_not_hide_bodies() {
-    let Some(mut captures) = testkit::captures() else { return };
-    captures.retain(|path| path.components().any(|part| part.as_os_str() == "http-evader"));
-    let told = captures::each(captures, |path| Some(found(path)));
+fn corpus_evasions_do_not_hide_bodies() {
+    let Some(mut captures) = testkit::corpus() else { return };
+    captures.paths.retain(|path| path.components().any(|part| part.as_os_str() == "http-evader"));
+    let told = captures::each(&captures, |path| Some(found(path)));
     let missed: Vec<&str> = told
         .iter()
         .filter(|(_, found)| !found)
@@ -37,4 +37,28 @@ fn found(path: &Path) -> bool {
     let has = |body: &[u8], word: &[u8]| body.windows(word.len()).any(|part| part == word);
     let messages = messages::bodies(path).expect("a capture that can be read");
     messages.iter().any(|(_, body)| NEEDLES.iter().all(|word| has(body, word)))
+}
+
+/// However a body is framed, coded and cut, it is the body that was sent.
+#[test]
+fn framing_does_not_hide_bodies() {
+    let bodies = |name: &str| -> Vec<Vec<u8>> {
+        let path = testkit::made::file(&format!("http/{name}.pcap"));
+        let messages = messages::bodies(&path).expect("a capture that can be read");
+        let bodies = messages.into_iter().map(|(_, body)| body);
+        bodies.filter(|body| !body.is_empty()).collect()
+    };
+    let page = bodies("plain");
+    assert_eq!(page.iter().map(Vec::len).collect::<Vec<_>>(), [2_500]);
+    for name in ["chunked", "chunked-small", "packed", "until-close", "other-port", "six"] {
+        assert!(bodies(name) == page, "{name}");
+    }
+    let [one, missing, four] = &bodies("pipelined")[..] else { panic!("three of them") };
+    assert!(*one == page[0] && *four == page[0] && missing.starts_with(b"<!DOCTYPE"));
+    assert_eq!(bodies("trailer"), [b"first and 2."]);
+    assert_eq!(bodies("byte-by-byte"), [b"slowly"]);
+    assert_eq!(bodies("form")[0], b"q=streams");
+    for name in ["not-modified", "no-http"] {
+        assert!(bodies(name).is_empty(), "{name}");
+    }
 }

@@ -122,11 +122,33 @@ fn h7_bodies_are_those_that_tshark_exports() {
     if testkit::need::command("tshark").is_none() {
         return;
     }
-    let (Some(cases), Some(captures)) = (testkit::cases(), testkit::captures()) else { return };
-    let evades = |path: &PathBuf| path.components().any(|part| part.as_os_str() == "http-evader");
-    let (evader, captures): (Vec<PathBuf>, Vec<PathBuf>) = captures.into_iter().partition(evades);
     let scratch = Scratch::new();
-    let told = captures::each(captures, |path| compare(path, &scratch));
+    let mut made = testkit::made();
+    made.paths.retain(|path| is_whole(path));
+    let told = captures::each(&made, |path| compare(path, &scratch));
+    for (name, told) in &told {
+        let expected = match name.as_str() {
+            // tshark does not know which of several requests asked for a head alone.
+            "http/pipelined.pcap" => (0, 2),
+            _ => (0, 0),
+        };
+        assert_eq!((told.ours.len(), told.theirs.len()), expected, "{name}: {told:?}");
+    }
+    let same: usize = told.iter().map(|(_, told)| told.same).sum();
+    assert!(same > 300, "{same} bodies are the same");
+}
+
+#[test]
+fn corpus_bodies_are_those_that_tshark_exports() {
+    if testkit::need::command("tshark").is_none() {
+        return;
+    }
+    let Some(mut captures) = testkit::corpus() else { return };
+    let cases = captures.root.clone();
+    let evades = |path: &mut PathBuf| path.iter().any(|part| part == "http-evader");
+    let evader: Vec<PathBuf> = captures.paths.extract_if(.., evades).collect();
+    let scratch = Scratch::new();
+    let told = captures::each(&captures, |path| compare(path, &scratch));
     let (mut same, mut unjudged, mut differ, mut unexpected) = (0, 0, 0, Vec::new());
     for (name, told) in &told {
         (same, unjudged) = (same + told.same, unjudged + told.unjudged);
@@ -157,6 +179,13 @@ fn h7_bodies_are_those_that_tshark_exports() {
     let part = std::env::var_os("CASES").is_some();
     let all = told.len() + evader.len();
     assert!(part || (differ + evader::MISSED.len()) * 100 <= all * PERCENT, "{differ} of {all}");
+}
+
+/// Whether all bytes of all frames were captured: tshark exports the parts that it sees.
+fn is_whole(path: &Path) -> bool {
+    let bytes = std::fs::read(path).expect("a capture that can be read");
+    let mut packets = wire::capture::packets(&bytes).map_while(Result::ok);
+    packets.all(|(packet, frame)| packet.wire_length as usize == frame.len())
 }
 
 /// What became of the bodies of a capture.

@@ -7,6 +7,7 @@ use filter::prelude::*;
 use filter::testing::{Arena, Frame, Node, Space, capture};
 use filter::{LANES, catalog};
 use std::path::Path;
+use testkit::Captures;
 
 /// The chains that are cut, each filter with its arguments.
 const CHAINS: [&[Link]; 2] =
@@ -21,9 +22,18 @@ const FRAMES_MAX: usize = 4_000;
 
 #[test]
 fn state_moves_in_the_middle_of_every_capture() {
-    let Some(paths) = testkit::captures() else { return };
+    move_state(&testkit::made(), (200, 20));
+}
+
+#[test]
+fn corpus_state_moves_in_the_middle_of_every_capture() {
+    testkit::corpus().iter().for_each(|corpus| move_state(corpus, (1_000, 100)));
+}
+
+/// Of every chain, at least so many sessions move with so many blocks that they hold.
+fn move_state(captures: &Captures, (sessions, held): (usize, usize)) {
     for chain in CHAINS {
-        let told = captures::each(paths.clone(), |path| examine(path, chain, Move::All));
+        let told = captures::each(captures, |path| examine(path, chain, Move::All));
         let different = told.iter().filter_map(|(name, told)| Some((name, told.as_ref().err()?)));
         let different: Vec<_> = different.collect();
         assert!(different.is_empty(), "{different:#?}");
@@ -35,16 +45,24 @@ fn state_moves_in_the_middle_of_every_capture() {
         });
         println!("{} captures, {CUTS} cuts each, {chain:?}: {sum:?}", told.len());
         let all = std::env::var_os("CASES").is_none();
-        assert!(!all || sum.sessions > 1_000 && sum.held > 100, "too little to move: {sum:?}");
+        assert!(!all || sum.sessions > sessions && sum.held > held, "too little to move: {sum:?}");
     }
 }
 
 /// What the test above would say of a filter that keeps anything elsewhere.
 #[test]
 fn state_that_stays_behind_is_found_out() {
-    let Some(paths) = testkit::captures() else { return };
+    leave_state(&testkit::made());
+}
+
+#[test]
+fn corpus_state_that_stays_behind_is_found_out() {
+    testkit::corpus().iter().for_each(leave_state);
+}
+
+fn leave_state(captures: &Captures) {
     for chain in CHAINS {
-        let told = captures::each(paths.clone(), |path| examine(path, chain, Move::Nothing));
+        let told = captures::each(captures, |path| examine(path, chain, Move::Nothing));
         let different = told.iter().filter(|(_, told)| told.is_err()).count();
         println!("{different} of {} captures are different without it, {chain:?}", told.len());
         assert!(std::env::var_os("CASES").is_some() || different > told.len() / 10);

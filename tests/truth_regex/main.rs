@@ -44,13 +44,13 @@ const OPTION_0: &str = "10.56.83.20.23-10.56.83.204.1201";
 /// What `look` makes of the small captures that have streams. It is told the name of a capture, the
 /// folder with its streams, and how to find those that other filters answer.
 fn examine<T>(
+    captures: testkit::Captures,
     look: impl Fn(&str, &Path, &dyn Fn(&str) -> BTreeSet<String>) -> T,
 ) -> Option<Vec<(String, T)>> {
     need::command("grep")?;
-    let cases = testkit::cases()?;
     let small = |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.len() < CAPTURE_MAX);
-    let captures = testkit::captures()?.into_iter().filter(small);
-    let told = captures.filter_map(|capture| {
+    let small = captures.paths.iter().filter(|path| small(path));
+    let told = small.filter_map(|capture| {
         let scratch = Scratch::new();
         let run = |name: &str, filters: &str| {
             let (capture, folder) = (capture.display(), scratch.path(name));
@@ -58,7 +58,7 @@ fn examine<T>(
             let line = Line::new(format!("replay \"{capture}\" | tcp {filters} | {sink}"));
             line.alone().map(|_| folder)
         };
-        let name = capture.strip_prefix(&cases).unwrap_or(&capture).display().to_string();
+        let name = captures.name(capture);
         // What is no capture, or has no streams, says nothing here.
         let streams = run("streams", "").ok()?;
         streams_in(&streams).next()?;
@@ -99,7 +99,16 @@ fn grep(folder: &Path, pattern: &str) -> BTreeSet<String> {
 
 #[test]
 fn a14_h13_regex_finds_what_grep_finds_in_the_same_streams() {
-    let told = examine(|name, streams, through| {
+    find_what_grep_finds(testkit::made());
+}
+
+#[test]
+fn corpus_regex_finds_what_grep_finds_in_the_same_streams() {
+    testkit::corpus().into_iter().for_each(find_what_grep_finds);
+}
+
+fn find_what_grep_finds(captures: testkit::Captures) {
+    let told = examine(captures, |name, streams, through| {
         // Each capture is asked for some of the patterns.
         let turn: usize = name.bytes().map(usize::from).sum();
         let patterns = (0..2).map(|n| PATTERNS[(turn + 3 * n) % PATTERNS.len()]);
@@ -123,8 +132,18 @@ fn a14_h13_regex_finds_what_grep_finds_in_the_same_streams() {
 
 #[test]
 fn signatures_recognise_what_begins_like_them() {
-    let told =
-        examine(|_, streams, through| (through("| (ssh ++ rtsp ++ telnet)"), grep(streams, FIRST)));
+    recognise_what_begins_like_them(testkit::made());
+}
+
+#[test]
+fn corpus_signatures_recognise_what_begins_like_them() {
+    testkit::corpus().into_iter().for_each(recognise_what_begins_like_them);
+}
+
+fn recognise_what_begins_like_them(captures: testkit::Captures) {
+    let told = examine(captures, |_, streams, through| {
+        (through("| (ssh ++ rtsp ++ telnet)"), grep(streams, FIRST))
+    });
     let Some(told) = told else { return };
     let mut streams = 0;
     for (capture, (ours, theirs)) in &told {

@@ -4,6 +4,7 @@
 use crate::collect::{COLLECTING, Seen, collected};
 use crate::line::Line;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// What must be so of the packets of a capture.
 #[derive(Clone, Copy)]
@@ -19,6 +20,7 @@ use Want::{Out, Packets, Reason};
 
 const ICMP6: u32 = 58;
 const TCP: u32 = 6;
+const UDP: u32 = 17;
 
 fn is_syn(segment: &[u8]) -> bool {
     segment.len() >= 20 && segment[13] & 2 != 0
@@ -65,8 +67,33 @@ const CASES: &[(&str, &[Want])] = &[
     ("ipv6-evasion/ipv6-rsmurf", &[Packets(1_000, ICMP6, |m| is(128, 0)(m))]),
 ];
 
+/// Captures that are made here.
+const MADE: &[(&str, &[Want])] = &[
+    ("syn-behind-tag", &[Packets(1, TCP, is_syn)]),
+    ("many", &[Packets(300, UDP, |_| true)]),
+    ("twice", &[Packets(2, UDP, |datagram| datagram.len() == 3_008)]),
+    (
+        "atomic6",
+        &[Packets(1, ICMP6, |message| is(2, 0)(message) && message[4..8] < [0, 0, 5, 0][..])],
+    ),
+    ("overlap6", &[Packets(0, UDP, |_| true), Reason("overlap")]),
+    ("missing6", &[Packets(0, UDP, |_| true), Reason("fragments missing")]),
+    ("uneven6", &[Reason("malformed")]),
+    ("too-big4", &[Reason("too big")]),
+    ("too-big6", &[Reason("too big")]),
+];
+
 #[test]
-fn suricata_finds_the_same_in_fragments() {
+fn fragments_become_packets_or_have_reasons() {
+    let judged = MADE.iter().flat_map(|(name, wants)| {
+        judge(name, &testkit::made::file(&format!("fragments/{name}.pcap")), wants)
+    });
+    let wrong: Vec<String> = judged.collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn corpus_suricata_finds_the_same_in_fragments() {
     let Some(cases) = testkit::cases() else { return };
     let (mut judged, mut out, mut wrong) = (0, 0, Vec::new());
     for (test, wants) in CASES {
@@ -81,35 +108,37 @@ fn suricata_finds_the_same_in_fragments() {
         let mut paths = files.map(|file| file.path());
         let capture = paths.find(|path| path.extension().is_some_and(|end| end == "pcap"));
         let capture = capture.unwrap_or_else(|| panic!("{test}: no capture"));
-        let text = format!("replay '{}' | ip | collect | discard", capture.display());
-        let (seen, outcome) = collected(&Line::with(text, COLLECTING)).expect("a capture");
-        let ip = outcome.ledger.filters.iter().find(|f| f.name.starts_with("ip")).expect("`ip`");
-        let dropped = ip.dropped.iter().map(|(reason, amount)| (reason.as_str(), amount.blocks));
-        let unanswered = ip.unanswered.iter().map(|(reason, blocks)| (reason.as_str(), *blocks));
-        let reasons: Vec<(&str, u64)> =
-            dropped.chain(unanswered).filter(|(_, blocks)| *blocks > 0).collect();
-        for want in *wants {
-            let why = match *want {
-                Reason(wanted) if reasons.iter().any(|(reason, _)| *reason == wanted) => None,
-                Reason(wanted) => Some(format!("no `{wanted}` in {reasons:?}")),
-                Packets(number, protocol, so) => {
-                    let found = |block: &&Seen| block.class == protocol && so(&block.bytes);
-                    let found = seen.iter().filter(found).count();
-                    (found != number)
-                        .then(|| format!("{found} packets and not {number}; {reasons:?}"))
-                }
-                Out(_) => Some("out of scope beside what is judged".to_owned()),
-            };
-            wrong.extend(why.map(|why| format!("{test}: {why}")));
-        }
+        wrong.extend(judge(test, &capture, wants));
     }
     println!("{judged} tests of suricata-verify judged, {out} out of scope");
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// What is not so of the packets of a capture.
+fn judge(test: &str, capture: &Path, wants: &[Want]) -> Vec<String> {
+    let text = format!("replay '{}' | ip | collect | discard", capture.display());
+    let (seen, outcome) = collected(&Line::with(text, COLLECTING)).expect("a capture");
+    let ip = outcome.ledger.filters.iter().find(|f| f.name.starts_with("ip")).expect("`ip`");
+    let dropped = ip.dropped.iter().map(|(reason, amount)| (reason.as_str(), amount.blocks));
+    let unanswered = ip.unanswered.iter().map(|(reason, blocks)| (reason.as_str(), *blocks));
+    let reasons: Vec<(&str, u64)> =
+        dropped.chain(unanswered).filter(|(_, blocks)| *blocks > 0).collect();
+    let wrong = wants.iter().filter_map(|want| match *want {
+        Reason(wanted) if reasons.iter().any(|(reason, _)| *reason == wanted) => None,
+        Reason(wanted) => Some(format!("no `{wanted}` in {reasons:?}")),
+        Packets(number, protocol, so) => {
+            let found = |block: &&Seen| block.class == protocol && so(&block.bytes);
+            let found = seen.iter().filter(found).count();
+            (found != number).then(|| format!("{found} packets and not {number}; {reasons:?}"))
+        }
+        Out(_) => Some("out of scope beside what is judged".to_owned()),
+    });
+    wrong.map(|why| format!("{test}: {why}")).collect()
+}
+
 /// A test that is added to the cases is judged, or left out with a reason.
 #[test]
-fn every_test_about_fragments_is_in_the_table() {
+fn corpus_every_test_about_fragments_is_in_the_table() {
     let Some(cases) = testkit::cases() else { return };
     let mut found = BTreeSet::new();
     for set in ["defrag", "ipv6-evasion"] {

@@ -19,9 +19,49 @@ fn run(capture: &Path, rest: &str) -> Vec<Seen> {
     seen
 }
 
-/// `tcpreassembly_sides` has a file per side, `tcpreassembly_sanity` both in order of arrival.
+/// However the segments of an answer come, it is the same answer, and so is the question.
 #[test]
 fn h5_both_sides_of_a_connection_byte_for_byte() {
+    let sides = |name: &str| {
+        let seen = run(&testkit::made::file(&format!("streams/{name}.pcap")), "ip | tcp");
+        let streams = sorted(&seen);
+        let [stream] = &streams[..] else { panic!("{name}: {} connections", streams.len()) };
+        let missing = stream.missing(0) + stream.missing(1);
+        ([stream.bytes(0), stream.bytes(1)], missing)
+    };
+    let ([question, answer], missing) = sides("reset");
+    assert!(question.starts_with(b"GET /page HTTP/1.1\r\n") && question.ends_with(b"\r\n\r\n"));
+    let (head, body) = answer.split_at(answer.len() - 6_000);
+    assert!(head.ends_with(b"\r\n\r\n") && body.starts_with(b"<!DOCTYPE html>"));
+    assert_eq!(missing, 0);
+    for name in ["reversed", "twice", "no-end"] {
+        assert!(sides(name) == ([question.clone(), answer.clone()], 0), "{name}");
+    }
+    let ([_, six], _) = sides("six");
+    assert!(six == answer, "over IPv6");
+    let ([_, gap], missing) = sides("gap");
+    let without = [&answer[..2 * 1_440], &answer[3 * 1_440..]].concat();
+    assert!(gap == without && missing == 1_440, "all but what was not captured");
+}
+
+/// Datagrams that were cut are those that were not.
+#[test]
+fn fragments_become_the_packets_that_were_sent() {
+    let seen = run(&testkit::made::file("fragments/many.pcap"), "ip");
+    let (cut, whole): (Vec<&Seen>, Vec<&Seen>) =
+        seen.iter().partition(|block| block.bytes.len() > 100);
+    assert_eq!((cut.len(), whole.len()), (200, 100));
+    for block in cut {
+        assert_eq!(block.flow.expect("a flow").protocol, 17);
+        assert_eq!(block.bytes.len(), 3_008);
+        let bytes = block.bytes[8..].iter().map(|byte| usize::from(*byte));
+        assert!(bytes.enumerate().all(|(at, byte)| byte == at * 7 % 251));
+    }
+}
+
+/// `tcpreassembly_sides` has a file per side, `tcpreassembly_sanity` both in order of arrival.
+#[test]
+fn corpus_both_sides_of_a_connection_byte_for_byte() {
     let Some(examples) = examples() else { return };
     let read = |path: &str| std::fs::read(examples.join("expected_output").join(path));
     let [client, server] = ["172.16.133.54.64370", "23.21.118.18.80"];
@@ -62,7 +102,7 @@ fn h5_both_sides_of_a_connection_byte_for_byte() {
 /// `ipdefragutil`: one packet out of eleven fragments; and of 3,000 packets the 190 that it joined,
 /// and all that it wrote.
 #[test]
-fn fragments_become_the_packets_that_were_sent() {
+fn corpus_fragments_become_the_packets_that_were_sent() {
     let Some(examples) = examples() else { return };
     for (fragments, whole, joined, others) in [
         ("pcap_examples/frag_http_req.pcap", "expected_output/http_req.pcap", 1, 0),
@@ -84,7 +124,7 @@ fn fragments_become_the_packets_that_were_sent() {
 
 /// `ipfragutil` cut packets into fragments: together they are those packets again.
 #[test]
-fn fragments_of_a_tool_are_the_packets_that_it_took() {
+fn corpus_fragments_of_a_tool_are_the_packets_that_it_took() {
     let Some(examples) = examples() else { return };
     let run = |file: &str| packets(&run(&examples.join("expected_output").join(file), "ip"));
     let (whole, again) = (run("http_req.pcap"), run("http_req_frag.pcap"));

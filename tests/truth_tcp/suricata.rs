@@ -101,8 +101,36 @@ const CASES: &[(&str, &str, &str, &[Want])] = &[
     ("tcp-urgp-04-2byte-XY", "", "", &[Out(IN_LINE)]),
 ];
 
+/// Captures that are made here: what their makers mean by them.
+const MADE: &[(&str, &str, &[Want])] = &[
+    ("overlap", "policy=bsd", &[Has(1, b"THE GOOD END"), Lacks(b"EVIL"), Missing(0)]),
+    ("overlap", "policy=first", &[Has(1, b"THE GOOD END"), Lacks(b"EVIL"), Missing(0)]),
+    ("overlap", "policy=last", &[Has(1, b"THE EVIL END"), Lacks(b"GOOD"), Missing(0)]),
+    ("overlap-longer", "policy=first", &[Has(1, b"BEFORE..GOOD..AFTER"), Missing(0)]),
+    ("overlap-longer", "policy=last", &[Has(1, b"BEFORE..EVIL..AFTER"), Missing(0)]),
+    ("leading-gap", "", &[Has(1, b"GOODDATA"), Missing(4)]),
+    ("data-in-reset", "", &[Has(1, b"GOOD DATA"), Lacks(b"EVIL")]),
+    ("data-in-syn", "", &[Has(1, b"GET /fast HTTP/1.0\r\n\r\n"), Has(1, b"204 No Content")]),
+    ("around-zero", "", &[Has(1, b"before zero behind it"), Missing(0)]),
+    ("gap", "", &[Has(1, b"HTTP/1.1 200 OK"), Missing(1_440)]),
+    ("first-missing", "", &[Lacks(b"HTTP/1.1 200 OK"), Missing(1_440)]),
+    ("reversed", "", &[Has(1, b"HTTP/1.1 200 OK"), Missing(0)]),
+    ("twice", "", &[Has(1, b"HTTP/1.1 200 OK"), Missing(0)]),
+    ("same-ports-again", "", &[Has(2, b"first or second"), Missing(0)]),
+    ("many-small", "", &[Has(80, b"says this in two pieces"), Missing(0)]),
+];
+
 #[test]
-fn rules_of_suricata_find_the_same() {
+fn what_was_sent_is_found_and_nothing_else() {
+    let judged = MADE.iter().flat_map(|(name, arguments, wants)| {
+        judge(name, &testkit::made::file(&format!("streams/{name}.pcap")), arguments, wants)
+    });
+    let wrong: Vec<String> = judged.collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn corpus_rules_of_suricata_find_the_same() {
     let Some(cases) = testkit::cases() else { return };
     let suricata = cases.join("suricata");
     let (mut judged, mut out, mut wrong) = (0, 0, Vec::new());
@@ -115,33 +143,35 @@ fn rules_of_suricata_find_the_same() {
         judged += 1;
         let folder = suricata.join(test);
         let path = if capture.is_empty() { only_capture(&folder) } else { folder.join(capture) };
-        let streams = streams(&path, arguments).unwrap_or_else(|why| panic!("{test}: {why}"));
-        let sides: Vec<Vec<u8>> =
-            streams.iter().flat_map(|stream| [stream.bytes(0), stream.bytes(1)]).collect();
-        let having = |word: &[u8]| {
-            sides.iter().filter(|side| side.windows(word.len()).any(|part| part == word)).count()
-        };
-        let missing: u64 = streams.iter().map(|s| s.missing(0) + s.missing(1)).sum();
-        for want in *wants {
-            let found = match *want {
-                Has(number, word) => having(word) == number,
-                Lacks(word) => having(word) == 0,
-                Missing(bytes) => missing == bytes,
-                Out(_) => false,
-            };
-            if !found {
-                let lengths: Vec<usize> = sides.iter().map(Vec::len).collect();
-                wrong.push(format!("{test}: {want:?}; sides of {lengths:?}, {missing} missing"));
-            }
-        }
+        wrong.extend(judge(test, &path, arguments, wants));
     }
     println!("{judged} tests of suricata-verify judged, {out} out of scope");
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// What is not so of the streams of a capture.
+fn judge(test: &str, path: &Path, arguments: &str, wants: &[Want]) -> Vec<String> {
+    let streams = streams(path, arguments).unwrap_or_else(|why| panic!("{test}: {why}"));
+    let sides: Vec<Vec<u8>> =
+        streams.iter().flat_map(|stream| [stream.bytes(0), stream.bytes(1)]).collect();
+    let having = |word: &[u8]| {
+        sides.iter().filter(|side| side.windows(word.len()).any(|part| part == word)).count()
+    };
+    let missing: u64 = streams.iter().map(|s| s.missing(0) + s.missing(1)).sum();
+    let wrong = wants.iter().filter(|want| match **want {
+        Has(number, word) => having(word) != number,
+        Lacks(word) => having(word) != 0,
+        Missing(bytes) => missing != bytes,
+        Out(_) => true,
+    });
+    let lengths: Vec<usize> = sides.iter().map(Vec::len).collect();
+    let told = |want| format!("{test}: {want:?}; sides of {lengths:?}, {missing} missing");
+    wrong.map(told).collect()
+}
+
 /// A test that is added to the cases is judged, or left out with a reason.
 #[test]
-fn every_test_about_streams_is_in_the_table() {
+fn corpus_every_test_about_streams_is_in_the_table() {
     let Some(cases) = testkit::cases() else { return };
     let folders = std::fs::read_dir(cases.join("suricata")).expect("the set").flatten();
     let names = folders.filter_map(|folder| folder.file_name().into_string().ok());

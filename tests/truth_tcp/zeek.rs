@@ -42,8 +42,32 @@ struct Told {
     packets: [u64; 2],
 }
 
+/// What `conn.log` would say of connections that are made here: how many there are, which sides
+/// begin, and how many bytes of each are missing.
 #[test]
-fn connections_are_those_of_zeek() {
+fn connections_begin_and_have_gaps_as_they_were_captured() {
+    for (name, connections, begun, missing) in [
+        ("reset", 1, [true, true], [0, 0]),
+        ("midway", 1, [false, false], [0, 0]),
+        ("one-side", 1, [true, true], [18, 0]),
+        ("gap", 1, [true, true], [0, 1_440]),
+        ("first-missing", 1, [true, true], [0, 1_440]),
+        ("gap-unacknowledged", 1, [true, true], [0, 0]),
+        ("same-ports-again", 2, [true, true], [0, 0]),
+        ("many-small", 80, [true, true], [0, 0]),
+    ] {
+        let path = testkit::made::file(&format!("streams/{name}.pcap"));
+        let streams = crate::streams::streams(&path, "").expect("a capture");
+        assert_eq!(streams.len(), connections, "{name}");
+        for stream in streams {
+            assert_eq!(stream.begun, begun, "{name}");
+            assert_eq!([stream.missing(0), stream.missing(1)], missing, "{name}");
+        }
+    }
+}
+
+#[test]
+fn corpus_connections_are_those_of_zeek() {
     let Some(cases) = testkit::cases() else { return };
     let zeek = cases.join("zeek");
     let (mut judged, mut tunnelled, mut excluded, mut wrong) = (0, 0, Vec::new(), Vec::new());

@@ -45,8 +45,9 @@ impl From<bool> for Outcome {
 const VERBS: &[Verb] = &[
     Verb {
         name: "test",
-        usage: "[--strict] [CARGO TEST ARGUMENTS]",
-        summary: "all tests of all crates, documentation included; counts and skips at the end",
+        usage: "[--strict] [--corpus DIR] [CARGO TEST ARGUMENTS]",
+        summary: "all tests of all crates, documentation included; counts and skips at the end; \
+                  --corpus: those that take captures of others, from this folder",
         run: test::test,
     },
     Verb {

@@ -1,7 +1,8 @@
 //! The verbs that run tests: `test`, `model`, `fuzz`, `netns`; and `bench`.
 
 use crate::{Outcome, cargo, examples, skips};
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Sums of the `test result:` lines of any number of test programs.
@@ -32,37 +33,132 @@ impl Counts {
     }
 }
 
+/// What `test` is asked for.
+#[derive(Debug, PartialEq, Eq, Default)]
+struct Asked<'a> {
+    strict: bool,
+    /// The folder of outside cases whose tests alone are to run.
+    corpus: Option<&'a str>,
+    /// For cargo.
+    rest: Vec<&'a str>,
+}
+
+impl<'a> Asked<'a> {
+    fn parse(arguments: &'a [String]) -> Result<Self, String> {
+        let mut asked = Self::default();
+        let mut words = arguments.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            match word {
+                "--strict" => asked.strict = true,
+                "--corpus" => {
+                    let folder = words.next().ok_or("`--corpus` needs the folder of the cases")?;
+                    asked.corpus = Some(folder);
+                }
+                _ => asked.rest.push(word),
+            }
+        }
+        Ok(asked)
+    }
+}
+
 /// `test`: everything, with counts.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
-    let strict = arguments.iter().any(|argument| argument == "--strict");
-    let rest: Vec<&String> = arguments.iter().filter(|a| *a != "--strict").collect();
-    let named = |a: &&String| a.starts_with("-p") || a.starts_with("--package");
-    let command = || {
-        let mut command = cargo::cargo(root);
-        command.args(["test", "--no-fail-fast"]);
-        if std::env::var_os("CI").is_some() {
-            command.arg("--locked");
-        }
-        command
+    let asked = match Asked::parse(arguments) {
+        Ok(asked) => asked,
+        Err(why) => return Outcome::Usage(why),
     };
-    let mut wanted = command();
-    if !rest.iter().any(named) {
-        wanted.arg("--workspace");
+    match asked.corpus {
+        Some(folder) => match fs::canonicalize(folder) {
+            Ok(folder) => {
+                let told = corpus(root, &folder, &asked);
+                println!("{}", told.text());
+                told.well().into()
+            }
+            Err(error) => Outcome::Usage(format!("the corpus {folder}: {error}")),
+        },
+        None if asked.rest.is_empty() => all(root, &asked).into(),
+        None => {
+            let mut command = command(root);
+            let named = |a: &&str| a.starts_with("-p") || a.starts_with("--package");
+            if !asked.rest.iter().any(named) {
+                command.arg("--workspace");
+            }
+            command.args(&asked.rest);
+            told(&counted(root, vec![command], asked.strict)).into()
+        }
     }
-    wanted.args(&rest);
-    let mut commands = vec![wanted];
-    // Who asks for some tests asks neither for the examples nor for the build that loses blocks.
-    let shown = !rest.is_empty() || examples::check(root);
-    if rest.is_empty() {
-        let mut loses = command();
-        loses.args(["--package", "streamline-tests", "--features", "lose", "--test", "loses"]);
-        commands.push(loses);
+}
+
+/// The whole suite, and the outside cases where they are.
+fn all(root: &Path, asked: &Asked<'_>) -> bool {
+    let mut house = command(root);
+    house.args(["--workspace", "--", "--skip", CORPUS]).env_remove(CORPUS_VARIABLE);
+    let mut loses = command(root);
+    loses.args(["--package", "streamline-tests", "--features", "lose", "--test", "loses"]);
+    let shown = examples::check(root);
+    let house = counted(root, vec![house, loses], asked.strict);
+    let corpus = corpus_here(root).map(|folder| corpus(root, &folder, asked));
+    match &corpus {
+        Some(corpus) => println!("corpus: {}", corpus.text()),
+        None => println!(
+            "corpus: ../{CORPUS_BESIDE} is not here; the tests that take captures of others were \
+             left out (`cargo xtask test --corpus DIR`)"
+        ),
     }
-    let well = counted(root, commands, strict);
+    let well = told(&house) && corpus.is_none_or(|corpus| corpus.well());
     if !shown {
         println!("examples or book show requests that do not work: see above");
     }
-    (well && shown).into()
+    well && shown
+}
+
+/// How the names of tests begin that take captures of others.
+const CORPUS: &str = "corpus_";
+/// Names the folder of the outside cases to the tests.
+const CORPUS_VARIABLE: &str = "STREAMLINE_CORPUS";
+/// Where they lie beside the repository.
+const CORPUS_BESIDE: &str = "shared/cases";
+/// The packages with such tests.
+const CORPUS_PACKAGES: &[&str] = &[
+    "streamline-testkit",
+    "streamline-wire",
+    "streamline-ebpf",
+    "streamline-filter",
+    "streamline-endpoint",
+    "streamline-tests",
+];
+
+fn corpus_here(root: &Path) -> Option<PathBuf> {
+    let beside = root.parent()?.join(CORPUS_BESIDE);
+    beside.is_dir().then_some(beside)
+}
+
+/// The tests that take captures of others, from this folder.
+fn corpus(root: &Path, folder: &Path, asked: &Asked<'_>) -> Run {
+    println!("\n== corpus {}", folder.display());
+    let mut command = command(root);
+    command.args(CORPUS_PACKAGES.iter().flat_map(|package| ["--package", package]));
+    command.args(["--lib", "--tests"]).args(&asked.rest).args(["--", CORPUS]);
+    command.env(CORPUS_VARIABLE, folder);
+    counted(root, vec![command], asked.strict)
+}
+
+fn command(root: &Path) -> Command {
+    let mut command = cargo::cargo(root);
+    command.args(["test", "--no-fail-fast"]);
+    if std::env::var_os("CI").is_some() {
+        command.arg("--locked");
+    }
+    command
+}
+
+/// Prints what came of a run as its last lines; answers whether that is well.
+fn told(run: &Run) -> bool {
+    println!("{}", run.text());
+    if run.succeeded && run.counts.passed == 0 {
+        println!("no test ran: nothing has been shown");
+    }
+    run.well()
 }
 
 /// `model`: the loom models, those of the public interface (`tests/model_*.rs`) and those inside
@@ -77,7 +173,7 @@ pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
             .args(filter)
             .env("RUSTFLAGS", "--cfg loom")
             .env("CARGO_TARGET_DIR", cargo::target(root).join("loom"));
-        counted(root, vec![command], false)
+        told(&counted(root, vec![command], false))
     };
     if arguments.is_empty() {
         let outside = run(&["--test", "model_*"], &[]);
@@ -108,7 +204,7 @@ pub(crate) fn fuzz(root: &Path, arguments: &[String]) -> Outcome {
         command.args(["--package", package]);
         command.args(tests.iter().flat_map(|test| ["--test", test]));
     }
-    counted(root, vec![command], false).into()
+    told(&counted(root, vec![command], false)).into()
 }
 
 /// The packages with tests that need root.
@@ -120,7 +216,7 @@ pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);
     command.args(["test", "--no-fail-fast", "--lib", "--tests"]);
     command.args(PRIVILEGED.iter().flat_map(|package| ["--package", package])).args(arguments);
-    counted(root, vec![command], true).into()
+    told(&counted(root, vec![command], true)).into()
 }
 
 /// `mutants`: all slips in all twins, or in those of one filter, with optimisation.
@@ -133,7 +229,7 @@ pub(crate) fn mutants(root: &Path, arguments: &[String]) -> Outcome {
     }
     command.args(["test", "--release", "--package", "streamline-tests", "--test", "kernel", "--"]);
     command.args(["--ignored", "--exact", "mutants::all_broken_twins_are_caught", "--nocapture"]);
-    counted(root, vec![command], true).into()
+    told(&counted(root, vec![command], true)).into()
 }
 
 /// `bench`: the figures.
@@ -143,24 +239,44 @@ pub(crate) fn bench(root: &Path, arguments: &[String]) -> Outcome {
     cargo::run(&mut command).into()
 }
 
-fn counted(root: &Path, commands: Vec<Command>, strict: bool) -> bool {
+/// What came of some calls of cargo.
+#[derive(Debug)]
+struct Run {
+    counts: Counts,
+    /// What was skipped, as one line.
+    skipped: String,
+    /// Every call said that it went well.
+    succeeded: bool,
+}
+
+impl Run {
+    const fn well(&self) -> bool {
+        self.succeeded && self.counts.passed > 0
+    }
+
+    /// Counts, and what was skipped.
+    fn text(&self) -> String {
+        let Counts { programs, passed, failed, ignored } = self.counts;
+        let skipped = &self.skipped;
+        format!(
+            "{passed} passed, {failed} failed, {ignored} ignored in {programs} test programs\n\
+             {skipped}"
+        )
+    }
+}
+
+fn counted(root: &Path, commands: Vec<Command>, strict: bool) -> Run {
     let target = cargo::target(root);
     skips::forget(&target);
     let mut counts = Counts::default();
-    let mut well = true;
+    let mut succeeded = true;
     for mut command in commands {
         if strict {
             command.env("STREAMLINE_STRICT", "1");
         }
-        well &= cargo::run_lines(&mut command, &target, |line| counts.add(line));
+        succeeded &= cargo::run_lines(&mut command, &target, |line| counts.add(line));
     }
-    let Counts { programs, passed, failed, ignored } = counts;
-    println!("{passed} passed, {failed} failed, {ignored} ignored in {programs} test programs");
-    println!("{}", skips::summary(&target));
-    if well && passed == 0 {
-        println!("no test ran: nothing has been shown");
-    }
-    well && passed > 0
+    Run { counts, skipped: skips::summary(&target), succeeded }
 }
 
 #[cfg(test)]
@@ -174,5 +290,46 @@ mod tests {
         counts.add("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
         counts.add("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured");
         assert_eq!(counts, Counts { programs: 2, passed: 15, failed: 2, ignored: 1 });
+    }
+
+    #[test]
+    fn corpus_takes_a_folder_and_the_rest_is_for_cargo() {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let given = words("--strict --corpus /cases -p streamline-wire");
+        let asked = Asked {
+            strict: true,
+            corpus: Some("/cases"),
+            rest: given[3..].iter().map(String::as_str).collect(),
+        };
+        assert_eq!(Asked::parse(&given), Ok(asked));
+        assert!(Asked::parse(&words("--corpus")).is_err());
+    }
+
+    /// A test of another package would never run.
+    #[test]
+    fn tests_of_the_corpus_lie_in_the_packages_that_are_run() {
+        let root = crate::root();
+        let mut folders = vec![root.join("crates"), root.join("tests"), root.join("bench")];
+        let mut found = 0;
+        while let Some(folder) = folders.pop() {
+            for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "rs") {
+                    let text = fs::read_to_string(&path).unwrap();
+                    if !text.contains(&format!("fn {CORPUS}")) {
+                        continue;
+                    }
+                    let path = path.strip_prefix(&root).unwrap();
+                    let mut parts = path.iter().filter_map(|part| part.to_str());
+                    let first = parts.next().unwrap();
+                    let name = if first == "crates" { parts.next().unwrap() } else { first };
+                    let package = format!("streamline-{name}");
+                    assert!(CORPUS_PACKAGES.contains(&&*package), "{}", path.display());
+                    found += 1;
+                }
+            }
+        }
+        assert!(found > 10, "{found} files");
     }
 }

@@ -7,10 +7,14 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
+#[path = "classic/asked.rs"]
+mod asked;
 #[path = "classic/cases.rs"]
 mod cases;
 #[path = "classic/frames.rs"]
 mod frames;
+#[path = "classic/programs.rs"]
+mod programs;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
@@ -34,7 +38,7 @@ fn netmask(case: &Value) -> Option<u32> {
 }
 
 #[test]
-fn apply() {
+fn corpus_apply() {
     let Some(folder) = folder("apply") else { return };
     let table = table(&folder, "apply.json");
     let mut passed = 0;
@@ -91,20 +95,33 @@ fn families(case: &Value, name: &str) -> Families {
     }
 }
 
+/// What the house asks becomes programs that answer as those of the libpcap that is here.
 #[test]
-fn accept() {
-    let Some(folder) = folder("accept") else { return };
-    let seed = seed();
-    println!("accept: SEED={seed}");
+fn expressions_become_what_tcpdump_makes_of_them() {
+    let test = "expressions_become_what_tcpdump_makes_of_them";
+    let Some(tcpdump) = asked::tcpdump(test) else { return };
+    let web = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/web.pcap");
+    let web = capture(web.as_ref()).expect("the capture of the examples");
+    accept(&asked::accepted(&tcpdump, programs::EXPRESSIONS), &[(web.link, web.frames)].into());
+}
+
+#[test]
+fn corpus_accept() {
+    let Some(folder) = folder("corpus_accept") else { return };
     let mut captured: BTreeMap<LinkType, Vec<Frame>> = BTreeMap::new();
     for (link, frame) in all_frames(&folder) {
         captured.entry(link).or_default().push(frame);
     }
-    let table = table(&folder, "accept.json");
+    accept(&table(&folder, "accept.json"), &captured);
+}
+
+fn accept(table: &[Value], captured: &BTreeMap<LinkType, Vec<Frame>>) {
+    let seed = seed();
+    println!("accept: SEED={seed}");
     let mut counts = Counts::default();
     for (index, case) in table.iter().enumerate() {
         let mut random = Random(seed ^ (index as u64) << 32);
-        accept_one(case, &captured, &mut random, &mut counts);
+        accept_one(case, captured, &mut random, &mut counts);
     }
     let Counts { rows, aliases, frames, accepted, ambiguous, excluded, .. } = counts;
     println!(
@@ -254,11 +271,24 @@ fn judge(row: &Row<'_>, frame: &Frame, metadata: &Metadata, counts: &mut Counts)
 /// The judge of [`accept`] sees nearly every wrong constant; if not, its frames prove nothing.
 #[test]
 fn planted_faults_are_found() {
-    let Some(folder) = folder("planted_faults_are_found") else { return };
+    let Some(tcpdump) = asked::tcpdump("planted_faults_are_found") else { return };
+    // There are few: each several times, and one that is missed weighs more.
+    let table = asked::accepted(&tcpdump, programs::EXPRESSIONS);
+    plant(&[table.as_slice(); 6].concat(), 85);
+}
+
+#[test]
+fn corpus_planted_faults_are_found() {
+    let Some(folder) = folder("corpus_planted_faults_are_found") else { return };
+    plant(&table(&folder, "accept.json"), 95);
+}
+
+/// At least so many of a hundred faults are found.
+fn plant(table: &[Value], percent: usize) {
     let seed = seed();
     println!("planted_faults_are_found: SEED={seed}");
     let (mut planted, mut found) = (0, 0);
-    for (index, case) in table(&folder, "accept.json").iter().enumerate() {
+    for (index, case) in table.iter().enumerate() {
         let mut random = Random(seed ^ (index as u64) << 32);
         let listing = text(case, "optunopt").or_else(|| text(case, "opt"));
         let Some(right) = listing.and_then(|listing| listing.parse::<Program>().ok()) else {
@@ -285,7 +315,7 @@ fn planted_faults_are_found() {
         found += usize::from(differs);
     }
     println!("planted {planted} faults, found {found}");
-    assert!(found * 100 >= planted * 95, "{found} of {planted} faults were found");
+    assert!(found * 100 >= planted * percent, "{found} of {planted} faults were found");
 }
 
 /// The facts that a message of libpcap states: quoted words and numbers.
@@ -330,13 +360,46 @@ const SAME_FACT: &[(&str, &[&str])] = &[
     ("rejects all packets", &["rejects every frame"]),
 ];
 
+/// No expressions, for libpcap and for us.
+const WRONG: &[&str] = &[
+    "tcp port 70000",
+    "ether host 1:2:3:4:5",
+    "host 10.0.0.256",
+    "net 10.0.0.1/8",
+    "ip host 2001:db8::1",
+    "port 80 and",
+    "tcp[0:3] = 1",
+    "vlan 4096",
+    "mpls 1048576",
+    "len < 0x1ffffffff",
+    "tcp and udp and not ip and not ip6",
+];
+
 #[test]
-fn reject() {
-    let Some(folder) = folder("reject") else { return };
-    let table = table(&folder, "reject.json");
+fn what_tcpdump_refuses_is_refused_at_its_place() {
+    let Some(tcpdump) = asked::tcpdump("what_tcpdump_refuses_is_refused_at_its_place") else {
+        return;
+    };
+    for expression in WRONG {
+        assert!(asked::refuses(&tcpdump, expression), "tcpdump takes `{expression}`");
+        let options = Options { resolver: &Refuse, ..Options::default() };
+        let error = compile(expression, LinkType::EN10MB, &options).expect_err(expression);
+        let span = error.span.clone();
+        assert!(span.start <= span.end && span.end <= expression.len(), "`{expression}`: {span:?}");
+        assert_ne!(error.kind, ErrorKind::Unknown, "`{expression}`: {error}");
+    }
+}
+
+#[test]
+fn corpus_reject() {
+    let Some(folder) = folder("corpus_reject") else { return };
+    reject(&table(&folder, "reject.json"));
+}
+
+fn reject(table: &[Value]) {
     let mut refused = 0;
     let mut skipped: HashMap<&str, usize> = HashMap::new();
-    for case in &table {
+    for case in table {
         let name = text(case, "name").unwrap();
         let Some(expression) = text(case, "expr") else {
             *skipped.entry("is about a capture file, not an expression").or_default() += 1;

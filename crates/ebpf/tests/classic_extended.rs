@@ -60,8 +60,8 @@ fn report(test: &str, programs: usize, sums: &[Tally]) -> Tally {
 }
 
 #[test]
-fn libpcaps_programs_answer_alike_as_ebpf() {
-    let test = "libpcaps_programs_answer_alike_as_ebpf";
+fn corpus_libpcaps_programs_answer_alike_as_ebpf() {
+    let test = "corpus_libpcaps_programs_answer_alike_as_ebpf";
     let Some(folder) = folder(test) else { return };
     let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");

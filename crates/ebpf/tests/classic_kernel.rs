@@ -199,8 +199,8 @@ fn examine(
 }
 
 #[test]
-fn libpcaps_programs_answer_alike_with_the_tag_in_the_skb() {
-    let test = "libpcaps_programs_answer_alike_with_the_tag_in_the_skb";
+fn corpus_libpcaps_programs_answer_alike_with_the_tag_in_the_skb() {
+    let test = "corpus_libpcaps_programs_answer_alike_with_the_tag_in_the_skb";
     let Some(folder) = folder(test) else { return };
     let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");

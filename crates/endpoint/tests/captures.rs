@@ -1,4 +1,4 @@
-//! All captures that others made, through `replay` and back into a file by `pcap`: the same packets
+//! Captures, made here and by others, through `replay` and back into a file by `pcap`: the same packets
 //! must come out, in the same order, with the same times; what is wrong with a capture must be told
 //! as the reader of captures tells it, after the packets before it; and the tools of this field
 //! must read what we write.
@@ -11,8 +11,9 @@ use filter::{Arguments, Batch, Classes, Columns, Form, Value};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use streamline_endpoint::{Failure, Given, Intake, Opening, Origins, Sink, Source, catalog};
-use testkit::{Random, need};
+use testkit::{Captures, Random, need};
 use wire::capture::{self, Fault, Packet};
 
 /// A directory of its own that is removed with what is in it.
@@ -20,7 +21,9 @@ struct TempDir(PathBuf);
 
 impl TempDir {
     fn new(name: &str) -> Self {
-        let name = format!("streamline-captures-{name}-{}", std::process::id());
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("streamline-captures-{name}-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).unwrap();
         Self(path)
@@ -167,11 +170,24 @@ fn copied(from: &Path, to: &Path, pool: &mut Pool) -> Option<u64> {
 
 #[test]
 fn every_capture_is_given_as_it_is_and_copied_without_loss() {
-    let Some(captures) = testkit::captures() else { return };
+    let (packets, faults, mixed) = give_and_copy(&testkit::made());
+    assert!(packets > 3_000 && faults > 5 && mixed == 1, "{packets}, {faults}, {mixed}");
+}
+
+#[test]
+fn corpus_every_capture_is_given_as_it_is_and_copied_without_loss() {
+    let Some(corpus) = testkit::corpus() else { return };
+    let (packets, _, mixed) = give_and_copy(&corpus);
+    assert!(packets > 10_000 && mixed < 20, "{packets} packets, {mixed} mixed");
+}
+
+/// How many packets there are, captures with a fault, and captures of several link types.
+fn give_and_copy(captures: &Captures) -> (usize, usize, usize) {
+    let captures = &captures.paths;
     let dir = TempDir::new("copies");
     let (copy, mut pool) = (dir.path("copy.pcap"), pool());
     let (mut packets, mut faults, mut mixed) = (0, 0, 0);
-    for path in &captures {
+    for path in captures {
         let (expected, fault) = truth(&fs::read(path).unwrap());
         let (seen, failure) = replayed(path, &mut pool);
         assert!(seen == expected, "{}: other packets", path.display());
@@ -200,19 +216,28 @@ fn every_capture_is_given_as_it_is_and_copied_without_loss() {
         assert!(same && back.len() == expected.len(), "{}: other packets", path.display());
     }
     println!("{} captures, {packets} packets, {faults} faults, {mixed} mixed", captures.len());
-    assert!(packets > 10_000 && mixed < 20, "{packets} packets, {mixed} mixed");
     let usage = pool.usage();
     assert!(usage.pinned <= captures.len().min(usage.segments), "{usage:?}");
+    (packets, faults, mixed)
 }
 
 #[test]
 fn flipped_bits_end_in_packets_or_a_failure() {
-    let Some(captures) = testkit::captures() else { return };
+    flip_bits(&testkit::made());
+}
+
+#[test]
+fn corpus_flipped_bits_end_in_packets_or_a_failure() {
+    testkit::corpus().iter().for_each(flip_bits);
+}
+
+fn flip_bits(captures: &Captures) {
     let dir = TempDir::new("flips");
     let path = dir.path("flipped");
     let mut random = Random::replayable();
     let mut pool = pool();
     let small: Vec<Vec<u8>> = captures
+        .paths
         .iter()
         .filter_map(|path| fs::read(path).ok())
         .filter(|bytes| (1..20_000).contains(&bytes.len()))
@@ -230,7 +255,16 @@ fn flipped_bits_end_in_packets_or_a_failure() {
 
 #[test]
 fn what_is_written_opens_in_the_tools_of_this_field() {
-    let Some(captures) = testkit::captures() else { return };
+    open_in_tools(&testkit::made());
+}
+
+#[test]
+fn corpus_what_is_written_opens_in_the_tools_of_this_field() {
+    testkit::corpus().iter().for_each(open_in_tools);
+}
+
+fn open_in_tools(captures: &Captures) {
+    let captures = &captures.paths;
     let (Some(capinfos), Some(tcpdump)) = (need::command("capinfos"), need::command("tcpdump"))
     else {
         return;

@@ -7,6 +7,7 @@
 mod corpus;
 
 use abi::{ContextLane, Flags};
+use corpus::Captured;
 use filter::catalog::FILTERS;
 use filter::testing::{Answer, Arena, ETHERNET, Frame, Node, Space, arguments};
 use filter::{
@@ -121,12 +122,11 @@ fn class_names_mean_one_number_within_the_range() {
 /// blocks with that class the filter must answer the most, where it takes what they are.
 #[test]
 fn a_class_named_like_a_filter_leads_to_it() {
-    let captured = corpus::captured(16);
-    if captured.is_empty() {
-        println!("skipped: a_class_named_like_a_filter_leads_to_it: ../shared/cases is not here");
-        return;
-    }
-    let frames = [captured, corpus::shapes()].concat();
+    classes_lead_to_their_filters(corpus::captured);
+}
+
+fn classes_lead_to_their_filters(captured: Captured) {
+    let frames = [captured(16), corpus::shapes()].concat();
     for d in FILTERS {
         let Classes::Number { names, .. } = d.classes else { continue };
         for (name, value) in names {
@@ -163,7 +163,11 @@ fn a_class_named_like_a_filter_leads_to_it() {
 
 #[test]
 fn m5_the_kind_says_what_a_filter_may_do_and_it_does_no_more() {
-    let frames = [corpus::captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
+    kinds_keep_to_their_rights(corpus::captured);
+}
+
+fn kinds_keep_to_their_rights(captured: Captured) {
+    let frames = [captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
     for d in FILTERS {
         let mut node = node(d);
         let fits = match node.filter {
@@ -242,7 +246,11 @@ fn in_declared_classes(d: &Description, before: &Block<'_>, after: &Block<'_>) {
 
 #[test]
 fn every_block_without_an_answer_has_a_reason() {
-    let frames = [corpus::captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
+    blocks_have_answers_or_reasons(corpus::captured);
+}
+
+fn blocks_have_answers_or_reasons(captured: Captured) {
+    let frames = [captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
     for d in FILTERS.iter().filter(|d| d.kind >= Kind::Classification) {
         let mut node = node(d);
         let (mut unanswered, mut taken, mut passed) = (0, 0, 0);
@@ -278,7 +286,11 @@ fn ended(counts: &Counts) -> u64 {
 
 #[test]
 fn no_bytes_and_no_marks_make_a_filter_panic() {
-    let shapes = [corpus::shapes(), corpus::captured(1)].concat();
+    noise_is_survived(corpus::captured);
+}
+
+fn noise_is_survived(captured: Captured) {
+    let shapes = [corpus::shapes(), captured(1)].concat();
     let noise = corpus::noise(&shapes, 4000);
     let mut random = testkit::Random::replayable();
     for d in FILTERS {
@@ -305,7 +317,11 @@ fn no_bytes_and_no_marks_make_a_filter_panic() {
 /// CONTRACT 14: a space may hand out a head only, and the answer must not depend on it.
 #[test]
 fn a_head_is_enough_for_a_filter_that_reads_a_head() {
-    let frames = [corpus::captured(2), corpus::shapes()].concat();
+    heads_are_enough(corpus::captured);
+}
+
+fn heads_are_enough(captured: Captured) {
+    let frames = [captured(2), corpus::shapes()].concat();
     for d in FILTERS {
         let head = match d.reads {
             Reads::Nothing => 0,
@@ -327,7 +343,11 @@ fn a_head_is_enough_for_a_filter_that_reads_a_head() {
 /// What another filter left in the marks must lead to the same answer as a fresh look.
 #[test]
 fn marks_and_a_fresh_look_agree() {
-    let frames = [corpus::captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
+    marks_agree(corpus::captured);
+}
+
+fn marks_agree(captured: Captured) {
+    let frames = [captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
     let marking = filter::catalog::find("ipproto").unwrap();
     for d in FILTERS.iter().filter(|d| d.kind >= Kind::Classification) {
         let (mut first, mut marked, mut fresh) = (node(marking), node(d), node(d));
@@ -352,6 +372,10 @@ fn marks_and_a_fresh_look_agree() {
 /// head alone.
 #[test]
 fn what_a_source_remembers_of_a_frame_is_what_a_filter_finds() {
+    remembered_layers_agree(corpus::captured);
+}
+
+fn remembered_layers_agree(captured: Captured) {
     let shapes = corpus::shapes();
     // Options of 248 bytes, so many times, before the transport header.
     let options = [&[30][..], &[0; 246]].concat();
@@ -361,7 +385,7 @@ fn what_a_source_remembers_of_a_frame_is_what_a_filter_finds() {
         Frame::of(ETHERNET, &frame.udp(1, 2, &[7; 300]))
     };
     let long = [deep(0), deep(1), deep(2), deep(4)];
-    let frames = [corpus::captured(2), corpus::cut(&shapes), shapes, long.to_vec()].concat();
+    let frames = [captured(2), corpus::cut(&shapes), shapes, long.to_vec()].concat();
     let (mut beyond, mut found) = (0, 0);
     for one in &frames {
         let arena = Arena::new(4);
@@ -389,8 +413,12 @@ fn who_reports_says_something_and_nobody_else() {
 
 #[test]
 fn m1_m4_state_that_was_saved_continues_elsewhere() {
+    saved_state_continues(corpus::captured);
+}
+
+fn saved_state_continues(captured: Captured) {
     // Every shape on both sides, so that every filter has something to keep.
-    let (shapes, captured) = (corpus::shapes(), corpus::captured(1));
+    let (shapes, captured) = (corpus::shapes(), captured(1));
     let (early, late) = captured.split_at(captured.len() / 2);
     let mut frames = [&shapes, early, &shapes, late].concat();
     for (number, frame) in frames.iter_mut().enumerate() {
@@ -435,6 +463,23 @@ fn m1_m4_state_that_was_saved_continues_elsewhere() {
 
         assert_eq!(comes.report(), stays.report(), "`{}`", d.name);
         assert!(found == wanted, "`{}` answers otherwise after it has moved", d.name);
+    }
+}
+
+#[test]
+fn corpus_filters_pass_all_exams_on_what_others_captured() {
+    let Some(_) = testkit::corpus() else { return };
+    for exam in [
+        classes_lead_to_their_filters,
+        kinds_keep_to_their_rights,
+        blocks_have_answers_or_reasons,
+        noise_is_survived,
+        heads_are_enough,
+        marks_agree,
+        remembered_layers_agree,
+        saved_state_continues,
+    ] {
+        exam(corpus::outside);
     }
 }
 

@@ -31,7 +31,38 @@ fn both(path: &Path) -> Vec<Told> {
 }
 
 #[test]
-fn zeek_sees_the_same_queries_and_answers() {
+fn messages_over_udp_and_tcp_are_told() {
+    let fields =
+        [Field::Id, Field::Name, Field::Type, Field::RcodeName, Field::Answer, Field::Data];
+    let shown = |name: &str| -> Vec<[String; 6]> {
+        let told = both(&testkit::made::file(&format!("dns/{name}.pcap")));
+        told.iter().map(|told| fields.map(|field| told.all(field).join(","))).collect()
+    };
+    assert_eq!(
+        shown("datagrams"),
+        [
+            ["1", "www.example.org", "A", "", "", ""],
+            ["1", "www.example.org", "A", "NOERROR", "1", "192.0.2.80"],
+            ["2", "no.example.org", "AAAA", "", "", ""],
+            ["2", "no.example.org", "AAAA", "NXDOMAIN", "1", ""],
+            ["3", "mail.example.org", "MX", "", "", ""],
+            ["4", "xn--bcher-kva.example", "TYPE65399", "", "", ""],
+        ]
+    );
+    // Answers may come in another order than questions (RFC 7766 §7).
+    assert_eq!(
+        shown("stream"),
+        [
+            ["5", "www.example.org", "A", "", "", ""],
+            ["6", "www.example.org", "A", "", "", ""],
+            ["6", "www.example.org", "A", "NOERROR", "1", "192.0.2.80"],
+            ["5", "www.example.org", "A", "NOERROR", "1", "192.0.2.80"],
+        ]
+    );
+}
+
+#[test]
+fn corpus_zeek_sees_the_same_queries_and_answers() {
     let Some(cases) = testkit::cases() else { return };
     let zeek = cases.join("zeek");
     let tests = fs::read_to_string(zeek.join("tests.json")).expect("the list of tests");
@@ -113,7 +144,7 @@ fn logs(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn suricata_counts_the_same_messages() {
+fn corpus_suricata_counts_the_same_messages() {
     let Some(cases) = testkit::cases() else { return };
     let (mut counted, mut wrong) = (0, Vec::new());
     for check in checks(&cases.join("suricata"), "dns") {

@@ -106,14 +106,31 @@ const OTHERWISE: [(&str, usize, &str); 8] = [
     ("ipv6-reassembly-state-leak.pcap", 92, "65,536 bytes with the hop-by-hop header: RFC 8200"),
 ];
 
+/// Where we differ on captures that are made here.
+const OTHERWISE_MADE: [(&str, usize, &str); 1] =
+    [("fragments/overlap6.pcap", 5, "they overlap: RFC 5722")];
+
 #[test]
 fn tshark_puts_the_same_datagrams_together() {
-    let Some(captures) = testkit::captures() else { return };
-    if testkit::need::command("tshark").is_none() {
-        return;
+    if let Some(same) = as_tshark(testkit::made(), &OTHERWISE_MADE) {
+        assert!(same >= 200, "only {same} datagrams were the same");
     }
+}
+
+#[test]
+fn corpus_tshark_puts_the_same_datagrams_together() {
+    let Some(corpus) = testkit::corpus() else { return };
+    if let Some(same) = as_tshark(corpus, &OTHERWISE) {
+        assert!(same >= 297, "only {same} datagrams were the same");
+    }
+}
+
+/// The number of datagrams that tshark puts together as we do; the rest must be those that are
+/// known to differ: capture, frame, why.
+fn as_tshark(captures: testkit::Captures, otherwise: &[(&str, usize, &str)]) -> Option<usize> {
+    testkit::need::command("tshark")?;
     let (mut same, mut differs) = (0, BTreeMap::new());
-    for path in captures {
+    for path in captures.paths {
         let frames = read(&path);
         if !frames.iter().any(is_fragment) {
             continue;
@@ -131,17 +148,17 @@ fn tshark_puts_the_same_datagrams_together() {
             }
         }
     }
-    for (name, number, why) in OTHERWISE {
-        let found = differs.extract_if(.., |(path, n), _| path.ends_with(name) && *n == number);
+    for (name, number, why) in otherwise {
+        let found = differs.extract_if(.., |(path, n), _| path.ends_with(name) && n == number);
         assert_eq!(found.count(), 1, "{name}, frame {number}: {why}: not any more");
     }
     assert!(differs.is_empty(), "ours and tshark's lengths: {differs:#?}");
-    assert!(same >= 297, "only {same} datagrams were the same");
+    Some(same)
 }
 
 /// The joined frames are, byte for byte, those that pcapplusplus wrote.
 #[test]
-fn pcapplusplus_makes_the_same_frames() {
+fn corpus_pcapplusplus_makes_the_same_frames() {
     let Some(cases) = testkit::cases() else { return };
     let examples = cases.join("pcapplusplus/ExamplesTest");
     for (fragments, whole) in [
@@ -162,7 +179,7 @@ fn pcapplusplus_makes_the_same_frames() {
 
 /// What suricata's tests ask for, said in our words. An event about a fragment is a reason here.
 #[test]
-fn suricata_finds_the_same_fault_in_fragments() {
+fn corpus_suricata_finds_the_same_fault_in_fragments() {
     let Some(cases) = testkit::cases() else { return };
     let evasion = "ipv6-evasion/ipv6-malformed-fragments-";
     for (name, expected) in [
@@ -201,7 +218,7 @@ fn suricata_finds_the_same_fault_in_fragments() {
 /// Tests of suricata's that name fragments and are not asked here, and why: they concern something
 /// else than what `ip` puts together. Checked is that it leaves these packets as they are.
 #[test]
-fn what_suricata_asks_of_others_passes() {
+fn corpus_what_suricata_asks_of_others_passes() {
     let Some(cases) = testkit::cases() else { return };
     for (name, why, unfinished) in [
         ("ipv6-malformed-fragments-10/frag-10.pcap", "headers that are useless, not wrong", 0),
@@ -232,7 +249,7 @@ fn what_suricata_asks_of_others_passes() {
 
 /// Zeek's `weird.log`, said in our words.
 #[test]
-fn zeek_finds_the_same_captures_strange() {
+fn corpus_zeek_finds_the_same_captures_strange() {
     let Some(cases) = testkit::cases() else { return };
     let traces = cases.join("zeek/Traces");
     let counts = |name: &str, words: &[&str]| run(&read(&traces.join(name)), words).counts;
@@ -264,4 +281,63 @@ fn zeek_finds_the_same_captures_strange() {
         assert!(attack(policy).ends_with("I\0d.exe?/c+dir+c:\\\n"), "{policy}");
     }
     assert_eq!(attack("policy=drop"), "");
+}
+
+/// Joined datagrams, by the number of the frame that completes them; what is wrong with fragments is
+/// said by its reason, and by nothing else.
+#[test]
+fn fragments_are_joined_or_told_by_their_reasons() {
+    let joined = ("joined datagrams", 1);
+    for (name, completing, counts) in [
+        ("reversed", &[6][..], &[joined][..]),
+        ("twice", &[4, 8], &[("joined datagrams", 2)]),
+        ("padded", &[2], &[joined]),
+        ("overlap4", &[5], &[joined, ("overlapping datagrams", 1)]),
+        // RFC 5722
+        ("overlap6", &[], &[("overlap", 5)]),
+        ("missing4", &[], &[("fragments missing", 3)]),
+        ("missing6", &[], &[("fragments missing", 3)]),
+        ("uneven6", &[], &[("malformed", 1), ("fragments missing", 1)]),
+        // RFC 6946: a fragment of nothing is whole.
+        ("atomic6", &[], &[]),
+        ("too-big4", &[], &[("too big", 1)]),
+        ("too-big6", &[], &[("too big", 1)]),
+    ] {
+        let made = run(&read(&testkit::made::file(&format!("fragments/{name}.pcap"))), &[]);
+        assert_eq!(made.joined.keys().copied().collect::<Vec<_>>(), completing, "{name}");
+        assert_eq!(made.counts, counts.iter().copied().collect(), "{name}");
+    }
+    let many = run(&read(&testkit::made::file("fragments/many.pcap")), &[]);
+    assert_eq!(many.counts, [("joined datagrams", 200)].into());
+    // Each holds what was cut: a header of UDP, then bytes that count in sevens.
+    for Joined { data, class, .. } in many.joined.values() {
+        assert_eq!((data.len(), class.0), (3_008, 17));
+        assert!(data[8..].iter().enumerate().all(|(at, byte)| usize::from(*byte) == at * 7 % 251));
+    }
+    let syn = run(&read(&testkit::made::file("fragments/syn-behind-tag.pcap")), &[]);
+    let flags = syn.joined.values().map(|joined| (joined.class.0, joined.data[13]));
+    assert_eq!(flags.collect::<Vec<_>>(), [(6, 2)]);
+}
+
+/// 64 bytes lie over the end of the first fragment and over the begin of the second, which comes
+/// later. The policy decides which of them are seen.
+#[test]
+fn overlapping_fragments_are_joined_as_the_target_would() {
+    let frames = read(&testkit::made::file("fragments/overlap4.pcap"));
+    for (policy, seen) in [
+        ("first", 56),
+        ("windows", 56),
+        ("bsd", 56),
+        ("solaris", 56),
+        ("last", 8),
+        // Its front is cut by what lies before it, and its rest by what comes behind.
+        ("linux", 0),
+    ] {
+        let made = run(&frames, &[&format!("policy={policy}")]);
+        let data = made.joined.into_values().next().expect("a datagram").data;
+        let marked = data[992..1056].iter().filter(|byte| **byte == b'!').count();
+        let by_chance = (992..1056).filter(|at| (at - 8) * 7 % 251 == usize::from(b'!')).count();
+        assert!((seen..=seen + by_chance).contains(&marked), "{policy}: {marked}");
+    }
+    assert!(run(&frames, &["policy=drop"]).joined.is_empty());
 }

@@ -27,7 +27,7 @@ fn by_server(told: &Told) -> bool {
 }
 
 #[test]
-fn suricata_counts_the_same_connections() {
+fn corpus_suricata_counts_the_same_connections() {
     let Some(cases) = testkit::cases() else { return };
     let (mut counted, mut wrong) = (0, Vec::new());
     // No event at all is what comes of rules that drop packets.
@@ -88,14 +88,35 @@ fn predicate((name, value): &(String, String)) -> Option<Predicate> {
 }
 
 #[test]
-fn v21_hellos_are_those_that_tshark_finds() {
+fn v21_hellos_of_connections_are_told_whole_cut_and_alone() {
+    let client = ["1.3", "secret.example.org", "http/1.1", ""];
+    let server = ["1.3", "secret.example.org", "", "TLS_AES_128_GCM_SHA256"];
+    for (name, wanted) in [
+        ("whole", &[client, server][..]),
+        ("pieces", &[client, server]),
+        ("two-records", &[client, server]),
+        ("refused", &[client]),
+        ("unanswered", &[["1.3", "other.example.org", "http/1.1", ""]]),
+        ("malformed", &[]),
+    ] {
+        let told = hellos(&testkit::made::file(&format!("tls/{name}.pcap")));
+        assert_eq!(shown(&told), wanted, "{name}");
+    }
+}
+
+#[test]
+fn corpus_hellos_are_those_that_tshark_finds() {
     let Some(cases) = testkit::cases() else { return };
     for (path, wanted) in KNOWN {
-        let fields = [Field::TlsVersion, Field::ServerName, Field::Alpn, Field::Cipher];
         let told = hellos(&cases.join("pcapplusplus").join(path));
-        let told: Vec<_> = told.iter().map(|told| fields.map(|f| told.all(f).join(","))).collect();
-        assert_eq!(told, *wanted, "{path}");
+        assert_eq!(shown(&told), *wanted, "{path}");
     }
+}
+
+/// Version, server name, protocols and cipher suite of each hello.
+fn shown(told: &[Told]) -> Vec<[String; 4]> {
+    let fields = [Field::TlsVersion, Field::ServerName, Field::Alpn, Field::Cipher];
+    told.iter().map(|told| fields.map(|field| told.all(field).join(","))).collect()
 }
 
 type Hellos<'h> = &'h [[&'h str; 4]];

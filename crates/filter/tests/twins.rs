@@ -124,8 +124,19 @@ fn i6_checksums_that_are_not_filled_in_stay_so() {
 
 #[test]
 fn every_twin_answers_frames_cut_at_every_length() {
+    cut_frames_are_answered(corpus::captured);
+}
+
+#[test]
+fn corpus_twins_answer_frames_of_others_cut_at_every_length() {
+    if testkit::corpus().is_some() {
+        cut_frames_are_answered(corpus::outside);
+    }
+}
+
+fn cut_frames_are_answered(captured: corpus::Captured) {
     let mut borders = borders();
-    let captured = ethernet(corpus::captured(1)).into_iter().filter(|frame| frame.len() < 120);
+    let captured = ethernet(captured(1)).into_iter().filter(|frame| frame.len() < 120);
     borders.extend(captured.step_by(20));
     for chain in chains(1) {
         for place in [Place::Xdp, Place::Tc, Place::Cgroup] {
@@ -139,11 +150,19 @@ fn every_twin_answers_frames_cut_at_every_length() {
 }
 
 #[test]
-fn twins_are_sure_of_what_others_captured() {
-    let mut captured = ethernet(corpus::captured(3));
-    if captured.is_empty() {
-        return;
+fn twins_are_sure_of_plain_captures() {
+    plain_frames_are_answered(corpus::captured);
+}
+
+#[test]
+fn corpus_twins_are_sure_of_what_others_captured() {
+    if testkit::corpus().is_some() {
+        plain_frames_are_answered(corpus::outside);
     }
+}
+
+fn plain_frames_are_answered(captured: corpus::Captured) {
+    let mut captured = ethernet(captured(3));
     captured.retain(|frame| frame.len() < 2000);
     for (number, chain) in chains(2).iter().enumerate() {
         for place in [Place::Tc, Place::Cgroup] {

@@ -1,15 +1,29 @@
-//! The outside cases: captures and vectors made by others, in `../shared/cases` beside the
-//! repository. They are never copied into it; a test that finds none skips loudly.
+//! The outside cases: captures and vectors made by others, in the folder that `STREAMLINE_CORPUS`
+//! names, or in `../shared/cases` beside the repository. They are never copied into it.
+//!
+//! A test that takes them has a name that begins with `corpus_`: `cargo xtask test` runs those in a
+//! group of their own, and only where the folder is. Beside it stands a test that shows the same by
+//! captures that are [`made`](crate::made()) here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::made::Captures;
 use crate::need;
 
 /// The folder of the outside cases.
 pub fn cases() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("STREAMLINE_CORPUS") {
+        return need::file(workspace().join(named));
+    }
     let cases = workspace().parent()?.join("shared/cases");
     if cases.is_dir() { Some(cases) } else { need::skip("../shared/cases is not here") }
+}
+
+/// All captures of the outside cases, as a test that looks at [made](crate::made()) ones takes
+/// them.
+pub fn corpus() -> Option<Captures> {
+    Some(Captures { root: cases()?, paths: captures()?, outside: true })
 }
 
 /// All captures of the outside cases, in a fixed order: every file that is one by its
@@ -66,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn cases_hold_captures() {
+    fn corpus_cases_hold_captures() {
         let Some(captures) = captures() else { return };
         assert!(captures.len() > 1_000, "{}", captures.len());
         assert!(captures.is_sorted());

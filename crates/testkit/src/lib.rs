@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cases;
+pub mod made;
 pub mod need;
 pub mod net;
 pub mod packet;
@@ -22,7 +23,8 @@ pub mod state;
 pub mod traffic;
 pub mod wait;
 
-pub use cases::{captures, cases};
+pub use cases::{captures, cases, corpus};
+pub use made::{Captures, made};
 pub use packet::{Frame, Segment};
 pub use random::Random;
 pub use traffic::{Capture, traffic, web};

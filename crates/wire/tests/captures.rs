@@ -1,4 +1,4 @@
-//! All captures that others made: read whole, cut, and with flipped bits. Nothing may panic or run
+//! Captures, made here and by others: read whole, cut, and with flipped bits. Nothing may panic or run
 //! without end, what is marked must lie inside the frame, and where `pcap-parser` reads a capture
 //! without complaint we must see the same packets.
 
@@ -10,13 +10,27 @@ use pcap_parser::{Block, PcapBlockOwned, PcapError, create_reader};
 use streamline_wire::capture::{self, Fault, Reader, Step};
 use streamline_wire::link::Network;
 use streamline_wire::{Flow, Layers, LinkType, checksum, ip, ipv4, layers};
-use testkit::Random;
+use testkit::{Captures, Random};
 
 #[test]
 fn every_capture_reads_as_another_reader_says() {
-    let Some(captures) = testkit::captures() else { return };
+    let (captures, agreed, refused) = reads_as_another_reader_says(&testkit::made());
+    assert!(agreed + refused == captures && refused < 10, "{agreed} of {captures}, not {refused}");
+}
+
+#[test]
+fn corpus_every_capture_reads_as_another_reader_says() {
+    let Some(corpus) = testkit::corpus() else { return };
+    let (captures, agreed, refused) = reads_as_another_reader_says(&corpus);
+    assert!(agreed * 10 > captures * 9, "only {agreed} of {captures}");
+    assert!(refused < 40, "{refused} refused");
+}
+
+/// How many captures there are, how many both read alike, and how many we refuse.
+fn reads_as_another_reader_says(captures: &Captures) -> (usize, usize, usize) {
     let (mut agreed, mut packets, mut refused) = (0, 0, Vec::new());
-    for path in &captures {
+    let captures = &captures.paths;
+    for path in captures {
         let bytes = fs::read(path).unwrap();
         let (ours, end) = read(&bytes);
         packets += ours.len();
@@ -40,8 +54,7 @@ fn every_capture_reads_as_another_reader_says() {
         println!("{line}");
     }
     println!("{} captures, {packets} packets, {} with a fault", captures.len(), refused.len());
-    assert!(agreed * 10 > captures.len() * 9, "only {agreed} of {}", captures.len());
-    assert!(refused.len() < 40, "{} refused", refused.len());
+    (captures.len(), agreed, refused.len())
 }
 
 #[test]
@@ -76,9 +89,17 @@ fn the_bundled_capture_is_right_in_every_field() {
 
 #[test]
 fn cut_anywhere_nothing_panics() {
-    let Some(captures) = testkit::captures() else { return };
+    cut_anywhere(&testkit::made());
+}
+
+#[test]
+fn corpus_cut_anywhere_nothing_panics() {
+    testkit::corpus().iter().for_each(cut_anywhere);
+}
+
+fn cut_anywhere(captures: &Captures) {
     let mut random = Random::replayable();
-    for path in &captures {
+    for path in &captures.paths {
         let bytes = fs::read(path).unwrap();
         for _ in 0..4 {
             let cut = random.within(0..bytes.len().min(BYTES_MAX) + 1);
@@ -95,9 +116,17 @@ fn cut_anywhere_nothing_panics() {
 
 #[test]
 fn bits_flipped_nothing_panics() {
-    let Some(captures) = testkit::captures() else { return };
+    flip_bits(&testkit::made());
+}
+
+#[test]
+fn corpus_bits_flipped_nothing_panics() {
+    testkit::corpus().iter().for_each(flip_bits);
+}
+
+fn flip_bits(captures: &Captures) {
     let mut random = Random::replayable();
-    for path in &captures {
+    for path in &captures.paths {
         let mut bytes = fs::read(path).unwrap();
         bytes.truncate(BYTES_MAX);
         let flips = 1 + bytes.len() / 200;
@@ -113,9 +142,17 @@ fn bits_flipped_nothing_panics() {
 
 #[test]
 fn flipped_frames_are_marked_inside_themselves() {
-    let Some(captures) = testkit::captures() else { return };
+    flip_frames(&testkit::made());
+}
+
+#[test]
+fn corpus_flipped_frames_are_marked_inside_themselves() {
+    testkit::corpus().iter().for_each(flip_frames);
+}
+
+fn flip_frames(captures: &Captures) {
     let mut random = Random::replayable();
-    for path in &captures {
+    for path in &captures.paths {
         let bytes = fs::read(path).unwrap();
         for (packet, frame) in capture::packets(&bytes).take(PACKETS_MAX).flatten() {
             let mut frame = frame.to_vec();

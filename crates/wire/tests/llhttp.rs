@@ -1,4 +1,4 @@
-//! The strict cases of llhttp: what it accepts, refuses and cuts, so does `wire::http`, however the
+//! Messages in pieces, ours and the strict cases of llhttp: what it accepts, refuses and cuts, so does `wire::http`, however the
 //! bytes come in pieces. A case of `../shared/cases/llhttp` is a text, and the events that the
 //! parser told about it; the order of events within a head is its own affair.
 
@@ -242,7 +242,7 @@ fn found(case: &Case, cut: usize) -> Told {
 }
 
 #[test]
-fn what_llhttp_accepts_refuses_and_cuts_so_do_we() {
+fn corpus_what_llhttp_accepts_refuses_and_cuts_so_do_we() {
     let Some(folder) = testkit::cases() else { return };
     let folder = folder.join("llhttp");
     let (mut run, mut lenient, mut wrong) = (0, 0, Vec::new());
@@ -272,4 +272,86 @@ fn what_llhttp_accepts_refuses_and_cuts_so_do_we() {
     println!("{run} cases, {lenient} lenient ones and {} excluded ones left out", EXCLUDED.len());
     assert!(wrong.is_empty(), "{} of {run}:\n{}", wrong.len(), wrong.join("\n"));
     assert!(run >= CASES_MIN, "only {run} cases");
+}
+
+/// A message of a case: its head and its body as they are sent, the body that is read, and whether
+/// its end is seen.
+type Sent<'s> = (&'s str, &'s str, &'s str, bool);
+
+/// A case of our own, and what is to be told.
+fn made(kind: &str, messages: &[Sent<'_>], rest: &str) -> (Case, Told) {
+    let mut input = String::new();
+    let mut told = Told::default();
+    for (head, sent, body, ended) in messages {
+        let begin = input.len();
+        input.push_str(head);
+        let head = input.len();
+        input.push_str(sent);
+        let end = ended.then_some(input.len());
+        told.messages.push(Message { begin, head, body: body.as_bytes().to_vec(), end });
+    }
+    input.push_str(rest);
+    let case = Case {
+        file: "made".to_owned(),
+        number: 0,
+        kind: kind.to_owned(),
+        skip_body: kind == "response to HEAD",
+        input: input.into_bytes(),
+        log: Vec::new(),
+    };
+    (case, told)
+}
+
+/// A head of these lines.
+macro_rules! head {
+    ($($line:literal)*) => { concat!($($line, "\r\n",)* "\r\n") };
+}
+
+#[test]
+fn messages_are_read_alike_wherever_they_are_cut() {
+    let get = head!("GET /a HTTP/1.1" "Host: a");
+    let chunked = head!("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked");
+    let counted = head!("POST / HTTP/1.1" "Host: a" "Content-Length: 5");
+    let open = head!("HTTP/1.1 200 OK" "Server: b");
+    let five = head!("HTTP/1.1 200 OK" "Content-Length: 5");
+    let cases = [
+        made("request", &[(get, "", "", true)], ""),
+        made("request", &[(get, "", "", true), (get, "", "", true)], ""),
+        made("request", &[(counted, "hello", "hello", true), (get, "", "", true)], ""),
+        made("request", &[(counted, "hel", "hel", false)], ""),
+        made("request", &[(chunked, "5\r\nhello\r\n0\r\n\r\n", "hello", true)], ""),
+        made("request", &[(chunked, "2;a=b\r\nhi\r\n0\r\nEnd: 1\r\n\r\n", "hi", true)], ""),
+        made("response", &[(five, "hello", "hello", true), (five, "again", "again", true)], ""),
+        made("response", &[(open, "all the rest", "all the rest", false)], ""),
+        made("response", &[(head!("HTTP/1.1 204 No Content"), "", "", true)], ""),
+        made("response", &[(head!("HTTP/1.1 304 X" "Content-Length: 5"), "", "", true)], ""),
+        made("response to HEAD", &[(five, "", "", true)], ""),
+    ];
+    for (case, wanted) in cases {
+        for cut in 0..=case.input.len() {
+            let found = found(&case, cut).comparable();
+            let input = String::from_utf8_lossy(&case.input);
+            assert_eq!(found, wanted.clone().comparable(), "cut at {cut}: {input:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_message_is_refused_wherever_it_is_cut() {
+    let wrong = [
+        ("request", head!("GET /a HTTP/1.1" "Host : a")),
+        ("request", head!("G\u{1}T /a HTTP/1.1" "Host: a")),
+        ("request", head!("GET /a HTTP/1.1" "Host: a" "Content-Length: 5" "Content-Length: 6")),
+        ("request", head!("POST / HTTP/1.1" "Content-Length: 5" "Transfer-Encoding: chunked")),
+        ("request", head!("POST / HTTP/1.1" "Content-Length: 5x")),
+        ("request", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"),
+        ("response", head!("HTTP/1.1 2OO OK")),
+        ("response", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello!\r\n"),
+    ];
+    for (kind, input) in wrong {
+        let (case, _) = made(kind, &[], input);
+        for cut in 0..=case.input.len() {
+            assert!(found(&case, cut).refused, "cut at {cut}: {input:?}");
+        }
+    }
 }

@@ -14,13 +14,24 @@ use wire::LinkType;
 /// Captures larger than this are left out, so that an exam takes seconds.
 const CAPTURE_MAX: u64 = 1 << 20;
 
-/// The first `each` packets of every outside capture; none, and loudly, where the cases are
-/// missing.
+/// The first frames of captures: so many of each.
+pub(crate) type Captured = fn(usize) -> Vec<Frame>;
+
+/// The first `each` packets of every capture that testkit makes.
 pub(crate) fn captured(each: usize) -> Vec<Frame> {
-    let captures = testkit::captures().unwrap_or_default();
-    let small =
-        captures.iter().filter(|path| fs::metadata(path).is_ok_and(|m| m.len() < CAPTURE_MAX));
-    let read = small.filter_map(|path| fs::read(path).ok());
+    first(&testkit::made(), each)
+}
+
+/// The first `each` packets of every outside capture, which are here.
+pub(crate) fn outside(each: usize) -> Vec<Frame> {
+    first(&testkit::corpus().expect("the outside cases are here"), each)
+}
+
+fn first(captures: &testkit::Captures, each: usize) -> Vec<Frame> {
+    let small = |path: &&std::path::PathBuf| {
+        fs::metadata(path).is_ok_and(|about| about.len() < CAPTURE_MAX)
+    };
+    let read = captures.paths.iter().filter(small).filter_map(|path| fs::read(path).ok());
     read.flat_map(|bytes| testing::capture(&bytes).into_iter().take(each)).collect()
 }
 

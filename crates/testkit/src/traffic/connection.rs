@@ -17,14 +17,14 @@ const ACK: u8 = 0x10;
 
 /// Who sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Side {
+pub(crate) enum Side {
     Client,
     Server,
 }
 
 /// A connection that is open.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     client: IpAddr,
     server: IpAddr,
     ports: (u16, u16),
@@ -34,7 +34,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Shakes hands. The addresses are those of client and server.
-    pub(super) fn open(
+    pub(crate) fn open(
         capture: &mut Capture,
         random: &mut Random,
         (client, server): (&str, &str),
@@ -53,7 +53,7 @@ impl Connection {
     }
 
     /// Sends data in segments; the other side acknowledges the last.
-    pub(super) fn send(&mut self, capture: &mut Capture, side: Side, data: &[u8]) {
+    pub(crate) fn send(&mut self, capture: &mut Capture, side: Side, data: &[u8]) {
         for segment in self.segments(side, data) {
             capture.add(220, segment);
         }
@@ -61,7 +61,7 @@ impl Connection {
     }
 
     /// The segments of some data, in order, for a caller who wants to disturb them.
-    pub(super) fn segments(&mut self, side: Side, data: &[u8]) -> Vec<Vec<u8>> {
+    pub(crate) fn segments(&mut self, side: Side, data: &[u8]) -> Vec<Vec<u8>> {
         let last = data.len().div_ceil(SEGMENT_MAX).saturating_sub(1);
         let chunks = data.chunks(SEGMENT_MAX).enumerate();
         chunks
@@ -75,12 +75,12 @@ impl Connection {
     }
 
     /// Acknowledges all that the other side has sent.
-    pub(super) fn acknowledge(&self, capture: &mut Capture, side: Side) {
+    pub(crate) fn acknowledge(&self, capture: &mut Capture, side: Side) {
         capture.add(90, self.frame(side, ACK, &[], &[]));
     }
 
     /// Ends the connection from both sides.
-    pub(super) fn close(mut self, capture: &mut Capture) {
+    pub(crate) fn close(mut self, capture: &mut Capture) {
         for side in [Side::Client, Side::Server] {
             capture.add(700, self.frame(side, FIN | ACK, &[], &[]));
             self.advance(side, 1);
@@ -89,7 +89,7 @@ impl Connection {
     }
 
     /// Ends the connection from the client's side, at once.
-    pub(super) fn reset(self, capture: &mut Capture) {
+    pub(crate) fn reset(self, capture: &mut Capture) {
         capture.add(300, self.frame(Side::Client, RST | ACK, &[], &[]));
     }
 
@@ -116,7 +116,15 @@ impl Connection {
         frame.tcp(&segment, data)
     }
 
-    const fn advance(&mut self, side: Side, by: u32) {
+    /// A segment of one side whose data lies so far behind what it has sent.
+    pub(crate) fn piece(&self, side: Side, flags: u8, ahead: u32, data: &[u8]) -> Vec<u8> {
+        let mut moved = Self { ..*self };
+        moved.advance(side, ahead);
+        moved.frame(side, flags, &[], data)
+    }
+
+    /// Goes on behind so much more data of one side.
+    pub(crate) const fn advance(&mut self, side: Side, by: u32) {
         let sequence = match side {
             Side::Client => &mut self.sequence.0,
             Side::Server => &mut self.sequence.1,

@@ -6,17 +6,17 @@ use std::net::Ipv4Addr;
 use crate::random::Random;
 
 /// A style sheet.
-pub(super) const STYLE: &[u8] = b"body { font-family: serif; max-width: 40em; margin: auto }\n";
+pub(crate) const STYLE: &[u8] = b"body { font-family: serif; max-width: 40em; margin: auto }\n";
 
-pub(super) fn get(host: &str, path: &str) -> Vec<u8> {
+pub(crate) fn get(host: &str, path: &str) -> Vec<u8> {
     request("GET", host, path, "", "")
 }
 
-pub(super) fn head(host: &str, path: &str) -> Vec<u8> {
+pub(crate) fn head(host: &str, path: &str) -> Vec<u8> {
     request("HEAD", host, path, "", "")
 }
 
-pub(super) fn post(host: &str, path: &str, form: &str) -> Vec<u8> {
+pub(crate) fn post(host: &str, path: &str, form: &str) -> Vec<u8> {
     let length = form.len();
     let kind = "application/x-www-form-urlencoded";
     let fields = format!("Content-Type: {kind}\r\nContent-Length: {length}\r\n");
@@ -32,13 +32,13 @@ fn request(method: &str, host: &str, path: &str, fields: &str, body: &str) -> Ve
 }
 
 /// A good answer with a body of known length.
-pub(super) fn ok(kind: &str, body: &[u8]) -> Vec<u8> {
+pub(crate) fn ok(kind: &str, body: &[u8]) -> Vec<u8> {
     let fields = format!("Content-Type: {kind}\r\nContent-Length: {}\r\n", body.len());
     response("200 OK", &fields, body)
 }
 
 /// A good answer in chunks of `size`.
-pub(super) fn chunked(body: &[u8], size: usize) -> Vec<u8> {
+pub(crate) fn chunked(body: &[u8], size: usize) -> Vec<u8> {
     let mut coded = Vec::new();
     for chunk in body.chunks(size) {
         coded.extend(format!("{:x}\r\n", chunk.len()).bytes());
@@ -50,18 +50,18 @@ pub(super) fn chunked(body: &[u8], size: usize) -> Vec<u8> {
 }
 
 /// The answer to HEAD: a length, and no body.
-pub(super) fn no_body(status: &str, length: usize) -> Vec<u8> {
+pub(crate) fn no_body(status: &str, length: usize) -> Vec<u8> {
     response(status, &format!("Content-Type: text/html\r\nContent-Length: {length}\r\n"), &[])
 }
 
-pub(super) fn not_found() -> Vec<u8> {
+pub(crate) fn not_found() -> Vec<u8> {
     let body = b"<!DOCTYPE html><title>404</title><p>There is nothing here.\n";
     let length = body.len();
     let fields = format!("Content-Type: text/html\r\nContent-Length: {length}\r\n");
     response("404 Not Found", &fields, body)
 }
 
-fn response(status: &str, fields: &str, body: &[u8]) -> Vec<u8> {
+pub(crate) fn response(status: &str, fields: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 {status}\r\nDate: Thu, 01 Jan 2026 00:00:00 GMT\r\nServer: example\r\n\
          {fields}\r\n"
@@ -70,7 +70,7 @@ fn response(status: &str, fields: &str, body: &[u8]) -> Vec<u8> {
 }
 
 /// A page of exactly `length` bytes.
-pub(super) fn html(length: usize) -> Vec<u8> {
+pub(crate) fn html(length: usize) -> Vec<u8> {
     let mut page = String::from("<!DOCTYPE html>\n<title>Streams</title>\n");
     let mut number = 1;
     while page.len() < length {
@@ -82,12 +82,12 @@ pub(super) fn html(length: usize) -> Vec<u8> {
 }
 
 /// A DNS question of type 1 (A) or 28 (AAAA).
-pub(super) fn question(id: u16, name: &str, kind: u16) -> Vec<u8> {
+pub(crate) fn question(id: u16, name: &str, kind: u16) -> Vec<u8> {
     message(id, 0x0100, 0, name, kind)
 }
 
 /// The answer to a question of type A: the name as a pointer to the question, 300 seconds.
-pub(super) fn answer(id: u16, name: &str, address: Ipv4Addr) -> Vec<u8> {
+pub(crate) fn answer(id: u16, name: &str, address: Ipv4Addr) -> Vec<u8> {
     let mut bytes = message(id, 0x8180, 1, name, 1);
     bytes.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4]);
     bytes.extend(address.octets());
@@ -95,11 +95,11 @@ pub(super) fn answer(id: u16, name: &str, address: Ipv4Addr) -> Vec<u8> {
 }
 
 /// The answer that there is no such name.
-pub(super) fn no_such_name(id: u16, name: &str, kind: u16) -> Vec<u8> {
+pub(crate) fn no_such_name(id: u16, name: &str, kind: u16) -> Vec<u8> {
     message(id, 0x8183, 0, name, kind)
 }
 
-fn message(id: u16, flags: u16, answers: u16, name: &str, kind: u16) -> Vec<u8> {
+pub(crate) fn message(id: u16, flags: u16, answers: u16, name: &str, kind: u16) -> Vec<u8> {
     let header = [id, flags, 1, answers, 0, 0];
     let mut bytes: Vec<u8> = header.into_iter().flat_map(u16::to_be_bytes).collect();
     for label in name.split('.') {
@@ -113,7 +113,7 @@ fn message(id: u16, flags: u16, answers: u16, name: &str, kind: u16) -> Vec<u8> 
 }
 
 /// A TLS 1.3 client hello with a server name.
-pub(super) fn client_hello(random: &mut Random, name: &str) -> Vec<u8> {
+pub(crate) fn client_hello(random: &mut Random, name: &str) -> Vec<u8> {
     let mut hello = vec![3, 3];
     hello.extend(random.bytes(32));
     hello.push(32);
@@ -135,7 +135,7 @@ pub(super) fn client_hello(random: &mut Random, name: &str) -> Vec<u8> {
 }
 
 /// A TLS 1.3 server hello, a change of cipher for old boxes in between, and encrypted records.
-pub(super) fn server_flight(random: &mut Random) -> Vec<u8> {
+pub(crate) fn server_flight(random: &mut Random) -> Vec<u8> {
     let mut hello = vec![3, 3];
     hello.extend(random.bytes(32));
     hello.push(32);
@@ -150,24 +150,24 @@ pub(super) fn server_flight(random: &mut Random) -> Vec<u8> {
 }
 
 /// A TLS record that only its ends can read.
-pub(super) fn application_data(random: &mut Random, length: usize) -> Vec<u8> {
+pub(crate) fn application_data(random: &mut Random, length: usize) -> Vec<u8> {
     record(23, [3, 3], &random.bytes(length))
 }
 
-fn record(kind: u8, version: [u8; 2], body: &[u8]) -> Vec<u8> {
+pub(crate) fn record(kind: u8, version: [u8; 2], body: &[u8]) -> Vec<u8> {
     [&[kind, version[0], version[1]][..], &counted(body.iter().copied())].concat()
 }
 
-fn handshake(kind: u8, body: &[u8]) -> Vec<u8> {
+pub(crate) fn handshake(kind: u8, body: &[u8]) -> Vec<u8> {
     [&[kind, 0][..], &counted(body.iter().copied())].concat()
 }
 
-fn extension(kind: u16, body: &[u8]) -> Vec<u8> {
+pub(crate) fn extension(kind: u16, body: &[u8]) -> Vec<u8> {
     [&kind.to_be_bytes()[..], &counted(body.iter().copied())].concat()
 }
 
 /// Bytes with their number in 16 bits before them.
-fn counted(bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
+pub(crate) fn counted(bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
     let bytes: Vec<u8> = bytes.into_iter().collect();
     [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat()
 }

@@ -5,8 +5,8 @@
 //! follows from a seed; checksums, lengths and sequence numbers are right, HTTP, DNS and the first
 //! flight of TLS are valid.
 
-mod connection;
-mod content;
+pub(crate) mod connection;
+pub(crate) mod content;
 
 use crate::packet::{Frame, Segment};
 use crate::random::Random;
@@ -41,24 +41,24 @@ impl Capture {
     }
 
     /// Nothing yet; the clock stands at the beginning of 2026.
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { frames: Vec::new(), now_ns: 1_767_225_600_000_000_000 }
     }
 
     /// Adds a frame, `after_us` behind the last.
-    fn add(&mut self, after_us: u64, frame: Vec<u8>) {
+    pub(crate) fn add(&mut self, after_us: u64, frame: Vec<u8>) {
         self.now_ns += after_us * 1_000;
         self.frames.push((self.now_ns, frame));
     }
 }
 
-const CLIENT: &str = "10.0.0.1";
+pub(crate) const CLIENT: &str = "10.0.0.1";
 const ROUTER: &str = "10.0.0.254";
 const RESOLVER: &str = "10.0.0.53";
-const SERVER: &str = "192.0.2.80";
+pub(crate) const SERVER: &str = "192.0.2.80";
 const OTHER: &str = "198.51.100.7";
-const CLIENT6: &str = "2001:db8::1";
-const SERVER6: &str = "2001:db8:80::80";
+pub(crate) const CLIENT6: &str = "2001:db8::1";
+pub(crate) const SERVER6: &str = "2001:db8:80::80";
 
 /// The capture that the project carries as `examples/web.pcap`: six connections to port 80 (one
 /// with segments out of order and one sent twice, one over IPv6), one to port 443, DNS, ARP, echo,
@@ -198,12 +198,17 @@ fn tagged(capture: &mut Capture) {
 }
 
 /// A frame towards the client.
-fn reply() -> Frame {
+pub(crate) fn reply() -> Frame {
     Frame::ethernet_between(crate::packet::TARGET, crate::packet::SOURCE)
 }
 
 /// The TCP segment of one side of a connection.
-fn segment(ports: (u16, u16), sequence: u32, acknowledgement: u32, flags: u8) -> Segment {
+pub(crate) fn segment(
+    ports: (u16, u16),
+    sequence: u32,
+    acknowledgement: u32,
+    flags: u8,
+) -> Segment {
     let (source, target) = ports;
     Segment { source, target, sequence, acknowledgement, flags, window: 64_240, options: vec![] }
 }

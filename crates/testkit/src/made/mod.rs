@@ -1,0 +1,145 @@
+//! Captures that testkit makes: of every kind of traffic, form of file and fault that the outside
+//! cases have, so that a test that looks at captures needs nobody's.
+//!
+//! Out: files in a folder of the target directory, the same for every program, made by the first
+//! that asks. Their contents follow from seeds; [`made`] gives all, [`file`] one by its name.
+
+mod files;
+mod messages;
+mod packets;
+mod streams;
+mod talk;
+
+use crate::need;
+use crate::traffic::{self, Capture};
+use std::fs;
+use std::hash::{DefaultHasher, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use wire::LinkType;
+
+/// Captures that a test looks at.
+#[derive(Clone, Debug)]
+pub struct Captures {
+    /// The folder in which they lie.
+    pub root: PathBuf,
+    /// All of them, in a fixed order.
+    pub paths: Vec<PathBuf>,
+    /// Returns true if others made them: more, and stranger.
+    pub outside: bool,
+}
+
+impl Captures {
+    /// The name of a capture below the folder.
+    #[must_use]
+    pub fn name(&self, path: &Path) -> String {
+        path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
+    }
+}
+
+/// All captures that are made here.
+///
+/// # Panics
+/// If they cannot be written.
+#[must_use]
+pub fn made() -> Captures {
+    let root = folder();
+    let mut paths: Vec<PathBuf> = all().into_iter().map(|(name, _)| root.join(name)).collect();
+    paths.sort();
+    Captures { root: root.to_owned(), paths, outside: false }
+}
+
+/// One of the captures, such as `streams/gap.pcap`.
+///
+/// # Panics
+/// If there is none of this name.
+#[must_use]
+pub fn file(name: &str) -> PathBuf {
+    let path = folder().join(name);
+    assert!(path.is_file(), "no capture of this name is made: {}", path.display());
+    path
+}
+
+/// How much traffic of mixed kinds there is, and how much of it a capture has.
+const MIXED: (u64, usize) = (48, 6);
+
+/// Names and contents of all captures.
+fn all() -> Vec<(String, Vec<u8>)> {
+    let mut all = vec![("web.pcap".to_owned(), traffic::web().to_pcap())];
+    for seed in 1..=MIXED.0 {
+        let capture = traffic::traffic(seed, MIXED.1);
+        let form = files::FORMS[seed as usize % files::FORMS.len()];
+        let name = format!("mixed/{seed:02}.{}", form.extension());
+        all.push((name, form.write(&[(LinkType::ETHERNET, &capture.frames)])));
+    }
+    let mut add = |folder: &str, captures: Vec<(&str, Capture)>| {
+        for (name, capture) in captures {
+            all.push((format!("{folder}/{name}.pcap"), capture.to_pcap()));
+        }
+    };
+    add("streams", streams::all());
+    add("fragments", packets::fragments());
+    add("frames", packets::frames());
+    add("http", messages::http());
+    add("dns", messages::dns());
+    add("tls", messages::tls());
+    add("text", messages::text());
+    all.extend(packets::links());
+    all.extend(files::faults());
+    all
+}
+
+/// The folder of these captures. Its name says what lies in it: programs of another revision have
+/// another, and nobody changes what somebody reads.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let all = all();
+        let mut hasher = DefaultHasher::new();
+        for (name, bytes) in &all {
+            hasher.write(name.as_bytes());
+            hasher.write(bytes);
+        }
+        let target = need::target().join("captures");
+        let folder = target.join(format!("{:016x}", hasher.finish()));
+        if folder.is_dir() {
+            return folder;
+        }
+        let draft = target.join(format!("draft-{}", std::process::id()));
+        for (name, bytes) in &all {
+            let path = draft.join(name);
+            let parent = path.parent().expect("a name in the folder");
+            fs::create_dir_all(parent).expect("a folder in the target directory");
+            fs::write(path, bytes).expect("a capture");
+        }
+        // Another program may have been faster, with the same.
+        if fs::rename(&draft, &folder).is_err() {
+            assert!(folder.is_dir(), "{} cannot be made", folder.display());
+            fs::remove_dir_all(draft).expect("a draft of our own");
+        }
+        folder
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn captures_are_the_same_each_time_and_have_one_name_each() {
+        let (one, other) = (all(), all());
+        assert!(one == other);
+        let names: BTreeSet<&String> = one.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), one.len());
+        assert!(one.len() > 100, "{}", one.len());
+    }
+
+    #[test]
+    fn captures_lie_where_they_are_named() {
+        let made = made();
+        assert!(made.paths.is_sorted() && made.paths.iter().all(|path| path.is_file()));
+        assert_eq!(made.name(&file("web.pcap")), "web.pcap");
+        assert!(made.paths.contains(&file("streams/gap.pcap")));
+    }
+}
