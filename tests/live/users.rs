@@ -93,7 +93,8 @@ fn o6_p3_p7_users_share_one_program_and_nobody_finds_anothers_bytes() {
     let refused = Observer::spawn(house.command(CAROL), &format!("{rx} | count")).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
     let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
-    for part in ["user 41103", "may not watch", SERVER_DEVICE, "[[open]]", "policy.toml"] {
+    let carol = testkit::user::said(CAROL);
+    for part in [carol.as_str(), "may not watch", SERVER_DEVICE, "[[open]]", "policy.toml"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     // What her own sockets exchange is hers.

@@ -83,12 +83,19 @@ fn h5_streams_are_those_that_tshark_follows() {
     if testkit::need::command("tshark").is_none() {
         return;
     }
-    let told = captures::each(&testkit::made(), compare);
-    let differ = told.iter().filter(|(_, told)| !told.differences.is_empty());
-    let differ: Vec<_> = differ.map(|(name, told)| (name.as_str(), &told.differences)).collect();
-    assert!(differ.is_empty(), "{differ:#?}");
+    let kinds = ["http/", "streams/", "dns/", "tls/", "text/", "web", "mixed/0"];
+    let told = captures::each(&testkit::made().of(&kinds), compare);
+    for (name, told) in &told {
+        let why = match name.as_str() {
+            "streams/data-in-reset.pcap" => Some(RESET),
+            "streams/overlap-longer.pcap" => Some(OVERLAP),
+            _ => None,
+        };
+        let expected = usize::from(why.is_some());
+        assert_eq!(told.differences.len(), expected, "{name}, {why:?}: {:?}", told.differences);
+    }
     let same: usize = told.iter().map(|(_, told)| told.same).sum();
-    assert!(same > 300, "{same} connections are the same");
+    assert!(same > 150, "{same} connections are the same");
 }
 
 #[test]

@@ -9,6 +9,7 @@
 mod cargo;
 mod ci;
 mod examples;
+mod install;
 mod kernels;
 mod silence;
 mod skips;
@@ -49,6 +50,19 @@ const VERBS: &[Verb] = &[
         summary: "all tests of all crates, documentation included; counts and skips at the end; \
                   --corpus: those that take captures of others, from this folder",
         run: test::test,
+    },
+    Verb {
+        name: "install",
+        usage: "[--prefix DIR] [--bench]",
+        summary: "the program, its libraries, manual, completions and examples, built for release; \
+                  DESTDIR is respected",
+        run: install::install,
+    },
+    Verb {
+        name: "uninstall",
+        usage: "[--prefix DIR]",
+        summary: "removes what `install` put there, by its manifest",
+        run: install::uninstall,
     },
     Verb {
         name: "tidy",

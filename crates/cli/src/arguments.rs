@@ -19,6 +19,7 @@ pub(crate) const ABOUT: &str =
 
 /// Commands to begin with, and what each is for.
 pub(crate) const FIRST: &[(&str, &str)] = &[
+    ("streamline examples --write .", "write web.pcap, the capture of these lines, here"),
     (r#"streamline 'replay web.pcap | bpf "tcp port 80" | print'"#, "look at some packets"),
     ("streamline 'replay web.pcap | dport |53 count'", "count what goes to one port"),
     (
@@ -86,8 +87,14 @@ pub(crate) enum Command {
     Filters(FiltersArguments),
     /// Say what works on this machine, and what to do where it does not
     Doctor(DoctorArguments),
-    /// Print lines to try
-    Examples,
+    /// Print lines to try, or write them with the capture that they and the book read
+    ///
+    /// To begin with: streamline examples --write examples
+    Examples {
+        /// Write web.pcap and all lines into this folder, which is made if it is not there
+        #[arg(long, value_name = "DIR")]
+        write: Option<PathBuf>,
+    },
     /// Write the manual: pages for man(1)
     ///
     /// For yourself: streamline man --into ~/.local/share/man, then: man streamline-run

@@ -18,7 +18,7 @@ pub(crate) fn bench(words: &[OsString]) -> Status {
     let error = Command::new(program).args(words).exec();
     if error.kind() == ErrorKind::NotFound {
         terminal::complain(&format!("`{PROGRAM}` is neither beside this program nor in PATH"));
-        terminal::note("`cargo build --release -p streamline-bench` builds it");
+        terminal::note("in the source tree `cargo xtask install --bench` puts it in place");
         return Status::Nothing;
     }
     terminal::complain(&format!("cannot run {PROGRAM}: {}", terminal::reason(&error)));

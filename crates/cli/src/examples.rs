@@ -1,8 +1,15 @@
-//! `streamline examples`: the lines of the folder `examples`, each with what it shows.
+//! `streamline examples`: the lines of the folder `examples`, each with what it shows, and the
+//! capture that they read. The program carries all of them, so that it needs no source tree.
 
 use crate::status::Status;
 use crate::terminal;
 use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::Path;
+
+/// The capture that the lines read, and that the book reads.
+const CAPTURE: (&str, &[u8]) = ("web.pcap", include_bytes!("../../../examples/web.pcap"));
 
 /// Names and texts, in the order in which they are printed.
 const EXAMPLES: &[(&str, &str)] = &[
@@ -23,13 +30,70 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("numbered", include_str!("../../../examples/numbered.pipe")),
 ];
 
-/// Prints all of them.
-pub(crate) fn print() -> Status {
+/// Prints all of them, or writes them with their capture into a folder.
+pub(crate) fn examples(into: Option<&Path>) -> Status {
+    into.map_or_else(print, write)
+}
+
+/// Writes all into a folder, which is made if it is not there. A file that is there stays as it is.
+fn write(folder: &Path) -> Status {
+    let lines = EXAMPLES.iter().map(|(name, text)| (format!("{name}.pipe"), text.as_bytes()));
+    let capture = (CAPTURE.0.to_owned(), CAPTURE.1);
+    let mut kept = Vec::new();
+    for (name, bytes) in [capture].into_iter().chain(lines) {
+        let path = folder.join(&name);
+        match fs::create_dir_all(folder).and_then(|()| put(&path, bytes)) {
+            Ok(true) => {}
+            Ok(false) => kept.push(name),
+            Err(error) => {
+                let reason = terminal::reason(&error);
+                terminal::complain(&format!("cannot write {}: {reason}", path.display()));
+                return Status::Failed;
+            }
+        }
+    }
+    if !kept.is_empty() {
+        let names = kept.join(", ");
+        terminal::complain(&format!(
+            "{} has other files of these names, which were left alone: {names}",
+            folder.display()
+        ));
+        terminal::note("remove them, or name another folder");
+        return Status::Failed;
+    }
+    let capture = folder.join(CAPTURE.0);
+    let number = EXAMPLES.len();
+    terminal::print(&format!(
+        "{} and {number} lines are in {}; to begin with:\n\n    \
+         streamline 'replay {} | bpf \"tcp port 80\" | print'\n",
+        CAPTURE.0,
+        folder.display(),
+        capture.display()
+    ))
+}
+
+/// Writes a new file; false if there is one that holds something else.
+fn put(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(mut file) => file.write_all(bytes).map(|()| true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            // A pipe or a device would be waited for.
+            let same = fs::symlink_metadata(path)?.is_file() && fs::read(path)? == bytes;
+            Ok(same)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn print() -> Status {
     let mut out = String::new();
     for (name, text) in EXAMPLES {
         let _ = writeln!(out, "# {name}.pipe\n{}\n", text.trim_end());
     }
-    out.push_str("# They stand in the folder `examples`: streamline run -f examples/NAME.pipe\n");
+    out.push_str(
+        "# `streamline examples --write examples` writes them, and the capture that they read:\n\
+         # then streamline run -f examples/NAME.pipe\n",
+    );
     terminal::print(&out)
 }
 

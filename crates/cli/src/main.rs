@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         Command::Explain(given) => explain::explain(&given),
         Command::Filters(given) => filters::filters(given.name.as_deref()),
         Command::Doctor(given) => doctor::doctor(&given),
-        Command::Examples => examples::print(),
+        Command::Examples { write } => examples::examples(write.as_deref()),
         Command::Man(given) => man::man(&given),
         Command::Completion { shell } => completion::script(shell),
         Command::Complete { line: Some(line), .. } => completion::complete(&line),

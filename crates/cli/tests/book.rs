@@ -136,6 +136,12 @@ fn one_program_for_all_is_shown_by_ps() {
     let (_, section) = page.split_once("## One program for all").unwrap();
     let (_, block) = section.split_once("```sh\n").unwrap();
     let (typed, _) = block.split_once("```").unwrap();
+    // Names are wider than numbers, and these numbers may have names here.
+    let mut free = testkit::user::unnamed(1001);
+    let mut typed = typed.to_owned();
+    for uid in ["1001", "1002", "1003"] {
+        typed = typed.replace(uid, &free.next().unwrap().to_string());
+    }
     let folder = Folder::new();
     let program = folder.path().join("streamline");
     testkit::copy_program(Path::new(env!("CARGO_BIN_EXE_streamline")), &program);

@@ -63,6 +63,29 @@ fn examples_can_be_typed_as_they_are_printed() {
     }
 }
 
+/// Whoever has nothing but the program has the capture that the book reads, and the lines.
+#[test]
+fn examples_are_written_once_and_run() {
+    let folder = Folder::new();
+    let ran = folder.run(&["examples", "--write", "new/tour"]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    let tour = folder.path().join("new/tour");
+    let same = |name: &str| {
+        fs::read(tour.join(name)).unwrap() == fs::read(common::examples().join(name)).unwrap()
+    };
+    assert!(same("web.pcap") && same("packets.pipe"));
+    let typed = ran.out.lines().find_map(|line| line.trim_start().strip_prefix("streamline "));
+    let mut shell = folder.shell(&format!("streamline {} | head -1", typed.unwrap()));
+    let told = Ran::from(shell.output().unwrap());
+    assert!(told.out.contains(" TCP ") || told.out.contains("tcp"), "{told:?}");
+    // Once more changes nothing; what somebody changed is left alone, and told.
+    assert_eq!(folder.run(&["examples", "--write", "new/tour"]).status, Some(0));
+    fs::write(tour.join("count.pipe"), "# mine\n").unwrap();
+    let refused = folder.run(&["examples", "--write", "new/tour"]);
+    assert!(refused.status == Some(1) && refused.err.contains("count.pipe"), "{refused:?}");
+    assert_eq!(fs::read_to_string(tour.join("count.pipe")).unwrap(), "# mine\n");
+}
+
 #[test]
 fn an_explanation_has_three_forms() {
     let folder = Folder::new();
@@ -209,7 +232,7 @@ fn bench_hands_over_to_the_program_beside() {
     assert!(folder.shell(&copied).status().unwrap().success());
     let ran = Ran::from(folder.shell("PATH=/nowhere ./streamline bench chain").output().unwrap());
     assert_eq!(ran.status, Some(3));
-    assert!(ran.err.contains("cargo build --release -p streamline-bench"), "{}", ran.err);
+    assert!(ran.err.contains("cargo xtask install --bench"), "{}", ran.err);
     let script = "printf '#!/bin/sh\\necho \"$@\"\\nexit 7\\n' > streamline-bench
         chmod +x streamline-bench
         ./streamline bench chain --json --help";

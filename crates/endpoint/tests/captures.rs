@@ -1,7 +1,7 @@
-//! Captures, made here and by others, through `replay` and back into a file by `pcap`: the same packets
-//! must come out, in the same order, with the same times; what is wrong with a capture must be told
-//! as the reader of captures tells it, after the packets before it; and the tools of this field
-//! must read what we write.
+//! Captures, made here and by others, through `replay` and back into a file by `pcap`: the same
+//! packets must come out, in the same order, with the same times; what is wrong with a capture must
+//! be told as the reader of captures tells it, after the packets before it; and the tools of this
+//! field must read what we write.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 

@@ -283,8 +283,8 @@ fn corpus_zeek_finds_the_same_captures_strange() {
     assert_eq!(attack("policy=drop"), "");
 }
 
-/// Joined datagrams, by the number of the frame that completes them; what is wrong with fragments is
-/// said by its reason, and by nothing else.
+/// Joined datagrams, by the number of the frame that completes them; what is wrong with fragments
+/// is said by its reason, and by nothing else.
 #[test]
 fn fragments_are_joined_or_told_by_their_reasons() {
     let joined = ("joined datagrams", 1);

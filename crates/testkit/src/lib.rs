@@ -21,6 +21,7 @@ pub mod random;
 pub mod service;
 pub mod state;
 pub mod traffic;
+pub mod user;
 pub mod wait;
 
 pub use cases::{captures, cases, corpus};

@@ -1,6 +1,6 @@
-//! Captures, made here and by others: read whole, cut, and with flipped bits. Nothing may panic or run
-//! without end, what is marked must lie inside the frame, and where `pcap-parser` reads a capture
-//! without complaint we must see the same packets.
+//! Captures, made here and by others: read whole, cut, and with flipped bits. Nothing may panic or
+//! run without end, what is marked must lie inside the frame, and where `pcap-parser` reads a
+//! capture without complaint we must see the same packets.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,7 @@
-//! Messages in pieces, ours and the strict cases of llhttp: what it accepts, refuses and cuts, so does `wire::http`, however the
-//! bytes come in pieces. A case of `../shared/cases/llhttp` is a text, and the events that the
-//! parser told about it; the order of events within a head is its own affair.
+//! Messages in pieces, ours and the strict cases of llhttp: what it accepts, refuses and cuts, so
+//! does `wire::http`, however the bytes come in pieces. A case of `../shared/cases/llhttp` is a
+//! text, and the events that the parser told about it; the order of events within a head is its own
+//! affair.
 
 use std::path::{Path, PathBuf};
 

@@ -26,8 +26,10 @@ pub(super) fn library() -> Result<PathBuf, String> {
     let found = places.into_iter().chain(["/usr/local/lib".into(), "/usr/lib".into()]);
     found.map(|folder| folder.join(LIBRARY)).find_map(|path| checked(&path)).ok_or_else(|| {
         format!(
-            "{LIBRARY} is neither beside this program nor where libraries are; \
-             `cargo build --release -p streamline-sockets` builds it, {VARIABLE} says where it is"
+            "{LIBRARY}, which makes pipes streams, is neither beside this program nor where \
+             libraries are: in the source tree `cargo xtask install` puts it in place, or `cargo \
+             build --release -p streamline-sockets` builds it and {VARIABLE}=target/release says \
+             where it is; `streamline sh --isolate` runs without it"
         )
     })
 }

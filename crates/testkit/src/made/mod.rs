@@ -30,6 +30,15 @@ pub struct Captures {
 }
 
 impl Captures {
+    /// Those whose names begin with one of these.
+    #[must_use]
+    pub fn of(mut self, begins: &[&str]) -> Self {
+        let all = std::mem::take(&mut self.paths).into_iter();
+        let named = |path: &PathBuf| begins.iter().any(|begin| self.name(path).starts_with(begin));
+        let paths = all.filter(named).collect();
+        Self { paths, ..self }
+    }
+
     /// The name of a capture below the folder.
     #[must_use]
     pub fn name(&self, path: &Path) -> String {

@@ -23,7 +23,7 @@ pub(crate) enum Side {
 }
 
 /// A connection that is open.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Connection {
     client: IpAddr,
     server: IpAddr,
@@ -44,12 +44,25 @@ impl Connection {
         let ports = (random.within(32_768..61_000) as u16, port);
         let sequence = (random.next() as u32, random.next() as u32);
         let mut this = Self { client: parse(client), server: parse(server), ports, sequence };
-        capture.add(500, this.handshake(Side::Client, SYN));
-        this.sequence.0 = this.sequence.0.wrapping_add(1);
-        capture.add(12_000, this.handshake(Side::Server, SYN | ACK));
-        this.sequence.1 = this.sequence.1.wrapping_add(1);
-        this.acknowledge(capture, Side::Client);
+        this.shake_hands(capture);
         this
+    }
+
+    /// Another connection between the same ports, whose numbers begin far from those of this one.
+    pub(crate) fn again(&self, capture: &mut Capture) -> Self {
+        let (client, server) = self.sequence;
+        let away = |sequence: u32| sequence.wrapping_add(1 << 30);
+        let mut this = Self { sequence: (away(client), away(server)), ..*self };
+        this.shake_hands(capture);
+        this
+    }
+
+    fn shake_hands(&mut self, capture: &mut Capture) {
+        capture.add(500, self.handshake(Side::Client, SYN));
+        self.advance(Side::Client, 1);
+        capture.add(12_000, self.handshake(Side::Server, SYN | ACK));
+        self.advance(Side::Server, 1);
+        self.acknowledge(capture, Side::Client);
     }
 
     /// Sends data in segments; the other side acknowledges the last.

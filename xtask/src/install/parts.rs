@@ -1,0 +1,161 @@
+//! The parts of an installation: each a file with its place below the prefix.
+
+use super::Place;
+use super::manifest::named;
+use crate::cargo;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A file of the installation.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Its place below the prefix.
+    pub(super) to: PathBuf,
+    /// What it is, as it is told.
+    pub(super) what: &'static str,
+    bytes: Vec<u8>,
+    mode: u32,
+}
+
+impl Part {
+    pub(super) fn new(to: impl Into<PathBuf>, what: &'static str, bytes: Vec<u8>) -> Self {
+        let to = to.into();
+        let mode = if to.starts_with("bin") || to.extension().is_some_and(|end| end == "so") {
+            0o755
+        } else {
+            0o644
+        };
+        Self { to, what, bytes, mode }
+    }
+
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        write_beside(path, &self.bytes, self.mode)
+    }
+}
+
+/// Writes a file beside its place and renames it, so that who has the old one open keeps it.
+pub(super) fn write_beside(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".new-{}", std::process::id()));
+    let beside = path.with_file_name(name);
+    let done = fs::write(&beside, bytes)
+        .and_then(|()| fs::set_permissions(&beside, fs::Permissions::from_mode(mode)))
+        .and_then(|()| fs::rename(&beside, path));
+    done.map_err(|error| {
+        // It may not have come to be.
+        let _ = fs::remove_file(&beside);
+        named(error, "write", path)
+    })
+}
+
+/// All of them, from what was built.
+pub(super) fn all(root: &Path, place: &Place, bench: bool) -> io::Result<Vec<Part>> {
+    let built = cargo::target(root).join("release");
+    let read = |path: PathBuf| fs::read(&path).map_err(|error| named(error, "read", &path));
+    let text =
+        |path: PathBuf| fs::read_to_string(&path).map_err(|error| named(error, "read", &path));
+    let program = built.join("streamline");
+    let mut parts = vec![Part::new("bin/streamline", "the program", read(program.clone())?)];
+    if bench {
+        let bench = read(built.join("streamline-bench"))?;
+        parts.push(Part::new("bin/streamline-bench", "`streamline bench`", bench));
+    }
+    let sockets = "libstreamline_sockets.so";
+    let library = read(built.join(sockets))?;
+    parts.push(Part::new(
+        Path::new("lib/streamline").join(sockets),
+        "for `streamline sh`",
+        library,
+    ));
+    for name in ["libstreamline.so", "libstreamline.a"] {
+        let library = read(built.join(name))?;
+        parts.push(Part::new(Path::new("lib").join(name), "for C programs", library));
+    }
+    let capi = root.join("crates/capi");
+    let header = read(capi.join("include/streamline.h"))?;
+    parts.push(Part::new("include/streamline.h", "for C programs", header));
+    let about = about(&text(capi.join("streamline.pc"))?, &place.prefix);
+    parts.push(Part::new("lib/pkgconfig/streamline.pc", "for C programs", about.into_bytes()));
+    parts.extend(manual(&program, &cargo::target(root).join("install"))?);
+    for (shell, to) in [
+        ("bash", "share/bash-completion/completions/streamline"),
+        ("zsh", "share/zsh/site-functions/_streamline"),
+        ("fish", "share/fish/vendor_completions.d/streamline.fish"),
+    ] {
+        let script = output(Command::new(&program).args(["completion", shell]))?;
+        parts.push(Part::new(to, "completion", script));
+    }
+    for path in files(&root.join("examples"))? {
+        let name = path.file_name().unwrap_or_default().to_owned();
+        let to = Path::new("share/streamline/examples").join(name);
+        parts.push(Part::new(to, "examples", read(path)?));
+    }
+    for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        let to = Path::new("share/streamline").join(name);
+        parts.push(Part::new(to, "licences", read(root.join(name))?));
+    }
+    if place.is_of_machine() {
+        let units = root.join("dist/systemd");
+        for (name, unit) in [
+            ("streamline.service", text(units.join("streamline.service"))?),
+            ("streamline.socket", text(units.join("streamline.socket"))?),
+        ] {
+            let own = place.prefix.join("bin/streamline").display().to_string();
+            let unit = unit.replace("/usr/bin/streamline", &own);
+            let to = Path::new("lib/systemd/system").join(name);
+            parts.push(Part::new(to, "the daemon of the machine", unit.into_bytes()));
+        }
+        let user = read(root.join("dist/sysusers.d/streamline.conf"))?;
+        let to = "lib/sysusers.d/streamline.conf";
+        parts.push(Part::new(to, "the daemon of the machine", user));
+    }
+    Ok(parts)
+}
+
+/// What pkg-config is told, with where it lies.
+pub(super) fn about(text: &str, prefix: &Path) -> String {
+    let own = format!("prefix={}", prefix.display());
+    let lines = text.lines().map(|line| if line.starts_with("prefix=") { &own } else { line });
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// The pages that the program writes.
+fn manual(program: &Path, scratch: &Path) -> io::Result<Vec<Part>> {
+    if scratch.exists() {
+        fs::remove_dir_all(scratch).map_err(|error| named(error, "remove", scratch))?;
+    }
+    output(Command::new(program).args(["man", "--into"]).arg(scratch))?;
+    let mut parts = Vec::new();
+    for section in ["man1", "man7"] {
+        for path in files(&scratch.join(section))? {
+            let page = fs::read(&path).map_err(|error| named(error, "read", &path))?;
+            let name = path.file_name().unwrap_or_default();
+            let to = Path::new("share/man").join(section).join(name);
+            parts.push(Part::new(to, "the manual", page));
+        }
+    }
+    Ok(parts)
+}
+
+/// What a program writes, if it ends well.
+fn output(command: &mut Command) -> io::Result<Vec<u8>> {
+    let program = PathBuf::from(command.get_program());
+    let told = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let told = told.map_err(|error| named(error, "run", &program))?;
+    match told.status.success() {
+        true => Ok(told.stdout),
+        false => Err(io::Error::other(format!("{} ended with {}", program.display(), told.status))),
+    }
+}
+
+/// The files of a folder, sorted; folders in it are left out.
+fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).map_err(|error| named(error, "read", folder))?;
+    let paths: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
+    let mut paths: Vec<PathBuf> = paths?.into_iter().filter(|path| path.is_file()).collect();
+    paths.sort();
+    Ok(paths)
+}
