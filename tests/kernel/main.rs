@@ -136,6 +136,7 @@ fn corpus_twins_are_sure_of_what_others_captured() {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn are_sure(captured: corpus::Captured) {
     let Some(()) = need::bpf() else { return };
     let mut captured = ethernet(captured(2));

@@ -77,6 +77,7 @@ fn corpus_hostile_traffic_at_full_speed() {
     testkit::corpus().iter().for_each(send_at_full_speed);
 }
 
+#[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn send_at_full_speed(captures: &Captures) {
     let Some(tcpreplay) = need::command("tcpreplay") else { return };
     let frames = frames(captures);

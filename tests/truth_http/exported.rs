@@ -124,7 +124,7 @@ fn h7_bodies_are_those_that_tshark_exports() {
     }
     let scratch = Scratch::new();
     // tshark begins anew for each.
-    let mut made = testkit::made().of(&["http/", "streams/", "web", "mixed/0"]);
+    let mut made = testkit::made().of(&["http/", "web", "mixed/01", "mixed/02"]);
     made.paths.retain(|path| is_whole(path));
     let told = captures::each(&made, |path| compare(path, &scratch));
     for (name, told) in &told {
@@ -136,7 +136,7 @@ fn h7_bodies_are_those_that_tshark_exports() {
         assert_eq!((told.ours.len(), told.theirs.len()), expected, "{name}: {told:?}");
     }
     let same: usize = told.iter().map(|(_, told)| told.same).sum();
-    assert!(same > 60, "{same} bodies are the same");
+    assert!(same > 30, "{same} bodies are the same");
 }
 
 #[test]

@@ -31,6 +31,7 @@ fn corpus_state_moves_in_the_middle_of_every_capture() {
 }
 
 /// Of every chain, at least so many sessions move with so many blocks that they hold.
+#[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn move_state(captures: &Captures, (sessions, held): (usize, usize)) {
     for chain in CHAINS {
         let told = captures::each(captures, |path| examine(path, chain, Move::All));
@@ -60,6 +61,7 @@ fn corpus_state_that_stays_behind_is_found_out() {
     testkit::corpus().iter().for_each(leave_state);
 }
 
+#[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn leave_state(captures: &Captures) {
     for chain in CHAINS {
         let told = captures::each(captures, |path| examine(path, chain, Move::Nothing));

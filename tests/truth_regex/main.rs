@@ -107,6 +107,7 @@ fn corpus_regex_finds_what_grep_finds_in_the_same_streams() {
     testkit::corpus().into_iter().for_each(find_what_grep_finds);
 }
 
+#[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn find_what_grep_finds(captures: testkit::Captures) {
     let told = examine(captures, |name, streams, through| {
         // Each capture is asked for some of the patterns.
@@ -140,6 +141,7 @@ fn corpus_signatures_recognise_what_begins_like_them() {
     testkit::corpus().into_iter().for_each(recognise_what_begins_like_them);
 }
 
+#[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn recognise_what_begins_like_them(captures: testkit::Captures) {
     let told = examine(captures, |_, streams, through| {
         (through("| (ssh ++ rtsp ++ telnet)"), grep(streams, FIRST))

@@ -83,7 +83,7 @@ fn h5_streams_are_those_that_tshark_follows() {
     if testkit::need::command("tshark").is_none() {
         return;
     }
-    let kinds = ["http/", "streams/", "dns/", "tls/", "text/", "web", "mixed/0"];
+    let kinds = ["streams/", "text/", "tls/", "web"];
     let told = captures::each(&testkit::made().of(&kinds), compare);
     for (name, told) in &told {
         let why = match name.as_str() {
@@ -95,7 +95,7 @@ fn h5_streams_are_those_that_tshark_follows() {
         assert_eq!(told.differences.len(), expected, "{name}, {why:?}: {:?}", told.differences);
     }
     let same: usize = told.iter().map(|(_, told)| told.same).sum();
-    assert!(same > 150, "{same} connections are the same");
+    assert!(same > 100, "{same} connections are the same");
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn connections_begin_and_have_gaps_as_they_were_captured() {
         ("one-side", 1, [true, true], [0, 0]),
         ("gap", 1, [true, true], [0, 1_440]),
         ("first-missing", 1, [true, true], [0, 1_440]),
-        ("gap-unacknowledged", 1, [true, true], [0, 0]),
+        ("gap-unacknowledged", 1, [true, true], [0, 1_440]),
         ("same-ports-again", 2, [true, true], [0, 0]),
         ("many-small", 80, [true, true], [0, 0]),
     ] {

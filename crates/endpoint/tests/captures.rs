@@ -182,6 +182,7 @@ fn corpus_every_capture_is_given_as_it_is_and_copied_without_loss() {
 }
 
 /// How many packets there are, captures with a fault, and captures of several link types.
+#[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn give_and_copy(captures: &Captures) -> (usize, usize, usize) {
     let captures = &captures.paths;
     let dir = TempDir::new("copies");

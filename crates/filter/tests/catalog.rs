@@ -348,7 +348,7 @@ fn marks_and_a_fresh_look_agree() {
 
 fn marks_agree(captured: Captured) {
     let frames = [captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
-    let marking = filter::catalog::find("ipproto").unwrap();
+    let marking = filter::catalog::find("ipproto").expect("it is in the catalog");
     for d in FILTERS.iter().filter(|d| d.kind >= Kind::Classification) {
         let (mut first, mut marked, mut fresh) = (node(marking), node(d), node(d));
         // What is held must still be there in a later turn.

@@ -2,6 +2,8 @@
 //! run without end, what is marked must lie inside the frame, and where `pcap-parser` reads a
 //! capture without complaint we must see the same packets.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
+
 use std::fs;
 use std::path::Path;
 

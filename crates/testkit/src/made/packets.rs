@@ -166,8 +166,7 @@ pub(super) fn links() -> Vec<(String, Vec<u8>)> {
         })
         .collect();
     let ethernet = three(&Frame::ethernet);
-    let both: [(LinkType, &[(u64, Vec<u8>)]); 2] =
-        [(LinkType::ETHERNET, &ethernet), (LinkType::RAW, &all[0].2)];
+    let both = [(LinkType::ETHERNET, &ethernet[..]), (LinkType::RAW, &all[0].2[..])];
     files.push(("links/several.pcapng".to_owned(), FORMS[5].write(&both)));
     files
 }
