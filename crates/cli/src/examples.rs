@@ -105,7 +105,7 @@ mod tests {
     fn every_file_of_the_folder_is_printed() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
         let mut found = 0;
-        for entry in std::fs::read_dir(folder).unwrap() {
+        for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "pipe") {
                 let name = path.file_stem().unwrap().to_str().unwrap();
