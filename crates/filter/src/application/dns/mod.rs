@@ -153,6 +153,11 @@ impl Dns {
             if !surely {
                 return datagram(block, cx);
             }
+            if block.context.session == 0 {
+                // What is in no session is of no one connection.
+                let block = unanswered(block, NOT_DNS, cx);
+                return cx.pass(block);
+            }
             if self.table.len() >= self.most
                 && let Some((_, mut dialogue)) = self.table.evict()
             {

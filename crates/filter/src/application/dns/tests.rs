@@ -174,6 +174,15 @@ fn messages_are_found_however_a_connection_is_cut() {
 }
 
 #[test]
+fn a14_segments_in_no_session_are_no_connection() {
+    let (a, b) = (framed(&query(1)), framed(&answer(1)));
+    let pieces = [sent(&a[..9]).of(0), sent(&b[..20]).of(0), gap(3).of(0), sent(&a)];
+    let (out, unanswered) = through(&DNS, &[], &pieces, None);
+    assert_eq!(unanswered, [("not dns", 3)], "none goes on with what another begins");
+    assert_eq!(out.iter().filter(|o| o.described.is_some()).count(), 1);
+}
+
+#[test]
 fn directions_and_sessions_do_not_mix() {
     let (a, b) = (framed(&query(1)), framed(&answer(1)));
     let pieces = [

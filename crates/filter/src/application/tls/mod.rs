@@ -115,6 +115,11 @@ impl Stream for Tls {
             // Another filter's: it goes on where it stands.
             return cx.pass(block);
         }
+        if block.context.session == 0 {
+            // What is in no session is of no one connection.
+            let class = cx.absent(NOT_TLS);
+            return cx.pass(block.with_class(class));
+        }
         // Key 0 is the private session's.
         let key = u64::from(block.context.session) + 1;
         if self.table.len() >= self.most
