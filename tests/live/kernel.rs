@@ -5,7 +5,7 @@
 //! Every line is given `rx` as the plan places it and `rx@thread0` beside it, on the same frames.
 
 use crate::frames::tagged;
-use crate::numbers::{SHORT, number, numbered, numbers};
+use crate::numbers::{SHORT, assert_told, number, numbered, numbers};
 use crate::observer::{Observer, Ran};
 use crate::scratch::Scratch;
 use crate::send::{capture, capture_length, frames_of, send_all};
@@ -271,6 +271,10 @@ fn what_goes_by_while_a_reader_is_stopped_is_counted() {
     assert!(seen.is_sorted_by(|one, next| one < next), "each once, in order");
     assert!(seen.ends_with(&Vec::from_iter(sent..sent + 100)), "all behind its return");
     if one {
+        let edges = ran.ledger["edges"].as_array().expect("edges").iter();
+        let mut missing = edges.map(|edge| &edge["missing"]["lapped"]);
+        let missing = missing.find(|missing| !missing.is_null()).expect("positions");
+        assert_eq!(assert_told(&seen, missing, sent + 100).len(), 1, "of one processor");
         assert!(seen.iter().all(|number| *number >= FRAMES), "nothing was kept for it: {seen:?}");
     }
     let lost = ran.ledger["lost"].as_u64().expect("a number");

@@ -506,6 +506,9 @@ pub struct Tapped {
     pub frames: u64,
     /// Frames that came while it was too far behind.
     pub skipped: u64,
+    /// Which those were, of the blocks that left the node, in words: `4211 to 4260, 5000`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
     /// Blocks that lie in no frame, or in one of another kind than the first.
     pub no_frame: u64,
     /// Why it is over, if it is.

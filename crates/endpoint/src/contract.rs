@@ -1,5 +1,6 @@
 //! What a source and a sink are.
 
+use crate::missing::Missing;
 use crate::origins::Origins;
 use crate::process::{Process, Stands, Started};
 use crate::readers::Readers;
@@ -124,6 +125,8 @@ pub struct Seen {
     pub given: Amount,
     /// What was lost on the way, by place.
     pub dropped: Vec<(&'static str, Option<u64>)>,
+    /// Which blocks those were, by place, where that is known: positions among all that came there.
+    pub missing: Vec<(&'static str, Missing)>,
     /// What a person should know besides: the interface has another name now.
     pub remark: Option<String>,
     /// How far it has read its file, for progress; none: what it reads has no end that is known.

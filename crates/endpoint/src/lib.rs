@@ -10,6 +10,7 @@
 pub mod catalog;
 pub mod contract;
 pub mod history;
+mod missing;
 mod origins;
 pub mod process;
 pub mod readers;
@@ -22,6 +23,7 @@ pub use contract::{
     Source, SourceEntry, UNREAD,
 };
 pub use interface::sees_one_way;
+pub use missing::{Gap, Missing};
 pub use origins::Origins;
 
 pub use source::rx::{BACKLOG, DRIVER};

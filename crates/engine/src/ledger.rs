@@ -11,7 +11,7 @@ use endpoint::{BY_REQUEST, UNREAD};
 use std::fmt;
 
 /// In what a ledger is written.
-pub use endpoint::{Position, Seen};
+pub use endpoint::{Gap, Missing, Position, Seen};
 pub use filter::{Amount, Delivered, Report};
 
 /// Which kind of edge a block crosses.
@@ -70,6 +70,9 @@ pub struct Edge {
     pub taken: Amount,
     /// Dropped on the way, by reason.
     pub dropped: Vec<(&'static str, Amount)>,
+    /// Which blocks those were, by reason, where that is known: positions among all that were put,
+    /// or, out of the kernel, among what one processor put.
+    pub missing: Vec<(&'static str, Missing)>,
     /// Still in a ring.
     pub resident: Amount,
     /// The events that the far side of a ring got, and why.
@@ -225,6 +228,7 @@ impl Ledger {
             amount.bytes += more.bytes;
         }
         known.dropped.extend(edge.dropped);
+        known.missing.extend(edge.missing);
     }
 
     /// Where the ledger does not balance; empty: it does.

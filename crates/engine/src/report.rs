@@ -1,7 +1,7 @@
 //! From what spaces counted, while they run or when they have ended, to the ledger of the path.
 
 use crate::kernel::{Told, Way};
-use crate::ledger::{BEYOND_COUNT, Edge, EdgeKind, Filtered, Ledger};
+use crate::ledger::{BEYOND_COUNT, Edge, EdgeKind, Filtered, Ledger, Missing};
 use crate::process;
 use crate::space::node::{Arc, Node, Part};
 use crate::space::{Imported, Remains};
@@ -346,6 +346,7 @@ fn call(from: &Node, arc: &Arc, nodes: &[Node]) -> Edge {
         put: arc.put,
         taken: to.taken[arc.branch],
         dropped: arc.dropped.named().into_iter().filter(|(_, a)| a.blocks > 0).collect(),
+        missing: Vec::new(),
         resident: Amount::default(),
         events: None,
     }
@@ -367,6 +368,7 @@ fn near(from: &Node, export: &crate::ring::Export) -> Edge {
         put: Amount { blocks: put.blocks + full.blocks, bytes: put.bytes + full.bytes },
         taken: Amount::default(),
         dropped,
+        missing: Vec::new(),
         resident: Amount::default(),
         events: Some(export.events()),
     }
@@ -388,10 +390,17 @@ fn crossed(mut edge: Edge, imported: &[Imported], failed: bool, runs: bool) -> E
         edge.resident = resident;
     } else if failed && resident.blocks > 0 {
         // A ring that was drained has nothing resident: what is missing then is missing.
-        edge.dropped.push(("path ended", resident));
+        edge.dropped.push((PATH_ENDED, resident));
+        // What was put first was taken first.
+        let mut missing = Missing::default();
+        missing.add(edge.taken.blocks, resident.blocks, None);
+        edge.missing.push((PATH_ENDED, missing));
     }
     edge
 }
+
+/// Why what lay in a ring is dropped where its path failed.
+const PATH_ENDED: &str = "path ended";
 
 /// What a sink took for good. Until its end that has what it dropped among it, which is counted by
 /// its reason.

@@ -10,6 +10,7 @@
 //! What was before is there where the path keeps a history of its sources ([`Taps::remembers`]). A
 //! tap says at which block it began, so that nobody takes a late beginning for silence.
 
+use crate::ledger::Missing;
 use crate::live::{Live, NotTaken};
 use endpoint::history::{self, From, History, Kept, Reach};
 use filter::{Batch, Block, Kind, LaneMask, Time, lanes};
@@ -191,12 +192,14 @@ impl Live {
 }
 
 /// What a tap has told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Told {
     /// Frames that it was given.
     pub frames: u64,
     /// Frames that came while it was too far behind.
     pub skipped: u64,
+    /// Which those were: positions among the blocks that left the node.
+    pub missing: Missing,
     /// Blocks that lie in no frame, or in one of another kind than the first.
     pub no_frame: u64,
     /// Why it is over, if it is.
@@ -229,6 +232,8 @@ pub(crate) struct Feed {
     shared: Arc<Shared>,
     to: mpsc::Sender<Vec<u8>>,
     policy: Policy,
+    /// How many blocks had left the node before the next.
+    left: u64,
     /// The first frame: what is of another kind cannot stand in the same capture.
     first: Option<Kept>,
 }
@@ -240,6 +245,7 @@ struct Shared {
     frames: AtomicU64,
     skipped: AtomicU64,
     no_frame: AtomicU64,
+    missing: Mutex<Missing>,
     is_over: AtomicBool,
     over: Mutex<Option<Over>>,
 }
@@ -271,7 +277,7 @@ impl Tap {
         let thread = thread.spawn(move || writer.run(&comes)).map_err(|error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
         })?;
-        let feed = Feed { shared: Arc::clone(&shared), to, policy, first: None };
+        let feed = Feed { shared: Arc::clone(&shared), to, policy, left: 0, first: None };
         Ok((Self { shared, thread: Some(thread) }, feed))
     }
 
@@ -279,9 +285,11 @@ impl Tap {
     #[must_use]
     pub fn told(&self) -> Told {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Shared { frames, skipped, no_frame, over, .. } = &*self.shared;
+        let Shared { frames, skipped, missing, no_frame, over, .. } = &*self.shared;
         let over = *over.lock().unwrap_or_else(PoisonError::into_inner);
-        Told { frames: read(frames), skipped: read(skipped), no_frame: read(no_frame), over }
+        let missing = missing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (frames, skipped, no_frame) = (read(frames), read(skipped), read(no_frame));
+        Told { frames, skipped, missing, no_frame, over }
     }
 }
 
@@ -368,8 +376,12 @@ impl Feed {
             return false;
         }
         let count = u64::from(which.count_ones());
+        let from = self.left;
+        self.left += count;
         if self.shared.behind.load(Ordering::Relaxed) >= BEHIND_MAX {
             self.shared.skipped.fetch_add(count, Ordering::Relaxed);
+            let missing = self.shared.missing.lock();
+            missing.unwrap_or_else(PoisonError::into_inner).add(from, count, None);
             if self.policy == Policy::End {
                 self.shared.end(Over::Behind);
             }
@@ -446,6 +458,7 @@ impl Taps {
                 began.ago_ns = first.map_or(0, |first| now.saturating_sub(first));
             }
         }
+        feed.left = left;
         self.feeds.push((node, feed));
         began
     }

@@ -5,7 +5,9 @@
 
 use engine::failure::{Cause, PathFailure};
 use engine::latency::{Latency, Measured};
-use engine::ledger::{Amount, Delivered, Edge, EdgeKind, Filtered, Ledger, Report, Seen};
+use engine::ledger::{
+    Amount, Delivered, Edge, EdgeKind, Filtered, Gap, Ledger, Missing, Report, Seen,
+};
 use engine::live::Live;
 use engine::report::Reported;
 use engine::run::Outcome;
@@ -109,6 +111,7 @@ struct Source {
     seen: Option<Pair>,
     given: Pair,
     dropped: Vec<(String, Option<u64>)>,
+    missing: Vec<Lacks>,
     remark: Option<String>,
 }
 
@@ -139,7 +142,31 @@ struct Crossed {
     put: Pair,
     taken: Pair,
     dropped: Vec<(String, Pair)>,
+    missing: Vec<Lacks>,
     resident: Pair,
+}
+
+/// Where blocks are missing: the place, the ranges with their processors, how many more there were.
+type Lacks = (String, Vec<(u64, u64, Option<u32>)>, u64);
+
+fn lacks(all: &[(&'static str, Missing)]) -> Vec<Lacks> {
+    let told = |(place, missing): &(&'static str, Missing)| {
+        let ranges = missing.gaps().map(|gap| (gap.from, gap.to, gap.processor));
+        ((*place).to_owned(), ranges.collect(), missing.more())
+    };
+    all.iter().map(told).collect()
+}
+
+fn missing(all: &[Lacks]) -> Vec<(&'static str, Missing)> {
+    let heard = |(place, ranges, more): &Lacks| {
+        let mut missing = Missing::default();
+        for (from, to, processor) in ranges {
+            missing.push(Gap { from: *from, to: *to, processor: *processor });
+        }
+        missing.leave_out(*more);
+        (word(place), missing)
+    };
+    all.iter().map(heard).collect()
 }
 
 const fn pair(amount: Amount) -> Pair {
@@ -198,6 +225,7 @@ impl Told {
             seen: seen.seen.map(pair),
             given: pair(seen.given),
             dropped: seen.dropped.iter().map(|(place, n)| ((*place).to_owned(), *n)).collect(),
+            missing: lacks(&seen.missing),
             remark: seen.remark.clone(),
         };
         let filter = |row: &Filtered| Filter {
@@ -224,6 +252,7 @@ impl Told {
             put: pair(edge.put),
             taken: pair(edge.taken),
             dropped: named(&edge.dropped),
+            missing: lacks(&edge.missing),
             resident: pair(edge.resident),
         };
         let output = |one: &Delivered| (one.count, one.unit.clone(), one.done.clone());
@@ -248,8 +277,8 @@ impl Told {
         let source = |told: &Source| {
             let dropped = told.dropped.iter().map(|(place, n)| (word(place), *n)).collect();
             let (seen, given) = (told.seen.map(amount), amount(told.given));
-            let remark = told.remark.clone();
-            (told.name.clone(), Seen { seen, given, dropped, remark, position: None })
+            let (missing, remark) = (missing(&told.missing), told.remark.clone());
+            (told.name.clone(), Seen { seen, given, dropped, missing, remark, position: None })
         };
         let filter = |told: &Filter| Filtered {
             name: told.name.clone(),
@@ -275,6 +304,7 @@ impl Told {
             put: amount(told.put),
             taken: amount(told.taken),
             dropped: told.dropped.iter().map(|(why, n)| (word(why), amount(*n))).collect(),
+            missing: missing(&told.missing),
             resident: amount(told.resident),
             events: None,
         };

@@ -74,6 +74,9 @@ struct Source<'r> {
     given: Amount,
     /// By place.
     dropped: BTreeMap<&'r str, Option<u64>>,
+    /// Which blocks those were, where that is known, by place.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    missing: BTreeMap<&'r str, Missing>,
     #[serde(skip_serializing_if = "Option::is_none")]
     remark: Option<&'r str>,
 }
@@ -128,9 +131,31 @@ struct Edge<'r> {
     resident: Amount,
     /// By reason.
     dropped: BTreeMap<&'r str, Amount>,
+    /// Which blocks those were, where that is known, by reason.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    missing: BTreeMap<&'r str, Missing>,
     /// Of a ring: how often its reader was woken.
     #[serde(skip_serializing_if = "Option::is_none")]
     events: Option<Events>,
+}
+
+/// Positions of missing blocks: the first and the last ranges, and how many are between.
+#[derive(Serialize, Debug)]
+struct Missing {
+    ranges: Vec<Range>,
+    /// How many ranges are not listed, behind the first `listed_first`.
+    more: u64,
+    listed_first: usize,
+}
+
+/// Missing blocks one behind the other, both ends included.
+#[derive(Serialize, Debug)]
+struct Range {
+    from: u64,
+    to: u64,
+    /// The processor by whose blocks it is counted, where each counts its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processor: Option<u32>,
 }
 
 /// Wakes, by what sent them.
@@ -277,6 +302,7 @@ fn sources<'r>(report: &'r Report<'_>) -> Vec<Source<'r>> {
             seen: seen.seen.map(|seen| amount!(seen)),
             given: amount!(seen.given),
             dropped: seen.dropped.iter().copied().collect(),
+            missing: missing(&seen.missing),
             remark: seen.remark.as_deref(),
         })
         .collect()
@@ -328,6 +354,7 @@ fn edges<'r>(report: &'r Report<'_>) -> Vec<Edge<'r>> {
                 taken: amount!(edge.taken),
                 resident: amount!(edge.resident),
                 dropped: edge.dropped.iter().map(|(why, n)| (*why, amount!(n))).collect(),
+                missing: missing(&edge.missing),
                 events: edge.events.map(|events| Events {
                     batch: events.batch,
                     timer: events.timer,
@@ -336,6 +363,17 @@ fn edges<'r>(report: &'r Report<'_>) -> Vec<Edge<'r>> {
             }
         })
         .collect()
+}
+
+fn missing<'r>(all: &[(&'r str, engine::ledger::Missing)]) -> BTreeMap<&'r str, Missing> {
+    let range =
+        |gap: engine::ledger::Gap| Range { from: gap.from, to: gap.to, processor: gap.processor };
+    let told = |missing: &engine::ledger::Missing| Missing {
+        ranges: missing.gaps().map(range).collect(),
+        more: missing.more(),
+        listed_first: missing.kept_first(),
+    };
+    all.iter().map(|(place, missing)| (*place, told(missing))).collect()
 }
 
 fn latency(told: &engine::latency::Latency) -> Latency<'_> {

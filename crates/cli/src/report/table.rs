@@ -190,6 +190,17 @@ fn notes(report: &Report<'_>) -> String {
             let _ = writeln!(out, " {name}: dropped before it in {place}: {n}");
         }
     }
+    for (name, seen) in &ledger.sources {
+        for (place, missing) in &seen.missing {
+            let _ = writeln!(out, " {name}: lost at {place}: {missing}");
+        }
+    }
+    for edge in &ledger.edges {
+        let (from, to) = report.ends(edge);
+        for (why, missing) in &edge.missing {
+            let _ = writeln!(out, " {from} → {to}: lost, {why}: {missing}");
+        }
+    }
     for filter in &ledger.filters {
         let name = report.name(filter);
         let listed = |list: &[(String, u64)]| -> String {

@@ -81,6 +81,9 @@ fn end(told: &Tapped) -> String {
     if told.skipped > 0 {
         let skipped = counted(told.skipped, "frame");
         text.push_str(&format!(", {skipped} skipped, because this line was too slow"));
+        if let Some(missing) = &told.missing {
+            text.push_str(&format!(" (blocks {})", plain(missing)));
+        }
     }
     if told.no_frame > 0 {
         text.push_str(&format!(", {} without a frame", counted(told.no_frame, "block")));

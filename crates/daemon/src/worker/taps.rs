@@ -42,6 +42,7 @@ pub(super) fn begin(
 /// What a tap has told.
 pub(super) fn told(tap: Option<&Tap>) -> Result<Tapped, Fault> {
     let none = || faults::untapped("this connection has no tap");
-    let Told { frames, skipped, no_frame, over } = tap.ok_or_else(none)?.told();
-    Ok(Tapped { frames, skipped, no_frame, over: over.map(|why| why.to_string()) })
+    let Told { frames, skipped, missing, no_frame, over } = tap.ok_or_else(none)?.told();
+    let missing = (!missing.is_empty()).then(|| missing.to_string());
+    Ok(Tapped { frames, skipped, missing, no_frame, over: over.map(|why| why.to_string()) })
 }

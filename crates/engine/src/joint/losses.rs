@@ -138,6 +138,8 @@ pub(super) fn tell(seen: &mut Seen, losses: Losses) {
     let lost: Option<u64> = losses.dropped.iter().map(|(_, blocks)| *blocks).sum();
     seen.seen = lost.map(|lost| Amount { blocks: seen.given.blocks + lost, ..seen.given });
     seen.dropped = losses.dropped;
+    // Positions are those of one process's socket.
+    seen.missing.clear();
     seen.remark = match (seen.remark.take(), losses.remark) {
         (Some(one), Some(other)) => Some(format!("{one}; {other}")),
         (one, other) => one.or(other),

@@ -136,6 +136,7 @@ impl Shared {
             put: own,
             taken: own,
             dropped: Vec::new(),
+            missing: Vec::new(),
             resident: Amount::default(),
             events: None,
         });
@@ -199,6 +200,7 @@ impl Shared {
             if edge.planned != self.edge || edge.dropped.is_empty() {
                 continue;
             }
+            edge.missing.clear();
             let dropped = std::mem::take(&mut edge.dropped);
             lost.extend(dropped.into_iter().map(|(why, amount)| (why, Some(amount.blocks))));
             let gone = minus(edge.put, plus(edge.taken, edge.resident));

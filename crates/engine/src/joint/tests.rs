@@ -25,6 +25,7 @@ fn engine(came: u64, own: u64, killed: bool) -> Engine {
         put: amount(n),
         taken: amount(n),
         dropped: Vec::new(),
+        missing: Vec::new(),
         resident: Amount::default(),
         events: None,
     };

@@ -406,8 +406,9 @@ impl Ended {
     /// more, and nothing is made up beyond that.
     pub(super) fn at_least(tree: &Tree, arrived: &[Arrived]) -> Self {
         let handed = |number: usize| {
-            let Arrived { taken, lapped, unread } =
-                arrived.get(number).copied().unwrap_or_default();
+            let Some(Arrived { taken, lapped, unread, .. }) = arrived.get(number) else {
+                return Amount::default();
+            };
             amount(taken.blocks + lapped + unread, taken.bytes)
         };
         let handed: Vec<Amount> = (0..tree.hands.len()).map(handed).collect();

@@ -291,8 +291,8 @@ impl Era {
             if is_unsure && put.blocks == 0 {
                 continue;
             }
-            let Arrived { taken, lapped, unread } =
-                arrived.get(number).copied().unwrap_or_default();
+            let Arrived { taken, lapped, unread, missing } =
+                arrived.get(number).cloned().unwrap_or_default();
             let from = era_name(self, self.graph.edges[hand.edge].from);
             let ends = (from, era_name(self, hand.to));
             let planned = self.ids.edges[hand.edge];
@@ -309,6 +309,7 @@ impl Era {
             let why = [(LAPPED, blocks(lapped)), (RING, blocks(ring)), (endpoint::UNREAD, unread)];
             let why = why.into_iter().chain([(NOT_COPIED, failed)]);
             edge.dropped = why.filter(|(_, amount)| amount.blocks > 0).collect();
+            edge.missing = Vec::from_iter((!missing.is_empty()).then_some((LAPPED, missing)));
             ways.push((number, edge));
         }
         // Each of those frames is missing on one way at least; one that is not is a mistake.
@@ -358,7 +359,8 @@ fn plain(
     (put, taken): (Amount, Amount),
 ) -> Edge {
     let (dropped, resident) = (Vec::new(), Amount::default());
-    Edge { from, to, kind, planned, put, taken, dropped, resident, events: None }
+    let missing = Vec::new();
+    Edge { from, to, kind, planned, put, taken, dropped, missing, resident, events: None }
 }
 
 fn minus(all: Amount, part: Amount) -> Amount {

@@ -11,7 +11,7 @@ pub(crate) mod option;
 mod ring;
 mod sender;
 
-pub use ring::{Ring, Shape, Statistics};
+pub use ring::{Gap, Ring, Shape, Statistics};
 pub use sender::{Qdisc, Sender, Sent, Stop};
 
 use crate::bpf::Program;

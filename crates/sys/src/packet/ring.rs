@@ -10,6 +10,7 @@ use super::layout;
 use super::option;
 use crate::error::{Error, Result};
 use crate::memory::{Lender, Mapping};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -90,6 +91,66 @@ struct Totals {
     ring: Statistics,
     socket: u64,
     socket_last: u32,
+    gaps: Gaps,
+}
+
+/// Frames that found no room, one behind the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// How many segments were filled before.
+    pub behind: u64,
+    /// How many frames.
+    pub drops: u64,
+}
+
+/// Where frames found no room. The kernel drops only while the segment that it would fill next is
+/// ours, so all that it drops between two moments at which that is given back lies behind one and
+/// the same segment.
+#[derive(Debug, Default)]
+struct Gaps {
+    /// Those that nobody has asked for.
+    known: VecDeque<Gap>,
+    /// How many dropped frames are in a gap.
+    counted: u64,
+    /// How many segments were given back, without any that was not before them.
+    passed: u64,
+    /// Those behind that which were given back, by slot.
+    ahead: Vec<bool>,
+}
+
+impl Gaps {
+    /// So many frames were dropped by now, and the ring was full of this many segments.
+    fn add(&mut self, drops: u64, segments: usize) {
+        let new = drops.saturating_sub(self.counted);
+        if new == 0 {
+            return;
+        }
+        self.counted = drops;
+        let behind = self.passed + segments as u64;
+        match self.known.back_mut() {
+            Some(last) if last.behind == behind => last.drops += new,
+            _ => self.known.push_back(Gap { behind, drops: new }),
+        }
+        // Who asks knows them all: there are never more than segments. Else the oldest go.
+        if self.known.len() > segments {
+            self.known.pop_front();
+        }
+    }
+
+    /// The slot that was filled last if all are filled, and whether it was given back already.
+    fn newest(&self, segments: usize) -> (usize, bool) {
+        let slot = (self.passed as usize + segments - 1) % segments;
+        (slot, self.ahead.get(slot).is_some_and(|ahead| *ahead))
+    }
+
+    /// This segment was given back.
+    fn pass(&mut self, slot: usize, segments: usize) {
+        self.ahead.resize(segments, false);
+        self.ahead[slot] = true;
+        while std::mem::take(&mut self.ahead[self.passed as usize % segments]) {
+            self.passed += 1;
+        }
+    }
 }
 
 impl Ring {
@@ -134,6 +195,22 @@ impl Ring {
         totals.ring.drops += u64::from(new.tp_drops);
         totals.ring.freezes += u64::from(new.tp_freeze_q_cnt);
         Ok(totals.ring)
+    }
+
+    /// The oldest gap before the segment behind so many others, which is then forgotten.
+    pub fn take_gap(&self, before: u64) -> Option<Gap> {
+        let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = &mut totals.gaps.known;
+        let is_before = known.front().is_some_and(|gap| gap.behind <= before);
+        if is_before { known.pop_front() } else { None }
+    }
+
+    /// The gaps that are known, and behind how many segments whatever else was dropped by now lies.
+    pub fn gaps(&self) -> Result<Vec<Gap>> {
+        let drops = self.statistics()?.drops;
+        let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        totals.gaps.add(drops, self.shape.segments);
+        Ok(totals.gaps.known.iter().copied().collect())
     }
 
     /// How many frames were dropped at the socket before they came to the ring.
@@ -193,10 +270,24 @@ unsafe impl Lender for Ring {
 
     fn give_back(&self, slot: usize) {
         debug_assert!(self.arrived(slot), "segment {slot} is not ours to give");
+        let segments = self.shape.segments;
+        let (newest, passed) = {
+            let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+            totals.gaps.newest(segments)
+        };
+        // Only then has the kernel nothing to fill.
+        let full = passed || self.arrived(newest);
         if let Some(status) = self.status(slot) {
             // Release: what we read and wrote there is done before the kernel sees this word.
             status.store(KERNEL, Ordering::Release);
         }
+        // Behind that word, so that all that was dropped before is in the number.
+        let drops = if full { self.statistics().ok().map(|all| all.drops) } else { None };
+        let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(drops) = drops {
+            totals.gaps.add(drops, segments);
+        }
+        totals.gaps.pass(slot, segments);
     }
 }
 
@@ -209,6 +300,24 @@ impl AsFd for Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn v2_what_was_dropped_lies_behind_the_segment_that_was_the_last_to_be_filled() {
+        let mut gaps = Gaps::default();
+        // Full of four, and nobody has given one back.
+        gaps.add(10, 4);
+        gaps.pass(0, 4);
+        gaps.add(10, 4);
+        // The fifth was filled, then it was full again. The next to be given back is not the first.
+        gaps.add(13, 4);
+        gaps.pass(2, 4);
+        assert_eq!(gaps.newest(4), (0, false), "the fifth");
+        gaps.add(14, 4);
+        gaps.pass(1, 4);
+        gaps.add(15, 4);
+        let gap = |behind, drops| Gap { behind, drops };
+        assert_eq!(gaps.known, [gap(4, 10), gap(5, 4), gap(7, 1)]);
+    }
 
     #[test]
     fn only_powers_of_two_are_a_ring() {

@@ -45,7 +45,7 @@ pub struct Edge {
 }
 
 /// What became of what was handed over by one edge.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Arrived {
     /// It was put into the space.
     pub taken: Amount,
@@ -53,6 +53,8 @@ pub struct Arrived {
     pub lapped: u64,
     /// It was there when the path ended.
     pub unread: u64,
+    /// Which were lapped: positions on the way, one processor's each.
+    pub missing: crate::Missing,
 }
 
 /// What hands frames over at an interface, until the path stops.
@@ -373,8 +375,7 @@ impl Source for KernelSource {
             seen: Some(Amount { blocks, bytes: given.bytes }),
             given,
             dropped: dropped.map(|(why, n)| (why, Some(n))).collect(),
-            remark: None,
-            position: None,
+            ..Seen::default()
         }
     }
 
@@ -414,10 +415,10 @@ impl Source for KernelSource {
     }
 
     fn arrived(&self) -> Vec<Arrived> {
-        let both = self.arrived.iter().zip(self.reader.missing());
-        both.map(|(arrived, missing)| {
+        let both = self.arrived.iter().zip(self.reader.missing()).zip(self.reader.gaps());
+        both.map(|((arrived, missing), gaps)| {
             let Missing { lost: lapped, unread } = missing;
-            Arrived { lapped, unread, ..*arrived }
+            Arrived { lapped, unread, missing: gaps.clone(), ..arrived.clone() }
         })
         .collect()
     }

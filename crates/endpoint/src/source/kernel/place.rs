@@ -155,8 +155,8 @@ impl Place {
         };
         let lost = dropped.iter().map(|(_, count)| *count).sum::<Option<u64>>();
         let all = |lost| Amount { blocks: ran.blocks + lost, bytes: ran.bytes };
-        let remark = self.remark();
-        Seen { seen: lost.map(all), given: ran, dropped, remark, position: None }
+        let (seen, remark) = (lost.map(all), self.remark());
+        Seen { seen, given: ran, dropped, remark, ..Seen::default() }
     }
 
     /// Whether both are the same interface, and it is still there.

@@ -14,6 +14,7 @@
 //! On one processor the order is that in which the program ran. Between processors it is that of
 //! time among what is there when somebody looks; what another one shows later is given later.
 
+use crate::missing::Missing as Gaps;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use sys::bpf::ring::place;
@@ -38,6 +39,8 @@ pub struct Handed {
     pub sink: u32,
     /// Which way it took there.
     pub way: u32,
+    /// How many took that way on this processor before it.
+    pub number: u64,
     /// What the program says about it.
     pub pointer: Pointer,
     /// The rest of what it says.
@@ -81,6 +84,8 @@ pub struct Reader {
     ways: Vec<u32>,
     /// How many frames were lost, by way, as far as the gap between two that came has told.
     lost: Vec<u64>,
+    /// Which those were, by way.
+    gaps: Vec<Gaps>,
     /// Of each processor, how many went by so far, by way: of those that share a sink.
     gone_by: Vec<u64>,
 }
@@ -121,7 +126,8 @@ impl Reader {
         let all = (0..cpus).flat_map(|cpu| (0..sinks).map(move |number| (cpu, number)));
         let sinks = all.map(|(cpu, number)| sink(cpu, number)).collect();
         let (lost, gone_by) = (vec![0; ways.len()], vec![0; ways.len() * cpus as usize]);
-        Self { rings, sinks, filled: Vec::new(), ways, lost, gone_by }
+        let gaps = vec![Gaps::default(); ways.len()];
+        Self { rings, sinks, filled: Vec::new(), ways, lost, gaps, gone_by }
     }
 
     /// Looks once for what has come to all processors.
@@ -166,10 +172,14 @@ impl Reader {
             return Some(*front);
         }
         let region = self.rings.region(sink.cpu)?;
+        let before = sink.next;
         let skipped = sink.advance(&region, self.rings.shape(), &self.ways);
         // Which ways the others took, the next ones say.
-        let lost = sink.only.and_then(|way| self.lost.get_mut(way as usize));
-        lost.into_iter().for_each(|lost| *lost += skipped);
+        if let Some(way) = sink.only {
+            let cpu = sink.cpu;
+            self.miss(way, (before, skipped), cpu);
+        }
+        let sink = self.sinks.get_mut(number)?;
         sink.ahead.front().copied().flatten()
     }
 
@@ -183,11 +193,25 @@ impl Reader {
             return;
         }
         let at = cpu as usize * self.ways.len() + way as usize;
-        let counts = self.gone_by.get_mut(at).zip(self.lost.get_mut(way as usize));
-        if let Some((gone_by, lost)) = counts {
-            *lost += pointer.number.saturating_sub(*gone_by);
-            *gone_by = pointer.number.saturating_add(1);
+        let Some(gone_by) = self.gone_by.get_mut(at) else { return };
+        let before = std::mem::replace(gone_by, pointer.number.saturating_add(1));
+        self.miss(way, (before, pointer.number.saturating_sub(before)), cpu);
+    }
+
+    /// Counts so many as lost that took a way, from this one on.
+    fn miss(&mut self, way: u32, (from, count): (u64, u64), cpu: u32) {
+        let way = way as usize;
+        if let Some((lost, gaps)) = self.lost.get_mut(way).zip(self.gaps.get_mut(way)) {
+            *lost += count;
+            gaps.add(from, count, Some(cpu));
         }
+    }
+
+    /// Of each way, which were lost as far as one that came behind them has told: positions on the
+    /// way, one processor's each.
+    #[must_use]
+    pub fn gaps(&self) -> &[Gaps] {
+        &self.gaps
     }
 
     /// Copies bytes of the frame, from `from` on. Whether they are good says [`Reader::is_whole`].
@@ -214,9 +238,7 @@ impl Reader {
 
     /// Counts this one, which was passed, as lost.
     pub fn lose(&mut self, handed: &Handed) {
-        if let Some(lost) = self.lost.get_mut(handed.way as usize) {
-            *lost += 1;
-        }
+        self.miss(handed.way, (handed.number, 1), handed.cpu);
     }
 
     /// Of each way, how many were lost, and how many are there that were neither passed nor lost.
@@ -338,7 +360,9 @@ impl Sink {
         let header = Header::read(&bytes, shape.record_max);
         let way = self.only.unwrap_or(pointer.way);
         let leads_here = ways.get(way as usize) == Some(&self.sink);
-        let handed = Handed { cpu: self.cpu, sink: self.sink, way, pointer, header };
+        // Alone at its sink a way counts as the sink does.
+        let number = if self.only.is_some() { number } else { pointer.number };
+        let handed = Handed { cpu: self.cpu, sink: self.sink, way, number, pointer, header };
         (inside && leads_here).then_some(handed)
     }
 }

@@ -23,6 +23,9 @@ pub const DRIVER: &str = "driver";
 /// The place of frames that found the queue between driver and stack full.
 pub const BACKLOG: &str = "backlog";
 
+/// The place of frames that found no room in our ring.
+pub(super) const RING: &str = "ring";
+
 /// What the counters said when the source began.
 #[derive(Debug)]
 pub(crate) struct Losses {
@@ -53,12 +56,12 @@ impl Losses {
         let mut dropped: Vec<_> = before.chain([("socket", ring.socket_drops().ok())]).collect();
         let arrived = statistics.map(|all| all.packets);
         let came = dropped.iter().map(|(_, count)| *count).chain([arrived]).sum::<Option<u64>>();
-        dropped.push(("ring", statistics.map(|all| all.drops)));
+        dropped.push((RING, statistics.map(|all| all.drops)));
         let left = left.iter().filter(|(_, count)| *count > 0);
         dropped.extend(left.map(|(why, count)| (*why, Some(*count))));
         // Nobody counts the bytes of what did not come.
         let seen = came.map(|blocks| Amount { blocks, bytes: given.bytes });
-        Seen { seen, given, dropped, remark: None, position: None }
+        Seen { seen, given, dropped, ..Seen::default() }
     }
 
     fn counters(&self) -> Option<Counters> {

@@ -23,7 +23,7 @@ pub(crate) use losses::Losses;
 pub use losses::{BACKLOG, DRIVER};
 
 use crate::interface::{self, Counts, removed};
-use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, UNREAD};
+use crate::{Failure, Given, Intake, Missing, Opening, Seen, Source, SourceEntry, UNREAD};
 use abi::Entry;
 use buffer::pool::Pin;
 use device::{Asked, Device, State};
@@ -192,6 +192,11 @@ struct Live {
     /// Whether the kernel asks the first filter before a frame comes here.
     filtered: bool,
     strange: u64,
+    /// How many segments have been taken, and the position of the first frame behind them: of all
+    /// that the filter let in, dropped ones included.
+    taken: u64,
+    position: u64,
+    missing: Missing,
     ending: Option<Ending>,
     /// The interface was down when it was looked at.
     down: bool,
@@ -227,6 +232,9 @@ fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, 
         given: Amount::default(),
         filtered: opening.ahead.is_some(),
         strange: 0,
+        taken: 0,
+        position: 0,
+        missing: Missing::default(),
         ending: None,
         down: false,
         closed: false,
@@ -255,7 +263,9 @@ impl Source for Live {
         let unread = if self.closed { self.unread().unwrap_or(0) } else { 0 };
         let left = [("link type", self.strange), (UNREAD, unread)];
         let seen = self.device.losses.seen(&self.device.ring, self.given, &left);
-        Seen { remark: self.device.remark(), ..seen }
+        let missing = self.missing();
+        let missing = (!missing.is_empty()).then_some((losses::RING, missing));
+        Seen { remark: self.device.remark(), missing: missing.into_iter().collect(), ..seen }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -299,10 +309,31 @@ impl Live {
         let at = (pool.id(), draft.position());
         let unpacked = unpack::unpack(&mut draft, at, self.origin, &mut self.entries);
         self.strange += unpacked.strange;
+        while let Some(gap) = self.device.ring.take_gap(self.taken) {
+            self.missing.add(self.position, gap.drops, None);
+            self.position += gap.drops;
+        }
+        self.taken += 1;
+        self.position += self.entries.len() as u64 + unpacked.strange;
         let whole = draft.len();
         let place = draft.commit(whole);
         self.pin = pool.pin(place);
         true
+    }
+
+    /// Where frames are missing, as far as what came behind them has been taken, or nothing did.
+    fn missing(&self) -> Missing {
+        let (mut missing, mut position) = (self.missing.clone(), self.position);
+        let unread = self.unread().unwrap_or(u64::MAX);
+        for gap in self.device.ring.gaps().unwrap_or_default() {
+            if unread > 0 {
+                missing.leave_out(1);
+                continue;
+            }
+            missing.add(position, gap.drops, None);
+            position += gap.drops;
+        }
+        missing
     }
 
     /// What to say when nothing has arrived.

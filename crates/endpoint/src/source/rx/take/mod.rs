@@ -166,8 +166,7 @@ impl Source for Taking {
         dropped.extend(left.map(|(why, count)| (why, Some(count))));
         // Nobody counts the bytes of what did not come.
         let seen = came.map(|blocks| Amount { blocks, bytes: self.given.bytes });
-        let remark = self.device.remark();
-        Seen { seen, given: self.given, dropped, remark, position: None }
+        Seen { remark: self.device.remark(), seen, given: self.given, dropped, ..Seen::default() }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
