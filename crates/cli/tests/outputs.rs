@@ -144,7 +144,11 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
         cp full/log torn
         rm full/filler
         streamline \"$0 | tcp | http |exchange weblog full/log ecs=yes\"; echo status $?
-        cp full/log whole";
+        cp full/log whole
+        dd if=/dev/zero of=full/filler bs=4k count=\
+            $(($(df --output=avail -k full | tail -1) / 4 - 2)) 2>/dev/null
+        streamline \"$0 | pcap full/c per=connection\"; echo status $?
+        cp -r full/c connections";
     let mut command = folder.shell("true");
     let environment: Vec<_> =
         command.get_envs().map(|(name, value)| (name.to_owned(), value.map(Into::into))).collect();
@@ -157,8 +161,9 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
     }
     command.args(["-m", "sh", "-c", script, CAPTURE]).current_dir(folder.path());
     let ran = Ran::from(command.output().unwrap());
-    let expected =
-        "status 1\nyesterday\nd\nfiller\nlog\npage\nx.pcap\nstatus 1\nstatus 1\nstatus 0\n";
+    let listed = "d\nfiller\nlog\npage\nx.pcap\n";
+    let ended = "status 1\nstatus 1\nstatus 0\nstatus 1\n";
+    let expected = format!("status 1\nyesterday\n{listed}{ended}");
     assert_eq!(ran.out, expected, "{ran:?}");
     assert!(ran.err.contains("cannot write full/x.pcap: no space left"), "{ran:?}");
     let lines = |name: &str| -> Vec<String> {
@@ -169,6 +174,11 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
     let (torn, whole) = (lines("torn"), lines("whole"));
     assert!((2..17).contains(&torn.len()), "some had room: {}", torn.len());
     assert_eq!((torn[0].as_str(), whole.len()), ("before", torn.len() + 8));
+    let captures = names(&folder.path().join("connections"));
+    for name in captures.iter().filter(|name| name.ends_with(".pcap")) {
+        let about = fs::metadata(folder.path().join("connections").join(name)).unwrap();
+        assert!(about.len() == 0 || packets(&folder, &format!("connections/{name}")) > 0, "{name}");
+    }
     for line in &whole[1..] {
         assert!(serde_json::from_str::<Value>(line).unwrap().is_object());
     }

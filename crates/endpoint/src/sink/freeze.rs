@@ -249,8 +249,14 @@ impl Freeze {
 const FULL: usize = 256 << 10;
 
 impl Capture {
+    /// Writes what was collected; of what cannot be written no part stays behind.
     fn flush(&mut self) -> std::io::Result<()> {
-        self.file.write_all(&self.buffer)?;
+        let before = self.file.metadata()?.len();
+        if let Err(error) = self.file.write_all(&self.buffer) {
+            // The first error is the one to be told.
+            let _ = self.file.set_len(before);
+            return Err(error);
+        }
         self.buffer.clear();
         Ok(())
     }

@@ -244,8 +244,11 @@ impl Shelf {
         };
         let outcome = add(&mut file, paper, zeros, bytes);
         paper.open = Some(file);
-        if outcome.is_err() {
-            // Part of the bytes may be in the file.
+        if outcome.is_err()
+            && let Some(file) = &paper.open
+            && file.set_len(paper.size).is_err()
+        {
+            // Part of the bytes is in the file.
             paper.digest = None;
         }
         outcome.map_err(|error| failed("write", &self.folder.target(&paper.name), &error))
