@@ -2,7 +2,8 @@
 //! complaint when the reader has gone.
 
 use crate::status::Status;
-use abi::text::{Visible, VisibleLines};
+use abi::text::{PLACEHOLDER, Visible, VisibleLines, is_hidden};
+use std::borrow::Cow;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -87,6 +88,7 @@ pub(crate) fn clear() {
 pub(crate) fn print(text: &str) -> Status {
     // It may be the same terminal.
     wipe();
+    let text = shown(text, colours_out());
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Status::Done,
@@ -100,11 +102,43 @@ pub(crate) fn print(text: &str) -> Status {
 
 /// Writes a text to standard error. When that fails, there is nobody left to be told.
 pub(crate) fn tell(text: &str) {
+    let text = shown(text, colours());
     let mut stderr = io::stderr().lock();
     let _ = match STATUS.swap(false, Ordering::Relaxed) {
         true => stderr.write_all(format!("{WIPE}{text}").as_bytes()),
         false => stderr.write_all(text.as_bytes()),
     };
+}
+
+/// A text without hidden characters, whatever is quoted in it; colours stay where there are any.
+fn shown(text: &str, colours: bool) -> Cow<'_, str> {
+    let replaced = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t');
+    if !text.contains(replaced) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let taken = match colour(rest).filter(|_| colours) {
+            Some(colour) => {
+                out.push_str(colour);
+                colour.len()
+            }
+            None => {
+                out.push(if replaced(c) { PLACEHOLDER } else { c });
+                c.len_utf8()
+            }
+        };
+        rest = rest.get(taken..).unwrap_or_default();
+    }
+    Cow::Owned(out)
+}
+
+/// The sequence at the beginning of a text that changes the colour: `\x1b[1;31m`.
+fn colour(text: &str) -> Option<&str> {
+    let numbers = text.strip_prefix("\x1b[")?;
+    let length = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+    numbers.get(length..)?.starts_with('m').then(|| text.get(..length + 3)).flatten()
 }
 
 /// `error: …`
@@ -140,6 +174,14 @@ pub(crate) fn reason(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_colours_are_obeyed_and_only_where_there_are_any() {
+        let text = "\x1b[1;31merror\x1b[0m: \x1b[2J\u{9b}31m a\u{202e}b\n";
+        assert_eq!(shown(text, true), "\x1b[1;31merror\x1b[0m: ·[2J·31m a·b\n");
+        assert_eq!(shown(text, false), "·[1;31merror·[0m: ·[2J·31m a·b\n");
+        assert!(matches!(shown("plain\n\ttext é", false), Cow::Borrowed(_)));
+    }
 
     #[test]
     fn who_has_the_terminal_is_read_behind_the_name() {
