@@ -191,7 +191,8 @@ fn give_and_copy(captures: &Captures) -> (usize, usize, usize) {
     for path in captures {
         let (expected, fault) = truth(&fs::read(path).unwrap());
         let (seen, failure) = replayed(path, &mut pool);
-        assert!(seen == expected, "{}: other packets", path.display());
+        let numbers = (seen.len(), expected.len());
+        assert!(seen == expected, "{}: other packets: {numbers:?}", path.display());
         match (fault, failure) {
             (None, None) => {}
             (Some(fault), Some(failure)) => {
@@ -202,12 +203,14 @@ fn give_and_copy(captures: &Captures) -> (usize, usize, usize) {
             (fault, failure) => panic!("{}: {fault:?} is not {failure:?}", path.display()),
         }
         packets += seen.len();
+        // Nothing takes the place of a file: what no block reaches is not made.
+        let _ = fs::remove_file(&copy);
         let Some(written) = copied(path, &copy, &mut pool) else {
             mixed += 1;
             continue;
         };
         assert_eq!(written, expected.len() as u64);
-        let (back, fault) = truth(&fs::read(&copy).unwrap());
+        let (back, fault) = fs::read(&copy).map_or((Vec::new(), None), |bytes| truth(&bytes));
         assert_eq!(fault, None, "{}", path.display());
         let last = u64::from(u32::MAX) * 1_000_000_000 + 999_999_999;
         let same = expected.iter().zip(&back).all(|(before, after)| {
