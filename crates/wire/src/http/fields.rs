@@ -20,8 +20,11 @@ pub struct Fields<'b> {
     pub authorization: &'b [u8],
     /// What the body is coded with.
     pub codings: Codings,
-    /// `Content-Length`.
+    /// `Content-Length`; of several lengths the first.
     pub length: Option<u64>,
+    /// The length of the body may be read in more than one way: a `Content-Length` is not one
+    /// number, differs from another, or stands beside `Transfer-Encoding`.
+    pub ambiguous: bool,
     /// Whether there is a `Transfer-Encoding`.
     pub transfer: bool,
     /// Whether it ends with `chunked`; leniently, whether it says so at all.
@@ -213,7 +216,7 @@ impl<'b> Fields<'b> {
         }
     }
 
-    /// Leniently the first of several lengths counts, and of one what it begins with.
+    /// Leniently the first of several lengths counts, and of one the number that it begins with.
     fn length(&mut self, value: &[u8], manner: Manner) -> Result<(), Fault> {
         let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let number = value.get(..digits).and_then(decimal);
@@ -221,8 +224,15 @@ impl<'b> Fields<'b> {
             (Manner::Strict, _) if self.length.is_some() => return Err(Fault::LengthTwice),
             (Manner::Strict, None) => return Err(Fault::Length),
             (Manner::Strict, _) if digits < value.len() => return Err(Fault::Length),
-            _ => self.length = self.length.or(number),
+            _ => {}
         }
+        // The same number again says nothing else (RFC 9112 §6.3).
+        let mut others = list(value.get(digits..).unwrap_or_default()).skip(1);
+        let alike = digits == value.len()
+            || (value.get(digits) == Some(&b',') && others.all(|other| decimal(other) == number));
+        let differs = self.length.is_some() && self.length != number;
+        self.ambiguous |= number.is_none() || !alike || differs;
+        self.length = self.length.or(number);
         Ok(())
     }
 
@@ -238,12 +248,15 @@ impl<'b> Fields<'b> {
         }
     }
 
-    /// What is wrong with the fields together, where the strict manner minds.
-    pub(super) fn check(&self, manner: Manner) -> Result<(), Fault> {
+    /// Looks at the fields together: a length beside a transfer coding is a fault, leniently an
+    /// ambiguity.
+    pub(super) fn check(&mut self, manner: Manner) -> Result<(), Fault> {
         match (manner, self.transfer, self.length) {
-            (Manner::Strict, true, Some(_)) => Err(Fault::LengthAndTransfer),
-            _ => Ok(()),
+            (Manner::Strict, true, Some(_)) => return Err(Fault::LengthAndTransfer),
+            (Manner::Lenient, true, Some(_)) => self.ambiguous = true,
+            _ => {}
         }
+        Ok(())
     }
 }
 
@@ -344,7 +357,9 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }
-    let add =
-        |number: u64, digit: &u8| number.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
+    let add = |number: u64, digit: &u8| match digit {
+        b'0'..=b'9' => number.checked_mul(10)?.checked_add(u64::from(digit - b'0')),
+        _ => None,
+    };
     digits.iter().try_fold(0, add)
 }

@@ -7,7 +7,7 @@ use super::start::{
     strict_response, unfinished_request,
 };
 use super::{Fault, Manner, Stop};
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 
 /// The head of a message.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +67,13 @@ impl<'b> Head<'b> {
     #[must_use]
     pub const fn persists(&self) -> bool {
         !self.fields.close && (self.modern || self.fields.keep_alive)
+    }
+
+    /// Whether this is the preface of HTTP/2, which looks like a request (RFC 9113 §3.4).
+    #[must_use]
+    pub fn is_preface(&self) -> bool {
+        matches!(self.start, Start::Request { method: b"PRI", target: b"*", .. })
+            && self.version == b"2.0"
     }
 
     /// Whether what follows may be another protocol: `CONNECT`, or an upgrade (RFC 9110 §7.8).
@@ -139,8 +146,9 @@ fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop>
     }
 }
 
-/// The same leniently: a line that begins with white space goes on with the one before it, unless
-/// a field begins there that would matter; a line without a colon is passed over.
+/// The same leniently: a line that begins with white space continues the one before it, whatever it
+/// looks like (RFC 9112 §5.2); before the first field it is passed over (§2.2). A line without a
+/// colon is passed over too.
 fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop> {
     let mut fields = Fields::default();
     let mut open: Option<Line> = None;
@@ -156,17 +164,19 @@ fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop
                 continue;
             }
         } else if matches!(text, [b' ' | b'\t', ..]) {
-            if blank_ends(bytes, line)? {
-                end = Some(line.next);
-            } else if let (Some(open), false) = (open.as_mut(), begins_known(text)) {
-                open.end = line.end;
+            if !blank_ends(bytes, line)? {
+                if let Some(open) = open.as_mut() {
+                    open.end = line.end;
+                }
                 continue;
             }
+            end = Some(line.next);
         }
         if let Some(open) = open.replace(line) {
             lenient_field(&mut fields, slice(bytes, open))?;
         }
         if let Some(end) = end {
+            fields.check(Manner::Lenient)?;
             return Ok((fields, end));
         }
     }
@@ -187,10 +197,13 @@ fn empty_ends(bytes: &[u8], line: Line) -> Option<usize> {
     }
 }
 
-/// Whether a field begins here that is looked at.
+/// Whether a field begins here that is looked at; behind white space none does.
 fn begins_known(rest: &[u8]) -> bool {
     /// The longest name that is looked at, with some white space around.
     const WITHIN: usize = 24;
+    if matches!(rest, [b' ' | b'\t', ..]) {
+        return false;
+    }
     let rest = rest.get(..WITHIN).unwrap_or(rest);
     let name = memchr(b':', rest).and_then(|colon| rest.get(..colon)).unwrap_or_default();
     Known::of(loose(name)).is_some()
@@ -237,7 +250,11 @@ fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), Faul
     if text.get(name) == Some(&b':') && name > 0 {
         return Ok(());
     }
-    let Some(colon) = memchr(b':', text) else { return Ok(()) };
+    // A name stands in its line: one that begins in a folded line is part of a value.
+    let first = memchr2(b'\r', b'\n', text).and_then(|end| text.get(..end)).unwrap_or(text);
+    let Some(colon) = memchr(b':', text).filter(|_| !loose(first).is_empty()) else {
+        return Ok(());
+    };
     let name = loose(text.get(..colon).unwrap_or_default());
     let value = looser(text.get(colon..).unwrap_or_default());
     match Known::loosely_of(name) {

@@ -49,7 +49,8 @@ pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
         None => (Some(rest), &[][..]),
     };
     let target = target.unwrap_or_default();
-    if target.is_empty() || !is_text(target) || target.contains(&b'\t') {
+    // A target is written in visible ASCII (RFC 3986 §2); anything else is percent-encoded.
+    if target.is_empty() || !target.iter().all(u8::is_ascii_graphic) {
         return Err(Fault::Target);
     }
     Ok((Start::Request { method, number: method_number(method), target }, version))

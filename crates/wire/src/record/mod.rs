@@ -96,6 +96,17 @@ impl<'r> Writer<'r> {
         self.add(field as u8, text);
     }
 
+    /// Adds the value of a header field; where it was folded, line ends become blanks (RFC 9112
+    /// §5.2).
+    pub fn line(&mut self, field: Field, value: &[u8]) {
+        let before = self.used;
+        self.text(field, value);
+        let added = self.room.get_mut(before + HEADER..self.used).unwrap_or_default();
+        for byte in added.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n')) {
+            *byte = b' ';
+        }
+    }
+
     /// Adds a number.
     pub fn number(&mut self, field: Field, number: u64) {
         let bytes = number.to_le_bytes();
