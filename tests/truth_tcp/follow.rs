@@ -23,11 +23,6 @@ const DIFFERENT: &[(&str, usize, &str)] = &[
     ("suricata/tcp-rst-unacked-stream-02-raw-ips/input.pcap", 1, RESET),
     ("suricata/tcp-rst-unacked-stream-04-gap-ips/input.pcap", 1, RESET),
     (
-        "suricata/smb-filename/input.pcap",
-        1,
-        "frame 91: data of the server behind the client's RST in frame 90: RFC 9293 §3.5.3",
-    ),
-    (
         "suricata/tcp-fastopen-10-syn-data-ignore/input.pcap",
         1,
         "frame 22: another server's SYN/ACK, which the client does not acknowledge",

@@ -47,6 +47,11 @@ impl Flags {
     pub const CHECKSUM_UNSET: Self = Self(1 << 3);
     /// The session ends with this block; of a message: it ends here, and is not whole.
     pub const END: Self = Self(1 << 4);
+    /// Beside [`Flags::END`]: the session broke off (a reset, silence, the end of the capture), and
+    /// its sender has not said that nothing follows.
+    pub const BROKEN: Self = Self(1 << 5);
+    /// What a block may say about the end of its session.
+    pub const ENDING: Self = Self(Self::END.0 | Self::BROKEN.0);
 
     /// Whether all flags of `other` are set.
     #[must_use]

@@ -83,7 +83,8 @@ const KNOWN: Flags = Flags::FIRST
     .with(Flags::LAST)
     .with(Flags::BACKWARD)
     .with(Flags::CHECKSUM_UNSET)
-    .with(Flags::END);
+    .with(Flags::END)
+    .with(Flags::BROKEN);
 
 /// The entry and the frame of a message, if it is a block that a path with so many sources has.
 /// The pointer leads nowhere yet ([`placed`]).

@@ -90,6 +90,8 @@ struct Way {
     came: bool,
     begun: bool,
     ended: bool,
+    /// It ended because its session broke off.
+    broken: bool,
 }
 
 impl Volume {
@@ -161,7 +163,10 @@ impl Volume {
 
     /// Notes that the direction of this block has ended.
     pub(crate) fn end(&mut self, block: &Block<'_>) {
-        self.way(block).ended = true;
+        let broken = block.context.flags.has(Flags::ENDING);
+        let way = self.way(block);
+        way.ended = true;
+        way.broken |= broken;
     }
 
     /// Whether a message is described of which nothing else has come.
@@ -176,7 +181,7 @@ impl Volume {
 
     /// Whether the end of all that came was seen, and the beginning too where `begun` asks.
     pub(super) fn is_complete(&self, begun: bool) -> bool {
-        let whole = |way: &Way| !way.came || way.ended && (way.begun || !begun);
+        let whole = |way: &Way| !way.came || way.ended && !way.broken && (way.begun || !begun);
         let cut = self.messages == 1 && self.told().is_some_and(|told| told.is(Field::Incomplete));
         self.missing == 0 && !cut && self.ways.iter().all(whole)
     }

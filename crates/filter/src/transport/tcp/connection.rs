@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Connection {
-    /// `word`: when it was last heard of; `port`: the server's; `down`: which way the client sends;
+    /// `word`: when it was last heard of, or the RST that waits for what follows; `port`: the server's; `down`: which way the client sends;
     /// `flags`: [`CLOSED`] and so on.
     pub(super) identity: Identity,
     /// What the client sends, and what the server sends.
@@ -32,6 +32,10 @@ pub(super) const CLOSED: u8 = 1;
 pub(super) const PROBED: u8 = 1 << 1;
 /// It is among those that are looked at when their gap gets too old.
 pub(super) const WATCHED: u8 = 1 << 2;
+/// The client, or the server, has sent a RST that the other end may heed ([`super::reset`]).
+pub(super) const RESET: [u8; 2] = [1 << 3, 1 << 4];
+/// Either has.
+pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
 
 /// What one end of a connection sends.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
@@ -58,7 +62,9 @@ pub(super) struct Side {
     pub(super) flags: u8,
     /// By how many bits the windows that it states are shifted.
     pub(super) scale: u8,
-    pub(super) spare: u16,
+    /// Whether its SYN was signed (TCP-MD5, TCP-AO).
+    pub(super) signed: u8,
+    pub(super) spare: u8,
 }
 
 /// It was heard: `next` is known.
@@ -75,6 +81,8 @@ pub(super) const TOLD: u8 = 1 << 4;
 pub(super) const ACKED: u8 = 1 << 5;
 /// Its SYN was seen, and so `scale` is known.
 pub(super) const SCALED: u8 = 1 << 6;
+/// Its end is where it broke off: no FIN was seen.
+pub(super) const BROKEN: u8 = 1 << 7;
 /// The scale of a side that does not scale.
 pub(super) const UNSCALED: u8 = u8::MAX;
 /// The largest scale (RFC 7323 §2.3): what is assumed where no SYN was seen.
@@ -122,6 +130,7 @@ impl Record for Connection {
 }
 
 impl Connection {
+    /// Whether it has this flag, or one of these.
     pub(super) const fn has(&self, flag: u8) -> bool {
         self.identity.flags & flag != 0
     }
@@ -188,7 +197,21 @@ impl Side {
             true => (self.acknowledged, self.edge),
             false => (self.next, self.next.wrapping_add(0xffff)),
         };
-        number == self.next || (!after(low, number) && !after(number, high))
+        number == self.next || number == low || (!after(low, number) && after(high, number))
+    }
+
+    /// Whether a segment says what was not said before: data that are new, and that the other end
+    /// may take.
+    pub(super) const fn is_new(&self, from: u32, to: u32) -> bool {
+        let new = !self.has(OPEN) || (after(to, self.next) && self.may_be_taken(from));
+        from != to && new && distance(self.next, from).unsigned_abs() <= FAR
+    }
+
+    /// The same side of a connection that goes on although it was taken for closed.
+    pub(super) fn again(self) -> Self {
+        let Self { next, acknowledged, edge, scale, signed, .. } = self;
+        let flags = self.flags & (OPEN | ACKED | SCALED);
+        Self { next, start: next, acknowledged, edge, scale, signed, flags, ..Self::default() }
     }
 
     /// The other end acknowledges all before `number`, and takes `window` bytes more.

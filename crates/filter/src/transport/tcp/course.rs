@@ -5,9 +5,9 @@
 //! heard.
 
 use super::CLOSED_BEFORE;
-use super::IGNORED;
 use super::connection::{
-    ACKED, BEGUN, CLOSED, Connection, FIN, GIVEN, OPEN, PROBED, SCALED, Side, TOLD, UNSCALED,
+    ACKED, ANY_RESET, BEGUN, CLOSED, Connection, FIN, GIVEN, OPEN, PROBED, SCALED, Side, TOLD,
+    UNSCALED,
 };
 use super::heard::Heard;
 use super::reassembly::{Piece, Rules, Way};
@@ -19,8 +19,8 @@ use wire::tcp::flag;
 /// as long as hosts do.
 const LINGER: Time = 60_000_000_000;
 /// The number of the client's side, and of the server's.
-const CLIENT: usize = 0;
-const SERVER: usize = 1;
+pub(super) const CLIENT: usize = 0;
+pub(super) const SERVER: usize = 1;
 
 impl Connection {
     /// Which side sends a segment.
@@ -41,6 +41,7 @@ impl Connection {
     pub(super) fn is_over(&self, heard: &Heard) -> bool {
         let [client, server] = &self.sides;
         let probed = self.has(PROBED);
+        let closed = self.has(CLOSED) || self.is_reset();
         if !heard.has(flag::SYN) {
             let unheard = !server.has(OPEN) && heard.has_data();
             return probed && unheard && heard.span.from == self.probe;
@@ -48,17 +49,17 @@ impl Connection {
         let sender = self.sender(heard);
         let side = if sender == CLIENT { client } else { server };
         if side.has(BEGUN) && side.start == heard.span.from {
-            return self.has(CLOSED) && !heard.has(flag::ACK) && !self.was_heard();
+            return closed && !heard.has(flag::ACK) && !self.was_heard();
         }
         match heard.has(flag::ACK) {
-            _ if self.has(CLOSED) => true,
+            _ if closed => true,
             true => sender == SERVER && probed && heard.acknowledgement == self.probe,
             false => sender == CLIENT && !self.was_heard() && !server.has(OPEN),
         }
     }
 
     /// Whether something of it was given.
-    fn was_heard(&self) -> bool {
+    pub(super) fn was_heard(&self) -> bool {
         self.sides.iter().any(|side| side.has(GIVEN))
     }
 
@@ -79,7 +80,7 @@ impl Connection {
             && side.held.is_empty()
             && other.held.is_empty()
             && ((next && side.has(OPEN)) || !heard.has_data());
-        let open = self.identity.flags & (CLOSED | PROBED) == 0;
+        let open = self.identity.flags & (CLOSED | PROBED | ANY_RESET) == 0;
         if !plain || !open || heard.time > self.identity.word.saturating_add(timeout) {
             return None;
         }
@@ -106,20 +107,20 @@ impl Connection {
         cx: &mut StreamContext<'_, 'a>,
     ) {
         let sender = self.sender(heard);
-        if heard.has(flag::SYN) {
-            self.synchronise(sender, heard);
-        }
-        if heard.has(flag::ACK) {
-            let shift = if heard.has(flag::SYN) { 0 } else { self.shift(sender) };
-            let (side, mut way) = self.way(1 - sender, rules, heard.time, cx);
-            side.acknowledge(heard.acknowledgement, heard.window << shift);
-            side.was_acknowledged(&mut way);
-        }
         if heard.has(flag::RST) {
             cx.consume(&block);
             return self.reset(sender, heard, rules, cx);
         }
-        let fin = heard.has(flag::FIN);
+        self.weigh(heard, rules, cx);
+        if heard.has(flag::SYN) && !self.synchronise(sender, heard) {
+            // Within a connection the other end answers it and takes nothing of it (RFC 9293
+            // §3.10.7.4).
+            return cx.consume(&block);
+        }
+        if heard.has(flag::ACK) {
+            self.acknowledged(sender, heard, rules, cx);
+        }
+        let fin = heard.has(flag::FIN) && self.may_be_signed(sender, heard);
         let (side, mut way) = self.way(sender, rules, heard.time, cx);
         if !side.has(OPEN) && (heard.has_data() || fin) {
             if side.has(FIN) {
@@ -131,20 +132,36 @@ impl Connection {
         self.settle(heard.time, rules, cx);
     }
 
+    /// Takes what a segment acknowledges.
+    #[inline]
+    pub(super) fn acknowledged(
+        &mut self,
+        sender: usize,
+        heard: &Heard,
+        rules: Rules,
+        cx: &mut StreamContext<'_, '_>,
+    ) {
+        let shift = if heard.has(flag::SYN) { 0 } else { self.shift(sender) };
+        let (side, mut way) = self.way(1 - sender, rules, heard.time, cx);
+        side.acknowledge(heard.acknowledgement, heard.window << shift);
+        side.was_acknowledged(&mut way);
+    }
+
     /// A SYN: one that begins a side, one that is sent again, or one that we do not believe yet.
+    /// Answers whether its side begins with it.
     #[cold]
-    fn synchronise(&mut self, sender: usize, heard: &Heard) {
+    fn synchronise(&mut self, sender: usize, heard: &Heard) -> bool {
         let [client, server] = &mut self.sides;
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
         let from = heard.span.from;
         if !side.has(OPEN) {
             side.open(from, true);
             side.flags |= SCALED;
-            side.scale = heard.scale;
+            (side.scale, side.signed) = (heard.scale, heard.signed.into());
             if heard.has(flag::ACK) && !other.has(OPEN) {
                 other.open(heard.acknowledgement, true);
             }
-            return;
+            return true;
         }
         let again = from == side.start;
         let answers = heard.has(flag::ACK) && heard.acknowledgement == other.start;
@@ -155,27 +172,9 @@ impl Connection {
             // An end that was heard counts by the other number.
             side.flags &= !(ACKED | FIN);
             side.open(from, true);
-            side.scale = heard.scale;
+            (side.scale, side.signed) = (heard.scale, heard.signed.into());
         }
-    }
-
-    /// A RST: both sides end, if it is one that the other end heeds.
-    #[cold]
-    fn reset(
-        &mut self,
-        sender: usize,
-        heard: &Heard,
-        rules: Rules,
-        cx: &mut StreamContext<'_, '_>,
-    ) {
-        let [client, server] = &self.sides;
-        let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
-        let answers = heard.has(flag::ACK) && other.next == heard.acknowledgement;
-        match side.may_reset(heard.span.from, answers) {
-            _ if self.has(CLOSED) => {}
-            true => self.close(heard.time, rules, cx),
-            false => cx.count(IGNORED, 1),
-        }
+        side.start == from
     }
 
     /// Says which sides have ended, once anything was given.
@@ -197,7 +196,7 @@ impl Connection {
             }
         }
         if self.sides.iter().all(Side::is_at_end) {
-            self.identity.flags |= CLOSED;
+            self.identity.flags = self.identity.flags & !ANY_RESET | CLOSED;
         }
     }
 
@@ -207,12 +206,16 @@ impl Connection {
             let (side, mut way) = self.way(number, rules, time, cx);
             side.finish(&mut way);
         }
+        let reset = self.identity.flags & ANY_RESET;
         self.settle_ends(time, rules, cx);
-        self.identity.flags |= CLOSED;
+        self.identity.flags |= CLOSED | reset;
     }
 
     /// Gives up what was missing for longer than the rules say.
     pub(super) fn give_up(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
+        if self.reset_until(rules).is_some_and(|until| until < time) {
+            return self.close(time, rules, cx);
+        }
         for number in [CLIENT, SERVER] {
             let (side, mut way) = self.way(number, rules, time, cx);
             while side.waits() && side.since.saturating_add(rules.gap) < time {
@@ -222,10 +225,11 @@ impl Connection {
         self.settle(time, rules, cx);
     }
 
-    /// When the first side has waited long enough, if one waits.
+    /// When the first side has waited long enough, if one waits, or a RST has.
     pub(super) fn waits_until(&self, rules: Rules) -> Option<Time> {
         let waiting = self.sides.iter().filter(|side| side.waits());
-        waiting.map(|side| side.since.saturating_add(rules.gap)).min()
+        let gaps = waiting.map(|side| side.since.saturating_add(rules.gap));
+        gaps.chain(self.reset_until(rules)).min()
     }
 
     /// A side, and the way that its blocks leave by.

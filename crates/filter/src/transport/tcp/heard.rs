@@ -13,6 +13,8 @@ use wire::tcp::{flag, options};
 
 /// The option that says how windows are scaled (RFC 7323 §2.2).
 const WINDOW_SCALE: u8 = 3;
+/// The options that sign a segment: TCP-MD5 (RFC 2385) and TCP-AO (RFC 5925).
+const SIGNATURES: [u8; 2] = [19, 29];
 
 /// A segment without its bytes.
 #[derive(Clone, Copy, Default, Debug)]
@@ -27,6 +29,8 @@ pub(super) struct Heard {
     pub(super) down: bool,
     /// How its sender scales windows; only a SYN says that.
     pub(super) scale: u8,
+    /// Whether it is signed; only asked of what begins or ends a connection.
+    pub(super) signed: bool,
     pub(super) time: Time,
 }
 
@@ -44,6 +48,8 @@ impl Heard {
             ports: Ports { source: header.source(), target: header.target() },
             down,
             scale: if syn { scale(block, segment) } else { UNSCALED },
+            signed: header.flags() & (flag::SYN | flag::FIN | flag::RST) != 0
+                && is_signed(block, segment),
             time: block.context.time.min(now),
         }
     }
@@ -82,6 +88,13 @@ fn scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
     let header = block.frame.get(segment.at as usize..).unwrap_or_default();
     let offered = options(header).find(|option| option.kind == WINDOW_SCALE);
     offered.and_then(|option| option.data.first().copied()).unwrap_or(UNSCALED)
+}
+
+/// Whether a segment carries a signature. What it is worth only those can tell who have the key.
+#[cold]
+fn is_signed(block: &Block<'_>, segment: &Segment<'_>) -> bool {
+    let header = block.frame.get(segment.at as usize..).unwrap_or_default();
+    options(header).any(|option| SIGNATURES.contains(&option.kind))
 }
 
 /// Whether the checksum is right, or cannot be told.

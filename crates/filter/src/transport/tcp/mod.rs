@@ -10,6 +10,7 @@
 //! - [`reassembly`]: one side of it;
 //! - [`overlap`]: whose bytes count where segments overlap;
 //! - [`course`]: how a connection begins, goes on and ends;
+//! - [`reset`]: whether a reset is believed;
 //! - [`heard`]: what a segment says;
 //! - [`track`]: which connection a segment belongs to;
 //! - [`wheel`]: what falls due by time.
@@ -23,6 +24,7 @@ mod course;
 mod heard;
 mod overlap;
 mod reassembly;
+mod reset;
 mod track;
 mod wheel;
 
@@ -49,7 +51,10 @@ What is missing leaves as a hole, a block with a length and no bytes: when the o
 acknowledged it, when it was cut off as the frame was captured, when more than `held` bytes wait
 behind it or have waited for `gap`, and when the connection ends. That is by FIN or RST, after
 `timeout` without a segment, or for want of room in `sessions`; a SYN then begins another session.
-RSTs outside of the window are ignored.
+A RST that the receiver ignores ends nothing, and is counted: one outside of the window, or one that
+is signed (TCP-MD5, TCP-AO) as its connection is not. Any other is believed when nobody has gone on
+for `gap`; if somebody does, it is `taken back`, and what comes is delivered, in another session if
+the end was told already. An end without a FIN is marked, so that no body that it cuts is complete.
 
 Where segments overlap, what was given stays. Of what is still held, `policy` says whose bytes
 count, after the system that is attacked: the first always, the last always, or those of a later
@@ -118,6 +123,7 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
         "gaps",
         "missing bytes",
         "resets ignored",
+        "resets taken back",
     ],
     keeps: Keeps::Sessions,
     shows: Some(columns::<connection::Connection>),
@@ -146,6 +152,7 @@ const DUPLICATE: Counter = TCP.counter("duplicates");
 const GAPS: Counter = TCP.counter("gaps");
 const MISSING: Counter = TCP.counter("missing bytes");
 const IGNORED: Counter = TCP.counter("resets ignored");
+const TAKEN_BACK: Counter = TCP.counter("resets taken back");
 
 /// Only checksums need more than headers.
 fn effect(arguments: &Arguments) -> Effect {

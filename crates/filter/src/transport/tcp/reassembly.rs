@@ -6,7 +6,7 @@
 //! was cut short when it was captured, when what waits behind them is too much or too old, and when
 //! the connection ends.
 
-use super::connection::{BEGUN, FAR, FIN, GIVEN, SCALED, Side, TOLD, after, distance};
+use super::connection::{BEGUN, BROKEN, FAR, FIN, GIVEN, SCALED, Side, TOLD, after, distance};
 use super::overlap::{Policy, Span, span};
 use super::{CLOSED_BEFORE, DUPLICATE, FAR_AWAY, GAPS, MISSING};
 use crate::contract::{Block, StreamContext, Time};
@@ -46,7 +46,7 @@ pub(super) struct Piece {
 }
 
 /// The flags that a block gets here, and that it loses.
-const OURS: Flags = Flags(Flags::FIRST.0 | Flags::LAST.0 | Flags::BACKWARD.0 | Flags::END.0);
+const OURS: Flags = Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::ENDING);
 
 impl Side {
     /// Takes a segment; `block` views as much of its data as was captured.
@@ -86,7 +86,8 @@ impl Side {
         let held = way.cx.back(&self.held);
         let behind = held.is_some_and(|(key, block)| after(span(key, &block).to, fin));
         let beyond = self.acknowledged().is_some_and(|number| distance(fin, number) > 1);
-        (0..=FAR.cast_signed()).contains(&distance(self.next, fin)) && !behind && !beyond
+        let ahead = (0..=FAR.cast_signed()).contains(&distance(self.next, fin));
+        ahead && self.may_be_taken(fin) && !behind && !beyond
     }
 
     /// A segment begins behind `next`: gives up what is missing before it, if it need not be waited
@@ -293,7 +294,7 @@ impl Side {
             let heard = self.has(SCALED) || self.has(GIVEN);
             let missing = heard && distance(self.next, number) > 1;
             self.fin = if missing { number } else { self.next };
-            self.flags |= FIN;
+            self.flags |= FIN | BROKEN;
             self.skip(way, self.fin);
         }
     }
@@ -324,6 +325,9 @@ impl Side {
         self.flags |= GIVEN;
         if self.is_at_end() {
             flags = flags.with(Flags::END);
+            if self.has(BROKEN) {
+                flags = flags.with(Flags::BROKEN);
+            }
             self.flags |= TOLD;
         }
         block.pointer.class = class;

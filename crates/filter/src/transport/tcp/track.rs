@@ -1,10 +1,10 @@
 //! The filter: which connection a segment belongs to, and what falls due by time.
 
-use super::connection::{CLOSED, Connection, WATCHED};
+use super::connection::{ANY_RESET, CLOSED, Connection, Side, WATCHED};
 use super::heard::{Heard, is_right};
 use super::reassembly::Rules;
 use super::wheel::{Waiting, Wheel};
-use super::{CHECKSUM, EVICTED, NEW, NOT_TCP, TIMED_OUT};
+use super::{CHECKSUM, EVICTED, NEW, NOT_TCP, TAKEN_BACK, TIMED_OUT};
 use crate::layers::{self, Segment};
 use crate::prelude::*;
 use crate::transport::flows::Flows;
@@ -222,7 +222,7 @@ impl Tcp {
         let rules = self.rules;
         let Some(connection) = self.flows.find(key) else { return cx.consume(&data) };
         let was_closed = connection.has(CLOSED);
-        if !was_closed {
+        if !was_closed && !connection.is_reset() {
             connection.identity.word = connection.identity.word.max(heard.time);
         }
         connection.take(heard, data, rules, cx);
@@ -235,8 +235,18 @@ impl Tcp {
 
     /// Whether the connection of a segment is known and goes on; one that is over is ended.
     fn is_known(&mut self, key: u64, heard: &Heard, cx: &mut StreamContext<'_, '_>) -> bool {
-        let timeout = self.timeout;
+        let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
+        if connection.reset_until(rules).is_some_and(|until| until < heard.time) {
+            connection.close(heard.time, rules, cx);
+            let waiting = Waiting { key, session: connection.identity.session };
+            self.silent.add(waiting, connection.ends_at(timeout), cx.now);
+        }
+        let taken_for_closed = connection.has(CLOSED) && connection.has(ANY_RESET);
+        if taken_for_closed && connection.goes_on_nevertheless(heard, rules) {
+            self.reopen(key, heard, cx);
+            return true;
+        }
         if heard.time <= connection.ends_at(timeout) && !connection.is_over(heard) {
             return true;
         }
@@ -262,6 +272,22 @@ impl Tcp {
         self.silent.add(waiting, heard.time.saturating_add(self.timeout), cx.now);
     }
 
+    /// Goes on with a connection that a RST seemed to have ended: as another session, which begins in
+    /// the middle of it.
+    #[cold]
+    fn reopen(&mut self, key: u64, heard: &Heard, cx: &mut StreamContext<'_, '_>) {
+        let Some(old) = self.flows.end(key) else { return };
+        cx.count(TAKEN_BACK, 1);
+        cx.count(NEW, 1);
+        let connection = self.flows.begin(key, old.identity.down != 0);
+        connection.identity.port = old.identity.port;
+        connection.identity.word = heard.time;
+        connection.origin = old.origin;
+        connection.sides = old.sides.map(Side::again);
+        let waiting = Waiting { key, session: connection.identity.session };
+        self.silent.add(waiting, heard.time.saturating_add(self.timeout), cx.now);
+    }
+
     /// Ends a connection because it was silent, or because another has begun.
     #[cold]
     fn end(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
@@ -281,6 +307,9 @@ impl Tcp {
         connection.identity.flags &= !WATCHED;
         if connection.waits_until(self.rules).is_some_and(|due| self.gaps.is_due(due, cx.now)) {
             connection.give_up(cx.now, self.rules, cx);
+            if connection.has(CLOSED) {
+                self.silent.add(waiting, connection.ends_at(self.timeout), cx.now);
+            }
         }
         watch(&mut self.gaps, waiting, connection, self.rules, cx.now);
     }

@@ -10,6 +10,7 @@ mod life;
 mod nonsense;
 mod order;
 mod overlaps;
+mod resets;
 mod run;
 
 use crate::testing::Frame;

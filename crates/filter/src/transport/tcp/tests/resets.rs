@@ -1,0 +1,187 @@
+//! Resets that nobody sent, or that nobody heeded.
+
+use super::run::{Left, Outcome, run, run_moving};
+use super::*;
+
+const MILLISECOND: u64 = 1_000_000;
+
+/// A segment with an option behind its header.
+fn with_option(frame: Frame, option: &[u8]) -> Frame {
+    let mut bytes = frame.bytes;
+    let padded = option.len().next_multiple_of(4);
+    bytes[14 + 3] += padded as u8;
+    bytes[34 + 12] += (padded as u8 / 4) << 4;
+    let options = option.iter().copied().chain(std::iter::repeat(0)).take(padded);
+    bytes.splice(54..54, options);
+    Frame { bytes, ..frame }
+}
+
+/// TCP-MD5 and TCP-AO, with signatures that are worth nothing.
+fn signatures() -> [Vec<u8>; 2] {
+    [[&[19, 18][..], &[7; 16]].concat(), [&[29, 16, 1, 1][..], &[7; 12]].concat()]
+}
+
+/// The same however it is cut into batches, and wherever the state moves.
+fn settled(frames: &[Frame]) -> Outcome {
+    let found = run(&[], frames, 1);
+    for batch in [1, 2, 3, 64] {
+        let moved = run_moving(&[], frames, batch, true);
+        assert_eq!(moved.counts.counters, found.counts.counters, "{batch}");
+        assert_eq!(moved.streams(), found.streams(), "{batch}");
+    }
+    found
+}
+
+/// A connection in which something was said, then these, then both go on at this time.
+fn disturbed(by: &[Frame], then: u64) -> Vec<Frame> {
+    let said =
+        [client(0, 101, b"abc").acknowledging(501), server(0, 501, b"one").acknowledging(104)];
+    let goes_on = [
+        client(0, 104, b"def").acknowledging(504),
+        server(0, 504, b"two").acknowledging(107),
+        client(FIN, 107, b"").acknowledging(507),
+        server(FIN, 507, b"").acknowledging(108),
+    ];
+    let goes_on = goes_on.into_iter().enumerate();
+    let goes_on = goes_on.map(|(n, frame)| frame.at(then + n as u64 * MILLISECOND));
+    begun(said.into_iter().chain(by.iter().cloned()).chain(goes_on))
+}
+
+fn forged() -> [Vec<Frame>; 4] {
+    let (one, other) = (client(RST, 104, b""), server(RST, 504, b"").acknowledging(104));
+    [
+        vec![one.clone()],
+        vec![other.clone()],
+        vec![one.clone(), other.clone()],
+        vec![other.clone(), one, other],
+    ]
+}
+
+#[test]
+fn a_reset_that_nobody_heeds_is_taken_back() {
+    for resets in forged() {
+        let found = settled(&disturbed(&resets, 300 * MILLISECOND));
+        assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
+        assert_eq!((found.counted("resets taken back"), found.counted("new sessions")), (1, 1));
+        assert_eq!(found.counts.dropped.iter().map(|amount| amount.blocks).sum::<u64>(), 0);
+        let broken = |block: &Left| block.flags.has(abi::Flags::BROKEN);
+        assert!(!found.blocks.iter().any(broken), "both sides ended by a FIN");
+    }
+}
+
+#[test]
+fn what_comes_after_a_reset_was_believed_is_another_session() {
+    for resets in forged() {
+        let found = settled(&disturbed(&resets, 5_000 * MILLISECOND));
+        assert_eq!(found.line(), ">^abc <^one >$ <$ 2>def 2<two 2>$ 2<$");
+        assert_eq!((found.counted("resets taken back"), found.counted("new sessions")), (1, 2));
+        let broken = found.blocks.iter().filter(|block| block.flags.has(abi::Flags::ENDING));
+        assert_eq!(broken.map(|block| block.session).collect::<Vec<_>>(), [1, 1]);
+    }
+}
+
+#[test]
+fn a_reset_is_believed_when_nobody_goes_on() {
+    let frames = begun([
+        client(0, 101, b"ask").acknowledging(501),
+        server(0, 501, b"one").acknowledging(104),
+        client(RST, 104, b""),
+        // It was under way.
+        server(0, 504, b"two").acknowledging(104).at(100 * MILLISECOND),
+        client(RST, 104, b"").at(101 * MILLISECOND),
+        Frame::segment((5000, 80), 0, 1, b"").at(3_000 * MILLISECOND),
+        // And this was sent again by who has not got the RST.
+        server(0, 504, b"two").acknowledging(104).at(3_001 * MILLISECOND),
+    ]);
+    let found = settled(&frames);
+    assert_eq!(found.line(), ">^ask <^one|two >$ <$");
+    assert_eq!((found.counted("resets taken back"), found.counted("duplicates")), (0, 1));
+    assert!(found.blocks.iter().any(|block| block.flags.has(abi::Flags::ENDING)));
+}
+
+#[test]
+fn the_other_end_alone_shows_that_it_goes_on() {
+    // Only what the server sends is seen, and a RST in the name of the client.
+    let frames = [
+        server(0, 501, b"one").acknowledging(104),
+        client(RST, 104, b""),
+        server(0, 504, b"two").acknowledging(104).at(700 * MILLISECOND),
+        server(0, 507, b"three").acknowledging(104).at(1_400 * MILLISECOND),
+    ];
+    let found = settled(&frames);
+    assert_eq!(found.streams()[&(1, true)].bytes, b"onetwothree");
+    assert_eq!(found.counted("resets taken back"), 1);
+    // It acknowledges what its peer has sent since: it still has the connection.
+    let frames = begun([
+        client(0, 101, b"abc").acknowledging(501),
+        client(RST, 104, b""),
+        server(0, 501, b"one").acknowledging(110),
+        client(0, 110, b"ghi").acknowledging(504).at(2_000 * MILLISECOND),
+    ]);
+    let found = settled(&frames);
+    assert_eq!(found.streams()[&(1, false)].bytes, b"abc\0\0\0\0\0\0ghi");
+    assert_eq!(found.counted("resets taken back"), 1);
+}
+
+#[test]
+fn a_reset_signed_otherwise_than_its_connection_is_ignored() {
+    for signature in signatures() {
+        for plain in [client(RST, 104, b""), server(RST, 504, b"").acknowledging(104)] {
+            let reset = with_option(plain.clone(), &signature);
+            let found = settled(&disturbed(&[reset], 400_000 * MILLISECOND));
+            assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
+            let counted = ["resets ignored", "resets taken back"].map(|name| found.counted(name));
+            assert_eq!(counted, [1, 0]);
+            // Where the connection is signed, what is not is ignored.
+            let sign = |mut frames: Vec<Frame>| {
+                for frame in &mut frames[..2] {
+                    *frame = with_option(frame.clone(), &signature);
+                }
+                frames
+            };
+            let found = settled(&sign(disturbed(&[plain.clone()], 400_000 * MILLISECOND)));
+            assert_eq!(found.counted("resets ignored"), 1);
+            // What is signed as the connection is cannot be told from the truth.
+            let reset = with_option(plain.clone(), &signature);
+            let found = settled(&sign(disturbed(&[reset], 300 * MILLISECOND)));
+            let counted = ["resets ignored", "resets taken back"].map(|name| found.counted(name));
+            assert_eq!(counted, [0, 1]);
+        }
+    }
+}
+
+#[test]
+fn an_end_that_the_receiver_ignores_is_none() {
+    let [signature, _] = signatures();
+    let forged = [
+        with_option(client(FIN, 104, b"").acknowledging(504), &signature),
+        client(FIN, 104 + (1 << 24), b"").acknowledging(504),
+        client(FIN, 90, b"").acknowledging(504),
+    ];
+    for fin in forged {
+        let found = settled(&disturbed(&[fin], 300 * MILLISECOND));
+        assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
+    }
+}
+
+#[test]
+fn a_syn_within_a_connection_brings_no_data() {
+    for syn in [client(SYN, 103, b"XYZ"), server(SYN, 503, b"XYZ").acknowledging(104)] {
+        let found = settled(&disturbed(&[syn], 300 * MILLISECOND));
+        assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
+        assert_eq!(found.counted("new sessions"), 1);
+    }
+}
+
+#[test]
+fn a_reset_moves_no_acknowledgement_unless_it_counts() {
+    let frames = begun([
+        client(0, 101, b"abc").acknowledging(501),
+        client(0, 106, b"fg").acknowledging(501),
+        server(RST, 0x7000_0000, b"").acknowledging(108),
+        client(0, 104, b"de").acknowledging(501),
+    ]);
+    let found = settled(&frames);
+    assert_eq!(found.streams()[&(1, false)].bytes, b"abcdefg");
+    assert_eq!(found.counted("gaps"), 0);
+}
