@@ -177,30 +177,71 @@ impl Walk<'_, '_, '_> {
         *self.text = text;
     }
 
+    /// The direction ends in a head that has no empty line. If its start line is whole, the message
+    /// is described by it and by the fields that are whole, as one that broke off (RFC 9112 §8);
+    /// a body that it announces is not looked for.
+    pub(super) fn unfinished(&mut self) {
+        let mut text = std::mem::take(self.text);
+        text.clear();
+        for (_, piece) in self.cx.held(&self.it.ways[self.way].held) {
+            text.extend_from_slice(piece.bytes());
+        }
+        let length = text.len();
+        text.truncate(memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1));
+        text.extend_from_slice(b"\r\n");
+        if self.it.kind != 0 || self.chooses(&text) {
+            match self.read(&text).ok().filter(|head| !head.version.is_empty()) {
+                Some(head) => {
+                    let head = Head { end: length, ..head };
+                    self.open_message(&head, Body::default(), true);
+                    self.give_head(self.at, self.at);
+                    self.finish_message();
+                }
+                None => {
+                    self.cx.count(why::INCOMPLETE, 1);
+                    self.let_go(self.way, why::CUT);
+                }
+            }
+        }
+        *self.text = text;
+    }
+
     /// A message begins, with a head whose last piece lies from `from` to `to`.
     pub(super) fn message(&mut self, head: &Head<'_>, from: u32, to: u32) {
+        if head.is_preface() {
+            // The response that agreed to it was not seen.
+            self.let_go(self.way, why::SWITCHED);
+            return self.switch();
+        }
         let manner = self.options.manner;
-        let (class, body) = match head.start {
-            Start::Request { number, .. } => match Body::of_request(head, manner) {
-                Ok(body) => (u32::from(number), body),
+        let body = match head.start {
+            Start::Request { .. } => match Body::of_request(head, manner) {
+                Ok(body) => body,
                 Err(_) => return self.fault(),
             },
-            Start::Response { status, .. } => {
-                let class = if (100..1000).contains(&status) { status.into() } else { NO_STATUS };
-                (class, Body::of_response(head, self.asked(), manner))
-            }
+            Start::Response { .. } => Body::of_response(head, self.asked(), manner),
         };
+        self.open_message(head, body, false);
+        self.give_head(from, to);
+        if body.has_ended() || body.is_switched() {
+            self.finish_message();
+        }
+    }
+
+    /// Notes what a head says, and describes its message; `broken`: it broke off in the head.
+    fn open_message(&mut self, head: &Head<'_>, body: Body, broken: bool) {
         self.it.kind = Kind::Http1.number();
         let other = &mut self.it.ways[1 - self.way];
         if other.state == at::OTHER {
             other.state = at::LOST;
         }
         let decodes = self.options.decode && self.options.emit != Emit::Head;
-        let strict = manner == Manner::Strict;
+        let strict = self.options.manner == Manner::Strict;
         let way = self.way();
         *way = Way {
             body,
-            class,
+            class: class_of(head),
+            broken: broken.into(),
             codings: if decodes { head.fields.codings.number() } else { 0 },
             state: at::BODY,
             closes: u8::from(strict && !head.persists()),
@@ -212,19 +253,25 @@ impl Walk<'_, '_, '_> {
         if self.is_requests() {
             self.it.may_switch = u8::from(head.may_switch());
         }
+        self.cx.count(why::AMBIGUOUS, head.fields.ambiguous.into());
         let bodiless = body.has_ended() || body.is_switched();
         let alone = self.options.emit == Emit::Body && bodiless;
         self.way().owes = u8::from(!alone);
         self.describe(head, alone);
-        self.give_head(from, to);
-        if bodiless {
-            self.finish_message();
-        }
+    }
+}
+
+/// The class of the message that begins with this head.
+fn class_of(head: &Head<'_>) -> u32 {
+    match head.start {
+        Start::Request { number, .. } => number.into(),
+        Start::Response { status, .. } if (100..1000).contains(&status) => status.into(),
+        Start::Response { .. } => NO_STATUS,
     }
 }
 
 /// Whether a head begins here for certain, in the middle of bytes that nobody understands.
-fn convinces(rest: &[u8]) -> bool {
+pub(super) fn convinces(rest: &[u8]) -> bool {
     match guess(rest) {
         Guess::Request => {
             let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(0);

@@ -25,18 +25,20 @@ struct Ends {
 }
 
 impl<'a> Walk<'_, '_, 'a> {
-    /// Gives the description of a message that begins; `alone`: nothing of it follows.
+    /// Gives the description of a message that begins; `alone`: nothing of it follows. One that has
+    /// broken off already is marked as incomplete.
     pub(super) fn describe(&mut self, head: &Head<'_>, alone: bool) {
         let requests = self.is_requests();
         self.cx.count(if requests { why::REQUESTS } else { why::RESPONSES }, 1);
         let asked = if requests { None } else { self.request() };
         let ends = self.ends();
         let time = self.begun_at();
+        let broken = self.way().broken != 0;
         let room = ROOM + texts(head) + asked.map_or(0, |(_, record)| texts_of(&record));
         let mut context = self.block.context;
         context.flags = self.turned()(context.flags).with(Flags::FIRST);
         if alone {
-            context.flags = context.flags.with(Flags::LAST);
+            context.flags = context.flags.with(self.last());
         }
         let class = Class(self.way().class);
         let described = self.cx.describe(room, class, context, |room| {
@@ -51,6 +53,9 @@ impl<'a> Walk<'_, '_, 'a> {
                 Start::Response { status, reason } => {
                     response(&mut writer, head, status, reason, asked.map(|(_, record)| record));
                 }
+            }
+            if broken {
+                writer.number(Field::Incomplete, 1);
             }
             writer.finish()
         });
@@ -73,7 +78,9 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 
     fn ends(&self) -> Option<Ends> {
-        let mut block = self.block;
+        // The last block of a connection may be none that was captured.
+        let held = self.cx.front(&self.it.ways[self.way].held);
+        let mut block = held.map_or(self.block, |(_, block)| block);
         let ports = layers::ports(&mut block).ok()??;
         let flow = layers::flow(&block, protocol::TCP, ports)?;
         let (source, target) = ((flow.source, ports.source), (flow.target, ports.target));
@@ -94,7 +101,7 @@ impl<'a> Walk<'_, '_, 'a> {
             + request.map_or(0, |record| texts_of(&record))
             + response.map_or(0, |(record, ..)| texts_of(&record));
         let mut context = self.block.context;
-        let stream = Flags::BACKWARD.with(Flags::END);
+        let stream = Flags::BACKWARD.with(Flags::ENDING);
         context.flags = context.flags.without(stream).with(Flags::FIRST).with(Flags::LAST);
         let class = Class(1000 + response.map_or(0, |(_, class, _)| class));
         let end = context.time;
@@ -170,13 +177,13 @@ fn request(writer: &mut Writer<'_>, head: &Head<'_>, method: &[u8], target: &[u8
     let fields = &head.fields;
     writer.text(Field::Method, method);
     writer.text(Field::Url, target);
-    text(writer, Field::Host, fields.host);
+    line(writer, Field::Host, fields.host);
     text(writer, Field::Version, head.version);
     user(writer, fields.authorization);
     for (field, value) in [(Field::UserAgent, fields.user_agent), (Field::Referer, fields.referer)]
     {
         if let Some(value) = value {
-            writer.text(field, value);
+            writer.line(field, value);
         }
     }
     body(writer, head);
@@ -207,8 +214,8 @@ fn response(
 /// What a head says about the body behind it.
 fn body(writer: &mut Writer<'_>, head: &Head<'_>) {
     let fields = &head.fields;
-    text(writer, Field::ContentType, fields.content_type);
-    text(writer, Field::ContentEncoding, fields.content_encoding);
+    line(writer, Field::ContentType, fields.content_type);
+    line(writer, Field::ContentEncoding, fields.content_encoding);
     if let Some(length) = fields.length {
         writer.number(Field::ContentLength, length);
     }
@@ -239,6 +246,13 @@ fn answered(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
 fn text(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     if !value.is_empty() {
         writer.text(field, value);
+    }
+}
+
+/// The value of a field, in one line.
+fn line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
+    if !value.is_empty() {
+        writer.line(field, value);
     }
 }
 

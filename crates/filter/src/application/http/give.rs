@@ -78,7 +78,7 @@ impl<'a> Walk<'_, '_, 'a> {
     pub(super) fn turned(&self) -> impl Fn(Flags) -> Flags + use<> {
         let requests = self.is_requests();
         move |flags: Flags| {
-            let stream = Flags::FIRST.with(Flags::LAST).with(Flags::END).with(Flags::BACKWARD);
+            let stream = Flags::FIRST.with(Flags::LAST).with(Flags::ENDING).with(Flags::BACKWARD);
             let flags = flags.without(stream);
             if requests { flags } else { flags.with(Flags::BACKWARD) }
         }

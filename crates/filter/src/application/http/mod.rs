@@ -54,16 +54,20 @@ corrupt is given as far as it can be decoded. `strict=yes` takes only what RFC 9
 
 Holes in a body are passed on as they are, and counted as missing. Behind a hole in a head, and
 behind what breaks the rules, messages are found again at the next block that begins as one does.
+A body that ends with its connection is whole only if its sender ended the connection (FIN). A head
+that the connection ends before its empty line is described as far as its lines are whole, and
+marked incomplete.
 
 Not answered: `not http` (a connection that speaks something else), `malformed` (a head or a chunk
 that breaks the rules, or a head longer than `head=`), `lost` (what lies between a hole or a
-malformed message and the next one), `cut` (the beginning of a head that never came), `switched`
-(what follows CONNECT or an upgrade), `after close` (with strict=yes: what follows the last
+malformed message and the next one), `cut` (a start line that never came whole), `switched` (what
+follows CONNECT or an upgrade), `after close` (with strict=yes: what follows the last
 message), `no session` (a block that is in no stream).
 
 Counted: requests and responses; missing bytes of bodies, and messages that broke off (their last
-fragment says that nothing follows, not that it is the last); what was found again behind what was
-lost; requests that stayed unpaired; connections that were forgotten, since more than `connections=`
+fragment says that nothing follows, not that it is the last); heads whose lengths differ, are no
+numbers or stand beside `Transfer-Encoding` (the first number counts, chunks before any); what was
+found again behind what was lost; requests that stayed unpaired; connections that were forgotten, since more than `connections=`
 were open; bodies that were decoded, decoded in part, not decodable, or too large to decode. The
 report counts connections by what they speak.",
     example: "replay web.pcap | tcp | http |get print",
@@ -129,6 +133,7 @@ report counts connections by what they speak.",
         "responses",
         "missing bytes",
         "incomplete messages",
+        "ambiguous lengths",
         "found again",
         "unpaired",
         "evicted connections",
@@ -204,6 +209,7 @@ mod why {
     pub(super) const RESPONSES: Counter = HTTP.counter("responses");
     pub(super) const MISSING: Counter = HTTP.counter("missing bytes");
     pub(super) const INCOMPLETE: Counter = HTTP.counter("incomplete messages");
+    pub(super) const AMBIGUOUS: Counter = HTTP.counter("ambiguous lengths");
     pub(super) const FOUND_AGAIN: Counter = HTTP.counter("found again");
     pub(super) const UNPAIRED: Counter = HTTP.counter("unpaired");
     pub(super) const EVICTED: Counter = HTTP.counter("evicted connections");

@@ -3,6 +3,7 @@
 //! In: the state of its connection and the block. Out: fragments. The block itself goes on as the
 //! first of them, so that one block for one message costs nothing but its description.
 
+use super::begin::convinces;
 use super::decode::Decoder;
 use super::state::{Connection, Kind, Way, at};
 use super::{Emit, Options, why};
@@ -33,14 +34,14 @@ pub(super) fn hole_like(block: Block<'_>) -> Block<'_> {
     Block { pointer, frame: &[], marks: Marks::bare(block.length()), context: block.context }
 }
 
-/// What ends a direction of which no more blocks come: an empty hole.
+/// What ends a direction of which no more blocks come, although nobody ended it: an empty hole.
 pub(super) fn end_of<'a>(key: u64, way: usize, now: Time) -> Block<'a> {
     let back = if way == 1 { Flags::BACKWARD } else { Flags::NONE };
     let context = ContextLane {
         time: now,
         session: u32::try_from(key).unwrap_or_default(),
         origin: 0,
-        flags: back.with(Flags::END),
+        flags: back.with(Flags::ENDING),
     };
     Block { pointer: RichPointer::hole(0), frame: &[], marks: Marks::bare(0), context }
 }
@@ -192,20 +193,26 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             return self.aside();
         }
         let lost = self.way().state == at::LOST;
+        // What broke the rules may have come before this block, which begins a message then.
+        let before = self.at == 0 && !self.it.ways[self.way].held.is_empty();
         self.let_go(self.way, why::MALFORMED);
         if lost {
             return self.aside();
         }
         self.lose();
+        if before && convinces(self.rest()) {
+            return;
+        }
         self.give_aside(why::MALFORMED);
     }
 
-    /// Where the next message begins is not known any more, nor which response belongs to which
-    /// request.
+    /// Where the next message begins is not known any more. Of responses that means that nobody
+    /// knows which request the next one answers. Requests that were understood are answered first,
+    /// whatever came behind them, and go on waiting.
     pub(super) fn lose(&mut self) {
         self.let_go(self.way, why::LOST);
         self.way().state = at::LOST;
-        if self.it.kind != 0 {
+        if self.it.kind != 0 && !self.is_requests() {
             self.drain();
         }
     }
@@ -246,14 +253,13 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     fn end(&mut self) {
         match self.way().state {
             at::BODY => {
-                let whole = self.way().body.ends_with_connection();
+                // Only the sender can say that a body without a length is whole.
+                let said = !self.block.context.flags.has(Flags::BROKEN);
+                let whole = said && self.way().body.ends_with_connection();
                 self.way().broken = u8::from(!whole);
                 self.finish_message();
             }
-            at::HEAD => {
-                self.cx.count(why::INCOMPLETE, 1);
-                self.let_go(self.way, why::CUT);
-            }
+            at::HEAD => self.unfinished(),
             _ => {}
         }
         self.way().state = at::ENDED;

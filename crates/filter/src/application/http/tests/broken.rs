@@ -1,0 +1,115 @@
+//! Connections that end before their messages do, and what stands where no message should.
+
+use super::*;
+
+/// The end of a direction that nobody announced: a reset, silence, the end of a capture.
+fn cut(back: bool) -> Part {
+    Part { flags: Flags::ENDING, ..hole(back, 0) }
+}
+
+fn count(node: &Node, name: &str) -> u64 {
+    let place = HTTP.counters.iter().position(|counter| *counter == name).expect("a counter");
+    node.counts.counters[place]
+}
+
+#[test]
+fn only_a_fin_completes_a_body_without_a_length() {
+    for (ending, whole) in [(end(true), true), (cut(true), false)] {
+        let parts = [ahead(GET), back(response(200, "", "to the end")), end(false), ending];
+        let (seen, node) = connection(&["emit=body"], true, &parts);
+        assert_eq!(seen.classes(), [1, 200, 1200]);
+        assert_eq!(
+            (seen.messages[1].bytes.as_slice(), seen.messages[1].whole),
+            (&b"to the end"[..], whole)
+        );
+        assert_eq!(seen.messages[2].number(Field::Incomplete).is_none(), whole);
+        assert_eq!(count(&node, "incomplete messages"), u64::from(!whole));
+    }
+    // The stream filter says nothing at the end of a path, or of an evicted connection.
+    let parts = [ahead(GET), back(response(200, "", "to the end"))];
+    let (seen, _) = connection(&[], true, &parts);
+    assert!(!seen.messages[1].whole);
+    assert_eq!(seen.messages[2].number(Field::Incomplete), Some(1));
+}
+
+#[test]
+fn a_decoded_body_that_was_cut_is_not_whole() {
+    let fields = "Content-Encoding: gzip\r\n";
+    let coded = codings::gzipped(b"some text in a body");
+    let head = response(200, fields, "");
+    for (ending, whole) in [(end(true), true), (cut(true), false)] {
+        let parts = [ahead(GET), back([head.as_bytes(), &coded].concat()), end(false), ending];
+        let (seen, _) = connection(&["emit=body", "decode=yes"], false, &parts);
+        assert_eq!(seen.messages[1].bytes, b"some text in a body");
+        assert_eq!(seen.messages[1].whole, whole);
+    }
+}
+
+#[test]
+fn stray_bytes_behind_a_request_leave_it_its_response() {
+    let post = "POST /form HTTP/1.1\r\nHost: h\r\n\r\n";
+    let strays =
+        ["name=value", "name=value\r\n", "a\r\nb\r\nc\r\n", "\0\x01\x02\n", "a b c\n\n", "{\n}"];
+    for stray in strays {
+        for parts in [
+            vec![ahead(post), ahead(stray), back(OK), end(false), end(true)],
+            vec![ahead([post, stray].concat()), back(OK), end(false), end(true)],
+        ] {
+            let (seen, _) = connection(&[], true, &parts);
+            assert_eq!(pairs(&seen, 1000), [(1200, "POST")], "{stray:?}");
+            assert_eq!(pairs(&seen, 200)[0], (200, "POST"), "{stray:?}");
+        }
+        // What follows in a block of its own is found again, and answered in its turn.
+        let parts =
+            [ahead(post), ahead(stray), ahead(GET), back(OK.repeat(2)), end(false), end(true)];
+        let (seen, _) = connection(&[], true, &parts);
+        assert_eq!(pairs(&seen, 1000), [(1200, "POST"), (1200, "GET")], "{stray:?}");
+    }
+}
+
+#[test]
+fn a_head_without_its_empty_line_is_told_as_incomplete() {
+    for ending in [end(false), cut(false)] {
+        let parts = [ahead("GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: half a na"), ending];
+        for words in [&["emit=message"][..], &["emit=head"], &["emit=body"], &["strict=yes"]] {
+            let (seen, node) = connection(words, true, &parts);
+            assert_eq!(seen.classes(), [1, 1000], "{words:?}");
+            let request = &seen.messages[0];
+            assert_eq!((request.text(Field::Url), request.text(Field::Host)), ("/a", "h"));
+            assert_eq!((request.text(Field::UserAgent), request.whole), ("", false));
+            assert_eq!(request.number(Field::Incomplete), Some(1));
+            assert_eq!(request.text(Field::Client).len(), 4, "from the frame that carried it");
+            assert_eq!((count(&node, "requests"), count(&node, "incomplete messages")), (1, 1));
+        }
+    }
+    let parts = [ahead(GET), back("HTTP/1.1 404 no\r\nContent-Length: 5\r\n"), end(true)];
+    let (seen, _) = connection(&[], true, &parts);
+    assert_eq!(pairs(&seen, 100), [(404, "GET"), (1404, "GET")]);
+    assert!(!seen.messages[1].whole && seen.aside().is_empty());
+    assert_eq!(seen.messages[2].number(Field::Incomplete), Some(1));
+    // A start line that is not whole says nothing for certain.
+    for line in ["GET /index.ht", "GET /a HTTP/1.1", "GET /a HTTP/1.1\r"] {
+        let (seen, node) = connection(&[], true, &[ahead(line), end(false)]);
+        assert_eq!((seen.classes(), seen.aside()), (vec![], line.as_bytes().to_vec()));
+        assert_eq!(node.unanswered().find(|(_, n)| *n > 0), Some(("cut", 1)));
+    }
+}
+
+#[test]
+fn the_preface_of_http2_is_no_request() {
+    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let upgrade = request("GET", "Connection: Upgrade\r\nUpgrade: h2c\r\n", "");
+    for cut in 1..preface.len() {
+        let (one, two) = preface.split_at(cut);
+        let frames = [ahead(one), ahead(two), ahead("\0\0\0\x04\0\0\0\0\0"), back("\0\0\0\x04\0")];
+        let (seen, _) = connection(&[], true, &frames);
+        assert_eq!(seen.classes(), [0; 0], "{one:?}");
+        // The response that agreed to it lies in a hole.
+        let mut parts = vec![ahead(&upgrade), hole(true, 70)];
+        parts.extend(frames);
+        let (seen, node) = connection(&[], false, &parts);
+        assert_eq!(seen.classes(), [1], "{one:?}");
+        assert_eq!(count(&node, "requests"), 1);
+        assert!(node.unanswered().any(|(why, n)| why == "switched" && n > 0), "{one:?}");
+    }
+}
