@@ -1,7 +1,7 @@
 //! TLS records and the two hellos (RFC 8446 §4.1, §5.1, and its forebears down to SSL 3.0).
 //!
-//! In: the bytes at the beginning of one direction of a connection. Out: its first handshake
-//! message, gathered over records if need be ([`begin`]), and views of a ClientHello and a
+//! In: the bytes at the beginning of one direction of a connection. Out: its first hello, behind
+//! whatever may stand before it, gathered over records if need be ([`begin`]), and views of a ClientHello and a
 //! ServerHello: versions, cipher suites, extensions in their order, GREASE (RFC 8701) included.
 //! Nothing is decrypted, nothing behind the hellos is read.
 //!
@@ -30,10 +30,12 @@ pub const HELLO_MAX: usize = 1 << 15;
 pub const BEGIN_MAX: usize = 1 << 16;
 /// What stands before a handshake message: its type and its length.
 const MESSAGE: usize = 4;
+/// The content type of changes of the cipher.
+const CHANGE: u8 = 20;
 /// The content type of alerts.
 const ALERT: u8 = 21;
 /// The content type of handshake messages.
-const HANDSHAKE: u8 = 22;
+pub const HANDSHAKE: u8 = 22;
 
 /// A version of the protocol, as it stands on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -118,7 +120,7 @@ pub enum Begin<'b> {
     Malformed,
     /// A hello of more than [`HELLO_MAX`] bytes, or in too many records.
     TooLong,
-    /// Records of TLS that begin with an alert.
+    /// Records of TLS that begin with an alert that ends the connection.
     Alert,
     /// Records of TLS that begin with something else.
     NoHello,
@@ -127,32 +129,106 @@ pub enum Begin<'b> {
 }
 
 /// Looks at the first bytes of a direction. `room` is where a message is gathered that spans
-/// records; what was in it is overwritten.
+/// records; what was in it is overwritten. Passed over is what may stand before a hello: warnings,
+/// empty records, a change of cipher that says nothing (RFC 8446 §5), requests to begin anew (RFC
+/// 5246 §7.4.1.1).
 pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> Begin<'b> {
-    if !could_be_record(bytes) {
-        return Begin::NotTls;
+    let mut at = 0;
+    loop {
+        let rest = bytes.get(at..).unwrap_or_default();
+        if at > BEGIN_MAX {
+            return Begin::TooLong;
+        }
+        if !could_be_record(rest) {
+            return Begin::NotTls;
+        }
+        if rest.len() < RECORD {
+            // The next byte may show that it is something else.
+            return Begin::Need(at + rest.len() + 1);
+        }
+        let Some(first) = RecordHeader::parse(rest) else { return Begin::NotTls };
+        let whole = RECORD + usize::from(first.length);
+        let before = match before_hello(first, rest) {
+            Before::All => {
+                at += whole;
+                continue;
+            }
+            Before::More(more) => return Begin::Need(at + more),
+            Before::Alert => return Begin::Alert,
+            Before::Other => return Begin::NoHello,
+            Before::Some(before) => before,
+        };
+        let kind = rest.get(RECORD + before).copied().unwrap_or(0);
+        return match gather(rest, first, before, room) {
+            Ok(message) => hello(kind, message),
+            Err(Begin::Need(need)) => Begin::Need(at + need),
+            Err(why) => why,
+        };
     }
-    if bytes.len() < RECORD {
-        // The next byte may show that it is something else.
-        return Begin::Need(bytes.len() + 1);
+}
+
+/// What a record has before a hello.
+enum Before {
+    /// All of it may stand there.
+    All,
+    /// So many bytes of its payload may; then a hello begins.
+    Some(usize),
+    /// So many bytes of it are needed to tell.
+    More(usize),
+    /// An alert behind which nothing comes.
+    Alert,
+    /// Something that follows a hello, or nothing that can be read.
+    Other,
+}
+
+fn before_hello(record: RecordHeader, bytes: &[u8]) -> Before {
+    const WARNING: u8 = 1;
+    const CLOSE: u8 = 0;
+    let length = usize::from(record.length);
+    let payload = bytes.get(RECORD..).unwrap_or_default();
+    let payload = payload.get(..length).unwrap_or(payload);
+    match (record.content, payload) {
+        _ if length == 0 => Before::All,
+        (ALERT, _) if length == 2 => match payload {
+            [WARNING] | [] => Before::More(RECORD + 2),
+            [WARNING, what] if *what != CLOSE => Before::All,
+            _ => Before::Alert,
+        },
+        (CHANGE, []) if length == 1 => Before::More(RECORD + 1),
+        (CHANGE, [1]) if length == 1 => Before::All,
+        (HANDSHAKE, _) => {
+            let mut at = 0;
+            while payload.get(at..at + MESSAGE) == Some(&[0; MESSAGE]) {
+                at += MESSAGE;
+            }
+            match payload.get(at..).unwrap_or_default() {
+                _ if at == length => Before::All,
+                [] => Before::More(RECORD + at + MESSAGE.min(length - at)),
+                [1 | 2, ..] => Before::Some(at),
+                // The beginning of another request.
+                rest @ [0, ..]
+                    if rest.len() < MESSAGE.min(length - at)
+                        && rest.iter().all(|byte| *byte == 0) =>
+                {
+                    Before::More(RECORD + at + MESSAGE.min(length - at))
+                }
+                _ => Before::Other,
+            }
+        }
+        _ => Before::Other,
     }
-    let Some(first) = RecordHeader::parse(bytes) else { return Begin::NotTls };
-    match first.content {
-        HANDSHAKE => {}
-        ALERT if first.length == 2 => return Begin::Alert,
-        _ => return Begin::NoHello,
+}
+
+/// Whether these bytes are whole records.
+#[must_use]
+pub fn ends_with_a_record(mut bytes: &[u8]) -> bool {
+    while let Some(record) = RecordHeader::parse(bytes) {
+        match bytes.get(RECORD + usize::from(record.length)..) {
+            Some(rest) => bytes = rest,
+            None => return false,
+        }
     }
-    let Some(kind) = bytes.get(RECORD) else { return Begin::Need(RECORD + MESSAGE) };
-    if first.length == 0 {
-        return Begin::NotTls;
-    }
-    if !matches!(kind, 1 | 2) {
-        return Begin::NoHello;
-    }
-    match gather(bytes, first, room) {
-        Ok(message) => hello(*kind, message),
-        Err(why) => why,
-    }
+    bytes.is_empty()
 }
 
 fn hello(kind: u8, message: &[u8]) -> Begin<'_> {
@@ -170,17 +246,19 @@ fn could_be_record(bytes: &[u8]) -> bool {
     may(0, |content| matches!(content, 20..=24)) && may(1, |major| major == 3) && may(2, |b| b <= 4)
 }
 
-/// The first handshake message with its header: where it lies, or put together in `room`.
+/// The handshake message with its header that begins behind `before` bytes of the first record:
+/// where it lies, or put together in `room`.
 fn gather<'b>(
     bytes: &'b [u8],
     first: RecordHeader,
+    before: usize,
     room: &'b mut Vec<u8>,
 ) -> Result<&'b [u8], Begin<'b>> {
-    let payload = bytes.get(RECORD..).unwrap_or_default();
+    let payload = bytes.get(RECORD + before..).unwrap_or_default();
     if let Some(length) = message_length(payload)
-        && length <= usize::from(first.length)
+        && before + length <= usize::from(first.length)
     {
-        return payload.get(..length).ok_or(Begin::Need(RECORD + length));
+        return payload.get(..length).ok_or(Begin::Need(RECORD + before + length));
     }
     room.clear();
     let mut at = 0;
@@ -203,14 +281,22 @@ fn gather<'b>(
         if rest.len() < RECORD {
             return Err(Begin::Need(at + RECORD + missing));
         }
-        // Handshake messages must not be interleaved with other content (RFC 8446 §5.1).
-        let header = RecordHeader::parse(rest).filter(|header| header.content == HANDSHAKE);
-        let Some(length) = header.map(|header| usize::from(header.length)).filter(|n| *n > 0)
-        else {
-            return Err(Begin::Malformed);
-        };
-        let payload = rest.get(RECORD..).unwrap_or_default();
-        room.extend_from_slice(payload.get(..length).unwrap_or(payload));
+        // Nothing stands between the parts of a handshake message in TLS 1.3 (RFC 8446 §5.1); before
+        // it a warning may.
+        let Some(header) = RecordHeader::parse(rest) else { return Err(Begin::Malformed) };
+        let length = usize::from(header.length);
+        if header.content == HANDSHAKE {
+            let payload = rest.get(RECORD..).unwrap_or_default();
+            let payload = payload.get(..length).unwrap_or(payload);
+            let skipped = if at == 0 { before } else { 0 };
+            room.extend_from_slice(payload.get(skipped..).unwrap_or_default());
+        } else {
+            match before_hello(header, rest) {
+                Before::All => {}
+                Before::More(more) => return Err(Begin::Need(at + more)),
+                _ => return Err(Begin::Malformed),
+            }
+        }
         at += RECORD + length;
     }
 }

@@ -108,6 +108,51 @@ fn a_hello_is_gathered_over_records() {
     }
 }
 
+/// What a server may send before its hello: whatever of it is here, the hello is found once it is,
+/// and never asks for more bytes than there will be.
+#[test]
+fn a_hello_is_found_behind_what_may_stand_before_it() {
+    let warning = record(ALERT, &[1, 112]);
+    let (empty, change) = (record(HANDSHAKE, b""), record(CHANGE, &[1]));
+    let again = message(0, b"");
+    let hello = message(2, &server_body([9; 32]));
+    let whole = record(HANDSHAKE, &hello);
+    let in_parts: Vec<u8> = hello.chunks(7).flat_map(|piece| record(HANDSHAKE, piece)).collect();
+    let between: Vec<u8> = hello
+        .chunks(40)
+        .flat_map(|piece| [&record(HANDSHAKE, piece)[..], &warning, &empty].concat())
+        .collect();
+    let requests = record(HANDSHAKE, &[&again[..], &again, &hello].concat());
+    let cases = [
+        [&warning[..], &whole].concat(),
+        [&warning[..], &warning, &in_parts].concat(),
+        [&change[..], &whole].concat(),
+        [&empty[..], &record(23, b""), &whole].concat(),
+        [&record(HANDSHAKE, &again)[..], &whole].concat(),
+        [&record(HANDSHAKE, &again)[..], &warning, &requests].concat(),
+        [&warning[..], &between].concat(),
+        record(HANDSHAKE, &[&again[..], &hello[..30]].concat())
+            .into_iter()
+            .chain(record(HANDSHAKE, &hello[30..]))
+            .collect(),
+    ];
+    let mut room = Vec::new();
+    for (number, bytes) in cases.iter().enumerate() {
+        let mut found = None;
+        for here in 0..=bytes.len() {
+            match begin(&bytes[..here], &mut room) {
+                Begin::Need(need) => assert!(here < need && need <= bytes.len(), "{number} {here}"),
+                Begin::Server(hello) => {
+                    assert_eq!(hello.negotiated(), Version::TLS13);
+                    found.get_or_insert(here);
+                }
+                other => panic!("{number} {here}: {other:?}"),
+            }
+        }
+        assert!(found.is_some(), "{number}");
+    }
+}
+
 #[test]
 fn other_beginnings_are_told_apart() {
     let mut room = Vec::new();
@@ -126,8 +171,13 @@ fn other_beginnings_are_told_apart() {
     assert_eq!(name(&[0x16]), "need");
     assert_eq!([name(&[0x16, 2]), name(&[0x16, 3, 5]), name(&[0x19])], ["not tls"; 3]);
     assert_eq!(name(&record(ALERT, &[2, 40])), "alert");
+    assert_eq!(name(&record(ALERT, &[1, 0])), "alert", "nothing follows a close");
+    assert_eq!(name(&record(ALERT, &[1, 112])), "need", "a hello may follow a warning");
+    assert_eq!(name(&record(ALERT, &[9; 26])), "no hello", "encrypted");
+    assert_eq!(name(&record(CHANGE, &[2])), "no hello");
+    assert_eq!(name(&record(CHANGE, &[1]).repeat(20_000)), "too long");
     assert_eq!(name(&record(23, b"data")), "no hello");
-    assert_eq!(name(&record(HANDSHAKE, &message(0, b""))), "no hello");
+    assert_eq!(name(&record(HANDSHAKE, &message(4, b""))), "no hello");
     assert_eq!(name(&[HANDSHAKE, 3, 1, 0, 0, 1]), "not tls");
     assert_eq!(name(&[HANDSHAKE, 3, 1, 0xff, 0xff, 1]), "not tls");
     assert_eq!(name(&record(HANDSHAKE, &message(1, &client_body()[..60]))), "malformed");

@@ -9,7 +9,7 @@ use super::{
 use crate::application::ends::{Ends, shown};
 use crate::prelude::*;
 use wire::record::{Field, Kind as About, Record, Writer};
-use wire::tls::{Begin, ClientHello, ServerHello, Version, begin};
+use wire::tls::{Begin, ClientHello, HANDSHAKE, ServerHello, Version, begin, ends_with_a_record};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// How many blocks a hello may lie in.
@@ -54,7 +54,8 @@ struct Way {
     seen: u8,
     /// Whether the last block has come.
     ended: u8,
-    spare: u8,
+    /// Whether what has come asks for another hello, which another one answers.
+    retries: u8,
 }
 
 impl Session for Connection {
@@ -129,7 +130,7 @@ impl Connection {
         } else {
             let total = way.bytes.saturating_add(block.length());
             match self.look(block, backward, total, rooms, cx) {
-                None if end => Some(Err(CUT)),
+                None if end => Some(Err(self.unfinished(block, backward, cx))),
                 decided => decided,
             }
         };
@@ -137,9 +138,26 @@ impl Connection {
             Some(decided) => {
                 self.decide(backward, decided, cx);
                 self.give(block, backward, cx);
+                let way = self.way(backward);
+                if way.retries == 1 {
+                    // The hello that counts is looked for from here on, once.
+                    (way.decided, way.bytes, way.need, way.retries) = (0, 0, 0, 2);
+                }
             }
             None => self.hold(block, backward, cx),
         }
+    }
+
+    /// Why there is no hello in a direction that ends here: it was cut, or had not begun.
+    fn unfinished<'a>(
+        &mut self,
+        block: Block<'a>,
+        backward: bool,
+        cx: &StreamContext<'_, 'a>,
+    ) -> Reason {
+        let first = cx.front(&self.way(backward).list).map_or(block, |(_, first)| first);
+        let begun = first.bytes().first().is_some_and(|content| *content == HANDSHAKE);
+        if begun { CUT } else { NO_HELLO }
     }
 
     fn hold<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
@@ -188,6 +206,14 @@ impl Connection {
             }
             Begin::Client(hello) => {
                 self.client(&hello, first, numbers, cx);
+                Ok(())
+            }
+            Begin::Server(hello)
+                if hello.is_retry && way.retries == 0 && ends_with_a_record(bytes) =>
+            {
+                let version = hello.negotiated();
+                (self.version, self.chosen) = (version.known().unwrap_or(version).0, 1);
+                self.way(backward).retries = 1;
                 Ok(())
             }
             Begin::Server(hello) => {
@@ -326,7 +352,7 @@ fn describe<'a>(
     tell: impl FnOnce(&mut Writer<'_>),
 ) -> Option<Block<'a>> {
     let mut context = first.context;
-    let flags = context.flags.without(Flags::END);
+    let flags = context.flags.without(Flags::ENDING);
     context.flags = flags.with(Flags::FIRST).with(Flags::LAST);
     let ends = Ends::of(first, by_server);
     cx.describe(ROOM, Class(version.into()), context, |room| {

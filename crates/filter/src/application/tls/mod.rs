@@ -7,9 +7,10 @@
 //! direction can be read, and gathered in a copy only where it lies in several. [SL §4.2]
 //!
 //! Each direction is decided once, by its first bytes. What cannot be read there (a gap, a hello
-//! that contradicts itself) takes the version of the other direction, if that is known. The second
-//! ClientHello of a connection whose server asked for it is not looked at; nor is TLS that begins
-//! behind another protocol (STARTTLS, CONNECT).
+//! that contradicts itself) takes the version of the other direction, if that is known. Where a
+//! server asks for another ClientHello, its second hello is the one that counts, and the client's
+//! first is the one that is described; TLS that begins behind another protocol (STARTTLS, CONNECT)
+//! is not looked at.
 //!
 //! JA4 is computed as its authors specify it, and licence to everybody (BSD); JA4S and the others
 //! of that family are not free for every use, and therefore not here.
