@@ -17,8 +17,10 @@ const ACK: u8 = 0x10;
 
 /// Who sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Side {
+pub enum Side {
+    /// The client.
     Client,
+    /// The server.
     Server,
 }
 
@@ -147,7 +149,7 @@ impl Connection {
 }
 
 impl Side {
-    const fn other(self) -> Self {
+    pub(super) const fn other(self) -> Self {
         match self {
             Self::Client => Self::Server,
             Self::Server => Self::Client,

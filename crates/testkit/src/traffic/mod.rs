@@ -7,10 +7,14 @@
 
 pub(crate) mod connection;
 pub(crate) mod content;
+mod script;
+
+pub use connection::Side;
+pub use script::Script;
 
 use crate::packet::{Frame, Segment};
 use crate::random::Random;
-use connection::{Connection, Side};
+use connection::Connection;
 
 /// Frames with times: what a tap saw.
 #[derive(Clone, Debug)]

@@ -5,9 +5,9 @@
 //! other, names and data as text. Nothing is gathered and nothing allocated: a [`Message`] is a
 //! view, and each look walks the bytes again.
 //!
-//! Hostile bytes: a name is at most 255 bytes long, a compression pointer points backwards only
-//! (RFC 1035 §4.1.4: "a prior occurrence"), and of pointers that name pointers at most 127 are
-//! followed; so no message takes more than a few hundred steps for each of its records. A message
+//! Hostile bytes: a name is at most 255 bytes long, and of compression pointers at most 127 are
+//! followed, ahead too, as resolvers do; so no message takes more than a few hundred steps for each
+//! of its records. A message
 //! that ends too early ([`Fault::Ends`]) is told from one that contradicts itself
 //! ([`Fault::Wrong`]), since a capture may have cut it.
 
@@ -190,6 +190,26 @@ impl<'m> Message<'m> {
             _ => questions > 0,
         };
         sent && LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
+    }
+
+    /// Whether as much as the header states fits into `length` bytes, and is something.
+    #[must_use]
+    pub fn is_possible(&self, length: usize) -> bool {
+        let sections = [Section::Answer, Section::Authority, Section::Additional];
+        let all: usize = sections.iter().map(|section| usize::from(self.records(*section))).sum();
+        let questions = usize::from(self.questions());
+        let some = questions + all > 0 || self.is_response();
+        some && LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
+    }
+
+    /// Whether these bytes are a message from the first to the last, whatever the header says that
+    /// nobody sends: bits of a response code in a query, an operation that is not assigned, an
+    /// inverse query (RFC 1035 §6.4).
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let mut entries = self.entries();
+        let read = self.is_possible(self.bytes.len()) && entries.all(|entry| entry.is_ok());
+        read && entries.offset() == self.bytes.len()
     }
 
     /// The questions, then the records. Ends behind the first fault.

@@ -1,4 +1,4 @@
-//! Names: labels, one after the other, the rest perhaps somewhere before.
+//! Names: labels, one after the other, the rest perhaps somewhere else.
 //!
 //! In: a message and where a name begins in it. Out: a name whose every label is there, and its
 //! text as master files and `dig` write it (RFC 1035 §5.1, RFC 4343 §2.1): what is not printable as
@@ -18,6 +18,7 @@ const POINTERS_MAX: usize = 127;
 pub struct Name<'m> {
     message: &'m [u8],
     at: usize,
+    ahead: bool,
 }
 
 impl<'m> Name<'m> {
@@ -33,7 +34,10 @@ impl<'m> Name<'m> {
                         return Err(Fault::Wrong(at));
                     }
                 }
-                None => return Ok((Self { message, at }, walk.behind.unwrap_or(walk.at))),
+                None => {
+                    let name = Self { message, at, ahead: walk.ahead };
+                    return Ok((name, walk.behind.unwrap_or(walk.at)));
+                }
             }
         }
     }
@@ -42,6 +46,13 @@ impl<'m> Name<'m> {
     #[must_use]
     pub fn labels(&self) -> Labels<'m> {
         Labels(Walk::new(self.message, self.at))
+    }
+
+    /// Whether a pointer in it points ahead, where RFC 1035 §4.1.4 has it point to "a prior
+    /// occurrence".
+    #[must_use]
+    pub const fn points_ahead(&self) -> bool {
+        self.ahead
     }
 
     /// Whether it is the root.
@@ -103,8 +114,10 @@ impl<'m> Iterator for Labels<'m> {
 struct Walk<'m> {
     message: &'m [u8],
     at: usize,
-    /// Where the labels begin that are being read: pointers must point before that.
+    /// Where the labels begin that are being read: pointers should point before that.
     begin: usize,
+    /// Whether one did not.
+    ahead: bool,
     /// Behind the first pointer: there the name ends in its place.
     behind: Option<usize>,
     pointers: usize,
@@ -112,7 +125,7 @@ struct Walk<'m> {
 
 impl<'m> Walk<'m> {
     const fn new(message: &'m [u8], at: usize) -> Self {
-        Self { message, at, begin: at, behind: None, pointers: 0 }
+        Self { message, at, begin: at, ahead: false, behind: None, pointers: 0 }
     }
 
     /// The next label; nothing at the root.
@@ -142,9 +155,11 @@ impl<'m> Walk<'m> {
         let low = *self.message.get(at + 1).ok_or(Fault::Ends(at))?;
         let target = usize::from(first & 0x3f) << 8 | usize::from(low);
         self.pointers += 1;
-        if target >= self.begin || self.pointers > POINTERS_MAX {
+        // What goes round ends here, or is longer than a name may be.
+        if self.pointers > POINTERS_MAX {
             return Err(Fault::Wrong(at));
         }
+        self.ahead |= target >= self.begin;
         self.behind.get_or_insert(at + 2);
         (self.at, self.begin) = (target, target);
         Ok(())

@@ -81,8 +81,9 @@ fn names_are_written_as_master_files_do() {
 fn names_that_cannot_be_are_refused() {
     let fault = |bytes: &[u8], at: usize| Name::read(bytes, at).err();
     assert_eq!(fault(b"\xc0\0", 0), Some(Fault::Wrong(0)), "it points at itself");
-    assert_eq!(fault(b"\x01a\xc0\x00", 0), Some(Fault::Wrong(2)), "a loop");
-    assert_eq!(fault(b"\xc0\x02\0", 0), Some(Fault::Wrong(0)), "forwards");
+    assert_eq!(fault(b"\x01a\xc0\x00", 0), Some(Fault::Wrong(0)), "a loop");
+    assert_eq!(fault(b"\xc0\x02\xc0\0", 0), Some(Fault::Wrong(0)), "a loop of two");
+    assert_eq!(fault(b"\xc0\x09\0", 0), Some(Fault::Ends(9)), "behind the end");
     assert_eq!(fault(b"\x40a\0", 0), Some(Fault::Wrong(0)), "an extended label");
     assert_eq!(fault(b"\x3fa\0", 0), Some(Fault::Ends(0)));
     assert_eq!((fault(b"\x01a", 0), fault(b"", 0), fault(b"\xc0", 0)), {
@@ -112,6 +113,16 @@ fn a_pointer_ends_the_name_in_its_place() {
     let (name, behind) = Name::read(bytes, 10).unwrap();
     assert_eq!((name.to_string().as_str(), behind), ("c.ab.com", 14));
     assert_eq!(name.labels().collect::<Vec<_>>(), [&b"c"[..], b"ab", b"com"]);
+}
+
+/// RFC 1035 §4.1.4 has pointers point to "a prior occurrence"; resolvers follow others too.
+#[test]
+fn a_pointer_ahead_is_followed_and_known() {
+    let bytes = b"\x01a\xc0\x06..\x02bc\0";
+    let (name, behind) = Name::read(bytes, 0).unwrap();
+    assert_eq!((name.to_string().as_str(), behind, name.points_ahead()), ("a.bc", 4, true));
+    let (name, _) = Name::read(b"\x02ab\0\x01c\xc0\0", 4).unwrap();
+    assert!(!name.points_ahead());
 }
 
 #[test]
@@ -155,6 +166,33 @@ fn what_may_be_a_message() {
     assert!(!likely(0x1800, [1, 0, 0, 0], 100) && !likely(0x7800, [1, 0, 0, 0], 100));
     assert!(!likely(0, [1, 0, 0, u16::MAX], 65_535));
     assert!(Message::parse(&[0; 11]).is_none());
+}
+
+/// Headers that nobody should send count if all the bytes are a message and nothing else.
+#[test]
+fn odd_headers_are_dns_where_the_bytes_are() {
+    let message = |second: u16, counts: [u16; 4], rest: &[u8]| {
+        let words = [[7, second], [counts[0], counts[1]], [counts[2], counts[3]]].concat();
+        let header = words.into_iter().flat_map(u16::to_be_bytes);
+        header.chain(rest.iter().copied()).collect::<Vec<u8>>()
+    };
+    let question = b"\x01a\x03com\0\0\x01\0\x01";
+    let address = b"\0\0\x01\0\x01\0\0\0\x05\0\x04\x0a\0\0\x01";
+    for (second, counts, rest) in [
+        (0x0103, [1, 0, 0, 0], &question[..]),
+        (0x4900, [1, 0, 0, 0], question),
+        (0x0900, [0, 1, 0, 0], address),
+        (0xc804, [0; 4], b""),
+    ] {
+        let bytes = message(second, counts, rest);
+        let read = Message::parse(&bytes).unwrap();
+        assert!(!read.is_likely(bytes.len()) && read.is_sound(), "{second:04x}");
+        let more = [&bytes[..], b"x"].concat();
+        assert!(!Message::parse(&more).unwrap().is_sound(), "{second:04x}: bytes behind it");
+        let less = &bytes[..bytes.len() - 1];
+        assert!(Message::parse(less).is_none_or(|less| !less.is_sound()), "{second:04x}: cut");
+    }
+    assert!(!Message::parse(&message(0x4900, [0; 4], b"")).unwrap().is_sound(), "it says nothing");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a message is worth: its class, and its description.
 
-use super::{CUT, MALFORMED, NOT_DNS, QUERIES, RESPONSE, RESPONSES};
+use super::{AHEAD, CUT, MALFORMED, NOT_DNS, QUERIES, RESPONSE, RESPONSES};
 use crate::application::ends::{Ends, shown};
 use crate::prelude::*;
 use wire::dns::{Entry, Fault, Message, Name, Question, Section};
@@ -43,12 +43,13 @@ pub(super) fn tell<'a>(
         found.answers(&message, &mut writer);
         writer.finish()
     });
+    cx.count(AHEAD, found.ahead.into());
     cx.count(if message.is_response() { RESPONSES } else { QUERIES }, 1);
     Ok((class, written))
 }
 
 fn first_of(context: ContextLane) -> ContextLane {
-    let flags = context.flags.without(Flags::LAST).without(Flags::END).with(Flags::FIRST);
+    let flags = context.flags.without(Flags::LAST).without(Flags::ENDING).with(Flags::FIRST);
     ContextLane { flags, ..context }
 }
 
@@ -64,11 +65,13 @@ struct Found<'m> {
     ttl: Option<u32>,
     /// Whether it was cut before its end, or cannot be read behind the answers.
     incomplete: bool,
+    /// Whether a name of it has a pointer that points ahead.
+    ahead: bool,
 }
 
 impl<'m> Found<'m> {
     fn look(message: &Message<'m>, length: usize, cut: bool) -> Result<Self, Reason> {
-        if !message.is_likely(length) {
+        if !message.is_likely(length) && (cut || !message.is_sound()) {
             return Err(NOT_DNS);
         }
         let mut found = Self {
@@ -78,6 +81,7 @@ impl<'m> Found<'m> {
             code: message.rcode().0,
             ttl: None,
             incomplete: false,
+            ahead: false,
         };
         let mut answers = 0;
         for entry in message.entries() {
@@ -87,9 +91,11 @@ impl<'m> Found<'m> {
                     return Err(NOT_DNS);
                 }
                 Ok(Entry::Question(question)) => {
+                    found.ahead |= question.name.points_ahead();
                     found.question.get_or_insert(question);
                 }
                 Ok(Entry::Record(record)) => {
+                    found.ahead |= record.name.points_ahead();
                     found.owner.get_or_insert(record.name);
                     found.code |= record.extended().unwrap_or(0);
                     if record.section == Section::Answer {

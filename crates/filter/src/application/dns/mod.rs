@@ -8,8 +8,8 @@
 //! gathered in a copy only to be read. [SL §4.2]
 //!
 //! What is no message goes on with class 0, each block for itself. On a connection the first
-//! message decides; where a gap hides a length, what follows in that direction cannot be told
-//! apart any more. A message with a gap in it is not answered, the next one is.
+//! message decides; where a gap hides a length, messages are found again at the next block that
+//! begins as one does. A message with a gap in it is not answered, the next one is.
 //!
 //! State is plain data: per direction the held blocks of one message, and how much is missing.
 
@@ -48,8 +48,11 @@ until they are whole.
 Not answered: `not dns` (the header cannot be one of DNS; on a connection all that follows),
 `malformed` (the question or an answer contradicts itself), `cut` (the capture or the connection
 ends before the question does), `gap` (bytes that were never seen lie in the message, or hide where
-it begins), `too many pieces` (a message of a connection lies in more than 256 blocks, or too many
-blocks are held), `forgotten` (more than `sessions=` connections were open).",
+it begins: until a block begins as a message does), `too many pieces` (a message of a connection lies in more than 256 blocks, or too many
+blocks are held), `forgotten` (more than `sessions=` connections were open).
+
+Counted: queries and responses; messages in which the pointer of a name points ahead (it is
+followed, as resolvers do); and how often messages of a connection were found again behind a gap.",
     example: "replay dns.pcap | udp | dns |nxdomain print",
     kind: Kind::Reordering,
     takes: Forms::of(&[Form::Segment, Form::Stream]),
@@ -73,7 +76,7 @@ blocks are held), `forgotten` (more than `sessions=` connections were open).",
         ("response", ValueRange { low: RESPONSE, high: RESPONSE + 0xfff }),
     ],
     reasons: &["not dns", "malformed", "cut", "gap", "too many pieces", "forgotten"],
-    counters: &["queries", "responses"],
+    counters: &["queries", "responses", "pointers ahead", "found again"],
     keeps: Keeps::Sessions,
     shows: Some(columns::<Dialogue>),
     held_max: 1 << 16,
@@ -94,6 +97,8 @@ const PIECES: Reason = DNS.reason("too many pieces");
 const FORGOTTEN: Reason = DNS.reason("forgotten");
 const QUERIES: Counter = DNS.counter("queries");
 const RESPONSES: Counter = DNS.counter("responses");
+const AHEAD: Counter = DNS.counter("pointers ahead");
+const FOUND_AGAIN: Counter = DNS.counter("found again");
 
 #[expect(clippy::indexing_slicing, reason = "at build time only, within both tables")]
 const fn names() -> [(&'static str, u32); TYPES.len() + RCODES.len()] {

@@ -6,7 +6,9 @@
 //! length, they are in no view.
 
 use super::message::{Telling, tell};
-use super::{CUT, GAP, MALFORMED, NOT_DNS, PIECES, alone, described, fragment, unanswered};
+use super::{
+    CUT, FOUND_AGAIN, GAP, MALFORMED, NOT_DNS, PIECES, alone, described, fragment, unanswered,
+};
 use crate::prelude::*;
 use wire::dns::{LENGTH, Message};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -126,6 +128,10 @@ impl Way {
         let Some(block) = cx.whole(block).filter(Block::is_whole) else {
             return cx.drop(&block, CUT);
         };
+        if reason(self.closed) == Some(GAP) && begins(block.bytes()) {
+            *self = Self { closed: 0, broken: 0, prefix: 0, missing: 0, ..*self };
+            cx.count(FOUND_AGAIN, 1);
+        }
         let mut pieces = Pieces { block, at: 0, given: false };
         while self.closed == 0 && pieces.at < block.length() {
             if self.prefix < 2 {
@@ -193,13 +199,20 @@ impl Way {
             return pieces.back(prefix + piece.length());
         }
         if whole && self.list.is_empty() {
-            self.met = 1;
             return match tell(Telling { block: piece, of: piece.bytes(), length }, cx) {
                 Ok((class, description)) => {
+                    self.met = 1;
                     let first = described(description, cx);
                     pieces.give(fragment(piece, class, first.with(Flags::LAST)), cx);
                 }
-                Err(why) => pieces.give(unanswered(piece, why, cx), cx),
+                Err(NOT_DNS) if self.met == 0 => {
+                    self.closed = mark(NOT_DNS);
+                    pieces.back(2 + piece.length());
+                }
+                Err(why) => {
+                    self.met = 1;
+                    pieces.give(unanswered(piece, why, cx), cx);
+                }
             };
         }
         let many = self.list.len() >= PIECES_MAX;
@@ -232,7 +245,8 @@ impl Way {
         let known =
             held.chain(piece.bytes()).zip(&mut header).map(|(byte, to)| *to = *byte).count();
         let message = Message::parse(&header).filter(|_| known == LENGTH);
-        message.is_none_or(|message| message.is_likely(self.length.into()))
+        let length = self.length.into();
+        message.is_none_or(|message| message.is_likely(length) || message.is_possible(length))
     }
 
     /// The message that is held is whole.
@@ -271,6 +285,16 @@ impl Way {
     }
 }
 
+/// Whether a message begins here for certain, behind bytes that nobody has seen: its length, then a
+/// likely header, and, as far as all of it is here, what the header states.
+fn begins(bytes: &[u8]) -> bool {
+    let Some((length, rest)) = bytes.split_first_chunk() else { return false };
+    let length = usize::from(u16::from_be_bytes(*length));
+    let message = rest.get(..length).unwrap_or(rest);
+    let likely = Message::parse(message).filter(|message| message.is_likely(length));
+    likely.is_some_and(|likely| message.len() < length || likely.is_sound())
+}
+
 /// A block on its way out in pieces: the first takes its place, the others are made.
 struct Pieces<'a> {
     block: Block<'a>,
@@ -284,7 +308,7 @@ impl<'a> Pieces<'a> {
         let mut piece = self.block.narrow(self.at, length);
         self.at += piece.length();
         if self.at < self.block.length() {
-            piece.context.flags = piece.context.flags.without(Flags::END);
+            piece.context.flags = piece.context.flags.without(Flags::ENDING);
         }
         piece
     }

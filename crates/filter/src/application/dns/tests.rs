@@ -140,6 +140,32 @@ fn what_is_no_message_is_not_answered() {
 }
 
 #[test]
+fn queries_that_nobody_should_send_are_dns() {
+    let mut inverse = query(1);
+    inverse.truncate(12);
+    inverse[2..8].copy_from_slice(&[0x09, 0, 0, 0, 0, 1]);
+    inverse.extend(b"\0\0\x01\0\x01\0\0\0\x05\0\x04\x0a\0\0\x01");
+    let odd = |flags: u16| {
+        let mut query = query(1);
+        query[2..4].copy_from_slice(&flags.to_be_bytes());
+        query
+    };
+    for (message, class) in [(odd(0x0105), 28), (odd(0x4900), 28), (inverse, Class::ZERO.0)] {
+        let out = datagrams(&[Frame::udp(4000, 53, &message)]);
+        assert_eq!(out.iter().map(|(class, ..)| class.0).collect::<Vec<_>>(), [class; 2]);
+        for cut in 1..message.len() {
+            let wire = framed(&message);
+            let pieces = [sent(&wire[..cut]), sent(&wire[cut..]), sent(&framed(&query(2)))];
+            let (out, unanswered) = through(&DNS, &[], &pieces, None);
+            assert!(unanswered.is_empty(), "{cut}");
+            assert_eq!((out[0].class.0, out.last().unwrap().class.0), (class, 28), "{cut}");
+        }
+        let more = datagrams(&[Frame::udp(4000, 53, &[&message[..], b"x"].concat())]);
+        assert_eq!(more[0].0.0, 0, "bytes behind it: it is something else");
+    }
+}
+
+#[test]
 fn a_message_cut_by_the_capture_says_so() {
     let out = datagrams(&[Frame::udp(53, 4000, &answer(1)).captured(42 + 40)]);
     let record = Record::parse(out[0].3.as_deref().unwrap()).unwrap();
@@ -218,6 +244,21 @@ fn a_gap_in_a_message_costs_that_message_only() {
     assert_eq!(ids(&hole(one + 10, two - 10)), (vec![1, 3], vec!["gap"]), "up to its end");
     assert_eq!(ids(&hole(one + 10, two)), (vec![1], vec!["gap"]), "beyond");
     assert_eq!(ids(&hole(one + 1, 4)), (vec![1], vec!["gap"]), "where a length stands");
+    // A hole as long as a message, or as several, that begins where one does.
+    assert_eq!(ids(&hole(one, two)), (vec![1, 3], vec!["gap"]), "all of it");
+    assert_eq!(ids(&hole(0, one + two)), (vec![3], vec!["gap"]), "from the first");
+    assert_eq!(
+        ids(&hole(one - 5, two + 5)),
+        (vec![3], vec!["gap"]),
+        "and the end of the one before"
+    );
+    let begun =
+        [&hole(one, two)[..2], &[sent(&wire[one + two..][..20]), sent(&wire[one + two + 20..])]]
+            .concat();
+    assert_eq!(ids(&begun), (vec![1, 3], vec!["gap"]), "in pieces");
+    let noise =
+        [&hole(one, two)[..2], &[sent(b"no message"), sent(&framed(&query(3))).end()]].concat();
+    assert_eq!(ids(&noise), (vec![1, 3], vec!["gap"]), "what is no message goes by");
     let (out, _) = through(&DNS, &[], &hole(0, 1), None);
     assert_eq!(classes(&out), [0, 0], "at the very beginning");
 }

@@ -1,0 +1,147 @@
+//! What a stranger may put on the wire to be overlooked, or to have others overlooked: whole lines
+//! over captures made for it.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Ran};
+use serde_json::Value;
+use testkit::traffic::Script;
+use testkit::traffic::Side::{Client, Server};
+
+const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+const BARE: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n to the end";
+/// TCP-MD5 with a digest that nobody checks.
+const SIGNED: [u8; 18] = [19, 18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+
+/// What a line says about a connection. Its ledger balances.
+fn told(folder: &Folder, script: &Script, rest: &str) -> (Vec<String>, Value) {
+    std::fs::write(folder.path().join("c.pcap"), script.clone().capture().to_pcap()).unwrap();
+    let line = format!("replay c.pcap | tcp {rest}");
+    let words = ["run", "--json", "--report=report", &line];
+    let ran = Ran::from(folder.streamline(&words).output().unwrap());
+    assert_eq!(ran.status, Some(0), "{line}: {}", ran.err);
+    let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
+    assert_eq!(report["balanced"], true);
+    std::fs::remove_file(folder.path().join("report")).unwrap();
+    (ran.out.lines().map(str::to_owned).collect(), report)
+}
+
+fn objects(folder: &Folder, script: &Script, rest: &str) -> Vec<Value> {
+    let (lines, _) = told(folder, script, rest);
+    lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What a filter of the report has counted.
+fn counted(report: &Value, filter: &str, name: &str) -> u64 {
+    let filters = report["filters"].as_array().unwrap();
+    let found = filters.iter().find(|found| found["filter"] == filter || found["name"] == filter);
+    let found = found.unwrap_or_else(|| panic!("{filter} in {report}"));
+    found["counters"][name].as_u64().unwrap_or_else(|| panic!("{name} in {found}"))
+}
+
+#[test]
+fn a_folded_line_smuggles_no_request() {
+    let folder = Folder::new();
+    let hidden = "GET /hidden HTTP/1.1\r\nHost: h\r\n\r\n";
+    for (fields, body, urls) in [
+        (format!("Foo: bar\r\n Content-Length: {}\r\n", hidden.len()), "", ["/post", "/hidden"]),
+        ("Foo: bar\r\n\tTransfer-Encoding: chunked\r\n".to_owned(), "", ["/post", "/hidden"]),
+        (" Content-Length: 38\r\nFoo: bar\r\n".to_owned(), "", ["/post", "/hidden"]),
+        (
+            "Foo: bar\r\n Content-Length: 2\r\nContent-Length: 5\r\n".to_owned(),
+            "12345",
+            ["/post", "/hidden"],
+        ),
+    ] {
+        let text = format!("POST /post HTTP/1.1\r\nHost: h\r\n{fields}\r\n{body}{hidden}");
+        let whole = Script::begin().says(Client, text.as_bytes());
+        let (one, other) = text.as_bytes().split_at(text.find("Foo").unwrap() + 6);
+        let cut = Script::begin().says(Client, one).says(Client, other);
+        for script in [whole, cut] {
+            let script = script.ends(Client).ends(Server);
+            let requests = objects(&folder, &script, "| http |request json");
+            let found: Vec<&str> = requests.iter().map(|r| r["url"].as_str().unwrap()).collect();
+            assert_eq!(found, urls, "{fields:?}");
+        }
+    }
+}
+
+#[test]
+fn a_reset_that_the_receiver_ignores_hides_nothing() {
+    let folder = Folder::new();
+    let begun = || Script::begin().says(Client, GET).says(Server, OK);
+    let goes_on =
+        |script: Script| script.says(Client, GET).says(Server, OK).ends(Client).ends(Server);
+    let log = "| http |exchange weblog";
+    for (resets, counter) in [
+        (begun().resets(Client, &SIGNED), "resets ignored"),
+        (begun().resets(Server, &SIGNED).waits(30_000), "resets ignored"),
+        (begun().resets(Client, &[]), "resets taken back"),
+        (begun().resets(Server, &[]).resets(Client, &[]), "resets taken back"),
+        (begun().resets(Client, &[]).waits(5_000), "resets taken back"),
+    ] {
+        let (lines, report) = told(&folder, &goes_on(resets), log);
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines.iter().all(|line| line.contains("\"GET /a HTTP/1.1\" 200 ")), "{lines:?}");
+        assert_eq!(counted(&report, "tcp", counter), 1, "{counter}");
+    }
+}
+
+#[test]
+fn stray_bytes_behind_a_post_leave_the_log_its_200() {
+    let folder = Folder::new();
+    let post = b"POST /form HTTP/1.1\r\nHost: h\r\n\r\n";
+    for stray in [&b"name=value"[..], b"name=value\r\n", b"\x00\n\x01\n", b"a b c\r\n\r\n"] {
+        for script in [
+            Script::begin().says(Client, post).says(Client, stray),
+            Script::begin().says(Client, &[post, stray].concat()),
+        ] {
+            let script = script.says(Server, OK).ends(Server).ends(Client);
+            let (lines, _) = told(&folder, &script, "| http |exchange weblog");
+            assert_eq!(lines.len(), 1, "{stray:?}: {lines:?}");
+            assert!(lines[0].contains("\"POST /form HTTP/1.1\" 200 "), "{stray:?}: {lines:?}");
+        }
+    }
+}
+
+#[test]
+fn only_a_fin_completes_a_file_without_a_length() {
+    let folder = Folder::new();
+    let open = || Script::begin().says(Client, GET).says(Server, BARE);
+    for (number, (script, complete)) in [
+        (open().ends(Server).ends(Client), true),
+        (open().ends(Server), true),
+        (open().resets(Server, &[]), false),
+        (open().resets(Client, &[]).waits(3_000), false),
+        (open(), false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (rest, part) in [("| http emit=body |response files", "b"), ("| files", "s")] {
+            let name = format!("{part}{number}");
+            told(&folder, &script, &format!("{rest} {name}"));
+            let index = folder.read(&format!("{name}/index.jsonl"));
+            let lines: Vec<Value> =
+                index.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let server = lines.iter().filter(|line| line["direction"] != "forward");
+            let found: Vec<bool> = server.map(|line| line["complete"] == true).collect();
+            assert_eq!(found, [complete], "{name}: {index}");
+        }
+        let exchanges = objects(&folder, &script, "| http |exchange json");
+        assert_eq!(exchanges[0]["incomplete"].is_null(), complete, "{exchanges:?}");
+    }
+}
+
+#[test]
+fn a_head_without_its_end_is_told() {
+    let folder = Folder::new();
+    let script = Script::begin().says(Client, &GET[..GET.len() - 2]).ends(Client).ends(Server);
+    let requests = objects(&folder, &script, "| http |request json");
+    assert_eq!(requests.len(), 1);
+    assert_eq!((&requests[0]["url"], &requests[0]["host"]), (&"/a".into(), &"h".into()));
+    assert_eq!(requests[0]["incomplete"], true);
+}

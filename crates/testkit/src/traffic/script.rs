@@ -1,0 +1,82 @@
+//! One TCP connection written by hand: what each side says, and what somebody else forges.
+
+use super::connection::Side;
+use super::{CLIENT, Capture, SERVER, reply, segment};
+use crate::packet::Frame;
+
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+const ACK: u8 = 0x10;
+const PORTS: (u16, u16) = (40_000, 80);
+
+/// A connection to port 80, from its handshake on. Frames lie a millisecond apart.
+#[derive(Clone, Debug)]
+pub struct Script {
+    capture: Capture,
+    /// The next sequence number of the client and of the server.
+    next: [u32; 2],
+}
+
+impl Script {
+    /// The handshake.
+    pub fn begin() -> Self {
+        let mut this = Self { capture: Capture::new(), next: [1_000, 9_000] };
+        this.sends(Side::Client, SYN, &[], &[]);
+        this.next[0] += 1;
+        this.sends(Side::Server, SYN | ACK, &[], &[]);
+        this.next[1] += 1;
+        this.sends(Side::Client, ACK, &[], &[]);
+        this
+    }
+
+    /// A side sends data in one segment, and the other acknowledges it.
+    pub fn says(mut self, side: Side, data: &[u8]) -> Self {
+        self.sends(side, ACK, &[], data);
+        self.next[side as usize] += data.len() as u32;
+        self.sends(side.other(), ACK, &[], &[]);
+        self
+    }
+
+    /// A side ends what it sends.
+    pub fn ends(mut self, side: Side) -> Self {
+        self.sends(side, FIN | ACK, &[], &[]);
+        self.next[side as usize] += 1;
+        self.sends(side.other(), ACK, &[], &[]);
+        self
+    }
+
+    /// A reset in the name of a side, with these TCP options.
+    pub fn resets(mut self, side: Side, options: &[u8]) -> Self {
+        self.sends(side, RST | ACK, options, &[]);
+        self
+    }
+
+    /// Nothing for so many milliseconds.
+    pub fn waits(mut self, ms: u64) -> Self {
+        self.capture.now_ns += ms * 1_000_000;
+        self
+    }
+
+    /// What a tap has seen.
+    pub fn capture(self) -> Capture {
+        self.capture
+    }
+
+    fn sends(&mut self, side: Side, flags: u8, options: &[u8], data: &[u8]) {
+        let [client, server] = self.next;
+        let acknowledged = |number| if flags & ACK == 0 { 0 } else { number };
+        let (frame, mut header) = match side {
+            Side::Client => (
+                Frame::ethernet().ipv4(CLIENT, SERVER),
+                segment(PORTS, client, acknowledged(server), flags),
+            ),
+            Side::Server => (
+                reply().ipv4(SERVER, CLIENT),
+                segment((PORTS.1, PORTS.0), server, acknowledged(client), flags),
+            ),
+        };
+        header.options = options.to_vec();
+        self.capture.add(1_000, frame.tcp(&header, data));
+    }
+}
