@@ -1,9 +1,9 @@
 //! TLS records and the two hellos (RFC 8446 §4.1, §5.1, and its forebears down to SSL 3.0).
 //!
 //! In: the bytes at the beginning of one direction of a connection. Out: its first hello, behind
-//! whatever may stand before it, gathered over records if need be ([`begin`]), and views of a ClientHello and a
-//! ServerHello: versions, cipher suites, extensions in their order, GREASE (RFC 8701) included.
-//! Nothing is decrypted, nothing behind the hellos is read.
+//! whatever may stand before it, gathered over records if need be ([`begin`]), and views of a
+//! ClientHello and a ServerHello: versions, cipher suites, extensions in their order, GREASE (RFC
+//! 8701) included. Nothing is decrypted, nothing behind the hellos is read.
 //!
 //! Hostile bytes: a hello is at most [`HELLO_MAX`] bytes long, its records together at most
 //! [`BEGIN_MAX`]; every list is walked once and ends where its length or the bytes end. What is not
@@ -281,8 +281,8 @@ fn gather<'b>(
         if rest.len() < RECORD {
             return Err(Begin::Need(at + RECORD + missing));
         }
-        // Nothing stands between the parts of a handshake message in TLS 1.3 (RFC 8446 §5.1); before
-        // it a warning may.
+        // Nothing stands between the parts of a handshake message in TLS 1.3 (RFC 8446 §5.1); in
+        // the versions before, a warning may.
         let Some(header) = RecordHeader::parse(rest) else { return Err(Begin::Malformed) };
         let length = usize::from(header.length);
         if header.content == HANDSHAKE {

@@ -48,8 +48,9 @@ until they are whole.
 Not answered: `not dns` (the header cannot be one of DNS; on a connection all that follows),
 `malformed` (the question or an answer contradicts itself), `cut` (the capture or the connection
 ends before the question does), `gap` (bytes that were never seen lie in the message, or hide where
-it begins: until a block begins as a message does), `too many pieces` (a message of a connection lies in more than 256 blocks, or too many
-blocks are held), `forgotten` (more than `sessions=` connections were open).
+it begins: until a block begins as a message does), `too many pieces` (a message of a connection
+lies in more than 256 blocks, or too many blocks are held), `forgotten` (more than `sessions=`
+connections were open).
 
 Counted: queries and responses; messages in which the pointer of a name points ahead (it is
 followed, as resolvers do); and how often messages of a connection were found again behind a gap.",

@@ -67,9 +67,9 @@ message), `no session` (a block that is in no stream).
 Counted: requests and responses; missing bytes of bodies, and messages that broke off (their last
 fragment says that nothing follows, not that it is the last); heads whose lengths differ, are no
 numbers or stand beside `Transfer-Encoding` (the first number counts, chunks before any); what was
-found again behind what was lost; requests that stayed unpaired; connections that were forgotten, since more than `connections=`
-were open; bodies that were decoded, decoded in part, not decodable, or too large to decode. The
-report counts connections by what they speak.",
+found again behind what was lost; requests that stayed unpaired; connections that were forgotten,
+since more than `connections=` were open; bodies that were decoded, decoded in part, not decodable,
+or too large to decode. The report counts connections by what they speak.",
     example: "replay web.pcap | tcp | http |get print",
     kind: Kind::Editing,
     takes: Forms::of(&[Form::Stream]),

@@ -12,8 +12,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Connection {
-    /// `word`: when it was last heard of, or the RST that waits for what follows; `port`: the server's; `down`: which way the client sends;
-    /// `flags`: [`CLOSED`] and so on.
+    /// `word`: when it was last heard of, or the RST that waits for what follows; `port`: the
+    /// server's; `down`: which way the client sends; `flags`: [`CLOSED`] and so on.
     pub(super) identity: Identity,
     /// What the client sends, and what the server sends.
     pub(super) sides: [Side; 2],

@@ -272,8 +272,8 @@ impl Tcp {
         self.silent.add(waiting, heard.time.saturating_add(self.timeout), cx.now);
     }
 
-    /// Goes on with a connection that a RST seemed to have ended: as another session, which begins in
-    /// the middle of it.
+    /// Goes on with a connection that a RST seemed to have ended: as another session, which begins
+    /// in the middle of it.
     #[cold]
     fn reopen(&mut self, key: u64, heard: &Heard, cx: &mut StreamContext<'_, '_>) {
         let Some(old) = self.flows.end(key) else { return };

@@ -139,7 +139,8 @@ fn a_reset_signed_otherwise_than_its_connection_is_ignored() {
                 }
                 frames
             };
-            let found = settled(&sign(disturbed(&[plain.clone()], 400_000 * MILLISECOND)));
+            let found =
+                settled(&sign(disturbed(std::slice::from_ref(&plain), 400_000 * MILLISECOND)));
             assert_eq!(found.counted("resets ignored"), 1);
             // What is signed as the connection is cannot be told from the truth.
             let reset = with_option(plain.clone(), &signature);
