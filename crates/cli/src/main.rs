@@ -19,6 +19,7 @@ mod engines;
 mod examples;
 mod explain;
 mod filters;
+mod habits;
 mod line;
 mod man;
 mod privilege;
@@ -48,6 +49,9 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse_from(arranged::arranged(std::env::args_os())) {
         Ok(arguments) => arguments,
         Err(told) => {
+            if told.use_stderr() && habits::tell(std::env::args_os()) {
+                return Status::Usage.into();
+            }
             let status = if told.use_stderr() { Status::Usage } else { Status::Done };
             // It may quote the words, and colours are no more than a help. Nobody can be told that
             // nobody can be told.

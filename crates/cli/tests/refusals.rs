@@ -205,3 +205,30 @@ fn of_end(end: &str) -> String {
         None => format!("host {address} and icmp"),
     }
 }
+
+/// Whoever types what tcpdump takes is told the command that does it here.
+#[test]
+fn words_for_tcpdump_are_answered_by_a_command() {
+    let folder = Folder::new();
+    for (words, command) in [
+        (&["-r", "examples/web.pcap", "tcp", "port", "80"][..], "bpf \"tcp port 80\" | print"),
+        (&["run", "-r", "examples/web.pcap", "-w", "x.pcap"], "pcap x.pcap"),
+        (&["tcpdump", "-nr", "examples/web.pcap", "-c", "2"], "print"),
+    ] {
+        let refused = folder.run(words);
+        assert_eq!(refused.status, Some(2), "{}", refused.err);
+        assert!(refused.err.contains("` is written for tcpdump\n"), "{}", refused.err);
+        let (_, written) = refused.err.split_once("  write: streamline ").unwrap();
+        let line = written.split('\'').nth(1).unwrap();
+        assert_eq!(line, format!("replay examples/web.pcap | {command}"));
+        let ran = folder.run(&["run", line]);
+        assert_eq!(ran.status, Some(0), "{}", ran.err);
+    }
+    let refused = folder.run(&["tcp", "port", "80"]);
+    let shown = [
+        "error: `tcp port 80` is written for tcpdump\n",
+        "  tcp port 80\n",
+        "  ^^^^^^^^^^^ write `rx | bpf \"tcp port 80\" | print`\n",
+    ];
+    assert_eq!((refused.status, refused.err), (Some(2), shown.concat()));
+}

@@ -14,6 +14,7 @@ pub mod edit;
 pub mod engines;
 pub mod explain;
 pub mod graph;
+pub mod habits;
 pub mod plan;
 pub mod share;
 

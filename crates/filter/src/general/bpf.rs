@@ -76,6 +76,12 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(Bpf { arguments: arguments.clone(), programs }))
 }
 
+/// Whether a text is a pcap-filter(7) expression on some link type, whatever the names in it mean.
+#[must_use]
+pub fn is_expression(text: &str) -> bool {
+    !text.trim().is_empty() && classic::questions(text).is_ok()
+}
+
 fn expression(arguments: &Arguments) -> &str {
     arguments.text("expression").unwrap_or_default()
 }

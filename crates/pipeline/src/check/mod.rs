@@ -22,6 +22,7 @@ mod uses;
 use crate::catalogue::Catalogue;
 use crate::engines;
 use crate::graph::{Edge, Graph, Node, Step};
+use crate::habits;
 use crate::language::diagnose::{Diagnostic, settle};
 use crate::language::{Request, parse};
 
@@ -76,6 +77,15 @@ pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagno
 
 /// Reads and checks a text: the graph, and all mistakes of both.
 pub fn read(text: &str, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagnostic>) {
+    let (graph, mistakes) = read_as_written(text, catalogue);
+    match habits::mistake(text, &mistakes, catalogue) {
+        Some(mistake) => (graph, vec![mistake]),
+        None => (graph, mistakes),
+    }
+}
+
+/// The same, without a look at what other programs would understand.
+pub(crate) fn read_as_written(text: &str, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagnostic>) {
     let (request, mut mistakes) = parse(text);
     let (graph, further) = check(&request, catalogue);
     mistakes.extend(further);

@@ -1,0 +1,104 @@
+//! What hands write that know tcpdump, grep and a shell: the mistake says whose words they are and
+//! names a line, and that line passes the checks.
+
+#![expect(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+use engine::catalogue::House;
+use pipeline::{Diagnostic, habits};
+
+/// What is written, and the line that is named instead.
+const LINES: &[(&str, &str)] = &[
+    ("tcp port 80", "rx | bpf \"tcp port 80\" | print"),
+    ("host 10.0.0.1", "rx | bpf \"host 10.0.0.1\" | print"),
+    ("port 80", "rx | bpf \"port 80\" | print"),
+    ("icmp", "rx | bpf \"icmp\" | print"),
+    ("net 10.0.0.0/8", "rx | bpf \"net 10.0.0.0/8\" | print"),
+    ("not port 22", "rx | bpf \"not port 22\" | print"),
+    ("(port 80 or port 81)", "rx | bpf \"(port 80 or port 81)\" | print"),
+    ("replay x | src host 10.0.0.1 | count", "replay x | bpf \"src host 10.0.0.1\" | count"),
+    ("replay x | udp dst port 53", "replay x | bpf \"udp dst port 53\" | print"),
+    ("replay x | less 100 | count", "replay x | bpf \"less 100\" | count"),
+    ("replay x | tcp port 80 + udp | count", "replay x | bpf \"tcp port 80\" + udp | count"),
+    ("rx lo | tcp[13] & 2 != 0 | print", "rx lo | bpf \"tcp[13] & 2 != 0\" | print"),
+    ("replay x | grep foo", "replay x | match \"foo\" | print"),
+    ("replay x | grep -i 'foo' | count", "replay x | match \"foo\" | count"),
+    ("replay x | egrep 'fo.' | count", "replay x | regex \"fo.\" | count"),
+    ("grep foo x.log", "read x.log lines=yes | match \"foo\" | print"),
+    ("cat x.pcap | port 80 | wc -l", "replay x.pcap | bpf \"port 80\" | count"),
+    ("replay x | print | sort -u", "streamline 'replay x | print' | sort -u"),
+    ("replay x | udp | head -5 | tr a b", "streamline 'replay x | udp | print' | head -5 | tr a b"),
+    ("dport 80", "rx | dport |80 count"),
+    ("replay x | dport 80 | count", "replay x | dport |80 count"),
+    ("replay x | vlan 7,8 | print", "replay x | vlan |7,8 print"),
+    ("replay x | count --latency=5ms", "--latency=5ms replay x | count"),
+    ("rx -i lo | count", "rx lo | count"),
+    ("replay -r x | pcap -w y", "replay x | pcap y"),
+    ("-i lo -n port 80", "rx lo | bpf \"port 80\" | print"),
+    ("-r x.pcap -w y.pcap icmp", "replay x.pcap | bpf \"icmp\" | pcap y.pcap"),
+    ("tcpdump -nni any -c 10 icmp", "streamline run -c 10 'rx | bpf \"icmp\" | print'"),
+    ("tcpdump -i lo -w x.pcap", "rx lo | pcap x.pcap"),
+];
+
+fn errors(text: &str) -> Vec<Diagnostic> {
+    let (_, mistakes) = pipeline::read(text, &House);
+    mistakes.into_iter().filter(Diagnostic::is_error).collect()
+}
+
+/// The line within a command.
+fn line_of(proposed: &str) -> &str {
+    match proposed.strip_prefix("streamline ") {
+        Some(command) => command.split('\'').nth(1).unwrap(),
+        None => proposed,
+    }
+}
+
+#[test]
+fn words_of_other_programs_get_the_line_that_means_them() {
+    for (written, wanted) in LINES {
+        let found = errors(written);
+        let [mistake] = found.as_slice() else { panic!("{written}: {found:?}") };
+        let proposed = mistake.hint.strip_prefix("write `").and_then(|hint| hint.strip_suffix('`'));
+        assert_eq!(proposed, Some(*wanted), "{written}: {mistake:?}");
+        assert_eq!(errors(line_of(wanted)), [], "{written}");
+        let words = written.get(mistake.span.start..mistake.span.end).unwrap();
+        assert!(mistake.what.starts_with(&format!("`{words}` ")), "{}", mistake.what);
+    }
+}
+
+#[test]
+fn commands_of_other_programs_get_the_command_that_means_them() {
+    for (words, wanted) in [
+        ("-i lo port 80", "streamline 'rx lo | bpf \"port 80\" | print'"),
+        ("-i lo -w x.pcap", "streamline 'rx lo | pcap x.pcap'"),
+        ("-r x.pcap", "streamline 'replay x.pcap | print'"),
+        ("-r x.pcap udp | count", "streamline 'replay x.pcap | udp | count'"),
+        ("-nnvi any -c5 icmp", "streamline run -c 5 'rx | bpf \"icmp\" | print'"),
+        ("-ilo", "streamline 'rx lo | print'"),
+        ("host 10.0.0.1", "streamline 'rx | bpf \"host 10.0.0.1\" | print'"),
+        ("tcpdump -i lo port 53", "streamline 'rx lo | bpf \"port 53\" | print'"),
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        let meant = habits::command(&words, &House).unwrap_or_else(|| panic!("{words:?}"));
+        assert_eq!(meant.command(), wanted);
+        assert_eq!(errors(&meant.line), []);
+    }
+    for words in [&["--bogus"][..], &["-Z", "x"], &["doctr"], &["-c"], &["-w"], &["-i"], &[]] {
+        assert_eq!(habits::command(words, &House), None, "{words:?}");
+    }
+}
+
+/// What no table knows keeps its own mistakes, and a line that is right is left alone.
+#[test]
+fn other_mistakes_stay_what_they_are() {
+    let found = errors("replay x | dpotr |80 count | coutn");
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].hint.starts_with("did you mean `dport`?"), "{found:?}");
+    for right in ["replay x | udp | count", "replay x | tcp | http |get print", "rx lo | icmp"] {
+        let is_expression = right.ends_with("icmp");
+        assert_eq!(errors(right).is_empty(), !is_expression, "{right}");
+    }
+    // A line that would still be wrong is not named.
+    let found = errors("replay x | port 80 | nonsense");
+    assert!(found.iter().all(|mistake| !mistake.hint.starts_with("write `")), "{found:?}");
+    assert!(!errors("sort").is_empty() && !errors("|||").is_empty() && !errors("-").is_empty());
+}
