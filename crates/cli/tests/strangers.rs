@@ -164,7 +164,10 @@ fn t8_mute_paths_of_one_user_hide_nobodys() {
     let stopped = as_root(&folder, &["stop", "1", "2", "41002/bobs"]);
     assert_eq!(stopped.status, Some(1), "{stopped:?}");
     assert!(stopped.err.contains("--kill 1`") && stopped.err.contains("--kill 2`"), "{stopped:?}");
-    assert!(stopped.err.contains("41002/bobs: "), "the other one has ended: {stopped:?}");
+    // On a busy machine it may not have answered in time.
+    until("the other one has ended", || {
+        as_root(&folder, &["stop", "41002/bobs"]).status == Some(3)
+    });
     drop(daemon);
 }
 
@@ -323,7 +326,8 @@ fn ps_fits_the_terminal_and_is_whole_elsewhere() {
     let typed = "stty cols 70 rows 20; streamline ps";
     shell.arg("sh").arg(&script).args(["-qec", typed, "/dev/null"]);
     let ran = Ran::from(shell.env("TERM", "xterm").stdin(Stdio::null()).output().unwrap());
-    let widths: Vec<usize> = ran.out.lines().map(|line| line.trim_end().chars().count()).collect();
+    let table = ran.out.lines().filter(|line| !line.starts_with("note: "));
+    let widths: Vec<usize> = table.map(|line| line.trim_end().chars().count()).collect();
     assert!(widths.contains(&70) && widths.iter().all(|width| *width <= 70), "{ran:?}");
     assert!(ran.out.contains('…'), "{ran:?}");
 }
@@ -381,6 +385,8 @@ fn completion_asks_the_daemon_for_paths_and_nodes() {
     let _daemon = folder.daemon();
     let _path = folder.begin_as("web", "generate rate=10 | count --name=counted | discard");
     assert_eq!(folder.run(&["complete", "--", "stop"]).out, "web\n");
-    let nodes = folder.run(&["complete", "--", "set", "web", "remove"]).out;
-    assert_eq!(nodes.lines().collect::<Vec<_>>(), ["generate", "count#counted", "discard"]);
+    until("the path says what its nodes are", || {
+        let nodes = folder.run(&["complete", "--", "set", "web", "remove"]).out;
+        nodes.lines().collect::<Vec<_>>() == ["generate", "count#counted", "discard"]
+    });
 }
