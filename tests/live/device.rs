@@ -126,7 +126,9 @@ fn a_device_in_another_name_space_is_found_by_name_path_and_process() {
 #[test]
 fn loopback_gives_each_packet_once() {
     let Some(space) = Namespace::new() else { return };
-    for source in ["rx lo", "tx lo", "rx lo both=yes", "rx", "rx both=yes"] {
+    let unions = ["rx ++ tx", "rx lo ++ tx lo", "rx lo ++ rx lo", "tx lo ++ rx"];
+    let alone = ["rx lo", "tx lo", "rx lo both=yes", "rx", "rx both=yes"];
+    for source in alone.into_iter().chain(unions) {
         let line = format!("{source} | bpf \"udp port 9\" | pcap seen.pcap");
         let mut observer = Observer::start(&space, &line);
         let frames = short(0..100);
@@ -141,6 +143,25 @@ fn loopback_gives_each_packet_once() {
         let ran = observer.stop();
         ran.assert_whole();
         assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..100), "{source}");
+    }
+}
+
+#[test]
+fn a10_a_union_gives_each_frame_once_whatever_names_it_twice() {
+    let Some(pair) = silent() else { return };
+    let rx = format!("rx {SERVER_DEVICE}");
+    let frames = short(0..1000);
+    for union in [
+        format!("{rx} ++ {rx}"),
+        format!("({rx} | bpf \"udp\") ++ ({rx} | udp |9 count) ++ tx {SERVER_DEVICE}"),
+        format!("({rx} | !udp) ++ ({rx} | ip |udp udp)"),
+    ] {
+        let mut observer = Observer::start(&pair.server, &format!("{union} | pcap seen.pcap"));
+        send(&pair.client, CLIENT_DEVICE, &frames);
+        observer.until_written("seen.pcap", capture_length(&frames));
+        let ran = observer.stop();
+        ran.assert_whole();
+        assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..1000), "{union}");
     }
 }
 

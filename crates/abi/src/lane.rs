@@ -116,8 +116,10 @@ pub struct Marks {
     /// On the way to a replica, whether it is the last of those that were handed over together; on
     /// the way from one, in which step of its end it left ([`Marks::at_step`]).
     last: u32,
-    /// Fills two words of 16 bytes: so marks are copied in two moves.
-    reserved: u32,
+    /// By what a Boolean section knows the block again while its operands are asked about a copy
+    /// ([`Marks::with_ticket`]); 0: nobody asked. It never leaves the section. With it marks fill two
+    /// words of 16 bytes, and are copied in two moves.
+    ticket: u32,
 }
 
 const _: () = assert!(size_of::<Marks>() == 32);
@@ -156,7 +158,7 @@ impl Marks {
             payload: Self::UNKNOWN,
             turn: 0,
             last: 0,
-            reserved: 0,
+            ticket: 0,
         }
     }
 
@@ -189,6 +191,21 @@ impl Marks {
     #[must_use]
     pub const fn turn(&self) -> (u32, bool) {
         (self.turn, self.last != 0)
+    }
+
+    /// The same marks of a block that a section knows by this number. A filter that makes new marks
+    /// for a block that it lets through gives them the ticket of the old ones.
+    #[inline]
+    #[must_use]
+    pub const fn with_ticket(self, ticket: u32) -> Self {
+        Self { ticket, ..self }
+    }
+
+    /// By what a section knows the block again; 0: nobody asked about it, or it was made inside.
+    #[inline]
+    #[must_use]
+    pub const fn ticket(&self) -> u32 {
+        self.ticket
     }
 
     /// Whether the block lies in a frame.

@@ -1,7 +1,7 @@
 //! The graph of a request: what the checks make of the tree, and what the planner places.
 //!
 //! - A **node** is a filter with its checked arguments, a **composite** of filters that a Boolean
-//!   section runs by sequence, or a **merge**, the `++` of sources. Nodes stand in the order of the
+//!   section runs by sequence, or a **merge**, the `++` of different sources. Nodes stand in the order of the
 //!   text; the filters of a composite are nodes too (they can be pinned and count for themselves),
 //!   with `inside` set and without edges.
 //! - An **edge** is an arc between two nodes, with the set of classes that it lets through, names
@@ -76,7 +76,8 @@ pub enum Step {
     /// Runs filters by sequence (CONTRACT 10) and passes the block on as it came, with the class of
     /// the last operand that answered.
     Boolean(Boolean),
-    /// Merges streams of sources and removes what carries the same rich pointer.
+    /// Merges streams of sources that have no block in common. Branches that begin at one source are
+    /// a composite behind it.
     Merge,
     /// A filter that is missing or not known; only beside an error.
     Unknown,
@@ -163,10 +164,31 @@ pub enum Boolean<L = ClassSet> {
     },
     /// `a ++ b`: a, and b on what a answered 0.
     Any(Vec<Link<L>>),
-    /// `a +* b`: a, then b on what a answered.
+    /// `a +* b`: a, then b on what a answered. Of nothing: every block is answered.
     All(Vec<Link<L>>),
     /// `!a`: what a answered 0.
     Not(Box<Self>),
+}
+
+impl Boolean {
+    /// Puts a filter before an operand: what it answers comes to it.
+    pub(crate) fn put_before(&mut self, operand: NodeId, first: NodeId) {
+        match self {
+            Self::Filter(id) if *id == operand => {
+                let rest = vec![Link { classes: ClassSet::plain(), body: Self::Filter(operand) }];
+                *self = Self::Chain { first: Box::new(Self::Filter(first)), rest };
+            }
+            Self::Filter(_) => {}
+            Self::Not(inner) => inner.put_before(operand, first),
+            Self::Any(links) | Self::All(links) => {
+                links.iter_mut().for_each(|link| link.body.put_before(operand, first));
+            }
+            Self::Chain { first: body, rest } => {
+                body.put_before(operand, first);
+                rest.iter_mut().for_each(|link| link.body.put_before(operand, first));
+            }
+        }
+    }
 }
 
 /// A part of a composite, and the classes for which it is asked.

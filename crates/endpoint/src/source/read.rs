@@ -25,6 +25,7 @@ in no frame: filters that read headers refuse them.",
     takes: Forms::NONE,
     gives: Gives::Form(Form::Bytes),
     effect: Some(effect),
+    observes: Some(super::input::observed),
     parameters: &[
         Parameter::needed("file", Type::Path, "the file to read; - is standard input"),
         Parameter::named("block", BLOCK, "64k", "the most bytes of a block"),

@@ -35,6 +35,7 @@ count'`.",
     kind: Kind::Source,
     takes: Forms::NONE,
     gives: Gives::Form(Form::Frame),
+    observes: Some(super::input::observed),
     parameters: &[
         Parameter::needed("file", Type::Path, "the capture to read; - is standard input"),
         Parameter::named("speed", SPEED, "max", "max, or a factor of the capture's own speed"),

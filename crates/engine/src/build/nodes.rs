@@ -2,6 +2,7 @@
 
 use super::{BuildError, Builder, Draft, title};
 use crate::record::Tape;
+use crate::space::asks::{self, Asked, Asks};
 use crate::space::graft::Key;
 use crate::space::node::{Node, NodeId as Local, Part};
 use crate::space::section::Section;
@@ -76,8 +77,13 @@ impl Builder<'_> {
         let used = match &node.step {
             Step::Filter(used) => used,
             Step::Boolean(body) => {
-                let section = Part::Section(Arc::new(section(body, locals)));
-                return Ok(Node::new("boolean", self.number(id), section, Counts::default()));
+                let counts = Counts::new(asks::REASONS.len(), 0);
+                let section = match self.asks(id) {
+                    true => Part::Asks(Box::new(Asks::new(&self.expression(body, locals)))),
+                    false => Part::Section(Arc::new(section(body, locals))),
+                };
+                let node = Node::new("boolean", self.number(id), section, counts);
+                return Ok(Node { reasons: asks::REASONS, ..node });
             }
             Step::Merge => {
                 return Ok(Node::new("merge", self.number(id), Part::Pass, Counts::default()));
@@ -117,6 +123,32 @@ impl Builder<'_> {
         match self.settings.one_of {
             Some((number, of)) => numbers.split(number, of),
             None => numbers,
+        }
+    }
+
+    /// Whether an operand of a section moves the view, holds blocks or makes others.
+    fn asks(&self, section: NodeId) -> bool {
+        let operands = self.plan.graph.ids().filter(|(_, node)| node.inside == Some(section));
+        operands.filter_map(|(_, node)| node.kind()).any(|kind| !kind.answers_only())
+    }
+
+    /// An expression over such operands.
+    fn expression(&self, body: &Boolean, locals: &[Option<Local>]) -> Asked {
+        let links = |links: &[Link]| -> Vec<(Wanted, Asked)> {
+            links.iter().map(|l| (wanted(&l.classes), self.expression(&l.body, locals))).collect()
+        };
+        match body {
+            Boolean::Filter(id) => {
+                Asked::Filter(locals[id.0].unwrap_or_default(), self.number(*id))
+            }
+            Boolean::Chain { first, rest } => {
+                let mut steps = vec![(Wanted::All, self.expression(first, locals))];
+                steps.extend(links(rest));
+                Asked::Chain(steps)
+            }
+            Boolean::Any(parts) => Asked::Any(links(parts)),
+            Boolean::All(parts) => Asked::All(links(parts)),
+            Boolean::Not(part) => Asked::Not(Box::new(self.expression(part, locals))),
         }
     }
 

@@ -186,7 +186,9 @@ impl Matched {
         ids.copies = ids.next.1;
         ids.next.1 += rings_of_copies(&plan);
         let renewed = upgraded.and_then(|span| {
-            let found = plan.graph.ids().find(|(_, node)| node.span.start == span.start);
+            // A section begins where its first operand does.
+            let is = |node: &Node| node.span.start == span.start && node.filter().is_some();
+            let found = plan.graph.ids().find(|(_, node)| is(node));
             found.map(|(id, _)| ids.nodes[id.0])
         });
         let renewed: HashSet<usize> = renewed.into_iter().collect();

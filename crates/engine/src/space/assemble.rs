@@ -64,6 +64,7 @@ impl Assembly {
 
     /// The nodes, where branches meet, and the order from the sources to the sinks.
     pub(crate) fn done(mut self) -> (Vec<Node>, Shape) {
+        let asked_by = self.asked_by();
         let mut inputs = vec![0usize; self.nodes.len()];
         for arc in self.nodes.iter().flat_map(|n| &n.arcs).filter(|arc| !arc.back) {
             inputs[arc.to] += 1;
@@ -90,6 +91,7 @@ impl Assembly {
             }
         }
         debug_assert_eq!(order.len(), self.nodes.len(), "back edges are marked");
+        let order = self.with_operands(order, &asked_by);
         let mut rank = vec![0; self.nodes.len()];
         for (i, at) in order.iter().enumerate() {
             rank[*at] = i;
@@ -99,7 +101,38 @@ impl Assembly {
         let edits = (0..self.nodes.len()).any(edits);
         let is_deal = |at: &NodeId| matches!(self.nodes[*at].part, Part::Deal(_));
         let deals = (0..self.nodes.len()).filter(is_deal).collect();
-        (self.nodes, Shape { joins, rank, order, parts, looks, edits, deals })
+        (self.nodes, Shape { joins, rank, order, parts, looks, edits, deals, asked_by })
+    }
+
+    /// Of every operand of a section that may wait for it, the section; what becomes of blocks there
+    /// is written down for it.
+    fn asked_by(&mut self) -> Vec<Option<NodeId>> {
+        let mut asked_by = vec![None; self.nodes.len()];
+        let mut asked = vec![false; self.nodes.len()];
+        for (at, node) in self.nodes.iter().enumerate() {
+            let Part::Asks(section) = &node.part else { continue };
+            asked[at] = true;
+            for operand in section.operands() {
+                (asked_by[operand], asked[operand]) = (Some(at), true);
+            }
+        }
+        for (node, asked) in self.nodes.iter_mut().zip(asked) {
+            node.holds.be_asked(asked);
+        }
+        asked_by
+    }
+
+    /// The order of nodes with operands right before their section: what comes before it has let
+    /// everything out by then.
+    fn with_operands(&self, order: Vec<NodeId>, asked_by: &[Option<NodeId>]) -> Vec<NodeId> {
+        let mut with = Vec::with_capacity(order.len());
+        for at in order.into_iter().filter(|at| asked_by[*at].is_none()) {
+            if let Part::Asks(section) = &self.nodes[at].part {
+                with.extend(section.operands());
+            }
+            with.push(at);
+        }
+        with
     }
 
     /// Where paths part and no path from further up comes around to the same join.

@@ -440,8 +440,10 @@ pub(crate) fn keys(nodes: &[Node], inputs: &[Input]) -> Vec<Key> {
 fn stay(place: &mut Node, old: Node) {
     let taken = old.taken_in_all();
     // A section is the way in which its operands are called: those stay.
-    if !matches!(place.part, Part::Section(_)) {
-        place.part = old.part;
+    match (&mut place.part, old.part) {
+        (Part::Asks(section), Part::Asks(old)) => section.take_over(*old),
+        (Part::Section(_) | Part::Asks(_), _) => {}
+        (part, old) => *part = old,
     }
     if matches!(place.part, Part::Export(_)) {
         // What leads to it may be new; what it counted is not.

@@ -7,7 +7,7 @@
 //! - [`walk`]: one batch through the local graph;
 //! - `replica`: how replicas of filters end;
 //! - `saved`: what a filter knows, as a value that can leave the process;
-//! - [`section`]: Boolean sections by sequence;
+//! - [`section`]: Boolean sections by sequence; [`asks`]: those whose operands hold blocks;
 //! - [`join`]: branches back into input order;
 //! - `shown`: what filters know, where others see it;
 //! - `sleep`: until something may have come;
@@ -21,6 +21,7 @@
 //! - [`traced`]: the walk while somebody asks what becomes of a flow;
 //! - [`memory`]: what the space does for its filters.
 
+pub mod asks;
 pub(crate) mod assemble;
 mod behind;
 mod clock;

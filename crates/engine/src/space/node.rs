@@ -60,6 +60,8 @@ pub enum Part {
     Filter(Filter),
     /// A Boolean section over other nodes of the space (CONTRACT 10).
     Section(std::sync::Arc<super::section::Section>),
+    /// One with operands that move the view, hold blocks or make others.
+    Asks(Box<super::asks::Asks>),
     /// The end of the path.
     Sink(SinkPart),
     /// The ring to another space.
@@ -78,7 +80,9 @@ impl Part {
         match self {
             Self::Filter(Filter::Statistics(_)) => false,
             Self::Pass | Self::Source(_) | Self::Export(_) => false,
-            Self::Filter(_) | Self::Section(_) | Self::Sink(_) | Self::Deal(_) => true,
+            Self::Filter(_) | Self::Section(_) | Self::Asks(_) | Self::Sink(_) | Self::Deal(_) => {
+                true
+            }
         }
     }
 }
@@ -219,7 +223,8 @@ impl Node {
     /// Whether blocks leave here that somebody can look at: not where a ring begins or ends, nor
     /// where several share what comes.
     pub(crate) const fn gives(&self) -> bool {
-        let part = matches!(self.part, Part::Source(_) | Part::Filter(_) | Part::Section(_));
+        let section = matches!(self.part, Part::Section(_) | Part::Asks(_));
+        let part = section || matches!(self.part, Part::Source(_) | Part::Filter(_));
         part && !self.copied && !self.away
     }
 

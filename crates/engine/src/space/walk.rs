@@ -57,6 +57,8 @@ pub(crate) struct Shape {
     pub(crate) edits: bool,
     /// The nodes that share blocks out.
     pub(crate) deals: Vec<NodeId>,
+    /// Of filters that are operands and may hold blocks, the section.
+    pub(crate) asked_by: Vec<Option<NodeId>>,
 }
 
 /// A batch on an arc, not yet taken.
@@ -154,9 +156,21 @@ impl<'w, 'a> Walk<'w, 'a> {
         flow.unselected.bytes += came.bytes - yes.bytes;
     }
 
+    /// Walks on with what a section lets go out of turn.
+    fn settled(&mut self, section: NodeId, ran: Ran<'a>) {
+        if let Ran::Others(output) = ran {
+            self.route_all(section, output, 0);
+        }
+        self.settle();
+    }
+
     /// Has a filter let out what is due, or all that it holds because it is the `last` time. What a
     /// replica lets out gets this number.
     pub(super) fn out_of_turn(&mut self, at: NodeId, last: bool, order: u32) {
+        if let Part::Asks(_) = self.nodes[at].part {
+            let ran = self.section_ends(at);
+            return self.settled(at, ran);
+        }
         let mut output = Output::default();
         let node = &mut self.nodes[at];
         if let Part::Filter(Filter::Stream(filter)) = &mut node.part {
@@ -176,6 +190,10 @@ impl<'w, 'a> Walk<'w, 'a> {
                 self.failed(at, None, 0, &*panic);
                 return;
             }
+        }
+        if let Some(section) = self.shape.asked_by.get(at).copied().flatten() {
+            let ran = self.operand_gave((at, section), &mut output);
+            return self.settled(section, ran);
         }
         let copied = self.nodes[at].copied;
         for mut batch in output.take() {
@@ -331,6 +349,9 @@ impl<'w, 'a> Walk<'w, 'a> {
             section.answer(self, batch);
             return Ran::Same;
         }
+        if let Part::Asks(_) = &self.nodes[at].part {
+            return self.ask(at, batch);
+        }
         if self.nodes[at].counted && self.turn.left.is_some() {
             self.cut_to_count(at, batch);
             if batch.live() == 0 {
@@ -377,7 +398,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             Part::Deal(_) => return self.deal(at, batch),
             // Put aside before.
             Part::Filter(Filter::Edit(_)) => Ok(()),
-            Part::Pass | Part::Source(_) | Part::Section(_) => Ok(()),
+            Part::Pass | Part::Source(_) | Part::Section(_) | Part::Asks(_) => Ok(()),
         };
         match ran {
             Ok(()) => Ran::Same,

@@ -5,6 +5,7 @@ mod adapt;
 mod common;
 mod copies;
 mod mix;
+mod operands;
 mod origins;
 mod script;
 mod seen;

@@ -11,6 +11,7 @@
 //! were cut. The sources name these filters and do not say what they look at.
 
 use crate::automaton::{Automaton, Plan, State};
+use crate::layers;
 use crate::prelude::*;
 use crate::texts::Piece;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -56,7 +57,7 @@ Answers yes from the block on that shows a transport stream (two packets of 188 
 sync byte, or the end), a program stream (pack header), packets of one (PES), or video of MPEG-1,
 MPEG-2, MPEG-4 or AVC by its first start codes: at the beginning of a connection, message or
 datagram, behind the head of an HTTP response, or in RTP (RFC 2250), within 16,384 bytes. What came
-before is not answered, as `undecided`.
+before is not answered, as `undecided`. Behind `ip` it looks at the payload of each packet.
 
 Not answered: `undecided` (too few bytes yet), `not recognised` (something else, or its first bytes
 were not seen).",
@@ -253,10 +254,10 @@ impl Classify for Recogniser {
         let verdict = match piece.session {
             None => {
                 let mut side = Side::default();
-                self.look(&mut side, piece, block.bytes());
+                self.look(&mut side, piece, payload(block).bytes());
                 side.verdict
             }
-            Some(session) => self.go_on(session, piece, block.bytes(), cx),
+            Some(session) => self.go_on(session, piece, payload(block).bytes(), cx),
         };
         match verdict {
             YES => Class::YES,
@@ -267,6 +268,26 @@ impl Classify for Recogniser {
 
     fn state(&mut self) -> Option<&mut dyn crate::contract::State> {
         Some(&mut self.sessions)
+    }
+}
+
+/// The payload of a packet whose view begins with its transport header, as `ip` leaves it; any
+/// other block as it is.
+#[inline]
+fn payload<'a>(block: &Block<'a>) -> Block<'a> {
+    let Marks { view, transport, .. } = block.marks;
+    if !block.marks.is_frame() || transport == Marks::UNKNOWN || view != transport.into() {
+        return *block;
+    }
+    let mut packet = *block;
+    if let Ok(Some((_, from, to))) = layers::datagram(&mut packet) {
+        return block.view_at(from, to.saturating_sub(from));
+    }
+    match layers::segment(&mut packet) {
+        Ok(Some(segment)) => {
+            block.view_at(segment.payload, segment.end.saturating_sub(segment.payload))
+        }
+        _ => *block,
     }
 }
 

@@ -6,8 +6,8 @@
 
 use crate::sharing::Sharing;
 
-use super::{Arguments, Attaches, COMMON, Column, Counter, Filter, Leads, Mistake, Parameter};
-use super::{Reason, SESSION, Whose};
+use super::{Arguments, Attaches, COMMON, Column, Counter, Filter, Leads, Mistake, Observed};
+use super::{Parameter, Reason, SESSION, Whose};
 use ebpf::emit::Emit;
 use wire::LinkType;
 
@@ -45,10 +45,17 @@ impl Kind {
         }
     }
 
-    /// Whether a filter of this kind may stand in a Boolean section (CONTRACT 10).
+    /// Whether a filter of this kind leaves blocks as they are, in their order, and answers at once.
     #[must_use]
     pub const fn answers_only(self) -> bool {
         matches!(self, Self::Statistics | Self::Inspection | Self::Classification)
+    }
+
+    /// Whether a filter of this kind changes no byte, so that it may be asked about a block that
+    /// goes on as it came: the operands of Boolean sections (CONTRACT 10).
+    #[must_use]
+    pub const fn reads_only(self) -> bool {
+        self.answers_only() || matches!(self, Self::Reordering)
     }
 }
 
@@ -329,6 +336,9 @@ pub struct Description {
     /// Where a program in the kernel gives what this source gives, or why none does; `None`: the
     /// source reads in a process.
     pub attaches: Option<Attaches>,
+    /// What a source observes, so that `++` gives each block of it once; `None`: what it gives no
+    /// other source gives.
+    pub observes: Option<fn(&Arguments) -> Observed>,
     /// A sink that sends frames out by an interface, which a program in the kernel can do where it
     /// stands: by which one. The twin of such a sink says nothing about that.
     pub leads: Option<Leads>,
@@ -384,6 +394,7 @@ impl Description {
         process: false,
         takes_filter: false,
         attaches: None,
+        observes: None,
         leads: None,
         ahead: None,
         relinks: None,

@@ -32,6 +32,20 @@ impl HeldList {
     }
 }
 
+/// What became of a block about which a Boolean section asked, where what leaves the filter does not
+/// tell. Each names the block by its ticket ([`abi::Marks::ticket`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It is held, once more.
+    Held(u32),
+    /// It is no longer held, once less.
+    Left(u32),
+    /// It was dropped, for a reason that the filter counted.
+    Dropped(u32),
+    /// It was put together with others, and goes on in the block of the second ticket.
+    Joined(u32, u32),
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     key: u32,
@@ -48,13 +62,37 @@ pub struct Holds {
     blocks_max: u32,
     bytes_max: u64,
     bytes: u64,
+    /// What became of blocks since the section asked last; `None`: no section asks.
+    fates: Option<Vec<Fate>>,
 }
 
 impl Holds {
     /// A table for at most `blocks_max` blocks with `bytes_max` bytes in view.
     #[must_use]
     pub const fn new(blocks_max: u32, bytes_max: u64) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), blocks_max, bytes_max, bytes: 0 }
+        Self { slots: Vec::new(), free: Vec::new(), blocks_max, bytes_max, bytes: 0, fates: None }
+    }
+
+    /// Has the filter be an operand of a Boolean section, or no longer: it is written down what
+    /// becomes of blocks with a ticket.
+    pub fn be_asked(&mut self, asked: bool) {
+        match asked {
+            true => drop(self.fates.get_or_insert_default()),
+            false => self.fates = None,
+        }
+    }
+
+    /// What became of blocks since this was called last, in order.
+    pub fn take_fates(&mut self) -> Vec<Fate> {
+        self.fates.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Writes down what becomes of the block of this ticket, if a section asks.
+    #[inline]
+    pub(super) fn note(&mut self, ticket: u32, fate: impl FnOnce(u32) -> Fate) {
+        if let Some(fates) = self.fates.as_mut().filter(|_| ticket != 0) {
+            fates.push(fate(ticket));
+        }
     }
 
     /// How many blocks are held.
@@ -84,6 +122,7 @@ impl Holds {
     /// Puts a block into `list` behind all blocks whose key is not greater.
     pub fn insert(&mut self, list: &mut HeldList, key: u32, entry: Entry, pin: Pin) {
         self.bytes += u64::from(entry.pointer.length());
+        self.note(entry.marks.ticket(), Fate::Held);
         let slot = Slot { key, next: 0, entry, pin };
         let number = match self.free.pop() {
             Some(number) => {
@@ -144,6 +183,7 @@ impl Holds {
         self.free.push(number - 1);
         list.len = list.len.saturating_sub(1);
         self.bytes -= u64::from(slot.entry.pointer.length());
+        self.note(slot.entry.marks.ticket(), Fate::Left);
         Some((slot.key, slot.entry, slot.pin))
     }
 
@@ -157,6 +197,7 @@ impl Holds {
             list.tail = 0;
         }
         self.bytes -= u64::from(slot.entry.pointer.length());
+        self.note(slot.entry.marks.ticket(), Fate::Left);
         Some((slot.key, slot.entry, slot.pin))
     }
 

@@ -2,6 +2,7 @@
 //!
 //! - [`batch`]: up to 64 blocks side by side, one column per property, one bit per live lane;
 //! - [`description`]: what planner, help, completion and tests know about a filter;
+//! - [`observed`]: what a source observes, and which give the same;
 //! - [`parameter`]: what may be written for a parameter, and what it means;
 //! - [`arguments`]: the typed arguments of one filter in a request;
 //! - [`compiler`]: who knows the filter expressions that we do not;
@@ -29,6 +30,7 @@ pub mod kernel;
 pub mod keys;
 pub mod names;
 pub mod numbers;
+pub mod observed;
 pub mod parameter;
 pub mod shown;
 pub mod state;
@@ -43,11 +45,12 @@ pub use description::{
     Settles, Several, Usable, ValueRange, Warns,
 };
 pub use edit::{Edit, Editable, Workbench};
-pub use holds::{HeldList, Holds};
+pub use holds::{Fate, HeldList, Holds};
 pub use kernel::{Attach, Attaches, Leads, Outlet, PLAIN, Side, expressible, joined, target};
 pub use keys::{Key, Keys};
 pub use names::{Answer, Names, Question};
 pub use numbers::SessionNumbers;
+pub use observed::{Observed, Shares};
 pub use parameter::{COMMON, Parameter, STATE, STATE_MODE, Type, UNTRUSTED};
 pub use shown::{Column, Field, Row, SESSION, Unit, Whose, columns};
 pub use state::{Moved, PRIVATE, Session, Sessions, State};

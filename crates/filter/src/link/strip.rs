@@ -132,7 +132,8 @@ fn without_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
     }
     let mut stripped = block.without_front(bytes);
     let Marks { view, captured, wire_length, .. } = stripped.marks;
-    stripped.marks = Marks::frame(Marks::NO_LINK, captured, wire_length);
+    let ticket = stripped.marks.ticket();
+    stripped.marks = Marks::frame(Marks::NO_LINK, captured, wire_length).with_ticket(ticket);
     stripped.marks.view = view;
     Ok(stripped)
 }

@@ -7,13 +7,32 @@ use crate::catalogue::Catalogue;
 use crate::graph::{Boolean, NodeId, Use};
 use crate::language::Diagnostic;
 
-/// For each node, the forms that may come to it; `used` are the filters of the nodes.
+/// What the streams of a request carry.
+pub(super) struct Carried {
+    /// For each node, the forms that may come to it.
+    pub(super) comes: Vec<Vec<Form>>,
+    /// Filters that stand before operands without having been written.
+    pub(super) before: Vec<Before>,
+}
+
+/// A filter that makes streams of what comes to an operand that needs them.
+pub(super) struct Before {
+    /// The operand.
+    pub(super) operand: NodeId,
+    /// The filter.
+    pub(super) filter: &'static Description,
+    /// What comes to it.
+    pub(super) comes: Vec<Form>,
+}
+
+/// What the streams carry; `used` are the filters of the nodes.
 pub(super) fn forms(
     draft: &mut Draft<'_>,
     used: &[Option<Use>],
     catalogue: &dyn Catalogue,
-) -> Vec<Vec<Form>> {
-    let mut flow = Flow { comes: vec![Some(Set::NONE); draft.nodes.len()], used, catalogue };
+) -> Carried {
+    let comes = vec![Some(Set::NONE); draft.nodes.len()];
+    let mut flow = Flow { comes, used, catalogue, before: Vec::new() };
     flow.spread(draft);
     let mut mistakes = Vec::new();
     for edge in &draft.edges {
@@ -27,7 +46,8 @@ pub(super) fn forms(
         }
     }
     draft.mistakes.append(&mut mistakes);
-    flow.comes.into_iter().map(|set| set.map_or_else(Vec::new, Set::list)).collect()
+    let comes = flow.comes.into_iter().map(|set| set.map_or_else(Vec::new, Set::list));
+    Carried { comes: comes.collect(), before: flow.before }
 }
 
 /// A set of forms that can be joined.
@@ -61,6 +81,7 @@ struct Flow<'c> {
     comes: Vec<Option<Set>>,
     used: &'c [Option<Use>],
     catalogue: &'c dyn Catalogue,
+    before: Vec<Before>,
 }
 
 impl Flow<'_> {
@@ -104,6 +125,7 @@ impl Flow<'_> {
     ) -> Option<Set> {
         match body {
             Boolean::Filter(id) => {
+                let comes = self.streams(draft, *id, comes);
                 self.comes[id.0] = comes;
                 self.check(draft, *id, comes, "what comes", mistakes);
                 given(self.used[id.0].as_ref()?, comes)
@@ -123,6 +145,24 @@ impl Flow<'_> {
                 rest.iter().fold(first, |gives, link| self.body(draft, &link.body, gives, mistakes))
             }
         }
+    }
+
+    /// What comes to an operand: where it needs streams and something else comes, the filter that
+    /// makes them stands before it. It is asked about the block all the same.
+    fn streams(&mut self, draft: &Draft<'_>, id: NodeId, comes: Option<Set>) -> Option<Set> {
+        let (entry, set) = (draft.nodes[id.0].entry?, comes?);
+        let takes = Set::taken(entry.takes);
+        let misfit = Set(set.0 & !takes.0).list();
+        let reads = self.used[id.0].as_ref().is_some_and(|used| used.effect().kind.reads_only());
+        let Some(first) = misfit.first().filter(|_| reads) else { return comes };
+        let Some(name) = self.bridge(*first, takes) else { return comes };
+        let streams = Gives::Form(Form::Stream);
+        let filter =
+            self.catalogue.find(&name).filter(|it| it.gives == streams && it.kind.reads_only());
+        let fits = |it: &&Description| set.0 & !Set::taken(it.takes).0 == 0;
+        let Some(filter) = filter.filter(fits) else { return comes };
+        self.before.push(Before { operand: id, filter, comes: set.list() });
+        Some(Set::of(|form| form == Form::Stream))
     }
 
     /// Reports forms that come to a node and that it does not take.

@@ -2,16 +2,18 @@
 //!
 //! A part of a request has entries, each with the labels that stand between the arc that comes and
 //! the node, and exits, which keep the structure of the branches so that a join knows its order.
-//! `++` before which no stream comes merges sources; behind a stream, `++`, `+*` and `!` become
-//! composites, whose operands are nodes inside them. [SL §4.2], CONTRACT 10
+//! `++` before which no stream comes unites what sources give (`union`); behind a stream, `++`, `+*`
+//! and `!` become composites, whose operands are nodes inside them. [SL §4.2], CONTRACT 10
 
 use std::collections::HashMap;
 
 use filter::Description;
 
+use super::union::{Alike, United};
+use crate::catalogue::Catalogue;
 use crate::graph::{Boolean, EdgeId, Join, Link, NodeId, Order};
 use crate::language::limits::ARCS_MAX;
-use crate::language::tree::{Branch, Group, Label, Node, Operator, Request, Term};
+use crate::language::tree::{Branch, Label, Node, Operator, Request, Term};
 use crate::language::{Diagnostic, Span};
 
 /// The graph while it is being checked.
@@ -22,7 +24,11 @@ pub(super) struct Draft<'t> {
     pub(super) mistakes: Vec<Diagnostic>,
     /// What was asked of the machine and is to stand in the text, and behind which byte of it.
     pub(super) settled: Vec<(usize, String)>,
-    marks: HashMap<&'t str, NodeId>,
+    /// What `++` of sources unites.
+    pub(super) united: Vec<United>,
+    /// Which nodes of the text are one source.
+    pub(super) alike: Alike,
+    pub(super) marks: HashMap<&'t str, NodeId>,
     /// There are more arcs than are allowed, so some are missing.
     pub(super) too_many: bool,
 }
@@ -59,38 +65,47 @@ pub(super) struct DraftEdge<'t> {
 }
 
 /// A way into a part.
-struct Entry<'t> {
-    node: NodeId,
-    labels: Vec<&'t Label>,
+pub(super) struct Entry<'t> {
+    pub(super) node: NodeId,
+    pub(super) labels: Vec<&'t Label>,
 }
 
 /// The ways out of a part.
-enum Exit {
+pub(super) enum Exit {
     Node(NodeId),
     Split { forks: Vec<NodeId>, branches: Vec<Self> },
 }
 
-struct Part<'t> {
-    entries: Vec<Entry<'t>>,
-    exit: Exit,
+pub(super) struct Part<'t> {
+    pub(super) entries: Vec<Entry<'t>>,
+    pub(super) exit: Exit,
 }
 
 /// An arc of the text that is about to become edges.
 #[derive(Clone, Copy)]
-struct Pipe<'t> {
+pub(super) struct Pipe<'t> {
     label: Option<&'t Label>,
     span: Span,
     touches: bool,
     target: Option<&'t Term>,
 }
 
-pub(super) fn lower(request: &Request) -> Draft<'_> {
+impl Pipe<'_> {
+    /// A plain pipe that stands nowhere in the text.
+    pub(super) const fn plain(span: Span) -> Self {
+        Self { label: None, span, touches: false, target: None }
+    }
+}
+
+pub(super) fn lower<'t>(request: &'t Request, catalogue: &dyn Catalogue) -> Draft<'t> {
     let mut draft = Draft {
         nodes: Vec::new(),
         edges: Vec::new(),
         joins: Vec::new(),
         mistakes: Vec::new(),
         settled: Vec::new(),
+        united: Vec::new(),
+        alike: Alike::of(request, catalogue),
         marks: HashMap::new(),
         too_many: false,
     };
@@ -113,7 +128,7 @@ impl<'t> Draft<'t> {
             Term::Group(group) => match (group.operator, group.branches.as_slice()) {
                 (Operator::Parallel, [only]) => self.branch(only, incoming),
                 (Operator::Parallel, branches) => self.parallel(branches, incoming),
-                (Operator::Union, branches) if incoming.is_empty() => self.merge(group, branches),
+                (Operator::Union, branches) if incoming.is_empty() => self.unite(group, branches),
                 (operator, _) => self.composite(term, operator.symbol(), group.span),
             },
             Term::Pipeline(pipeline) => {
@@ -143,12 +158,17 @@ impl<'t> Draft<'t> {
         Part { entries: vec![Entry { node, labels: Vec::new() }], exit: Exit::Node(node) }
     }
 
-    fn push(&mut self, step: DraftStep<'t>, span: Span, inside: Option<NodeId>) -> NodeId {
+    pub(super) fn push(
+        &mut self,
+        step: DraftStep<'t>,
+        span: Span,
+        inside: Option<NodeId>,
+    ) -> NodeId {
         self.nodes.push(DraftNode { step, span, inside, entry: None });
         NodeId(self.nodes.len() - 1)
     }
 
-    fn filter(&mut self, node: &'t Node) -> Part<'t> {
+    pub(super) fn filter(&mut self, node: &'t Node) -> Part<'t> {
         let mark = node.mark.as_ref().map(|mark| mark.text.as_str());
         let known = mark.and_then(|mark| self.marks.get(mark)).copied();
         if let Some(id) = known {
@@ -167,7 +187,7 @@ impl<'t> Draft<'t> {
         part
     }
 
-    fn branch(&mut self, branch: &'t Branch, incoming: &[NodeId]) -> Part<'t> {
+    pub(super) fn branch(&mut self, branch: &'t Branch, incoming: &[NodeId]) -> Part<'t> {
         let mut part = self.term(&branch.term, incoming);
         if let Some(label) = &branch.label {
             part.entries.iter_mut().for_each(|entry| entry.labels.insert(0, label));
@@ -186,16 +206,6 @@ impl<'t> Draft<'t> {
         Part { entries, exit: Exit::Split { forks: incoming.to_vec(), branches: exits } }
     }
 
-    /// `++` at the head of a line: the streams of its sources become one.
-    fn merge(&mut self, group: &'t Group, branches: &'t [Branch]) -> Part<'t> {
-        let part = self.parallel(branches, &[]);
-        let merge = self.push(DraftStep::Merge, group.span, None);
-        let pipe = Pipe { label: None, span: group.span, touches: false, target: None };
-        let entry = Entry { node: merge, labels: Vec::new() };
-        self.connect(&part.exit, pipe, &[entry]);
-        Part { entries: part.entries, exit: Exit::Node(merge) }
-    }
-
     fn composite(&mut self, term: &'t Term, operator: &'static str, span: Span) -> Part<'t> {
         let owner = self.push(DraftStep::Hole, span, None);
         let body = self.boolean(term, owner);
@@ -203,7 +213,7 @@ impl<'t> Draft<'t> {
         Part { entries: vec![Entry { node: owner, labels: Vec::new() }], exit: Exit::Node(owner) }
     }
 
-    fn boolean(&mut self, term: &'t Term, owner: NodeId) -> Boolean<Option<&'t Label>> {
+    pub(super) fn boolean(&mut self, term: &'t Term, owner: NodeId) -> Boolean<Option<&'t Label>> {
         match term {
             Term::Missing(span) => Boolean::Filter(self.push(DraftStep::Hole, *span, Some(owner))),
             Term::Node(node) => {
@@ -246,7 +256,7 @@ impl<'t> Draft<'t> {
     }
 
     /// Leads every exit to every entry.
-    fn connect(&mut self, exit: &Exit, pipe: Pipe<'t>, entries: &[Entry<'t>]) {
+    pub(super) fn connect(&mut self, exit: &Exit, pipe: Pipe<'t>, entries: &[Entry<'t>]) {
         for entry in entries {
             let Some(order) = self.order(exit, pipe, entry) else { return };
             if matches!(order, Order::Split { .. }) {
@@ -324,7 +334,7 @@ impl<'t> Draft<'t> {
 }
 
 impl Exit {
-    fn nodes(&self) -> Vec<NodeId> {
+    pub(super) fn nodes(&self) -> Vec<NodeId> {
         match self {
             Self::Node(node) => vec![*node],
             Self::Split { branches, .. } => branches.iter().flat_map(Self::nodes).collect(),

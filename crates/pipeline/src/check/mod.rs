@@ -17,11 +17,14 @@ mod needs;
 mod options;
 mod shape;
 mod state;
+mod union;
 mod uses;
+
+use filter::Arguments;
 
 use crate::catalogue::Catalogue;
 use crate::engines;
-use crate::graph::{Edge, Graph, Node, Step};
+use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
 use crate::habits;
 use crate::language::diagnose::{Diagnostic, settle};
 use crate::language::{Request, parse};
@@ -33,17 +36,18 @@ pub use options::OPTIONS;
 /// The graph may only be placed if no diagnostic is an error. The request may have holes: what the
 /// parser has reported is not reported again.
 pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagnostic>) {
-    let mut draft = lower::lower(request);
+    let mut draft = lower::lower(request, catalogue);
     if draft.too_many {
         return (Graph::default(), settle(draft.mistakes));
     }
     shape::shape(&mut draft, catalogue);
-    let used = uses::uses(&mut draft, catalogue);
+    let mut used = uses::uses(&mut draft, catalogue);
     shape::operands(&mut draft, &used);
     shape::apart(&mut draft, &used);
+    union::overlaps(&mut draft, &mut used);
     state::seen(&mut draft, &used);
     let labelled = labels::labels(&mut draft, catalogue);
-    let comes = forms::forms(&mut draft, &used, catalogue);
+    let carried = forms::forms(&mut draft, &used, catalogue);
     let options = options::options(request, &mut draft.mistakes);
 
     let steps = used.into_iter().zip(labelled.bodies);
@@ -52,12 +56,13 @@ pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagno
         (None, Some(body)) => Step::Boolean(body),
         (None, None) => Step::Unknown,
     });
-    let nodes = steps.zip(comes).zip(labelled.classifiers).zip(&draft.nodes);
+    let nodes = steps.zip(carried.comes).zip(labelled.classifiers).zip(&draft.nodes);
     let nodes = nodes.map(|(((step, comes), classifiers), node)| {
         let step = if matches!(node.step, lower::DraftStep::Merge) { Step::Merge } else { step };
         Node { step, span: node.span, inside: node.inside, comes, classifiers }
     });
-    let nodes = nodes.collect();
+    let mut nodes: Vec<Node> = nodes.collect();
+    carried.before.into_iter().for_each(|before| stands_before(&mut nodes, before));
     let edges = draft.edges.iter().zip(labelled.classes).map(|(edge, classes)| Edge {
         from: edge.from,
         to: edge.to,
@@ -73,6 +78,28 @@ pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagno
     draft.mistakes.extend(needs::one_sided(&graph, catalogue));
     draft.mistakes.extend(engines::mistakes(&graph));
     (graph, settle(draft.mistakes))
+}
+
+/// Puts a filter that was not written before an operand.
+fn stands_before(nodes: &mut Vec<Node>, before: forms::Before) {
+    let forms::Before { operand, filter, comes } = before;
+    let Node { span, inside, ref classifiers, .. } = nodes[operand.0];
+    let step = Step::Filter(Box::new(Use {
+        description: filter,
+        arguments: Arguments::defaults(filter),
+        pin: None,
+        only: None,
+        mark: None,
+    }));
+    let first = NodeId(nodes.len());
+    let node = Node { step, span, inside, comes, classifiers: classifiers.clone() };
+    nodes[operand.0].classifiers = vec![first];
+    nodes.push(node);
+    if let Some(owner) = inside
+        && let Step::Boolean(body) = &mut nodes[owner.0].step
+    {
+        body.put_before(operand, first);
+    }
 }
 
 /// Reads and checks a text: the graph, and all mistakes of both.

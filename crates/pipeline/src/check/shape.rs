@@ -1,6 +1,6 @@
 //! The shape of the graph: which arcs close cycles, what each name means at its place, and that
 //! sources stand at heads, sinks at ends, and, once the arguments are known, only filters that
-//! answer in operands.
+//! read in operands.
 
 use filter::Kind;
 
@@ -149,7 +149,7 @@ fn middle(draft: &mut Draft<'_>, id: NodeId) {
     }
 }
 
-/// In operands there are only filters that answer, with the arguments that they have.
+/// In operands there are only filters that read, with the arguments that they have.
 pub(super) fn operands(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     for (index, used) in used.iter().enumerate() {
         if let (Some(owner), Some(used)) = (draft.nodes[index].inside, used) {
@@ -162,25 +162,29 @@ fn operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
     let node = &draft.nodes[id.0];
     let DraftStep::Filter(uses) = &node.step else { return };
     let (entry, kind) = (used.description, used.effect().kind);
-    if kind.answers_only() {
-        return;
-    }
+    let is = match kind {
+        _ if entry.process => "runs in a process of its own",
+        Kind::Source => "is a source",
+        Kind::Sink => "is a sink",
+        Kind::Editing => "changes bytes",
+        kind if kind.reads_only() => return,
+        _ => "is no filter",
+    };
     let operator = match &draft.nodes[owner.0].step {
-        DraftStep::Boolean(_, operator) => operator,
+        DraftStep::Boolean(_, operator) => *operator,
         _ => "!",
     };
     let what = format!("`{}` cannot be an operand of `{operator}`", entry.name);
     let why = format!(
-        "operands are statistics, inspection and classification, and `{}` is {}",
-        entry.name,
-        match kind {
-            Kind::Source => "a source",
-            Kind::Sink => "a sink",
-            kind => kind.name(),
-        }
+        "operands are asked about a block, which goes on as it came, and `{}` {is}",
+        entry.name
     );
+    let hint = match operator {
+        "++" => "for a copy to each side write `+`",
+        _ => "",
+    };
     let place = name_span(uses, node.span);
-    draft.mistakes.push(Diagnostic::error(place, what).why(why));
+    draft.mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
 }
 
 /// Nothing comes out of a sink. Reported once per arc of the text.

@@ -89,7 +89,8 @@ fn text(name: Option<&Name>) -> Option<String> {
     name.map(|name| name.text.clone())
 }
 
-/// Reports uses of one mark that differ: each is held against the first that says something.
+/// Reports uses of one mark that differ: each is held against the first that says something. Uses
+/// without a mark are one source (`union`), whose arguments were compared there.
 fn agree(uses: &[&Node], mistakes: &mut Vec<Diagnostic>) {
     let Some((first, rest)) = uses.split_first() else { return };
     let mark = first.mark.as_ref().map_or("", |mark| mark.text.as_str());
@@ -108,7 +109,10 @@ fn agree(uses: &[&Node], mistakes: &mut Vec<Diagnostic>) {
         }
         if arguments.arguments.is_empty() {
             arguments = node;
-        } else if !node.arguments.is_empty() && !same(&arguments.arguments, &node.arguments) {
+        } else if node.mark.is_some()
+            && !node.arguments.is_empty()
+            && !same(&arguments.arguments, &node.arguments)
+        {
             let what =
                 format!("`{}` has other arguments under the same mark", brief(&node.name.text));
             mistakes.push(

@@ -136,6 +136,7 @@ fn boolean(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> Stri
         Boolean::Filter(id) => name(*id),
         Boolean::Not(inner) => format!("!{}", boolean(inner, false, name)),
         Boolean::Any(links) => list(links, "++"),
+        Boolean::All(links) if links.is_empty() => "all".to_owned(),
         Boolean::All(links) => list(links, "+*"),
         Boolean::Chain { first, rest } => {
             let mut text = boolean(first, false, name);

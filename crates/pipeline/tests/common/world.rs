@@ -1,8 +1,8 @@
 //! A made-up catalogue: small, with one entry of every kind that the checks tell apart.
 
 use filter::{
-    Arguments, Classes, Description, Filter, Form, Forms, Gives, Kind, Mistake, Parameter, Type,
-    ValueRange,
+    Arguments, Classes, Description, Filter, Form, Forms, Gives, Kind, Mistake, Observed,
+    Parameter, Type, ValueRange,
 };
 use pipeline::catalogue::List;
 
@@ -37,9 +37,22 @@ const RX: Description = Description {
         Parameter::named("slots", Type::Number { low: 1, high: 4096 }, "256", "ring size"),
         Parameter::named("at", Type::OneOf(&["host", "wire"]), "host", "where"),
     ],
+    observes: Some(|arguments| observed(arguments, true, arguments.flag("both"))),
     ..entry("rx", Kind::Source, Forms::NONE, Gives::Form(Form::Frame))
 };
-const TX_SOURCE: Description = entry("tx", Kind::Source, Forms::NONE, Gives::Form(Form::Frame));
+const TX_SOURCE: Description = Description {
+    parameters: &[
+        Parameter::optional("interface", Type::Text, "where to listen").positional(),
+        Parameter::named("loopback", Type::Flag, "yes", "what it sends to itself"),
+    ],
+    observes: Some(|arguments| observed(arguments, false, true)),
+    ..entry("tx", Kind::Source, Forms::NONE, Gives::Form(Form::Frame))
+};
+
+fn observed(arguments: &Arguments, received: bool, sent: bool) -> Observed {
+    let interface = arguments.text("interface").map(str::to_owned);
+    Observed::Frames { interface, netns: None, received, sent, own: false }
+}
 const TX: Description =
     entry("tx", Kind::Sink, Forms::of(&[Form::Frame, Form::Bytes]), Gives::Nothing);
 const BUFFER: Description = Description {

@@ -47,6 +47,8 @@ pub enum Direction {
     Received,
     /// What it sends.
     Sent,
+    /// What it sends elsewhere: nothing of loopback, where whoever receives it observes it.
+    Elsewhere,
     /// Both; on loopback each packet once.
     Both,
 }
@@ -161,9 +163,10 @@ fn way(lines: &mut Lines, direction: Direction, types: Label, type_in_a: Label) 
     match direction {
         Direction::Received => lines.equal(OUTGOING, refuse, types),
         Direction::Sent => lines.equal(OUTGOING, types, refuse),
-        Direction::Both => {
+        Direction::Elsewhere | Direction::Both => {
             let sent = lines.label();
-            lines.equal(OUTGOING, sent, types);
+            let received = if direction == Direction::Both { types } else { refuse };
+            lines.equal(OUTGOING, sent, received);
             lines.place(sent);
             lines.load(known::HARDWARE_TYPE);
             lines.equal(LOOPBACK.into(), refuse, type_in_a);

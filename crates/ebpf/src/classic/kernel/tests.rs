@@ -24,6 +24,7 @@ fn each_way_has_its_frames_and_loopback_shows_each_once() {
     for (direction, ethernet, loopback) in [
         (Direction::Received, [WHOLE, 0], [WHOLE, 0]),
         (Direction::Sent, [0, WHOLE], [0, WHOLE]),
+        (Direction::Elsewhere, [0, WHOLE], [0, 0]),
         (Direction::Both, [WHOLE, WHOLE], [WHOLE, 0]),
     ] {
         for asked in [None, Some(&program(""))] {

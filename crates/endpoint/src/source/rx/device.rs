@@ -86,7 +86,11 @@ impl Device {
             step(Makes::Descriptor, "a netlink socket")?;
             Links::open().map_err(cannot)
         };
-        let losses = Losses::begin(links()?, index, asked.direction != Direction::Sent);
+        let losses = Losses::begin(
+            links()?,
+            index,
+            matches!(asked.direction, Direction::Received | Direction::Both),
+        );
         let index = index.unwrap_or(ALL);
         step(Makes::Entry, "an interface")?;
         ring.bind(index).map_err(cannot)?;

@@ -29,7 +29,8 @@ use buffer::pool::Pin;
 use device::{Asked, Device, State};
 use filter::general::bpf::Direction;
 use filter::{
-    Amount, Arguments, Attach, Description, Form, Forms, Gives, Kind, Parameter, Side, Time, Type,
+    Amount, Arguments, Attach, Description, Form, Forms, Gives, Kind, Observed, Parameter, Side,
+    Time, Type,
 };
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -66,6 +67,7 @@ drain.",
     example: "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog",
     parameters: &[INTERFACE, HOW, BOTH, OWN, NETNS, RING, PROMISCUOUS],
     attaches: Some(|arguments| attach(arguments, Side::Received)),
+    observes: Some(|arguments| observed(arguments, Side::Received)),
     ..TX
 };
 
@@ -76,14 +78,17 @@ pub const TX: Description = Description {
     details: "\
 At the head of a line: watches what the host sends on an interface, or without a name on all of the
 name space, just before the driver gets it. Frames whose checksum the device is to compute do not
-have it yet, and larger ones than the link carries are cut by the device. The rest is as for `rx`.",
+have it yet, and larger ones than the link carries are cut by the device. `loopback=no` leaves out
+the loopback interface, on which `rx` gives each packet as it is received; `rx ++ tx` does so by
+itself. The rest is as for `rx`.",
     example: "tx eth0 | bpf \"udp port 53\" | print",
     kind: Kind::Source,
     takes: Forms::NONE,
     gives: Gives::Form(Form::Frame),
     takes_filter: true,
-    parameters: &[INTERFACE, NETNS, RING, PROMISCUOUS],
+    parameters: &[INTERFACE, LOOPBACK, NETNS, RING, PROMISCUOUS],
     attaches: Some(|arguments| attach(arguments, Side::Sent)),
+    observes: Some(|arguments| observed(arguments, Side::Sent)),
     ..Description::EMPTY
 };
 
@@ -94,6 +99,8 @@ const HOW: Parameter =
     Parameter::named("how", Type::OneOf(&["watch", "take"]), "watch", "watch them, or take them")
         .positional();
 const BOTH: Parameter = Parameter::named("both", Type::Flag, "no", "what it sends as well");
+const LOOPBACK: Parameter =
+    Parameter::named("loopback", Type::Flag, "yes", "what it sends to itself as well");
 const OWN: Parameter = Parameter::named(
     "own",
     Type::Flag,
@@ -121,7 +128,7 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arg
 
 /// The line of `tx` in the catalogue.
 pub const SENT: SourceEntry =
-    SourceEntry::new(&TX, |opening| open(opening, Direction::Sent)).linked(links);
+    SourceEntry::new(&TX, |opening| open(opening, sent(opening.arguments))).linked(links);
 
 /// What the frames of an interface begin with; of all interfaces, and of sockets, what any of them
 /// may begin with. The kinds of devices that are not known here give nothing.
@@ -138,6 +145,11 @@ fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
 
 /// What could not be done.
 const CALL: &str = "watch";
+
+/// Which frames `tx` observes.
+fn sent(arguments: &Arguments) -> Direction {
+    if arguments.flag("loopback") { Direction::Sent } else { Direction::Elsewhere }
+}
 
 /// Why a program does not give what one user's sockets exchange.
 const NO_INTERFACE: &str =
@@ -173,6 +185,19 @@ fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
         return Err("a packet socket asks for frames for other hosts".to_owned());
     }
     Ok(Attach { interface: interface.to_owned(), netns, side, takes, own: false })
+}
+
+/// What a source with these arguments observes.
+fn observed(arguments: &Arguments, side: Side) -> Observed {
+    let text = |name| arguments.text(name).map(str::to_owned);
+    let all = arguments.flag("both") || arguments.flag("own");
+    Observed::Frames {
+        interface: text("interface"),
+        netns: text("netns"),
+        received: all || side == Side::Received,
+        sent: all || side == Side::Sent,
+        own: arguments.flag("own"),
+    }
 }
 
 /// How soon to look again when the next segment is still kept by somebody, in ns.

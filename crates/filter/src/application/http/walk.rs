@@ -31,7 +31,8 @@ pub(super) struct Walk<'w, 'c, 'a> {
 /// A hole in place of this block.
 pub(super) fn hole_like(block: Block<'_>) -> Block<'_> {
     let pointer = RichPointer::hole(block.length());
-    Block { pointer, frame: &[], marks: Marks::bare(block.length()), context: block.context }
+    let marks = Marks::bare(block.length()).with_ticket(block.marks.ticket());
+    Block { pointer, frame: &[], marks, context: block.context }
 }
 
 /// What ends a direction of which no more blocks come, although nobody ended it: an empty hole.

@@ -224,6 +224,27 @@ fn a_datagram_may_end_with_its_last_packet() {
 }
 
 #[test]
+fn packets_as_ip_leaves_them_are_looked_at_behind_their_headers() {
+    use crate::testing::{Arena, Frame, Space};
+    let arena = Arena::new(8);
+    let mut space = Space::new(&arena);
+    let mut mpeg = node(&MPEG);
+    let frames = [
+        Frame::udp(5004, 5004, &packets(3)),
+        Frame::tcp(9, 80, &packets(3)),
+        Frame::udp(5004, 5004, b"nothing"),
+    ];
+    let batch = space.batch(&frames);
+    let after = node(&crate::network::ip::IP).turn(batch, &mut space, 0);
+    let mut classes = Vec::new();
+    for batch in after {
+        let after = mpeg.turn(batch, &mut space, 0);
+        classes.extend(after.iter().flat_map(|it| it.blocks().map(|(_, b)| b.pointer.class.0)));
+    }
+    assert_eq!(classes, [1, 1, 0]);
+}
+
+#[test]
 fn of_too_many_sessions_some_are_forgotten() {
     let mut filter = Node::new(&TELNET, &["sessions=4"]).unwrap();
     let many: Vec<Fragment> = (1..60).map(|session| Fragment::of(session, b"\xff")).collect();

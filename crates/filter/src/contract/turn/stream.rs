@@ -2,7 +2,7 @@
 
 use super::{Counter, Counts, Gateway, Reason, Time};
 use crate::contract::batch::{Batch, Block, LANES, Lane, LaneMask, mask_of};
-use crate::contract::holds::{HeldList, Holds};
+use crate::contract::holds::{Fate, HeldList, Holds};
 use abi::{BLOCK_MAX, Class, ContextLane, Entry, Marks};
 
 /// Blocks that leave a stream filter, in order.
@@ -191,6 +191,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Ends the block that came, and says why.
     pub fn drop(&mut self, block: &Block<'a>, reason: Reason) {
+        self.holds.note(block.marks.ticket(), Fate::Dropped);
         self.counts.dropped(reason, block.length());
     }
 
@@ -271,6 +272,16 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
+    /// The same for a block that was put together with others: what becomes of the block with these
+    /// marks becomes of it, for a section that asks.
+    pub fn forget_into(&mut self, list: &mut HeldList, whole: &Marks) {
+        if let Some((_, entry)) = self.holds.front(list) {
+            self.forget(list);
+            let into = whole.ticket();
+            self.holds.note(entry.marks.ticket(), |ticket| Fate::Joined(ticket, into));
+        }
+    }
+
     /// The blocks of `list`, first to last, with their keys.
     pub fn held<'s>(&'s self, list: &HeldList) -> impl Iterator<Item = (u32, Block<'a>)> + 's {
         self.holds.blocks(list).map(|(key, entry, _)| (key, self.block(&entry)))
@@ -298,6 +309,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
                 true
             }
             None => {
+                self.holds.note(block.marks.ticket(), Fate::Dropped);
                 self.counts.evicted.add(bytes);
                 false
             }
@@ -337,6 +349,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     pub fn discard_behind(&mut self, list: &mut HeldList, before: u32, reason: Reason) {
         if let Some((_, entry, pin)) = self.holds.remove(list, before) {
             let bytes = entry.pointer.length();
+            self.holds.note(entry.marks.ticket(), Fate::Dropped);
             self.counts.held.take(bytes);
             self.counts.dropped(reason, bytes);
             self.gateway.unpin(pin);

@@ -247,12 +247,13 @@ impl Datagrams {
             return Taken::Ended;
         }
         while !datagram.held.is_empty() {
-            cx.forget(&mut datagram.held);
+            cx.forget_into(&mut datagram.held, &block.marks);
         }
         match joined.flatten() {
             Some(whole) => {
                 cx.count(DATAGRAMS, 1);
-                Taken::Whole(whole)
+                let marks = whole.marks.with_ticket(block.marks.ticket());
+                Taken::Whole(Block { marks, ..whole })
             }
             None => {
                 cx.consume(block);

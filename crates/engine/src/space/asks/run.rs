@@ -1,0 +1,321 @@
+//! Blocks through programs and operands.
+
+use super::{AT_ONCE, Asks, Classes, Part, Place, Then};
+use crate::space::node::{self, NodeId};
+use crate::space::walk::{Ran, Walk};
+use abi::Class;
+use filter::{Amount, Batch, Block, Fate, Filter, Output, lanes};
+use std::collections::HashSet;
+
+/// A block that is asked about.
+pub(super) struct Subject<'a> {
+    /// As it came.
+    pub(super) block: Block<'a>,
+    /// The number of the block that caused it, where its paths last parted.
+    pub(super) order: u32,
+    pub(super) ticket: u32,
+    pub(super) classes: Classes,
+    pub(super) then: Then,
+}
+
+/// What leaves a part of an operand.
+pub(super) struct Given<'a> {
+    pub(super) block: Block<'a>,
+    /// Which of the blocks that were asked about together caused it.
+    pub(super) cause: u32,
+}
+
+/// What an operand was asked and gave.
+#[derive(Default)]
+pub(super) struct Answer<'a> {
+    pub(super) given: Vec<Given<'a>>,
+    /// The tickets of blocks of which bytes came to the last part.
+    pub(super) arrived: HashSet<u32>,
+    /// What became of blocks in it.
+    pub(super) fates: Vec<Fate>,
+}
+
+impl<'a> Walk<'_, 'a> {
+    /// Asks a section about the live blocks of a batch.
+    pub(in crate::space) fn ask(&mut self, at: NodeId, batch: &Batch<'a>) -> Ran<'a> {
+        let blocks = lanes(batch.live()).map(|l| (batch.block(l), batch.order(l)));
+        let blocks: Vec<_> = blocks.collect();
+        self.section(at, |asks, walk| asks.enter(walk, at, 0, blocks))
+    }
+
+    /// Takes up what a filter gives that a section asks: because its time has come, or because
+    /// nothing more will.
+    pub(in crate::space) fn operand_gave(
+        &mut self,
+        (at, section): (NodeId, NodeId),
+        output: &mut Output<'a>,
+    ) -> Ran<'a> {
+        let given: Vec<_> =
+            output.take().iter().flat_map(Batch::blocks).map(|(_, block)| block).collect();
+        self.section(section, |asks, walk| {
+            let Some(place) = asks.place_of(at) else { return Vec::new() };
+            let given = given.into_iter().map(|block| Given { block, cause: 0 }).collect();
+            let mut answer = Answer { given, ..Answer::default() };
+            answer.fates = walk.nodes[at].holds.take_fates();
+            asks.resume(walk, section, place, answer)
+        })
+    }
+
+    /// Has all blocks leave that wait in a section.
+    pub(in crate::space) fn section_ends(&mut self, at: NodeId) -> Ran<'a> {
+        self.section(at, |asks, walk| asks.end(walk, at))
+    }
+
+    /// Does something with a section while its operands can be called.
+    fn section(
+        &mut self,
+        at: NodeId,
+        act: impl FnOnce(&mut Asks, &mut Self) -> Vec<Subject<'a>>,
+    ) -> Ran<'a> {
+        let part = std::mem::replace(&mut self.nodes[at].part, node::Part::Pass);
+        let node::Part::Asks(mut asks) = part else {
+            self.nodes[at].part = part;
+            return Ran::Ended;
+        };
+        let mut left = act(&mut asks, self);
+        left.extend(asks.release_orphans(self, at));
+        self.nodes[at].part = node::Part::Asks(asks);
+        let mut output = Output::default();
+        for subject in left {
+            output.push(subject.block, subject.order);
+        }
+        if output.is_empty() { Ran::Ended } else { Ran::Others(output) }
+    }
+
+    /// Calls a filter of a section with blocks; what leaves it is added to the answer.
+    fn call(&mut self, at: NodeId, given: &[Given<'a>], answer: &mut Answer<'a>) {
+        for some in given.chunks(AT_ONCE) {
+            let mut batch = Batch::empty();
+            for Given { block, cause } in some {
+                let added = batch.push(*block, *cause);
+                debug_assert!(added.is_ok(), "as many as there are lanes");
+            }
+            let came = batch.amount(batch.live());
+            add(&mut self.nodes[at].taken[0], came);
+            let stays = matches!(self.nodes[at].part, node::Part::Filter(Filter::Lanes(_)));
+            match self.run(at, &mut batch) {
+                Ran::Same => take(&batch, answer),
+                Ran::Others(mut output) => {
+                    output.take().iter().for_each(|batch| take(batch, answer))
+                }
+                Ran::Ended => batch.keep(0),
+            }
+            if stays {
+                // What does not stay in its lane there was dropped.
+                let ended = some.iter().enumerate().filter(|(l, _)| batch.live() >> l & 1 == 0);
+                let tickets = ended.map(|(_, given)| given.block.marks.ticket());
+                answer.fates.extend(tickets.filter(|ticket| *ticket != 0).map(Fate::Dropped));
+            }
+            answer.fates.extend(self.nodes[at].holds.take_fates());
+        }
+    }
+
+    /// Counts what of the blocks that a filter gave goes on.
+    fn routed(&mut self, part: Part, all: &[Given<'_>], goes_on: impl Fn(&Given<'_>) -> bool) {
+        let Part::Filter(at, _) = part else { return };
+        let flow = &mut self.nodes[at].flow;
+        for given in all {
+            let to = if goes_on(given) { &mut flow.routed } else { &mut flow.unselected };
+            to.add(given.block.length());
+        }
+    }
+}
+
+impl Asks {
+    /// Has a program answer these blocks, each with the number of what caused it. Those whose
+    /// answer is known leave, in the order of what was known.
+    fn enter<'a>(
+        &mut self,
+        walk: &mut Walk<'_, 'a>,
+        at: NodeId,
+        program: usize,
+        blocks: Vec<(Block<'a>, u32)>,
+    ) -> Vec<Subject<'a>> {
+        let Some(first) = self.programs.get(program).map(|program| program.first) else {
+            return Vec::new();
+        };
+        let mut flow = Vec::with_capacity(blocks.len());
+        for (mut block, order) in blocks {
+            if program == 0 {
+                // Nobody around asks about it.
+                block.marks = block.marks.with_ticket(0);
+            }
+            let class = block.pointer.class;
+            let result = if class.answered() { class } else { Class::YES };
+            let came = self.came(program, &block).unwrap_or(class);
+            let classes = Classes { came, incoming: class, result };
+            let ticket = self.ticket();
+            if self.asks_came {
+                self.came.insert(ticket, came);
+            }
+            flow.push(Subject { block, order, ticket, classes, then: first });
+        }
+        self.go_on(walk, at, (program, 0), flow)
+    }
+
+    /// The steps of a program from one on.
+    pub(super) fn go_on<'a>(
+        &mut self,
+        walk: &mut Walk<'_, 'a>,
+        at: NodeId,
+        (program, from): (usize, usize),
+        mut flow: Vec<Subject<'a>>,
+    ) -> Vec<Subject<'a>> {
+        let steps = self.programs.get(program).map_or(0, |program| program.steps.len());
+        for step in from..steps {
+            let it = &self.programs[program].steps[step];
+            let (yes, no, asked, plain) = (it.yes, it.no, it.asked.clone(), it.operand.is_empty());
+            let mut given = Vec::new();
+            for (cause, subject) in flow.iter_mut().enumerate() {
+                if subject.then != Then::Ask(step) {
+                    continue;
+                }
+                if !asked.has(subject.classes.came) {
+                    subject.then = no;
+                } else if plain {
+                    subject.then = yes;
+                } else {
+                    let mut block = subject.block.with_class(subject.classes.incoming);
+                    block.marks = block.marks.with_ticket(subject.ticket);
+                    given.push(Given { block, cause: cause as u32 });
+                }
+            }
+            if given.is_empty() {
+                continue;
+            }
+            let answer = Answer { given, ..Answer::default() };
+            let answer = self.operand(walk, at, (program, step, 0), answer);
+            flow = self.settle(walk, at, (program, step), answer, flow);
+        }
+        if self.asks_came {
+            for subject in &flow {
+                self.came.remove(&subject.ticket);
+            }
+        }
+        flow.into_iter().map(Subject::answered).collect()
+    }
+
+    /// Has the parts of an operand from one on take what the answer has so far.
+    fn operand<'a>(
+        &mut self,
+        walk: &mut Walk<'_, 'a>,
+        at: NodeId,
+        (program, step, from): Place,
+        mut answer: Answer<'a>,
+    ) -> Answer<'a> {
+        let parts = self.programs[program].steps[step].operand.len();
+        for place in from..parts {
+            let (wanted, part) = self.programs[program].steps[step].operand[place].clone();
+            let mut given = std::mem::take(&mut answer.given);
+            if place > 0 {
+                let goes_on = |given: &Given<'_>| wanted.has(given.block.pointer.class);
+                let before = self.programs[program].steps[step].operand[place - 1].1;
+                walk.routed(before, &given, goes_on);
+                given.retain(goes_on);
+            }
+            if place + 1 == parts {
+                let arrived = given.iter().filter(|given| given.block.length() > 0);
+                answer.arrived.extend(arrived.map(|given| given.block.marks.ticket()));
+            }
+            match part {
+                Part::Filter(node, _) => walk.call(node, &given, &mut answer),
+                Part::Program(inner) => {
+                    let blocks = given.into_iter().map(|given| (given.block, given.cause));
+                    let left = self.enter(walk, at, inner, blocks.collect());
+                    answer.given = left.into_iter().map(Given::from).collect();
+                    answer.fates.extend(self.fates_inside(walk, at));
+                }
+            }
+        }
+        if let Some((_, last)) = self.programs[program].steps[step].operand.last() {
+            walk.routed(*last, &answer.given, |given| given.block.pointer.class.answered());
+        }
+        answer
+    }
+
+    /// Goes on behind a part of an operand that gave something by itself.
+    pub(super) fn resume<'a>(
+        &mut self,
+        walk: &mut Walk<'_, 'a>,
+        at: NodeId,
+        (program, step, place): Place,
+        answer: Answer<'a>,
+    ) -> Vec<Subject<'a>> {
+        let answer = self.operand(walk, at, (program, step, place + 1), answer);
+        let flow = self.settle(walk, at, (program, step), answer, Vec::new());
+        self.left_behind(walk, at, (program, step), flow)
+    }
+
+    /// What leaves the section of blocks that go on behind a step.
+    pub(super) fn left_behind<'a>(
+        &mut self,
+        walk: &mut Walk<'_, 'a>,
+        at: NodeId,
+        (program, step): (usize, usize),
+        flow: Vec<Subject<'a>>,
+    ) -> Vec<Subject<'a>> {
+        let left = self.go_on(walk, at, (program, step + 1), flow);
+        match self.programs[program].inside {
+            None => left,
+            Some(around) => {
+                let given = left.into_iter().map(Given::from).collect();
+                let fates = self.fates_inside(walk, at);
+                self.resume(walk, at, around, Answer { given, fates, ..Answer::default() })
+            }
+        }
+    }
+
+    /// What became of blocks in a program inside an operand.
+    fn fates_inside(&mut self, walk: &mut Walk<'_, '_>, at: NodeId) -> Vec<Fate> {
+        let mut fates = walk.nodes[at].holds.take_fates();
+        fates.append(&mut self.fates);
+        fates
+    }
+
+    /// The class with which the block that this one was came into the section.
+    fn came(&self, program: usize, block: &Block<'_>) -> Option<Class> {
+        self.programs.get(program)?.inside?;
+        self.came.get(&block.marks.ticket()).copied()
+    }
+
+    /// A ticket that no block has.
+    fn ticket(&mut self) -> u32 {
+        loop {
+            self.last = self.last.wrapping_add(1);
+            if self.last != 0 && !self.held.contains_key(&self.last) {
+                return self.last;
+            }
+        }
+    }
+}
+
+impl<'a> Subject<'a> {
+    /// The block as it leaves the program.
+    fn answered(mut self) -> Self {
+        let class = if self.then == Then::Yes { self.classes.result } else { Class::NONE };
+        self.block = self.block.with_class(class);
+        self
+    }
+}
+
+impl<'a> From<Subject<'a>> for Given<'a> {
+    fn from(subject: Subject<'a>) -> Self {
+        Self { block: subject.block, cause: subject.order }
+    }
+}
+
+/// Adds the live blocks of a batch to what was given.
+fn take<'a>(batch: &Batch<'a>, answer: &mut Answer<'a>) {
+    let given = lanes(batch.live()).map(|l| Given { block: batch.block(l), cause: batch.order(l) });
+    answer.given.extend(given);
+}
+
+fn add(to: &mut Amount, more: Amount) {
+    to.blocks += more.blocks;
+    to.bytes += more.bytes;
+}

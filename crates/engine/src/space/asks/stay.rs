@@ -1,0 +1,64 @@
+//! A section that goes on in another graph: its blocks wait for the same operands.
+
+use super::{Asks, Part};
+
+impl Asks {
+    /// Goes on with the blocks that wait in the section that this one replaces.
+    pub(in crate::space) fn take_over(&mut self, old: Self) {
+        let steps: Vec<Vec<Option<(usize, usize)>>> = (0..old.programs.len())
+            .map(|program| {
+                let steps = 0..old.programs[program].steps.len();
+                steps.map(|step| self.step_like(&old, program, step)).collect()
+            })
+            .collect();
+        (self.last, self.held, self.joined) = (old.last, old.held, old.joined);
+        (self.came, self.fates, self.orphans) = (old.came, old.fates, old.orphans);
+        for (program, steps) in old.programs.into_iter().zip(steps) {
+            for (ticket, mut waiting) in program.waiting {
+                match steps.get(waiting.step).copied().flatten() {
+                    Some((at, step)) => {
+                        waiting.step = step;
+                        self.programs[at].waiting.insert(ticket, waiting);
+                    }
+                    None if program.inside.is_none() => self.orphans.push(waiting),
+                    // A view inside an operand: the block around it is told nothing more of it.
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// The step here that asks a filter which a step of another section asks, as deep inside.
+    fn step_like(&self, old: &Self, program: usize, step: usize) -> Option<(usize, usize)> {
+        let mut numbers = Vec::new();
+        old.numbers(program, step, &mut numbers);
+        let outermost = old.programs[program].inside.is_none();
+        numbers.into_iter().find_map(|number| {
+            let found = self.programs.iter().enumerate().find_map(|(at, it)| {
+                let steps = 0..it.steps.len();
+                let asks = |step: &usize| {
+                    let mut numbers = Vec::new();
+                    self.numbers(at, *step, &mut numbers);
+                    numbers.contains(&number)
+                };
+                let step = steps.into_iter().find(asks)?;
+                (it.inside.is_none() == outermost).then_some((at, step))
+            });
+            found
+        })
+    }
+
+    /// The numbers in the plan of the filters of an operand.
+    fn numbers(&self, program: usize, step: usize, numbers: &mut Vec<usize>) {
+        let operand = self.programs[program].steps.get(step).map_or(&[][..], |it| &it.operand);
+        for (_, part) in operand {
+            match part {
+                Part::Filter(_, number) => numbers.push(*number),
+                Part::Program(inner) => {
+                    let steps = 0..self.programs[*inner].steps.len();
+                    steps.for_each(|step| self.numbers(*inner, step, numbers));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! A path with operands that hold blocks changes while they do: every block that came leaves its
+//! section once, as it came (docs/book/decisions/0047-operands.md).
+
+use crate::common::set;
+use crate::script::{CONNECTIONS, amid, held, line_of};
+
+/// What leaves the line when this is done to it while `tcp` holds a block of each connection, and
+/// `http` half a head; in any order.
+fn leaves(line: &str, edits: &[&str]) -> Vec<Vec<u8>> {
+    let (out, outcome) = amid((line, "tcp"), CONNECTIONS, |live| {
+        for words in edits {
+            set(live, words);
+            assert_eq!(held(live), u64::from(CONNECTIONS), "{words}: what was held still is");
+            let section = line_of(live, "boolean").expect("a row");
+            let both = 2 * u64::from(CONNECTIONS);
+            assert_eq!(section.held.blocks, both, "{words}: {section:?}");
+        }
+    });
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    for node in &outcome.ledger.filters {
+        assert_eq!(node.held.blocks, 0, "{} holds nothing at the end", node.name);
+    }
+    let mut frames: Vec<Vec<u8>> = out.into_iter().map(|(_, _, bytes)| bytes).collect();
+    frames.sort();
+    frames
+}
+
+#[test]
+fn v3_a12_a_line_changes_while_its_operands_hold_blocks() {
+    let line = "generate | (tcp |80 http) ++ !tcp | pcap@thread0 x";
+    let undisturbed = leaves(line, &[]);
+    // Of five frames of a connection four have data, and the first has none: it is TCP.
+    assert_eq!(undisturbed.len(), 4 * CONNECTIONS as usize);
+    let edits = [
+        "insert inspect before pcap",
+        "upgrade tcp:1",
+        "insert count after http",
+        "remove inspect",
+        "remove count",
+    ];
+    assert!(undisturbed == leaves(line, &edits), "the same frames, each once");
+}
+
+#[test]
+fn v3_a12_blocks_that_wait_for_an_operand_that_goes_leave() {
+    let line = "generate | tcp ++ bpf \"udp\" | pcap@thread0 x";
+    let undisturbed = leaves(line, &[]);
+    assert_eq!(undisturbed.len(), 5 * CONNECTIONS as usize);
+    let (out, outcome) = amid((line, "tcp"), CONNECTIONS, |live| {
+        set(live, "replace tcp with bpf \"tcp\"");
+    });
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    let mut frames: Vec<Vec<u8>> = out.into_iter().map(|(_, _, bytes)| bytes).collect();
+    frames.sort();
+    assert!(undisturbed == frames, "the same frames, each once");
+}

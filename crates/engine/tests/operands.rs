@@ -1,0 +1,323 @@
+//! Operands that move the view, hold blocks or make others (docs/book/decisions/0047-operands.md):
+//! what leaves a section is the frames that came, each once, as they came. What is right follows
+//! from how the frames were made, never from a filter.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+use engine::build::{Settings, build};
+use engine::catalogue::House;
+use engine::run::{Outcome, Until, run};
+use pipeline::plan::{Machine, plan};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use testkit::packet::{Frame, Segment};
+use testkit::traffic::Capture;
+
+/// A folder of its own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("streamline-operands-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs a line in which `IN` is a capture of these frames; what `OUT` then has, and the ledger.
+fn through(frames: &[Vec<u8>], line: &str) -> (Vec<Vec<u8>>, Outcome) {
+    let folder = Folder::new();
+    let (input, output) = (folder.0.join("in.pcap"), folder.0.join("out.pcap"));
+    std::fs::write(&input, Capture::of(frames.iter().cloned()).to_pcap()).unwrap();
+    let quoted = |path: &PathBuf| format!("{:?}", path.display().to_string());
+    let text = line.replace("IN", &quoted(&input)).replace("OUT", &quoted(&output));
+    let (graph, mistakes) = pipeline::read(&text, &House);
+    assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
+    let plan = plan(graph, &House, &Machine::example()).expect("a plan");
+    let outcome = run(build(&plan, Settings::default()).expect("spaces"), Until::default());
+    let outcome = outcome.expect("a run");
+    assert!(outcome.failures.is_empty(), "{line}: {:?}", outcome.failures);
+    assert_eq!(outcome.ledger.imbalances(), [], "{line}");
+    for node in &outcome.ledger.filters {
+        assert_eq!(node.held.blocks, 0, "{line}: {} holds nothing at the end", node.name);
+    }
+    (captured(&output), outcome)
+}
+
+/// The frames of a capture file.
+fn captured(path: &PathBuf) -> Vec<Vec<u8>> {
+    let file = std::fs::read(path).unwrap_or_default();
+    let mut rest = file.get(24..).unwrap_or_default();
+    let mut frames = Vec::new();
+    while let Some((header, behind)) = rest.split_first_chunk::<16>() {
+        let length = u32::from_le_bytes(header[8..12].try_into().unwrap()) as usize;
+        let (frame, behind) = behind.split_at(length);
+        frames.push(frame.to_vec());
+        rest = behind;
+    }
+    frames
+}
+
+/// The frames with these numbers.
+fn those(frames: &[Vec<u8>], numbers: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
+    numbers.into_iter().map(|number| frames[number].clone()).collect()
+}
+
+fn four() -> Frame {
+    Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2")
+}
+
+fn segment(port: u16, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let acknowledgement = if flags & ACK != 0 { 1 } else { 0 };
+    let (source, target, window) = (40_000 + port, port, 8192);
+    let options = Vec::new();
+    four().tcp(
+        &Segment { source, target, sequence, acknowledgement, flags, window, options },
+        payload,
+    )
+}
+
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+/// 100 segments to port 22, 25 datagrams to port 22, 100 to port 53, 75 segments to port 80.
+fn counted() -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for n in 0..100_u32 {
+        frames.push(segment(22, 1 + n, ACK, b"x"));
+        frames.push(four().udp(9, 53, &n.to_be_bytes()));
+        if n < 25 {
+            frames.push(four().udp(9, 22, &n.to_be_bytes()));
+        }
+        if n < 75 {
+            frames.push(segment(80, 1 + n, ACK, b"y"));
+        }
+    }
+    frames
+}
+
+#[test]
+fn a10_branches_of_one_source_are_united_each_block_once() {
+    let frames = counted();
+    let blocks = |line: &str| through(&frames, line).0.len();
+    let (x, y) = ("bpf \"dst port 22\"", "bpf \"udp\"");
+    // By a name, by the same arguments, and each alone.
+    let named = format!("(replay IN --name=R | {x}) ++ (replay IN --name=R | {y}) | pcap OUT");
+    let alike = format!("(replay IN | {x}) ++ (replay file=IN | {y}) | pcap OUT");
+    assert_eq!([blocks(&named), blocks(&alike)], [225, 225]);
+    assert_eq!(blocks(&format!("replay IN | {x} | pcap OUT")), 125);
+    assert_eq!(blocks(&format!("replay IN | {y} | pcap OUT")), 125);
+    let both = format!("(replay IN | {x}) + (replay IN | {y}) | pcap OUT");
+    assert_eq!(blocks(&both), 250, "a plus removes nothing");
+    assert_eq!(through(&frames, "replay IN ++ replay IN | pcap OUT").0, frames);
+    let all = format!("(replay IN | {x}) ++ replay IN | pcap OUT");
+    assert_eq!(through(&frames, &all).0, frames);
+    let views = "(replay IN | tcp |22 count) ++ (replay IN | udp |22 inspect) | pcap OUT";
+    assert_eq!(blocks(views), 125, "views move inside, and frames leave as they came");
+}
+
+#[test]
+fn a10_what_may_come_twice_is_refused() {
+    for line in [
+        "(replay a speed=1 | tcp) ++ (replay a | udp) | count",
+        "rx eth0 ++ rx | count",
+        "rx eth0 both=yes ++ tx eth0 | count",
+        "(rx | tcp) ++ (tx | udp) | count",
+    ] {
+        let (_, mistakes) = pipeline::read(line, &House);
+        assert!(mistakes.iter().any(|it| it.what.contains("give the same blocks")), "{line}");
+        assert!(mistakes.iter().all(|it| !it.hint.is_empty()), "{line}: {mistakes:?}");
+    }
+}
+
+#[test]
+fn a12_a_negation_of_ip_tcp_or_udp_lets_all_else_through() {
+    let mut frames = Vec::new();
+    for n in 0..50_u32 {
+        frames.push(segment(80, 1 + 4 * n, ACK, b"data"));
+        frames.push(four().udp(9, 53, &n.to_be_bytes()));
+        frames.push(Frame::ethernet().arp(true, "10.0.0.1", "10.0.0.2"));
+        frames.push(segment(80, 1 + 4 * n, ACK, b""));
+    }
+    let all = |rest: &[usize]| {
+        let numbers = (0..frames.len()).filter(|number| rest.contains(&(number % 4)));
+        those(&frames, numbers)
+    };
+    assert_eq!(through(&frames, "replay IN | !tcp | pcap OUT").0, all(&[1, 2]));
+    assert_eq!(through(&frames, "replay IN | !udp | pcap OUT").0, all(&[0, 2, 3]));
+    assert_eq!(through(&frames, "replay IN | !ip | pcap OUT").0, all(&[2]));
+    assert_eq!(through(&frames, "replay IN | !(tcp ++ udp) | pcap OUT").0, all(&[2]));
+    assert_eq!(through(&frames, "replay IN | ip +* !tcp | pcap OUT").0, all(&[1]));
+    assert_eq!(through(&frames, "replay IN | !(ip |udp count) | pcap OUT").0, all(&[0, 2, 3]));
+    assert_eq!(through(&frames, "replay IN | (tcp ++ udp) |53 pcap OUT").0, all(&[1]));
+    let nested = "replay IN | !(ip | (tcp ++ udp)) | pcap OUT";
+    assert_eq!(through(&frames, nested).0, all(&[2]));
+}
+
+/// A connection in which the second of three segments comes last, with datagrams between, and one
+/// with a gap that nothing fills.
+fn disordered() -> Vec<Vec<u8>> {
+    vec![
+        segment(80, 0, SYN, b""),
+        segment(80, 1, ACK, b"one"),
+        segment(80, 7, ACK, b"three"),
+        four().udp(9, 53, b"between"),
+        segment(80, 4, ACK, b"two"),
+        segment(22, 0, SYN, b""),
+        segment(22, 1, ACK, b"a"),
+        segment(22, 9, ACK, b"behind a gap"),
+        four().udp(9, 53, b"last"),
+    ]
+}
+
+#[test]
+fn a12_a_held_block_is_answered_when_it_is_released() {
+    let frames = disordered();
+    let (kept, outcome) = through(&frames, "replay IN | tcp ++ udp | pcap OUT");
+    // Number 2 leaves behind number 4, which fills the gap; number 7 at the end.
+    assert_eq!(kept, those(&frames, [0, 1, 3, 4, 2, 5, 6, 8, 7]));
+    let section = outcome.ledger.filters.iter().find(|node| node.name == "tcp ++ udp");
+    let section = section.or(outcome.ledger.filters.iter().find(|node| node.name == "boolean"));
+    let section = section.expect("a row");
+    assert_eq!((section.taken.blocks, section.passed.blocks), (9, 9), "{section:?}");
+    assert_eq!(section.taken.bytes, section.passed.bytes, "the view is the one that came");
+    let (kept, _) = through(&frames, "replay IN | !tcp | pcap OUT");
+    assert_eq!(kept, those(&frames, [3, 8]));
+    let (kept, _) = through(&frames, "replay IN | !(tcp | match \"three\") | pcap OUT");
+    assert_eq!(kept, those(&frames, [0, 1, 3, 4, 5, 6, 8, 7]), "held, then not answered");
+    let (kept, _) = through(&frames, "replay IN | tcp +* !bpf \"port 22\" | pcap OUT");
+    assert_eq!(kept, those(&frames, [0, 1, 4, 2]), "released to the next operand");
+}
+
+/// A piece of a datagram of 2000 bytes to port 53.
+fn piece(from: u16, to: u16, more: bool) -> Vec<u8> {
+    let mut datagram = four().udp(9, 53, &[7; 1992]);
+    let packet = datagram.split_off(14 + 20);
+    let data = &packet[usize::from(from)..usize::from(to)];
+    four().fragment(from, more).protocol(17, data)
+}
+
+#[test]
+fn a12_fragments_are_answered_as_what_they_become() {
+    let frames = vec![
+        piece(0, 800, true),
+        segment(80, 1, ACK, b"between"),
+        piece(1600, 2000, false),
+        Frame::ethernet().arp(true, "10.0.0.1", "10.0.0.2"),
+        piece(800, 1600, true),
+    ];
+    let sorted = |mut frames: Vec<Vec<u8>>| {
+        frames.sort();
+        frames
+    };
+    let runs = |line: &str| sorted(through(&frames, line).0);
+    let of = |numbers: &[usize]| sorted(those(&frames, numbers.iter().copied()));
+    assert_eq!(runs("replay IN | !ip | pcap OUT"), of(&[3]));
+    assert_eq!(runs("replay IN | (ip ++ count) |udp pcap OUT"), of(&[0, 2, 4]));
+    assert_eq!(runs("replay IN | ip | pcap OUT").len(), 2, "as a filter it joins them");
+    assert_eq!(runs("replay IN | !(ip | udp) | pcap OUT"), of(&[1, 3]));
+    assert_eq!(runs("replay IN | (ip | udp |53 match \"\\x07\") | pcap OUT").len(), 1);
+    assert_eq!(runs("replay IN | (ip | udp |53 count) ++ tcp | pcap OUT"), of(&[0, 1, 2, 4]));
+    // What the operand drops is dropped, and said.
+    let missing = &frames[..4];
+    let (kept, outcome) = through(missing, "replay IN | !ip | pcap OUT");
+    assert_eq!(kept, those(&frames, [3]));
+    let dropped = outcome.ledger.filters.iter().flat_map(|node| &node.dropped);
+    let dropped: Vec<_> = dropped.filter(|(_, it)| it.blocks > 0).collect();
+    let whys: Vec<&str> = dropped.iter().map(|(why, _)| why.as_str()).collect();
+    assert_eq!(whys, ["fragments missing", "by an operand"], "{dropped:?}");
+    assert!(dropped.iter().all(|(_, it)| it.blocks == 2), "{dropped:?}");
+}
+
+/// Two connections to port 80: one speaks HTTP, with a head in two segments and a body in the
+/// second, the other something else; and SYN and acknowledgements of both.
+fn web() -> Vec<Vec<u8>> {
+    vec![
+        segment(80, 0, SYN, b""),
+        segment(80, 1, ACK, b"POST /x HTTP/1.1\r\nHost: a\r\nCont"),
+        segment(81, 0, SYN, b""),
+        segment(81, 1, ACK, b"SSH-2.0-nothing that is http\r\n"),
+        segment(80, 32, ACK, b"ent-Length: 6\r\n\r\nbo"),
+        segment(81, 31, ACK, b"more of it"),
+        segment(80, 51, ACK, b"dy!!"),
+        segment(80, 55, ACK, b""),
+        four().udp(9, 53, b"no stream"),
+    ]
+}
+
+#[test]
+fn a12_a_block_is_http_if_http_takes_bytes_of_it() {
+    let frames = web();
+    let without = those(&frames, [0, 2, 3, 5, 7, 8]);
+    assert_eq!(through(&frames, "replay IN | !(tcp | http) | pcap OUT").0, without);
+    // What needs a stream gets one; forms do not matter to who asks.
+    assert_eq!(through(&frames, "replay IN | !http | pcap OUT").0, without);
+    let packets = through(&frames, "replay IN | ip | !http | pcap OUT").0;
+    assert_eq!(packets, without);
+    let (kept, _) = through(&frames, "replay IN | (http ++ bpf \"udp\") | pcap OUT");
+    let halves = "the first half of the head waits for the second";
+    assert_eq!(kept, those(&frames, [1, 4, 6, 8]), "{halves}");
+    let (kept, _) = through(&frames, "replay IN | !http |1 pcap OUT");
+    assert_eq!(kept, without, "with the class with which they came");
+}
+
+/// MPEG transport stream packets over UDP, and over HTTP.
+#[test]
+fn a12_the_line_of_the_paper_keeps_video_that_is_not_http() {
+    let mut packets = Vec::new();
+    for n in 0..7_u8 {
+        let mut packet = vec![0x47, 0x01, 0x00, 0x10 | n];
+        packet.resize(188, 0xff);
+        packets.extend(packet);
+    }
+    let mut body = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec();
+    body.extend(&packets);
+    let frames = vec![
+        four().udp(5004, 5004, &packets),
+        segment(80, 1, ACK, &body),
+        four().udp(9, 53, b"something else"),
+        four().udp(5004, 5004, &packets),
+    ];
+    let (kept, outcome) = through(&frames, "replay IN | ip | mpeg +* !http | pcap OUT");
+    let mpeg = outcome.ledger.filters.iter().find(|node| node.name == "mpeg").expect("a row");
+    assert_eq!(mpeg.taken.blocks, 4);
+    assert_eq!(kept, those(&frames, [0, 3]), "{:?}", outcome.ledger.filters);
+}
+
+#[test]
+fn a12_what_follows_a_section_may_have_replicas() {
+    let frames = disordered();
+    for parallel in ["", "--parallel=2 ", "--parallel=3 "] {
+        let line = format!("{parallel}replay IN | !udp | tcp | pcap OUT");
+        let (kept, _) = through(&frames, &line);
+        let mut kept: Vec<_> = kept.into_iter().filter(|frame| !frame.is_empty()).collect();
+        kept.sort();
+        let mut all = those(&frames, [0, 1, 2, 4, 5, 6, 7]);
+        all.retain(|frame| kept.contains(frame));
+        assert!(all.len() >= 5, "{parallel}: what has data is there");
+    }
+}
+
+#[test]
+fn what_changes_bytes_or_ends_the_path_is_no_operand() {
+    for (line, why) in [
+        ("replay a | compress +* tcp | count", "changes bytes"),
+        ("replay a | !rewrite src=10.0.0.1 | count", "changes bytes"),
+        ("replay a | !pcap x | count", "is a sink"),
+        ("replay a | tcp ++ rx | count", "is a source"),
+        ("replay a | !exec cat | count", "runs in a process of its own"),
+        ("replay a | !(tcp | http decode=yes) | count", "changes bytes"),
+    ] {
+        let (_, mistakes) = pipeline::read(line, &House);
+        assert!(mistakes.iter().any(|it| it.why.contains(why)), "{line}: {mistakes:?}");
+    }
+}
