@@ -117,8 +117,8 @@ pub struct Marks {
     /// the way from one, in which step of its end it left ([`Marks::at_step`]).
     last: u32,
     /// By what a Boolean section knows the block again while its operands are asked about a copy
-    /// ([`Marks::with_ticket`]); 0: nobody asked. It never leaves the section. With it marks fill two
-    /// words of 16 bytes, and are copied in two moves.
+    /// ([`Marks::with_ticket`]); 0: nobody asked. It never leaves the section. With it marks fill
+    /// two words of 16 bytes, and are copied in two moves.
     ticket: u32,
 }
 

@@ -1,9 +1,10 @@
 //! The graph of a request: what the checks make of the tree, and what the planner places.
 //!
 //! - A **node** is a filter with its checked arguments, a **composite** of filters that a Boolean
-//!   section runs by sequence, or a **merge**, the `++` of different sources. Nodes stand in the order of the
-//!   text; the filters of a composite are nodes too (they can be pinned and count for themselves),
-//!   with `inside` set and without edges.
+//!   section runs by sequence, or a **merge**, the `++` of different sources. Nodes stand in the
+//!   order of the text; the filters of a composite are nodes too (they can be pinned and count for
+//!   themselves), with `inside` set and without edges. What `check` puts before an operand that
+//!   needs streams comes last.
 //! - An **edge** is an arc between two nodes, with the set of classes that it lets through, names
 //!   resolved. A plain pipe is `ClassSet::plain()`. The label before a group has been intersected
 //!   with the labels of its branches. A **back edge** closes a cycle (CONTRACT 17): without the
@@ -76,8 +77,8 @@ pub enum Step {
     /// Runs filters by sequence (CONTRACT 10) and passes the block on as it came, with the class of
     /// the last operand that answered.
     Boolean(Boolean),
-    /// Merges streams of sources that have no block in common. Branches that begin at one source are
-    /// a composite behind it.
+    /// Merges streams of sources that have no block in common. Branches that begin at one source
+    /// are a composite behind it.
     Merge,
     /// A filter that is missing or not known; only beside an error.
     Unknown,

@@ -104,8 +104,8 @@ impl Assembly {
         (self.nodes, Shape { joins, rank, order, parts, looks, edits, deals, asked_by })
     }
 
-    /// Of every operand of a section that may wait for it, the section; what becomes of blocks there
-    /// is written down for it.
+    /// Of every operand of a section that may wait for it, the section; what becomes of blocks
+    /// there is written down for it.
     fn asked_by(&mut self) -> Vec<Option<NodeId>> {
         let mut asked_by = vec![None; self.nodes.len()];
         let mut asked = vec![false; self.nodes.len()];

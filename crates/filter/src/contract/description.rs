@@ -45,7 +45,8 @@ impl Kind {
         }
     }
 
-    /// Whether a filter of this kind leaves blocks as they are, in their order, and answers at once.
+    /// Whether a filter of this kind leaves blocks as they are, in their order, and answers at
+    /// once.
     #[must_use]
     pub const fn answers_only(self) -> bool {
         matches!(self, Self::Statistics | Self::Inspection | Self::Classification)

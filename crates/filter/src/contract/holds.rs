@@ -32,8 +32,8 @@ impl HeldList {
     }
 }
 
-/// What became of a block about which a Boolean section asked, where what leaves the filter does not
-/// tell. Each names the block by its ticket ([`abi::Marks::ticket`]).
+/// What became of a block about which a Boolean section asked, where what leaves the filter does
+/// not tell. Each names the block by its ticket ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// It is held, once more.

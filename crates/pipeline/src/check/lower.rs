@@ -2,8 +2,8 @@
 //!
 //! A part of a request has entries, each with the labels that stand between the arc that comes and
 //! the node, and exits, which keep the structure of the branches so that a join knows its order.
-//! `++` before which no stream comes unites what sources give (`union`); behind a stream, `++`, `+*`
-//! and `!` become composites, whose operands are nodes inside them. [SL §4.2], CONTRACT 10
+//! `++` before which no stream comes unites what sources give (`union`); behind a stream, `++`,
+//! `+*` and `!` become composites, whose operands are nodes inside them. [SL §4.2], CONTRACT 10
 
 use std::collections::HashMap;
 

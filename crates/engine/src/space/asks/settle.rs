@@ -35,8 +35,8 @@ struct Known {
 }
 
 impl Asks {
-    /// Takes what an operand answered: of `flow` the blocks that were asked about go on or wait, and
-    /// those that have waited go on with them.
+    /// Takes what an operand answered: of `flow` the blocks that were asked about go on or wait,
+    /// and those that have waited go on with them.
     pub(super) fn settle<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

@@ -34,7 +34,7 @@ impl Asks {
         old.numbers(program, step, &mut numbers);
         let outermost = old.programs[program].inside.is_none();
         numbers.into_iter().find_map(|number| {
-            let found = self.programs.iter().enumerate().find_map(|(at, it)| {
+            self.programs.iter().enumerate().find_map(|(at, it)| {
                 let steps = 0..it.steps.len();
                 let asks = |step: &usize| {
                     let mut numbers = Vec::new();
@@ -43,8 +43,7 @@ impl Asks {
                 };
                 let step = steps.into_iter().find(asks)?;
                 (it.inside.is_none() == outermost).then_some((at, step))
-            });
-            found
+            })
         })
     }
 
