@@ -115,6 +115,12 @@ fn source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result<(), W
         let why = "it has a mark, so it may stand in several places";
         return Err(Why(why.to_owned(), "leave `--name=` out".to_owned()));
     }
+    if used.again {
+        let why =
+            "`++` begins with it several times, and it is followed once by what shares it out";
+        let hint = format!("write it once: `{} … | (… ++ …)`", used.description.name);
+        return Err(Why(why.to_owned(), hint));
+    }
     match graph.outputs(id).all(|edge| edge.classes.is_plain()) {
         true => Ok(()),
         false => {
@@ -165,9 +171,15 @@ fn session(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> {
     }
 }
 
-/// All nodes before one.
+/// All nodes before one; of an operand those before its section, and those before it in a chain.
 fn before(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let mut found = vec![id];
+    if let Some(owner) = graph.node(id).inside {
+        if let Step::Boolean(body) = &graph.node(owner).step {
+            body.chained_before(id, &mut found);
+        }
+        found.push(owner);
+    }
     let mut at = 0;
     while let Some(here) = found.get(at).copied() {
         for edge in graph.inputs(here) {

@@ -97,6 +97,9 @@ pub struct Use {
     pub only: Option<&'static str>,
     /// The name that the request gives it.
     pub mark: Option<String>,
+    /// Whether the request says so in several places: of a mark, and of a source of which `++` unites
+    /// branches.
+    pub again: bool,
 }
 
 impl Use {
@@ -169,6 +172,48 @@ pub enum Boolean<L = ClassSet> {
     All(Vec<Link<L>>),
     /// `!a`: what a answered 0.
     Not(Box<Self>),
+}
+
+impl<L> Boolean<L> {
+    /// Whether an operand stands in here; the operands that blocks meet in chains before they come
+    /// to it are added to `before`.
+    pub(crate) fn chained_before(&self, operand: NodeId, before: &mut Vec<NodeId>) -> bool {
+        match self {
+            Self::Filter(id) => *id == operand,
+            Self::Not(inner) => inner.chained_before(operand, before),
+            Self::Any(links) | Self::All(links) => {
+                links.iter().any(|link| link.body.chained_before(operand, before))
+            }
+            Self::Chain { first, rest } => {
+                let mut parts = std::iter::once(&**first).chain(rest.iter().map(|link| &link.body));
+                let mut passed = Vec::new();
+                let found = parts.any(|part| {
+                    let here = part.chained_before(operand, before);
+                    if !here {
+                        part.operands(&mut passed);
+                    }
+                    here
+                });
+                before.extend(passed.into_iter().filter(|_| found));
+                found
+            }
+        }
+    }
+
+    /// Adds all operands.
+    fn operands(&self, found: &mut Vec<NodeId>) {
+        match self {
+            Self::Filter(id) => found.push(*id),
+            Self::Not(inner) => inner.operands(found),
+            Self::Any(links) | Self::All(links) => {
+                links.iter().for_each(|link| link.body.operands(found));
+            }
+            Self::Chain { first, rest } => {
+                first.operands(found);
+                rest.iter().for_each(|link| link.body.operands(found));
+            }
+        }
+    }
 }
 
 impl Boolean {

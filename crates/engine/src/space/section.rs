@@ -109,7 +109,7 @@ fn chain<'a>(
     mask: LaneMask,
     classes: &mut Classes,
 ) -> LaneMask {
-    let before = classes.incoming;
+    let (before, result) = (classes.incoming, classes.result);
     let mut answered = mask;
     for (i, (wanted, step)) in steps.iter().enumerate() {
         let enter = if i == 0 { mask } else { chosen(mask, wanted, &classes.incoming) };
@@ -120,6 +120,10 @@ fn chain<'a>(
         }
     }
     classes.incoming = before;
+    // A chain answers as a whole: what its beginning said of others is nobody's answer.
+    for l in lanes(mask & !answered) {
+        classes.result[l] = result[l];
+    }
     answered
 }
 

@@ -19,6 +19,7 @@ use pipeline::graph::Graph;
 use std::sync::Mutex;
 
 mod edits;
+mod operands;
 mod signals;
 
 /// Gives the numbers from 0 on as blocks of four bytes.

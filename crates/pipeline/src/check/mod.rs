@@ -90,6 +90,7 @@ fn stands_before(nodes: &mut Vec<Node>, before: forms::Before) {
         pin: None,
         only: None,
         mark: None,
+        again: false,
     }));
     let first = NodeId(nodes.len());
     let node = Node { step, span, inside, comes, classifiers: classifiers.clone() };

@@ -39,6 +39,7 @@ pub(super) fn uses(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Opti
                 pin: uses.iter().find_map(|node| text(node.pin.as_ref())),
                 only: None,
                 mark: uses.iter().find_map(|node| text(node.mark.as_ref())),
+                again: uses.len() > 1,
             };
             (used, read)
         });

@@ -37,6 +37,7 @@ pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<Node
                 pin: None,
                 only: None,
                 mark: None,
+                again: false,
             })),
             span,
             inside: None,

@@ -177,6 +177,9 @@ fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
         };
     }
     let interface = arguments.text("interface").ok_or("a program stands at one interface")?;
+    if side == Side::Sent && !arguments.flag("loopback") {
+        return Err("a packet socket leaves the loopback interface out".to_owned());
+    }
     if arguments.flag("both") {
         return Err("what goes both ways is in order at a packet socket alone".to_owned());
     }

@@ -1,0 +1,154 @@
+//! Sections whose operands hold blocks answer as those whose operands answer at once, and every
+//! block that came leaves once, whatever the operands do with their copies.
+
+use super::*;
+use crate::space::asks::{Asked, Asks};
+use testkit::Random;
+
+/// Expressions over the same operands, once for each kind of section.
+struct Both {
+    light: Section,
+    heavy: Asked,
+    /// Whether it answers a number, by the rules alone; the class is then what the last operand
+    /// that answered said.
+    answers: Box<dyn Fn(u32, &mut u32) -> bool>,
+}
+
+/// Answers a class for the multiples of a number: that number.
+struct Named(u32);
+
+impl Classify for Named {
+    fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+        Class(if number(block).is_multiple_of(self.0) { self.0 } else { 0 })
+    }
+}
+
+/// The same, of blocks that it holds until others have come, of which it shows a part.
+struct Slow {
+    held: HeldList,
+    of: u32,
+}
+
+impl Stream for Slow {
+    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        let class = Class(if number(&block).is_multiple_of(self.of) { self.of } else { 0 });
+        cx.hold(&mut self.held, &block.with_class(class), number(&block));
+        cx.append(4, Class::YES, ContextLane::default(), |room| room.len());
+        if self.held.len() > 3 {
+            cx.release(&mut self.held, |block| block);
+        }
+    }
+
+    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        while !self.held.is_empty() {
+            cx.release(&mut self.held, |block| block);
+        }
+    }
+}
+
+fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> Both {
+    let kind = if depth == 0 { 0 } else { random.below(5) };
+    let mut two = |random: &mut Random, depth| {
+        let one = expression(random, depth, a, slow);
+        (one, expression(random, depth, a, slow))
+    };
+    let pair = |wanted: Wanted, one, other| vec![(Wanted::All, one), (wanted, other)];
+    match kind {
+        1 => {
+            let (one, other) = two(random, depth - 1);
+            Both {
+                light: Section::Any(light(Wanted::All, one.light, other.light)),
+                heavy: Asked::Any(pair(Wanted::All, one.heavy, other.heavy)),
+                answers: Box::new(move |n, result| {
+                    (one.answers)(n, result) || (other.answers)(n, result)
+                }),
+            }
+        }
+        2 => {
+            let (one, other) = two(random, depth - 1);
+            Both {
+                light: Section::All(light(Wanted::All, one.light, other.light)),
+                heavy: Asked::All(pair(Wanted::All, one.heavy, other.heavy)),
+                answers: Box::new(move |n, result| {
+                    (one.answers)(n, result) && (other.answers)(n, result)
+                }),
+            }
+        }
+        3 => {
+            let one = expression(random, depth - 1, a, slow);
+            Both {
+                light: Section::Not(Box::new(one.light)),
+                heavy: Asked::Not(Box::new(one.heavy)),
+                answers: Box::new(move |n, _| !(one.answers)(n, &mut 0)),
+            }
+        }
+        4 => {
+            let (one, other) = two(random, 0);
+            Both {
+                light: Section::Chain(light(Wanted::Answered, one.light, other.light)),
+                heavy: Asked::Chain(pair(Wanted::Answered, one.heavy, other.heavy)),
+                answers: Box::new(move |n, result| {
+                    (one.answers)(n, &mut 0) && (other.answers)(n, result)
+                }),
+            }
+        }
+        _ => {
+            let of = *random.pick(&[2, 3, 5]);
+            let part = match random.below(2) == 0 && slow {
+                true => Filter::stream(Slow { held: HeldList::default(), of }),
+                false => Filter::classify(Named(of)),
+            };
+            let at = a.operand(node("operand", Part::Filter(part)));
+            Both {
+                light: Section::Filter(at),
+                heavy: Asked::Filter(at, at),
+                answers: Box::new(move |n, result| {
+                    let yes = n.is_multiple_of(of);
+                    *result = if yes { of } else { *result };
+                    yes
+                }),
+            }
+        }
+    }
+}
+
+fn light(wanted: Wanted, one: Section, other: Section) -> Vec<(Wanted, Section)> {
+    vec![(Wanted::All, one), (wanted, other)]
+}
+
+/// What leaves a section of this expression, answered or not, and what is to.
+fn section(seed: u64, slow: bool, heavy: bool) -> (Vec<(u32, u32)>, Vec<(u32, u32)>) {
+    const ALL: u32 = 300;
+    let mut wanted = Vec::new();
+    let (mut kept, remains) = run(ALL, 32, |a, from, to| {
+        let both = expression(&mut Random::new(seed), 3, a, slow);
+        let class = |n: u32| {
+            let mut result = 1;
+            if (both.answers)(n, &mut result) { result } else { 0 }
+        };
+        wanted = (0..ALL).map(|n| (n, class(n))).collect();
+        let part = match heavy {
+            true => Part::Asks(Box::new(Asks::new(&both.heavy))),
+            false => Part::Section(Arc::new(both.light)),
+        };
+        let section = a.node(node("section", part));
+        a.arc(from, section, Wanted::Answered, false, 0);
+        a.arc(section, to, Wanted::All, false, 1);
+    });
+    let ledger = balanced(&[remains]);
+    assert!(ledger.filters.iter().all(|node| node.held.blocks == 0), "seed {seed}");
+    kept.sort_unstable();
+    (kept, wanted)
+}
+
+#[test]
+fn a12_random_sections_answer_by_the_rules_and_lose_no_block() {
+    let mut random = Random::replayable();
+    for _ in 0..150 {
+        let seed = random.next();
+        for (slow, heavy) in [(false, false), (false, true), (true, true)] {
+            let (kept, wanted) = section(seed, slow, heavy);
+            assert_eq!(kept, wanted, "seed {seed}, slow {slow}, heavy {heavy}");
+        }
+    }
+}
