@@ -5,10 +5,10 @@ use std::sync::Arc;
 use filter::{Kind, LinkType};
 
 use super::arguments::Read;
-use super::lower::Draft;
+use super::lower::{Draft, DraftStep};
 use super::shape::leaving;
 use crate::catalogue::Catalogue;
-use crate::graph::Use;
+use crate::graph::{Boolean, Use};
 
 /// Link types that are known to be all; `None`: not known.
 type Links = Option<Arc<[LinkType]>>;
@@ -50,8 +50,7 @@ impl Comes {
     }
 }
 
-/// For each node the link types of the frames that come to it. Operands get what their composite
-/// gets.
+/// For each node the link types of the frames that come to it.
 pub(super) fn links(
     draft: &Draft<'_>,
     used: &[Option<Use>],
@@ -80,8 +79,9 @@ pub(super) fn links(
         }
     }
     for (index, node) in draft.nodes.iter().enumerate() {
-        if let Some(owner) = node.inside {
-            comes[index] = comes[owner.0].clone();
+        if let DraftStep::Boolean(body, _) = &node.step {
+            let here = comes[index].clone();
+            within(body, here, used, &mut comes);
         }
     }
     let known = |comes: Comes| match comes {
@@ -89,6 +89,32 @@ pub(super) fn links(
         Comes::Nothing | Comes::Unknown => None,
     };
     comes.into_iter().map(known).collect()
+}
+
+/// Says what comes to the operands of a composite; answers what the last gives. What leaves the
+/// composite is what came.
+fn within<L>(body: &Boolean<L>, here: Comes, used: &[Option<Use>], comes: &mut [Comes]) -> Comes {
+    match body {
+        Boolean::Filter(id) => {
+            let gives = gives(used[id.0].as_ref(), &here);
+            comes[id.0] = here;
+            gives
+        }
+        Boolean::Not(inner) => {
+            within(inner, here.clone(), used, comes);
+            here
+        }
+        Boolean::Any(links) | Boolean::All(links) => {
+            for link in links {
+                within(&link.body, here.clone(), used, comes);
+            }
+            here
+        }
+        Boolean::Chain { first, rest } => {
+            let first = within(first, here, used, comes);
+            rest.iter().fold(first, |gives, link| within(&link.body, gives, used, comes))
+        }
+    }
 }
 
 /// What leaves a node to which this comes.

@@ -33,7 +33,7 @@ impl Alike {
                 continue;
             }
             let none = Arguments::default();
-            let given = arguments(node, entry, &none, catalogue, &mut Vec::new());
+            let (given, _) = arguments(node, entry, &none, catalogue, &mut Vec::new());
             let is = |other: &(&str, Arguments)| other.0 == entry.name && other.1 == given;
             let number = known.iter().position(is).unwrap_or(known.len());
             if number == known.len() {

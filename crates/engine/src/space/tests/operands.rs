@@ -5,13 +5,17 @@ use super::*;
 use crate::space::asks::{Asked, Asks};
 use testkit::Random;
 
+type Answers = Box<dyn Fn(u32, &mut u32) -> bool>;
+/// Numbers with their classes.
+type Classes = Vec<(u32, u32)>;
+
 /// Expressions over the same operands, once for each kind of section.
 struct Both {
     light: Section,
     heavy: Asked,
     /// Whether it answers a number, by the rules alone; the class is then what the last operand
     /// that answered said.
-    answers: Box<dyn Fn(u32, &mut u32) -> bool>,
+    answers: Answers,
 }
 
 /// Answers a class for the multiples of a number: that number.
@@ -117,7 +121,7 @@ fn light(wanted: Wanted, one: Section, other: Section) -> Vec<(Wanted, Section)>
 }
 
 /// What leaves a section of this expression, answered or not, and what is to.
-fn section(seed: u64, slow: bool, heavy: bool) -> (Vec<(u32, u32)>, Vec<(u32, u32)>) {
+fn section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
     const ALL: u32 = 300;
     let mut wanted = Vec::new();
     let (mut kept, remains) = run(ALL, 32, |a, from, to| {
