@@ -1,6 +1,7 @@
 //! A command line that other programs would understand: what to write instead.
 
 use crate::terminal;
+use abi::text::Visible;
 use engine::catalogue::House;
 use pipeline::habits;
 use std::ffi::OsString;
@@ -18,7 +19,8 @@ pub(crate) fn tell(given: impl Iterator<Item = OsString>) -> bool {
         all => all,
     };
     let Some(meant) = habits::command(words, &House) else { return false };
-    terminal::complain(&format!("`{}` {}", words.join(" "), meant.said));
-    terminal::tell(&format!("  write: {}\n", meant.command()));
+    let said = words.join(" ");
+    terminal::complain(&format!("`{}` {}", Visible(&said), meant.said));
+    terminal::tell(&format!("  write: {}\n", Visible(&meant.command())));
     true
 }
