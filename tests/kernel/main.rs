@@ -126,7 +126,7 @@ fn every_twin_answers_frames_cut_at_every_length() {
 
 #[test]
 fn twins_are_sure_of_plain_captures() {
-    are_sure(corpus::captured);
+    are_sure(corpus::plain);
 }
 
 #[test]

@@ -151,7 +151,7 @@ fn cut_frames_are_answered(captured: corpus::Captured) {
 
 #[test]
 fn twins_are_sure_of_plain_captures() {
-    plain_frames_are_answered(corpus::captured);
+    plain_frames_are_answered(corpus::plain);
 }
 
 #[test]

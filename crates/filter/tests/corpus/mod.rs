@@ -22,6 +22,12 @@ pub(crate) fn captured(each: usize) -> Vec<Frame> {
     first(&testkit::made(), each)
 }
 
+/// The same of those in which nothing is strange.
+pub(crate) fn plain(each: usize) -> Vec<Frame> {
+    let kinds = ["dns/", "http/", "mixed/", "streams/", "text/", "tls/", "web"];
+    first(&testkit::made().of(&kinds), each)
+}
+
 /// The first `each` packets of every outside capture, which are here.
 pub(crate) fn outside(each: usize) -> Vec<Frame> {
     first(&testkit::corpus().expect("the outside cases are here"), each)
