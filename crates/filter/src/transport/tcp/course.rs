@@ -213,8 +213,9 @@ impl Connection {
 
     /// Gives up what was missing for longer than the rules say.
     pub(super) fn give_up(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
-        if self.reset_until(rules).is_some_and(|until| until < time) {
-            return self.close(time, rules, cx);
+        if let Some(until) = self.reset_until(rules).filter(|until| *until < time) {
+            // When it was believed does not depend on when that was noticed.
+            return self.close(until, rules, cx);
         }
         for number in [CLIENT, SERVER] {
             let (side, mut way) = self.way(number, rules, time, cx);

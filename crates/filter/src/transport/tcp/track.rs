@@ -237,8 +237,8 @@ impl Tcp {
     fn is_known(&mut self, key: u64, heard: &Heard, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
-        if connection.reset_until(rules).is_some_and(|until| until < heard.time) {
-            connection.close(heard.time, rules, cx);
+        if let Some(until) = connection.reset_until(rules).filter(|until| *until < heard.time) {
+            connection.close(until, rules, cx);
             let waiting = Waiting { key, session: connection.identity.session };
             self.silent.add(waiting, connection.ends_at(timeout), cx.now);
         }
