@@ -42,7 +42,7 @@ fn m3_what_is_written_is_read_with_its_names() {
     writer.end(7);
     assert!(reader.look().rows.is_empty() && reader.look().left_out == 0);
     let (uid, _) = sys::process::identity();
-    let listed: Vec<String> = names().unwrap().iter().map(ToString::to_string).collect();
+    let listed: Vec<String> = Names::list().unwrap().addresses().map(ToString::to_string).collect();
     assert!(listed.contains(&format!("{uid}/{name}")), "{listed:?}");
     drop(writer);
     assert!(reader.look().ended);
