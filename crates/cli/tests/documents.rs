@@ -156,7 +156,12 @@ impl Place {
         let folder = Folder::for_everybody();
         std::fs::create_dir(folder.path().join("home")).unwrap();
         let _ = Command::new("chmod").args(["777", "home"]).current_dir(folder.path()).status();
-        Some(Self { folder, space })
+        // The examples are those that the program brings, as on a machine without a clone.
+        std::fs::remove_file(folder.path().join("examples")).unwrap();
+        let place = Self { folder, space };
+        let written = finish(place.start("streamline examples --write examples", READER), false);
+        assert_eq!(written.status, Some(0), "{written:?}");
+        Some(place)
     }
 
     /// Starts a script as this user.
@@ -314,7 +319,7 @@ fn commands_of_help_run_as_printed() {
         })
         .collect();
     assert!(typed.len() > 5, "{typed:?}");
-    let written = finish(place.start("cp examples/*.pcap .", READER), false);
+    let written = finish(place.start("streamline examples --write .", READER), false);
     assert_eq!(written.status, Some(0), "{written:?}");
     let (_, wrong) = run(&place, &page("--help"), &typed);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

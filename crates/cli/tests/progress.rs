@@ -72,7 +72,7 @@ fn a_terminal_sees_a_line_that_is_gone_in_the_end() {
         assert!(!line.contains("lost"), "{line:?}");
     }
     let (_, end) = said.rsplit_once(WIPE).unwrap();
-    assert!(end.contains(" blocks, ") && end.ends_with("none lost\r\n"), "{said:?}");
+    assert!(end.contains(" blocks read, ") && end.ends_with("none lost\r\n"), "{said:?}");
     assert!(!end.contains('\x1b'), "{said:?}");
 }
 

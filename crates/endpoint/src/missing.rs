@@ -7,9 +7,6 @@
 
 use std::collections::VecDeque;
 
-/// How many ranges are kept at each end.
-const KEPT: usize = 64;
-
 /// Blocks that are missing one behind the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
@@ -30,6 +27,9 @@ pub struct Missing {
 }
 
 impl Missing {
+    /// How many ranges are kept at each end.
+    pub const KEPT: usize = 64;
+
     /// Adds `count` blocks from this position on. What follows the gap before directly is one gap
     /// with it.
     pub fn add(&mut self, from: u64, count: u64, processor: Option<u32>) {
@@ -47,11 +47,11 @@ impl Missing {
 
     /// Adds a range behind the others.
     pub fn push(&mut self, gap: Gap) {
-        if self.first.len() < KEPT {
+        if self.first.len() < Self::KEPT {
             self.first.push(gap);
             return;
         }
-        if self.last.len() == KEPT {
+        if self.last.len() == Self::KEPT {
             self.last.pop_front();
             self.more += 1;
         }
@@ -136,9 +136,12 @@ mod tests {
         let mut missing = Missing::default();
         (0..1000).for_each(|at| missing.add(at * 10, 2, None));
         let gaps: Vec<Gap> = missing.gaps().collect();
-        assert_eq!((gaps.len(), missing.more()), (2 * KEPT, 1000 - 2 * KEPT as u64));
-        assert_eq!((gaps[0].from, gaps[KEPT - 1].from), (0, 630));
-        assert_eq!((gaps[KEPT].from, gaps[2 * KEPT - 1].to), (9360, 9991));
+        assert_eq!(
+            (gaps.len(), missing.more()),
+            (2 * Missing::KEPT, 1000 - 2 * Missing::KEPT as u64)
+        );
+        assert_eq!((gaps[0].from, gaps[Missing::KEPT - 1].from), (0, 630));
+        assert_eq!((gaps[Missing::KEPT].from, gaps[2 * Missing::KEPT - 1].to), (9360, 9991));
         let text = missing.to_string();
         assert!(text.contains("630 to 631, 872 more ranges, 9360 to 9361"), "{text}");
     }

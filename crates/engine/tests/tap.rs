@@ -5,6 +5,7 @@ use engine::build::{Extras, Settings, build_with};
 use engine::catalogue::House;
 use engine::change::change;
 use engine::kernel::point::Points;
+use engine::ledger::Missing;
 use engine::live::Live;
 use engine::run::{Outcome, Until, run};
 use engine::tap::{BEHIND_MAX, Began, Over, Policy, Since, Tap, Untapped, Wanted};
@@ -158,6 +159,8 @@ fn v8_a_reader_that_stops_is_skipped_or_ends_and_costs_others_nothing() {
         assert!(last > Some(began.block + 20_000), "something was skipped");
         let told: Vec<(u64, u64)> =
             skips.told().missing.gaps().map(|gap| (gap.from, gap.to)).collect();
+        // Of very many gaps the ones in the middle are only counted.
+        jumps.truncate(Missing::KEPT);
         assert!(!jumps.is_empty() && told.starts_with(&jumps), "{jumps:?} of {told:?}");
         assert_eq!(skips.told().over, None);
         drop((full, unread));
