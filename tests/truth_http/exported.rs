@@ -174,7 +174,7 @@ fn corpus_bodies_are_those_that_tshark_exports() {
     assert!(part || (differ + evader::MISSED.len()) * 100 <= all * PERCENT, "{differ} of {all}");
 }
 
-/// Whether all bytes of all frames were captured: tshark exports the parts that it sees.
+/// Returns true if all bytes of all frames were captured: tshark exports the parts that it sees.
 fn is_whole(path: &Path) -> bool {
     let bytes = std::fs::read(path).expect("a capture that can be read");
     let mut packets = wire::capture::packets(&bytes).map_while(Result::ok);

@@ -50,7 +50,7 @@ impl Flags {
     /// Beside [`Flags::END`]: the session broke off (a reset, silence, the end of the capture), and
     /// its sender has not said that nothing follows.
     pub const BROKEN: Self = Self(1 << 5);
-    /// What a block may say about the end of its session.
+    /// The flags that tell of the end of a session.
     pub const ENDING: Self = Self(Self::END.0 | Self::BROKEN.0);
 
     /// Whether all flags of `other` are set.
@@ -116,7 +116,7 @@ pub struct Marks {
     /// On the way to a replica, whether it is the last of those that were handed over together; on
     /// the way from one, in which step of its end it left ([`Marks::at_step`]).
     last: u32,
-    /// By what a Boolean section knows the block again while its operands are asked about a copy
+    /// The number of the block in a Boolean section while its operands are asked about a copy
     /// ([`Marks::with_ticket`]); 0: nobody asked. It never leaves the section. With it marks fill
     /// two words of 16 bytes, and are copied in two moves.
     ticket: u32,
@@ -201,7 +201,7 @@ impl Marks {
         Self { ticket, ..self }
     }
 
-    /// By what a section knows the block again; 0: nobody asked about it, or it was made inside.
+    /// The number of the block in its section; 0: none asked about it, or it was made inside.
     #[inline]
     #[must_use]
     pub const fn ticket(&self) -> u32 {

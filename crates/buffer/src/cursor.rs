@@ -101,7 +101,7 @@ pub(crate) struct Producer {
     /// Positions from one lap to the next.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
-    /// Where a reader can stand: at multiples of this.
+    /// The step of positions: a reader stands at multiples of it.
     pub(crate) step: u64,
     /// Up to here blocks are written; published by [`Producer::publish`].
     pub(crate) head: u64,

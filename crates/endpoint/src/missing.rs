@@ -86,7 +86,7 @@ impl Missing {
         self.first.len()
     }
 
-    /// Whether nothing is known to be missing.
+    /// Returns true if nothing is known to be missing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.first.is_empty()

@@ -97,7 +97,7 @@ pub struct Use {
     pub only: Option<&'static str>,
     /// The name that the request gives it.
     pub mark: Option<String>,
-    /// Whether the request says so in several places: of a mark, and of a source of which `++`
+    /// True if the request says so in several places: of a mark, and of a source of which `++`
     /// unites branches.
     pub again: bool,
 }

@@ -125,7 +125,7 @@ pub enum Writes {
 pub struct Target {
     /// The open file.
     pub file: File,
-    /// Whether nothing was there before.
+    /// True if nothing was there before.
     pub made: bool,
 }
 

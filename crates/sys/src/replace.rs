@@ -88,7 +88,7 @@ impl Drop for Beside {
     }
 }
 
-/// Whether a new file in its place would be the same to everybody.
+/// Returns true if a new file in its place would be the same to everybody.
 fn is_plain(target: &Path, about: &Metadata) -> bool {
     let Ok(there) = fs::symlink_metadata(target) else { return false };
     let still = (there.dev(), there.ino()) == (about.dev(), about.ino());

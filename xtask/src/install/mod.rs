@@ -71,7 +71,7 @@ impl Place {
         self.staged(&self.prefix.join(ABOUT).join("manifest"))
     }
 
-    /// Whether all users of the machine look there.
+    /// Returns true if all users of the machine look there.
     fn is_of_machine(&self) -> bool {
         ["/usr", "/usr/local"].iter().any(|known| self.prefix == Path::new(known))
     }

@@ -79,8 +79,8 @@ impl Address {
         format!("{}{}/{}", self.root(), self.uid, self.name).into_bytes()
     }
 
-    /// Where it listens while another user keeps [`Self::socket`]: as many places as nobody can
-    /// keep.
+    /// A spare place to listen at while another user keeps [`Self::socket`]: there are more of them
+    /// than anyone can keep.
     pub(super) fn spare(&self, number: u64) -> Vec<u8> {
         let number = number >> (64 - 4 * SPARE_DIGITS);
         let mut name = self.socket();
@@ -107,7 +107,7 @@ impl Address {
         Some((Self { of, ..address }, spare.is_some()))
     }
 
-    /// Whether it names what a filter knows.
+    /// Returns true if it names what a filter knows.
     pub(crate) const fn is_state(&self) -> bool {
         matches!(self.of, Realm::States)
     }

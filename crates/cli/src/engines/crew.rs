@@ -41,7 +41,7 @@ struct Engine {
     /// What it told last, and the line that it ran when it ended.
     told: Option<Told>,
     line: Option<String>,
-    /// Whether nothing had come to its sources when all engines had been built.
+    /// True if nothing had come to its sources when all engines had been built.
     quiet: bool,
     /// Whether it was asked what it has counted, and has not answered.
     asked: bool,

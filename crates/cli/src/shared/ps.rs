@@ -85,7 +85,7 @@ impl Seen {
         Self { path, before: None, after: None }
     }
 
-    /// Whether it is worth asking: it is ours, and has answered until now.
+    /// Returns true if it is worth asking: it is ours, and has answered until now.
     const fn answers(&self) -> bool {
         self.path.yours && !matches!(self.before, Some(Err(_)))
     }

@@ -47,7 +47,7 @@ pub(crate) fn accepted(tcpdump: &PathBuf, expressions: &[&str]) -> Vec<Value> {
     rows
 }
 
-/// Whether it refuses an expression.
+/// Returns true if it refuses an expression.
 pub(crate) fn refuses(tcpdump: &PathBuf, expression: &str) -> bool {
     ask(tcpdump, &[], expression).is_err()
 }

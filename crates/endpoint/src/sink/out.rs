@@ -46,7 +46,7 @@ pub(crate) struct Out {
     before: Before,
     /// Whether the lock is ours; that of a shell around us on standard output is not.
     locked: bool,
-    /// Whether other requests may append, too: each holds a lock with them.
+    /// True if other requests may append, too: each holds a lock with them.
     shared: bool,
     buffer: Vec<u8>,
     /// Where each block of the buffer ends, and how many viewed bytes it stands for.
@@ -164,7 +164,7 @@ impl Out {
         self.file.metadata().map_or(0, |about| about.len())
     }
 
-    /// Whether old contents are still there, which the first write replaces.
+    /// Returns true if old contents are still there, which the first write replaces.
     pub(crate) const fn keeps_old(&self) -> bool {
         matches!(self.before, Before::Replace(_))
     }
@@ -314,12 +314,12 @@ fn replaced(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether all that is written goes to the end of a file.
+/// Returns true if all that is written goes to the end of a file.
 fn is_appended(file: &File) -> bool {
     rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::APPEND))
 }
 
-/// Whether a name leads to this file now.
+/// Returns true if a name leads to this file now.
 fn leads_to(path: &str, file: &File) -> bool {
     let there = std::fs::metadata(path);
     let here = file.metadata();

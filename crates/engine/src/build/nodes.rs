@@ -126,7 +126,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Whether an operand of a section moves the view, holds blocks or makes others.
+    /// Returns true if an operand of a section moves the view, holds blocks or makes others.
     fn asks(&self, section: NodeId) -> bool {
         let operands = self.plan.graph.ids().filter(|(_, node)| node.inside == Some(section));
         operands.filter_map(|(_, node)| node.kind()).any(|kind| !kind.answers_only())

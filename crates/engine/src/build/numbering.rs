@@ -22,9 +22,9 @@ pub(crate) struct Numbering {
     shares: Vec<(usize, Share)>,
     /// The shares that no filter has, longest without one first.
     free: VecDeque<Share>,
-    /// Whether every filter has all numbers, as in records of the first two forms.
+    /// True if every filter has all numbers, as in records of the first two forms.
     each_for_itself: bool,
-    /// Whether there were more filters than shares.
+    /// True if there were more filters than shares.
     is_short: bool,
 }
 

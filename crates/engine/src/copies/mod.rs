@@ -63,7 +63,7 @@ pub(crate) struct Board {
     copies: Box<[Copied]>,
     /// Number of the burst behind the one that the join waits for. Written by the join.
     awaited: Word,
-    /// Whether nothing more is shared out, and the newest time of a block by then. Written by who
+    /// True if nothing more is shared out, and the newest time of a block by then. Written by who
     /// shares out.
     closed: Word,
     clock: Word,
@@ -116,7 +116,7 @@ impl Board {
         }
     }
 
-    /// Whether nothing more is shared out.
+    /// Returns true if nothing more is shared out.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load() != 0
     }

@@ -29,9 +29,9 @@ pub const ENGINE_ENDED: &str = "engine ended";
 pub struct Engine {
     /// At its end, or when it was asked last.
     pub outcome: Outcome,
-    /// Whether it was killed, so that there was more than it told.
+    /// True if it was killed, so that there was more than it told.
     pub killed: bool,
-    /// Whether none of its sources had seen anything when all engines had been built.
+    /// True if none of its sources had seen anything when all engines had been built.
     pub quiet: bool,
 }
 

@@ -193,7 +193,7 @@ pub enum Tape {
 }
 
 impl Tape {
-    /// Whether it repeats a run in which filters numbered sessions each for itself.
+    /// Returns true if it repeats a run in which filters numbered sessions each for itself.
     #[must_use]
     pub fn numbers_each_for_itself(&self) -> bool {
         matches!(self, Self::Play(replay) if replay.record().version < NUMBERS)

@@ -43,7 +43,7 @@ impl Behind {
         Self { filters, ends: None, step: 0, now }
     }
 
-    /// Whether all its sessions have ended.
+    /// Returns true if all its sessions have ended.
     pub(super) fn has_ended(&self) -> bool {
         self.filters.is_empty() && self.ends.is_none()
     }

@@ -35,7 +35,7 @@ impl Births {
         self.turns.extend(begun);
     }
 
-    /// Whether it should be looked which sessions have ended.
+    /// Returns true if it should be looked which sessions have ended.
     pub(super) fn are_many(&self) -> bool {
         self.turns.len() > self.most.max(BIRTHS_MIN)
     }

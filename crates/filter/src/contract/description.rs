@@ -320,7 +320,7 @@ pub struct Description {
     pub several: fn(&Arguments) -> Several,
     /// What the blocks of a session have in common, where it tells sessions apart by that itself.
     pub sessions: Option<Sharing>,
-    /// Whether blocks leave it with the number of a session that it gave them (CONTRACT 8).
+    /// True if blocks leave it with the number of a session that it gave them (CONTRACT 8).
     pub numbers_sessions: bool,
     /// How many blocks it may hold at most, in all.
     pub held_max: u32,

@@ -75,7 +75,7 @@ impl SessionNumbers {
         }
     }
 
-    /// Whether `given` is one of them, or 0, as before the first.
+    /// Returns true if `given` is one of them, or 0, as before the first.
     #[must_use]
     pub const fn has(self, given: u32) -> bool {
         let within = self.first <= given && given <= self.last;

@@ -11,11 +11,11 @@ pub enum Observed {
         interface: Option<String>,
         /// The name space, if another than ours.
         netns: Option<String>,
-        /// Whether it gives what the host receives.
+        /// True if it gives what the host receives.
         received: bool,
-        /// Whether it gives what the host sends.
+        /// True if it gives what the host sends.
         sent: bool,
-        /// Whether it gives what the user's own sockets exchange, instead of what an interface
+        /// True if it gives what the user's own sockets exchange, instead of what an interface
         /// carries.
         own: bool,
     },
@@ -57,7 +57,7 @@ impl Observed {
         }
     }
 
-    /// Whether this gives all that another gives.
+    /// Returns true if this gives all that another gives.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
@@ -71,7 +71,7 @@ impl Observed {
     }
 }
 
-/// Whether two paths are the same as far as their text says.
+/// Returns true if two paths are the same as far as their text says.
 fn same_path(one: &str, other: &str) -> bool {
     let parts = |path: &'_ str| -> Vec<String> {
         path.split('/').filter(|part| !matches!(*part, "" | ".")).map(str::to_owned).collect()

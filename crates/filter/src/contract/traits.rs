@@ -134,7 +134,7 @@ impl Report {
         Self { rows, ..Self::default() }
     }
 
-    /// Whether it says nothing.
+    /// Returns true if it says nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.outputs.is_empty() && self.remarks.is_empty()

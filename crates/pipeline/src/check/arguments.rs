@@ -13,7 +13,7 @@ pub(super) struct Read<'a> {
     entry: &'static Description,
     /// The text of each value, with its parameter.
     texts: Vec<(&'static str, &'a Text)>,
-    /// Whether each of them is right by itself.
+    /// True if each of them is right by itself.
     pub(super) right: bool,
 }
 

@@ -44,7 +44,7 @@ impl Alike {
         Self(numbers)
     }
 
-    /// Whether two nodes are one source: by their mark, or by all that they say.
+    /// Returns true if two nodes are one source: by their mark, or by all that they say.
     fn are(&self, one: &Node, other: &Node) -> bool {
         match (&one.mark, &other.mark) {
             (Some(one), Some(other)) => one.text == other.text,

@@ -192,7 +192,7 @@ impl<'m> Message<'m> {
         sent && LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
     }
 
-    /// Whether as much as the header states fits into `length` bytes, and is something.
+    /// Returns true if as much as the header states fits into `length` bytes, and is something.
     #[must_use]
     pub fn is_possible(&self, length: usize) -> bool {
         let sections = [Section::Answer, Section::Authority, Section::Additional];

@@ -48,7 +48,7 @@ impl<'m> Name<'m> {
         Labels(Walk::new(self.message, self.at))
     }
 
-    /// Whether a pointer in it points ahead, where RFC 1035 §4.1.4 has it point to "a prior
+    /// Returns true if a pointer in it points ahead, where RFC 1035 §4.1.4 has it point to "a prior
     /// occurrence".
     #[must_use]
     pub const fn points_ahead(&self) -> bool {
@@ -116,7 +116,7 @@ struct Walk<'m> {
     at: usize,
     /// Where the labels begin that are being read: pointers should point before that.
     begin: usize,
-    /// Whether one did not.
+    /// True if one did not.
     ahead: bool,
     /// Behind the first pointer: there the name ends in its place.
     behind: Option<usize>,

@@ -69,7 +69,7 @@ impl<'b> Head<'b> {
         !self.fields.close && (self.modern || self.fields.keep_alive)
     }
 
-    /// Whether this is the preface of HTTP/2, which looks like a request (RFC 9113 §3.4).
+    /// Returns true if this is the preface of HTTP/2, which looks like a request (RFC 9113 §3.4).
     #[must_use]
     pub fn is_preface(&self) -> bool {
         matches!(self.start, Start::Request { method: b"PRI", target: b"*", .. })
@@ -197,7 +197,7 @@ fn empty_ends(bytes: &[u8], line: Line) -> Option<usize> {
     }
 }
 
-/// Whether a field begins here that is looked at; behind white space none does.
+/// Returns true if a field begins here that is looked at; behind white space none does.
 fn begins_known(rest: &[u8]) -> bool {
     /// The longest name that is looked at, with some white space around.
     const WITHIN: usize = 24;

@@ -219,7 +219,7 @@ fn before_hello(record: RecordHeader, bytes: &[u8]) -> Before {
     }
 }
 
-/// Whether these bytes are whole records.
+/// Returns true if these bytes are whole records.
 #[must_use]
 pub fn ends_with_a_record(mut bytes: &[u8]) -> bool {
     while let Some(record) = RecordHeader::parse(bytes) {

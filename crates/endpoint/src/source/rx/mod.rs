@@ -217,7 +217,7 @@ struct Live {
     /// Keeps their segment.
     pin: Option<Pin>,
     given: Amount,
-    /// Whether the kernel asks the first filter before a frame comes here.
+    /// True if the kernel asks the first filter before a frame comes here.
     filtered: bool,
     strange: u64,
     /// How many segments have been taken, and the position of the first frame behind them: of all

@@ -50,7 +50,7 @@ pub struct Asks {
     /// With which class a block came into the section, by its ticket, where a program inside an
     /// operand asks for that.
     came: HashMap<u32, Class>,
-    /// Whether one does.
+    /// True if one does.
     asks_came: bool,
     /// What became of blocks in a program inside an operand, for the program around it.
     fates: Vec<Fate>,
@@ -84,7 +84,7 @@ struct Step {
     operand: Vec<(Wanted, Part)>,
     yes: Then,
     no: Then,
-    /// Whether the class that is answered becomes that of the block.
+    /// True if the class that is answered becomes that of the block.
     says: bool,
 }
 

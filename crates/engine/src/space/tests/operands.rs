@@ -13,7 +13,7 @@ type Classes = Vec<(u32, u32)>;
 struct Both {
     light: Section,
     heavy: Asked,
-    /// Whether it answers a number, by the rules alone; the class is then what the last operand
+    /// True if it answers a number, by the rules alone; the class is then what the last operand
     /// that answered said.
     answers: Answers,
 }

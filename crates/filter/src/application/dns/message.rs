@@ -65,7 +65,7 @@ struct Found<'m> {
     ttl: Option<u32>,
     /// Whether it was cut before its end, or cannot be read behind the answers.
     incomplete: bool,
-    /// Whether a name of it has a pointer that points ahead.
+    /// True if a name of it has a pointer that points ahead.
     ahead: bool,
 }
 

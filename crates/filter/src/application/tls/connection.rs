@@ -54,7 +54,7 @@ struct Way {
     seen: u8,
     /// Whether the last block has come.
     ended: u8,
-    /// Whether what has come asks for another hello, which another one answers.
+    /// True if what has come asks for another hello, which another one answers.
     retries: u8,
 }
 

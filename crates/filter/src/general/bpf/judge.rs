@@ -35,7 +35,7 @@ impl Judged {
         Ok(Self { for_links: std::iter::once(ethernet).chain(found).collect(), known: false })
     }
 
-    /// Whether a frame of one of the link types can match.
+    /// Returns true if a frame of one of the link types can match.
     fn matches(&self) -> bool {
         let mut all = self.for_links.iter();
         all.any(|(_, made)| made.as_ref().is_ok_and(|own| own.program.is_some()))

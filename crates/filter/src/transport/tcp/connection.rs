@@ -62,7 +62,7 @@ pub(super) struct Side {
     pub(super) flags: u8,
     /// By how many bits the windows that it states are shifted.
     pub(super) scale: u8,
-    /// Whether its SYN was signed (TCP-MD5, TCP-AO).
+    /// True if its SYN was signed (TCP-MD5, TCP-AO).
     pub(super) signed: u8,
     pub(super) spare: u8,
 }
@@ -130,7 +130,7 @@ impl Record for Connection {
 }
 
 impl Connection {
-    /// Whether it has this flag, or one of these.
+    /// Returns true if it has this flag, or one of these.
     pub(super) const fn has(&self, flag: u8) -> bool {
         self.identity.flags & flag != 0
     }

@@ -29,7 +29,7 @@ pub(super) struct Heard {
     pub(super) down: bool,
     /// How its sender scales windows; only a SYN says that.
     pub(super) scale: u8,
-    /// Whether it is signed; only asked of what begins or ends a connection.
+    /// True if it is signed; only asked of what begins or ends a connection.
     pub(super) signed: bool,
     pub(super) time: Time,
 }

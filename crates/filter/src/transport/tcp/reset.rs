@@ -23,7 +23,7 @@ use crate::contract::{StreamContext, Time};
 use wire::tcp::flag;
 
 impl Connection {
-    /// Whether a RST waits for what follows it.
+    /// Returns true if a RST waits for what follows it.
     pub(super) const fn is_reset(&self) -> bool {
         self.has(ANY_RESET) && !self.has(CLOSED)
     }
@@ -107,7 +107,7 @@ impl Connection {
         late || (more && other.has(OPEN) && after(number, other.next))
     }
 
-    /// Whether a FIN, if the segment has one, is signed as its side is.
+    /// Returns true if a FIN, if the segment has one, is signed as its side is.
     fn may_be_signed_at_all(&self, heard: &Heard) -> bool {
         !heard.has(flag::FIN) || self.may_be_signed(self.sender(heard), heard)
     }
