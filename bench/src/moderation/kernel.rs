@@ -9,7 +9,7 @@ use super::EVERY;
 use crate::flood::{Flood, Host};
 use crate::harness::{Candidate, interleave};
 use crate::row::Row;
-use crate::tap::{Bell, NEVER, Reader, Tap, Wakes, usual};
+use crate::tap::{NEVER, Reader, Tap, WakePolicy, Wakes, usual};
 use std::cell::RefCell;
 use sys::bpf::Shape;
 
@@ -24,7 +24,7 @@ const RING: u32 = 4 << 20;
 const LIMITED: &str = "T_b 32, 5 ms";
 
 /// When a bell of rings of this shape rings.
-type When = Box<dyn Fn(Shape) -> Bell>;
+type When = Box<dyn Fn(Shape) -> WakePolicy>;
 
 /// Both lines of the figure.
 pub(super) fn figure(rounds: usize, processors: usize) -> Result<Vec<Row>, String> {
@@ -46,7 +46,7 @@ pub(super) fn figure(rounds: usize, processors: usize) -> Result<Vec<Row>, Strin
         let every = EVERY.iter().map(|(every, name)| {
             let blocks = u32::try_from(*every).unwrap_or(NEVER);
             let (wait_ns, bytes, most, wakes) = (NEVER, NEVER, NEVER, Wakes::Listeners);
-            let bell = Bell { blocks, apart_ns: 0, wait_ns, bytes, most, wakes };
+            let bell = WakePolicy { blocks, apart_ns: 0, wait_ns, bytes, most, wakes };
             (*name, Box::new(move |_| bell) as When)
         });
         let limited: (_, When) = (LIMITED, Box::new(usual));

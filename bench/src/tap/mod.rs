@@ -4,7 +4,7 @@
 mod program;
 mod reader;
 
-pub(crate) use ebpf::emit::tap::{Bell, Wakes};
+pub(crate) use ebpf::emit::tap::{WakePolicy, Wakes};
 pub(crate) use reader::{Reader, serve};
 
 use pipeline::plan::KernelRing;
@@ -19,13 +19,13 @@ pub(crate) const NEVER: u32 = u32::MAX >> 1;
 const POINTERS: u32 = 1 << 14;
 
 /// When the bell of a line rings that says nothing of batches and latency.
-pub(crate) fn of_a_line(shape: Shape) -> Bell {
+pub(crate) fn of_a_line(shape: Shape) -> WakePolicy {
     engine::kernel::bell(&KernelRing::default(), shape)
 }
 
 /// The same where several listen.
-pub(crate) fn usual(shape: Shape) -> Bell {
-    Bell { wakes: Wakes::Listeners, ..of_a_line(shape) }
+pub(crate) fn usual(shape: Shape) -> WakePolicy {
+    WakePolicy { wakes: Wakes::Listeners, ..of_a_line(shape) }
 }
 
 /// A tap: its ring, its bell and its program, while it is there.
@@ -42,7 +42,7 @@ impl Tap {
     pub(crate) fn new(
         bytes: u32,
         record_max: u32,
-        when: impl FnOnce(Shape) -> Bell,
+        when: impl FnOnce(Shape) -> WakePolicy,
     ) -> Result<Self, String> {
         let cpus = sys::machine::possible_processors().map_err(|why| why.to_string())?;
         let cpus = u32::try_from(cpus).map_err(|why| why.to_string())?;

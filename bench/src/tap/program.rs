@@ -2,7 +2,7 @@
 
 use ebpf::Place;
 use ebpf::emit::Value;
-use ebpf::emit::tap::{Bell, Hand, Tap, tap};
+use ebpf::emit::tap::{Hand, Tap, WakePolicy, tap};
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Kind, Program, RingBuffer, Rings};
@@ -11,7 +11,7 @@ use sys::bpf::{Kind, Program, RingBuffer, Rings};
 const HAND: Hand = Hand { number: 0, reader: 0, way: 0, shared: false, failed: None };
 
 /// Loads the writer.
-pub(super) fn load(rings: &Rings, ring: &RingBuffer, bell: Bell) -> Result<Program, String> {
+pub(super) fn load(rings: &Rings, ring: &RingBuffer, bell: WakePolicy) -> Result<Program, String> {
     let shape = rings.shape();
     let layout = Tap {
         cpus: shape.cpus,

@@ -26,7 +26,7 @@
 
 use crate::ibuf;
 use crate::pool::{Lease, Memory, Pool};
-use crate::signal::Bell;
+use crate::signal::Doorbell;
 use crate::{Fault, Policy};
 use abi::{DbufId, RichPointer};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -45,8 +45,8 @@ pub use crate::ibuf::{Columns, Config};
 /// and there is one reader per bell (`config.readers` does not count).
 pub fn crossing(
     config: &Config,
-    writer_bell: Arc<Bell>,
-    reader_bells: &[Arc<Bell>],
+    writer_bell: Arc<Doorbell>,
+    reader_bells: &[Arc<Doorbell>],
 ) -> Result<(Writer, Vec<Reader>), Fault> {
     if config.policy == Policy::Overwrite {
         return Err(Fault::Lossy);
@@ -70,8 +70,8 @@ struct Shared {
     known: [OnceLock<Arc<Memory>>; KNOWN],
     /// The leases that a writer left behind (C3).
     left: Mutex<Vec<Flight>>,
-    writer_bell: Arc<Bell>,
-    reader_bells: Box<[Arc<Bell>]>,
+    writer_bell: Arc<Doorbell>,
+    reader_bells: Box<[Arc<Doorbell>]>,
 }
 
 /// How many pools one crossing can carry blocks of.

@@ -43,7 +43,7 @@ use crate::share::{self, Refusal};
 use crate::view::Space;
 use abi::{DbufId, RichPointer};
 use std::sync::Arc;
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 
 /// The shape of an indirect stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +79,7 @@ pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<O
     let mut bells = Vec::new();
     let mut offers = Vec::new();
     for ring in rings {
-        let (here, there) = Doorbell::pair()?;
+        let (here, there) = SocketDoorbell::pair()?;
         bells.push(here);
         offers.push(Offer::new(ring, there));
     }

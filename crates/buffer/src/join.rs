@@ -23,7 +23,7 @@ use abi::ring::reader;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 
 /// Where readers come in and writers look.
 pub(crate) struct Door {
@@ -42,7 +42,7 @@ struct State {
     is_shut: bool,
     next: u64,
     /// Rung when the writer is gone.
-    bell: Option<Arc<Doorbell>>,
+    bell: Option<Arc<SocketDoorbell>>,
 }
 
 /// Names a reader for as long as the door is there.
@@ -65,7 +65,7 @@ pub(crate) struct Coming {
 #[derive(Debug)]
 pub(crate) struct Contact {
     /// Our end of its bell.
-    pub(crate) bell: Doorbell,
+    pub(crate) bell: SocketDoorbell,
     /// The file of its page, for a writer that takes the stream over.
     pub(crate) page: OwnedFd,
 }
@@ -135,12 +135,12 @@ impl Door {
         let mut state = self.lock();
         state.has_ended = true;
         if let Some(bell) = &state.bell {
-            bell.ring();
+            bell.notify();
         }
     }
 
     /// Has this bell rung when the writer is gone.
-    pub(crate) fn tell(&self, bell: Arc<Doorbell>) {
+    pub(crate) fn tell(&self, bell: Arc<SocketDoorbell>) {
         self.lock().bell = Some(bell);
     }
 

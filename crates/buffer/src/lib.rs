@@ -9,7 +9,7 @@
 //! 3. *foreign bytes* may be written by another party at any moment. No reference is ever made to
 //!    them: they are copied word by word, and then the lap is looked at again (`foreign`).
 //!
-//! This crate sleeps only in [`signal::Bell`], allocates only when a ring or a pool is made or
+//! This crate sleeps only in [`signal::Doorbell`], allocates only when a ring or a pool is made or
 //! grows by a segment, and knows no clock.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]

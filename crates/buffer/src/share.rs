@@ -32,7 +32,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 use sys::memory::{Memfd, Seals};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -104,7 +104,7 @@ pub(crate) struct Hall {
 
 impl Hall {
     /// Lets a reader in whom we ring by this bell. `None`: the writer is gone.
-    pub(crate) fn enter(&self, bell: Doorbell) -> sys::Result<Option<(Ticket, Offer)>> {
+    pub(crate) fn enter(&self, bell: SocketDoorbell) -> sys::Result<Option<(Ticket, Offer)>> {
         let current = self.current();
         let (cursor, page) = current.files.page()?;
         let shown = || acquire(current.store.writer.word(writer::COMMIT));

@@ -1,22 +1,22 @@
-//! Waking who waits: one bell per space. [SL §5.4, event moderation]
+//! Wake-ups between threads: one doorbell per space. [SL §5.4, event moderation]
 //!
-//! A space sleeps on its own bell, whatever rings it reads and writes; whoever gives it something
-//! to do rings. Nobody is woken who does not sleep: ringing looks at a waiter flag and costs one
-//! atomic operation while nobody waits (a futex wake costs about 300 ns even then, and 7 µs once
-//! the other processor has halted: BASELINES). Sleeping arms no timer.
+//! A space sleeps on its own doorbell, whatever rings it reads and writes; its peers notify it when
+//! there is work. `notify` looks at a waiter flag and costs one atomic operation while nobody waits
+//! (a futex wake costs about 300 ns even then, and 7 µs once the other processor has halted:
+//! BASELINES). Sleeping arms no timer.
 //!
-//! The word is `epoch << 1 | waiting`. No wake is lost: *listen* and *ring* are read-modify-writes
-//! of the same word, so one comes after the other. If the ring comes second it sees the flag and
-//! wakes; if listen comes second it reads what the ring wrote, hence (Release to Acquire) sees what
-//! was published before the ring when it looks again. The epoch keeps a sleeper who was already
-//! rung for from going to sleep because another one has set the flag anew.
+//! The word is `epoch << 1 | waiting`. No wake-up is lost: *listen* and *notify* are
+//! read-modify-writes of the same word, so one comes after the other. If notify comes second it sees
+//! the flag and wakes; if listen comes second it reads what notify wrote, hence (Release to Acquire)
+//! sees what was published before when it looks again. The epoch keeps a sleeper that was already
+//! notified from going to sleep because another one has set the flag anew.
 //!
-//! Who only wants to know whether somebody sleeps need not write ([`Bell::is_awaited`]). SYNC POINT
-//! *falling asleep*: the sleeper sets the flag, makes a fence, and looks once more for what it
-//! waits for; the other one publishes, makes a fence, and looks at the flag. The fences are
-//! sequentially consistent: at least one of the two sees what the other one stored.
+//! Asking for sleepers does not write ([`Doorbell::is_awaited`]). SYNC POINT *falling asleep*: the
+//! sleeper sets the flag, makes a fence, and looks once more for what it waits for; the other side
+//! publishes, makes a fence, and looks at the flag. The fences are sequentially consistent: at
+//! least one of the two sees what the other one stored.
 //!
-//! How often somebody is rung for is the matter of [`moderate`].
+//! [`moderate`] decides how often a reader is notified.
 
 pub mod moderate;
 #[cfg(not(loom))]
@@ -34,34 +34,34 @@ use std::time::Duration;
 #[cfg(not(loom))]
 use sys::eventfd::EventFd;
 
-/// What one space sleeps on.
+/// The futex on which one space sleeps.
 #[derive(Debug)]
-pub struct Bell {
+pub struct Doorbell {
     word: AtomicU32,
-    /// 1 while nobody who sleeps here waits for room.
+    /// 1 while no sleeper waits for room.
     heedless: AtomicU32,
-    /// What is rung beside the word, for who sleeps on descriptors too.
+    /// Written beside the word, for a sleeper that polls descriptors too.
     #[cfg(not(loom))]
     alarm: OnceLock<EventFd>,
     #[cfg(loom)]
     sleepers: (loom::sync::Mutex<()>, loom::sync::Condvar),
 }
 
-/// Proof that one has listened before looking: what [`Bell::sleep`] asks for.
+/// Proof that the caller has listened before it looked for work; [`Doorbell::sleep`] takes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket(u32);
 
 const WAITING: u32 = 1;
 const EPOCH: u32 = 2;
 
-impl Default for Bell {
+impl Default for Doorbell {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Bell {
-    /// A bell on which nobody sleeps.
+impl Doorbell {
+    /// Makes a doorbell without sleepers.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -74,38 +74,38 @@ impl Bell {
         }
     }
 
-    /// A bell on which one can sleep together with descriptors ([`Bell::sleep_among`]). Every ring
-    /// that wakes somebody costs a system call more.
+    /// Makes a doorbell for [`Doorbell::sleep_among`]. Every notification that wakes a sleeper costs
+    /// one more system call.
     #[cfg(not(loom))]
     pub fn with_alarm() -> sys::Result<Self> {
-        let bell = Self::new();
-        bell.add_alarm()?;
-        Ok(bell)
+        let doorbell = Self::new();
+        doorbell.add_alarm()?;
+        Ok(doorbell)
     }
 
-    /// From now on one can sleep on this bell together with descriptors, if one could not before.
-    /// Whoever sleeps on it meanwhile is woken as before.
+    /// Adds the descriptor that [`Doorbell::sleep_among`] polls, unless there is one. Present sleepers
+    /// are woken as before.
     #[cfg(not(loom))]
     pub fn add_alarm(&self) -> sys::Result<()> {
         if self.alarm.get().is_none() {
-            // Of two that add one at the same time one does it in vain.
+            // Two threads may race here: the second descriptor is dropped.
             let _ = self.alarm.set(EventFd::new()?);
         }
         Ok(())
     }
 
-    /// Says that we are about to sleep. Look once more whether there is something to do, then
-    /// [`Bell::sleep`].
+    /// Announces that the caller is about to sleep. The caller looks once more for work, then calls
+    /// [`Doorbell::sleep`].
     pub fn listen(&self) -> Ticket {
-        // SYNC POINT: listen; pairs with the Release in `ring`.
+        // SYNC POINT: listen; pairs with the Release in `notify`.
         let ticket = Ticket(self.word.fetch_or(WAITING, Ordering::AcqRel) | WAITING);
         // SYNC POINT: falling asleep; pairs with the fence in `is_awaited`.
         fence(Ordering::SeqCst);
         ticket
     }
 
-    /// Whether somebody sleeps on this bell, or is about to. Asked after something was published:
-    /// if not, whoever falls asleep from now on sees that before.
+    /// Returns true if a thread sleeps here, or is about to. Called after a publication: if false, a
+    /// thread that falls asleep from now on sees the publication first.
     #[inline]
     #[must_use]
     pub fn is_awaited(&self) -> bool {
@@ -114,20 +114,20 @@ impl Bell {
         self.word.load(Ordering::Relaxed) & WAITING != 0
     }
 
-    /// Sleeps until the bell has been rung since the ticket was taken. May come back for no reason.
+    /// Sleeps until a notification later than the ticket. May wake spuriously.
     pub fn sleep(&self, ticket: Ticket) {
         self.wait(ticket, None);
     }
 
-    /// As [`Bell::sleep`], but no longer than `limit`. Arming the timer costs about 5 µs: for the
-    /// few waits that need it, such as while blocks are unsignalled.
+    /// Sleeps like [`Doorbell::sleep`], for at most `limit`. Arming the timer costs about 5 µs: for
+    /// the few waits that need it, such as while blocks are unsignalled.
     pub fn sleep_for(&self, ticket: Ticket, limit: Duration) {
         self.wait(ticket, Some(limit));
     }
 
-    /// Sleeps until the bell has been rung since the ticket was taken, one of the descriptors can
-    /// be read, or `limit` is over. A bell without an alarm is not heard. May come back for no
-    /// reason.
+    /// Sleeps until a notification later than the ticket, until one of the descriptors is readable,
+    /// or for `limit`. Without an alarm ([`Doorbell::add_alarm`]) notifications do not wake it. May
+    /// wake spuriously.
     #[cfg(not(loom))]
     pub fn sleep_among(
         &self,
@@ -137,8 +137,8 @@ impl Bell {
     ) {
         let mut all = descriptors.to_vec();
         if let Some(alarm) = self.alarm.get() {
-            // Whoever rings changes the word first: either we see that, or we sleep on an alarm
-            // that is rung after it was taken back.
+            // `notify` changes the word first: either we see that, or we poll an alarm that is
+            // written after it was cleared.
             alarm.clear();
             if self.word.load(Ordering::Acquire) != ticket.0 {
                 return;
@@ -148,10 +148,9 @@ impl Bell {
         sys::poll::readable(&all, limit);
     }
 
-    /// Wakes everybody who sleeps on this bell; answers whether somebody did. What is to be found
-    /// must be published before.
-    pub fn ring(&self) -> bool {
-        // SYNC POINT: ring; pairs with the Acquire in `listen`.
+    /// Wakes all sleepers; returns true if there were any. The caller publishes its work before.
+    pub fn notify(&self) -> bool {
+        // SYNC POINT: notify; pairs with the Acquire in `listen`.
         let before = self.word.fetch_and(!WAITING, Ordering::AcqRel);
         if before & WAITING == 0 {
             return false;
@@ -161,23 +160,23 @@ impl Bell {
         true
     }
 
-    /// As [`Bell::ring`], by who has given back room or memory: whoever sleeps here and has said
-    /// that it waits for something else ([`Bell::heed_room`]) sleeps on.
-    pub fn ring_for_room(&self) -> bool {
-        // SYNC POINT: room given back. Whoever waits for room heeds it, listens, which makes a
-        // fence, and looks for room: either it sees what was given back before this fence, or we
+    /// Wakes all sleepers because room or memory was given back. Sleepers that do not wait for room
+    /// ([`Doorbell::heed_room`]) sleep on.
+    pub fn notify_room(&self) -> bool {
+        // SYNC POINT: room given back. A sleeper that waits for room heeds it, listens, which makes
+        // a fence, and looks for room: either it sees what was given back before this fence, or we
         // see that it heeds.
         fence(Ordering::SeqCst);
-        self.heedless.load(Ordering::Relaxed) == 0 && self.ring()
+        self.heedless.load(Ordering::Relaxed) == 0 && self.notify()
     }
 
-    /// Whether who sleeps here from now on wants to know of room: it does unless it has said
-    /// otherwise, and must say that it does again before it waits for some.
+    /// Sets whether [`Doorbell::notify_room`] wakes future sleepers (the default). Must be set again
+    /// before waiting for room.
     pub fn heed_room(&self, heeds: bool) {
         self.heedless.store(u32::from(!heeds), Ordering::Relaxed);
     }
 
-    /// Waits until `ready`: looks `spins` times, then sleeps. Spinning for as long as a wake costs
+    /// Waits until `ready`: polls `spins` times, then sleeps. Spinning for as long as a wake costs
     /// (2 to 25 µs) pays between two processors and never on one: pass [`spins`].
     pub fn wait_until(&self, spins: u32, mut ready: impl FnMut() -> bool) {
         for _ in 0..spins {
@@ -214,7 +213,7 @@ impl Bell {
         }
     }
 
-    /// A futex as the kernel does it: looking at the word and falling asleep are one step.
+    /// Models the futex of the kernel: looking at the word and falling asleep are one step.
     #[cfg(loom)]
     fn wait(&self, ticket: Ticket, _limit: Option<Duration>) {
         let guard = self.sleepers.0.lock().unwrap();
@@ -230,7 +229,7 @@ impl Bell {
     }
 }
 
-/// How often to look before sleeping, on a machine with this many processors.
+/// Returns the number of polls before sleeping, on a machine with this many processors.
 #[must_use]
 pub const fn spins(processors: usize) -> u32 {
     if processors > 1 { 2000 } else { 0 }
@@ -241,24 +240,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_something_else_sleeps_on_when_room_is_given_back() {
-        let bell = Bell::new();
-        let rung = |heeds| {
-            let _ticket = bell.listen();
-            bell.heed_room(heeds);
-            bell.ring_for_room()
+    fn sleeper_not_waiting_for_room_sleeps_on_when_room_is_freed() {
+        let doorbell = Doorbell::new();
+        let wakes = |heeds| {
+            let _ticket = doorbell.listen();
+            doorbell.heed_room(heeds);
+            doorbell.notify_room()
         };
-        assert!(rung(true));
-        assert!(!rung(false) && bell.is_awaited());
-        assert!(bell.ring() && !bell.is_awaited(), "for anything else");
-        assert!(!bell.ring_for_room());
-        assert!(rung(true), "heeded again");
+        assert!(wakes(true));
+        assert!(!wakes(false) && doorbell.is_awaited());
+        assert!(doorbell.notify() && !doorbell.is_awaited(), "for anything else");
+        assert!(!doorbell.notify_room());
+        assert!(wakes(true), "heeded again");
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "no poll(2)")]
-    fn who_sleeps_among_descriptors_is_rung_for_whenever_that_is() {
-        let bell = Bell::with_alarm().unwrap();
+    fn sleeper_among_descriptors_is_woken_at_any_moment() {
+        let doorbell = Doorbell::with_alarm().unwrap();
         let event = EventFd::new().unwrap();
         for round in 0..200 {
             let done = AtomicU32::new(0);
@@ -266,14 +265,14 @@ mod tests {
                 scope.spawn(|| {
                     done.store(1, Ordering::Release);
                     match round % 2 {
-                        0 => drop(bell.ring()),
+                        0 => drop(doorbell.notify()),
                         _ => event.notify(),
                     }
                 });
                 while done.load(Ordering::Acquire) == 0 {
-                    let ticket = bell.listen();
+                    let ticket = doorbell.listen();
                     if done.load(Ordering::Acquire) == 0 {
-                        bell.sleep_among(ticket, &[event.as_fd()], None);
+                        doorbell.sleep_among(ticket, &[event.as_fd()], None);
                     }
                 }
             });

@@ -47,7 +47,7 @@ use crate::{Policy, dbuf};
 use abi::DbufId;
 use std::sync::OnceLock;
 use switch::Segments;
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 use sys::memory::Seals;
 
 /// The shape of a stream.
@@ -129,7 +129,7 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     let mut ends = Vec::new();
     let mut offers = Vec::new();
     for ring in rings {
-        let (here, there) = Doorbell::pair()?;
+        let (here, there) = SocketDoorbell::pair()?;
         ends.push((here, ring.page()?));
         offers.push(Offer::new(ring, there));
     }

@@ -1,13 +1,15 @@
-//! Who sleeps says so, and from where on it wants to be woken: two words in its own page.
+//! Waiting between processes that do not trust each other: the sleeper publishes that it sleeps, and
+//! from which position on it wants to be woken, in two words of its own page.
 //!
-//! Between strangers no word has two writers, so nobody can take a flag back for another one, as a
-//! `signal::Bell` does. Instead the sleeper counts *turns*: odd while it sleeps. Who sees an odd
-//! turn for which it has not rung yet, and a position that was reached, rings once.
+//! No word has two writers here, so no peer can clear the flag of another one, as a
+//! `signal::Doorbell` does. Instead the sleeper counts *turns*: odd while it sleeps. A peer that
+//! sees an odd turn for which it has not notified yet, and a position that was reached, notifies
+//! once.
 //!
 //! SYNC POINT *falling asleep*: the sleeper stores its turn, makes a fence, and looks once more for
 //! what it waits for; the other one stores its position, makes a fence, and looks at the turn. The
 //! fences are sequentially consistent: at least one of the two sees what the other one stored, so
-//! no wake is lost. What a stranger writes here can only cost a ring, which does not block.
+//! no wake-up is lost. A lie in these words costs its peer one notification, which does not block.
 
 use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;

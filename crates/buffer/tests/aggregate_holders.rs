@@ -23,7 +23,7 @@ use streamline_buffer::aggregate::holders::{Holding, PeerId};
 use streamline_buffer::aggregate::owner::{Creator, Grant, Owner as _, Window};
 use streamline_buffer::aggregate::{Aggregate, AllocationPool, Frozen};
 use streamline_buffer::pool::Config;
-use sys::doorbell::{Doorbell, Other as Far};
+use sys::doorbell::{Peer as Far, SocketDoorbell};
 use sys::process::NOBODY;
 use testkit::Random;
 
@@ -130,7 +130,7 @@ impl House {
 
     /// Kills a guest; answers what it kept, and how long it took to hear of it and give all back.
     fn kill(&mut self, mut guest: Process) -> (Holding, Duration) {
-        let bell = Doorbell::from(guest.other.take_socket());
+        let bell = SocketDoorbell::from(guest.other.take_socket());
         let start = Instant::now();
         guest.other.kill();
         until("the news that it is gone", || {

@@ -23,7 +23,7 @@ use streamline_buffer::indirect::{Backing, Config, Input, Offer, Output, indirec
 use streamline_buffer::splice::{splice, splice_all};
 use streamline_buffer::view::Space;
 use streamline_buffer::{Fault, Policy, pool, share};
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 use sys::process::NOBODY;
 use testkit::Random;
 
@@ -440,7 +440,7 @@ fn lie() {
     let shape =
         ibuf::Config { entries: 1024, lanes: Lanes::Pointer, policy: Policy::Block, readers: 1 };
     let (mut writer, mut offers) = share::pointers(&shape, id(RING)).unwrap();
-    let (bell, theirs) = Doorbell::pair().unwrap();
+    let (bell, theirs) = SocketDoorbell::pair().unwrap();
     let ring = offers.remove(0);
     let mut all = ring.descriptors().to_vec();
     all.push(theirs.as_fd());
@@ -465,11 +465,11 @@ fn lie() {
         count += u64::from(pointer == good);
         let entry = Entry::new(pointer, ContextLane::default(), Marks::bare(0));
         while writer.push(&[entry]).unwrap().put == 0 {
-            bell.ring();
+            bell.notify();
             std::thread::yield_now();
         }
     }
     drop(writer);
-    bell.ring();
+    bell.notify();
     say(&format!("{count}"));
 }

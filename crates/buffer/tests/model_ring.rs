@@ -12,7 +12,7 @@ use loom::sync::Arc;
 use loom::thread;
 use streamline_buffer::Policy;
 use streamline_buffer::ibuf::{self, Config, Lanes, Reader, Writer};
-use streamline_buffer::signal::Bell;
+use streamline_buffer::signal::Doorbell;
 
 /// Runs a model with at most `preemptions` forced switches per interleaving.
 fn model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
@@ -207,7 +207,7 @@ fn what_was_counted_is_shown_with_what_was_put() {
 #[test]
 fn no_ring_of_the_bell_is_lost() {
     model(3, || {
-        let bell = Arc::new(Bell::new());
+        let bell = Arc::new(Doorbell::new());
         let (mut writer, mut readers) = ring(1, Policy::Block, 1);
         let mut reader = readers.remove(0);
         let ours = bell.clone();
@@ -216,7 +216,7 @@ fn no_ring_of_the_bell_is_lost() {
             drain(&mut reader)
         });
         writer.push(&[entry(0)]).unwrap();
-        bell.ring();
+        bell.notify();
         drop(writer);
         assert_eq!(sleeping.join().unwrap(), [0]);
     });
@@ -228,7 +228,7 @@ fn no_ring_of_the_bell_is_lost() {
 fn two_sleepers_on_one_bell_are_both_woken() {
     use loom::sync::atomic::{AtomicU32, Ordering};
     model(2, || {
-        let bell = Arc::new(Bell::new());
+        let bell = Arc::new(Doorbell::new());
         let ready = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
         let sleepers: Vec<_> = (0..2)
             .map(|i| {
@@ -241,7 +241,7 @@ fn two_sleepers_on_one_bell_are_both_woken() {
         for flag in &*ready {
             // Relaxed: the bell alone must make it visible.
             flag.store(1, Ordering::Relaxed);
-            bell.ring();
+            bell.notify();
         }
         for sleeper in sleepers {
             sleeper.join().unwrap();
@@ -253,7 +253,7 @@ fn two_sleepers_on_one_bell_are_both_woken() {
 #[test]
 fn a_full_ring_wakes_its_writer_and_an_empty_one_its_reader() {
     model(2, || {
-        let (full, empty) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
+        let (full, empty) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
         let (mut writer, mut readers) = ring(1, Policy::Block, 1);
         let mut reader = readers.remove(0);
         let (to_writer, mine) = (full.clone(), empty.clone());
@@ -263,13 +263,13 @@ fn a_full_ring_wakes_its_writer_and_an_empty_one_its_reader() {
                 let mut out = [Entry::default(); 1];
                 assert_eq!(reader.read(&mut out).unwrap().count, 1);
                 assert_eq!(number(&out[0]), expected);
-                to_writer.ring();
+                to_writer.notify();
             }
         });
         for next in 0..2 {
             full.wait_until(0, || writer.room(1).unwrap() > 0);
             assert_eq!(writer.push(&[entry(next)]).unwrap().put, 1);
-            empty.ring();
+            empty.notify();
         }
         reading.join().unwrap();
     });

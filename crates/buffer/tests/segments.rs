@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt as _;
 use streamline_buffer::Fault;
 use streamline_buffer::stream::{Config, Handover, Output, Stay, stream};
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 use sys::memory::{Memfd, Seals};
 use testkit::{Random, need};
 use zerocopy::IntoBytes as _;
@@ -263,7 +263,7 @@ fn say_and_wait<T>(kept: T) {
 /// comes after.
 fn lie() {
     for lie in ["honest"].iter().chain(LIES.iter().map(|(lie, _)| lie)) {
-        let (here, there) = Doorbell::pair().unwrap();
+        let (here, there) = SocketDoorbell::pair().unwrap();
         let first = segment(&plain(), &[(b"first", Record::BLOCK, 0)], Some(1), Seals::READER, 0);
         let cursor = Memfd::create("cursor", PAGE).unwrap();
         cursor.seal(Seals::SIZE).unwrap();
@@ -284,7 +284,7 @@ fn plain() -> Geometry {
 }
 
 /// What is told of the second segment.
-fn tell(lie: &str, bell: &Doorbell) {
+fn tell(lie: &str, bell: &SocketDoorbell) {
     // Behind the header and the five bytes, padded, and the switch.
     let start = 16 + 16 + 16;
     let mut shape = Geometry { segment: 1, start, ..plain() };
@@ -305,21 +305,21 @@ fn tell(lie: &str, bell: &Doorbell) {
         // Sealed already, but its page was written before that: nothing is shown there.
         let empty = segment(&Geometry { start: 0, ..shape }, &[], None, Seals::READER, 0);
         let note = [&[2][..], &1u64.to_le_bytes()].concat();
-        bell.tell(&note, &[files[0].as_fd(), empty[1].as_fd()]);
+        bell.send(&note, &[files[0].as_fd(), empty[1].as_fd()]);
         return;
     }
     let note = |number: u64| [&[2][..], &number.to_le_bytes()].concat();
     let all: [BorrowedFd<'_>; 2] = [files[0].as_fd(), files[1].as_fd()];
     match lie {
-        "nothing" => told(bell.tell(&note(1), &[])),
-        "one descriptor" => told(bell.tell(&note(1), &all[..1])),
-        "flood" => (0..10_000).for_each(|n| told(bell.tell(&note(n + 2), &all))),
-        _ => told(bell.tell(&note(1), &all)),
+        "nothing" => told(bell.send(&note(1), &[])),
+        "one descriptor" => told(bell.send(&note(1), &all[..1])),
+        "flood" => (0..10_000).for_each(|n| told(bell.send(&note(n + 2), &all))),
+        _ => told(bell.send(&note(1), &all)),
     }
 }
 
 /// Whether it is heard is the other side's affair.
-const fn told(_: sys::doorbell::Told) {}
+const fn told(_: sys::doorbell::Sent) {}
 
 /// The files of a segment that holds these records, and then a switch.
 fn segment(

@@ -26,7 +26,7 @@ use crate::space::turn::Left;
 use crate::space::{Clock, GENERAL, Input, Parts, Space};
 use crate::why::Why;
 use buffer::pool::{Config as PoolConfig, Pool};
-use buffer::signal::Bell;
+use buffer::signal::Doorbell;
 use endpoint::{SinkEntry, SourceEntry};
 use filter::{Filter, Kind};
 use pipeline::graph::{Graph, NodeId, Step, Use};
@@ -272,7 +272,7 @@ struct Builder<'p> {
     part: usize,
     /// The spaces of this part, by their place in the plan.
     spaces: Vec<usize>,
-    bells: Vec<Arc<Bell>>,
+    bells: Vec<Arc<Doorbell>>,
     control: Arc<Control>,
     demand: Arc<Demand>,
     tells_time: bool,

@@ -5,7 +5,7 @@
 //! asks. An answer is what a source has seen so far; a space that is busy answers when it looks
 //! again, so whoever asks takes what was answered last and never waits.
 
-use buffer::signal::Bell;
+use buffer::signal::Doorbell;
 use endpoint::Seen;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,7 +18,7 @@ pub struct Control {
     /// How often somebody has asked.
     asked: AtomicU32,
     answers: Mutex<Vec<Answer>>,
-    bells: Mutex<Vec<Arc<Bell>>>,
+    bells: Mutex<Vec<Arc<Doorbell>>>,
     wake: sys::eventfd::EventFd,
 }
 
@@ -51,12 +51,12 @@ impl Control {
     }
 
     /// Has this bell rung when the path is stopped and when it is asked.
-    pub fn ring_too(&self, bell: &Arc<Bell>) {
+    pub fn ring_too(&self, bell: &Arc<Doorbell>) {
         self.bells.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(bell));
     }
 
     /// Has these bells rung, and no others.
-    pub(crate) fn ring_only(&self, bells: impl Iterator<Item = Arc<Bell>>) {
+    pub(crate) fn ring_only(&self, bells: impl Iterator<Item = Arc<Doorbell>>) {
         *self.bells.lock().unwrap_or_else(PoisonError::into_inner) = bells.collect();
     }
 
@@ -115,7 +115,7 @@ impl Control {
     /// Has every space of the path look again.
     pub(crate) fn ring(&self) {
         for bell in self.bells.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            bell.ring();
+            bell.notify();
         }
     }
 }

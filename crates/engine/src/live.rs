@@ -24,7 +24,7 @@ use crate::report::{self, Counted, Reported};
 use crate::run::Crew;
 use crate::space::{Remains, Space};
 use crate::spaces::{Found, Has, Runs};
-use buffer::signal::Bell;
+use buffer::signal::Doorbell;
 use pipeline::plan::Plan;
 use std::collections::VecDeque;
 use std::fmt;
@@ -341,7 +341,7 @@ pub(crate) struct Orders {
     inbox: Mutex<Inbox>,
     /// Is told when the space has ended.
     gone: Condvar,
-    bell: Arc<Bell>,
+    bell: Arc<Doorbell>,
 }
 
 #[derive(Default)]
@@ -366,7 +366,7 @@ impl fmt::Debug for Orders {
 
 impl Orders {
     /// Orders to a space that sleeps on this bell.
-    pub(crate) fn new(name: String, bell: Arc<Bell>) -> Self {
+    pub(crate) fn new(name: String, bell: Arc<Doorbell>) -> Self {
         let (waits, held_up) = (AtomicBool::new(false), AtomicUsize::new(0));
         let (thread, inbox, gone) = (AtomicU32::new(0), Mutex::default(), Condvar::new());
         Self { name, waits, held_up, thread, inbox, gone, bell }
@@ -390,7 +390,7 @@ impl Orders {
         // SYNC POINT: order; pairs with the Acquire in `waits`. The order itself is under the lock.
         self.waits.store(true, Ordering::Release);
         drop(inbox);
-        self.bell.ring();
+        self.bell.notify();
         Ok(Given { orders: Arc::clone(self), number, answer })
     }
 

@@ -16,7 +16,7 @@ use abi::RichPointer;
 use buffer::crossing::{Batch as Taken, Columns, Origin, Pools, Reader, Writer};
 use buffer::ibuf::Pushed;
 use buffer::pool::Segment;
-use buffer::signal::Bell;
+use buffer::signal::Doorbell;
 use buffer::signal::moderate::{Events, Moderator, Threshold, Timer};
 use buffer::{Fault, Put};
 use filter::{Amount, Batch, Room};
@@ -56,9 +56,9 @@ pub struct Export {
     /// Which edge of the plan this is.
     pub planned: usize,
     writer: Option<Writer>,
-    bell: Arc<Bell>,
+    bell: Arc<Doorbell>,
     /// Where the space on the other side sleeps.
-    far: Arc<Bell>,
+    far: Arc<Doorbell>,
     spins: u32,
     /// When the other side gets an event.
     events: Moderator,
@@ -84,7 +84,7 @@ impl Export {
     pub fn new(
         planned: usize,
         writer: Writer,
-        (bell, far): (Arc<Bell>, Arc<Bell>),
+        (bell, far): (Arc<Doorbell>, Arc<Doorbell>),
         threshold: Threshold,
     ) -> Self {
         let spins =

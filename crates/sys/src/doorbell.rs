@@ -1,10 +1,9 @@
-//! Bells among strangers: how one process wakes another that it does not trust. (CONTRACT 24,
-//! RELIABILITY T8, T10)
+//! Doorbells between processes that do not trust each other. (CONTRACT 24, RELIABILITY T8, T10)
 //!
-//! A pair of connected sockets that carry nothing but bytes without meaning. Neither end can make
-//! the other one wait: each call says for itself that it does not block, which a shared eventfd
-//! could not (its owner may fill the counter and clear O_NONBLOCK). When a process ends, however it
-//! ends, the other side sees it.
+//! A pair of connected sockets that carry only bytes without meaning. Neither end can make the other
+//! one wait: each call passes `MSG_DONTWAIT`, which a shared eventfd could not do (its owner may
+//! fill the counter and clear `O_NONBLOCK`). When a process ends, for any reason, the other side
+//! sees it.
 
 use crate::descriptor;
 use crate::error::Result;
@@ -16,88 +15,88 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// One end. Readable when the other one has rung, or is gone.
+/// One end of a pair. Readable when the other end has notified, or is closed.
 #[derive(Debug)]
-pub struct Doorbell(OwnedFd);
+pub struct SocketDoorbell(OwnedFd);
 
-/// The most bytes and descriptors that are told with a ring.
+/// Most bytes and descriptors that one notification carries.
 const NOTE_MAX: (usize, usize) = (16, 4);
 
-/// What was heard at a bell.
+/// A result of [`SocketDoorbell::drain`].
 #[derive(Debug)]
-pub enum Heard {
-    /// Nothing more.
+pub enum Drained {
+    /// No notification is pending.
     Nothing,
-    /// A ring, with what was told: a few bytes and descriptors. All of it is alleged.
-    Ring(Vec<u8>, Vec<OwnedFd>),
-    /// Nobody has the other end any more.
+    /// A notification with its bytes and descriptors, all of them unchecked.
+    Notification(Vec<u8>, Vec<OwnedFd>),
+    /// The other end is closed.
     Gone,
 }
 
-/// Whether a note was told.
+/// A result of [`SocketDoorbell::send`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
-    /// It lies at the other end.
+pub enum Sent {
+    /// It is queued at the other end.
     Yes,
-    /// The other end is full of what it has not heard.
+    /// The queue of the other end is full.
     Full,
-    /// Nobody has the other end any more.
+    /// The other end is closed.
     Gone,
 }
 
-/// Whether there is somebody at the other end.
+/// The state of the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Other {
-    /// Somebody has it.
+pub enum Peer {
+    /// A process holds it.
     Here,
-    /// Nobody has it any more, or what we were given is no bell.
+    /// It is closed, or the descriptor that we were given is no doorbell.
     Gone,
 }
 
-impl Doorbell {
-    /// Two ends.
+impl SocketDoorbell {
+    /// Makes two connected ends.
     pub fn pair() -> Result<(Self, Self)> {
         descriptor::pair().map(|(one, other)| (Self(one), Self(other)))
     }
 
-    /// Rings at the other end. That it is full of rings that nobody has heard is as good.
-    pub fn ring(&self) -> Other {
+    /// Notifies the other end. A queue full of pending notifications is as good.
+    pub fn notify(&self) -> Peer {
         match send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Other::Here,
-            Err(_) => Other::Gone,
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Peer::Here,
+            Err(_) => Peer::Gone,
         }
     }
 
-    /// Rings, and tells a few bytes and descriptors by it. The first byte should not be 1.
-    pub fn tell(&self, note: &[u8], descriptors: &[BorrowedFd<'_>]) -> Told {
+    /// Notifies with a few bytes and descriptors. The first byte must not be 1.
+    pub fn send(&self, note: &[u8], descriptors: &[BorrowedFd<'_>]) -> Sent {
         use rustix::io::Errno;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(NOTE_MAX.1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-            return Told::Full;
+            return Sent::Full;
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match sendmsg(&self.0, &[IoSlice::new(note)], &mut control, flags) {
-            Ok(_) => Told::Yes,
+            Ok(_) => Sent::Yes,
             Err(Errno::AGAIN | Errno::INTR | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => {
-                Told::Full
+                Sent::Full
             }
-            Err(_) => Told::Gone,
+            Err(_) => Sent::Gone,
         }
     }
 
-    /// Takes one ring back, with what was told by it.
-    pub fn hear(&self) -> Heard {
-        match self.receive() {
-            // Said once, before what lies here, by an other end that was closed without having
-            // heard us (unix(7)).
-            Err(rustix::io::Errno::CONNRESET) => self.receive(),
+    /// Takes one pending notification out, with what it carries.
+    pub fn drain(&self) -> Drained {
+        match self.drain_once() {
+            // Reported once, before what is queued here, if the other end was closed with unread
+            // bytes (unix(7)).
+            Err(rustix::io::Errno::CONNRESET) => self.drain_once(),
             heard => heard,
         }
-        .unwrap_or(Heard::Gone)
+        .unwrap_or(Drained::Gone)
     }
 
-    fn receive(&self) -> rustix::io::Result<Heard> {
+    fn drain_once(&self) -> rustix::io::Result<Drained> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(NOTE_MAX.1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut note = vec![0; NOTE_MAX.0];
@@ -110,43 +109,43 @@ impl Doorbell {
             }
         }
         match heard {
-            Ok(got) if got.bytes == 0 => Ok(Heard::Gone),
+            Ok(got) if got.bytes == 0 => Ok(Drained::Gone),
             Ok(got) => {
                 note.truncate(got.bytes);
-                Ok(Heard::Ring(note, descriptors))
+                Ok(Drained::Notification(note, descriptors))
             }
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Heard::Nothing),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Drained::Nothing),
             Err(error) => Err(error),
         }
     }
 
-    /// Takes one ring back, as there mostly is one. After more of them the bell is still readable,
-    /// and is taken back the next time.
-    pub fn clear(&self) -> Other {
+    /// Discards up to eight pending notifications; mostly there is one. After more of them the end
+    /// stays readable until the next call.
+    pub fn clear(&self) -> Peer {
         match recv(&self.0, &mut [0; 8], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Other::Gone,
-            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Other::Here,
-            Err(_) => Other::Gone,
+            Ok((0, _)) => Peer::Gone,
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Peer::Here,
+            Err(_) => Peer::Gone,
         }
     }
 }
 
-impl AsFd for Doorbell {
+impl AsFd for SocketDoorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl From<OwnedFd> for Doorbell {
-    /// What was received: an allegation, which the calls above do not rely on.
+impl From<OwnedFd> for SocketDoorbell {
+    /// Wraps a received descriptor, unchecked: no call above relies on its kind.
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
     }
 }
 
-impl From<Doorbell> for OwnedFd {
-    fn from(bell: Doorbell) -> Self {
-        bell.0
+impl From<SocketDoorbell> for OwnedFd {
+    fn from(doorbell: SocketDoorbell) -> Self {
+        doorbell.0
     }
 }
 
@@ -156,61 +155,63 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn rings_are_heard_and_taken_back() {
-        let (here, there) = Doorbell::pair().unwrap();
+    fn notification_is_readable_until_cleared() {
+        let (here, there) = SocketDoorbell::pair().unwrap();
         let ready = |limit| crate::poll::readable(&[there.as_fd()], limit) == [true];
         assert!(!ready(Some(Duration::ZERO)));
-        assert_eq!(here.ring(), Other::Here);
+        assert_eq!(here.notify(), Peer::Here);
         assert!(ready(None));
-        assert_eq!(there.clear(), Other::Here);
+        assert_eq!(there.clear(), Peer::Here);
         assert!(!ready(Some(Duration::ZERO)));
         drop(here);
         testkit::closed(&there);
-        assert!(ready(None), "who is gone is heard");
-        assert_eq!((there.clear(), there.ring()), (Other::Gone, Other::Gone));
+        assert!(ready(None), "a closed end is readable");
+        assert_eq!((there.clear(), there.notify()), (Peer::Gone, Peer::Gone));
     }
 
     #[test]
-    fn what_is_told_by_a_ring_is_heard_with_it() {
-        let (here, there) = Doorbell::pair().unwrap();
+    fn bytes_and_descriptors_arrive_with_their_notification() {
+        let (here, there) = SocketDoorbell::pair().unwrap();
         let file = crate::memory::Memfd::create("sys-test", 4096).unwrap();
-        assert_eq!(here.ring(), Other::Here);
-        assert_eq!(here.tell(b"\x02note", &[file.as_fd(), file.as_fd()]), Told::Yes);
-        assert!(
-            matches!(there.hear(), Heard::Ring(note, files) if note == [1] && files.is_empty())
-        );
-        let Heard::Ring(note, files) = there.hear() else { panic!("a note") };
+        assert_eq!(here.notify(), Peer::Here);
+        assert_eq!(here.send(b"\x02note", &[file.as_fd(), file.as_fd()]), Sent::Yes);
+        let Drained::Notification(note, files) = there.drain() else { panic!("a notification") };
+        assert_eq!((note.as_slice(), files.len()), (&[1][..], 0));
+        let Drained::Notification(note, files) = there.drain() else { panic!("a note") };
         assert_eq!((note.as_slice(), files.len()), (&b"\x02note"[..], 2));
-        assert!(matches!(there.hear(), Heard::Nothing));
-        let told = (0..100_000).map(|_| here.tell(&[2], &[file.as_fd()])).find(|t| *t != Told::Yes);
-        assert_eq!(told, Some(Told::Full), "nobody is waited for");
+        assert!(matches!(there.drain(), Drained::Nothing));
+        let full = (0..100_000).map(|_| here.send(&[2], &[file.as_fd()])).find(|t| *t != Sent::Yes);
+        assert_eq!(full, Some(Sent::Full), "never blocks");
         drop(there);
         testkit::closed(&here);
-        assert_eq!(here.tell(&[2], &[]), Told::Gone);
-        let (here, there) = Doorbell::pair().unwrap();
-        there.ring();
-        here.tell(&[7], &[]);
+        assert_eq!(here.send(&[2], &[]), Sent::Gone);
+        let (here, there) = SocketDoorbell::pair().unwrap();
+        there.notify();
+        here.send(&[7], &[]);
         drop(here);
         testkit::closed(&there);
-        assert!(matches!(there.hear(), Heard::Ring(note, _) if note == [7]), "and is not lost");
-        assert!(matches!(there.hear(), Heard::Gone));
+        assert!(
+            matches!(there.drain(), Drained::Notification(note, _) if note == [7]),
+            "and is not lost"
+        );
+        assert!(matches!(there.drain(), Drained::Gone));
     }
 
     #[test]
-    fn nobody_waits_for_who_does_not_listen() {
-        let (here, there) = Doorbell::pair().unwrap();
+    fn full_queue_never_blocks_the_notifier() {
+        let (here, there) = SocketDoorbell::pair().unwrap();
         for _ in 0..100_000 {
-            assert_eq!(here.ring(), Other::Here);
+            assert_eq!(here.notify(), Peer::Here);
         }
         while crate::poll::readable(&[there.as_fd()], Some(Duration::ZERO)) == [true] {
-            assert_eq!(there.clear(), Other::Here);
+            assert_eq!(there.clear(), Peer::Here);
         }
     }
 
     #[test]
-    fn what_is_no_bell_is_nobody() {
+    fn descriptor_of_another_kind_counts_as_gone() {
         let (read, write) = rustix::pipe::pipe().unwrap();
-        assert_eq!(Doorbell::from(write).ring(), Other::Gone);
-        assert_eq!(Doorbell::from(read).clear(), Other::Gone);
+        assert_eq!(SocketDoorbell::from(write).notify(), Peer::Gone);
+        assert_eq!(SocketDoorbell::from(read).clear(), Peer::Gone);
     }
 }

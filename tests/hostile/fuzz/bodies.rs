@@ -3,7 +3,7 @@
 use abi::{DbufId, Entry, Place, RichPointer};
 use buffer::crossing::{self, Origin, crossing};
 use buffer::pool::{Config, Pin, Pool};
-use buffer::signal::Bell;
+use buffer::signal::Doorbell;
 use engine::catalogue::House;
 use pipeline::plan::{Machine, plan};
 use std::sync::Arc;
@@ -107,7 +107,7 @@ fn resolve(bytes: &[u8]) {
         });
         places.extend(appended.map(|(place, _)| place));
     }
-    let (bell, far) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
+    let (bell, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let config = crossing::Config { entries: 64, ..crossing::Config::default() };
     let (mut writer, mut readers) = crossing(&config, bell, &[far]).expect("a ring");
     let mut pin = None;

@@ -8,7 +8,7 @@
 mod program;
 mod reader;
 
-use ebpf::emit::tap::{Bell, Wakes};
+use ebpf::emit::tap::{WakePolicy, Wakes};
 use endpoint::source::kernel::reader::Reader as Walk;
 use program::SILENT;
 use reader::{Content, Reader, Seen};
@@ -27,7 +27,7 @@ use testkit::{Frame, Random, need};
 
 const MILLISECOND: u32 = 1_000_000;
 const FOR_EVER: Duration = Duration::from_secs(60);
-const BELL: Bell = Bell {
+const BELL: WakePolicy = WakePolicy {
     blocks: 32,
     apart_ns: MILLISECOND,
     wait_ns: 10 * MILLISECOND,
@@ -45,7 +45,7 @@ struct Tap {
 }
 
 impl Tap {
-    fn new(pair: &Pair, shape: Shape, when: Bell) -> Self {
+    fn new(pair: &Pair, shape: Shape, when: WakePolicy) -> Self {
         let rings = Arc::new(Rings::create("ring", shape).unwrap());
         let bell = RingBuffer::create("bell", 1 << 16).unwrap();
         let program = program::load(&rings, &bell, when);
@@ -161,7 +161,7 @@ fn who_takes_bells_is_not_woken_for_more_than_it_has_yet_to_take() {
     let Some(pair) = pair(false) else { return };
     let shape =
         Shape { cpus: cpus(), sinks: 1, pointers: 1 << 10, bytes: 1 << 20, record_max: 2048 };
-    let each = Bell { blocks: 1, apart_ns: 0, wakes: Wakes::Taker, ..SILENT };
+    let each = WakePolicy { blocks: 1, apart_ns: 0, wakes: Wakes::Taker, ..SILENT };
     let mut tap = Tap::new(&pair, shape, each);
     let listener = Listener::to(&[tap.bell.as_fd()]).unwrap();
     for _ in 0..3 {
@@ -184,7 +184,7 @@ fn what_nobody_comes_for_is_only_counted() {
     let _ = sys::process::pin_to(0);
     let shape =
         Shape { cpus: cpus(), sinks: 1, pointers: 1 << 12, bytes: 1 << 17, record_max: 2048 };
-    let bell = Bell { bytes: shape.bytes / 4, wakes: Wakes::Taker, ..BELL };
+    let bell = WakePolicy { bytes: shape.bytes / 4, wakes: Wakes::Taker, ..BELL };
     let mut tap = Tap::new(&pair, shape, bell);
     let committed = |tap: &Tap| tap.sum(|cpu| tap.rings.region(cpu).unwrap().committed());
     let mut sent = 0;

@@ -2,13 +2,13 @@
 
 use ebpf::Place;
 use ebpf::emit::Value;
-use ebpf::emit::tap::{Bell, Hand, Tap, Wakes, tap};
+use ebpf::emit::tap::{Hand, Tap, WakePolicy, Wakes, tap};
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Kind, Program, RingBuffer, Rings};
 
 /// A bell that never rings.
-pub(crate) const SILENT: Bell = Bell {
+pub(crate) const SILENT: WakePolicy = WakePolicy {
     blocks: i32::MAX as u32,
     apart_ns: 0,
     wait_ns: i32::MAX as u32,
@@ -18,7 +18,7 @@ pub(crate) const SILENT: Bell = Bell {
 };
 
 /// Loads the writer.
-pub(crate) fn load(rings: &Rings, ring: &RingBuffer, bell: Bell) -> Program {
+pub(crate) fn load(rings: &Rings, ring: &RingBuffer, bell: WakePolicy) -> Program {
     let shape = rings.shape();
     let layout = Tap {
         cpus: shape.cpus,

@@ -26,7 +26,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 use sys::{descriptor, poll};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -35,7 +35,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub struct Desk {
     state: Arc<Mutex<State>>,
     returned: Arc<Condvar>,
-    bell: Doorbell,
+    bell: SocketDoorbell,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -53,7 +53,7 @@ impl Desk {
     pub fn open(creator: Creator) -> sys::Result<Self> {
         let state = State { creator, guests: Vec::new(), is_closing: false, returns: 0 };
         let state = Arc::new(Mutex::new(state));
-        let (bell, heard) = Doorbell::pair()?;
+        let (bell, heard) = SocketDoorbell::pair()?;
         let (seen, returned) = (state.clone(), Arc::new(Condvar::new()));
         let told = returned.clone();
         let thread = thread::Builder::new().name("owner".to_owned());
@@ -74,7 +74,7 @@ impl Desk {
         let peer = state.creator.holders_mut().join(credentials);
         state.guests.push((peer, Arc::new(here.into())));
         drop(state);
-        self.bell.ring();
+        self.bell.notify();
         Ok((peer, there))
     }
 
@@ -103,7 +103,7 @@ impl Desk {
     pub fn show_out(&self, peer: PeerId) -> bool {
         let known = lock(&self.state).leave(peer);
         self.returned.notify_all();
-        self.bell.ring();
+        self.bell.notify();
         known
     }
 }
@@ -111,7 +111,7 @@ impl Desk {
 impl Drop for Desk {
     fn drop(&mut self) {
         lock(&self.state).is_closing = true;
-        self.bell.ring();
+        self.bell.notify();
         if let Some(thread) = self.thread.take() {
             // It ends by itself; if it has panicked there is nobody to tell here.
             let _ended = thread.join();
@@ -131,7 +131,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn serve(state: &Mutex<State>, returned: &Condvar, bell: &Doorbell) {
+fn serve(state: &Mutex<State>, returned: &Condvar, bell: &SocketDoorbell) {
     loop {
         let guests = {
             let state = lock(state);

@@ -5,7 +5,7 @@ use super::*;
 use crate::Policy;
 use crate::crossing::{self, crossing};
 use crate::pool::{Config, Pool};
-use crate::signal::Bell;
+use crate::signal::Doorbell;
 use abi::{Class, DbufId, Place};
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
@@ -440,7 +440,7 @@ fn q14_an_aggregate_crosses_by_reference() {
     let addresses: Vec<_> = sent.pieces().map(<[u8]>::as_ptr).collect();
     let expected = sent.to_vec();
     let shape = crossing::Config { policy: Policy::Block, ..crossing::Config::default() };
-    let bell = || Arc::new(Bell::new());
+    let bell = || Arc::new(Doorbell::new());
     let (mut writer, mut readers) = crossing(&shape, bell(), &[bell()]).unwrap();
     let entries: Vec<_> = sent.entries(ContextLane::default()).collect();
     let pushed = writer.push(&entries, &[&sent]).unwrap();

@@ -53,7 +53,7 @@ impl Reader {
         side.taken.bytes += bytes;
         side.release();
         if side.resident() <= side.store.capacity / 2 {
-            self.shared.writer_bell.ring_for_room();
+            self.shared.writer_bell.notify_room();
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.ring.side.leave();
-        self.shared.writer_bell.ring();
+        self.shared.writer_bell.notify();
     }
 }
 

@@ -11,8 +11,8 @@ fn pool(id: u32) -> Pool {
     Pool::new(DbufId::new(id).unwrap(), PoolConfig { segment: 4096, segments: 8 }).unwrap()
 }
 
-fn bells(count: usize) -> Vec<Arc<Bell>> {
-    (0..count).map(|_| Arc::new(Bell::new())).collect()
+fn bells(count: usize) -> Vec<Arc<Doorbell>> {
+    (0..count).map(|_| Arc::new(Doorbell::new())).collect()
 }
 
 fn config(entries: usize, policy: Policy) -> Config {

@@ -101,7 +101,7 @@ impl Writer {
     /// sleeps.
     pub fn signal(&self) {
         for bell in &self.shared.reader_bells {
-            bell.ring();
+            bell.notify();
         }
     }
 

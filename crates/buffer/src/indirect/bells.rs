@@ -7,7 +7,7 @@ use abi::ring::reader;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use sys::doorbell::{Doorbell, Other};
+use sys::doorbell::{Peer, SocketDoorbell};
 
 /// All readers of one writer.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Bells {
 
 #[derive(Debug)]
 struct End {
-    bell: Doorbell,
+    bell: SocketDoorbell,
     ringer: Ringer,
     /// How often it has rung in vain since there was room.
     false_alarms: u32,
@@ -29,7 +29,7 @@ struct End {
 const FALSE_ALARMS_MAX: u32 = 64;
 
 impl Bells {
-    pub(crate) fn new(bells: Vec<Doorbell>) -> Self {
+    pub(crate) fn new(bells: Vec<SocketDoorbell>) -> Self {
         let gone = Gone::new(bells.len());
         let end = |bell| End { bell, ringer: Ringer::default(), false_alarms: 0 };
         Self { ends: bells.into_iter().map(end).collect(), gone }
@@ -56,7 +56,7 @@ impl Bells {
                 continue;
             };
             let due = !self.gone.is(at) && end.ringer.is_due(page, reader::WAIT, head, urgency);
-            if due && end.bell.ring() == Other::Gone {
+            if due && end.bell.notify() == Peer::Gone {
                 self.shut_out(side, at);
             }
         }
@@ -75,7 +75,7 @@ impl Bells {
         for (at, _) in there.into_iter().zip(ready).filter(|(_, ready)| *ready) {
             let Some(end) = self.ends.get_mut(at) else { continue };
             end.false_alarms += 1;
-            if end.bell.clear() == Other::Gone || end.false_alarms > FALSE_ALARMS_MAX {
+            if end.bell.clear() == Peer::Gone || end.false_alarms > FALSE_ALARMS_MAX {
                 self.shut_out(side, at);
             }
         }
@@ -105,7 +105,7 @@ impl Bells {
     /// Notes which processes are gone, without waiting.
     pub(super) fn listen_for_the_gone(&self) {
         for (at, end) in self.ends.iter().enumerate().filter(|(at, _)| !self.gone.is(*at)) {
-            if end.bell.clear() == Other::Gone {
+            if end.bell.clear() == Peer::Gone {
                 self.gone.set(at);
             }
         }

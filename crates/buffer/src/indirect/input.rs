@@ -30,7 +30,7 @@ use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use sys::doorbell::{Doorbell, Other};
+use sys::doorbell::{Peer, SocketDoorbell};
 
 mod entry;
 
@@ -40,7 +40,7 @@ pub use crate::stream::Ready;
 #[derive(Debug)]
 pub struct Input {
     ring: ibuf::Reader,
-    bell: Doorbell,
+    bell: SocketDoorbell,
     sleeper: Sleeper,
     ringer: Ringer,
     translation: Translation,
@@ -84,7 +84,7 @@ const UNMAPPED: usize = usize::MAX;
 const OWED_BYTES: u64 = 64 << 10;
 
 impl Input {
-    pub(super) fn new(ring: ibuf::Reader, bell: Doorbell, space: &Space) -> Self {
+    pub(super) fn new(ring: ibuf::Reader, bell: SocketDoorbell, space: &Space) -> Self {
         let store = &ring.side.store;
         let (policy, capacity) = (store.policy, store.capacity);
         let trusted = sys::descriptor::made_by(&bell).is_ok_and(|(user, _)| space.trusts(user));
@@ -338,7 +338,7 @@ impl Input {
 
     /// Says that we are awake, and takes the ring back.
     pub fn heard(&mut self) {
-        self.gone |= self.bell.clear() == Other::Gone;
+        self.gone |= self.bell.clear() == Peer::Gone;
         let side = &self.ring.side;
         if let Some(page) = side.store.readers.get(side.index) {
             self.sleeper.wakes(page, reader::WAIT);
@@ -361,7 +361,7 @@ impl Input {
         side.release();
         side.next = next;
         if self.ringer.is_due(&side.store.writer, writer::WAIT, limit, Urgency::More) {
-            self.gone |= self.bell.ring() == Other::Gone;
+            self.gone |= self.bell.notify() == Peer::Gone;
         }
     }
 
@@ -408,7 +408,7 @@ impl Input {
         self.give_back();
         #[cfg(test)]
         if self.meanwhile.passes() {
-            self.gone |= self.bell.clear() == Other::Gone;
+            self.gone |= self.bell.clear() == Peer::Gone;
         }
         if self.ring.is_finished()? {
             return Ok(true);
@@ -438,6 +438,6 @@ impl Drop for Input {
     fn drop(&mut self) {
         // The writer may sleep: it is told that nobody reads here any more.
         self.ring.side.leave();
-        let _ = self.bell.ring();
+        let _ = self.bell.notify();
     }
 }

@@ -26,7 +26,7 @@ use crate::{Fault, Policy, Put, ibuf, signal};
 use abi::{BLOCK_MAX, RichPointer};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 
 mod hot;
 mod pointers;
@@ -85,7 +85,7 @@ const SHOWN_BYTES: usize = 64 << 10;
 impl Output {
     pub(super) fn new(
         ring: ibuf::Writer,
-        bells: Vec<Doorbell>,
+        bells: Vec<SocketDoorbell>,
         every: usize,
         policy: Policy,
         backing: Backing,

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 use sys::name::Takes;
 use sys::poll;
 
@@ -24,7 +24,7 @@ use sys::poll;
 #[derive(Debug)]
 pub struct Host {
     shared: Arc<Shared>,
-    bell: Arc<Doorbell>,
+    bell: Arc<SocketDoorbell>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -70,7 +70,7 @@ enum What {
 impl Host {
     /// Has no names yet.
     pub fn open() -> sys::Result<Self> {
-        let (bell, heard) = Doorbell::pair()?;
+        let (bell, heard) = SocketDoorbell::pair()?;
         let shared = Arc::<Shared>::default();
         let seen = shared.clone();
         let thread = thread::Builder::new().name("names".to_owned());
@@ -156,7 +156,7 @@ impl Host {
         let listener = super::holder::take(&address, VISITORS, takes)?;
         let name = Name { address, listener: Arc::new(listener), access, what };
         self.lock().names.push(name);
-        self.bell.ring();
+        self.bell.notify();
         Ok(())
     }
 
@@ -175,7 +175,7 @@ impl Host {
         if names.is_empty() {
             return;
         }
-        self.bell.ring();
+        self.bell.notify();
         let mut state = self.lock();
         while names.iter().any(|name| Arc::strong_count(&name.listener) > 1) {
             state = self.shared.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -192,7 +192,7 @@ impl Shared {
 impl Drop for Host {
     fn drop(&mut self) {
         self.lock().is_closing = true;
-        self.bell.ring();
+        self.bell.notify();
         if let Some(thread) = self.thread.take() {
             // It ends by itself; if it has panicked there is nobody to tell here.
             let _ended = thread.join();
@@ -302,7 +302,7 @@ fn let_in(entrance: &Entrance, guests: &mut Guests<Ticket>, uid: u32, visitor: O
         Ok(copies) => copies,
         Err(error) => return tell(&visitor, &Answer::failed(&failed(error))),
     };
-    match entrance.enter_by(Doorbell::from(bell)) {
+    match entrance.enter_by(SocketDoorbell::from(bell)) {
         Err(error) => tell(&visitor, &Answer::failed(&error)),
         Ok(None) => tell(&visitor, &Answer::ended()),
         Ok(Some((ticket, ring))) => match Answer::stream().send(&visitor, &ring.descriptors()) {
@@ -318,7 +318,7 @@ fn tell(visitor: &OwnedFd, answer: &Answer) {
 }
 
 /// The life of the thread.
-fn serve(shared: &Shared, bell: &Doorbell) {
+fn serve(shared: &Shared, bell: &SocketDoorbell) {
     let mut pause = None;
     loop {
         let (listeners, guests) = {

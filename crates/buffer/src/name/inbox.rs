@@ -13,14 +13,14 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 use sys::poll;
 
 /// The creator's end of an inbox. Dropping it gives the name back.
 #[derive(Debug)]
 pub struct Inbox {
     pub(super) queue: Arc<Queue>,
-    pub(super) bell: Doorbell,
+    pub(super) bell: SocketDoorbell,
 }
 
 /// Somebody who has come to write.
@@ -38,7 +38,7 @@ pub struct Arrival {
 #[derive(Debug)]
 pub(super) struct Queue {
     waiting: Mutex<VecDeque<Waiting>>,
-    bell: Doorbell,
+    bell: SocketDoorbell,
 }
 
 #[derive(Debug)]
@@ -52,8 +52,8 @@ pub(super) struct Waiting {
 const WAITING_MAX: usize = 32;
 
 impl Queue {
-    pub(super) fn new() -> sys::Result<(Self, Doorbell)> {
-        let (bell, heard) = Doorbell::pair()?;
+    pub(super) fn new() -> sys::Result<(Self, SocketDoorbell)> {
+        let (bell, heard) = SocketDoorbell::pair()?;
         Ok((Self { waiting: Mutex::default(), bell }, heard))
     }
 
@@ -69,7 +69,7 @@ impl Queue {
             queue.remove(leaves);
         }
         drop(queue);
-        self.bell.ring();
+        self.bell.notify();
         true
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::crossing::{self, crossing};
 use crate::pool::Config;
 use crate::share;
-use crate::signal::Bell;
+use crate::signal::Doorbell;
 use crate::{Policy, dbuf};
 use abi::{BLOCK_MAX, Class, Entry, Place};
 use proptest::prelude::*;
@@ -47,7 +47,7 @@ fn right(pointer: RichPointer, bytes: &[u8]) -> bool {
 fn every_kind_of_memory_answers_and_every_fault_has_its_name() {
     let (mine, sent) = (pool(1), pool(2));
     let place = fill(&mine, 100);
-    let (bell, other) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
+    let (bell, other) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let (mut writer, mut readers) = crossing(&crossing::Config::default(), bell, &[other]).unwrap();
     let pointer = RichPointer::new(sent.id(), fill(&sent, 200), Class::YES);
     let entry = Entry::new(pointer, abi::ContextLane::default(), abi::Marks::bare(200));

@@ -3,14 +3,14 @@
 use super::{Offer, Refusal};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 
 /// What a reader gets: four descriptors. `K` is what lies in the ring, and decides how it is
 /// opened.
 #[derive(Debug)]
 pub struct Belled<K> {
     pub(crate) ring: Offer,
-    pub(crate) bell: Doorbell,
+    pub(crate) bell: SocketDoorbell,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -21,7 +21,7 @@ impl<K> Belled<K> {
     /// How many descriptors an offer has.
     pub const DESCRIPTORS: usize = ALL;
 
-    pub(crate) const fn new(ring: Offer, bell: Doorbell) -> Self {
+    pub(crate) const fn new(ring: Offer, bell: SocketDoorbell) -> Self {
         Self { ring, bell, kind: PhantomData }
     }
 
@@ -36,7 +36,7 @@ impl<K> Belled<K> {
     pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
         match (descriptors.len(), descriptors.pop()) {
             (ALL, Some(bell)) => {
-                Ok(Self::new(Offer::from_descriptors(descriptors)?, Doorbell::from(bell)))
+                Ok(Self::new(Offer::from_descriptors(descriptors)?, SocketDoorbell::from(bell)))
             }
             (count, _) => Err(Refusal::Descriptors(count)),
         }

@@ -22,7 +22,7 @@
 //!   before it sleeps. The fences are sequentially consistent: at least one sees what the other
 //!   stored.
 
-use super::Bell;
+use super::Doorbell;
 use crate::atomic::{AtomicU64, Ordering, fence};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -60,9 +60,9 @@ pub trait Signal: Send + Sync {
     fn signal(&self);
 }
 
-impl Signal for Bell {
+impl Signal for Doorbell {
     fn signal(&self) {
-        self.ring();
+        self.notify();
     }
 }
 
@@ -123,9 +123,9 @@ impl Moderator {
         self.threshold.blocks = 1 << blocks.ilog2();
     }
 
-    /// So many blocks have just been published, and `awaited` says whether a reader sleeps (asked
-    /// after the publication: [`Bell::is_awaited`]). Answers whether the caller must send an event
-    /// now; it is counted. `now` reads the clock of the timer.
+    /// Counts blocks that were just published; `awaited` is [`Doorbell::is_awaited`] as read after the
+    /// publication. Returns true if the caller must send an event now, which is counted. `now` reads
+    /// the clock of the timer.
     #[inline]
     pub fn published(&mut self, blocks: u64, awaited: bool, now: impl FnOnce() -> u64) -> bool {
         if !awaited {
@@ -216,7 +216,7 @@ pub struct Timer {
     alarms: Mutex<Vec<Weak<Alarm>>>,
     /// When it looks next: a later alarm need not wake it.
     next: AtomicU64,
-    bell: Bell,
+    bell: Doorbell,
     #[cfg(not(loom))]
     started: std::sync::Once,
 }
@@ -226,7 +226,7 @@ impl Default for Timer {
         Self {
             alarms: Mutex::default(),
             next: AtomicU64::new(DORMANT),
-            bell: Bell::new(),
+            bell: Doorbell::new(),
             #[cfg(not(loom))]
             started: std::sync::Once::new(),
         }
@@ -257,7 +257,7 @@ impl Timer {
     fn wake(self: &Arc<Self>) {
         #[cfg(not(loom))]
         self.start();
-        self.bell.ring();
+        self.bell.notify();
     }
 
     /// Without a thread, because the machine has none to give, T_b and idle writers still send

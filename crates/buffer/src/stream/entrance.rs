@@ -10,7 +10,7 @@ pub use crate::join::Ticket;
 use crate::share::{self, Hall, Refusal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 
 /// Makes a stream that nobody reads yet: the end that writes, and what lets readers in.
 /// [`Config::readers`] is not looked at.
@@ -30,13 +30,13 @@ pub struct Entrance(Arc<Hall>);
 impl Entrance {
     /// Lets a reader in. `None`: the writer has ended the stream.
     pub fn enter(&self) -> sys::Result<Option<(Ticket, Offer)>> {
-        let (here, there) = Doorbell::pair()?;
+        let (here, there) = SocketDoorbell::pair()?;
         let entered = self.enter_by(here)?;
         Ok(entered.map(|(ticket, ring)| (ticket, Offer::new(ring, there))))
     }
 
     /// Lets a reader in that holds the other end of this bell: it gets an offer without one.
-    pub fn enter_by(&self, bell: Doorbell) -> sys::Result<Option<(Ticket, share::Offer)>> {
+    pub fn enter_by(&self, bell: SocketDoorbell) -> sys::Result<Option<(Ticket, share::Offer)>> {
         self.0.enter(bell)
     }
 
@@ -47,7 +47,7 @@ impl Entrance {
     }
 
     /// Has this bell rung when the writer ends the stream.
-    pub fn tell(&self, bell: Arc<Doorbell>) {
+    pub fn tell(&self, bell: Arc<SocketDoorbell>) {
         self.0.door.tell(bell);
     }
 
@@ -77,7 +77,7 @@ pub fn send_to(
     for (ring, socket) in rings.into_iter().zip(sockets) {
         let page = ring.page()?;
         sent.push(sys::descriptor::send(socket.as_fd(), OFFER, &ring.descriptors()));
-        ends.push((Doorbell::from(socket), page));
+        ends.push((SocketDoorbell::from(socket), page));
     }
     let mut output = Output::new(writer, ends, config, Segments::first(config, None));
     for (at, _) in sent.iter().enumerate().filter(|(_, sent)| sent.is_err()) {
@@ -109,7 +109,7 @@ impl Offer {
     /// What a ring is to a reader, with the socket that is its bell.
     #[must_use]
     pub fn rung_by(ring: share::Offer, socket: OwnedFd) -> Self {
-        Self::new(ring, Doorbell::from(socket))
+        Self::new(ring, SocketDoorbell::from(socket))
     }
 }
 

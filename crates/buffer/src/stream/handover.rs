@@ -18,7 +18,7 @@ use abi::ring::{Geometry, Record};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use sys::descriptor::DESCRIPTORS_MAX;
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 
 /// All that a successor needs: a message, and two descriptors for each reader.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ impl Handover {
         let (mut pages, mut bells) = (Vec::new(), Vec::new());
         for (page, bell) in self.ends {
             pages.push(Arc::new(segment::page(&page)?));
-            bells.push((Doorbell::from(bell), page));
+            bells.push((SocketDoorbell::from(bell), page));
         }
         let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
         let ring = dbuf::Config { id, capacity: bytes, policy, readers: bells.len() };

@@ -13,7 +13,7 @@ use crate::{Fault, Policy, Put, Taken};
 use abi::ring::{Geometry, reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-use sys::doorbell::{Doorbell, Heard, Other};
+use sys::doorbell::{Drained, Peer, SocketDoorbell};
 
 mod blocks;
 mod peek;
@@ -26,7 +26,7 @@ pub use blocks::Piece;
 #[derive(Debug)]
 pub struct Input {
     pub(super) ring: Visitor,
-    bell: Doorbell,
+    bell: SocketDoorbell,
     sleeper: Sleeper,
     ringer: Ringer,
     /// What is left of a block that did not fit into what it was read into.
@@ -56,7 +56,7 @@ const INBOX_MAX: usize = 8;
 const HEARD_MAX: usize = 256;
 
 impl Input {
-    pub(super) fn new((mut ring, shape): (Visitor, Geometry), bell: Doorbell) -> Self {
+    pub(super) fn new((mut ring, shape): (Visitor, Geometry), bell: SocketDoorbell) -> Self {
         let walk = ring.walk();
         let lossy = walk.side.policy == Policy::Overwrite;
         walk.stop_at(walk.side.released() + often(walk));
@@ -242,7 +242,7 @@ impl Input {
         walk.stop_at(released + often(walk));
         let side = &walk.side;
         if self.ringer.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
-            self.gone |= self.bell.ring() == Other::Gone;
+            self.gone |= self.bell.notify() == Peer::Gone;
         }
     }
 
@@ -324,19 +324,19 @@ impl Input {
         self.shape = shape;
         // The page of the writer is another one, and so may be the writer.
         self.ringer = Ringer::default();
-        self.gone |= self.bell.ring() == Other::Gone;
+        self.gone |= self.bell.notify() == Peer::Gone;
         Ok(())
     }
 
     /// Hears one ring and what is told by it; answers whether there was one.
     fn hear(&mut self) -> bool {
-        match self.bell.hear() {
-            Heard::Nothing => return false,
-            Heard::Gone => {
+        match self.bell.drain() {
+            Drained::Nothing => return false,
+            Drained::Gone => {
                 self.gone = true;
                 return false;
             }
-            Heard::Ring(note, descriptors) => match note::read(&note) {
+            Drained::Notification(note, descriptors) => match note::read(&note) {
                 Some(Note::Segment(number)) => {
                     if self.inbox.len() == INBOX_MAX {
                         self.inbox.remove(0);
@@ -405,6 +405,6 @@ impl Drop for Input {
     fn drop(&mut self) {
         // The writer may sleep: it is told that nobody reads here any more.
         self.ring.walk().side.leave();
-        let _ = self.bell.ring();
+        let _ = self.bell.notify();
     }
 }

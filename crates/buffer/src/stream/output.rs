@@ -14,7 +14,7 @@ use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, dbuf};
 use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use sys::doorbell::{Doorbell, Other};
+use sys::doorbell::{Peer, SocketDoorbell};
 
 /// So many bytes are shown however few blocks they are: the reader copies them while the next ones
 /// are written.
@@ -45,7 +45,7 @@ pub struct Output {
 /// What we know of a reader.
 #[derive(Debug)]
 pub(super) struct End {
-    pub(super) bell: Doorbell,
+    pub(super) bell: SocketDoorbell,
     ringer: Ringer,
     pub(super) gone: bool,
     /// Its page, for a writer that takes the stream over.
@@ -56,7 +56,7 @@ pub(super) struct End {
 }
 
 impl End {
-    pub(super) fn new(bell: Doorbell, page: OwnedFd) -> Self {
+    pub(super) fn new(bell: SocketDoorbell, page: OwnedFd) -> Self {
         Self { bell, ringer: Ringer::default(), gone: false, page, false_alarms: 0 }
     }
 }
@@ -68,7 +68,7 @@ const FALSE_ALARMS_MAX: i64 = 64;
 impl Output {
     pub(super) fn new(
         mut ring: dbuf::Writer,
-        ends: Vec<(Doorbell, OwnedFd)>,
+        ends: Vec<(SocketDoorbell, OwnedFd)>,
         config: &Config,
         segments: Segments,
     ) -> Self {
@@ -219,7 +219,7 @@ impl Output {
             let Some(page) = side.page(at) else { continue };
             let due = end.ringer.is_due(page, reader::WAIT, head, urgency) || always;
             let due = due && !end.gone;
-            if due && end.bell.ring() == Other::Gone {
+            if due && end.bell.notify() == Peer::Gone {
                 gone.push(at);
             }
         }
@@ -347,7 +347,7 @@ impl Output {
         for at in rang {
             let end = &mut self.ends[at];
             end.false_alarms += 1;
-            if end.bell.clear() == Other::Gone || end.false_alarms > FALSE_ALARMS_MAX {
+            if end.bell.clear() == Peer::Gone || end.false_alarms > FALSE_ALARMS_MAX {
                 self.shut_out(at);
             }
         }

@@ -14,7 +14,7 @@ use crate::wait::Urgency;
 use abi::ring::{Geometry, PAGE};
 use std::fmt;
 use std::sync::Arc;
-use sys::doorbell::{Doorbell, Told};
+use sys::doorbell::{Sent, SocketDoorbell};
 use sys::memory::Memfd;
 
 /// Which segment is written, and what the next ones are made after.
@@ -211,21 +211,21 @@ impl Output {
         let (mut gone, mut deaf) = (Vec::new(), None);
         for (at, end) in self.ends.iter_mut().enumerate().filter(|(_, end)| !end.gone) {
             let told = match revoked == Some(at) {
-                true => end.bell.tell(&note::write(Note::Revoked), &[]),
-                false => end.bell.tell(&next, &segment.descriptors()),
+                true => end.bell.send(&note::write(Note::Revoked), &[]),
+                false => end.bell.send(&next, &segment.descriptors()),
             };
             match told {
-                Told::Yes => end.false_alarms -= 1,
-                Told::Gone => gone.push(at),
+                Sent::Yes => end.false_alarms -= 1,
+                Sent::Gone => gone.push(at),
                 // A dead bell says the same.
-                Told::Full if revoked == Some(at) => deaf = Some(at),
+                Sent::Full if revoked == Some(at) => deaf = Some(at),
                 // Who must be shut out is not protected by another one's deafness.
-                Told::Full if revoked.is_some() => gone.push(at),
-                Told::Full => return Err(Stay::Deaf(at)),
+                Sent::Full if revoked.is_some() => gone.push(at),
+                Sent::Full => return Err(Stay::Deaf(at)),
             }
         }
         if let Some(end) = deaf.and_then(|at| self.ends.get_mut(at)) {
-            end.bell = Doorbell::pair().map_err(Stay::System)?.0;
+            end.bell = SocketDoorbell::pair().map_err(Stay::System)?.0;
         }
         gone.into_iter().for_each(|at| self.shut_out(at));
         Ok(())

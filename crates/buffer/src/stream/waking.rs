@@ -12,7 +12,7 @@ use crate::signal::moderate::{Events, Moderator, Signal, Threshold, Timer};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use sys::doorbell::Doorbell;
+use sys::doorbell::SocketDoorbell;
 
 /// How readers are woken and room is waited for, where that is what is measured. By default: as
 /// said above, and never with a timer for a wait.
@@ -35,13 +35,13 @@ pub(super) struct Latency {
 
 /// The bells that the timer rings.
 #[derive(Debug, Default)]
-struct Bells(Mutex<Vec<Doorbell>>);
+struct Bells(Mutex<Vec<SocketDoorbell>>);
 
 impl Signal for Bells {
     fn signal(&self) {
         for bell in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             // Who is gone is noticed by the writer.
-            let _ = bell.ring();
+            let _ = bell.notify();
         }
     }
 }
@@ -56,8 +56,8 @@ impl Latency {
 
     /// Has the timer know these readers' bells.
     pub(super) fn knows(&mut self, ends: &[End]) {
-        let copy = |end: &End| end.bell.as_fd().try_clone_to_owned().map(Doorbell::from);
-        let copies: Result<Vec<Doorbell>, _> =
+        let copy = |end: &End| end.bell.as_fd().try_clone_to_owned().map(SocketDoorbell::from);
+        let copies: Result<Vec<SocketDoorbell>, _> =
             ends.iter().filter(|end| !end.gone).map(copy).collect();
         match copies {
             Ok(copies) => *self.bells.0.lock().unwrap_or_else(PoisonError::into_inner) = copies,

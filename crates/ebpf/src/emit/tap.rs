@@ -27,7 +27,7 @@ mod shared;
 
 pub(super) use layout::WAY;
 pub use layout::{HANDED_MAX, POINTER, READERS_MAX, TALLIES_MAX, WAYS_MAX, at, record};
-pub use memory::{Bell, Desk, Joint, Lead, Outlet, Owner, Tap, Wakes};
+pub use memory::{Desk, Joint, Lead, Outlet, Owner, Tap, WakePolicy, Wakes};
 pub(super) use shared::{Place, places};
 
 use super::build::Builder;

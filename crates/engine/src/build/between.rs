@@ -10,7 +10,7 @@ use crate::space::node::{Node, Part};
 use crate::space::select::Wanted;
 use buffer::crossing::{Config as RingConfig, crossing};
 use buffer::ibuf::Lanes;
-use buffer::signal::Bell;
+use buffer::signal::Doorbell;
 use buffer::signal::moderate::Threshold;
 use filter::Counts;
 use pipeline::graph::NodeId;
@@ -32,12 +32,12 @@ pub(super) struct Ends {
 }
 
 /// What a space sleeps on: where it reads descriptors, whoever rings must wake it too.
-pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Bell> {
+pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Doorbell> {
     if !reads(plan, space) {
-        return Ok(Bell::new());
+        return Ok(Doorbell::new());
     }
     steps.take(Makes::Descriptor, "a bell")?;
-    Bell::with_alarm()
+    Doorbell::with_alarm()
 }
 
 /// Whether a space may sleep on descriptors.

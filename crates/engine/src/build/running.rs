@@ -15,7 +15,7 @@ use crate::process::Demand;
 use crate::run::Crew;
 use crate::space::Clock;
 use crate::space::turn::Left;
-use buffer::signal::Bell;
+use buffer::signal::Doorbell;
 use filter::Time;
 use pipeline::plan::Plan;
 use std::collections::VecDeque;
@@ -119,7 +119,7 @@ pub(crate) struct Rising {
 pub(crate) struct RunningSpace {
     pub(crate) name: String,
     pub(crate) orders: Arc<Orders>,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) bell: Arc<Doorbell>,
 }
 
 /// A ring of a path.

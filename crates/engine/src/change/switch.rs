@@ -14,7 +14,7 @@ use crate::run::Thread;
 use crate::space::Space;
 use crate::space::graft::{Graft, Key};
 use crate::space::node::Node;
-use buffer::signal::Bell;
+use buffer::signal::Doorbell;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// A space that is to be switched.
 pub(super) struct Desk {
     orders: Arc<Orders>,
-    bell: Arc<Bell>,
+    bell: Arc<Doorbell>,
     fresh: Option<Space>,
     graft: Graft,
     /// What is in it afterwards.

@@ -20,7 +20,7 @@
 
 pub mod deal;
 
-use buffer::signal::Bell;
+use buffer::signal::Doorbell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,7 +68,7 @@ pub(crate) struct Board {
     closed: Word,
     clock: Word,
     /// Where the join sleeps.
-    join: Arc<Bell>,
+    join: Arc<Doorbell>,
 }
 
 /// What is known of one copy.
@@ -97,7 +97,7 @@ impl Word {
 
 impl Board {
     /// For so many copies, and a join that sleeps on this bell.
-    pub(crate) fn new(copies: usize, join: Arc<Bell>) -> Self {
+    pub(crate) fn new(copies: usize, join: Arc<Doorbell>) -> Self {
         let copies = (0..copies).map(|_| Copied::default()).collect();
         let [shared, awaited, closed, clock] = std::array::from_fn(|_| Word::default());
         Self { shared, copies, awaited, closed, clock, join }
@@ -112,7 +112,7 @@ impl Board {
         self.clock.store(clock);
         self.closed.store(1);
         if self.join.is_awaited() {
-            self.join.ring();
+            self.join.notify();
         }
     }
 
@@ -179,9 +179,9 @@ impl Board {
             return;
         }
         done.store(below);
-        // Whoever falls asleep after this has looked at `done` before (`Bell::is_awaited`).
+        // Whoever falls asleep after this has looked at `done` before (`Doorbell::is_awaited`).
         if self.join.is_awaited() && self.awaited.load() <= below {
-            self.join.ring();
+            self.join.notify();
         }
     }
 
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn who_has_a_part_is_known_before_and_after() {
-        let board = Board::new(3, Arc::new(Bell::new()));
+        let board = Board::new(3, Arc::new(Doorbell::new()));
         assert_eq!(board.shared(), 0);
         board.share(0, [1].into_iter());
         board.share(1, [0, 2].into_iter());

@@ -31,7 +31,7 @@ use crate::build::BuildError;
 use crate::build::running::Ids;
 use crate::ledger::loses_of_kernel;
 use ebpf::emit::own;
-use ebpf::emit::tap::{self, Bell, Wakes};
+use ebpf::emit::tap::{self, WakePolicy, Wakes};
 use endpoint::source::kernel::place::{Closed, Place};
 use endpoint::source::kernel::{Arrived, Edge, KernelSource, Parts, Standing};
 use endpoint::{Opening, Source};
@@ -532,9 +532,9 @@ fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<Shape, B
 /// When the bell of rings of this shape rings, and whom it wakes: the source, which takes bells out
 /// before it looks for frames.
 #[must_use]
-pub fn bell(ring: &KernelRing, shape: Shape) -> Bell {
+pub fn bell(ring: &KernelRing, shape: Shape) -> WakePolicy {
     let ns = |ns: u64| u32::try_from(ns.min(WAIT_MAX)).unwrap_or(u32::MAX);
-    Bell {
+    WakePolicy {
         blocks: ring.signal_blocks.min(i32::MAX.unsigned_abs()),
         apart_ns: ns(ring.apart_ns),
         wait_ns: ns(ring.signal_ns),

@@ -11,7 +11,7 @@
 
 use super::{Replay, Whole};
 use crate::live::Orders;
-use buffer::signal::Bell;
+use buffer::signal::Doorbell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -228,7 +228,7 @@ impl Post {
     /// does, which makes room.
     pub(crate) fn wait_until(
         &self,
-        bell: &Bell,
+        bell: &Doorbell,
         what: impl FnOnce() -> String,
         ready: &mut dyn FnMut() -> bool,
     ) {

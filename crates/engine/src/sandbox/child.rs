@@ -19,7 +19,7 @@ use crate::space::select::Wanted as Classes;
 use crate::space::{Clock, GENERAL, Input as SpaceInput, Parts, Space};
 use buffer::Fault;
 use buffer::pool::Config as PoolConfig;
-use buffer::signal::Bell;
+use buffer::signal::Doorbell;
 use buffer::stream::{self, Input, Offer, Output, Piece};
 use endpoint::{Failure, Given, Intake, Seen, Sink, Source};
 use filter::{Amount, Batch, Counts, Description, Filter, Report, Time};
@@ -199,7 +199,7 @@ fn space(wanted: &Wanted, ends: &Ends) -> Result<(Space, u32), String> {
         at_once: AtOnce::FULL,
         control: Arc::new(Control::new().map_err(|error| told(&error))?),
         demand: Arc::new(Demand::new(&Graph::default())),
-        bell: Arc::new(Bell::new()),
+        bell: Arc::new(Doorbell::new()),
         clock,
         // What it knows of times is of the clock of the path, wherever it is.
         epoch: wanted.about.epoch,

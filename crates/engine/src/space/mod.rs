@@ -56,7 +56,7 @@ use crate::report::{Counted, Retired};
 use crate::ring::Import;
 use crate::why::Why;
 use buffer::pool::Pool;
-use buffer::signal::Bell;
+use buffer::signal::Doorbell;
 use coming::Taking;
 use edit::Stage;
 use filter::{Room, Time};
@@ -107,7 +107,7 @@ pub struct Space {
     /// The halves of programs to which blocks go here, until their end is known; and whether it is
     /// known to the others that they take no more.
     programs: Vec<(NodeId, bool)>,
-    bell: Arc<Bell>,
+    bell: Arc<Doorbell>,
     clock: Clock,
     /// What the monotonic clock lacks to the time of day at which the path was built, in ns.
     epoch: Time,
@@ -179,7 +179,7 @@ pub(crate) struct Parts {
     pub(crate) at_once: AtOnce,
     pub(crate) control: Arc<Control>,
     pub(crate) demand: Arc<Demand>,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) bell: Arc<Doorbell>,
     pub(crate) clock: Clock,
     pub(crate) epoch: Time,
     /// What of it is written down or played, and its number in the plan.

@@ -162,7 +162,7 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
         at_once: AtOnce { most: batch, ..AtOnce::FULL },
         demand: Arc::new(Demand::new(&Graph::default())),
         control: Arc::new(Control::new().unwrap()),
-        bell: Arc::new(Bell::new()),
+        bell: Arc::new(Doorbell::new()),
         clock: Clock::Live,
         epoch: 0,
         tape: (crate::record::Tape::Off, 0),
@@ -366,7 +366,7 @@ fn a_panic_ends_the_path_and_keeps_the_block() {
 #[test]
 fn two_spaces_and_a_small_ring_lose_nothing() {
     let kept: Arc<Mutex<Vec<(u32, u32)>>> = Arc::default();
-    let (near, far) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
+    let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let config = RingConfig { entries: 64, ..RingConfig::default() };
     let (writer, mut readers) = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]).unwrap();
     let mut a = Assembly::default();

@@ -6,7 +6,7 @@
 
 pub mod window;
 
-use crate::doorbell::Other;
+use crate::doorbell::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -139,11 +139,11 @@ pub fn is_restarted() -> bool {
 }
 
 /// Says one byte to the other end of a meeting place, without waiting.
-pub fn say(socket: c_int) -> Other {
+pub fn say(socket: c_int) -> Peer {
     let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
     match lent(socket).map(|fd| rustix::net::send(fd, &[1], flags)) {
-        Some(Ok(_)) => Other::Here,
-        _ => Other::Gone,
+        Some(Ok(_)) => Peer::Here,
+        _ => Peer::Gone,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{Fault, Policy, Put, Taken, signal};
 use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-use sys::doorbell::{Doorbell, Other};
+use sys::doorbell::{Peer, SocketDoorbell};
 
 /// Makes a stream of slots: the end that writes, and an offer for each reader. What was written is
 /// shown after `every` blocks (T_b).
@@ -23,7 +23,7 @@ pub fn stream(config: &Config, every: usize) -> sys::Result<(Output, Vec<Offer>)
     let (ring, rings) = share::slots(config)?;
     let (mut bells, mut offers) = (Vec::new(), Vec::new());
     for ring in rings {
-        let (here, there) = Doorbell::pair()?;
+        let (here, there) = SocketDoorbell::pair()?;
         bells.push(here);
         offers.push(Offer::new(ring, there));
     }
@@ -224,7 +224,7 @@ impl Drop for Output {
 #[derive(Debug)]
 pub struct Input {
     ring: Visitor,
-    bell: Doorbell,
+    bell: SocketDoorbell,
     sleeper: Sleeper,
     ringer: Ringer,
     /// The writer is gone, whether it closed the stream or not.
@@ -269,7 +269,7 @@ impl Input {
         self.give_back();
         #[cfg(test)]
         if self.meanwhile.passes() {
-            self.gone |= self.bell.clear() == Other::Gone;
+            self.gone |= self.bell.clear() == Peer::Gone;
         }
         if self.ring.is_finished()? {
             return Ok(Piece::End);
@@ -310,7 +310,7 @@ impl Input {
     /// Says that we are awake; takes a ring back if there was one.
     pub(crate) fn wake(&mut self, rang: bool) {
         if rang {
-            self.gone |= self.bell.clear() == Other::Gone;
+            self.gone |= self.bell.clear() == Peer::Gone;
         }
         if let Some(page) = self.ring.side().store.readers.first() {
             self.sleeper.wakes(page, reader::WAIT);
@@ -350,7 +350,7 @@ impl Input {
         let side = self.ring.side();
         let released = side.released();
         if self.ringer.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
-            self.gone |= self.bell.ring() == Other::Gone;
+            self.gone |= self.bell.notify() == Peer::Gone;
         }
     }
 }
@@ -388,6 +388,6 @@ impl Drop for Input {
     fn drop(&mut self) {
         // The writer may sleep: it is told that nobody reads here any more.
         self.ring.side().leave();
-        let _heard = self.bell.ring();
+        let _heard = self.bell.notify();
     }
 }

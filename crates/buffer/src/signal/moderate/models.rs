@@ -11,7 +11,7 @@ fn comes(blocks: u64, every: u64) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(move || {
-        let (bell, head) = (Arc::new(Bell::new()), Shared::new(AtomicU64::new(0)));
+        let (bell, head) = (Arc::new(Doorbell::new()), Shared::new(AtomicU64::new(0)));
         let (timer, done) = (Arc::new(Timer::default()), Shared::new(AtomicU32::new(0)));
         let threshold = Threshold { blocks: every, ns: 0 };
         let mut moderator = Moderator::new(&timer, threshold, bell.clone());
@@ -21,7 +21,7 @@ fn comes(blocks: u64, every: u64) {
                 for block in 1..=blocks {
                     head.store(block, Ordering::Release);
                     if moderator.published(1, bell.is_awaited(), || 1) {
-                        bell.ring();
+                        bell.notify();
                     }
                 }
                 moderator
@@ -45,7 +45,7 @@ fn comes(blocks: u64, every: u64) {
         // A lost event would be a model that never ends.
         bell.wait_until(0, || head.load(Ordering::Acquire) == blocks);
         done.store(1, Ordering::Release);
-        timer.bell.ring();
+        timer.bell.notify();
         clock.join().unwrap();
         writer.join().unwrap();
     });

@@ -107,7 +107,7 @@ fn a_writer_that_is_gone_needs_no_alarm() {
 #[test]
 #[cfg_attr(miri, ignore = "takes real time")]
 fn k4_a_sleeper_is_woken_within_the_bound_though_the_writer_is_busy() {
-    let bell = Arc::new(Bell::new());
+    let bell = Arc::new(Doorbell::new());
     let threshold = Threshold { blocks: 32, ns: 2_000_000 };
     let mut moderator = Moderator::new(Timer::of_process(), threshold, bell.clone());
     let (head, came) = (AtomicU64::new(0), Mutex::new(Vec::new()));
@@ -145,7 +145,7 @@ fn k4_a_sleeper_is_woken_within_the_bound_though_the_writer_is_busy() {
             }
         }
         head.store(u64::MAX, Ordering::Release);
-        bell.ring();
+        bell.notify();
     });
     let Events { batch, timer, idle } = moderator.events();
     assert!((batch, idle) == (0, 0) && timer >= 10, "{timer}");

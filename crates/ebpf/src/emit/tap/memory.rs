@@ -23,7 +23,7 @@ pub struct Tap {
     /// The most bytes of a frame that are kept.
     pub record_max: u32,
     /// When the bell rings.
-    pub bell: Bell,
+    pub bell: WakePolicy,
     /// Whether the frames are those that the host sends.
     pub sent: bool,
 }
@@ -32,7 +32,7 @@ pub struct Tap {
 /// last; or after a longer time with the next block; or when so many bytes or blocks were written
 /// since that the ring would be full soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bell {
+pub struct WakePolicy {
     /// Blocks (T_b).
     pub blocks: u32,
     /// The least time between two bells, in ns.
@@ -135,7 +135,7 @@ pub struct Outlet {
     /// How many pointers each reader has: a power of two.
     pub pointers: u32,
     /// When the bell rings.
-    pub bell: Bell,
+    pub bell: WakePolicy,
 }
 
 impl Desk {

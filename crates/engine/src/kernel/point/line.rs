@@ -3,7 +3,7 @@
 use super::super::handout::Ended;
 use super::super::joint::{Counted, Member};
 use super::super::tree::Tree;
-use ebpf::emit::tap::Bell;
+use ebpf::emit::tap::WakePolicy;
 use pipeline::Share;
 use pipeline::graph::{Graph, NodeId};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -23,7 +23,7 @@ pub(crate) struct New {
     pub(crate) tree: Tree,
     pub(crate) source: NodeId,
     pub(crate) shape: Shape,
-    pub(crate) bell: Bell,
+    pub(crate) bell: WakePolicy,
     /// The steps that send frames out, and the numbers of the interfaces.
     pub(crate) leads: Vec<(usize, u32)>,
     /// What filters of it keep that were in another line before, by step.
@@ -44,7 +44,7 @@ pub(super) struct Line {
     pub(super) tree: Tree,
     pub(super) owner: Arc<Owned>,
     pub(super) pointers: Arc<Rings>,
-    pub(super) bell: Bell,
+    pub(super) bell: WakePolicy,
     pub(super) bell_map: OwnedFd,
     /// See [`New::leads`].
     pub(super) leads: Vec<(usize, u32)>,

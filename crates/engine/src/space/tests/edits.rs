@@ -229,7 +229,7 @@ fn l2_blocks_that_share_bytes_are_told_apart() {
 /// `numbers | (ring | add | kept) [+ add | here]`: the ring's blocks are another space's.
 fn over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [Remains; 2]) {
     let (there, here): (Keeps, Keeps) = (Arc::default(), Arc::default());
-    let (near, far) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
+    let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let config = RingConfig { entries: 64, ..RingConfig::default() };
     let (writer, mut readers) = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]).unwrap();
     let mut a = Assembly::default();

@@ -101,7 +101,7 @@ fn two_spaces(
     threshold: Threshold,
     busy_ns: u64,
 ) -> [Remains; 2] {
-    let (near, far) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
+    let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let config = RingConfig { entries: 256, ..RingConfig::default() };
     let (writer, mut readers) = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]).unwrap();
     let mut a = Assembly::default();
