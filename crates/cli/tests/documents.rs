@@ -39,7 +39,10 @@ const fn page(file: &'static str) -> Page {
 /// All pages with commands; a page that is missing here fails the test.
 const PAGES: &[Page] = &[
     page("README.md"),
-    page("docs/book/01-tour.md"),
+    Page {
+        preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
+        ..page("docs/book/01-tour.md")
+    },
     page("docs/book/06-planner.md"),
     page("docs/book/07-live.md"),
     Page {
