@@ -18,7 +18,7 @@ use crate::peers::Compiled;
 use crate::pipe::{Ring, plain};
 use crate::row::Row;
 use abi::DbufId;
-use buffer::aggregate::access::{AccessList, Credentials};
+use abi::access::{AccessList, Credentials};
 use buffer::aggregate::desk::Desk;
 use buffer::aggregate::owner::Creator;
 use buffer::aggregate::{AllocationPool, Frozen};
@@ -30,6 +30,7 @@ use buffer::view::Space;
 use other::{Ends, Kind, Look};
 use std::hint::black_box;
 use std::path::Path;
+use sys::process::identity;
 
 /// Bytes of a block.
 const BLOCKS: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
@@ -84,12 +85,12 @@ fn calls(rounds: usize) -> Result<Vec<Row>, String> {
     let mut reader = readers.pop().ok_or("no reader")?;
     let desk = Desk::open(Creator::new(8)).map_err(words)?;
     let frozen = Frozen::read(id(2), &[2; 4096][..], 4096).map_err(words)?;
-    let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private());
+    let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
     desk.owner(share).map_err(words)?;
     let backing = shared(&desk, id(3), 64 << 10, 4)?;
     let (mut output, mut offers) = indirect(&Config::new(id(4)), backing).map_err(words)?;
     let space = Space::trusting();
-    space.introduce(desk.introduce(Credentials::own()).map_err(words)?.1);
+    space.introduce(desk.introduce(Credentials::from(identity())).map_err(words)?.1);
     let mut input = offers.remove(0).open(&space).map_err(words)?;
     output.write(&[3; 1024]).map_err(words)?;
     output.flush();
@@ -218,7 +219,7 @@ fn processes(
 /// A dbuf to stand behind a stream.
 fn shared(desk: &Desk, id: DbufId, segment: usize, segments: usize) -> Result<Backing, String> {
     let shape = pool::Config { segment, segments };
-    let pool = AllocationPool::new(id, shape, AccessList::private()).map_err(words)?;
+    let pool = AllocationPool::new(id, shape, AccessList::private(identity())).map_err(words)?;
     desk.owner(|owner| owner.share(&pool)).map_err(words)?;
     Ok(Backing::new(pool))
 }

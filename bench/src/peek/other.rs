@@ -1,7 +1,7 @@
 //! Two processes: the one that writes, and the one that reads, which is this program again.
 
 use super::{id, shared, words};
-use buffer::aggregate::access::Credentials;
+use abi::access::Credentials;
 use buffer::aggregate::desk::Desk;
 use buffer::aggregate::owner::Creator;
 use buffer::indirect::{self, Config, indirect};
@@ -11,6 +11,7 @@ use buffer::view::Space;
 use std::hint::black_box;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use sys::process::identity;
 
 /// Copied out, or looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl Ends {
                 }
                 let offer = offers.pop().ok_or("no reader")?;
                 let mut all = copies(&offer.descriptors())?;
-                all.push(desk.introduce(Credentials::own()).map_err(words)?.1);
+                all.push(desk.introduce(Credentials::from(identity())).map_err(words)?.1);
                 let output: Box<dyn Stream> = Box::new(output);
                 (output, Some(desk), all)
             }

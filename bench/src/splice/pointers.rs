@@ -12,9 +12,9 @@ use crate::peers::Compiled;
 use crate::pipe::Ring;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
+use abi::access::{AccessList, Credentials};
 use abi::{Class, RichPointer};
 use buffer::aggregate::AllocationPool;
-use buffer::aggregate::access::{AccessList, Credentials};
 use buffer::aggregate::desk::Desk;
 use buffer::aggregate::owner::Creator;
 use buffer::indirect::{Backing, Config, Offer, Output, indirect};
@@ -22,6 +22,7 @@ use buffer::pool;
 use buffer::view::Space;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use sys::process::identity;
 
 /// Pointers in a batch.
 const BATCH: usize = 32;
@@ -83,10 +84,12 @@ impl Sender {
     fn new(entries: usize) -> Result<Self, String> {
         let desk = Desk::open(Creator::new(8)).map_err(words)?;
         let shape = pool::Config { segment: 64 << 10, segments: 4 };
-        let backing = AllocationPool::new(id(1), shape, AccessList::private()).map_err(words)?;
+        let backing =
+            AllocationPool::new(id(1), shape, AccessList::private(identity())).map_err(words)?;
         desk.owner(|owner| owner.share(&backing)).map_err(words)?;
         // The blocks: in a pool that the reader asks for by the first pointer.
-        let blocks = AllocationPool::new(id(3), shape, AccessList::private()).map_err(words)?;
+        let blocks =
+            AllocationPool::new(id(3), shape, AccessList::private(identity())).map_err(words)?;
         desk.owner(|owner| owner.share(&blocks)).map_err(words)?;
         let place = blocks.pool().draft(BATCH * 64, BATCH * 64).map(|d| d.commit(BATCH * 64));
         let place = place.ok_or("no room for the blocks")?;
@@ -97,7 +100,7 @@ impl Sender {
         let config = Config { entries, ..Config::new(id(2)) };
         let (output, offers) = indirect(&config, Backing::new(backing)).map_err(words)?;
         let offer = offers.first().ok_or("no reader")?;
-        let (_, socket) = desk.introduce(Credentials::own()).map_err(words)?;
+        let (_, socket) = desk.introduce(Credentials::from(identity())).map_err(words)?;
         let (orders, theirs) = sys::descriptor::pair().map_err(words)?;
         let itself = std::env::current_exe().map_err(words)?;
         let process = Command::new(itself)

@@ -1,8 +1,8 @@
 //! What is measured: a file in memory, a stream of pointers that knows it, one that does not, and
 //! the pipe of Linux.
 
+use abi::access::{AccessList, Credentials};
 use abi::{DbufId, RichPointer};
-use buffer::aggregate::access::{AccessList, Credentials};
 use buffer::aggregate::desk::Desk;
 use buffer::aggregate::owner::Creator;
 use buffer::aggregate::{Aggregate, AllocationPool, Frozen};
@@ -15,6 +15,7 @@ use std::fs::File;
 use std::hint::black_box;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
+use sys::process::identity;
 
 /// How a block goes over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +65,7 @@ impl Setup {
         let desk = Desk::open(Creator::new(8)).map_err(words)?;
         let bytes: Vec<u8> = (0..dbuf).map(|at| at as u8).collect();
         let frozen = Frozen::read(id(1), &bytes[..], dbuf).map_err(words)?;
-        let all = AccessList::private();
+        let all = AccessList::private(identity());
         desk.owner(|owner| owner.share_frozen(&frozen, all)).map_err(words)?;
         let mut knowing = Pair::new(&desk, 2)?;
         knowing.output.know_frozen(&frozen, 32);
@@ -138,13 +139,14 @@ fn one(way: Way, from: &mut Held<'_>, to: &mut Output, out: &mut [u8]) -> Result
 impl Pair {
     fn new(desk: &Desk, number: u32) -> Result<Self, String> {
         let shape = pool::Config { segment: 64 << 10, segments: BACKING >> 16 };
-        let pool = AllocationPool::new(id(number), shape, AccessList::private()).map_err(words)?;
+        let pool = AllocationPool::new(id(number), shape, AccessList::private(identity()))
+            .map_err(words)?;
         desk.owner(|owner| owner.share(&pool)).map_err(words)?;
         // All in the first cache.
         let config = Config { entries: 1024, ..Config::new(id(number + 1)) };
         let (output, mut offers) = indirect(&config, Backing::new(pool)).map_err(words)?;
         let space = Space::new();
-        let (_, socket) = desk.introduce(Credentials::own()).map_err(words)?;
+        let (_, socket) = desk.introduce(Credentials::from(identity())).map_err(words)?;
         space.introduce(socket);
         let input = offers.remove(0).open(&space).map_err(words)?;
         Ok(Self { output, input })

@@ -1,13 +1,17 @@
-//! Bytes on which two spaces must agree: rich pointers, lanes, ring headers.
+//! Bytes on which two spaces must agree: rich pointers, lanes, ring headers; and the rules by which
+//! they grant each other access ([`access`]).
 //!
 //! Everything here is plain data with a fixed layout (little endian machines, [SL §5.3.1],
-//! [Th §3.3.2]). This crate does no I/O, allocates nothing and gives nobody access to bytes: a rich
-//! pointer is a claim about memory, and only `buffer::resolve` turns a claim into bytes. Beside it
-//! stands what all crates ask before they show text of an untrusted peer ([`text`]).
+//! [Th §3.3.2]). This crate does no I/O, allocates nothing but access lists and reaches no bytes: a
+//! rich pointer is a claim about memory, and only `buffer::resolve` turns a claim into bytes. All
+//! crates pass text of an untrusted peer through [`text`] before they show it.
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(clippy::cast_possible_truncation)]
 
+extern crate alloc;
+
+pub mod access;
 pub mod edge;
 mod lane;
 mod pointer;

@@ -9,10 +9,10 @@
 #![expect(clippy::print_stdout, reason = "an example says what it did")]
 
 use abi::DbufId;
+use abi::access::{AccessList, Credentials};
 use std::error::Error;
 use std::fs::File;
 use std::thread;
-use streamline_buffer::aggregate::access::{AccessList, Credentials};
 use streamline_buffer::aggregate::desk::Desk;
 use streamline_buffer::aggregate::owner::Creator;
 use streamline_buffer::aggregate::{AllocationPool, Frozen};
@@ -21,6 +21,7 @@ use streamline_buffer::interface::Held;
 use streamline_buffer::pool;
 use streamline_buffer::splice::splice_all;
 use streamline_buffer::view::Space;
+use sys::process::identity;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "/proc/self/exe".to_owned());
@@ -28,14 +29,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The owner of all dbufs here, which others ask for what they have not mapped.
     let desk = Desk::open(Creator::new(8))?;
     let file = Frozen::read(id(1)?, File::open(&name)?, 1 << 30)?;
-    desk.owner(|owner| owner.share_frozen(&file, AccessList::private()))?;
+    desk.owner(|owner| owner.share_frozen(&file, AccessList::private(identity())))?;
     let stream = |ring: u32| -> Result<(Output, Input), Box<dyn Error>> {
         let shape = pool::Config { segment: 1 << 16, segments: 4 };
-        let pool = AllocationPool::new(id(ring + 1)?, shape, AccessList::private())?;
+        let pool = AllocationPool::new(id(ring + 1)?, shape, AccessList::private(identity()))?;
         desk.owner(|owner| owner.share(&pool))?;
         let (output, mut offers) = indirect(&Config::new(id(ring)?), Backing::new(pool))?;
         let space = Space::new();
-        space.introduce(desk.introduce(Credentials::own())?.1);
+        space.introduce(desk.introduce(Credentials::from(identity()))?.1);
         Ok((output, offers.remove(0).open(&space)?))
     };
     let (mut first, mut middle) = stream(10)?;

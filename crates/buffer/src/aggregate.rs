@@ -52,7 +52,6 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub mod access;
 mod allocate;
 pub mod checksum;
 mod content;

@@ -31,7 +31,7 @@ pub use reader::Reader;
 pub use splice::{Sent, Way};
 
 use crate::Fault;
-use crate::aggregate::access::{AccessList, Credentials};
+use abi::access::{AccessList, Credentials};
 use abi::{BLOCK_MAX, Class, DbufId, Place, RichPointer};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

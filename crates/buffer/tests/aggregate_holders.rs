@@ -8,6 +8,7 @@
 
 mod common;
 
+use abi::access::{AccessList, Credentials};
 use abi::{Class, DbufId, RichPointer};
 use common::{Other, digest, id, receive, send, until};
 use std::fs;
@@ -17,7 +18,6 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use streamline_buffer::aggregate::access::{AccessList, Credentials};
 use streamline_buffer::aggregate::desk::{Desk, Guest};
 use streamline_buffer::aggregate::holders::{Holding, PeerId};
 use streamline_buffer::aggregate::owner::{Creator, Grant, Owner as _, Window};
@@ -25,6 +25,7 @@ use streamline_buffer::aggregate::{Aggregate, AllocationPool, Frozen};
 use streamline_buffer::pool::Config;
 use sys::doorbell::{Peer as Far, SocketDoorbell};
 use sys::process::NOBODY;
+use sys::process::identity;
 use testkit::Random;
 
 const SEGMENT: usize = 4096;
@@ -340,7 +341,7 @@ fn asks(socket: OwnedFd, role: &str) {
 
 fn maker(socket: &OwnedFd) {
     let config = Config { segment: SEGMENT, segments: SEGMENTS };
-    let access = AccessList::private();
+    let access = AccessList::private(identity());
     let mut pool = AllocationPool::new(id(SHARED), config, access).unwrap();
     let mut creator = Creator::new(SEGMENTS);
     creator.share(&pool).unwrap();

@@ -5,16 +5,17 @@
 
 mod common;
 
+use abi::access::{AccessList, Credentials};
 use common::{Other, digest, id, receive, run, say, send, until, within};
 use std::io::stdin;
 use std::time::{Duration, Instant};
-use streamline_buffer::aggregate::access::{AccessList, Credentials};
 use streamline_buffer::aggregate::desk::Desk;
 use streamline_buffer::aggregate::owner::{Creator, Refusal};
 use streamline_buffer::aggregate::pipe::{Offer, Receiver, Sender, Unsent, pipe};
 use streamline_buffer::aggregate::{Aggregate, AllocationPool};
 use streamline_buffer::pool::Config;
 use sys::process::NOBODY;
+use sys::process::identity;
 use testkit::Random;
 
 const SEGMENT: usize = 4096;
@@ -193,7 +194,7 @@ fn the_other_process() {
 /// Reads all, each in two parts, or into a pool of its own.
 fn read(receiver: &mut Receiver) {
     let config = Config { segment: 1 << 16, segments: 4 };
-    let mut pool = AllocationPool::new(id(9), config, AccessList::private()).unwrap();
+    let mut pool = AllocationPool::new(id(9), config, AccessList::private(identity())).unwrap();
     let (mut count, mut sums) = (0_u64, 0_u64);
     while let Some(received) = receiver.receive().unwrap() {
         let bytes = if count.is_multiple_of(2) {

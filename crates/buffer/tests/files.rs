@@ -6,6 +6,7 @@
 mod common;
 
 use abi::RichPointer;
+use abi::access::Credentials;
 use common::{Other, id, send, until};
 use std::fs::{File, Permissions};
 use std::io::{Write as _, stdin};
@@ -13,7 +14,6 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::process::Stdio;
-use streamline_buffer::aggregate::access::Credentials;
 use streamline_buffer::aggregate::desk::{Desk, Guest, Unreadable};
 use streamline_buffer::aggregate::owner::{Creator, Grant, Refusal, Window};
 use streamline_buffer::file::CachedFile;

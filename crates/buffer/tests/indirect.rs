@@ -6,6 +6,7 @@
 
 mod common;
 
+use abi::access::{AccessList, Credentials, Grantees};
 use abi::{Class, ContextLane, Entry, Marks, Place, RichPointer};
 use common::{Other, id, read, read_to_fault, run, say, send, until, within, write};
 use std::fs::Permissions;
@@ -13,7 +14,6 @@ use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
-use streamline_buffer::aggregate::access::{AccessList, Credentials};
 use streamline_buffer::aggregate::desk::Desk;
 use streamline_buffer::aggregate::owner::Creator;
 use streamline_buffer::aggregate::{AllocationPool, Frozen};
@@ -25,6 +25,7 @@ use streamline_buffer::view::Space;
 use streamline_buffer::{Fault, Policy, pool, share};
 use sys::doorbell::SocketDoorbell;
 use sys::process::NOBODY;
+use sys::process::identity;
 use testkit::Random;
 
 const SEGMENT: usize = 4096;
@@ -116,7 +117,8 @@ fn d5_p2_a_dbuf_is_mapped_on_demand_for_who_is_on_its_access_list_and_for_nobody
     let house = House::new();
     let backing = Backing::new(house.pool(OPEN, 8, mode(0o644)));
     let mut secret = house.pool(SECRET, 2, mode(0o600));
-    let named = AccessList { users: vec![NOBODY], ..mode(0o600) };
+    let named =
+        AccessList { readers: Grantees { users: vec![NOBODY], groups: vec![] }, ..mode(0o600) };
     let mut named = house.pool(NAMED, 2, named);
     let frozen = Frozen::read(id(FROZEN), &[7; 6000][..], 6000).unwrap();
     house.desk.owner(|owner| owner.share_frozen(&frozen, mode(0o604))).unwrap();
@@ -420,7 +422,7 @@ fn pass_on() {
     let mut input = open(stdin(), &space).unwrap();
     let desk = Desk::open(Creator::new(4)).unwrap();
     let config_of = pool::Config { segment: SEGMENT, segments: 2 };
-    let own = AllocationPool::new(id(20), config_of, AccessList::private()).unwrap();
+    let own = AllocationPool::new(id(20), config_of, AccessList::private(identity())).unwrap();
     desk.owner(|owner| owner.share(&own)).unwrap();
     let config = Config { id: id(21), entries: 256, ..Config::new(id(21)) };
     let (mut output, offers) = indirect(&config, Backing::new(own)).unwrap();

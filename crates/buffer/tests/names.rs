@@ -6,6 +6,7 @@
 mod common;
 
 use abi::DbufId;
+use abi::access::AccessList;
 use common::{Other, until, within};
 use common::{receive, run, say};
 use std::io::stdin;
@@ -13,10 +14,10 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use streamline_buffer::Fault;
-use streamline_buffer::aggregate::access::AccessList;
 use streamline_buffer::name::{self, Error, Host, Limits};
 use streamline_buffer::stream::{Config, Output};
 use sys::process::NOBODY;
+use sys::process::identity;
 
 /// One at a time: one of them counts the descriptors of this process.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -135,7 +136,7 @@ fn t13_squatted_name_is_still_its_owners() {
     assert!(matches!(refused, Error::Squatted { holder: NOBODY, .. }), "{refused}");
     let host = Host::open().unwrap();
     let mut output = create(&host, &name, 0o600, Limits::default());
-    let again = host.create(&name, AccessList::private(), &config(), Limits::default());
+    let again = host.create(&name, AccessList::private(identity()), &config(), Limits::default());
     assert!(matches!(again.unwrap_err(), Error::Taken(_)), "two never have one name");
     let reads = |output: &mut Output| {
         let mut input = name::open_stream(&name).unwrap();
@@ -147,11 +148,11 @@ fn t13_squatted_name_is_still_its_owners() {
     // The squatter is gone: whoever has the name has it, and nobody gets the free one.
     other.kill();
     reads(&mut output);
-    let again = host.create(&name, AccessList::private(), &config(), Limits::default());
+    let again = host.create(&name, AccessList::private(identity()), &config(), Limits::default());
     assert!(matches!(again.unwrap_err(), Error::Taken(_)), "two never have one name");
     drop(output);
     until("the name is free", || {
-        host.create(&name, AccessList::private(), &config(), Limits::default()).is_ok()
+        host.create(&name, AccessList::private(identity()), &config(), Limits::default()).is_ok()
     });
 }
 
@@ -217,7 +218,7 @@ fn the_other_process() {
         "region" => region(name),
         "create" => {
             let host = Host::open().unwrap();
-            let access = AccessList::private();
+            let access = AccessList::private(identity());
             let mut output = host.create(name, access, &config(), Limits::default()).unwrap();
             say("created");
             wait();

@@ -5,10 +5,10 @@
 
 mod common;
 
+use abi::access::AccessList;
 use common::{Other, receive, say, until, within};
 use std::io::stdin;
 use std::sync::atomic::{AtomicU32, Ordering};
-use streamline_buffer::aggregate::access::AccessList;
 use streamline_buffer::name::Error;
 use streamline_buffer::state::{Column, Look, Reader, Shape, Writer};
 use sys::process::NOBODY;

@@ -5,7 +5,7 @@ use crate::export::streamline_config;
 use crate::failure::Failure;
 use crate::table::{self, Used, not_ours};
 use abi::DbufId;
-use buffer::aggregate::access::AccessList;
+use abi::access::AccessList;
 use buffer::name::{self, Address, Error, Host, Limits, Opened};
 use buffer::stream::Config;
 use buffer::{Policy, mpipe, splice};
@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use sys::number;
+use sys::process::identity;
 
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
@@ -44,7 +45,7 @@ fn plain() -> Outcome<Config> {
 }
 
 fn access(mode: u32) -> AccessList {
-    AccessList { mode: mode & 0o777, ..AccessList::private() }
+    AccessList { mode: mode & 0o777, ..AccessList::private(identity()) }
 }
 
 /// Who answers for the names of this process: made when the first one is, and anew after a fork,

@@ -3,12 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
-use buffer::aggregate::access::AccessList;
+use abi::access::AccessList;
 use buffer::state::{Column, Shape, Writer};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+use sys::process::identity;
 use testkit::need;
 
 const PARTS: [&str; 6] = ["arguments", "calls", "region", "inbox", "mpipe", "threads"];
@@ -113,7 +114,7 @@ fn m3_what_filters_show_from_c() {
     let column = |name: &str, unit: &str| Column { name: name.to_owned(), unit: unit.to_owned() };
     let columns = vec![column("blocks", "pcs"), column("bytes", "B")];
     let shape = Shape { filter: "count".to_owned(), columns, rows: 4 };
-    let mut writer = Writer::create(&name, AccessList::private(), shape).unwrap();
+    let mut writer = Writer::create(&name, AccessList::private(identity()), shape).unwrap();
     writer.put(0, Some(&[1, 2]));
     writer.put(2, Some(&[3, 4]));
     writer.end(1);

@@ -1,10 +1,10 @@
 //! A pool and who may read it: the choice of the pool decides that for all data in it.
 //! [IOL §2.3, §2.4]
 
-use super::access::AccessList;
 use super::{Aggregate, Error, Slice};
 use crate::Fault;
 use crate::pool::{Config, Draft, Lease, Pool, Usage};
+use abi::access::AccessList;
 use abi::{Class, DbufId, Place, RichPointer};
 use std::io::{self, Read, Write};
 use std::sync::Arc;

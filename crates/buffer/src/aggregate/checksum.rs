@@ -113,11 +113,12 @@ impl Sum {
 #[cfg(test)]
 mod tests {
     use super::super::AllocationPool;
-    use super::super::access::AccessList;
     use super::*;
     use crate::pool::Config;
     use abi::DbufId;
+    use abi::access::AccessList;
     use std::cell::Cell;
+    use sys::process::identity;
     use testkit::Random;
 
     /// RFC 1071 word by word, as it stands there.
@@ -133,7 +134,8 @@ mod tests {
 
     fn pool(id: u32) -> AllocationPool {
         let config = Config { segment: 1 << 16, segments: 8 };
-        AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private()).unwrap()
+        AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private(identity()))
+            .unwrap()
     }
 
     /// The two forms of zero of ones' complement are one number.
@@ -202,7 +204,7 @@ mod tests {
     fn q10_q11_memory_that_is_used_again_has_another_id() {
         let config = Config { segment: 4096, segments: 2 };
         let id = DbufId::new(1).unwrap();
-        let mut pool = AllocationPool::new(id, config, AccessList::private()).unwrap();
+        let mut pool = AllocationPool::new(id, config, AccessList::private(identity())).unwrap();
         let mut cache = ChecksumCache::new(1 << 12);
         let mut seen = std::collections::HashMap::new();
         for round in 0..1000u32 {

@@ -14,11 +14,11 @@
 //! gone. The thread waits for nobody: it never blocks on a socket, and takes one message of each
 //! guest in turn. Pointers do not pass here; they travel in rings.
 
-use super::access::Credentials;
 use super::holders::PeerId;
 use super::owner::{Creator, Grant, Kind, Owner as _, Refusal, Window};
 use super::{Aggregate, AllocationPool, Error};
 use crate::Fault;
+use abi::access::Credentials;
 use abi::{DbufId, RichPointer};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};

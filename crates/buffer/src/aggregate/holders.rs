@@ -10,10 +10,10 @@
 //! what is said to have come back. A peer that says too little keeps memory up to its limit, until
 //! it is gone; one that says too much loses what it could still look at, and nobody else does.
 
-use super::access::Credentials;
 use super::owner::Refusal;
 use super::{Aggregate, Slice};
 use crate::pool::Lease;
+use abi::access::Credentials;
 use abi::{DbufId, RichPointer};
 use std::collections::BTreeMap;
 
@@ -163,17 +163,19 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::super::AllocationPool;
-    use super::super::access::AccessList;
     use super::*;
     use crate::pool::Config;
+    use abi::access::AccessList;
     use abi::{Class, Place};
+    use sys::process::identity;
     use testkit::Random;
 
     const SEGMENT: usize = 4096;
 
     fn pool(segments: usize) -> AllocationPool {
         let config = Config { segment: SEGMENT, segments };
-        AllocationPool::new(DbufId::new(3).unwrap(), config, AccessList::private()).unwrap()
+        AllocationPool::new(DbufId::new(3).unwrap(), config, AccessList::private(identity()))
+            .unwrap()
     }
 
     fn segment(pool: &mut AllocationPool) -> Aggregate {
@@ -206,7 +208,7 @@ mod tests {
     fn a_peer_keeps_no_more_than_its_limit_and_an_aggregate_is_kept_whole_or_not() {
         let mut pool = pool(8);
         let mut holders = Holders::new(3);
-        let peer = holders.join(Credentials::own());
+        let peer = holders.join(Credentials::from(identity()));
         let mut sent = Aggregate::new();
         for _ in 0..4 {
             sent.append(segment(&mut pool)).unwrap();
@@ -230,7 +232,10 @@ mod tests {
         let mut random = Random::replayable();
         let mut pool = pool(8);
         let mut holders = Holders::new(8);
-        let (honest, liar) = (holders.join(Credentials::own()), holders.join(Credentials::own()));
+        let (honest, liar) = (
+            holders.join(Credentials::from(identity())),
+            holders.join(Credentials::from(identity())),
+        );
         let sent: Vec<_> = (0..8).map(|_| segment(&mut pool)).collect();
         for aggregate in &sent {
             holders.hold(honest, aggregate).unwrap();

@@ -12,12 +12,12 @@
 //! foreign, and [`Window::copy`] copies them. The source toggles the writer's permission for each
 //! buffer; what is worth a file of its own can be [`Frozen`], and is then looked at in place.
 
-use super::access::{AccessList, Credentials};
 use super::holders::{Holders, PeerId};
 use super::{Aggregate, AllocationPool, Error, Frozen};
 use crate::file::{self, CachedFile};
 use crate::region::Region;
 use crate::{Fault, foreign};
+use abi::access::{AccessList, Credentials};
 use abi::ring::PAGE;
 use abi::{DbufId, RichPointer};
 use std::collections::BTreeMap;

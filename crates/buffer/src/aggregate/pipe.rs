@@ -19,13 +19,13 @@
 //! reader has mapped it. To the reader all of it is an allegation: pointers that lead nowhere are
 //! faults, and bytes of a pool are foreign until they are copied.
 
-use super::access::Credentials;
 use super::desk::{Desk, Guest, Unreadable};
 use super::holders::PeerId;
 use super::owner::Refusal;
 use super::{Aggregate, AllocationPool, Error, SLICES_MAX};
 use crate::stream::{self, Input, Output, Piece};
 use crate::{Fault, share};
+use abi::access::Credentials;
 use abi::{DbufId, RichPointer};
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -315,10 +315,11 @@ impl std::error::Error for Unsent {
 #[cfg(test)]
 #[cfg(not(miri))]
 mod tests {
-    use super::super::access::AccessList;
     use super::super::owner::Creator;
     use super::*;
     use crate::pool::Config;
+    use abi::access::AccessList;
+    use sys::process::identity;
     use testkit::Random;
 
     fn id(number: u32) -> DbufId {
@@ -327,7 +328,7 @@ mod tests {
 
     fn house() -> (AllocationPool, Desk) {
         let config = Config { segment: 4096, segments: 8 };
-        let pool = AllocationPool::new(id(1), config, AccessList::private()).unwrap();
+        let pool = AllocationPool::new(id(1), config, AccessList::private(identity())).unwrap();
         let mut creator = Creator::new(4);
         creator.share(&pool).unwrap();
         (pool, Desk::open(creator).unwrap())
@@ -336,7 +337,7 @@ mod tests {
     #[test]
     fn q14_an_aggregate_comes_by_reference_and_in_parts() {
         let (mut pool, desk) = house();
-        let (mut sender, offer) = pipe(&desk, id(2), Credentials::own()).unwrap();
+        let (mut sender, offer) = pipe(&desk, id(2), Credentials::from(identity())).unwrap();
         let mut receiver = offer.open().unwrap();
         let mut sent = pool.copy(b"behind").unwrap();
         sent.prepend(pool.copy(b"before and ").unwrap()).unwrap();
@@ -368,7 +369,7 @@ mod tests {
     fn a_sender_that_writes_anything_gets_faults_out_of_its_reader() {
         let (mut pool, desk) = house();
         let kept = pool.copy(&[7; 4096]).unwrap();
-        let (mut sender, offer) = pipe(&desk, id(2), Credentials::own()).unwrap();
+        let (mut sender, offer) = pipe(&desk, id(2), Credentials::from(identity())).unwrap();
         let mut receiver = offer.open().unwrap();
         let mut random = Random::replayable();
         let good = kept.slices().next().unwrap().pointer().words();

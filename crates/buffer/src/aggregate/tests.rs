@@ -1,16 +1,17 @@
 //! Aggregates against a plain vector, in files, in threads, across a crossing, and at their limits.
 
-use super::access::AccessList;
 use super::*;
 use crate::Policy;
 use crate::crossing::{self, crossing};
 use crate::pool::{Config, Pool};
 use crate::signal::Doorbell;
+use abi::access::AccessList;
 use abi::{Class, DbufId, Place};
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::io::{self, BufRead, IoSlice, Read, Write as _};
 use std::sync::Arc;
+use sys::process::identity;
 use testkit::Random;
 
 const SEGMENT: usize = 4096;
@@ -19,7 +20,7 @@ mod files;
 
 fn pool_of(id: u32, segments: usize) -> AllocationPool {
     let config = Config { segment: SEGMENT, segments };
-    AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private()).unwrap()
+    AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private(identity())).unwrap()
 }
 
 /// The same bytes, cut anywhere.
@@ -485,7 +486,7 @@ fn errors_say_what_to_do() {
 fn cost() {
     let config = Config { segment: 1 << 20, segments: 16 };
     let id = DbufId::new(1).unwrap();
-    let mut pool = AllocationPool::new(id, config, AccessList::private()).unwrap();
+    let mut pool = AllocationPool::new(id, config, AccessList::private(identity())).unwrap();
     let data = pool.copy(&[1; 1 << 16]).unwrap();
     let header = pool.copy(&[2; 100]).unwrap();
     let of = |slices: usize| {

@@ -4,12 +4,13 @@
 mod splices;
 
 use super::*;
-use crate::aggregate::access::{AccessList, Credentials};
 use crate::aggregate::desk::Desk;
 use crate::aggregate::owner::Creator;
 use crate::aggregate::{AllocationPool, Frozen};
 use crate::pool::{self, Pool};
 use crate::{Fault, Put};
+use abi::access::{AccessList, Credentials};
+use sys::process::identity;
 
 use testkit::Random;
 
@@ -33,20 +34,22 @@ impl House {
 
     fn pool(&self, number: u32, segments: usize) -> AllocationPool {
         let config = pool::Config { segment: SEGMENT, segments };
-        let pool = AllocationPool::new(id(number), config, AccessList::private()).unwrap();
+        let pool =
+            AllocationPool::new(id(number), config, AccessList::private(identity())).unwrap();
         self.desk.owner(|owner| owner.share(&pool)).unwrap();
         pool
     }
 
     fn frozen(&self, number: u32, bytes: &[u8]) -> Frozen {
         let frozen = Frozen::read(id(number), bytes, bytes.len()).unwrap();
-        let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private());
+        let share =
+            |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
         self.desk.owner(share).unwrap();
         frozen
     }
 
     fn space(&self, space: Space) -> Space {
-        let (_, socket) = self.desk.introduce(Credentials::own()).unwrap();
+        let (_, socket) = self.desk.introduce(Credentials::from(identity())).unwrap();
         space.introduce(socket);
         space
     }

@@ -2,7 +2,6 @@
 
 use super::Meanwhile;
 use crate::aggregate::AllocationPool;
-use crate::aggregate::access::{AccessList, Credentials};
 use crate::aggregate::desk::Desk;
 use crate::aggregate::owner::Creator;
 use crate::aggregate::pipe::pipe;
@@ -16,7 +15,9 @@ use crate::stream::{self, Config, Piece};
 use crate::view::Space;
 use crate::{Fault, Policy, pool};
 use abi::DbufId;
+use abi::access::{AccessList, Credentials};
 use std::time::Duration;
+use sys::process::identity;
 
 const LAST: &[u8] = b"shown, and then there was nobody";
 const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite];
@@ -159,12 +160,12 @@ fn of_a_stream_of_slots_nothing_that_was_shown_is_lost() {
 fn pointers(policy: Policy) -> (indirect::Output, indirect::Input, Desk) {
     let desk = Desk::open(Creator::new(8)).unwrap();
     let shape = pool::Config { segment: 4096, segments: 4 };
-    let pool = AllocationPool::new(id(2), shape, AccessList::private()).unwrap();
+    let pool = AllocationPool::new(id(2), shape, AccessList::private(identity())).unwrap();
     desk.owner(|owner| owner.share(&pool)).unwrap();
     let config = indirect::Config { entries: 16, policy, ..indirect::Config::new(id(1)) };
     let (output, mut offers) = indirect(&config, Backing::new(pool)).unwrap();
     let space = Space::new();
-    space.introduce(desk.introduce(Credentials::own()).unwrap().1);
+    space.introduce(desk.introduce(Credentials::from(identity())).unwrap().1);
     (output, offers.remove(0).open(&space).unwrap(), desk)
 }
 
@@ -265,11 +266,11 @@ fn of_a_multiway_pipe_nothing_that_was_shown_is_lost() {
 fn of_a_pipe_of_aggregates_nothing_that_was_sent_is_lost() {
     for how in BOTH {
         let shape = pool::Config { segment: 4096, segments: 4 };
-        let mut pool = AllocationPool::new(id(1), shape, AccessList::private()).unwrap();
+        let mut pool = AllocationPool::new(id(1), shape, AccessList::private(identity())).unwrap();
         let mut creator = Creator::new(4);
         creator.share(&pool).unwrap();
         let desk = Desk::open(creator).unwrap();
-        let (mut sender, offer) = pipe(&desk, id(2), Credentials::own()).unwrap();
+        let (mut sender, offer) = pipe(&desk, id(2), Credentials::from(identity())).unwrap();
         let mut receiver = offer.open().unwrap();
         let sent = pool.copy(LAST).unwrap();
         receiver.meanwhile().comes(move || {

@@ -1,7 +1,7 @@
 //! The one message that whoever comes to a name gets.
 
 use super::{Address, Error};
-use crate::aggregate::access::AccessList;
+use abi::access::AccessList;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

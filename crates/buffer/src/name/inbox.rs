@@ -7,8 +7,8 @@
 //! Who is pushed out is hung up on, and hears that nobody reads.
 
 use super::Error;
-use crate::aggregate::access::Credentials;
 use crate::stream::{Input, Offer};
+use abi::access::Credentials;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,11 +1,12 @@
 //! Names within one process; what another user may is in `tests/names.rs`.
 
 use super::*;
-use crate::aggregate::access::{AccessList, Credentials};
 use crate::stream::Config;
 use crate::{Fault, Policy};
 use abi::DbufId;
+use abi::access::{AccessList, Credentials};
 use std::sync::atomic::{AtomicU32, Ordering};
+use sys::process::identity;
 
 /// A name that no other test has.
 fn name(of: &str) -> String {
@@ -22,7 +23,7 @@ fn a19_a_stream_is_opened_by_name_and_starts_at_now() {
     let (host, name) = (Host::open().unwrap(), name("stream"));
     assert!(matches!(open_stream(&name), Err(Error::Unknown(_))));
     let mut output =
-        host.create(&name, AccessList::private(), &config(), Limits::default()).unwrap();
+        host.create(&name, AccessList::private(identity()), &config(), Limits::default()).unwrap();
     output.write(b"before").unwrap();
     output.flush();
     let (mut one, mut other) = (open_stream(&name).unwrap(), open_stream(&name).unwrap());
@@ -38,15 +39,18 @@ fn a19_a_stream_is_opened_by_name_and_starts_at_now() {
     assert!(host.names().is_empty(), "the name ends with the stream");
     let gone = open_stream(&name).unwrap_err();
     assert!(matches!(gone, Error::Unknown(_) | Error::Ended(_)), "{gone}");
-    drop(host.create(&name, AccessList::private(), &config(), Limits::default()).unwrap());
+    drop(
+        host.create(&name, AccessList::private(identity()), &config(), Limits::default()).unwrap(),
+    );
 }
 
 #[test]
 fn errors_say_what_is_the_matter() {
     let (host, taken) = (Host::open().unwrap(), name("taken"));
-    let create = || host.create(&taken, AccessList::private(), &config(), Limits::default());
+    let create =
+        || host.create(&taken, AccessList::private(identity()), &config(), Limits::default());
     let output = create().unwrap();
-    let (uid, _) = sys::process::identity();
+    let (uid, _) = identity();
     let refused = create().unwrap_err();
     assert_eq!(refused, Error::Taken(Address::own(&taken).unwrap()));
     assert!(refused.to_string().contains(&format!("{uid}/{taken}")), "{refused}");
@@ -68,7 +72,8 @@ fn errors_say_what_is_the_matter() {
 fn places_are_limited_and_given_back() {
     let (host, name) = (Host::open().unwrap(), name("places"));
     let limits = Limits { readers: 3, of_one_stranger: 1 };
-    let mut output = host.create(&name, AccessList::private(), &config(), limits).unwrap();
+    let mut output =
+        host.create(&name, AccessList::private(identity()), &config(), limits).unwrap();
     for _ in 0..5 {
         let readers: Vec<_> = (0..3).map(|_| open_stream(&name).unwrap()).collect();
         let full = open_stream(&name).unwrap_err();
@@ -86,7 +91,7 @@ fn places_are_limited_and_given_back() {
 #[test]
 fn d17_a_region_is_read_and_written_at_any_place() {
     let (host, name) = (Host::open().unwrap(), name("region"));
-    let mine = host.create_region(&name, AccessList::private(), 10_000).unwrap();
+    let mine = host.create_region(&name, AccessList::private(identity()), 10_000).unwrap();
     let read_only = open_region(&name).unwrap();
     assert_eq!((read_only.len(), read_only.is_writable()), (10_000, false));
     assert_eq!(read_only.write_at(0, b"x"), Err(Error::ReadOnly));
@@ -140,7 +145,7 @@ fn bytes_of_one_word_that_two_write_are_not_lost() {
 #[test]
 fn whoever_writes_to_an_inbox_has_a_stream_of_its_own() {
     let (host, name) = (Host::open().unwrap(), name("inbox"));
-    let access = AccessList { mode: 0o600, ..AccessList::private() };
+    let access = AccessList { mode: 0o600, ..AccessList::private(identity()) };
     let inbox = host.create_inbox(&name, access).unwrap();
     assert!(inbox.accept(Some(std::time::Duration::ZERO)).unwrap().is_none());
     // These offer nothing, and hold up nobody.
@@ -154,7 +159,7 @@ fn whoever_writes_to_an_inbox_has_a_stream_of_its_own() {
     let mut seen = Vec::new();
     for _ in 0..3 {
         let mut arrival = inbox.accept(None).unwrap().unwrap();
-        assert_eq!(arrival.who.uid, sys::process::identity().0);
+        assert_eq!(arrival.who.uid, identity().0);
         let mut out = [0; 20];
         assert_eq!(arrival.input.read(&mut out).unwrap(), 10);
         seen.push(out[0]);
@@ -212,7 +217,7 @@ fn an_inbox_that_is_gone_promises_nothing() {
     let host = Host::open().unwrap();
     for round in 0..200 {
         let name = name(&format!("gone{round}"));
-        drop(host.create_inbox(&name, AccessList::private()).unwrap());
+        drop(host.create_inbox(&name, AccessList::private(identity())).unwrap());
         let answer = open_write(&name, &config());
         let told = matches!(answer, Err(Error::Unknown(_) | Error::Ended(_)));
         assert!(told, "round {round}: {answer:?}");
@@ -223,7 +228,7 @@ fn an_inbox_that_is_gone_promises_nothing() {
 fn streams_outlive_the_host_and_not_their_writer() {
     let (host, name) = (Host::open().unwrap(), name("outlives"));
     let mut output =
-        host.create(&name, AccessList::private(), &config(), Limits::default()).unwrap();
+        host.create(&name, AccessList::private(identity()), &config(), Limits::default()).unwrap();
     let mut input = open_stream(&name).unwrap();
     drop(host);
     assert!(matches!(open_stream(&name), Err(Error::Unknown(_))));

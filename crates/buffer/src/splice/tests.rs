@@ -2,7 +2,6 @@
 //! would have arrived as a copy, and everything is given back in the end.
 
 use super::*;
-use crate::aggregate::access::{AccessList, Credentials};
 use crate::aggregate::desk::Desk;
 use crate::aggregate::owner::Creator;
 use crate::aggregate::{Aggregate, AllocationPool, Frozen};
@@ -12,7 +11,9 @@ use crate::pool;
 use crate::stream;
 use crate::view::Space;
 use abi::DbufId;
+use abi::access::{AccessList, Credentials};
 use std::collections::VecDeque;
+use sys::process::identity;
 use testkit::Random;
 
 const SEGMENT: usize = 4096;
@@ -29,13 +30,14 @@ struct Place {
 impl Place {
     fn new(space: Space) -> Self {
         let desk = Desk::open(Creator::new(8)).unwrap();
-        space.introduce(desk.introduce(Credentials::own()).unwrap().1);
+        space.introduce(desk.introduce(Credentials::from(identity())).unwrap().1);
         Self { desk, space }
     }
 
     fn pool(&self, number: u32, segments: usize) -> AllocationPool {
         let config = pool::Config { segment: SEGMENT, segments };
-        let pool = AllocationPool::new(id(number), config, AccessList::private()).unwrap();
+        let pool =
+            AllocationPool::new(id(number), config, AccessList::private(identity())).unwrap();
         self.desk.owner(|owner| owner.share(&pool)).unwrap();
         pool
     }
@@ -49,7 +51,8 @@ impl Place {
 
     fn frozen(&self, number: u32, bytes: &[u8]) -> Frozen {
         let frozen = Frozen::read(id(number), bytes, bytes.len()).unwrap();
-        let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private());
+        let share =
+            |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
         self.desk.owner(share).unwrap();
         frozen
     }

@@ -2,9 +2,10 @@
 //! is in `tests/states.rs`.
 
 use super::*;
-use crate::aggregate::access::AccessList;
 use crate::name::Error;
+use abi::access::AccessList;
 use std::sync::atomic::{AtomicBool, Ordering};
+use sys::process::identity;
 
 fn name(of: &str) -> String {
     format!("test-{}-{of}", std::process::id())
@@ -20,8 +21,8 @@ fn m3_what_is_written_is_read_with_its_names() {
     let name = name("plain");
     let missing = Reader::open(&name).unwrap_err();
     assert!(missing.to_string().contains("no state is called"), "{missing}");
-    let mut writer = Writer::create(&name, AccessList::private(), shape(2, 4)).unwrap();
-    let taken = Writer::create(&name, AccessList::private(), shape(2, 4)).unwrap_err();
+    let mut writer = Writer::create(&name, AccessList::private(identity()), shape(2, 4)).unwrap();
+    let taken = Writer::create(&name, AccessList::private(identity()), shape(2, 4)).unwrap_err();
     assert!(matches!(taken, Error::Taken(_)), "{taken}");
     let reader = Reader::open(&name).unwrap();
     assert_eq!(reader.shape(), writer.shape());
@@ -41,7 +42,7 @@ fn m3_what_is_written_is_read_with_its_names() {
     writer.clear();
     writer.end(7);
     assert!(reader.look().rows.is_empty() && reader.look().left_out == 0);
-    let (uid, _) = sys::process::identity();
+    let (uid, _) = identity();
     let listed: Vec<String> = Names::list().unwrap().addresses().map(ToString::to_string).collect();
     assert!(listed.contains(&format!("{uid}/{name}")), "{listed:?}");
     drop(writer);
@@ -52,7 +53,7 @@ fn m3_what_is_written_is_read_with_its_names() {
 #[test]
 fn m3_nobody_sees_half_of_a_row_while_it_changes() {
     let name = name("busy");
-    let mut writer = Writer::create(&name, AccessList::private(), shape(64, 8)).unwrap();
+    let mut writer = Writer::create(&name, AccessList::private(identity()), shape(64, 8)).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2)

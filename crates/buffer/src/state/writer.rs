@@ -3,10 +3,10 @@
 use super::layout::{MAGIC, Shape, word};
 use super::rows;
 use super::table::Table;
-use crate::aggregate::access::AccessList;
 use crate::atomic::{AtomicU64, Ordering};
 use crate::foreign;
 use crate::name::{Address, Error, Host, SharedRegion};
+use abi::access::AccessList;
 use std::collections::HashSet;
 use std::ops::Deref;
 

@@ -1,12 +1,13 @@
 //! Translations and faults: what is asked how often, and what is not mapped at all.
 
 use super::*;
-use crate::aggregate::access::{AccessList, Credentials};
 use crate::aggregate::desk::Desk;
 use crate::aggregate::owner::Creator;
 use crate::aggregate::{AllocationPool, Frozen};
 use crate::pool::Config;
+use abi::access::{AccessList, Credentials};
 use abi::{Class, Place};
+use sys::process::identity;
 
 fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
@@ -90,7 +91,7 @@ fn d5_several_owners_are_asked_in_turn_and_what_is_forbidden_is_not_asked_for_fo
 
 #[test]
 fn only_who_could_write_our_memory_anyway_is_trusted() {
-    let own = sys::process::identity().0;
+    let own = identity().0;
     assert!(Space::trusting().trusts(own) && Space::trusting().trusts(0));
     assert!(!Space::trusting().trusts(own + 1) && !Space::new().trusts(own));
 }

@@ -28,7 +28,7 @@ pub(crate) use self::words::Words;
 
 use crate::place;
 use crate::protocol::Quota;
-use buffer::aggregate::access::Credentials;
+use abi::access::Credentials;
 use open::{Numbers, Opened};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -217,7 +217,7 @@ impl Policy {
     /// Whether somebody is in a group, which is named or numbered; none: there is no such group.
     pub(crate) fn is_in(&self, who: &Credentials, group: &str) -> Option<bool> {
         let number = group.parse().ok().or_else(|| open::group_number(group))?;
-        Some(self.is_free(who.uid) || who.gid == number || who.groups.contains(&number))
+        Some(self.is_free(who.uid) || who.is_in(number))
     }
 
     /// Whether somebody may watch an interface.

@@ -10,7 +10,7 @@
 //! Who watches an interface sees the frames of everybody there. So nothing is open that is not
 //! written here, but to root.
 
-use buffer::aggregate::access::Credentials;
+use abi::access::{Credentials, Grantees};
 use serde::Deserialize;
 
 /// All interfaces of the daemon's name space.
@@ -19,8 +19,7 @@ pub(super) const ALL: &str = "*";
 /// Interfaces that are open to some.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Opened {
-    users: Vec<u32>,
-    groups: Vec<u32>,
+    grantees: Grantees,
     interfaces: Vec<String>,
 }
 
@@ -65,13 +64,12 @@ impl Opened {
         }
         let users = numbers(named, users, ("user", "/etc/passwd", "id -u"))?;
         let groups = numbers(in_groups, groups, ("group", "/etc/group", "id -g"))?;
-        Ok(Self { users, groups, interfaces })
+        Ok(Self { grantees: Grantees { users, groups }, interfaces })
     }
 
     /// Whether it is open to them.
     pub(super) fn is_to(&self, who: &Credentials) -> bool {
-        let mut groups = who.groups.iter().chain([&who.gid]);
-        self.users.contains(&who.uid) || groups.any(|group| self.groups.contains(group))
+        self.grantees.include(who)
     }
 
     pub(super) fn interfaces(&self) -> &[String] {

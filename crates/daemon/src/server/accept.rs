@@ -5,7 +5,7 @@ use super::{FIRST, Server};
 use crate::connection::Connection;
 use crate::faults;
 use crate::varlink::Reply;
-use buffer::aggregate::access::Credentials;
+use abi::access::Credentials;
 use std::os::fd::OwnedFd;
 use sys::local::{self, Form};
 use sys::watcher::Interest;

@@ -7,7 +7,7 @@ use super::store::Knows;
 use crate::connection::{Arrived, Connection};
 use crate::protocol::Event;
 use crate::varlink::{Call, Fault, Reply};
-use buffer::aggregate::access::Credentials;
+use abi::access::Credentials;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, OwnedFd};
 use sys::watcher::{Happened, Interest};

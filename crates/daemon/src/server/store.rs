@@ -19,7 +19,7 @@ use super::registry::Entry;
 use crate::connection::Connection;
 use crate::faults::{self, AGAIN};
 use crate::varlink::Reply;
-use buffer::aggregate::access::Credentials;
+use abi::access::Credentials;
 use engine::kernel::point::{KEPT, Keeper};
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -8,10 +8,11 @@
 
 use super::Space;
 use super::node::Part;
-use buffer::aggregate::access::AccessList;
+use abi::access::AccessList;
 use buffer::name;
 use buffer::state::{Column, Shape, Writer};
 use filter::{Arguments, Description, Filter, STATE, STATE_MODE, Whose};
+use sys::process::identity;
 
 /// How long what changed may wait, in ns.
 const BETWEEN: u64 = 10_000_000;
@@ -47,7 +48,7 @@ impl Showing {
         let columns = columns.iter().flat_map(named).collect();
         let rows = if whose == Whose::Private { 1 } else { ROWS };
         let mode = arguments.text(STATE_MODE.name).and_then(|m| u32::from_str_radix(m, 8).ok());
-        let access = AccessList { mode: mode.unwrap_or(0o600), ..AccessList::private() };
+        let access = AccessList { mode: mode.unwrap_or(0o600), ..AccessList::private(identity()) };
         let shape = Shape { filter: title.to_owned(), columns, rows };
         let table = Writer::create(name, access, shape)?;
         Ok(Some(Self { table, whose, due: 0, again: true }))

@@ -1,8 +1,8 @@
 //! A desk and its guests in one process; `tests/aggregate_holders.rs` has real ones.
 
-use super::super::access::AccessList;
 use super::*;
 use crate::pool::Config;
+use abi::access::AccessList;
 use std::time::Instant;
 use testkit::until;
 

@@ -81,9 +81,9 @@ fn q4_p6_data_of_several_pools_is_for_who_may_read_every_one() {
 #[test]
 fn q5_q6_a_pool_is_mapped_once_and_only_its_maker_writes_it() {
     let mut owner = Creator::new(64);
-    let mut pool = pool(1, AccessList::private());
+    let mut pool = pool(1, AccessList::private(sys::process::identity()));
     owner.share(&pool).unwrap();
-    let peer = owner.holders_mut().join(Credentials::own());
+    let peer = owner.holders_mut().join(Credentials::from(sys::process::identity()));
     let mut window = Window::new();
     let data = pool.copy(b"needs a grant").unwrap();
     let dbuf = pool.pool().id();
@@ -111,9 +111,12 @@ fn q5_q6_a_pool_is_mapped_once_and_only_its_maker_writes_it() {
 #[test]
 fn what_was_another_s_to_change_is_received_as_a_copy() {
     let mut owner = Creator::new(64);
-    let (mut theirs, mut ours) = (pool(1, AccessList::private()), pool(2, AccessList::private()));
+    let (mut theirs, mut ours) = (
+        pool(1, AccessList::private(sys::process::identity())),
+        pool(2, AccessList::private(sys::process::identity())),
+    );
     owner.share(&theirs).unwrap();
-    let peer = owner.holders_mut().join(Credentials::own());
+    let peer = owner.holders_mut().join(Credentials::from(sys::process::identity()));
     let mut window = Window::new();
     window.admit(owner.grant(theirs.pool().id(), peer).unwrap()).unwrap();
     let bytes: Vec<u8> = (0..3 * SEGMENT).map(|n| (n % 251) as u8).collect();
@@ -133,7 +136,7 @@ fn what_was_another_s_to_change_is_received_as_a_copy() {
 #[test]
 fn q6_frozen_data_is_read_in_place_by_whoever_may_have_it() {
     let mut owner = Creator::new(4);
-    let mut local = pool(1, AccessList::private());
+    let mut local = pool(1, AccessList::private(sys::process::identity()));
     let bytes: Vec<u8> = (0..20_000u32).map(|n| (n % 253) as u8).collect();
     let id = DbufId::new(7).unwrap();
     let frozen = Frozen::copy(id, &local.copy(&bytes).unwrap()).unwrap();

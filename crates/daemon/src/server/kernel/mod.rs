@@ -24,7 +24,7 @@ use crate::faults;
 use crate::place::PACKETS;
 use crate::protocol::{Attach, Attached, Quota};
 use crate::varlink::{Fault, Reply};
-use buffer::aggregate::access::Credentials;
+use abi::access::Credentials;
 use engine::kernel::handout::{Ended, Handout};
 use pipeline::plan::{Kernel as OfMachine, Machine};
 use serde_json::json;

@@ -7,7 +7,7 @@ use crate::policy::{Policy, Words};
 use crate::protocol::{Attach, Instead, Quota, Stay};
 use crate::server::store::Manager;
 use crate::varlink::Fault;
-use buffer::aggregate::access::Credentials;
+use abi::access::Credentials;
 use engine::build::BuildError;
 use engine::catalogue::Strangers;
 use engine::kernel::handout::{

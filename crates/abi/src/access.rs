@@ -1,0 +1,174 @@
+//! Access lists: which users may read a shared object, decided as for a file with Unix permissions and
+//! an access control list. [IOL §2.3], [SL §8], CONTRACT 21
+//!
+//! The owner of an object fixes the list when it makes the object; the kernel names the peer
+//! (`SO_PEERCRED`). The decision is made once, when the object is handed over: a peer that has
+//! mapped it reads all of it (T17). Revoking a right takes a new object (T11), so a list never
+//! changes.
+
+use alloc::vec::Vec;
+
+/// The identity of a process, as the kernel reports it: never as the peer itself claims.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Credentials {
+    /// The effective user.
+    pub uid: u32,
+    /// The effective group.
+    pub gid: u32,
+    /// The supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Credentials {
+    /// Makes the credentials of a user without supplementary groups.
+    #[must_use]
+    pub const fn new(uid: u32, gid: u32) -> Self {
+        Self { uid, gid, groups: Vec::new() }
+    }
+
+    /// Returns true for a member of this group.
+    #[must_use]
+    pub fn is_in(&self, group: u32) -> bool {
+        self.gid == group || self.groups.contains(&group)
+    }
+}
+
+impl From<(u32, u32)> for Credentials {
+    fn from((uid, gid): (u32, u32)) -> Self {
+        Self::new(uid, gid)
+    }
+}
+
+/// Users and groups that are granted something by number.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Grantees {
+    /// Users.
+    pub users: Vec<u32>,
+    /// Groups, all of whose members are meant.
+    pub groups: Vec<u32>,
+}
+
+impl Grantees {
+    /// An empty set.
+    pub const NONE: Self = Self { users: Vec::new(), groups: Vec::new() };
+
+    /// Returns true for a named user and for a member of a named group.
+    #[must_use]
+    pub fn include(&self, peer: &Credentials) -> bool {
+        self.users.contains(&peer.uid) || self.groups.iter().any(|&group| peer.is_in(group))
+    }
+}
+
+/// An owner, a group and permission bits, with further readers by number.
+///
+/// The first rule that fits decides (acl(5)): root reads; the owner by the owner's bit, even where
+/// others may more; a named user or a member of a named group reads; a member of the group by the
+/// group's bit; all others by the last bit. Pools and streams are only read: bytes are immutable,
+/// and there is one writer.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct AccessList {
+    /// The user that owns the object.
+    pub owner: u32,
+    /// The group that the middle bit is for.
+    pub group: u32,
+    /// Permission bits: 0o400, 0o040 and 0o004 to read; 0o200, 0o020 and 0o002 to write.
+    pub mode: u32,
+    /// Users and groups that may read besides.
+    pub readers: Grantees,
+}
+
+impl AccessList {
+    /// Makes a list of permission bits alone.
+    #[must_use]
+    pub const fn new(owner: u32, group: u32, mode: u32) -> Self {
+        Self { owner, group, mode, readers: Grantees::NONE }
+    }
+
+    /// Makes a list that lets this user alone read; the group is recorded for bits set later.
+    #[must_use]
+    pub const fn private((uid, gid): (u32, u32)) -> Self {
+        Self::new(uid, gid, OWNER)
+    }
+
+    /// Returns true if this peer may write. Named readers never may as such.
+    #[must_use]
+    pub fn may_write(&self, peer: &Credentials) -> bool {
+        Self::new(self.owner, self.group, self.mode << 1).may_read(peer)
+    }
+
+    /// Returns true if this peer may read.
+    #[must_use]
+    pub fn may_read(&self, peer: &Credentials) -> bool {
+        let has = |bit| self.mode & bit != 0;
+        match peer {
+            _ if peer.uid == ROOT => true,
+            _ if peer.uid == self.owner => has(OWNER),
+            _ if self.readers.include(peer) => true,
+            _ if peer.is_in(self.group) => has(GROUP),
+            _ => has(OTHER),
+        }
+    }
+}
+
+const ROOT: u32 = 0;
+const OWNER: u32 = 0o400;
+const GROUP: u32 = 0o040;
+const OTHER: u32 = 0o004;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
+        Credentials { groups: groups.to_vec(), ..Credentials::new(uid, gid) }
+    }
+
+    fn readers(users: &[u32], groups: &[u32]) -> Grantees {
+        Grantees { users: users.to_vec(), groups: groups.to_vec() }
+    }
+
+    /// T17: every set of bits for the owner, members by either way, and everybody else.
+    #[test]
+    fn q4_permission_bits_decide_as_for_a_file() {
+        for mode in 0..0o1000 {
+            let list = AccessList::new(10, 20, mode);
+            let [owner, group, other] = [0o400, 0o040, 0o004].map(|bit| mode & bit != 0);
+            assert!(list.may_read(&peer(0, 0, &[])), "root");
+            assert_eq!(list.may_read(&peer(10, 20, &[])), owner, "{mode:o}: the owner's bit alone");
+            assert_eq!(list.may_read(&peer(10, 99, &[])), owner, "{mode:o}");
+            assert_eq!(list.may_read(&peer(11, 20, &[])), group, "{mode:o}");
+            assert_eq!(list.may_read(&peer(11, 99, &[5, 20])), group, "{mode:o}");
+            assert_eq!(list.may_read(&peer(11, 99, &[5])), other, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn named_readers_never_write() {
+        let list = AccessList { readers: readers(&[11], &[]), ..AccessList::new(10, 20, 0o624) };
+        assert!(list.may_write(&peer(0, 0, &[])) && list.may_write(&peer(10, 1, &[])));
+        assert!(list.may_write(&peer(12, 20, &[])) && !list.may_write(&peer(12, 1, &[])));
+        assert!(!list.may_write(&peer(11, 1, &[])) && list.may_read(&peer(11, 1, &[])));
+    }
+
+    #[test]
+    fn q4_named_users_and_groups_may_read_too() {
+        let named = AccessList { readers: readers(&[11], &[30]), ..AccessList::new(10, 20, 0) };
+        assert!(named.may_read(&peer(11, 99, &[])));
+        assert!(named.may_read(&peer(12, 30, &[])));
+        assert!(named.may_read(&peer(12, 99, &[1, 30])));
+        assert!(named.may_read(&peer(12, 20, &[30])), "one group of two is enough");
+        assert!(!named.may_read(&peer(12, 20, &[])));
+        assert!(!named.may_read(&peer(12, 99, &[])));
+        assert!(!named.may_read(&peer(10, 30, &[])), "the owner's bit decides");
+        let shut_out = AccessList { mode: 0o004, ..AccessList::new(10, 20, 0) };
+        assert!(!shut_out.may_read(&peer(12, 20, &[])), "the group may less than others");
+        assert!(shut_out.may_read(&peer(12, 99, &[])));
+    }
+
+    #[test]
+    fn private_list_admits_its_user_alone() {
+        let list = AccessList::private((11, 20));
+        assert!(list.may_read(&Credentials::from((11, 20))));
+        assert!(!list.may_read(&Credentials::from((12, 20))));
+    }
+}
