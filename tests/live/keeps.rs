@@ -4,7 +4,7 @@
 use crate::held::{Ends, assert_each_once, is_busy, is_whole};
 use crate::house::{ALICE, BOB, CAROL, DAVE, House, POLICY};
 use crate::shared::{chain, send_until};
-use daemon::client::Client;
+use member::client::Client;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;

@@ -12,8 +12,8 @@ use crate::nginx::Nginx;
 use crate::observer::Observer;
 use crate::send::frames_of;
 use crate::shared::chain;
-use daemon::protocol::{Attach, Instead, Stay};
-use daemon::varlink::{Call, Reply};
+use member::protocol::{Attach, Instead, Stay};
+use member::varlink::{Call, Reply};
 use rustix::process::{Gid, Uid};
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -252,7 +252,7 @@ fn as_dave(house: &House) -> Vec<OwnedFd> {
 
 impl House {
     fn socket(&self) -> OwnedFd {
-        let packets = self.place().join(daemon::place::PACKETS);
+        let packets = self.place().join(member::place::PACKETS);
         local::go_to(&packets, Form::Packets, LIMIT).expect("the daemon is there")
     }
 }

@@ -6,9 +6,9 @@
 mod common;
 
 use common::{Folder, Guard, Ran};
-use daemon::client::Client;
-use daemon::protocol::{Path as Listed, Register};
-use daemon::varlink::Call;
+use member::client::Client;
+use member::protocol::{Path as Listed, Register};
+use member::varlink::Call;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, Read as _, Write as _};

@@ -15,8 +15,8 @@ mod limits;
 mod restart;
 
 use common::{Folder, Guard, Ran};
-use daemon::client::Client;
-use daemon::protocol::Path as Listed;
+use member::client::Client;
+use member::protocol::Path as Listed;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use testkit::until;

@@ -7,9 +7,9 @@ mod common;
 
 use abi::text::is_hidden;
 use common::{Folder, Guard, Ran};
-use daemon::client::Client;
-use daemon::protocol::{Described, Ended, Followed, Register};
-use daemon::varlink::{Call, Reply};
+use member::client::Client;
+use member::protocol::{Described, Ended, Followed, Register};
+use member::varlink::{Call, Reply};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

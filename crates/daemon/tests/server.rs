@@ -2,12 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use daemon::client::{Client, ClientError};
-use daemon::place;
 use daemon::policy::Policy;
-use daemon::protocol::{Event, Register, Tap};
 use daemon::server::Server;
-use daemon::varlink::{Call, MESSAGE_MAX, Reply};
+use member::client::{Client, ClientError};
+use member::place;
+use member::protocol::{Event, Register, Tap};
+use member::varlink::{Call, MESSAGE_MAX, Reply};
 use serde_json::{Value, json};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;

@@ -73,8 +73,9 @@ pub(super) const ROOMS: &[Room] = &[
     room("endpoint", 2, &["filter", "buffer", "sys", "wire", "abi"]),
     room("pipeline", 2, &["filter"]),
     room("engine", 3, &["pipeline", "endpoint", "filter", "buffer", "ebpf", "sys", "abi"]),
-    // Who runs what on this machine: above the engine, below the command.
-    room("daemon", 3, &["engine", "pipeline", "buffer", "sys", "abi"]),
+    // Membership of a path in this machine: above the engine, below the library.
+    room("member", 3, &["engine", "pipeline", "buffer", "sys", "abi"]),
+    room("daemon", 3, &["member", "engine", "pipeline", "buffer", "sys", "abi"]),
     room("pipesfs", DOORS, &["engine", "sys"]),
     // A library inside other programs: it carries buffers and what finds them, not the engine.
     Room {
@@ -85,7 +86,7 @@ pub(super) const ROOMS: &[Room] = &[
     Room { fence: Fence::Files(&["export.rs"]), ..room("capi", DOORS, &["buffer", "sys", "abi"]) },
     room("web", DOORS, &["engine", "buffer", "wire"]),
     // It starts programs whose edges become streams: `sys` starts them, `abi` tells them.
-    room("cli", DOORS, &["daemon", "engine", "pipeline", "pipesfs", "web", "sys", "abi"]),
+    room("cli", DOORS, &["daemon", "member", "engine", "pipeline", "pipesfs", "web", "sys", "abi"]),
     room("testkit", BESIDE, &["wire", "abi", "sys"]),
     Room { arrows: Arrows::Free, ..room("tests", BESIDE, &[]) },
     Room { arrows: Arrows::Free, ..room("bench", BESIDE, &[]) },

@@ -4,11 +4,11 @@
 //! meaning.
 
 use crate::privilege::{self, Door, Way};
-use daemon::client::{Client, ClientError};
 use engine::calibrate;
 use engine::doctor::{
     Binary, Bound, Capabilities, Facts, Feature, Interface, Landlock, Refused, Seccomp,
 };
+use member::client::{Client, ClientError};
 use serde::Serialize;
 
 /// The version of the form of `--json`.

@@ -27,7 +27,7 @@ use sys::poll::Group;
 
 /// The word with which this program is started as an engine.
 pub(super) const WORD: &str = "serve-engine";
-/// How long counters are waited for, and how long a change may take: as in `daemon::worker`.
+/// How long counters are waited for, and how long a change may take: as in `member::worker`.
 const COUNTED: Duration = Duration::from_millis(200);
 const SWITCHED: Duration = Duration::from_secs(10);
 

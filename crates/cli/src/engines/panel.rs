@@ -6,11 +6,11 @@
 
 use super::planned;
 use super::told::{Order, Told};
-use daemon::worker::Joint;
 use engine::joint::{Engine, joint, shares_out};
 use engine::latency::Latency;
 use engine::ledger::Ledger;
 use engine::run::Outcome;
+use member::worker::Joint;
 use pipeline::Graph;
 use pipeline::edit::Edit;
 use pipeline::plan::Plan;

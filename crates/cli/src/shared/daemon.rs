@@ -4,9 +4,11 @@ use super::words::DaemonArguments;
 use super::{refused, signals};
 use crate::status::Status;
 use crate::terminal;
-use daemon::place::{self, MACHINE, PlaceError};
-use daemon::policy::{FILE, Policy};
+use daemon::directory::DirectoryError;
+use daemon::policy::Policy;
 use daemon::server::Server;
+use member::place::{self, MACHINE};
+use member::rights::FILE;
 use std::path::{Path, PathBuf};
 use sys::service;
 use sys::steps::Steps;
@@ -54,15 +56,15 @@ fn policy(given: &DaemonArguments) -> Result<Policy, Status> {
 fn directory(given: &DaemonArguments) -> Result<PathBuf, Status> {
     match (&given.socket, given.user) {
         (Some(directory), _) => Ok(directory.clone()),
-        (None, true) => place::of_user().ok_or_else(|| failed(&PlaceError::Nowhere)),
+        (None, true) => place::of_user().ok_or_else(|| failed(&DirectoryError::Nowhere)),
         (None, false) => Ok(PathBuf::from(MACHINE)),
     }
 }
 
-fn failed(error: &PlaceError) -> Status {
+fn failed(error: &DirectoryError) -> Status {
     terminal::complain(&error.to_string());
     if sys::process::identity().0 != 0
-        && matches!(error, PlaceError::System(why) if why.target.starts_with(MACHINE))
+        && matches!(error, DirectoryError::System(why) if why.target.starts_with(MACHINE))
     {
         terminal::note("the daemon of one user alone needs no rights: `streamline daemon --user`");
     }

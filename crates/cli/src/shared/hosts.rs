@@ -7,12 +7,12 @@
 //! elsewhere.
 
 use crate::terminal;
-use daemon::client::ClientError;
-use daemon::host::Through;
 use engine::build::BuildError;
 use engine::kernel::point::Points;
 use engine::kernel::{Asked, Host, Lent};
 use engine::{doctor, machine};
+use member::client::ClientError;
+use member::host::Through;
 use pipeline::Graph;
 use pipeline::graph::Step;
 use pipeline::plan::{Machine, Plan, Unplaceable};

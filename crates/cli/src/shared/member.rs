@@ -4,10 +4,10 @@
 use crate::arguments::RunArguments;
 use crate::status::Status;
 use crate::terminal;
-use daemon::client::{Client, ClientError};
-use daemon::protocol::{Ended, Number};
-use daemon::worker::{Joint, Registered, Worker};
 use engine::live::Live;
+use member::client::{Client, ClientError};
+use member::protocol::{Ended, Number};
+use member::worker::{Joint, Registered, Worker};
 use pipeline::plan::{Machine, Plan};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

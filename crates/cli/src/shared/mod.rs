@@ -9,7 +9,7 @@
 //!   filters show;
 //! - `next`: the next word of such a command, for shells.
 //!
-//! All of it stands on the crate `daemon`; here is what a person says and is told.
+//! All of it stands on the crates `member` and `daemon`; here are the words for people.
 
 mod attach;
 mod daemon;
@@ -31,8 +31,8 @@ pub(crate) mod words;
 
 use crate::status::Status;
 use crate::terminal;
-use ::daemon::client::{Client, ClientError, TOGETHER, ToPath};
-use ::daemon::protocol::{Described, Path};
+use ::member::client::{Client, ClientError, TOGETHER, ToPath};
+use ::member::protocol::{Described, Path};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -144,7 +144,7 @@ fn wait(
 
 /// The name of a user, or its number.
 fn user(uid: u32) -> String {
-    ::daemon::policy::user_name(uid).unwrap_or_else(|| uid.to_string())
+    ::member::rights::user_name(uid).unwrap_or_else(|| uid.to_string())
 }
 
 /// A stretch of time as people read it.

@@ -6,9 +6,9 @@
 
 use crate::status::Status;
 use crate::terminal;
-use daemon::client::Client;
-use daemon::protocol::Described;
 use engine::catalogue::House;
+use member::client::Client;
+use member::protocol::Described;
 
 /// Prints all words that may come next.
 pub(crate) fn complete(words: &[String]) -> Status {

@@ -10,9 +10,9 @@ use crate::progress::short;
 use crate::report::json_line;
 use crate::status::Status;
 use crate::terminal;
-use daemon::client::{COUNT, Client, ClientError, TOGETHER, plain};
-use daemon::protocol::{About, Count, Counters, Path, Program};
-use daemon::varlink::Reply;
+use member::client::{COUNT, Client, ClientError, TOGETHER, plain};
+use member::protocol::{About, Count, Counters, Path, Program};
+use member::varlink::Reply;
 use serde::Serialize;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

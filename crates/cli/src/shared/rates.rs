@@ -1,8 +1,8 @@
 //! Rates: what passed between two looks at a path.
 
 use crate::report::counted;
-use daemon::protocol::{Amount, Counters, Measured};
 use engine::ledger::is_lost;
+use member::protocol::{Amount, Counters, Measured};
 use pipeline::explain::{about, nanoseconds};
 use serde::Serialize;
 
@@ -94,7 +94,7 @@ pub(super) fn short(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daemon::protocol::{Lost, Source};
+    use member::protocol::{Lost, Source};
 
     #[test]
     fn rates_are_differences_over_time() {

@@ -4,7 +4,7 @@ use super::words::SetArguments;
 use super::{complain, reach};
 use crate::status::Status;
 use crate::terminal;
-use daemon::client::plain;
+use member::client::plain;
 
 /// Changes it.
 pub(super) fn run(given: &SetArguments) -> Result<Status, Status> {

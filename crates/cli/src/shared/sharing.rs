@@ -4,8 +4,8 @@
 use super::table::table;
 use super::user;
 use crate::progress::short;
-use daemon::client::{Client, plain};
-use daemon::protocol::{InKernel, Program, Step};
+use member::client::{Client, plain};
+use member::protocol::{InKernel, Program, Step};
 
 /// What runs there, as far as one may know of it; nothing where nobody tells.
 pub(super) fn look(client: &Client) -> Vec<Program> {
@@ -120,7 +120,7 @@ fn line(program: &Program, line: &InKernel) -> [String; 7] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daemon::protocol::{Amount, KernelRing};
+    use member::protocol::{Amount, KernelRing};
 
     #[test]
     fn who_shares_what_is_shown_in_tables_and_in_a_sentence() {

@@ -9,8 +9,8 @@ use crate::progress::short;
 use crate::report::json_line;
 use crate::status::Status;
 use crate::terminal;
-use daemon::client::{COUNT, Client, ClientError, DESCRIBE, TOGETHER, plain};
-use daemon::protocol::{Amount, Count, Counters, Described, Edge, Node, Path, Program, Space};
+use member::client::{COUNT, Client, ClientError, DESCRIBE, TOGETHER, plain};
+use member::protocol::{Amount, Count, Counters, Described, Edge, Node, Path, Program, Space};
 use pipeline::explain::about as spent;
 use serde::Serialize;
 

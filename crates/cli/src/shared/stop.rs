@@ -4,7 +4,7 @@ use super::words::StopArguments;
 use super::{client, complain, signals, wait};
 use crate::status::Status;
 use crate::terminal;
-use daemon::client::{Client, ClientError, STOP, TOGETHER, ToPath, plain};
+use member::client::{Client, ClientError, STOP, TOGETHER, ToPath, plain};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 

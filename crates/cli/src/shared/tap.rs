@@ -13,10 +13,10 @@ use crate::shared::hosts::Hosts;
 use crate::shared::member::Starter;
 use crate::status::Status;
 use crate::{line, terminal};
-use daemon::client::plain;
-use daemon::protocol::{Tap, Tapped, Tapping};
 use engine::build::Extras;
 use engine::record::Head;
+use member::client::plain;
+use member::protocol::{Tap, Tapped, Tapping};
 use std::os::fd::AsRawFd as _;
 
 /// Looks.

@@ -21,14 +21,11 @@
 //! What the file does not say is as it is built in. Root and the user of the daemon have no bounds.
 
 mod open;
-mod words;
 
-pub(crate) use self::open::is_named;
-pub(crate) use self::words::Words;
-
-use crate::place;
-use crate::protocol::Quota;
+use crate::directory::is_trusted;
 use abi::access::Credentials;
+use member::protocol::Quota;
+use member::rights::{self, FILE};
 use open::{Numbers, Opened};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -36,8 +33,6 @@ use std::fmt;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-/// Where the file is.
-pub const FILE: &str = "/etc/streamline/policy.toml";
 /// The longest file.
 const FILE_MAX: u64 = 1 << 20;
 
@@ -174,11 +169,11 @@ impl Policy {
             }
             opened => opened.map_err(reason)?,
         };
-        place::is_trusted(&opened).map_err(wrong)?;
+        is_trusted(&opened).map_err(wrong)?;
         let mut text = String::new();
         opened.take(FILE_MAX).read_to_string(&mut text).map_err(reason)?;
         let policy =
-            Self::parse(&text, (&open::user_number, &open::group_number)).map_err(wrong)?;
+            Self::parse(&text, (&rights::user_number, &rights::group_number)).map_err(wrong)?;
         Ok(Self { file: Some(file.to_owned()), ..policy })
     }
 
@@ -216,7 +211,7 @@ impl Policy {
 
     /// Whether somebody is in a group, which is named or numbered; none: there is no such group.
     pub(crate) fn is_in(&self, who: &Credentials, group: &str) -> Option<bool> {
-        let number = group.parse().ok().or_else(|| open::group_number(group))?;
+        let number = group.parse().ok().or_else(|| rights::group_number(group))?;
         Some(self.is_free(who.uid) || who.is_in(number))
     }
 
@@ -229,7 +224,7 @@ impl Policy {
     /// The interfaces that somebody may watch.
     pub(crate) fn interfaces(&self, who: &Credentials) -> Vec<String> {
         if self.is_free(who.uid) {
-            return vec![open::ALL.to_owned()];
+            return vec![rights::ALL.to_owned()];
         }
         let open = self.open.iter().filter(|open| open.is_to(who));
         let mut all: Vec<String> = open.flat_map(|open| open.interfaces().to_vec()).collect();
@@ -280,12 +275,6 @@ fn told(text: &str, error: &toml::de::Error) -> String {
     let line = before.map(|before| before.matches('\n').count() + 1);
     let what = error.message().replace('\n', " ");
     line.map_or_else(|| what.clone(), |line| format!("line {line}: {what}"))
-}
-
-/// The name of a user by its number.
-#[must_use]
-pub fn user_name(uid: u32) -> Option<String> {
-    open::user_name(uid)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Which interfaces root has opened to whom, and the names of users and groups.
+//! Interfaces that root has opened to users.
 //!
 //! ```toml
 //! [[open]]
@@ -11,10 +11,8 @@
 //! written here, but to root.
 
 use abi::access::{Credentials, Grantees};
+use member::rights::{ALL, is_named};
 use serde::Deserialize;
-
-/// All interfaces of the daemon's name space.
-pub(super) const ALL: &str = "*";
 
 /// Interfaces that are open to some.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -82,15 +80,6 @@ impl Opened {
     }
 }
 
-/// Whether one of these names means this interface.
-pub(crate) fn is_named(names: &[String], interface: &str, netns: Option<&str>) -> bool {
-    names.iter().any(|known| match (known.split_once('/'), netns) {
-        (Some((space, name)), Some(netns)) => space == netns && name == interface,
-        (None, None) => known == interface || known == ALL,
-        _ => false,
-    })
-}
-
 fn numbers(
     all: Vec<Who>,
     number: Numbers<'_>,
@@ -103,34 +92,4 @@ fn numbers(
         }),
     };
     all.into_iter().map(one).collect()
-}
-
-/// The number of a user by its name.
-pub(super) fn user_number(name: &str) -> Option<u32> {
-    entries("/etc/passwd").find(|(known, _)| known == name).map(|(_, number)| number)
-}
-
-/// The number of a group by its name.
-pub(super) fn group_number(name: &str) -> Option<u32> {
-    entries("/etc/group").find(|(known, _)| known == name).map(|(_, number)| number)
-}
-
-/// The name of a user by its number.
-pub(super) fn user_name(uid: u32) -> Option<String> {
-    entries("/etc/passwd").find(|(_, number)| *number == uid).map(|(name, _)| name)
-}
-
-/// Names and numbers of a file in which both stand between colons, a word apart.
-fn entries(file: &str) -> impl Iterator<Item = (String, u32)> {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    let entries: Vec<_> = text
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.split(':');
-            let name = fields.next()?.to_owned();
-            let number = fields.nth(1)?.parse().ok()?;
-            Some((name, number))
-        })
-        .collect();
-    entries.into_iter()
 }

@@ -2,10 +2,10 @@
 
 use super::guest::{self, Guest, Part};
 use super::{FIRST, Server};
-use crate::connection::Connection;
-use crate::faults;
-use crate::varlink::Reply;
 use abi::access::Credentials;
+use member::connection::Connection;
+use member::faults;
+use member::varlink::Reply;
 use std::os::fd::OwnedFd;
 use sys::local::{self, Form};
 use sys::watcher::Interest;

@@ -4,16 +4,16 @@ use super::guest::{self, Guest, Part, Worker};
 use super::kernel::Seen;
 use super::registry::Entry;
 use super::{Server, seconds, store};
-use crate::connection::Connection;
-use crate::faults;
-use crate::place::PACKETS;
 use crate::policy::Seen as Sees;
-use crate::protocol::{
+use engine::kernel::point::{ShownLine, ShownRing, Whose};
+use member::connection::Connection;
+use member::faults;
+use member::place::PACKETS;
+use member::protocol::{
     About, Admit, Allowed, Amount, Connect, Connected, Event, InKernel, KernelRing, NewLine,
     Number, Path, Paths, Program, Quota, Register, Sharing, Step,
 };
-use crate::varlink::{Call, Fault, REPLY_MAX, interface};
-use engine::kernel::point::{ShownLine, ShownRing, Whose};
+use member::varlink::{Call, Fault, REPLY_MAX, interface};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::os::fd::{AsFd as _, OwnedFd};

@@ -23,9 +23,8 @@ mod methods;
 mod registry;
 mod store;
 
-use crate::place::{Place, PlaceError};
+use crate::directory::{Directory, DirectoryError};
 use crate::policy::Policy;
-pub(crate) use kernel::network;
 
 use guest::{Guest, Part};
 use kernel::Kernel;
@@ -45,7 +44,7 @@ use sys::watcher::{Happened, Interest, Watcher};
 pub struct Server {
     watcher: Watcher,
     sockets: Vec<(OwnedFd, Form)>,
-    place: Option<Place>,
+    place: Option<Directory>,
     /// Whether the sockets in the directory are ours, and not those of a service manager.
     own_sockets: bool,
     /// Is told each step.
@@ -82,7 +81,7 @@ impl Server {
         open: bool,
         policy: Policy,
         steps: &Steps,
-    ) -> Result<Self, PlaceError> {
+    ) -> Result<Self, DirectoryError> {
         Self::opened(directory, open, policy, (steps, Sorted::default()))
     }
 
@@ -91,11 +90,11 @@ impl Server {
         open: bool,
         policy: Policy,
         (steps, kept): (&Steps, Sorted),
-    ) -> Result<Self, PlaceError> {
-        let place = Place::take(directory, open, steps)?;
+    ) -> Result<Self, DirectoryError> {
+        let place = Directory::take(directory, open, steps)?;
         let sockets = [Form::Packets, Form::Stream].map(|form| {
             let socket = place.listen(form, open, steps)?;
-            Ok::<_, PlaceError>((socket, form))
+            Ok::<_, DirectoryError>((socket, form))
         });
         let sockets = sockets.into_iter().collect::<Result<Vec<_>, _>>();
         match sockets {
@@ -114,13 +113,13 @@ impl Server {
         given: Vec<(String, OwnedFd)>,
         policy: Policy,
         steps: &Steps,
-    ) -> Result<Self, PlaceError> {
+    ) -> Result<Self, DirectoryError> {
         let mut kept = store::sorted(given);
         let sockets = std::mem::take(&mut kept.sockets);
         if sockets.is_empty() {
             return Self::opened(directory, true, policy, (steps, kept));
         }
-        let place = Place::take(directory, true, steps)?;
+        let place = Directory::take(directory, true, steps)?;
         let with_form = |socket: OwnedFd| {
             let form = local::form(&socket)?;
             // What a service manager makes may block, and nobody is waited for.
@@ -137,11 +136,11 @@ impl Server {
     }
 
     fn new(
-        place: Place,
+        place: Directory,
         (sockets, own_sockets): (Vec<(OwnedFd, Form)>, bool),
         policy: Policy,
         (steps, kept): (&Steps, Sorted),
-    ) -> Result<Self, PlaceError> {
+    ) -> Result<Self, DirectoryError> {
         let Sorted { paths, kernel, lines, .. } = kept;
         let begun = Self::begin(&sockets, &policy, (steps, kernel));
         let (watcher, kernel, running) = match begun {
@@ -188,7 +187,7 @@ impl Server {
         sockets: &[(OwnedFd, Form)],
         policy: &Policy,
         (steps, kept): (&Steps, Vec<(String, OwnedFd)>),
-    ) -> Result<(Watcher, Kernel, kernel::TakenUp), PlaceError> {
+    ) -> Result<(Watcher, Kernel, kernel::TakenUp), DirectoryError> {
         steps.take(Makes::Descriptor, "what watches descriptors")?;
         let watcher = Watcher::new()?;
         for (number, (socket, _)) in (0..).zip(sockets) {
@@ -305,7 +304,7 @@ impl Server {
     /// The directory.
     #[must_use]
     pub fn directory(&self) -> Option<&Path> {
-        self.place.as_ref().map(Place::path)
+        self.place.as_ref().map(Directory::path)
     }
 
     /// How many paths run.

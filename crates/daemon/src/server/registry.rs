@@ -3,11 +3,11 @@
 //! Values alone: who asks is what the kernel said about the other end of a connection, and the time
 //! is handed in.
 
-use crate::faults;
 use crate::policy::{Policy, Seen};
-use crate::protocol::{LINE_MAX, Path, Register};
-use crate::varlink::Fault;
 use buffer::name::{Address, Error as NameError};
+use member::faults;
+use member::protocol::{LINE_MAX, Path, Register};
+use member::varlink::Fault;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@ use super::super::sharing::sentence;
 use super::super::{since, user};
 use super::look::{Look, Loss, Ring, Seen};
 use crate::progress;
-use daemon::client::plain;
+use member::client::plain;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};

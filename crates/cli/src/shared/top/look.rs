@@ -1,7 +1,7 @@
 //! What one sees of a path: two counts, and what passed between them.
 
 use super::super::rates::{self, Rate};
-use daemon::protocol::{Amount, Counters, Described, Latency, Program, Space};
+use member::protocol::{Amount, Counters, Described, Latency, Program, Space};
 use serde::Serialize;
 
 /// The version of the form of `--json`.

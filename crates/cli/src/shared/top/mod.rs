@@ -14,9 +14,9 @@ use super::{complain, reach, sharing, signals, wait};
 use crate::report::json_line;
 use crate::status::Status;
 use crate::terminal;
-use daemon::client::{ClientError, ToPath};
-use daemon::protocol::Counters;
 use look::{Look, Watched};
+use member::client::{ClientError, ToPath};
+use member::protocol::Counters;
 use ratatui::Terminal;
 use ratatui::backend::{CrosstermBackend, TestBackend};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
@@ -111,7 +111,7 @@ fn objects(to: &ToPath, watched: &mut Watched, given: &TopArguments) -> Result<S
 fn next(
     to: &ToPath,
     signals: BorrowedFd<'_>,
-) -> Result<Option<daemon::protocol::Followed>, Status> {
+) -> Result<Option<member::protocol::Followed>, Status> {
     if wait(&[to.as_fd()], signals, None).is_none() {
         return Ok(None);
     }
@@ -189,7 +189,7 @@ fn live(to: &ToPath, watched: &mut Watched, given: &TopArguments) -> Result<Stat
             look = followed.counters.map(|counters| looked(to, watched, counters)).or(look);
             if let Some(ended) = followed.ended {
                 drop(screen);
-                terminal::note(&daemon::client::plain(&ended.report));
+                terminal::note(&member::client::plain(&ended.report));
                 return Ok(Status::Done);
             }
         }

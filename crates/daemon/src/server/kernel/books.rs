@@ -8,8 +8,8 @@
 //! first.
 
 use super::thread::{Seen, Where};
-use crate::protocol::Quota;
 use engine::kernel::point::ShownLine;
+use member::protocol::Quota;
 use pipeline::Share;
 use pipeline::graph::NodeId;
 use pipeline::plan::Costs;

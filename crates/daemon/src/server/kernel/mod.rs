@@ -14,18 +14,17 @@ mod books;
 mod thread;
 
 pub(super) use thread::Seen;
-pub(crate) use thread::network;
 
 use super::Server;
 use super::guest;
 use super::methods::Answer;
 use super::store::Knows;
-use crate::faults;
-use crate::place::PACKETS;
-use crate::protocol::{Attach, Attached, Quota};
-use crate::varlink::{Fault, Reply};
 use abi::access::Credentials;
 use engine::kernel::handout::{Ended, Handout};
+use member::faults;
+use member::place::PACKETS;
+use member::protocol::{Attach, Attached, Quota};
+use member::varlink::{Fault, Reply};
 use pipeline::plan::{Kernel as OfMachine, Machine};
 use serde_json::json;
 use std::collections::{BTreeMap, VecDeque};
@@ -323,7 +322,7 @@ impl Server {
         let guest = self.guests.get_mut(&id).ok_or_else(Fault::denied)?;
         let uid = guest.who.uid;
         if self.kernel.open.is_err() {
-            return Ok(Answer::one(&crate::protocol::Sharing::default()));
+            return Ok(Answer::one(&member::protocol::Sharing::default()));
         }
         let order = Order::Show { guest: id };
         let busy = || faults::refused("call", "too many of yours wait");

@@ -2,11 +2,8 @@
 
 use super::books::{Books, Cost};
 use super::{Done, OfGuest, Order, TakenUp};
-use crate::faults;
-use crate::policy::{Policy, Words};
-use crate::protocol::{Attach, Instead, Quota, Stay};
+use crate::policy::Policy;
 use crate::server::store::Manager;
-use crate::varlink::Fault;
 use abi::access::Credentials;
 use engine::build::BuildError;
 use engine::catalogue::Strangers;
@@ -14,6 +11,11 @@ use engine::kernel::handout::{
     Allows, Attach as Watched, Handout, Needs, Owner, Part, Running, Side, Waiting,
 };
 use engine::kernel::point::{Adopted, Points, Read, Shown, Still};
+use member::faults;
+use member::host::network;
+use member::protocol::{Attach, Instead, Quota, Stay};
+use member::rights::Missing;
+use member::varlink::Fault;
 use pipeline::Share;
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{Machine, Refused, complete};
@@ -21,7 +23,6 @@ use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -89,12 +90,6 @@ struct Successor {
 
 /// How often it is looked what lines cost.
 const EVERY: Duration = Duration::from_secs(1);
-
-/// The network name space in which this thread is, by which it is told from others.
-pub(crate) fn network() -> String {
-    let about = std::fs::metadata("/proc/thread-self/ns/net");
-    about.map_or_else(|_| String::new(), |about| format!("{}:{}", about.dev(), about.ino()))
-}
 
 impl Work {
     pub(super) fn new(
@@ -338,7 +333,7 @@ impl Work {
         (graph, part): (&Graph, &Part),
         needs: &Needs<'_>,
     ) -> Result<(), (NodeId, String)> {
-        let words = Words { uid: who.uid, file: &self.policy.place() };
+        let words = Missing { uid: who.uid, file: &self.policy.place() };
         let attach = needs.attach;
         // What somebody's own sockets exchange is theirs; where they are is for root to name.
         let is_named = attach.netns.as_ref().is_none_or(|name| !name.contains('/'));

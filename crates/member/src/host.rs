@@ -12,16 +12,16 @@
 
 use crate::client::{Caller, Client, ClientError, LONG, plain};
 use crate::faults::{AGAIN, NOT_IN_KERNEL};
-use crate::policy::{FILE, Words, is_named};
 use crate::protocol::{Allowed, Attach, Attached, Instead, Stay};
-use crate::server::network;
-use crate::varlink::Call;
+use crate::rights::{FILE, Missing, is_named};
+use crate::varlink::{Call, Malformed};
 use engine::build::BuildError;
 use engine::kernel::handout::{Ended, Failure, Handout, Layout, Part, Standing};
 use engine::kernel::{Asked, Held, Host, Lent, NotSwitched, Succeeds, Successor};
 use pipeline::graph::NodeId;
 use pipeline::plan::{Kernel, Plan, Refused};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -69,17 +69,17 @@ impl Through {
     pub fn foreseen(&self, plan: &Plan) -> Vec<Refused> {
         let Some(bounds) = &self.bounds else { return Vec::new() };
         let file = plain(&bounds.file);
-        let words = Words { uid: sys::process::identity().0, file: &file };
+        let missing = Missing { uid: sys::process::identity().0, file: &file };
         let why = |node: NodeId| {
             let used = plan.graph.node(node).filter()?;
             let name = used.description.name;
             if !bounds.filters.iter().any(|known| known == name) {
-                return Some(words.not_safe(name));
+                return Some(missing.not_safe(name));
             }
             let attach = used.description.attaches.and_then(|at| at(&used.arguments).ok())?;
             let netns = attach.netns.as_deref();
             let open = attach.own || is_named(&bounds.interfaces, &attach.interface, netns);
-            (!open).then(|| words.closed(&attach.interface, netns))
+            (!open).then(|| missing.closed(&attach.interface, netns))
         };
         let steps = plan.programs.iter().flat_map(|program| {
             let steps = program.steps.iter().flat_map(|step| &step.nodes);
@@ -147,8 +147,7 @@ impl Through {
         let (reply, descriptors) = caller.reply()?;
         let Attached { layout, line, .. } = reply.take()?;
         let layout = layout.as_deref().and_then(Layout::from_text);
-        let strange =
-            |what: &str| ClientError::Strange(crate::varlink::Malformed::NotOne(what.to_owned()));
+        let strange = |what: &str| ClientError::Strange(Malformed::NotOne(what.to_owned()));
         let (Some(layout), Some(line)) = (layout, line) else {
             return Err(strange("no layout came"));
         };
@@ -342,6 +341,13 @@ impl Succeeds for Switch {
             }
         }
     }
+}
+
+/// The network name space in which this thread is, by which it is told from others.
+#[must_use]
+pub fn network() -> String {
+    let about = std::fs::metadata("/proc/thread-self/ns/net");
+    about.map_or_else(|_| String::new(), |about| format!("{}:{}", about.dev(), about.ino()))
 }
 
 /// How long a next daemon is looked for, in ns, and how often.

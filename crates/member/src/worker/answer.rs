@@ -1,6 +1,6 @@
 //! The thread that answers for a path.
 
-use super::{Registered, SEEK, Shared, Tie, spaces, taps, told};
+use super::{Registered, SEEK, Shared, Tie, counters, spaces, taps};
 use crate::client::Client;
 use crate::connection::{Arrived, Connection};
 use crate::faults;
@@ -328,10 +328,10 @@ impl Answering {
         self.look_again();
         let elapsed = sys::clock::monotonic().saturating_sub(self.begin);
         match &self.path.joint {
-            Some(joint) => told::of_joint(&**joint, &self.path.nodes, elapsed),
+            Some(joint) => counters::of_joint(&**joint, &self.path.nodes, elapsed),
             None => {
                 let plan = (self.path.nodes.as_slice(), self.path.links.as_slice());
-                told::counters(&self.lives, plan, elapsed, COUNTED)
+                counters::counters(&self.lives, plan, elapsed, COUNTED)
             }
         }
     }

@@ -1,19 +1,15 @@
-//! Where a daemon is: its directory, and who holds it. (RELIABILITY T13)
+//! The directory of a daemon, and the lock on it. (RELIABILITY T13)
 //!
 //! ```text
-//! /run/streamline            of the machine: of root, open to all to read
-//! $XDG_RUNTIME_DIR/streamline    of one user: closed to others; without that variable
-//!                            /run/user/UID/streamline, or ~/.local/state/streamline/run
-//!   lock                     locked by the daemon that runs; holds its process number
-//!   io.streamline            the stream, for the usual tools
-//!   io.streamline.packets    messages and descriptors
+//! DIR/lock                     locked by the daemon that runs; holds its process number
+//! DIR/io.streamline            the stream, for the usual tools
+//! DIR/io.streamline.packets    messages and descriptors
 //! ```
 //!
-//! The directory must be ours or root's and let nobody else write, and is held open: what its path
-//! leads to later does not matter. A client asks the kernel who listens there, and takes nobody but
-//! root and its own user for the daemon; in `/run/streamline`, which only root can make, also the
-//! user to whom root gave it.
+//! The directory must belong to root or to this user, closed to other writers, and is held open: a
+//! later change of its path does not matter.
 
+use member::place::name;
 use std::fmt;
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -23,21 +19,13 @@ use std::path::{Path, PathBuf};
 use sys::local::{self, Form};
 use sys::steps::{Makes, Steps};
 
-/// The directory of the machine's daemon.
-pub const MACHINE: &str = "/run/streamline";
-/// The variable that names another directory.
-pub const VARIABLE: &str = "STREAMLINE_DAEMON";
-/// The socket that is a stream.
-pub const STREAM: &str = "io.streamline";
-/// The socket that keeps messages apart.
-pub const PACKETS: &str = "io.streamline.packets";
 const LOCK: &str = "lock";
 /// How many may wait until they are let in.
 const BACKLOG: i32 = 1024;
 
-/// Why there is no daemon here.
+/// The reason why no daemon can be in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum PlaceError {
+pub enum DirectoryError {
     /// Another daemon has the directory.
     Held {
         /// The directory.
@@ -58,7 +46,7 @@ pub enum PlaceError {
     System(sys::Error),
 }
 
-impl fmt::Display for PlaceError {
+impl fmt::Display for DirectoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Held { directory, process } => {
@@ -87,67 +75,23 @@ impl fmt::Display for PlaceError {
     }
 }
 
-impl std::error::Error for PlaceError {}
+impl std::error::Error for DirectoryError {}
 
-impl From<sys::Error> for PlaceError {
+impl From<sys::Error> for DirectoryError {
     fn from(error: sys::Error) -> Self {
         Self::System(error)
     }
 }
 
-/// ` (streamline)`: what a process calls itself.
+/// The name of a process, as in ` (streamline)`.
 fn command(process: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
     if name.is_empty() { name } else { format!(" ({})", name.trim_end()) }
 }
 
-/// The directory of this user's own daemon: the first place that is there.
-#[must_use]
-pub fn of_user() -> Option<PathBuf> {
-    of_user_all().into_iter().next()
-}
-
-/// Where this user's own daemon may be, best first. Nobody but the user and root can put anything
-/// there.
-fn of_user_all() -> Vec<PathBuf> {
-    let named = |variable: &str| {
-        std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
-    };
-    let own = sys::process::identity().0;
-    let is_private = |base: &PathBuf| {
-        let about = fs::symlink_metadata(base);
-        about.is_ok_and(|about| about.is_dir() && about.uid() == own && about.mode() & 0o022 == 0)
-    };
-    let runtime = [named("XDG_RUNTIME_DIR"), Some(PathBuf::from(format!("/run/user/{own}")))];
-    let runtime = runtime.into_iter().flatten().filter(is_private);
-    // In a container, under cron, after `su`: no session has made a folder for the runtime.
-    let home = || named("HOME").map(|home| home.join(".local/state"));
-    let state = named("XDG_STATE_HOME").or_else(home).map(|state| state.join("streamline/run"));
-    let mut all: Vec<PathBuf> = runtime.map(|base| base.join("streamline")).chain(state).collect();
-    all.dedup();
-    all
-}
-
-/// Where a client looks, in this order: where the variable says; with this user's own daemon; with
-/// the machine's.
-#[must_use]
-pub fn searched() -> Vec<PathBuf> {
-    match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
-        Some(named) => vec![PathBuf::from(named)],
-        None => of_user_all().into_iter().chain([PathBuf::from(MACHINE)]).collect(),
-    }
-}
-
-/// Whether root has made this directory the machine's daemon's, and that of this user.
-pub(crate) fn is_of(directory: &Path, uid: u32) -> bool {
-    directory == Path::new(MACHINE)
-        && fs::symlink_metadata(directory)
-            .is_ok_and(|about| about.is_dir() && about.uid() == uid && about.mode() & 0o022 == 0)
-}
-
-/// A directory that we hold.
+/// A directory that this process holds.
 #[derive(Debug)]
-pub struct Place {
+pub struct Directory {
     path: PathBuf,
     directory: OwnedFd,
     lock: File,
@@ -155,9 +99,9 @@ pub struct Place {
     made: bool,
 }
 
-impl Place {
+impl Directory {
     /// Takes this directory, made if it is not there; `open`: other users may come.
-    pub fn take(path: &Path, open: bool, steps: &Steps) -> Result<Self, PlaceError> {
+    pub fn take(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
         let mark = steps.mark();
         let taken = Self::taken(path, open, steps);
         if taken.is_err() {
@@ -166,7 +110,7 @@ impl Place {
         taken
     }
 
-    fn taken(path: &Path, open: bool, steps: &Steps) -> Result<Self, PlaceError> {
+    fn taken(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
         steps.take(Makes::File, "the directory of a daemon")?;
         let mode = if open { 0o755 } else { 0o700 };
         if let Some(base) = path.parent().filter(|_| !open) {
@@ -187,7 +131,7 @@ impl Place {
         steps.take(Makes::Descriptor, "the directory of a daemon")?;
         let directory = local::directory(path).map_err(|error| match error.errno {
             LINK | NO_DIRECTORY => unsafe_place(path, "it is no directory, or a link to one"),
-            _ => PlaceError::System(error),
+            _ => DirectoryError::System(error),
         })?;
         check(path, &directory)?;
         steps.take(Makes::File, "the lock of a daemon")?;
@@ -196,7 +140,7 @@ impl Place {
     }
 
     /// The lock, ours from now on.
-    fn locked(path: &Path, directory: &OwnedFd) -> Result<File, PlaceError> {
+    fn locked(path: &Path, directory: &OwnedFd) -> Result<File, DirectoryError> {
         loop {
             let file = local::private_file(directory, LOCK)?;
             if !local::lock(&file)? {
@@ -204,7 +148,7 @@ impl Place {
                 // Who has it may not have said yet who it is.
                 let _ = File::from(file).take(32).read_to_string(&mut text);
                 let process = text.trim().parse().ok();
-                return Err(PlaceError::Held { directory: path.to_owned(), process });
+                return Err(DirectoryError::Held { directory: path.to_owned(), process });
             }
             // A daemon that ends removes its lock: ours may be one that is there no more.
             if local::is_still(directory, LOCK, &file) {
@@ -224,7 +168,7 @@ impl Place {
         form: Form,
         open: bool,
         steps: &Steps,
-    ) -> Result<OwnedFd, PlaceError> {
+    ) -> Result<OwnedFd, DirectoryError> {
         let name = name(form);
         steps.take(Makes::Descriptor, name)?;
         local::remove(&self.directory, name)?;
@@ -254,16 +198,8 @@ impl Place {
     }
 }
 
-/// The name of a socket.
-pub(crate) const fn name(form: Form) -> &'static str {
-    match form {
-        Form::Packets => PACKETS,
-        Form::Stream => STREAM,
-    }
-}
-
-/// Whether nobody else can put something into the directory.
-fn check(path: &Path, directory: &OwnedFd) -> Result<(), PlaceError> {
+/// Refuses a directory in which others can write.
+fn check(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryError> {
     let status = sys::file::status(directory)?;
     let own = sys::process::identity().0;
     if status.uid != own && status.uid != ROOT {
@@ -277,7 +213,7 @@ fn check(path: &Path, directory: &OwnedFd) -> Result<(), PlaceError> {
     Ok(())
 }
 
-/// Whether a file says what may happen on this machine: nobody but root or us may have written it.
+/// Refuses a file that others than root or this user may have written.
 pub(crate) fn is_trusted(file: &File) -> Result<(), String> {
     let about = file.metadata().map_err(|error| error.to_string())?;
     let own = sys::process::identity().0;
@@ -293,13 +229,13 @@ pub(crate) fn is_trusted(file: &File) -> Result<(), String> {
     }
 }
 
-fn unsafe_place(path: &Path, why: &str) -> PlaceError {
-    PlaceError::Unsafe { directory: path.to_owned(), why: why.to_owned() }
+fn unsafe_place(path: &Path, why: &str) -> DirectoryError {
+    DirectoryError::Unsafe { directory: path.to_owned(), why: why.to_owned() }
 }
 
-fn refused(call: &'static str, path: &Path, error: &std::io::Error) -> PlaceError {
+fn refused(call: &'static str, path: &Path, error: &std::io::Error) -> DirectoryError {
     let errno = error.raw_os_error().unwrap_or(0);
-    PlaceError::System(sys::Error::new(call, path.display().to_string(), errno))
+    DirectoryError::System(sys::Error::new(call, path.display().to_string(), errno))
 }
 
 const ROOT: u32 = 0;
@@ -319,15 +255,15 @@ mod tests {
     fn t13_a_directory_has_one_daemon_and_is_left_clean() {
         let folder = Folder::new();
         let path = folder.path().join("place");
-        let place = Place::take(&path, true, &UNLOGGED).unwrap();
-        let held = Place::take(&path, true, &UNLOGGED).unwrap_err();
+        let place = Directory::take(&path, true, &UNLOGGED).unwrap();
+        let held = Directory::take(&path, true, &UNLOGGED).unwrap_err();
         assert!(held.to_string().contains(&format!("process {}", std::process::id())), "{held}");
         place.listen(Form::Packets, true, &UNLOGGED).unwrap();
         place.listen(Form::Packets, true, &UNLOGGED).unwrap();
         place.clear(true);
         assert!(!path.exists());
         fs::create_dir(&path).unwrap();
-        Place::take(&path, false, &UNLOGGED).unwrap().clear(true);
+        Directory::take(&path, false, &UNLOGGED).unwrap().clear(true);
         assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "what others made stays");
     }
 
@@ -338,20 +274,20 @@ mod tests {
         fs::create_dir(&path).unwrap();
         for mode in [0o777, 0o775, 0o1777, 0o702] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            let refused = Place::take(&path, true, &UNLOGGED).unwrap_err();
-            assert!(matches!(refused, PlaceError::Unsafe { .. }), "{mode:o}: {refused}");
+            let refused = Directory::take(&path, true, &UNLOGGED).unwrap_err();
+            assert!(matches!(refused, DirectoryError::Unsafe { .. }), "{mode:o}: {refused}");
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        let refused = Place::take(&link, true, &UNLOGGED).unwrap_err();
-        assert!(matches!(refused, PlaceError::Unsafe { .. }), "{refused}");
+        let refused = Directory::take(&link, true, &UNLOGGED).unwrap_err();
+        assert!(matches!(refused, DirectoryError::Unsafe { .. }), "{refused}");
         std::os::unix::fs::symlink("/etc/passwd", path.join(LOCK)).unwrap();
-        assert!(Place::take(&path, true, &UNLOGGED).is_err(), "the lock is no link");
+        assert!(Directory::take(&path, true, &UNLOGGED).is_err(), "the lock is no link");
         fs::remove_file(path.join(LOCK)).unwrap();
         if testkit::need::root().is_some() {
             std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
-            let refused = Place::take(&path, true, &UNLOGGED).unwrap_err();
+            let refused = Directory::take(&path, true, &UNLOGGED).unwrap_err();
             assert!(refused.to_string().contains("user 1234"), "{refused}");
         }
     }

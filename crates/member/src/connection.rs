@@ -1,5 +1,5 @@
-//! One connection, seen from the side that answers: whole messages in, replies out, and nobody is
-//! waited for. (RELIABILITY T8, T12)
+//! One connection, seen from the side that answers: whole messages in, replies out, no waiting for
+//! the peer. (RELIABILITY T8, T12)
 //!
 //! What a peer may cost is bounded: one message half read, and [`UNSENT_MAX`] bytes that it has not
 //! taken. A peer that takes less than it asks for is let go, not waited for: as long as we read all
@@ -11,13 +11,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::local::{self, Form};
 
 /// The most bytes of replies that lie here.
-pub(crate) const UNSENT_MAX: usize = 1 << 20;
+pub const UNSENT_MAX: usize = 1 << 20;
 /// The most descriptors that lie here.
 const DESCRIPTORS_MAX: usize = 16;
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub struct Connection {
     socket: OwnedFd,
     form: Form,
     /// Of a stream: what has come and is no whole message yet.
@@ -36,9 +36,9 @@ struct Unsent {
     descriptors: Vec<OwnedFd>,
 }
 
-/// What a connection gives.
+/// The next event of a connection.
 #[derive(Debug)]
-pub(crate) enum Arrived {
+pub enum Arrived {
     /// Nothing more for now.
     Nothing,
     /// A message and what came with it.
@@ -49,21 +49,25 @@ pub(crate) enum Arrived {
     Gone,
 }
 
-/// Why a connection has come to its end.
+/// The end of a connection: the peer has gone, or takes less than it asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Over;
+pub struct Over;
 
 impl Connection {
-    pub(crate) const fn new(socket: OwnedFd, form: Form) -> Self {
+    /// A connection over this socket.
+    #[must_use]
+    pub const fn new(socket: OwnedFd, form: Form) -> Self {
         Self { socket, form, half: Vec::new(), looked: 0, out: VecDeque::new(), unsent: 0 }
     }
 
-    pub(crate) const fn form(&self) -> Form {
+    /// The form of its socket.
+    #[must_use]
+    pub const fn form(&self) -> Form {
         self.form
     }
 
     /// The next message.
-    pub(crate) fn next(&mut self) -> Arrived {
+    pub fn next(&mut self) -> Arrived {
         match self.form {
             Form::Packets => self.packet(),
             Form::Stream => self.piece(),
@@ -114,11 +118,7 @@ impl Connection {
     }
 
     /// Says something. What cannot go at once goes when the socket has room again.
-    pub(crate) fn say(
-        &mut self,
-        mut bytes: Vec<u8>,
-        descriptors: Vec<OwnedFd>,
-    ) -> Result<(), Over> {
+    pub fn say(&mut self, mut bytes: Vec<u8>, descriptors: Vec<OwnedFd>) -> Result<(), Over> {
         if self.form == Form::Stream {
             bytes.push(0);
         }
@@ -132,7 +132,7 @@ impl Connection {
     }
 
     /// Sends what there is, as far as there is room.
-    pub(crate) fn flush(&mut self) -> Result<(), Over> {
+    pub fn flush(&mut self) -> Result<(), Over> {
         while let Some(first) = self.out.front_mut() {
             let rest = first.bytes.get(first.sent..).unwrap_or_default();
             let with: Vec<BorrowedFd<'_>> = first.descriptors.iter().map(AsFd::as_fd).collect();
@@ -153,7 +153,7 @@ impl Connection {
     }
 
     /// Whether something waits for room.
-    pub(crate) fn has_unsent(&self) -> bool {
+    pub fn has_unsent(&self) -> bool {
         !self.out.is_empty()
     }
 }

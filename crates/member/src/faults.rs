@@ -54,10 +54,10 @@ pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
 }
 
 /// Nobody refuses it: the daemon was started again before it was done.
-pub(crate) const AGAIN: &str = "again";
+pub const AGAIN: &str = "again";
 
 /// The name of that error.
-pub(crate) const NOT_IN_KERNEL: &str = "io.streamline.NotInKernel";
+pub const NOT_IN_KERNEL: &str = "io.streamline.NotInKernel";
 
 /// The method takes or gives descriptors.
 #[must_use]

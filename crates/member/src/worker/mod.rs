@@ -9,9 +9,9 @@
 //! for, and one that takes less than it asks for is let go.
 
 mod answer;
+mod counters;
 mod spaces;
 mod taps;
-mod told;
 
 use crate::client::{Client, ClientError};
 use crate::connection::Connection;
