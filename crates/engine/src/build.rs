@@ -17,7 +17,7 @@ use crate::kernel::point::Points;
 use crate::kernel::{Host, Kernel, Refuses};
 use crate::latency::Budget;
 use crate::live::Live;
-use crate::process::Demand;
+use crate::process::{Demand, Links};
 use crate::record::Tape;
 use crate::space::assemble::Assembly;
 use crate::space::graft::Key;
@@ -30,7 +30,7 @@ use buffer::signal::Doorbell;
 use endpoint::{SinkEntry, SourceEntry};
 use filter::{Filter, Kind};
 use pipeline::graph::{Graph, NodeId, Step, Use};
-use pipeline::plan::{AtOnce, Plan};
+use pipeline::plan::Plan;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use sys::memory::Lender;
@@ -194,6 +194,15 @@ fn build_all(
     Ok(paths)
 }
 
+/// Returns the edges and heads of a graph by the numbers of its nodes.
+pub(crate) fn links(graph: &Graph, numbers: &[usize]) -> Links {
+    let number = |id: NodeId| numbers[id.0];
+    Links {
+        edges: graph.edges.iter().map(|edge| (number(edge.from), number(edge.to))).collect(),
+        heads: graph.heads().into_iter().map(number).collect(),
+    }
+}
+
 /// What gives blocks of its own.
 pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
     graph
@@ -293,7 +302,8 @@ impl<'p> Builder<'p> {
         let epoch = sys::clock::real().wrapping_sub(sys::clock::monotonic());
         let bells = spaces.iter().map(|space| bell(plan, *space, steps).map(Arc::new));
         let bells = bells.collect::<sys::Result<Vec<_>>>()?;
-        let demand = Arc::new(Demand::new(&plan.graph));
+        let demand = Arc::<Demand>::default();
+        demand.follow(links(&plan.graph, &ids.nodes));
         for bell in &bells {
             control.ring_too(bell);
         }
@@ -353,20 +363,20 @@ impl<'p> Builder<'p> {
                 left: left.clone(),
                 timed: self.settings.timed,
                 copies: self.settings.copies,
-                at_once: self.at_once(),
+                batch_max: self.batch_max(),
                 control: Arc::clone(&self.control),
                 demand: Arc::clone(&self.demand),
                 bell: Arc::clone(&self.bells[place]),
                 clock: if self.tells_time { Clock::Blocks(0) } else { Clock::Live },
                 epoch: self.epoch,
-                tape: (self.extras.tape.clone(), self.spaces[place]),
+                events: self.extras.tape.port(self.spaces[place]),
                 why: self.extras.why.clone(),
             }));
         }
         let running_spaces =
             spaces.iter().enumerate().map(|(place, space)| running::RunningSpace {
                 name: space.name.clone(),
-                orders: space.orders(),
+                orders: space.queue(),
                 bell: Arc::clone(&self.bells[place]),
             });
         let kernels = Arc::new(Mutex::new(kernels));
@@ -410,9 +420,9 @@ impl<'p> Builder<'p> {
         self.pool(config)
     }
 
-    /// How many blocks a turn has at most.
-    const fn at_once(&self) -> AtOnce {
-        if self.extras.why.is_some() { AtOnce::ONE } else { self.plan.at_once }
+    /// Returns the most blocks of a batch.
+    const fn batch_max(&self) -> usize {
+        if self.extras.why.is_some() { 1 } else { self.plan.at_once.most }
     }
 
     fn outside(&self) -> Outside<'p> {

@@ -12,7 +12,8 @@
 //! - [`why`]: what became of a flow in a run that is repeated;
 //! - [`kernel`]: the part of a plan that runs in the kernel;
 //! - [`seen`]: what filters show that run somewhere on this machine;
-//! - [`control`][]: stopping; [`live`]: orders to a running path; [`spaces`]: what its spaces have;
+//! - [`control`][]: stopping; [`live`]: a running path from outside; [`commands`]: what spaces execute
+//!   between two passes; [`spaces`]: what they have;
 //! - [`change`][]: another request in the place of one that runs;
 //! - [`sandbox`]: filters that nobody vouches for, each in a process of its own;
 //! - [`failure`]: why a path ended early; [`suspect`]: the block on which a filter failed;
@@ -25,6 +26,7 @@ pub mod build;
 pub mod calibrate;
 pub mod catalogue;
 pub mod change;
+pub mod commands;
 pub mod compiler;
 pub mod control;
 pub mod copies;

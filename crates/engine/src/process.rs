@@ -10,11 +10,20 @@ use crate::failure::PathFailure;
 use crate::space::Remains;
 use crate::space::node::{Node, Part};
 use endpoint::process::Process;
-use pipeline::graph::Graph;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Who still wants what comes.
-#[derive(Debug)]
+/// The edges between nodes by number, and the nodes at which the graph begins.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    /// From, to.
+    pub(crate) edges: Vec<(usize, usize)>,
+    /// The sources.
+    pub(crate) heads: Vec<usize>,
+}
+
+/// The nodes of a path that still take blocks.
+#[derive(Debug, Default)]
 pub(crate) struct Demand {
     known: Mutex<Known>,
 }
@@ -29,21 +38,17 @@ struct Known {
 }
 
 impl Demand {
-    pub(crate) fn new(graph: &Graph) -> Self {
-        let demand = Self { known: Mutex::default() };
-        demand.follow(graph, &(0..graph.nodes.len()).collect::<Vec<_>>());
-        demand
-    }
-
-    /// Goes by this graph from now on, in which the nodes have these numbers.
-    pub(crate) fn follow(&self, graph: &Graph, numbers: &[usize]) {
-        let last = numbers.iter().max().map_or(0, |last| last + 1);
+    /// Goes by these links from now on.
+    pub(crate) fn follow(&self, links: Links) {
+        let Links { edges, heads } = links;
+        let ends = edges.iter().flat_map(|(from, to)| [*from, *to]);
+        let numbers: HashSet<usize> = ends.chain(heads.iter().copied()).collect();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.behind = vec![Vec::new(); last];
-        for edge in &graph.edges {
-            known.behind[numbers[edge.from.0]].push(numbers[edge.to.0]);
+        known.behind = vec![Vec::new(); numbers.iter().max().map_or(0, |last| last + 1)];
+        for (from, to) in edges {
+            known.behind[from].push(to);
         }
-        known.heads = graph.heads().into_iter().map(|id| numbers[id.0]).collect();
+        known.heads = heads;
         known.deaf.retain(|node| numbers.contains(node));
     }
 

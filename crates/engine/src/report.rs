@@ -1,6 +1,5 @@
 //! From what spaces counted, while they run or when they have ended, to the ledger of the path.
 
-use crate::kernel::{Told, Way};
 use crate::ledger::{BEYOND_COUNT, Edge, EdgeKind, Filtered, Ledger, Missing};
 use crate::process;
 use crate::space::node::{Arc, Node, Part};
@@ -95,8 +94,29 @@ pub(crate) struct Counted {
     /// What was said, by place of the node.
     reports: Vec<(usize, Reported)>,
     failed: bool,
-    /// Of a kernel space, what was counted beside its nodes.
-    kernel: Option<Told>,
+    /// Counts of a space that runs outside this process, in the kernel.
+    outside: Option<OutsideCounts>,
+}
+
+/// Counts of a space that runs outside this process, beside those of its nodes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OutsideCounts {
+    /// Counts of the sources.
+    pub(crate) sources: Vec<(String, Seen)>,
+    /// Edges within the space.
+    pub(crate) edges: Vec<Edge>,
+    /// Edges out of it.
+    pub(crate) exits: Vec<ExitEdge>,
+}
+
+/// An edge out of the kernel, as the program and the source at its end counted it.
+#[derive(Clone, Debug)]
+pub(crate) struct ExitEdge {
+    /// The number of the source, the number of programs that stood for it before, and the exit of
+    /// this one.
+    pub(crate) name: (usize, usize, usize),
+    /// The counts.
+    pub(crate) edge: Edge,
 }
 
 /// What was counted by what is no more in a space that goes on.
@@ -202,7 +222,7 @@ impl Counted {
             rises.extend(risen(&retired.nodes, node, node.calls.clone()));
         }
         let risen = rises;
-        Self { nodes: counted, edges, risen, imported, reports, failed, kernel: None }
+        Self { nodes: counted, edges, risen, imported, reports, failed, outside: None }
     }
 
     /// How many blocks came into the space: what its sources gave and its rings took.
@@ -214,9 +234,9 @@ impl Counted {
 
     fn of(remains: &Remains) -> Self {
         let failed = remains.failure.is_some();
-        let kernel = remains.kernel.clone();
+        let outside = remains.outside.clone();
         let (nodes, imported) = (&remains.nodes, remains.imported.clone());
-        Self { kernel, ..Self::new(nodes, imported, &remains.retired, failed) }
+        Self { outside, ..Self::new(nodes, imported, &remains.retired, failed) }
     }
 }
 
@@ -233,7 +253,7 @@ pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
     let mut programs: Vec<(usize, usize)> = Vec::new();
     let inside: Vec<usize> = spaces
         .iter()
-        .filter(|space| space.kernel.is_some())
+        .filter(|space| space.outside.is_some())
         .flat_map(|space| space.nodes.iter().map(|node| node.filtered.planned))
         .collect();
     let imported: Vec<Imported> =
@@ -241,14 +261,14 @@ pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
     let failed = spaces.iter().any(|space| space.failed);
     let risen: Vec<Risen> = spaces.iter().flat_map(|space| space.risen.iter().cloned()).collect();
     for space in spaces {
-        if let Some(told) = space.kernel {
-            ledger.sources.extend(told.sources);
+        if let Some(outside) = space.outside {
+            ledger.sources.extend(outside.sources);
             // Programs that ran one after the other have the same edges.
-            for edge in told.edges {
+            for edge in outside.edges {
                 ledger.add_edge(edge);
             }
-            for way in told.ways {
-                ledger.add_edge(rise(way, &risen));
+            for exit in outside.exits {
+                ledger.add_edge(rise(exit, &risen));
             }
         }
         ledger.edges.extend(space.edges);
@@ -316,8 +336,8 @@ fn risen(
 
 /// A way out of the kernel: what a program has put there is held against what whoever stands at its
 /// end has taken, not against what the source between the two says that it gave.
-fn rise(way: Way, risen: &[Risen]) -> Edge {
-    let Way { name, mut edge } = way;
+fn rise(exit: ExitEdge, risen: &[Risen]) -> Edge {
+    let ExitEdge { name, mut edge } = exit;
     edge.taken = Amount::default();
     for (_, rose) in risen.iter().filter(|(other, _)| *other == name) {
         edge.taken.blocks += rose.taken.blocks;

@@ -7,11 +7,11 @@
 //! T_t is over and the writer is busy elsewhere (`buffer::signal::moderate`). Every put publishes
 //! at once, so an event is only needed by a reader that sleeps. [Th §5.2.2]
 
+use crate::commands::CommandQueue;
 use crate::latency::Gauge;
 use crate::ledger::{EdgeKind, loses_here};
-use crate::live::Orders;
-use crate::record::still::Post;
 use crate::space::memory::{Frames, Memory};
+use crate::space::stall::StallProbe;
 use abi::RichPointer;
 use buffer::crossing::{Batch as Taken, Columns, Origin, Pools, Reader, Writer};
 use buffer::ibuf::Pushed;
@@ -66,9 +66,9 @@ pub struct Export {
     /// What a build that loses blocks on purpose counts as put, and does not put.
     lost: Amount,
     /// Who is told that the space waits for room here.
-    told: Option<Arc<Orders>>,
+    told: Option<Arc<CommandQueue>>,
     /// Where the space stands among those that play a record.
-    post: Option<Post>,
+    post: Option<StallProbe>,
     /// What kind of edge it is in the ledger.
     pub(crate) kind: EdgeKind,
     /// In which step of the end of a replica it is put.
@@ -113,7 +113,7 @@ impl Export {
     }
 
     /// Has those who give the space orders know when it waits here.
-    pub(crate) fn tells(&mut self, orders: Arc<Orders>, post: Option<Post>) {
+    pub(crate) fn tells(&mut self, orders: Arc<CommandQueue>, post: Option<StallProbe>) {
         (self.told, self.post) = (Some(orders), post);
     }
 

@@ -6,12 +6,9 @@
 //! does is the kernel's to say, and is asked before: who is asked wakes to answer. A process that
 //! stands in the path, a program or a filter apart, is told by the space that hands blocks to it.
 
-use crate::live::{Fresh, Live, Orders};
-use crate::process;
-use crate::space::Space;
-use crate::space::node::Node;
+use crate::live::{Fresh, Live};
+use crate::space::SpaceResources;
 use pipeline::plan::Plan;
-use std::sync::atomic::Ordering;
 use sys::task::{self, Task};
 
 /// A space as it was found.
@@ -41,21 +38,6 @@ pub enum Runs {
     Process(u32),
 }
 
-/// What a space says of itself, beside what it has counted.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Has {
-    memory: u64,
-    /// The processes that it hands blocks to, or takes them from, by the number of the node.
-    processes: Vec<(usize, u32)>,
-}
-
-impl Has {
-    /// Bytes of its own pools that have memory.
-    pub(crate) const fn memory(&self) -> u64 {
-        self.memory
-    }
-}
-
 /// Why a space does not run where it is to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotKept {
@@ -76,42 +58,9 @@ impl std::fmt::Display for NotKept {
 
 impl std::error::Error for NotKept {}
 
-impl Space {
-    /// What it has.
-    pub(crate) fn has(&self) -> Has {
-        let number = |node: &Node| Some((node.planned, process::of(node)?.number()?));
-        Has {
-            memory: self.pools().map(buffer::pool::Pool::backed).sum(),
-            processes: self.nodes().iter().filter_map(number).collect(),
-        }
-    }
-}
-
-impl Orders {
-    /// The thread of the space, and what it does; none: it has none now.
-    pub(crate) fn task(&self) -> Option<(u32, Task)> {
-        let thread = self.thread()?;
-        Some((thread, Task::of_thread(std::process::id(), thread)?))
-    }
-
-    /// Keeps the thread of the space on these processors.
-    fn keep(&self, processors: &[usize]) -> Result<(), NotKept> {
-        // While this is held the thread does not end, and its number is its own.
-        let inbox = self.inbox();
-        let thread = Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended);
-        let thread = thread.ok_or(NotKept::Ended)?;
-        task::keep(Some(thread), processors).map_err(NotKept::System)
-    }
-
-    fn thread(&self) -> Option<u32> {
-        let inbox = self.inbox();
-        Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended)
-    }
-}
-
 impl Live {
     /// The processes of which spaces have said that they stand in the path, each once.
-    pub(crate) fn processes(&self, has: &[Has]) -> Vec<Found> {
+    pub(crate) fn processes(&self, has: &[SpaceResources]) -> Vec<Found> {
         let Some(whole) = self.whole() else { return Vec::new() };
         let state = whole.state();
         let (node, _) = state.place_of();
@@ -140,7 +89,8 @@ impl Live {
             Some(Runs::Thread(thread)) => {
                 let all = self.all();
                 let those = all.iter().find(|orders| orders.thread() == Some(thread));
-                those.ok_or(NotKept::Ended)?.keep(processors)
+                let kept = those.and_then(|queue| queue.keep(processors));
+                kept.ok_or(NotKept::Ended)?.map_err(NotKept::System)
             }
             None => Err(NotKept::Ended),
         }

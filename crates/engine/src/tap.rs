@@ -10,8 +10,9 @@
 //! What was before is there where the path keeps a history of its sources ([`Taps::remembers`]). A
 //! tap says at which block it began, so that nobody takes a late beginning for silence.
 
+use crate::commands::NotTaken;
 use crate::ledger::Missing;
-use crate::live::{Live, NotTaken};
+use crate::live::Live;
 use endpoint::history::{self, From, History, Kept, Reach};
 use filter::{Batch, Block, Kind, LaneMask, Time, lanes};
 use pipeline::plan::SpaceKind;

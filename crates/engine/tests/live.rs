@@ -3,8 +3,9 @@
 use endpoint::{Failure, Sink, SinkEntry};
 use engine::build::{Path, Settings, build};
 use engine::catalogue::House;
+use engine::commands::NotTaken;
 use engine::failure::Cause;
-use engine::live::{Fresh, Live, NotTaken, Snapshot};
+use engine::live::{Fresh, Live, Snapshot};
 use engine::run::{Outcome, Until, run, run_alone};
 use filter::{Batch, Report, Time};
 use pipeline::plan::{Machine, plan};

@@ -3,28 +3,12 @@
 use crate::kernel::SoFar;
 use crate::ledger::{EdgeKind, Ledger};
 use crate::live::Live;
-use crate::space::Space;
+use crate::space::{Space, TimeSpent};
 use filter::Kind;
 use pipeline::explain::{self, Seen, SeenEdge, SeenNode};
 use pipeline::graph::NodeId;
 use pipeline::plan::{Costs, FilterCost, Plan, SpaceKind};
 use std::time::Duration;
-
-/// What a space has had of time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Spent {
-    /// Processor time of its thread, in ns.
-    pub(crate) cpu: u64,
-    /// How long it has slept, in ns.
-    pub(crate) asleep: u64,
-}
-
-impl Spent {
-    fn since(self, before: Self) -> Self {
-        let cpu = self.cpu.saturating_sub(before.cpu);
-        Self { cpu, asleep: self.asleep.saturating_sub(before.asleep) }
-    }
-}
 
 /// What had been counted at one moment.
 #[derive(Debug)]
@@ -33,7 +17,7 @@ pub(super) struct Mark {
     ledger: Ledger,
     /// What programs had counted.
     inside: Vec<SoFar>,
-    spent: Vec<(String, Spent)>,
+    spent: Vec<(String, TimeSpent)>,
     /// Which plan it was: how often the path had been changed.
     era: u64,
 }
@@ -82,7 +66,7 @@ pub(super) struct Look {
     seen: Seen,
     given: u64,
     blind: bool,
-    spent: Vec<(String, Spent)>,
+    spent: Vec<(String, TimeSpent)>,
 }
 
 impl Look {

@@ -15,7 +15,6 @@ mod look;
 mod moves;
 
 pub use copies::Pace;
-pub(crate) use look::Spent;
 pub use look::seen;
 
 use crate::change::{Place, Unchanged, reshape, worth_copies, worth_moves};

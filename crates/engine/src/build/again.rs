@@ -151,7 +151,7 @@ pub(crate) fn prepare(
             Some(running) => (running, None),
             None => {
                 let space = builder.empty(place)?;
-                let (orders, bell) = (space.orders(), Arc::clone(&builder.bells[place]));
+                let (orders, bell) = (space.queue(), Arc::clone(&builder.bells[place]));
                 let running = RunningSpace { name: builder.name(place), orders, bell };
                 (running, Some(space))
             }
@@ -178,13 +178,13 @@ impl Builder<'_> {
             left: again.part.left.clone(),
             timed: self.settings.timed,
             copies: self.settings.copies,
-            at_once: self.at_once(),
+            batch_max: self.batch_max(),
             control: Arc::clone(&self.control),
             demand: Arc::clone(&self.demand),
             bell: Arc::clone(&self.bells[place]),
             clock: again.part.clock,
             epoch: self.epoch,
-            tape: (self.extras.tape.clone(), again.spaces + self.spaces[place]),
+            events: self.extras.tape.port(again.spaces + self.spaces[place]),
             why: self.extras.why.clone(),
         }))
     }

@@ -8,9 +8,9 @@
 use super::numbering::Numbering;
 use super::origins::Origins;
 use super::{Extras, Settings};
+use crate::commands::CommandQueue;
 use crate::control::Control;
 use crate::kernel::Kernel;
-use crate::live::Orders;
 use crate::process::Demand;
 use crate::run::Crew;
 use crate::space::Clock;
@@ -81,9 +81,9 @@ pub(crate) struct Part {
     pub(crate) spaces: Vec<RunningSpace>,
     pub(crate) rings: Vec<RunningRing>,
     /// The spaces that have left it.
-    pub(crate) gone: Vec<Arc<Orders>>,
+    pub(crate) gone: Vec<Arc<CommandQueue>>,
     /// The spaces as [`Live`](crate::live::Live) knows them.
-    pub(crate) listed: Arc<Mutex<Vec<Arc<Orders>>>>,
+    pub(crate) listed: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
     /// What comes up out of the kernel.
     pub(crate) rising: Vec<Rising>,
     /// What runs in the kernel for it, as long as somebody runs the path.
@@ -118,7 +118,7 @@ pub(crate) struct Rising {
 #[derive(Clone, Debug)]
 pub(crate) struct RunningSpace {
     pub(crate) name: String,
-    pub(crate) orders: Arc<Orders>,
+    pub(crate) orders: Arc<CommandQueue>,
     pub(crate) bell: Arc<Doorbell>,
 }
 

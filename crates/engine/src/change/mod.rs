@@ -28,8 +28,9 @@ use crate::build::origins::Origins;
 use crate::build::running::{Ids, Manned, Part, RunningSpace, State, Whole};
 use crate::build::{Again, BuildError, Extras, Prepared, Settings, prepare};
 use crate::catalogue::{House, Repeated};
+use crate::commands::NotTaken;
 use crate::kernel::NotSwitched;
-use crate::live::{Live, NotTaken};
+use crate::live::Live;
 use crate::record::{self, Tape};
 use crate::report::Reported;
 use crate::run::Thread;
@@ -453,7 +454,7 @@ impl Changed {
     fn keep(self, state: &mut State, text: Option<String>) {
         let Self { plan, ids, origins, parts, .. } = self;
         for (part, prepared) in state.parts.iter_mut().zip(parts) {
-            part.demand.follow(&plan.graph, &ids.nodes);
+            part.demand.follow(crate::build::links(&plan.graph, &ids.nodes));
             let left = |old: &&RunningSpace| {
                 !prepared.spaces.iter().any(|new| Arc::ptr_eq(&new.running.orders, &old.orders))
             };

@@ -5,15 +5,15 @@ use super::crossing::Crossing;
 use super::{Switched, Unchanged};
 use crate::build::Succession;
 use crate::build::running::{Kernels, RunningSpace};
+use crate::commands::{CommandQueue, ExclusiveBorrow, NotTaken};
 use crate::ledger::{EdgeKind, Ledger, is_lost};
-use crate::live::{Lent, NotTaken, Orders};
 use crate::record::Replay;
-use crate::record::still::Still;
 use crate::report::{self, Counted};
 use crate::run::Thread;
 use crate::space::Space;
 use crate::space::graft::{Graft, Key};
 use crate::space::node::Node;
+use crate::space::stall::StallDetector;
 use buffer::signal::Doorbell;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// A space that is to be switched.
 pub(super) struct Desk {
-    orders: Arc<Orders>,
+    orders: Arc<CommandQueue>,
     bell: Arc<Doorbell>,
     fresh: Option<Space>,
     graft: Graft,
@@ -74,7 +74,7 @@ impl Desk {
 
 /// A space in which nothing is left: it ends by itself when it has taken what lies in its rings.
 pub(super) struct Leaving {
-    orders: Arc<Orders>,
+    orders: Arc<CommandQueue>,
 }
 
 impl Leaving {
@@ -85,7 +85,7 @@ impl Leaving {
 
 /// A space that stands still: it was lent, or has not begun.
 pub(super) enum Standing {
-    Lent(Lent),
+    Lent(ExclusiveBorrow),
     Fresh(Space),
 }
 
@@ -121,7 +121,7 @@ pub(super) fn switch(
     limit: Duration,
 ) -> Result<Switched, Unchanged> {
     let Beside { leaving, mut kernels, mut crossings, number, replay, settled } = beside;
-    let still = replay.map(|replay| &replay.still);
+    let still = replay.map(|replay| &*replay.stalls);
     desks.iter().filter_map(|(desk, _)| desk.fresh.as_ref()).for_each(Space::comes_later);
     if !crossings.is_empty() {
         // In the order in which blocks go through them: what follows takes up what comes out of a
@@ -291,7 +291,7 @@ fn renew(taken: &mut [(Desk, Standing)]) -> Result<(), Unchanged> {
 
 /// What goes lets out what it holds, and what lies in rings that go is taken, in the old graph. So
 /// is what programs have handed over that run no more, for the sources of these numbers.
-fn settle(taken: &mut [(Desk, Standing)], firsts: &[usize], still: Option<&Still>) {
+fn settle(taken: &mut [(Desk, Standing)], firsts: &[usize], still: Option<&StallDetector>) {
     let stays: HashSet<Key> = taken.iter().flat_map(|(desk, _)| &desk.stays).copied().collect();
     let goes = |desk: &Desk, key: Key| match key {
         Key::Node(_) | Key::Given(_) => !stays.contains(&key),

@@ -25,15 +25,16 @@ mod told;
 mod tree;
 
 pub use told::ProgramRan;
-pub(crate) use told::{SoFar, Told, Way};
+pub(crate) use told::SoFar;
 
 use crate::build::BuildError;
 use crate::build::running::Ids;
 use crate::ledger::loses_of_kernel;
+use crate::space::graft::Arrivals;
 use ebpf::emit::own;
 use ebpf::emit::tap::{self, WakePolicy, Wakes};
 use endpoint::source::kernel::place::{Closed, Place};
-use endpoint::source::kernel::{Arrived, Edge, KernelSource, Parts, Standing};
+use endpoint::source::kernel::{Edge, KernelSource, Parts, Standing};
 use endpoint::{Opening, Source};
 use handout::Ended;
 use pipeline::Share;
@@ -81,7 +82,7 @@ pub(crate) struct Era {
     /// The number of the source among those of the path.
     origin: u16,
     /// What the process had taken when it was over.
-    taken: Option<Taken>,
+    taken: Option<Arrivals>,
 }
 
 /// What is to run in the place of an era.
@@ -94,15 +95,6 @@ pub(crate) struct Next {
 
 /// A line that runs there, and what hands over in this process what it gives.
 type Opened = (Arc<dyn Held>, Box<dyn Source>);
-
-/// What a process has taken of what was handed over.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Taken {
-    /// By way out.
-    pub(crate) arrived: Vec<Arrived>,
-    /// What was lost on the way, by place.
-    pub(crate) dropped: Vec<(&'static str, Option<u64>)>,
-}
 
 /// Who adds lines to programs: this process, or somebody who may.
 pub trait Host: fmt::Debug + Sync {
@@ -302,7 +294,7 @@ impl Kernel {
     }
 
     /// Goes on with what was put in the place of what ran, of which so much had been taken.
-    pub(crate) fn goes_on(&mut self, era: Era, taken: Taken) {
+    pub(crate) fn goes_on(&mut self, era: Era, taken: Arrivals) {
         let mut old = std::mem::replace(&mut self.era, era);
         old.taken = Some(taken);
         self.before.push(old);

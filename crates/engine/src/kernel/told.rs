@@ -9,36 +9,18 @@
 use super::handout::Ended;
 use super::joint::REFUSED;
 use super::tree::{Handed, Step, Which};
-use super::{Era, Kernel, Taken};
+use super::{Era, Kernel};
 use crate::build::{counts, title};
 use crate::ledger::{Edge, EdgeKind};
+use crate::report::{ExitEdge, OutsideCounts};
 use crate::space::Remains;
+use crate::space::graft::Arrivals;
 use crate::space::node::{Node, Part, SinkPart};
-use endpoint::Seen;
 use endpoint::sink::ended::ended as ended_sink;
 use endpoint::source::kernel::Arrived;
 use filter::{Amount, Counts, Filter, Holds, Kind, Moved, PRIVATE};
 use pipeline::graph::NodeId;
 use std::borrow::Cow;
-
-/// What a kernel space leaves behind beside its nodes.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Told {
-    /// What the sources saw.
-    pub(crate) sources: Vec<(String, Seen)>,
-    /// What went where within the kernel.
-    pub(crate) edges: Vec<Edge>,
-    /// What left it.
-    pub(crate) ways: Vec<Way>,
-}
-
-/// A way out of the kernel, as the program and the source at its end counted it.
-#[derive(Clone, Debug)]
-pub(crate) struct Way {
-    /// The number of the source, how many programs stood for it before, and which way of this one.
-    pub(crate) name: (usize, usize, usize),
-    pub(crate) edge: Edge,
-}
 
 /// What a program in the kernel did as a whole, for a line.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -84,7 +66,8 @@ impl Kernel {
         }
         let seen = |id: &NodeId| (era_name(&self.era, *id), self.place.seen(ran, busy));
         let sources = self.era.sources.iter().map(seen).collect();
-        if let Some(told) = all.last_mut().and_then(|remains: &mut Remains| remains.kernel.as_mut())
+        if let Some(told) =
+            all.last_mut().and_then(|remains: &mut Remains| remains.outside.as_mut())
         {
             told.sources = sources;
         }
@@ -161,18 +144,18 @@ impl Era {
         for (step, Step { nodes: ids, .. }) in self.tree.steps.iter().enumerate() {
             nodes.extend(ids.iter().map(|id| self.node(step, *id, ended)));
         }
-        let mut told = Told::default();
+        let mut told = OutsideCounts::default();
         self.calls(ended, &mut told);
         let taken = self.taken.clone().unwrap_or_else(|| self.taken_by(process));
         let ways = self.ways_out(ended, taken);
-        let named = |(hand, edge)| Way { name: (self.first(), number, hand), edge };
-        told.ways = ways.into_iter().map(named).collect();
-        Remains { nodes, kernel: Some(told), ..Remains::default() }
+        let named = |(hand, edge)| ExitEdge { name: (self.first(), number, hand), edge };
+        told.exits = ways.into_iter().map(named).collect();
+        Remains { nodes, outside: Some(told), ..Remains::default() }
     }
 
     /// What was lost and what came twice on the ways out of it, when it is over and so much of it
     /// has been taken.
-    pub(crate) fn missing(&self, taken: &Taken) -> (u64, u64) {
+    pub(crate) fn missing(&self, taken: &Arrivals) -> (u64, u64) {
         let mut missing = (0, 0);
         for (_, edge) in self.ways_out(self.standing.ended(), taken.clone()) {
             let (put, ended) = (edge.put.blocks, edge.ended());
@@ -198,13 +181,13 @@ impl Era {
     }
 
     /// What the process has taken that has ended.
-    fn taken_by(&self, process: &[Remains]) -> Taken {
+    fn taken_by(&self, process: &[Remains]) -> Arrivals {
         let mut nodes = process.iter().flat_map(|space| &space.nodes);
         let source = nodes.find_map(|node| match &node.part {
             Part::Source(part) if node.planned == self.first() => Some(part),
             _ => None,
         });
-        source.map_or_else(Taken::default, |part| Taken {
+        source.map_or_else(Arrivals::default, |part| Arrivals {
             arrived: part.source.arrived(),
             dropped: part.source.seen().dropped,
         })
@@ -262,7 +245,7 @@ impl Era {
 
     /// The edges inside the program: what counts that a block has left one step counts that it has
     /// come to the next.
-    fn calls(&self, ended: &Ended, told: &mut Told) {
+    fn calls(&self, ended: &Ended, told: &mut OutsideCounts) {
         for (number, step) in self.tree.steps.iter().enumerate() {
             for id in &step.nodes {
                 let into = self.graph.edges.iter().enumerate().find(|(_, edge)| edge.to == *id);
@@ -277,9 +260,9 @@ impl Era {
     }
 
     /// The edges out of the program, by way: counted by it, and by the source at its end.
-    fn ways_out(&self, ended: &Ended, taken: Taken) -> Vec<(usize, Edge)> {
+    fn ways_out(&self, ended: &Ended, taken: Arrivals) -> Vec<(usize, Edge)> {
         let mut ways = Vec::new();
-        let Taken { arrived, dropped } = taken;
+        let Arrivals { arrived, dropped } = taken;
         // Of frames that found no room the kernel counts how many there were, and not over which
         // edges each was to go: where there is one, all of them.
         let full = dropped.iter().filter(|(place, _)| *place == RING);

@@ -9,12 +9,11 @@
 //! would take from chance.
 //!
 //! - [`form`]: the bytes of the file, a pcapng capture that any reader of captures opens;
-//! - `event`: the turns of a space;
+//! - `event`: the events of a space as bytes;
 //! - [`change`]: changes of the path, and the same made again;
 //! - [`write`]: writing it beside a running path, in bounds;
 //! - [`read`]: opening it, whole, cut or damaged;
 //! - [`play`]: the turns of a space, taken from it;
-//! - `still`: whether anything moves while it is played;
 //! - [`told`]: what a run did, as text that two runs can be compared by.
 //!
 //! While a path is recorded nothing of it runs in the kernel: what a program refuses there never
@@ -26,7 +25,6 @@ pub(crate) mod event;
 pub mod form;
 pub mod play;
 pub mod read;
-pub(crate) mod still;
 pub mod told;
 pub mod write;
 
@@ -35,8 +33,10 @@ pub use play::Replay;
 pub use read::{Broken, Record, Whole};
 pub use write::{Recording, Summary};
 
+use crate::space::events::EventPort;
 use pipeline::plan::{Costs, Kernel, Machine, Plan};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 /// The version of the file's form. A later one cannot be read.
 pub const VERSION: u32 = 3;
@@ -187,9 +187,9 @@ pub enum Tape {
     #[default]
     Off,
     /// Everything is written down.
-    Record(std::sync::Arc<Recording>),
+    Record(Arc<Recording>),
     /// Everything comes from a record.
-    Play(std::sync::Arc<Replay>),
+    Play(Arc<Replay>),
 }
 
 impl Tape {
@@ -197,6 +197,19 @@ impl Tape {
     #[must_use]
     pub fn numbers_each_for_itself(&self) -> bool {
         matches!(self, Self::Play(replay) if replay.record().version < NUMBERS)
+    }
+
+    /// Opens the port for events of the space of this number.
+    pub(crate) fn port(&self, space: usize) -> EventPort {
+        match self {
+            Self::Off => EventPort::Off,
+            Self::Record(recording) => {
+                EventPort::Journal(Box::new(write::Recorder::new(Arc::clone(recording), space)))
+            }
+            Self::Play(replay) => {
+                EventPort::Script(Some(Box::new(play::Player::new(Arc::clone(replay), space))))
+            }
+        }
     }
 
     /// What a filter takes from chance, where chance is not to decide.

@@ -3,10 +3,10 @@
 //! In: a record, which may be cut anywhere or lie. Out: one event after the other with its blocks;
 //! nothing where the record ends. Each space reads its own chunks and nothing else.
 
-use super::event::Event;
 use super::form;
 use super::read::{Record, Whole};
-use super::still::Still;
+use crate::space::events::{Script, ScriptedChange, SharedScript, SpaceEvent};
+use crate::space::stall::StallDetector;
 use abi::Entry;
 use endpoint::process::{NEVER_SEEN, PROGRAM_ENDED, Process};
 use endpoint::{Failure, Given, Intake, Seen, Sink, Source};
@@ -28,8 +28,8 @@ pub struct Replay {
     short: AtomicBool,
     /// How far its changes have been made again.
     changes: Mutex<Changes>,
-    /// Who moves, and who waits.
-    pub(crate) still: Still,
+    /// The detector of spaces that wait for one another.
+    pub(crate) stalls: Arc<StallDetector>,
 }
 
 /// How far the changes of a record have been made again.
@@ -41,30 +41,17 @@ struct Changes {
     over: Option<Option<String>>,
 }
 
-/// What is to become of a space that stands where the path was changed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Next {
-    /// It waits until somebody wants it for the change.
-    Wait,
-    /// It is wanted for this change.
-    Go,
-    /// There is no such change: the record ends here.
-    End,
-    /// It could not be made, for this reason.
-    Failed(String),
-}
-
 impl Replay {
     /// Plays this record.
     #[must_use]
     pub fn new(record: Record) -> Arc<Self> {
         let (seen, heard) = (Mutex::default(), Mutex::default());
         let (short, changes) = (AtomicBool::new(false), Mutex::default());
-        let still = Still::default();
+        let stalls = Arc::<StallDetector>::default();
         if !record.changes.is_empty() {
-            still.changes_come();
+            stalls.changes_come();
         }
-        Arc::new(Self { record, seen, heard, short, changes, still })
+        Arc::new(Self { record, seen, heard, short, changes, stalls })
     }
 
     /// What is played.
@@ -87,23 +74,23 @@ impl Replay {
     /// No change is made from now on, for this reason if it is a failure.
     pub(crate) fn changes_no_more(&self, why: Option<String>) {
         self.changes().over.get_or_insert(why);
-        self.still.changes_are_over();
+        self.stalls.changes_are_over();
     }
 
-    /// What is to become of a space that stands where this change was made, and is `wanted` for one
-    /// or not.
-    pub(crate) fn next(&self, number: u64, wanted: bool) -> Next {
+    /// Returns what becomes of a space that stands where this change was made, and is `wanted` for
+    /// one or not.
+    fn next(&self, number: u64, wanted: bool) -> ScriptedChange {
         let changes = self.changes();
         match &changes.over {
-            _ if number >= self.record.changes.len() as u64 => Next::End,
-            Some(Some(why)) => Next::Failed(why.clone()),
-            Some(None) => Next::End,
-            None if wanted && changes.number == number => Next::Go,
+            _ if number >= self.record.changes.len() as u64 => ScriptedChange::End,
+            Some(Some(why)) => ScriptedChange::Failed(why.clone()),
+            Some(None) => ScriptedChange::End,
+            None if wanted && changes.number == number => ScriptedChange::Go,
             // It was made without this space, or another one needs it.
             None if wanted || changes.number > number => {
-                Next::Failed("the record names another change here".to_owned())
+                ScriptedChange::Failed("the record names another change here".to_owned())
             }
-            None => Next::Wait,
+            None => ScriptedChange::Wait,
         }
     }
 
@@ -116,7 +103,7 @@ impl Replay {
     }
 
     /// A source has given so much more.
-    pub(crate) fn gave(&self, planned: usize, amount: Amount) {
+    fn gave(&self, planned: usize, amount: Amount) {
         let mut all = self.seen();
         let given = &mut all.entry(planned).or_default().given;
         given.blocks += amount.blocks;
@@ -125,7 +112,7 @@ impl Replay {
 
     /// A source had seen this when it ended. Answers whether that is what came of it and what it
     /// lost; what is not is not believed.
-    pub(crate) fn had_seen(
+    fn had_seen(
         &self,
         planned: usize,
         seen: Option<(u64, u64)>,
@@ -147,7 +134,7 @@ impl Replay {
     }
 
     /// A program had been given this when it ended.
-    pub(crate) fn had_heard(
+    fn had_heard(
         &self,
         planned: usize,
         (blocks, bytes): (u64, u64),
@@ -163,7 +150,7 @@ impl Replay {
     }
 
     /// A space has no more turns although it has not finished.
-    pub(crate) fn note_short(&self) {
+    fn note_short(&self) {
         self.short.store(true, Ordering::Relaxed);
     }
 }
@@ -248,7 +235,7 @@ impl Sink for Deaf {
 /// The turns of one space.
 #[derive(Debug)]
 pub(crate) struct Player {
-    pub(crate) replay: Arc<Replay>,
+    replay: Arc<Replay>,
     space: u32,
     /// Which chunk comes next.
     next: usize,
@@ -257,7 +244,7 @@ pub(crate) struct Player {
     /// Where in the file the chunk begins.
     offset: u64,
     /// Where in the file the event stands that came last.
-    pub(crate) byte: Arc<AtomicU64>,
+    byte: Arc<AtomicU64>,
     /// What is wrong with the record, once that was seen.
     wrong: Option<String>,
 }
@@ -267,75 +254,6 @@ impl Player {
         let space = u32::try_from(space).unwrap_or(u32::MAX);
         let (chunk, byte) = (Vec::new(), Arc::default());
         Self { replay, space, next: 0, chunk, at: 0, offset: 0, byte, wrong: None }
-    }
-
-    /// The next event; nothing when the record has no more for this space, or what it has is none.
-    pub(crate) fn event(&mut self) -> Option<Event> {
-        self.fill()?;
-        let found = self.found()?;
-        let (event, length) = (found.event(), found.length);
-        match event {
-            Some(event) => {
-                // It only says where; nothing else travels with it.
-                self.byte.store(self.offset + self.at as u64, Ordering::Relaxed);
-                self.at += length;
-                Some(event)
-            }
-            None => self.broken("no turn of a space begins here"),
-        }
-    }
-
-    /// The next event, which stays the next.
-    pub(crate) fn peek(&mut self) -> Option<Event> {
-        self.fill()?;
-        self.found()?.event()
-    }
-
-    /// The next block of the event that came last, after which so many follow. Nothing where the
-    /// record is cut; where it is not, it is wrong.
-    pub(crate) fn block(&mut self, follow: usize) -> Option<(Entry, &[u8])> {
-        let Some(length) = self.found().filter(|found| found.entry().is_some()).map(|f| f.length)
-        else {
-            if !self.is_cut_here() {
-                let more = follow + 1;
-                return self.broken(&format!("{more} more blocks of this turn are to be here"));
-            }
-            return None;
-        };
-        let at = self.at;
-        self.at += length;
-        form::found(self.chunk.get(at..)?)?.entry()
-    }
-
-    /// How many blocks were claimed in the turn of which so many blocks are still to be taken.
-    pub(crate) fn claims(&self, blocks: usize) -> u32 {
-        let mut rest = self.chunk.get(self.at..).unwrap_or_default();
-        let mut next = || {
-            let found = form::found(rest)?;
-            rest = rest.get(found.length..)?;
-            Some(found)
-        };
-        for _ in 0..blocks {
-            if next().is_none() {
-                return 0;
-            }
-        }
-        let mut claimed: u32 = 0;
-        while let Some(Event::Claim { count }) = next().and_then(|found| found.event()) {
-            claimed = claimed.saturating_add(count);
-        }
-        claimed
-    }
-
-    /// The event that came last is wrong in this.
-    pub(crate) fn is_wrong(&mut self, what: &str) {
-        let byte = self.byte.load(Ordering::Relaxed);
-        self.wrong.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
-    }
-
-    /// What is wrong with the record, where it is, if that was seen.
-    pub(crate) fn wrong(&self) -> Option<&str> {
-        self.wrong.as_deref()
     }
 
     /// What lies at this place.
@@ -374,5 +292,107 @@ impl Player {
         self.chunk.clear();
         self.at = 0;
         None
+    }
+}
+
+impl Script for Player {
+    fn event(&mut self) -> Option<SpaceEvent> {
+        self.fill()?;
+        let found = self.found()?;
+        let (event, length) = (found.event(), found.length);
+        match event {
+            Some(event) => {
+                // It only says where; nothing else travels with it.
+                self.byte.store(self.offset + self.at as u64, Ordering::Relaxed);
+                self.at += length;
+                Some(event)
+            }
+            None => self.broken("no turn of a space begins here"),
+        }
+    }
+
+    fn peek(&mut self) -> Option<SpaceEvent> {
+        self.fill()?;
+        self.found()?.event()
+    }
+
+    fn block(&mut self, follow: usize) -> Option<(Entry, &[u8])> {
+        let Some(length) = self.found().filter(|found| found.entry().is_some()).map(|f| f.length)
+        else {
+            if !self.is_cut_here() {
+                let more = follow + 1;
+                return self.broken(&format!("{more} more blocks of this turn are to be here"));
+            }
+            return None;
+        };
+        let at = self.at;
+        self.at += length;
+        form::found(self.chunk.get(at..)?)?.entry()
+    }
+
+    fn claims(&self, blocks: usize) -> u32 {
+        let mut rest = self.chunk.get(self.at..).unwrap_or_default();
+        let mut next = || {
+            let found = form::found(rest)?;
+            rest = rest.get(found.length..)?;
+            Some(found)
+        };
+        for _ in 0..blocks {
+            if next().is_none() {
+                return 0;
+            }
+        }
+        let mut claimed: u32 = 0;
+        while let Some(SpaceEvent::Claim { count }) = next().and_then(|found| found.event()) {
+            claimed = claimed.saturating_add(count);
+        }
+        claimed
+    }
+
+    fn closing_notes(&mut self) -> (u32, Option<&'static str>) {
+        let (mut claimed, mut contradiction) = (0_u32, None);
+        loop {
+            match self.peek() {
+                Some(SpaceEvent::Seen { planned, seen, dropped }) => {
+                    if !self.replay.had_seen(planned, seen, &dropped) {
+                        contradiction =
+                            Some("a source saw another number of blocks than came of it");
+                    }
+                }
+                Some(SpaceEvent::Heard { planned, written, dropped }) => {
+                    self.replay.had_heard(planned, written, &dropped);
+                }
+                Some(SpaceEvent::Claim { count }) => claimed = claimed.saturating_add(count),
+                _ => return (claimed, contradiction),
+            }
+            self.event();
+        }
+    }
+
+    fn gave(&self, planned: usize, amount: Amount) {
+        self.replay.gave(planned, amount);
+    }
+
+    fn note_short(&self) {
+        self.replay.note_short();
+    }
+
+    fn change(&self, number: u64, requested: bool) -> ScriptedChange {
+        self.replay.next(number, requested)
+    }
+
+    fn shared(&self) -> SharedScript {
+        let whole = matches!(self.replay.record.whole, Whole::Whole { .. });
+        let (stalls, byte) = (Arc::clone(&self.replay.stalls), Arc::clone(&self.byte));
+        SharedScript { stalls, byte, whole }
+    }
+
+    fn is_wrong(&mut self, what: &str) {
+        let byte = self.byte.load(Ordering::Relaxed);
+        self.wrong.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
+    }
+
+    fn wrong(&self) -> Option<&str> {
+        self.wrong.as_deref()
     }
 }

@@ -1,13 +1,12 @@
 //! The bytes of a record, and files that are none, cut or damaged.
 
-use super::event::Event;
 use super::form;
 use super::read::is_record;
 use super::write::Beyond;
 use super::*;
+use crate::space::events::{Journal as _, Script as _, SpaceEvent};
 use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
 use std::path::PathBuf;
-use std::sync::Arc;
 use sys::steps::UNLOGGED;
 use testkit::Random;
 
@@ -44,7 +43,7 @@ fn frame(random: &mut Random, link: u16) -> (Entry, Vec<u8>) {
 }
 
 /// Turns, with the blocks that came in them.
-type Turns = Vec<(Event, Vec<(Entry, Vec<u8>)>)>;
+type Turns = Vec<(SpaceEvent, Vec<(Entry, Vec<u8>)>)>;
 
 /// Events of two spaces with blocks, written in turns; answers what was written.
 fn write(path: &std::path::Path, most: u64) -> (Turns, Summary) {
@@ -59,15 +58,15 @@ fn write(path: &std::path::Path, most: u64) -> (Turns, Summary) {
             let count = random.within(0..8);
             let link = *random.pick(&[1, 101, Marks::NO_LINK, Marks::DESCRIBED]);
             let blocks: Vec<_> = (0..count).map(|_| frame(&mut random, link)).collect();
-            let event = Event::Pull { node: 3, now, count, edge: None, failure: None };
-            here.pull(&event, blocks.iter().map(|(entry, bytes)| (*entry, bytes.as_slice())));
-            there.event(&Event::Import { node: 1, now, count });
+            let event = SpaceEvent::Pull { node: 3, now, count, edge: None, failure: None };
+            here.pull(&event, &mut blocks.iter().map(|(entry, bytes)| (*entry, bytes.as_slice())));
+            there.event(&SpaceEvent::Import { node: 1, now, count });
             if random.one_in(20) {
                 here.flush();
             }
             all.push((event, blocks));
         }
-        here.event(&Event::Finish { now: 300, failure: Some("why".to_owned()) });
+        here.event(&SpaceEvent::Finish { now: 300, failure: Some("why".to_owned()) });
     }
     (all, recording.finish("the ledger\n"))
 }
@@ -77,7 +76,7 @@ fn played(path: &std::path::Path, space: usize) -> Turns {
     let mut player = play::Player::new(replay, space);
     let mut all = Vec::new();
     while let Some(event) = player.event() {
-        let count = if let Event::Pull { count, .. } = &event { *count } else { 0 };
+        let count = if let SpaceEvent::Pull { count, .. } = &event { *count } else { 0 };
         let block = |n| player.block(count - n - 1).map(|(entry, bytes)| (entry, bytes.to_vec()));
         all.push((event, (0..count).filter_map(block).collect()));
     }
@@ -96,7 +95,7 @@ fn what_is_written_is_read() {
     let mut here = played(&path, 0);
     assert_eq!(
         here.pop().map(|(event, _)| event),
-        Some(Event::Finish { now: 300, failure: Some("why".to_owned()) })
+        Some(SpaceEvent::Finish { now: 300, failure: Some("why".to_owned()) })
     );
     assert_eq!(here, written);
     assert_eq!(played(&path, 1).len(), 300);

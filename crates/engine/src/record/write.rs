@@ -8,11 +8,12 @@
 //! and what came after that is counted.
 
 use super::change::{self, Change};
-use super::event::{self, Event};
+use super::event;
 use super::form::{self, Local, Put};
 use super::{Head, VERSION};
+use crate::space::events::{Journal, SpaceEvent};
 use abi::{Entry, Marks};
-use endpoint::{Failure, Seen, Sink};
+use endpoint::Failure;
 use filter::Time;
 use pipeline::plan::Machine;
 use sha2::{Digest, Sha256};
@@ -287,58 +288,6 @@ impl Recorder {
         Self { recording, space, chunk: Vec::new(), beyond: Beyond::default() }
     }
 
-    /// Writes a turn of a source, with the blocks that it gave.
-    pub(crate) fn pull<'b>(
-        &mut self,
-        event: &Event,
-        blocks: impl Iterator<Item = (Entry, &'b [u8])> + Clone,
-    ) {
-        let Event::Pull { now, .. } = event else { return };
-        let written = !self.recording.is_over() && {
-            let begin = self.chunk.len();
-            event::put(&mut self.chunk, event);
-            for (entry, bytes) in blocks.clone() {
-                let Entry { context, marks, .. } = entry;
-                let framed = marks.link < Marks::DESCRIBED && !entry.pointer.is_hole();
-                let known = framed.then(|| self.recording.interface(context.origin, marks.link));
-                form::entry(&mut self.chunk, &entry, bytes, known.flatten());
-            }
-            self.commit(begin)
-        };
-        if !written {
-            self.beyond.since.get_or_insert(*now);
-            for (entry, _) in blocks {
-                self.beyond.blocks += 1;
-                self.beyond.bytes += u64::from(entry.pointer.length());
-            }
-        }
-    }
-
-    /// Writes another turn.
-    pub(crate) fn event(&mut self, event: &Event) {
-        if !self.recording.is_over() {
-            let begin = self.chunk.len();
-            event::put(&mut self.chunk, event);
-            self.commit(begin);
-        }
-    }
-
-    /// Writes what a source had seen in all.
-    pub(crate) fn seen(&mut self, planned: usize, seen: &Seen) {
-        let dropped = seen.dropped.iter().map(|(place, count)| ((*place).to_owned(), *count));
-        let (dropped, seen) = (dropped.collect(), seen.seen.map(|all| (all.blocks, all.bytes)));
-        self.event(&Event::Seen { planned, seen, dropped });
-    }
-
-    /// Writes what a program had been given in all.
-    pub(crate) fn heard(&mut self, planned: usize, sink: &dyn Sink) {
-        let written = sink.written().unwrap_or_default();
-        let dropped = sink.dropped().into_iter();
-        let dropped = dropped.map(|(why, all)| (why.to_owned(), all.blocks, all.bytes)).collect();
-        let written = (written.blocks, written.bytes);
-        self.event(&Event::Heard { planned, written, dropped });
-    }
-
     /// Keeps what was put into the chunk from here on, if the record has room for it.
     fn commit(&mut self, begin: usize) -> bool {
         if !self.recording.claim(self.chunk.len() - begin) {
@@ -350,9 +299,43 @@ impl Recorder {
         }
         true
     }
+}
+
+impl Journal for Recorder {
+    fn event(&mut self, event: &SpaceEvent) {
+        if !self.recording.is_over() {
+            let begin = self.chunk.len();
+            event::put(&mut self.chunk, event);
+            self.commit(begin);
+        }
+    }
+
+    fn pull(&mut self, event: &SpaceEvent, blocks: &mut dyn Iterator<Item = (Entry, &[u8])>) {
+        let SpaceEvent::Pull { now, .. } = event else { return };
+        let (over, begin) = (self.recording.is_over(), self.chunk.len());
+        if !over {
+            event::put(&mut self.chunk, event);
+        }
+        let mut all = Beyond::default();
+        for (entry, bytes) in blocks {
+            all.blocks += 1;
+            all.bytes += u64::from(entry.pointer.length());
+            if !over {
+                let Entry { context, marks, .. } = entry;
+                let framed = marks.link < Marks::DESCRIBED && !entry.pointer.is_hole();
+                let known = framed.then(|| self.recording.interface(context.origin, marks.link));
+                form::entry(&mut self.chunk, &entry, bytes, known.flatten());
+            }
+        }
+        if over || !self.commit(begin) {
+            self.beyond.since.get_or_insert(*now);
+            self.beyond.blocks += all.blocks;
+            self.beyond.bytes += all.bytes;
+        }
+    }
 
     /// Hands over what there is: before the space sleeps, and when it ends.
-    pub(crate) fn flush(&mut self) {
+    fn flush(&mut self) {
         if self.chunk.is_empty() {
             return;
         }

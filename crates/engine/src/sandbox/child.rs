@@ -12,8 +12,8 @@ use crate::build::{counts, describe, intake_for, pool_unasked};
 use crate::catalogue::House;
 use crate::control::Control;
 use crate::failure::{Cause, PathFailure};
-use crate::process::Demand;
 use crate::space::assemble::Assembly;
+use crate::space::events::EventPort;
 use crate::space::node::{Node, Part, SinkPart, SourcePart};
 use crate::space::select::Wanted as Classes;
 use crate::space::{Clock, GENERAL, Input as SpaceInput, Parts, Space};
@@ -22,9 +22,8 @@ use buffer::pool::Config as PoolConfig;
 use buffer::signal::Doorbell;
 use buffer::stream::{self, Input, Offer, Output, Piece};
 use endpoint::{Failure, Given, Intake, Seen, Sink, Source};
-use filter::{Amount, Batch, Counts, Description, Filter, Report, Time};
-use pipeline::plan::AtOnce;
-use pipeline::{Catalogue as _, Graph};
+use filter::{Amount, Batch, Counts, Description, Filter, LANES, Report, Time};
+use pipeline::Catalogue as _;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -196,14 +195,14 @@ fn space(wanted: &Wanted, ends: &Ends) -> Result<(Space, u32), String> {
         left: None,
         timed: false,
         copies: false,
-        at_once: AtOnce::FULL,
+        batch_max: LANES,
         control: Arc::new(Control::new().map_err(|error| told(&error))?),
-        demand: Arc::new(Demand::new(&Graph::default())),
+        demand: Arc::default(),
         bell: Arc::new(Doorbell::new()),
         clock,
         // What it knows of times is of the clock of the path, wherever it is.
         epoch: wanted.about.epoch,
-        tape: Default::default(),
+        events: EventPort::Off,
         why: None,
     });
     Ok((space, description.held_max))

@@ -37,7 +37,7 @@ impl Space {
         }
         let mut room = self.spare.take().unwrap_or_default();
         let pool = &self.intakes[from];
-        let intake = Intake::new(pool, &mut room.columns, self.at_once.most, now);
+        let intake = Intake::new(pool, &mut room.columns, self.batch_max, now);
         let mut intake = intake.beside(&self.intakes[GENERAL]);
         let given = part.source.give(&mut intake);
         let came = room.columns.len();
@@ -122,7 +122,7 @@ impl Space {
 
     /// Takes a batch off a ring and walks it.
     pub(super) fn import(&mut self, i: usize, pass: &mut Pass) {
-        self.walk_imported(i, pass, Taking { most: self.at_once.most, now: None, last: true });
+        self.walk_imported(i, pass, Taking { most: self.batch_max, now: None, last: true });
         self.note_claims();
     }
 
@@ -147,7 +147,7 @@ impl Space {
                     self.clock.advance(batch.columns(), live)
                 });
                 let all = [taken];
-                self.taped.import(at, now, count);
+                self.events.import(at, now, count);
                 let mut memory =
                     Memory { intakes: &self.intakes, work: &self.work, imported: &all };
                 let mut walk =

@@ -12,7 +12,7 @@ impl Space {
     /// Lets what is held leave, from the sources to the sinks, then ends the sinks and the rings.
     pub(super) fn finish(&mut self, now: Time) {
         let failed = self.turn.failure.is_some();
-        self.taped.finish(now, self.turn.failure.as_ref());
+        self.events.finish(now, self.turn.failure.as_ref());
         for i in 0..self.shape.order.len() {
             let at = self.shape.order[i];
             self.finish_node(at, now, failed);
@@ -50,14 +50,14 @@ impl Space {
                     }
                 }
                 // What the sink took and could not get out is lost, whenever it noticed.
-                self.taped.heard(node.planned, &*part.sink);
+                self.events.heard(node.planned, &*part.sink);
                 if let Some(written) = part.sink.written() {
                     node.flow.settle(written, &part.sink.dropped());
                 }
             }
             Part::Source(part) => {
                 part.source.close();
-                self.taped.seen(node.planned, &*part.source);
+                self.events.seen(node.planned, &*part.source);
             }
             Part::Export(export) => export.close(),
             _ => {}
@@ -68,7 +68,7 @@ impl Space {
         let imported = self.imported();
         let (retired, programs) = (self.retired, self.programs_gone);
         let failure = self.turn.failure;
-        Remains { nodes: self.nodes, imported, failure, kernel: None, retired, programs }
+        Remains { nodes: self.nodes, imported, failure, outside: None, retired, programs }
     }
 
     /// What came over rings.

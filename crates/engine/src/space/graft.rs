@@ -13,9 +13,9 @@ use super::memory::Memory;
 use super::node::{Arc as Edge, EdgeDrops, Node, NodeId, Part};
 use super::replica::Births;
 use super::{GENERAL, Imported, Input, Space};
-use crate::kernel::Taken;
 use crate::process;
 use buffer::pool::Pool;
+use endpoint::source::kernel::Arrived;
 use filter::{Amount, Filter, Gateway, Mistake, Moved, PRIVATE};
 use std::collections::HashMap;
 
@@ -48,6 +48,15 @@ pub(crate) struct Graft {
     pub(crate) intakes: Vec<Pool>,
     /// The processor that the space is to stay on from now on.
     pub(crate) processor: Option<usize>,
+}
+
+/// Blocks that a source has taken up out of the kernel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Arrivals {
+    /// Counts by exit of the program.
+    pub(crate) arrived: Vec<Arrived>,
+    /// Losses on the way, by place; `None`: unknown.
+    pub(crate) dropped: Vec<(&'static str, Option<u64>)>,
 }
 
 /// An arc, wherever it stands: from, to, and the number of its edge.
@@ -173,11 +182,11 @@ impl Space {
 
     /// What was taken of what a program hands over that stands for the source of this number, if it
     /// comes up here.
-    pub(crate) fn taken_of(&mut self, first: usize) -> Option<Taken> {
+    pub(crate) fn taken_of(&mut self, first: usize) -> Option<Arrivals> {
         self.nodes.iter().find_map(|node| match &node.part {
             Part::Source(part) if node.planned == first && part.source.edge().is_some() => {
                 let (arrived, dropped) = (part.source.arrived(), part.source.seen().dropped);
-                Some(Taken { arrived, dropped })
+                Some(Arrivals { arrived, dropped })
             }
             _ => None,
         })
@@ -315,10 +324,10 @@ impl Space {
             programs.map(|at| (at, names.get(&at).is_some_and(|key| told.contains(key)))).collect();
         self.keep_taps();
         self.shows = self.shows();
-        let (orders, post) = (self.orders(), self.post());
+        let (queue, post) = (self.queue(), self.post());
         for node in &mut self.nodes {
             if let Part::Export(export) = &mut node.part {
-                export.tells(std::sync::Arc::clone(&orders), post.clone());
+                export.tells(std::sync::Arc::clone(&queue), post.clone());
             }
         }
     }

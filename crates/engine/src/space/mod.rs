@@ -16,7 +16,9 @@
 //! - [`pause`]: the walk at rest;
 //! - [`graft`]: another graph in a space that goes on;
 //! - [`edit`]: blocks changed when nobody has a view of them;
-//! - [`taped`]: turns written into a record, and turns taken from one;
+//! - [`events`]: the port over which a run is written down and repeated;
+//! - `repeat`: a space that repeats a run;
+//! - [`stall`]: spaces that repeat, and wait for one another;
 //! - `tapped`: who looks at what leaves a node;
 //! - [`traced`]: the walk while somebody asks what becomes of a flow;
 //! - [`memory`]: what the space does for its filters.
@@ -29,46 +31,47 @@ mod coming;
 pub(crate) mod copies;
 pub mod edit;
 mod ending;
+pub(crate) mod events;
 pub(crate) mod graft;
 mod join;
 pub(crate) mod memory;
 pub mod node;
 pub(crate) mod pause;
+mod repeat;
 mod replica;
 pub(crate) mod saved;
 pub mod section;
 pub mod select;
 pub(crate) mod shown;
 mod sleep;
-mod taped;
+pub(crate) mod stall;
 mod tapped;
 mod traced;
 pub(crate) mod turn;
 pub(crate) mod walk;
 
+use crate::commands::{BorrowRequest, CommandQueue, CommandReceiver};
 use crate::control::Control;
 use crate::failure::PathFailure;
-use crate::kernel::Told;
-use crate::live::{Duty, Loan, Orders};
 use crate::process::{self, Demand};
-use crate::record::still::Here;
-use crate::report::{Counted, Retired};
+use crate::report::{Counted, OutsideCounts, Retired};
 use crate::ring::Import;
 use crate::why::Why;
 use buffer::pool::Pool;
 use buffer::signal::Doorbell;
 use coming::Taking;
 use edit::Stage;
+use events::EventPort;
 use filter::{Room, Time};
 use node::{Node, NodeId, Part};
-use pipeline::plan::AtOnce;
+use stall::{StallProbe, StallRegistration};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use taped::Taped;
 use turn::Turn;
 use walk::Shape;
 
 pub use clock::Clock;
+pub(crate) use sleep::TimeSpent;
 
 /// The intake of sources that bring no memory along.
 pub(crate) const GENERAL: usize = 0;
@@ -86,17 +89,18 @@ pub struct Space {
     work: Pool,
     inputs: Vec<Input>,
     turn: Turn,
-    at_once: AtOnce,
+    /// Most blocks of a batch.
+    batch_max: usize,
     spare: Option<Room>,
     control: Arc<Control>,
     /// How long it has slept, in ns.
     asleep: u64,
     /// How often somebody had asked when we answered last.
     answered: u32,
-    /// What somebody outside wants done.
-    duty: Duty,
-    /// Who wants the space for a while.
-    wanted: Option<Loan>,
+    /// Commands from outside.
+    commands: CommandReceiver,
+    /// A request to hand the space over before its next pass.
+    borrow: Option<BorrowRequest>,
     /// How often another graph was put in.
     grafts: u64,
     /// What was counted by what is no more.
@@ -113,10 +117,11 @@ pub struct Space {
     epoch: Time,
     /// Whether a filter shows what it knows.
     shows: bool,
-    /// Whether its turns are written down, or come from a record.
-    taped: Taped,
-    /// Its place among those that play a record. The last, so that it goes when all else has.
-    here: Option<Here>,
+    /// The port over which its run is written down or repeated.
+    events: EventPort,
+    /// Its registration among the spaces that repeat a run. The last, so that it goes when all else
+    /// has.
+    stall: Option<StallRegistration>,
 }
 
 /// Where blocks come into a space.
@@ -176,14 +181,15 @@ pub(crate) struct Parts {
     pub(crate) left: Option<Arc<turn::Left>>,
     pub(crate) timed: bool,
     pub(crate) copies: bool,
-    pub(crate) at_once: AtOnce,
+    /// Most blocks of a batch.
+    pub(crate) batch_max: usize,
     pub(crate) control: Arc<Control>,
     pub(crate) demand: Arc<Demand>,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) clock: Clock,
     pub(crate) epoch: Time,
-    /// What of it is written down or played, and its number in the plan.
-    pub(crate) tape: (crate::record::Tape, usize),
+    /// The port over which its run is written down or repeated.
+    pub(crate) events: EventPort,
     /// Who wants to know what becomes of a flow.
     pub(crate) why: Option<Arc<Why>>,
 }
@@ -197,8 +203,8 @@ pub struct Remains {
     pub imported: Vec<Imported>,
     /// Why it ended early, if it did.
     pub failure: Option<PathFailure>,
-    /// Of a kernel space, what was counted beside its nodes.
-    pub(crate) kernel: Option<Told>,
+    /// Counts of a space that runs outside this process, in the kernel.
+    pub(crate) outside: Option<OutsideCounts>,
     /// What was counted by what was no more when it ended.
     pub(crate) retired: Retired,
     /// The halves of programs that were no more when it ended.
@@ -216,6 +222,15 @@ pub struct Imported {
     pub name: String,
     /// What was taken.
     pub taken: filter::Amount,
+}
+
+/// What a space has, beside its counters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SpaceResources {
+    /// Bytes of its own pools that are backed by memory.
+    pub(crate) memory: u64,
+    /// The processes that it exchanges blocks with, by the number of the node.
+    pub(crate) processes: Vec<(usize, u32)>,
 }
 
 /// What one pass over the inputs gave.
@@ -259,17 +274,21 @@ impl Stand {
 impl Space {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { name, nodes, shape, intakes, work, inputs, .. } = parts;
-        let Parts { left, timed, copies, at_once, control, demand, bell, clock, epoch, .. } = parts;
-        let (taped, claims) = Taped::new(parts.tape, left.is_some());
-        let duty = Duty(Arc::new(Orders::new(name.clone(), Arc::clone(&bell))));
-        let here = taped.here(&duty.0);
+        let Parts { left, timed, copies, batch_max, control, demand, bell, clock, epoch, .. } =
+            parts;
+        let (claims, events) = (parts.events.claims(left.is_some()), parts.events);
+        let queue = Arc::new(CommandQueue::new(name.clone(), Arc::clone(&bell)));
+        let commands = CommandReceiver(queue);
+        let stall = events
+            .shared()
+            .map(|script| StallRegistration(StallProbe::new(script, Arc::clone(&commands.0))));
         let mut nodes = nodes;
         let timed = timed || parts.why.is_some();
         let turn = Turn { left, claims, timed, why: parts.why, copies, ..Turn::default() };
         turn.trace(&mut nodes);
         for node in &mut nodes {
             if let Part::Export(export) = &mut node.part {
-                export.tells(Arc::clone(&duty.0), here.as_ref().map(|here| here.0.clone()));
+                export.tells(Arc::clone(&commands.0), stall.as_ref().map(|stall| stall.0.clone()));
             }
         }
         let inputs_of_programs = (0..nodes.len()).filter(|at| process::is_input(&nodes[*at]));
@@ -284,13 +303,13 @@ impl Space {
             work,
             inputs,
             turn,
-            at_once,
+            batch_max,
             spare: None,
             control,
             asleep: 0,
             answered: 0,
-            duty,
-            wanted: None,
+            commands,
+            borrow: None,
             grafts: 0,
             retired: Retired::default(),
             programs_gone: Vec::new(),
@@ -300,28 +319,28 @@ impl Space {
             clock,
             epoch,
             shows,
-            taped,
-            here,
+            events,
+            stall,
         }
     }
 
     /// Runs until all sources have ended or the path is stopped, then lets everything that is held
     /// leave.
     pub fn run(mut self) -> Remains {
-        self.duty.0.is_run_here(self.has());
+        self.commands.0.is_run_here(self.resources());
         let mut stand = Stand::default();
         stand.keep_to(self.processor);
-        if let Some(player) = self.taped.player() {
-            return self.play(player);
+        if let Some(script) = self.events.script() {
+            return self.repeat(script);
         }
         loop {
             let mut pass = self.pass();
-            if let Some(loan) = self.wanted.take() {
-                match loan.out(self) {
+            if let Some(request) = self.borrow.take() {
+                match request.lend(self) {
                     Ok(back) => self = back,
                     Err(remains) => return *remains,
                 }
-                // Whoever had it may have made a copy of it, or the only one again.
+                // The borrower may have made it a replica, or the only instance again.
                 stand.keep_to(self.processor);
                 continue;
             }
@@ -343,20 +362,20 @@ impl Space {
     /// Whether somebody wants the space: asked before [`Space::lend`], because a space is large and
     /// moving it in and out costs as much as a walk.
     pub(crate) const fn is_asked_for(&self) -> bool {
-        self.wanted.is_some()
+        self.borrow.is_some()
     }
 
     /// Gives the space to who wants it, if anybody does, until it comes back.
     pub(crate) fn lend(mut self) -> Result<Self, Box<Remains>> {
-        match self.wanted.take() {
-            Some(loan) => loan.out(self),
+        match self.borrow.take() {
+            Some(request) => request.lend(self),
             None => Ok(self),
         }
     }
 
-    /// Whom the space is to be given to before its next pass.
-    pub(crate) fn is_wanted(&mut self, loan: Loan) {
-        self.wanted = Some(loan);
+    /// Hands the space over before its next pass.
+    pub(crate) fn requests_borrow(&mut self, request: BorrowRequest) {
+        self.borrow = Some(request);
     }
 
     /// Asks every input once and never sleeps; answers whether there may be more. For a caller that
@@ -422,20 +441,20 @@ impl Space {
         if self.shows {
             self.show(false);
         }
-        self.duty.leave(self.counted());
+        self.commands.leave(self.counted());
         self.remains()
     }
 
-    /// Where orders to this space lie.
-    pub(crate) fn orders(&self) -> Arc<Orders> {
-        Arc::clone(&self.duty.0)
+    /// Returns the queue of commands to this space.
+    pub(crate) fn queue(&self) -> Arc<CommandQueue> {
+        Arc::clone(&self.commands.0)
     }
 
-    /// Does what somebody outside wants done.
+    /// Executes the commands that wait.
     #[cold]
-    fn obey(&mut self) {
-        while let Some(order) = self.duty.0.next() {
-            let done = catch_unwind(AssertUnwindSafe(|| order(self)));
+    fn execute_commands(&mut self) {
+        while let Some(command) = self.commands.0.next() {
+            let done = catch_unwind(AssertUnwindSafe(|| command(self)));
             if let Err(panic) = done {
                 // Who knows what it left behind.
                 let failed = || PathFailure::panicked(self.name.clone(), &*panic, None);
@@ -447,6 +466,15 @@ impl Space {
     /// Measures the time in each filter from now on, or no more.
     pub(crate) fn measure_time(&mut self, on: bool) {
         self.turn.timed = on;
+    }
+
+    /// Returns what the space has, beside its counters.
+    pub(crate) fn resources(&self) -> SpaceResources {
+        let number = |node: &Node| Some((node.planned, process::of(node)?.number()?));
+        SpaceResources {
+            memory: self.pools().map(Pool::backed).sum(),
+            processes: self.nodes.iter().filter_map(number).collect(),
+        }
     }
 
     /// Its nodes, and its own memory.
@@ -467,9 +495,9 @@ impl Space {
     /// Asks every input once.
     fn pass(&mut self) -> Pass {
         let mut pass = Pass::default();
-        if self.duty.0.waits() {
-            self.obey();
-            if self.wanted.is_some() {
+        if self.commands.0.has_pending() {
+            self.execute_commands();
+            if self.borrow.is_some() {
                 return Pass { moved: true, open: true, ..pass };
             }
         }
@@ -561,7 +589,7 @@ impl Space {
             }
         }
         self.turn_pools();
-        self.taped.flush();
+        self.events.flush();
     }
 
     /// Ends a turn: nobody looks at blocks any more, and what is not kept can be used again.

@@ -2,7 +2,6 @@
 
 use super::node::Part;
 use super::{Clock, Input, Pass, Space};
-use crate::adapt::Spent;
 use buffer::signal::Ticket;
 use filter::Time;
 use std::os::fd::AsFd;
@@ -11,10 +10,27 @@ use std::time::Duration;
 /// How long a space sleeps at most when its source waits for memory.
 const MEMORY_WAIT: Duration = Duration::from_millis(1);
 
+/// Time that a space has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TimeSpent {
+    /// Processor time of its thread, in ns.
+    pub(crate) cpu: u64,
+    /// Time that the thread slept, in ns.
+    pub(crate) asleep: u64,
+}
+
+impl TimeSpent {
+    /// Returns what was used since an earlier reading.
+    pub(crate) fn since(self, before: Self) -> Self {
+        let cpu = self.cpu.saturating_sub(before.cpu);
+        Self { cpu, asleep: self.asleep.saturating_sub(before.asleep) }
+    }
+}
+
 impl Space {
-    /// What it has had of time. Asked for in its own thread.
-    pub(crate) fn spent(&self) -> Spent {
-        Spent { cpu: sys::clock::thread(), asleep: self.asleep }
+    /// Returns the time that the space has used. Only meaningful in its own thread.
+    pub(crate) fn spent(&self) -> TimeSpent {
+        TimeSpent { cpu: sys::clock::thread(), asleep: self.asleep }
     }
 
     /// Sleeps until an input may have something, or a filter wants to be called.

@@ -15,7 +15,6 @@ use filter::{
     Amount, Batch, Block, Classify, Counts, Filter, HeldList, Holds, LaneContext, Lanes, Report,
     Stream, StreamContext, Tell,
 };
-use pipeline::graph::Graph;
 use std::sync::Mutex;
 
 mod edits;
@@ -159,13 +158,13 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
         left: None,
         timed: false,
         copies: false,
-        at_once: AtOnce { most: batch, ..AtOnce::FULL },
-        demand: Arc::new(Demand::new(&Graph::default())),
+        batch_max: batch,
+        demand: Arc::default(),
         control: Arc::new(Control::new().unwrap()),
         bell: Arc::new(Doorbell::new()),
         clock: Clock::Live,
         epoch: 0,
-        tape: (crate::record::Tape::Off, 0),
+        events: EventPort::Off,
         why: None,
     })
 }

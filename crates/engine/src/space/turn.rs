@@ -50,7 +50,7 @@ pub(crate) enum Claims {
     /// The same, and it is noted.
     Noted(Vec<u32>),
     /// It was decided before: so many in this turn.
-    Told(u32),
+    Scripted(u32),
 }
 
 /// How many batches at rest have memory that is kept: what one editing filter needs at a time.

@@ -2,7 +2,8 @@
 //! [SL §7; §6.2: affinity of spaces]
 
 use crate::protocol::{Node, Space};
-use engine::live::{Fresh, Live, NotTaken};
+use engine::commands::NotTaken;
+use engine::live::{Fresh, Live};
 use engine::spaces::{Found, NotKept, Runs, keep_child};
 use pipeline::keep::Keep;
 use std::time::Duration;

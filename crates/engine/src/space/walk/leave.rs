@@ -42,9 +42,9 @@ impl<'a> Walk<'_, 'a> {
                 noted.push(may);
                 may
             }
-            Claims::Told(told) => {
-                let may = live.count_ones().min(*told);
-                *told -= may;
+            Claims::Scripted(rest) => {
+                let may = live.count_ones().min(*rest);
+                *rest -= may;
                 may
             }
         };

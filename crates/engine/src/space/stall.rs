@@ -9,8 +9,8 @@
 //! something that another one waits for counts that before it waits itself, so no order of threads
 //! makes a record that is right end so. docs/book/decisions/0042-changes-in-a-record.md
 
-use super::{Replay, Whole};
-use crate::live::Orders;
+use super::events::SharedScript;
+use crate::commands::CommandQueue;
 use buffer::signal::Doorbell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,32 +23,32 @@ const LOOKS: u32 = 2;
 /// How long a space sleeps at most when what a record says is not there yet.
 pub(crate) const WAIT: Duration = Duration::from_millis(2);
 
-/// Who moves, and who waits.
+/// A detector of spaces that wait for one another.
 #[derive(Debug, Default)]
-pub(crate) struct Still(Mutex<State>);
+pub(crate) struct StallDetector(Mutex<StallState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct StallState {
     /// How often something may have become of what others look for.
     moves: u64,
-    spaces: Vec<Stand>,
-    changer: Changing,
+    spaces: Vec<SpaceActivity>,
+    changer: ChangerActivity,
     verdict: Option<String>,
 }
 
 #[derive(Debug)]
-struct Stand {
-    orders: Arc<Orders>,
-    doing: Doing,
+struct SpaceActivity {
+    orders: Arc<CommandQueue>,
+    doing: Activity,
     /// Whether it takes no orders any more.
     refuses: bool,
 }
 
 #[derive(Debug)]
-enum Doing {
+enum Activity {
     Moves,
     Waits {
-        /// What of [`State::moves`] it had seen when it looked, and how often it has looked since.
+        /// What of [`StallState::moves`] it had seen when it looked, and how often it has looked since.
         seen: u64,
         looks: u32,
         /// Whether it is there for a change.
@@ -61,84 +61,84 @@ enum Doing {
 
 /// What whoever makes the changes does.
 #[derive(Debug, Default)]
-enum Changing {
+enum ChangerActivity {
     /// There is nobody, or no change comes any more.
     #[default]
     Over,
     Moves,
     /// Waits until this space stands where the change was made.
-    Takes(Arc<Orders>),
+    Takes(Arc<CommandQueue>),
     /// Waits until this space has ended.
-    Ends(Arc<Orders>),
+    Ends(Arc<CommandQueue>),
     /// Waits until so many spaces have settled their accounts.
     Settles(usize),
 }
 
-impl Still {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl StallDetector {
+    fn state(&self) -> MutexGuard<'_, StallState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Somebody makes changes.
-    pub(super) fn changes_come(&self) {
-        self.state().changer = Changing::Moves;
+    pub(crate) fn changes_come(&self) {
+        self.state().changer = ChangerActivity::Moves;
     }
 
     /// No change is made any more.
-    pub(super) fn changes_are_over(&self) {
-        self.changer(Changing::Over);
+    pub(crate) fn changes_are_over(&self) {
+        self.changer(ChangerActivity::Over);
     }
 
-    fn changer(&self, changer: Changing) {
+    fn changer(&self, changer: ChangerActivity) {
         let mut state = self.state();
         state.moves += 1;
         state.changer = changer;
     }
 
     /// Who makes the changes waits for this space, which is given an order behind this.
-    pub(crate) fn takes(&self, orders: &Arc<Orders>) {
-        self.changer(Changing::Takes(Arc::clone(orders)));
+    pub(crate) fn takes(&self, orders: &Arc<CommandQueue>) {
+        self.changer(ChangerActivity::Takes(Arc::clone(orders)));
     }
 
     /// It waits for the end of this space.
-    pub(crate) fn ends(&self, orders: &Arc<Orders>) {
-        self.changer(Changing::Ends(Arc::clone(orders)));
+    pub(crate) fn ends(&self, orders: &Arc<CommandQueue>) {
+        self.changer(ChangerActivity::Ends(Arc::clone(orders)));
     }
 
     /// So many spaces settle their accounts.
     pub(crate) fn settles(&self, spaces: usize) {
         if spaces > 0 {
-            self.changer(Changing::Settles(spaces));
+            self.changer(ChangerActivity::Settles(spaces));
         }
     }
 
     /// It waits for nobody.
     pub(crate) fn goes_on(&self) {
-        self.changer(Changing::Moves);
+        self.changer(ChangerActivity::Moves);
     }
 }
 
-impl State {
-    fn of(&mut self, orders: &Arc<Orders>) -> Option<&mut Stand> {
+impl StallState {
+    fn of(&mut self, orders: &Arc<CommandQueue>) -> Option<&mut SpaceActivity> {
         self.spaces.iter_mut().find(|stand| Arc::ptr_eq(&stand.orders, orders))
     }
 
     /// Whether nothing will move any more.
     fn is_still(&self) -> bool {
-        let waits = |stand: &Stand| match &stand.doing {
-            Doing::Moves => false,
-            Doing::Waits { seen, looks, .. } => *seen == self.moves && *looks >= LOOKS,
-            Doing::Lent => true,
+        let waits = |stand: &SpaceActivity| match &stand.doing {
+            Activity::Moves => false,
+            Activity::Waits { seen, looks, .. } => *seen == self.moves && *looks >= LOOKS,
+            Activity::Lent => true,
         };
         let find = |orders| self.spaces.iter().find(|stand| Arc::ptr_eq(&stand.orders, orders));
         let changer = match &self.changer {
-            Changing::Over | Changing::Settles(_) => true,
-            Changing::Moves => false,
+            ChangerActivity::Over | ChangerActivity::Settles(_) => true,
+            ChangerActivity::Moves => false,
             // One that stands at a change takes the order, and goes or says that it is another.
-            Changing::Takes(orders) => find(orders).is_some_and(|stand| {
-                !stand.refuses && !matches!(stand.doing, Doing::Waits { change: true, .. })
+            ChangerActivity::Takes(orders) => find(orders).is_some_and(|stand| {
+                !stand.refuses && !matches!(stand.doing, Activity::Waits { change: true, .. })
             }),
-            Changing::Ends(orders) => find(orders).is_some(),
+            ChangerActivity::Ends(orders) => find(orders).is_some(),
         };
         changer && self.spaces.iter().all(waits)
     }
@@ -146,7 +146,7 @@ impl State {
     /// Where all of them stand.
     fn told(&self) -> String {
         let waits = self.spaces.iter().filter_map(|stand| match &stand.doing {
-            Doing::Waits { what, .. } => Some(what.as_str()),
+            Activity::Waits { what, .. } => Some(what.as_str()),
             _ => None,
         });
         let all: Vec<&str> = waits.collect();
@@ -156,18 +156,20 @@ impl State {
 
 /// A space among those that play a record.
 #[derive(Clone, Debug)]
-pub(crate) struct Post {
-    replay: Arc<Replay>,
-    orders: Arc<Orders>,
-    /// At which byte of the record its last turn stands.
+pub(crate) struct StallProbe {
+    stalls: Arc<StallDetector>,
+    orders: Arc<CommandQueue>,
     byte: Arc<AtomicU64>,
+    whole: bool,
 }
 
-impl Post {
-    pub(crate) fn new(replay: Arc<Replay>, orders: Arc<Orders>, byte: Arc<AtomicU64>) -> Self {
-        let stand = Stand { orders: Arc::clone(&orders), doing: Doing::Moves, refuses: false };
-        replay.still.state().spaces.push(stand);
-        Self { replay, orders, byte }
+impl StallProbe {
+    pub(crate) fn new(script: SharedScript, orders: Arc<CommandQueue>) -> Self {
+        let SharedScript { stalls, byte, whole } = script;
+        let stand =
+            SpaceActivity { orders: Arc::clone(&orders), doing: Activity::Moves, refuses: false };
+        stalls.state().spaces.push(stand);
+        Self { stalls, orders, byte, whole }
     }
 
     /// At which byte of the record its last turn stands.
@@ -176,14 +178,14 @@ impl Post {
         self.byte.load(Ordering::Relaxed)
     }
 
-    /// Whether the record has all that the run did.
-    pub(crate) fn is_of_whole(&self) -> bool {
-        matches!(self.replay.record().whole, Whole::Whole { .. })
+    /// Returns true if the script has all that the run did.
+    pub(crate) const fn is_of_whole(&self) -> bool {
+        self.whole
     }
 
     /// It is about to take no orders any more.
     pub(crate) fn refuses(&self) {
-        let mut state = self.replay.still.state();
+        let mut state = self.stalls.state();
         if let Some(stand) = state.of(&self.orders) {
             stand.refuses = true;
         }
@@ -191,32 +193,32 @@ impl Post {
 
     /// Whoever makes the changes has it, and goes on.
     pub(crate) fn is_lent(&self) {
-        self.set(Doing::Lent).changer = Changing::Moves;
+        self.set(Activity::Lent).changer = ChangerActivity::Moves;
     }
 
     /// It is not begun yet, and with whoever makes the changes.
     pub(crate) fn comes_later(&self) {
-        drop(self.set(Doing::Lent));
+        drop(self.set(Activity::Lent));
     }
 
     /// It goes on by itself, settles its accounts, or has done something that others see.
     pub(crate) fn moves(&self) {
-        drop(self.set(Doing::Moves));
+        drop(self.set(Activity::Moves));
     }
 
     /// It has settled its accounts. When all have, whoever makes the changes goes on.
     pub(crate) fn has_settled(&self) {
-        let mut state = self.set(Doing::Lent);
-        if let Changing::Settles(left) = &mut state.changer {
+        let mut state = self.set(Activity::Lent);
+        if let ChangerActivity::Settles(left) = &mut state.changer {
             *left -= 1;
             if *left == 0 {
-                state.changer = Changing::Moves;
+                state.changer = ChangerActivity::Moves;
             }
         }
     }
 
-    fn set(&self, doing: Doing) -> MutexGuard<'_, State> {
-        let mut state = self.replay.still.state();
+    fn set(&self, doing: Activity) -> MutexGuard<'_, StallState> {
+        let mut state = self.stalls.state();
         state.moves += 1;
         if let Some(stand) = state.of(&self.orders) {
             stand.doing = doing;
@@ -248,21 +250,21 @@ impl Post {
     }
 
     /// Begins to wait: what it did until now, others can see.
-    pub(crate) fn waits(&self, what: impl FnOnce() -> String, change: bool) -> Wait {
+    pub(crate) fn waits(&self, what: impl FnOnce() -> String, change: bool) -> StallWait {
         self.moves();
         let what = format!("{} (byte {})", what(), self.byte());
-        Wait { post: self.clone(), what, change, seen: 0, looks: 0 }
+        StallWait { post: self.clone(), what, change, seen: 0, looks: 0 }
     }
 }
 
 /// The place of a space among those that play. When it goes, the space has ended, and everything
 /// that others see of it has.
 #[derive(Debug)]
-pub(crate) struct Here(pub(crate) Post);
+pub(crate) struct StallRegistration(pub(crate) StallProbe);
 
-impl Drop for Here {
+impl Drop for StallRegistration {
     fn drop(&mut self) {
-        let mut state = self.0.replay.still.state();
+        let mut state = self.0.stalls.state();
         state.moves += 1;
         state.spaces.retain(|stand| !Arc::ptr_eq(&stand.orders, &self.0.orders));
     }
@@ -270,28 +272,28 @@ impl Drop for Here {
 
 /// A space that waits; when this goes, it goes on.
 #[derive(Debug)]
-pub(crate) struct Wait {
-    post: Post,
+pub(crate) struct StallWait {
+    post: StallProbe,
     what: String,
     change: bool,
     seen: u64,
     looks: u32,
 }
 
-impl Wait {
+impl StallWait {
     /// It is about to look.
     pub(crate) fn looks(&mut self) {
-        let moves = self.post.replay.still.state().moves;
+        let moves = self.post.stalls.state().moves;
         self.looks = if self.seen == moves { self.looks + 1 } else { 1 };
         self.seen = moves;
     }
 
     /// It has looked in vain. Answers why it does so for ever, if it does.
     pub(crate) fn in_vain(&self) -> Option<String> {
-        let mut state = self.post.replay.still.state();
+        let mut state = self.post.stalls.state();
         let Self { seen, looks, change, .. } = *self;
         if let Some(stand) = state.of(&self.post.orders) {
-            stand.doing = Doing::Waits { seen, looks, change, what: self.what.clone() };
+            stand.doing = Activity::Waits { seen, looks, change, what: self.what.clone() };
         }
         if state.verdict.is_none() && state.is_still() {
             state.verdict = Some(state.told());
@@ -300,12 +302,12 @@ impl Wait {
     }
 }
 
-impl Drop for Wait {
+impl Drop for StallWait {
     fn drop(&mut self) {
         // What it saw had moved; that it goes on is nothing that another one waits for.
-        let mut state = self.post.replay.still.state();
+        let mut state = self.post.stalls.state();
         if let Some(stand) = state.of(&self.post.orders) {
-            stand.doing = Doing::Moves;
+            stand.doing = Activity::Moves;
         }
     }
 }

@@ -1,33 +1,20 @@
-//! Turns written into a record, and turns taken from one ([`crate::record`]).
+//! Events of a space written down, and a space that repeats the events of an earlier run.
 //!
-//! A space that plays asks no source and no clock. It waits until what its next turn took is there
-//! again, walks that, at the time of the record, and goes to the next turn. The space before it in
-//! the path puts the same blocks into the same rings, so it comes; where the record ends before the
-//! run did, what is under way drains at the last time that is known.
+//! A space that repeats asks no source and no clock. It waits until what its next event took is
+//! there again, walks that, at the time of the script, and goes on to the next event. The space
+//! before it in the path puts the same blocks into the same rings, so it comes; where the script
+//! ends before the run did, what is under way drains at the last known time.
 
 mod change;
 
+use super::events::{EventPort, Script, SpaceEvent};
+use super::stall::{StallProbe, StallWait, WAIT};
 use super::turn::Claims;
 use super::{GENERAL, Input, NodeId, Pass, Space, Taking};
 use crate::failure::PathFailure;
-use crate::live::Orders;
-use crate::record::Tape;
-use crate::record::event::Event;
-use crate::record::play::Player;
-use crate::record::still::{Here, Post, WAIT, Wait};
-use crate::record::write::Recorder;
 use abi::{BLOCK_MAX, Entry, RichPointer};
-use endpoint::{Failure, Sink, Source};
+use endpoint::Failure;
 use filter::{Amount, Columns, Time};
-use std::sync::Arc;
-
-/// Whether the turns of a space are written down, or come from a record.
-#[derive(Debug)]
-pub(super) enum Taped {
-    Off,
-    Record(Box<Recorder>),
-    Play(Option<Box<Player>>),
-}
 
 /// One turn of a source, as a record says it.
 struct Pulled {
@@ -38,73 +25,10 @@ struct Pulled {
     failure: Option<String>,
 }
 
-impl Taped {
-    /// What a space does about this tape, and who decides there how many blocks are taken.
-    pub(super) fn new((tape, space): (Tape, usize), counted: bool) -> (Self, Claims) {
-        match tape {
-            Tape::Off => (Self::Off, Claims::Free),
-            Tape::Record(recording) => {
-                let claims = if counted { Claims::Noted(Vec::new()) } else { Claims::Free };
-                (Self::Record(Box::new(Recorder::new(recording, space))), claims)
-            }
-            Tape::Play(replay) => {
-                let claims = if counted { Claims::Told(0) } else { Claims::Free };
-                (Self::Play(Some(Box::new(Player::new(replay, space)))), claims)
-            }
-        }
-    }
-
-    /// The place of the space that takes these orders, if it plays a record.
-    pub(super) fn here(&self, orders: &Arc<Orders>) -> Option<Here> {
-        let Self::Play(Some(player)) = self else { return None };
-        let (replay, byte) = (Arc::clone(&player.replay), Arc::clone(&player.byte));
-        Some(Here(Post::new(replay, Arc::clone(orders), byte)))
-    }
-
-    pub(super) fn player(&mut self) -> Option<Box<Player>> {
-        match self {
-            Self::Play(player) => player.take(),
-            _ => None,
-        }
-    }
-
-    pub(super) fn event(&mut self, event: impl FnOnce() -> Event) {
-        if let Self::Record(recorder) = self {
-            recorder.event(&event());
-        }
-    }
-
-    pub(super) fn import(&mut self, node: NodeId, now: Time, count: usize) {
-        self.event(|| Event::Import { node, now, count });
-    }
-
-    pub(super) fn finish(&mut self, now: Time, failure: Option<&PathFailure>) {
-        self.event(|| Event::Finish { now, failure: failure.map(ToString::to_string) });
-    }
-
-    pub(super) fn seen(&mut self, planned: usize, source: &dyn Source) {
-        if let Self::Record(recorder) = self {
-            recorder.seen(planned, &source.seen());
-        }
-    }
-
-    pub(super) fn heard(&mut self, planned: usize, sink: &dyn Sink) {
-        if let (Self::Record(recorder), true) = (self, sink.process().is_some()) {
-            recorder.heard(planned, sink);
-        }
-    }
-
-    pub(super) fn flush(&mut self) {
-        if let Self::Record(recorder) = self {
-            recorder.flush();
-        }
-    }
-}
-
 impl Space {
     /// Writes down that filters are called because their time has come.
     pub(super) fn note_tick(&mut self, now: Time) {
-        self.taped.event(|| Event::Tick { now });
+        self.events.event(|| SpaceEvent::Tick { now });
     }
 
     /// Writes down what a source gave, if anything follows from it.
@@ -115,7 +39,7 @@ impl Space {
         now: Time,
         failure: Option<&PathFailure>,
     ) {
-        let Taped::Record(recorder) = &mut self.taped else { return };
+        let EventPort::Journal(journal) = &mut self.events else { return };
         let due = self.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now));
         if columns.is_empty() && failure.is_none() && !due {
             return;
@@ -128,62 +52,65 @@ impl Space {
             (entry, pool.resolve(frame).unwrap_or_default())
         });
         let (count, failure) = (columns.len(), failure.map(ToString::to_string));
-        recorder.pull(&Event::Pull { node, now, count, edge, failure }, blocks);
+        let mut blocks = blocks;
+        journal.pull(&SpaceEvent::Pull { node, now, count, edge, failure }, &mut blocks);
     }
 
     /// Writes down how many of those that were counted were taken.
     pub(super) fn note_claims(&mut self) {
         if let Claims::Noted(noted) = &mut self.turn.claims {
             for count in noted.drain(..) {
-                self.taped.event(|| Event::Claim { count });
+                self.events.event(|| SpaceEvent::Claim { count });
             }
         }
     }
 
     /// Takes the turns of a record, one after the other.
-    pub(super) fn play(mut self, mut player: Box<Player>) -> super::Remains {
+    pub(super) fn repeat(mut self, mut player: Box<dyn Script>) -> super::Remains {
         let mut last = 0;
         let mut whole = false;
         while self.turn.failure.is_none() && !self.control.is_stopped() {
             self.heed();
             match player.event() {
-                Some(Event::Pull { node, now, count, edge, failure }) => {
+                Some(SpaceEvent::Pull { node, now, count, edge, failure }) => {
                     last = now;
-                    self.play_pull(&mut player, &Pulled { node, now, count, edge, failure });
+                    self.play_pull(&mut *player, &Pulled { node, now, count, edge, failure });
                 }
-                Some(Event::Import { node, now, count }) => {
+                Some(SpaceEvent::Import { node, now, count }) => {
                     last = now;
-                    self.tell_claims(&player, 0);
+                    self.tell_claims(&*player, 0);
                     self.play_import(node, now, count);
                 }
-                Some(Event::Tick { now }) => {
+                Some(SpaceEvent::Tick { now }) => {
                     last = now;
-                    self.tell_claims(&player, 0);
+                    self.tell_claims(&*player, 0);
                     self.stage(now).tick(&[]);
                     self.turn_pools();
                 }
-                Some(Event::Change { number }) => {
-                    let Some(loan) = self.loan_for(&player, number) else { break };
+                Some(SpaceEvent::Change { number }) => {
+                    let Some(request) = self.borrow_for(&*player, number) else { break };
                     let before = self.grafts;
-                    self.taped = Taped::Play(Some(player));
-                    match loan.out(self) {
+                    self.events = EventPort::Script(Some(player));
+                    match request.lend(self) {
                         Ok(back) => self = back,
                         Err(remains) => return *remains,
                     }
-                    let Some(back) = self.taped.player() else { return self.remains() };
+                    let Some(back) = self.events.script() else { return self.remains() };
                     player = back;
                     if self.grafts == before {
                         // It was given back as it was: nothing that follows means anything.
                         break;
                     }
                 }
-                Some(Event::Finish { now, failure }) => {
+                Some(SpaceEvent::Finish { now, failure }) => {
                     (last, whole) = (now, true);
                     self.fail_as_recorded(failure.as_deref());
                     break;
                 }
-                Some(Event::Claim { .. } | Event::Seen { .. } | Event::Heard { .. }) => {}
-                Some(Event::Retire { .. } | Event::Changed) => {
+                Some(
+                    SpaceEvent::Claim { .. } | SpaceEvent::Seen { .. } | SpaceEvent::Heard { .. },
+                ) => {}
+                Some(SpaceEvent::Retire { .. } | SpaceEvent::Changed) => {
                     player.is_wrong("the path was not changed here");
                     break;
                 }
@@ -194,14 +121,14 @@ impl Space {
             if self.drain(last) {
                 self.is_wrong("the run ends here, and has not taken all blocks");
             }
-            self.take_last(&mut player);
+            self.take_last(&mut *player);
         } else {
-            player.replay.note_short();
+            player.note_short();
             self.fail_as_recorded(player.wrong());
             // Who wants to change it hears that it has ended: it waits for what others still put.
-            self.post().iter().for_each(Post::refuses);
-            self.wanted = None;
-            self.duty.0.refuse();
+            self.post().iter().for_each(StallProbe::refuses);
+            self.borrow = None;
+            self.commands.0.refuse();
             self.drain(last);
         }
         if self.turn.failure.is_some() {
@@ -211,58 +138,46 @@ impl Space {
             self.answer(true);
         }
         self.finish(last);
-        self.duty.leave(self.counted());
+        self.commands.leave(self.counted());
         self.remains()
     }
 
     /// Does what somebody outside wants done, and says what sources have seen.
     fn heed(&mut self) {
-        if self.duty.0.waits() {
-            self.obey();
+        if self.commands.0.has_pending() {
+            self.execute_commands();
         }
         if self.control.asked() != self.answered {
             self.answer(false);
         }
     }
 
-    /// Takes what is told of sources, programs and counted blocks when something ends: it stands
-    /// behind the turn that ends it, and is asked for in it.
-    fn take_last(&mut self, player: &mut Player) {
-        let mut claimed = 0_u32;
-        loop {
-            match player.peek() {
-                Some(Event::Seen { planned, seen, dropped }) => {
-                    if !player.replay.had_seen(planned, seen, &dropped) {
-                        self.is_wrong("a source saw another number of blocks than came of it");
-                    }
-                }
-                Some(Event::Heard { planned, written, dropped }) => {
-                    player.replay.had_heard(planned, written, &dropped);
-                }
-                Some(Event::Claim { count }) => claimed = claimed.saturating_add(count),
-                _ => break,
-            }
-            player.event();
+    /// Takes the notes that close a run or a change: they stand behind the event that ends it, and
+    /// are needed in it.
+    fn take_last(&mut self, player: &mut dyn Script) {
+        let (claimed, contradiction) = player.closing_notes();
+        if let Some(what) = contradiction {
+            self.is_wrong(what);
         }
-        if let Claims::Told(told) = &mut self.turn.claims {
-            *told = claimed;
+        if let Claims::Scripted(left) = &mut self.turn.claims {
+            *left = claimed;
         }
     }
 
     /// Where it stands among those that play.
-    pub(super) fn post(&self) -> Option<Post> {
-        self.here.as_ref().map(|here| here.0.clone())
+    pub(super) fn post(&self) -> Option<StallProbe> {
+        self.stall.as_ref().map(|here| here.0.clone())
     }
 
     /// It has looked in vain for what it waits for. Answers whether it would do so for ever: then
     /// it has failed.
     pub(super) fn waits_in_vain(
         &mut self,
-        wait: &mut Option<Wait>,
+        wait: &mut Option<StallWait>,
         what: impl FnOnce() -> String,
         change: bool,
     ) -> bool {
-        let why = match (&wait, &self.here) {
+        let why = match (&wait, &self.stall) {
             (Some(wait), _) => wait.in_vain(),
             (None, Some(here)) => {
                 let name = &self.name;
@@ -277,7 +192,7 @@ impl Space {
 
     /// The record is wrong at its last turn, in this.
     fn is_wrong(&mut self, what: &str) {
-        let byte = self.here.as_ref().map_or(0, |here| here.0.byte());
+        let byte = self.stall.as_ref().map_or(0, |here| here.0.byte());
         self.fail_as_recorded(Some(&format!("the record is wrong at byte {byte}: {what}")));
     }
 
@@ -302,7 +217,7 @@ impl Space {
     }
 
     /// Puts the blocks of a turn into the intake of their source again, and walks them.
-    fn play_pull(&mut self, player: &mut Player, pulled: &Pulled) {
+    fn play_pull(&mut self, player: &mut dyn Script, pulled: &Pulled) {
         let node = pulled.node;
         let is_source =
             |input: &Input| matches!(input, Input::Source { node: n, .. } if *n == node);
@@ -321,7 +236,7 @@ impl Space {
             room.columns.clear();
             let mut amount = Amount::default();
             let mut pins = Vec::new();
-            while left > 0 && room.columns.len() < self.at_once.most {
+            while left > 0 && room.columns.len() < self.batch_max {
                 left -= 1;
                 let Some((entry, bytes)) = player.block(left) else {
                     left = 0;
@@ -337,7 +252,7 @@ impl Space {
             for pin in pins {
                 self.intakes[GENERAL].unpin(pin);
             }
-            player.replay.gave(planned, amount);
+            player.gave(planned, amount);
             let place = (node, GENERAL, pulled.edge);
             self.spare = Some(self.walk_pulled(place, room, pulled.now, left == 0));
             if left == 0 || self.turn.failure.is_some() {
@@ -364,9 +279,9 @@ impl Space {
         if entry.pointer.is_hole() {
             return Some(entry);
         }
-        let mut wait: Option<Wait> = None;
+        let mut wait: Option<StallWait> = None;
         loop {
-            wait.iter_mut().for_each(Wait::looks);
+            wait.iter_mut().for_each(StallWait::looks);
             let pool = &self.intakes[GENERAL];
             let put = pool.append(bytes.len(), |room| {
                 room.copy_from_slice(bytes);
@@ -399,7 +314,7 @@ impl Space {
         };
         let mut left = count;
         while left > 0 && self.turn.failure.is_none() {
-            let step = left.min(self.at_once.most);
+            let step = left.min(self.batch_max);
             if !self.has_come(i, step, false) {
                 return self.came_short(count, left);
             }
@@ -412,10 +327,10 @@ impl Space {
     /// Waits until so many blocks lie in a ring; answers whether any do: a space that ends early
     /// puts no more. Nor is it waited for in a path that is stopped, unless this side has ended.
     fn has_come(&mut self, i: usize, count: usize, ends: bool) -> bool {
-        let mut wait: Option<Wait> = None;
+        let mut wait: Option<StallWait> = None;
         loop {
             let ticket = self.bell.listen();
-            wait.iter_mut().for_each(Wait::looks);
+            wait.iter_mut().for_each(StallWait::looks);
             let Input::Ring { import, .. } = &mut self.inputs[i] else { return false };
             let over = import.is_closed() || (self.control.is_stopped() && !ends);
             match import.waiting() {
@@ -442,8 +357,8 @@ impl Space {
     }
 
     /// What was claimed in the turn that is walked next, behind so many blocks.
-    fn tell_claims(&mut self, player: &Player, blocks: usize) {
-        if let Claims::Told(told) = &mut self.turn.claims {
+    fn tell_claims(&mut self, player: &dyn Script, blocks: usize) {
+        if let Claims::Scripted(told) = &mut self.turn.claims {
             *told = player.claims(blocks);
         }
     }
@@ -458,7 +373,7 @@ impl Space {
             }
             while self.turn.failure.is_none() && self.has_come(i, 1, true) {
                 drained = true;
-                let taking = Taking { most: self.at_once.most, now: Some(now), last: true };
+                let taking = Taking { most: self.batch_max, now: Some(now), last: true };
                 self.walk_imported(i, &mut Pass::default(), taking);
             }
         }
