@@ -11,6 +11,7 @@ mod ci;
 mod examples;
 mod install;
 mod kernels;
+mod lines;
 mod silence;
 mod skips;
 mod test;
@@ -66,8 +67,9 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "tidy",
-        usage: "[--ratchet]",
-        summary: "rules of the tree: arrows, fences, sizes, text; --ratchet lowers unsafe.ceilings",
+        usage: "[--ratchet | --report | --list RULE [CRATE] | --arrows CRATE]",
+        summary: "rules of the tree: arrows, fences, sizes, words; --ratchet lowers the ceilings, \
+                  --report counts by crate, --list names places, --arrows those between files",
         run: tidy::tidy,
     },
     Verb {
@@ -81,6 +83,13 @@ const VERBS: &[Verb] = &[
         usage: "",
         summary: "the table of unsafe blocks, functions and impls per file",
         run: tidy::unsafe_table,
+    },
+    Verb {
+        name: "lines",
+        usage: "",
+        summary: "lines of code of each crate under crates/ but testkit: no blanks, no comments, \
+                  and without what only tests, loom, miri or a feature compile",
+        run: lines::lines,
     },
     Verb {
         name: "examples",

@@ -1,15 +1,12 @@
 //! Where unsafe code stands: the line in every crate root, the files that may, and the ceilings
 //! that only go down.
 
+use super::ratchet::Counted;
 use super::rules::{self, Fence, Room};
 use super::source::{count_word, has_word, without_tests};
 use super::tree::{File, Tree};
 use super::{Finding, Findings};
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-
-/// The file of the ceilings: one `PATH COUNT` a line.
-pub(super) const CEILINGS: &str = "xtask/unsafe.ceilings";
 
 const WORD: &str = "unsafe";
 
@@ -24,7 +21,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             }
         }
     }
-    ceilings(tree, found);
+    count(tree, found);
 }
 
 /// The crate reaches nothing of the world.
@@ -98,57 +95,16 @@ fn inside(tree: &Tree, room: &Room, base: &str, found: &mut Findings) {
     }
 }
 
-/// How much unsafe code each file has.
-fn counts(tree: &Tree) -> BTreeMap<&str, usize> {
-    tree.rust()
-        .map(|file| (file.path.as_str(), count_word(&file.code, WORD)))
-        .filter(|(_, count)| *count > 0)
-        .collect()
-}
-
-fn ceilings(tree: &Tree, found: &mut Findings) {
-    let known = known(tree);
-    let counts = counts(tree);
-    for (path, count) in &counts {
-        let what = match known.get(*path) {
-            Some(ceiling) if count <= ceiling => continue,
-            Some(ceiling) => format!("{count} times unsafe, where the ceiling is {ceiling}"),
-            None => format!("{count} times unsafe, and no ceiling; write one into {CEILINGS}"),
-        };
-        found.push(Finding { rule: "ceilings", path: (*path).to_owned(), line: None, what });
-    }
-    for (path, ceiling) in known {
-        let count = counts.get(path).copied().unwrap_or(0);
-        if count < ceiling {
-            let what = format!("the ceiling is {ceiling}, the file has {count}: lower it");
-            found.question(Finding { rule: "ceilings", path: path.to_owned(), line: None, what });
+/// Counts the unsafe code of each file.
+fn count(tree: &Tree, found: &mut Findings) {
+    for file in tree.rust() {
+        let number = count_word(&file.code, WORD);
+        if number > 0 {
+            let what = format!("{number} times `{WORD}`");
+            let (key, path) = (file.path.clone(), file.path.clone());
+            found.counted.push(Counted { rule: "unsafe", key, path, line: None, number, what });
         }
     }
-}
-
-fn known(tree: &Tree) -> BTreeMap<&str, usize> {
-    let text = tree.file(CEILINGS).map_or("", |file| file.text.as_str());
-    let rows = text.lines().filter(|line| !line.starts_with('#'));
-    rows.filter_map(|line| line.rsplit_once(' '))
-        .filter_map(|(path, count)| Some((path.trim(), count.parse().ok()?)))
-        .collect()
-}
-
-/// The text of the ceilings as low as they can be: what is below its ceiling pulls it down, what is
-/// gone goes. A file without a ceiling gets one; a file above its ceiling keeps it, and stays an
-/// error.
-pub(super) fn lowered(tree: &Tree) -> String {
-    let known = known(tree);
-    let mut text = String::from(
-        "# How often each file may say unsafe. `cargo xtask tidy --ratchet` lowers the numbers;\n\
-         # raising one is done by hand, with the reason in the commit message.\n",
-    );
-    for (path, count) in counts(tree) {
-        let ceiling = known.get(path).map_or(count, |ceiling| count.min(*ceiling));
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{path} {ceiling}");
-    }
-    text
 }
 
 /// The table of unsafe code for people.

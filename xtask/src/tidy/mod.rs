@@ -1,23 +1,31 @@
 //! `tidy`: the rules of the tree, checked. Whatever is said twice in a review becomes a rule here.
 //!
-//! In: all files under the root. Out: findings, one a line, and questions, which are no errors.
+//! In: all files under the root. Out: findings, one a line. Rules that the tree does not meet yet
+//! count, and are compared with their ceilings ([`ratchet`]).
 //! The tables are in [`rules`]; each rule has a test that plants the mistake (`tests.rs`).
 
 mod arrows;
 mod capabilities;
 mod catalog;
 mod chance;
+mod cycles;
 mod documents;
 mod fences;
+mod layers;
 mod manifest;
+mod modules;
+pub(crate) mod ratchet;
 mod rules;
-mod source;
+pub(crate) mod source;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
-mod tree;
+pub(crate) mod tokens;
+pub(crate) mod tree;
+mod words;
 
 use crate::Outcome;
+use ratchet::Counted;
 use std::fmt;
 use std::path::Path;
 use tree::{File, Tree};
@@ -54,50 +62,56 @@ impl fmt::Display for Finding {
 #[derive(Debug, Default)]
 struct Findings {
     errors: Vec<Finding>,
-    questions: Vec<Finding>,
+    /// What counts against the ratchets.
+    counted: Vec<Counted>,
 }
 
 impl Findings {
     fn push(&mut self, finding: Finding) {
         self.errors.push(finding);
     }
-
-    fn question(&mut self, finding: Finding) {
-        self.questions.push(finding);
-    }
 }
 
 /// The verb `tidy`.
 pub(crate) fn tidy(root: &Path, arguments: &[String]) -> Outcome {
-    match arguments {
-        [] => {}
-        [ratchet] if ratchet == "--ratchet" => {
-            let written = Tree::read(root).and_then(|tree| {
-                std::fs::write(root.join(fences::CEILINGS), fences::lowered(&tree))
-            });
-            if let Err(error) = written {
-                eprintln!("error: cannot write {}: {error}", fences::CEILINGS);
-                return Outcome::Failed;
-            }
-        }
-        _ => return Outcome::Usage("`tidy` knows --ratchet alone".to_owned()),
-    }
-    let tree = match Tree::read(root) {
-        Ok(tree) => tree,
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match Tree::read(root) {
+        Ok(tree) => run(root, &tree, &arguments),
         Err(error) => {
             eprintln!("error: cannot read the tree: {error}");
-            return Outcome::Failed;
+            Outcome::Failed
         }
-    };
-    let found = check(&tree);
-    for question in &found.questions {
-        println!("? {question}");
+    }
+}
+
+fn run(root: &Path, tree: &Tree, arguments: &[&str]) -> Outcome {
+    let found = check(tree);
+    match arguments {
+        [] => {}
+        ["--ratchet"] => {
+            let text = ratchet::lowered(tree, &found.counted);
+            if let Err(error) = std::fs::write(root.join(ratchet::CEILINGS), text) {
+                eprintln!("error: cannot write {}: {error}", ratchet::CEILINGS);
+                return Outcome::Failed;
+            }
+            return tidy(root, &[]);
+        }
+        ["--report"] => print!("{}", ratchet::report(tree, &found.counted)),
+        ["--list", rule] => print!("{}", ratchet::list(&found.counted, rule, "")),
+        ["--list", rule, key] => print!("{}", ratchet::list(&found.counted, rule, key)),
+        ["--arrows", name] => match layers::table(tree, name) {
+            Some(table) => print!("{table}"),
+            None => return Outcome::Usage(format!("no crate is called `{name}`")),
+        },
+        _ => return Outcome::Usage("`tidy` does not know these arguments".to_owned()),
+    }
+    if !arguments.is_empty() {
+        return Outcome::Well;
     }
     for error in &found.errors {
         println!("{error}");
     }
-    let (files, questions) = (tree.files.len(), found.questions.len());
-    println!("tidy: {} wrong, {questions} questions, {files} files", found.errors.len());
+    println!("tidy: {} wrong, {} files", found.errors.len(), tree.files.len());
     found.errors.is_empty().into()
 }
 
@@ -124,5 +138,9 @@ fn check(tree: &Tree) -> Findings {
     documents::check(tree, &mut found);
     catalog::check(tree, &mut found);
     capabilities::check(tree, &mut found);
+    layers::check(tree, &mut found);
+    words::check(tree, &mut found);
+    // The last: it judges what the others counted.
+    ratchet::check(tree, &mut found);
     found
 }

@@ -95,6 +95,27 @@ pub(super) const ROOMS: &[Room] = &[
     room("xtask", BESIDE, &[]),
 ];
 
+/// The layers inside a crate, from below: rooms of one layer may reach each other and those below.
+/// A file is in the room with the longest path that it lies in.
+pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[(
+    "engine",
+    &[
+        // The runtime: it runs a built graph, and knows no plan, kernel, record or daemon.
+        &[
+            "space", "ring", "copies", "ledger", "signal", "control", "process", "failure", "tap",
+            "why", "latency", "live", "spaces", "suspect",
+        ],
+        // All that a request may name.
+        &["catalogue", "compiler", "names", "keys", "seen", "testing"],
+        // Control: from a plan to a path that runs, and to another plan.
+        &["build", "run", "report", "joint", "change", "adapt"],
+        &["kernel", "record", "sandbox", "calibrate", "doctor", "machine"],
+    ],
+)];
+
+/// Two types of one name in one crate that are agreed: crate, name, reason.
+pub(super) const DOUBLES: &[(&str, &str, &str)] = &[];
+
 const fn room(name: &'static str, layer: u8, to: &'static [&'static str]) -> Room {
     Room { name, layer, arrows: Arrows::To(to), fence: Fence::Forbid }
 }
@@ -172,10 +193,10 @@ pub(super) const LIMIT_LEAST: u64 = 20;
 pub(super) const COLUMNS: usize = 100;
 /// Most lines of a file.
 pub(super) const LINES: usize = 800;
-/// Lines without tests from which on a file is a question.
-pub(super) const LINES_ASKED: usize = 400;
-/// Lines from which on a function is a question.
-pub(super) const FUNCTION_ASKED: usize = 70;
+/// Lines without tests beyond which a file counts against its ceiling.
+pub(super) const LINES_LONG: usize = 400;
+/// Lines beyond which a function counts against its ceiling.
+pub(super) const FUNCTION_LONG: usize = 70;
 /// Most bytes of a file that is not text.
 pub(super) const BINARY: usize = 100_000;
 

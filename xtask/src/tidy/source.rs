@@ -1,15 +1,27 @@
 //! Just enough of Rust's lexis to tell code from comments and texts, so that a rule about code is
 //! not fooled by words.
 
-/// The same text with every comment and the inside of every literal turned into blanks; lines and
-/// columns stay where they are.
-pub(super) fn code(text: &str) -> String {
+/// Returns the text with every comment and literal turned into blanks; lines and columns stay where
+/// they are.
+pub(crate) fn code(text: &str) -> String {
+    blanked(text, true)
+}
+
+/// Returns the text with every comment turned into blanks; literals stay.
+pub(crate) fn uncommented(text: &str) -> String {
+    blanked(text, false)
+}
+
+fn blanked(text: &str, literals: bool) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
     let mut at = 0;
     while at < chars.len() {
         let end = skipped(&chars, at);
-        if end == at {
+        if end > at && chars[at] != '/' && !literals {
+            out.extend(&chars[at..end]);
+            at = end;
+        } else if end == at {
             out.push(chars[at]);
             at += 1;
         } else {
@@ -93,12 +105,12 @@ fn is_word(c: char) -> bool {
 }
 
 /// Whether `word` stands in `line` with no letter, digit or underscore beside it.
-pub(super) fn has_word(line: &str, word: &str) -> bool {
+pub(crate) fn has_word(line: &str, word: &str) -> bool {
     count_word(line, word) > 0
 }
 
 /// How often `word` stands in `text` by itself.
-pub(super) fn count_word(text: &str, word: &str) -> usize {
+pub(crate) fn count_word(text: &str, word: &str) -> usize {
     text.match_indices(word)
         .filter(|(at, _)| {
             let before = text[..*at].chars().next_back();
@@ -110,7 +122,7 @@ pub(super) fn count_word(text: &str, word: &str) -> usize {
 
 /// The lines that are not part of a module that is only built for tests, with their numbers from 1.
 /// `code` is code without comments.
-pub(super) fn without_tests(code: &str) -> Vec<(usize, &str)> {
+pub(crate) fn without_tests(code: &str) -> Vec<(usize, &str)> {
     let lines: Vec<&str> = code.lines().collect();
     let mut kept = Vec::with_capacity(lines.len());
     let mut at = 0;
@@ -129,7 +141,7 @@ pub(super) fn without_tests(code: &str) -> Vec<(usize, &str)> {
 }
 
 /// The functions that have a body: the line where each begins, from 1, and how many lines it has.
-pub(super) fn functions(code: &str) -> Vec<(usize, usize)> {
+pub(crate) fn functions(code: &str) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = code.lines().collect();
     let begins = |line: &str| line.contains("fn ") && has_word(line, "fn") && line.contains('(');
     let mut found = Vec::new();

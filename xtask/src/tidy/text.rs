@@ -1,8 +1,7 @@
 //! Rules about text: first lines, lengths, blanks, words that say that work was left undone.
 
-use super::rules::{
-    BINARY, COLUMNS, FUNCTION_ASKED, LINES, LINES_ASKED, SLEEPS, UNDONE, WORKPLACES,
-};
+use super::ratchet::Counted;
+use super::rules::{BINARY, COLUMNS, FUNCTION_LONG, LINES, LINES_LONG, SLEEPS, UNDONE, WORKPLACES};
 use super::source::{functions, without_tests};
 use super::tree::{File, Tree};
 use super::{Finding, Findings};
@@ -80,15 +79,21 @@ fn rust(file: &File, found: &mut Findings) {
         found.push(Finding::file("length", file, what));
     } else if !file.is_test() {
         let lines = without_tests(&file.code).len();
-        if lines > LINES_ASKED {
-            let what = format!("{lines} lines without tests: is this one thing?");
-            found.question(Finding::file("length", file, what));
+        if lines > LINES_LONG {
+            let what = format!("{lines} lines without tests, more than {LINES_LONG}");
+            found.counted.push(beyond("files", file, None, lines - LINES_LONG, what));
         }
     }
     for (number, lines) in functions(&file.code) {
-        if lines > FUNCTION_ASKED {
-            let what = format!("a function of {lines} lines: is this one step?");
-            found.question(Finding::line("length", file, number, what));
+        if lines > FUNCTION_LONG {
+            let what = format!("a function of {lines} lines, more than {FUNCTION_LONG}");
+            found.counted.push(beyond(
+                "functions",
+                file,
+                Some(number),
+                lines - FUNCTION_LONG,
+                what,
+            ));
         }
     }
     if !SLEEPS.iter().any(|(path, _)| *path == file.path) {
@@ -98,6 +103,16 @@ fn rust(file: &File, found: &mut Findings) {
             found.push(Finding::line("sleeps", file, number, what));
         }
     }
+}
+
+fn beyond(
+    rule: &'static str,
+    file: &File,
+    line: Option<usize>,
+    number: usize,
+    what: String,
+) -> Counted {
+    Counted { rule, key: file.path.clone(), path: file.path.clone(), line, number, what }
 }
 
 /// The lines that put a thread to sleep.

@@ -8,38 +8,38 @@ use std::path::Path;
 
 /// One file.
 #[derive(Debug)]
-pub(super) struct File {
+pub(crate) struct File {
     /// The path from the root, with `/`.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// The length in bytes.
-    pub(super) length: usize,
+    pub(crate) length: usize,
     /// The text; empty when the file holds no text.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// Whether it is text.
-    pub(super) is_text: bool,
+    pub(crate) is_text: bool,
     /// The text without comments and literals, of a Rust file.
-    pub(super) code: String,
+    pub(crate) code: String,
 }
 
 impl File {
     /// Whether the name ends in `.extension`.
-    pub(super) fn is(&self, extension: &str) -> bool {
+    pub(crate) fn is(&self, extension: &str) -> bool {
         self.path.rsplit_once('.').is_some_and(|(_, last)| last == extension)
     }
 
     /// Whether this is written by people, and so kept to the rules of text.
-    pub(super) fn is_written(&self) -> bool {
+    pub(crate) fn is_written(&self) -> bool {
         let known = ["rs", "toml", "md", "sh", "pipe", "yml"].iter().any(|e| self.is(e));
         self.is_text && (known || self.path == ".ci/run")
     }
 
     /// Whether this is Rust.
-    pub(super) fn is_rust(&self) -> bool {
+    pub(crate) fn is_rust(&self) -> bool {
         self.is("rs")
     }
 
     /// Whether everything in this file is for tests.
-    pub(super) fn is_test(&self) -> bool {
+    pub(crate) fn is_test(&self) -> bool {
         let mut parts = self.path.split('/');
         parts.any(|part| part == "tests" || part == "tests.rs")
     }
@@ -47,13 +47,13 @@ impl File {
 
 /// All files, in the order of their paths.
 #[derive(Debug)]
-pub(super) struct Tree {
-    pub(super) files: Vec<File>,
+pub(crate) struct Tree {
+    pub(crate) files: Vec<File>,
 }
 
 impl Tree {
     /// Reads the tree under `root`.
-    pub(super) fn read(root: &Path) -> io::Result<Self> {
+    pub(crate) fn read(root: &Path) -> io::Result<Self> {
         let mut files = Vec::new();
         collect(root, "", &mut files)?;
         files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -61,12 +61,12 @@ impl Tree {
     }
 
     /// The file with this path.
-    pub(super) fn file(&self, path: &str) -> Option<&File> {
+    pub(crate) fn file(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }
 
     /// Whether a file or folder has this path.
-    pub(super) fn has(&self, path: &str) -> bool {
+    pub(crate) fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         self.files.iter().any(|file| {
             file.path
@@ -76,19 +76,33 @@ impl Tree {
     }
 
     /// The files of Rust.
-    pub(super) fn rust(&self) -> impl Iterator<Item = &File> {
+    pub(crate) fn rust(&self) -> impl Iterator<Item = &File> {
         self.files.iter().filter(|file| file.is_rust())
     }
 
     /// The manifests of crates, with the names that their folders give them: `crates/abi` is `abi`,
     /// `bench/loops` is `bench-loops`. A crate that is a workspace of its own is not of the house.
-    pub(super) fn manifests(&self) -> impl Iterator<Item = (String, &File)> {
+    pub(crate) fn manifests(&self) -> impl Iterator<Item = (String, &File)> {
         let ours = |file: &&File| !file.text.lines().any(|line| line == "[workspace]");
         self.files.iter().filter(ours).filter_map(|file| {
             let folder = file.path.strip_suffix("/Cargo.toml")?;
             Some((folder.strip_prefix("crates/").unwrap_or(folder).replace('/', "-"), file))
         })
     }
+
+    /// The folders of the crates, with a slash at the end, and their names.
+    pub(crate) fn crates(&self) -> Vec<(String, String)> {
+        let base = |file: &File| file.path.trim_end_matches("Cargo.toml").to_owned();
+        let mut crates: Vec<_> = self.manifests().map(|(name, file)| (base(file), name)).collect();
+        crates.sort();
+        crates
+    }
+}
+
+/// Returns the name of the crate in whose folder a path lies; empty outside all crates.
+pub(crate) fn crate_of<'c>(crates: &'c [(String, String)], path: &str) -> &'c str {
+    let within = crates.iter().filter(|(base, _)| path.starts_with(base.as_str()));
+    within.max_by_key(|(base, _)| base.len()).map_or("", |(_, name)| name)
 }
 
 fn collect(root: &Path, folder: &str, files: &mut Vec<File>) -> io::Result<()> {

@@ -1,0 +1,117 @@
+//! `lines`: how much code the product has, crate by crate.
+//!
+//! Counted are the lines of all `.rs` files under `crates/` that hold something besides blanks and
+//! comments. Doc comments are comments; a line of a string that spans lines is code. Left out are
+//! `crates/testkit`; everything in a folder called `tests` and every `tests.rs`; modules, items,
+//! statements and fields whose `#[cfg(…)]` does not hold in the default build (`test`, `loom`,
+//! `miri`, `feature = …`); and the files of such modules. Fails above the baseline.
+
+use crate::Outcome;
+use crate::tidy::ratchet;
+use crate::tidy::source::uncommented;
+use crate::tidy::tokens::{off, tokens};
+use crate::tidy::tree::{File, Tree};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The verb `lines`.
+pub(crate) fn lines(root: &Path, arguments: &[String]) -> Outcome {
+    if !arguments.is_empty() {
+        return Outcome::Usage("`lines` takes no arguments".to_owned());
+    }
+    let tree = match Tree::read(root) {
+        Ok(tree) => tree,
+        Err(error) => {
+            eprintln!("error: cannot read the tree: {error}");
+            return Outcome::Failed;
+        }
+    };
+    let counts = by_crate(&tree);
+    println!("  files    lines  crate");
+    for (name, (files, lines)) in &counts {
+        println!("{files:7}  {lines:7}  {name}");
+    }
+    let sum = |of: fn(&(usize, usize)) -> usize| counts.values().map(of).sum::<usize>();
+    let lines = sum(|count| count.1);
+    println!("{:7}  {lines:7}  in all", sum(|count| count.0));
+    let Some(baseline) = ratchet::baseline(&tree) else { return Outcome::Well };
+    println!("         {baseline:7}  the most that xtask/ratchets allows");
+    (lines <= baseline).into()
+}
+
+/// Returns the number of files and of lines that count, for each crate.
+pub(crate) fn by_crate(tree: &Tree) -> BTreeMap<&str, (usize, usize)> {
+    let tests = test_files(tree);
+    let mut counts = BTreeMap::new();
+    for file in tree.rust().filter(|file| !file.is_test() && !tests.contains(&file.path)) {
+        let folder = file.path.strip_prefix("crates/").and_then(|path| path.split_once('/'));
+        let Some((name, _)) = folder.filter(|(name, _)| *name != "testkit") else { continue };
+        let (files, lines) = counts.entry(name).or_insert((0, 0));
+        *files += 1;
+        *lines += count(file);
+    }
+    counts
+}
+
+/// Returns the number of lines of the file that count.
+fn count(file: &File) -> usize {
+    let tokens = tokens(&file.code);
+    let mut left_out = BTreeSet::new();
+    for gap in off(&tokens) {
+        let last = tokens[..gap.end].last().map_or(0, |token| token.line);
+        left_out.extend(tokens[gap.start].line..=last);
+    }
+    let text = uncommented(&file.text);
+    let lines = (1..).zip(text.lines());
+    lines.filter(|(number, line)| !line.trim().is_empty() && !left_out.contains(number)).count()
+}
+
+/// Returns the files of modules that the default build does not compile.
+pub(crate) fn test_files(tree: &Tree) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for file in tree.rust() {
+        let tokens = tokens(&file.code);
+        for gap in off(&tokens) {
+            if let [.., key, name, end] = &tokens[gap]
+                && (key.text, end.text) == ("mod", ";")
+            {
+                let folder = module_folder(&file.path);
+                let (plain, inner) =
+                    (format!("{folder}{}.rs", name.text), format!("{folder}{}/", name.text));
+                let below = tree.rust().map(|file| &file.path);
+                found.extend(below.filter(|p| **p == plain || p.starts_with(&inner)).cloned());
+            }
+        }
+    }
+    found
+}
+
+/// Returns the folder in which the modules of a file lie: `a/` of `a/mod.rs`, `a/b/` of `a/b.rs`.
+pub(crate) fn module_folder(path: &str) -> String {
+    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+    match name.trim_end_matches(".rs") {
+        "mod" | "lib" | "main" => format!("{folder}/"),
+        stem => format!("{folder}/{stem}/"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::tests::Planted;
+
+    #[test]
+    fn lines_of_code_count_and_comments_and_tests_do_not() {
+        let tree = Planted::clean();
+        let text = "//! A.\n\n/// B.\nfn f() {\n    /* c\n    d */\n    g(\"e\n\n  f\");\n}\n\
+                    #[cfg(test)]\nmod models;\n#[cfg(test)]\nmod tests {\n    fn x() {}\n}\n";
+        tree.put("crates/abi/src/a.rs", text.as_bytes());
+        for left_out in ["src/a/models.rs", "src/a/models/b.rs", "src/tests.rs", "tests/c.rs"] {
+            tree.put(&format!("crates/abi/{left_out}"), b"//! C.\nfn f() {}\n");
+        }
+        tree.put("crates/testkit/src/lib.rs", b"fn f() {}\n");
+        // `fn`, `g(`, `f")`, `}`, and the line of lib.rs that forbids.
+        assert_eq!(by_crate(&tree.read())["abi"], (2, 5));
+        assert!(!by_crate(&tree.read()).contains_key("testkit"));
+    }
+}

@@ -1,0 +1,138 @@
+//! The modules of a crate and the arrows between its files.
+//!
+//! In: the files under a crate's `src`. Out: for each file, the files of the same crate whose items
+//! it names. An arrow leads to the file that *defines* the item: re-exports, renames and globs are
+//! followed. Names come from `use` trees and from paths in code; what the default build does not
+//! compile is left out, and so are files of tests. A `pub use` is no arrow by itself: it moves a
+//! name, and whoever takes the name has the arrow.
+
+mod resolve;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use super::tokens::{product, tokens};
+use super::tree::{File, Tree};
+use resolve::{Resolver, Target};
+use scan::{Import, Reference};
+use std::collections::{BTreeMap, HashMap};
+
+/// A module: a file, or a block `mod name { … }` within one.
+#[derive(Debug, Default)]
+struct Module {
+    /// The index of its file in [`Arrows::files`].
+    file: usize,
+    parent: Option<usize>,
+    children: HashMap<String, usize>,
+    /// The names of items that are defined here.
+    items: HashMap<String, usize>,
+    /// Names that a `use` brings, with the path it names.
+    imports: HashMap<String, Vec<String>>,
+    /// The paths of `use path::*`.
+    globs: Vec<Vec<String>>,
+    references: Vec<Reference>,
+}
+
+/// The arrows between the files of one crate.
+#[derive(Debug, Default)]
+pub(super) struct Arrows {
+    /// The paths of the files, from `src/` on.
+    pub(super) files: Vec<String>,
+    /// For each file, the files that it needs, with one name of each and the line that says it.
+    pub(super) edges: Vec<BTreeMap<usize, (String, usize)>>,
+}
+
+/// Reads the arrows of the crate whose folder is `base` (with a slash at its end).
+pub(super) fn arrows(tree: &Tree, base: &str) -> Arrows {
+    let mut arrows = Arrows::default();
+    for root in ["src/lib.rs", "src/main.rs"] {
+        if let Some(file) = tree.file(&format!("{base}{root}")) {
+            Reader { tree, base, modules: Vec::new(), arrows: &mut arrows }.read(file);
+        }
+    }
+    arrows
+}
+
+/// Reads one tree of modules.
+struct Reader<'t> {
+    tree: &'t Tree,
+    base: &'t str,
+    modules: Vec<Module>,
+    arrows: &'t mut Arrows,
+}
+
+impl Reader<'_> {
+    fn read(mut self, root: &File) {
+        self.file(root, None);
+        for at in 0..self.modules.len() {
+            self.edges(at);
+        }
+    }
+
+    /// Adds the module of a file, and those below it.
+    fn file(&mut self, file: &File, parent: Option<usize>) -> usize {
+        let index = self.arrows.files.len();
+        let path = file.path.strip_prefix(self.base).unwrap_or(&file.path);
+        self.arrows.files.push(path.strip_prefix("src/").unwrap_or(path).to_owned());
+        self.arrows.edges.push(BTreeMap::new());
+        let tokens = tokens(&file.code);
+        let scanned = scan::scan(&product(&tokens));
+        self.module(scanned, index, parent, &crate::lines::module_folder(&file.path))
+    }
+
+    fn module(
+        &mut self,
+        scanned: scan::Scanned,
+        file: usize,
+        parent: Option<usize>,
+        folder: &str,
+    ) -> usize {
+        let at = self.modules.len();
+        self.modules.push(Module { file, parent, ..Module::default() });
+        for name in scanned.items {
+            self.modules[at].items.insert(name, file);
+        }
+        for Import { path, name, line, is_public } in scanned.imports {
+            let module = &mut self.modules[at];
+            if !is_public {
+                module.references.push(Reference { path: path.clone(), line, is_use: true });
+            }
+            match name.as_str() {
+                "*" => module.globs.push(path),
+                "_" => {}
+                _ => _ = module.imports.insert(name, path),
+            }
+        }
+        self.modules[at].references.extend(scanned.references);
+        for (name, inner) in scanned.inline {
+            let folder = format!("{folder}{name}/");
+            let child = self.module(inner, file, Some(at), &folder);
+            self.modules[at].children.insert(name, child);
+        }
+        for name in scanned.files {
+            let paths = [format!("{folder}{name}.rs"), format!("{folder}{name}/mod.rs")];
+            if let Some(inner) = paths.iter().find_map(|path| self.tree.file(path)) {
+                let child = self.file(inner, Some(at));
+                self.modules[at].children.insert(name, child);
+            }
+        }
+        at
+    }
+
+    /// Adds the arrows of one module.
+    fn edges(&mut self, at: usize) {
+        let from = self.modules[at].file;
+        let resolver = Resolver::new(&self.modules);
+        for Reference { path, line, is_use } in &self.modules[at].references {
+            let to = match resolver.resolve(at, path) {
+                Some(Target::Item(file)) => file,
+                // A name that a macro makes: its module has it. A module by itself is no item.
+                Some(Target::Unknown(module)) if !is_use => self.modules[module].file,
+                _ => continue,
+            };
+            if to != from {
+                self.arrows.edges[from].entry(to).or_insert_with(|| (path.join("::"), *line));
+            }
+        }
+    }
+}

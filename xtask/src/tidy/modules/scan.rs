@@ -1,0 +1,167 @@
+//! What one module says: its items, its modules, its `use` trees, and the paths in its code.
+
+use super::super::tokens::{Token, close};
+
+/// A module as its text has it.
+#[derive(Debug, Default)]
+pub(super) struct Scanned {
+    /// Names of items defined at the level of the module, those within calls of macros included.
+    pub(super) items: Vec<String>,
+    /// Modules in blocks.
+    pub(super) inline: Vec<(String, Self)>,
+    /// Modules in files of their own.
+    pub(super) files: Vec<String>,
+    pub(super) imports: Vec<Import>,
+    pub(super) references: Vec<Reference>,
+}
+
+/// One leaf of a `use` tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Import {
+    pub(super) path: Vec<String>,
+    /// The name that it has here; `*` for all names in `path`.
+    pub(super) name: String,
+    pub(super) line: usize,
+    /// Whether it is a re-export.
+    pub(super) is_public: bool,
+}
+
+/// A path in code.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Reference {
+    pub(super) path: Vec<String>,
+    pub(super) line: usize,
+    /// Whether a `use` says it.
+    pub(super) is_use: bool,
+}
+
+const ITEMS: &[&str] =
+    &["struct", "enum", "union", "trait", "type", "fn", "const", "static", "macro_rules"];
+
+/// Reads the tokens of a module.
+pub(super) fn scan(tokens: &[Token<'_>]) -> Scanned {
+    let mut scanned = Scanned::default();
+    level(tokens, true, &mut scanned);
+    scanned
+}
+
+/// Reads one level of brackets. `is_module`: items found here belong to the module.
+fn level(tokens: &[Token<'_>], is_module: bool, scanned: &mut Scanned) {
+    let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
+    let mut at = 0;
+    let mut is_public = false;
+    while at < tokens.len() {
+        let token = tokens[at];
+        match token.text {
+            "pub" => {
+                is_public = true;
+                at += 1;
+                if text(at) == "(" {
+                    at = close(tokens, at);
+                }
+                continue;
+            }
+            "use" if text(at + 1) != "<" => {
+                let end = at + tokens[at..].iter().take_while(|token| token.text != ";").count();
+                // A leading `::` names another crate.
+                if text(at + 1) != "::" {
+                    use_tree(&tokens[at + 1..end], &[], is_public, &mut scanned.imports);
+                }
+                at = end + 1;
+            }
+            "mod" if text(at + 2) == ";" => {
+                scanned.files.push(text(at + 1).to_owned());
+                at += 3;
+            }
+            "mod" if text(at + 2) == "{" => {
+                let end = close(tokens, at + 2);
+                let inner = scan(&tokens[at + 3..end - 1]);
+                scanned.inline.push((text(at + 1).to_owned(), inner));
+                at = end;
+            }
+            "{" | "(" | "[" => {
+                let end = close(tokens, at);
+                let is_macro = at > 1 && (text(at - 1) == "!" || text(at - 2) == "!");
+                level(&tokens[at + 1..end - 1], is_module && is_macro, scanned);
+                at = end;
+            }
+            word if is_module && ITEMS.contains(&word) => {
+                at += 1;
+                while ["!", "mut"].contains(&text(at)) {
+                    at += 1;
+                }
+                if tokens.get(at).is_some_and(|name| name.is_identifier())
+                    && !ITEMS.contains(&text(at))
+                {
+                    scanned.items.push(text(at).to_owned());
+                    at += 1;
+                }
+            }
+            _ if token.is_identifier() => {
+                let is_field = at > 0 && text(at - 1) == "." && (at < 2 || text(at - 2) != ".");
+                let is_new = at > 0 && ["fn", "let", "::"].contains(&text(at - 1));
+                let line = token.line;
+                let mut path = vec![token.text.to_owned()];
+                at += 1;
+                while text(at) == "::"
+                    && tokens.get(at + 1).is_some_and(|next| next.is_identifier())
+                {
+                    path.push(text(at + 1).to_owned());
+                    at += 2;
+                }
+                if !is_field && !is_new && is_name(&path, text(at)) {
+                    scanned.references.push(Reference { path, line, is_use: false });
+                }
+            }
+            _ => at += 1,
+        }
+        is_public = false;
+    }
+}
+
+/// Whether this may name an item: a path, or one word that is no variable.
+fn is_name(path: &[String], next: &str) -> bool {
+    let is_upper = path[0].starts_with(char::is_uppercase);
+    path.len() > 1 || is_upper && path[0] != "Self" || ["(", "!"].contains(&next)
+}
+
+/// Reads a `use` tree below `base`.
+fn use_tree(tokens: &[Token<'_>], base: &[String], is_public: bool, imports: &mut Vec<Import>) {
+    let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
+    let mut at = 0;
+    while at < tokens.len() {
+        let mut path = base.to_vec();
+        let line = tokens[at].line;
+        let mut name = None;
+        while at < tokens.len() && text(at) != "," {
+            match text(at) {
+                "::" => at += 1,
+                "{" => {
+                    let end = close(tokens, at);
+                    use_tree(&tokens[at + 1..end - 1], &path, is_public, imports);
+                    name = Some(String::new());
+                    at = end;
+                }
+                "*" => {
+                    name = Some("*".to_owned());
+                    at += 1;
+                }
+                "as" => {
+                    name = Some(text(at + 1).to_owned());
+                    at += 2;
+                }
+                // `a::{self}` is `a`.
+                "self" if !path.is_empty() => at += 1,
+                word => {
+                    path.push(word.to_owned());
+                    at += 1;
+                }
+            }
+        }
+        at += 1;
+        let name = name.or_else(|| path.last().cloned()).unwrap_or_default();
+        if !name.is_empty() {
+            imports.push(Import { path, name, line, is_public });
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Ratchets: what may only become less.
+//!
+//! In: what the rules count, each place with its key (a crate, a file, a crate and a word). Out: an
+//! error for each key whose sum is above its ceiling. The ceilings stand in [`CEILINGS`], one `RULE
+//! KEY NUMBER` a line. A tree below its ceilings passes without an edit of the file, and `cargo
+//! xtask tidy --ratchet` lowers all of it at once. A key without a ceiling takes from what other
+//! keys of its rule have given up since, so that code may move to another file or crate; the sum of
+//! a rule never rises.
+
+#[cfg(test)]
+mod tests;
+
+use super::tree::Tree;
+use super::{Finding, Findings};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// The file of the ceilings.
+pub(crate) const CEILINGS: &str = "xtask/ratchets";
+
+/// The rules, in the order of the table, with what a number of theirs is.
+pub(crate) const RULES: &[(&str, &str)] = &[
+    ("cycles", "files in cycles of more than three"),
+    ("upward", "arrows between files that point to a higher layer"),
+    ("openers", "doc comments that open with a question word, or dodge one"),
+    ("doubles", "types that share their name with another of the crate"),
+    ("types", "types named like std's, or by a word that says nothing"),
+    ("retired", "identifiers and file names that hold a retired word"),
+    ("tests", "names of tests that are too long, or open with a question word"),
+    ("files", "lines of files beyond 400, tests left out"),
+    ("functions", "lines of functions beyond 70"),
+    ("unsafe", "times the word `unsafe`"),
+];
+
+/// The row of the size of the whole product, which `cargo xtask lines` compares: it stays as it is.
+const PRODUCT: (&str, &str) = ("lines", "product");
+
+/// The most places that an error names.
+const PLACES: usize = 5;
+
+/// A place that counts against a ceiling.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Counted {
+    pub(crate) rule: &'static str,
+    pub(crate) key: String,
+    pub(crate) path: String,
+    pub(crate) line: Option<usize>,
+    /// How much it counts.
+    pub(crate) number: usize,
+    pub(crate) what: String,
+}
+
+type Sums = BTreeMap<(String, String), usize>;
+
+/// Reports every key above its ceiling.
+pub(super) fn check(tree: &Tree, found: &mut Findings) {
+    let ceilings = read(tree);
+    let sums = sums(&found.counted);
+    let mut slack = slack(&ceilings, &sums);
+    for ((rule, key), sum) in &sums {
+        let ceiling = match ceilings.get(&(rule.clone(), key.clone())) {
+            Some(ceiling) => *ceiling,
+            None => take(&mut slack, rule, *sum),
+        };
+        if *sum > ceiling {
+            let of_key = |c: &&Counted| c.rule == rule && c.key == *key;
+            let error = above(&found.counted, of_key, *sum, ceiling);
+            found.errors.extend(error);
+        }
+    }
+}
+
+/// Returns the lines that the product may have.
+pub(crate) fn baseline(tree: &Tree) -> Option<usize> {
+    read(tree).get(&(PRODUCT.0.to_owned(), PRODUCT.1.to_owned())).copied()
+}
+
+/// Formats the error of one key.
+fn above<'c>(
+    counted: &'c [Counted],
+    of_key: impl Fn(&&'c Counted) -> bool,
+    sum: usize,
+    ceiling: usize,
+) -> Option<Finding> {
+    let places: Vec<&Counted> = counted.iter().filter(of_key).collect();
+    let first = places.first()?;
+    let (rule, key) = (first.rule, &first.key);
+    let name = RULES.iter().find(|(name, _)| *name == rule).map_or("", |(_, what)| what);
+    let mut what = match places.as_slice() {
+        [one] => one.what.clone(),
+        several if several.len() <= PLACES => {
+            let lines = several.iter().map(|place| format!("\n    {}", place.line()));
+            format!("{name}:{}", lines.collect::<String>())
+        }
+        _ => format!("{name}; `cargo xtask tidy --list {rule} {key}` names them"),
+    };
+    let _ = write!(what, " ({sum} of `{key}`, where the ceiling is {ceiling})");
+    let line = first.line.filter(|_| places.len() == 1);
+    Some(Finding { rule, path: first.path.clone(), line, what })
+}
+
+impl Counted {
+    /// Formats the place for people.
+    pub(crate) fn line(&self) -> String {
+        match self.line {
+            Some(line) => format!("{}:{line}: {}", self.path, self.what),
+            None => format!("{}: {}", self.path, self.what),
+        }
+    }
+}
+
+fn sums(counted: &[Counted]) -> Sums {
+    let mut sums = Sums::new();
+    for place in counted {
+        *sums.entry((place.rule.to_owned(), place.key.clone())).or_default() += place.number;
+    }
+    sums
+}
+
+/// Returns how far the keys with a ceiling are below it, for each rule.
+fn slack(ceilings: &Sums, sums: &Sums) -> BTreeMap<String, usize> {
+    let mut slack = BTreeMap::new();
+    for (key, ceiling) in ceilings {
+        let sum = sums.get(key).copied().unwrap_or(0);
+        *slack.entry(key.0.clone()).or_default() += ceiling.saturating_sub(sum);
+    }
+    slack
+}
+
+/// Takes up to `wanted` from the slack of a rule.
+fn take(slack: &mut BTreeMap<String, usize>, rule: &str, wanted: usize) -> usize {
+    let left = slack.entry(rule.to_owned()).or_default();
+    let taken = wanted.min(*left);
+    *left -= taken;
+    taken
+}
+
+fn read(tree: &Tree) -> Sums {
+    let text = tree.file(CEILINGS).map_or("", |file| file.text.as_str());
+    let rows = text.lines().filter(|line| !line.starts_with('#'));
+    rows.filter_map(|line| {
+        let (key, number) = line.rsplit_once(' ')?;
+        let (rule, key) = key.split_once(' ')?;
+        Some(((rule.to_owned(), key.to_owned()), number.parse().ok()?))
+    })
+    .collect()
+}
+
+/// Returns the text of the ceilings as low as they can be. A key above its ceiling keeps it, and
+/// stays an error; a key without one gets what others gave up; a new rule starts as the tree is.
+pub(super) fn lowered(tree: &Tree, counted: &[Counted]) -> String {
+    let ceilings = read(tree);
+    let sums = sums(counted);
+    let mut slack = slack(&ceilings, &sums);
+    let mut text = String::from(
+        "# What may only become less: a rule, a crate or file, a number. Nobody edits this file:\n\
+         # `cargo xtask tidy --ratchet` lowers the numbers, and lets them follow moved code.\n",
+    );
+    if let Some(lines) = baseline(tree) {
+        let _ = writeln!(text, "{} {} {lines}", PRODUCT.0, PRODUCT.1);
+    }
+    for ((rule, key), sum) in &sums {
+        let is_new = !ceilings.keys().any(|(known, _)| known == rule);
+        let ceiling = match ceilings.get(&(rule.clone(), key.clone())) {
+            Some(ceiling) => *ceiling.min(sum),
+            None if is_new => *sum,
+            None => take(&mut slack, rule, *sum),
+        };
+        if ceiling > 0 {
+            let _ = writeln!(text, "{rule} {key} {ceiling}");
+        }
+    }
+    text
+}
+
+/// Returns the table of all sums by crate.
+pub(super) fn report(tree: &Tree, counted: &[Counted]) -> String {
+    let lines = crate::lines::by_crate(tree);
+    let crates = tree.crates();
+    let names = crates.iter().map(|(_, name)| name.as_str()).chain([""]);
+    let mut text = format!("{:12}{:>8}", "crate", "lines");
+    RULES.iter().for_each(|(rule, _)| text += &format!("{rule:>10}"));
+    let mut row = |name: &str, lines: usize, of: &dyn Fn(&Counted) -> bool| {
+        let _ = write!(text, "\n{name:12}{lines:>8}");
+        for (rule, _) in RULES {
+            let here = counted.iter().filter(|place| place.rule == *rule && of(place));
+            let _ = write!(text, "{:>10}", here.map(|place| place.number).sum::<usize>());
+        }
+    };
+    for name in names {
+        let lines = lines.get(name).map_or(0, |count| count.1);
+        row(name, lines, &|place| super::tree::crate_of(&crates, &place.path) == name);
+    }
+    row("in all", lines.values().map(|count| count.1).sum(), &|_| true);
+    text += "\n\n";
+    for (rule, what) in RULES {
+        let _ = writeln!(text, "{rule:10}{what}");
+    }
+    text
+}
+
+/// Returns the places that count under a rule, and under keys that begin with `key`.
+pub(super) fn list(counted: &[Counted], rule: &str, key: &str) -> String {
+    let mut text = String::new();
+    for place in counted {
+        let is_key = place.key.split(' ').next() == Some(key) || place.key.starts_with(key);
+        if place.rule == rule && (key.is_empty() || is_key || place.path.starts_with(key)) {
+            let _ = writeln!(text, "{}", place.line());
+        }
+    }
+    text
+}

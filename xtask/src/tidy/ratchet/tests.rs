@@ -1,0 +1,185 @@
+//! Each rule with a ceiling is shown to count what it is for, and ceilings to go down only.
+
+use super::super::check;
+use super::super::tests::Planted;
+use super::{CEILINGS, baseline, list, lowered, report};
+
+const A: &str = "crates/engine/src/a.rs";
+
+/// Plants a file, and wants one error of `rule` that says `words`.
+fn finds(rule: &str, path: &str, text: &str, words: &str) {
+    let tree = Planted::clean();
+    tree.put("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
+    tree.put(path, text.as_bytes());
+    tree.finds(rule, path, words);
+}
+
+/// Plants a file, and wants no error.
+fn passes(path: &str, text: &str) {
+    let tree = Planted::clean();
+    tree.put("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
+    tree.put(path, text.as_bytes());
+    let found = tree.check();
+    assert!(found.errors.is_empty(), "{text}: {found:#?}");
+}
+
+#[test]
+fn doc_comment_that_opens_with_a_question_word_is_counted() {
+    for text in [
+        "//! What it does.\n",
+        "//! A.\n\n/// Whether it holds.\nfn f() {}\n",
+        "//! A.\n/** Who reads. */\nfn f() {}\n",
+        "//! A.\n/// The thing that\n/// reads.\nfn f() {}\n",
+        "//! A.\n/// That which reads.\nfn f() {}\n",
+        "//! A.\nstruct S {\n    /// By then it ends.\n    a: u8,\n}\n",
+    ] {
+        finds("openers", A, text, "a doc comment opens with");
+    }
+    passes(A, "//! A file.\n//! What follows is text.\n\n// What a comment says.\nfn f() {}\n");
+    passes(A, "//! A file.\n/// `which` of them.\nfn f() {}\n/// Off-hand.\nfn g() {}\n");
+}
+
+#[test]
+fn second_type_of_one_name_is_counted() {
+    let text = "//! A.\npub struct S;\nmod m {\n    type S = u8;\n}\n";
+    finds("doubles", A, text, "`S` is also a type at crates/engine/src/a.rs:2");
+    let local = "//! A.\nstruct S;\nimpl T for S {\n    fn f() {\n        struct S;\n    }\n}\n";
+    finds("doubles", A, local, "`S` is also a type");
+    passes(A, "//! A.\nimpl T for A {\n    type S = u8;\n}\nimpl T for B {\n    type S = u8;\n}\n");
+    passes(A, "//! A.\nstruct S;\n#[cfg(test)]\nmod tests {\n    struct S;\n}\n");
+}
+
+#[test]
+fn name_of_the_standard_library_or_of_nothing_is_counted() {
+    finds("types", A, "//! A.\nstruct Arc;\n", "a name of the standard library");
+    finds("types", A, "//! A.\nenum State {}\n", "does not say of what");
+    passes(A, "//! A.\ntype Result<T> = std::result::Result<T, Error>;\n");
+}
+
+#[test]
+fn retired_word_in_an_identifier_is_counted_once_a_crate() {
+    for text in [
+        "//! A.\nfn told_by() { told_by() }\n",
+        "//! A.\nstruct RowTold;\n",
+        "//! A.\nconst IS_TOLD: u8 = 0;\n",
+    ] {
+        finds("retired", A, text, "says `told`; report (1 of `engine told`");
+    }
+    finds("retired", "crates/engine/src/told.rs", "//! A.\n", "the file's name says `told`");
+    finds("retired", A, "//! A.\nstruct MyOrders;\n", "says `Orders`");
+    finds("retired", A, "//! A.\nfn kept() {}\n", "says `=kept`");
+    passes(A, "//! A, told.\nfn f() { stolde(\"told\", byte_orders, kept_by) }\n");
+    passes("crates/cli/src/told.rs", "//! A.\nfn told() {}\n");
+}
+
+#[test]
+fn test_name_that_is_long_or_a_question_is_counted() {
+    let test = |name: &str| format!("//! A.\n#[test]\n#[ignore = \"x\"]\nfn {name}() {{}}\n");
+    finds("tests", A, &test("who_reads_sees_it"), "opens with \"who\"");
+    finds("tests", A, &test("k4_t10_what_is_there"), "opens with \"what\"");
+    finds("tests", A, &test(&format!("k4_{}", "x".repeat(61))), "61 characters");
+    passes(A, &test(&format!("k4_t10_{}", "x".repeat(60))));
+}
+
+#[test]
+fn long_files_and_functions_are_counted() {
+    let long = "//! Lines.\n".repeat(401);
+    finds("files", A, &long, "401 lines without tests");
+    let function = format!("//! A.\nfn f() {{\n{}}}\n", "    g();\n".repeat(69));
+    finds("functions", A, &function, "a function of 71 lines");
+    let tests = format!("//! A.\n#[cfg(test)]\nmod tests {{\n{}}}\n", "    // b\n".repeat(401));
+    passes(A, &tests);
+}
+
+#[test]
+fn cycle_of_four_files_is_counted_and_named() {
+    let tree = Planted::clean();
+    tree.append("crates/engine/src/lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\n");
+    for (name, next) in [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")] {
+        let next = next.to_uppercase();
+        let text = format!(
+            "//! A.\nuse crate::{}::{next};\nstruct {};\n",
+            next.to_lowercase(),
+            name.to_uppercase()
+        );
+        tree.put(&format!("crates/engine/src/{name}.rs"), text.as_bytes());
+    }
+    let cycle = "a.rs → b.rs (crate::b::B, line 2) → c.rs (crate::c::C, line 2) → d.rs";
+    tree.finds("cycles", "crates/engine/src", cycle);
+    tree.put("crates/engine/src/d.rs", b"//! A.\nstruct D;\n");
+    assert!(tree.check().errors.is_empty());
+}
+
+#[test]
+fn arrow_to_a_higher_layer_is_counted() {
+    let tree = Planted::clean();
+    tree.append("crates/engine/src/lib.rs", "mod ring;\nmod space;\nmod build;\n");
+    tree.put("crates/engine/src/ring.rs", b"//! R.\nstruct R;\n");
+    tree.put("crates/engine/src/space/mod.rs", b"//! S.\nmod walk;\nuse crate::ring::R;\n");
+    tree.put("crates/engine/src/space/walk.rs", b"//! W.\nstruct W;\n");
+    tree.put("crates/engine/src/build.rs", b"//! B.\nuse crate::space::walk::W;\nstruct B;\n");
+    assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
+    tree.put("crates/engine/src/space/walk.rs", b"//! W.\nfn f(_: crate::build::B) {}\n");
+    let path = "crates/engine/src/space/walk.rs:2";
+    tree.finds("upward", path, "takes `crate::build::B` of build.rs");
+}
+
+#[test]
+fn ceilings_only_go_down() {
+    let tree = Planted::clean();
+    let path = "crates/buffer/src/region.rs";
+    let ratchet = || {
+        let tree = tree.read();
+        lowered(&tree, &check(&tree).counted)
+    };
+    tree.put(path, b"//! Bytes.\nfn f() { unsafe { g() } }\n// unsafe in words does not count\n");
+    tree.finds("unsafe", path, "where the ceiling is 0");
+    assert!(ratchet().ends_with(&format!("unsafe {path} 1\n")), "a new rule starts as it is");
+    tree.put(CEILINGS, format!("unsafe {path} 1\n").as_bytes());
+    assert!(tree.check().errors.is_empty());
+    tree.append(path, "fn h() { unsafe { g() } }\n");
+    tree.finds("unsafe", path, "(2 of `crates/buffer/src/region.rs`, where the ceiling is 1)");
+    assert!(ratchet().ends_with(&format!("unsafe {path} 1\n")), "a ratchet does not raise");
+    tree.put(path, b"//! Bytes.\n");
+    assert!(tree.check().errors.is_empty(), "nobody has to touch the file");
+    assert!(!ratchet().contains(path));
+}
+
+#[test]
+fn code_that_moves_takes_its_ceiling_along() {
+    let tree = Planted::clean();
+    let (old, new) = ("crates/buffer/src/region.rs", "crates/buffer/src/pool.rs");
+    tree.put(CEILINGS, format!("unsafe {old} 3\n").as_bytes());
+    tree.put(old, b"//! A.\nfn f() { unsafe { g() } }\n");
+    tree.put(new, b"//! A.\nfn f() { unsafe { g() }; unsafe { g() } }\n");
+    assert!(tree.check().errors.is_empty());
+    let read = tree.read();
+    let text = lowered(&read, &check(&read).counted);
+    assert!(text.ends_with(&format!("unsafe {new} 2\nunsafe {old} 1\n")), "{text}");
+    tree.append(new, "fn h() { unsafe { g() } }\n");
+    tree.finds("unsafe", new, "(3 of `crates/buffer/src/pool.rs`, where the ceiling is 2)");
+}
+
+#[test]
+fn report_sums_by_crate_and_list_names_places() {
+    let tree = Planted::clean();
+    tree.put(A, b"//! What it is.\nstruct State;\n");
+    let read = tree.read();
+    let counted = check(&read).counted;
+    let text = report(&read, &counted);
+    let row = text.lines().find(|line| line.starts_with("engine")).unwrap();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    // Two lines of code: that of the root, and the type.
+    assert_eq!(cells, ["engine", "2", "0", "0", "1", "0", "1", "0", "0", "0", "0", "0"]);
+    assert!(list(&counted, "types", "engine").starts_with("crates/engine/src/a.rs:2: `State`"));
+    assert_eq!(list(&counted, "types", "cli"), "");
+}
+
+#[test]
+fn baseline_of_the_product_stays_where_it_is() {
+    let tree = Planted::clean();
+    tree.put(CEILINGS, b"lines product 9999\n");
+    let read = tree.read();
+    assert_eq!(baseline(&read), Some(9999));
+    assert!(lowered(&read, &check(&read).counted).ends_with("\nlines product 9999\n"));
+}

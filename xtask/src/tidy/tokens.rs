@@ -1,0 +1,246 @@
+//! The tokens of a Rust file, and those of them that the default build compiles.
+//!
+//! In: code without comments and literals ([`super::source::code`]). Out: words and punctuation,
+//! with their lines. Brackets are matched by counting, which is enough for text that the compiler
+//! takes.
+
+use std::ops::Range;
+
+/// A word or a mark of punctuation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Token<'a> {
+    /// The text: a word, `::`, or one character.
+    pub(crate) text: &'a str,
+    /// The line, from 1.
+    pub(crate) line: usize,
+}
+
+impl Token<'_> {
+    /// Returns true for identifiers, keywords and numbers.
+    pub(crate) fn is_word(self) -> bool {
+        self.text.starts_with(is_word)
+    }
+
+    /// Returns true for identifiers and keywords.
+    pub(crate) fn is_identifier(self) -> bool {
+        self.is_word() && !self.text.starts_with(|c: char| c.is_ascii_digit())
+    }
+}
+
+/// Splits code into tokens. Lifetimes are left out.
+pub(crate) fn tokens(code: &str) -> Vec<Token<'_>> {
+    let mut found = Vec::new();
+    for (line, text) in (1..).zip(code.lines()) {
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            let length = match first {
+                c if is_word(c) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+                ':' if rest.starts_with("::") => 2,
+                c => c.len_utf8(),
+            };
+            let (text, behind) = rest.split_at(length);
+            rest = behind;
+            // `r#type` is `type`.
+            if let ("r", Some(raw)) = (text, behind.strip_prefix('#'))
+                && raw.starts_with(is_word)
+            {
+                rest = raw;
+                continue;
+            }
+            match found.last() {
+                // `'a`: the quote goes, and the word with it.
+                Some(Token { text: "'", .. }) => _ = found.pop(),
+                _ if first.is_whitespace() => {}
+                _ => found.push(Token { text, line }),
+            }
+        }
+    }
+    found
+}
+
+/// Returns the tokens that the default build compiles: without [`off`].
+pub(crate) fn product<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
+    let mut kept = Vec::with_capacity(tokens.len());
+    let mut from = 0;
+    for gap in off(tokens) {
+        kept.extend_from_slice(&tokens[from..gap.start]);
+        from = gap.end;
+    }
+    kept.extend_from_slice(&tokens[from..]);
+    kept
+}
+
+/// Returns the ranges of items, statements and fields whose `#[cfg]` does not hold while `test`,
+/// `loom`, `miri` and all features are off.
+pub(crate) fn off(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        match attribute(tokens, at) {
+            Some(cfg) if cfg.is_off => {
+                let end = match cfg.is_inner {
+                    true => end_of_group(tokens, at),
+                    false => end_of_item(tokens, cfg.end),
+                };
+                found.push(at..end);
+                at = end;
+            }
+            _ => at += 1,
+        }
+    }
+    found
+}
+
+/// An attribute.
+struct Attribute {
+    /// Where it ends.
+    end: usize,
+    /// `#![…]`: it is about what it stands in.
+    is_inner: bool,
+    /// A `cfg` that the default build does not fulfil.
+    is_off: bool,
+}
+
+fn attribute(tokens: &[Token<'_>], at: usize) -> Option<Attribute> {
+    let text = |at: usize| tokens.get(at).map(|token| token.text);
+    let is_inner = text(at + 1) == Some("!");
+    let open = at + 1 + usize::from(is_inner);
+    if text(at) != Some("#") || text(open) != Some("[") {
+        return None;
+    }
+    let end = close(tokens, open);
+    let is_off = text(open + 1) == Some("cfg") && !holds(tokens, &mut (open + 3));
+    Some(Attribute { end, is_inner, is_off })
+}
+
+/// Evaluates the predicate that begins at `at`, and moves `at` behind it.
+fn holds(tokens: &[Token<'_>], at: &mut usize) -> bool {
+    let name = tokens.get(*at).map_or("", |token| token.text);
+    *at += 1;
+    if tokens.get(*at).is_none_or(|token| token.text != "(") {
+        // `test`, or `feature = ` with its blanked literal.
+        if tokens.get(*at).is_some_and(|token| token.text == "=") {
+            *at += 1;
+        }
+        return !["test", "loom", "miri", "doc", "doctest", "fuzzing", "feature"].contains(&name);
+    }
+    let end = close(tokens, *at);
+    *at += 1;
+    let mut inner = Vec::new();
+    while *at + 1 < end {
+        inner.push(holds(tokens, at));
+        // The comma, or the closing bracket.
+        *at += 1;
+    }
+    *at = end;
+    match name {
+        "not" => !inner.first().is_some_and(|holds| *holds),
+        "any" => inner.contains(&true),
+        _ => !inner.contains(&false),
+    }
+}
+
+/// Returns the index behind the bracket that closes the one at `open`.
+pub(crate) fn close(tokens: &[Token<'_>], open: usize) -> usize {
+    let mut depth = 0usize;
+    for (at, token) in tokens.iter().enumerate().skip(open) {
+        match token.text {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth == 0 {
+            return at + 1;
+        }
+    }
+    tokens.len()
+}
+
+/// Returns the index of the bracket that closes the group around `at`.
+fn end_of_group(tokens: &[Token<'_>], mut at: usize) -> usize {
+    while let Some(token) = tokens.get(at) {
+        match token.text {
+            "(" | "[" | "{" => at = close(tokens, at),
+            ")" | "]" | "}" => return at,
+            _ => at += 1,
+        }
+    }
+    at
+}
+
+/// Returns the index behind the item, statement or field that begins at `at`, with its attributes.
+fn end_of_item(tokens: &[Token<'_>], mut at: usize) -> usize {
+    while let Some(attribute) = attribute(tokens, at) {
+        at = attribute.end;
+    }
+    let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
+    if text(at) == "pub" {
+        at += 1;
+        if text(at) == "(" {
+            at = close(tokens, at);
+        }
+    }
+    const ITEMS: &[&str] = &[
+        "async", "const", "enum", "extern", "fn", "impl", "let", "mod", "static", "struct",
+        "trait", "type", "union", "unsafe", "use",
+    ];
+    // These end with a semicolon, whatever braces they hold.
+    let is_line = ["use", "let", "static", "type"].contains(&text(at))
+        || text(at) == "const" && !["fn", "unsafe", "{"].contains(&text(at + 1));
+    let is_item = ITEMS.contains(&text(at));
+    while at < tokens.len() {
+        match text(at) {
+            ";" => return at + 1,
+            "," if !is_item => return at + 1,
+            "}" | ")" | "]" => return at,
+            "{" if !is_line => return close(tokens, at),
+            "(" | "[" | "{" => at = close(tokens, at),
+            _ => at += 1,
+        }
+    }
+    at
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(code: &str) -> String {
+        let kept: Vec<&str> = product(&tokens(code)).iter().map(|token| token.text).collect();
+        kept.join(" ")
+    }
+
+    #[test]
+    fn tokens_are_words_and_punctuation_without_lifetimes() {
+        let found: Vec<(&str, usize)> =
+            tokens("a::b<'x>\n-1 r#c").iter().map(|token| (token.text, token.line)).collect();
+        assert_eq!(
+            found,
+            [("a", 1), ("::", 1), ("b", 1), ("<", 1), (">", 1), ("-", 2), ("1", 2), ("c", 2)]
+        );
+    }
+
+    #[test]
+    fn code_outside_the_default_build_is_left_out() {
+        for (code, left) in [
+            ("#[cfg(test)] #[x] mod tests { fn f() {} } fn g() {}", "fn g ( ) { }"),
+            ("#[cfg(test)] use a::{b, c}; fn g() {}", "fn g ( ) { }"),
+            ("#[cfg(test)] pub(crate) fn f<A, B>() -> A { } fn g() {}", "fn g ( ) { }"),
+            ("#[cfg(test)] const A: [u8; 2] = [1, 2]; x", "x"),
+            ("struct S { #[cfg(test)] a: u8, b: u8 }", "struct S { b : u8 }"),
+            ("S { b, #[cfg(test)] a: f(1, 2) }", "S { b , }"),
+            ("mod m { #![cfg(test)] fn f() {} } x", "mod m { } x"),
+            ("#[cfg(any(test, feature = ))] mod m; x", "x"),
+            ("#[cfg(all(loom, not(test)))] mod m; x", "x"),
+            ("#[cfg(any(test, not(loom)))] x", "# [ cfg ( any ( test , not ( loom ) ) ) ] x"),
+            ("#[cfg(not(test))] x", "# [ cfg ( not ( test ) ) ] x"),
+            ("#[cfg(unix)] x", "# [ cfg ( unix ) ] x"),
+        ] {
+            assert_eq!(kept(code), left, "{code}");
+        }
+    }
+}

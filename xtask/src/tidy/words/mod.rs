@@ -1,0 +1,45 @@
+//! Words: how doc comments open, and what types, identifiers, files and tests are called.
+//!
+//! In: all Rust files, tests included. Out: what counts against the ratchets `openers`, `doubles`,
+//! `types`, `retired` and `tests`, by crate.
+
+mod docs;
+mod retired;
+mod tests;
+mod types;
+
+use super::Findings;
+use super::ratchet::Counted;
+use super::tokens::tokens;
+use super::tree::{File, Tree, crate_of};
+
+/// Counts what is said in words that the project has given up.
+pub(super) fn check(tree: &Tree, found: &mut Findings) {
+    let retired = retired::words(tree);
+    let test_files = crate::lines::test_files(tree);
+    let crates = tree.crates();
+    let mut types = types::Types::default();
+    let mut identifiers = retired::Identifiers::default();
+    for file in tree.rust() {
+        let name = crate_of(&crates, &file.path);
+        let tokens = tokens(&file.code);
+        docs::check(file, name, found);
+        tests::check(file, name, &tokens, found);
+        identifiers.check(file, name, &tokens, &retired, found);
+        if !file.is_test() && !test_files.contains(&file.path) {
+            types.read(file, name, &tokens);
+        }
+    }
+    types.check(found);
+}
+
+/// Counts one place.
+fn count(
+    rule: &'static str,
+    key: impl Into<String>,
+    file: &File,
+    line: usize,
+    what: String,
+) -> Counted {
+    Counted { rule, key: key.into(), path: file.path.clone(), line: Some(line), number: 1, what }
+}

@@ -1,0 +1,100 @@
+//! Words that the project has given up, in identifiers and names of files.
+//!
+//! In: [`LIST`], a word and its replacement a line. A word in small letters matches a part of any
+//! identifier (`told` in `told_by`, `ToldRow` and `is_told`), one with a capital a part of the name
+//! of a type (`Orders`, not `byte_orders`), one behind `=` a whole identifier. `!CRATE` behind the
+//! replacement names a crate that may use the word.
+
+use super::super::Findings;
+use super::super::tokens::Token;
+use super::super::tree::{File, Tree};
+use std::collections::BTreeSet;
+
+/// The file of the words.
+pub(super) const LIST: &str = "xtask/retired";
+
+/// A word that is not used any more.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Word {
+    word: String,
+    instead: String,
+    /// The crates that may use it.
+    free: Vec<String>,
+}
+
+/// Reads the list.
+pub(super) fn words(tree: &Tree) -> Vec<Word> {
+    let text = tree.file(LIST).map_or("", |file| file.text.as_str());
+    let rows = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    rows.map(|line| {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let mut parts = rest.split('!').map(str::trim);
+        let instead = parts.next().unwrap_or_default().to_owned();
+        Word { word: word.to_owned(), instead, free: parts.map(str::to_owned).collect() }
+    })
+    .collect()
+}
+
+/// The identifiers that have been counted: each once in a crate.
+#[derive(Debug, Default)]
+pub(super) struct Identifiers {
+    known: BTreeSet<(String, String)>,
+}
+
+impl Identifiers {
+    /// Counts the retired words in the identifiers of a file and in its name.
+    pub(super) fn check(
+        &mut self,
+        file: &File,
+        name: &str,
+        tokens: &[Token<'_>],
+        words: &[Word],
+        found: &mut Findings,
+    ) {
+        let path = file.path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
+        for word in words.iter().filter(|word| !word.free.iter().any(|free| free == name)) {
+            if word.is_in(path) {
+                let what = format!("the file's name says `{}`; {}", word.word, word.instead);
+                let key = format!("{name} {}", word.word);
+                found.counted.push(super::count("retired", key, file, 1, what));
+            }
+        }
+        for token in tokens.iter().filter(|token| token.is_identifier()) {
+            if !self.known.insert((name.to_owned(), token.text.to_owned())) {
+                continue;
+            }
+            let word = words.iter().find(|word| word.is_in(token.text));
+            if let Some(word) = word.filter(|word| !word.free.iter().any(|free| free == name)) {
+                let what = format!("`{}` says `{}`; {}", token.text, word.word, word.instead);
+                let key = format!("{name} {}", word.word);
+                found.counted.push(super::count("retired", key, file, token.line, what));
+            }
+        }
+    }
+}
+
+impl Word {
+    /// Returns true if the identifier holds the word.
+    fn is_in(&self, identifier: &str) -> bool {
+        match self.word.strip_prefix('=') {
+            Some(whole) => identifier == whole,
+            None if self.word.starts_with(char::is_uppercase) => {
+                let is_type = identifier.chars().any(char::is_lowercase);
+                is_type && parts(identifier).any(|part| part == self.word)
+            }
+            None => parts(identifier).any(|part| part.to_lowercase() == self.word),
+        }
+    }
+}
+
+/// Splits an identifier at underscores and before capitals.
+fn parts(identifier: &str) -> impl Iterator<Item = &str> {
+    let is_constant = !identifier.chars().any(char::is_lowercase);
+    identifier.split('_').flat_map(move |part| {
+        let mut cuts = vec![0];
+        let capitals = part.char_indices().filter(|(at, c)| *at > 0 && c.is_uppercase());
+        cuts.extend(capitals.map(|(at, _)| at).filter(|_| !is_constant));
+        cuts.push(part.len());
+        cuts.windows(2).map(|cut| &part[cut[0]..cut[1]]).collect::<Vec<_>>()
+    })
+}

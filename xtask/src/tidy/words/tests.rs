@@ -1,0 +1,56 @@
+//! Names of tests: subject, situation, outcome, and no longer than a line.
+
+use super::super::Findings;
+use super::super::tokens::{Token, close};
+use super::super::tree::File;
+
+/// The most characters of a name behind its row numbers.
+const NAME: usize = 60;
+
+/// Words that no name opens with: they are no subject.
+const OPENERS: &[&str] = &[
+    "what", "who", "whoever", "whose", "whom", "where", "which", "how", "why", "whether", "nobody",
+    "somebody",
+];
+
+/// Counts the names of tests that are too long, or open with a question word.
+pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut Findings) {
+    for at in 0..tokens.len() {
+        let here = |offset: usize| tokens.get(at + offset).map_or("", |token| token.text);
+        if (here(0), here(1), here(2), here(3)) != ("#", "[", "test", "]") {
+            continue;
+        }
+        // Other attributes may stand between.
+        let mut next = at + 4;
+        while tokens.get(next).is_some_and(|token| token.text == "#") {
+            next = close(tokens, next + 1);
+        }
+        let mut rest = tokens[next..].iter().skip_while(|token| token.text != "fn").skip(1);
+        let Some(test) = rest.next() else { continue };
+        let plain = without_rows(test.text);
+        let length = plain.chars().count();
+        let first = plain.split('_').next().unwrap_or_default();
+        let what = if length > NAME {
+            format!("the test `{}` has a name of {length} characters, more than {NAME}", test.text)
+        } else if OPENERS.contains(&first) {
+            format!("the test `{}` opens with \"{first}\": name a subject", test.text)
+        } else {
+            continue;
+        };
+        found.counted.push(super::count("tests", name, file, test.line, what));
+    }
+}
+
+/// Returns the name without the numbers of capabilities before it (`k4_t10_`).
+fn without_rows(mut name: &str) -> &str {
+    while let Some((row, rest)) = name.split_once('_') {
+        let is_row = row.starts_with(|c: char| c.is_ascii_lowercase())
+            && row.len() > 1
+            && row[1..].chars().all(|c| c.is_ascii_digit());
+        if !is_row {
+            break;
+        }
+        name = rest;
+    }
+    name
+}

@@ -1,0 +1,119 @@
+//! Names of types: one type a name in each crate, none of std's names, none that says nothing.
+
+use super::super::Findings;
+use super::super::ratchet::Counted;
+use super::super::rules::DOUBLES;
+use super::super::tokens::{Token, close, product};
+use super::super::tree::File;
+use std::collections::BTreeMap;
+
+/// Names that everybody reads as the standard library's.
+const STD: &[&str] = &[
+    "Arc", "Box", "BTreeMap", "Cell", "Cow", "Duration", "Future", "HashMap", "HashSet", "Instant",
+    "Iterator", "Mutex", "Option", "OsString", "Path", "PathBuf", "Pin", "Range", "Rc", "RefCell",
+    "String", "Vec", "Waker", "Weak",
+];
+
+/// Names that do not say of what they are.
+const EMPTY: &[&str] = &[
+    "Found", "Kind", "Line", "Piece", "Place", "Seen", "State", "Told", "Way", "What", "Which",
+    "Who",
+];
+
+/// The types of all crates: crate, name, and the places of their definitions.
+#[derive(Debug, Default)]
+pub(super) struct Types {
+    places: BTreeMap<(String, String), Vec<(String, usize)>>,
+}
+
+impl Types {
+    /// Reads the definitions of a file that are part of the product.
+    pub(super) fn read(&mut self, file: &File, name: &str, tokens: &[Token<'_>]) {
+        let mut found = Vec::new();
+        definitions(&product(tokens), &mut found);
+        for (type_name, line) in found {
+            let key = (name.to_owned(), type_name);
+            self.places.entry(key).or_default().push((file.path.clone(), line));
+        }
+    }
+
+    /// Counts the names that are taken twice, or not ours.
+    pub(super) fn check(&self, found: &mut Findings) {
+        for ((name, type_name), places) in &self.places {
+            let mut count = |rule, (path, line): &(String, usize), what| {
+                let (path, line) = (path.clone(), Some(*line));
+                found.counted.push(Counted {
+                    rule,
+                    key: name.clone(),
+                    path,
+                    line,
+                    number: 1,
+                    what,
+                });
+            };
+            let is_agreed =
+                DOUBLES.iter().any(|(c, t, _)| (c, t) == (&name.as_str(), &type_name.as_str()));
+            for (path, line) in places.iter().skip(1).filter(|_| !is_agreed) {
+                let first = &places[0];
+                let what = format!("`{type_name}` is also a type at {}:{}", first.0, first.1);
+                count("doubles", &(path.clone(), *line), what);
+            }
+            let why = match type_name.as_str() {
+                known if STD.contains(&known) => "is a name of the standard library",
+                known if EMPTY.contains(&known) => "does not say of what it is",
+                _ => continue,
+            };
+            for place in places {
+                count("types", place, format!("`{type_name}` {why}"));
+            }
+        }
+    }
+}
+
+/// Finds the definitions of types: not the associated types of traits and their implementations.
+fn definitions(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
+    let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
+    let mut at = 0;
+    let mut is_associated = false;
+    while at < tokens.len() {
+        let begins = at == 0 || ["{", "}", ";", "]", ")", "pub", "unsafe"].contains(&text(at - 1));
+        match text(at) {
+            "impl" if begins => is_associated = true,
+            "struct" | "enum" | "union" | "trait" | "type" if begins => {
+                let name = tokens.get(at + 1).filter(|name| name.is_identifier());
+                if let Some(name) = name.filter(|name| name.text.starts_with(char::is_uppercase)) {
+                    found.push((name.text.to_owned(), name.line));
+                }
+                is_associated = text(at) == "trait";
+            }
+            "{" => {
+                let end = close(tokens, at);
+                let inner = &tokens[at + 1..end - 1];
+                match is_associated {
+                    true => bodies(inner, found),
+                    false => definitions(inner, found),
+                }
+                is_associated = false;
+                at = end;
+                continue;
+            }
+            ";" => is_associated = false,
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// Finds definitions within the functions of a trait or an implementation.
+fn bodies(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
+    let mut at = 0;
+    while at < tokens.len() {
+        if tokens[at].text == "{" {
+            let end = close(tokens, at);
+            definitions(&tokens[at + 1..end - 1], found);
+            at = end;
+        } else {
+            at += 1;
+        }
+    }
+}
