@@ -11,7 +11,7 @@ use crate::writing::{BULK, answer};
 use abi::edge::Edge;
 use buffer::Fault;
 use buffer::stream::{Input, Offer, Ready};
-use sys::doorbell::Other;
+use sys::doorbell::Peer;
 use sys::preload::{self, Heard};
 
 /// Who reads less at once does not get a ring.
@@ -99,7 +99,7 @@ impl Reading {
     fn ask(&mut self, edge: &Edge) {
         let meets = ends::meets(edge);
         *self = match meets.then(|| preload::say(edge.socket)) {
-            Some(Other::Here) => Self::Asked,
+            Some(Peer::Here) => Self::Asked,
             _ => Self::Plain,
         };
     }
