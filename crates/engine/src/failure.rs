@@ -61,32 +61,32 @@ pub struct Suspect {
 impl PathFailure {
     /// A source or sink could not go on.
     #[must_use]
-    pub const fn outside(node: String, failure: Failure) -> Self {
-        Self { node, cause: Cause::Outside(failure) }
+    pub fn outside(node: impl Into<String>, failure: Failure) -> Self {
+        Self { node: node.into(), cause: Cause::Outside(failure) }
     }
 
     /// A ring refused.
     #[must_use]
-    pub fn ring(node: String, why: impl Into<RingFailure>) -> Self {
-        Self { node, cause: Cause::Ring(why.into()) }
+    pub fn ring(node: impl Into<String>, why: impl Into<RingFailure>) -> Self {
+        Self { node: node.into(), cause: Cause::Ring(why.into()) }
     }
 
     /// A program did not end well.
     #[must_use]
-    pub const fn program(node: String, bad: BadEnd) -> Self {
-        Self { node, cause: Cause::Program(bad) }
+    pub fn program(node: impl Into<String>, bad: BadEnd) -> Self {
+        Self { node: node.into(), cause: Cause::Program(bad) }
     }
 
     /// The end of a program cannot be known.
     #[must_use]
-    pub const fn lost_sight(node: String, error: sys::Error) -> Self {
-        Self { node, cause: Cause::Unseen(error) }
+    pub fn lost_sight(node: impl Into<String>, error: sys::Error) -> Self {
+        Self { node: node.into(), cause: Cause::Unseen(error) }
     }
 
     /// A filter panicked, looking at this block.
     #[must_use]
     pub fn panicked(
-        node: String,
+        node: impl Into<String>,
         panic: &(dyn std::any::Any + Send),
         block: Option<&Block<'_>>,
     ) -> Self {
@@ -101,7 +101,7 @@ impl PathFailure {
             wire_length: b.marks.wire_length,
             bytes: if b.marks.is_frame() { b.frame } else { b.bytes() }.to_vec(),
         });
-        Self { node, cause: Cause::Panic { message, block } }
+        Self { node: node.into(), cause: Cause::Panic { message, block } }
     }
 
     /// A space ended outside of any filter.

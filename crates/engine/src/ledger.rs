@@ -9,6 +9,7 @@ use buffer::signal::moderate::Events;
 use endpoint::process::{NEVER_SEEN, PROGRAM_ENDED};
 use endpoint::{BY_REQUEST, UNREAD};
 use std::fmt;
+use std::ops::Deref;
 
 /// In what a ledger is written.
 pub use endpoint::{Gap, Missing, Position, Seen};
@@ -53,13 +54,109 @@ impl EdgeKind {
     }
 }
 
+/// The end of a ring that a node of a space is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RingEnd {
+    /// Blocks leave for another space.
+    To,
+    /// Blocks come from another space.
+    From,
+    /// Blocks are dispatched to replicas.
+    Share,
+    /// Blocks of replicas are joined.
+    Join,
+}
+
+impl RingEnd {
+    const ALL: [(Self, &str); 4] = [
+        (Self::To, "ring to "),
+        (Self::From, "ring from "),
+        (Self::Share, "ring share of "),
+        (Self::Join, "ring join of "),
+    ];
+}
+
+/// The name of a node: that of its filter, or that of the end of a ring.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NodeName {
+    text: String,
+    /// The end of a ring that the node is, if it is one.
+    pub ring: Option<RingEnd>,
+}
+
+impl NodeName {
+    /// The end of a ring to, from or of `other`.
+    #[must_use]
+    pub fn ring(end: RingEnd, other: &str) -> Self {
+        let (_, prefix) = RingEnd::ALL[end as usize];
+        Self { text: format!("{prefix}{other}"), ring: Some(end) }
+    }
+
+    /// Reads a name that came as text from another process. No filter has a name with a blank.
+    #[must_use]
+    pub fn read(text: &str) -> Self {
+        let end = RingEnd::ALL.iter().find(|(_, prefix)| text.starts_with(prefix));
+        Self { text: text.to_owned(), ring: end.map(|(end, _)| *end) }
+    }
+
+    /// Returns true for the end of a ring.
+    #[must_use]
+    pub const fn is_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+}
+
+impl From<&str> for NodeName {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+impl From<String> for NodeName {
+    fn from(text: String) -> Self {
+        Self { text, ring: None }
+    }
+}
+
+impl From<NodeName> for String {
+    fn from(name: NodeName) -> Self {
+        name.text
+    }
+}
+
+impl Deref for NodeName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl PartialEq<str> for NodeName {
+    fn eq(&self, other: &str) -> bool {
+        self.text == other
+    }
+}
+
+impl PartialEq<&str> for NodeName {
+    fn eq(&self, other: &&str) -> bool {
+        self.text == *other
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 /// One edge: what the near side put, what the far side took, and what happened between.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Edge {
     /// The node that put.
-    pub from: String,
+    pub from: NodeName,
     /// The node that took.
-    pub to: String,
+    pub to: NodeName,
     /// Which kind.
     pub kind: EdgeKind,
     /// Which edge of the plan it is.
@@ -83,7 +180,7 @@ pub struct Edge {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Filtered {
     /// The node.
-    pub name: String,
+    pub name: NodeName,
     /// Which node of the plan it is.
     pub planned: usize,
     /// Came in.
@@ -252,12 +349,12 @@ impl Ledger {
             let (left, right) = (node.came(BLOCKS), node.became(BLOCKS));
             if left != right {
                 let rule = "taken + made = passed + unselected + consumed + held + dropped";
-                found.push(Imbalance { place: node.name.clone(), rule, left, right });
+                found.push(Imbalance { place: node.name.to_string(), rule, left, right });
             } else if node.program {
                 let (left, right) = (node.came(BYTES), node.became(BYTES));
                 if left != right {
                     let rule = "bytes taken + made = passed + unselected + consumed + dropped";
-                    found.push(Imbalance { place: node.name.clone(), rule, left, right });
+                    found.push(Imbalance { place: node.name.to_string(), rule, left, right });
                 }
             }
         }

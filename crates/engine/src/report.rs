@@ -1,6 +1,6 @@
 //! From what spaces counted, while they run or when they have ended, to the ledger of the path.
 
-use crate::ledger::{BEYOND_COUNT, Edge, EdgeKind, Filtered, Ledger, Missing};
+use crate::ledger::{BEYOND_COUNT, Edge, EdgeKind, Filtered, Ledger, Missing, NodeName};
 use crate::process;
 use crate::space::node::{Arc, Node, Part};
 use crate::space::{Imported, Remains};
@@ -35,7 +35,7 @@ fn reported(node: &Node) -> Option<Reported> {
         Part::Sink(part) => part.report.clone().unwrap_or_default(),
         _ => return None,
     };
-    Some(Reported { planned: node.planned, name: node.name.clone(), report })
+    Some(Reported { planned: node.planned, name: node.name.to_string(), report })
 }
 
 /// One report for each node of the plan, of those that say anything.
@@ -154,7 +154,7 @@ impl Retired {
             }
             if gone(at) {
                 // Copies may stand in its place: they are one line with what it was.
-                node.copied |= node.ring.is_none() && !node.filtered.name.starts_with("ring ");
+                node.copied |= node.ring.is_none() && !node.filtered.name.is_ring();
                 self.nodes.push(node);
             }
         }
@@ -274,7 +274,7 @@ pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
         ledger.edges.extend(space.edges);
         for node in space.nodes.into_iter().filter(|node| !node.transport) {
             let CountedNode { filtered: counted, seen, calls, ring, copied, .. } = node;
-            ledger.sources.extend(seen.map(|seen| (counted.name.clone(), seen)));
+            ledger.sources.extend(seen.map(|seen| (counted.name.to_string(), seen)));
             // What ran in the kernel, and has its user implementation in a thread.
             let both = inside.contains(&counted.planned);
             let same = |line: &Filtered| {
@@ -309,7 +309,7 @@ pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
     // A filter that has run in a process of its own, and in a thread before or after that.
     let lines = &mut ledger.filters;
     let named = |(planned, line): (usize, usize)| (planned, lines[line].name.clone());
-    let programs: Vec<(usize, String)> = programs.into_iter().map(named).collect();
+    let programs: Vec<(usize, NodeName)> = programs.into_iter().map(named).collect();
     for (planned, name) in programs {
         let is = |line: &Filtered| line.planned == planned && line.name == name;
         let Some(first) = lines.iter().position(is) else { continue };
@@ -382,7 +382,7 @@ fn near(from: &Node, export: &crate::ring::Export) -> Edge {
     }
     Edge {
         from: from.name.clone(),
-        to: String::new(),
+        to: NodeName::default(),
         kind: export.kind,
         planned: export.planned,
         put: Amount { blocks: put.blocks + full.blocks, bytes: put.bytes + full.bytes },

@@ -64,7 +64,7 @@ fn a5_one_name_is_one_node_whichever_way_leads_there() {
     let text = format!("{FOUR} | sport | (|10000 count --name=X + |10001:10003 count --name=X)");
     let outcome = runs(&text);
     let counts = outcome.ledger.filters.iter().filter(|node| node.name.starts_with("count"));
-    let counts: Vec<_> = counts.map(|node| (node.name.as_str(), node.taken.blocks)).collect();
+    let counts: Vec<_> = counts.map(|node| (&*node.name, node.taken.blocks)).collect();
     assert_eq!(counts, [("count#X", 600)], "two places in the text, one node");
 }
 

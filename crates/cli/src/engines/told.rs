@@ -6,7 +6,7 @@
 use engine::failure::{Cause, PathFailure};
 use engine::latency::{Latency, Measured};
 use engine::ledger::{
-    Amount, Delivered, Edge, EdgeKind, Filtered, Gap, Ledger, Missing, Report, Seen,
+    Amount, Delivered, Edge, EdgeKind, Filtered, Gap, Ledger, Missing, NodeName, Report, Seen,
 };
 use engine::live::Live;
 use engine::report::Reported;
@@ -229,7 +229,7 @@ impl Told {
             remark: seen.remark.clone(),
         };
         let filter = |row: &Filtered| Filter {
-            name: row.name.clone(),
+            name: row.name.to_string(),
             planned: row.planned,
             taken: pair(row.taken),
             made: pair(row.made),
@@ -245,8 +245,8 @@ impl Told {
             program: row.program,
         };
         let edge = |edge: &Edge| Crossed {
-            from: edge.from.clone(),
-            to: edge.to.clone(),
+            from: edge.from.to_string(),
+            to: edge.to.to_string(),
             kind: edge.kind.name().to_owned(),
             planned: edge.planned,
             put: pair(edge.put),
@@ -281,7 +281,7 @@ impl Told {
             (told.name.clone(), Seen { seen, given, dropped, missing, remark, position: None })
         };
         let filter = |told: &Filter| Filtered {
-            name: told.name.clone(),
+            name: NodeName::read(&told.name),
             planned: told.planned,
             taken: amount(told.taken),
             made: amount(told.made),
@@ -297,8 +297,8 @@ impl Told {
             program: told.program,
         };
         let edge = |told: &Crossed| Edge {
-            from: told.from.clone(),
-            to: told.to.clone(),
+            from: NodeName::read(&told.from),
+            to: NodeName::read(&told.to),
             kind: EdgeKind::named(&told.kind).unwrap_or(EdgeKind::Call),
             planned: told.planned,
             put: amount(told.put),

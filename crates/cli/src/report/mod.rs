@@ -180,19 +180,17 @@ impl<'o> Report<'o> {
 
     /// The name of a node of the ledger: that of the plan, except where it is one end of a ring.
     fn name<'n>(&'n self, filter: &'n Filtered) -> &'n str {
-        let ring = filter.name.starts_with("ring ");
-        let planned = self.names.get(filter.planned).filter(|_| !ring);
+        let planned = self.names.get(filter.planned).filter(|_| !filter.name.is_ring());
         planned.map_or(&filter.name, |name| name)
     }
 
     /// The names of the two ends of an edge.
     fn ends<'n>(&'n self, edge: &'n Edge) -> (&'n str, &'n str) {
         let planned = self.plan.graph.edges.get(edge.planned);
-        let inner = |name: &str| name.starts_with("ring ");
         match planned {
             Some(planned) => (
-                if inner(&edge.from) { &edge.from } else { &self.names[planned.from.0] },
-                if inner(&edge.to) { &edge.to } else { &self.names[planned.to.0] },
+                if edge.from.is_ring() { &edge.from } else { &self.names[planned.from.0] },
+                if edge.to.is_ring() { &edge.to } else { &self.names[planned.to.0] },
             ),
             None => (&edge.from, &edge.to),
         }

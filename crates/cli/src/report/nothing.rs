@@ -81,8 +81,7 @@ impl Report<'_> {
     }
 
     fn of(&self, node: NodeId) -> impl Iterator<Item = &Filtered> {
-        let ring = |filtered: &&Filtered| !filtered.name.starts_with("ring ");
-        let all = self.outcome.ledger.filters.iter().filter(ring);
-        all.filter(move |filtered| filtered.planned == node.0)
+        let all = self.outcome.ledger.filters.iter();
+        all.filter(move |filtered| !filtered.name.is_ring() && filtered.planned == node.0)
     }
 }

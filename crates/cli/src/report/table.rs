@@ -77,7 +77,7 @@ fn filters(report: &Report<'_>) -> String {
             busy_ns: filter.busy_ns,
         };
         // Copies that come and go have many ends of rings, and nobody asks which is which.
-        let ring = filter.name.starts_with("ring ");
+        let ring = filter.name.is_ring();
         match rows.iter_mut().find(|known| ring && known.is_like(&row)) {
             Some(known) => known.add(&row),
             None => rows.push(row),

@@ -1,7 +1,7 @@
 //! What a path was seen to do for a moment: the difference of two counts.
 
 use crate::kernel::SoFar;
-use crate::ledger::{EdgeKind, Ledger};
+use crate::ledger::{EdgeKind, Ledger, RingEnd};
 use crate::live::Live;
 use crate::space::{Space, TimeSpent};
 use filter::Kind;
@@ -153,8 +153,7 @@ pub fn seen(plan: &Plan, ledger: &Ledger) -> Seen {
     let mut seen = Seen::default();
     seen.nodes.resize(plan.graph.nodes.len(), SeenNode::default());
     seen.edges.resize(plan.graph.edges.len(), SeenEdge::default());
-    let inner = |name: &str| name.starts_with("ring ");
-    for filtered in ledger.filters.iter().filter(|filtered| !inner(&filtered.name)) {
+    for filtered in ledger.filters.iter().filter(|filtered| !filtered.name.is_ring()) {
         let Some(node) = seen.nodes.get_mut(filtered.planned) else { continue };
         node.blocks += filtered.taken.blocks + filtered.made.blocks;
         node.calls += filtered.calls;
@@ -167,7 +166,7 @@ pub fn seen(plan: &Plan, ledger: &Ledger) -> Seen {
     for counted in &ledger.edges {
         let Some(edge) = seen.edges.get_mut(counted.planned) else { continue };
         // An edge over a ring is in the ledger as its parts; one behind copies leaves their join.
-        if !inner(&counted.from) || counted.from.starts_with("ring join") {
+        if matches!(counted.from.ring, None | Some(RingEnd::Join)) {
             edge.put += counted.put.blocks;
         }
         if counted.kind == EdgeKind::Ring {

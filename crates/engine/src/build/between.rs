@@ -2,6 +2,7 @@
 
 use super::running::RunningRing;
 use super::{BuildError, Builder, Draft, Local, inside, programs, sources, wanted};
+use crate::ledger::{NodeName, RingEnd};
 use crate::record::Tape;
 use crate::ring::{Export, Import};
 use crate::space::Input;
@@ -194,7 +195,7 @@ impl Builder<'_> {
                         continue;
                     }
                     let from = self.leaves(edge.from).map(|place| self.name(place));
-                    let title = format!("ring from {}", from.unwrap_or_default());
+                    let title = NodeName::ring(RingEnd::From, &from.unwrap_or_default());
                     let to_number = self.number(edge.to);
                     let enter = Node::new(title, to_number, Part::Pass, Counts::default());
                     let enter = draft.assembly.node(enter);
@@ -216,7 +217,7 @@ impl Builder<'_> {
         if export.is_some() || kept.is_some() {
             let edge = &self.plan.graph.edges[edge];
             let to = self.enters(edge.to).map(|place| self.name(place));
-            let title = format!("ring to {}", to.unwrap_or_default());
+            let title = NodeName::ring(RingEnd::To, &to.unwrap_or_default());
             let part = export.map_or(Part::Pass, |export| Part::Export(Box::new(export)));
             let out = Node::new(title, self.number(edge.from), part, Counts::default());
             let out = draft.assembly.node(out);

@@ -8,7 +8,7 @@
 use super::{BuildError, Builder, Draft, Local, wanted};
 use crate::copies::Board;
 use crate::copies::deal::Deal;
-use crate::ledger::EdgeKind;
+use crate::ledger::{EdgeKind, NodeName, RingEnd};
 use crate::ring::{Export, Import};
 use crate::space::Input;
 use crate::space::copies::{Gather, LATE, Own, Way};
@@ -177,7 +177,7 @@ impl Builder<'_> {
     ) -> Result<Local, BuildError> {
         let planned = copied.nodes.first().map_or(0, |id| self.number(*id));
         let deal = Deal::new(copied.sharing, Arc::clone(&shared.board), 0);
-        let title = format!("ring share of {}", self.chain_name(copied));
+        let title = NodeName::ring(RingEnd::Share, &self.chain_name(copied));
         let deal = Node::new(title, planned, Part::Deal(Box::new(deal)), Counts::default());
         let deal = draft.assembly.node(deal);
         for copy in 0..shared.places.len() {
@@ -188,7 +188,7 @@ impl Builder<'_> {
                 continue;
             };
             let edge = export.planned;
-            let title = format!("ring to {}", self.name(shared.places[copy]));
+            let title = NodeName::ring(RingEnd::To, &self.name(shared.places[copy]));
             let part = Part::Export(Box::new(export));
             let out = draft.assembly.node(Node::new(title, planned, part, Counts::default()));
             draft.assembly.arc(deal, out, Wanted::All, false, edge);
@@ -223,7 +223,7 @@ impl Builder<'_> {
         draft: &mut Draft,
     ) -> Result<Local, BuildError> {
         let planned = copied.nodes.last().map_or(0, |id| self.number(*id));
-        let title = format!("ring join of {}", self.chain_name(copied));
+        let title = NodeName::ring(RingEnd::Join, &self.chain_name(copied));
         let mut join = Node::new(title, planned, Part::Pass, Counts::new(0, LATE.len()));
         join.counters = LATE;
         let join = draft.assembly.node(join);
@@ -293,7 +293,7 @@ impl Builder<'_> {
         let Some(export) = ring.export.take() else { return };
         let edge = export.planned;
         let planned = copied.nodes.last().map_or(0, |id| self.number(*id));
-        let title = format!("ring to {}", self.name(join));
+        let title = NodeName::ring(RingEnd::To, &self.name(join));
         let part = Part::Export(Box::new(export));
         let out = draft.assembly.node(Node::new(title, planned, part, Counts::default()));
         draft.assembly.arc(last, out, self.leaves_copies(copied), false, edge);
@@ -316,7 +316,8 @@ impl Builder<'_> {
         draft: &mut Draft,
     ) -> Local {
         let planned = copied.nodes.first().map_or(0, |id| self.number(*id));
-        let enter = Node::new(format!("ring from {from}"), planned, Part::Pass, Counts::default());
+        let title = NodeName::ring(RingEnd::From, from);
+        let enter = Node::new(title, planned, Part::Pass, Counts::default());
         let enter = draft.assembly.node(enter);
         draft.assembly.arc(enter, to, Wanted::All, false, edge);
         enter

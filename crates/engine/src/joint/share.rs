@@ -11,7 +11,7 @@
 //! filter is never touched, on whichever side of a ring it is.
 
 use super::{ENGINE_ENDED, minus, plus};
-use crate::ledger::{Edge, EdgeKind, Filtered, Ledger};
+use crate::ledger::{Edge, EdgeKind, Filtered, Ledger, NodeName, RingEnd};
 use endpoint::Seen;
 use filter::Amount;
 use pipeline::Graph;
@@ -114,14 +114,14 @@ impl Shared {
                 rows.fold(Amount::default(), |sum, row| plus(sum, row.passed))
             }
         };
-        let inner: Vec<String> = self.edges(ledger).map(|edge| edge.from.clone()).collect();
+        let inner: Vec<NodeName> = self.edges(ledger).map(|edge| edge.from.clone()).collect();
         ledger.filters.retain(|row| {
             let between = inner.contains(&row.name) && row.planned == self.planned(&row.name);
             !between && !self.is_share(row) && !self.is_source(row)
         });
         ledger.edges.retain(|edge| edge.planned != self.edge);
         let named = |planned, name: &str| Filtered {
-            name: name.to_owned(),
+            name: name.into(),
             planned,
             passed: own,
             ..Filtered::default()
@@ -129,8 +129,8 @@ impl Shared {
         ledger.filters.push(Filtered { made: own, ..named(self.source, &self.name) });
         ledger.filters.push(Filtered { taken: own, ..named(self.share, SHARD) });
         ledger.edges.push(Edge {
-            from: self.name.clone(),
-            to: SHARD.to_owned(),
+            from: self.name.as_str().into(),
+            to: SHARD.into(),
             kind: EdgeKind::Call,
             planned: self.edge,
             put: own,
@@ -179,12 +179,12 @@ impl Shared {
     }
 
     fn is_source(&self, row: &Filtered) -> bool {
-        row.planned == self.source && row.name == self.name
+        row.planned == self.source && *row.name == *self.name
     }
 
     /// The node of the plan whose number an end of a ring between the two has.
-    fn planned(&self, name: &str) -> usize {
-        if name.starts_with("ring from ") { self.share } else { self.source }
+    fn planned(&self, name: &NodeName) -> usize {
+        if name.ring == Some(RingEnd::From) { self.share } else { self.source }
     }
 
     fn edges<'l>(&self, ledger: &'l Ledger) -> impl Iterator<Item = &'l Edge> + use<'l> {
@@ -213,7 +213,7 @@ impl Shared {
     fn take_out(&self, ledger: &mut Ledger, to: &str, mut amount: Amount) {
         for at in 0..ledger.edges.len() {
             let edge = &mut ledger.edges[at];
-            if edge.planned != self.edge || edge.to != to || amount.blocks == 0 {
+            if edge.planned != self.edge || *edge.to != *to || amount.blocks == 0 {
                 continue;
             }
             let part = match edge.taken.blocks < amount.blocks {
@@ -231,7 +231,7 @@ impl Shared {
         let edge = &mut ledger.edges[at];
         edge.put = minus(edge.put, part);
         let from = edge.from.clone();
-        if from == self.name {
+        if *from == *self.name {
             for row in ledger.filters.iter_mut().filter(|row| self.is_source(row)).take(1) {
                 (row.made, row.passed) = (minus(row.made, part), minus(row.passed, part));
             }

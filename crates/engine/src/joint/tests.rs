@@ -3,7 +3,7 @@
 use super::share::SHARD;
 use super::*;
 use crate::catalogue::House;
-use crate::ledger::{Edge, EdgeKind};
+use crate::ledger::{Edge, EdgeKind, NodeName};
 
 fn amount(blocks: u64) -> Amount {
     Amount { blocks, bytes: blocks * 100 }
@@ -13,13 +13,13 @@ fn amount(blocks: u64) -> Amount {
 /// own.
 fn engine(came: u64, own: u64, killed: bool) -> Engine {
     let node = |planned, name: &str| {
-        let name = name.to_owned();
+        let name = name.into();
         let (taken, passed) = (amount(came), amount(own));
         Filtered { name, planned, taken, passed, ..Filtered::default() }
     };
     let edge = |planned, from: &str, to: &str, n| Edge {
-        from: from.to_owned(),
-        to: to.to_owned(),
+        from: from.into(),
+        to: to.into(),
         kind: EdgeKind::Call,
         planned,
         put: amount(n),
@@ -113,7 +113,7 @@ fn said(engines: Vec<Engine>) -> (Seen, u64) {
 fn crossing(mut engine: Engine, at: usize, of: [usize; 2]) -> Engine {
     let ledger = &mut engine.outcome.ledger;
     let call = ledger.edges.remove(at);
-    let ends = ["ring to thread1".to_owned(), "ring from thread0".to_owned()];
+    let ends = ["ring to thread1", "ring from thread0"].map(NodeName::read);
     for (name, planned) in ends.iter().zip(of) {
         let (name, taken, passed) = (name.clone(), call.put, call.put);
         ledger.filters.push(Filtered { name, planned, taken, passed, ..Filtered::default() });
@@ -153,9 +153,9 @@ fn before_both(engine: Engine) -> Engine {
     let ends = ["ring to thread2", "ring from thread1"];
     let ledger = &mut engine.outcome.ledger;
     for (old, new) in ["ring to thread1", "ring from thread0"].into_iter().zip(ends) {
-        let of = |name: &mut String| {
-            if name == old {
-                new.clone_into(name);
+        let of = |name: &mut NodeName| {
+            if *name == old {
+                *name = NodeName::read(new);
             }
         };
         ledger.filters.iter_mut().for_each(|row| of(&mut row.name));

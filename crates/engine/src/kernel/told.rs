@@ -343,6 +343,7 @@ fn plain(
 ) -> Edge {
     let (dropped, resident) = (Vec::new(), Amount::default());
     let missing = Vec::new();
+    let (from, to) = (from.into(), to.into());
     Edge { from, to, kind, planned, put, taken, dropped, missing, resident, events: None }
 }
 

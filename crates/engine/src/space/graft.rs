@@ -13,6 +13,7 @@ use super::memory::Memory;
 use super::node::{Arc as Edge, EdgeDrops, Node, NodeId, Part};
 use super::replica::Births;
 use super::{GENERAL, Imported, Input, Space};
+use crate::ledger::NodeName;
 use crate::process;
 use buffer::pool::Pool;
 use endpoint::source::kernel::Arrived;
@@ -236,7 +237,7 @@ impl Space {
             let Part::Source(part) = &node.part else { continue };
             let lost = part.source.seen().dropped.into_iter();
             let lost = lost.filter_map(|(place, blocks)| Some((place, blocks?)));
-            all.extend(lost.map(|(place, blocks)| (node.name.clone(), place, blocks)));
+            all.extend(lost.map(|(place, blocks)| (node.name.to_string(), place, blocks)));
         }
         all
     }
@@ -284,7 +285,7 @@ impl Space {
         let nodes = self.nodes.iter().enumerate();
         let arcs: Vec<Vec<Between>> =
             nodes.map(|(at, node)| node.arcs.iter().map(|arc| key_of(at, arc)).collect()).collect();
-        let old_names: Vec<String> = self.nodes.iter().map(|node| node.name.clone()).collect();
+        let old_names: Vec<NodeName> = self.nodes.iter().map(|node| node.name.clone()).collect();
         let told: Vec<Key> =
             self.programs.iter().filter(|(_, told)| *told).map(|(at, _)| old_keys[*at]).collect();
         let mut old: Vec<Option<Node>> =
@@ -367,7 +368,7 @@ impl Space {
     /// The inputs of what stays, and the new ones.
     fn take_inputs(
         &mut self,
-        (old_keys, old_names): (&[Key], &[String]),
+        (old_keys, old_names): (&[Key], &[NodeName]),
         places: &HashMap<Key, NodeId>,
         new: Vec<Input>,
     ) {

@@ -219,7 +219,7 @@ pub struct Imported {
     /// The node behind the ring, among those of the space.
     pub node: usize,
     /// Its name, which it may share with one behind another ring.
-    pub name: String,
+    pub name: crate::ledger::NodeName,
     /// What was taken.
     pub taken: filter::Amount,
 }

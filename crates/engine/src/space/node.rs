@@ -5,6 +5,7 @@ use super::select::Wanted;
 use super::shown::Showing;
 use crate::copies::deal::Deal;
 use crate::latency::Aging;
+use crate::ledger::NodeName;
 use crate::ring::Export;
 use endpoint::{Sink, Source};
 use filter::{Amount, Counts, Filter, Holds, Time};
@@ -46,7 +47,7 @@ pub struct Node {
     /// Which node of the plan this is.
     pub planned: usize,
     /// The filter's name and mark, as they are printed.
-    pub name: String,
+    pub name: NodeName,
     /// The names of the filter's reasons, by number.
     pub reasons: &'static [&'static str],
     /// The names of the filter's counters, by number.
@@ -230,7 +231,7 @@ impl Node {
 
     /// A node without arcs.
     #[must_use]
-    pub fn new(name: impl Into<String>, planned: usize, part: Part, counts: Counts) -> Self {
+    pub fn new(name: impl Into<NodeName>, planned: usize, part: Part, counts: Counts) -> Self {
         Self {
             name: name.into(),
             planned,

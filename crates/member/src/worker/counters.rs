@@ -4,7 +4,7 @@ use super::{Joint, spaces};
 use crate::protocol::{
     Amount, Counters, Edge, Filter, Latency, Link, Lost, Measured, Node, Source,
 };
-use engine::ledger::Ledger;
+use engine::ledger::{Ledger, NodeName};
 use engine::live::Live;
 use std::time::Duration;
 
@@ -50,10 +50,9 @@ pub(super) fn of_joint(joint: &dyn Joint, nodes: &[Node], elapsed_ns: u64) -> Co
 
 fn add(told: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
     // Of several equal filters each has a name of its own in the plan.
-    let name = |planned: usize, own: &str| {
-        let ring = own.starts_with("ring ");
-        let planned = nodes.get(planned).filter(|_| !ring);
-        planned.map_or_else(|| own.to_owned(), |node| node.name.clone())
+    let name = |planned: usize, own: &NodeName| {
+        let planned = nodes.get(planned).filter(|_| !own.is_ring());
+        planned.map_or_else(|| own.to_string(), |node| node.name.clone())
     };
     told.sources.extend(ledger.sources.iter().map(|(name, seen)| Source {
         name: name.clone(),
@@ -76,8 +75,8 @@ fn add(told: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
     }));
     told.edges.extend(ledger.edges.iter().map(|edge| Edge {
         edge: edge.planned,
-        from: edge.from.clone(),
-        to: edge.to.clone(),
+        from: edge.from.to_string(),
+        to: edge.to.to_string(),
         kind: edge.kind.name().to_owned(),
         put: amount!(edge.put),
         taken: amount!(edge.taken),

@@ -2,6 +2,7 @@
 
 use super::super::rates::{self, Rate};
 use member::protocol::{Amount, Counters, Described, Latency, Program, Space};
+use engine::ledger::NodeName;
 use serde::Serialize;
 
 /// The version of the form of `--json`.
@@ -160,7 +161,7 @@ impl Watched {
         let sum = |counters: &Counters| {
             let mut sum = Sum::default();
             let own = counters.filters.iter().filter(|filter| filter.node == node);
-            for filter in own.filter(|filter| !filter.name.starts_with("ring ")) {
+            for filter in own.filter(|filter| !NodeName::read(&filter.name).is_ring()) {
                 let (came, made) = (filter.taken, filter.made);
                 sum.taken.blocks += if came.blocks > 0 { came.blocks } else { made.blocks };
                 sum.taken.bytes += if came.blocks > 0 { came.bytes } else { made.bytes };
