@@ -76,7 +76,7 @@ fn ran(outcome: &Outcome, replays: bool, expected: &Expected) -> Result<(), Stri
         | Cause::Panic { .. }
         | Cause::Program(_)
         | Cause::Unseen(_)
-        | Cause::Told { .. } => true,
+        | Cause::Elsewhere { .. } => true,
     };
     if let Some(failure) = outcome.failures.iter().find(unexpected) {
         return Err(failure.to_string());

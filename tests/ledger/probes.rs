@@ -1,7 +1,7 @@
 //! Filters that know the numbers of what they see, let go and lose, and say so in their report; and
 //! what a test asks an outcome.
 
-use engine::ledger::BEYOND_COUNT;
+use engine::ledger::DropReason;
 use engine::run::Outcome;
 use filter::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -200,14 +200,14 @@ pub(crate) fn missing(outcome: &Outcome) -> u64 {
     let nodes = &outcome.ledger.filters;
     let unselected: u64 = nodes.iter().map(|node| node.unselected.blocks).sum();
     let beyond = nodes.iter().flat_map(|node| &node.dropped);
-    let beyond = beyond.filter(|(why, _)| why == BEYOND_COUNT);
+    let beyond = beyond.filter(|(why, _)| *why == DropReason::BeyondCount);
     outcome.ledger.lost() + unselected + beyond.map(|(_, amount)| amount.blocks).sum::<u64>()
 }
 
 /// What edges dropped for this reason.
 pub(crate) fn edges_dropped(outcome: &Outcome, reason: &str) -> u64 {
     let dropped = outcome.ledger.edges.iter().flat_map(|edge| &edge.dropped);
-    dropped.filter(|(why, _)| *why == reason).map(|(_, amount)| amount.blocks).sum()
+    dropped.filter(|(why, _)| why.text() == reason).map(|(_, amount)| amount.blocks).sum()
 }
 
 /// Asserts that these numbers are different ones, and answers them as a set.

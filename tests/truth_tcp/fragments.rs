@@ -119,7 +119,7 @@ fn judge(test: &str, capture: &Path, wants: &[Want]) -> Vec<String> {
     let text = format!("replay '{}' | ip | collect | discard", capture.display());
     let (seen, outcome) = collected(&Line::with(text, COLLECTING)).expect("a capture");
     let ip = outcome.ledger.filters.iter().find(|f| f.name.starts_with("ip")).expect("`ip`");
-    let dropped = ip.dropped.iter().map(|(reason, amount)| (reason.as_str(), amount.blocks));
+    let dropped = ip.dropped.iter().map(|(reason, amount)| (reason.text(), amount.blocks));
     let unanswered = ip.unanswered.iter().map(|(reason, blocks)| (reason.as_str(), *blocks));
     let reasons: Vec<(&str, u64)> =
         dropped.chain(unanswered).filter(|(_, blocks)| *blocks > 0).collect();

@@ -96,9 +96,8 @@ fn typed(line: &str) -> Option<usize> {
 fn names(before: &str) -> Vec<String> {
     let pipeline = before.rsplit(';').next().unwrap_or(before);
     let source = !pipeline.contains('|');
-    let entries = House
-        .descriptions()
-        .filter(|entry| entry.process || (entry.kind.name() == "source") == source);
+    let entries =
+        House.descriptions().filter(|entry| entry.process || entry.kind.is_source() == source);
     entries.map(|entry| entry.name.to_owned()).collect()
 }
 

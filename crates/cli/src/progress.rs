@@ -9,7 +9,7 @@
 use crate::arguments::RunArguments;
 use crate::report::counted;
 use crate::terminal;
-use engine::ledger::Position;
+use engine::ledger::{DropReason, Position};
 use engine::run::Progress;
 use pipeline::plan::Plan;
 use std::cell::Cell;
@@ -111,9 +111,9 @@ fn prints(plan: &Plan) -> bool {
             pipeline::explain::is_path(parameter)
                 && used.arguments.text(parameter.name) == Some("-")
         });
-        match known.kind.name() {
-            "source" => false,
-            "sink" => names_it || ["print", "json"].contains(&known.name),
+        match known.kind {
+            kind if kind.is_source() => false,
+            _ if used.is_sink() => names_it || ["print", "json"].contains(&known.name),
             _ => known.process && is_end,
         }
     })
@@ -185,11 +185,11 @@ fn part(progress: &Progress) -> Option<String> {
 
 /// What was lost, by place, most first.
 fn places(progress: &Progress) -> String {
-    let mut places: Vec<(&str, u64)> = Vec::new();
+    let mut places: Vec<(DropReason, u64)> = Vec::new();
     for (place, n) in progress.sources.iter().flat_map(|(_, seen)| &seen.dropped) {
         match places.iter_mut().find(|(known, _)| known == place) {
             Some((_, sum)) => *sum += n.unwrap_or(0),
-            None => places.push((place, n.unwrap_or(0))),
+            None => places.push((*place, n.unwrap_or(0))),
         }
     }
     places.retain(|(_, n)| *n > 0);
@@ -289,7 +289,7 @@ mod tests {
         progress.sources.clear();
         progress.sources.push(("rx".to_owned(), Default::default()));
         progress.sources[0].1.dropped =
-            vec![("nic", Some(3)), ("backlog", None), ("ring", Some(4009))];
+            vec![("nic".into(), Some(3)), ("backlog".into(), None), ("ring".into(), Some(4009))];
         progress.held_up = vec!["rx".to_owned()];
         progress.stopped = true;
         let lossy = Sum { lost: 4012, ..now };

@@ -197,7 +197,7 @@ fn folder(path: &Path, graphs: &[Graph], given: &RunArguments) -> Result<Option<
     }
     let mut used = graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
     let writes = used.any(|used| {
-        let sink = used.description.kind.name() == "sink";
+        let sink = used.is_sink();
         let paths = used.description.parameters.iter().filter(|known| explain::is_path(known));
         let named = |name: &str| used.arguments.text(name).is_some_and(|text| text != "-");
         sink && paths.map(|known| known.name).any(named)

@@ -187,8 +187,7 @@ fn refused(text: &str, plan: &Plan, error: &BuildError) -> Status {
                 }
                 None => line::tell_at(text, span, &what, failure.hint.as_deref()),
             }
-            let missing = failure.call == "open" && failure.why == "no such file or directory";
-            if missing { Status::Nothing } else { Status::Failed }
+            if failure.is_missing() { Status::Nothing } else { Status::Failed }
         }
         BuildError::Refused(_) | BuildError::Machine(_) | BuildError::Unexpected(_) => {
             terminal::complain(&error.to_string());

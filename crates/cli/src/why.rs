@@ -89,7 +89,7 @@ fn over(file: &Path, words: &str) -> Result<Asked, Status> {
     let (graph, _) = pipeline::read(words, &House);
     let begins = |id: &NodeId| {
         let used = graph.node(*id).filter();
-        used.is_some_and(|used| used.description.kind.name() == "source")
+        used.is_some_and(|used| used.description.kind.is_source())
     };
     let text = match graph.heads().iter().all(begins) {
         true => run::replaced(words, &graph, &source),

@@ -4,6 +4,7 @@ use crate::missing::Missing;
 use crate::origins::Origins;
 use crate::process::{Process, Stands, Started};
 use crate::readers::Readers;
+use crate::reason::DropReason;
 use crate::source::kernel::Arrived;
 use abi::{BLOCK_MAX, Entry};
 use buffer::pool::Pool;
@@ -12,6 +13,7 @@ use filter::{
 };
 use std::any::Any;
 use std::fmt;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use sys::memory::Lender;
@@ -124,7 +126,7 @@ pub struct Seen {
     /// What was put into the space.
     pub given: Amount,
     /// What was lost on the way, by place.
-    pub dropped: Vec<(&'static str, Option<u64>)>,
+    pub dropped: Vec<(DropReason, Option<u64>)>,
     /// Which blocks those were, by place, where that is known: positions among all that came there.
     pub missing: Vec<(&'static str, Missing)>,
     /// What a person should know besides: the interface has another name now.
@@ -149,13 +151,6 @@ impl Seen {
         Self { seen: Some(given), given, ..Self::default() }
     }
 }
-
-/// The place of what a source had when the path ended, and nobody took: not lost, since nobody
-/// asked for it any more.
-pub const UNREAD: &str = "unread";
-
-/// The reason of what a sink dropped because the request says so: not lost.
-pub const BY_REQUEST: &str = "by request";
 
 /// Where a source puts blocks: the pool of its space, and the columns of the next batch.
 #[derive(Debug)]
@@ -226,7 +221,7 @@ pub trait Sink: Send {
 
     /// What was taken and did not leave, by reason, where the sink has one to tell; what else is
     /// missing in `written` has failed.
-    fn dropped(&self) -> Vec<(&'static str, Amount)> {
+    fn dropped(&self) -> Vec<(DropReason, Amount)> {
         Vec::new()
     }
 
@@ -331,6 +326,8 @@ pub struct Failure {
     pub target: String,
     /// Why not.
     pub why: String,
+    /// The error number of the machine, where it refused.
+    pub errno: Option<i32>,
     /// What to do about it.
     pub hint: Option<String>,
     /// A closed pipe on a standard stream: the reader has gone, and nobody needs to be told.
@@ -347,10 +344,26 @@ impl Failure {
             call,
             target: target.into(),
             why: why.to_string(),
+            errno: None,
             hint: None,
             quiet: false,
             needs: None,
         }
+    }
+
+    /// The same failure with the error number of the machine.
+    #[must_use]
+    pub fn errno(self, errno: Option<i32>) -> Self {
+        Self { errno, ..self }
+    }
+
+    /// Returns true if a file that was to be opened does not exist.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        let errno = self.errno.filter(|_| self.call == "open");
+        errno.is_some_and(|errno| {
+            io::Error::from_raw_os_error(errno).kind() == io::ErrorKind::NotFound
+        })
     }
 
     /// The same failure with what to do about it.

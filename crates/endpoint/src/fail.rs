@@ -6,10 +6,9 @@ use std::io;
 
 /// The failure of `call` on `target` for this reason.
 pub(crate) fn failed(call: &'static str, target: &str, error: &io::Error) -> Failure {
-    let failure = Failure::new(call, target, reason(error));
-    let advice = error
-        .raw_os_error()
-        .and_then(|errno| sys::Error::new(call, target.to_owned(), errno).advice());
+    let errno = error.raw_os_error();
+    let failure = Failure::new(call, target, reason(error)).errno(errno);
+    let advice = errno.and_then(|errno| sys::Error::new(call, target.to_owned(), errno).advice());
     match advice {
         Some(advice) => failure.hint(advice),
         None => failure,
@@ -40,9 +39,8 @@ mod tests {
              free space there, or choose another place"
         );
         let missing = io::Error::from_raw_os_error(2);
-        assert_eq!(
-            failed("open", "a b", &missing).to_string(),
-            "cannot open a b: no such file or directory"
-        );
+        let missing = failed("open", "a b", &missing);
+        assert_eq!(missing.to_string(), "cannot open a b: no such file or directory");
+        assert!(missing.is_missing() && !failed("write", "out.pcap", &full).is_missing());
     }
 }

@@ -110,6 +110,6 @@ pub(crate) fn failed(call: &'static str, target: &str, error: &sys::Error) -> Fa
         "socket" => format!("the kernel refuses a packet socket: {}", reason(&why)),
         call => format!("{call}: {}", reason(&why)),
     };
-    let failure = Failure::new(call, target, told);
+    let failure = Failure::new(call, target, told).errno(Some(error.errno));
     Failure { needs: refused.then_some(Capabilities::NET_RAW), ..failure }
 }

@@ -14,19 +14,19 @@ mod missing;
 mod origins;
 pub mod process;
 pub mod readers;
+mod reason;
 pub mod sink;
 pub mod source;
 
 pub use catalog::{PROCESSES, SINKS, SOURCES};
 pub use contract::{
-    BY_REQUEST, Failure, Given, Intake, Opening, Position, ProcessEntry, Seen, Sink, SinkEntry,
-    Source, SourceEntry, UNREAD,
+    Failure, Given, Intake, Opening, Position, ProcessEntry, Seen, Sink, SinkEntry, Source,
+    SourceEntry,
 };
 pub use interface::sees_one_way;
 pub use missing::{Gap, Missing};
 pub use origins::Origins;
-
-pub use source::rx::{BACKLOG, DRIVER};
+pub use reason::DropReason;
 
 mod clock;
 mod fail;

@@ -29,11 +29,13 @@ pub enum Cause {
     Program(BadEnd),
     /// The end of a program cannot be known.
     Unseen(sys::Error),
-    /// It happened in another process, which has told it.
-    Told {
-        /// What it said.
+    /// It happened in another process.
+    Elsewhere {
+        /// The message of that process.
         what: String,
-        /// Whether nobody needs to be told.
+        /// The error number of the machine, where it refused.
+        errno: Option<i32>,
+        /// True if the reader of a standard stream has gone.
         quiet: bool,
     },
     /// A filter has a bug.
@@ -125,13 +127,24 @@ impl PathFailure {
         }
     }
 
-    /// Whether nobody needs to be told: the reader of a standard stream has gone.
+    /// The error number with which the machine refused, where that ended the path.
+    #[must_use]
+    pub const fn errno(&self) -> Option<i32> {
+        match &self.cause {
+            Cause::Outside(failure) => failure.errno,
+            Cause::Unseen(error) => Some(error.errno),
+            Cause::Elsewhere { errno, .. } => *errno,
+            Cause::Ring(_) | Cause::Program(_) | Cause::Panic { .. } => None,
+        }
+    }
+
+    /// Returns true if the reader of a standard stream has gone, which is no mistake.
     #[must_use]
     pub const fn is_quiet(&self) -> bool {
         match &self.cause {
             Cause::Outside(failure) => failure.quiet,
             Cause::Program(bad) => bad.quiet,
-            Cause::Told { quiet, .. } => *quiet,
+            Cause::Elsewhere { quiet, .. } => *quiet,
             Cause::Ring(_) | Cause::Unseen(_) | Cause::Panic { .. } => false,
         }
     }
@@ -144,7 +157,7 @@ impl fmt::Display for PathFailure {
             Cause::Outside(failure) => write!(f, "`{node}`: {failure}"),
             Cause::Program(bad) => write!(f, "`{node}`: {bad}"),
             Cause::Unseen(error) => write!(f, "`{node}`: {error}"),
-            Cause::Told { what, .. } => f.write_str(what),
+            Cause::Elsewhere { what, .. } => f.write_str(what),
             Cause::Ring(why) => write!(f, "the ring behind `{node}`: {why}"),
             Cause::Panic { message, .. } => {
                 write!(f, "`{node}` has a bug and ended its path: {message}")

@@ -6,13 +6,11 @@
 //! nothing up that a party did not count itself.
 
 use buffer::signal::moderate::Events;
-use endpoint::process::{NEVER_SEEN, PROGRAM_ENDED};
-use endpoint::{BY_REQUEST, UNREAD};
 use std::fmt;
 use std::ops::Deref;
 
 /// In what a ledger is written.
-pub use endpoint::{Gap, Missing, Position, Seen};
+pub use endpoint::{DropReason, Gap, Missing, Position, Seen};
 pub use filter::{Amount, Delivered, Report};
 
 /// Which kind of edge a block crosses.
@@ -166,7 +164,7 @@ pub struct Edge {
     /// Counted by the far side.
     pub taken: Amount,
     /// Dropped on the way, by reason.
-    pub dropped: Vec<(&'static str, Amount)>,
+    pub dropped: Vec<(DropReason, Amount)>,
     /// Which blocks those were, by reason, where that is known: positions among all that were put,
     /// or, out of the kernel, among what one processor put.
     pub missing: Vec<(&'static str, Missing)>,
@@ -196,7 +194,7 @@ pub struct Filtered {
     /// Is held.
     pub held: Amount,
     /// Was dropped, by reason.
-    pub dropped: Vec<(String, Amount)>,
+    pub dropped: Vec<(DropReason, Amount)>,
     /// Why blocks were not answered, by reason; part of `unselected` unless an arc takes class 0.
     pub unanswered: Vec<(String, u64)>,
     /// What else the filter counted.
@@ -372,17 +370,17 @@ impl Ledger {
     }
 
     /// All that was lost: dropped before the path, on edges and in filters. What no arc wanted was
-    /// not lost: nobody asked for it ([`is_lost`]).
+    /// not lost: nobody asked for it ([`DropReason::is_lost`]).
     #[must_use]
     pub fn lost(&self) -> u64 {
         let sources = self.sources.iter().flat_map(|(_, s)| &s.dropped);
-        let sources: u64 = sources.filter(|(at, _)| is_lost(at)).filter_map(|(_, n)| *n).sum();
+        let sources: u64 = sources.filter(|(at, _)| at.is_lost()).filter_map(|(_, n)| *n).sum();
         let edges: u64 = self.edges.iter().flat_map(|e| &e.dropped).map(|(_, a)| a.blocks).sum();
         let filters: u64 = self
             .filters
             .iter()
             .flat_map(|f| &f.dropped)
-            .filter(|(why, _)| is_lost(why))
+            .filter(|(why, _)| why.is_lost())
             .map(|(_, a)| a.blocks)
             .sum();
         sources + edges + filters
@@ -394,19 +392,11 @@ impl Ledger {
     #[must_use]
     pub fn by_request(&self) -> u64 {
         let dropped = self.filters.iter().flat_map(|filter| &filter.dropped);
-        dropped.filter(|(why, _)| why == BY_REQUEST).map(|(_, amount)| amount.blocks).sum()
+        dropped
+            .filter(|(why, _)| *why == DropReason::ByRequest)
+            .map(|(_, amount)| amount.blocks)
+            .sum()
     }
-}
-
-/// The reason of blocks behind the number that was asked for.
-pub const BEYOND_COUNT: &str = "beyond count";
-
-/// Whether what a filter or sink dropped for this reason is lost. What the request has dropped,
-/// what came behind the number that was asked for, or after a program had seen enough, or is left
-/// when the path ends, was wanted by nobody; a hole was lost before.
-#[must_use]
-pub fn is_lost(why: &str) -> bool {
-    ![BY_REQUEST, BEYOND_COUNT, PROGRAM_ENDED, NEVER_SEEN, UNREAD].contains(&why)
 }
 
 /// Whether a build that loses blocks on purpose loses the block that was just put: the first on

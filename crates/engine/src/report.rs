@@ -1,6 +1,6 @@
 //! From what spaces counted, while they run or when they have ended, to the ledger of the path.
 
-use crate::ledger::{BEYOND_COUNT, Edge, EdgeKind, Filtered, Ledger, Missing, NodeName};
+use crate::ledger::{DropReason, Edge, EdgeKind, Filtered, Ledger, Missing, NodeName};
 use crate::process;
 use crate::space::node::{Arc, Node, Part};
 use crate::space::{Imported, Remains};
@@ -378,7 +378,7 @@ fn near(from: &Node, export: &crate::ring::Export) -> Edge {
     let full = Amount { blocks: put.dropped, bytes: put.dropped_bytes };
     let mut dropped = Vec::new();
     if full.blocks > 0 {
-        dropped.push(("ring full", full));
+        dropped.push(("ring full".into(), full));
     }
     Edge {
         from: from.name.clone(),
@@ -410,7 +410,7 @@ fn crossed(mut edge: Edge, imported: &[Imported], failed: bool, runs: bool) -> E
         edge.resident = resident;
     } else if failed && resident.blocks > 0 {
         // A ring that was drained has nothing resident: what is missing then is missing.
-        edge.dropped.push((PATH_ENDED, resident));
+        edge.dropped.push((PATH_ENDED.into(), resident));
         // What was put first was taken first.
         let mut missing = Missing::default();
         missing.add(edge.taken.blocks, resident.blocks, None);
@@ -424,7 +424,7 @@ const PATH_ENDED: &str = "path ended";
 
 /// What a sink took for good. Until its end that has what it dropped among it, which is counted by
 /// its reason.
-fn without_twice(node: &Node, dropped: &[(&'static str, Amount)]) -> Amount {
+fn without_twice(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     let (taken, flow) = (node.taken_in_all(), &node.flow);
     let rest = |of: fn(&Amount) -> u64| {
         let dropped: u64 = dropped.iter().map(|(_, amount)| of(amount)).sum();
@@ -451,18 +451,18 @@ fn filtered(node: &Node, number: usize, imported: &[Imported]) -> Filtered {
             .map_or_else(Amount::default, |imported| imported.taken),
     };
     let mut dropped = Vec::new();
-    let mut add = |why: &str, amount: Amount| {
+    let mut add = |why: DropReason, amount: Amount| {
         if amount.blocks > 0 {
-            dropped.push((why.to_owned(), amount));
+            dropped.push((why, amount));
         }
     };
     for (i, amount) in counts.dropped.iter().enumerate() {
-        add(node.reasons.get(i).copied().unwrap_or("unnamed"), *amount);
+        add(node.reasons.get(i).copied().unwrap_or("unnamed").into(), *amount);
     }
-    add("evicted", counts.evicted);
-    add("no room", counts.no_room);
-    add("failed", node.flow.failed);
-    add(BEYOND_COUNT, node.flow.beyond_count);
+    add(DropReason::Evicted, counts.evicted);
+    add(DropReason::NoRoom, counts.no_room);
+    add(DropReason::Failed, node.flow.failed);
+    add(DropReason::BeyondCount, node.flow.beyond_count);
     let mut sunk = node.flow.sunk;
     if let Part::Sink(part) = &node.part {
         let by_sink = part.sink.dropped();

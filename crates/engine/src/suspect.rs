@@ -64,7 +64,7 @@ fn create(folder: &Path, node: &str, ending: &str) -> Result<(PathBuf, File), Fa
 }
 
 fn failed(call: &'static str, path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(call, path.to_string_lossy(), error)
+    Failure::new(call, path.to_string_lossy(), error).errno(error.raw_os_error())
 }
 
 /// Lets the `pcap` sink write the block.

@@ -43,7 +43,7 @@ fn node<'o>(outcome: &'o Outcome, name: &str) -> &'o Filtered {
 }
 
 fn dropped(node: &Filtered) -> Amount {
-    let ended = node.dropped.iter().find(|(why, _)| why == "program ended");
+    let ended = node.dropped.iter().find(|(why, _)| why.text() == "program ended");
     ended.map(|(_, amount)| *amount).unwrap_or_default()
 }
 

@@ -232,7 +232,7 @@ fn a12_fragments_are_answered_as_what_they_become() {
     assert_eq!(kept, those(&frames, [3]));
     let dropped = outcome.ledger.filters.iter().flat_map(|node| &node.dropped);
     let dropped: Vec<_> = dropped.filter(|(_, it)| it.blocks > 0).collect();
-    let whys: Vec<&str> = dropped.iter().map(|(why, _)| why.as_str()).collect();
+    let whys: Vec<&str> = dropped.iter().map(|(why, _)| why.text()).collect();
     assert_eq!(whys, ["fragments missing", "by an operand"], "{dropped:?}");
     assert!(dropped.iter().all(|(_, it)| it.blocks == 2), "{dropped:?}");
 }

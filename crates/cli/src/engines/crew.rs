@@ -319,7 +319,7 @@ impl Engine {
         );
         PathFailure {
             node: format!("engine {}", self.number),
-            cause: Cause::Told { what, quiet: false },
+            cause: Cause::Elsewhere { what, errno: None, quiet: false },
         }
     }
 }

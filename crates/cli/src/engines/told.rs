@@ -6,7 +6,8 @@
 use engine::failure::{Cause, PathFailure};
 use engine::latency::{Latency, Measured};
 use engine::ledger::{
-    Amount, Delivered, Edge, EdgeKind, Filtered, Gap, Ledger, Missing, NodeName, Report, Seen,
+    Amount, Delivered, DropReason, Edge, EdgeKind, Filtered, Gap, Ledger, Missing, NodeName,
+    Report, Seen,
 };
 use engine::live::Live;
 use engine::report::Reported;
@@ -85,13 +86,15 @@ pub(super) struct Told {
     filters: Vec<Filter>,
     edges: Vec<Crossed>,
     reports: Vec<Spoke>,
-    /// Where, what, and whether nobody needs to be told.
-    failures: Vec<(String, String, bool)>,
+    failures: Vec<Failed>,
     adapted: Vec<String>,
     latency: Option<Late>,
     stopped: bool,
     elapsed_ns: u64,
 }
+
+/// Why a path ended early: where, what, the error number, and true if a reader has gone.
+type Failed = (String, String, Option<i32>, bool);
 
 /// How long blocks were on their way.
 #[derive(Serialize, Deserialize, Clone, Debug)]
@@ -193,8 +196,10 @@ impl Told {
     /// How it ended.
     pub(super) fn of(outcome: &Outcome) -> Self {
         let mut told = Self::counted(&outcome.ledger, &outcome.reports);
-        let failed =
-            |failure: &PathFailure| (failure.node.clone(), failure.to_string(), failure.is_quiet());
+        let failed = |failure: &PathFailure| {
+            let (errno, quiet) = (failure.errno(), failure.is_quiet());
+            (failure.node.clone(), failure.to_string(), errno, quiet)
+        };
         told.failures = outcome.failures.iter().map(failed).collect();
         told.adapted.clone_from(&outcome.adapted);
         told.latency = outcome.latency.as_ref().map(Late::of);
@@ -217,14 +222,14 @@ impl Told {
     }
 
     fn counted(ledger: &Ledger, reports: &[Reported]) -> Self {
-        let named = |all: &[(&'static str, Amount)]| {
-            all.iter().map(|(why, n)| ((*why).to_owned(), pair(*n))).collect()
+        let named = |all: &[(DropReason, Amount)]| {
+            all.iter().map(|(why, n)| (why.to_string(), pair(*n))).collect()
         };
         let source = |(name, seen): &(String, Seen)| Source {
             name: name.clone(),
             seen: seen.seen.map(pair),
             given: pair(seen.given),
-            dropped: seen.dropped.iter().map(|(place, n)| ((*place).to_owned(), *n)).collect(),
+            dropped: seen.dropped.iter().map(|(place, n)| (place.to_string(), *n)).collect(),
             missing: lacks(&seen.missing),
             remark: seen.remark.clone(),
         };
@@ -237,7 +242,7 @@ impl Told {
             unselected: pair(row.unselected),
             consumed: pair(row.consumed),
             held: pair(row.held),
-            dropped: row.dropped.iter().map(|(why, n)| (why.clone(), pair(*n))).collect(),
+            dropped: named(&row.dropped),
             unanswered: row.unanswered.clone(),
             counters: row.counters.clone(),
             busy_ns: row.busy_ns,
@@ -275,7 +280,7 @@ impl Told {
     /// The same as an outcome.
     pub(super) fn outcome(&self) -> Outcome {
         let source = |told: &Source| {
-            let dropped = told.dropped.iter().map(|(place, n)| (word(place), *n)).collect();
+            let dropped = told.dropped.iter().map(|(place, n)| (word(place).into(), *n)).collect();
             let (seen, given) = (told.seen.map(amount), amount(told.given));
             let (missing, remark) = (missing(&told.missing), told.remark.clone());
             (told.name.clone(), Seen { seen, given, dropped, missing, remark, position: None })
@@ -289,7 +294,7 @@ impl Told {
             unselected: amount(told.unselected),
             consumed: amount(told.consumed),
             held: amount(told.held),
-            dropped: told.dropped.iter().map(|(why, n)| (why.clone(), amount(*n))).collect(),
+            dropped: told.dropped.iter().map(|(why, n)| (word(why).into(), amount(*n))).collect(),
             unanswered: told.unanswered.clone(),
             counters: told.counters.clone(),
             busy_ns: told.busy_ns,
@@ -303,7 +308,7 @@ impl Told {
             planned: told.planned,
             put: amount(told.put),
             taken: amount(told.taken),
-            dropped: told.dropped.iter().map(|(why, n)| (word(why), amount(*n))).collect(),
+            dropped: told.dropped.iter().map(|(why, n)| (word(why).into(), amount(*n))).collect(),
             missing: missing(&told.missing),
             resident: amount(told.resident),
             events: None,
@@ -322,9 +327,9 @@ impl Told {
                 remarks: told.remarks.clone(),
             },
         };
-        let failure = |(node, what, quiet): &(String, String, bool)| PathFailure {
+        let failure = |(node, what, errno, quiet): &Failed| PathFailure {
             node: node.clone(),
-            cause: Cause::Told { what: what.clone(), quiet: *quiet },
+            cause: Cause::Elsewhere { what: what.clone(), errno: *errno, quiet: *quiet },
         };
         let ledger = Ledger {
             sources: self.sources.iter().map(source).collect(),

@@ -301,7 +301,7 @@ fn sources<'r>(report: &'r Report<'_>) -> Vec<Source<'r>> {
             name,
             seen: seen.seen.map(|seen| amount!(seen)),
             given: amount!(seen.given),
-            dropped: seen.dropped.iter().copied().collect(),
+            dropped: seen.dropped.iter().map(|(place, n)| (place.text(), *n)).collect(),
             missing: missing(&seen.missing),
             remark: seen.remark.as_deref(),
         })
@@ -328,7 +328,7 @@ fn filters<'r>(report: &'r Report<'_>) -> Vec<Filter<'r>> {
                 unselected: amount!(filter.unselected),
                 consumed: amount!(filter.consumed),
                 held: amount!(filter.held),
-                dropped: filter.dropped.iter().map(|(why, n)| (why.as_str(), amount!(n))).collect(),
+                dropped: filter.dropped.iter().map(|(why, n)| (why.text(), amount!(n))).collect(),
                 unanswered: filter.unanswered.iter().map(|(why, n)| (why.as_str(), *n)).collect(),
                 counters: filter.counters.iter().map(|(what, n)| (what.as_str(), *n)).collect(),
                 calls: filter.calls,
@@ -353,7 +353,7 @@ fn edges<'r>(report: &'r Report<'_>) -> Vec<Edge<'r>> {
                 put: amount!(edge.put),
                 taken: amount!(edge.taken),
                 resident: amount!(edge.resident),
-                dropped: edge.dropped.iter().map(|(why, n)| (*why, amount!(n))).collect(),
+                dropped: edge.dropped.iter().map(|(why, n)| (why.text(), amount!(n))).collect(),
                 missing: missing(&edge.missing),
                 events: edge.events.map(|events| Events {
                     batch: events.batch,

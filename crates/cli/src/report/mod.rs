@@ -10,7 +10,7 @@ mod place;
 mod table;
 
 use crate::run::Kept;
-use engine::ledger::{Edge, Filtered, Imbalance, is_lost};
+use engine::ledger::{Edge, Filtered, Imbalance};
 use engine::report::Reported;
 use engine::run::Outcome;
 use pipeline::explain;
@@ -121,7 +121,7 @@ impl<'o> Report<'o> {
     /// Returns true if a source has a place where blocks may be lost that nobody can count.
     fn is_unknown(&self) -> bool {
         let mut places = self.outcome.ledger.sources.iter().flat_map(|(_, seen)| &seen.dropped);
-        places.any(|(place, blocks)| blocks.is_none() && is_lost(place))
+        places.any(|(place, blocks)| blocks.is_none() && place.is_lost())
     }
 
     /// How many blocks were lost, where and why.
@@ -129,7 +129,7 @@ impl<'o> Report<'o> {
         let mut places: Vec<(u64, String)> = Vec::new();
         let ledger = &self.outcome.ledger;
         for (name, seen) in &ledger.sources {
-            let lost = seen.dropped.iter().filter(|(place, _)| is_lost(place));
+            let lost = seen.dropped.iter().filter(|(place, _)| place.is_lost());
             let lost = lost.filter_map(|(place, n)| Some((place, (*n)?)));
             places.extend(lost.map(|(place, n)| (n, format!("before {name} ({place})"))));
         }
@@ -140,7 +140,7 @@ impl<'o> Report<'o> {
         }
         for filter in &ledger.filters {
             let name = self.name(filter);
-            let lost = filter.dropped.iter().filter(|(why, _)| is_lost(why));
+            let lost = filter.dropped.iter().filter(|(why, _)| why.is_lost());
             places.extend(lost.map(|(why, n)| (n.blocks, format!("in {name} ({why})"))));
         }
         places.retain(|(n, _)| *n > 0);

@@ -207,8 +207,11 @@ fn notes(report: &Report<'_>) -> String {
             let told: Vec<String> = list.iter().map(|(what, n)| format!("{n} {what}")).collect();
             told.join(", ")
         };
-        let dropped: Vec<(String, u64)> =
-            filter.dropped.iter().map(|(why, amount)| (why.clone(), amount.blocks)).collect();
+        let dropped: Vec<(String, u64)> = filter
+            .dropped
+            .iter()
+            .map(|(why, amount)| (why.text().to_owned(), amount.blocks))
+            .collect();
         for (what, list) in [
             ("dropped", &dropped),
             ("not answered", &filter.unanswered),

@@ -1,8 +1,8 @@
 //! Rates: what passed between two looks at a path.
 
 use crate::report::counted;
-use engine::ledger::is_lost;
-use member::protocol::{Amount, Counters, Measured};
+use engine::ledger::DropReason;
+use member::protocol::{Amount, Counters, Lost, Measured};
 use pipeline::explain::{about, nanoseconds};
 use serde::Serialize;
 
@@ -39,7 +39,7 @@ pub(super) fn lost(counters: &Counters) -> u64 {
 pub(super) fn losses(counters: &Counters) -> Vec<(String, u64)> {
     let mut all: Vec<(String, u64)> = Vec::new();
     for source in &counters.sources {
-        let places = source.lost.iter().filter(|lost| is_lost(&lost.why));
+        let places = source.lost.iter().filter(|lost| is_lost(lost));
         all.extend(
             places.map(|l| (format!("before {} ({})", source.name, l.why), l.blocks.unwrap_or(0))),
         );
@@ -49,7 +49,7 @@ pub(super) fn losses(counters: &Counters) -> Vec<(String, u64)> {
         all.extend(edge.lost.iter().map(|l| (between(&l.why), l.blocks.unwrap_or(0))));
     }
     for filter in &counters.filters {
-        let reasons = filter.lost.iter().filter(|lost| is_lost(&lost.why));
+        let reasons = filter.lost.iter().filter(|lost| is_lost(lost));
         all.extend(
             reasons.map(|l| (format!("in {} ({})", filter.name, l.why), l.blocks.unwrap_or(0))),
         );
@@ -57,6 +57,11 @@ pub(super) fn losses(counters: &Counters) -> Vec<(String, u64)> {
     all.retain(|(_, n)| *n > 0);
     all.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     all
+}
+
+/// Returns true if the path lost blocks that were wanted. Of a reason the daemon has the text.
+fn is_lost(lost: &Lost) -> bool {
+    DropReason::read(&lost.why).is_none_or(DropReason::is_lost)
 }
 
 /// What was longer on its way than the line allows, in a sentence; none: nothing was.
@@ -94,7 +99,7 @@ pub(super) fn short(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use member::protocol::{Lost, Source};
+    use member::protocol::Source;
 
     #[test]
     fn rates_are_differences_over_time() {

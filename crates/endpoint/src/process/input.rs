@@ -6,16 +6,11 @@
 
 use super::Process;
 use crate::fail::failed;
-use crate::{Failure, Sink};
+use crate::{DropReason, Failure, Sink};
 use filter::{Amount, Batch, LANES, Report, Time};
 use std::io::{ErrorKind, IoSlice, Write};
 use std::process::ChildStdin;
 use std::sync::Arc;
-
-/// Why what comes to a program that has ended is dropped.
-pub const PROGRAM_ENDED: &str = "program ended";
-/// Why a hole is dropped: there are no bytes to be written.
-pub const NEVER_SEEN: &str = "never seen";
 
 /// The standard input of a program.
 #[derive(Debug)]
@@ -95,8 +90,8 @@ impl Sink for Input {
         Some(self.written)
     }
 
-    fn dropped(&self) -> Vec<(&'static str, Amount)> {
-        vec![(PROGRAM_ENDED, self.ended), (NEVER_SEEN, self.holes)]
+    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+        vec![(DropReason::ProgramEnded, self.ended), (DropReason::NeverSeen, self.holes)]
     }
 
     fn process(&self) -> Option<&Arc<Process>> {

@@ -12,8 +12,6 @@
 mod input;
 mod output;
 
-pub use input::{NEVER_SEEN, PROGRAM_ENDED};
-
 use crate::fail::reason;
 use crate::source::input::Input as Pipe;
 use crate::{Failure, Opening, ProcessEntry, Sink, Source};
@@ -174,7 +172,10 @@ fn start(opening: &Opening<'_>, stands: Stands) -> Result<Started, Failure> {
     shell.arg("-c").arg(command);
     shell.stdin(pipe_at(Stands::Head, Stdio::null));
     shell.stdout(pipe_at(Stands::End, Stdio::inherit));
-    let refused = |error: sys::Error| Failure::new("start", SHELL, reason(&error.into()));
+    let refused = |error: sys::Error| {
+        let errno = Some(error.errno);
+        Failure::new("start", SHELL, reason(&error.into())).errno(errno)
+    };
     opening.steps.take(Makes::Thread, command).map_err(refused)?;
     let mut group = Group::start(&mut shell).map_err(refused)?;
     let (input, output) = (group.take_input(), group.take_output());

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::{arguments, ask, bare, batch, description, hole, opening, pool};
-use crate::{Given, Sink};
+use crate::{DropReason, Given, Sink};
 use filter::Amount;
 use sys::group::Ended;
 
@@ -26,7 +26,7 @@ impl Halves {
         self.input.as_mut().unwrap().take(&batch(blocks), 0).unwrap();
     }
 
-    fn dropped(&self) -> Vec<(&'static str, Amount)> {
+    fn dropped(&self) -> Vec<(DropReason, Amount)> {
         self.input.as_ref().unwrap().dropped()
     }
 
@@ -79,7 +79,10 @@ fn viewed_bytes_go_in_one_behind_the_other_and_come_back() {
 fn what_was_never_seen_cannot_be_written() {
     let mut cat = run("cat", Stands::Middle);
     cat.give(&[bare(b"before"), hole(500), bare(b"behind")]);
-    assert_eq!(cat.dropped(), [(PROGRAM_ENDED, amount(0, 0)), (NEVER_SEEN, amount(1, 500))]);
+    assert_eq!(
+        cat.dropped(),
+        [(DropReason::ProgramEnded, amount(0, 0)), (DropReason::NeverSeen, amount(1, 500))]
+    );
     assert_eq!(cat.rest(), b"beforebehind");
 }
 

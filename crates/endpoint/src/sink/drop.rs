@@ -5,7 +5,7 @@
 //! all the same (CONTRACT 2). `discard` is for what has served its purpose, `drop` for what nobody
 //! wants.
 
-use crate::{BY_REQUEST, Failure, Opening, Sink, SinkEntry};
+use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
 use filter::{Amount, Batch, Description, Forms, Gives, Kind, Reads, Report, Time};
 
 /// What everybody knows about `drop`.
@@ -58,8 +58,8 @@ impl Sink for Drop {
         Some(Amount::default())
     }
 
-    fn dropped(&self) -> Vec<(&'static str, Amount)> {
-        vec![(BY_REQUEST, self.dropped)]
+    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+        vec![(DropReason::ByRequest, self.dropped)]
     }
 }
 
@@ -76,7 +76,7 @@ mod tests {
         batch.keep(0b110);
         sink.take(&batch, 0).unwrap();
         assert_eq!(sink.written(), Some(Amount::default()));
-        assert_eq!(sink.dropped(), [("by request", Amount { blocks: 2, bytes: 5 })]);
+        assert_eq!(sink.dropped(), [(DropReason::ByRequest, Amount { blocks: 2, bytes: 5 })]);
         assert_eq!(sink.finish().unwrap(), Report::default());
     }
 }

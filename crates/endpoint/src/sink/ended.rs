@@ -2,7 +2,7 @@
 
 use super::drop::{self, DROP};
 use super::redirect::{self, REDIRECT};
-use crate::{Failure, Sink};
+use crate::{DropReason, Failure, Sink};
 use filter::{Amount, Batch, Description, Report, Time};
 
 /// The sink of this description, once it has taken so much elsewhere, of which so many blocks were
@@ -25,7 +25,7 @@ pub fn ended(description: &Description, taken: Amount, refused: u64) -> (Box<dyn
 
 struct Ended {
     written: Amount,
-    dropped: Vec<(&'static str, Amount)>,
+    dropped: Vec<(DropReason, Amount)>,
 }
 
 impl Sink for Ended {
@@ -41,7 +41,7 @@ impl Sink for Ended {
         Some(self.written)
     }
 
-    fn dropped(&self) -> Vec<(&'static str, Amount)> {
+    fn dropped(&self) -> Vec<(DropReason, Amount)> {
         self.dropped.clone()
     }
 }
@@ -55,14 +55,17 @@ mod tests {
     fn what_was_dropped_elsewhere_is_dropped_and_the_rest_is_written() {
         let taken = Amount { blocks: 3, bytes: 5 };
         let (sink, report) = ended(&DROP, taken, 0);
-        assert_eq!(sink.dropped(), [("by request", taken)]);
+        assert_eq!(sink.dropped(), [(DropReason::ByRequest, taken)]);
         assert_eq!((sink.written(), report.rows.len()), (Some(Amount::default()), 0));
         let (sink, report) = ended(&DISCARD, taken, 0);
         assert_eq!((sink.written(), sink.dropped().len()), (Some(taken), 0));
         assert_eq!(report.rows, [("blocks".to_owned(), 3), ("bytes".to_owned(), 5)]);
         let (sink, report) = ended(&REDIRECT, taken, 2);
         assert_eq!(sink.written().map(|sent| sent.blocks), Some(1));
-        assert_eq!(sink.dropped(), [("refused by the kernel", Amount { blocks: 2, bytes: 0 })]);
+        assert_eq!(
+            sink.dropped(),
+            [("refused by the kernel".into(), Amount { blocks: 2, bytes: 0 })]
+        );
         assert_eq!(report.rows.first(), Some(&("sent by the kernel".to_owned(), 1)));
     }
 }

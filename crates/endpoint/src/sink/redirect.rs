@@ -10,7 +10,7 @@
 //! may be sent in that way is asked for by a word of its own.
 
 use super::tx;
-use crate::{Failure, Opening, Sink, SinkEntry};
+use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
 use filter::{
     Amount, Arguments, Description, Form, Forms, Gives, Kind, Outlet, Parameter, Reads, Type,
 };
@@ -66,10 +66,10 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 }
 
 /// A `redirect` that a program has given so much, of which so many frames were refused.
-pub(super) fn having(given: Amount, refused: u64) -> (Amount, Vec<(&'static str, Amount)>) {
+pub(super) fn having(given: Amount, refused: u64) -> (Amount, Vec<(DropReason, Amount)>) {
     let refused = refused.min(given.blocks);
     // Nobody counts the bytes of what is refused.
     let sent = Amount { blocks: given.blocks - refused, ..given };
-    let dropped = (refused > 0).then_some((REFUSED, Amount { blocks: refused, bytes: 0 }));
+    let dropped = (refused > 0).then_some((REFUSED.into(), Amount { blocks: refused, bytes: 0 }));
     (sent, dropped.into_iter().collect())
 }

@@ -193,8 +193,8 @@ impl Source for Inject {
     fn seen(&self) -> Seen {
         let queue = locked(&self.door.queue);
         let unread = (queue.room == 0).then_some(queue.frames.len() as u64);
-        let mut dropped = vec![("queue", Some(queue.refused))];
-        dropped.extend(unread.map(|unread| (crate::UNREAD, Some(unread))));
+        let mut dropped = vec![("queue".into(), Some(queue.refused))];
+        dropped.extend(unread.map(|unread| (crate::DropReason::Unread, Some(unread))));
         Seen { dropped, seen: Some(queue.offered), ..Seen::all(self.given) }
     }
 
@@ -277,7 +277,10 @@ mod tests {
         source.close();
         assert_eq!(injector.inject(&frame), Injected::NoPath);
         let seen = source.seen();
-        assert_eq!(seen.dropped, [("queue", Some(6)), ("unread", Some(54))]);
+        assert_eq!(
+            seen.dropped,
+            [("queue".into(), Some(6)), (crate::DropReason::Unread, Some(54))]
+        );
         assert_eq!((seen.seen.unwrap().blocks, seen.given.blocks), (70, 10));
     }
 

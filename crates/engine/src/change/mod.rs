@@ -36,6 +36,7 @@ use crate::report::Reported;
 use crate::run::Thread;
 use crate::space::graft::Graft;
 use crossing::Crossing;
+use endpoint::DropReason;
 use filter::Kind;
 use identity::Matched;
 use pipeline::Graph;
@@ -64,7 +65,7 @@ pub struct Switched {
     /// For how long any space stood still, from the first that did to the last that went on, in ns.
     pub paused_ns: u64,
     /// What sources lost meanwhile, before it came here: name, place, blocks.
-    pub source_drops: Vec<(String, &'static str, u64)>,
+    pub source_drops: Vec<(String, DropReason, u64)>,
     /// What filters and sinks had to say that are no more, by number.
     pub reports: Vec<Reported>,
     /// The request that runs now.

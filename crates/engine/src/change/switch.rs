@@ -6,7 +6,7 @@ use super::{Switched, Unchanged};
 use crate::build::Succession;
 use crate::build::running::{Kernels, RunningSpace};
 use crate::commands::{CommandQueue, ExclusiveBorrow, NotTaken};
-use crate::ledger::{EdgeKind, Ledger, is_lost};
+use crate::ledger::{DropReason, EdgeKind, Ledger};
 use crate::record::Replay;
 use crate::report::{self, Counted};
 use crate::run::Thread;
@@ -377,10 +377,10 @@ fn counted(taken: &mut [(Desk, Standing)]) -> Vec<Counted> {
 }
 
 /// What sources have lost so far, by name and place.
-fn dropped(taken: &mut [(Desk, Standing)]) -> HashMap<(String, &'static str), u64> {
+fn dropped(taken: &mut [(Desk, Standing)]) -> HashMap<(String, DropReason), u64> {
     let mut all = HashMap::new();
     let lost = taken.iter_mut().flat_map(|(_, standing)| standing.space().lost_by_sources());
-    for (name, place, blocks) in lost.filter(|(_, place, _)| is_lost(place)) {
+    for (name, place, blocks) in lost.filter(|(_, place, _)| place.is_lost()) {
         *all.entry((name, place)).or_default() += blocks;
     }
     all
@@ -449,9 +449,9 @@ fn judge(switched: &mut Switched, counts: Counts) {
 /// Blocks that were thrown away for want of room or because something failed: not what filters drop
 /// because it is their task.
 fn thrown_away(ledger: &Ledger) -> u64 {
-    let ours = ["evicted", "no room", "failed"];
+    let ours = [DropReason::Evicted, DropReason::NoRoom, DropReason::Failed];
     let filters = ledger.filters.iter().flat_map(|node| &node.dropped);
-    let filters = filters.filter(|(why, _)| ours.contains(&why.as_str())).map(|(_, a)| a.blocks);
+    let filters = filters.filter(|(why, _)| ours.contains(why)).map(|(_, a)| a.blocks);
     let edges = ledger.edges.iter().flat_map(|edge| &edge.dropped).map(|(_, a)| a.blocks);
     filters.sum::<u64>() + edges.sum::<u64>()
 }

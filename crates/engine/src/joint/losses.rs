@@ -12,33 +12,33 @@
 //!   bound it. Where they began in the middle of traffic nothing but their sum bounds it.
 
 use super::share::Before;
-use endpoint::{BACKLOG, DRIVER, Seen, UNREAD};
+use endpoint::{DropReason, Seen};
 use filter::Amount;
 
 /// The place of a loss of which only a lower bound is known; how much more it is stands beside it
 /// as unknown.
-pub(super) const AT_LEAST: &str = "own sockets and rings, at least";
+pub(super) const AT_LEAST: DropReason = DropReason::Other("own sockets and rings, at least");
 
 /// What is known of a loss.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Losses {
-    pub(super) dropped: Vec<(&'static str, Option<u64>)>,
+    pub(super) dropped: Vec<(DropReason, Option<u64>)>,
     pub(super) remark: Option<String>,
 }
 
 /// The loss of all processes that were not killed. `quiet`: nothing had come when all of them had
 /// begun; `alone`: there never was another one.
 pub(super) fn losses(befores: &[&Before], (quiet, alone): (bool, bool)) -> Losses {
-    let is_common = |place: &str| [DRIVER, BACKLOG].contains(&place);
+    let is_common = |place| matches!(place, DropReason::Driver | DropReason::Backlog);
     let mut own: Vec<Before> = Vec::new();
-    let mut common: Vec<(&'static str, Vec<Option<u64>>)> = Vec::new();
+    let mut common: Vec<(DropReason, Vec<Option<u64>>)> = Vec::new();
     for before in befores {
         let mut kept = Before { lost: Vec::new(), ..(*before).clone() };
         for (place, blocks) in &before.lost {
             match common.iter_mut().find(|(known, _)| known == place) {
                 Some((_, all)) => all.push(*blocks),
-                None if is_common(place) => common.push((place, vec![*blocks])),
-                None => kept.lost.push((place, *blocks)),
+                None if is_common(*place) => common.push((*place, vec![*blocks])),
+                None => kept.lost.push((*place, *blocks)),
             }
         }
         own.push(kept);
@@ -70,14 +70,14 @@ impl Losses {
 
     /// Adds what was lost at places of the processes' own.
     fn own(&mut self, all: &[Before], (quiet, alone): (bool, bool)) {
-        let mut places: Vec<(&'static str, Option<u64>)> = Vec::new();
+        let mut places: Vec<(DropReason, Option<u64>)> = Vec::new();
         for (place, blocks) in all.iter().flat_map(|before| &before.lost) {
             match places.iter_mut().find(|(known, _)| known == place) {
                 Some((_, sum)) => *sum = sum.zip(*blocks).map(|(one, other)| one + other),
-                None => places.push((place, *blocks)),
+                None => places.push((*place, *blocks)),
             }
         }
-        let some: Vec<(&'static str, Option<u64>)> =
+        let some: Vec<(DropReason, Option<u64>)> =
             places.iter().copied().filter(|(_, blocks)| *blocks != Some(0)).collect();
         let bounds = bounds(all, quiet);
         match (bounds, some.as_slice()) {
@@ -87,14 +87,14 @@ impl Losses {
                 self.dropped.extend(places.into_iter().map(|(place, _)| (place, Some(0))));
             }
             (Some((least, most)), [(place, _)]) if least == most => {
-                let is = |known: &str| if known == *place { least } else { 0 };
-                self.dropped.extend(places.iter().map(|(known, _)| (*known, Some(is(known)))));
+                let is = |known: DropReason| if known == *place { least } else { 0 };
+                self.dropped.extend(places.iter().map(|(known, _)| (*known, Some(is(*known)))));
             }
             (bounds, _) => {
                 let zero = |blocks: Option<u64>| blocks.filter(|blocks| *blocks == 0);
                 self.dropped.extend(places.iter().map(|(place, blocks)| (*place, zero(*blocks))));
                 let (Some((least, most)), names) = (bounds, names(&some)) else { return };
-                let unread = some.iter().filter(|(place, _)| *place == UNREAD);
+                let unread = some.iter().filter(|(place, _)| *place == DropReason::Unread);
                 let unread: u64 = unread.filter_map(|(_, blocks)| *blocks).sum();
                 let lost = least.saturating_sub(unread);
                 self.dropped.extend((lost > 0).then_some((AT_LEAST, Some(lost))));
@@ -128,8 +128,8 @@ fn bounds(all: &[Before], quiet: bool) -> Option<(u64, u64)> {
 }
 
 /// `socket and ring`.
-fn names(places: &[(&'static str, Option<u64>)]) -> String {
-    let names: Vec<&str> = places.iter().map(|(place, _)| *place).collect();
+fn names(places: &[(DropReason, Option<u64>)]) -> String {
+    let names: Vec<&str> = places.iter().map(|(place, _)| place.text()).collect();
     names.join(" and ")
 }
 

@@ -15,14 +15,14 @@ pub use share::shares_out;
 use crate::ledger::{Filtered, Ledger};
 use crate::report::{Reported, together};
 use crate::run::Outcome;
-use endpoint::Seen;
+use endpoint::{DropReason, Seen};
 use filter::Amount;
 use losses::{losses, tell};
 use pipeline::Graph;
 use share::{Before, Shared, shared};
 
 /// Why blocks are dropped that were the share of an engine that was killed.
-pub const ENGINE_ENDED: &str = "engine ended";
+pub const ENGINE_ENDED: DropReason = DropReason::Other("engine ended");
 
 /// What one engine has told.
 #[derive(Debug, Default)]
@@ -119,7 +119,7 @@ pub fn settle(outcome: &mut Outcome) {
         let (came, became) = row.balance();
         let rest = Amount { blocks: came.saturating_sub(became), bytes: held.bytes };
         if rest.blocks > 0 {
-            row.dropped.push((ENGINE_ENDED.to_owned(), rest));
+            row.dropped.push((ENGINE_ENDED, rest));
         }
         row.taken.blocks += became.saturating_sub(came);
     }
@@ -164,7 +164,7 @@ fn add_seen(to: &mut Seen, more: &Seen) {
     for (place, blocks) in &more.dropped {
         match to.dropped.iter_mut().find(|(known, _)| known == place) {
             Some((_, known)) => *known = known.zip(*blocks).map(|(one, other)| one + other),
-            None => to.dropped.push((place, *blocks)),
+            None => to.dropped.push((*place, *blocks)),
         }
     }
     if to.remark.is_none() {

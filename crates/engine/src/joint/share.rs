@@ -12,7 +12,7 @@
 
 use super::{ENGINE_ENDED, minus, plus};
 use crate::ledger::{Edge, EdgeKind, Filtered, Ledger, NodeName, RingEnd};
-use endpoint::Seen;
+use endpoint::{DropReason, Seen};
 use filter::Amount;
 use pipeline::Graph;
 use pipeline::graph::NodeId;
@@ -41,7 +41,7 @@ pub(super) struct Before {
     /// All blocks that came to the filter.
     pub(super) came: Amount,
     /// Lost on the way to the filter, by place: blocks of any share.
-    pub(super) lost: Vec<(&'static str, Option<u64>)>,
+    pub(super) lost: Vec<(DropReason, Option<u64>)>,
 }
 
 impl Before {
@@ -157,7 +157,7 @@ impl Shared {
                 (row.made, row.passed) = (plus(row.made, more), plus(row.passed, more));
             } else if self.is_share(row) {
                 row.taken = plus(row.taken, more);
-                row.dropped.push((ENGINE_ENDED.to_owned(), more));
+                row.dropped.push((ENGINE_ENDED, more));
             }
         }
         if let Some(edge) = ledger.edges.iter_mut().find(|edge| edge.planned == self.edge) {
@@ -193,8 +193,8 @@ impl Shared {
     }
 
     /// Takes what edges before the filter lost out of the ledger, by reason.
-    fn take_losses(&self, ledger: &mut Ledger) -> Vec<(&'static str, Option<u64>)> {
-        let mut lost: Vec<(&'static str, Option<u64>)> = Vec::new();
+    fn take_losses(&self, ledger: &mut Ledger) -> Vec<(DropReason, Option<u64>)> {
+        let mut lost: Vec<(DropReason, Option<u64>)> = Vec::new();
         for at in 0..ledger.edges.len() {
             let edge = &mut ledger.edges[at];
             if edge.planned != self.edge || edge.dropped.is_empty() {

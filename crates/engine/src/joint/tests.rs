@@ -71,7 +71,7 @@ fn n7_what_one_that_was_killed_had_not_told_the_others_know() {
     assert_eq!(joint.ledger.lost(), 100 - 30 - 10 - 20);
     assert_eq!(joint.ledger.sources[0].1.given, amount(100));
     let share = &joint.ledger.filters[1];
-    assert_eq!(share.dropped, [(ENGINE_ENDED.to_owned(), amount(40))]);
+    assert_eq!(share.dropped, [(ENGINE_ENDED, amount(40))]);
     assert_eq!((share.passed, share.taken), (amount(60), amount(100)));
 }
 
@@ -89,10 +89,11 @@ fn n7_what_was_under_way_in_one_that_was_killed_is_dropped() {
 }
 
 /// The place of a process's own where it loses blocks of all shares.
-const RING: &str = "ring";
+const SOCKET: DropReason = DropReason::Other("socket");
+const RING: DropReason = DropReason::Ring;
 
 /// The same engine whose source lost so many at these places.
-fn losing(mut engine: Engine, places: &[(&'static str, Option<u64>)]) -> Engine {
+fn losing(mut engine: Engine, places: &[(DropReason, Option<u64>)]) -> Engine {
     let seen = &mut engine.outcome.ledger.sources[0].1;
     seen.dropped = places.to_vec();
     let lost: Option<u64> = places.iter().map(|(_, blocks)| *blocks).sum();
@@ -196,10 +197,10 @@ fn n7_loss_of_unequal_views_is_bounded_and_never_a_number() {
     assert!(seen.remark.unwrap().starts_with("from 0 to 30 blocks are missing by ring"));
     // Two places: how many, but not where.
     let all = [(80, 50, [20, 0]), (90, 35, [4, 6])].map(|(came, own, [ring, socket])| {
-        losing(engine(came, own, false), &[("socket", Some(socket)), (RING, Some(ring))])
+        losing(engine(came, own, false), &[(SOCKET, Some(socket)), (RING, Some(ring))])
     });
     let (seen, lost) = said(all.into());
-    assert_eq!((seen.dropped[0], seen.dropped[1], lost), (("socket", None), (RING, None), 15));
+    assert_eq!((seen.dropped[0], seen.dropped[1], lost), ((SOCKET, None), (RING, None), 15));
 }
 
 #[test]
@@ -207,7 +208,7 @@ fn n7_loss_before_all_processes_is_counted_once() {
     let lose = |driver| {
         move |own| {
             let places =
-                [(endpoint::DRIVER, driver), (endpoint::BACKLOG, Some(0)), (RING, Some(0))];
+                [(DropReason::Driver, driver), (DropReason::Backlog, Some(0)), (RING, Some(0))];
             losing(engine(100, own, false), &places)
         }
     };
@@ -215,9 +216,9 @@ fn n7_loss_before_all_processes_is_counted_once() {
     assert_eq!((seen.given, lost), (amount(100), 7));
     assert_eq!(seen.seen.map(|seen| seen.blocks), Some(107));
     let (seen, lost) = said(vec![lose(Some(7))(30), lose(Some(9))(70)]);
-    assert_eq!((seen.dropped[0], seen.seen, lost), ((endpoint::DRIVER, None), None, 0));
+    assert_eq!((seen.dropped[0], seen.seen, lost), ((DropReason::Driver, None), None, 0));
     let (seen, _) = said([30, 70].map(lose(None)).into());
-    assert_eq!(seen.dropped[0], (endpoint::DRIVER, None));
+    assert_eq!(seen.dropped[0], (DropReason::Driver, None));
 }
 
 #[test]
@@ -227,7 +228,7 @@ fn n7_loss_on_the_ring_before_the_share_is_the_sources() {
         let ledger = &mut engine.outcome.ledger;
         let ring = ledger.edges.iter_mut().find(|edge| edge.kind == EdgeKind::Ring).unwrap();
         ring.put = plus(ring.put, amount(lost));
-        ring.dropped = vec![("ring full", amount(lost))];
+        ring.dropped = vec![("ring full".into(), amount(lost))];
         let first = ledger.edges.iter_mut().find(|edge| edge.from == "replay").unwrap();
         (first.put, first.taken) = (amount(came + lost), amount(came + lost));
         for row in ledger.filters.iter_mut().filter(|row| row.planned == 0) {
@@ -241,5 +242,5 @@ fn n7_loss_on_the_ring_before_the_share_is_the_sources() {
     };
     let (seen, lost) = said(vec![lossy(80, 50, 20), lossy(90, 35, 10)]);
     assert_eq!((seen.given, lost), (amount(85), 15));
-    assert_eq!(seen.dropped, [("ring full", Some(15))]);
+    assert_eq!(seen.dropped, [("ring full".into(), Some(15))]);
 }

@@ -18,6 +18,7 @@ use crate::space::graft::Arrivals;
 use crate::space::node::{Node, Part, SinkPart};
 use endpoint::sink::ended::ended as ended_sink;
 use endpoint::source::kernel::Arrived;
+use endpoint::{DropReason, Seen};
 use filter::{Amount, Counts, Filter, Holds, Kind, Moved, PRIVATE};
 use pipeline::graph::NodeId;
 use std::borrow::Cow;
@@ -48,7 +49,6 @@ pub(crate) struct SoFar {
 
 /// Why a frame that was handed over did not arrive.
 const LAPPED: &str = "lapped";
-const RING: &str = "ring";
 const NOT_COPIED: &str = "not copied";
 
 impl Kernel {
@@ -265,7 +265,7 @@ impl Era {
         let Arrivals { arrived, dropped } = taken;
         // Of frames that found no room the kernel counts how many there were, and not over which
         // edges each was to go: where there is one, all of them.
-        let full = dropped.iter().filter(|(place, _)| *place == RING);
+        let full = dropped.iter().filter(|(place, _)| *place == DropReason::Ring);
         let full: u64 = full.filter_map(|(_, blocks)| *blocks).sum();
         let used = ended.counted.handed.iter().filter(|amount| amount.blocks > 0).count();
         for (number, hand) in self.tree.hands.iter().enumerate() {
@@ -289,18 +289,22 @@ impl Era {
             // Nobody counts the bytes of what did not come.
             let blocks = |blocks| Amount { blocks, bytes: 0 };
             let unread = blocks(unread);
-            let why = [(LAPPED, blocks(lapped)), (RING, blocks(ring)), (endpoint::UNREAD, unread)];
-            let why = why.into_iter().chain([(NOT_COPIED, failed)]);
+            let why = [(DropReason::Ring, blocks(ring)), (DropReason::Unread, unread)];
+            let why = [(LAPPED.into(), blocks(lapped))].into_iter().chain(why);
+            let why = why.chain([(NOT_COPIED.into(), failed)]);
             edge.dropped = why.filter(|(_, amount)| amount.blocks > 0).collect();
             edge.missing = Vec::from_iter((!missing.is_empty()).then_some((LAPPED, missing)));
             ways.push((number, edge));
         }
         // Each of those frames is missing on one way at least; one that is not is a mistake.
-        let rings = ways.iter().flat_map(|(_, edge)| &edge.dropped).filter(|(why, _)| *why == RING);
+        let rings = ways
+            .iter()
+            .flat_map(|(_, edge)| &edge.dropped)
+            .filter(|(why, _)| *why == DropReason::Ring);
         let told: u64 = rings.map(|(_, amount)| amount.blocks).sum();
         let most = ways.iter_mut().max_by_key(|(_, edge)| edge.put.blocks);
         if let (Some((_, edge)), true) = (most, used > 1 && told < full) {
-            edge.dropped.push((RING, Amount { blocks: full - told, bytes: 0 }));
+            edge.dropped.push((DropReason::Ring, Amount { blocks: full - told, bytes: 0 }));
         }
         ways
     }

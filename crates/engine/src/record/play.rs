@@ -8,8 +8,8 @@ use super::read::{Record, Whole};
 use crate::space::events::{Script, ScriptedChange, SharedScript, SpaceEvent};
 use crate::space::stall::StallDetector;
 use abi::Entry;
-use endpoint::process::{NEVER_SEEN, PROGRAM_ENDED, Process};
-use endpoint::{Failure, Given, Intake, Seen, Sink, Source};
+use endpoint::process::Process;
+use endpoint::{DropReason, Failure, Given, Intake, Seen, Sink, Source};
 use filter::{Amount, Batch, Report, Time};
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
@@ -141,9 +141,8 @@ impl Replay {
         dropped: &[(String, u64, u64)],
     ) {
         let written = Amount { blocks, bytes };
-        let why = |why: &str| REASONS.iter().find(|known| **known == why).copied();
         let dropped = dropped.iter().map(|(reason, blocks, bytes)| {
-            (why(reason).unwrap_or("elsewhere"), Amount { blocks: *blocks, bytes: *bytes })
+            (named(reason), Amount { blocks: *blocks, bytes: *bytes })
         });
         let heard = Heard { written, dropped: dropped.collect() };
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(planned, heard);
@@ -155,12 +154,12 @@ impl Replay {
     }
 }
 
-/// The places in which sources lose blocks.
-const PLACES: &[&str] =
-    &["driver", "backlog", "socket", "ring", "queue", "lapped", "not copied", endpoint::UNREAD];
+/// The places in which sources lose blocks, besides those that all parties know.
+const PLACES: &[&str] = &["socket", "queue", "lapped", "not copied"];
 
-fn named(place: &str) -> &'static str {
-    PLACES.iter().find(|known| **known == place).copied().unwrap_or("elsewhere")
+fn named(place: &str) -> DropReason {
+    let known = || PLACES.iter().find(|known| **known == place).copied();
+    DropReason::read(place).unwrap_or_else(|| known().unwrap_or("elsewhere").into())
 }
 
 /// What stands where a source stood: nothing is asked of it.
@@ -190,10 +189,8 @@ impl Source for Played {
 #[derive(Clone, Debug, Default)]
 struct Heard {
     written: Amount,
-    dropped: Vec<(&'static str, Amount)>,
+    dropped: Vec<(DropReason, Amount)>,
 }
-
-const REASONS: &[&str] = &[PROGRAM_ENDED, NEVER_SEEN];
 
 /// What stands where a program took blocks that is not run again.
 #[derive(Debug)]
@@ -223,7 +220,7 @@ impl Sink for Deaf {
         self.heard().map(|heard| heard.written)
     }
 
-    fn dropped(&self) -> Vec<(&'static str, Amount)> {
+    fn dropped(&self) -> Vec<(DropReason, Amount)> {
         self.heard().unwrap_or_default().dropped
     }
 

@@ -256,7 +256,7 @@ fn written(mut file: File, first: Vec<u8>, from: &Receiver<Message>) -> std::io:
 }
 
 fn refused(target: &str, error: &std::io::Error) -> Failure {
-    let failure = Failure::new("record into", target, reason(error));
+    let failure = Failure::new("record into", target, reason(error)).errno(error.raw_os_error());
     match error.kind() {
         ErrorKind::AlreadyExists => failure.hint("a record replaces nothing: name a new file"),
         _ => failure,

@@ -12,7 +12,7 @@ use crate::space::saved::Saved;
 use buffer::Fault;
 use buffer::stream::Output;
 use endpoint::process::Process;
-use endpoint::{Failure, Sink};
+use endpoint::{DropReason, Failure, Sink};
 use filter::{Amount, Batch, Block, Report, Time};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -243,8 +243,8 @@ impl Sink for Entrance {
         Some(self.written)
     }
 
-    fn dropped(&self) -> Vec<(&'static str, Amount)> {
-        vec![(FILTER_ENDED, self.ended), (TOO_LONG, self.long)]
+    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+        vec![(FILTER_ENDED.into(), self.ended), (TOO_LONG.into(), self.long)]
     }
 
     fn process(&self) -> Option<&Arc<Process>> {

@@ -13,7 +13,7 @@ use super::memory::Memory;
 use super::node::{Arc as Edge, EdgeDrops, Node, NodeId, Part};
 use super::replica::Births;
 use super::{GENERAL, Imported, Input, Space};
-use crate::ledger::NodeName;
+use crate::ledger::{DropReason, NodeName};
 use crate::process;
 use buffer::pool::Pool;
 use endpoint::source::kernel::Arrived;
@@ -231,7 +231,7 @@ impl Space {
     }
 
     /// What sources have lost so far: name, place, blocks.
-    pub(crate) fn lost_by_sources(&self) -> Vec<(String, &'static str, u64)> {
+    pub(crate) fn lost_by_sources(&self) -> Vec<(String, DropReason, u64)> {
         let mut all = Vec::new();
         for node in &self.nodes {
             let Part::Source(part) = &node.part else { continue };

@@ -5,7 +5,7 @@ use super::select::Wanted;
 use super::shown::Showing;
 use crate::copies::deal::Deal;
 use crate::latency::Aging;
-use crate::ledger::NodeName;
+use crate::ledger::{DropReason, NodeName};
 use crate::ring::Export;
 use endpoint::{Sink, Source};
 use filter::{Amount, Counts, Filter, Holds, Time};
@@ -173,12 +173,12 @@ pub struct EdgeDrops {
 
 impl EdgeDrops {
     /// All reasons with their names.
-    pub fn named(&self) -> [(&'static str, Amount); 4] {
+    pub fn named(&self) -> [(DropReason, Amount); 4] {
         [
-            ("cycle full", self.cycle_full),
-            ("too many hops", self.too_many_hops),
-            ("ring full", self.ring_full),
-            ("path ended", self.path_ended),
+            ("cycle full".into(), self.cycle_full),
+            ("too many hops".into(), self.too_many_hops),
+            ("ring full".into(), self.ring_full),
+            ("path ended".into(), self.path_ended),
         ]
     }
 }
@@ -207,7 +207,7 @@ pub struct Flow {
 
 impl Flow {
     /// Splits what a sink was given into what left, what it dropped, and what was lost.
-    pub(super) fn settle(&mut self, written: Amount, dropped: &[(&str, Amount)]) {
+    pub(super) fn settle(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
         let dropped = dropped.iter().map(|(_, amount)| amount);
         let (mut blocks, mut bytes) =
             (self.sunk.blocks + self.failed.blocks, self.sunk.bytes + self.failed.bytes);

@@ -341,7 +341,8 @@ fn a_cycle_ends_by_the_hop_limit_and_is_counted() {
     let ledger = balanced(&[remains]);
     assert_eq!(kept.len(), 10 * (1 + usize::from(walk::HOPS_MAX)));
     let hops = ledger.edges.iter().flat_map(|e| &e.dropped);
-    let hops: u64 = hops.filter(|(why, _)| *why == "too many hops").map(|(_, a)| a.blocks).sum();
+    let hops: u64 =
+        hops.filter(|(why, _)| why.text() == "too many hops").map(|(_, a)| a.blocks).sum();
     assert_eq!(hops, 10);
 }
 

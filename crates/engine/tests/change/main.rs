@@ -98,7 +98,7 @@ fn v2_v3_what_a_sink_drops_is_counted_once_while_it_runs() {
         on(live, 200);
         let ledger = live.counters(LONG).ledger;
         let drop = ledger.filters.iter().find(|row| row.name == "drop").expect("a row");
-        let by_request: Vec<_> = drop.dropped.iter().map(|(why, n)| (why.as_str(), *n)).collect();
+        let by_request: Vec<_> = drop.dropped.iter().map(|(why, n)| (why.text(), *n)).collect();
         assert_eq!(by_request, [("by request", drop.taken)]);
         assert_eq!(drop.passed.blocks, 0);
         set(live, "insert ipproto before drop");

@@ -45,6 +45,12 @@ impl Kind {
         }
     }
 
+    /// Returns true for a source.
+    #[must_use]
+    pub const fn is_source(self) -> bool {
+        matches!(self, Self::Source)
+    }
+
     /// Whether a filter of this kind leaves blocks as they are, in their order, and answers at
     /// once.
     #[must_use]

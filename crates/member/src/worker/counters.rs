@@ -4,7 +4,7 @@ use super::{Joint, spaces};
 use crate::protocol::{
     Amount, Counters, Edge, Filter, Latency, Link, Lost, Measured, Node, Source,
 };
-use engine::ledger::{Ledger, NodeName};
+use engine::ledger::{DropReason, Ledger, NodeName};
 use engine::live::Live;
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ fn add(told: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         name: name.clone(),
         seen: seen.seen.map(|seen| amount!(seen)),
         given: amount!(seen.given),
-        lost: seen.dropped.iter().map(|(place, n)| lost(place, *n)).collect(),
+        lost: seen.dropped.iter().map(|(place, n)| lost(*place, *n)).collect(),
     }));
     told.filters.extend(ledger.filters.iter().map(|filter| Filter {
         node: filter.planned,
@@ -69,7 +69,7 @@ fn add(told: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         unselected: amount!(filter.unselected),
         consumed: amount!(filter.consumed),
         held: amount!(filter.held),
-        lost: filter.dropped.iter().map(|(why, n)| lost(why, Some(n.blocks))).collect(),
+        lost: filter.dropped.iter().map(|(why, n)| lost(*why, Some(n.blocks))).collect(),
         calls: filter.calls,
         busy_ns: filter.busy_ns,
     }));
@@ -81,7 +81,7 @@ fn add(told: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         put: amount!(edge.put),
         taken: amount!(edge.taken),
         resident: amount!(edge.resident),
-        lost: edge.dropped.iter().map(|(why, n)| lost(why, Some(n.blocks))).collect(),
+        lost: edge.dropped.iter().map(|(why, n)| lost(*why, Some(n.blocks))).collect(),
     }));
 }
 
@@ -101,6 +101,6 @@ fn late(told: engine::latency::Latency) -> Latency {
     }
 }
 
-fn lost(why: &str, blocks: Option<u64>) -> Lost {
-    Lost { why: why.to_owned(), blocks }
+fn lost(why: DropReason, blocks: Option<u64>) -> Lost {
+    Lost { why: why.to_string(), blocks }
 }

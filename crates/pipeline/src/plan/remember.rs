@@ -107,13 +107,14 @@ fn node(line: &str) -> Option<RememberedNode> {
 fn moved_because(old: &RememberedNode, new: &RememberedNode) -> String {
     let cost = |of: &RememberedNode, space: &str| {
         let known = of.costs.iter().find(|(name, _)| name == space);
-        known.map_or_else(|| "nothing".to_owned(), |(_, ns)| format!("{} ns", number(*ns)))
+        known.map(|(_, ns)| format!("{} ns", number(*ns)))
     };
     let told = |space: &str| match (cost(new, space), cost(old, space)) {
-        (now, then) if now == then => format!("{space} {now}"),
-        (now, then) if then == "nothing" => format!("{space} {now}, and could not run it"),
-        (now, then) if now == "nothing" => format!("{space} refuses it now, then {then}"),
-        (now, then) => format!("{space} {now}, then {then}"),
+        (None, None) => format!("{space} nothing"),
+        (Some(now), None) => format!("{space} {now}, and could not run it"),
+        (None, Some(then)) => format!("{space} refuses it now, then {then}"),
+        (Some(now), Some(then)) if now == then => format!("{space} {now}"),
+        (Some(now), Some(then)) => format!("{space} {now}, then {then}"),
     };
     let (here, there) = (&new.space, &old.space);
     format!("`{}` runs in {here} now, not in {there}: {}; {}", new.text, told(here), told(there))

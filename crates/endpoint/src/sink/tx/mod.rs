@@ -16,7 +16,7 @@ mod checksum;
 mod device;
 mod ring;
 
-use crate::{Failure, Opening, Sink, SinkEntry};
+use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
 use abi::Flags;
 use device::{Device, Way};
 use filter::{
@@ -211,8 +211,8 @@ impl Sink for Tx {
         Some(self.sent)
     }
 
-    fn dropped(&self) -> Vec<(&'static str, Amount)> {
-        let all = REASONS.into_iter().zip(self.dropped);
+    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+        let all = REASONS.map(DropReason::from).into_iter().zip(self.dropped);
         all.filter(|(_, amount)| amount.blocks > 0).collect()
     }
 }

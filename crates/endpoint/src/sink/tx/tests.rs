@@ -200,7 +200,7 @@ fn a_queue_that_stands_still_is_not_waited_for_forever() {
     assert!((1..=1 + went).contains(&sink.vain), "{} waits, {went} went", sink.vain);
     assert!((1..200).contains(&went), "{went}");
     let lost = Amount { blocks: 2000 - went, bytes: (2000 - went) * 1000 };
-    assert_eq!(sink.dropped(), [("queue full", lost)]);
+    assert_eq!(sink.dropped(), [("queue full".into(), lost)]);
 }
 
 /// The frames that these numbers stand for.
@@ -261,7 +261,7 @@ fn g1_what_a_device_refuses_for_ever_is_dropped_and_the_rest_leaves() {
     let heard: Vec<Vec<u8>> = ear.wait_for(40).into_iter().map(|gift| gift.bytes).collect();
     assert!(heard == short, "each once, in order: {}", heard.len());
     let lost = Amount { blocks: 1, bytes: long[0].len() as u64 };
-    assert_eq!(sink.dropped(), [("queue full", lost)]);
+    assert_eq!(sink.dropped(), [("queue full".into(), lost)]);
     assert_eq!(sink.written().unwrap().blocks, 40);
     assert!(reported(&mut *sink, "sent again").unwrap() > 3);
 }
@@ -299,10 +299,10 @@ fn what_cannot_leave(pair: &Pair, way: Way) {
     assert_eq!(sink.written(), Some(Amount { blocks: 3, bytes: first + 8 + third }));
     let amount = |blocks, bytes| Amount { blocks, bytes };
     let lost = [
-        ("another link type", amount(2, 31)),
-        ("cut short when captured", amount(1, 42)),
-        ("longer than the interface takes", amount(1, 1600)),
-        ("refused by the kernel", amount(1, 5)),
+        ("another link type".into(), amount(2, 31)),
+        ("cut short when captured".into(), amount(1, 42)),
+        ("longer than the interface takes".into(), amount(1, 1600)),
+        ("refused by the kernel".into(), amount(1, 5)),
     ];
     assert_eq!(sink.dropped(), lost);
 }
@@ -325,7 +325,7 @@ fn a_checksum_that_was_left_to_a_device_is_computed() {
     sink.take(&batch(&[left(&unset), frame(&unset), left(&arp), left(&unset)]), 0).unwrap();
     let heard: Vec<Vec<u8>> = ear.wait_for(3).into_iter().map(|gift| gift.bytes).collect();
     assert_eq!(heard, [&right, &unset, &right].map(Clone::clone));
-    assert_eq!(sink.dropped(), [("checksum unknown", Amount { blocks: 1, bytes: 60 })]);
+    assert_eq!(sink.dropped(), [("checksum unknown".into(), Amount { blocks: 1, bytes: 60 })]);
     assert!(sink.finish().unwrap().rows.contains(&("checksums computed".to_owned(), 2)));
 }
 
@@ -351,7 +351,7 @@ fn down_and_gone(pair: &Pair, way: Way) {
         "cannot send through client0: the interface was removed after 2 frames"
     );
     let down = Amount { blocks: 1, bytes: bytes.len() as u64 };
-    assert_eq!(sink.dropped(), [("interface down", down)]);
+    assert_eq!(sink.dropped(), [("interface down".into(), down)]);
 }
 
 #[test]

@@ -369,7 +369,7 @@ impl Source for KernelSource {
         let lapped: u64 = missing.iter().map(|missing| missing.lost).sum();
         let unread = missing.iter().map(|missing| missing.unread).filter(|_| self.closed).sum();
         let blocks = given.blocks + lapped + unread;
-        let dropped = [("lapped", lapped), (crate::UNREAD, unread)];
+        let dropped = [("lapped".into(), lapped), (crate::DropReason::Unread, unread)];
         let dropped = dropped.into_iter().filter(|(_, n)| *n > 0);
         Seen {
             seen: Some(Amount { blocks, bytes: given.bytes }),

@@ -151,7 +151,7 @@ impl Place {
     pub fn seen(&self, ran: Amount, busy: u64) -> Seen {
         let dropped = match &self.interface {
             Some(interface) => interface.losses.before(),
-            None => vec![(BUSY, Some(busy))],
+            None => vec![(BUSY.into(), Some(busy))],
         };
         let lost = dropped.iter().map(|(_, count)| *count).sum::<Option<u64>>();
         let all = |lost| Amount { blocks: ran.blocks + lost, bytes: ran.bytes };

@@ -13,15 +13,10 @@
 //!
 //! A counter that cannot be read is unknown, not 0.
 
-use crate::Seen;
+use crate::{DropReason, Seen};
 use filter::Amount;
 use sys::net::{Backlog, Counters, Links};
 use sys::packet::Ring;
-
-/// The place of frames that the device had no memory for.
-pub const DRIVER: &str = "driver";
-/// The place of frames that found the queue between driver and stack full.
-pub const BACKLOG: &str = "backlog";
 
 /// The place of frames that found no room in our ring.
 pub(super) const RING: &str = "ring";
@@ -49,14 +44,15 @@ impl Losses {
 
     /// What was seen until now, by the kernel's count of it, never by ours; with what came and was
     /// not given, by reason.
-    pub(super) fn seen(&self, ring: &Ring, given: Amount, left: &[(&'static str, u64)]) -> Seen {
+    pub(super) fn seen(&self, ring: &Ring, given: Amount, left: &[(DropReason, u64)]) -> Seen {
         let statistics = ring.statistics().ok();
         let before = if self.receives { self.before() } else { Vec::new() };
         let before = before.into_iter();
-        let mut dropped: Vec<_> = before.chain([("socket", ring.socket_drops().ok())]).collect();
+        let mut dropped: Vec<_> =
+            before.chain([("socket".into(), ring.socket_drops().ok())]).collect();
         let arrived = statistics.map(|all| all.packets);
         let came = dropped.iter().map(|(_, count)| *count).chain([arrived]).sum::<Option<u64>>();
-        dropped.push((RING, statistics.map(|all| all.drops)));
+        dropped.push((DropReason::Ring, statistics.map(|all| all.drops)));
         let left = left.iter().filter(|(_, count)| *count > 0);
         dropped.extend(left.map(|(why, count)| (*why, Some(*count))));
         // Nobody counts the bytes of what did not come.
@@ -80,7 +76,7 @@ impl Losses {
     }
 
     /// What was lost on the way to the socket.
-    pub(crate) fn before(&self) -> Vec<(&'static str, Option<u64>)> {
+    pub(crate) fn before(&self) -> Vec<(DropReason, Option<u64>)> {
         let now = self.counters();
         let counters = now.as_ref().zip(self.counters.as_ref());
         let driver = counters.map(|(now, then)| {
@@ -91,6 +87,7 @@ impl Losses {
         let here = counters.map(|(now, then)| now.rx_dropped.saturating_sub(then.rx_dropped));
         let all = Backlog::read().ok().zip(self.backlog.as_ref());
         let all = all.map(|(now, then)| now.dropped_since(then));
-        vec![(DRIVER, driver), (BACKLOG, all.zip(here).map(|(all, here)| all.min(here)))]
+        let backlog = all.zip(here).map(|(all, here)| all.min(here));
+        vec![(DropReason::Driver, driver), (DropReason::Backlog, backlog)]
     }
 }

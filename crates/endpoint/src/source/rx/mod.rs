@@ -20,10 +20,9 @@ pub mod take;
 mod unpack;
 
 pub(crate) use losses::Losses;
-pub use losses::{BACKLOG, DRIVER};
 
 use crate::interface::{self, Counts, removed};
-use crate::{Failure, Given, Intake, Missing, Opening, Seen, Source, SourceEntry, UNREAD};
+use crate::{DropReason, Failure, Given, Intake, Missing, Opening, Seen, Source, SourceEntry};
 use abi::Entry;
 use buffer::pool::Pin;
 use device::{Asked, Device, State};
@@ -289,7 +288,7 @@ impl Source for Live {
 
     fn seen(&self) -> Seen {
         let unread = if self.closed { self.unread().unwrap_or(0) } else { 0 };
-        let left = [("link type", self.strange), (UNREAD, unread)];
+        let left = [("link type".into(), self.strange), (DropReason::Unread, unread)];
         let seen = self.device.losses.seen(&self.device.ring, self.given, &left);
         let missing = self.missing();
         let missing = (!missing.is_empty()).then_some((losses::RING, missing));

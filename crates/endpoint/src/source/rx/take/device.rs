@@ -342,14 +342,16 @@ fn taken_already(name: &str, found: &Interface) -> Failure {
 /// The program was not loaded.
 fn not_loaded(name: &str, error: &LoadError) -> Failure {
     let denied = matches!(error.error.errno, EPERM | EACCES);
-    let failure = Failure::new(CALL, name, format!("the kernel refuses the program: {error}"));
+    let why = format!("the kernel refuses the program: {error}");
+    let failure = Failure::new(CALL, name, why).errno(Some(error.error.errno));
     Failure { needs: denied.then_some(Capabilities::BPF), ..failure }
 }
 
 /// What the machine refused.
 fn refused(name: &str, error: &sys::Error) -> Failure {
     let why = reason(&std::io::Error::from_raw_os_error(error.errno));
-    let told = |what: &str| Failure::new(CALL, name, format!("{what}: {why}"));
+    let told =
+        |what: &str| Failure::new(CALL, name, format!("{what}: {why}")).errno(Some(error.errno));
     match (error.call, error.errno) {
         ("socket", EAFNOSUPPORT) => told("this kernel has no AF_XDP")
             .hint("taking needs a kernel with CONFIG_XDP_SOCKETS; `rx` without `take` watches"),
@@ -364,7 +366,7 @@ fn refused(name: &str, error: &sys::Error) -> Failure {
             .hint("raise the limit of locked memory (`ulimit -l`), or give CAP_IPC_LOCK"),
         ("bind", EBUSY) => told("another socket of AF_XDP has its queue")
             .hint("end the program that takes from it already"),
-        _ => Failure::new(CALL, name, format!("{} on {}: {why}", error.call, error.target)),
+        _ => told(&format!("{} on {}", error.call, error.target)),
     }
 }
 

@@ -21,7 +21,7 @@ use super::unpack::{TAG, put_back};
 use super::{DOWN_NS, KEPT_NS};
 use crate::interface::{Counts, removed};
 use crate::source::kernel::Arrived;
-use crate::{Failure, Given, Intake, Opening, Seen, Source, UNREAD};
+use crate::{DropReason, Failure, Given, Intake, Opening, Seen, Source};
 use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
 use device::{Asked, Device};
 pub use device::{Maker, Making};
@@ -160,8 +160,8 @@ impl Source for Taking {
                 (lost.map(|lost| lost + here), Vec::new())
             }
         };
-        dropped.push(("ring", lost));
-        let left = [("too long", self.too_long), (UNREAD, self.unread)];
+        dropped.push((DropReason::Ring, lost));
+        let left = [("too long".into(), self.too_long), (DropReason::Unread, self.unread)];
         let left = left.into_iter().filter(|(_, count)| *count > 0);
         dropped.extend(left.map(|(why, count)| (why, Some(count))));
         // Nobody counts the bytes of what did not come.
