@@ -347,8 +347,7 @@ pub(crate) fn quiet_panics() {
     }
     let other = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let space = std::thread::current().name().is_some_and(|name| name.starts_with("thread"));
-        if !space {
+        if !engine::run::runs_space() {
             terminal::wipe();
             other(panic);
         }

@@ -8,6 +8,7 @@ pub use sys::confine::Landlock;
 pub use sys::machine::Capabilities;
 pub use sys::net::Interface;
 pub use sys::privilege::{Privilege, Seccomp};
+pub use sys::probe::Facility;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,7 @@ pub struct Binary {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Feature {
     /// What.
-    pub name: &'static str,
+    pub facility: Facility,
     /// What it serves.
     pub serves: &'static str,
     /// Whether it works.
@@ -185,21 +186,17 @@ fn is_nosuid(path: &Path, mounts: &str) -> bool {
 
 fn features() -> Vec<Feature> {
     let tried = sys::probe::all().into_iter().map(|probe| Feature {
-        name: probe.name,
+        facility: probe.facility,
         serves: probe.serves,
         outcome: refused(probe.outcome),
     });
-    let seen = [("BTF", "kernel programs that know the kernel's types", has_types())];
-    let seen = seen.into_iter().map(|(name, serves, there)| Feature {
-        name,
-        serves,
-        outcome: there.then_some(()).ok_or_else(|| Refusal {
-            kind: Refused::Absent,
-            call: "open",
-            why: "not there".to_owned(),
-        }),
-    });
-    tried.chain(seen).collect()
+    let absent = || Refusal { kind: Refused::Absent, call: "open", why: "not there".to_owned() };
+    let types = Feature {
+        facility: Facility::Btf,
+        serves: "kernel programs that know the kernel's types",
+        outcome: has_types().then_some(()).ok_or_else(absent),
+    };
+    tried.chain([types]).collect()
 }
 
 fn has_types() -> bool {

@@ -199,12 +199,27 @@ pub struct Filtered {
     pub unanswered: Vec<(String, u64)>,
     /// What else the filter counted.
     pub counters: Vec<(String, u64)>,
+    /// How blocks were changed.
+    pub edits: Edits,
     /// Time in the filter in ns, where it was measured.
     pub busy_ns: u64,
     /// How often the filter was called.
     pub calls: u64,
     /// Whether it is a program: what it takes and what it makes is known to the byte.
     pub program: bool,
+}
+
+/// How often blocks were changed, by the way in which that was done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Edits {
+    /// Where they lay.
+    pub direct: u64,
+    /// In a copy of the whole frame.
+    pub copied: u64,
+    /// A new block took their place.
+    pub appended: u64,
+    /// In a copy of the part that was written.
+    pub fragmented: u64,
 }
 
 /// The ledger of a path.
@@ -263,10 +278,27 @@ impl Filtered {
         self.dropped.extend(other.dropped);
         add_by_name(&mut self.unanswered, other.unanswered);
         add_by_name(&mut self.counters, other.counters);
+        self.edits.direct += other.edits.direct;
+        self.edits.copied += other.edits.copied;
+        self.edits.appended += other.edits.appended;
+        self.edits.fragmented += other.edits.fragmented;
         self.busy_ns += other.busy_ns;
         self.calls += other.calls;
         // In a thread views may have been trimmed.
         self.program &= other.program;
+    }
+
+    /// All that the filter counted, and how blocks were changed, as it is printed.
+    pub fn counted(&self) -> impl Iterator<Item = (&str, u64)> {
+        let Edits { direct, copied, appended, fragmented } = self.edits;
+        let edits = [
+            ("edited in place", direct),
+            ("edited in copies", copied),
+            ("edited as new blocks", appended),
+            ("edited as fragments", fragmented),
+        ];
+        let counters = self.counters.iter().map(|(what, n)| (what.as_str(), *n));
+        counters.chain(edits.into_iter().filter(|(_, n)| *n > 0))
     }
 
     /// How many blocks came, and what became of how many.

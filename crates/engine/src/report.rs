@@ -474,19 +474,10 @@ fn filtered(node: &Node, number: usize, imported: &[Imported]) -> Filtered {
         true => (sunk, Amount::default()),
         false => (counts.consumed, sunk),
     };
-    let edits = node.flow.edits;
-    let edits = [
-        ("edited in place", edits.direct),
-        ("edited in copies", edits.copied),
-        ("edited as new blocks", edits.appended),
-        ("edited as fragments", edits.fragmented),
-    ];
-    let edits = edits.into_iter().filter(|(_, n)| *n > 0).map(|(how, n)| (how.to_owned(), n));
     let named = |names: &[&str], values: &[u64]| {
         let both = names.iter().zip(values).filter(|(_, n)| **n > 0);
         both.map(|(name, n)| ((*name).to_owned(), *n)).collect::<Vec<_>>()
     };
-    let counters = named(node.counters, &said.counters);
     Filtered {
         name: node.name.clone(),
         planned: node.planned,
@@ -501,7 +492,8 @@ fn filtered(node: &Node, number: usize, imported: &[Imported]) -> Filtered {
         held: counts.held,
         dropped,
         unanswered: named(node.reasons, &said.unanswered),
-        counters: counters.into_iter().chain(edits).collect(),
+        counters: named(node.counters, &said.counters),
+        edits: node.flow.edits,
         busy_ns: node.flow.busy_ns,
         calls: node.flow.calls,
         program: process::of(node).is_some(),

@@ -21,6 +21,7 @@ use crate::record::change::Changer;
 use crate::report::{self, Reported};
 use crate::space::{Remains, Space};
 use endpoint::Seen;
+use std::cell::Cell;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -250,6 +251,7 @@ impl Crew {
         let (give, comes) = mpsc::channel::<Space>();
         let body = move || {
             let Ok(space) = comes.recv() else { return };
+            RUNS_SPACE.set(true);
             let remains = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.run()));
             if remains.is_err() {
                 control.stop();
@@ -265,6 +267,17 @@ impl Crew {
         let (give, handle) = (Some(give), Some(handle));
         Ok(Thread { give, handle, running: Arc::clone(&self.running) })
     }
+}
+
+thread_local! {
+    /// True in a thread of a path.
+    static RUNS_SPACE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns true in a thread that [`run`] started for a space, whose panics its path reports.
+#[must_use]
+pub fn runs_space() -> bool {
+    RUNS_SPACE.get()
 }
 
 /// Runs paths in this thread, one space after the other, never asleep. For measurements of one

@@ -10,11 +10,61 @@ use crate::net::{self, Links};
 use crate::packet::Socket;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+/// Something of the kernel that may be missing or forbidden.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Facility {
+    /// Memory that its reader cannot change.
+    SealedMemory,
+    /// The list of interfaces.
+    Rtnetlink,
+    /// A packet socket.
+    PacketSocket,
+    /// The mapped ring of a packet socket.
+    PacketRing,
+    /// A program.
+    Program,
+    /// A program in the chain of an interface.
+    Tcx,
+    /// A program before the network stack.
+    XdpLink,
+    /// A program at a group of processes.
+    Cgroup,
+    /// A ring that programs fill.
+    RingBuffer,
+    /// A socket of AF_XDP.
+    XdpSocket,
+    /// Filters of system calls.
+    Seccomp,
+    /// The types of the kernel.
+    Btf,
+}
+
+impl Facility {
+    /// The name as it is printed.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SealedMemory => "sealed memory",
+            Self::Rtnetlink => "rtnetlink",
+            Self::PacketSocket => "packet socket",
+            Self::PacketRing => "packet ring",
+            Self::Program => "eBPF program",
+            Self::Tcx => "TCX",
+            Self::XdpLink => "XDP link",
+            Self::Cgroup => "cgroup2",
+            Self::RingBuffer => "BPF ring buffer",
+            Self::XdpSocket => "AF_XDP socket",
+            Self::Seccomp => "seccomp filters",
+            Self::Btf => "BTF",
+        }
+    }
+}
+
 /// One thing that was tried.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Probe {
     /// What was tried.
-    pub name: &'static str,
+    pub facility: Facility,
     /// What needs it.
     pub serves: &'static str,
     /// How it went.
@@ -24,18 +74,18 @@ pub struct Probe {
 /// Tries everything, the most needed first.
 #[must_use]
 pub fn all() -> Vec<Probe> {
-    let probe = |name, serves, outcome| Probe { name, serves, outcome };
+    let probe = |facility, serves, outcome| Probe { facility, serves, outcome };
     vec![
-        probe("sealed memory", "every line", sealed_memory()),
-        probe("rtnetlink", "names and counters of interfaces", netlink()),
-        probe("packet socket", "rx and tx", packet_socket()),
-        probe("eBPF program", "filters in the kernel", bpf_program()),
-        probe("TCX", "taps at any interface, beside others'", tcx()),
-        probe("XDP link", "dropping and taking before the network stack", xdp_link()),
-        probe("cgroup2", "a user's own traffic (`rx own=yes`)", own_sockets()),
-        probe("BPF ring buffer", "bells of programs in the kernel", ring_buffer()),
-        probe("AF_XDP socket", "rings without the kernel's network stack", xdp_socket()),
-        probe("seccomp filters", "filters apart (`untrusted=yes`)", seccomp()),
+        probe(Facility::SealedMemory, "every line", sealed_memory()),
+        probe(Facility::Rtnetlink, "names and counters of interfaces", netlink()),
+        probe(Facility::PacketSocket, "rx and tx", packet_socket()),
+        probe(Facility::Program, "filters in the kernel", bpf_program()),
+        probe(Facility::Tcx, "taps at any interface, beside others'", tcx()),
+        probe(Facility::XdpLink, "dropping and taking before the network stack", xdp_link()),
+        probe(Facility::Cgroup, "a user's own traffic (`rx own=yes`)", own_sockets()),
+        probe(Facility::RingBuffer, "bells of programs in the kernel", ring_buffer()),
+        probe(Facility::XdpSocket, "rings without the kernel's network stack", xdp_socket()),
+        probe(Facility::Seccomp, "filters apart (`untrusted=yes`)", seccomp()),
     ]
 }
 
@@ -156,7 +206,11 @@ mod tests {
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = open();
         let probes = all();
-        assert!(probes.iter().all(|probe| !probe.name.is_empty() && !probe.serves.is_empty()));
+        assert!(
+            probes
+                .iter()
+                .all(|probe| !probe.facility.name().is_empty() && !probe.serves.is_empty())
+        );
         assert_eq!(open(), before);
     }
 }

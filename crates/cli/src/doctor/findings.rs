@@ -6,7 +6,7 @@
 use crate::privilege::{self, Door, Way};
 use engine::calibrate;
 use engine::doctor::{
-    Binary, Bound, Capabilities, Facts, Feature, Interface, Landlock, Refused, Seccomp,
+    Binary, Bound, Capabilities, Facility, Facts, Feature, Interface, Landlock, Refused, Seccomp,
 };
 use member::client::{Client, ClientError};
 use serde::Serialize;
@@ -238,18 +238,18 @@ fn program(program: &Binary) -> Row {
 
 fn kernel(facts: &Facts) -> Section {
     let ring = Feature {
-        name: "packet ring",
+        facility: Facility::PacketRing,
         serves: "rx: a packet socket with its memory mapped",
         outcome: facts.packet_ring.clone(),
     };
     let mut features: Vec<&Feature> = facts.features.iter().collect();
     // It is the last step of what stands before it.
-    let socket = features.iter().position(|feature| feature.name == "packet socket");
+    let socket = features.iter().position(|feature| feature.facility == Facility::PacketSocket);
     features.insert(socket.map_or(0, |at| at + 1), &ring);
     let mut rows = Vec::new();
     for feature in features {
         rows.push(tried(facts, feature));
-        if feature.name == "seccomp filters" {
+        if feature.facility == Facility::Seccomp {
             rows.push(behind(facts.landlock));
         }
     }
@@ -286,10 +286,14 @@ fn behind(landlock: Landlock) -> Row {
 
 fn tried(facts: &Facts, feature: &Feature) -> Row {
     match &feature.outcome {
-        Ok(()) => Row::new(feature.name, State::Good, feature.serves),
+        Ok(()) => Row::new(feature.facility.name(), State::Good, feature.serves),
         Err(refusal) => {
             let says = format!("{} ({})", refusal.why, feature.serves);
-            Row::new(feature.name, State::Bad, says).advice(remedy(facts, feature, refusal.kind))
+            Row::new(feature.facility.name(), State::Bad, says).advice(remedy(
+                facts,
+                feature,
+                refusal.kind,
+            ))
         }
     }
 }
@@ -297,28 +301,28 @@ fn tried(facts: &Facts, feature: &Feature) -> Row {
 /// What to do about a feature that does not work.
 fn remedy(facts: &Facts, feature: &Feature, kind: Refused) -> String {
     let who = &facts.privilege;
-    match feature.name {
-        "packet socket" | "packet ring" | "AF_XDP socket" => {
+    match feature.facility {
+        Facility::PacketSocket | Facility::PacketRing | Facility::XdpSocket => {
             return format!("see the end: {}", capturing(facts).title());
         }
-        "eBPF program" => return format!("see the end: {}", programs(facts).title()),
-        "cgroup2" if kind == Refused::Denied => {
+        Facility::Program => return format!("see the end: {}", programs(facts).title()),
+        Facility::Cgroup if kind == Refused::Denied => {
             return format!("see the end: {}", programs(facts).title());
         }
         _ => {}
     }
     let filtered = who.seccomp == Some(Seccomp::Filter);
-    let text = match (feature.name, kind) {
-        ("seccomp filters", Refused::Denied | Refused::Absent) if filtered => {
+    let text = match (feature.facility, kind) {
+        (Facility::Seccomp, Refused::Denied | Refused::Absent) if filtered => {
             "the seccomp filter refuses it: ask whoever started this container or service"
         }
-        ("seccomp filters", _) => {
+        (Facility::Seccomp, _) => {
             "nothing, but a kernel that is built with it: without, `untrusted=yes` is refused"
         }
-        ("cgroup2", Refused::Absent) => {
+        (Facility::Cgroup, Refused::Absent) => {
             "sudo mount -t cgroup2 none /sys/fs/cgroup, or boot with it"
         }
-        ("cgroup2", _) => "nothing, but a newer kernel: it works on Linux 6.18",
+        (Facility::Cgroup, _) => "nothing, but a newer kernel: it works on Linux 6.18",
         (_, Refused::Absent) => "nothing, but a kernel that is built with it",
         (_, Refused::Denied) => "run as root",
         (_, Refused::Otherwise) => "free memory or descriptors, and try again",

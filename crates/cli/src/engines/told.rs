@@ -6,7 +6,7 @@
 use engine::failure::{Cause, PathFailure};
 use engine::latency::{Latency, Measured};
 use engine::ledger::{
-    Amount, Delivered, DropReason, Edge, EdgeKind, Filtered, Gap, Ledger, Missing, NodeName,
+    Amount, Delivered, DropReason, Edge, EdgeKind, Edits, Filtered, Gap, Ledger, Missing, NodeName,
     Report, Seen,
 };
 use engine::live::Live;
@@ -131,6 +131,8 @@ struct Filter {
     dropped: Vec<(String, Pair)>,
     unanswered: Vec<(String, u64)>,
     counters: Vec<(String, u64)>,
+    /// In place, in copies, as new blocks, as fragments.
+    edits: [u64; 4],
     busy_ns: u64,
     calls: u64,
     program: bool,
@@ -245,6 +247,10 @@ impl Told {
             dropped: named(&row.dropped),
             unanswered: row.unanswered.clone(),
             counters: row.counters.clone(),
+            edits: {
+                let Edits { direct, copied, appended, fragmented } = row.edits;
+                [direct, copied, appended, fragmented]
+            },
             busy_ns: row.busy_ns,
             calls: row.calls,
             program: row.program,
@@ -297,6 +303,10 @@ impl Told {
             dropped: told.dropped.iter().map(|(why, n)| (word(why).into(), amount(*n))).collect(),
             unanswered: told.unanswered.clone(),
             counters: told.counters.clone(),
+            edits: {
+                let [direct, copied, appended, fragmented] = told.edits;
+                Edits { direct, copied, appended, fragmented }
+            },
             busy_ns: told.busy_ns,
             calls: told.calls,
             program: told.program,

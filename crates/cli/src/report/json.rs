@@ -330,7 +330,7 @@ fn filters<'r>(report: &'r Report<'_>) -> Vec<Filter<'r>> {
                 held: amount!(filter.held),
                 dropped: filter.dropped.iter().map(|(why, n)| (why.text(), amount!(n))).collect(),
                 unanswered: filter.unanswered.iter().map(|(why, n)| (why.as_str(), *n)).collect(),
-                counters: filter.counters.iter().map(|(what, n)| (what.as_str(), *n)).collect(),
+                counters: filter.counted().collect(),
                 calls: filter.calls,
                 busy_ns: filter.busy_ns,
                 report: said.filter(|said| !said.report.rows.is_empty()).map(rows),

@@ -203,22 +203,16 @@ fn notes(report: &Report<'_>) -> String {
     }
     for filter in &ledger.filters {
         let name = report.name(filter);
-        let listed = |list: &[(String, u64)]| -> String {
-            let told: Vec<String> = list.iter().map(|(what, n)| format!("{n} {what}")).collect();
-            told.join(", ")
-        };
-        let dropped: Vec<(String, u64)> = filter
-            .dropped
-            .iter()
-            .map(|(why, amount)| (why.text().to_owned(), amount.blocks))
-            .collect();
+        let text = |(what, n): (&str, u64)| format!("{n} {what}");
+        let dropped = filter.dropped.iter().map(|(why, amount)| (why.text(), amount.blocks));
+        let unanswered = filter.unanswered.iter().map(|(why, n)| (why.as_str(), *n));
         for (what, list) in [
-            ("dropped", &dropped),
-            ("not answered", &filter.unanswered),
-            ("counted", &filter.counters),
+            ("dropped", dropped.map(text).collect::<Vec<_>>()),
+            ("not answered", unanswered.map(text).collect()),
+            ("counted", filter.counted().map(text).collect()),
         ] {
             if !list.is_empty() {
-                let _ = writeln!(out, " {name}: {what}: {}", listed(list));
+                let _ = writeln!(out, " {name}: {what}: {}", list.join(", "));
             }
         }
     }

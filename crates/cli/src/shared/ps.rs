@@ -32,12 +32,23 @@ struct Listed {
     kernel: Vec<Program>,
 }
 
+/// What is known of a path.
+#[derive(Serialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Answered {
+    /// Its process answers.
+    Running,
+    /// Its process takes nothing.
+    Silent,
+    /// It is another user's.
+    Hidden,
+}
+
 #[derive(Serialize)]
 struct Row {
     #[serde(flatten)]
     path: Path,
-    /// `running`; `silent`: its process takes nothing; `hidden`: it is another user's.
-    state: &'static str,
+    state: Answered,
     counters: Option<Counters>,
     rate: Option<Rate>,
     lost: Option<u64>,
@@ -50,7 +61,9 @@ pub(super) fn run(given: &PsArguments) -> Result<Status, Status> {
     let daemon = client.about().map_err(failed)?;
     let paths = client.list().map_err(failed)?;
     let rows = look(&client, paths)?;
-    super::name_silent(rows.iter().filter(|row| row.state == "silent").map(|row| &row.path));
+    super::name_silent(
+        rows.iter().filter(|row| row.state == Answered::Silent).map(|row| &row.path),
+    );
     let kernel = sharing::look(&client);
     Ok(terminal::print(&match given.json {
         true => json_line(&Listed { version: VERSION, daemon, paths: rows, kernel }),
@@ -126,9 +139,9 @@ fn count(
 impl Row {
     fn new(path: Path, before: Option<&Counters>, after: Option<Counters>) -> Self {
         let state = match (path.yours, &after) {
-            (false, _) => "hidden",
-            (true, None) => "silent",
-            (true, Some(_)) => "running",
+            (false, _) => Answered::Hidden,
+            (true, None) => Answered::Silent,
+            (true, Some(_)) => Answered::Running,
         };
         let rate = before.zip(after.as_ref()).map(|(before, after)| {
             let ns = after.elapsed_ns.saturating_sub(before.elapsed_ns);
@@ -159,7 +172,7 @@ fn page(rows: &[Row]) -> String {
             path.number.to_string(),
             path.name.as_deref().map_or_else(dash, plain),
             user(path.uid),
-            if row.state == "silent" { "silent".to_owned() } else { time },
+            if row.state == Answered::Silent { "silent".to_owned() } else { time },
             rate(|rate| rates::short(rate.blocks)),
             rate(|rate| short(rate.bytes as u64)),
             row.lost.map_or_else(dash, |lost| lost.to_string()),

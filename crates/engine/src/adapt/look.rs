@@ -158,10 +158,7 @@ pub fn seen(plan: &Plan, ledger: &Ledger) -> Seen {
         node.blocks += filtered.taken.blocks + filtered.made.blocks;
         node.calls += filtered.calls;
         node.busy_ns += filtered.busy_ns;
-        let copied = |(what, _): &&(String, u64)| {
-            matches!(what.as_str(), "edited in copies" | "edited as new blocks")
-        };
-        node.copies += filtered.counters.iter().filter(copied).map(|(_, n)| n).sum::<u64>();
+        node.copies += filtered.edits.copied + filtered.edits.appended;
     }
     for counted in &ledger.edges {
         let Some(edge) = seen.edges.get_mut(counted.planned) else { continue };

@@ -36,8 +36,7 @@ pub fn told(outcome: &Outcome) -> String {
         for (why, count) in &filter.unanswered {
             let _ = write!(line, " unanswered({why}) {count}");
         }
-        let counters = filter.counters.iter().filter(|(name, _)| !name.starts_with("edited "));
-        for (name, count) in counters {
+        for (name, count) in &filter.counters {
             let _ = write!(line, " {name} {count}");
         }
         lines.push(line);

@@ -33,6 +33,7 @@ use super::pause::Paused;
 use super::turn::Turn;
 use super::walk::{Shape, Walk};
 use crate::failure::PathFailure;
+use crate::ledger::Edits;
 use abi::{DbufId, Entry};
 use buffer::crossing::Batch as Taken;
 use buffer::pool::Pool;
@@ -148,19 +149,6 @@ impl Stage<'_> {
             self.turn.failure = Some(PathFailure::panicked(name, &*panic, Some(&block)));
         }
     }
-}
-
-/// How often blocks were changed, by the way in which that was done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Edits {
-    /// Where they lay.
-    pub direct: u64,
-    /// In a copy of the whole frame.
-    pub copied: u64,
-    /// A new block took their place.
-    pub appended: u64,
-    /// In a copy of the part that was written.
-    pub fragmented: u64,
 }
 
 /// What leaves an editing filter.

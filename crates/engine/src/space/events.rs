@@ -227,7 +227,7 @@ impl EventPort {
     pub(super) fn seen(&mut self, planned: usize, source: &dyn Source) {
         self.event(|| {
             let seen = source.seen();
-            let dropped = seen.dropped.iter().map(|(place, count)| ((*place).to_owned(), *count));
+            let dropped = seen.dropped.iter().map(|(place, count)| (place.to_string(), *count));
             let (dropped, seen) = (dropped.collect(), seen.seen.map(|all| (all.blocks, all.bytes)));
             SpaceEvent::Seen { planned, seen, dropped }
         });
@@ -241,7 +241,7 @@ impl EventPort {
         self.event(|| {
             let written = sink.written().unwrap_or_default();
             let dropped = sink.dropped().into_iter();
-            let dropped = dropped.map(|(why, all)| (why.to_owned(), all.blocks, all.bytes));
+            let dropped = dropped.map(|(why, all)| (why.to_string(), all.blocks, all.bytes));
             let (written, dropped) = ((written.blocks, written.bytes), dropped.collect());
             SpaceEvent::Heard { planned, written, dropped }
         });

@@ -57,7 +57,7 @@ pub(crate) struct Arrivals {
     /// Counts by exit of the program.
     pub(crate) arrived: Vec<Arrived>,
     /// Losses on the way, by place; `None`: unknown.
-    pub(crate) dropped: Vec<(&'static str, Option<u64>)>,
+    pub(crate) dropped: Vec<(DropReason, Option<u64>)>,
 }
 
 /// An arc, wherever it stands: from, to, and the number of its edge.

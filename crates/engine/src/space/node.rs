@@ -1,11 +1,10 @@
 //! One node of a space: what it runs, where its blocks go, and what was counted on both sides.
 
-use super::edit::Edits;
 use super::select::Wanted;
 use super::shown::Showing;
 use crate::copies::deal::Deal;
 use crate::latency::Aging;
-use crate::ledger::{DropReason, NodeName};
+use crate::ledger::{DropReason, Edits, NodeName};
 use crate::ring::Export;
 use endpoint::{Sink, Source};
 use filter::{Amount, Counts, Filter, Holds, Time};

@@ -501,7 +501,7 @@ fn make(plan: &mut Plan, chain: &Chain, worth: Worth, machine: &Machine) {
         for candidate in placed.candidates.iter_mut().filter(|known| known.space == old) {
             candidate.space.clone_from(&to);
         }
-        if placed.because.starts_with("next to") || placed.because.starts_with("behind") {
+        if placed.by_neighbor {
             placed.because = format!("behind the copies of `{}`", all_names[last.0]);
         }
     }

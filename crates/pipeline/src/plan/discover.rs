@@ -271,9 +271,9 @@ pub(super) fn used(
             for candidate in &mut candidates {
                 candidate.lost = lost(candidate, graph, id, &spaces, selected);
             }
-            let because = because(graph, id, node, selected, &names);
+            let (because, by_neighbor) = because(graph, id, node, selected, &names);
             let (enters, leaves) = (number(enters[id.0]), number(reader(leaves[id.0])));
-            Placed { space: number(space), enters, leaves, because, candidates }
+            Placed { space: number(space), enters, leaves, because, by_neighbor, candidates }
         })
         .collect();
     (order.iter().map(|space| spaces[*space].clone()).collect(), placed)
@@ -316,36 +316,38 @@ fn lost(
     }
 }
 
+/// Returns why a node runs where it does, and true if where the node before it runs is the reason.
 fn because(
     graph: &Graph,
     id: NodeId,
     node: &Node,
     selected: &Selected,
     names: &[String],
-) -> String {
+) -> (String, bool) {
     if node.is_process() {
-        return if node.is_untrusted() { APART } else { "an ordinary program" }.to_owned();
+        let why = if node.is_untrusted() { APART } else { "an ordinary program" };
+        return (why.to_owned(), false);
     }
     if let Some(why) = node.filter().and_then(Use::bound) {
-        return why;
+        return (why, false);
     }
     if let Some(owner) = node.inside {
-        return format!("part of `{}`", names[owner.0]);
+        return (format!("part of `{}`", names[owner.0]), false);
     }
     if matches!(node.step, Step::Merge) {
-        return "merges sources".to_owned();
+        return ("merges sources".to_owned(), false);
     }
     let near = |from: NodeId| selected.leaves[from.0] == selected.enters[id.0];
     let before: Vec<NodeId> =
         graph.inputs(id).filter(|edge| !edge.back).map(|edge| edge.from).collect();
     match (before.first(), before.iter().find(|from| near(**from))) {
-        (None, _) => "the source's own space".to_owned(),
+        (None, _) => ("the source's own space".to_owned(), false),
         (_, Some(from)) if graph.node(*from).is_process() => {
             let gives = if graph.node(*from).is_untrusted() { "gives" } else { "writes" };
-            format!("takes up what `{}` {gives}", names[from.0])
+            (format!("takes up what `{}` {gives}", names[from.0]), false)
         }
-        (_, Some(from)) => format!("next to `{}`: a call, no ring", names[from.0]),
-        (Some(_), None) if writes_files(node) => OWN.to_owned(),
-        (Some(from), None) => format!("behind `{}`, which is elsewhere", names[from.0]),
+        (_, Some(from)) => (format!("next to `{}`: a call, no ring", names[from.0]), true),
+        (Some(_), None) if writes_files(node) => (OWN.to_owned(), false),
+        (Some(from), None) => (format!("behind `{}`, which is elsewhere", names[from.0]), true),
     }
 }

@@ -112,6 +112,8 @@ pub struct Placed {
     pub leaves: usize,
     /// Why there.
     pub because: String,
+    /// True if where the node before it runs is the reason.
+    pub by_neighbor: bool,
     /// Every space that was considered.
     pub candidates: Vec<Candidate>,
 }

@@ -2,7 +2,8 @@
 //! but those behind it. L1 to L8, D15, D20.
 
 use super::*;
-use crate::space::edit::{Edits, FRAGMENT_MIN};
+use crate::ledger::Edits;
+use crate::space::edit::FRAGMENT_MIN;
 use filter::{Edit, Editable, Keep};
 use testkit::Random;
 
