@@ -1,8 +1,7 @@
-//! What the checks and the planner know of the world: which filters, sources, sinks and spaces
-//! exist.
+//! The registry that checks and the planner read: which filters, sources, sinks and spaces exist.
 //!
-//! The catalogue is a value that is handed in (CONTRACT 27), since this crate may import neither
-//! endpoints nor spaces.
+//! It is a value that is handed in (CONTRACT 27), because this crate may import neither endpoints
+//! nor spaces.
 
 use filter::{Arguments, Compiler, Description, Keys, Kind, LinkType, Mistake, Names};
 use std::sync::Arc;
@@ -25,26 +24,26 @@ pub trait Catalogue {
     /// (`thread*`).
     fn spaces(&self) -> Vec<&str>;
 
-    /// Who compiles the filter expressions that our own compiler does not know (CONTRACT 27). It is
-    /// asked once for each request and comes with the arguments of all its filters.
+    /// Returns the compiler of filter expressions that our own compiler does not know (CONTRACT
+    /// 27). Asked once for each request; the arguments of all its filters carry it.
     fn compiler(&self) -> Option<Arc<dyn Compiler>> {
         None
     }
 
-    /// Who answers the names in filter expressions, if anybody may be asked here: it comes with the
-    /// arguments of all filters of a request, as the compiler does.
+    /// Returns the resolver of names in filter expressions, if names may be resolved here; the
+    /// arguments of all filters of a request carry it, as they do the compiler.
     fn answers(&self) -> Option<Arc<dyn Names>> {
         None
     }
 
-    /// Who reads the keys that filters ask for, if anybody may here: it comes with the arguments
-    /// of all filters of a request, as the compiler does.
+    /// Returns the reader of the keys that filters ask for, if keys may be read here; the arguments
+    /// of all filters of a request carry it, as they do the compiler.
     fn keys(&self) -> Option<Arc<dyn Keys>> {
         None
     }
 
-    /// Why a source with these arguments sees one direction of connections alone; none where it
-    /// sees both, or nothing is known.
+    /// Returns the reason why a source with these arguments sees one direction of connections only;
+    /// `None` if it sees both, or if that is unknown.
     fn sees_one_way(&self, _source: &Description, _arguments: &Arguments) -> Option<String> {
         None
     }
@@ -56,13 +55,12 @@ pub trait Catalogue {
         None
     }
 
-    /// What this entry warns of with these arguments, which it does not refuse: that it can never
-    /// let anything through.
+    /// Warns about arguments that this entry accepts although nothing can ever pass it.
     fn warns(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         entry.warns.and_then(|warns| warns(arguments))
     }
 
-    /// Why this entry refuses these arguments, each of which is right by itself: a filter
+    /// Returns the reason why this entry refuses a combination of valid arguments: a filter
     /// expression that does not compile, two parameters that exclude each other.
     fn refuses(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         entry.user.and_then(|make| make(arguments).err())

@@ -45,13 +45,13 @@ impl ClassSet {
         if low > high { Self::none() } else { Self { ranges: vec![(low, high)] } }
     }
 
-    /// What is in this set or in the other.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         Self::all_of([self, other])
     }
 
-    /// What is in any of the sets.
+    /// Returns the union of all sets.
     #[must_use]
     pub fn all_of<'a>(sets: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut all: Vec<(u32, u32)> = Vec::new();
@@ -69,13 +69,13 @@ impl ClassSet {
         Self { ranges }
     }
 
-    /// What is in this set and in the other.
+    /// Returns the intersection of both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         self.complement().union(&other.complement()).complement()
     }
 
-    /// What is not in this set, 0 included.
+    /// Returns the complement, which includes 0 if the set does not.
     #[must_use]
     pub fn complement(&self) -> Self {
         let mut ranges = Vec::with_capacity(self.ranges.len() + 1);
@@ -90,22 +90,22 @@ impl ClassSet {
         Self { ranges }
     }
 
-    /// Whether the class is in the set.
+    /// Returns true if the class is in the set.
     pub fn contains(&self, class: u32) -> bool {
         self.ranges.iter().any(|(low, high)| (*low..=*high).contains(&class))
     }
 
-    /// Whether nothing is in the set.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Whether everything is in the set.
+    /// Returns true if every class is in the set.
     pub fn is_all(&self) -> bool {
         self.ranges == [(0, LAST)]
     }
 
-    /// Whether this is what a plain pipe lets through.
+    /// Returns true if the set is that of a plain pipe: all classes but 0.
     pub fn is_plain(&self) -> bool {
         self.ranges == [(1, LAST)]
     }

@@ -24,7 +24,8 @@ pub(crate) const OPTION: &str = "engines";
 /// The most engines.
 pub const ENGINES_MAX: u64 = 64;
 
-/// How many engines a request wants, on a machine with so many processors; nothing: none.
+/// Returns the number of worker processes that a request asks for on a machine with this many
+/// processors; `None` if it asks for none.
 #[must_use]
 pub fn wanted(graph: &Graph, processors: usize) -> Option<u32> {
     let most = u32::try_from(ENGINES_MAX).unwrap_or(1);
@@ -34,12 +35,12 @@ pub fn wanted(graph: &Graph, processors: usize) -> Option<u32> {
     }
 }
 
-/// Whether this is what `--engines=` takes.
+/// Returns true if the text is a value of `--engines=`.
 pub(crate) fn is_wish(text: &str) -> bool {
     text == "auto" || text.parse().is_ok_and(|number: u64| (1..=ENGINES_MAX).contains(&number))
 }
 
-/// Why a request that wants engines cannot have them.
+/// Returns the reasons why a request cannot run in worker processes.
 pub(crate) fn mistakes(graph: &Graph) -> Vec<Diagnostic> {
     if graph.options.get(OPTION).is_none() {
         return Vec::new();
@@ -61,10 +62,10 @@ pub(crate) fn mistakes(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// Why not, and what to do instead.
+/// A reason, and a remedy.
 struct Why(String, String);
 
-/// Whether several engines can each run this.
+/// Checks that several worker processes can each run this node.
 fn fits(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), Why> {
     let instead = |why: String| Why(why, Several::LEAVE.to_owned());
     let description = used.description;
@@ -148,7 +149,7 @@ fn sink(used: &Use) -> Result<(), Why> {
     }
 }
 
-/// Whether the sessions of a filter are those by which blocks are shared out.
+/// Checks that the sessions of a filter are those by which blocks are distributed.
 fn session(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> {
     let told_by = |id: &NodeId| graph.node(*id).filter().and_then(|used| used.description.sessions);
     let before = before(graph, id);
@@ -193,7 +194,7 @@ fn before(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     found
 }
 
-/// By what blocks are shared out among engines.
+/// Returns the key by which blocks are distributed among worker processes.
 #[must_use]
 pub fn shared_by(graph: &Graph) -> Sharing {
     let told = graph.ids().filter_map(|(_, node)| node.filter()?.description.sessions);

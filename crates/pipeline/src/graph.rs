@@ -33,13 +33,13 @@ pub struct Graph {
     /// The text that was read, as whoever reads it again needs it: with what was asked of the
     /// machine while it was read. Empty, if none was.
     pub text: Arc<str>,
-    /// What was asked of the machine, and behind which byte of the text that was read it belongs.
+    /// Answers of the machine, each with the byte of the text after which it belongs.
     pub settled: Vec<(usize, String)>,
     /// The nodes, in the order of the text.
     pub nodes: Vec<Node>,
     /// The edges; those that come to one node are in the order of the text.
     pub edges: Vec<Edge>,
-    /// Where several branches meet.
+    /// Nodes where branches meet.
     pub joins: Vec<Join>,
     /// The request's options, as given and checked, without defaults.
     pub options: Arguments,
@@ -56,9 +56,9 @@ pub struct EdgeId(pub usize);
 /// One step of a request.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// What it does.
+    /// The work of the node.
     pub step: Step,
-    /// Where the request says so; of a marked node, the first place.
+    /// The place in the request; of a marked node, the first one.
     pub span: Span,
     /// The composite that runs this node.
     pub inside: Option<NodeId>,
@@ -69,7 +69,7 @@ pub struct Node {
     pub classifiers: Vec<NodeId>,
 }
 
-/// What a node does.
+/// The work of a node.
 #[derive(Debug, Clone)]
 pub enum Step {
     /// Runs a filter, source or sink.
@@ -87,13 +87,13 @@ pub enum Step {
 /// A filter as a request uses it.
 #[derive(Debug, Clone)]
 pub struct Use {
-    /// Which filter.
+    /// The filter, source or sink.
     pub description: &'static Description,
     /// Its arguments, checked, defaults included.
     pub arguments: Arguments,
     /// The space that the request wants.
     pub pin: Option<String>,
-    /// Why it can run in that space alone, where it is not the request that wants it.
+    /// The reason why it runs in that space only, unless the request says so.
     pub only: Option<&'static str>,
     /// The name that the request gives it.
     pub mark: Option<String>,
@@ -103,7 +103,7 @@ pub struct Use {
 }
 
 impl Use {
-    /// Why it runs in one space and in no other, if so.
+    /// Returns the reason why it is bound to one space, if it is.
     #[must_use]
     pub fn bound(&self) -> Option<String> {
         let pin = self.pin.as_ref()?;
@@ -116,19 +116,20 @@ impl Use {
         self.description.kind == Kind::Sink
     }
 
-    /// What it does with these arguments: its kind, what it gives, how deep it reads.
+    /// Returns its effect with these arguments: kind, forms given, depth read.
     #[must_use]
     pub fn effect(&self) -> Effect {
         self.description.effect_of(&self.arguments)
     }
 
-    /// Whether it is a filter that is to run in a process of its own (`untrusted=yes`).
+    /// Returns true if it is to run in a sandbox (`untrusted=yes`).
     #[must_use]
     pub fn is_untrusted(&self) -> bool {
         self.description.user.is_some() && self.arguments.flag(UNTRUSTED.name)
     }
 
-    /// Whether another one says the same, wherever both run: in a process of its own or not.
+    /// Returns true if the other one is the same filter with the same arguments, in a sandbox or
+    /// not.
     #[must_use]
     pub fn says_same(&self, other: &Self) -> bool {
         fn said(used: &Use) -> Vec<(&'static str, &filter::Value)> {
@@ -140,14 +141,13 @@ impl Use {
         }
     }
 
-    /// By which name others see what it knows (`state=NAME`).
+    /// Returns the name under which it publishes its state (`state=NAME`).
     #[must_use]
     pub fn shown_as(&self) -> Option<&str> {
         self.description.user.and_then(|_| self.arguments.text(STATE.name))
     }
 
-    /// Whether it runs in a process of its own: an ordinary program, or a filter that nobody
-    /// vouches for.
+    /// Returns true if it runs in a process of its own: a program, or an untrusted filter.
     #[must_use]
     pub fn is_process(&self) -> bool {
         self.description.process || self.is_untrusted()
@@ -157,7 +157,7 @@ impl Use {
 /// The inside of a composite. `L` is what stands on its arcs: in a graph, sets of classes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Boolean<L = ClassSet> {
-    /// What the filter answers. Its node is `inside` the composite.
+    /// A filter, which is `inside` the composite.
     Filter(NodeId),
     /// `a | b`: what the last answers on what the ones before let through.
     Chain {
@@ -175,8 +175,8 @@ pub enum Boolean<L = ClassSet> {
 }
 
 impl<L> Boolean<L> {
-    /// Whether an operand stands in here; the operands that blocks meet in chains before they come
-    /// to it are added to `before`.
+    /// Returns true if an operand is part of this; adds to `before` the operands of chains that
+    /// blocks meet first.
     pub(crate) fn chained_before(&self, operand: NodeId, before: &mut Vec<NodeId>) -> bool {
         match self {
             Self::Filter(id) => *id == operand,
@@ -253,11 +253,11 @@ pub struct Link<L = ClassSet> {
 /// An arc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edge {
-    /// Where blocks come from.
+    /// The node that gives the blocks.
     pub from: NodeId,
-    /// Where they go.
+    /// The node that takes them.
     pub to: NodeId,
-    /// Which of them.
+    /// The classes that pass.
     pub classes: ClassSet,
     /// The pipe in the request.
     pub span: Span,
@@ -279,7 +279,7 @@ pub struct Join {
 pub enum Order {
     /// As it comes over one edge.
     Edge(EdgeId),
-    /// By the order at the forks; what one block at a fork became, in the order of the branches.
+    /// In the order at the forks; blocks made of one block at a fork, in the order of the branches.
     Split {
         /// The nodes whose blocks all branches get; none if the branches begin with sources, whose
         /// blocks have no order but that of time.
@@ -350,13 +350,12 @@ impl Node {
         }
     }
 
-    /// Whether the node runs in a process of its own: a program, or a filter that nobody vouches
-    /// for.
+    /// Returns true if the node runs in a process of its own: a program, or an untrusted filter.
     pub fn is_process(&self) -> bool {
         self.filter().is_some_and(Use::is_process)
     }
 
-    /// Whether the node is a filter that nobody vouches for.
+    /// Returns true if the node is an untrusted filter.
     pub fn is_untrusted(&self) -> bool {
         self.filter().is_some_and(Use::is_untrusted)
     }

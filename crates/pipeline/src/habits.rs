@@ -1,4 +1,5 @@
-//! What hands write that know tcpdump, grep and a shell, and the line that means it here.
+//! Recognizes the syntax of tcpdump, grep and the shell, and proposes the line that means the same
+//! here.
 //!
 //! In: a text with mistakes, or the words of a command line. Out: one mistake that says whose words
 //! they are and a line to write instead; none where no table knows them, or where that line would
@@ -12,7 +13,7 @@ use crate::catalogue::Catalogue;
 use crate::check::read_as_written;
 use crate::language::{Diagnostic, Span, write_quoted};
 
-/// What a word at the beginning of a stage is written as here.
+/// The counterpart of a word at the beginning of a stage.
 enum Means {
     /// A filter with the first of the words as its argument, and perhaps a file: `grep -i foo x`.
     First(&'static str),
@@ -49,7 +50,7 @@ const WORDS: &[(&[&str], &str, Means)] = &[
     ),
 ];
 
-/// What an option of tcpdump asks for.
+/// The request of a tcpdump option.
 #[derive(Clone, Copy)]
 enum Asks {
     /// A source with its value as the argument.
@@ -60,7 +61,7 @@ enum Asks {
     Count,
     /// A filter expression.
     Expression,
-    /// What happens anyway, or has no counterpart; with a value or without.
+    /// Already the case, or without counterpart; `value` says if an argument follows.
     Nothing { value: bool },
 }
 
@@ -92,13 +93,13 @@ const OPTIONS: &[(&str, Asks)] = &[
 /// The words of other programs, and the line that means them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meant {
-    /// What is to be said of the words: `is written for tcpdump`.
+    /// The message: `is written for tcpdump`.
     pub said: &'static str,
     /// The line.
     pub line: String,
     /// After how many blocks it is to end.
     pub count: Option<String>,
-    /// What the shell is to run behind it.
+    /// The shell command that belongs behind the line.
     pub behind: Option<String>,
 }
 
@@ -113,7 +114,7 @@ impl Meant {
         format!("streamline {count}'{}'{behind}", self.line.replace('\'', r"'\''"))
     }
 
-    /// What is to be written in a line where it stands.
+    /// Returns the replacement inside a line.
     fn written(&self) -> String {
         match (&self.count, &self.behind) {
             (None, None) => self.line.clone(),
@@ -142,9 +143,9 @@ pub fn command(words: &[&str], catalogue: &dyn Catalogue) -> Option<Meant> {
     right(meant, catalogue, ROUNDS)
 }
 
-/// How many stages of a line are looked at, one after the other.
+/// The most stages of a line that are translated, one after the other.
 const ROUNDS: usize = 4;
-/// What divides a line into stages, and what divides these.
+/// The separator of stages.
 const PIPE: &[char] = &['|'];
 const OPERATORS: &[char] = &['|', '+', '(', ')', ';'];
 
@@ -177,7 +178,7 @@ fn right(meant: Meant, catalogue: &dyn Catalogue, rounds: usize) -> Option<Meant
     right(Meant { said: meant.said, line: next.line, count, behind }, catalogue, rounds)
 }
 
-/// What stands between the pipes, or operators, of a text, without the white space around it.
+/// Returns the spans between the separators of a text, without surrounding white space.
 fn stages(text: &str, between: &[char]) -> Vec<Span> {
     let (mut stages, mut from, mut quote) = (Vec::new(), 0, None);
     let mut escaped = false;
@@ -353,8 +354,8 @@ fn options(words: &[&str]) -> Option<Meant> {
     seen.then_some(Meant { said: TCPDUMP, line, count, behind: None })
 }
 
-/// What an option asks for that takes a value, and the value that is glued to it: `-i eth0`,
-/// `-ieth0`, `-nni eth0`; `Some(None)`: nothing that has a counterpart; `None`: it is not known.
+/// Parses an option with a value and the value glued to it: `-i eth0`, `-ieth0`, `-nni eth0`.
+/// `Some(None)` has no counterpart; `None` is not known.
 fn option(word: &str) -> Option<Option<(Asks, Option<&str>)>> {
     let (key, value) = word.split_once('=').map_or((word, None), |(k, v)| (k, Some(v)));
     if let Some((_, asks)) = OPTIONS.iter().find(|(known, _)| *known == key) {

@@ -1,9 +1,10 @@
-//! Where a space of a running path is to run, in the words of `streamline set`. It is no edit: the
-//! line stays what it is, and says nothing of processors: these are a machine's, not a request's.
+//! The processor binding of a space of a running path, in the words of `streamline set`.
+//!
+//! It is no edit: processors belong to a machine, not to a request, so the request stays as it is.
 
 use crate::edit::Misfit;
 
-/// Which space, and where.
+/// A space and its processor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Keep {
     /// Its name, as `streamline spaces` shows it.

@@ -19,7 +19,7 @@ pub enum Share {
 }
 
 impl Share {
-    /// What a word says; none: it is no such word.
+    /// Parses a word; `None` if it is no such word.
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
         let plain = |name: &&str| {
@@ -33,7 +33,7 @@ impl Share {
         }
     }
 
-    /// What a request says.
+    /// Reads the sharing that a request asks for.
     #[must_use]
     pub fn asked(graph: &Graph) -> Self {
         graph.options.text("share").and_then(Self::of).unwrap_or_default()

@@ -1,8 +1,8 @@
-//! Whose answer the class of a block is: the nearest filters upstream that have classes.
+//! Finds the filters that give a block its class: the nearest ones upstream that have classes.
 //!
-//! A filter whose classes are `Same` leaves the class as it came, so the question goes on to what
-//! comes to it; so does `!a`, since a block passes it with the class with which it came. A mistake
-//! upstream makes the answer unknown, and nothing is reported that depends on it.
+//! A filter whose classes are `Same` leaves the class as it is, so the search goes on upstream; so
+//! does `!a`, which passes a block with the class it came with. A mistake upstream makes the answer
+//! unknown, and nothing that depends on it is reported.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -51,7 +51,7 @@ impl<'d, 't> Upstream<'d, 't> {
         Self { draft, coming, known: HashMap::new() }
     }
 
-    /// Who gave the class of the blocks that leave `node`.
+    /// Returns the filters that classed the blocks leaving `node`.
     pub(super) fn leaving(&mut self, node: NodeId) -> Rc<Answers> {
         if let Some(answers) = self.known.get(&node) {
             return answers.clone();
@@ -61,13 +61,13 @@ impl<'d, 't> Upstream<'d, 't> {
         answers
     }
 
-    /// Who gave the class of the blocks that come to `node`.
+    /// Returns the filters that classed the blocks coming to `node`.
     pub(super) fn coming(&mut self, node: NodeId) -> Answers {
         self.search(self.coming[node.0].clone())
     }
 
-    /// Who gave the class of a block that passed `body`, into which it came with the class of
-    /// `entry`.
+    /// Returns the filters that classed a block which entered `body` with the class of `entry` and
+    /// passed it.
     pub(super) fn behind<L>(&self, body: &Boolean<L>, entry: &Answers) -> Answers {
         let mut answers = Answers::default();
         if self.last(body, &mut answers) {

@@ -69,7 +69,8 @@ impl Read<'_> {
         self.node.span.end
     }
 
-    /// What the filter itself says of its arguments, at the place in the one that it names.
+    /// Turns a filter's own complaint about its arguments into a diagnostic at the argument that it
+    /// names.
     pub(super) fn at(&self, said: Mistake, severity: fn(Span, String) -> Diagnostic) -> Diagnostic {
         let mut texts = self.texts.iter().filter(|(known, _)| Some(*known) == said.parameter);
         let place = match (texts.nth(said.which), &said.at) {
@@ -223,7 +224,7 @@ fn is_needed(parameter: &Parameter) -> bool {
     parameter.default.is_none() && !parameter.optional
 }
 
-/// How the filter is written, `files directory [per=block|connection]`.
+/// Formats the usage line: `files directory [per=block|connection]`.
 fn usage(entry: &Description) -> String {
     let mut usage = format!("`{}", entry.name);
     for parameter in entry.parameters {

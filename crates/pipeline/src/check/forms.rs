@@ -1,4 +1,5 @@
-//! What the streams carry: each filter must take what the ones before it give (CONTRACT 5).
+//! Infers the form that each stream carries: every filter must accept what the filters before it
+//! give (CONTRACT 5).
 
 use filter::{Description, Form, Forms, Gives, Kind};
 
@@ -7,7 +8,7 @@ use crate::catalogue::Catalogue;
 use crate::graph::{Boolean, NodeId, Use};
 use crate::language::Diagnostic;
 
-/// What the streams of a request carry.
+/// The forms carried by the streams of a request.
 pub(super) struct Carried {
     /// For each node, the forms that may come to it.
     pub(super) comes: Vec<Vec<Form>>,
@@ -21,11 +22,11 @@ pub(super) struct Before {
     pub(super) operand: NodeId,
     /// The filter.
     pub(super) filter: &'static Description,
-    /// What comes to it.
+    /// The forms that come to the node.
     pub(super) comes: Vec<Form>,
 }
 
-/// What the streams carry; `used` are the filters of the nodes.
+/// Infers the forms of all streams; `used` holds the filters of the nodes.
 pub(super) fn forms(
     draft: &mut Draft<'_>,
     used: &[Option<Use>],
@@ -105,7 +106,7 @@ impl Flow<'_> {
         }
     }
 
-    /// What leaves a node.
+    /// Returns the forms that leave a node.
     fn gives(&self, draft: &Draft<'_>, id: NodeId) -> Option<Set> {
         let node = &draft.nodes[id.0];
         let comes = self.comes[id.0];
@@ -147,8 +148,8 @@ impl Flow<'_> {
         }
     }
 
-    /// What comes to an operand: where it needs streams and something else comes, the filter that
-    /// makes them stands before it. It is asked about the block all the same.
+    /// Returns the forms that come to an operand. An operand that needs streams gets the filter
+    /// that makes them in front of it; it is asked about the block all the same.
     fn streams(&mut self, draft: &Draft<'_>, id: NodeId, comes: Option<Set>) -> Option<Set> {
         let (entry, set) = (draft.nodes[id.0].entry?, comes?);
         let takes = Set::taken(entry.takes);
@@ -253,7 +254,7 @@ impl Flow<'_> {
     }
 }
 
-/// What a filter gives when this comes to it.
+/// Returns the forms that a filter gives for these input forms.
 fn given(used: &Use, comes: Option<Set>) -> Option<Set> {
     let effect = used.effect();
     match effect.gives {

@@ -19,7 +19,7 @@ mod meaning;
 
 use meaning::Meaning;
 
-/// What the labels of a request mean.
+/// The resolved labels of a request.
 pub(super) struct Labelled {
     /// For each edge.
     pub(super) classes: Vec<ClassSet>,
@@ -150,8 +150,8 @@ impl<'d, 't> Reader<'d, 't> {
         }
     }
 
-    /// What enters a composite: what the arc lets through; over a plain pipe what its operands ask
-    /// for.
+    /// Returns the classes that enter a composite: those that the arc passes or, over a plain pipe,
+    /// those that its operands select.
     fn enter(
         &mut self,
         classes: Option<ClassSet>,

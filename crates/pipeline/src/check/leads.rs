@@ -1,5 +1,5 @@
-//! That no frame is led back to where it is seen: what an interface sends, and sends again because
-//! it was seen there, is seen again, for ever. [CONTRACT 2]
+//! Rejects lines that send a frame back to the interface where they observe it: the frame would
+//! circle for ever. [CONTRACT 2]
 
 use crate::graph::{Graph, NodeId};
 use crate::language::Diagnostic;

@@ -13,7 +13,7 @@ use crate::graph::{Boolean, Use};
 /// Link types that are known to be all; `None`: not known.
 type Links = Option<Arc<[LinkType]>>;
 
-/// What has come to a node so far.
+/// The link types that have come to a node so far.
 #[derive(Clone)]
 enum Comes {
     Nothing,
@@ -117,7 +117,7 @@ fn within<L>(body: &Boolean<L>, here: Comes, used: &[Option<Use>], comes: &mut [
     }
 }
 
-/// What leaves a node to which this comes.
+/// Returns the link types that leave a node with this input.
 fn gives(used: Option<&Use>, comes: &Comes) -> Comes {
     let relinked = used.and_then(|used| used.description.relinks?(&used.arguments));
     relinked.map_or_else(|| comes.clone(), |links| Comes::of(Some(links.to_vec())))

@@ -22,11 +22,11 @@ pub(super) struct Draft<'t> {
     pub(super) edges: Vec<DraftEdge<'t>>,
     pub(super) joins: Vec<Join>,
     pub(super) mistakes: Vec<Diagnostic>,
-    /// What was asked of the machine and is to stand in the text, and behind which byte of it.
+    /// Answers of the machine that belong in the text, each with the byte after which it goes.
     pub(super) settled: Vec<(usize, String)>,
-    /// What `++` of sources unites.
+    /// Sources that a `++` unites.
     pub(super) united: Vec<United>,
-    /// Which nodes of the text are one source.
+    /// The nodes of the text that are one source.
     pub(super) alike: Alike,
     pub(super) marks: HashMap<&'t str, NodeId>,
     /// There are more arcs than are allowed, so some are missing.
@@ -37,7 +37,7 @@ pub(super) struct DraftNode<'t> {
     pub(super) step: DraftStep<'t>,
     pub(super) span: Span,
     pub(super) inside: Option<NodeId>,
-    /// What the name means; found by `shape`.
+    /// The entry that the name resolves to, set by `shape`.
     pub(super) entry: Option<&'static Description>,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct DraftEdge<'t> {
     pub(super) span: Span,
     /// A pipe that touches the filter on both sides, `dport|ssh`.
     pub(super) glued: bool,
-    /// What the arc leads to in the text.
+    /// The term that the arc leads to.
     pub(super) target: Option<&'t Term>,
     pub(super) back: bool,
 }

@@ -244,7 +244,7 @@ pub(super) fn leaving(draft: &Draft<'_>) -> Vec<Vec<usize>> {
     leaving
 }
 
-/// Whether what leaves a node may come to it again.
+/// Returns true if a block that leaves the node can come to it again.
 fn goes_around(leaving: &[Vec<usize>], node: usize) -> bool {
     let mut reached = vec![false; leaving.len()];
     let mut open = vec![node];
@@ -277,7 +277,7 @@ pub(super) fn apart(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     }
 }
 
-/// Where the name of a filter stands.
+/// Returns the span of a filter's name.
 pub(super) fn name_span(uses: &[&Node], otherwise: Span) -> Span {
     uses.first().map_or(otherwise, |node| node.name.span)
 }

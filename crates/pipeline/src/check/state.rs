@@ -1,4 +1,4 @@
-//! Whether filters can show what they know (`state=NAME`), and by names of their own.
+//! Checks published state (`state=NAME`): that the filter can publish, and that names are unique.
 
 use super::lower::{Draft, DraftStep};
 use super::shape::name_span;

@@ -17,7 +17,7 @@ use crate::graph::{Boolean, Link, NodeId, Use};
 use crate::language::tree::{Branch, Group, Label, Node, Request, Stage, Term};
 use crate::language::{Diagnostic, Span};
 
-/// Which nodes of the text observe the same in the same way.
+/// Nodes of the text that observe the same input in the same way, by span.
 pub(super) struct Alike(HashMap<Span, usize>);
 
 impl Alike {
@@ -76,7 +76,7 @@ fn unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t Node>) {
 
 /// A `++` of sources, to be looked at once it is known what they observe.
 pub(super) struct United {
-    /// Where it stands.
+    /// The span of the term.
     span: Span,
     /// The ways out of what it merges.
     operands: Vec<Vec<NodeId>>,
@@ -85,7 +85,7 @@ pub(super) struct United {
 /// A branch that begins at a source, and what stands behind it.
 type Begun<'t> = (&'t Node, &'t [Stage]);
 
-/// What of a `++` is one: its branches, and the source of all of them if there are several.
+/// The part of a `++` that is one operand: branches, and their source if they share one.
 enum Operand<'t> {
     Branch(&'t Branch),
     Source(Vec<Begun<'t>>),
@@ -184,7 +184,7 @@ impl<'t> Draft<'t> {
         }
     }
 
-    /// What a branch asks of the blocks of its source; nothing, if it wants them all.
+    /// Returns the label by which a branch selects from its source; `None` if it takes every block.
     fn link(&mut self, rest: &'t [Stage], owner: NodeId) -> Link<Option<&'t Label>> {
         let Some((first, rest)) = rest.split_first() else {
             return Link { classes: None, body: Boolean::All(Vec::new()) };

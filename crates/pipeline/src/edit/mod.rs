@@ -21,52 +21,52 @@ use whole::whole;
 
 pub(crate) use tree::{chain, each, fragment, tree, walk};
 
-/// What is to be different in a request.
+/// A change to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Edit {
     /// Puts a filter, or several joined by pipes, before, behind or beside another one.
     Insert {
-        /// What is put there, as a request says it.
+        /// The new filter, as a request writes it.
         filter: String,
-        /// Where.
+        /// The position relative to the node.
         place: Place,
         /// At which filter.
         node: String,
     },
     /// Takes a filter out; a branch that has nothing else goes too.
     Remove {
-        /// Which.
+        /// The node to remove.
         node: String,
     },
     /// Puts another filter in the place of one.
     Replace {
-        /// Which.
+        /// The node to replace.
         node: String,
-        /// What comes there.
+        /// The new filter, as a request writes it.
         filter: String,
     },
     /// Has a filter run in another space.
     Move {
-        /// Which.
+        /// The node to move.
         node: String,
-        /// Where.
+        /// The space to move it to.
         space: String,
     },
     /// Makes a filter anew, and gives it what the old one knows.
     Upgrade {
-        /// Which.
+        /// The node to upgrade.
         node: String,
     },
     /// Another text: what of the old one stands in the new one stays, in this order.
     Whole(String),
 }
 
-/// Where something is inserted.
+/// A position relative to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// What comes to the filter goes through it.
+    /// On the way to the node.
     Before,
-    /// What the filter gives goes through it.
+    /// On the way from the node.
     After,
     /// It gets a copy of what the filter gives, on a branch of its own.
     At,
@@ -91,7 +91,7 @@ impl fmt::Display for Edit {
     }
 }
 
-/// Why a request cannot be edited so.
+/// The reason why a request cannot be edited so.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Misfit(pub String);
 
@@ -115,7 +115,7 @@ pub struct Edited {
     pub upgraded: Option<Span>,
 }
 
-/// How an edit is written.
+/// The syntax of edits.
 const USAGE: &str = "write `insert FILTER before|after|at NODE`, `remove NODE`, \
      `replace NODE with FILTER`, `move NODE kernel|process|sandbox|SPACE`, `upgrade NODE` or \
      `pin SPACE PROCESSOR|any`";
@@ -232,7 +232,7 @@ impl Edit {
     }
 }
 
-/// Where a node stands in a request, by its name, mark or number, as edits call it.
+/// Finds a node of a request by its name, mark or number, as edits write it.
 pub fn place(text: &str, node: &str) -> Result<Span, Misfit> {
     find(&tree(text, "the running request")?, node)
 }

@@ -9,11 +9,11 @@ use crate::language::tree::{Operator, Pipeline, Stage, Term, Text};
 use crate::language::{Request, Severity, Span, parse};
 use filter::UNTRUSTED;
 
-/// What is said for "out of the kernel", and the thread to which that hands over.
+/// The word for "out of the kernel"; the receiving thread reads what is handed over.
 pub(super) const PROCESS: &str = "process";
 pub(super) const KERNEL: &str = "kernel";
 pub(super) const FIRST: &str = "thread0";
-/// What is said for "into a process of its own that may do nothing but compute".
+/// The word for a sandbox: a process that can only compute.
 const SANDBOX: &str = "sandbox";
 
 /// The place of what was not in the old text.
@@ -28,7 +28,7 @@ pub(crate) fn tree(text: &str, what: &str) -> Result<Request, Misfit> {
     }
 }
 
-/// What is to be inserted.
+/// Parses the filter to insert.
 pub(crate) fn fragment(text: &str) -> Result<Term, Misfit> {
     let mut request = tree(text, &format!("`{text}`"))?;
     if request.pipelines.len() != 1 || !request.options.is_empty() {
@@ -81,8 +81,8 @@ pub(crate) fn chain(first: Term, then: Term) -> Term {
     Term::Pipeline(Pipeline { first: Box::new(first), rest, span: NEW })
 }
 
-/// What becomes of a term when `act` has been done to the filter at this place in it; `None`:
-/// nothing is left of it.
+/// Applies `act` to the filter at this place of a term; returns `None` if nothing of the term is
+/// left.
 pub(crate) fn walk(
     term: Term,
     at: Span,

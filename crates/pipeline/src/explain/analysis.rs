@@ -1,4 +1,4 @@
-//! What was measured of a plan while it ran, beside what was expected of it.
+//! Compares the measurements of a run with the plan's expectations.
 //!
 //! In: a plan, and what a run counted of its nodes and edges. Out: two tables, in which is marked
 //! what is more than twice as dear or less than half as dear as expected, and what the next plan
@@ -18,25 +18,25 @@ const SHARE_MIN: u64 = 64;
 /// caches.
 pub const LEARNED_MIN: u64 = 4096;
 
-/// What a run counted.
+/// The measurements of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// How long it ran, in ns.
+    /// Duration of the run, in ns.
     pub elapsed_ns: u64,
-    /// By node of the plan.
+    /// Measurements by node of the plan.
     pub nodes: Vec<SeenNode>,
-    /// By edge of the plan.
+    /// Measurements by edge of the plan.
     pub edges: Vec<SeenEdge>,
     /// Programs in the kernel, whose filters are measured as a whole only.
     pub programs: Vec<SeenProgram>,
 }
 
-/// What a run counted of a node.
+/// The measurements of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SeenNode {
     /// Blocks that came in, or that a source gave.
     pub blocks: u64,
-    /// How often it was called.
+    /// Number of calls.
     pub calls: u64,
     /// Time in it, in ns; 0 where it was not measured.
     pub busy_ns: u64,
@@ -44,7 +44,7 @@ pub struct SeenNode {
     pub copies: u64,
 }
 
-/// What a run counted of an edge.
+/// The measurements of an edge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SeenEdge {
     /// Blocks that were put on it.
@@ -53,14 +53,14 @@ pub struct SeenEdge {
     pub events: Option<u64>,
 }
 
-/// What a run counted of a program in the kernel.
+/// The measurements of a program in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeenProgram {
     /// The source that it stands for.
     pub source: NodeId,
     /// Frames that it was given.
     pub frames: u64,
-    /// How often it rang its bell.
+    /// Number of notifications.
     pub bells: u64,
     /// Runs that the kernel measured, and their time in ns.
     pub measured: Option<(u64, u64)>,
@@ -79,7 +79,7 @@ pub fn analysis(plan: &Plan, seen: &Seen) -> String {
 }
 
 impl SeenProgram {
-    /// What it cost as a whole, beside what was expected, and how often it rang.
+    /// Formats the cost of a program beside the expected one, and its notifications.
     fn told(&self, plan: &Plan, names: &[String]) -> String {
         let inside = plan.programs.iter().find(|program| program.sources.contains(&self.source));
         let steps = inside.iter().flat_map(|program| &program.steps);
@@ -180,7 +180,7 @@ fn edges(plan: &Plan, seen: &Seen, names: &[String]) -> String {
 }
 
 impl SeenNode {
-    /// What a block cost, where that was measured.
+    /// Returns the measured cost of a block, in ns.
     fn ns(&self) -> Option<f64> {
         let measured = self.busy_ns > 0 && self.blocks > 0;
         measured.then(|| self.busy_ns as f64 / self.blocks as f64)
@@ -188,14 +188,14 @@ impl SeenNode {
 }
 
 impl SeenEdge {
-    /// Which share of what came to a node took this edge.
+    /// Returns the fraction of a node's input that took this edge.
     fn share(&self, seen: &Seen, from: NodeId) -> Option<f64> {
         let came = seen.nodes.get(from.0)?.blocks;
         (came > 0).then(|| (self.put as f64 / came as f64).min(1.0))
     }
 }
 
-/// How far two figures are apart, if it is far.
+/// Marks two figures that differ by more than a factor of two.
 fn mark(measured: f64, expected: f64) -> String {
     match () {
         () if expected <= 0.0 || measured <= 0.0 => String::new(),
@@ -218,12 +218,12 @@ fn percent(share: f64) -> String {
     format!("{} %", number(share * 100.0))
 }
 
-/// How full the batches are with which a node is called.
+/// Formats the mean fill of the batches that a node receives.
 fn batch(seen: &Seen, to: NodeId) -> String {
     seen.nodes.get(to.0).map_or_else(String::new, |node| each(node.blocks, node.calls))
 }
 
-/// How many blocks there are at each event, and how many fit.
+/// Formats the blocks per event, and the room there is for them.
 fn filled(edge: &SeenEdge, entries: usize) -> String {
     match edge.events {
         Some(events) if events > 0 => format!("{} of {entries}", each(edge.put, events)),

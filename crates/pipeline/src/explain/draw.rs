@@ -25,11 +25,11 @@ use crate::plan::Plan;
 use filter::Kind;
 use std::fmt::Write as _;
 
-/// How many lanes can still be followed by an eye.
+/// The most lanes that an eye can follow.
 const LANES_MAX: usize = 24;
-/// How long the text of a node is at most.
+/// The most columns of a node's text.
 const TEXT_MAX: usize = 70;
-/// How long a rule is.
+/// The columns of a rule.
 const RULE: usize = 64;
 
 /// The nodes of a part in the order of the drawing: from the sources down, space by space, else as
@@ -238,7 +238,7 @@ impl Drawing<'_> {
         text
     }
 
-    /// Why the planner put a sink at an open end: it stands nowhere in the request.
+    /// Explains a sink that the planner added at an open end.
     fn added(&self, id: NodeId) -> Option<String> {
         let node = self.plan.graph.node(id);
         if node.kind() != Some(Kind::Sink) || node.span.start != node.span.end {

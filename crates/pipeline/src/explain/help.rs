@@ -1,4 +1,4 @@
-//! What a description says about its filter, for people: `streamline filters NAME` and the manual.
+//! The description of a filter as text for people: `streamline filters NAME` and the manual.
 
 use super::COLUMNS;
 use super::table::wrap;
@@ -23,11 +23,11 @@ pub struct Page {
     pub name: &'static str,
     /// One line.
     pub summary: &'static str,
-    /// What may stand behind the name.
+    /// The arguments, as usage text.
     pub usage: String,
-    /// What it does, what its class is, what it drops and why: paragraphs.
+    /// Paragraphs: effect, class, drops and their reasons.
     pub details: &'static str,
-    /// What is said piece by piece.
+    /// The remaining help, by section.
     pub sections: Vec<Section>,
     /// A command that shows it.
     pub example: String,
@@ -38,12 +38,12 @@ pub struct Page {
 pub struct Section {
     /// The head.
     pub title: &'static str,
-    /// What each of them is about, and what there is to say.
+    /// Facts with their labels.
     pub facts: Vec<(&'static str, String)>,
 }
 
 impl Page {
-    /// What there is to say about a filter, source or sink.
+    /// Builds the help of a filter, source or sink.
     #[must_use]
     pub fn of(entry: &Description) -> Self {
         let own = Section { title: "Parameters", facts: parameters(entry.parameters) };
@@ -135,10 +135,10 @@ fn facts(entry: &Description) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// What stands over the options of a request.
+/// The heading of the options of a request.
 pub const OPTIONS_TITLE: &str = "Options of the line, before its first filter";
 
-/// What a request may ask for as a whole, for the help of commands that take one.
+/// Formats the options of a request for the help of commands that take one.
 #[must_use]
 pub fn options() -> String {
     let mut out = format!("{OPTIONS_TITLE}:\n");
@@ -156,7 +156,7 @@ pub fn option_facts() -> impl Iterator<Item = (String, &'static str)> {
     })
 }
 
-/// How each option of a request begins: `--latency=`, or `--adapt`, which needs no value.
+/// Returns the beginning of each option: `--latency=`, or `--adapt`, which takes no value.
 pub fn option_words() -> impl Iterator<Item = String> {
     OPTIONS.iter().map(|known| match known.kind {
         Type::Flag => format!("--{}", known.name),

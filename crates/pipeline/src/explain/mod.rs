@@ -28,7 +28,7 @@ use filter::STATE_MODE;
 use std::fmt::Write as _;
 use table::{Column, Table};
 
-/// How wide a text is at most, where words can be broken.
+/// The most columns of a text, where words can be broken.
 pub const COLUMNS: usize = 100;
 
 /// The whole explanation: a drawing and a table per connected part, the edges, the choice, the
@@ -63,8 +63,8 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
     out
 }
 
-/// What filters have to say about how they do it, as which compiler served an expression, and what
-/// the kernel is asked ahead.
+/// Writes the remarks of filters (which compiler served an expression) and the questions asked in
+/// the kernel ahead.
 fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
     for (name, (_, node)) in names.iter().zip(plan.graph.ids()) {
         let Some(used) = node.filter() else { continue };
@@ -94,7 +94,7 @@ fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
     }
 }
 
-/// Where programs stand in the kernel, and what several lines do in them at once.
+/// Writes the place of each program in the kernel, and the steps that several lines share.
 fn programs(out: &mut String, plan: &Plan, names: &[String]) {
     let listed = |nodes: &[NodeId]| {
         nodes.iter().map(|id| names[id.0].as_str()).collect::<Vec<_>>().join(" and ")
@@ -110,7 +110,7 @@ fn programs(out: &mut String, plan: &Plan, names: &[String]) {
     }
 }
 
-/// What is run several times, and what is not although it costs a lot.
+/// Writes the replicas, and the costly filters that have none.
 fn copies(out: &mut String, plan: &Plan, names: &[String]) {
     for copied in &plan.copied {
         words::wrapped(out, &words::copied(copied, plan, names), COLUMNS);
@@ -143,7 +143,7 @@ const COLUMNS_OF_PLACEMENT: [Column; 5] = [
     Column::left("refused elsewhere"),
 ];
 
-/// Where each filter runs, why there, and why not elsewhere.
+/// Formats the table of placements: space, reason, refusals.
 fn placement(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
     let mut table = Table::new(&COLUMNS_OF_PLACEMENT);
     for id in order {
@@ -199,7 +199,7 @@ fn elsewhere(candidates: &[Candidate], here: &str) -> String {
     if told.is_empty() { "–".to_owned() } else { told.join("; ") }
 }
 
-/// What every edge is; neighbours that call each other in one line.
+/// Writes the kind of each edge; neighbors that call each other share a line.
 fn edges(out: &mut String, plan: &Plan, names: &[String]) {
     let edges = &plan.graph.edges;
     let mut told = vec![false; edges.len()];
@@ -268,7 +268,7 @@ fn choice(out: &mut String, plan: &Plan) {
     fact(out, "policy", &format!("{}: {how}", words::policy(*policy)));
 }
 
-/// What may become of the plan while it runs.
+/// Writes the changes that the plan may make to itself at run time.
 fn at_run_time(out: &mut String, plan: &Plan, machine: &Machine) {
     let Adapts { copies, moves } = plan.adapts();
     let copies = copies.then_some(match machine.processors {
@@ -317,7 +317,7 @@ impl RingPlan {
         self.entries * self.stride
     }
 
-    /// Why an event is sent after so many blocks and so long.
+    /// Formats the reason for the number of blocks and the time between events.
     #[must_use]
     pub fn because(&self) -> String {
         format!("{}, {}", self.blocks_because, self.ns_because)

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 /// The head of a column.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
-    /// What stands above it.
+    /// The heading.
     pub title: &'static str,
-    /// Whether its cells are numbers, which end at one line.
+    /// True if cells are numbers, aligned right.
     pub right: bool,
 }
 
@@ -50,7 +50,7 @@ impl Table {
         self.rows.push(cells.into_iter().take(self.columns.len()).collect());
     }
 
-    /// Whether there is any row.
+    /// Returns true if the table has no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()

@@ -1,7 +1,6 @@
-//! How single things are written: names, arguments, values, rings.
+//! Formats single things: names, arguments, values, rings.
 //!
-//! What a request says may hold anything, so nothing of it is written without its control
-//! characters being made visible.
+//! A request may contain anything, so control characters are always made visible.
 
 use super::COLUMNS;
 use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
@@ -152,7 +151,7 @@ fn boolean(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> Stri
     }
 }
 
-/// What a ring is, in a sentence.
+/// Describes a ring in a sentence.
 pub(super) fn ring(ring: &RingPlan) -> String {
     let RingPlan { entries, stride, signal_blocks, signal_ns, .. } = ring;
     let because = ring.because();
@@ -196,7 +195,7 @@ pub(super) fn spaces(plan: &Plan, copied: &Copied) -> Vec<String> {
     copied.spaces.iter().map(|space| plan.spaces[*space].name.clone()).collect()
 }
 
-/// What an edge into copies is, or out of them.
+/// Describes an edge to or from replicas.
 pub(super) fn border(border: Option<(&Copied, bool)>) -> String {
     match border {
         Some((copied, true)) => format!("shared out among {} copies", copied.spaces.len()),
@@ -207,7 +206,7 @@ pub(super) fn border(border: Option<(&Copied, bool)>) -> String {
     }
 }
 
-/// What is copied where, and why, in a sentence.
+/// Describes replicas and the reason for them in a sentence.
 pub(super) fn copied(copied: &Copied, plan: &Plan, names: &[String]) -> String {
     let filters: Vec<&str> = copied.nodes.iter().map(|id| names[id.0].as_str()).collect();
     let first = spaces(plan, copied).into_iter().next().unwrap_or_default();
@@ -227,7 +226,7 @@ pub(super) fn copied(copied: &Copied, plan: &Plan, names: &[String]) -> String {
     )
 }
 
-/// What a ring out of the kernel is, in a sentence.
+/// Describes a ring out of the kernel in a sentence.
 pub(super) fn kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) -> String {
     let RingPlan { entries, signal_blocks, signal_ns, .. } = ring;
     let because = ring.because();
@@ -251,7 +250,7 @@ pub(super) fn kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) -> String {
     )
 }
 
-/// Where a program stands and what leaves it, in a sentence.
+/// Describes a program's attachment and output in a sentence.
 pub(super) fn program(program: &Program, plan: &Plan) -> String {
     let attach = &program.attach;
     let way = match (attach.own, attach.side) {
@@ -294,7 +293,7 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
     )
 }
 
-/// That a filter is asked ahead, in a sentence.
+/// Says in a sentence that a filter is asked ahead.
 pub(super) fn asked(filter: &str, sources: &[&str], except: Option<&str>) -> String {
     let filters = if sources.len() == 1 { "filter" } else { "filters" };
     let mut text = format!(
@@ -308,12 +307,12 @@ pub(super) fn asked(filter: &str, sources: &[&str], except: Option<&str>) -> Str
     text
 }
 
-/// That a source asks nothing ahead, in a sentence.
+/// Says in a sentence that a source asks nothing ahead, and why.
 pub(super) fn not_asked(source: &str, why: &str) -> String {
     format!("{source}: takes every frame from the kernel: {why}")
 }
 
-/// What a pipe is, in a sentence: that out of a process, that into one, or both.
+/// Describes a pipe of a process: out of it, into it, or both.
 pub(super) fn pipe(out: bool, into: bool, thread: &str) -> String {
     match (out, into) {
         (true, true) => format!("two pipes, with {thread} between them"),
@@ -324,7 +323,7 @@ pub(super) fn pipe(out: bool, into: bool, thread: &str) -> String {
     }
 }
 
-/// What leads out of a filter in a process of its own, into one, or both, in a sentence.
+/// Describes the rings of a sandbox: out of it, into it, or both.
 pub(super) fn apart(out: bool, into: bool, both: bool) -> String {
     let what = match (out, into) {
         (true, false) => "ring that its process writes: every block is copied out and checked",
@@ -410,7 +409,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Whether a parameter takes the name of a file.
+/// Returns true if a parameter is a file name.
 #[must_use]
 pub fn is_path(parameter: &Parameter) -> bool {
     parameter.kind == Type::Path

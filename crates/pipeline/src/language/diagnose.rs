@@ -43,7 +43,7 @@ impl Span {
     }
 }
 
-/// How bad it is.
+/// The severity of a diagnostic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Severity {
     /// The request cannot run.
@@ -57,13 +57,13 @@ pub enum Severity {
 pub struct Diagnostic {
     /// Error or warning.
     pub severity: Severity,
-    /// Where.
+    /// The place in the text.
     pub span: Span,
-    /// What is wrong, in lower case without full stop.
+    /// The mistake, in lower case without full stop.
     pub what: String,
     /// The rule that it breaks; may be empty.
     pub why: String,
-    /// What to write instead; may be empty.
+    /// The proposed text; may be empty.
     pub hint: String,
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Token {
     pub(super) glued: bool,
 }
 
-/// What a token is. A word's text is the text under its span.
+/// The kind of a token. A word's text is the text under its span.
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
     /// A bare word; not `clean` if a mistake in it has been reported.

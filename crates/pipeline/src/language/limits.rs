@@ -1,6 +1,7 @@
-//! How large a request may be. A request may come from another user of the daemon, so each
-//! dimension in which it could grow has a bound and a message of its own; none of them is near what
-//! a person writes.
+//! Bounds on the size of a request.
+//!
+//! A request may come from another user of the daemon, so each dimension in which it could grow has
+//! a bound and a message of its own; none is near what a person writes.
 
 /// Bytes of text.
 pub const TEXT_MAX: usize = 64 * 1024;

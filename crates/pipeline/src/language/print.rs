@@ -14,7 +14,7 @@ use super::tree::{
     Value,
 };
 
-/// How tightly a term binds; a term is put in parentheses where something tighter is needed.
+/// The precedence of a term; parentheses surround a term where a higher one is needed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Pipeline,
@@ -41,7 +41,7 @@ impl Level {
         }
     }
 
-    /// What the operands of this operator must bind at least as tightly as.
+    /// Returns the lowest precedence that operands of this operator may have.
     fn tighter(self) -> Self {
         match self {
             Self::Pipeline => Self::Parallel,

@@ -16,7 +16,7 @@ use super::diagnose::Span;
 /// A whole request: its options, then its pipelines; marks are shared by all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Request {
-    /// What stands before the first filter, `--latency=1ms`.
+    /// Options before the first filter, `--latency=1ms`.
     pub options: Vec<Option_>,
     /// The pipelines that `;` separates.
     pub pipelines: Vec<Term>,
@@ -27,13 +27,13 @@ pub struct Request {
 pub struct Option_ {
     /// The word between `--` and `=`.
     pub key: Name,
-    /// What stands behind `=`; none for a bare `--key`.
+    /// The text behind `=`; `None` for a bare `--key`.
     pub value: Option<Text>,
     /// The whole option.
     pub span: Span,
 }
 
-/// What can stand between two arcs.
+/// A term between two arcs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Term {
     /// A place where the parser found a mistake instead of a filter; only beside a diagnostic.
@@ -62,9 +62,9 @@ pub struct Pipeline {
 /// A term and the arc that leads to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
-    /// How blocks come here.
+    /// The arc that leads here.
     pub arc: Arc,
-    /// What they come to.
+    /// The term behind the arc.
     pub term: Term,
 }
 
@@ -122,7 +122,7 @@ pub enum Value {
         value: u32,
         /// Written as `0x…`.
         hex: bool,
-        /// Where.
+        /// The place in the text.
         span: Span,
     },
     /// A name that the nearest classifier upstream gives a meaning.
@@ -132,7 +132,7 @@ pub enum Value {
 /// Several terms on the same stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// What joins the branches.
+    /// The operator between the branches.
     pub operator: Operator,
     /// The branches in the order of the text.
     pub branches: Vec<Branch>,
@@ -165,9 +165,9 @@ impl Operator {
 /// One operand of a group, `|22 ssh`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Branch {
-    /// Which classes enter the branch.
+    /// The label by which the branch selects.
     pub label: Option<Label>,
-    /// What they enter.
+    /// The term of the branch.
     pub term: Term,
     /// Label and term.
     pub span: Span,
@@ -176,7 +176,7 @@ pub struct Branch {
 /// A negation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Not {
-    /// What is negated.
+    /// The negated term.
     pub term: Box<Term>,
     /// From `!` to the end of the term.
     pub span: Span,
@@ -202,7 +202,7 @@ pub struct Node {
 pub struct Argument {
     /// The parameter's name; none for a positional argument.
     pub key: Option<Name>,
-    /// What was given.
+    /// The value.
     pub value: Text,
     /// Key and value.
     pub span: Span,
@@ -213,23 +213,23 @@ pub struct Argument {
 pub struct Name {
     /// The name itself.
     pub text: String,
-    /// Where.
+    /// The place in the text.
     pub span: Span,
 }
 
 /// The text of an argument. Bytes, since `"\xff"` need not be UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
-    /// What is meant, after escapes.
+    /// The bytes, with escapes resolved.
     pub bytes: Vec<u8>,
     /// It was written in quotes, so it is never a flag's name.
     pub quoted: bool,
-    /// Where, quotes included.
+    /// The place in the text, quotes included.
     pub span: Span,
 }
 
 impl Term {
-    /// Where the term stands.
+    /// Returns the span of the term.
     pub fn span(&self) -> Span {
         match self {
             Self::Missing(span) => *span,
@@ -242,7 +242,7 @@ impl Term {
 }
 
 impl Class {
-    /// Where the class stands.
+    /// Returns the span of the class.
     pub fn span(&self) -> Span {
         match self {
             Self::One(value) => value.span(),
@@ -252,7 +252,7 @@ impl Class {
 }
 
 impl Value {
-    /// Where the value stands.
+    /// Returns the span of the value.
     pub fn span(&self) -> Span {
         match self {
             Self::Number { span, .. } => *span,

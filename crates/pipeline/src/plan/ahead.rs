@@ -1,12 +1,12 @@
-//! What is asked ahead: a source that can ask the kernel is told what the first filter behind it
-//! asks, so that what that refuses never comes in. The filter itself stays where it is, and what is
-//! asked ahead may refuse nothing that it would not refuse. [SL §7.1; CONTRACT 18]
+//! Decides which filter a source asks in the kernel: a source that can filter there takes over the
+//! question of the first filter behind it, so that refused frames never enter. The filter itself
+//! stays, and the kernel may refuse nothing that the filter would pass. [SL §7.1; CONTRACT 18]
 //!
-//! In: a graph; out: for each such source the filter, or why there is none. Nothing of this depends
-//! on the machine: whether a question can be asked ahead is known from its arguments.
+//! In: a graph. Out: for each such source the filter, or the reason why there is none. It depends
+//! on the arguments alone, not on the machine.
 //!
-//! It is right where nobody can tell the difference: all that the source gives comes to that one
-//! filter, perhaps through a merge of sources, and no arc takes what the filter refuses.
+//! It is correct where no difference can be observed: everything the source gives comes to that one
+//! filter, perhaps through a merge of sources, and no arc selects what the filter refuses.
 
 use super::Plan;
 use crate::graph::{Graph, NodeId, Step};
@@ -19,7 +19,7 @@ pub struct Pushed {
     pub source: NodeId,
     /// The filter that is asked ahead, or why none is.
     pub filter: Result<NodeId, String>,
-    /// Of which frames it is not.
+    /// The frames that are excepted.
     pub except: Option<&'static str>,
 }
 
@@ -57,7 +57,7 @@ fn first(graph: &Graph, source: NodeId) -> Result<(NodeId, Option<&'static str>)
     fits(graph, to).map(|except| (to, except))
 }
 
-/// Where everything goes that leaves a node.
+/// Returns the only node to which everything goes that leaves a node.
 fn only(graph: &Graph, from: NodeId) -> Result<NodeId, String> {
     let mut behind = graph.outputs(from);
     match (behind.next(), behind.next()) {
@@ -67,7 +67,7 @@ fn only(graph: &Graph, from: NodeId) -> Result<NodeId, String> {
     }
 }
 
-/// Whether a filter can be asked ahead of where it stands.
+/// Checks that a filter can be asked ahead of its place.
 fn fits(graph: &Graph, id: NodeId) -> Result<Option<&'static str>, String> {
     let node = graph.node(id);
     let Some(used) = node.filter() else {

@@ -1,23 +1,22 @@
-//! How many blocks a thread walks at once. [SL §6.2, Th §5.2.1]
+//! The number of blocks that a thread walks at once. [SL §6.2, Th §5.2.1]
 //!
 //! The sources disagree: filter by filter over all that has come [SL §6.2], or block by block
-//! through all filters [Th §5.2.1]. Between the two lies one number, the blocks of a batch, which
-//! goes through the whole graph before the next is taken: the more, the fewer calls and the longer
-//! a filter's code stays in the cache; the fewer, the more of the blocks is still in the cache
-//! when the next filter looks. `streamline bench walk` tries all of them on lines with few filters
-//! and with many, over short blocks and long ones. A full batch is the best or near it on each of
-//! them, so it is what is chosen, whatever the line.
+//! through all filters [Th §5.2.1]. The size of a batch lies between the two. Large batches save
+//! calls and keep a filter's code in the cache; small ones keep the blocks in the cache for the
+//! next filter. `streamline bench walk` tries all sizes on lines with few and many filters and on
+//! short and long blocks. A full batch is the best, or near it, on each of them, so it is chosen
+//! for every line.
 
 use crate::graph::Graph;
 use filter::LANES;
 
-/// How many blocks a thread of a plan walks at once, if so many are there: nothing waits for a
-/// batch to fill.
+/// The number of blocks that a thread of a plan walks at once, if so many are there: a thread never
+/// waits for a batch to fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtOnce {
     /// At most so many.
     pub most: usize,
-    /// What was asked for with `--batch`.
+    /// The value of `--batch`.
     pub asked: Option<u64>,
 }
 
@@ -27,7 +26,7 @@ impl AtOnce {
     /// Block by block.
     pub const ONE: Self = Self { most: 1, asked: None };
 
-    /// What a request says.
+    /// Reads the batch size from a request.
     pub(super) fn of(graph: &Graph) -> Self {
         graph.options.number("batch").map_or(Self::FULL, Self::asked)
     }
@@ -37,7 +36,7 @@ impl AtOnce {
         Self { most, asked: Some(asked) }
     }
 
-    /// How many and why, in words.
+    /// Formats the size and the reason for it.
     pub(crate) fn because(self) -> String {
         let Self { most, asked } = self;
         let why = match asked {

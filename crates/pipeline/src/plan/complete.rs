@@ -50,7 +50,7 @@ pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<Node
     (graph, reports)
 }
 
-/// Whether nothing need follow: a sink, or a program, whose standard output is then ours.
+/// Returns true if nothing need follow: a sink, or a program, whose standard output is then ours.
 fn ends_by_itself(node: &Node) -> bool {
     let kind = node.kind();
     kind == Some(Kind::Sink)

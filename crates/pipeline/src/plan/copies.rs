@@ -28,49 +28,49 @@ pub struct Copied {
     pub nodes: Vec<NodeId>,
     /// The space of each copy; what comes to the chain is shared out in the first.
     pub spaces: Vec<usize>,
-    /// Where the copies are joined.
+    /// The node at which the replicas are merged.
     pub join: usize,
-    /// What blocks that stay together have in common; none: they are shared out by load.
+    /// The key by which blocks stay together; `None` if blocks are distributed by load.
     pub sharing: Option<Sharing>,
     /// The rings to and from the copies.
     pub ring: RingPlan,
-    /// What is expected of it.
+    /// The expected gain, as text.
     pub because: String,
 }
 
-/// Why filters that cost enough to be copied are not.
+/// A filter costly enough for replicas that has none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alone {
     /// The filter.
     pub node: NodeId,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
 /// The most copies that can be asked for.
 pub const COPIES_MAX: u64 = 64;
-/// By how much more blocks a second must get through before copies are made.
+/// The least gain in blocks per second that justifies replicas.
 const PAYS: f64 = 1.1;
-/// By how much more it must be by session: the join waits for the slowest of those that have a part
-/// in a burst, which no sum of costs knows (`bench parallel`, tcp and http: two copies got 0.76 to
-/// 1.03 of the blocks of one through, in several runs).
+/// The least gain by session: the merge waits for the slowest replica of a batch, which no sum of
+/// costs shows (`bench parallel`, tcp and http: two replicas got 0.76 to 1.03 of the blocks of one
+/// through, in several runs).
 const MORE_BY_SESSION: f64 = 1.3;
-/// How much of what a further copy could do at best it must do: by default, and where power counts.
+/// The least utilization of each further replica: by default, and for `power`.
 const USE: f64 = 0.5;
 const USE_OF_POWER: f64 = 0.75;
-/// What a further copy must at least gain where only time counts.
+/// The least gain of a further replica for `latency`.
 const GAIN_OF_LATENCY: f64 = 1.02;
-/// How many crossings a filter must cost before it is told why it has no copies.
+/// The cost, in crossings, from which on `explain` says why a filter has no replicas.
 const TOLD: f64 = 4.0;
 
-/// How many blocks a full batch has, and an event is for. [Th §5.2.2]
+/// Blocks in a full batch, and blocks per event. [Th §5.2.2]
 const BATCH: f64 = 64.0;
 const EVENT: f64 = 32.0;
 
-/// What the request says of copies.
+/// The value of `--parallel`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Wish {
-    /// Of each copy that at least this part is used, and all of them gain so much.
+    /// As many as are used to at least this part each, and gain this much together.
     Measured { used: f64, gain: f64 },
     /// This many.
     Number(usize),
@@ -92,7 +92,7 @@ impl Wish {
     }
 }
 
-/// What the path may do by itself while it runs.
+/// Changes that a path may make to itself while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Adapts {
     /// Give filters copies, and take them away.
@@ -102,7 +102,7 @@ pub struct Adapts {
 }
 
 impl Plan {
-    /// What the request lets the path do by itself.
+    /// Returns the changes that the request allows.
     #[must_use]
     pub fn adapts(&self) -> Adapts {
         let copies = matches!(Wish::of(&self.graph), Wish::Measured { .. });
@@ -110,7 +110,7 @@ impl Plan {
     }
 }
 
-/// Whether this is what `--parallel=` takes.
+/// Returns true if the text is a value of `--parallel=`.
 pub(crate) fn is_wish(text: &str) -> bool {
     matches!(text, "auto" | "no" | "power" | "latency")
         || text.parse().is_ok_and(|number: u64| (1..=COPIES_MAX).contains(&number))
@@ -153,15 +153,15 @@ struct Chain {
     sharing: Option<Sharing>,
 }
 
-/// What copies of a chain are worth.
+/// The worth of replicas of a chain.
 #[derive(Debug, Clone, Copy)]
 struct Worth {
     copies: usize,
-    /// What a block costs at least, in ns, where all processors are busy.
+    /// The least cost of a block, in ns, with all processors busy.
     bound: f64,
     /// The same without copies.
     single: f64,
-    /// What a block costs in the chain.
+    /// The cost of a block in the chain.
     own: f64,
 }
 
@@ -200,7 +200,8 @@ impl Work<'_> {
         (graph.inputs(edge.to).count() == 1).then_some(edge.to)
     }
 
-    /// By what a chain is shared out when this filter is added to it, or why it cannot be.
+    /// Returns the key by which a chain is distributed once this filter belongs to it, or the
+    /// reason why it cannot.
     fn joins(&self, chain: &Chain, id: NodeId) -> Result<Option<Sharing>, String> {
         let node = self.plan.graph.node(id);
         let used = match &node.step {
@@ -232,7 +233,7 @@ impl Work<'_> {
         }
     }
 
-    /// By what a filter with sessions is shared out behind those of a chain.
+    /// Returns the key of a filter with sessions behind those of a chain.
     fn sessions(&self, chain: &Chain, id: NodeId) -> Result<Option<Sharing>, String> {
         let graph = &self.plan.graph;
         let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);
@@ -269,7 +270,7 @@ impl Work<'_> {
         }
     }
 
-    /// Whether the order behind a chain is kept when it is joined again.
+    /// Checks that the order behind a chain survives its merge.
     fn keeps_order(&self, chain: &Chain) -> Result<(), String> {
         let graph = &self.plan.graph;
         let Some(last) = chain.nodes.last().copied() else { return Ok(()) };
@@ -293,12 +294,12 @@ impl Work<'_> {
         reach(&self.plan.graph, id, |edge| (edge.to, edge.from))
     }
 
-    /// What a block costs in a node, as far as blocks come to it.
+    /// Returns the cost of a block in a node, weighted by the share of blocks that come to it.
     fn cost(&self, id: NodeId) -> f64 {
         self.plan.expected(id).unwrap_or(0.0) * self.plan.flows.0[id.0]
     }
 
-    /// What the best number of copies of a chain is worth, if any is wanted.
+    /// Returns the worth of the best number of replicas, if any are wanted.
     fn worth(&self, chain: &Chain, wish: Wish) -> Option<Worth> {
         let load = Load::new(self, chain)?;
         let single = load.bound(1);
@@ -321,7 +322,7 @@ impl Work<'_> {
         best.filter(|best| best.bound * gain * more <= single)
     }
 
-    /// Why filters of a part that cost a lot have no copies, if none has.
+    /// Returns the reasons why costly filters of a part have no replicas, if none has.
     fn alone(&self, part: usize, chains: &[Chain], made: bool, wish: Wish) -> Vec<Alone> {
         let graph = &self.plan.graph;
         let asked = matches!(wish, Wish::Number(_));
@@ -345,7 +346,7 @@ impl Work<'_> {
         filters.filter(|id| asked || dear(*id)).map(|node| Alone { node, why: why(node) }).collect()
     }
 
-    /// What the copies would cost that are not made.
+    /// Formats the cost of the replicas that are not made.
     fn costs_more(&self, node: NodeId, chains: &[Chain]) -> String {
         let with = chains.iter().filter(|chain| chain.nodes.contains(&node));
         let two = with.filter_map(|chain| {
@@ -363,7 +364,7 @@ impl Work<'_> {
     }
 }
 
-/// What the threads of a part have to do for a block of a source.
+/// The work of the threads of a part for one block of a source.
 struct Load {
     /// Before the chain, in its thread; what is in no way behind it counts, too.
     before: f64,
@@ -373,7 +374,7 @@ struct Load {
     /// The dearest of the other threads, and all of them.
     most: f64,
     others: f64,
-    /// What comes to the chain and what leaves it, and what a crossing costs there.
+    /// The shares that enter and leave the chain, and the cost of a crossing there.
     flows: (f64, f64),
     crossings: (f64, f64),
     deal: f64,
@@ -418,8 +419,8 @@ impl Load {
         })
     }
 
-    /// What a block costs at least: the busiest thread, and all threads where they share the
-    /// processors that there are.
+    /// Returns the least cost of a block: that of the busiest thread, or of all threads on the
+    /// processors they share.
     fn bound(&self, copies: usize) -> f64 {
         let Self { before, own, after, most, others, flows, crossings, deal, processors } = self;
         let (before, own, after) = (*before, *own, *after);
@@ -546,7 +547,7 @@ impl Plan {
         (!plan.copied.is_empty()).then_some(plan)
     }
 
-    /// Whether an edge leads into the chain of these copies, or out of it.
+    /// Returns the replicas, and if the edge enters them, for an edge at the border of their chain.
     #[must_use]
     pub fn is_border(&self, edge: &Edge) -> Option<(&Copied, bool)> {
         let chain = |near: NodeId, far: NodeId| {

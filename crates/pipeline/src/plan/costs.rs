@@ -1,4 +1,4 @@
-//! What things cost on a machine, in ns: the table that a plan is chosen by.
+//! The table of costs on a machine, in ns, by which plans are chosen.
 //!
 //! In: nothing (the table that is built in), or the text of a table that was measured here. Out:
 //! what a node costs in a space, and which share of its blocks takes an arc. A text of another
@@ -18,11 +18,11 @@ pub const COSTS_VERSION: u32 = 5;
 /// Bytes of the block for which costs are told.
 const BLOCK_BYTES: f64 = 1024.0;
 
-/// What things cost on a machine, in ns. The built-in values are from BASELINES and PLATFORM,
-/// measured on two cores of a virtual machine.
+/// Costs on a machine, in ns. The built-in values are from BASELINES and PLATFORM, measured on two
+/// cores of a virtual machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Costs {
-    /// Which table this is.
+    /// The name of the table.
     pub origin: String,
     /// Version of the table's form.
     pub version: u32,
@@ -47,7 +47,7 @@ pub struct Costs {
     pub tap: f64,
     /// A twin, per block.
     pub twin: f64,
-    /// What [`Costs::look`] is in a program, which finds headers for itself; 0: not measured.
+    /// The cost of [`Costs::look`] in a program, which finds headers by itself; 0 if not measured.
     pub twin_look: f64,
     /// A record of a block and a pointer to it, written by a program.
     pub record: f64,
@@ -61,18 +61,18 @@ pub struct Costs {
     pub xsk: f64,
     /// A frame that a program has taken and led to such a socket, and a thread out of its ring.
     pub led: f64,
-    /// What was measured of filters.
+    /// Measured filters.
     pub filters: Vec<FilterCost>,
-    /// Which share of what came to a filter took an arc.
+    /// Measured shares of arcs.
     pub shares: Vec<Share>,
 }
 
-/// What a filter costs in one place.
+/// The measured cost of a filter in one place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FilterCost {
     /// Its name, or the filter as a request says it, with its arguments.
     pub filter: String,
-    /// Whether in the kernel.
+    /// True for the kernel.
     pub kernel: bool,
     /// For every block.
     pub block: f64,
@@ -80,7 +80,7 @@ pub struct FilterCost {
     pub byte: f64,
 }
 
-/// Which share of the blocks that came to a filter took an arc when it ran.
+/// The measured fraction of a filter's input that took an arc.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Share {
     /// The filter as a request says it.
@@ -157,7 +157,7 @@ impl Costs {
         self.record + self.fetch + self.copy + self.bell / 128.0
     }
 
-    /// Whether filters were measured here one by one.
+    /// Returns true if filters were measured one by one on this machine.
     #[must_use]
     pub fn is_calibrated(&self) -> bool {
         self.look > 0.0
@@ -190,7 +190,8 @@ impl Costs {
         self.shares.push(new);
     }
 
-    /// What was measured of this filter, with these arguments or as such, for a block of 1 KB.
+    /// Returns the measured cost of this filter for a block of 1 KB, with these arguments or with
+    /// any.
     fn measured(&self, graph: &Graph, id: NodeId, kernel: bool) -> Option<f64> {
         let used = graph.node(id).filter()?;
         let of = |name: &str| {
@@ -200,7 +201,7 @@ impl Costs {
         Some(known.block + known.byte * BLOCK_BYTES)
     }
 
-    /// What a block costs in a thread.
+    /// Returns the cost of a block in a thread.
     pub(super) fn in_thread(&self, graph: &Graph, id: NodeId) -> f64 {
         let Some(used) = graph.node(id).filter() else { return self.call };
         if let Some(ns) = self.measured(graph, id, false) {
@@ -220,7 +221,7 @@ impl Costs {
         self.call + reads + writes
     }
 
-    /// What a block costs in the kernel.
+    /// Returns the cost of a block in the kernel.
     pub(super) fn in_kernel(&self, graph: &Graph, id: NodeId) -> f64 {
         match graph.node(id).kind() {
             Some(Kind::Source) if takes(graph, id) => self.take,
@@ -231,8 +232,8 @@ impl Costs {
         }
     }
 
-    /// Which share of what comes to a node takes this edge: where nobody has seen it, what the
-    /// filter says of itself, or all.
+    /// Returns the fraction of a node's input routed to this edge: measured if known, else the
+    /// filter's estimate, else 1.0.
     pub(super) fn share(&self, graph: &Graph, edge: &Edge) -> f64 {
         if self.shares.is_empty() {
             return by_itself(graph, edge);
@@ -298,7 +299,7 @@ impl Costs {
     }
 }
 
-/// Whether a source takes its frames from the host.
+/// Returns true if a source takes its frames from the host.
 pub(super) fn takes(graph: &Graph, id: NodeId) -> bool {
     let used = graph.node(id).filter();
     let attach = used.and_then(|used| used.description.attaches?(&used.arguments).ok());
@@ -319,8 +320,7 @@ fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)
 }
 
-/// How much of what the sources give comes to every node and takes every edge: at most all of it,
-/// wherever it came from.
+/// Returns the fraction of all input that comes to every node and takes every edge, at most 1.0.
 pub(super) fn flows(graph: &Graph, order: &[NodeId], costs: &Costs) -> (Vec<f64>, Vec<f64>) {
     let (mut nodes, mut edges) = (vec![1.0; graph.nodes.len()], vec![1.0; graph.edges.len()]);
     for id in order {

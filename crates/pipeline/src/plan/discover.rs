@@ -32,15 +32,15 @@ pub(super) struct Discovered {
 
 /// The thread that a path begins in, and that reads what leaves the kernel.
 pub(super) const FIRST: &str = "thread0";
-/// What a node that may run anywhere in its part adds to choosing the space of a file-writing sink.
+/// The reason for the space of a sink that writes files.
 const OWN: &str = "writes files: a space of its own, so that a slow disk stops nobody";
 
-/// Why no thread runs a program.
+/// The reason why no thread runs a program.
 const PROGRAM: &str = "an ordinary program: a process of its own";
-/// Why no thread runs a filter that nobody vouches for, and what its process may do.
+/// The reason why no thread runs an untrusted filter, and the limits of its process.
 const APART: &str = "untrusted: a process of its own, which reads what comes to it and may do \
                      nothing but answer: no files, no network, no other process";
-/// How much of a command names its process.
+/// The most columns of a command in the name of its process.
 const COMMAND_MAX: usize = 24;
 
 /// Asks every space for every node.
@@ -85,13 +85,14 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[Refused]) ->
     Discovered { spaces, owners, verdicts, flows, parts, taken, looks }
 }
 
-/// Whether a node must know where headers begin: what reads the head alone asks for nothing else.
+/// Returns true if a node needs the offsets of headers: a filter that reads the head alone does
+/// not.
 fn looks(node: &Node) -> bool {
     node.filter().is_some_and(|used| matches!(used.effect().reads, Reads::Head(_)))
 }
 
-/// How many threads a part may use: its own, one for sinks that write files, those of its pins, and
-/// one more behind each program on the way.
+/// Returns the most threads of a part: its own, one for sinks that write files, those of its pins,
+/// and one behind each program.
 fn threads(graph: &Graph, parts: &[usize], part: usize) -> usize {
     let here = || graph.ids().filter(|(id, _)| parts[id.0] == part);
     let pinned = here().filter_map(|(_, node)| pinned_thread(node)).max().map_or(0, |n| n + 1);
@@ -99,7 +100,7 @@ fn threads(graph: &Graph, parts: &[usize], part: usize) -> usize {
     (1 + writers).max(pinned) + programs(graph, parts, part)
 }
 
-/// How many programs a block may go through, one behind the other.
+/// Returns the most programs that a block may pass one after the other.
 fn programs(graph: &Graph, parts: &[usize], part: usize) -> usize {
     let mut passed = vec![0; graph.nodes.len()];
     if !graph.ids().any(|(id, node)| parts[id.0] == part && node.is_process()) {
@@ -206,7 +207,7 @@ fn verdict(
     }
 }
 
-/// What a block costs in a thread, in ns.
+/// Returns the cost of a block in a thread, in ns.
 fn cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     let own = machine.costs.in_thread(graph, id);
     let used = graph.node(id).filter();
@@ -284,7 +285,7 @@ fn first_thread(spaces: &[PlannedSpace], part: usize) -> Option<usize> {
     spaces.iter().position(|space| space.part == part && space.name == FIRST)
 }
 
-/// Why a space that would run a node was not taken for it.
+/// Returns the reason why a space that could run a node was not chosen.
 fn lost(
     candidate: &Candidate,
     graph: &Graph,

@@ -1,5 +1,5 @@
-//! What every edge is: a call within a space, a ring between spaces, a pipe to and from a process,
-//! a work list backwards.
+//! Assigns each edge its kind: a call within a space, a ring between spaces, a pipe to and from a
+//! process, a work list backwards.
 
 use super::discover::FIRST;
 use super::select::Selected;
@@ -7,9 +7,9 @@ use super::{Machine, PlannedEdge, PlannedSpace, RingPlan, SpaceKind};
 use crate::graph::{Edge, Graph, NodeId};
 use filter::{Form, Forms};
 
-/// How many blocks are signalled at once where the request says nothing. [Th §5.2.2]
+/// Blocks per event, unless the request says otherwise. [Th §5.2.2]
 const SIGNAL_BLOCKS: usize = 32;
-/// How long a block may wait for its signal where the request says nothing, in ns. [Th §5.2.2]
+/// The longest wait of a block for its event, in ns, unless the request says otherwise. [Th §5.2.2]
 const SIGNAL_NS: u64 = 1_000_000;
 /// The same out of the kernel: as long as frames wait in the ring of a packet socket. Whoever wakes
 /// a process pays 30 us for that on a virtual machine, and the process 10: at 1 ms a line that is
@@ -18,11 +18,11 @@ const KERNEL_NS: u64 = 10_000_000;
 /// Bytes of a block, as far as a plan knows: of a frame and what lies in it, and of anything else.
 const FRAME_BYTES: usize = 2048;
 const OTHER_BYTES: usize = 16 << 10;
-/// How many entries a ring holds: 4,096 of 64 bytes fit the second-level cache of most machines
-/// four times, and a wake-up every half ring costs nothing that counts.
+/// Entries of a ring: 4,096 of 64 bytes fit the second-level cache of most machines four times, and
+/// a wakeup every half ring costs nothing that counts.
 const ENTRIES: usize = 4096;
-/// How many pointers an edge out of the kernel holds on each processor: as many as frames of 1 KB
-/// fit the records beside it.
+/// Pointers of an edge out of the kernel, per processor: as many as frames of 1 KB fit the records
+/// beside them.
 const KERNEL_ENTRIES: usize = 4096;
 /// Bytes of a pointer that a program writes.
 const POINTER: usize = 16;
@@ -72,8 +72,8 @@ pub(super) fn edges(
     (graph.edges.iter().map(edge).collect(), kernel)
 }
 
-/// How many entries a ring to or from a copy holds: more than a batch, which must fit, and so few
-/// that what is under way stays in the cache.
+/// Entries of a ring to or from a replica: more than a batch, which must fit, and few enough that
+/// blocks under way stay in the cache.
 const COPY_ENTRIES: usize = 1024;
 
 /// A ring to or from a copy that shares work with others.
@@ -110,8 +110,8 @@ pub(super) const fn usual_out_of_kernel() -> RingPlan {
     }
 }
 
-/// When events are sent, and why then, where no bound on the latency says otherwise
-/// (`plan::latency`). [Th §5.2.2]
+/// The frequency of events, with reasons, unless a latency bound says otherwise (`plan::latency`).
+/// [Th §5.2.2]
 struct Signals {
     asked: Option<u64>,
     ns: u64,

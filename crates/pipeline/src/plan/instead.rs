@@ -1,4 +1,5 @@
-//! What the best plan would cost if a node were somewhere else: why a space lost, in figures.
+//! Computes the cost of the best plan with a node in another space: the reason, in figures, why a
+//! space lost.
 //!
 //! In: what was discovered and selected; out: for every node and every other space that could run
 //! it, how much more the whole plan costs then. [SL §7.1]

@@ -18,26 +18,26 @@ use crate::classes::ClassSet;
 use crate::graph::{Edge, EdgeId, Graph, Node, NodeId, Step, Use};
 use filter::{Attach, Classes, Keeps, Kind, expressible, target};
 
-/// What a space would not take when it came to it: a verifier, a loader, an interface. The planner
-/// is asked again and places the node elsewhere.
+/// A refusal at load time: by the verifier, the loader or an interface. The planner is asked again
+/// and places the node elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// The node.
     pub node: NodeId,
-    /// Why, in the words of whoever refused.
+    /// The reason, in the words of the refusing party.
     pub why: String,
 }
 
 /// One program of the kernel space: all that begins at one interface and goes the same way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// Where it stands.
+    /// The attachment point.
     pub attach: Attach,
     /// The sources that it stands for.
     pub sources: Vec<NodeId>,
-    /// What it does with a frame, each step behind the one from which its blocks come.
+    /// The steps for a frame, each behind the one from which its blocks come.
     pub steps: Vec<ProgramStep>,
-    /// What leaves it: the number of an edge here is that of its sink of the ring.
+    /// The output: the number of an edge here is that of its ring's sink.
     pub leaves: Vec<Leave>,
     /// The memory in which frames and pointers to them leave, be it only those that a twin is
     /// unsure of.
@@ -62,7 +62,7 @@ pub struct Leave {
     pub edge: EdgeId,
     /// The step that it leaves, none if the source.
     pub from: Option<usize>,
-    /// Which blocks take it.
+    /// The classes that take it.
     pub classes: ClassSet,
 }
 
@@ -89,7 +89,7 @@ const BYTES: u32 = 4 << 20;
 /// The most bytes of a frame: 64 KB that the kernel has joined, with its Ethernet header and tags.
 const RECORD_MAX: u32 = (64 << 10) + 64;
 
-/// Why the kernel does not run a node, whatever is chosen for the others.
+/// Returns the reason why the kernel cannot run a node, whatever is chosen for the others.
 pub(super) fn refusal(
     graph: &Graph,
     id: NodeId,
@@ -122,7 +122,7 @@ pub(super) fn refusal(
     Some(if first == id { why } else { behind(graph, first) })
 }
 
-/// Why no process can read what a source gives, if only programs see that.
+/// Returns the reason why no process can read a source, if only programs see its frames.
 pub(super) fn only_in_kernel(node: &Node) -> Option<&'static str> {
     let own = source(node).is_ok_and(|attach| attach.own);
     own.then_some(
@@ -131,8 +131,8 @@ pub(super) fn only_in_kernel(node: &Node) -> Option<&'static str> {
     )
 }
 
-/// Why a source that takes is better read in a process: a program that only hands on is one hop
-/// more.
+/// Returns the reason why a source that takes frames is better read in a process: a program that
+/// only hands on is one hop more.
 fn alone(graph: &Graph, id: NodeId, machine: &Machine, refused: &[Refused]) -> Option<String> {
     let mut behind = graph.outputs(id).map(|edge| edge.to);
     let runs = |id: NodeId| {
@@ -198,8 +198,8 @@ fn has_sessions(graph: &Graph, id: NodeId) -> Result<(), String> {
     }
 }
 
-/// Whether a node may look at the session of a block, wherever it runs. Who has a twin does not: a
-/// twin knows of no session, and answers the same.
+/// Returns true if a node may read the session of a block. A filter with a twin does not: twins
+/// know no sessions and answer the same.
 fn may_ask_session(node: &Node) -> bool {
     let Some(used) = node.filter() else { return false };
     let description = used.description;
@@ -241,9 +241,9 @@ fn behind(graph: &Graph, id: NodeId) -> String {
     format!("behind `{}`, which cannot run there", graph.node(id).name())
 }
 
-/// Whether the twin of a node changes the frame or what becomes of it, so that nobody beside it can
-/// have the frame as it was. Where a program takes frames, one that leaves by another interface
-/// goes nowhere else; of one that is observed a copy leaves.
+/// Returns true if the twin of a node changes the frame or ends its way, so that no other branch
+/// can have the frame as it was. Where a program takes frames, a frame sent out goes nowhere else;
+/// where it observes, a copy is sent.
 fn is_last_word(node: &Node, takes: bool) -> bool {
     let changes = node.kind() == Some(Kind::Editing);
     let of = |used: &Use| {
@@ -269,8 +269,8 @@ fn leads(node: &Node, attach: &Attach) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether all that comes to a node over a way comes to nobody else: no branch before it takes the
-/// same blocks, and no other line stands at the same place.
+/// Returns true if no other node gets the blocks that come to a node over a way: no branch before
+/// it selects them, and no other line is attached at the same place.
 fn is_alone(graph: &Graph, way: &[NodeId], at: NodeId, attach: &Attach) -> bool {
     let steps = way.iter().zip(way.iter().skip(1));
     let mut steps = steps.take_while(|(before, _)| **before != at);
@@ -284,7 +284,7 @@ fn is_alone(graph: &Graph, way: &[NodeId], at: NodeId, attach: &Attach) -> bool 
     alone && heads.filter(|(_, node)| source(node).as_ref() == Ok(attach)).count() == 1
 }
 
-/// Where a program stands for a source.
+/// Returns the attachment point of a source.
 fn source(node: &Node) -> Result<Attach, String> {
     let used = node.filter();
     match used.and_then(|used| Some((used, used.description.attaches?))) {
@@ -293,7 +293,8 @@ fn source(node: &Node) -> Result<Attach, String> {
     }
 }
 
-/// Whether a node that is no source can be a step of a program, as far as it alone tells.
+/// Checks that a node other than a source can be a step of a program, as far as the node alone
+/// tells.
 fn fits(graph: &Graph, id: NodeId, takes: bool) -> Result<(), String> {
     let node = graph.node(id);
     let mut comes = graph.inputs(id);
@@ -412,7 +413,7 @@ impl Program {
         self.steps.iter().filter(|step| step.nodes.len() > 1).map(|step| step.nodes.as_slice())
     }
 
-    /// Whether the edge of this number leaves it.
+    /// Returns true if the edge of this number leaves the program.
     #[must_use]
     pub fn leaves(&self, edge: usize) -> bool {
         self.leaves.iter().any(|leave| leave.edge.0 == edge)
@@ -426,14 +427,14 @@ impl Program {
 }
 
 impl Default for KernelRing {
-    /// That of a line that says nothing of batches and latency.
+    /// Returns the ring of a line that sets neither batches nor latency.
     fn default() -> Self {
         Self::of(&edges::usual_out_of_kernel())
     }
 }
 
 impl KernelRing {
-    /// What a program has whose edges are rings like this.
+    /// Returns the ring of a program whose edges are rings like this.
     pub(super) fn of(ring: &RingPlan) -> Self {
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Self {

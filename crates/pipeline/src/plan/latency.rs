@@ -14,13 +14,13 @@ use crate::graph::NodeId;
 /// A bound on the latency, and its shares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latency {
-    /// What the request says, in ns.
+    /// The bound of the request, in ns.
     pub asked_ns: u64,
-    /// What may keep a block waiting, in the order of the edges; sources first, copies last.
+    /// The places that may delay a block, in the order of the edges; sources first, replicas last.
     pub holds: Vec<Holds>,
 }
 
-/// What may keep a block waiting, and for how many ns.
+/// A place that may delay a block, and for how many ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
     /// The ring of the kernel from which a source reads.
@@ -90,7 +90,7 @@ fn because(parts: u64) -> String {
     }
 }
 
-/// How much there is on the longest way to each node and from it, itself counted in both.
+/// Sums on the longest way to each node and from it, the node counted in both.
 struct Ways {
     to: Vec<u64>,
     from: Vec<u64>,
@@ -133,7 +133,7 @@ impl Ways {
     }
 }
 
-/// Whether a source reads frames out of a ring of the kernel.
+/// Counts the rings of the kernel that a source reads.
 fn of_node(plan: &Plan, node: NodeId) -> u64 {
     let used = plan.graph.node(node).filter();
     let in_kernel = plan.space_of(node).kind == SpaceKind::Kernel;
@@ -143,7 +143,7 @@ fn of_node(plan: &Plan, node: NodeId) -> u64 {
     u64::from(takes && !in_kernel)
 }
 
-/// How many rings and bells an edge has, with those of copies that begin or end there.
+/// Counts the rings and doorbells of an edge, with those of replicas that begin or end there.
 fn of_edge(plan: &Plan, edge: usize) -> u64 {
     let copied = plan.copied.iter().map(|copied| borders(plan, copied, edge));
     own_of(plan, edge) + copied.sum::<u64>()
@@ -161,7 +161,7 @@ fn own_of(plan: &Plan, edge: usize) -> u64 {
     }
 }
 
-/// Whether an edge leads into the chain of these copies, or out of it.
+/// Counts the rings of replicas whose chain the edge enters or leaves.
 fn borders(plan: &Plan, copied: &Copied, edge: usize) -> u64 {
     let edge = &plan.graph.edges[edge];
     let inside = |node| copied.nodes.contains(&node);

@@ -2,42 +2,42 @@
 
 use super::Costs;
 
-/// What a planner must know of a machine.
+/// The machine as a planner needs it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
-    /// How many processors there are.
+    /// Number of processors.
     pub processors: usize,
     /// Bytes of the first-level data cache of a processor.
     pub l1d: usize,
     /// Bytes of its second-level cache.
     pub l2: usize,
-    /// What its kernel can do for us, or why nothing.
+    /// The abilities of its kernel, or the reason why there are none.
     pub kernel: Kernel,
-    /// What things cost.
+    /// The table of costs.
     pub costs: Costs,
 }
 
-/// What the kernel can run.
+/// The abilities of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kernel {
     /// Programs can be loaded.
     Open {
         /// Its release.
         release: String,
-        /// Whether they must load without CAP_PERFMON (CONTRACT 25).
+        /// True if programs must load without CAP_PERFMON (CONTRACT 25).
         hardened: bool,
     },
     /// Nothing can be loaded, and why.
     Closed {
         /// Its release.
         release: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
 }
 
 impl Kernel {
-    /// Whether it takes programs.
+    /// Returns true if the kernel takes programs.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self, Self::Open { .. })

@@ -46,7 +46,7 @@ use std::fmt;
 /// A graph with a place for everything.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What is placed: the checked graph, open ends completed.
+    /// The checked graph with open ends completed.
     pub graph: Graph,
     /// The spaces that are used, in the order in which a path may move through them.
     pub spaces: Vec<PlannedSpace>,
@@ -56,24 +56,23 @@ pub struct Plan {
     pub edges: Vec<PlannedEdge>,
     /// Nodes whose report is the output of the line: they stand at its end.
     pub reports: Vec<NodeId>,
-    /// What sources that can ask the kernel ask it: one for each of them.
+    /// Filters that sources ask in the kernel, one per source.
     pub pushed: Vec<Pushed>,
     /// The programs of the kernel spaces.
     pub programs: Vec<Program>,
-    /// What the kernel had refused before the plan was made.
+    /// Refusals of the kernel before this plan.
     pub refused: Vec<Refused>,
-    /// How much of what the sources give is expected at every node and on every edge: all, where
-    /// nobody has seen it.
+    /// The fraction of all input expected at every node and on every edge; 1.0 where it is unknown.
     pub flows: (Vec<f64>, Vec<f64>),
     /// Chains of filters that are run several times, to share their work.
     pub copied: Vec<Copied>,
     /// Filters that cost enough for that, and why they are run once.
     pub alone: Vec<Alone>,
-    /// How many blocks its threads walk at once.
+    /// Blocks that its threads walk at once.
     pub at_once: AtOnce,
-    /// How long blocks may be on their way, where the request says so.
+    /// The latency bound, if the request sets one.
     pub latency: Option<Latency>,
-    /// How it was chosen.
+    /// The way it was chosen.
     pub choice: Choice,
 }
 
@@ -82,13 +81,13 @@ pub struct Plan {
 pub struct PlannedSpace {
     /// Its name, for pins and for `explain`.
     pub name: String,
-    /// What it is.
+    /// The kind of the space.
     pub kind: SpaceKind,
-    /// Which connected part of the graph it works for: parts fail apart from each other.
+    /// The connected part of the graph that it works for: parts fail independently.
     pub part: usize,
 }
 
-/// What a space is.
+/// The kind of a space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpaceKind {
     /// A kernel program.
@@ -99,7 +98,7 @@ pub enum SpaceKind {
     Process,
 }
 
-/// Where a node runs, and why.
+/// The place of a node, and the reason.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placed {
     /// The place of its space in `Plan::spaces`.
@@ -110,7 +109,7 @@ pub struct Placed {
     /// next thread reads, or the kernel, whose rings the first thread of the part reads. There the
     /// user implementations of the kernel's filters stand, too, for what these are unsure of.
     pub leaves: usize,
-    /// Why there.
+    /// The reason.
     pub because: String,
     /// True if where the node before it runs is the reason.
     pub by_neighbor: bool,
@@ -123,13 +122,13 @@ pub struct Placed {
 pub struct Candidate {
     /// The space.
     pub space: String,
-    /// What a block would cost there, or why it cannot run there.
+    /// The cost of a block there, or the reason why the node cannot run there.
     pub verdict: Result<f64, String>,
-    /// Why it was not taken although it could run there.
+    /// The reason why a possible space was not chosen.
     pub lost: Option<String>,
 }
 
-/// What an edge is.
+/// The kind of an edge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlannedEdge {
     /// The next filter is called.
@@ -148,7 +147,7 @@ pub enum PlannedEdge {
 /// A ring of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingPlan {
-    /// How many entries it holds.
+    /// Number of entries.
     pub entries: usize,
     /// Bytes of an entry: 16 rich pointers, 32 with context, 64 with marks.
     pub stride: usize,
@@ -156,36 +155,36 @@ pub struct RingPlan {
     pub signal_blocks: usize,
     /// Or after this time in ns (T_t); before the writer sleeps in any case.
     pub signal_ns: u64,
-    /// Why after so many.
+    /// The reason for the number of blocks.
     pub blocks_because: &'static str,
-    /// Why after so long.
+    /// The reason for the time.
     pub ns_because: String,
 }
 
-/// How a plan was chosen.
+/// The way a plan was chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
-    /// By measured costs or as deep as possible.
+    /// The policy.
     pub policy: Policy,
-    /// What one block costs on its way through everything, in ns, as far as costs are known.
+    /// The cost of one block on its way through everything, in ns, as far as costs are known.
     pub cost_ns: f64,
-    /// How many placements were looked at.
+    /// Number of placements examined.
     pub looked_at: u64,
-    /// Whether no cheaper placement exists.
+    /// True if no cheaper placement exists.
     pub proved: bool,
 }
 
-/// How spaces are chosen.
+/// The policy by which spaces are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// By cost: nodes, copies and crossings on this machine.
+    /// Least cost: nodes, copies and crossings on this machine.
     #[default]
     Cost,
     /// The sources' rule: every node as deep as it can run. [SL §7.1]
     Deepest,
 }
 
-/// Why there is no plan: a node that no space can run.
+/// The reason why there is no plan: a node that no space can run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unplaceable {
     /// The node.
@@ -271,7 +270,7 @@ impl Plan {
         &self.spaces[self.placed[node.0].space]
     }
 
-    /// What is expected that a block costs in a node, where it runs.
+    /// Returns the expected cost of a block in a node, where it runs.
     #[must_use]
     pub fn expected(&self, node: NodeId) -> Option<f64> {
         let here = &self.space_of(node).name;

@@ -1,4 +1,4 @@
-//! What is kept of a plan, so that the next one can say what became different and why.
+//! Persists a plan, so that the next one can say what changed and why.
 //!
 //! In and out: a plan, or the text that was kept of one: for every node as the request says it
 //! where it ran, and what each space would have cost. [SL §7.1]
@@ -7,23 +7,23 @@ use super::Plan;
 use crate::explain::{number, plain_text};
 use std::fmt::Write as _;
 
-/// What is kept of a plan.
+/// A persisted plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Remembered {
-    /// What one block cost, in ns.
+    /// Cost of one block, in ns.
     pub cost_ns: f64,
     /// The nodes in the order of the request.
     pub nodes: Vec<RememberedNode>,
 }
 
-/// What is kept of a node.
+/// A node of a persisted plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RememberedNode {
     /// As the request says it.
     pub text: String,
     /// The name of its space.
     pub space: String,
-    /// What a block would have cost in each space that could run it.
+    /// The cost of a block in each space that could run it.
     pub costs: Vec<(String, f64)>,
 }
 
@@ -31,7 +31,7 @@ pub struct RememberedNode {
 const HEAD: &str = "plan 1";
 
 impl Remembered {
-    /// What is to be kept of a plan.
+    /// Extracts what is persisted of a plan.
     #[must_use]
     pub fn of(plan: &Plan) -> Self {
         let node = |(id, _)| RememberedNode {
@@ -42,7 +42,7 @@ impl Remembered {
         Self { cost_ns: plan.choice.cost_ns, nodes: plan.graph.ids().map(node).collect() }
     }
 
-    /// What is different in a plan, and why, in sentences; nothing if the request is another.
+    /// Describes the differences of a plan, with reasons; empty if the request is another.
     #[must_use]
     pub fn changes(&self, plan: &Plan) -> Vec<String> {
         let now = Self::of(plan);
@@ -74,7 +74,7 @@ impl Remembered {
         out
     }
 
-    /// What a text keeps; none if it is no such text.
+    /// Parses a persisted plan; `None` if the text is something else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
@@ -103,7 +103,7 @@ fn node(line: &str) -> Option<RememberedNode> {
     Some(RememberedNode { text: rest.to_owned(), space: space.to_owned(), costs })
 }
 
-/// Why a node runs elsewhere now: what the two spaces cost then and now.
+/// Explains why a node moved: the costs of both spaces then and now.
 fn moved_because(old: &RememberedNode, new: &RememberedNode) -> String {
     let cost = |of: &RememberedNode, space: &str| {
         let known = of.costs.iter().find(|(name, _)| name == space);

@@ -15,7 +15,7 @@ use super::discover::{Discovered, FIRST};
 use super::{Choice, Machine, Policy, SpaceKind, Unplaceable};
 use crate::graph::{Graph, NodeId};
 
-/// How many placements are looked at before the best so far is taken without a proof.
+/// The most placements examined before elimination takes over.
 const STEPS_MAX: u64 = 200_000;
 
 /// A placement.
@@ -27,7 +27,7 @@ pub(super) struct Selected {
     pub(super) enters: Vec<usize>,
     /// The space that takes up what every node gives.
     pub(super) leaves: Vec<usize>,
-    /// How it was found.
+    /// The way it was found.
     pub(super) choice: Choice,
 }
 
@@ -47,7 +47,7 @@ struct Search<'s> {
     least: Vec<f64>,
     best: Option<(f64, Way)>,
     steps: u64,
-    /// How many nodes were placed before there was no place for the next.
+    /// The most nodes placed before one had no space.
     furthest: usize,
 }
 
@@ -57,7 +57,7 @@ struct Way {
     spaces: Vec<usize>,
     enters: Vec<usize>,
     leaves: Vec<usize>,
-    /// Whether it is known where headers begin in all that leaves a node.
+    /// True, by node, if the offsets of headers are known in all that leaves it.
     looked: Vec<bool>,
 }
 
@@ -104,7 +104,7 @@ pub(super) fn select(
     }
 }
 
-/// What the cheapest placement costs, if there is any.
+/// Returns the cost of the cheapest placement, if there is any.
 pub(super) fn least(graph: &Graph, discovered: &Discovered, machine: &Machine) -> Option<f64> {
     let search = Search::new(graph, discovered, machine, Policy::Cost);
     eliminate::eliminate(&search).map(|((cost, _), ..)| cost)
@@ -212,15 +212,15 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Whether anything follows a node.
+    /// Returns true if a node follows this one.
     fn goes_on(&self, id: NodeId) -> bool {
         self.graph.outputs(id).next().is_some()
     }
 
-    /// What it costs to find out where headers begin in what comes to a node, as far as nobody
-    /// before it has, and whether that is known behind it. What a program has found stays with it;
-    /// who reads what it hands over finds them for all behind him, and that is in the cost of
-    /// leaving. A frame that is led to a socket nobody has looked at.
+    /// Returns the cost of finding headers in a node's input, unless a node before it has, and if
+    /// they are known behind it. A program's findings stay in the program; the reader of its output
+    /// finds them again for all behind it, which the cost of leaving includes. Frames redirected to
+    /// a socket have not been parsed.
     fn looks(&self, id: NodeId, enters: usize, way: &Way) -> (f64, bool) {
         let inside = |space: usize| self.discovered.spaces[space].kind == SpaceKind::Kernel;
         let here = inside(enters);

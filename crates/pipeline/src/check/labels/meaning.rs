@@ -1,4 +1,4 @@
-//! What a label means to the classifiers upstream of its arc.
+//! Resolves a label against the classifiers upstream of its arc.
 
 use filter::prelude::Class as ClassValue;
 use filter::{Classes as Answered, ValueRange};
@@ -24,7 +24,7 @@ pub(super) struct Meaning<'c> {
 /// A filter that gives classes.
 struct Classifier {
     name: &'static str,
-    /// What the number is, for messages.
+    /// The word for the number in messages.
     what: &'static str,
     range: ValueRange,
     names: &'static [(&'static str, u32)],

@@ -1,5 +1,4 @@
-//! What to say where a filter or an operator is missing: the tokens around the place tell what was
-//! meant.
+//! Proposes the missing filter or operator from the tokens around the place.
 
 use super::Parser;
 use crate::language::diagnose::{Diagnostic, Span};
@@ -168,7 +167,7 @@ fn written(label: &Label) -> String {
     brief(label.to_string().trim_start_matches('|'))
 }
 
-/// What to write if these labels were meant as filters; empty if they cannot have been.
+/// Returns these labels as filters, if they can have been meant so; else an empty text.
 fn meant_filter(labels: &[Label]) -> String {
     const SHOWN: usize = 8;
     let named = |label: &Label| label.single_name().is_some() && label.classes != Classes::All;

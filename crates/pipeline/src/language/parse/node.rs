@@ -301,7 +301,7 @@ impl Parser<'_> {
     }
 }
 
-/// What an invalid name was meant to be, judged by its letters alone.
+/// Guesses the intended spelling of an invalid name from its letters.
 fn spelling(word: &str) -> String {
     let lower = word.to_ascii_lowercase();
     let joined = lower.replace('-', "_");

@@ -10,11 +10,11 @@ use super::{Search, Try, Way};
 use crate::graph::{Graph, NodeId};
 use std::collections::HashMap;
 
-/// How many ways are kept at once.
+/// The most ways stored at once.
 const WAYS_MAX: usize = 20_000;
 
-/// Where a node at the border is: the node, its space, the space that takes up what it gives, and
-/// whether it is known where headers begin in that.
+/// A node at the border: the node, its space, the space that reads its output, and true if header
+/// offsets are known there.
 type Border = Vec<(usize, usize, usize, bool)>;
 
 /// A way to the nodes so far, as the last of its steps.

@@ -92,7 +92,7 @@ fn best_of_all(graph: &Graph, discovered: &Discovered, costs: &Costs) -> Option<
     best
 }
 
-/// What finding headers costs in a placement; edges lead to nodes of higher numbers.
+/// Returns the cost of finding headers in a placement; edges lead to nodes of higher numbers.
 fn looking(graph: &Graph, discovered: &Discovered, costs: &Costs, space: &[usize]) -> f64 {
     let mut cost = 0.0;
     let mut found = vec![false; space.len()];
