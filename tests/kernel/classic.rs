@@ -9,7 +9,7 @@
 use super::judge::{Kernel, without_perfmon};
 use cases::{all_frames, folder};
 use ebpf::classic::insn::{ANCILLARY, code};
-use ebpf::classic::{LinkType, Options, Program, compile};
+use ebpf::classic::{ClassicProgram, LinkType, Options, compile};
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Tally};
 use ebpf::interpret::Packet;
@@ -37,19 +37,19 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 /// One program at one target, judged by three.
-fn judge(name: &str, program: &Program, target: Target, frames: &[Vec<u8>]) -> Tally {
+fn judge(name: &str, program: &ClassicProgram, target: Target, frames: &[Vec<u8>]) -> Tally {
     let made = extended(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
-    let (mut classic, mut interpreter) = (Classic(program, target.place), Interpreter::new(&made));
+    let (mut classic, mut interpreter) = (Classic(program, target.hook), Interpreter::new(&made));
     let load = || Kernel::load(&made, "expression");
     let mut kernel = if target.hardened { without_perfmon(load) } else { load() };
     let packets = frames.iter().map(|frame| Packet::new(frame));
-    exam::sit(&mut [&mut classic, &mut interpreter, &mut kernel], packets).unwrap_or_else(|e| {
+    exam::compare(&mut [&mut classic, &mut interpreter, &mut kernel], packets).unwrap_or_else(|e| {
         panic!("{name} for {target:?}: {e}\n{program}\n{}", ebpf::disasm::listing(&made))
     })
 }
 
 /// All programs, each at the next target; frames are made for each.
-fn judge_all(test: &str, all: &[(String, Program)], captured: &[Frame], frames: usize) {
+fn judge_all(test: &str, all: &[(String, ClassicProgram)], captured: &[Frame], frames: usize) {
     let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
     let mut sum = Tally::default();
     let mut loaded = 0;
@@ -74,7 +74,7 @@ fn judge_all(test: &str, all: &[(String, Program)], captured: &[Frame], frames: 
 }
 
 /// Loads of what only a socket knows about a frame.
-fn asks_a_socket(program: &Program) -> bool {
+fn asks_a_socket(program: &ClassicProgram) -> bool {
     let mut loads = program.instructions().iter();
     loads.any(|i| i.code & 0xe7 == code::LD | code::ABS && i.k >= ANCILLARY)
 }

@@ -2,7 +2,7 @@
 //! an empty program. A measurement: run with `--ignored --nocapture`.
 
 use super::judge::{Kernel, kind};
-use ebpf::Place;
+use ebpf::Hook;
 use ebpf::insn::{self, Insn, R0};
 use filter::testing::Frame;
 use filter::testing::twins::{chains, program, request};
@@ -15,14 +15,14 @@ fn nanoseconds_per_packet_of_each_twin() {
     let Some(()) = need::bpf() else { return };
     let frame = Frame::udp(4000, 53, b"0123456789abcdefgh").bytes;
     let empty = insn::encode(&[Insn::mov(R0, 0), Insn::exit()]);
-    let empty = bpf::Program::load(kind(Place::Tc), "empty", &empty).unwrap();
+    let empty = bpf::Program::load(kind(Hook::Tc), "empty", &empty).unwrap();
     let best = |loaded: &bpf::Program| {
         let runs = (0..5).map(|_| loaded.test_run(&frame, 200_000).unwrap().duration_ns);
         runs.min().unwrap_or(0)
     };
     println!("empty: {} ns", best(&empty));
     for chain in chains(1) {
-        let program = program(&chain, Place::Tc).unwrap();
+        let program = program(&chain, Hook::Tc).unwrap();
         let loaded = Kernel::load(&program, "twin").loaded;
         let (count, visited) = (program.code.len(), loaded.info().unwrap().visited);
         let ns = best(&loaded);

@@ -37,11 +37,11 @@ fn every_generated_program_loads() {
     for (target, loaded, refused) in &tried {
         let refusals: usize = refused.values().map(Vec::len).sum();
         let hardened = if target.hardened { " without CAP_PERFMON" } else { "" };
-        println!("told: {:?}{hardened}: {loaded} programs load, {refusals} do not", target.place);
+        println!("told: {:?}{hardened}: {loaded} programs load, {refusals} do not", target.hook);
         for (why, chains) in refused {
             println!(
                 "told: {:?}{hardened}: {} times {why}, so `{}`",
-                target.place,
+                target.hook,
                 chains.len(),
                 chains[0]
             );

@@ -4,7 +4,7 @@
 
 use super::judge::{kind, with};
 use ebpf::emit::Target;
-use ebpf::{MapSpec, Place, Program, insn};
+use ebpf::{Hook, MapSpec, Program, insn};
 use filter::testing::twins::{Chain, chains, fitting, request};
 use rustix::thread::CapabilitySet;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -35,7 +35,7 @@ impl Prepared {
     }
 
     fn load(&self, name: &str) -> Result<bpf::Program, LoadError> {
-        bpf::Program::load(kind(self.program.place), name, &self.code)
+        bpf::Program::load(kind(self.program.hook), name, &self.code)
     }
 }
 
@@ -44,7 +44,7 @@ fn o9_programs_load_with_and_without_perfmon_and_a_refusal_names_what_is_missing
     let Some(()) = need::bpf() else { return };
     let mut minded = 0;
     for chain in chains(1) {
-        for place in [Place::Tc, Place::Xdp, Place::Socket] {
+        for place in [Hook::Tc, Hook::Xdp, Hook::Socket] {
             let what = format!("`{}` at {place:?}", request(&chain));
             let Some(hardened) = Prepared::new(&chain, Target::hardened(place)) else { continue };
             for rights in [USER, TRUSTED] {
@@ -64,7 +64,7 @@ fn o9_programs_load_with_and_without_perfmon_and_a_refusal_names_what_is_missing
                 (CapabilitySet::BPF, "(without CAP_NET_ADMIN)"),
             ] {
                 // A socket filter is nobody's device.
-                if place == Place::Socket && rights == CapabilitySet::BPF {
+                if place == Hook::Socket && rights == CapabilitySet::BPF {
                     continue;
                 }
                 let refused = with(rights, || hardened.load("refused")).unwrap_err().to_string();
@@ -87,7 +87,7 @@ fn o9_a_thousand_loads_of_generated_programs_leave_nothing_behind() {
     let all: Vec<(Chain, Target)> = chains(2)
         .into_iter()
         .flat_map(|chain| {
-            let targets = [Place::Tc.into(), Place::Xdp.into(), Target::hardened(Place::Tc)];
+            let targets = [Hook::Tc.into(), Hook::Xdp.into(), Target::hardened(Hook::Tc)];
             targets.map(|target| (chain.clone(), target))
         })
         .filter(|(chain, target)| fitting(chain, *target).is_some())
@@ -103,8 +103,8 @@ fn o9_a_thousand_loads_of_generated_programs_leave_nothing_behind() {
             let maps = prepared.maps.iter().map(|map| (Object::Maps, map.info().unwrap().id));
             made.extend(maps);
             // Attaching takes 10 ms.
-            let link = (turn % 20 == 0).then(|| match target.place {
-                Place::Xdp => Link::xdp(&loaded, index, XdpMode::Native).unwrap(),
+            let link = (turn % 20 == 0).then(|| match target.hook {
+                Hook::Xdp => Link::xdp(&loaded, index, XdpMode::Native).unwrap(),
                 _ => Link::tcx(&loaded, index, Side::Egress, Anchor::Head, None).unwrap(),
             });
             made.extend(link.map(|link| (Object::Links, link.info().unwrap().id)));

@@ -27,7 +27,7 @@ mod socket_filter;
 mod source;
 
 use corpus::borders::{borders, ethernet, looks_unfilled};
-use ebpf::Place;
+use ebpf::Hook;
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Tally};
 use ebpf::interpret::Packet;
@@ -38,7 +38,7 @@ use filter::testing::twins::{
 use judge::{Kernel, is_refused, without_perfmon};
 use testkit::{Random, need};
 
-const PLACES: [Place; 3] = [Place::Tc, Place::Xdp, Place::Socket];
+const PLACES: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
 
 /// Does it for every target, in a thread that has the capabilities with which programs are loaded
 /// there.
@@ -46,7 +46,7 @@ fn at_every_target<T: Send>(work: impl Fn(Target) -> T + Sync) -> Vec<T> {
     let mut done: Vec<T> = PLACES.map(|place| work(place.into())).into();
     done.extend(without_perfmon(|| PLACES.map(|place| work(Target::hardened(place)))));
     // Programs there are never trusted.
-    done.push(without_perfmon(|| work(Target::hardened(Place::Cgroup))));
+    done.push(without_perfmon(|| work(Target::hardened(Hook::Cgroup))));
     done
 }
 
@@ -61,9 +61,9 @@ fn sit<'a>(
     let mut kernel = Kernel::load(&program, "chain");
     // Filters that keep something must all see the same packets.
     let keeps = program.maps.iter().any(|map| map.state_of.is_some());
-    let packets = packets.into_iter().filter_map(|packet| exam::seen_at(&packet, target.place));
-    let packets = packets.filter(|p| !keeps || !is_refused(target.place, p.bytes));
-    let sat = exam::sit(&mut [&mut user, &mut interpreter, &mut kernel], packets);
+    let packets = packets.into_iter().filter_map(|packet| exam::at_hook(&packet, target.hook));
+    let packets = packets.filter(|p| !keeps || !is_refused(target.hook, p.bytes));
+    let sat = exam::compare(&mut [&mut user, &mut interpreter, &mut kernel], packets);
     Some(sat.unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request(chain))))
 }
 
@@ -72,7 +72,7 @@ fn sit<'a>(
 /// the chain, the more of it others have shown. Each gets other frames.
 fn sit_all(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
     let sat = at_every_target(|target| {
-        let place = PLACES.iter().position(|place| *place == target.place);
+        let place = PLACES.iter().position(|place| *place == target.hook);
         let place = place.unwrap_or(PLACES.len());
         let target_number = place + if target.hardened { PLACES.len() } else { 0 };
         let chains = chains(steps.len()).into_iter().enumerate().filter(|(number, chain)| {
@@ -185,7 +185,7 @@ fn i6_long_lines_answer_as_their_filters_do() {
     for place in PLACES {
         for chain in long_chains() {
             let Some(program) = fitting(&chain, place) else { continue };
-            let parts = program.parts.len();
+            let parts = program.tails.len();
             assert!(chain.len() >= 40 && parts > 0, "{parts} parts at {place:?}");
             let packets = borders.iter().map(|frame| Packet::new(frame));
             total += sit(&chain, place.into(), packets).map_or(0, |tally| tally.answered);

@@ -8,7 +8,7 @@
 
 use crate::corpus::borders::{borders, ethernet};
 use crate::corpus::captured;
-use ebpf::classic::{Metadata, Program};
+use ebpf::classic::{ClassicProgram, Metadata};
 use filter::Arguments;
 use filter::general::bpf::{self, BPF, Direction};
 use filter::testing::arguments;
@@ -69,7 +69,7 @@ fn index(space: &Namespace, device: &str) -> u32 {
 }
 
 /// A socket on this device, behind this filter.
-fn behind(filter: &Program, space: &Namespace, device: &str) -> Ring {
+fn behind(filter: &ClassicProgram, space: &Namespace, device: &str) -> Ring {
     let instructions: Vec<Instruction> =
         filter.instructions().iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect();
     let socket = space.enter(Socket::open).expect("a packet socket");

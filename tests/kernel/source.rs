@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use super::judge::kind;
 use ebpf::insn::{self, Insn, R0, R9};
-use ebpf::{MapSpec, Place, Program};
+use ebpf::{Hook, MapSpec, Program};
 use filter::testing::twins::{chains, program};
 use sys::bpf::{Function, Line, Linkage, Load, Map, Program as Loaded, Source, Types};
 use testkit::need;
@@ -30,7 +30,7 @@ fn load(program: &Program) -> Result<Loaded, String> {
     let functions = [Function { instruction: 0, type_id: main }];
     let code = insn::encode(&program.code);
     let source = Some(Source { btf: &btf, functions: &functions, lines: &lines });
-    let load = Load { source, ..Load::new(kind(program.place), "request", &code) };
+    let load = Load { source, ..Load::new(kind(program.hook), "request", &code) };
     load.load().map_err(|refused| refused.log)
 }
 
@@ -42,7 +42,7 @@ fn the_verifier_names_the_filter_whose_code_it_refuses() {
     let mut tried = 0;
     for chain in plain.filter(|chain| chain.len() == 2).step_by(7) {
         // Not every word may stand behind every other.
-        let Ok(program) = program(&chain, Place::Xdp) else { continue };
+        let Ok(program) = program(&chain, Hook::Xdp) else { continue };
         let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
         let maps: Vec<Map> = program.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
@@ -50,7 +50,7 @@ fn the_verifier_names_the_filter_whose_code_it_refuses() {
         let mut program = Program { code, ..program };
         load(&program).unwrap_or_else(|log| panic!("{log}"));
         let at = first_of(&program, 1);
-        let text = format!("; {} @", program.word_at(at).unwrap().filter);
+        let text = format!("; {} @", program.filter_at(at).unwrap().filter);
         // Some begin with an instruction of two slots.
         let slots = 1 + usize::from(program.code[at].is_load64());
         program.code[at..at + slots].fill(Insn::mov(R0, R9));
@@ -63,6 +63,6 @@ fn the_verifier_names_the_filter_whose_code_it_refuses() {
 
 /// The first slot of this word's code.
 fn first_of(program: &Program, word: usize) -> usize {
-    let line = program.source.iter().find(|line| line.word == Some(word));
+    let line = program.source.iter().find(|line| line.filter == Some(word));
     line.expect("each word has code").from
 }

@@ -12,7 +12,7 @@ use crate::judge::{Kernel, without_perfmon};
 use ebpf::emit::{Outcome, Target};
 use ebpf::exam::{self, Interpreter, Judge, Ruling, Tally};
 use ebpf::interpret::Packet;
-use ebpf::{Place, Program};
+use ebpf::{Hook, Program};
 use filter::prelude::*;
 use filter::testing::twins::{Chain, Examined, User, program};
 use std::collections::BTreeMap;
@@ -23,10 +23,10 @@ fn dport() -> Chain {
 }
 
 const TARGETS: [Target; 4] = [
-    Target { place: Place::Tc, hardened: false, takes: false, single: false },
-    Target { place: Place::Xdp, hardened: false, takes: false, single: false },
-    Target::hardened(Place::Tc),
-    Target::hardened(Place::Xdp),
+    Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
+    Target { hook: Hook::Xdp, hardened: false, takes: false, single: false },
+    Target::hardened(Hook::Tc),
+    Target::hardened(Hook::Xdp),
 ];
 
 /// Whether the kernel may be asked: what [`need::bpf`] answered, which told why not.
@@ -47,7 +47,7 @@ fn sit<'a>(allowed: Allowed, target: Target, frames: impl IntoIterator<Item = &'
     let mut kernel = load(allowed, &program);
     let mut judges: Vec<&mut dyn Judge> = vec![&mut user, &mut interpreter];
     judges.extend(kernel.iter_mut().map(|kernel| -> &mut dyn Judge { kernel }));
-    let tally = exam::sit(&mut judges, frames.into_iter().map(Packet::new));
+    let tally = exam::compare(&mut judges, frames.into_iter().map(Packet::new));
     let tally = tally.unwrap_or_else(|differ| panic!("{target:?}: {differ}"));
     println!("{target:?}, {} judges: {tally:?}", judges.len());
     tally

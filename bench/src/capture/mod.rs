@@ -28,7 +28,7 @@ use crate::processes::{installed, processor_ns};
 use crate::row::Row;
 use crate::tap::{Reader, Tap, of_a_line, usual};
 use crate::tcpdump::{TCPDUMP, Tcpdumps};
-use ebpf::emit::tap::UNTAKEN;
+use ebpf::emit::tap::UNREAD_LAPS;
 use sys::bpf::ring::place;
 use sys::bpf::{Anchor, Kind, Link, Side};
 
@@ -165,7 +165,7 @@ impl Bench<'_> {
     fn left(&mut self) -> Result<Sample, String> {
         let tap = self.attached(RING)?;
         // Until it has given up, and one ring more.
-        self.floods.seen.send(self.frames_in(RING << UNTAKEN) + self.frames_in(RING))?;
+        self.floods.seen.send(self.frames_in(RING << UNREAD_LAPS) + self.frames_in(RING))?;
         let (bells, whole) = (tap.bells(), tap.committed());
         let sample = Sample::new(FRAMES, self.floods.send(FRAMES)?, 0);
         if tap.committed() != whole {

@@ -1,7 +1,7 @@
 //! `rx | ip | udp | dport |53 count` as the emitter makes it, loaded.
 
 use ebpf::emit::{self, Answer, Finish, Target};
-use ebpf::{Place, Word, insn};
+use ebpf::{FilterSpan, Hook, insn};
 use filter::catalog::FILTERS;
 use filter::{Arguments, Description};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -34,7 +34,7 @@ pub(crate) struct Generated {
 impl Generated {
     /// Emits and loads it.
     pub(crate) fn load(kind: Kind) -> Result<Self, String> {
-        let place = if kind == Kind::Xdp { Place::Xdp } else { Place::Tc };
+        let place = if kind == Kind::Xdp { Hook::Xdp } else { Hook::Tc };
         let emitted = emitted(place)?;
         let array = |map: &ebpf::MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable);
         let maps: Result<Vec<Map>, _> = emitted.maps.iter().map(array).collect();
@@ -68,17 +68,18 @@ impl Generated {
         for (filter, reason) in REASONS {
             let counters = self.emitted.counters.iter().zip(&counted);
             let same = |word: Option<usize>| {
-                word.and_then(|word| self.emitted.words.get(word))
+                word.and_then(|word| self.emitted.filters.get(word))
                     .is_some_and(|word| word.filter == filter)
             };
-            let same = counters.filter(|(counter, _)| counter.name == reason && same(counter.word));
+            let same =
+                counters.filter(|(counter, _)| counter.name == reason && same(counter.filter));
             totals.push(same.map(|(_, count)| count).sum());
         }
         Ok(totals)
     }
 }
 
-fn emitted(place: Place) -> Result<ebpf::Program, String> {
+fn emitted(place: Hook) -> Result<ebpf::Program, String> {
     // It is loaded such that every frame lies in one buffer, as clang's program is.
     let target = Target::from(place).single();
     let made = emit::program(target, Finish::Answer, |s, on, out| {
@@ -86,13 +87,13 @@ fn emitted(place: Place) -> Result<ebpf::Program, String> {
         for (at, name) in CHAIN.into_iter().enumerate() {
             let description = named(name)?;
             let arguments = Arguments::defaults(description);
-            let word = Word::new(name, at, 1);
+            let word = FilterSpan::new(name, at, 1);
             answer = s.piece(word, twin(description)?, &arguments, answer.layers, out)?;
         }
         s.only_in(answer.class, WANTED, WANTED, out);
         let count = named(SINK)?;
         let arguments = Arguments::defaults(count);
-        s.piece(Word::new(SINK, CHAIN.len(), 1), twin(count)?, &arguments, answer.layers, out)
+        s.piece(FilterSpan::new(SINK, CHAIN.len(), 1), twin(count)?, &arguments, answer.layers, out)
     });
     made.map_err(|why| why.to_string())
 }

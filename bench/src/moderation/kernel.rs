@@ -9,7 +9,7 @@ use super::EVERY;
 use crate::flood::{Flood, Host};
 use crate::harness::{Candidate, interleave};
 use crate::row::Row;
-use crate::tap::{NEVER, Reader, Tap, WakePolicy, Wakes, usual};
+use crate::tap::{NEVER, Reader, Tap, WakePolicy, Wakeup, usual};
 use std::cell::RefCell;
 use sys::bpf::Shape;
 
@@ -45,7 +45,7 @@ pub(super) fn figure(rounds: usize, processors: usize) -> Result<Vec<Row>, Strin
         };
         let every = EVERY.iter().map(|(every, name)| {
             let blocks = u32::try_from(*every).unwrap_or(NEVER);
-            let (wait_ns, bytes, most, wakes) = (NEVER, NEVER, NEVER, Wakes::Listeners);
+            let (wait_ns, bytes, most, wakes) = (NEVER, NEVER, NEVER, Wakeup::Everyone);
             let bell = WakePolicy { blocks, apart_ns: 0, wait_ns, bytes, most, wakes };
             (*name, Box::new(move |_| bell) as When)
         });

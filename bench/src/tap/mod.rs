@@ -4,7 +4,7 @@
 mod program;
 mod reader;
 
-pub(crate) use ebpf::emit::tap::{WakePolicy, Wakes};
+pub(crate) use ebpf::emit::tap::{WakePolicy, Wakeup};
 pub(crate) use reader::{Reader, serve};
 
 use pipeline::plan::KernelRing;
@@ -25,7 +25,7 @@ pub(crate) fn of_a_line(shape: Shape) -> WakePolicy {
 
 /// The same where several listen.
 pub(crate) fn usual(shape: Shape) -> WakePolicy {
-    WakePolicy { wakes: Wakes::Listeners, ..of_a_line(shape) }
+    WakePolicy { wakes: Wakeup::Everyone, ..of_a_line(shape) }
 }
 
 /// A tap: its ring, its bell and its program, while it is there.

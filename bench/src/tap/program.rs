@@ -1,14 +1,14 @@
 //! The writer: the tap of lines, with every frame handed over once.
 
-use ebpf::Place;
+use ebpf::Hook;
 use ebpf::emit::Value;
-use ebpf::emit::tap::{Hand, Tap, WakePolicy, tap};
+use ebpf::emit::tap::{Delivery, Tap, WakePolicy, tap};
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Kind, Program, RingBuffer, Rings};
 
 /// The one reader's pointers, as number 0 of ways that nobody looks at.
-const HAND: Hand = Hand { number: 0, reader: 0, way: 0, shared: false, failed: None };
+const HAND: Delivery = Delivery { number: 0, reader: 0, exit: 0, shared: false, failed: None };
 
 /// Loads the writer.
 pub(super) fn load(rings: &Rings, ring: &RingBuffer, bell: WakePolicy) -> Result<Program, String> {
@@ -21,14 +21,14 @@ pub(super) fn load(rings: &Rings, ring: &RingBuffer, bell: WakePolicy) -> Result
         records_at: shape.records(),
         bytes: shape.bytes,
         record_max: shape.record_max,
-        bell,
+        wake: bell,
         sent: false,
     };
     let made = tap(
-        Place::Tc,
+        Hook::Tc,
         &layout,
         |s, on, _| {
-            s.hand_over(HAND, on, Value::Const(1));
+            s.deliver(HAND, on, Value::Const(1));
             Ok(())
         },
         |_, _| {},

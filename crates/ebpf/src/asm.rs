@@ -1,29 +1,29 @@
-//! Assembler: instructions in order, jumps to labels that are bound later.
+//! Assembler: appends instructions and resolves forward jumps to labels.
 //!
-//! In: instructions, labels. Out: `Vec<Insn>` with every distance filled in, or the first mistake.
-//! Jumps may go forward only: a program that cannot go back ends, and the verifier needs no proof.
-//! What cannot be reached (after a jump, before a label that somebody uses) is left out, because
-//! the verifier refuses it.
+//! In: instructions and labels. Out: `Vec<Insn>` with every jump distance filled in, or the first
+//! error. Jumps go forward only, so that every program terminates and the verifier needs no loop
+//! bound. Unreachable instructions (after a jump and before a used label) are dropped, because the
+//! verifier rejects them.
 
 use std::fmt;
 
 use crate::insn::{Cond, Insn, Operand, Reg, class};
 
-/// A place that jumps may name before it is known.
+/// A jump target that may be bound after the jumps to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Label(usize);
 
-/// Why the pieces do not make a program.
+/// The reason why instructions and labels do not assemble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsmError {
-    /// A jump names a label that was never bound.
+    /// A jump names an unbound label.
     Unbound {
         /// The slot of the jump.
         at: usize,
     },
-    /// A label was bound a second time, or after a jump that lies behind it.
+    /// A label is bound twice, or behind a jump that names it.
     Rebound {
-        /// The slot of the second place.
+        /// The slot of the second binding.
         at: usize,
     },
     /// A jump goes further than 32,767 slots.
@@ -31,15 +31,15 @@ pub enum AsmError {
         /// The slot of the jump.
         at: usize,
     },
-    /// The last instruction falls off the end.
+    /// Control falls off the last instruction.
     OpenEnd,
 }
 
 impl fmt::Display for AsmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unbound { at } => write!(f, "the jump at {at} names a label without a place"),
-            Self::Rebound { at } => write!(f, "a label gets a second place at {at}"),
+            Self::Unbound { at } => write!(f, "the jump at {at} names a label without a site"),
+            Self::Rebound { at } => write!(f, "a label gets a second site at {at}"),
             Self::Far { at } => write!(f, "the jump at {at} goes further than 32,767 instructions"),
             Self::OpenEnd => write!(f, "the program has no exit at its end"),
         }
@@ -48,18 +48,18 @@ impl fmt::Display for AsmError {
 
 impl std::error::Error for AsmError {}
 
-/// A program in the making.
+/// An assembler under construction.
 #[derive(Debug, Default)]
 pub struct Asm {
     code: Vec<Insn>,
-    labels: Vec<Place>,
+    labels: Vec<LabelSite>,
     jumps: Vec<(usize, Label)>,
     dead: bool,
     mistake: Option<AsmError>,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct LabelSite {
     at: Option<usize>,
     used: bool,
 }
@@ -72,37 +72,37 @@ impl Asm {
 
     /// A label, not yet bound.
     pub fn label(&mut self) -> Label {
-        self.labels.push(Place::default());
+        self.labels.push(LabelSite::default());
         Label(self.labels.len() - 1)
     }
 
-    /// Whether a jump that was kept names this label.
+    /// Returns true if a reachable jump names this label.
     pub fn is_used(&self, label: Label) -> bool {
-        self.labels.get(label.0).is_some_and(|place| place.used)
+        self.labels.get(label.0).is_some_and(|site| site.used)
     }
 
-    /// Whether the next instruction can be reached from the one before.
+    /// Returns true if the next instruction is reachable.
     pub fn is_reachable(&self) -> bool {
         !self.dead
     }
 
-    /// Slots so far: where the next instruction will stand.
+    /// Returns the slot of the next instruction.
     pub fn here(&self) -> usize {
         self.code.len()
     }
 
-    /// Puts the label here.
+    /// Binds the label to the next instruction.
     pub fn bind(&mut self, label: Label) {
         let at = self.code.len();
-        let Some(place) = self.labels.get_mut(label.0) else { return };
-        if place.at.replace(at).is_some() {
+        let Some(site) = self.labels.get_mut(label.0) else { return };
+        if site.at.replace(at).is_some() {
             self.fail(AsmError::Rebound { at });
-        } else if place.used {
+        } else if site.used {
             self.dead = false;
         }
     }
 
-    /// Appends an instruction, if it can be reached.
+    /// Appends an instruction, or drops it if it is unreachable.
     pub fn push(&mut self, insn: Insn) {
         if !self.dead {
             self.code.push(insn);
@@ -112,7 +112,7 @@ impl Asm {
         }
     }
 
-    /// Appends both slots of a wide instruction, if they can be reached.
+    /// Appends both slots of a wide instruction, or drops them if they are unreachable.
     pub fn push_wide(&mut self, insns: [Insn; 2]) {
         if !self.dead {
             self.code.extend(insns);
@@ -134,20 +134,20 @@ impl Asm {
         self.jump_with(Insn::jump32_if(cond, dst, operand, 0), to);
     }
 
-    /// Changes the constant of the instruction at `at`: for what is known only at the end.
+    /// Patches the immediate of the instruction at `at`, for constants known only at the end.
     pub fn patch(&mut self, at: usize, imm: i32) {
         if let Some(insn) = self.code.get_mut(at) {
             insn.imm = imm;
         }
     }
 
-    /// The program, all distances filled in.
+    /// Resolves all jumps and returns the code.
     pub fn finish(mut self) -> Result<Vec<Insn>, AsmError> {
         if let Some(mistake) = self.mistake {
             return Err(mistake);
         }
         for (at, label) in &self.jumps {
-            let target = self.labels.get(label.0).and_then(|place| place.at);
+            let target = self.labels.get(label.0).and_then(|site| site.at);
             let target = target.ok_or(AsmError::Unbound { at: *at })?;
             let far = AsmError::Far { at: *at };
             let distance = target.checked_sub(at + 1).ok_or(AsmError::Rebound { at: *at })?;
@@ -165,7 +165,7 @@ impl Asm {
         }
         let at = self.code.len();
         match self.labels.get_mut(to.0) {
-            Some(Place { at: None, used }) => *used = true,
+            Some(LabelSite { at: None, used }) => *used = true,
             _ => self.fail(AsmError::Rebound { at }),
         }
         self.jumps.push((at, to));

@@ -1,8 +1,8 @@
-//! Disassembler: instructions as text, with the words of the request beside them.
+//! Disassembler: instructions as text, annotated with the filters of the request.
 //!
-//! In: instructions or a `Program`. Out: the dialect of the kernel's verifier log and of llvm, one
-//! line per instruction; `listing` adds slot numbers and the filter that each line belongs to. Used
-//! by golden files and `explain`. Bytes that are no instruction print as `.insn`, never fail.
+//! In: instructions or a [`Program`]. Out: the dialect of the verifier log and of llvm-objdump, one
+//! line per instruction; `listing` adds slot numbers and filters. Golden files and `explain` use
+//! it. An undecodable slot prints as `.insn`; nothing fails.
 
 use std::fmt::Write;
 
@@ -11,15 +11,15 @@ use crate::insn::{
 };
 use crate::program::Program;
 
-/// The whole program: `; filter @from..to` where the words of the request change, then one line
-/// per instruction with its slot and, for jumps, the slot it leads to.
+/// Lists the whole program: `; filter @from..to` where the filter changes, then one line per
+/// instruction with its slot and, for jumps, the target slot.
 pub fn listing(program: &Program) -> String {
     let mut out = String::new();
     let mut at = 0;
     let mut lines = program.source.iter().peekable();
     while let Some(insn) = program.code.get(at) {
         while let Some(line) = lines.next_if(|line| line.from <= at) {
-            match line.word.and_then(|word| program.words.get(word)) {
+            match line.filter.and_then(|word| program.filters.get(word)) {
                 Some(word) => {
                     let end = word.at + word.length;
                     line_to(&mut out, format_args!("; {} @{}..{end}", word.filter, word.at));
@@ -38,7 +38,7 @@ pub fn listing(program: &Program) -> String {
     out
 }
 
-/// One instruction; `next` is the slot behind it, which a wide instruction needs.
+/// Disassembles one instruction; `next` supplies the second slot of a wide one.
 pub fn instruction(insn: Insn, next: Option<Insn>) -> String {
     let text = match insn.class() {
         class::LD => wide_or_packet(insn, next),

@@ -1,14 +1,14 @@
-//! The exam: several judges answer the same packets and must agree.
+//! The exam of a twin: several judges rule on the same packets and must agree.
 //!
 //! In: judges (a filter's user implementation, the interpreter, the real kernel) and packets. Out:
-//! a `Tally`, or the first packet on which they differ. The first judge is the reference. The
-//! others must say the same in class and counters, and the same among themselves; only they may be
-//! unsure instead, because a twin that cannot tell passes the block on, and never guesses.
+//! a [`Tally`], or the first packet on which the judges disagree. The first judge is the reference.
+//! The others must give its class and counters, and agree among themselves; they alone may answer
+//! unsure instead, since a twin passes a block on rather than guess.
 //!
-//! `cuts` and `mutants` examine the exam: bounds are only tested by packets cut at every length,
-//! and judges that do not notice a broken program prove nothing.
+//! `cuts` and `mutants` test the exam itself: only packets cut at every length test bounds checks,
+//! and judges that miss a broken program prove nothing.
 
-mod idle;
+mod liveness;
 mod mutants;
 
 pub use mutants::{Mutant, mutants};
@@ -17,38 +17,40 @@ use std::fmt;
 
 use crate::emit::Outcome;
 use crate::interpret::{Fault, Machine, Packet, Tag};
-use crate::program::{Place, Program};
+use crate::program::{Hook, Program};
 
-/// What a judge says about one packet.
+/// A judge's answer for one packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ruling {
-    /// An answer.
+    /// The program ran.
     Answered {
-        /// The class, or that it cannot tell.
+        /// The class, or unsure.
         outcome: Outcome,
-        /// What each counter of the program has gained.
+        /// The increase of each counter.
         counted: Vec<u64>,
-        /// The frame afterwards, with all its tags in their places, if the program changes frames.
+        /// The resulting frame, tags inline, if the program edits frames.
         frame: Option<Vec<u8>>,
     },
-    /// It cannot be asked about this packet, for a reason that lies in the judge (the kernel's test
-    /// run takes no frame of less than 14 bytes).
+    /// The judge cannot take this packet, for a reason of its own; the kernel's test run, for
+    /// example, takes no frame below 14 bytes.
     Refused(String),
-    /// The program is broken.
+    /// The program faulted or could not run.
     Broken(String),
 }
 
-/// Whoever can answer a packet.
+/// A way to run a twin's decision over a packet.
 pub trait Judge {
-    /// For messages.
+    /// Name for messages.
     fn name(&self) -> &str;
-    /// Answers this packet.
+    /// Rules on this packet.
     fn judge(&mut self, packet: &Packet<'_>) -> Ruling;
-    /// What the filters keep now, in the order of the program's maps; `None`: it cannot be asked.
+    /// Returns the filters' states, in the order of the program's maps; `None` if they cannot be
+    /// read.
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
         None
     }
-    /// Keeps what a twin keeps that was unsure: from there on the block goes elsewhere.
+    /// Takes over the states of a twin that was unsure, as the user implementation does when it
+    /// gets the block.
     fn adopt(&mut self, _: Vec<Vec<u8>>) {}
 }
 
@@ -60,31 +62,31 @@ pub struct Interpreter<'p> {
 }
 
 impl<'p> Interpreter<'p> {
-    /// A judge that runs this program, finished with `Finish::Answer`.
+    /// Creates a judge that runs this program, which must be finished with `Finish::Answer`.
     pub fn new(program: &'p Program) -> Self {
         Self { program, machine: Machine::of(program) }
     }
 
-    /// The same judge where the kernel finds no memory in which to make a frame linear.
+    /// Returns the same judge with pulling and linearizing failing for lack of memory.
     #[must_use]
     pub fn starving(mut self) -> Self {
         self.machine.starves = true;
         self
     }
 
-    /// How many instructions the last run took: which way it went.
+    /// Returns the instructions executed by the last run.
     pub fn steps(&self) -> u32 {
         self.machine.steps
     }
 
-    /// Runs the program once, its counters at zero before. What filters keep is kept.
+    /// Runs the program once with counters reset to zero; filter states persist.
     pub fn run(&mut self, packet: &Packet<'_>) -> Result<u64, Fault> {
         if let (Some(counters), false) =
             (self.machine.maps.first_mut(), self.program.counters.is_empty())
         {
             counters.fill(0);
         }
-        self.machine.run(&self.program.code, self.program.place, packet)
+        self.machine.run(&self.program.code, self.program.hook, packet)
     }
 }
 
@@ -96,14 +98,14 @@ impl Judge for Interpreter<'_> {
     fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
         match self.run(packet) {
             Ok(value) => {
-                // The kernel's test run answers 32 bits, too.
+                // The kernel's test run returns 32 bits as well.
                 let outcome = Outcome::of(value as u32);
                 let counters = self.machine.maps.first().map_or(&[][..], Vec::as_slice);
                 let mut counted = words(counters);
                 counted.truncate(self.program.counters.len());
                 let machine = &self.machine;
                 let frame = machine.frame.as_deref().unwrap_or(packet.bytes);
-                let frame = as_seen(frame, machine.tag, self.program.place);
+                let frame = with_tag_inline(frame, machine.tag, self.program.hook);
                 let frame = self.program.edits.then_some(frame);
                 Ruling::Answered { outcome, counted, frame }
             }
@@ -117,23 +119,23 @@ impl Judge for Interpreter<'_> {
     }
 }
 
-/// The frame as the host's stack sees it: a tag that lay beside it is put back in its place
-/// (CONTRACT 3). XDP runs before a tag is taken out.
-pub fn as_seen(frame: &[u8], tag: Option<Tag>, place: Place) -> Vec<u8> {
+/// Returns the frame as the host's stack sees it, with the tag beside it put back inline (CONTRACT
+/// 3). At XDP the tag is still inline.
+pub fn with_tag_inline(frame: &[u8], tag: Option<Tag>, hook: Hook) -> Vec<u8> {
     match (tag, frame.split_at_checked(12)) {
-        (Some(tag), Some((addresses, rest))) if place != Place::Xdp => {
+        (Some(tag), Some((addresses, rest))) if hook != Hook::Xdp => {
             [addresses, &tag.protocol.to_be_bytes(), &tag.tci.to_be_bytes(), rest].concat()
         }
         _ => frame.to_vec(),
     }
 }
 
-/// The same packet where programs see it without its link header: what follows that of Ethernet, if
-/// it announces IP; a socket is given nothing else. Elsewhere as it is.
-pub fn seen_at<'p>(packet: &Packet<'p>, place: Place) -> Option<Packet<'p>> {
-    /// Bytes of the header of Ethernet.
+/// Returns the packet as programs at `hook` see it. Where the link header is missing that is the
+/// payload of an untagged Ethernet frame that announces IP, and `None` for other frames.
+pub fn at_hook<'p>(packet: &Packet<'p>, hook: Hook) -> Option<Packet<'p>> {
+    /// Length of an Ethernet header.
     const LINK: usize = 14;
-    if place.has_link() {
+    if hook.has_link_header() {
         return Some(*packet);
     }
     let is_ip = matches!(packet.bytes.get(12..LINK), Some([8, 0] | [0x86, 0xdd]));
@@ -142,35 +144,35 @@ pub fn seen_at<'p>(packet: &Packet<'p>, place: Place) -> Option<Packet<'p>> {
     packet.tag.is_none().then_some(Packet { bytes, linear, ..*packet })
 }
 
-/// The counters in the value of map 0.
+/// Decodes the counters in the value of map 0.
 pub fn words(value: &[u8]) -> Vec<u64> {
     value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
-/// What an exam came to.
+/// The result of an exam.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Packets on which the judges agree.
     pub packets: u64,
-    /// Of these, answered with a class other than 0.
+    /// Packets, of these, answered with a class other than 0.
     pub answered: u64,
-    /// Of these, answered by the reference while the twins were unsure. An exam should bound it: a
-    /// twin that is always unsure agrees with everybody.
+    /// Packets, of these, that the reference answered while the twins were unsure. An exam should
+    /// bound this number: a twin that is always unsure agrees with everything.
     pub unsure: u64,
-    /// Packets that some judge could not be asked about; the others agreed.
+    /// Packets that some judge refused; the others agreed.
     pub refused: u64,
 }
 
-/// The first packet on which judges differ, and what each said.
+/// The first packet on which judges disagree.
 #[derive(Clone, Debug)]
 pub struct Disagreement {
     /// All bytes of the packet.
     pub packet: Vec<u8>,
-    /// How many of them were linear.
+    /// Length of the linear part.
     pub linear: usize,
-    /// Who said what.
+    /// Each judge's name and ruling.
     pub rulings: Vec<(String, Ruling)>,
-    /// What those keep who agree on every packet and keep different things.
+    /// States that differ after agreement on every packet.
     pub states: Vec<Vec<Vec<u8>>>,
 }
 
@@ -187,8 +189,8 @@ impl fmt::Display for Disagreement {
 
 impl std::error::Error for Disagreement {}
 
-/// Asks every judge about every packet.
-pub fn sit<'a>(
+/// Puts every packet to every judge. Stops at the first disagreement.
+pub fn compare<'a>(
     judges: &mut [&mut dyn Judge],
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Result<Tally, Box<Disagreement>> {
@@ -220,14 +222,14 @@ pub fn sit<'a>(
         tally.answered +=
             says(|ruling| matches!(outcome(ruling), Some(Outcome::Class(class)) if class != 0));
     }
-    // Who refused a packet has seen less.
+    // A judge that refused packets has a different state.
     if tally.refused == 0 {
         same_states(judges)?;
     }
     Ok(tally)
 }
 
-/// Who keeps something must keep the same.
+/// Compares the states of all judges that have any.
 fn same_states(judges: &mut [&mut dyn Judge]) -> Result<(), Box<Disagreement>> {
     let states: Vec<_> = judges.iter_mut().filter_map(|judge| judge.states()).collect();
     if states.windows(2).all(|two| two.first() == two.last()) {
@@ -251,7 +253,7 @@ fn agree(rulings: &[Ruling]) -> bool {
     honest && !matches!(first, Ruling::Broken(_)) && asked.all(|ruling| ruling == first)
 }
 
-/// The frame, cut at every length from nothing to all of it.
+/// Yields the frame cut at every length, from empty to whole.
 pub fn cuts(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
     (0..=frame.len()).filter_map(|length| frame.get(..length))
 }

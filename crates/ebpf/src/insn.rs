@@ -1,10 +1,10 @@
-//! One eBPF instruction as data: 8 bytes, little endian, as the bpf(2) system call takes them.
+//! One eBPF instruction as data: 8 bytes, little endian, as bpf(2) takes them.
 //!
-//! In: constructors with typed registers, or 8 foreign bytes. Out: `Insn`, which every other module
-//! of this crate reads. Numbers follow RFC 9669 (BPF ISA); helper numbers follow the kernel's
-//! `bpf.h`. Nothing here judges a program: an `Insn` may hold an opcode that does not exist.
+//! In: constructors with typed registers, or 8 untrusted bytes. Out: [`Insn`], which every other
+//! module reads. Opcodes follow RFC 9669 (BPF ISA); helper numbers follow the kernel's `bpf.h`.
+//! Nothing here validates a program: an `Insn` may hold an opcode that does not exist.
 
-/// One instruction slot. `dst` and `src` are four bits wide; a `load64` takes two slots.
+/// One instruction slot. A `load64` takes two slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Insn {
     /// Class (low three bits), source or size, and operation.
@@ -19,7 +19,7 @@ pub struct Insn {
     pub imm: i32,
 }
 
-/// A register that exists.
+/// A register that exists: r0 to r10.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reg(u8);
 
@@ -35,24 +35,24 @@ pub const R3: Reg = Reg(3);
 pub const R4: Reg = Reg(4);
 /// Fifth argument, scratch.
 pub const R5: Reg = Reg(5);
-/// Kept over calls.
+/// Callee-saved.
 pub const R6: Reg = Reg(6);
-/// Kept over calls.
+/// Callee-saved.
 pub const R7: Reg = Reg(7);
-/// Kept over calls.
+/// Callee-saved.
 pub const R8: Reg = Reg(8);
-/// Kept over calls.
+/// Callee-saved.
 pub const R9: Reg = Reg(9);
-/// The frame pointer, read-only: the stack lies below it.
+/// The read-only frame pointer; the stack lies below it.
 pub const R10: Reg = Reg(10);
 
 impl Reg {
-    /// The register of this number, if there is one.
+    /// Returns the register with this number, or `None` above 10.
     pub const fn new(number: u8) -> Option<Self> {
         if number <= 10 { Some(Self(number)) } else { None }
     }
 
-    /// Its number.
+    /// Returns the register number, 0 to 10.
     pub const fn number(self) -> u8 {
         self.0
     }
@@ -111,7 +111,7 @@ pub mod mode {
     pub const MEM: u8 = 0x60;
     /// Plain memory, sign-extending.
     pub const MEMSX: u8 = 0x80;
-    /// Atomic operation, which one stands in `imm`.
+    /// Atomic operation; `imm` selects which one.
     pub const ATOMIC: u8 = 0xc0;
 }
 
@@ -121,7 +121,7 @@ pub const SOURCE_REG: u8 = 0x08;
 pub const PSEUDO_MAP: u8 = 1;
 /// Pseudo-source of `load64`: `imm` is a map, the second `imm` an offset into its first value.
 pub const PSEUDO_MAP_VALUE: u8 = 2;
-/// `src` of a call whose constant numbers a type of the kernel.
+/// `src` of a call to a kfunc: `imm` is the function's BTF id.
 pub const PSEUDO_FUNCTION: u8 = 2;
 
 /// Width of a memory access.
@@ -138,7 +138,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// The size in an opcode of a load or store class.
+    /// Decodes the access size from an opcode of a load or store class.
     pub const fn of(code: u8) -> Self {
         match code & 0x18 {
             0x10 => Self::B,
@@ -148,7 +148,7 @@ impl Size {
         }
     }
 
-    /// In bytes.
+    /// Returns the width in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::B => 1,
@@ -168,7 +168,7 @@ pub enum Alu {
     Sub = 0x10,
     /// dst *= src
     Mul = 0x20,
-    /// dst /= src; by zero gives 0
+    /// dst /= src; division by zero gives 0
     Div = 0x30,
     /// dst |= src
     Or = 0x40,
@@ -180,17 +180,17 @@ pub enum Alu {
     Shr = 0x70,
     /// dst = -dst
     Neg = 0x80,
-    /// dst %= src; by zero keeps dst
+    /// dst %= src; a zero divisor leaves dst
     Mod = 0x90,
     /// dst ^= src
     Xor = 0xa0,
     /// dst = src
     Mov = 0xb0,
-    /// dst >>= src, keeping the sign
+    /// dst >>= src, arithmetic (sign-extending)
     Arsh = 0xc0,
 }
 
-/// Comparisons: the high four bits of the opcode.
+/// Comparison operators: the high four bits of the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cond {
     /// ==
@@ -199,7 +199,7 @@ pub enum Cond {
     Gt = 0x20,
     /// >=
     Ge = 0x30,
-    /// & is not zero
+    /// (dst & src) != 0
     Set = 0x40,
     /// !=
     Ne = 0x50,
@@ -217,8 +217,8 @@ pub enum Cond {
     Sle = 0xd0,
 }
 
-/// Atomic operations: the `imm` of a store of mode `ATOMIC`. Add `FETCH` for the old value in
-/// `src`.
+/// Atomic operations: the `imm` of a store with mode `ATOMIC`. `FETCH` may be added to return the
+/// old value in `src`.
 pub mod atomic {
     /// *p += src
     pub const ADD: i32 = 0x00;
@@ -228,19 +228,20 @@ pub mod atomic {
     pub const AND: i32 = 0x50;
     /// *p ^= src
     pub const XOR: i32 = 0xa0;
-    /// The old value comes back in `src`.
+    /// Modifier: the old value comes back in `src`.
     pub const FETCH: i32 = 0x01;
-    /// src and *p change places.
+    /// Swaps src and *p.
     pub const XCHG: i32 = 0xe1;
     /// *p = src if *p == r0; r0 = the old value.
     pub const CMPXCHG: i32 = 0xf1;
-    /// dst = *src, with acquire (kernel 6.15).
+    /// dst = *src, acquire (Linux 6.15)
     pub const LOAD_ACQUIRE: i32 = 0x100;
-    /// *dst = src, with release (kernel 6.15).
+    /// *dst = src, release (Linux 6.15)
     pub const STORE_RELEASE: i32 = 0x110;
 }
 
-/// Kernel functions that a program may call.
+/// Kernel helper functions that a program may call. Helpers that may move the packet invalidate
+/// every packet pointer, as noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Helper {
@@ -250,39 +251,39 @@ pub enum Helper {
     KtimeNs = 5,
     /// () → this CPU
     CpuId = 8,
-    /// (ctx, offset, from, length, flags) → 0 or an error; ends all packet pointers
+    /// (ctx, offset, from, length, flags) → 0 or an error; invalidates packet pointers
     SkbStoreBytes = 9,
-    /// (ctx, offset, old, new, size) → 0 or an error; ends all packet pointers
+    /// (ctx, offset, old, new, size) → 0 or an error; invalidates packet pointers
     L3ChecksumReplace = 10,
-    /// (ctx, offset, old, new, flags and size) → 0 or an error; ends all packet pointers
+    /// (ctx, offset, old, new, flags and size) → 0 or an error; invalidates packet pointers
     L4ChecksumReplace = 11,
     /// (ctx, prog array, index): returns only on failure
     TailCall = 12,
-    /// (ctx, interface, flags) → 0 or an error, of a copy; ends all packet pointers
+    /// (ctx, interface, flags) → 0 or an error; sends a clone, invalidates packet pointers
     CloneRedirect = 13,
-    /// (ctx) → 0 or an error; ends all packet pointers
+    /// (ctx) → 0 or an error; invalidates packet pointers
     SkbVlanPop = 19,
-    /// (interface, flags) → where the frame goes
+    /// (interface, flags) → the verdict that redirects the frame
     Redirect = 23,
     /// (ctx, offset, to, length) → 0 or an error
     SkbLoadBytes = 26,
-    /// (ctx, length) → 0 or an error; ends all packet pointers
+    /// (ctx, length) → 0 or an error; invalidates packet pointers
     SkbPullData = 39,
-    /// (ctx, by) → 0 or an error; ends all packet pointers
+    /// (ctx, by) → 0 or an error; invalidates packet pointers
     XdpAdjustHead = 44,
-    /// (ctx) → the user whose the socket is; one that stands for nobody if it has none
+    /// (ctx) → uid of the socket's owner, or the overflow uid without a socket
     SocketUid = 47,
-    /// (map of sockets or devices, key, flags) → where the frame goes, or the flags
+    /// (map of sockets or devices, key, flags) → the redirect verdict, or the flags on failure
     RedirectMap = 51,
-    /// (socket) → the socket if it is a whole one, or null
+    /// (socket) → the full socket, or null for a request or timewait socket
     FullSocket = 95,
-    /// (ctx) → the number of the name space of the socket
+    /// (ctx) → cookie of the socket's network namespace
     NetnsCookie = 122,
     /// (ring, data, size, flags) → 0 or an error
     RingbufOutput = 130,
-    /// (ring, what) → a number that tells of it
+    /// (ring, flags) → the ring's counter that the flags select
     RingbufQuery = 134,
-    /// (ctx) → length with fragments
+    /// (ctx) → frame length with fragments
     XdpBuffLen = 188,
     /// (ctx, offset, to, length) → 0 or an error
     XdpLoadBytes = 189,
@@ -316,19 +317,19 @@ impl Helper {
         (Self::XdpStoreBytes, "xdp_store_bytes"),
     ];
 
-    /// The helper of this number, if this crate knows it.
+    /// Returns the helper with this number, or `None` if this crate does not know it.
     pub fn from_number(number: i32) -> Option<Self> {
         Self::ALL.iter().map(|(helper, _)| *helper).find(|helper| *helper as i32 == number)
     }
 
-    /// The kernel's name for it, without `bpf_`.
+    /// Returns the kernel's name without `bpf_`.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(helper, _)| *helper == self).map_or("?", |(_, name)| name)
     }
 }
 
 impl Insn {
-    /// The eight bytes of the slot.
+    /// Encodes the slot as 8 bytes.
     pub const fn encode(self) -> [u8; 8] {
         let off = self.off.to_le_bytes();
         let imm = self.imm.to_le_bytes();
@@ -336,7 +337,7 @@ impl Insn {
         [self.code, regs, off[0], off[1], imm[0], imm[1], imm[2], imm[3]]
     }
 
-    /// The slot that these bytes hold; every value is one.
+    /// Decodes a slot; never fails, since every 8 bytes are some slot.
     pub const fn decode(bytes: [u8; 8]) -> Self {
         Self {
             code: bytes[0],
@@ -347,12 +348,12 @@ impl Insn {
         }
     }
 
-    /// The low three bits of the opcode.
+    /// Returns the instruction class: the low three bits of the opcode.
     pub const fn class(self) -> u8 {
         self.code & 7
     }
 
-    /// Whether this is the first slot of a `load64`.
+    /// Returns true if this is the first slot of a `load64`.
     pub const fn is_load64(self) -> bool {
         self.code == class::LD | mode::IMM | Size::DW as u8
     }
@@ -362,7 +363,7 @@ impl Insn {
         Self::binary(class::ALU64 | op as u8, dst, operand.into(), 0)
     }
 
-    /// 32-bit `dst = dst op src`; the upper half becomes zero.
+    /// 32-bit `dst = dst op src`; the upper half is zeroed.
     pub fn alu32(op: Alu, dst: Reg, operand: impl Into<Operand>) -> Self {
         Self::binary(class::ALU | op as u8, dst, operand.into(), 0)
     }
@@ -372,8 +373,7 @@ impl Insn {
         Self::alu(Alu::Mov, dst, operand)
     }
 
-    /// Network byte order to this machine's (or back), for 16, 32 or 64 bits; the rest becomes
-    /// zero.
+    /// Converts the low 16, 32 or 64 bits from or to network byte order; higher bits are zeroed.
     pub fn big_endian(dst: Reg, bits: u8) -> Self {
         Self {
             code: 0xd0 | SOURCE_REG | class::ALU,
@@ -402,24 +402,25 @@ impl Insn {
         }
     }
 
-    /// An operation of module `atomic` on `*(size *)(dst + off)`; `size` is `W` or `DW`.
+    /// Applies an operation of module [`atomic`] to `*(size *)(dst + off)`; `size` must be `W` or
+    /// `DW`.
     pub fn atomic(size: Size, operation: i32, dst: Reg, off: i16, src: Reg) -> Self {
         let code = class::STX | mode::ATOMIC | size as u8;
         Self { code, dst: dst.0, src: src.0, off, imm: operation }
     }
 
-    /// `r0 = packet[imm]` in this machine's byte order; ends the program with 0 past the end. Needs
-    /// the context in r6, loses r1 to r5.
+    /// `r0 = packet[imm]` in host byte order. Past the packet's end the program exits with 0.
+    /// Expects the context in r6 and clobbers r1 to r5.
     pub fn packet_load(size: Size, at: i32) -> Self {
         Self { code: class::LD | mode::ABS | size as u8, imm: at, ..Self::default() }
     }
 
-    /// `packet_load` at `src + imm`.
+    /// `packet_load` at offset `src + imm`.
     pub fn packet_load_at(size: Size, src: Reg, at: i32) -> Self {
         Self { code: class::LD | mode::IND | size as u8, src: src.0, imm: at, ..Self::default() }
     }
 
-    /// Goes on `off` slots after the next.
+    /// Jumps `off` slots forward from the next instruction.
     pub fn jump(off: i16) -> Self {
         Self { code: class::JMP, off, ..Self::default() }
     }
@@ -434,17 +435,17 @@ impl Insn {
         Self::binary(class::JMP32 | cond as u8, dst, operand.into(), off)
     }
 
-    /// Calls a helper with r1 to r5; the answer is in r0, r1 to r5 are lost.
+    /// Calls a helper with r1 to r5; returns in r0 and clobbers r1 to r5.
     pub fn call(helper: Helper) -> Self {
         Self { code: class::JMP | 0x80, imm: helper as i32, ..Self::default() }
     }
 
-    /// Calls the function of the kernel that has this number among its types, as a helper.
+    /// Calls a kfunc by its BTF id.
     pub fn call_kernel(function: i32) -> Self {
         Self { src: PSEUDO_FUNCTION, ..Self { imm: function, ..Self::call(Helper::MapLookup) } }
     }
 
-    /// Ends the program with r0.
+    /// Exits the program with r0.
     pub fn exit() -> Self {
         Self { code: class::JMP | 0x90, ..Self::default() }
     }
@@ -454,12 +455,12 @@ impl Insn {
         Self::wide(dst, 0, value as u32 as i32, (value >> 32) as u32 as i32)
     }
 
-    /// `dst =` the map of this number (a relocation replaces the number by a descriptor).
+    /// `dst =` the map with this number; relocation replaces the number with a file descriptor.
     pub fn load_map(dst: Reg, map: u32) -> [Self; 2] {
         Self::wide(dst, PSEUDO_MAP, map as i32, 0)
     }
 
-    /// `dst =` the address of byte `offset` in the first value of the map of this number.
+    /// `dst =` the address of byte `offset` in the value of element 0 of this map.
     pub fn load_map_value(dst: Reg, map: u32, offset: u32) -> [Self; 2] {
         Self::wide(dst, PSEUDO_MAP_VALUE, map as i32, offset as i32)
     }
@@ -480,12 +481,12 @@ impl Insn {
     }
 }
 
-/// The bytes of a whole program.
+/// Encodes a whole program.
 pub fn encode(code: &[Insn]) -> Vec<u8> {
     code.iter().flat_map(|insn| insn.encode()).collect()
 }
 
-/// The slots of a whole program; `None` if the length is not a multiple of eight.
+/// Decodes a whole program; `None` if the length is not a multiple of eight.
 pub fn decode(bytes: &[u8]) -> Option<Vec<Insn>> {
     let (slots, rest) = bytes.as_chunks::<8>();
     rest.is_empty().then(|| slots.iter().map(|slot| Insn::decode(*slot)).collect())

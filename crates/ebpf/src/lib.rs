@@ -1,10 +1,10 @@
-//! eBPF as data: instructions, assembler, disassembler, interpreter, and the emitter that filters
-//! use to say their decision a second time, for the kernel.
+//! eBPF as data: instructions, assembler, disassembler, interpreter, and the emitter with which a
+//! filter's kernel twin generates its program.
 //!
-//! In: a filter's twin (a function that emits) and a place. Out: a `Program`, bytes that somebody
-//! else loads. This crate does no I/O, knows no descriptor and calls no system. It follows
-//! [SL §5.3] in running filters in the kernel and departs from it in how: not a compiled module but
-//! code generated for one request, its constants baked in.
+//! In: a twin (a function that emits) and a hook. Out: a [`Program`], which the caller relocates
+//! and loads. The crate does no I/O and makes no system call. It follows [SL §5.3] in running
+//! filters in the kernel, but generates code for each request, with the request's constants baked
+//! in, instead of loading compiled modules.
 
 #![forbid(unsafe_code)]
 
@@ -17,4 +17,4 @@ pub mod insn;
 pub mod interpret;
 mod program;
 
-pub use program::{Counter, Line, MapSpec, Part, Place, Program, Word};
+pub use program::{CodeOwner, Counter, FilterSpan, Hook, MapSpec, Program, TailProgram};

@@ -1,67 +1,68 @@
-//! A finished program: code, the maps that it wants, and which words of the request made it.
+//! A finished program: code, the maps that it needs, and the filter behind each instruction.
 //!
-//! In: what `asm` and `emit` built. Out: plain data that `interpret` runs as it is (maps by
-//! number) and that `sys` loads after `relocate` has put descriptors in the place of numbers.
-//! This crate creates no map and loads nothing.
+//! In: the output of `asm` and `emit`. Out: plain data that `interpret` runs as it is, with maps by
+//! number, and that `sys` loads once `relocate` has replaced map numbers with file descriptors.
+//! Nothing here creates a map or loads a program.
 
 use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 
-/// Where in the kernel a program runs; fixes its context, its helpers and how it reads the packet.
+/// The kernel hook at which a program runs. It determines the context, the helpers and the way in
+/// which the packet is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Hook {
     /// Traffic control (TCX or clsact): `__sk_buff` with direct packet access.
     Tc,
     /// Express data path: `xdp_md`. Direct access reaches the first buffer of a frame.
     Xdp,
-    /// Socket filter: `__sk_buff`, the packet only through a helper.
+    /// Socket filter: `__sk_buff`; packet bytes only through a helper.
     Socket,
-    /// Sockets of a control group, what they send and what they receive: `__sk_buff`, the packet
-    /// from layer 3 on, here only through a helper; whatever is returned but 1 drops it.
+    /// Control group (cgroup/skb), on ingress and egress of its sockets: `__sk_buff`, packets from
+    /// layer 3 on, read here only through a helper. Any return value but 1 drops the packet.
     Cgroup,
 }
 
-impl Place {
-    /// Whether programs there have no pointers to packets, or use none.
+impl Hook {
+    /// Returns true if programs read packet bytes through a helper, not through packet pointers.
     #[must_use]
-    pub const fn asks_for_bytes(self) -> bool {
+    pub const fn reads_by_helper(self) -> bool {
         matches!(self, Self::Socket | Self::Cgroup)
     }
 
-    /// Whether packets begin with their link header there.
+    /// Returns true if packets begin with their link header.
     #[must_use]
-    pub const fn has_link(self) -> bool {
+    pub const fn has_link_header(self) -> bool {
         !matches!(self, Self::Cgroup)
     }
 }
 
-/// Words of the request: whose code the instructions are.
+/// A filter and its span in the request text; tells which filter an instruction belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Word {
+pub struct FilterSpan {
     /// The filter's name.
     pub filter: String,
-    /// Where it begins in the request, in bytes.
+    /// Byte offset in the request.
     pub at: usize,
-    /// How long it is, in bytes.
+    /// Length in bytes.
     pub length: usize,
-    /// Which request it is of, where a program runs several; 0 where it runs one.
+    /// Number of the request in a fused program; 0 in a program for one request.
     pub request: u32,
 }
 
-impl Word {
-    /// The filter `filter`, standing at byte `at` of the request with its arguments.
+impl FilterSpan {
+    /// Creates the span of `filter` at byte `at`, arguments included.
     pub fn new(filter: &str, at: usize, length: usize) -> Self {
         Self { filter: filter.to_owned(), at, length, request: 0 }
     }
 
-    /// The same word of another request.
+    /// Returns the same span in another request.
     #[must_use]
-    pub fn of_request(self, request: u32) -> Self {
+    pub fn in_request(self, request: u32) -> Self {
         Self { request, ..self }
     }
 
-    /// What the code is called in the kernel's own log.
+    /// Formats the name under which the kernel's log lists the code.
     #[must_use]
-    pub fn line(&self) -> String {
+    pub fn label(&self) -> String {
         let Self { filter, at, length, request } = self;
         let end = at + length;
         match request {
@@ -71,116 +72,118 @@ impl Word {
     }
 }
 
-/// From slot `from` on, the code belongs to word `word` of the program, or to none (frame code).
+/// An entry of the source map: code from slot `from` on belongs to a filter, or to the frame code
+/// that surrounds the filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct CodeOwner {
     /// First slot.
     pub from: usize,
-    /// Index into `Program::words`.
-    pub word: Option<usize>,
+    /// Index into `Program::filters`; `None` for frame code.
+    pub filter: Option<usize>,
 }
 
-/// A map that a program needs; its number is its index in `Program::maps`.
+/// A map that a program needs. Its number is its index in `Program::maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapSpec {
-    /// For people who list maps; at most 15 characters are shown by the kernel.
+    /// Name for listings; the kernel shows at most 15 characters.
     pub name: String,
-    /// Bytes of its one value.
+    /// Size of its one value in bytes.
     pub value_size: u32,
-    /// Whether user space maps it instead of asking for it.
+    /// True if user space mmaps the map instead of using system calls.
     pub mappable: bool,
-    /// Index into `Program::words` of the filter whose private session this is, as plain data.
+    /// Index into `Program::filters` of the filter whose private session the value holds, as plain
+    /// data.
     pub state_of: Option<usize>,
-    /// How many programs it holds, by number, instead of a value: those of `Program::parts`, for
-    /// tail calls. 0 for all others.
+    /// Number of programs in a program array: those of `Program::tails`, for tail calls. 0 for a
+    /// map of values.
     pub programs: u32,
 }
 
 impl MapSpec {
-    /// An array of one value that user space may map.
+    /// Creates the spec of a mappable array with one value.
     pub fn array(name: &str, value_size: u32) -> Self {
         let name = name.to_owned();
         Self { name, value_size, mappable: true, state_of: None, programs: 0 }
     }
 }
 
-/// A further part of a program, loaded as a program of its own and reached by a tail call.
+/// A continuation of a program: loaded as a program of its own and entered by a tail call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct TailProgram {
     /// Its instructions, maps by number.
     pub code: Vec<Insn>,
-    /// Instruction → word, ascending.
-    pub source: Vec<Line>,
+    /// Source map, ascending by slot.
+    pub source: Vec<CodeOwner>,
 }
 
-/// A counter of a filter: 8 bytes in map 0, at eight times its index in `Program::counters`.
+/// A filter's counter: 8 bytes in map 0, at eight times its index in `Program::counters`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Index into `Program::words`, `None` for the frame's own.
-    pub word: Option<usize>,
+    /// Index into `Program::filters`; `None` for a counter of the frame code.
+    pub filter: Option<usize>,
     /// Its name in the filter's description.
     pub name: String,
 }
 
-/// A complete program, not yet loaded anywhere.
+/// A complete program that is not loaded yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Where it must be loaded.
-    pub place: Place,
-    /// Whether it loads without CAP_PERFMON.
+    /// The hook for which it was emitted.
+    pub hook: Hook,
+    /// True if it loads without CAP_PERFMON.
     pub hardened: bool,
-    /// Whether it changes frames.
+    /// True if it modifies frames.
     pub edits: bool,
     /// Its instructions, maps by number.
     pub code: Vec<Insn>,
-    /// The maps in the order of their numbers; an array of one element each.
+    /// The maps by number; each an array of one element.
     pub maps: Vec<MapSpec>,
-    /// The counters in map 0; empty if the program has no map.
+    /// The counters in map 0; empty if the program has none.
     pub counters: Vec<Counter>,
-    /// The words of the request that took part.
-    pub words: Vec<Word>,
-    /// Instruction → word, ascending.
-    pub source: Vec<Line>,
-    /// Its further parts: the n-th must stand at n in the map that holds programs, with the same
+    /// The filters that contributed code.
+    pub filters: Vec<FilterSpan>,
+    /// Source map, ascending by slot.
+    pub source: Vec<CodeOwner>,
+    /// Continuations. The n-th must stand at index n of the program array, relocated with the same
     /// maps.
-    pub parts: Vec<Part>,
-    /// How deep into a frame the program may look, in bytes.
+    pub tails: Vec<TailProgram>,
+    /// Deepest byte offset, exclusive, that the program may read in a frame.
     pub reach: u32,
 }
 
 impl Program {
-    /// The code with `descriptors[number]` in the place of map numbers; `None` if one is missing.
+    /// Returns the code with `descriptors[number]` in place of map numbers; `None` if one is
+    /// missing.
     pub fn relocate(&self, descriptors: &[i32]) -> Option<Vec<Insn>> {
         relocated(&self.code, descriptors)
     }
 
-    /// The same for each further part.
-    pub fn relocate_parts(&self, descriptors: &[i32]) -> Option<Vec<Vec<Insn>>> {
-        self.parts.iter().map(|part| relocated(&part.code, descriptors)).collect()
+    /// Relocates each continuation in the same way.
+    pub fn relocate_tails(&self, descriptors: &[i32]) -> Option<Vec<Vec<Insn>>> {
+        self.tails.iter().map(|part| relocated(&part.code, descriptors)).collect()
     }
 
-    /// What each stretch of code is called in the kernel's own log (BTF line information): its
-    /// first slot, a line number, and the filter with its place in the request. Ascending; the
-    /// first is slot 0. Each word has a number of its own, because the log leaves out a line with
-    /// the number of the one before.
+    /// Returns the BTF line information: for each stretch of code its first slot, a line number,
+    /// and the filter with its span. Ascending by slot, from slot 0. Each filter has a line number
+    /// of its own, because the kernel's log suppresses a line whose number equals the previous one.
     pub fn lines(&self) -> Vec<(usize, u32, String)> {
         let named = self.source.iter().map(|line| {
-            let word = line.word.and_then(|word| self.words.get(word));
-            let text = word.map_or_else(|| "frame".to_owned(), Word::line);
-            let number = line.word.and_then(|word| u32::try_from(word + 2).ok());
+            let word = line.filter.and_then(|word| self.filters.get(word));
+            let text = word.map_or_else(|| "frame".to_owned(), FilterSpan::label);
+            let number = line.filter.and_then(|word| u32::try_from(word + 2).ok());
             (line.from, number.unwrap_or(1), text)
         });
         named.filter(|(from, ..)| *from < self.code.len()).collect()
     }
 
-    /// The word that made slot `at`.
-    pub fn word_at(&self, at: usize) -> Option<&Word> {
+    /// Returns the filter that emitted slot `at`.
+    pub fn filter_at(&self, at: usize) -> Option<&FilterSpan> {
         let line = self.source.iter().rev().find(|line| line.from <= at)?;
-        self.words.get(line.word?)
+        self.filters.get(line.filter?)
     }
 }
 
-/// The code with descriptors in the place of map numbers.
+/// Replaces map numbers by file descriptors.
 fn relocated(code: &[Insn], descriptors: &[i32]) -> Option<Vec<Insn>> {
     let mut code = code.to_vec();
     let mut wide = false;

@@ -20,7 +20,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 
 use cases::{Names, all_frames, capture, folder, table, text};
-use ebpf::classic::{ErrorKind, Families, LinkType, Metadata, Options, Program, Refuse, compile};
+use ebpf::classic::{
+    AddressFamilies, ClassicProgram, ErrorKind, LinkType, Metadata, NoResolver, Options, compile,
+};
 use frames::{Frame, Random, cut, metadata, random_frame, steer};
 use serde_json::Value;
 
@@ -80,15 +82,15 @@ fn excluded(name: &str) -> Option<&'static str> {
 }
 
 /// The numbers of the system on which a row holds.
-fn families(case: &Value, name: &str) -> Families {
+fn families(case: &Value, name: &str) -> AddressFamilies {
     if case.get("generate_offline_filter").is_some() {
-        return Families::Any;
+        return AddressFamilies::Any;
     }
     let number = name
         .split('_')
         .find_map(|part| part.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok());
     let ip6 = name.contains("ip6") || name.contains("icmp6");
-    Families::Exactly {
+    AddressFamilies::Exactly {
         inet: if ip6 { 2 } else { number.unwrap_or(2) },
         inet6: if ip6 { number.unwrap_or(10) } else { 10 },
         big_endian: name.contains("BE_"),
@@ -155,9 +157,9 @@ struct Row<'a> {
     link: LinkType,
     snaplen: u32,
     /// Their programs: optimised, not optimised, or both in one.
-    theirs: Vec<Program>,
+    theirs: Vec<ClassicProgram>,
     /// What each alias becomes here, optimised and not; equal programs once.
-    ours: Vec<Program>,
+    ours: Vec<ClassicProgram>,
 }
 
 fn accept_one(
@@ -169,7 +171,7 @@ fn accept_one(
     let name = text(case, "name").unwrap();
     let link = LinkType::named(text(case, "DLT").unwrap()).unwrap();
     let snaplen = case.get("snaplen").and_then(Value::as_u64).unwrap_or(262_144) as u32;
-    let theirs: Vec<Program> = ["opt", "unopt", "optunopt"]
+    let theirs: Vec<ClassicProgram> = ["opt", "unopt", "optunopt"]
         .iter()
         .filter_map(|key| text(case, key))
         .map(|listing| listing.parse().unwrap_or_else(|error| panic!("{name}: {error}")))
@@ -246,7 +248,7 @@ fn compile_aliases(case: &Value, row: &mut Row<'_>, counts: &mut Counts) {
 /// Runs every program of a row over one frame.
 fn judge(row: &Row<'_>, frame: &Frame, metadata: &Metadata, counts: &mut Counts) {
     let Row { name, snaplen, theirs, ours, .. } = row;
-    let run = |program: &Program| program.run(&frame.bytes, frame.wire_length, metadata);
+    let run = |program: &ClassicProgram| program.run(&frame.bytes, frame.wire_length, metadata);
     let wanted = run(&theirs[0]);
     counts.frames += 1;
     if theirs.iter().any(|program| run(program) != wanted) {
@@ -291,7 +293,7 @@ fn plant(table: &[Value], percent: usize) {
     for (index, case) in table.iter().enumerate() {
         let mut random = Random(seed ^ (index as u64) << 32);
         let listing = text(case, "optunopt").or_else(|| text(case, "opt"));
-        let Some(right) = listing.and_then(|listing| listing.parse::<Program>().ok()) else {
+        let Some(right) = listing.and_then(|listing| listing.parse::<ClassicProgram>().ok()) else {
             continue;
         };
         let mut instructions = right.instructions().to_vec();
@@ -302,14 +304,14 @@ fn plant(table: &[Value], percent: usize) {
             continue;
         }
         instructions[compares[random.below(compares.len())]].k ^= 1;
-        let wrong = Program::new(instructions).unwrap();
+        let wrong = ClassicProgram::new(instructions).unwrap();
         planted += 1;
         let differs = (0..FRAMES).any(|_| {
             let mut frame = random_frame(&mut random);
             let mut metadata = metadata(&mut random);
             let guide = if random.one_in(2) { &right } else { &wrong };
             steer(guide, &mut frame, &mut metadata, &mut random);
-            let run = |p: &Program| p.run(&frame.bytes, frame.wire_length, &metadata);
+            let run = |p: &ClassicProgram| p.run(&frame.bytes, frame.wire_length, &metadata);
             run(&right) != run(&wrong)
         });
         found += usize::from(differs);
@@ -382,7 +384,7 @@ fn what_tcpdump_refuses_is_refused_at_its_place() {
     };
     for expression in WRONG {
         assert!(asked::refuses(&tcpdump, expression), "tcpdump takes `{expression}`");
-        let options = Options { resolver: &Refuse, ..Options::default() };
+        let options = Options { resolver: &NoResolver, ..Options::default() };
         let error = compile(expression, LinkType::EN10MB, &options).expect_err(expression);
         let span = error.span.clone();
         assert!(span.start <= span.end && span.end <= expression.len(), "`{expression}`: {span:?}");
@@ -410,7 +412,7 @@ fn reject(table: &[Value]) {
             continue;
         }
         let link = LinkType::named(text(case, "DLT").unwrap()).unwrap();
-        let options = Options { resolver: &Refuse, ..Options::default() };
+        let options = Options { resolver: &NoResolver, ..Options::default() };
         let error = match compile(expression, link, &options) {
             Ok(program) => panic!("{name}: `{expression}` became\n{program}"),
             Err(error) => error,

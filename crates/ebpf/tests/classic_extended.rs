@@ -19,7 +19,7 @@ mod made;
 mod programs;
 
 use cases::{all_frames, folder};
-use ebpf::classic::{LinkType, Options, Program, compile};
+use ebpf::classic::{ClassicProgram, LinkType, Options, compile};
 use ebpf::exam::{self, Interpreter, Tally};
 use frames::{Frame, Random};
 use made::{Classic, TARGETS, extended, forms, made_for};
@@ -30,15 +30,16 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 /// Judges a program at every target; which of them it does not fit is told.
-fn judge(name: &str, program: &Program, frames: &[Vec<u8>], random: &mut Random) -> Tally {
+fn judge(name: &str, program: &ClassicProgram, frames: &[Vec<u8>], random: &mut Random) -> Tally {
     let mut sum = Tally::default();
     for target in TARGETS {
         let made = extended(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
         let packets = frames.iter().flat_map(|frame| forms(frame, random));
-        let (mut classic, mut extended) = (Classic(program, target.place), Interpreter::new(&made));
-        let tally = exam::sit(&mut [&mut classic, &mut extended], packets).unwrap_or_else(|e| {
-            panic!("{name} for {target:?}: {e}\n{program}\n{}", ebpf::disasm::listing(&made))
-        });
+        let (mut classic, mut extended) = (Classic(program, target.hook), Interpreter::new(&made));
+        let tally =
+            exam::compare(&mut [&mut classic, &mut extended], packets).unwrap_or_else(|e| {
+                panic!("{name} for {target:?}: {e}\n{program}\n{}", ebpf::disasm::listing(&made))
+            });
         sum.packets += tally.packets;
         sum.answered += tally.answered;
         sum.unsure += tally.unsure;
@@ -81,7 +82,7 @@ fn corpus_libpcaps_programs_answer_alike_as_ebpf() {
     assert!(loops * 10 < sums.len(), "{loops} of {} cannot be translated", sums.len());
 }
 
-fn asks_a_socket(program: &Program) -> bool {
+fn asks_a_socket(program: &ClassicProgram) -> bool {
     use ebpf::classic::insn::{ANCILLARY, code};
     let mut loads = program.instructions().iter();
     loads.any(|i| i.code & 0xe7 == code::LD | code::ABS && i.k >= ANCILLARY)

@@ -9,7 +9,9 @@ mod frames;
 
 use std::time::Instant;
 
-use ebpf::classic::{ErrorKind, ExpressionError, LinkType, Metadata, Options, Program, compile};
+use ebpf::classic::{
+    ClassicProgram, ErrorKind, ExpressionError, LinkType, Metadata, Options, compile,
+};
 use frames::{Frame, Random, random_frame};
 
 /// Expressions whose pieces make the others.
@@ -67,8 +69,8 @@ fn fuzz_expression(data: &[u8], frames: &[Frame]) -> usize {
     programs
 }
 
-fn hold_program(program: &Program, frames: &[Frame]) {
-    let listed: Program = program.to_string().parse().expect("a program lists itself");
+fn hold_program(program: &ClassicProgram, frames: &[Frame]) {
+    let listed: ClassicProgram = program.to_string().parse().expect("a program lists itself");
     assert_eq!(listed, *program);
     for frame in frames {
         let answer = program.run(&frame.bytes, frame.wire_length, &Metadata::default());

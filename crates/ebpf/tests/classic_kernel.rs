@@ -22,7 +22,9 @@ mod programs;
 use cases::{all_frames, folder};
 use ebpf::classic::insn::code;
 use ebpf::classic::kernel::{Direction, Refusal, WHOLE, socket_filter};
-use ebpf::classic::{INSTRUCTIONS_MAX, LinkType, Metadata, Options, Program, VlanTag, compile};
+use ebpf::classic::{
+    ClassicProgram, INSTRUCTIONS_MAX, LinkType, Metadata, Options, VlanTag, compile,
+};
 use frames::{Frame, Random, cut, random_frame, steer};
 use programs::{EXPRESSIONS, dice, programs, tag};
 
@@ -40,7 +42,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 #[derive(Default, Debug)]
-struct Counts {
+struct JudgeCounts {
     programs: usize,
     loops: usize,
     live: usize,
@@ -52,13 +54,13 @@ struct Counts {
 
 /// A program and the socket filter that it became.
 struct Pair<'p> {
-    program: &'p Program,
-    filter: Program,
+    program: &'p ClassicProgram,
+    filter: ClassicProgram,
     name: &'p str,
 }
 
 impl<'p> Pair<'p> {
-    fn new(name: &'p str, program: &'p Program, counts: &mut Counts) -> Option<Self> {
+    fn new(name: &'p str, program: &'p ClassicProgram, counts: &mut JudgeCounts) -> Option<Self> {
         match socket_filter(Direction::Both, Some(program), None) {
             Ok(filter) => {
                 hold(&filter);
@@ -81,7 +83,7 @@ impl<'p> Pair<'p> {
     }
 
     /// Judges a frame as it is, and with its bytes 12 to 15 taken for a tag.
-    fn judge(&self, frame: &Frame, counts: &mut Counts) {
+    fn judge(&self, frame: &Frame, counts: &mut JudgeCounts) {
         let Frame { bytes, wire_length } = frame;
         let wanted = match self.program.run(bytes, *wire_length, &Metadata::NOTHING) {
             0 => 0,
@@ -98,7 +100,7 @@ impl<'p> Pair<'p> {
     }
 
     /// Judges a frame with its bytes 12 to 15 taken for a tag of this type.
-    fn judge_tagged(&self, frame: &Frame, tpid: u16, counts: &mut Counts) {
+    fn judge_tagged(&self, frame: &Frame, tpid: u16, counts: &mut JudgeCounts) {
         let Frame { mut bytes, wire_length } = frame.clone();
         let (Some(&[_, _, c, d]), Some(length)) = (bytes.get(TAG), wire_length.checked_sub(4))
         else {
@@ -127,7 +129,7 @@ impl<'p> Pair<'p> {
 /// Holds a program to the rules of the kernel's `bpf_check_classic`: its length, no way back, and
 /// scratch words that are written before they are read, where what follows a return is taken for
 /// what runs after it.
-fn hold(filter: &Program) {
+fn hold(filter: &ClassicProgram) {
     let instructions = filter.instructions();
     assert!(!filter.loops() && instructions.len() <= INSTRUCTIONS_MAX);
     let mut masks = vec![u16::MAX; instructions.len() + 1];
@@ -159,7 +161,7 @@ fn examine(
     captured: &[Frame],
     made: usize,
     random: &mut Random,
-    counts: &mut Counts,
+    counts: &mut JudgeCounts,
 ) {
     let step = captured.len().div_ceil(CAPTURED_MAX).max(1);
     for frame in captured.iter().skip(random.below(step)).step_by(step) {
@@ -209,7 +211,7 @@ fn corpus_libpcaps_programs_answer_alike_with_the_tag_in_the_skb() {
         .filter(|(link, _)| *link == LinkType::EN10MB)
         .map(|(_, frame)| frame)
         .collect();
-    let mut counts = Counts::default();
+    let mut counts = JudgeCounts::default();
     let programs = programs(&folder);
     for (index, (name, program)) in programs.iter().enumerate() {
         let mut random = Random(seed ^ (index as u64) << 32);
@@ -226,7 +228,7 @@ fn corpus_libpcaps_programs_answer_alike_with_the_tag_in_the_skb() {
 fn the_houses_expressions_answer_alike_with_the_tag_in_the_skb() {
     let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
     println!("the_houses_expressions_answer_alike_with_the_tag_in_the_skb: SEED={seed}");
-    let (mut counts, mut silent) = (Counts::default(), 0);
+    let (mut counts, mut silent) = (JudgeCounts::default(), 0);
     for (index, expression) in EXPRESSIONS.iter().enumerate() {
         for optimize in [true, false] {
             let options = Options { optimize, ..Options::default() };
@@ -249,7 +251,7 @@ fn the_houses_expressions_answer_alike_with_the_tag_in_the_skb() {
 fn programs_of_dice_answer_alike_with_the_tag_in_the_skb() {
     let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
     println!("programs_of_dice_answer_alike_with_the_tag_in_the_skb: SEED={seed}");
-    let mut counts = Counts::default();
+    let mut counts = JudgeCounts::default();
     let mut random = Random(seed);
     for _ in 0..DICE.0 * rounds {
         let program = dice(&mut random);

@@ -5,17 +5,17 @@ mod pieces;
 use std::fs;
 use std::path::Path;
 
-use ebpf::Place;
+use ebpf::Hook;
 use ebpf::disasm::listing;
 use ebpf::emit::Finish;
 use pieces::Step::{self, Dport, Eth, Vlan};
 use pieces::{program, request};
 
-const GOLDEN: [(&str, &[Step], Place); 4] = [
-    ("eth.xdp.bpf", &[Eth], Place::Xdp),
-    ("eth.socket.bpf", &[Eth], Place::Socket),
-    ("eth.tc.bpf", &[Eth], Place::Tc),
-    ("eth-vlan.xdp.bpf", &[Eth, Vlan], Place::Xdp),
+const GOLDEN: [(&str, &[Step], Hook); 4] = [
+    ("eth.xdp.bpf", &[Eth], Hook::Xdp),
+    ("eth.socket.bpf", &[Eth], Hook::Socket),
+    ("eth.tc.bpf", &[Eth], Hook::Tc),
+    ("eth-vlan.xdp.bpf", &[Eth, Vlan], Hook::Xdp),
 ];
 
 #[test]
@@ -37,11 +37,11 @@ fn generated_code_is_as_reviewed() {
 #[test]
 fn instructions_know_their_words() {
     let chain = [Eth, Step::Ip, Dport];
-    let program = program(&chain, Place::Tc, Finish::Answer).unwrap();
+    let program = program(&chain, Hook::Tc, Finish::Answer).unwrap();
     let text = request(&chain);
     let mut seen = Vec::new();
     for at in 0..program.code.len() {
-        if let Some(word) = program.word_at(at) {
+        if let Some(word) = program.filter_at(at) {
             assert_eq!(&text[word.at..word.at + word.length], word.filter);
             seen.push(word.filter.clone());
         }
@@ -49,7 +49,7 @@ fn instructions_know_their_words() {
     seen.dedup();
     // Each word's way out stands behind its own code.
     assert_eq!(seen, ["eth", "ip", "dport"]);
-    assert!(program.word_at(0).is_none(), "the frame code is nobody's");
+    assert!(program.filter_at(0).is_none(), "the frame code is nobody's");
     let counters: Vec<&str> = program.counters.iter().map(|counter| &*counter.name).collect();
     assert_eq!(counters, ["short", "other", "malformed", "short", "no_port"]);
 }

@@ -6,16 +6,16 @@ mod pieces;
 use ebpf::emit::{Finish, Target, Verdict};
 use ebpf::exam::{self, Disagreement, Interpreter, Judge, Ruling, Tally, cuts, mutants};
 use ebpf::interpret::{Machine, Packet};
-use ebpf::{Place, Program};
+use ebpf::{Hook, Program};
 use pieces::plain::Plain;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
 
 /// Every frame at every length; and with a tag beside it where one can be.
-fn whole<'f>(frames: &'f [Vec<u8>], place: Place) -> impl Iterator<Item = Packet<'f>> {
+fn whole<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item = Packet<'f>> {
     frames.iter().flat_map(|frame| cuts(frame)).flat_map(move |bytes| {
         let whole = Packet::new(bytes);
         let tagged = [whole.tagged(0x2007, 0x8100), whole.tagged(0, 0x88a8)];
-        let beside = if place == Place::Xdp { 0 } else { 2 };
+        let beside = if hook == Hook::Xdp { 0 } else { 2 };
         std::iter::once(whole).chain(tagged.into_iter().take(beside))
     })
 }
@@ -28,7 +28,7 @@ fn in_pieces(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
     })
 }
 
-fn sit<'a>(
+fn compare<'a>(
     chain: &[Step],
     program: &Program,
     packets: impl Iterator<Item = Packet<'a>>,
@@ -36,7 +36,7 @@ fn sit<'a>(
     let mut plain = Plain::new(chain, program);
     let mut interpreter = Interpreter::new(program);
     let mut judges: [&mut dyn Judge; 2] = [&mut plain, &mut interpreter];
-    exam::sit(&mut judges, packets)
+    exam::compare(&mut judges, packets)
 }
 
 #[test]
@@ -46,13 +46,13 @@ fn twins_answer_as_plain_rust() {
         for target in TARGETS {
             let what = format!("{} for {target:?}", request(chain));
             let program = program(chain, target, Finish::Answer).unwrap();
-            let tally = sit(chain, &program, whole(&frames, target.place))
+            let tally = compare(chain, &program, whole(&frames, target.hook))
                 .unwrap_or_else(|differ| panic!("{what}: {differ}"));
             assert!(tally.packets > 6_000 && tally.answered > 50, "{what}: {tally:?}");
             assert_eq!(tally.refused, 0);
             // Where bytes are read directly, a twin cannot tell "behind what is pulled", or in the
             // next buffer, from "not there".
-            let direct = !target.hardened && target.place != Place::Socket;
+            let direct = !target.hardened && target.hook != Hook::Socket;
             let deep = direct && chain.contains(&Step::Ip);
             assert!(tally.unsure <= if deep { 1_000 } else { 0 }, "{what}: {tally:?}");
         }
@@ -63,9 +63,9 @@ fn twins_answer_as_plain_rust() {
 fn twins_never_guess_about_frames_in_pieces() {
     let frames = frames::all();
     for chain in CHAINS {
-        for target in [Place::Tc.into(), Target::hardened(Place::Tc)] {
+        for target in [Hook::Tc.into(), Target::hardened(Hook::Tc)] {
             let program = program(chain, target, Finish::Answer).unwrap();
-            let tally = sit(chain, &program, in_pieces(&frames))
+            let tally = compare(chain, &program, in_pieces(&frames))
                 .unwrap_or_else(|differ| panic!("{} for {target:?}: {differ}", request(chain)));
             // What is pulled makes a trusted twin sure of nearly all.
             let bound = if target.hardened { tally.packets } else { tally.packets / 20 };
@@ -78,7 +78,7 @@ fn twins_never_guess_about_frames_in_pieces() {
 #[test]
 fn frames_in_pieces_are_answered_like_whole_ones() {
     let chain = [Step::Eth, Step::Vlan];
-    let program = program(&chain, Place::Tc, Finish::Answer).unwrap();
+    let program = program(&chain, Hook::Tc, Finish::Answer).unwrap();
     let mut interpreter = Interpreter::new(&program);
     for frame in frames::all() {
         let whole = interpreter.judge(&Packet::new(&frame));
@@ -92,7 +92,7 @@ fn frames_in_pieces_are_answered_like_whole_ones() {
 #[test]
 fn what_lies_too_deep_is_left_to_the_user_implementation() {
     let chain = [Step::Eth, Step::Ip, Step::Dport];
-    let program = program(&chain, Place::Tc, Finish::Answer).unwrap();
+    let program = program(&chain, Hook::Tc, Finish::Answer).unwrap();
     let mut interpreter = Interpreter::new(&program);
     let untagged = frames::all().into_iter().filter(|frame| frame[12..14] == [0x86, 0xdd]);
     let deep = untagged.max_by_key(Vec::len).unwrap();
@@ -115,8 +115,7 @@ fn verdicts_follow_the_place() {
     let none = frames::eth(0x0806, &[0; 46]);
     let mut fragment = found.clone();
     fragment[20] = 0x20;
-    for (place, drop, pass) in [(Place::Tc, 2, -1_i32), (Place::Xdp, 1, 2), (Place::Socket, 0, -1)]
-    {
+    for (place, drop, pass) in [(Hook::Tc, 2, -1_i32), (Hook::Xdp, 1, 2), (Hook::Socket, 0, -1)] {
         let program = program(&chain, place, finish).unwrap();
         let mut machine = Machine::of(&program);
         let mut verdict =
@@ -127,7 +126,7 @@ fn verdicts_follow_the_place() {
 
 #[test]
 fn chains_without_a_foundation_are_unfit() {
-    let unfit = program(&[Step::Udp], Place::Tc, Finish::Answer).unwrap_err();
+    let unfit = program(&[Step::Udp], Hook::Tc, Finish::Answer).unwrap_err();
     assert!(unfit.to_string().ends_with("put `ip` there"), "{unfit}");
 }
 
@@ -144,18 +143,17 @@ fn the_exam_notices_broken_twins() {
     let (mut caught, mut all) = (0, 0);
     let deep = frames::deep();
     let mut survivors = Vec::new();
-    for (chain, place) in [(CHAINS[1], Place::Tc), (CHAINS[2], Place::Xdp), (CHAINS[5], Place::Xdp)]
-    {
+    for (chain, place) in [(CHAINS[1], Hook::Tc), (CHAINS[2], Hook::Xdp), (CHAINS[5], Hook::Xdp)] {
         let twin = program(chain, place, Finish::Answer).unwrap();
         let tags = chain.contains(&Step::Vlan);
         let mut frames = frames::all();
         frames.retain(|frame| frame.len() < 120 && (tags || !matches!(frame[12], 0x81 | 0x88)));
         let packets = || whole(&frames, place).chain(around_256(&deep));
-        let sound = sit(chain, &twin, packets()).unwrap();
+        let sound = compare(chain, &twin, packets()).unwrap();
         for mutant in mutants(&twin) {
             all += 1;
             // One that is unsure where the twin is not is noticed, too.
-            let found = sit(chain, &mutant.program, packets());
+            let found = compare(chain, &mutant.program, packets());
             if found.map_or(true, |tally| tally.unsure > sound.unsure) {
                 caught += 1;
             } else {

@@ -4,7 +4,7 @@
 //! missing the reason says what to install. libpcap may know a link type and yet make a program
 //! that reads at places which no frame has; it is run as it is, as tcpdump runs it.
 
-use ebpf::classic::{Instruction, LinkType, Program};
+use ebpf::classic::{ClassicProgram, Instruction, LinkType};
 use filter::Compiler;
 use std::sync::OnceLock;
 
@@ -19,14 +19,19 @@ impl Compiler for Libpcap {
         "libpcap".to_owned()
     }
 
-    fn compile(&self, expression: &str, link: LinkType, snaplen: u32) -> Result<Program, String> {
+    fn compile(
+        &self,
+        expression: &str,
+        link: LinkType,
+        snaplen: u32,
+    ) -> Result<ClassicProgram, String> {
         let loaded = self.loaded.get_or_init(sys::libpcap::Libpcap::load);
         let libpcap = loaded.as_ref().map_err(ToString::to_string)?;
         let number = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
         let instructions =
             libpcap.compile(expression, number(link.0), number(snaplen), true)?.into_iter();
         let instructions = instructions.map(|(code, jt, jf, k)| Instruction { code, jt, jf, k });
-        Program::new(instructions.collect())
+        ClassicProgram::new(instructions.collect())
             .map_err(|invalid| format!("its program cannot be run here: {invalid}"))
     }
 }
@@ -42,7 +47,7 @@ mod tests {
     /// BACnet MS/TP: libpcap takes `ip` for "a frame with its preamble", we do not know what it is.
     const BACNET: LinkType = LinkType(165);
 
-    fn runs(program: &Program, frame: &[u8]) -> bool {
+    fn runs(program: &ClassicProgram, frame: &[u8]) -> bool {
         program.run(frame, frame.len() as u32, &Metadata::NOTHING) > 0
     }
 

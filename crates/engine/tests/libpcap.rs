@@ -10,7 +10,7 @@
 mod frames;
 
 use ebpf::classic::{
-    ErrorKind, Families, Instruction, LinkType, Metadata, Options, Program, compile,
+    AddressFamilies, ClassicProgram, ErrorKind, Instruction, LinkType, Metadata, Options, compile,
 };
 use frames::{Random, cut, random_frame, steer};
 use std::collections::BTreeMap;
@@ -118,7 +118,7 @@ struct Counts {
 /// What our compiler answers as libpcap does for a capture on this machine.
 fn options() -> Options<'static> {
     let families =
-        Families::Exactly { inet: 2, inet6: 10, big_endian: cfg!(target_endian = "big") };
+        AddressFamilies::Exactly { inet: 2, inet6: 10, big_endian: cfg!(target_endian = "big") };
     Options { families, ..Options::default() }
 }
 
@@ -209,7 +209,7 @@ fn one(
     let number = i32::try_from(link.0).unwrap();
     let theirs = libpcap.compile(expression, number, 262_144, true).map(|program| {
         let all = program.into_iter().map(|(code, jt, jf, k)| Instruction { code, jt, jf, k });
-        Program::new(all.collect()).unwrap()
+        ClassicProgram::new(all.collect()).unwrap()
     });
     let (ours, theirs) = match (ours, theirs) {
         (Ok(ours), Ok(theirs)) => (ours, theirs),
@@ -240,7 +240,7 @@ fn one(
         if round % 6 == 0 {
             cut(&mut frame, random);
         }
-        let run = |program: &Program| {
+        let run = |program: &ClassicProgram| {
             program.run(&frame.bytes, frame.wire_length, &Metadata::default()) != 0
         };
         counts.frames += 1;
@@ -254,7 +254,7 @@ fn one(
 }
 
 /// The program that accepts nothing.
-fn never() -> Program {
+fn never() -> ClassicProgram {
     let refuse = Instruction::plain(ebpf::classic::insn::code::RET, 0);
-    Program::new(vec![refuse]).unwrap()
+    ClassicProgram::new(vec![refuse]).unwrap()
 }

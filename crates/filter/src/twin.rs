@@ -10,7 +10,7 @@
 //! A tag that the kernel keeps beside the frame is read as if it stood in its place (CONTRACT 3).
 
 use ebpf::emit::{
-    Answer, At, Cmp, Exit, Layers, Meta, Num, Scope, Transport, Unfit, Window, be16, byte,
+    Answer, Cmp, Exit, FramePos, Layers, Meta, Num, Scope, Transport, Unfit, Window, be16, byte,
 };
 use wire::ethernet::{ETHERTYPE, TYPE_MIN, ethertype};
 use wire::ip::protocol;
@@ -49,11 +49,15 @@ const EXTENSION_LENGTH: usize = 8;
 const IPV4_MAX: u16 = ipv4::LENGTH_MAX as u16;
 
 /// The type of what lies in view and where it begins, reading the link header if no piece has.
-pub(crate) fn link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> (Num<'s>, At<'s>) {
+pub(crate) fn link<'s>(
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    cut: Exit<'s>,
+) -> (Num<'s>, FramePos<'s>) {
     if let Some(kind) = on.next {
         return (kind, on.at);
     }
-    if !s.place().has_link() {
+    if !s.hook().has_link_header() {
         return (version(s, on, cut), on.frame);
     }
     let header = s.need::<{ ethernet::LENGTH }>(on.frame, cut);
@@ -89,7 +93,7 @@ fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> 
 
 /// Leaves to `other` if `kind` announces no tag.
 pub(crate) fn only_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>) {
-    if !s.place().has_link() {
+    if !s.hook().has_link_header() {
         return s.leave(other);
     }
     s.arm(|t, tag| {
@@ -104,10 +108,10 @@ pub(crate) fn only_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>
 /// information, the type behind it, and where that begins.
 pub(crate) fn tag<'s>(
     s: &mut Scope<'s, '_>,
-    (frame, at): (At<'s>, At<'s>),
+    (frame, at): (FramePos<'s>, FramePos<'s>),
     read_before: u8,
     cut: Exit<'s>,
-) -> (Num<'s>, Num<'s>, At<'s>) {
+) -> (Num<'s>, Num<'s>, FramePos<'s>) {
     let (control, next, behind) = (s.var(0), s.var(0), s.at_var(at));
     s.arm(|t, done| {
         if read_before == 0 && t.has_tag_beside() {
@@ -146,7 +150,7 @@ pub(crate) fn packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     ways: Ways<'s>,
-) -> (At<'s>, Transport<'s>) {
+) -> (FramePos<'s>, Transport<'s>) {
     let (kind, l3) = network(s, on, ways);
     let (number, length, data) = (s.var(0), s.var(0), s.at_var(l3));
     s.arm(|t, done| {
@@ -177,9 +181,9 @@ pub(crate) fn whole_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     ways: Ways<'s>,
-) -> Result<(At<'s>, Transport<'s>), Unfit> {
+) -> Result<(FramePos<'s>, Transport<'s>), Unfit> {
     let next = if on.linked { None } else { on.next };
-    if next.is_none() && !on.linked && s.place().has_link() {
+    if next.is_none() && !on.linked && s.hook().has_link_header() {
         return Err(Unfit::new("what is left of the frame is no packet"));
     }
     Ok(packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, ways))
@@ -276,7 +280,7 @@ pub(crate) fn port<'s>(
 }
 
 /// The network protocol behind all tags, and where its header begins.
-fn network<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, ways: Ways<'s>) -> (Num<'s>, At<'s>) {
+fn network<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, ways: Ways<'s>) -> (Num<'s>, FramePos<'s>) {
     network_or(s, on, ways.cut)
 }
 
@@ -285,10 +289,10 @@ pub(crate) fn network_or<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     cut: Exit<'s>,
-) -> (Num<'s>, At<'s>) {
+) -> (Num<'s>, FramePos<'s>) {
     let unsure = s.unsure();
     let (outer, at) = link(s, on, cut);
-    if !s.place().has_link() {
+    if !s.hook().has_link_header() {
         only_plain(s, outer, unsure);
         return (outer, at);
     }
@@ -309,7 +313,11 @@ pub(crate) fn network_or<'s>(
 }
 
 /// Protocol, length of the data, and where they begin.
-fn ipv4<'s>(s: &mut Scope<'s, '_>, l3: At<'s>, ways: Ways<'s>) -> (Num<'s>, Num<'s>, At<'s>) {
+fn ipv4<'s>(
+    s: &mut Scope<'s, '_>,
+    l3: FramePos<'s>,
+    ways: Ways<'s>,
+) -> (Num<'s>, Num<'s>, FramePos<'s>) {
     let header = s.need::<{ ipv4::LENGTH_MIN }>(l3, ways.cut);
     let first = s.load(header, byte::<{ ipv4::VERSION_IHL }>());
     let version = s.shr(first, 4);
@@ -335,7 +343,11 @@ fn ipv4<'s>(s: &mut Scope<'s, '_>, l3: At<'s>, ways: Ways<'s>) -> (Num<'s>, Num<
 }
 
 /// Protocol behind the extension headers, length of the data, and where they begin.
-fn ipv6<'s>(s: &mut Scope<'s, '_>, l3: At<'s>, ways: Ways<'s>) -> (Num<'s>, Num<'s>, At<'s>) {
+fn ipv6<'s>(
+    s: &mut Scope<'s, '_>,
+    l3: FramePos<'s>,
+    ways: Ways<'s>,
+) -> (Num<'s>, Num<'s>, FramePos<'s>) {
     let header = s.need::<{ ipv6::LENGTH }>(l3, ways.cut);
     let first = s.load(header, byte::<0>());
     let version = s.shr(first, 4);

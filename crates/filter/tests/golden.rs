@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use ebpf::Place;
+use ebpf::Hook;
 use ebpf::disasm::listing;
 use filter::testing::twins::{chains, program, request};
 
@@ -14,9 +14,9 @@ fn generated_code_is_as_reviewed() {
     let (mut names, mut different) = (Vec::new(), Vec::new());
     for chain in chains(1) {
         // What traffic control cannot do, XDP can.
-        let (program, place) = match program(&chain, Place::Tc) {
+        let (program, place) = match program(&chain, Hook::Tc) {
             Ok(program) => (program, "tc"),
-            Err(_) => (program(&chain, Place::Xdp).unwrap(), "xdp"),
+            Err(_) => (program(&chain, Hook::Xdp).unwrap(), "xdp"),
         };
         let filter = chain[0].description.name;
         let variants = names.iter().filter(|(other, _)| *other == filter).count();

@@ -10,7 +10,7 @@ use corpus::borders::{borders, edges, ethernet, shapes_of, unfilled, unfilled_by
 use ebpf::emit::Outcome;
 use ebpf::exam::{self, Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
-use ebpf::{Place, Program};
+use ebpf::{Hook, Program};
 use filter::testing::twins::{
     Examined, User, chains, changes, fitting, long_chains, program, request,
 };
@@ -21,13 +21,13 @@ fn sit<'a>(
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Result<exam::Tally, String> {
     let (mut user, mut interpreter) = (User::new(chain, program), Interpreter::new(program));
-    let place = program.place;
-    let packets = packets.into_iter().filter_map(|packet| exam::seen_at(&packet, place));
-    exam::sit(&mut [&mut user, &mut interpreter], packets)
-        .map_err(|differ| format!("`{}` at {:?}: {differ}", request(chain), program.place))
+    let place = program.hook;
+    let packets = packets.into_iter().filter_map(|packet| exam::at_hook(&packet, place));
+    exam::compare(&mut [&mut user, &mut interpreter], packets)
+        .map_err(|differ| format!("`{}` at {:?}: {differ}", request(chain), program.hook))
 }
 
-const PLACES: [Place; 4] = [Place::Tc, Place::Xdp, Place::Socket, Place::Cgroup];
+const PLACES: [Hook; 4] = [Hook::Tc, Hook::Xdp, Hook::Socket, Hook::Cgroup];
 
 #[test]
 fn v4_every_twin_answers_as_its_filter_does() {
@@ -43,9 +43,9 @@ fn v4_every_twin_answers_as_its_filter_does() {
             // The longer the chain, the more of it others have shown.
             let step = match (chain.len(), place) {
                 (1, _) => 1,
-                (2, Place::Tc) => 3,
+                (2, Hook::Tc) => 3,
                 (2, _) => 11,
-                (_, Place::Tc) => 37,
+                (_, Hook::Tc) => 37,
                 _ => continue,
             };
             let Some(program) = fitting(chain, place) else { continue };
@@ -62,9 +62,9 @@ fn i6_twins_that_change_frames_change_all_or_nothing() {
     let borders = borders();
     let packets = shapes_of(&borders);
     for chain in chains(1).into_iter().filter(|chain| changes(chain)) {
-        assert!(program(&chain, Place::Socket).is_err(), "{}", request(&chain));
+        assert!(program(&chain, Hook::Socket).is_err(), "{}", request(&chain));
         let (mut fits, mut unsure) = (0, 0);
-        for place in [Place::Tc, Place::Xdp] {
+        for place in [Hook::Tc, Hook::Xdp] {
             let Ok(program) = program(&chain, place) else { continue };
             fits += 1;
             let mut interpreter = Interpreter::new(&program);
@@ -72,7 +72,7 @@ fn i6_twins_that_change_frames_change_all_or_nothing() {
                 let Ruling::Answered { outcome, frame, .. } = interpreter.judge(&packet) else {
                     panic!("`{}` at {place:?} is broken", request(&chain))
                 };
-                let before = exam::as_seen(packet.bytes, packet.tag, place);
+                let before = exam::with_tag_inline(packet.bytes, packet.tag, place);
                 if matches!(outcome, Outcome::Unsure | Outcome::Class(0)) {
                     unsure += 1;
                     assert_eq!(frame.as_deref(), Some(&before[..]), "`{}`", request(&chain));
@@ -89,7 +89,7 @@ fn i6_twins_that_change_frames_change_all_or_nothing() {
 fn i6_checksums_that_look_empty_by_chance_are_mended() {
     let frames = unfilled_by_chance();
     for chain in chains(1) {
-        let sat = [Place::Tc, Place::Xdp].map(|place| {
+        let sat = [Hook::Tc, Hook::Xdp].map(|place| {
             let program = fitting(&chain, place)?;
             let packets = frames.iter().map(|frame| Packet::new(frame));
             Some(sit(&chain, &program, packets).unwrap_or_else(|wrong| panic!("{wrong}")))
@@ -109,7 +109,7 @@ fn i6_checksums_that_are_not_filled_in_stay_so() {
     let frames = unfilled();
     let packets = || frames.iter().map(|frame| Packet::new(frame).unfilled());
     for chain in chains(1) {
-        let sat = [Place::Tc, Place::Xdp].map(|place| {
+        let sat = [Hook::Tc, Hook::Xdp].map(|place| {
             let program = fitting(&chain, place)?;
             Some(sit(&chain, &program, packets()).unwrap_or_else(|wrong| panic!("{wrong}")))
         });
@@ -139,9 +139,9 @@ fn cut_frames_are_answered(captured: corpus::Captured) {
     let captured = ethernet(captured(1)).into_iter().filter(|frame| frame.len() < 120);
     borders.extend(captured.step_by(20));
     for chain in chains(1) {
-        for place in [Place::Xdp, Place::Tc, Place::Cgroup] {
+        for place in [Hook::Xdp, Hook::Tc, Hook::Cgroup] {
             let Some(program) = fitting(&chain, place) else { continue };
-            let step = if place == Place::Tc { 29 } else { 11 };
+            let step = if place == Hook::Tc { 29 } else { 11 };
             let cut = borders.iter().step_by(step).flat_map(|frame| exam::cuts(frame));
             let tally = sit(&chain, &program, cut.map(Packet::new));
             tally.unwrap_or_else(|wrong| panic!("{wrong}"));
@@ -165,9 +165,9 @@ fn plain_frames_are_answered(captured: corpus::Captured) {
     let mut captured = ethernet(captured(3));
     captured.retain(|frame| frame.len() < 2000);
     for (number, chain) in chains(2).iter().enumerate() {
-        for place in [Place::Tc, Place::Cgroup] {
+        for place in [Hook::Tc, Hook::Cgroup] {
             let Some(program) = fitting(chain, place) else { continue };
-            let step = if place == Place::Tc { 1 } else { 11 };
+            let step = if place == Hook::Tc { 1 } else { 11 };
             let packets = captured.iter().skip(number % step).step_by(step);
             let tally = sit(chain, &program, packets.map(|frame| Packet::new(frame)));
             let tally = tally.unwrap_or_else(|wrong| panic!("{wrong}"));
@@ -186,7 +186,7 @@ fn i6_long_lines_are_several_programs_that_answer_as_their_filters_do() {
     for (number, chain) in long_chains().iter().enumerate() {
         let place = PLACES[number % 2];
         let program = program(chain, place).unwrap_or_else(|unfit| panic!("{unfit}"));
-        assert!(chain.len() >= 40 && !program.parts.is_empty(), "{} parts", program.parts.len());
+        assert!(chain.len() >= 40 && !program.tails.is_empty(), "{} parts", program.tails.len());
         let tally = sit(chain, &program, packets.iter().copied());
         let tally = tally.unwrap_or_else(|wrong| panic!("{wrong}"));
         assert!(tally.answered > 20, "`{}`: {tally:?}", request(chain));
@@ -201,7 +201,7 @@ fn the_exam_notices_broken_twins() {
     let (borders, unfilled) = (borders(), unfilled());
     let (mut caught, mut all) = (0_u64, 0_u64);
     for chain in chains(1) {
-        let twin = program(&chain, Place::Xdp).unwrap();
+        let twin = program(&chain, Hook::Xdp).unwrap();
         let whole = || {
             let unfilled = unfilled.iter().map(|frame| Packet::new(frame).unfilled());
             borders.iter().map(|frame| Packet::new(frame)).chain(unfilled)

@@ -15,7 +15,7 @@ use ebpf::emit::{Finish, Target};
 use ebpf::exam::{self, Interpreter, Judge, Ruling, cuts, mutants};
 use ebpf::insn::{self, Alu, Insn, Operand, R0, R1, R2, R3, R4, R5, Reg, Size};
 use ebpf::interpret::{Machine, Packet};
-use ebpf::{Place, disasm};
+use ebpf::{Hook, disasm};
 use judge::{Kernel, kind, without_perfmon};
 use pieces::plain::Plain;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
@@ -36,8 +36,8 @@ fn kernel_interpreter_and_plain_rust_agree() {
             let visited = kernel.loaded.info().unwrap().visited;
             let mut judges: [&mut dyn Judge; 3] = [&mut plain, &mut interpreter, &mut kernel];
             let packets = frames.iter().flat_map(|frame| cuts(frame)).map(Packet::new);
-            let tally =
-                exam::sit(&mut judges, packets).unwrap_or_else(|differ| panic!("{what}: {differ}"));
+            let tally = exam::compare(&mut judges, packets)
+                .unwrap_or_else(|differ| panic!("{what}: {differ}"));
             let count = program.code.len();
             println!("{what}: {count} instructions, {visited} visited, {tally:?}");
             assert!(tally.packets - tally.refused > 4_000, "{tally:?}");
@@ -51,7 +51,7 @@ fn kernel_interpreter_and_plain_rust_agree() {
 fn programs_load_without_perfmon() {
     let Some(()) = need::bpf() else { return };
     without_perfmon(|| {
-        let places = [Place::Tc, Place::Xdp, Place::Socket];
+        let places = [Hook::Tc, Hook::Xdp, Hook::Socket];
         for (place, chain) in places.into_iter().flat_map(|p| CHAINS.iter().map(move |c| (p, c))) {
             let hardened = Target::hardened(place);
             Kernel::load(&program(chain, hardened, Finish::Answer).unwrap(), "hardened");
@@ -74,7 +74,7 @@ fn the_verifier_says_what_it_minds() {
 #[test]
 fn the_verifier_refuses_what_the_interpreter_faults_on() {
     let Some(()) = need::bpf() else { return };
-    let twin = program(&[Step::Eth], Place::Xdp, Finish::Answer).unwrap();
+    let twin = program(&[Step::Eth], Hook::Xdp, Finish::Answer).unwrap();
     let frames = frames::all();
     let (mut faulty, mut refused) = (0, 0);
     for mutant in mutants(&twin) {
@@ -110,7 +110,7 @@ fn arithmetic_is_the_kernels() {
         let loaded = bpf::Program::load(Kind::SocketFilter, "arithmetic", &insn::encode(&code))
             .unwrap_or_else(|refused| panic!("{refused}: {:#?}", text()));
         let kernel = loaded.test_run(&[0; 20], 1).unwrap().value;
-        let ours = Machine::new(Vec::new()).run(&code, Place::Socket, &Packet::new(&[0; 6]));
+        let ours = Machine::new(Vec::new()).run(&code, Hook::Socket, &Packet::new(&[0; 6]));
         assert_eq!(ours.map(|value| value as u32), Ok(kernel), "{:#?}", text());
     }
 }
@@ -198,7 +198,7 @@ fn nanoseconds_per_packet() {
     let Some(()) = need::bpf() else { return };
     let chain = CHAINS[6];
     let hit = frames::eth(0x0800, &frames::ipv4(5, 17, None, &frames::udp(53)));
-    for place in [Place::Tc, Place::Xdp] {
+    for place in [Hook::Tc, Hook::Xdp] {
         let empty = [Insn::mov(R0, 0), Insn::exit()];
         let empty = bpf::Program::load(kind(place), "empty", &insn::encode(&empty)).unwrap();
         let build = |target: Target| program(chain, target, Finish::Answer).unwrap();

@@ -2,8 +2,8 @@
 //! interpreter.
 
 use super::bodies::{Body, Pieces};
-use ebpf::Place;
-use ebpf::classic::{Instruction, LinkType, Metadata, Options, Program, compile};
+use ebpf::Hook;
+use ebpf::classic::{ClassicProgram, Instruction, LinkType, Metadata, Options, compile};
 use ebpf::insn::Insn;
 use ebpf::interpret::{Machine, Packet};
 
@@ -50,11 +50,12 @@ fn classic(bytes: &[u8]) {
     let count = usize::from(input.byte() % 64);
     let mut code: Vec<Instruction> = (0..count).map(|_| instruction(&mut input)).collect();
     code.push(Instruction::plain(0x06, 1));
-    let Ok(program) = Program::new(code) else { return };
+    let Ok(program) = ClassicProgram::new(code) else { return };
     // What an instruction does not use is not listed, so the answers are compared, not the fields.
-    let again: Program = program.to_string().parse().expect("a program lists itself");
+    let again: ClassicProgram = program.to_string().parse().expect("a program lists itself");
     assert_eq!(again.to_string(), program.to_string());
-    let answer = |program: &Program| program.run(input.0, bytes.len() as u32, &Metadata::default());
+    let answer =
+        |program: &ClassicProgram| program.run(input.0, bytes.len() as u32, &Metadata::default());
     assert_eq!(answer(&again), answer(&program));
 }
 
@@ -86,7 +87,7 @@ pub(crate) const INTERPRETER: Body =
 fn interpreter(bytes: &[u8]) {
     let mut input = Pieces(bytes);
     let count = usize::from(input.byte() % 64);
-    let places = [Place::Xdp, Place::Tc, Place::Socket];
+    let places = [Hook::Xdp, Hook::Tc, Hook::Socket];
     let place = places[usize::from(input.byte()) % places.len()];
     let linear = usize::from(input.short());
     let mut code = if input.byte() % 4 == 0 { Vec::new() } else { prologue() };

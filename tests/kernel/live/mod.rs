@@ -41,7 +41,7 @@ struct Run {
 
 /// Attaches a chain, lets everything go by, and asks all judges.
 fn run(net: &Network, stand: Stand, hardened: bool, chain: Chain, frames: &[&[u8]]) -> Run {
-    let target = Target { place: stand.place(), hardened, takes: false, single: false };
+    let target = Target { hook: stand.place(), hardened, takes: false, single: false };
     let program = program(&chain, target).unwrap_or_else(|unfit| panic!("{unfit}"));
     let (space, device) = match stand {
         Stand::Tcx(Side::Egress) => (&net.pair.client, CLIENT_DEVICE),
@@ -74,7 +74,7 @@ fn run(net: &Network, stand: Stand, hardened: bool, chain: Chain, frames: &[&[u8
     let (mut user, mut interpreter) = (User::new(&chain, &program), Interpreter::new(&program));
     let mut seen = stage.judge(&records);
     let packets = records.iter().map(Record::packet);
-    let tally = exam::sit(&mut [&mut user, &mut interpreter, &mut seen], packets);
+    let tally = exam::compare(&mut [&mut user, &mut interpreter, &mut seen], packets);
     let tally = tally.unwrap_or_else(|differ| {
         panic!("`{}` at {stand:?}, hardened {hardened}: {differ}", request(&chain))
     });

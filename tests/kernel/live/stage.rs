@@ -14,7 +14,7 @@ use ebpf::emit::Outcome;
 use ebpf::exam::{Judge, Ruling, words};
 use ebpf::insn::{self, Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Size};
 use ebpf::interpret::{Packet, Tag};
-use ebpf::{MapSpec, Place, Program};
+use ebpf::{Hook, MapSpec, Program};
 use sys::bpf::{Anchor, Link, Load, Map, Side, XdpMode};
 use sys::memory::ReadMapping;
 use sys::net::Links;
@@ -55,10 +55,10 @@ pub(super) enum Stand {
 }
 
 impl Stand {
-    pub(super) const fn place(self) -> Place {
+    pub(super) const fn place(self) -> Hook {
         match self {
-            Self::Tcx(_) => Place::Tc,
-            Self::Xdp => Place::Xdp,
+            Self::Tcx(_) => Hook::Tc,
+            Self::Xdp => Hook::Xdp,
         }
     }
 
@@ -180,7 +180,7 @@ pub(super) fn tagger(device: &str, side: Side) -> Link {
     a.push(Insn::mov(R0, Stand::Tcx(side).on()));
     a.push(Insn::exit());
     let code = insn::encode(&a.finish().unwrap());
-    let program = Load::new(kind(Place::Tc), "tagger", &code).load();
+    let program = Load::new(kind(Hook::Tc), "tagger", &code).load();
     let program = program.unwrap_or_else(|why| panic!("{why}\n{}", why.log));
     let index = Links::open().unwrap().named(device).unwrap().index;
     Link::tcx(&program, index, side, Anchor::Head, None).unwrap()

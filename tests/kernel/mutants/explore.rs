@@ -9,7 +9,7 @@ use ebpf::emit::Outcome;
 use ebpf::exam::{Interpreter, Judge as _, Ruling};
 use ebpf::insn::{SOURCE_REG, class};
 use ebpf::interpret::{Packet, Tag};
-use ebpf::{Place, Program};
+use ebpf::{Hook, Program};
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -51,7 +51,7 @@ impl Case {
 impl Case {
     /// The case cut and divided everywhere, with a tag beside, unfilled; and with each of these
     /// numbers at every place.
-    pub(super) fn neighbours(&self, place: Place, reach: usize, numbers: &[u32]) -> Vec<Self> {
+    pub(super) fn neighbours(&self, place: Hook, reach: usize, numbers: &[u32]) -> Vec<Self> {
         let mut all = self.shapes(place, reach);
         let depth = (reach + 2).min(self.bytes.len());
         for (at, width) in (0..depth).flat_map(|at| [1, 2, 4].map(|width| (at, width))) {
@@ -64,16 +64,16 @@ impl Case {
         all
     }
 
-    fn shapes(&self, place: Place, reach: usize) -> Vec<Self> {
+    fn shapes(&self, place: Hook, reach: usize) -> Vec<Self> {
         let depth = (reach + 4).min(self.bytes.len());
         // A tag is taken out of a whole header.
         let least = if self.tag.is_some() { ethernet::LENGTH } else { 0 };
         let cut = |end| Self { bytes: self.bytes[..end].to_vec(), ..self.clone() };
         let mut all: Vec<Self> = (least..=depth).map(cut).collect();
-        if place == Place::Tc {
+        if place == Hook::Tc {
             all.extend((0..=depth).map(|linear| Self { linear, ..self.clone() }));
         }
-        if place != Place::Xdp && self.bytes.len() >= ethernet::LENGTH {
+        if place != Hook::Xdp && self.bytes.len() >= ethernet::LENGTH {
             let tags = [(0, 0x8100), (0, 0x88a8), (0xefff, 0x8100), (1, 0x88a8)];
             all.extend(tags.map(|tag| Self { tag: Some(tag), ..self.clone() }));
         }
@@ -212,11 +212,11 @@ impl Explorer<'_> {
         // A tag is taken out of a whole header.
         let least = if case.tag.is_some() { ethernet::LENGTH } else { 0 };
         self.turns((least..=depth).map(cut).collect());
-        if self.program.place == Place::Tc {
+        if self.program.hook == Hook::Tc {
             let split = |linear| Case { linear, ..case.clone() };
             self.turns((0..=depth).map(split).collect());
         }
-        if self.program.place != Place::Xdp && case.bytes.len() >= ethernet::LENGTH {
+        if self.program.hook != Hook::Xdp && case.bytes.len() >= ethernet::LENGTH {
             let tags = [(0, 0x8100), (0, 0x88a8), (0xefff, 0x8100), (1, 0x88a8)];
             let tagged = tags.map(|tag| Case { tag: Some(tag), ..case.clone() });
             self.turns([std::slice::from_ref(case), &tagged[..]].concat());

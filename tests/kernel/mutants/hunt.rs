@@ -46,7 +46,7 @@ pub(super) fn hunt(sound: &Program, mutant: &Mutant, cases: &[Case]) -> Hunted {
     let was = sound.code.get(mutant.at).copied().unwrap_or(mutant.slip);
     let numbers = numbers(was, mutant.slip);
     let reach = sound.reach as usize;
-    let near = seeds.iter().flat_map(|seed| seed.neighbours(sound.place, reach, &numbers));
+    let near = seeds.iter().flat_map(|seed| seed.neighbours(sound.hook, reach, &numbers));
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let random = (0..if seeds.is_empty() { 0 } else { RANDOM }).map(|turn| {
         let mut case = seeds[turn % seeds.len()].clone();

@@ -18,7 +18,7 @@ use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Judge as _, Mutant, Ruling};
 use ebpf::insn::{Insn, class};
 use ebpf::interpret::Packet;
-use ebpf::{Place, Program};
+use ebpf::{Hook, Program};
 use explore::{Case, explore};
 use filter::testing::twins::{Chain, User, chains, fitting, request};
 use hunt::Hunted;
@@ -96,12 +96,12 @@ impl Sound {
         let (mut user, mut twin) = (User::new(chain, &program), Interpreter::new(&program));
         let differ = |differ| panic!("`{}` for {target:?}: {differ}", request(chain));
         let all = cases.iter().map(Case::packet);
-        exam::sit(&mut [&mut user, &mut twin], all).unwrap_or_else(differ);
+        exam::compare(&mut [&mut user, &mut twin], all).unwrap_or_else(differ);
         // Without memory it is right, too, or unsure.
         let (mut user, mut twin) =
             (User::new(chain, &program), Interpreter::new(&program).starving());
         let some = cases.iter().step_by(97).map(Case::packet);
-        exam::sit(&mut [&mut user, &mut twin], some).unwrap_or_else(differ);
+        exam::compare(&mut [&mut user, &mut twin], some).unwrap_or_else(differ);
         let mut twin = Interpreter::new(&program);
         let said = cases.iter().map(|case| twin.judge(&case.packet())).collect();
         let kept = twin.states();
@@ -177,7 +177,7 @@ fn try_handed_on(
     for pair in pairs {
         let few = Effort { questions: effort.questions / 25, ..effort };
         let Some(sound) = Sound::new(&pair, target, frames, few) else { continue };
-        let behind = sound.program.source.iter().find(|line| line.word == Some(1));
+        let behind = sound.program.source.iter().find(|line| line.filter == Some(1));
         let ends = behind.map_or(0, |line| line.from);
         for slip in exam::mutants(&sound.program) {
             let known = known(&slip);
@@ -202,9 +202,9 @@ fn try_handed_on(
 /// What a target is asked about: whole frames, frames cut where headers end; where there are such,
 /// frames in pieces and with a tag beside.
 fn packets(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
-    let mut packets = match target.place {
-        Place::Tc => shapes_of(frames),
-        Place::Xdp | Place::Socket | Place::Cgroup => {
+    let mut packets = match target.hook {
+        Hook::Tc => shapes_of(frames),
+        Hook::Xdp | Hook::Socket | Hook::Cgroup => {
             frames.iter().map(|frame| Packet::new(frame)).collect()
         }
     };
@@ -215,8 +215,8 @@ fn packets(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
 /// The two forms that code has: direct access to what was made linear, with tags beside the frame;
 /// and, without CAP_PERFMON, copies through a helper. The other targets mix them.
 const TARGETS: [Target; 2] = [
-    Target { place: Place::Tc, hardened: false, takes: false, single: false },
-    Target::hardened(Place::Xdp),
+    Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
+    Target::hardened(Hook::Xdp),
 ];
 
 fn run(effort: Effort) -> Vec<Fate> {
@@ -233,7 +233,7 @@ fn run(effort: Effort) -> Vec<Fate> {
                 try_handed_on(twin, target, &frames, effort, &mut fate);
             }
             let Fate { all, answers, longer, verifier, .. } = fate;
-            let (name, place) = (request(twin), target.place);
+            let (name, place) = (request(twin), target.hook);
             println!(
                 "`{name}` at {place:?}: {all} slips, {answers} caught by answers, {longer} behind \
                  others, {verifier} by the verifier"
@@ -280,7 +280,7 @@ fn judge(fates: &[Fate], least: usize, complete: bool) {
     );
     let mut survivors: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for (slip, target) in fates.iter().flat_map(|fate| &fate.survivors) {
-        let place = format!("{:?}{}", target.place, if target.hardened { "+" } else { "" });
+        let place = format!("{:?}{}", target.hook, if target.hardened { "+" } else { "" });
         survivors.entry(slip).or_default().insert(place);
     }
     let strangers = survivors.iter().filter(|(slip, _)| !excused.contains_key(**slip));

@@ -8,7 +8,7 @@
 mod program;
 mod reader;
 
-use ebpf::emit::tap::{WakePolicy, Wakes};
+use ebpf::emit::tap::{WakePolicy, Wakeup};
 use endpoint::source::kernel::reader::Reader as Walk;
 use program::SILENT;
 use reader::{Content, Reader, Seen};
@@ -33,7 +33,7 @@ const BELL: WakePolicy = WakePolicy {
     wait_ns: 10 * MILLISECOND,
     bytes: 1 << 20,
     most: 1 << 10,
-    wakes: Wakes::Listeners,
+    wakes: Wakeup::Everyone,
 };
 
 /// A tap at the receiving end of a cable.
@@ -161,7 +161,7 @@ fn who_takes_bells_is_not_woken_for_more_than_it_has_yet_to_take() {
     let Some(pair) = pair(false) else { return };
     let shape =
         Shape { cpus: cpus(), sinks: 1, pointers: 1 << 10, bytes: 1 << 20, record_max: 2048 };
-    let each = WakePolicy { blocks: 1, apart_ns: 0, wakes: Wakes::Taker, ..SILENT };
+    let each = WakePolicy { blocks: 1, apart_ns: 0, wakes: Wakeup::Consumer, ..SILENT };
     let mut tap = Tap::new(&pair, shape, each);
     let listener = Listener::to(&[tap.bell.as_fd()]).unwrap();
     for _ in 0..3 {
@@ -184,7 +184,7 @@ fn what_nobody_comes_for_is_only_counted() {
     let _ = sys::process::pin_to(0);
     let shape =
         Shape { cpus: cpus(), sinks: 1, pointers: 1 << 12, bytes: 1 << 17, record_max: 2048 };
-    let bell = WakePolicy { bytes: shape.bytes / 4, wakes: Wakes::Taker, ..BELL };
+    let bell = WakePolicy { bytes: shape.bytes / 4, wakes: Wakeup::Consumer, ..BELL };
     let mut tap = Tap::new(&pair, shape, bell);
     let committed = |tap: &Tap| tap.sum(|cpu| tap.rings.region(cpu).unwrap().committed());
     let mut sent = 0;

@@ -1,8 +1,8 @@
 //! The writer: a tap that hands every frame over, once.
 
-use ebpf::Place;
+use ebpf::Hook;
 use ebpf::emit::Value;
-use ebpf::emit::tap::{Hand, Tap, WakePolicy, Wakes, tap};
+use ebpf::emit::tap::{Delivery, Tap, WakePolicy, Wakeup, tap};
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Kind, Program, RingBuffer, Rings};
@@ -14,7 +14,7 @@ pub(crate) const SILENT: WakePolicy = WakePolicy {
     wait_ns: i32::MAX as u32,
     bytes: i32::MAX as u32,
     most: i32::MAX as u32,
-    wakes: Wakes::Listeners,
+    wakes: Wakeup::Everyone,
 };
 
 /// Loads the writer.
@@ -28,15 +28,15 @@ pub(crate) fn load(rings: &Rings, ring: &RingBuffer, bell: WakePolicy) -> Progra
         records_at: shape.records(),
         bytes: shape.bytes,
         record_max: shape.record_max,
-        bell,
+        wake: bell,
         sent: false,
     };
-    let hand = Hand { number: 0, reader: 0, way: 7, shared: false, failed: None };
+    let hand = Delivery { number: 0, reader: 0, exit: 7, shared: false, failed: None };
     let made = tap(
-        Place::Tc,
+        Hook::Tc,
         &layout,
         |s, on, _| {
-            s.hand_over(hand, on, Value::Const(1));
+            s.deliver(hand, on, Value::Const(1));
             Ok(())
         },
         |_, _| {},

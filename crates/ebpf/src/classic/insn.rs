@@ -1,11 +1,12 @@
-//! One classic BPF instruction, in the kernel's encoding, and its line in a listing.
+//! One classic BPF instruction in the kernel's encoding, and its line in a listing.
 //!
-//! In: the four fields of `struct sock_filter`; out: the text that `tcpdump -d` prints for them.
-//! Nothing here judges an instruction; [`super::Program::new`] does.     [SL §5.2, filters as data]
+//! In: the four fields of `struct sock_filter`. Out: the text that `tcpdump -d` prints. Nothing
+//! here validates an instruction; [`super::ClassicProgram::new`] does.     [SL §5.2, filters as
+//! data]
 
 use std::fmt;
 
-/// The parts that instruction codes are made of, as in the kernel's `bpf_common.h`.
+/// Components of opcodes, as in the kernel's `bpf_common.h`.
 pub mod code {
     /// Class: load into A.
     pub const LD: u16 = 0x00;
@@ -39,7 +40,7 @@ pub mod code {
     pub const IND: u16 = 0x40;
     /// Mode: scratch memory.
     pub const MEM: u16 = 0x60;
-    /// Mode: the length on the wire.
+    /// Mode: the packet's length on the wire.
     pub const LEN: u16 = 0x80;
     /// Mode: four times the low nibble of a packet byte.
     pub const MSH: u16 = 0xa0;
@@ -90,10 +91,11 @@ pub mod code {
     pub const TXA: u16 = 0x80;
 }
 
-/// Where loads leave the packet and read what the kernel knows about it (`SKF_AD_OFF`).
+/// First offset of ancillary loads, which read kernel metadata instead of the packet
+/// (`SKF_AD_OFF`).
 pub const ANCILLARY: u32 = 0xffff_f000;
 
-/// The words of listings for ancillary loads, by offset from [`ANCILLARY`].
+/// Names of ancillary loads in listings, by offset from [`ANCILLARY`].
 pub(super) const ANCILLARY_NAMES: &[(u32, &str)] = &[
     (0, "proto"),
     (4, "type"),
@@ -117,33 +119,33 @@ pub(super) const ANCILLARY_NAMES: &[(u32, &str)] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Instruction {
-    /// What to do: see [`code`].
+    /// The opcode, see [`code`].
     pub code: u16,
-    /// How many instructions to skip when the comparison holds.
+    /// Number of instructions to skip if the comparison holds.
     pub jt: u8,
-    /// How many instructions to skip when it does not.
+    /// Number of instructions to skip if it does not.
     pub jf: u8,
     /// The constant.
     pub k: u32,
 }
 
 impl Instruction {
-    /// An instruction without branches.
+    /// Creates an instruction without branches.
     pub const fn plain(code: u16, k: u32) -> Self {
         Self { code, jt: 0, jf: 0, k }
     }
 
-    /// The class part of the code.
+    /// Returns the class of the opcode.
     pub const fn class(self) -> u16 {
         self.code & 0x07
     }
 
-    /// Tells a comparison (`jeq`, `jgt`, `jge`, `jset`) from everything else.
+    /// Returns true for a comparison (`jeq`, `jgt`, `jge`, `jset`).
     pub const fn is_comparison(self) -> bool {
         self.class() == code::JMP && self.code & 0xf0 != code::JA
     }
 
-    /// Writes the line that `tcpdump -d` prints for the instruction at place `at`.
+    /// Writes the line of `tcpdump -d` for the instruction at index `at`.
     pub fn list(self, at: usize, out: &mut impl fmt::Write) -> fmt::Result {
         let (name, operand) = self.words(at);
         if self.is_comparison() {

@@ -1,11 +1,11 @@
-//! Link types, by the numbers that libpcap's programs use (`DLT_…` on Linux).
+//! Link types by the numbers that libpcap uses (`DLT_…` on Linux).
 //!
-//! In: a number from a capture file or a socket; out: a [`LinkType`]. Files number a few types
-//! differently; [`LinkType::from_file`] translates.
+//! In: a number from a capture file or a socket. Out: a [`LinkType`]. Files number a few types
+//! differently; [`LinkType::from_file`] converts.
 
 use std::fmt;
 
-/// What stands at the beginning of a frame, as a `DLT_` number.
+/// A link type: the format of a frame's first header, as a `DLT_` number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkType(pub u32);
 
@@ -14,7 +14,7 @@ macro_rules! link_types {
         impl LinkType {
             $(#[doc = $text] pub const $name: Self = Self($number);)*
 
-            /// Every link type with a name here: number, name, what it is.
+            /// Every link type with a name here: number, name, description.
             const NAMED: &[(Self, &str, &str)] =
                 &[$((Self($number), stringify!($name), $text),)*];
         }
@@ -100,11 +100,11 @@ link_types! {
     DSA_TAG_DSA = 284, "Ethernet with a DSA switch tag";
 }
 
-/// The highest number that libpcap gives to a link type whose header it does not look into.
+/// Highest number that libpcap assigns to link types whose header it does not parse.
 pub(super) const MATCHING_MAX: u32 = 304;
 
 impl LinkType {
-    /// The link type that a capture file numbers so (`LINKTYPE_…`).
+    /// Converts the number of a capture file (`LINKTYPE_…`).
     pub const fn from_file(number: u32) -> Self {
         match number {
             100 => Self::ATM_RFC1483,
@@ -116,17 +116,17 @@ impl LinkType {
         }
     }
 
-    /// Every link type with a name here.
+    /// Yields every link type with a name here.
     pub fn all() -> impl Iterator<Item = Self> {
         Self::NAMED.iter().map(|(link, ..)| *link)
     }
 
-    /// The link type of that name, without `DLT_`.
+    /// Returns the link type with this name, without `DLT_`.
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMED.iter().find(|(_, known, _)| *known == name).map(|(link, _, _)| *link)
     }
 
-    /// The 802.11 types, with whatever stands before.
+    /// Returns true for the 802.11 types, with any header in front.
     pub(super) const fn is_wlan(self) -> bool {
         matches!(
             self,
@@ -138,7 +138,7 @@ impl LinkType {
         )
     }
 
-    /// Ethernet, and what has an Ethernet header behind or around a tag of its own.
+    /// Returns true for Ethernet, and Ethernet headers with a switch tag.
     pub(super) const fn is_ethernet(self) -> bool {
         matches!(
             self,
@@ -150,7 +150,7 @@ impl LinkType {
         )
     }
 
-    /// The Juniper types, which begin with the same magic number.
+    /// Returns true for the Juniper types, which begin with the same magic number.
     pub(super) const fn is_juniper(self) -> bool {
         matches!(
             self,
@@ -179,7 +179,7 @@ impl LinkType {
         )
     }
 
-    /// The types whose addresses have six bytes at a known place.
+    /// Returns true for types with six-byte addresses at a fixed offset.
     pub(super) const fn has_mac(self) -> bool {
         self.is_ethernet()
             || self.is_wlan()

@@ -1,30 +1,30 @@
-//! Reads the listing that `tcpdump -d` prints back into a program.
+//! Parses the listing of `tcpdump -d` back into a program.
 //!
-//! In: text, one instruction per line, blank lines ignored; out: a [`Program`] or the line that
-//! could not be read. Used to judge the compiler by listings, and to take a program that another
-//! tool has printed.
+//! In: text, one instruction per line; blank lines are ignored. Out: a [`ClassicProgram`], or the
+//! line in error. Used to judge the compiler by listings, and to load a program printed by another
+//! tool.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::insn::{ANCILLARY, ANCILLARY_NAMES, Instruction, code};
-use super::program::{Invalid, Program};
+use super::program::{ClassicProgram, Invalid};
 
-/// Why a text is not the listing of a program.
+/// The reason why a text is not the listing of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListingError {
-    /// A line that names no instruction.
+    /// A line without a known instruction.
     Line {
-        /// The line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What stands there.
+        /// Text of the line.
         text: String,
     },
-    /// The instructions were read, but are no program.
-    Program(Invalid),
+    /// The instructions are not a valid program.
+    ClassicProgram(Invalid),
 }
 
-impl FromStr for Program {
+impl FromStr for ClassicProgram {
     type Err = ListingError;
 
     fn from_str(text: &str) -> Result<Self, ListingError> {
@@ -39,7 +39,7 @@ impl FromStr for Program {
             })?;
             instructions.push(instruction);
         }
-        Self::new(instructions).map_err(ListingError::Program)
+        Self::new(instructions).map_err(ListingError::ClassicProgram)
     }
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for ListingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line { line, text } => write!(f, "line {line}: `{text}` is no instruction"),
-            Self::Program(invalid) => write!(f, "{invalid}"),
+            Self::ClassicProgram(invalid) => write!(f, "{invalid}"),
         }
     }
 }
@@ -156,7 +156,7 @@ fn memory(text: &str) -> Option<u32> {
     number(text.strip_prefix("M[")?.strip_suffix(']')?)
 }
 
-/// A number as listings print it: hexadecimal with `0x`, otherwise decimal, which may be signed.
+/// Parses a number as listings print it: hexadecimal with `0x`, otherwise decimal, possibly signed.
 fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
@@ -170,7 +170,7 @@ fn ancillary(word: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Metadata, Program};
+    use super::super::{ClassicProgram, Metadata};
 
     const EVERYTHING: &str = "\
 (000) ldh      [12]
@@ -208,21 +208,21 @@ mod tests {
 ";
 
     #[test]
-    fn a_listing_survives_reading_and_printing() {
-        let program: Program = EVERYTHING.parse().unwrap();
+    fn listing_round_trips() {
+        let program: ClassicProgram = EVERYTHING.parse().unwrap();
         assert_eq!(program.to_string(), EVERYTHING);
     }
 
     #[test]
-    fn a_bad_line_is_named() {
-        let error = "(000) ld #0\n(001) hop #1\n".parse::<Program>().unwrap_err();
+    fn bad_line_is_reported() {
+        let error = "(000) ld #0\n(001) hop #1\n".parse::<ClassicProgram>().unwrap_err();
         assert_eq!(error.to_string(), "line 2: `(001) hop #1` is no instruction");
     }
 
     #[test]
-    fn loads_outside_the_frame_and_endless_loops_reject() {
+    fn load_beyond_the_frame_and_endless_loop_reject() {
         let run = |text: &str, frame: &[u8]| {
-            text.parse::<Program>().unwrap().run(frame, 60, &Metadata::default())
+            text.parse::<ClassicProgram>().unwrap().run(frame, 60, &Metadata::default())
         };
         assert_eq!(run("(000) ldh [1]\n(001) ret #7", &[1, 2, 3]), 7);
         assert_eq!(run("(000) ldh [2]\n(001) ret #7", &[1, 2, 3]), 0);

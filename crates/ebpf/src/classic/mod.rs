@@ -1,29 +1,29 @@
-//! Classic BPF as data, and a compiler of the whole pcap-filter(7) language into it.
+//! Classic BPF as data, and a compiler for the whole pcap-filter(7) language.
 //!
-//! In: an expression and the link type of the frames; out: a [`Program`] that user space runs with
-//! [`Program::run`], that [`kernel`] makes a socket filter of, and that prints as `tcpdump -d`
-//! prints it. Nothing here does input or output: a host name is asked of a [`Resolver`] that the
-//! caller gives. The language, the questions that a program asks and their order are libpcap's,
-//! judged by libpcap's own test set; the code is not.     [SL §4.2, §5.2: classic filters as peers]
+//! In: an expression and the link type of the frames. Out: a [`ClassicProgram`], which user space
+//! runs with [`ClassicProgram::run`], which [`kernel`] turns into a socket filter, and which prints
+//! like `tcpdump -d`. No I/O: host names go to a [`Resolver`] of the caller. The language, the
+//! tests of a program and their order are libpcap's, checked against libpcap's own test suite; the
+//! code is original.     [SL §4.2, §5.2: classic filters as peers]
 //!
-//! What is absent: `protochain` makes a program with a loop, which the kernel refuses; bodies of
-//! Juniper link types beyond what libpcap reads; looking up names.
+//! Not supported: loading a `protochain` program, whose loop the kernel rejects; Juniper link types
+//! beyond what libpcap parses; name lookups.
 
+mod assemble;
 pub mod expression;
 pub mod insn;
 pub mod kernel;
-mod lines;
 mod link;
 mod listing;
 mod program;
 mod run;
 
 pub use expression::{
-    ErrorKind, ExpressionError, Families, Options, Question, Refuse, Resolver, Transports, compile,
-    questions,
+    AddressFamilies, ErrorKind, ExpressionError, NameQuery, NoResolver, Options, Resolver,
+    Transports, compile, name_queries,
 };
 pub use insn::Instruction;
 pub use link::LinkType;
 pub use listing::ListingError;
-pub use program::{INSTRUCTIONS_MAX, Invalid, MEMORY_WORDS, Program};
+pub use program::{ClassicProgram, INSTRUCTIONS_MAX, Invalid, MEMORY_WORDS};
 pub use run::{Metadata, ROUNDS_MAX, VlanTag};

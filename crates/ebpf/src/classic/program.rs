@@ -1,77 +1,77 @@
-//! A classic BPF program that has been checked: what the kernel would accept, and loops besides.
+//! A validated classic BPF program: what the kernel accepts, plus loops.
 //!
-//! In: a list of instructions from the compiler, from a listing or from another program; out: a
-//! [`Program`], the only thing that [`Program::run`] takes. Having one tells that every jump lands
-//! inside, every scratch word exists, no constant divides by zero or shifts by more than 31, and
-//! that the last instruction returns, so that running needs no further check.
+//! In: instructions from the compiler, a listing or another program. Out: a [`ClassicProgram`].
+//! Having one proves that every jump lands inside, every scratch word exists, no constant divides
+//! by zero or shifts by more than 31, and the last instruction returns, so that running needs no
+//! further check.
 //!
-//! One deviation from the kernel: backward `ja` is allowed, because `protochain` walks a chain of
-//! headers. Such a program [`loops`](Program::loops); the kernel refuses it, and the interpreter
-//! bounds its rounds.
+//! One deviation from the kernel: a backward `ja` is allowed, because `protochain` walks a chain of
+//! headers. Such a program [`loops`](ClassicProgram::loops); the kernel rejects it, and the
+//! interpreter bounds its rounds.
 
 use std::fmt;
 
 use super::insn::{Instruction, code};
 use super::run::Op;
 
-/// The longest program, as in the kernel (`BPF_MAXINSNS`).
+/// Maximum instructions of a program, as in the kernel (`BPF_MAXINSNS`).
 pub const INSTRUCTIONS_MAX: usize = 4096;
-/// How many words of scratch memory a program has (`BPF_MEMWORDS`).
+/// Words of scratch memory (`BPF_MEMWORDS`).
 pub const MEMORY_WORDS: u32 = 16;
 
-/// A checked classic BPF program.
+/// A validated classic BPF program.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Program {
+pub struct ClassicProgram {
     instructions: Vec<Instruction>,
     pub(super) ops: Vec<Op>,
     loops: bool,
 }
 
-/// Why a list of instructions is not a program.
+/// The reason why instructions are not a valid program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    /// There is no instruction.
+    /// No instructions.
     Empty,
-    /// There are more than [`INSTRUCTIONS_MAX`] instructions.
+    /// More than [`INSTRUCTIONS_MAX`] instructions.
     TooLong {
-        /// How many there are.
+        /// Number of instructions.
         length: usize,
     },
-    /// The code of an instruction means nothing.
+    /// Unknown opcode.
     Code {
-        /// Its place.
+        /// Index of the instruction.
         at: usize,
-        /// The code.
+        /// The opcode.
         code: u16,
     },
-    /// A jump leaves the program.
+    /// Jump out of the program.
     Target {
-        /// The place of the jump.
+        /// Index of the jump.
         at: usize,
     },
-    /// A scratch word that does not exist.
+    /// Scratch word that does not exist.
     Memory {
-        /// The place of the instruction.
+        /// Index of the instruction.
         at: usize,
         /// The word.
         word: u32,
     },
-    /// A constant divisor of zero.
+    /// Constant divisor of zero.
     Divisor {
-        /// The place of the instruction.
+        /// Index of the instruction.
         at: usize,
     },
-    /// A constant shift by more than 31.
+    /// Constant shift by more than 31.
     Shift {
-        /// The place of the instruction.
+        /// Index of the instruction.
         at: usize,
     },
-    /// The last instruction does not return.
+    /// Last instruction that does not return.
     NoReturn,
 }
 
-impl Program {
-    /// Checks `instructions`.
+impl ClassicProgram {
+    /// Validates `instructions`.
     pub fn new(instructions: Vec<Instruction>) -> Result<Self, Invalid> {
         let length = instructions.len();
         let Some(last) = instructions.last() else { return Err(Invalid::Empty) };
@@ -92,18 +92,18 @@ impl Program {
         Ok(Self { instructions, ops, loops })
     }
 
-    /// The instructions, in the kernel's encoding.
+    /// Returns the instructions in the kernel's encoding.
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
     }
 
-    /// Whether some jump goes back, which the kernel does not accept.
+    /// Returns true if a jump goes backward, which the kernel rejects.
     pub fn loops(&self) -> bool {
         self.loops
     }
 }
 
-/// Checks one instruction and answers whether it jumps backwards.
+/// Validates one instruction and returns true if it jumps backward.
 fn check(instruction: Instruction, at: usize, length: usize) -> Result<bool, Invalid> {
     use code::*;
     let k = instruction.k;
@@ -133,7 +133,7 @@ fn check(instruction: Instruction, at: usize, length: usize) -> Result<bool, Inv
     }
 }
 
-impl fmt::Display for Program {
+impl fmt::Display for ClassicProgram {
     /// Lists the program as `tcpdump -d` does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, instruction) in self.instructions.iter().enumerate() {
@@ -144,7 +144,7 @@ impl fmt::Display for Program {
     }
 }
 
-impl fmt::Debug for Program {
+impl fmt::Debug for ClassicProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -174,16 +174,19 @@ impl std::error::Error for Invalid {}
 #[cfg(test)]
 mod tests {
     use super::super::insn::{Instruction, code::*};
-    use super::{Invalid, Program};
+    use super::{ClassicProgram, Invalid};
 
     #[test]
-    fn what_the_kernel_would_refuse_is_refused_here() {
+    fn programs_that_the_kernel_rejects_are_rejected() {
         let ret = Instruction::plain(RET | K, 0);
-        let refused = |first: Instruction| Program::new(vec![first, ret]).unwrap_err();
-        assert_eq!(Program::new(vec![]).unwrap_err(), Invalid::Empty);
-        assert_eq!(Program::new(vec![ret; 4097]).unwrap_err(), Invalid::TooLong { length: 4097 });
+        let refused = |first: Instruction| ClassicProgram::new(vec![first, ret]).unwrap_err();
+        assert_eq!(ClassicProgram::new(vec![]).unwrap_err(), Invalid::Empty);
+        assert_eq!(
+            ClassicProgram::new(vec![ret; 4097]).unwrap_err(),
+            Invalid::TooLong { length: 4097 }
+        );
         let load = Instruction::plain(LD | IMM, 0);
-        assert_eq!(Program::new(vec![ret, load]).unwrap_err(), Invalid::NoReturn);
+        assert_eq!(ClassicProgram::new(vec![ret, load]).unwrap_err(), Invalid::NoReturn);
         assert_eq!(refused(Instruction::plain(0xfff8, 0)), Invalid::Code { at: 0, code: 0xfff8 });
         let memory = Invalid::Memory { at: 0, word: 16 };
         assert_eq!(refused(Instruction::plain(ST, 16)), memory);
@@ -197,10 +200,10 @@ mod tests {
     }
 
     #[test]
-    fn backward_jumps_are_told() {
+    fn backward_jumps_are_reported() {
         let program = |k: i32| {
             let ret = Instruction::plain(RET | K, 0);
-            Program::new(vec![Instruction::plain(JMP | JA, k as u32), ret]).unwrap()
+            ClassicProgram::new(vec![Instruction::plain(JMP | JA, k as u32), ret]).unwrap()
         };
         assert!(!program(0).loops());
         assert!(program(-1).loops());

@@ -1,64 +1,64 @@
 //! Runs a classic BPF program over one frame.
 //!
-//! In: a checked program, the bytes of the frame, its length on the wire and what the kernel knew
-//! about it; out: how many bytes to keep, 0 for none. A load that leaves the frame answers 0, as
-//! does division by zero: that is the language's rule, not an error. Instructions are decoded once
-//! into a 12-byte form, so that a step is one `match`. No panic, no allocation; a program without
-//! backward jumps runs each instruction at most once, one with them at most [`ROUNDS_MAX`] rounds.
-//!                                                                    [SL §5.2, in-kernel filters]
+//! In: a validated program, the frame, its length on the wire and the kernel's metadata. Out: the
+//! number of bytes to keep, 0 to reject. A load beyond the frame returns 0, as does division by
+//! zero: rules of the language, not errors. Instructions are decoded once into a 12-byte form, so
+//! that a step is one `match`. Neither panics nor allocates. A program without backward jumps runs
+//! each instruction at most once, others make at most [`ROUNDS_MAX`] rounds.                  [SL
+//! §5.2, in-kernel filters]
 
 use super::insn::{ANCILLARY, Instruction, code};
-use super::program::{MEMORY_WORDS, Program};
+use super::program::{ClassicProgram, MEMORY_WORDS};
 
-/// How often a program may jump back: a 64 KiB frame holds 8192 headers of 8 bytes, twice over.
+/// Maximum backward jumps: a 64 KiB frame has 8192 headers of 8 bytes, and twice that.
 pub const ROUNDS_MAX: u32 = 16_384;
 
-/// What the kernel knew about a frame and did not leave in its bytes.
+/// Kernel metadata of a frame that its bytes do not hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// The VLAN tag that the kernel or the device took out of the frame.
+    /// VLAN tag that the kernel or the device removed from the frame.
     pub vlan: Option<VlanTag>,
-    /// Who the frame was for (`PACKET_HOST` … `PACKET_OUTGOING`).
+    /// Packet type (`PACKET_HOST` … `PACKET_OUTGOING`).
     pub packet_type: u8,
-    /// The protocol, as an EtherType.
+    /// Protocol, as an EtherType.
     pub protocol: u16,
-    /// The interface.
+    /// Interface index.
     pub interface_index: u32,
-    /// What kind of device it is (`ARPHRD_…`).
+    /// Device type (`ARPHRD_…`).
     pub hardware_type: u16,
 }
 
-/// A VLAN tag that travels beside its frame.
+/// A VLAN tag beside its frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VlanTag {
-    /// Priority, drop eligibility and VLAN number.
+    /// Priority, drop eligibility and VLAN id.
     pub tci: u16,
-    /// The EtherType that announced the tag.
+    /// EtherType that announced the tag.
     pub tpid: u16,
 }
 
 impl Metadata {
-    /// That nothing is known beside the bytes.
+    /// No metadata.
     pub const NOTHING: Self =
         Self { vlan: None, packet_type: 0, protocol: 0, interface_index: 0, hardware_type: 0 };
 
-    /// The answer to an ancillary load, if this is one that a frame alone can answer.
-    fn load(&self, field: Field) -> u32 {
+    /// Returns the value of an ancillary load.
+    fn load(&self, field: AncillaryField) -> u32 {
         match field {
-            Field::Protocol => u32::from(self.protocol),
-            Field::PacketType => u32::from(self.packet_type),
-            Field::Interface => self.interface_index,
-            Field::HardwareType => u32::from(self.hardware_type),
-            Field::VlanTci => self.vlan.map_or(0, |tag| u32::from(tag.tci)),
-            Field::VlanPresent => u32::from(self.vlan.is_some()),
-            Field::VlanTpid => self.vlan.map_or(0, |tag| u32::from(tag.tpid)),
+            AncillaryField::Protocol => u32::from(self.protocol),
+            AncillaryField::PacketType => u32::from(self.packet_type),
+            AncillaryField::Interface => self.interface_index,
+            AncillaryField::HardwareType => u32::from(self.hardware_type),
+            AncillaryField::VlanTci => self.vlan.map_or(0, |tag| u32::from(tag.tci)),
+            AncillaryField::VlanPresent => u32::from(self.vlan.is_some()),
+            AncillaryField::VlanTpid => self.vlan.map_or(0, |tag| u32::from(tag.tpid)),
         }
     }
 }
 
-/// An ancillary load.
+/// An ancillary load that a frame's metadata can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Field {
+pub(super) enum AncillaryField {
     Protocol,
     PacketType,
     Interface,
@@ -68,7 +68,7 @@ pub(super) enum Field {
     VlanTpid,
 }
 
-/// A decoded instruction; jump targets are places in the program.
+/// A decoded instruction; jump targets are indices in the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Word(u32),
@@ -77,7 +77,7 @@ pub(super) enum Op {
     WordAtX(u32),
     HalfAtX(u32),
     ByteAtX(u32),
-    Known(Field),
+    Known(AncillaryField),
     Length,
     Constant(u32),
     Memory(u8),
@@ -87,13 +87,13 @@ pub(super) enum Op {
     HeaderToX(u32),
     Store(u8),
     StoreX(u8),
-    ByConstant(Alu, u32),
-    ByX(Alu),
+    ByConstant(AluOp, u32),
+    ByX(AluOp),
     Negate,
     Go(u16),
     GoBack(u16),
-    If { test: Test, yes: u16, no: u16, k: u32 },
-    IfX { test: Test, yes: u16, no: u16 },
+    If { test: CompareOp, yes: u16, no: u16, k: u32 },
+    IfX { test: CompareOp, yes: u16, no: u16 },
     Return(u32),
     ReturnA,
     AToX,
@@ -103,7 +103,7 @@ pub(super) enum Op {
 const _: () = assert!(size_of::<Op>() <= 12);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Alu {
+pub(super) enum AluOp {
     Add,
     Subtract,
     Multiply,
@@ -117,32 +117,32 @@ pub(super) enum Alu {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Test {
+pub(super) enum CompareOp {
     Equal,
     Greater,
     GreaterOrEqual,
     AnyBit,
 }
 
-impl Program {
-    /// Runs the program and answers how many bytes of the frame to keep; 0 rejects it.
+impl ClassicProgram {
+    /// Runs the program and returns the number of bytes to keep; 0 rejects the frame.
     ///
-    /// `frame` is what was captured, `wire_length` what there was.
+    /// `frame` holds the captured bytes, `wire_length` is the length on the wire.
     pub fn run(&self, frame: &[u8], wire_length: u32, metadata: &Metadata) -> u32 {
-        let mut machine = Machine { frame, wire_length, metadata, ..Machine::EMPTY };
+        let mut machine = Registers { frame, wire_length, metadata, ..Registers::EMPTY };
         let mut at = 0usize;
         while let Some(op) = self.ops.get(at) {
             match machine.step(*op, at) {
-                Step::Next => at += 1,
-                Step::Go(to) => at = to,
-                Step::Done(answer) => return answer,
+                StepOutcome::Next => at += 1,
+                StepOutcome::Go(to) => at = to,
+                StepOutcome::Done(answer) => return answer,
             }
         }
         0
     }
 }
 
-struct Machine<'a> {
+struct Registers<'a> {
     frame: &'a [u8],
     wire_length: u32,
     metadata: &'a Metadata,
@@ -152,13 +152,13 @@ struct Machine<'a> {
     rounds: u32,
 }
 
-enum Step {
+enum StepOutcome {
     Next,
     Go(usize),
     Done(u32),
 }
 
-impl Machine<'static> {
+impl Registers<'static> {
     const EMPTY: Self = Self {
         frame: &[],
         wire_length: 0,
@@ -170,9 +170,9 @@ impl Machine<'static> {
     };
 }
 
-impl Machine<'_> {
+impl Registers<'_> {
     #[inline(always)]
-    fn step(&mut self, op: Op, at: usize) -> Step {
+    fn step(&mut self, op: Op, at: usize) -> StepOutcome {
         let loaded = match op {
             Op::Word(k) => self.word(k, 0),
             Op::Half(k) => self.half(k, 0),
@@ -193,32 +193,36 @@ impl Machine<'_> {
         match loaded {
             Some(value) => {
                 self.a = value;
-                Step::Next
+                StepOutcome::Next
             }
-            None => Step::Done(0),
+            None => StepOutcome::Done(0),
         }
     }
 
     #[inline(always)]
-    fn step_without_load(&mut self, op: Op, at: usize) -> Step {
+    fn step_without_load(&mut self, op: Op, at: usize) -> StepOutcome {
         match op {
             Op::If { test, yes, no, k } => {
-                return Step::Go(usize::from(if test.holds(self.a, k) { yes } else { no }));
+                return StepOutcome::Go(usize::from(if test.holds(self.a, k) { yes } else { no }));
             }
             Op::IfX { test, yes, no } => {
-                return Step::Go(usize::from(if test.holds(self.a, self.x) { yes } else { no }));
+                return StepOutcome::Go(usize::from(if test.holds(self.a, self.x) {
+                    yes
+                } else {
+                    no
+                }));
             }
-            Op::Go(to) => return Step::Go(usize::from(to)),
+            Op::Go(to) => return StepOutcome::Go(usize::from(to)),
             Op::GoBack(to) => {
                 self.rounds += 1;
                 let spent = self.rounds > ROUNDS_MAX;
-                return if spent { Step::Done(0) } else { Step::Go(usize::from(to)) };
+                return if spent { StepOutcome::Done(0) } else { StepOutcome::Go(usize::from(to)) };
             }
-            Op::Return(k) => return Step::Done(k),
-            Op::ReturnA => return Step::Done(self.a),
+            Op::Return(k) => return StepOutcome::Done(k),
+            Op::ReturnA => return StepOutcome::Done(self.a),
             Op::HeaderToX(k) => match self.byte(k, 0) {
                 Some(byte) => self.x = (byte & 0xf) << 2,
-                None => return Step::Done(0),
+                None => return StepOutcome::Done(0),
             },
             Op::LengthToX => self.x = self.wire_length,
             Op::ConstantToX(k) => self.x = k,
@@ -228,10 +232,10 @@ impl Machine<'_> {
             Op::AToX => self.x = self.a,
             _ => debug_assert!(false, "{op:?} at {at} is a load"),
         }
-        Step::Next
+        StepOutcome::Next
     }
 
-    /// Where a load at `k` plus `x` begins; the sum does not wrap.
+    /// Returns the start of a load at `k` plus `x`; the sum does not wrap.
     #[inline(always)]
     fn place(k: u32, x: u32) -> Option<usize> {
         usize::try_from(u64::from(k) + u64::from(x)).ok()
@@ -255,7 +259,7 @@ impl Machine<'_> {
     }
 }
 
-impl Alu {
+impl AluOp {
     #[inline(always)]
     pub(super) fn apply(self, a: u32, b: u32) -> Option<u32> {
         Some(match self {
@@ -289,7 +293,7 @@ impl Alu {
     }
 }
 
-impl Test {
+impl CompareOp {
     #[inline(always)]
     pub(super) fn holds(self, a: u32, b: u32) -> bool {
         match self {
@@ -312,7 +316,7 @@ impl Test {
 }
 
 impl Op {
-    /// Decodes the instruction at place `at`, whose targets and words have been checked.
+    /// Decodes the validated instruction at index `at`.
     pub(super) fn decode(instruction: Instruction, at: usize) -> Option<Self> {
         use code::*;
         let Instruction { code, jt, jf, k } = instruction;
@@ -324,8 +328,8 @@ impl Op {
             STX if code == STX => Self::StoreX(word),
             ALU if code & !0xff != 0 => return None,
             ALU if code & 0xf0 == NEG => Self::Negate,
-            ALU if by_x => Self::ByX(Alu::decode(code)?),
-            ALU => Self::ByConstant(Alu::decode(code)?, k),
+            ALU if by_x => Self::ByX(AluOp::decode(code)?),
+            ALU => Self::ByConstant(AluOp::decode(code)?, k),
             JMP if code & !0xff != 0 => return None,
             JMP if code & 0xf0 == JA => {
                 let target = at as i64 + 1 + i64::from(k as i32);
@@ -333,7 +337,7 @@ impl Op {
                 if target <= at as i64 { Self::GoBack(to) } else { Self::Go(to) }
             }
             JMP => {
-                let test = Test::decode(code)?;
+                let test = CompareOp::decode(code)?;
                 let yes = u16::try_from(at + 1 + usize::from(jt)).ok()?;
                 let no = u16::try_from(at + 1 + usize::from(jf)).ok()?;
                 if by_x { Self::IfX { test, yes, no } } else { Self::If { test, yes, no, k } }
@@ -354,7 +358,7 @@ impl Op {
         }
         if k >= ANCILLARY
             && code & 0xe7 == LD | ABS
-            && let Some(field) = Field::decode(k - ANCILLARY)
+            && let Some(field) = AncillaryField::decode(k - ANCILLARY)
         {
             return Some(Self::Known(field));
         }
@@ -377,7 +381,7 @@ impl Op {
     }
 }
 
-impl Field {
+impl AncillaryField {
     fn decode(offset: u32) -> Option<Self> {
         Some(match offset {
             0 => Self::Protocol,

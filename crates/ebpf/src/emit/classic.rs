@@ -1,34 +1,36 @@
-//! Classic BPF as eBPF: a compiled pcap-filter(7) expression becomes part of a piece.
+//! Classic BPF translated to eBPF: a compiled pcap-filter(7) expression as part of a twin.
 //!
-//! In: a program without loops; out: the same decision about the frame, as it came in and whatever
-//! the view. It is never unsure: what cannot be read directly is asked of a helper, which knows
-//! fragments. Departs from the kernel's own translation in that a load beyond the frame leaves by
-//! the piece's way out, so that it is counted, and in that A, X and scratch words are bounded while
-//! emitting: bytes behind a header of variable length are read directly, too.      [SL §5.2, §5.3]
+//! In: a program without loops. Out: the same decision about the frame as it arrived, whatever the
+//! view. Never unsure: bytes that are not directly readable come from a helper, which handles
+//! fragments. Departs from the kernel's own translation in two ways: a load beyond the frame leaves
+//! through the twin's exit, so that it is counted; and value ranges of A, X and the scratch words
+//! are tracked while emitting, so that bytes behind a variable-length header are read directly,
+//! too.      [SL §5.2, §5.3]
 //!
 //! A lives in r9, X and the scratch words in stack slots.
 
 use super::Unfit;
-use super::build::{Builder, PULL_MAX, skb};
+use super::builder::{Builder, PULL_MAX, skb};
 use super::handle::{Depth, Exit};
 use super::scope::{Cmp, Meta, Scope};
 use crate::asm::Label;
 use crate::classic::insn::{ANCILLARY, Instruction, code};
 use crate::classic::kernel::copy_of;
-use crate::classic::{MEMORY_WORDS, Program};
+use crate::classic::{ClassicProgram, MEMORY_WORDS};
 use crate::insn::{
     Alu, Cond, Helper, Insn, Operand, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Reg, Size,
 };
-use crate::program::Place;
+use crate::program::Hook;
 
-/// The types of tags that the kernel keeps beside frames: 802.1Q and 802.1ad.
+/// Protocols of the tags that the kernel keeps beside frames: 802.1Q and 802.1ad.
 const TAG_TYPES: [u32; 2] = [0x8100, 0x88a8];
 const WORDS: usize = MEMORY_WORDS as usize;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Goes on only if this program accepts the frame. It was made for Ethernet frames with their
-    /// tags in place; where the kernel keeps one beside, a second copy asks the same.
-    pub fn only_classic(&mut self, program: &Program, miss: Exit<'s>) -> Result<(), Unfit> {
+    /// Continues only if the program accepts the frame. The program expects Ethernet frames with
+    /// inline tags; where the kernel may keep a tag beside the frame, a second copy handles such
+    /// frames.
+    pub fn only_classic(&mut self, program: &ClassicProgram, miss: Exit<'s>) -> Result<(), Unfit> {
         let copy = |tagged| copy_of(program, tagged).map_err(|why| Unfit::new(why.to_string()));
         let plain = copy(false)?;
         if !self.has_tag_beside() {
@@ -54,7 +56,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(())
     }
 
-    fn classic(&mut self, program: &Program, miss: Exit<'s>) {
+    fn classic(&mut self, program: &ClassicProgram, miss: Exit<'s>) {
         self.arm(|s, holds| {
             let (yes, no) = (holds.label, miss.label);
             Translation::new(s.builder(), program, yes, no).translate(program.instructions());
@@ -62,12 +64,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// What is known before an instruction, on every way that leads there.
+/// Facts that hold before an instruction on every path to it.
 #[derive(Clone, Copy)]
 struct Known {
-    /// So many bytes of the frame are there.
+    /// Number of frame bytes proven present.
     proven: u32,
-    /// A, X and the scratch words are at most this.
+    /// Upper bounds of A, X and the scratch words.
     a: u32,
     x: u32,
     words: [u32; WORDS],
@@ -92,11 +94,11 @@ struct Translation<'b> {
     b: &'b mut Builder,
     yes: Label,
     no: Label,
-    /// Where each instruction begins; of a constant answer, where it leads.
+    /// Start of each instruction; for a constant answer, its exit.
     labels: Vec<Label>,
-    /// Which instructions are constant answers.
+    /// Instructions that are constant answers.
     answers: Vec<bool>,
-    /// What is known there; nothing: no way has led there.
+    /// Facts per instruction; `None` if no path reached it yet.
     known: Vec<Option<Known>>,
     x: Depth,
     scratch: Depth,
@@ -105,7 +107,7 @@ struct Translation<'b> {
 }
 
 impl<'b> Translation<'b> {
-    fn new(b: &'b mut Builder, program: &Program, yes: Label, no: Label) -> Self {
+    fn new(b: &'b mut Builder, program: &ClassicProgram, yes: Label, no: Label) -> Self {
         let instructions = program.instructions();
         let labels = instructions.iter().map(|_| b.asm.label()).collect();
         let mut known = vec![None; instructions.len()];
@@ -136,7 +138,7 @@ impl<'b> Translation<'b> {
             }
         }
         for (at, instruction) in instructions.iter().enumerate() {
-            // Jumps go forward, so that every way here is known.
+            // Jumps go forward, so all predecessors are done.
             let Some(known) = self.known.get(at).copied().flatten() else { continue };
             self.now = known;
             if let (Some(label), Some(false)) = (self.labels.get(at), self.answers.get(at)) {
@@ -156,7 +158,8 @@ impl<'b> Translation<'b> {
         }
     }
 
-    /// What is known now is known there, too. A jump to an answer is a jump to the way out.
+    /// Merges the current facts into those of a successor. A jump to an answer is a jump to its
+    /// exit.
     fn leads_to(&mut self, at: usize) {
         if self.answers.get(at).copied().unwrap_or(true) {
             return;
@@ -208,7 +211,7 @@ impl<'b> Translation<'b> {
         u32::MAX
     }
 
-    /// The tag beside the frame, the only thing there that a copy asks for.
+    /// Loads the tag beside the frame, the only ancillary data in a copy.
     fn beside(&mut self, field: u32) -> u32 {
         let (offset, bound) = match field {
             44 => (skb::TAG_TCI, 0xffff),
@@ -226,23 +229,23 @@ impl<'b> Translation<'b> {
         bound
     }
 
-    /// Up to where bytes are read directly: what the frame's prologue has made linear, or the first
-    /// buffer holds at XDP.
+    /// Returns the end of the directly readable bytes: what the prologue pulled, or the first
+    /// buffer at XDP.
     fn direct(&self) -> u32 {
-        match self.b.target.place {
-            Place::Socket | Place::Cgroup => 0,
-            Place::Tc if self.b.target.hardened => 0,
-            Place::Tc | Place::Xdp => PULL_MAX,
+        match self.b.target.hook {
+            Hook::Socket | Hook::Cgroup => 0,
+            Hook::Tc if self.b.target.hardened => 0,
+            Hook::Tc | Hook::Xdp => PULL_MAX,
         }
     }
 
-    /// Loads from a constant place of the frame.
+    /// Loads from a constant offset.
     fn bytes_at(&mut self, k: u32, size: Size, to: Reg) -> u32 {
         let end = k.saturating_add(bytes(size));
         if end > self.direct() {
-            // `copy_of` has refused what is beyond the reach of every helper.
+            // `copy_of` rejected offsets beyond the reach of every helper.
             self.put(Insn::mov(R2, k.cast_signed()));
-            self.ask(size, to);
+            self.load_by_helper(size, to);
         } else {
             if self.now.proven < end {
                 self.put(Insn::mov(R2, R7));
@@ -263,7 +266,7 @@ impl<'b> Translation<'b> {
         let computed = !self.b.target.hardened;
         self.put(Insn::load(Size::DW, R2, R10, -self.x));
         if computed && end <= self.direct() {
-            // The bound holds already; the verifier may have lost it where ways joined.
+            // The bound holds already, but the verifier may have lost it at a join.
             self.b.asm.jump_if(Cond::Gt, R2, self.now.x.cast_signed(), self.no);
             self.put(Insn::alu(Alu::Add, R2, R7));
             self.put(Insn::mov(R3, R2));
@@ -274,14 +277,14 @@ impl<'b> Translation<'b> {
         } else {
             self.put(Insn::alu(Alu::Add, R2, k.cast_signed()));
             self.b.asm.jump_if(Cond::Gt, R2, i32::MAX, self.no);
-            self.ask(size, R9);
+            self.load_by_helper(size, R9);
         }
         self.swap(size, R9)
     }
 
     /// Loads through a helper, from the offset in r2.
-    fn ask(&mut self, size: Size, to: Reg) {
-        let xdp = self.b.target.place == Place::Xdp;
+    fn load_by_helper(&mut self, size: Size, to: Reg) {
+        let xdp = self.b.target.hook == Hook::Xdp;
         self.put(Insn::mov(R1, R6));
         self.put(Insn::mov(R3, R10));
         self.put(Insn::alu(Alu::Add, R3, i32::from(-self.scratch)));
@@ -291,7 +294,7 @@ impl<'b> Translation<'b> {
         self.put(Insn::load(size, to, R10, -self.scratch));
     }
 
-    /// Network order to the machine's; the largest number of this size.
+    /// Converts from network byte order; returns the maximum value of this size.
     fn swap(&mut self, size: Size, reg: Reg) -> u32 {
         match size {
             Size::B => 0xff,
@@ -306,7 +309,7 @@ impl<'b> Translation<'b> {
         }
     }
 
-    // ---- the rest
+    // ---- other instructions
 
     fn store(&mut self, i: Instruction) {
         let (from, bound) = match i.class() {
@@ -377,7 +380,7 @@ impl<'b> Translation<'b> {
             _ => Cond::Set,
         };
         let (yes, no) = (at + 1 + usize::from(i.jt), at + 1 + usize::from(i.jf));
-        // A way that leads to the next instruction is no jump, if the condition has an opposite.
+        // A branch to the next instruction needs no jump if the condition has an inverse.
         let opposite = match cond {
             Cond::Eq => Cond::Ne,
             Cond::Gt => Cond::Le,
@@ -404,7 +407,7 @@ impl<'b> Translation<'b> {
         }
     }
 
-    /// Goes on at the next instruction, which needs a jump only if it is an answer.
+    /// Continues at the next instruction; only an answer needs a jump.
     fn falls_to(&mut self, next: usize) {
         match self.answers.get(next) {
             Some(true) => self.go(next),
@@ -418,7 +421,7 @@ impl<'b> Translation<'b> {
         self.b.asm.jump(label);
     }
 
-    /// An answer that is not known while emitting, or the first instruction.
+    /// Emits a computed answer, or a constant one as the first instruction.
     fn leave(&mut self, i: Instruction) {
         if i.code & 0x18 == code::A {
             self.b.asm.jump_if(Cond::Eq, R9, 0, self.no);
@@ -437,8 +440,8 @@ impl<'b> Translation<'b> {
     }
 }
 
-/// The largest result of an operation on numbers that are at most `a` and `b`; `b` is exact if it
-/// does not come from X.
+/// Returns the maximum result for operands of at most `a` and `b`; `b` is exact if it does not come
+/// from X.
 fn bound(operation: Alu, a: u32, b: u32, by_x: bool) -> u32 {
     let filled = |n: u32| n.checked_ilog2().map_or(0, |bits| u32::MAX >> (31 - bits));
     match operation {
@@ -474,7 +477,7 @@ fn size_of(code: u16) -> Size {
     }
 }
 
-/// As an instruction holds it. What lies further is asked of a helper.
+/// Converts an offset to the instruction field. Larger offsets go through a helper.
 fn offset(k: u32) -> i16 {
     i16::try_from(k).unwrap_or(i16::MAX)
 }

@@ -1,37 +1,38 @@
-//! Changes of the frame: bytes, checksums, what lies in front.
+//! Edits of the frame: bytes, checksums, headers in front.
 //!
-//! In: places as numbers ([`Spot`]). Out: stores. Only frames that were taken from the host may be
-//! changed ([`Target::taking`](super::Target::taking)): what is only observed stays as it is
-//! (CONTRACT 2).
+//! In: positions as [`FrameOffset`]s. Out: stores. Only frames taken from the host may be edited
+//! ([`Target::taking`](super::Target::taking)); observed frames stay unchanged (CONTRACT 2).
 //!
-//! A change ends every proof and every computed place, at every place alike; what uses one from
-//! before is `Unfit`. So a piece first looks and decides, then says which places it will need
-//! ([`Scope::spot`], [`Scope::keep`]), changes, and gets its places back.
+//! An edit invalidates every proof and every computed position, at every hook alike; using one from
+//! before is `Unfit`. A twin therefore parses and decides first, saves the positions that it will
+//! need ([`Scope::offset_of`], [`Scope::save_layers`]), edits, and restores its positions.
 //!
-//! Traffic control changes through helpers: they give the frame a head of its own where it shares
-//! one with a clone, know frames in pieces, and know whether a checksum is filled in yet. XDP
-//! changes bytes where they lie, or, where computed packet pointers are not allowed, through a
-//! helper too; whether a checksum is filled it cannot know. What fails is unsure, and since
-//! [`Scope::writable`] asks for all that a piece will change, it fails before the first change.
+//! Traffic control edits through helpers: they unclone a shared head, handle fragments, and know
+//! whether a checksum is filled in yet. XDP edits in place or, where computed packet pointers are
+//! not allowed, through a helper; it cannot know whether a checksum is filled in. A failing edit is
+//! unsure, and since [`Scope::writable`] covers the whole range that a twin will edit, it fails
+//! before the first edit.
 
 use super::Unfit;
-use super::build::Builder;
-use super::handle::{At, Base, Brand, Exit, Layers, Num, Spot, Transport, Value, Width, be16};
+use super::builder::Builder;
+use super::handle::{
+    Brand, Exit, FrameOffset, FramePos, Layers, Num, PosBase, Transport, Value, Width, be16,
+};
 use super::lower::{REACH_MAX, too_far};
 use super::scope::{Cmp, Scope};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R5, R6, R7, R8, R10, Reg, Size};
-use crate::program::Place;
+use crate::program::Hook;
 
-/// What a checksum covers.
+/// The coverage of a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// Its own header: that of IPv4.
+    /// Its own header: IPv4.
     Header,
-    /// A transport header and what follows.
+    /// A transport header and its payload.
     Transport {
-        /// Whether the number that changes lies in the pseudo header: an address.
+        /// True if the edited number lies in the pseudo header: an address.
         pseudo: bool,
-        /// Whether 0 says that there is none: UDP.
+        /// True if 0 means that there is no checksum: UDP.
         may_be_absent: bool,
     },
 }
@@ -41,23 +42,23 @@ const PSEUDO: i32 = 0x10;
 /// `BPF_F_MARK_MANGLED_0`
 const ABSENT: i32 = 0x20;
 
-/// Layers that outlive a change of the frame.
+/// Layers saved over edits of the frame.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept<'s> {
+pub struct SavedLayers<'s> {
     pub(super) layers: Layers<'s>,
-    pub(super) at: Spot<'s>,
-    pub(super) l3: Option<Spot<'s>>,
-    pub(super) l4: Option<Spot<'s>>,
+    pub(super) at: FrameOffset<'s>,
+    pub(super) l3: Option<FrameOffset<'s>>,
+    pub(super) l4: Option<FrameOffset<'s>>,
 }
 
-impl<'s> Spot<'s> {
-    /// So many bytes from the beginning of the frame.
+impl<'s> FrameOffset<'s> {
+    /// The offset `bytes` behind the frame's first byte.
     #[must_use]
     pub fn at(bytes: u16) -> Self {
         Self { base: Value::Const(0), off: bytes, reach: bytes.into() }
     }
 
-    /// So many bytes further.
+    /// The offset `bytes` further.
     #[must_use]
     pub fn behind(self, bytes: u16) -> Self {
         let off = self.off.saturating_add(bytes);
@@ -66,51 +67,57 @@ impl<'s> Spot<'s> {
 }
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    // ---- places
+    // ---- positions
 
-    /// Where a place lies.
-    pub fn spot(&mut self, at: At<'s>) -> Spot<'s> {
+    /// Converts a position to an offset, which survives edits.
+    pub fn offset_of(&mut self, at: FramePos<'s>) -> FrameOffset<'s> {
         let b = self.builder();
         let base = match at.base {
-            Base::Frame => Value::Const(0),
-            Base::Slot(_) => {
-                b.fetch_at(At { off: 0, ..at }, R0);
+            PosBase::Frame => Value::Const(0),
+            PosBase::Slot(_) => {
+                b.fetch_at(FramePos { off: 0, ..at }, R0);
                 if !b.counts() {
                     b.asm.push(Insn::alu(Alu::Sub, R0, R7));
                 }
                 Value::Num(b.keep(R0))
             }
         };
-        Spot { base, off: at.off, reach: at.reach }
+        FrameOffset { base, off: at.off, reach: at.reach }
     }
 
-    /// The place there, in the frame as it is now.
-    pub fn place_at(&mut self, spot: Spot<'s>) -> At<'s> {
+    /// Converts an offset to a position in the frame as it is now.
+    pub fn position_at(&mut self, spot: FrameOffset<'s>) -> FramePos<'s> {
         let unsure = self.builder().unsure();
         let epoch = self.builder().epoch;
-        let frame =
-            At { base: Base::Frame, off: 0, reach: 0, epoch, usual: None, brand: Brand::default() };
+        let frame = FramePos {
+            base: PosBase::Frame,
+            off: 0,
+            reach: 0,
+            epoch,
+            usual: None,
+            brand: Brand::default(),
+        };
         match spot.base {
-            Value::Const(_) => At { off: spot.off, reach: spot.off.into(), ..frame },
+            Value::Const(_) => FramePos { off: spot.off, reach: spot.off.into(), ..frame },
             Value::Num(num) => {
                 let max = spot.reach.saturating_sub(spot.off.into());
                 let max = u16::try_from(max).unwrap_or(u16::MAX);
                 let base = self.builder().move_by(frame, num, max, unsure);
-                At { off: spot.off, reach: base.reach + u32::from(spot.off), ..base }
+                FramePos { off: spot.off, reach: base.reach + u32::from(spot.off), ..base }
             }
         }
     }
 
-    /// How many bytes it is from the beginning of the frame.
-    pub fn distance(&mut self, spot: Spot<'s>) -> Num<'s> {
+    /// Returns the offset as a number of bytes from the frame's first byte.
+    pub fn distance(&mut self, spot: FrameOffset<'s>) -> Num<'s> {
         self.fetch_spot(spot, R0);
         self.builder().keep(R0)
     }
 
-    /// A place this many bytes in front of it once so many are cut off; not before the first byte.
-    pub fn less(&mut self, spot: Spot<'s>, bytes: u16) -> Spot<'s> {
+    /// Returns the offset after `bytes` are cut off in front, at least 0.
+    pub fn before_cut(&mut self, spot: FrameOffset<'s>, bytes: u16) -> FrameOffset<'s> {
         if let Value::Const(_) = spot.base {
-            return Spot::at(spot.off.saturating_sub(bytes));
+            return FrameOffset::at(spot.off.saturating_sub(bytes));
         }
         self.fetch_spot(spot, R1);
         let b = self.builder();
@@ -120,34 +127,34 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::mov(R0, R1));
         b.asm.push(Insn::alu(Alu::Sub, R0, i32::from(bytes)));
         b.bind(first);
-        Spot { base: b.keep(R0).into(), off: 0, reach: spot.reach }
+        FrameOffset { base: b.keep(R0).into(), off: 0, reach: spot.reach }
     }
 
-    /// These layers, so that they outlive a change of the frame.
-    pub fn keep(&mut self, layers: Layers<'s>) -> Kept<'s> {
-        let at = self.spot(layers.at);
-        let l3 = layers.l3.map(|l3| self.spot(l3));
-        let l4 = layers.l4.map(|l4| self.spot(l4.at));
-        Kept { layers, at, l3, l4 }
+    /// Saves these layers over edits of the frame.
+    pub fn save_layers(&mut self, layers: Layers<'s>) -> SavedLayers<'s> {
+        let at = self.offset_of(layers.at);
+        let l3 = layers.l3.map(|l3| self.offset_of(l3));
+        let l4 = layers.l4.map(|l4| self.offset_of(l4.at));
+        SavedLayers { layers, at, l3, l4 }
     }
 
-    /// The layers in the frame as it is now.
-    pub fn layers(&mut self, kept: Kept<'s>) -> Layers<'s> {
-        let at = self.place_at(kept.at);
-        let l3 = kept.l3.map(|l3| self.place_at(l3));
+    /// Restores saved layers in the frame as it is now.
+    pub fn restore_layers(&mut self, kept: SavedLayers<'s>) -> Layers<'s> {
+        let at = self.position_at(kept.at);
+        let l3 = kept.l3.map(|l3| self.position_at(l3));
         let l4 = kept.layers.l4.zip(kept.l4);
-        let l4 = l4.map(|(l4, spot)| Transport { at: self.place_at(spot), ..l4 });
+        let l4 = l4.map(|(l4, spot)| Transport { at: self.position_at(spot), ..l4 });
         Layers { at, l3, l4, ..kept.layers }
     }
 
-    // ---- bytes
+    // ---- edits
 
-    /// Sees to it that the frame can be changed up to there; leaves to unsure if it cannot.
-    pub fn writable(&mut self, end: Spot<'s>) {
+    /// Makes the frame writable up to `end`; leaves as unsure if that fails.
+    pub fn writable(&mut self, end: FrameOffset<'s>) {
         if !self.may_edit() {
             return;
         }
-        if self.place() == Place::Tc {
+        if self.hook() == Hook::Tc {
             self.fetch_spot(end, R2);
             let b = self.builder();
             b.asm.push(Insn::mov(R1, R6));
@@ -158,8 +165,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().changed();
     }
 
-    /// Writes a number there, in network byte order.
-    pub fn put<T: Width>(&mut self, to: Spot<'s>, value: impl Into<Value<'s>>) {
+    /// Writes a number in network byte order.
+    pub fn put<T: Width>(&mut self, to: FrameOffset<'s>, value: impl Into<Value<'s>>) {
         let value = value.into();
         let size = T::SIZE;
         self.write(
@@ -172,16 +179,16 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         );
     }
 
-    /// Writes these bytes there.
-    pub fn put_bytes(&mut self, to: Spot<'s>, bytes: &[u8]) {
+    /// Writes these bytes.
+    pub fn put_bytes(&mut self, to: FrameOffset<'s>, bytes: &[u8]) {
         let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
         self.write(
             to,
             length,
             |_| (),
             |b, base, at| {
-                // From the last to the first: the verifier of Linux 6.1 takes the first four bytes
-                // of a stack slot for a value that nobody may change in part.
+                // From last to first: the verifier of Linux 6.1 treats the first four bytes of a
+                // stack slot as a value that must not be partially overwritten.
                 let (words, rest) = bytes.as_chunks::<4>();
                 let (halves, last) = rest.as_chunks::<2>();
                 let mut at = at + length.cast_signed();
@@ -196,18 +203,18 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         );
     }
 
-    /// Mends the checksum there, after a number of `T` that it covers has become another.
-    /// RFC 1624, equation 3; to the bit what the kernel makes of it.
+    /// Updates the checksum at an offset after a covered number of type `T` changed. RFC 1624,
+    /// equation 3; bit-exact with the kernel's result.
     pub fn mend<T: Width>(
         &mut self,
-        checksum: Spot<'s>,
+        checksum: FrameOffset<'s>,
         covers: Checksum,
         (old, new): (Num<'s>, Value<'s>),
     ) {
         if !self.may_edit() {
             return;
         }
-        if self.place() == Place::Xdp {
+        if self.hook() == Hook::Xdp {
             return self.mend_bytes::<T>(checksum, covers, (old, new));
         }
         let size = T::SIZE.bytes() as i32;
@@ -235,13 +242,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.changed();
     }
 
-    /// Cuts off what lies before it, with what the kernel leaves of a frame: 14 bytes or more.
-    /// Only at XDP; traffic control needs the link header.
-    pub fn cut_before(&mut self, first: Spot<'s>) {
+    /// Cuts off the bytes before `first`, of which the kernel must leave 14 or more. XDP only;
+    /// traffic control needs the link header.
+    pub fn cut_before(&mut self, first: FrameOffset<'s>) {
         if !self.may_edit() {
             return;
         }
-        if self.place() != Place::Xdp {
+        if self.hook() != Hook::Xdp {
             let why = "traffic control keeps the link header of a frame";
             return self.builder().refuse(Unfit::new(why));
         }
@@ -255,13 +262,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.changed();
     }
 
-    /// Takes the outermost VLAN tag off, beside the frame or in it. Only at traffic control.
+    /// Pops the outermost VLAN tag, beside the frame or inline. Traffic control only.
     pub fn pop_tag(&mut self) {
         if !self.may_edit() {
             return;
         }
         let b = self.builder();
-        if b.target.place != Place::Tc {
+        if b.target.hook != Hook::Tc {
             return b.refuse(Unfit::new("only traffic control takes tags off"));
         }
         b.asm.push(Insn::mov(R1, R6));
@@ -275,19 +282,19 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     fn may_edit(&mut self) -> bool {
         let target = self.builder().target;
-        let why = match target.place {
-            Place::Socket => "a socket filter sees copies of frames",
-            Place::Cgroup => "what sockets exchange stays as it is",
-            Place::Tc | Place::Xdp if !target.takes => {
+        let why = match target.hook {
+            Hook::Socket => "a socket filter sees copies of frames",
+            Hook::Cgroup => "what sockets exchange stays as it is",
+            Hook::Tc | Hook::Xdp if !target.takes => {
                 "frames that are only observed stay as they are (`take` takes them)"
             }
-            Place::Tc | Place::Xdp => return true,
+            Hook::Tc | Hook::Xdp => return true,
         };
         self.builder().refuse(Unfit::new(why));
         false
     }
 
-    fn fetch_spot(&mut self, spot: Spot<'s>, to: Reg) {
+    fn fetch_spot(&mut self, spot: FrameOffset<'s>, to: Reg) {
         let b = self.builder();
         match spot.base {
             Value::Const(_) => b.asm.push(Insn::mov(to, i32::from(spot.off))),
@@ -301,10 +308,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.hold(to, None);
     }
 
-    /// `load` puts into r0 what `store` writes behind a register, `length` bytes.
+    /// Writes `length` bytes: `load` prepares r0, `store` writes behind a register.
     fn write(
         &mut self,
-        to: Spot<'s>,
+        to: FrameOffset<'s>,
         length: u16,
         load: impl FnOnce(&mut Builder),
         store: impl FnOnce(&mut Builder, Reg, i16),
@@ -319,7 +326,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         b.reach = b.reach.max(end);
         load(b);
-        if b.target.place == Place::Xdp && !b.counts() {
+        if b.target.hook == Hook::Xdp && !b.counts() {
             self.write_here(to, length, store);
         } else {
             self.write_through(to, length, store);
@@ -327,10 +334,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().changed();
     }
 
-    /// Through a helper, from the stack.
+    /// Writes through a helper, from the stack.
     fn write_through(
         &mut self,
-        to: Spot<'s>,
+        to: FrameOffset<'s>,
         length: u16,
         store: impl FnOnce(&mut Builder, Reg, i16),
     ) {
@@ -344,7 +351,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::mov(R3, R10));
         b.asm.push(Insn::alu(Alu::Add, R3, i32::from(-slot)));
         b.asm.push(Insn::mov(R4, i32::from(length)));
-        if b.target.place == Place::Tc {
+        if b.target.hook == Hook::Tc {
             b.asm.push(Insn::mov(R5, 0));
             b.call(Helper::SkbStoreBytes);
         } else {
@@ -354,10 +361,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Ne, R0, 0, unsure);
     }
 
-    /// Where it lies. What cannot be there was looked for before; the verifier has forgotten it.
+    /// Writes in place. `writable` checked the bounds; the verifier has forgotten that.
     fn write_here(
         &mut self,
-        to: Spot<'s>,
+        to: FrameOffset<'s>,
         length: u16,
         store: impl FnOnce(&mut Builder, Reg, i16),
     ) {
@@ -377,17 +384,17 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.hold_none();
     }
 
-    /// The checksum at XDP, in our own arithmetic.
+    /// Updates a checksum at XDP, with emitted arithmetic.
     fn mend_bytes<T: Width>(
         &mut self,
-        spot: Spot<'s>,
+        spot: FrameOffset<'s>,
         covers: Checksum,
         (old, new): (Num<'s>, Value<'s>),
     ) {
         let may_be_absent = matches!(covers, Checksum::Transport { may_be_absent: true, .. });
-        let at = self.place_at(spot);
+        let at = self.position_at(spot);
         let mended = self.var(0);
-        // What an arm computes stays inside, so the change stands behind it.
+        // Values of an arm stay inside, so the edit stands behind it.
         self.arm(|s, absent| {
             let unsure = s.unsure();
             let word = s.need::<2>(at, unsure);
@@ -399,8 +406,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             let total = s.one_complement(sum, 0xffff);
             let total = s.with_halves::<T>(total, old.into(), true);
             let total = s.with_halves::<T>(total, new, false);
-            // The kernel computes all but 16 bits of a header in 32 bits, where the complement of
-            // the old checksum has a full upper half.
+            // The kernel sums in 32 bits, except for 16-bit changes of a header, where the
+            // complement of the old checksum has its upper half set.
             let wide = covers != Checksum::Header || T::SIZE == Size::W;
             let total = if wide { s.add(total, 0xffff) } else { total };
             let folded = s.folded(total);
@@ -412,7 +419,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.put::<u16>(spot, value);
     }
 
-    /// Its complement in these bits.
+    /// Returns the complement of the bits in `mask`.
     fn one_complement(&mut self, num: Num<'s>, mask: u32) -> Num<'s> {
         let b = self.builder();
         b.fetch(num.into(), R0);
@@ -421,7 +428,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.keep(R0)
     }
 
-    /// The sum with the 16-bit halves of a number, or of its complement.
+    /// Adds the 16-bit halves of a number, or of its complement.
     fn with_halves<T: Width>(
         &mut self,
         total: Num<'s>,
@@ -449,7 +456,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// A sum of some 16-bit numbers with its carries added back in.
+    /// Folds the carries of a sum of a few 16-bit numbers.
     pub fn folded(&mut self, total: Num<'s>) -> Num<'s> {
         let mut total = total;
         for _ in 0..2 {
@@ -460,7 +467,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         total
     }
 
-    /// The same, 0xffff for 0.
+    /// Replaces 0 by 0xffff.
     fn never_zero(&mut self, num: Num<'s>) -> Num<'s> {
         let b = self.builder();
         let done = b.asm.label();
@@ -471,16 +478,16 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.keep(R0)
     }
 
-    /// Leaves to `other` if a checksum says that what it covers is still to be summed up: it is
-    /// then the sum of the pseudo header alone. At traffic control the kernel knows.
+    /// Leaves to `other` if a checksum is not filled in yet, which is when it equals the sum of the
+    /// pseudo header. At traffic control the kernel knows.
     pub fn only_filled(&mut self, sum: Num<'s>, pseudo: Num<'s>, other: Exit<'s>) {
-        if self.place() == Place::Xdp {
+        if self.hook() == Hook::Xdp {
             self.only(sum, Cmp::Ne, pseudo, other);
         }
     }
 }
 
-/// The register holds the value as it lies in a frame.
+/// Loads the value into the register in network byte order.
 fn in_network_order(b: &mut Builder, value: Value<'_>, size: Size, to: Reg) {
     b.fetch(value, to);
     match size {

@@ -1,33 +1,34 @@
-//! Handles: what a twin holds while it emits. They name numbers, places and proofs, no registers.
+//! Handles: values that a twin holds while it emits. They denote numbers, positions and proofs, not
+//! registers.
 //!
-//! Every handle is branded with the scope in which it is valid. The brand is a lifetime that only
-//! that scope has (closures and twins are generic over it), so the compiler refuses a handle
-//! outside of its arm. Handles are covariant: what holds in a scope holds in the arms inside it.
+//! Each handle is branded with the scope in which it is valid. The brand is a lifetime unique to
+//! that scope (closures and twins are generic over it), so the compiler rejects a handle outside of
+//! its arm. Handles are covariant: a handle of a scope is valid in the arms inside it.
 
 use std::marker::PhantomData;
 
 use crate::asm::Label;
 use crate::insn::Size;
 
-/// Covariant in `'s`, which is all that a handle owns of its scope.
+/// The brand of a handle, covariant in `'s`.
 pub(super) type Brand<'s> = PhantomData<&'s ()>;
 
-/// Where a slot lies: bytes below the frame pointer.
+/// Stack slot, as bytes below the frame pointer.
 pub(super) type Depth = i16;
 
-/// A number of 32 bits, computed at run time.
+/// A 32-bit number computed at run time.
 #[derive(Clone, Copy, Debug)]
 pub struct Num<'s> {
     pub(super) slot: Depth,
     pub(super) brand: Brand<'s>,
 }
 
-/// A number that is known now, or at run time.
+/// A 32-bit number, constant or computed.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'s> {
     /// Known while emitting.
     Const(u32),
-    /// Known at run time.
+    /// Computed at run time.
     Num(Num<'s>),
 }
 
@@ -43,143 +44,144 @@ impl<'s> From<Num<'s>> for Value<'s> {
     }
 }
 
-/// A place in the frame: no right to read there.
+/// A position in the frame, without the right to read there.
 #[derive(Clone, Copy, Debug)]
-pub struct At<'s> {
-    pub(super) base: Base,
+pub struct FramePos<'s> {
+    pub(super) base: PosBase,
     /// Bytes behind the base.
     pub(super) off: u16,
-    /// How far from the beginning of the frame this can be at most.
+    /// Upper bound of the distance from the frame's first byte.
     pub(super) reach: u32,
-    /// After how many changes of the frame it was computed.
+    /// Number of frame edits before it was computed.
     pub(super) epoch: u16,
-    /// Where its base lies in most frames, in bytes from the first one: a guess.
+    /// Hint: usual offset of the base from the frame's first byte.
     pub(super) usual: Option<u16>,
     pub(super) brand: Brand<'s>,
 }
 
-/// Where a place lies, as a number of bytes from the first of the frame: what remains of a place
-/// when the frame is changed.
+/// A position as a byte offset from the frame's first byte. Unlike a [`FramePos`] it survives edits
+/// of the frame.
 #[derive(Clone, Copy, Debug)]
-pub struct Spot<'s> {
+pub struct FrameOffset<'s> {
     pub(super) base: Value<'s>,
     /// Bytes behind the base.
     pub(super) off: u16,
-    /// How far from the beginning of the frame this can be at most.
+    /// Upper bound of the distance from the frame's first byte.
     pub(super) reach: u32,
 }
 
-/// What an `At` counts from.
+/// The origin of a [`FramePos`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Base {
+pub(super) enum PosBase {
     /// The first byte of the frame.
     Frame,
-    /// A place that was computed; it lies in this slot.
+    /// A computed position, held in this slot.
     Slot(Depth),
 }
 
-/// The proof that `N` bytes follow a place.
+/// The proof that `N` bytes follow a position.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'s, const N: usize> {
     pub(super) bytes: Bytes<'s>,
 }
 
-/// The proof that some bytes follow a place; how many is known while emitting, not to the compiler.
+/// The proof that some bytes follow a position; the length is known while emitting, not at compile
+/// time.
 #[derive(Clone, Copy, Debug)]
-pub struct Span<'s> {
+pub struct DynWindow<'s> {
     pub(super) bytes: Bytes<'s>,
     pub(super) length: u16,
 }
 
-impl<'s, const N: usize> From<Window<'s, N>> for Span<'s> {
+impl<'s, const N: usize> From<Window<'s, N>> for DynWindow<'s> {
     fn from(window: Window<'s, N>) -> Self {
         Self { bytes: window.bytes, length: u16::try_from(N).unwrap_or(u16::MAX) }
     }
 }
 
-/// Where proven bytes are read from.
+/// The source of checked bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Bytes<'s> {
     /// From the packet itself.
-    Packet(At<'s>),
-    /// From a copy on the stack that begins in this slot, made after so many changes of the frame.
+    Packet(FramePos<'s>),
+    /// A copy on the stack that begins in this slot, made at this edit count.
     Copy(Depth, u16),
 }
 
-/// A way out of a piece or an arm. Control goes forward and outward only.
+/// An exit of a twin or an arm. Control flows forward and outward only.
 #[derive(Clone, Copy, Debug)]
 pub struct Exit<'s> {
     pub(super) label: Label,
     pub(super) brand: Brand<'s>,
 }
 
-/// A number that arms may set; the only join besides [`AtVar`].
+/// A 32-bit variable that arms may set; with [`FramePosVar`] the only join.
 #[derive(Clone, Copy, Debug)]
 pub struct Var<'s> {
     pub(super) slot: Depth,
     pub(super) brand: Brand<'s>,
 }
 
-/// A place that arms may set.
+/// A position variable that arms may set.
 #[derive(Clone, Copy, Debug)]
-pub struct AtVar<'s> {
+pub struct FramePosVar<'s> {
     pub(super) slot: Depth,
-    /// Index of its farthest reach and its epoch in the builder.
+    /// Index into the builder's table of maximum distance and edit count.
     pub(super) reach: usize,
     pub(super) brand: Brand<'s>,
 }
 
-/// What a piece knows about the frame, and leaves for the next.
+/// The parse state of a frame, handed from one twin to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Layers<'s> {
     /// The first byte of the frame.
-    pub frame: At<'s>,
-    /// Where the view begins: what the last piece has not looked at.
-    pub at: At<'s>,
-    /// The class that the last filter answered: that of a frame that came in is 1.
+    pub frame: FramePos<'s>,
+    /// Start of the view: the part that the last twin left unparsed.
+    pub at: FramePos<'s>,
+    /// Class of the last filter's answer; 1 for an incoming frame.
     pub class: Value<'s>,
-    /// How many bytes the view has, where it may end before the frame does.
+    /// Length of the view in bytes, where it may end before the frame does.
     pub length: Option<Num<'s>>,
-    /// The EtherType of what begins at `at`, once the link layer has been read.
+    /// EtherType of the header at `at`, once the link layer has been parsed.
     pub next: Option<Num<'s>>,
-    /// Where layer 3 begins.
-    pub l3: Option<At<'s>>,
-    /// Where layer 4 begins, once an `ip` piece has been there.
+    /// Start of layer 3.
+    pub l3: Option<FramePos<'s>>,
+    /// Layer 4, once the `ip` twin has found it.
     pub l4: Option<Transport<'s>>,
-    /// How many VLAN tags were read, those beside the frame included.
+    /// Number of VLAN tags parsed, including one beside the frame.
     pub tags: u8,
-    /// Whether the frame begins with its link header; a piece may have cut it off.
+    /// False once a twin has cut off the link header.
     pub linked: bool,
 }
 
 /// Layer 4, as the IP header announces it.
 #[derive(Clone, Copy, Debug)]
 pub struct Transport<'s> {
-    /// Where it begins.
-    pub at: At<'s>,
+    /// Start of the transport header.
+    pub at: FramePos<'s>,
     /// The protocol number.
     pub protocol: Num<'s>,
-    /// How many bytes IP announces from there on; the frame may hold fewer, or padding behind.
+    /// Bytes from there on according to IP; the frame may hold fewer, or padding.
     pub length: Num<'s>,
 }
 
-/// How a piece ends when it recognises the block: its class, and what the next piece may know.
+/// The result of a twin that recognizes the block: its class, and the layers for the next twin.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer<'s> {
-    /// The class; 0 is no answer.
+    /// The class; 0 means no answer.
     pub class: Value<'s>,
-    /// The layers as the next piece shall see them.
+    /// The layers for the next twin.
     pub layers: Layers<'s>,
 }
 
 impl<'s> Answer<'s> {
-    /// The answer `class`, with these layers.
+    /// Creates an answer with these layers.
     pub fn new(class: impl Into<Value<'s>>, layers: Layers<'s>) -> Self {
         Self { class: class.into(), layers }
     }
 }
 
-/// A number of a header: `T` wide, `OFF` bytes into it, in network byte order.
+/// A header field: `T` wide, `OFF` bytes into the window, in network byte order.
 #[derive(Clone, Copy, Debug)]
 pub struct Field<T, const OFF: usize> {
     width: PhantomData<T>,
@@ -200,9 +202,9 @@ pub const fn be32<const OFF: usize>() -> Field<u32, OFF> {
     Field { width: PhantomData }
 }
 
-/// What a field can be wide: `u8`, `u16`, `u32`.
+/// A field width: `u8`, `u16` or `u32`.
 pub trait Width: sealed::Sealed {
-    /// As an instruction says it.
+    /// The access size of a load.
     const SIZE: Size;
 }
 

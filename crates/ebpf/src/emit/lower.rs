@@ -1,20 +1,20 @@
-//! Values: how numbers, places and proofs become registers, stack slots and packet pointers.
+//! Lowering: numbers, positions and proofs become registers, stack slots and packet pointers.
 //!
-//! In: handles. Out: instructions in the builder's `Asm`. Every value lies in a stack slot of 8
-//! bytes, so that it outlives calls and jumps; which slots r0 to r5 hold besides is remembered, and
-//! saves most loads. A computed place is a packet pointer, or an offset where there are none (see
-//! `build`).
+//! In: handles. Out: instructions in the builder's [`Asm`](crate::asm::Asm). Every value has a
+//! stack slot of 8 bytes, so that it survives calls and jumps; the slots that r0 to r5 also hold
+//! are tracked, which saves most reloads. A computed position is a packet pointer, or an offset
+//! where there are none (see `builder::frame`).
 
 use super::Unfit;
-use super::build::Builder;
-use super::handle::{At, AtVar, Base, Brand, Bytes, Depth, Num, Value};
+use super::builder::Builder;
+use super::handle::{Brand, Bytes, Depth, FramePos, FramePosVar, Num, PosBase, Value};
 use crate::asm::Label;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R8, R10, Reg, Size};
-use crate::program::Place;
+use crate::program::Hook;
 use std::ops::RangeInclusive;
 
 const STACK_BYTES: Depth = 512;
-/// The verifier follows packet offsets up to this.
+/// Maximum packet offset that the verifier tracks.
 pub(super) const REACH_MAX: u32 = 0xffff;
 
 pub(super) fn too_far() -> Unfit {
@@ -22,7 +22,7 @@ pub(super) fn too_far() -> Unfit {
 }
 
 impl Builder {
-    /// `to` holds the value; what it held is forgotten.
+    /// Loads the value into `to`.
     pub(super) fn fetch(&mut self, value: Value<'_>, to: Reg) {
         match value {
             Value::Const(constant) => {
@@ -42,7 +42,7 @@ impl Builder {
         self.hold(to, None);
     }
 
-    /// A register that holds the slot: one that does already, or `otherwise`.
+    /// Returns a register that holds the slot, loading it into `otherwise` if none does.
     pub(super) fn register(&mut self, slot: Depth, otherwise: Reg) -> Reg {
         self.holder(slot).unwrap_or_else(|| {
             self.asm.push(Insn::load(Size::DW, otherwise, R10, -slot));
@@ -51,7 +51,7 @@ impl Builder {
         })
     }
 
-    /// Gives the content of `from` a slot of its own.
+    /// Stores `from` in a new slot.
     pub(super) fn keep<'s>(&mut self, from: Reg) -> Num<'s> {
         let slot = self.slots(1);
         self.put(slot, from);
@@ -65,7 +65,7 @@ impl Builder {
         self.hold(from, Some(slot));
     }
 
-    /// `count` slots in a row; answers the deepest, where the row begins.
+    /// Allocates `count` consecutive slots; returns the deepest, where they begin.
     pub(super) fn slots(&mut self, count: Depth) -> Depth {
         if count > (STACK_BYTES - self.top) / 8 {
             self.refuse(Unfit::new("its values need more than 512 bytes of stack"));
@@ -76,16 +76,16 @@ impl Builder {
         self.top
     }
 
-    /// Slots in a row for so many bytes that are not written eight at a time. Before Linux 6.8
-    /// nobody without CAP_PERFMON may do that where a value was kept ("attempt to corrupt spilled
-    /// pointer"), so slots that were in use are first written whole.
+    /// Allocates consecutive slots for bytes that are not written eight at a time. Before Linux 6.8
+    /// the verifier rejects that without CAP_PERFMON where a value was spilled ("attempt to corrupt
+    /// spilled pointer"), so reused slots are first overwritten whole.
     pub(super) fn row(&mut self, length: u16) -> Depth {
         let (slot, worn) = self.row_of(length);
         self.clear(worn);
         slot
     }
 
-    /// Slots in a row for so many bytes, and those of them that were in use.
+    /// Allocates consecutive slots; also returns the range of those that were used before.
     fn row_of(&mut self, length: u16) -> (Depth, RangeInclusive<Depth>) {
         let count = Depth::try_from(length.div_ceil(8)).unwrap_or(Depth::MAX).max(1);
         let (first, used) = (self.top + 8, self.used);
@@ -93,7 +93,7 @@ impl Builder {
         (slot, first..=slot.min(used))
     }
 
-    /// Writes slots whole that were in use.
+    /// Overwrites reused slots whole.
     fn clear(&mut self, worn: RangeInclusive<Depth>) {
         if self.target.hardened {
             for slot in worn.step_by(8) {
@@ -118,11 +118,11 @@ impl Builder {
         self.held = [None; 6];
     }
 
-    // ---- places
+    // ---- positions
 
-    /// A computed place is right only as long as the frame stays what it was.
-    fn fresh(&mut self, at: At<'_>) {
-        if let Base::Slot(_) = at.base {
+    /// Rejects a computed position from before an edit of the frame.
+    fn fresh(&mut self, at: FramePos<'_>) {
+        if let PosBase::Slot(_) = at.base {
             self.fresh_since(at.epoch);
         }
     }
@@ -133,18 +133,18 @@ impl Builder {
         }
     }
 
-    /// Whether computed places are offsets.
+    /// Returns true if computed positions are offsets, not pointers.
     pub(super) fn counts(&self) -> bool {
-        self.target.hardened || self.target.place.asks_for_bytes()
+        self.target.hardened || self.target.hook.reads_by_helper()
     }
 
-    /// `to` holds the place as computed places are held.
-    pub(super) fn fetch_at(&mut self, at: At<'_>, to: Reg) {
+    /// Loads a computed position into `to`.
+    pub(super) fn fetch_at(&mut self, at: FramePos<'_>, to: Reg) {
         self.fresh(at);
         match at.base {
-            Base::Slot(slot) => self.fetch_slot(slot, to),
-            Base::Frame if self.counts() => self.asm.push(Insn::mov(to, 0)),
-            Base::Frame => self.asm.push(Insn::mov(to, R7)),
+            PosBase::Slot(slot) => self.fetch_slot(slot, to),
+            PosBase::Frame if self.counts() => self.asm.push(Insn::mov(to, 0)),
+            PosBase::Frame => self.asm.push(Insn::mov(to, R7)),
         }
         if at.off > 0 {
             self.asm.push(Insn::alu(Alu::Add, to, i32::from(at.off)));
@@ -152,8 +152,8 @@ impl Builder {
         self.hold(to, None);
     }
 
-    /// Checks that `length` bytes follow, or leaves to `miss`.
-    pub(super) fn check<'s>(&mut self, at: At<'s>, length: u16, miss: Label) -> Bytes<'s> {
+    /// Emits the bounds check for `length` bytes, with `miss` as its exit.
+    pub(super) fn check<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
         self.fresh(at);
         let end = at.reach + u32::from(length);
         let last = u32::from(at.off) + u32::from(length);
@@ -161,14 +161,14 @@ impl Builder {
             self.refuse(too_far());
         }
         self.reach = self.reach.max(end);
-        if self.target.place.asks_for_bytes() || self.counts() && at.base != Base::Frame {
+        if self.target.hook.reads_by_helper() || self.counts() && at.base != PosBase::Frame {
             return self.copy(at, length, miss);
         }
         let miss = self.missing(at.base, end, miss);
         match at.base {
-            Base::Frame => self.asm.push(Insn::mov(R2, R7)),
-            // The verifier proves all copies of a pointer that it knows to be one: keep it at hand.
-            Base::Slot(slot) => {
+            PosBase::Frame => self.asm.push(Insn::mov(R2, R7)),
+            // The verifier extends a check to all copies of a pointer: keep one in a register.
+            PosBase::Slot(slot) => {
                 let pointer = self.register(slot, R1);
                 self.asm.push(Insn::mov(R2, pointer));
             }
@@ -176,13 +176,13 @@ impl Builder {
         self.hold(R2, None);
         self.asm.push(Insn::alu(Alu::Add, R2, last.cast_signed()));
         self.asm.jump_if(Cond::Gt, R2, R8, miss);
-        Bytes::Packet(At { epoch: self.epoch, ..at })
+        Bytes::Packet(FramePos { epoch: self.epoch, ..at })
     }
 
     /// Copies the bytes to the stack.
-    fn copy<'s>(&mut self, at: At<'s>, length: u16, miss: Label) -> Bytes<'s> {
+    fn copy<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
         let (slot, worn) = self.row_of(length);
-        let xdp = self.target.place == Place::Xdp;
+        let xdp = self.target.hook == Hook::Xdp;
         let (slow, done) = (self.asm.label(), self.asm.label());
         self.fetch_at(at, R2);
         self.copy_usual(at, (slot, length), (slow, done));
@@ -198,12 +198,13 @@ impl Builder {
         Bytes::Copy(slot, self.epoch)
     }
 
-    /// Where r2 is what it is in most frames, loads the bytes from there, which is a constant: a
-    /// call costs 20 ns where the kernel mends returns. Eight at a time, so that the verifier finds
-    /// on the stack what the call leaves there too, and does not go both ways to the end.
-    fn copy_usual(&mut self, at: At<'_>, (slot, length): (Depth, u16), to: (Label, Label)) {
+    /// Emits the fast path of a copy: if r2 equals the usual offset, which is a constant, the bytes
+    /// are loaded directly, since a helper call costs 20 ns with return thunks. Loads are eight
+    /// bytes wide, so that the stack state matches the one after the call and the verifier prunes
+    /// one path.
+    fn copy_usual(&mut self, at: FramePos<'_>, (slot, length): (Depth, u16), to: (Label, Label)) {
         let (slow, done) = to;
-        let direct = self.target.hardened && self.target.place == Place::Tc;
+        let direct = self.target.hardened && self.target.hook == Hook::Tc;
         let begin = at.usual.and_then(|usual| usual.checked_add(at.off)).filter(|_| direct);
         let end = begin.and_then(|begin| begin.checked_add(length.next_multiple_of(8)));
         let (Some(begin), Some(_)) = (begin, end.filter(|end| *end <= i16::MAX.cast_unsigned()))
@@ -222,17 +223,17 @@ impl Builder {
         self.asm.jump(done);
     }
 
-    /// Loads a number in network byte order from proven bytes.
+    /// Loads a number in network byte order from checked bytes.
     pub(super) fn load<'s>(&mut self, bytes: Bytes<'s>, off: u16, size: Size) -> Num<'s> {
         let off = off.cast_signed();
-        let (Bytes::Packet(At { epoch, .. }) | Bytes::Copy(_, epoch)) = bytes;
+        let (Bytes::Packet(FramePos { epoch, .. }) | Bytes::Copy(_, epoch)) = bytes;
         self.fresh_since(epoch);
         match bytes {
             Bytes::Copy(slot, _) => self.asm.push(Insn::load(size, R0, R10, off - slot)),
             Bytes::Packet(at) => {
                 let base = match at.base {
-                    Base::Frame => R7,
-                    Base::Slot(slot) => self.register(slot, R1),
+                    PosBase::Frame => R7,
+                    PosBase::Slot(slot) => self.register(slot, R1),
                 };
                 self.asm.push(Insn::load(size, R0, base, at.off.cast_signed() + off));
             }
@@ -245,8 +246,14 @@ impl Builder {
         self.keep(R0)
     }
 
-    /// The place `by` behind `at`, which is at most `max`, or leaves to `miss`.
-    pub(super) fn move_by<'s>(&mut self, at: At<'s>, by: Num<'s>, max: u16, miss: Label) -> At<'s> {
+    /// Returns the position `by` behind `at`; leaves to `miss` if `by` exceeds `max`.
+    pub(super) fn move_by<'s>(
+        &mut self,
+        at: FramePos<'s>,
+        by: Num<'s>,
+        max: u16,
+        miss: Label,
+    ) -> FramePos<'s> {
         self.fetch(by.into(), R0);
         self.asm.jump_if(Cond::Gt, R0, i32::from(max), miss);
         self.fetch_at(at, R1);
@@ -257,18 +264,25 @@ impl Builder {
             self.refuse(too_far());
         }
         let usual = None;
-        At { base: Base::Slot(slot), off: 0, reach, epoch: self.epoch, usual, brand: at.brand }
+        FramePos {
+            base: PosBase::Slot(slot),
+            off: 0,
+            reach,
+            epoch: self.epoch,
+            usual,
+            brand: at.brand,
+        }
     }
 
-    pub(super) fn at_var<'s>(&mut self, at: At<'s>) -> AtVar<'s> {
+    pub(super) fn at_var<'s>(&mut self, at: FramePos<'s>) -> FramePosVar<'s> {
         let slot = self.slots(1);
         self.at_reach.push((0, self.epoch));
-        let var = AtVar { slot, reach: self.at_reach.len() - 1, brand: at.brand };
+        let var = FramePosVar { slot, reach: self.at_reach.len() - 1, brand: at.brand };
         self.set_at(var, at);
         var
     }
 
-    pub(super) fn set_at(&mut self, var: AtVar<'_>, at: At<'_>) {
+    pub(super) fn set_at(&mut self, var: FramePosVar<'_>, at: FramePos<'_>) {
         self.fetch_at(at, R1);
         self.put(var.slot, R1);
         let now = self.epoch;
@@ -278,11 +292,11 @@ impl Builder {
         }
     }
 
-    pub(super) fn get_at<'s>(&mut self, var: AtVar<'s>) -> At<'s> {
+    pub(super) fn get_at<'s>(&mut self, var: FramePosVar<'s>) -> FramePos<'s> {
         self.fetch_slot(var.slot, R1);
         let slot = self.keep(R1).slot;
         let (reach, epoch) =
             self.at_reach.get(var.reach).copied().unwrap_or((REACH_MAX, self.epoch));
-        At { base: Base::Slot(slot), off: 0, reach, epoch, usual: None, brand: var.brand }
+        FramePos { base: PosBase::Slot(slot), off: 0, reach, epoch, usual: None, brand: var.brand }
     }
 }

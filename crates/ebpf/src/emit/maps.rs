@@ -1,11 +1,11 @@
-//! The maps of a program that has states.
+//! The maps of a program besides its counters.
 
-use super::link::{PROCESSORS, ROW_BITS};
+use super::tail_call::{PROCESSORS, ROW_BITS};
 use super::tap::is_given;
 use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
-use crate::program::{MapSpec, Word};
+use crate::program::{FilterSpan, MapSpec};
 
-/// Without counters, map 0 is that of the first state: every number becomes one less.
+/// Renumbers maps from 0 in a program without counters.
 pub(super) fn number_from_zero(code: &mut [Insn]) {
     let mut wide = false;
     for insn in code {
@@ -21,17 +21,17 @@ pub(super) fn number_from_zero(code: &mut [Insn]) {
 /// A map besides that of the counters.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Table {
-    /// The state of a word, so many bytes.
+    /// The state of a filter, with its size in bytes.
     State(Option<usize>, u16),
-    /// A row for each processor, for what waits between parts.
+    /// Per-CPU rows for values between parts.
     Rows,
-    /// The parts of the program.
+    /// The program array of the parts.
     Links,
 }
 
 impl Table {
-    /// What must be made, of a program with so many parts behind its first.
-    pub(super) fn spec(self, words: &[Word], parts: usize) -> MapSpec {
+    /// Returns the spec, for a program with this many continuations.
+    pub(super) fn spec(self, words: &[FilterSpan], parts: usize) -> MapSpec {
         match self {
             Self::State(word, size) => {
                 let filter = word.and_then(|word| words.get(word));

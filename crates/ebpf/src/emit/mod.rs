@@ -1,22 +1,23 @@
-//! The emitter: how a filter says its decision as eBPF.
+//! The emitter: an API with which a filter's kernel twin generates eBPF.
 //!
-//! In: twins, functions that take a [`Scope`] and what is known about the frame ([`Layers`]). Out:
-//! one [`Program`] for a chain of neighbouring filters. [SL §5.3] runs filters in the kernel by
-//! loading modules; here each request gets code of its own.
+//! In: twins, functions that take a [`Scope`] and the known [`Layers`] of the frame. Out: one
+//! [`Program`] for a chain of neighboring filters. [SL §5.3] runs filters in the kernel as loaded
+//! modules; here each request gets generated code.
 //!
-//! Rules, all kept by the types:
-//! - bytes are read only through a [`Window`] (or [`Span`]), which only `need` gives;
-//! - a handle is valid in the scope that made it and in the arms inside, nowhere else;
-//! - control goes forward and outward, so programs end and every proof dominates its use.
+//! The types enforce three rules:
+//! - bytes are read only through a [`Window`] (or [`DynWindow`]), which only `need` creates;
+//! - a handle is valid in the scope that created it and in the arms inside, nowhere else;
+//! - control flows forward and outward only, so programs terminate and each bounds check dominates
+//! the accesses that it proves.
 //!
-//! A piece leaves in one of three ways: by its [`Answer`]; by the exit that it was given (the
-//! filter answers 0), through [`Scope::absent`] if that is to be counted; or by [`Scope::unsure`],
-//! when it cannot tell: then the block goes to the filter's user implementation. It never guesses.
-//! What cannot be expressed is [`Unfit`], before anything is loaded.
+//! A twin leaves in one of three ways: with its [`Answer`]; through the exit that it was given,
+//! meaning answer 0, via [`Scope::absent`] where that is counted; or through [`Scope::unsure`] when
+//! it cannot decide, which hands the block to the filter's user implementation. It never guesses. A
+//! request that eBPF cannot express is [`Unfit`], before anything is loaded.
 //!
 //! ```
 //! use ebpf::emit::{self, Answer, Cmp, Emit, Exit, Finish, Layers, Scope, Unfit, be16, byte};
-//! use ebpf::{Place, Word};
+//! use ebpf::{FilterSpan, Hook};
 //!
 //! // In the filter's file: the twin, and the constant that points to it.
 //! struct Args;
@@ -34,15 +35,15 @@
 //! }
 //!
 //! // In the planner: neighbours become one program, the layers handed on.
-//! let program = emit::program(Place::Xdp, Finish::Answer, |s, on, out| {
+//! let program = emit::program(Hook::Xdp, Finish::Answer, |s, on, out| {
 //!     let twin = ETH.kernel.ok_or_else(|| Unfit::new("no twin"))?;
-//!     s.piece(Word::new(ETH.name, 0, 3), twin, &Args, on, out)
+//!     s.piece(FilterSpan::new(ETH.name, 0, 3), twin, &Args, on, out)
 //! })?;
 //! assert_eq!(program.reach, 14);
 //! # Ok::<(), Unfit>(())
 //! ```
 //!
-//! Four misuses do not compile. Loading from a place that nobody has checked:
+//! Four misuses do not compile. Loading from a position without a bounds check:
 //! ```compile_fail,E0308
 //! # use ebpf::emit::*;
 //! fn twin<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
@@ -52,7 +53,7 @@
 //!     Ok(Answer::new(kind, on))
 //! }
 //! ```
-//! Loading past the bytes that were checked:
+//! Loading past the checked bytes:
 //! ```compile_fail,E0080
 //! # use ebpf::emit::*;
 //! fn twin<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
@@ -63,9 +64,9 @@
 //!     Ok(Answer::new(kind, on))
 //! }
 //! # let emit: Emit<()> = twin;
-//! # ebpf::emit::program(ebpf::Place::Tc, Finish::Answer, |s, on, out| emit(&(), s, on, out)).ok();
+//! # ebpf::emit::program(ebpf::Hook::Tc, Finish::Answer, |s, on, out| emit(&(), s, on, out)).ok();
 //! ```
-//! Keeping a proof longer than the arm that checked:
+//! Keeping a proof beyond the arm that checked:
 //! ```compile_fail,E0521
 //! # use ebpf::emit::*;
 //! fn twin<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
@@ -77,7 +78,7 @@
 //!     Ok(Answer::new(kind, on))
 //! }
 //! ```
-//! Making up a proof:
+//! Forging a proof:
 //! ```compile_fail,E0451
 //! # use ebpf::emit::*;
 //! fn proof<'s>(s: &Scope<'s, '_>) -> Window<'s, 14> {
@@ -85,158 +86,157 @@
 //! }
 //! ```
 
-mod build;
+mod builder;
 mod classic;
 mod edit;
-mod ending;
+mod frame_end;
 mod handle;
-mod link;
 mod lower;
 mod maps;
-mod moved;
-pub mod own;
+pub mod redirect;
+mod remap;
 mod scope;
-mod sip;
+mod siphash;
 mod state;
-pub mod take;
+mod tail_call;
 pub mod tap;
+pub mod user_sockets;
 
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::program::{Place, Program};
-use build::Builder;
+use crate::program::{Hook, Program};
+use builder::Builder;
 
-pub use edit::{Checksum, Kept};
+pub use edit::{Checksum, SavedLayers};
 pub use handle::{
-    Answer, At, AtVar, Exit, Field, Layers, Num, Span, Spot, Transport, Value, Var, Width, Window,
-    be16, be32, byte,
+    Answer, DynWindow, Exit, Field, FrameOffset, FramePos, FramePosVar, Layers, Num, Transport,
+    Value, Var, Width, Window, be16, be32, byte,
 };
 pub use scope::{Cmp, Meta, Scope};
-pub use sip::Sip;
+pub use siphash::Sip;
 pub use state::{State, Wide, WideVar};
 
-/// The class of a block that no filter has recognised.
+/// The class of a block that no filter recognized.
 pub const NONE: u32 = 0;
-/// The class that stands for a natural value 0: port 0, protocol 0.
+/// The class that stands for the natural value 0, such as port 0.
 pub const ZERO: u32 = u32::MAX - 1;
-/// What an exam program returns when it cannot tell. As a class this value means held, and held
-/// blocks do not travel, so no answer is ever taken for it.
+/// Return value of an exam program that is unsure. As a class this value means "held", and held
+/// blocks do not travel, so no answer collides with it.
 pub const UNSURE: u32 = u32::MAX;
 
-/// A twin: the function that a filter's description points to. `A` is whatever the filter's
-/// arguments are. A plain `fn` with these parameters and elided or named lifetimes coerces to it.
+/// The type of a twin, as stored in a filter's description. `A` is the type of the filter's
+/// arguments. A plain `fn` with these parameters and elided or named lifetimes coerces to it.
 pub type Emit<A> =
     for<'s, 'o> fn(&A, &mut Scope<'s, 'o>, Layers<'s>, Exit<'s>) -> Result<Answer<'s>, Unfit>;
 
-/// What a program is made for.
+/// The environment that a program is emitted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Where it runs.
-    pub place: Place,
-    /// Whether it must load without CAP_PERFMON, as programs for users do: then it points at
-    /// constant offsets only and copies what lies behind computed ones.
+    /// The hook at which it runs.
+    pub hook: Hook,
+    /// True if it must load without CAP_PERFMON, as programs on behalf of users do. Then it uses
+    /// packet pointers at constant offsets only and copies bytes behind computed offsets.
     pub hardened: bool,
-    /// Whether the frames are its own to change, because they were taken from the host; what is
-    /// only observed stays as it is.
+    /// True if frames were taken from the host and may be modified. Observed frames are read-only.
     pub takes: bool,
-    /// Whether every frame lies in one buffer: at XDP, because the program is loaded such that it
-    /// gets no others. Then nobody needs to be asked how long it is.
+    /// True if every frame lies in one buffer: at XDP, without multi-buffer support. Then the frame
+    /// length is a pointer difference and needs no helper.
     pub single: bool,
 }
 
-impl From<Place> for Target {
-    /// For whoever has CAP_PERFMON.
-    fn from(place: Place) -> Self {
-        Self { place, hardened: false, takes: false, single: false }
+impl From<Hook> for Target {
+    /// Targets a loader with CAP_PERFMON.
+    fn from(hook: Hook) -> Self {
+        Self { hook, hardened: false, takes: false, single: false }
     }
 }
 
 impl Target {
-    /// For programs that are loaded without CAP_PERFMON.
+    /// Targets a loader without CAP_PERFMON.
     #[must_use]
-    pub const fn hardened(place: Place) -> Self {
-        Self { place, hardened: true, takes: false, single: false }
+    pub const fn hardened(hook: Hook) -> Self {
+        Self { hook, hardened: true, takes: false, single: false }
     }
 
-    /// The same for frames that were taken from the host, and may be changed.
+    /// Returns the target for frames taken from the host, which may be modified.
     #[must_use]
     pub const fn taking(self) -> Self {
         Self { takes: true, ..self }
     }
 
-    /// The same for frames that lie in one buffer each.
+    /// Returns the target for single-buffer frames.
     #[must_use]
     pub const fn single(self) -> Self {
         Self { single: true, ..self }
     }
 }
 
-/// What becomes of the last answer.
+/// The use of the last answer as return value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The class is the return value, [`UNSURE`] if there is none: for the exam.
+    /// Return the class, or [`UNSURE`]: for the exam.
     Answer,
-    /// The frame is passed or dropped.
+    /// Return a verdict.
     Verdict {
-        /// If the last filter recognised it.
+        /// If the last filter recognized the frame.
         found: Verdict,
-        /// If one of them did not.
+        /// If some filter did not.
         none: Verdict,
-        /// If one of them could not tell.
+        /// If some filter was unsure.
         unsure: Verdict,
     },
 }
 
-/// What happens to a frame.
+/// The fate of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes on as if the program were not there.
+    /// Continue as without the program.
     Pass,
-    /// It ends here.
+    /// Drop.
     Drop,
 }
 
 impl Verdict {
-    /// The return value that says so at this place.
-    pub const fn value(self, place: Place) -> i32 {
-        match (self, place) {
-            (Self::Pass, Place::Tc) => -1,
-            (Self::Pass, Place::Xdp) => 2,
-            (Self::Pass, Place::Socket) => -1,
-            (Self::Pass, Place::Cgroup) => 1,
-            (Self::Drop, Place::Tc) => 2,
-            (Self::Drop, Place::Xdp) => 1,
-            (Self::Drop, Place::Socket | Place::Cgroup) => 0,
+    /// Returns the hook's return value for this verdict.
+    pub const fn value(self, hook: Hook) -> i32 {
+        match (self, hook) {
+            (Self::Pass, Hook::Tc) => -1,
+            (Self::Pass, Hook::Xdp) => 2,
+            (Self::Pass, Hook::Socket) => -1,
+            (Self::Pass, Hook::Cgroup) => 1,
+            (Self::Drop, Hook::Tc) => 2,
+            (Self::Drop, Hook::Xdp) => 1,
+            (Self::Drop, Hook::Socket | Hook::Cgroup) => 0,
         }
     }
 }
 
-/// What an exam program answered.
+/// The decoded return value of an exam program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The class that the last filter gave, [`NONE`] if one of them did not recognise the block.
+    /// The class of the last filter; [`NONE`] if some filter did not recognize the block.
     Class(u32),
-    /// The user implementation must look.
+    /// The user implementation must decide.
     Unsure,
 }
 
 impl Outcome {
-    /// Reads the return value of a program that was finished with [`Finish::Answer`].
+    /// Decodes the return value of a program finished with [`Finish::Answer`].
     pub const fn of(value: u32) -> Self {
         if value == UNSURE { Self::Unsure } else { Self::Class(value) }
     }
 }
 
-/// Why a filter, with these arguments, cannot run in the kernel.
+/// The reason why a filter cannot run in the kernel with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
-    /// In words, for `explain`.
+    /// Prose for `explain`.
     pub why: Cow<'static, str>,
 }
 
 impl Unfit {
-    /// Unfit, because of this.
+    /// Creates the error with this reason.
     pub fn new(why: impl Into<Cow<'static, str>>) -> Self {
         Self { why: why.into() }
     }
@@ -250,8 +250,8 @@ impl fmt::Display for Unfit {
 
 impl std::error::Error for Unfit {}
 
-/// Makes one program of what `body` emits. `body` is given the layers of an untouched frame and the
-/// exit for blocks that are not recognised.
+/// Emits one program from `body`, which receives the layers of an untouched frame and the exit for
+/// unrecognized blocks.
 pub fn program(
     target: impl Into<Target>,
     finish: Finish,
@@ -264,7 +264,7 @@ pub fn program(
     let target = target.into();
     let (builder, out) = Builder::begin(target, finish);
     let mut scope = Scope::root(builder);
-    let answer = body(&mut scope, Layers::untouched(target.place), out)?;
+    let answer = body(&mut scope, Layers::untouched(target.hook), out)?;
     scope.into_builder().end(answer)
 }
 

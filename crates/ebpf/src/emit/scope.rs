@@ -1,29 +1,29 @@
-//! The scope: everything that a twin can say.
+//! The scope: the operations of a twin.
 //!
-//! A piece is given a `Scope` and calls its methods in the order in which they shall happen.
-//! Methods do not fail: what cannot be expressed is remembered and becomes the `Unfit` of the whole
-//! program.
+//! A twin calls the methods of its [`Scope`] in execution order. Methods do not fail: the first
+//! operation that cannot be expressed is remembered and becomes the [`Unfit`] of the whole program.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem;
 
-use super::build::{Builder, skb};
+use super::builder::{Builder, skb};
 use super::handle::{
-    Answer, At, AtVar, Base, Brand, Exit, Field, Layers, Num, Span, Value, Var, Width, Window,
+    Answer, Brand, DynWindow, Exit, Field, FramePos, FramePosVar, Layers, Num, PosBase, Value, Var,
+    Width, Window,
 };
 use super::lower::too_far;
 use super::{Emit, Unfit, ZERO};
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
-use crate::program::{Place, Word};
+use crate::program::{FilterSpan, Hook};
 
-/// A stretch of straight code; `'s` is its brand, `'o` that of the scope around it.
+/// Straight-line code under construction; `'s` is its brand, `'o` that of the enclosing scope.
 pub struct Scope<'s, 'o: 's> {
     builder: Box<Builder>,
     brand: PhantomData<(Invariant<'s>, Invariant<'o>)>,
 }
 
-/// A scope is never taken for another, so its brands are equal or nothing.
+/// Makes a scope invariant in its brands, so that no scope can stand in for another.
 type Invariant<'s> = fn(&'s ()) -> &'s ();
 
 impl fmt::Debug for Scope<'_, '_> {
@@ -47,29 +47,29 @@ pub enum Cmp {
     Gt,
     /// >=
     Ge,
-    /// They have a bit in common.
+    /// They share a set bit.
     Any,
-    /// They have no bit in common.
+    /// They share no set bit.
     NotAny,
 }
 
-/// What the kernel says about a frame besides its bytes.
+/// Frame metadata that the kernel provides beside the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meta {
-    /// Its length with all fragments, in bytes.
+    /// Length in bytes, fragments included.
     Length,
-    /// 1 if a VLAN tag is kept beside it.
+    /// 1 if a VLAN tag lies beside the frame, else 0.
     TagPresent,
-    /// That tag: priority, drop eligible, VLAN number.
+    /// The tag beside the frame: priority, drop eligibility and VLAN id.
     TagTci,
     /// Its protocol: 0x8100 or 0x88a8.
     TagProtocol,
 }
 
 impl Layers<'_> {
-    pub(super) fn untouched(place: Place) -> Self {
-        let frame = At {
-            base: Base::Frame,
+    pub(super) fn untouched(hook: Hook) -> Self {
+        let frame = FramePos {
+            base: PosBase::Frame,
             off: 0,
             reach: 0,
             epoch: 0,
@@ -78,33 +78,33 @@ impl Layers<'_> {
         };
         let class = Value::Const(1);
         let (length, next, l4) = (None, None, None);
-        let linked = place.has_link();
+        let linked = hook.has_link_header();
         let l3 = (!linked).then_some(frame);
         Self { frame, at: frame, class, length, next, l3, l4, tags: 0, linked }
     }
 }
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Where the program will run.
-    pub fn place(&self) -> Place {
-        self.builder.target.place
+    /// Returns the hook of the program.
+    pub fn hook(&self) -> Hook {
+        self.builder.target.hook
     }
 
-    /// Whether the outer VLAN tag may lie beside the frame here (see [`Meta`]).
+    /// Returns true if the outer VLAN tag may lie beside the frame at this hook (see [`Meta`]).
     pub fn has_tag_beside(&self) -> bool {
-        !matches!(self.builder.target.place, Place::Xdp | Place::Cgroup)
+        !matches!(self.builder.target.hook, Hook::Xdp | Hook::Cgroup)
     }
 
-    // ---- bytes
+    // ---- bounds checks and loads
 
-    /// Goes on only if `N` bytes follow, and gives the proof.
-    pub fn need<const N: usize>(&mut self, at: At<'s>, miss: Exit<'s>) -> Window<'s, N> {
+    /// Continues only if `N` bytes follow `at`, and returns the proof.
+    pub fn need<const N: usize>(&mut self, at: FramePos<'s>, miss: Exit<'s>) -> Window<'s, N> {
         const { assert!(0 < N && N <= 512, "a window has 1 to 512 bytes") }
         let length = u16::try_from(N).unwrap_or(u16::MAX);
         Window { bytes: self.builder.check(at, length, miss.label) }
     }
 
-    /// Loads a field from bytes that are proven to be there.
+    /// Loads a field from checked bytes. An offset beyond the window does not compile.
     pub fn load<T: Width, const OFF: usize, const N: usize>(
         &mut self,
         window: Window<'s, N>,
@@ -114,45 +114,56 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.load(window.bytes, u16::try_from(OFF).unwrap_or(u16::MAX), T::SIZE)
     }
 
-    /// `need` with a length known only while emitting: for expressions.
-    pub fn need_dyn(&mut self, at: At<'s>, n: u16, miss: Exit<'s>) -> Result<Span<'s>, Unfit> {
+    /// Checks bounds like [`Scope::need`], for a length known only while emitting.
+    pub fn need_dyn(
+        &mut self,
+        at: FramePos<'s>,
+        n: u16,
+        miss: Exit<'s>,
+    ) -> Result<DynWindow<'s>, Unfit> {
         if !(1..=512).contains(&n) {
             return Err(self.unfit("it asks for no byte, or for more than 512 at once"));
         }
-        Ok(Span { bytes: self.builder.check(at, n, miss.label), length: n })
+        Ok(DynWindow { bytes: self.builder.check(at, n, miss.label), length: n })
     }
 
-    /// `load` from a [`Span`].
-    pub fn load_dyn<T: Width>(&mut self, span: Span<'s>, off: u16) -> Result<Num<'s>, Unfit> {
+    /// Loads a field from a [`DynWindow`].
+    pub fn load_dyn<T: Width>(&mut self, span: DynWindow<'s>, off: u16) -> Result<Num<'s>, Unfit> {
         if usize::from(off) + T::SIZE.bytes() > usize::from(span.length) {
             return Err(self.unfit("it reads past the bytes that it has checked"));
         }
         Ok(self.builder.load(span.bytes, off, T::SIZE))
     }
 
-    /// The place `n` bytes further; no right to read there.
-    pub fn advance(&mut self, at: At<'s>, n: u16) -> At<'s> {
+    /// Returns the position `n` bytes further, without the right to read there.
+    pub fn advance(&mut self, at: FramePos<'s>, n: u16) -> FramePos<'s> {
         if at.off.checked_add(n).is_none() {
             self.builder.refuse(too_far());
         }
-        At { off: at.off.saturating_add(n), reach: at.reach + u32::from(n), ..at }
+        FramePos { off: at.off.saturating_add(n), reach: at.reach + u32::from(n), ..at }
     }
 
-    /// The same place, with where it lies in most frames, in bytes from the first one. Where that
-    /// is cheaper, what is there is read from there; what lies elsewhere is found all the same.
+    /// Returns the same position with a hint: its usual distance from the frame's first byte. Where
+    /// that is cheaper the bytes are loaded from there, behind a check that the hint holds.
     #[must_use]
-    pub fn usually(&self, at: At<'s>, usual: u16) -> At<'s> {
-        At { usual: usual.checked_sub(at.off), ..at }
+    pub fn usually(&self, at: FramePos<'s>, usual: u16) -> FramePos<'s> {
+        FramePos { usual: usual.checked_sub(at.off), ..at }
     }
 
-    /// The place `by` bytes further; goes on only if `by` is at most `max`.
-    pub fn advance_by(&mut self, at: At<'s>, by: Num<'s>, max: u16, miss: Exit<'s>) -> At<'s> {
+    /// Returns the position `by` bytes further; continues only if `by` is at most `max`.
+    pub fn advance_by(
+        &mut self,
+        at: FramePos<'s>,
+        by: Num<'s>,
+        max: u16,
+        miss: Exit<'s>,
+    ) -> FramePos<'s> {
         self.builder.move_by(at, by, max, miss.label)
     }
 
-    // ---- decisions
+    // ---- branches
 
-    /// Goes on only if the comparison holds.
+    /// Continues only if the comparison holds.
     pub fn only(&mut self, left: Num<'s>, cmp: Cmp, right: impl Into<Value<'s>>, miss: Exit<'s>) {
         let (cond, instead) = match cmp {
             Cmp::Eq => (Cond::Ne, false),
@@ -165,7 +176,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             Cmp::Any => (Cond::Set, true),
         };
         if instead {
-            // There is no "has no bit in common": jump over the way out.
+            // BPF has no inverse of JSET: jump over the exit.
             let holds = self.builder.asm.label();
             self.jump_if(cond, left, right.into(), holds);
             self.builder.asm.jump(miss.label);
@@ -175,7 +186,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Goes on only if the value lies in `low..=high`: the class range of an arc.
+    /// Continues only if the value lies in `low..=high`, the class range of an arc.
     pub fn only_in(&mut self, value: Value<'s>, low: u32, high: u32, miss: Exit<'s>) {
         match value {
             Value::Const(constant) if (low..=high).contains(&constant) => {}
@@ -192,7 +203,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits an arm: a stretch that can end early through its own exit. What it made stays inside.
+    /// Emits an arm: code that can end early through its own exit. Handles made inside stay inside.
     pub fn arm<R>(&mut self, f: impl for<'i> FnOnce(&mut Scope<'i, 's>, Exit<'i>) -> R) -> R {
         let mark = self.builder.open();
         let exit = Exit { label: Builder::end_of(&mark), brand: Brand::default() };
@@ -203,23 +214,24 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         result
     }
 
-    /// Goes there; nothing behind it in this scope is emitted.
+    /// Jumps to an exit; code behind it in this scope is dropped as unreachable.
     pub fn leave(&mut self, to: Exit<'s>) {
         self.builder.asm.jump(to.label);
     }
 
-    /// The exit that counts `counter` of this filter and goes on to `then`: the block is not what
-    /// the filter looks for.
+    /// Returns an exit that increments `counter` of this filter and continues at `then`, for blocks
+    /// that the filter does not recognize.
     pub fn absent(&mut self, counter: &str, then: Exit<'s>) -> Exit<'s> {
         Exit { label: self.builder.counted(counter, then.label), brand: then.brand }
     }
 
-    /// The exit for what cannot be told here: the user implementation must look.
+    /// Returns the exit for blocks that this code cannot decide; the user implementation takes
+    /// over.
     pub fn unsure(&self) -> Exit<'s> {
         Exit { label: self.builder.unsure(), brand: Brand::default() }
     }
 
-    /// Adds one to a counter of this filter.
+    /// Increments a counter of this filter.
     pub fn count(&mut self, counter: &str) {
         let counter = self.builder.counter(counter);
         self.builder.count(counter);
@@ -227,7 +239,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- numbers
 
-    /// A constant as a number.
+    /// Loads a constant into a number.
     pub fn constant(&mut self, value: u32) -> Num<'s> {
         self.builder.fetch(value.into(), R0);
         self.builder.keep(R0)
@@ -253,17 +265,18 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compute(Alu::Sub, left, right.into())
     }
 
-    /// `left << bits`, modulo 2^32; `bits` counts modulo 32.
+    /// `left << bits`, modulo 2^32; `bits` is taken modulo 32.
     pub fn shl(&mut self, left: Num<'s>, bits: u32) -> Num<'s> {
         self.compute(Alu::Shl, left, Value::Const(bits & 31))
     }
 
-    /// `left >> bits`; `bits` counts modulo 32.
+    /// `left >> bits`; `bits` is taken modulo 32.
     pub fn shr(&mut self, left: Num<'s>, bits: u32) -> Num<'s> {
         self.compute(Alu::Shr, left, Value::Const(bits & 31))
     }
 
-    /// The class of a natural value: itself, or [`ZERO`] for 0, which as a class means no answer.
+    /// Returns the class of a natural value: the value, or [`ZERO`] for 0, since class 0 means no
+    /// answer.
     pub fn natural(&mut self, num: Num<'s>) -> Num<'s> {
         let b = &mut self.builder;
         let named = b.asm.label();
@@ -274,12 +287,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.keep(R0)
     }
 
-    /// What the kernel says about the frame. Tags are 0 where none can lie beside it.
+    /// Loads metadata of the frame. Tag fields are 0 at hooks where the tag is inline.
     pub fn meta(&mut self, meta: Meta) -> Num<'s> {
         if !self.has_tag_beside() && meta != Meta::Length {
             return self.constant(0);
         }
-        if self.builder.target.place == Place::Xdp {
+        if self.builder.target.hook == Hook::Xdp {
             self.builder.frame_length();
             return self.builder.keep(R0);
         }
@@ -298,55 +311,55 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- joins
 
-    /// A number that arms may set, with a first value.
+    /// Creates a variable with an initial value, which arms may set.
     pub fn var(&mut self, first: impl Into<Value<'s>>) -> Var<'s> {
         self.builder.fetch(first.into(), R0);
         let Num { slot, brand } = self.builder.keep(R0);
         Var { slot, brand }
     }
 
-    /// Sets it, from this scope or any arm inside.
+    /// Sets a variable, in this scope or any arm inside.
     pub fn set(&mut self, var: Var<'s>, value: impl Into<Value<'s>>) {
         self.builder.fetch(value.into(), R0);
         self.builder.put(var.slot, R0);
     }
 
-    /// Its value now.
+    /// Reads a variable.
     pub fn get(&mut self, var: Var<'s>) -> Num<'s> {
         let now = Num { slot: var.slot, brand: var.brand };
         self.builder.fetch(now.into(), R0);
         self.builder.keep(R0)
     }
 
-    /// A place that arms may set, with a first value.
-    pub fn at_var(&mut self, first: At<'s>) -> AtVar<'s> {
+    /// Creates a position variable with an initial value, which arms may set.
+    pub fn at_var(&mut self, first: FramePos<'s>) -> FramePosVar<'s> {
         self.builder.at_var(first)
     }
 
-    /// Sets it, from this scope or any arm inside.
-    pub fn set_at(&mut self, var: AtVar<'s>, at: At<'s>) {
+    /// Sets a position variable, in this scope or any arm inside.
+    pub fn set_at(&mut self, var: FramePosVar<'s>, at: FramePos<'s>) {
         self.builder.set_at(var, at);
     }
 
-    /// The place that it holds now.
-    pub fn get_at(&mut self, var: AtVar<'s>) -> At<'s> {
+    /// Reads a position variable.
+    pub fn get_at(&mut self, var: FramePosVar<'s>) -> FramePos<'s> {
         self.builder.get_at(var)
     }
 
-    // ---- pieces
+    // ---- twins
 
-    /// Emits the twin of the filter that stands at `word` in the request. `out` is where blocks go
-    /// that it does not recognise. The stack that the twin used is given back, but for its answer.
+    /// Emits the twin of the filter with this span. Unrecognized blocks leave through `out`. Stack
+    /// slots of the twin are released, except those of its answer.
     pub fn piece<A: ?Sized>(
         &mut self,
-        word: Word,
+        filter: FilterSpan,
         emit: Emit<A>,
         args: &A,
         on: Layers<'s>,
         out: Exit<'s>,
     ) -> Result<Answer<'s>, Unfit> {
         let mark = self.builder.open();
-        self.builder.word(word);
+        self.builder.begin_filter(filter);
         let mut inner =
             Scope::<'_, 's> { builder: mem::take(&mut self.builder), brand: PhantomData };
         let answer = emit(args, &mut inner, on, out);
@@ -357,18 +370,18 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
                 Ok(self.builder.close_with(mark, answer))
             }
             Err(unfit) => {
-                // Its code is half there: nobody may go on as if it were not.
+                // Its code is half emitted: the program must not be used.
                 self.builder.refuse(unfit.clone());
                 Err(unfit)
             }
         }
     }
 
-    /// The same, with what happens where the twin does not recognise the block and where it cannot
-    /// tell: both leave. Behind it stands what happens to a block that was answered, in no arm.
+    /// Emits a twin with handlers of its own for unrecognized blocks (`absent`) and undecided ones
+    /// (`unsure`). Both handlers must leave; code after the call runs for answered blocks only.
     pub fn piece_or<A: ?Sized>(
         &mut self,
-        (word, emit, args): (Word, Emit<A>, &A),
+        (filter, emit, args): (FilterSpan, Emit<A>, &A),
         on: Layers<'s>,
         absent: impl for<'i> FnOnce(&mut Scope<'i, 's>) -> Result<(), Unfit>,
         unsure: impl for<'i> FnOnce(&mut Scope<'i, 's>),
@@ -376,10 +389,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let asm = &mut self.builder.asm;
         let (none, doubt, next) = (asm.label(), asm.label(), asm.label());
         let outer = self.builder.unsure();
-        self.builder.doubt(doubt);
+        self.builder.set_unsure(doubt);
         let out = Exit { label: none, brand: Brand::default() };
-        let answer = self.piece(word, emit, args, on, out);
-        self.builder.doubt(outer);
+        let answer = self.piece(filter, emit, args, on, out);
+        self.builder.set_unsure(outer);
         let answer = answer?;
         let (misses, doubts) = (self.builder.asm.is_used(none), self.builder.asm.is_used(doubt));
         if misses || doubts {
@@ -397,8 +410,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(answer)
     }
 
-    /// Emits what goes on only under conditions, and what happens where they do not hold, which
-    /// leaves.
+    /// Emits conditional code and its alternative: `only` may leave through the exit that it is
+    /// given, which leads to `miss`; `miss` itself must leave.
     pub fn or_else(
         &mut self,
         only: impl FnOnce(&mut Self, Exit<'s>),
@@ -414,7 +427,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.bind(next);
     }
 
-    /// The reason, remembered in case the twin drops it.
+    /// Records the reason, in case the twin drops the error.
     fn unfit(&mut self, why: &'static str) -> Unfit {
         self.builder.refuse(Unfit::new(why));
         Unfit::new(why)

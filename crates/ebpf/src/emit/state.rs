@@ -1,23 +1,23 @@
-//! State: what a filter keeps between blocks, as the plain data of its private session in a map.
+//! Filter state: the plain data of a private session, in a map.
 //!
-//! In: places in that state, in bytes. Out: reads, atomic additions and exchanges. The layout is
-//! the one of the user implementation, so that the state moves with the filter (CONTRACT 15): the
-//! exam compares the two byte for byte. All processors share it, so there is no plain store: a
-//! piece adds, or puts a new value and learns the old one.
+//! In: byte offsets in that state. Out: loads, atomic additions and exchanges. The layout is that
+//! of the user implementation, so that the state moves with the filter (CONTRACT 15); the exam
+//! compares the two byte for byte. All processors share the state, so there are no plain stores: a
+//! twin adds, or exchanges a value.
 //!
-//! Numbers here have 64 bits ([`Wide`]); the rest of the emitter counts in 32.
+//! Numbers here are 64-bit ([`Wide`]); elsewhere the emitter uses 32 bits.
 
 use std::marker::PhantomData;
 
 use super::Unfit;
-use super::build::{skb, xdp};
-use super::handle::{At, Base, Brand, Depth, Exit, Num, Value};
+use super::builder::{skb, xdp};
+use super::handle::{Brand, Depth, Exit, FramePos, Num, PosBase, Value};
 use super::scope::{Cmp, Meta, Scope};
 use crate::asm::Label;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R10, Size, atomic};
-use crate::program::Place;
+use crate::program::Hook;
 
-/// The state of the filter whose piece this is.
+/// The state of the current filter.
 #[derive(Clone, Copy, Debug)]
 pub struct State<'s> {
     map: u32,
@@ -25,14 +25,14 @@ pub struct State<'s> {
     brand: Brand<'s>,
 }
 
-/// A number of 64 bits, computed at run time.
+/// A 64-bit number computed at run time.
 #[derive(Clone, Copy, Debug)]
 pub struct Wide<'s> {
     pub(super) slot: Depth,
     pub(super) brand: Brand<'s>,
 }
 
-/// A number of 64 bits that arms may set.
+/// A 64-bit variable that arms may set.
 #[derive(Clone, Copy, Debug)]
 pub struct WideVar<'s> {
     slot: Depth,
@@ -40,26 +40,26 @@ pub struct WideVar<'s> {
 }
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// The state of this filter: so many bytes, zero at first.
+    /// Declares the filter's state: `size` bytes, initially zero.
     pub fn state(&mut self, size: u16) -> State<'s> {
         State { map: self.builder().state(size), size, brand: PhantomData }
     }
 
-    /// The number at byte `at` of the state.
+    /// Loads the number at byte `at`.
     pub fn read(&mut self, state: State<'s>, at: u16) -> Wide<'s> {
         self.point(state, at, 8);
         self.builder().asm.push(Insn::load(Size::DW, R0, R1, 0));
         self.keep_wide()
     }
 
-    /// Adds to the number at byte `at` of the state.
+    /// Atomically adds to the number at byte `at`.
     pub fn add_to(&mut self, state: State<'s>, at: u16, amount: impl Into<Value<'s>>) {
         self.builder().fetch(amount.into(), R2);
         self.point(state, at, 8);
         self.builder().asm.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
     }
 
-    /// Adds to the number at byte `at` of the state, and gives what it was.
+    /// Atomically adds to the number at byte `at`, and returns the old value.
     pub fn fetch_add(
         &mut self,
         state: State<'s>,
@@ -74,8 +74,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    /// Adds to the `nth` number of a row that begins at byte `at` of the state; goes on without if
-    /// there are not so many.
+    /// Atomically adds to the `nth` of `count` numbers that begin at byte `at`; does nothing beyond
+    /// them.
     pub fn add_nth(
         &mut self,
         state: State<'s>,
@@ -91,9 +91,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.bind(beyond);
     }
 
-    /// Puts a number at the `nth` place of a row that begins at byte `at` of the state if it is
-    /// larger than what is there. Leaves to `other` if it is not, if another processor was there in
-    /// the same moment, or if there are not so many places.
+    /// Atomically raises the `nth` of `count` numbers at byte `at` to `new`. Leaves to `other` if
+    /// it is not smaller, if another processor changed it in between, or beyond the last number.
     pub fn raise_nth(
         &mut self,
         state: State<'s>,
@@ -113,7 +112,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Ne, R0, R3, other.label);
     }
 
-    /// Puts a number at byte `at` of the state, and gives what was there.
+    /// Atomically exchanges the number at byte `at`, and returns the old value.
     pub fn exchange(&mut self, state: State<'s>, at: u16, new: Wide<'s>) -> Wide<'s> {
         self.fetch_wide(new, R0);
         self.point(state, at, 8);
@@ -121,7 +120,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    /// Puts a number at byte `at` of the state if `old` is there, or leaves to `other`.
+    /// Compare-and-swap on the number at byte `at`; leaves to `other` if it is not `old`.
     pub fn replace(
         &mut self,
         state: State<'s>,
@@ -139,7 +138,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Ne, R0, R3, other.label);
     }
 
-    /// Nanoseconds of the machine's monotonic clock: 32 ns on the machine where it was measured.
+    /// Reads the monotonic clock, in nanoseconds; a call takes 32 ns on the machine of the
+    /// measurement.
     pub fn now(&mut self) -> Wide<'s> {
         self.builder().call(Helper::KtimeNs);
         self.keep_wide()
@@ -147,19 +147,19 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- arithmetic
 
-    /// A constant of 64 bits.
+    /// Loads a 64-bit constant.
     pub fn wide(&mut self, value: u64) -> Wide<'s> {
         self.builder().asm.push_wide(Insn::load64(R0, value));
         self.keep_wide()
     }
 
-    /// A number in 64 bits.
+    /// Zero-extends a number to 64 bits.
     pub fn widen(&mut self, num: Num<'s>) -> Wide<'s> {
-        // Every slot has 64 bits, of which the upper half of a `Num` is zero.
+        // Every slot has 64 bits, and the upper half of a `Num` is zero.
         Wide { slot: num.slot, brand: num.brand }
     }
 
-    /// The lower half.
+    /// Returns the lower half.
     pub fn narrow(&mut self, wide: Wide<'s>) -> Num<'s> {
         self.fetch_wide(wide, R0);
         self.builder().asm.push(Insn::alu32(Alu::Mov, R0, R0));
@@ -181,14 +181,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compute_wide(Alu::Xor, left, right)
     }
 
-    /// `left << bits`, modulo 2^64; `bits` counts modulo 64.
+    /// `left << bits`, modulo 2^64; `bits` is taken modulo 64.
     pub fn shl_wide(&mut self, left: Wide<'s>, bits: u32) -> Wide<'s> {
         self.fetch_wide(left, R0);
         self.builder().asm.push(Insn::alu(Alu::Shl, R0, (bits & 63).cast_signed()));
         self.keep_wide()
     }
 
-    /// The upper and the lower half as one number.
+    /// Combines an upper and a lower half.
     pub fn join(&mut self, [high, low]: [Num<'s>; 2]) -> Wide<'s> {
         let b = self.builder();
         b.fetch(high.into(), R0);
@@ -203,13 +203,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compute_wide(Alu::Or, left, right)
     }
 
-    /// `left << bits`, modulo 2^64; `bits` counts modulo 64.
+    /// `left << bits`, modulo 2^64; `bits` is taken modulo 64.
     pub fn shl_by(&mut self, left: Wide<'s>, bits: Num<'s>) -> Wide<'s> {
         let Num { slot, brand } = bits;
         self.compute_wide(Alu::Shl, left, Wide { slot, brand })
     }
 
-    /// The finisher of SplitMix64, with its increment: what `wire::flow` hashes with.
+    /// Mixes with the finalizer of SplitMix64 including its increment, as `wire::flow` does.
     pub fn mix(&mut self, wide: Wide<'s>) -> Wide<'s> {
         self.fetch_wide(wide, R0);
         let b = self.builder();
@@ -228,27 +228,27 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    /// A number that arms may set, with a first value.
+    /// Creates a variable with an initial value, which arms may set.
     pub fn wide_var(&mut self, first: Wide<'s>) -> WideVar<'s> {
         self.fetch_wide(first, R0);
         let Wide { slot, brand } = self.keep_wide();
         WideVar { slot, brand }
     }
 
-    /// Sets it, from this scope or any arm inside.
+    /// Sets a variable, in this scope or any arm inside.
     pub fn set_wide(&mut self, var: WideVar<'s>, value: Wide<'s>) {
         self.fetch_wide(value, R0);
         self.builder().put(var.slot, R0);
     }
 
-    /// Its value now.
+    /// Reads a variable.
     pub fn get_wide(&mut self, var: WideVar<'s>) -> Wide<'s> {
         let WideVar { slot, brand } = var;
         self.fetch_wide(Wide { slot, brand }, R0);
         self.keep_wide()
     }
 
-    /// `left % by`; left for 0.
+    /// `left % by`; a zero divisor leaves `left`.
     pub fn remainder(&mut self, left: Wide<'s>, by: u32) -> Num<'s> {
         self.fetch_wide(left, R0);
         let b = self.builder();
@@ -258,7 +258,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.keep(R0)
     }
 
-    /// The larger of two numbers.
+    /// Returns the larger number.
     pub fn larger(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
@@ -270,7 +270,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    /// Goes on only if the comparison holds.
+    /// Continues only if the comparison holds.
     pub fn only_wide(&mut self, left: Wide<'s>, cmp: Cmp, right: Wide<'s>, miss: Exit<'s>) {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
@@ -289,19 +289,19 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.hold_none();
     }
 
-    /// Into which of 65 buckets that double in width a number falls: 0 for 0, n for 2^(n-1) up to
-    /// 2^n - 1. Without a jump: each would double the ways that the verifier goes.
+    /// Returns the bucket of a number among 65 that double in width: 0 for 0, n for 2^(n-1) up to
+    /// 2^n - 1. Branch-free, since each branch would double the verifier's paths.
     pub fn bucket(&mut self, wide: Wide<'s>) -> Num<'s> {
         self.fetch_wide(wide, R0);
         let b = self.builder();
         let mut put = |insn| b.asm.push(insn);
-        // Whether it is not 0.
+        // r1 = 1 unless the number is 0.
         put(Insn::mov(R1, R0));
         put(Insn::alu(Alu::Neg, R1, 0));
         put(Insn::alu(Alu::Or, R1, R0));
         put(Insn::alu(Alu::Shr, R1, 63));
         for bits in [32, 16, 8, 4, 2, 1] {
-            // r2 = bits if the number has more than that, else 0.
+            // r2 = bits if the number has more bits than that, else 0.
             if bits == 32 {
                 put(Insn::mov(R2, R0));
                 put(Insn::alu(Alu::Shr, R2, 32));
@@ -324,13 +324,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- lengths
 
-    /// How many bytes of the frame follow a place, wherever they lie; 0 behind its end.
-    pub fn rest(&mut self, at: At<'s>) -> Num<'s> {
+    /// Returns the number of frame bytes behind a position, linear or not; 0 past the frame's end.
+    pub fn rest(&mut self, at: FramePos<'s>) -> Num<'s> {
         let length = self.meta(Meta::Length);
         let b = self.builder();
         match at.base {
-            Base::Frame => b.asm.push(Insn::mov(R1, i32::from(at.off))),
-            Base::Slot(_) => {
+            PosBase::Frame => b.asm.push(Insn::mov(R1, i32::from(at.off))),
+            PosBase::Slot(_) => {
                 let counts = b.counts();
                 b.fetch_at(at, R1);
                 if !counts {
@@ -349,7 +349,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.keep(R0)
     }
 
-    /// The smaller of two numbers.
+    /// Returns the smaller number.
     pub fn smaller(&mut self, left: Num<'s>, right: Num<'s>) -> Num<'s> {
         let b = self.builder();
         b.fetch(left.into(), R0);
@@ -363,7 +363,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- helpers
 
-    /// r1 points at byte `at` of the state, from where `length` bytes are used.
+    /// Points r1 at byte `at` of the state, for `length` bytes.
     fn point(&mut self, state: State<'s>, at: u16, length: u16) {
         let b = self.builder();
         if at.saturating_add(length) > state.size || !at.is_multiple_of(8) {
@@ -373,8 +373,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.hold_none();
     }
 
-    /// r1 points at the `nth` of `count` numbers that begin at byte `at` of the state; leaves to
-    /// `beyond` if there are not so many. r0 and r3 are used, r2 stays.
+    /// Points r1 at the `nth` of `count` numbers at byte `at`; leaves to `beyond` past them.
+    /// Clobbers r0 and r3, keeps r2.
     fn point_nth(
         &mut self,
         state: State<'s>,
@@ -386,9 +386,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.point(state, at, count.saturating_mul(8));
         let b = self.builder();
         if b.counts() {
-            // Without CAP_PERFMON the verifier wants an index that it knows nothing about, on all
-            // ways alike. The context is unknown to it.
-            let unknown = if b.target.place == Place::Xdp { xdp::QUEUE } else { skb::LEN };
+            // Without CAP_PERFMON the verifier needs an index of unknown range, the same on all
+            // paths. A context field is unknown to it.
+            let unknown = if b.target.hook == Hook::Xdp { xdp::QUEUE } else { skb::LEN };
             b.asm.push(Insn::load(Size::W, R0, R6, unknown));
             b.asm.push(Insn::alu(Alu::Xor, R3, R0));
             b.asm.push(Insn::alu(Alu::Xor, R3, R0));

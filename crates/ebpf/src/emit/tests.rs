@@ -1,29 +1,29 @@
-//! What a scope emits, run by the interpreter; and what it refuses.
+//! Code of a scope, run by the interpreter; and requests that it rejects.
 
 use super::*;
 use crate::interpret::{Machine, Packet};
 
 const FRAME: &[u8] = &[0x00, 0x01, 0x02, 0x03, 0x14, 0x25, 0x36, 0x47, 0x58, 0x69];
-const PLACES: [Place; 3] = [Place::Tc, Place::Xdp, Place::Socket];
+const PLACES: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
 
 type Body = for<'p> fn(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<Answer<'p>, Unfit>;
 
-fn run(place: Place, body: Body, frame: &[u8]) -> (Outcome, Vec<u64>) {
-    let program = program(place, Finish::Answer, body).unwrap();
+fn run(hook: Hook, body: Body, frame: &[u8]) -> (Outcome, Vec<u64>) {
+    let program = program(hook, Finish::Answer, body).unwrap();
     let mut machine = Machine::of(&program);
-    let value = machine.run(&program.code, place, &Packet::new(frame)).unwrap();
+    let value = machine.run(&program.code, hook, &Packet::new(frame)).unwrap();
     let counters = machine.maps.first().map(|map| crate::exam::words(map)).unwrap_or_default();
     (Outcome::of(value as u32), counters)
 }
 
 fn same_everywhere(body: Body, expected: Outcome) {
-    for place in PLACES {
-        assert_eq!(run(place, body, FRAME).0, expected, "{place:?}");
+    for hook in PLACES {
+        assert_eq!(run(hook, body, FRAME).0, expected, "{hook:?}");
     }
 }
 
 #[test]
-fn loads_and_arithmetic() {
+fn loads_and_arithmetic_compute_the_class() {
     same_everywhere(
         |s, on, out| {
             let at = s.advance(on.at, 2);
@@ -44,8 +44,8 @@ fn loads_and_arithmetic() {
 }
 
 #[test]
-fn places_are_computed_and_bounded() {
-    // Byte 3 says how far to go: 3 bytes from byte 4.
+fn computed_positions_are_bounded() {
+    // Byte 3 is the distance: 3 bytes from byte 4.
     let body: Body = |s, on, out| {
         let window = s.need::<4>(on.at, out);
         let by = s.load(window, byte::<3>());
@@ -55,10 +55,10 @@ fn places_are_computed_and_bounded() {
         Ok(Answer::new(s.load(window, be16::<0>()), on))
     };
     same_everywhere(body, Outcome::Class(0x4758));
-    for place in PLACES {
-        assert_eq!(run(place, body, &FRAME[..8]).0, Outcome::Class(0), "cut at {place:?}");
-        assert_eq!(run(place, body, &[0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0]).0, Outcome::Class(0));
-        assert_eq!(run(place, body, &[0, 0, 0, 5, 0, 0, 0, 0, 0, 1, 2]).0, Outcome::Class(0x102));
+    for hook in PLACES {
+        assert_eq!(run(hook, body, &FRAME[..8]).0, Outcome::Class(0), "cut at {hook:?}");
+        assert_eq!(run(hook, body, &[0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0]).0, Outcome::Class(0));
+        assert_eq!(run(hook, body, &[0, 0, 0, 5, 0, 0, 0, 0, 0, 1, 2]).0, Outcome::Class(0x102));
     }
 }
 
@@ -79,10 +79,10 @@ fn arms_join_through_variables_only() {
         let there = s.load(window, byte::<0>());
         Ok(Answer::new(s.add(class, there), on))
     };
-    for place in PLACES {
-        assert_eq!(run(place, body, &[2, 9]).0, Outcome::Class(29), "{place:?}");
-        assert_eq!(run(place, body, &[3, 9]).0, Outcome::Class(4), "{place:?}");
-        assert_eq!(run(place, body, &[2]).0, Outcome::Class(0), "{place:?}");
+    for hook in PLACES {
+        assert_eq!(run(hook, body, &[2, 9]).0, Outcome::Class(29), "{hook:?}");
+        assert_eq!(run(hook, body, &[3, 9]).0, Outcome::Class(4), "{hook:?}");
+        assert_eq!(run(hook, body, &[2]).0, Outcome::Class(0), "{hook:?}");
     }
 }
 
@@ -99,7 +99,7 @@ fn comparisons_take_all_32_bits() {
         (Cmp::NotAny, 0x8000_0000, [1, 0, 0]),
     ];
     for (cmp, right, expected) in cases {
-        let program = program(Place::Xdp, Finish::Answer, |s, on, out| {
+        let program = program(Hook::Xdp, Finish::Answer, |s, on, out| {
             let window = s.need::<4>(on.at, out);
             let left = s.load(window, be32::<0>());
             s.only(left, cmp, right, out);
@@ -110,14 +110,14 @@ fn comparisons_take_all_32_bits() {
             [0x7fff_ffff_u32, 0x8000_0000, 0x8000_0001].into_iter().zip(expected)
         {
             let frame = left.to_be_bytes();
-            let answer = Machine::of(&program).run(&program.code, Place::Xdp, &Packet::new(&frame));
+            let answer = Machine::of(&program).run(&program.code, Hook::Xdp, &Packet::new(&frame));
             assert_eq!(answer, Ok(expected.into()), "{left:#x} {cmp:?} {right:#x}");
         }
     }
 }
 
 #[test]
-fn class_ranges_select_arcs() {
+fn class_range_selects_the_arc() {
     let body: Body = |s, on, out| {
         let window = s.need::<1>(on.at, out);
         let class = s.load(window, byte::<0>());
@@ -126,7 +126,7 @@ fn class_ranges_select_arcs() {
         Ok(Answer::new(class, on))
     };
     for (first, expected) in [(21, 0), (22, 22), (23, 23), (24, 0)] {
-        assert_eq!(run(Place::Tc, body, &[first]).0, Outcome::Class(expected));
+        assert_eq!(run(Hook::Tc, body, &[first]).0, Outcome::Class(expected));
     }
     let never: Body = |s, on, out| {
         s.only_in(Value::Const(4), 5, 9, out);
@@ -136,7 +136,7 @@ fn class_ranges_select_arcs() {
 }
 
 #[test]
-fn exits_count_and_the_natural_zero_has_a_name() {
+fn exits_count_and_natural_zero_is_a_class() {
     let body: Body = |s, on, out| {
         let empty = s.absent("empty", out);
         let window = s.need::<1>(on.at, empty);
@@ -146,27 +146,27 @@ fn exits_count_and_the_natural_zero_has_a_name() {
         s.only(class, Cmp::Ne, 9, unsure);
         Ok(Answer::new(s.natural(class), on))
     };
-    for place in PLACES {
-        assert_eq!(run(place, body, &[]), (Outcome::Class(NONE), vec![1, 0]));
-        assert_eq!(run(place, body, &[7]), (Outcome::Class(7), vec![0, 1]));
-        assert_eq!(run(place, body, &[0]), (Outcome::Class(ZERO), vec![0, 1]));
-        assert_eq!(run(place, body, &[9]), (Outcome::Unsure, vec![0, 1]));
+    for hook in PLACES {
+        assert_eq!(run(hook, body, &[]), (Outcome::Class(NONE), vec![1, 0]));
+        assert_eq!(run(hook, body, &[7]), (Outcome::Class(7), vec![0, 1]));
+        assert_eq!(run(hook, body, &[0]), (Outcome::Class(ZERO), vec![0, 1]));
+        assert_eq!(run(hook, body, &[9]), (Outcome::Unsure, vec![0, 1]));
     }
 }
 
 #[test]
-fn spans_are_checked_while_emitting() {
+fn dynamic_windows_are_checked_while_emitting() {
     let body: Body = |s, on, out| {
         let span = s.need_dyn(on.at, 4, out)?;
         Ok(Answer::new(s.load_dyn::<u16>(span, 2)?, on))
     };
     same_everywhere(body, Outcome::Class(0x0203));
-    let past = program(Place::Tc, Finish::Answer, |s, on, out| {
+    let past = program(Hook::Tc, Finish::Answer, |s, on, out| {
         let span = s.need_dyn(on.at, 4, out)?;
         Ok(Answer::new(s.load_dyn::<u16>(span, 3)?, on))
     });
     assert!(past.unwrap_err().why.contains("past the bytes"));
-    let dropped = program(Place::Tc, Finish::Answer, |s, on, out| {
+    let dropped = program(Hook::Tc, Finish::Answer, |s, on, out| {
         s.need_dyn(on.at, 513, out).ok();
         Ok(Answer::new(1, on))
     });
@@ -174,15 +174,15 @@ fn spans_are_checked_while_emitting() {
 }
 
 #[test]
-fn meta_is_there_at_every_place() {
+fn metadata_loads_at_every_hook() {
     let length: Body = |s, on, _| Ok(Answer::new(s.meta(Meta::Length), on));
     same_everywhere(length, Outcome::Class(10));
 }
 
 #[test]
-fn too_much_stack_is_unfit() {
+fn exhausted_stack_is_unfit() {
     let many = |count: u32| {
-        program(Place::Tc, Finish::Answer, |s, on, _| {
+        program(Hook::Tc, Finish::Answer, |s, on, _| {
             let first = s.constant(1);
             let sum = (1..count).fold(first, |sum, number| s.add(sum, number));
             Ok(Answer::new(sum, on))
@@ -196,9 +196,9 @@ fn too_much_stack_is_unfit() {
     );
 }
 
-/// A piece gives its stack back, so that many fit into one program.
+/// A twin releases its stack, so that many fit into one program.
 #[test]
-fn pieces_give_their_stack_back() {
+fn twins_release_their_stack() {
     fn hungry<'s>(
         _: &(),
         s: &mut Scope<'s, '_>,
@@ -214,7 +214,7 @@ fn pieces_give_their_stack_back() {
         |s, on, out| {
             let mut answer = Answer::new(0, on);
             for at in 0..20 {
-                let word = crate::Word::new("hungry", at, 1);
+                let word = crate::FilterSpan::new("hungry", at, 1);
                 answer = s.piece(word, hungry, &(), answer.layers, out)?;
             }
             Ok(answer)
@@ -224,9 +224,9 @@ fn pieces_give_their_stack_back() {
 }
 
 #[test]
-fn looking_too_far_is_unfit() {
+fn offset_beyond_64_kib_is_unfit() {
     let far = |steps: u32| {
-        program(Place::Xdp, Finish::Answer, |s, on, out| {
+        program(Hook::Xdp, Finish::Answer, |s, on, out| {
             let mut at = on.at;
             for _ in 0..steps {
                 let window = s.need::<1>(at, out);
@@ -240,10 +240,10 @@ fn looking_too_far_is_unfit() {
     assert!(far(7).unwrap_err().why.contains("65,535"));
 }
 
-/// Behind `leave` nothing is emitted: the verifier refuses what cannot be reached.
+/// Code behind `leave` is dropped: the verifier rejects unreachable code.
 #[test]
-fn what_cannot_be_reached_is_not_emitted() {
-    let program = program(Place::Xdp, Finish::Answer, |s, on, out| {
+fn unreachable_code_is_dropped() {
+    let program = program(Hook::Xdp, Finish::Answer, |s, on, out| {
         s.leave(out);
         let window = s.need::<4>(on.at, out);
         Ok(Answer::new(s.load(window, be32::<0>()), on))
@@ -253,76 +253,76 @@ fn what_cannot_be_reached_is_not_emitted() {
     assert_eq!(program.code.len(), 6, "{text}");
 }
 
-/// The second byte raised to 9, the first cut off.
+/// Sets the second byte to 9 and cuts off the first.
 fn change<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Result<Answer<'s>, Unfit> {
     s.need::<8>(on.at, out);
-    s.writable(Spot::at(2));
-    s.put::<u8>(Spot::at(1), 9);
-    s.cut_before(Spot::at(1));
-    let at = s.place_at(Spot::at(0));
+    s.writable(FrameOffset::at(2));
+    s.put::<u8>(FrameOffset::at(1), 9);
+    s.cut_before(FrameOffset::at(1));
+    let at = s.position_at(FrameOffset::at(0));
     let window = s.need::<2>(at, out);
     Ok(Answer::new(s.load(window, be16::<0>()), Layers { frame: at, at, ..on }))
 }
 
 #[test]
-fn i6_frames_that_were_taken_are_changed() {
-    for target in [Target::from(Place::Xdp), Target::hardened(Place::Xdp)] {
+fn i6_taken_frames_are_edited() {
+    for target in [Target::from(Hook::Xdp), Target::hardened(Hook::Xdp)] {
         let program = program(target.taking(), Finish::Answer, change).unwrap();
         assert!(program.edits);
         let frame: Vec<u8> = (0..20).collect();
         let mut machine = Machine::of(&program);
-        let value = machine.run(&program.code, Place::Xdp, &Packet::new(&frame));
+        let value = machine.run(&program.code, Hook::Xdp, &Packet::new(&frame));
         assert_eq!(value, Ok(0x0902));
         assert_eq!(machine.frame.as_deref(), Some(&[&[9, 2, 3][..], &frame[4..]].concat()[..]));
-        let short = machine.run(&program.code, Place::Xdp, &Packet::new(&frame[..14]));
+        let short = machine.run(&program.code, Hook::Xdp, &Packet::new(&frame[..14]));
         assert_eq!(short, Ok(UNSURE.into()), "the kernel leaves 14 bytes");
     }
 }
 
 #[test]
-fn i6_frames_that_are_observed_stay_as_they_are() {
+fn i6_observed_frames_stay_unchanged() {
     let why = |target: Target| program(target, Finish::Answer, change).unwrap_err().why;
-    assert!(why(Place::Xdp.into()).contains("only observed"));
-    assert!(why(Place::Tc.into()).contains("only observed"));
-    assert!(why(Target::from(Place::Socket).taking()).contains("copies"));
-    assert!(why(Target::from(Place::Tc).taking()).contains("link header"));
+    assert!(why(Hook::Xdp.into()).contains("only observed"));
+    assert!(why(Hook::Tc.into()).contains("only observed"));
+    assert!(why(Target::from(Hook::Socket).taking()).contains("copies"));
+    assert!(why(Target::from(Hook::Tc).taking()).contains("link header"));
 }
 
 #[test]
-fn i6_places_from_before_a_change_are_refused() {
+fn i6_positions_from_before_an_edit_are_rejected() {
     let uses: [Body; 3] = [
         |s, on, out| {
             let window = s.need::<2>(on.at, out);
-            s.put::<u8>(Spot::at(0), 1);
+            s.put::<u8>(FrameOffset::at(0), 1);
             Ok(Answer::new(s.load(window, byte::<1>()), on))
         },
         |s, on, out| {
             let window = s.need::<2>(on.at, out);
             let by = s.load(window, byte::<0>());
             let at = s.advance_by(on.at, by, 20, out);
-            s.put::<u8>(Spot::at(0), 1);
+            s.put::<u8>(FrameOffset::at(0), 1);
             let window = s.need::<2>(at, out);
             Ok(Answer::new(s.load(window, byte::<1>()), on))
         },
         |s, on, out| {
             let kept = s.at_var(on.at);
-            s.arm(|t, _| t.put::<u8>(Spot::at(0), 1));
+            s.arm(|t, _| t.put::<u8>(FrameOffset::at(0), 1));
             let at = s.get_at(kept);
             s.need::<2>(at, out);
             Ok(Answer::new(1, on))
         },
     ];
     for body in uses {
-        for place in [Place::Tc, Place::Xdp] {
-            let unfit = program(Target::from(place).taking(), Finish::Answer, body).unwrap_err();
+        for hook in [Hook::Tc, Hook::Xdp] {
+            let unfit = program(Target::from(hook).taking(), Finish::Answer, body).unwrap_err();
             assert!(unfit.why.contains("before the frame was changed"), "{unfit}");
         }
     }
 }
 
-/// A chain too long for one program: every part goes on with the answer of the one before.
+/// A chain too long for one program: each part continues with the answer of the previous.
 #[test]
-fn i6_long_chains_are_linked() {
+fn i6_long_chain_continues_in_tail_programs() {
     fn adds<'s>(
         _: &(),
         s: &mut Scope<'s, '_>,
@@ -344,34 +344,34 @@ fn i6_long_chains_are_linked() {
         let mut answer = Answer::new(1, on);
         for at in 0..30 {
             answer = s.link(answer);
-            answer = s.piece(crate::Word::new("adds", at, 1), adds, &(), answer.layers, out)?;
+            answer =
+                s.piece(crate::FilterSpan::new("adds", at, 1), adds, &(), answer.layers, out)?;
         }
         Ok(answer)
     };
-    for place in PLACES {
-        let program = program(place, Finish::Answer, body).unwrap();
-        assert!(program.parts.len() > 1, "{} parts", program.parts.len());
+    for hook in PLACES {
+        let program = program(hook, Finish::Answer, body).unwrap();
+        assert!(program.tails.len() > 1, "{} parts", program.tails.len());
         assert_eq!(
             program.maps.iter().map(|map| map.programs as usize).sum::<usize>(),
-            program.parts.len()
+            program.tails.len()
         );
         let mut machine = Machine::of(&program);
-        assert_eq!(machine.run(&program.code, place, &Packet::new(FRAME)), Ok(31));
+        assert_eq!(machine.run(&program.code, hook, &Packet::new(FRAME)), Ok(31));
         machine.parts.pop();
-        let broken = machine.run(&program.code, place, &Packet::new(FRAME));
+        let broken = machine.run(&program.code, hook, &Packet::new(FRAME));
         assert_eq!(broken, Ok(UNSURE.into()), "a part that is not there");
     }
 }
 
-/// The vectors of the reference implementation, whose key is 00 to 0f and whose message is 00, 01,
-/// 02 and so on.
+/// Test vectors of the reference implementation: key 00 to 0f, message 00, 01, 02 and so on.
 #[test]
-fn siphash_is_that_of_its_authors() {
+fn siphash_matches_reference_vectors() {
     const VECTORS: [(u64, u64); 3] =
         [(0, 0x726f_db47_dd0e_0e31), (8, 0x93f5_f579_9a93_2462), (15, 0xa129_ca61_49be_45e5)];
     const KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
     for (bytes, expected) in VECTORS {
-        let program = program(Place::Xdp, Finish::Answer, |s, on, out| {
+        let program = program(Hook::Xdp, Finish::Answer, |s, on, out| {
             let sip = s.sip(KEY);
             if bytes >= 8 {
                 let word = s.wide(0x0001_0203_0405_0607);
@@ -385,7 +385,7 @@ fn siphash_is_that_of_its_authors() {
             Ok(Answer::new(1, on))
         });
         let program = program.unwrap();
-        let value = Machine::of(&program).run(&program.code, Place::Xdp, &Packet::new(FRAME));
+        let value = Machine::of(&program).run(&program.code, Hook::Xdp, &Packet::new(FRAME));
         assert_eq!(value.unwrap(), 1, "{bytes} bytes");
     }
 }

@@ -1,27 +1,27 @@
-//! Programs with one slip in them: what the exam of the exam is made of.
+//! Mutation testing of the exam: programs with one changed instruction.
 
-use super::idle::idle;
+use super::liveness::idle;
 use crate::disasm;
 use crate::insn::{Alu, Insn, R10, SOURCE_REG, class};
 use crate::program::Program;
 
-/// A program with one slip.
+/// A program with one changed instruction.
 #[derive(Clone, Debug)]
 pub struct Mutant {
-    /// The instruction that was changed.
+    /// Slot of the changed instruction.
     pub at: usize,
-    /// What stands there.
+    /// The instruction in its place.
     pub slip: Insn,
-    /// The program with it.
+    /// The mutated program.
     pub program: Program,
 }
 
 impl Mutant {
-    /// The filter in whose code the slip is, what stood there and what does; without where it jumps
-    /// to, which other filters move.
+    /// Describes the mutation: the filter, the original and the changed instruction. Jump distances
+    /// are left out, because other filters shift them.
     #[must_use]
     pub fn describe(&self, sound: &Program) -> String {
-        let word = sound.word_at(self.at).map_or("frame", |word| word.filter.as_str());
+        let word = sound.filter_at(self.at).map_or("frame", |word| word.filter.as_str());
         let text = |insn| {
             let text = disasm::instruction(insn, None);
             text.split(" goto ").next().unwrap_or_default().to_owned()
@@ -30,7 +30,7 @@ impl Mutant {
         format!("{word}: {was} -> {}", text(self.slip))
     }
 
-    /// The same slip in another program that has the same instruction in the same place.
+    /// Applies the mutation to another program that has the same instruction at the same slot.
     #[must_use]
     pub fn in_program(&self, sound: &Program, other: &Program) -> Option<Program> {
         let same = sound.code.get(self.at)? == other.code.get(self.at)?;
@@ -38,9 +38,9 @@ impl Mutant {
     }
 }
 
-/// The program with one instruction changed, in every way that a slip of the emitter might: a
-/// constant or an offset one too high or too low, a comparison turned round or off by equality, the
-/// other exit. What nothing depends on is left as it is: nobody could tell.
+/// Returns every single-instruction mutation that an emitter bug might cause: a constant or an
+/// offset off by one, a comparison reversed or off by equality. Dead instructions are left alone,
+/// since no judge could notice.
 pub fn mutants(program: &Program) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     let mut wide = false;
@@ -67,10 +67,10 @@ fn slips(insn: Insn) -> Vec<Insn> {
     match insn.class() {
         class::ALU | class::ALU64 if insn.code & 0xf0 == 0xd0 => Vec::new(),
         class::ALU | class::ALU64 if immediate && insn.code & 0xf0 != Alu::Neg as u8 => constants,
-        // Slots of the stack are no decision of a twin.
+        // Stack slots decide nothing in a twin.
         class::LDX if insn.src != R10.number() => offsets,
         class::JMP | class::JMP32 if !matches!(insn.code, 0x05 | 0x06 | 0x85 | 0x95) => {
-            // Each condition and its opposite differ so in the operation.
+            // A condition and its near miss differ in the operation bits.
             let other = match insn.code & 0xf0 {
                 0x10 => 0x50,
                 0x20 => 0x30,

@@ -1,10 +1,10 @@
-//! Arithmetic of the interpreter: operand values in, result out; `None` for what does not exist.
+//! Arithmetic of the interpreter; `None` for an operation that does not exist.
 //!
-//! Division by zero gives 0 and a remainder by zero the dividend, as RFC 9669 §4.1 says.
+//! Division by zero gives 0 and remainder by zero leaves the dividend (RFC 9669 §4.1).
 
 use crate::insn::{Insn, SOURCE_REG, class};
 
-/// `dst op src` for everything but the byte swaps.
+/// Computes `dst op src` for every operation but byte swaps.
 pub(super) fn alu(insn: Insn, left: u64, right: u64) -> Option<u64> {
     if insn.class() == class::ALU64 {
         wide(insn, left, right)
@@ -13,8 +13,7 @@ pub(super) fn alu(insn: Insn, left: u64, right: u64) -> Option<u64> {
     }
 }
 
-/// The byte swaps: to little endian, to big endian (arithmetic class), unconditional (64-bit
-/// class).
+/// Byte swaps: `le` and `be` of the 32-bit class, unconditional `bswap` of the 64-bit class.
 pub(super) fn swap(insn: Insn, value: u64) -> Option<u64> {
     let keep = insn.class() == class::ALU && insn.code & SOURCE_REG == 0;
     if insn.class() == class::ALU64 && insn.code & SOURCE_REG != 0 {
@@ -81,7 +80,7 @@ fn narrow(insn: Insn, left: u32, right: u32) -> Option<u32> {
     Some(value)
 }
 
-/// A move, which extends the sign of a narrower register where `off` says its width.
+/// Moves a value, sign-extended from the width in `off`.
 fn extended(insn: Insn, off: i16, value: u64, wide: bool) -> Option<u64> {
     let from_register = insn.code & SOURCE_REG != 0;
     match off {

@@ -1,25 +1,25 @@
-//! Helpers of the interpreter: what the emitter calls, as the kernel answers it.
+//! Helper functions of the interpreter, with the kernel's results and error codes.
 
 use super::memory::CTX;
-use super::{Flow, Run, Why};
+use super::{FaultKind, Flow, Run};
 use crate::insn::{Helper, Insn, Size};
-use crate::program::Place;
+use crate::program::Hook;
 
 const EFAULT: u64 = -14_i64 as u64;
 const ENOMEM: u64 = -12_i64 as u64;
 const EINVAL: u64 = -22_i64 as u64;
-/// The kernel gives packet helpers offsets up to this.
+/// Largest packet offset that the kernel's load and store helpers accept.
 const OFFSET_MAX: u64 = i32::MAX as u64;
 
 impl Run<'_, '_> {
-    pub(super) fn call(&mut self, insn: Insn) -> Result<Flow, Why> {
-        let unknown = Why::Helper(insn.imm);
+    pub(super) fn call(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+        let unknown = FaultKind::Helper(insn.imm);
         let helper = Helper::from_number(insn.imm).filter(|_| insn.src == 0).ok_or(unknown)?;
-        let on_skb = self.memory.place() != Place::Xdp;
+        let on_skb = self.memory.hook() != Hook::Xdp;
         if helper == Helper::TailCall {
             return self.tail_call();
         }
-        let on_tc = self.memory.place() == Place::Tc;
+        let on_tc = self.memory.hook() == Hook::Tc;
         let answer = match helper {
             Helper::KtimeNs => self.now_ns,
             Helper::CpuId => self.cpu.into(),
@@ -47,30 +47,31 @@ impl Run<'_, '_> {
         self.set(0, answer)
     }
 
-    fn context_argument(&self) -> Result<(), Why> {
-        if self.get(1)? == CTX { Ok(()) } else { Err(Why::Argument(1)) }
+    fn context_argument(&self) -> Result<(), FaultKind> {
+        if self.get(1)? == CTX { Ok(()) } else { Err(FaultKind::Argument(1)) }
     }
 
-    fn tail_call(&mut self) -> Result<Flow, Why> {
+    fn tail_call(&mut self) -> Result<Flow, FaultKind> {
         self.context_argument()?;
         let (map, number) = (self.get(2)?, self.get(3)?);
-        self.memory.map_lookup(map, 0).ok_or(Why::Argument(2))?;
+        self.memory.map_lookup(map, 0).ok_or(FaultKind::Argument(2))?;
         self.scratch_is_lost();
         self.set(0, EINVAL)?;
         Ok(Flow::Part(number))
     }
 
-    fn map_lookup(&self) -> Result<u64, Why> {
+    fn map_lookup(&self) -> Result<u64, FaultKind> {
         let key = self.memory.read(self.get(2)?, Size::W)?;
-        self.memory.map_lookup(self.get(1)?, key as u32).ok_or(Why::Argument(1))
+        self.memory.map_lookup(self.get(1)?, key as u32).ok_or(FaultKind::Argument(1))
     }
 
-    /// Copies from the frame, fragments included. A failing copy fills the target with zeros.
-    fn load_bytes(&mut self) -> Result<u64, Why> {
+    /// Copies from the frame, fragments included. On failure the target is zeroed, as in the
+    /// kernel.
+    fn load_bytes(&mut self) -> Result<u64, FaultKind> {
         self.context_argument()?;
         let (offset, to, length) = (self.get(2)?, self.get(3)?, self.get(4)?);
         let size = usize::try_from(length).ok().filter(|size| *size > 0);
-        let size = size.ok_or(Why::Argument(4))?;
+        let size = size.ok_or(FaultKind::Argument(4))?;
         let offset = u64::from(offset as u32);
         let from = self.memory.frame_bytes(offset as i64, size).filter(|_| offset <= OFFSET_MAX);
         let from = from.map(<[u8]>::to_vec);
@@ -82,20 +83,20 @@ impl Run<'_, '_> {
             }
             None => {
                 to.fill(0);
-                Ok(if self.memory.place() == Place::Xdp { EINVAL } else { EFAULT })
+                Ok(if self.memory.hook() == Hook::Xdp { EINVAL } else { EFAULT })
             }
         }
     }
 
-    fn store_bytes(&mut self) -> Result<u64, Why> {
+    fn store_bytes(&mut self) -> Result<u64, FaultKind> {
         self.context_argument()?;
         let (offset, from, length) = (self.get(2)?, self.get(3)?, self.get(4)?);
-        let on_tc = self.memory.place() == Place::Tc;
+        let on_tc = self.memory.hook() == Hook::Tc;
         if on_tc && self.get(5)? != 0 {
-            return Err(Why::Argument(5));
+            return Err(FaultKind::Argument(5));
         }
         let size = usize::try_from(length).ok().filter(|size| (1..=512).contains(size));
-        let size = size.ok_or(Why::Argument(4))?;
+        let size = size.ok_or(FaultKind::Argument(4))?;
         let mut bytes = vec![0; size];
         for (at, byte) in (0..).zip(&mut bytes) {
             *byte = self.memory.read(from.wrapping_add(at), Size::B)? as u8;
@@ -111,8 +112,8 @@ impl Run<'_, '_> {
         })
     }
 
-    /// The checksum at an offset, before and after.
-    fn replace(&mut self, change: impl FnOnce(u16) -> u16) -> Result<u64, Why> {
+    /// Replaces the 16-bit checksum at the offset in r2.
+    fn replace(&mut self, change: impl FnOnce(u16) -> u16) -> Result<u64, FaultKind> {
         let offset = i64::from(self.get(2)? as u32);
         let Some(at) = self.memory.frame_bytes_mut(offset, 2) else { return Ok(EFAULT) };
         let was = at.first_chunk::<2>().map_or(0, |word| u16::from_ne_bytes(*word));
@@ -120,17 +121,17 @@ impl Run<'_, '_> {
         Ok(0)
     }
 
-    fn replace_header_checksum(&mut self) -> Result<u64, Why> {
+    fn replace_header_checksum(&mut self) -> Result<u64, FaultKind> {
         self.context_argument()?;
         let (old, new) = (self.get(3)? as u32, self.get(4)? as u32);
         match self.get(5)? {
             2 => self.replace(|sum| narrow(sum, old as u16, new as u16)),
             4 => self.replace(|sum| wide(sum, old, new)),
-            _ => Err(Why::Argument(5)),
+            _ => Err(FaultKind::Argument(5)),
         }
     }
 
-    fn replace_transport_checksum(&mut self) -> Result<u64, Why> {
+    fn replace_transport_checksum(&mut self) -> Result<u64, FaultKind> {
         const PSEUDO: u64 = 0x10;
         const ABSENT: u64 = 0x20;
         self.context_argument()?;
@@ -138,10 +139,10 @@ impl Run<'_, '_> {
         let (old, new) = match flags & 0xf {
             2 => (old & 0xffff, new & 0xffff),
             4 => (old, new),
-            _ => return Err(Why::Argument(5)),
+            _ => return Err(FaultKind::Argument(5)),
         };
         if flags & !(PSEUDO | ABSENT | 0xf) != 0 {
-            return Err(Why::Argument(5));
+            return Err(FaultKind::Argument(5));
         }
         let is_unfilled = self.memory.is_unfilled();
         let may_be_absent = flags & ABSENT != 0;
@@ -156,11 +157,12 @@ impl Run<'_, '_> {
         })
     }
 
-    fn adjust_head(&mut self) -> Result<u64, Why> {
+    fn adjust_head(&mut self) -> Result<u64, FaultKind> {
         const LEAST: usize = 14;
         self.context_argument()?;
-        // The room in front is the driver's affair, and nobody here asks for it.
-        let by = usize::try_from(self.get(2)? as i32).map_err(|_| Why::Argument(2))?;
+        // Growing the headroom depends on the driver and no emitted code needs it: positive deltas
+        // only.
+        let by = usize::try_from(self.get(2)? as i32).map_err(|_| FaultKind::Argument(2))?;
         if by + LEAST > self.memory.frame_length() {
             return Ok(EINVAL);
         }
@@ -168,14 +170,14 @@ impl Run<'_, '_> {
         Ok(0)
     }
 
-    fn pull(&mut self) -> Result<u64, Why> {
+    fn pull(&mut self) -> Result<u64, FaultKind> {
         self.context_argument()?;
         let length = self.get(2)? as u32;
         Ok(if !self.starves && self.memory.pull(length as usize) { 0 } else { ENOMEM })
     }
 }
 
-/// `csum_replace2`: sums of 16 bits.
+/// `csum_replace2`: updates a checksum for a 16-bit change.
 fn narrow(sum: u16, old: u16, new: u16) -> u16 {
     let add = |left: u16, right: u16| {
         let (sum, carry) = left.overflowing_add(right);
@@ -184,7 +186,7 @@ fn narrow(sum: u16, old: u16, new: u16) -> u16 {
     !add(add(!sum, !old), new)
 }
 
-/// `csum_replace4`: sums of 32 bits.
+/// `csum_replace4`: updates a checksum for a 32-bit change.
 fn wide(sum: u16, old: u32, new: u32) -> u16 {
     folded(add(add(!u32::from(sum), !old), new))
 }
@@ -195,7 +197,7 @@ fn add(left: u32, right: u32) -> u32 {
     sum + u32::from(carry)
 }
 
-/// `csum_fold`: the complement of the halves' sum.
+/// `csum_fold`: folds to 16 bits and complements.
 fn folded(sum: u32) -> u16 {
     !((add(sum, sum.rotate_right(16)) >> 16) as u16)
 }

@@ -1,70 +1,69 @@
-//! Memory of the interpreter: context, packet, stack and map values as four kinds of region.
+//! Memory of the interpreter: context, packet, stack and map values as separate regions.
 //!
-//! An address is a region in its upper 32 bits and an offset plus 2^31 in its lower, so that a step
-//! before a region is not a step into its neighbour. Every access names its size and is checked
-//! against the region as a whole; nothing here can panic. The context holds
-//! no bytes: its fields are answered one by one, at the offsets of `__sk_buff` and `xdp_md` in
-//! the kernel's `bpf.h`, and the two packet pointers come out as 64-bit addresses, as the kernel
-//! rewrites them.
+//! An address is a region number in its upper 32 bits and an offset plus 2^31 in its lower, so that
+//! an offset below a region does not reach its neighbor. Every access is checked with its size
+//! against the whole region; nothing here panics. The context holds no bytes: fields are computed
+//! at the offsets of `__sk_buff` and `xdp_md`, and the two packet pointers come out as 64-bit
+//! addresses, as after the kernel's rewrite.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{Packet, Tag, Why};
+use super::{FaultKind, Packet, Tag};
 use crate::insn::Size;
-use crate::program::Place;
+use crate::program::Hook;
 
-/// Offset 0 of a region, in the lower half of an address.
+/// Offset 0 of a region in the lower half of an address.
 const MIDDLE: u64 = 1 << 31;
-/// Where the context begins.
+/// Base address of the context.
 pub(super) const CTX: u64 = base(1);
-/// Regions in which the packet lies, one after the other: whatever may move it in the kernel moves
-/// it here, so that pointers from before are found out.
+/// Region numbers that the packet cycles through. Any helper that may move the packet in the kernel
+/// moves it to the next number, so that stale pointers fault.
 const PACKETS: Range<u64> = 4..16;
-/// Where the stack begins.
+/// Base address of the stack.
 const STACK: u64 = base(3);
 const STACK_BYTES: usize = 512;
-/// What r10 holds: the end of the stack.
+/// Initial r10: the end of the stack.
 pub(super) const STACK_TOP: u64 = STACK + STACK_BYTES as u64;
-/// Value of map n: region `MAPS + n`.
+/// Region number of the value of map 0; map n is `MAPS + n`.
 const MAPS: u64 = 16;
-/// What stands for a map itself; not an address.
+/// Tag bit of a map handle, which is not an address.
 const HANDLES: u64 = 1 << 63;
 
 pub(super) struct Memory<'m, 'p> {
-    place: Place,
-    /// The frame, copied when it is changed.
+    hook: Hook,
+    /// The frame; copied on first write.
     frame: Cow<'p, [u8]>,
     tag: Option<Tag>,
     is_unfilled: bool,
-    /// Grows when the program pulls.
+    /// Length of the linear part; grows when the program pulls.
     linear: usize,
-    /// The region in which the packet lies now.
+    /// Current region number of the packet.
     region: u64,
     stack: [u8; STACK_BYTES],
     stack_written: [bool; STACK_BYTES],
     maps: &'m mut [Vec<u8>],
-    /// What the program wrote into the first word of `cb`.
+    /// The first word of `cb`, if the program wrote it.
     answer: Option<u32>,
 }
 
-/// Where in `__sk_buff` a program at a control group answers.
+/// Offset of the word in `__sk_buff` in which a cgroup program answers.
 const ANSWER: u64 = 48;
-/// What the first buffer of a frame holds of it at least, at XDP: drivers' hold more.
+/// Minimum length of a frame's first buffer at XDP; real drivers have more.
 const FIRST_BUFFER_MIN: usize = 256;
 
 impl<'m, 'p> Memory<'m, 'p> {
-    pub(super) fn new(place: Place, packet: &'p Packet<'p>, maps: &'m mut [Vec<u8>]) -> Self {
+    pub(super) fn new(hook: Hook, packet: &'p Packet<'p>, maps: &'m mut [Vec<u8>]) -> Self {
         let length = packet.bytes.len();
-        let linear = match place {
-            Place::Tc => packet.linear.min(length),
-            Place::Xdp => packet.linear.max(FIRST_BUFFER_MIN).min(length),
-            Place::Socket | Place::Cgroup => length,
+        let linear = match hook {
+            Hook::Tc => packet.linear.min(length),
+            Hook::Xdp => packet.linear.max(FIRST_BUFFER_MIN).min(length),
+            Hook::Socket | Hook::Cgroup => length,
         };
         let stack_written = [false; STACK_BYTES];
         let Packet { bytes, tag, is_unfilled, .. } = *packet;
         Self {
-            place,
+            hook,
             frame: bytes.into(),
             tag,
             is_unfilled,
@@ -77,27 +76,27 @@ impl<'m, 'p> Memory<'m, 'p> {
         }
     }
 
-    /// What a program at a control group answered.
+    /// Returns the word that a cgroup program wrote as its answer.
     pub(super) const fn answer(&self) -> Option<u32> {
         self.answer
     }
 
-    pub(super) fn place(&self) -> Place {
-        self.place
+    pub(super) fn hook(&self) -> Hook {
+        self.hook
     }
 
-    /// The length of the frame with all its fragments.
+    /// Returns the frame length, fragments included.
     pub(super) fn frame_length(&self) -> usize {
         self.frame.len()
     }
 
-    /// Bytes of the frame, wherever they lie; for helpers and classic loads.
+    /// Returns frame bytes, linear or not; for helpers and classic loads.
     pub(super) fn frame_bytes(&self, at: i64, length: usize) -> Option<&[u8]> {
         let at = usize::try_from(at).ok()?;
         self.frame.get(at..at.checked_add(length)?)
     }
 
-    /// The same bytes, to be changed. All up to there is linear from now on, and has moved.
+    /// Returns frame bytes for writing. Linearizes up to their end and invalidates packet pointers.
     pub(super) fn frame_bytes_mut(&mut self, at: i64, length: usize) -> Option<&mut [u8]> {
         let at = usize::try_from(at).ok()?;
         let end = at.checked_add(length).filter(|end| *end <= self.frame.len())?;
@@ -106,7 +105,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.frame.to_mut().get_mut(at..end)
     }
 
-    /// Cuts off the first bytes of the frame.
+    /// Removes the first `length` bytes of the frame.
     pub(super) fn cut(&mut self, length: usize) {
         let rest = self.frame.get(length..).unwrap_or_default().to_vec();
         self.linear = self.linear.min(rest.len());
@@ -114,7 +113,8 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.moved();
     }
 
-    /// Takes the outermost tag off as `skb_vlan_pop` does: one that lies behind it goes beside.
+    /// Pops the outermost tag as `skb_vlan_pop` does: the next tag in the frame moves into the
+    /// metadata.
     pub(super) fn pop_tag(&mut self) {
         let inside = |frame: &[u8]| {
             let protocol = frame.get(12..14).map(|kind| u16::from_be_bytes([kind[0], kind[1]]))?;
@@ -133,7 +133,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.moved();
     }
 
-    /// Nothing on the stack was written.
+    /// Marks the whole stack as unwritten.
     pub(super) fn forget_stack(&mut self) {
         self.stack_written.fill(false);
     }
@@ -142,7 +142,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.is_unfilled
     }
 
-    /// The frame as it is now, if it was changed, and the tag beside it.
+    /// Returns the frame if it was changed, and the tag beside it.
     pub(super) fn into_frame(self) -> (Option<Vec<u8>>, Option<Tag>) {
         let frame = match self.frame {
             Cow::Owned(changed) => Some(changed),
@@ -151,13 +151,14 @@ impl<'m, 'p> Memory<'m, 'p> {
         (frame, self.tag)
     }
 
-    /// Pointers into the packet from before point nowhere from now on.
+    /// Invalidates all packet pointers.
     fn moved(&mut self) {
         let next = self.region + 1;
         self.region = if next < PACKETS.end { next } else { PACKETS.start };
     }
 
-    /// Makes the first `length` bytes linear; all that are linear already if 0.
+    /// Makes the first `length` bytes linear and invalidates packet pointers; false if the frame is
+    /// shorter.
     pub(super) fn pull(&mut self, length: usize) -> bool {
         let fits = length <= self.frame.len();
         if fits {
@@ -167,24 +168,29 @@ impl<'m, 'p> Memory<'m, 'p> {
         fits
     }
 
-    pub(super) fn map_handle(&self, number: i32) -> Result<u64, Why> {
-        let index = usize::try_from(number).map_err(|_| Why::Map(number))?;
-        if index < self.maps.len() { Ok(HANDLES | index as u64) } else { Err(Why::Map(number)) }
+    pub(super) fn map_handle(&self, number: i32) -> Result<u64, FaultKind> {
+        let index = usize::try_from(number).map_err(|_| FaultKind::Map(number))?;
+        if index < self.maps.len() {
+            Ok(HANDLES | index as u64)
+        } else {
+            Err(FaultKind::Map(number))
+        }
     }
 
-    pub(super) fn map_value(&self, number: i32, offset: i32) -> Result<u64, Why> {
+    pub(super) fn map_value(&self, number: i32, offset: i32) -> Result<u64, FaultKind> {
         let index = self.map_handle(number)? & !HANDLES;
         Ok(base(MAPS + index).wrapping_add_signed(offset.into()))
     }
 
-    /// The value of element 0 of the map that `handle` stands for; 0 for any other key.
+    /// Returns the address of element `key` of the map behind `handle`: 0 for any key but 0, `None`
+    /// without such a map.
     pub(super) fn map_lookup(&self, handle: u64, key: u32) -> Option<u64> {
         let index = handle.checked_sub(HANDLES)?;
         let known = usize::try_from(index).is_ok_and(|index| index < self.maps.len());
         known.then_some(if key == 0 { base(MAPS + index) } else { 0 })
     }
 
-    pub(super) fn read(&self, address: u64, size: Size) -> Result<u64, Why> {
+    pub(super) fn read(&self, address: u64, size: Size) -> Result<u64, FaultKind> {
         if address >> 32 == CTX >> 32 {
             return self.context(address.wrapping_sub(CTX), size.bytes());
         }
@@ -194,9 +200,9 @@ impl<'m, 'p> Memory<'m, 'p> {
         Ok(u64::from_le_bytes(word))
     }
 
-    pub(super) fn write(&mut self, address: u64, size: Size, value: u64) -> Result<(), Why> {
+    pub(super) fn write(&mut self, address: u64, size: Size, value: u64) -> Result<(), FaultKind> {
         let word = value.to_le_bytes();
-        if self.place == Place::Cgroup && address == CTX + ANSWER && size == Size::W {
+        if self.hook == Hook::Cgroup && address == CTX + ANSWER && size == Size::W {
             self.answer = Some(value as u32);
             return Ok(());
         }
@@ -205,36 +211,36 @@ impl<'m, 'p> Memory<'m, 'p> {
         Ok(())
     }
 
-    /// Bytes that a program may write; those of the stack count as written from now on.
-    pub(super) fn bytes_mut(&mut self, address: u64, size: usize) -> Result<&mut [u8], Why> {
-        let wild = Why::Wild { address, size };
+    /// Returns writable bytes; those of the stack count as written from now on.
+    pub(super) fn bytes_mut(&mut self, address: u64, size: usize) -> Result<&mut [u8], FaultKind> {
+        let wild = FaultKind::Wild { address, size };
         let (region, range) = split(address, size).ok_or(wild)?;
         if region == STACK >> 32 {
             self.stack_written.get_mut(range.clone()).ok_or(wild)?.fill(true);
             return self.stack.get_mut(range).ok_or(wild);
         }
-        if region == self.region && self.place == Place::Xdp {
+        if region == self.region && self.hook == Hook::Xdp {
             return self.frame.to_mut().get_mut(range).ok_or(wild);
         }
         if region == CTX >> 32 || region == self.region {
-            return Err(Why::ReadOnly(address));
+            return Err(FaultKind::ReadOnly(address));
         }
         let map = region.checked_sub(MAPS).and_then(|map| usize::try_from(map).ok());
         let value = map.and_then(|map| self.maps.get_mut(map)).ok_or(wild)?;
         value.get_mut(range).ok_or(wild)
     }
 
-    fn bytes(&self, address: u64, size: usize) -> Result<&[u8], Why> {
-        let wild = Why::Wild { address, size };
+    fn bytes(&self, address: u64, size: usize) -> Result<&[u8], FaultKind> {
+        let wild = FaultKind::Wild { address, size };
         let (region, range) = split(address, size).ok_or(wild)?;
         if region == self.region {
-            let direct = !self.place.asks_for_bytes() && range.end <= self.linear;
+            let direct = !self.hook.reads_by_helper() && range.end <= self.linear;
             return self.frame.get(range).filter(|_| direct).ok_or(wild);
         }
         if region == STACK >> 32 {
             let written = self.stack_written.get(range.clone()).ok_or(wild)?;
             if !written.iter().all(|written| *written) {
-                return Err(Why::UnwrittenStack(address));
+                return Err(FaultKind::UnwrittenStack(address));
             }
             return self.stack.get(range).ok_or(wild);
         }
@@ -242,25 +248,25 @@ impl<'m, 'p> Memory<'m, 'p> {
         map.and_then(|map| self.maps.get(map)).and_then(|value| value.get(range)).ok_or(wild)
     }
 
-    fn context(&self, offset: u64, size: usize) -> Result<u64, Why> {
+    fn context(&self, offset: u64, size: usize) -> Result<u64, FaultKind> {
         let tag = self.tag;
         let packet = base(self.region);
         let end = packet + self.linear as u64;
-        let value = match (self.place, offset, size) {
-            (Place::Xdp, 0, 4) => packet,
-            (Place::Xdp, 4, 4) => end,
-            (Place::Xdp, 12 | 16, 4) => 0,
-            (Place::Tc, 76, 4) => packet,
-            (Place::Tc, 80, 4) => end,
-            (Place::Tc | Place::Socket | Place::Cgroup, 0, 4) => self.frame.len() as u64,
-            (Place::Tc | Place::Socket, 4 | 16, 4) => 0,
-            (Place::Tc | Place::Socket, 20, 4) => u64::from(tag.is_some()),
-            (Place::Tc | Place::Socket, 24, 4) => tag.map_or(0, |tag| tag.tci.into()),
-            (Place::Tc | Place::Socket, 28, 4) => {
-                // Network order in a 32-bit field, as the kernel gives it.
+        let value = match (self.hook, offset, size) {
+            (Hook::Xdp, 0, 4) => packet,
+            (Hook::Xdp, 4, 4) => end,
+            (Hook::Xdp, 12 | 16, 4) => 0,
+            (Hook::Tc, 76, 4) => packet,
+            (Hook::Tc, 80, 4) => end,
+            (Hook::Tc | Hook::Socket | Hook::Cgroup, 0, 4) => self.frame.len() as u64,
+            (Hook::Tc | Hook::Socket, 4 | 16, 4) => 0,
+            (Hook::Tc | Hook::Socket, 20, 4) => u64::from(tag.is_some()),
+            (Hook::Tc | Hook::Socket, 24, 4) => tag.map_or(0, |tag| tag.tci.into()),
+            (Hook::Tc | Hook::Socket, 28, 4) => {
+                // Network order in a 32-bit field, as the kernel stores it.
                 tag.map_or(0, |tag| u16::from_ne_bytes(tag.protocol.to_be_bytes()).into())
             }
-            _ => return Err(Why::Context { offset, size }),
+            _ => return Err(FaultKind::Context { offset, size }),
         };
         Ok(value)
     }
@@ -270,7 +276,7 @@ pub(super) const fn base(region: u64) -> u64 {
     region << 32 | MIDDLE
 }
 
-/// The region of an address and the bytes in it.
+/// Splits an address into its region and the byte range there.
 fn split(address: u64, size: usize) -> Option<(u64, Range<usize>)> {
     let offset = usize::try_from((address & 0xffff_ffff).checked_sub(MIDDLE)?).ok()?;
     Some((address >> 32, offset..offset.checked_add(size)?))

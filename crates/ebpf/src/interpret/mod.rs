@@ -1,16 +1,14 @@
-//! Interpreter: runs a program over a packet, as the kernel would, without the kernel.
+//! Interpreter: runs a program over a packet in user space, as the kernel would.
 //!
-//! In: code with maps by number (`Program::code`), a place, a packet. Out: r0, and the changed
-//! values of the maps; or a `Fault` with the instruction that did what the verifier would have
-//! refused. One of the judges of the twin exam. It never panics and always ends (a budget of
-//! instructions), whatever the program and the packet.
+//! In: code with maps by number (`Program::code`), a hook, a packet. Out: r0 and the changed map
+//! values, or a [`Fault`] at the instruction that the verifier would have rejected. One of the
+//! judges of the twin exam. Never panics and always terminates, by an instruction budget.
 //!
-//! Stricter than the kernel where that finds mistakes: registers and stack bytes that were never
-//! written cannot be read. Weaker than the verifier in one respect: pointers are numbers (each
-//! region begins at a multiple of 2^32), so a number that happens to be an address is one.
-//! Tail calls lead to the further parts of a program. Not supported: calls between functions, maps
-//! other than arrays of one element, writing to the context, and writing to the packet otherwise
-//! than `emit` does it (directly at XDP, through helpers at traffic control).
+//! Stricter than the kernel where that finds bugs: registers and stack bytes cannot be read before
+//! they are written. Weaker than the verifier in one respect: pointers are plain numbers, so a
+//! number that happens to be an address is one. Tail calls enter the continuations of a program.
+//! Not supported: BPF-to-BPF calls, maps other than one-element arrays, writes to the context, and
+//! packet writes other than those of `emit` (direct at XDP, through helpers at traffic control).
 
 mod alu;
 mod helper;
@@ -23,103 +21,103 @@ use std::fmt;
 
 use crate::insn::{Alu, Cond, Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE, SOURCE_REG, Size, atomic};
 use crate::insn::{class, mode};
-use crate::program::{Place, Program};
+use crate::program::{Hook, Program};
 use memory::{CTX, Memory, STACK_TOP};
 
-/// A frame as a program sees it.
+/// A frame as a program receives it.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// All of its bytes.
+    /// All bytes, linear or not.
     pub bytes: &'a [u8],
-    /// How many of them lie in the linear part, which direct access reaches at traffic control; at
-    /// XDP in the first buffer, which has 256 at least. A socket filter sees all through a helper.
+    /// Bytes in the linear part, which direct access reaches at traffic control; at XDP the first
+    /// buffer, of 256 bytes or more. Ignored at sockets, where a helper reads everything.
     pub linear: usize,
-    /// The VLAN tag that the kernel keeps beside the frame (traffic control, socket filter).
+    /// The VLAN tag in the skb's metadata (traffic control, socket filter).
     pub tag: Option<Tag>,
-    /// Whether its transport checksum covers the pseudo header only, because a card is to fill it
-    /// in (CHECKSUM_PARTIAL).
+    /// True if the transport checksum covers the pseudo header only and the device fills it in
+    /// (CHECKSUM_PARTIAL).
     pub is_unfilled: bool,
 }
 
-/// A VLAN tag beside a frame.
+/// A VLAN tag beside a frame, in the skb's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
-    /// Priority, drop eligible, VLAN number.
+    /// Priority, drop eligibility and VLAN id.
     pub tci: u16,
     /// 0x8100 or 0x88a8.
     pub protocol: u16,
 }
 
 impl<'a> Packet<'a> {
-    /// A frame in one piece without a tag beside it.
+    /// Creates a linear frame without a tag beside it.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, linear: bytes.len(), tag: None, is_unfilled: false }
     }
 
-    /// The same frame, with only `linear` bytes in its linear part.
+    /// Returns the same frame with only `linear` bytes in its linear part.
     pub fn split_at(self, linear: usize) -> Self {
         Self { linear: linear.min(self.bytes.len()), ..self }
     }
 
-    /// The same frame, its transport checksum not filled in yet.
+    /// Returns the same frame with its transport checksum not filled in.
     pub fn unfilled(self) -> Self {
         Self { is_unfilled: true, ..self }
     }
 
-    /// The same frame with a tag beside it.
+    /// Returns the same frame with a tag beside it.
     pub fn tagged(self, tci: u16, protocol: u16) -> Self {
         Self { tag: Some(Tag { tci, protocol }), ..self }
     }
 }
 
-/// What a program runs on: its maps, the clock, and how long it may take.
+/// The state that a program runs on: maps, clock and limits.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// The value of each map, by number.
+    /// Map values, by number.
     pub maps: Vec<Vec<u8>>,
-    /// What `ktime_get_ns` answers.
+    /// Result of `ktime_get_ns`.
     pub now_ns: u64,
-    /// What `get_smp_processor_id` answers.
+    /// Result of `get_smp_processor_id`.
     pub cpu: u32,
-    /// Whether the kernel finds no memory in which to make a frame linear or writable.
+    /// True to make pulling and linearizing fail for lack of memory.
     pub starves: bool,
-    /// Instructions that one run may take.
+    /// Maximum instructions per run.
     pub budget: u32,
-    /// The further parts of the program, where tail calls lead.
+    /// The continuations that tail calls enter.
     pub parts: Vec<Vec<Insn>>,
-    /// The frame after the last run, if that has changed it.
+    /// The frame after the last run, if the program changed it.
     pub frame: Option<Vec<u8>>,
-    /// The tag beside it after the last run.
+    /// The tag beside the frame after the last run.
     pub tag: Option<Tag>,
-    /// Instructions that the last run took, unless it ended in a fault: which way it went.
+    /// Instructions executed by the last run, unless it faulted.
     pub steps: u32,
 }
 
 impl Machine {
-    /// One million instructions: what the verifier of Linux 5.2 and later would look at.
+    /// One million: the verifier's limit since Linux 5.2.
     pub const BUDGET: u32 = 1_000_000;
 
-    /// A machine with these map values.
+    /// Creates a machine with these map values.
     pub fn new(maps: Vec<Vec<u8>>) -> Self {
         let (budget, parts) = (Self::BUDGET, Vec::new());
         let (frame, tag, starves) = (None, None, false);
         Self { maps, now_ns: 0, cpu: 0, starves, budget, parts, frame, tag, steps: 0 }
     }
 
-    /// A machine with the maps of this program, all zero.
+    /// Creates a machine with the program's maps, all zero.
     pub fn of(program: &Program) -> Self {
         let maps = program.maps.iter().map(|map| vec![0; map.value_size as usize]);
-        let parts = program.parts.iter().map(|part| part.code.clone());
+        let parts = program.tails.iter().map(|part| part.code.clone());
         Self { parts: parts.collect(), ..Self::new(maps.collect()) }
     }
 
-    /// Runs the code over the packet and answers r0, or at a control group what the code answered
-    /// in the context.
-    pub fn run(&mut self, code: &[Insn], place: Place, packet: &Packet<'_>) -> Result<u64, Fault> {
+    /// Runs the code over the packet and returns r0; at a control group, the word that the code
+    /// wrote into the context.
+    pub fn run(&mut self, code: &[Insn], hook: Hook, packet: &Packet<'_>) -> Result<u64, Fault> {
         let mut run = Run {
             regs: [0; 11],
             written: 1 << 1 | 1 << 10,
-            memory: Memory::new(place, packet, &mut self.maps),
+            memory: Memory::new(hook, packet, &mut self.maps),
             now_ns: self.now_ns,
             cpu: self.cpu,
             starves: self.starves,
@@ -134,74 +132,78 @@ impl Machine {
     }
 }
 
-/// The instruction at which a program went wrong, and how.
+/// The instruction at which a run failed, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Its slot.
+    /// Slot of the instruction.
     pub at: usize,
-    /// What it did.
-    pub why: Why,
+    /// The broken rule.
+    pub kind: FaultKind,
 }
 
-/// What a program did that the verifier would have refused.
+/// A rule that the verifier would have enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// Went on behind its last instruction or before its first.
+pub enum FaultKind {
+    /// Control left the program.
     OffTheEnd,
-    /// Took more instructions than it may.
+    /// The instruction budget was spent.
     Budget,
-    /// An opcode that does not exist or is not supported.
+    /// The opcode does not exist or is not supported.
     Opcode(u8),
-    /// A register above r10, or writing to r10.
+    /// Register above r10, or a write to r10.
     Register(u8),
-    /// Read a register that holds nothing.
+    /// Read of an uninitialized register.
     Unwritten(u8),
-    /// Read stack bytes that hold nothing.
+    /// Read of uninitialized stack bytes.
     UnwrittenStack(u64),
-    /// Read or wrote where nothing is, or past the end of what is there.
+    /// Access outside of every region.
     Wild {
         /// The address.
         address: u64,
-        /// How many bytes from there.
+        /// Size in bytes.
         size: usize,
     },
-    /// Wrote to the packet or the context.
+    /// Write to read-only memory: the packet or the context.
     ReadOnly(u64),
-    /// Read something of the context that is no field of it at this place.
+    /// Access to the context that matches no field at this hook.
     Context {
-        /// Byte of the context.
+        /// Byte offset in the context.
         offset: u64,
-        /// How many bytes.
+        /// Size in bytes.
         size: usize,
     },
-    /// Called a helper that is not there at this place.
+    /// Call of a helper that is not available at this hook.
     Helper(i32),
-    /// Called a helper with an argument that makes no sense.
+    /// Call of a helper with an invalid argument.
     Argument(u8),
-    /// Named a map that the machine does not have.
+    /// Reference to a map that does not exist.
     Map(i32),
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "instruction {}: ", self.at)?;
-        match self.why {
-            Why::OffTheEnd => write!(f, "runs off the program"),
-            Why::Budget => write!(f, "the budget of instructions is spent"),
-            Why::Opcode(code) => write!(f, "no such instruction: {code:#04x}"),
-            Why::Register(reg) => write!(f, "r{reg} cannot be used here"),
-            Why::Unwritten(reg) => write!(f, "r{reg} is read before it is written"),
-            Why::UnwrittenStack(at) => write!(f, "stack at {at:#x} is read before it is written"),
-            Why::Wild { address, size } => {
+        match self.kind {
+            FaultKind::OffTheEnd => write!(f, "runs off the program"),
+            FaultKind::Budget => write!(f, "the budget of instructions is spent"),
+            FaultKind::Opcode(code) => write!(f, "no such instruction: {code:#04x}"),
+            FaultKind::Register(reg) => write!(f, "r{reg} cannot be used here"),
+            FaultKind::Unwritten(reg) => write!(f, "r{reg} is read before it is written"),
+            FaultKind::UnwrittenStack(at) => {
+                write!(f, "stack at {at:#x} is read before it is written")
+            }
+            FaultKind::Wild { address, size } => {
                 write!(f, "{size} bytes at {address:#x} are outside of every region")
             }
-            Why::ReadOnly(address) => write!(f, "{address:#x} cannot be written"),
-            Why::Context { offset, size } => {
+            FaultKind::ReadOnly(address) => write!(f, "{address:#x} cannot be written"),
+            FaultKind::Context { offset, size } => {
                 write!(f, "the context has no field of {size} bytes at {offset}")
             }
-            Why::Helper(number) => write!(f, "helper {number} cannot be called here"),
-            Why::Argument(number) => write!(f, "argument {number} of the helper makes no sense"),
-            Why::Map(number) => write!(f, "there is no map {number}"),
+            FaultKind::Helper(number) => write!(f, "helper {number} cannot be called here"),
+            FaultKind::Argument(number) => {
+                write!(f, "argument {number} of the helper makes no sense")
+            }
+            FaultKind::Map(number) => write!(f, "there is no map {number}"),
         }
     }
 }
@@ -213,13 +215,13 @@ enum Flow {
     Skip,
     Jump(i64),
     Exit(u64),
-    /// Goes on at the beginning of a further part.
+    /// Continue at the beginning of a continuation.
     Part(u64),
 }
 
 struct Run<'m, 'p> {
     regs: [u64; 11],
-    /// One bit per register that holds something.
+    /// Bit set of initialized registers.
     written: u16,
     memory: Memory<'m, 'p>,
     now_ns: u64,
@@ -228,7 +230,7 @@ struct Run<'m, 'p> {
 }
 
 impl Run<'_, '_> {
-    /// Runs to the end; r0, and how many instructions that took.
+    /// Runs to the exit; returns r0 and the instruction count.
     fn all(
         &mut self,
         code: &[Insn],
@@ -237,15 +239,15 @@ impl Run<'_, '_> {
     ) -> Result<(u64, u32), Fault> {
         let (mut code, mut at) = (code, 0);
         for steps in 1..=budget {
-            let insn = *code.get(at).ok_or(Fault { at, why: Why::OffTheEnd })?;
+            let insn = *code.get(at).ok_or(Fault { at, kind: FaultKind::OffTheEnd })?;
             let next = code.get(at + 1).copied();
-            match self.step(insn, next).map_err(|why| Fault { at, why })? {
+            match self.step(insn, next).map_err(|kind| Fault { at, kind })? {
                 Flow::Next => at += 1,
                 Flow::Skip => at += 2,
                 Flow::Exit(value) => return Ok((value, steps)),
                 Flow::Part(number) => {
                     let part = usize::try_from(number).ok().and_then(|number| parts.get(number));
-                    // A call that leads nowhere falls through.
+                    // A tail call without a target falls through.
                     match part {
                         Some(part) => {
                             (code, at) = (part, 0);
@@ -256,14 +258,15 @@ impl Run<'_, '_> {
                 }
                 Flow::Jump(distance) => {
                     let target = (at as i64).saturating_add(1).saturating_add(distance);
-                    at = usize::try_from(target).map_err(|_| Fault { at, why: Why::OffTheEnd })?;
+                    at = usize::try_from(target)
+                        .map_err(|_| Fault { at, kind: FaultKind::OffTheEnd })?;
                 }
             }
         }
-        Err(Fault { at, why: Why::Budget })
+        Err(Fault { at, kind: FaultKind::Budget })
     }
 
-    fn step(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, Why> {
+    fn step(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, FaultKind> {
         match insn.class() {
             class::LD if insn.is_load64() => self.load64(insn, next),
             class::LD => self.packet_load(insn),
@@ -274,52 +277,52 @@ impl Run<'_, '_> {
         }
     }
 
-    fn get(&self, reg: u8) -> Result<u64, Why> {
-        let value = *self.regs.get(usize::from(reg)).ok_or(Why::Register(reg))?;
-        if self.written & 1 << reg == 0 { Err(Why::Unwritten(reg)) } else { Ok(value) }
+    fn get(&self, reg: u8) -> Result<u64, FaultKind> {
+        let value = *self.regs.get(usize::from(reg)).ok_or(FaultKind::Register(reg))?;
+        if self.written & 1 << reg == 0 { Err(FaultKind::Unwritten(reg)) } else { Ok(value) }
     }
 
-    fn set(&mut self, reg: u8, value: u64) -> Result<Flow, Why> {
+    fn set(&mut self, reg: u8, value: u64) -> Result<Flow, FaultKind> {
         if reg >= 10 {
-            return Err(Why::Register(reg));
+            return Err(FaultKind::Register(reg));
         }
-        *self.regs.get_mut(usize::from(reg)).ok_or(Why::Register(reg))? = value;
+        *self.regs.get_mut(usize::from(reg)).ok_or(FaultKind::Register(reg))? = value;
         self.written |= 1 << reg;
         Ok(Flow::Next)
     }
 
-    fn operand(&self, insn: Insn) -> Result<u64, Why> {
+    fn operand(&self, insn: Insn) -> Result<u64, FaultKind> {
         if insn.code & SOURCE_REG == 0 { Ok(insn.imm as i64 as u64) } else { self.get(insn.src) }
     }
 
-    fn load64(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, Why> {
+    fn load64(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, FaultKind> {
         let high = match next {
             Some(Insn { code: 0, dst: 0, src: 0, off: 0, imm }) => imm,
-            _ => return Err(Why::Opcode(insn.code)),
+            _ => return Err(FaultKind::Opcode(insn.code)),
         };
         let value = match insn.src {
             0 => u64::from(high as u32) << 32 | u64::from(insn.imm as u32),
             PSEUDO_MAP => self.memory.map_handle(insn.imm)?,
             PSEUDO_MAP_VALUE => self.memory.map_value(insn.imm, high)?,
-            _ => return Err(Why::Opcode(insn.code)),
+            _ => return Err(FaultKind::Opcode(insn.code)),
         };
         self.set(insn.dst, value)?;
         Ok(Flow::Skip)
     }
 
-    /// Loads of classic BPF: past the end of the packet the program ends with 0.
-    fn packet_load(&mut self, insn: Insn) -> Result<Flow, Why> {
+    /// Classic packet loads: past the end of the packet the program exits with 0.
+    fn packet_load(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
         let size = Size::of(insn.code);
         let base = match insn.code & 0xe0 {
             mode::ABS => 0,
             mode::IND => self.get(insn.src)?,
-            _ => return Err(Why::Opcode(insn.code)),
+            _ => return Err(FaultKind::Opcode(insn.code)),
         };
         if size == Size::DW {
-            return Err(Why::Opcode(insn.code));
+            return Err(FaultKind::Opcode(insn.code));
         }
-        if self.get(6)? != CTX || self.memory.place() == Place::Xdp {
-            return Err(Why::Opcode(insn.code));
+        if self.get(6)? != CTX || self.memory.hook() == Hook::Xdp {
+            return Err(FaultKind::Opcode(insn.code));
         }
         let at = (base as i64 as i32).wrapping_add(insn.imm);
         self.scratch_is_lost();
@@ -330,7 +333,7 @@ impl Run<'_, '_> {
         self.set(0, value)
     }
 
-    fn load(&mut self, insn: Insn) -> Result<Flow, Why> {
+    fn load(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
         let size = Size::of(insn.code);
         let address = self.get(insn.src)?.wrapping_add_signed(insn.off.into());
         let value = self.memory.read(address, size)?;
@@ -340,19 +343,19 @@ impl Run<'_, '_> {
                 Size::B => value as i8 as u64,
                 Size::H => value as i16 as u64,
                 Size::W => value as i32 as u64,
-                Size::DW => return Err(Why::Opcode(insn.code)),
+                Size::DW => return Err(FaultKind::Opcode(insn.code)),
             },
-            _ => return Err(Why::Opcode(insn.code)),
+            _ => return Err(FaultKind::Opcode(insn.code)),
         };
         self.set(insn.dst, value)
     }
 
-    fn store(&mut self, insn: Insn) -> Result<Flow, Why> {
+    fn store(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
         let size = Size::of(insn.code);
         match (insn.class(), insn.code & 0xe0) {
             (class::STX, mode::ATOMIC) => return self.atomic(insn, size),
             (_, mode::MEM) => {}
-            _ => return Err(Why::Opcode(insn.code)),
+            _ => return Err(FaultKind::Opcode(insn.code)),
         }
         let address = self.get(insn.dst)?.wrapping_add_signed(insn.off.into());
         let value = match insn.class() {
@@ -363,9 +366,9 @@ impl Run<'_, '_> {
         Ok(Flow::Next)
     }
 
-    fn atomic(&mut self, insn: Insn, size: Size) -> Result<Flow, Why> {
+    fn atomic(&mut self, insn: Insn, size: Size) -> Result<Flow, FaultKind> {
         if matches!(size, Size::B | Size::H) {
-            return Err(Why::Opcode(insn.code));
+            return Err(FaultKind::Opcode(insn.code));
         }
         if insn.imm == atomic::LOAD_ACQUIRE {
             let address = self.get(insn.src)?.wrapping_add_signed(insn.off.into());
@@ -390,7 +393,7 @@ impl Run<'_, '_> {
                 let expected = if size == Size::W { u64::from(expected as u32) } else { expected };
                 if old == expected { operand } else { old }
             }
-            _ => return Err(Why::Opcode(insn.code)),
+            _ => return Err(FaultKind::Opcode(insn.code)),
         };
         self.memory.write(address, size, new)?;
         match insn.imm {
@@ -400,8 +403,8 @@ impl Run<'_, '_> {
         }
     }
 
-    fn arithmetic(&mut self, insn: Insn) -> Result<Flow, Why> {
-        let fault = Why::Opcode(insn.code);
+    fn arithmetic(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+        let fault = FaultKind::Opcode(insn.code);
         let op = insn.code & 0xf0;
         let value = if op == 0xd0 {
             alu::swap(insn, self.get(insn.dst)?)
@@ -414,7 +417,7 @@ impl Run<'_, '_> {
         self.set(insn.dst, value.ok_or(fault)?)
     }
 
-    fn jump(&mut self, insn: Insn) -> Result<Flow, Why> {
+    fn jump(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
         match insn.code {
             0x05 => return Ok(Flow::Jump(insn.off.into())),
             0x06 => return Ok(Flow::Jump(insn.imm.into())),
@@ -451,12 +454,12 @@ impl Run<'_, '_> {
         } else if is(Cond::Sle) {
             signed(left) <= signed(right)
         } else {
-            return Err(Why::Opcode(insn.code));
+            return Err(FaultKind::Opcode(insn.code));
         };
         Ok(if holds { Flow::Jump(insn.off.into()) } else { Flow::Next })
     }
 
-    /// The registers as they are when a part begins.
+    /// Resets the registers to those at a program's entry.
     fn begin(&mut self) {
         self.written = 1 << 1 | 1 << 10;
         self.regs[1] = CTX;

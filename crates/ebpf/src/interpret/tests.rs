@@ -1,4 +1,4 @@
-//! Hand-made programs: what each region, helper and mistake does; and that nothing panics.
+//! Hand-written programs for each region, helper and fault; arbitrary bytes never panic.
 
 use proptest::prelude::*;
 
@@ -8,13 +8,13 @@ use crate::insn::{Helper, Operand, R0, R1, R2, R3, R4, R5, R6, R7, R10, Reg, dec
 
 const FRAME: &[u8] = &[0x10, 0x20, 0x30, 0x40, 0x50, 0x60];
 
-fn run(place: Place, code: &[Insn]) -> Result<u64, Fault> {
-    Machine::new(vec![vec![0; 16]]).run(code, place, &Packet::new(FRAME))
+fn run(hook: Hook, code: &[Insn]) -> Result<u64, Fault> {
+    Machine::new(vec![vec![0; 16]]).run(code, hook, &Packet::new(FRAME))
 }
 
-fn why(code: &[Insn]) -> (usize, Why) {
-    let Fault { at, why } = run(Place::Tc, code).unwrap_err();
-    (at, why)
+fn why(code: &[Insn]) -> (usize, FaultKind) {
+    let Fault { at, kind } = run(Hook::Tc, code).unwrap_err();
+    (at, kind)
 }
 
 fn exit_with(code: &[Insn]) -> Vec<Insn> {
@@ -23,7 +23,8 @@ fn exit_with(code: &[Insn]) -> Vec<Insn> {
     code
 }
 
-/// r0 = byte 4 of the packet, or 7 if it is shorter than 5: the offsets of the place's pointers.
+/// r0 = byte 4 of the packet, or 7 if it is shorter than 5; the offsets are those of the hook's
+/// packet pointers.
 fn fifth_byte(data: i16, data_end: i16) -> Vec<Insn> {
     let mut asm = Asm::new();
     let short = asm.label();
@@ -40,18 +41,18 @@ fn fifth_byte(data: i16, data_end: i16) -> Vec<Insn> {
 }
 
 #[test]
-fn packet_is_read_directly_at_tc_and_xdp() {
-    assert_eq!(run(Place::Tc, &fifth_byte(76, 80)), Ok(0x50));
-    assert_eq!(run(Place::Xdp, &fifth_byte(0, 4)), Ok(0x50));
-    let refused = run(Place::Socket, &fifth_byte(76, 80)).unwrap_err();
-    assert_eq!(refused.why, Why::Context { offset: 76, size: 4 });
+fn tc_and_xdp_read_the_packet_directly() {
+    assert_eq!(run(Hook::Tc, &fifth_byte(76, 80)), Ok(0x50));
+    assert_eq!(run(Hook::Xdp, &fifth_byte(0, 4)), Ok(0x50));
+    let refused = run(Hook::Socket, &fifth_byte(76, 80)).unwrap_err();
+    assert_eq!(refused.kind, FaultKind::Context { offset: 76, size: 4 });
 }
 
 #[test]
-fn direct_access_ends_with_the_linear_part_until_it_is_pulled() {
+fn direct_access_ends_at_the_linear_part() {
     let packet = Packet::new(FRAME).split_at(3);
     let mut machine = Machine::new(Vec::new());
-    assert_eq!(machine.run(&fifth_byte(76, 80), Place::Tc, &packet), Ok(7));
+    assert_eq!(machine.run(&fifth_byte(76, 80), Hook::Tc, &packet), Ok(7));
     let mut pulling = vec![
         Insn::mov(R6, R1),
         Insn::mov(R2, 5),
@@ -59,7 +60,7 @@ fn direct_access_ends_with_the_linear_part_until_it_is_pulled() {
         Insn::mov(R1, R6),
     ];
     pulling.extend(fifth_byte(76, 80));
-    assert_eq!(machine.run(&pulling, Place::Tc, &packet), Ok(0x50));
+    assert_eq!(machine.run(&pulling, Hook::Tc, &packet), Ok(0x50));
 }
 
 #[test]
@@ -68,44 +69,44 @@ fn wild_reads_name_their_instruction() {
         [Insn::load(Size::W, R2, R1, 76), Insn::load(Size::W, R0, R2, 4), Insn::exit()];
     let (at, fault) = why(&past_the_end);
     assert_eq!(at, 1);
-    assert!(matches!(fault, Why::Wild { size: 4, .. }), "{fault:?}");
+    assert!(matches!(fault, FaultKind::Wild { size: 4, .. }), "{fault:?}");
 
     let below_the_stack = exit_with(&[Insn::store(Size::DW, R10, -520, 1)]);
-    assert!(matches!(why(&below_the_stack), (0, Why::Wild { size: 8, .. })));
+    assert!(matches!(why(&below_the_stack), (0, FaultKind::Wild { size: 8, .. })));
     let above_the_stack = exit_with(&[Insn::store(Size::B, R10, 0, 1)]);
-    assert!(matches!(why(&above_the_stack), (0, Why::Wild { size: 1, .. })));
+    assert!(matches!(why(&above_the_stack), (0, FaultKind::Wild { size: 1, .. })));
     let null = exit_with(&[Insn::mov(R2, 0), Insn::load(Size::B, R0, R2, 0)]);
-    assert_eq!(why(&null), (1, Why::Wild { address: 0, size: 1 }));
+    assert_eq!(why(&null), (1, FaultKind::Wild { address: 0, size: 1 }));
     let into_the_packet =
         exit_with(&[Insn::load(Size::W, R2, R1, 76), Insn::store(Size::B, R2, 0, 1)]);
-    assert!(matches!(why(&into_the_packet), (1, Why::ReadOnly(_))));
+    assert!(matches!(why(&into_the_packet), (1, FaultKind::ReadOnly(_))));
     let context = exit_with(&[Insn::load(Size::W, R0, R1, 2)]);
-    assert_eq!(why(&context), (0, Why::Context { offset: 2, size: 4 }));
+    assert_eq!(why(&context), (0, FaultKind::Context { offset: 2, size: 4 }));
 }
 
 #[test]
-fn what_was_never_written_cannot_be_read() {
-    assert_eq!(why(&[Insn::exit()]), (0, Why::Unwritten(0)));
+fn unwritten_registers_and_stack_cannot_be_read() {
+    assert_eq!(why(&[Insn::exit()]), (0, FaultKind::Unwritten(0)));
     let stack = exit_with(&[Insn::store(Size::W, R10, -8, 1), Insn::load(Size::DW, R0, R10, -8)]);
-    assert!(matches!(why(&stack), (1, Why::UnwrittenStack(_))));
+    assert!(matches!(why(&stack), (1, FaultKind::UnwrittenStack(_))));
     let lost = [Insn::mov(R3, 1), Insn::call(Helper::KtimeNs), Insn::mov(R0, R3), Insn::exit()];
-    assert_eq!(why(&lost), (2, Why::Unwritten(3)));
+    assert_eq!(why(&lost), (2, FaultKind::Unwritten(3)));
     let frame_pointer = exit_with(&[Insn::mov(R10, 1)]);
-    assert_eq!(why(&frame_pointer), (0, Why::Register(10)));
+    assert_eq!(why(&frame_pointer), (0, FaultKind::Register(10)));
 }
 
 #[test]
-fn programs_end_inside_themselves_and_in_time() {
-    assert_eq!(why(&[]), (0, Why::OffTheEnd));
-    assert_eq!(why(&[Insn::mov(R0, 1)]), (1, Why::OffTheEnd));
-    assert_eq!(why(&[Insn::jump(-2)]), (0, Why::OffTheEnd));
-    assert_eq!(why(&[Insn::jump(-1)]), (0, Why::Budget));
+fn runaway_programs_fault() {
+    assert_eq!(why(&[]), (0, FaultKind::OffTheEnd));
+    assert_eq!(why(&[Insn::mov(R0, 1)]), (1, FaultKind::OffTheEnd));
+    assert_eq!(why(&[Insn::jump(-2)]), (0, FaultKind::OffTheEnd));
+    assert_eq!(why(&[Insn::jump(-1)]), (0, FaultKind::Budget));
     let half = [Insn::load64(R0, 5)[0]];
-    assert_eq!(why(&half), (0, Why::Opcode(0x18)));
+    assert_eq!(why(&half), (0, FaultKind::Opcode(0x18)));
 }
 
 #[test]
-fn helpers_load_bytes_past_the_linear_part() {
+fn helpers_read_past_the_linear_part() {
     let code = |helper, at| {
         exit_with(&[
             Insn::mov(R2, at),
@@ -121,40 +122,40 @@ fn helpers_load_bytes_past_the_linear_part() {
     let packet = Packet::new(FRAME).split_at(1);
     let mut machine = Machine::new(Vec::new());
     let on_skb = |at| code(Helper::SkbLoadBytes, at);
-    assert_eq!(machine.run(&on_skb(4), Place::Tc, &packet), Ok(0x5060));
-    assert_eq!(machine.run(&on_skb(4), Place::Socket, &packet), Ok(0x5060));
-    assert_eq!(machine.run(&on_skb(5), Place::Socket, &packet), Ok(-14_i64 as u64));
+    assert_eq!(machine.run(&on_skb(4), Hook::Tc, &packet), Ok(0x5060));
+    assert_eq!(machine.run(&on_skb(4), Hook::Socket, &packet), Ok(0x5060));
+    assert_eq!(machine.run(&on_skb(5), Hook::Socket, &packet), Ok(-14_i64 as u64));
     let on_xdp = |at| code(Helper::XdpLoadBytes, at);
-    assert_eq!(machine.run(&on_xdp(4), Place::Xdp, &packet), Ok(0x5060));
-    assert_eq!(machine.run(&on_xdp(5), Place::Xdp, &packet), Ok(-22_i64 as u64));
-    let elsewhere = machine.run(&on_skb(4), Place::Xdp, &packet).unwrap_err();
-    assert_eq!(elsewhere.why, Why::Helper(26));
+    assert_eq!(machine.run(&on_xdp(4), Hook::Xdp, &packet), Ok(0x5060));
+    assert_eq!(machine.run(&on_xdp(5), Hook::Xdp, &packet), Ok(-22_i64 as u64));
+    let elsewhere = machine.run(&on_skb(4), Hook::Xdp, &packet).unwrap_err();
+    assert_eq!(elsewhere.kind, FaultKind::Helper(26));
 }
 
 #[test]
-fn classic_loads_end_the_program_past_the_frame() {
+fn classic_load_past_the_frame_exits_with_zero() {
     let load = |at| exit_with(&[Insn::mov(R6, R1), Insn::packet_load(Size::H, at)]);
-    assert_eq!(run(Place::Socket, &load(4)), Ok(0x5060));
-    assert_eq!(run(Place::Socket, &load(5)), Ok(0));
-    assert_eq!(run(Place::Socket, &load(-2)), Ok(0));
+    assert_eq!(run(Hook::Socket, &load(4)), Ok(0x5060));
+    assert_eq!(run(Hook::Socket, &load(5)), Ok(0));
+    assert_eq!(run(Hook::Socket, &load(-2)), Ok(0));
     let at_register =
         exit_with(&[Insn::mov(R6, R1), Insn::mov(R7, 3), Insn::packet_load_at(Size::B, R7, 1)]);
-    assert_eq!(run(Place::Tc, &at_register), Ok(0x50));
+    assert_eq!(run(Hook::Tc, &at_register), Ok(0x50));
 }
 
 #[test]
-fn tag_beside_the_frame_shows_in_the_context() {
+fn context_shows_the_tag_beside_the_frame() {
     let tci = exit_with(&[Insn::load(Size::W, R0, R1, 24)]);
     let protocol = exit_with(&[Insn::load(Size::W, R0, R1, 28), Insn::big_endian(R0, 16)]);
     let packet = Packet::new(FRAME).tagged(7, 0x8100);
     let mut machine = Machine::new(Vec::new());
-    assert_eq!(machine.run(&tci, Place::Tc, &packet), Ok(7));
-    assert_eq!(machine.run(&protocol, Place::Socket, &packet), Ok(0x8100));
-    assert_eq!(machine.run(&tci, Place::Tc, &Packet::new(FRAME)), Ok(0));
+    assert_eq!(machine.run(&tci, Hook::Tc, &packet), Ok(7));
+    assert_eq!(machine.run(&protocol, Hook::Socket, &packet), Ok(0x8100));
+    assert_eq!(machine.run(&tci, Hook::Tc, &Packet::new(FRAME)), Ok(0));
 }
 
 #[test]
-fn map_values_keep_what_atomics_wrote() {
+fn map_values_keep_atomic_updates() {
     let mut code = Vec::from(Insn::load_map_value(R1, 0, 8));
     code.push(Insn::mov(R2, 5));
     code.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
@@ -162,10 +163,10 @@ fn map_values_keep_what_atomics_wrote() {
     code.push(Insn::mov(R0, R2));
     code.push(Insn::exit());
     let mut machine = Machine::new(vec![vec![0; 16]]);
-    assert_eq!(machine.run(&code, Place::Tc, &Packet::new(FRAME)), Ok(5));
+    assert_eq!(machine.run(&code, Hook::Tc, &Packet::new(FRAME)), Ok(5));
     assert_eq!(machine.maps[0][8..], 10_u64.to_le_bytes());
-    let none = Machine::new(Vec::new()).run(&code, Place::Tc, &Packet::new(FRAME));
-    assert_eq!(none, Err(Fault { at: 0, why: Why::Map(0) }));
+    let none = Machine::new(Vec::new()).run(&code, Hook::Tc, &Packet::new(FRAME));
+    assert_eq!(none, Err(Fault { at: 0, kind: FaultKind::Map(0) }));
 
     let lookup = |key| {
         let mut code = Vec::from(Insn::load_map(R1, 0));
@@ -180,12 +181,12 @@ fn map_values_keep_what_atomics_wrote() {
         ]);
         code
     };
-    assert_eq!(machine.run(&lookup(0), Place::Tc, &Packet::new(FRAME)), Ok(10));
-    assert_eq!(machine.run(&lookup(1), Place::Tc, &Packet::new(FRAME)), Ok(0));
+    assert_eq!(machine.run(&lookup(0), Hook::Tc, &Packet::new(FRAME)), Ok(10));
+    assert_eq!(machine.run(&lookup(1), Hook::Tc, &Packet::new(FRAME)), Ok(0));
 }
 
 #[test]
-fn exchanges_answer_the_old_value() {
+fn exchanges_return_the_old_value() {
     let code = exit_with(&[
         Insn::store(Size::W, R10, -4, 3),
         Insn::mov(R1, 4),
@@ -199,10 +200,11 @@ fn exchanges_answer_the_old_value() {
         Insn::alu(Alu::Add, R0, R3),
         Insn::alu(Alu::Add, R0, R1),
     ]);
-    assert_eq!(run(Place::Tc, &code), Ok(900 + 30 + 4));
+    assert_eq!(run(Hook::Tc, &code), Ok(900 + 30 + 4));
 }
 
-/// Left out: negation (rbpf 0.4 panics at the smallest number). The kernel judges it elsewhere.
+/// Every operation but negation, on which rbpf 0.4 panics at the minimum; the kernel judges it
+/// elsewhere.
 const OPERATIONS: [Alu; 12] = [
     Alu::Add,
     Alu::Sub,
@@ -218,7 +220,7 @@ const OPERATIONS: [Alu; 12] = [
     Alu::Arsh,
 ];
 
-/// Straight-line arithmetic on r0 to r5, constants loaded first, shifts and divisors any.
+/// Straight-line arithmetic on r0 to r5: constants first, then any operation, shift and divisor.
 fn arithmetic() -> impl Strategy<Value = Vec<Insn>> {
     let reg = (0_u8..6).prop_map(|number| Reg::new(number).unwrap_or(R0));
     let constant = prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(1 << 63), any::<u64>()];
@@ -241,11 +243,11 @@ fn arithmetic() -> impl Strategy<Value = Vec<Insn>> {
 
 fn binary(op: Alu, wide: bool, dst: Reg, src: Reg, imm: Option<i32>) -> Insn {
     let bits = if wide { 64 } else { 32 };
-    // rbpf 0.4 keeps the upper half after a 32-bit remainder by zero (RFC 9669: it becomes zero).
+    // rbpf 0.4 keeps the upper half after a 32-bit remainder by zero; RFC 9669 zeroes it.
     let imm = if op == Alu::Mod && !wide { imm.or(Some(7)) } else { imm };
     let operand = match (op, imm) {
         (Alu::Shl | Alu::Shr | Alu::Arsh, Some(imm)) => Operand::Imm(imm.rem_euclid(bits)),
-        // The verifier refuses a constant divisor of zero.
+        // The verifier rejects a constant divisor of zero.
         (Alu::Div | Alu::Mod, Some(0)) => Operand::Imm(1),
         (_, Some(imm)) => Operand::Imm(imm),
         (_, None) => Operand::Reg(src),
@@ -262,20 +264,20 @@ proptest! {
     fn arithmetic_agrees_with_rbpf(code in arithmetic()) {
         let bytes = crate::insn::encode(&code);
         let judge = rbpf::EbpfVmNoData::new(Some(&bytes)).unwrap();
-        prop_assert_eq!(run(Place::Tc, &code), Ok(judge.execute_program().unwrap()));
+        prop_assert_eq!(run(Hook::Tc, &code), Ok(judge.execute_program().unwrap()));
     }
 
     #[test]
-    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<[u8; 8]>(), 0..40)) {
+    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<[u8; 8]>(), 0..40)) {
         let code = decode(bytes.as_flattened()).unwrap();
         let mut machine = Machine { budget: 10_000, ..Machine::new(vec![vec![0; 16]]) };
-        for place in [Place::Tc, Place::Xdp, Place::Socket] {
-            let _ = machine.run(&code, place, &Packet::new(FRAME).split_at(2));
+        for hook in [Hook::Tc, Hook::Xdp, Hook::Socket] {
+            let _ = machine.run(&code, hook, &Packet::new(FRAME).split_at(2));
         }
     }
 
     #[test]
-    fn no_valid_opcodes_make_it_panic(slots in proptest::collection::vec(
+    fn random_valid_opcodes_never_panic(slots in proptest::collection::vec(
         (any::<u8>(), 0_u8..11, 0_u8..11, -16_i16..16, -40_i32..200), 0..60,
     )) {
         let mut code: Vec<Insn> = (0..10).map(|reg| {
@@ -286,8 +288,8 @@ proptest! {
         let insn = |(code, dst, src, off, imm)| Insn { code, dst, src, off, imm };
         code.extend(slots.into_iter().map(insn));
         let mut machine = Machine { budget: 10_000, ..Machine::new(vec![vec![0; 16]]) };
-        for place in [Place::Tc, Place::Xdp, Place::Socket] {
-            let _ = machine.run(&code, place, &Packet::new(FRAME).split_at(2));
+        for hook in [Hook::Tc, Hook::Xdp, Hook::Socket] {
+            let _ = machine.run(&code, hook, &Packet::new(FRAME).split_at(2));
         }
     }
 }

@@ -6,7 +6,7 @@
 //! bytes are changed so that it goes there.
 
 use ebpf::classic::insn::code::*;
-use ebpf::classic::{Metadata, Program, VlanTag};
+use ebpf::classic::{ClassicProgram, Metadata, VlanTag};
 
 /// What was captured of a frame, and how long it was.
 #[derive(Clone)]
@@ -78,12 +78,12 @@ struct Origin {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Value {
+struct SymbolicValue {
     is: u32,
     from: Option<Origin>,
 }
 
-impl Value {
+impl SymbolicValue {
     fn plain(is: u32) -> Self {
         Self { is, from: None }
     }
@@ -91,26 +91,26 @@ impl Value {
 
 /// Walks `program` over the frame and bends the frame to what it asks.
 pub(crate) fn steer(
-    program: &Program,
+    program: &ClassicProgram,
     frame: &mut Frame,
     metadata: &mut Metadata,
     random: &mut Random,
 ) {
     let accepting = accepting(program);
-    let mut a = Value::default();
+    let mut a = SymbolicValue::default();
     let mut x = 0u32;
-    let mut memory = [Value::default(); 16];
+    let mut memory = [SymbolicValue::default(); 16];
     let mut at = 0usize;
     for _ in 0..2000 {
         let Some(i) = program.instructions().get(at) else { return };
         at += 1;
         let word = (i.k & 15) as usize;
         match i.code & 7 {
-            LD if i.code & 0xe0 == IMM => a = Value::plain(i.k),
-            LD if i.code & 0xe0 == LEN => a = Value::plain(frame.wire_length),
+            LD if i.code & 0xe0 == IMM => a = SymbolicValue::plain(i.k),
+            LD if i.code & 0xe0 == LEN => a = SymbolicValue::plain(frame.wire_length),
             LD if i.code & 0xe0 == MEM => a = memory[word],
             LD if i.k >= 0xffff_f000 && i.code & 0xe0 == ABS => {
-                a = Value::plain(known(metadata, i.k - 0xffff_f000));
+                a = SymbolicValue::plain(known(metadata, i.k - 0xffff_f000));
             }
             LD => {
                 let base = if i.code & 0xe0 == IND { x as usize } else { 0 };
@@ -134,7 +134,7 @@ pub(crate) fn steer(
                 _ => x = frame.wire_length,
             },
             ST => memory[word] = a,
-            STX => memory[word] = Value::plain(x),
+            STX => memory[word] = SymbolicValue::plain(x),
             ALU => a = compute(i.code, a, if i.code & X != 0 { x } else { i.k }),
             JMP if i.code & 0xf0 == JA => at = at.wrapping_add(i.k as i32 as usize),
             JMP => {
@@ -154,7 +154,7 @@ pub(crate) fn steer(
                 };
                 at += usize::from(if holds { i.jt } else { i.jf });
             }
-            MISC if i.code & 0xf8 == TXA => a = Value::plain(x),
+            MISC if i.code & 0xf8 == TXA => a = SymbolicValue::plain(x),
             MISC => x = a.is,
             _ => return,
         }
@@ -172,7 +172,7 @@ fn known(metadata: &Metadata, offset: u32) -> u32 {
 }
 
 /// Loads, and makes the frame longer where it is nearly long enough.
-fn load(frame: &mut Frame, at: usize, size: usize, random: &mut Random) -> Option<Value> {
+fn load(frame: &mut Frame, at: usize, size: usize, random: &mut Random) -> Option<SymbolicValue> {
     if at + size > frame.bytes.len() && at < 400 && !random.one_in(8) {
         frame.bytes.resize(at + size + random.below(40), 0);
         frame.wire_length = frame.wire_length.max(frame.bytes.len() as u32);
@@ -180,10 +180,10 @@ fn load(frame: &mut Frame, at: usize, size: usize, random: &mut Random) -> Optio
     let bytes = frame.bytes.get(at..at + size)?;
     let is = bytes.iter().fold(0u32, |value, byte| value << 8 | u32::from(*byte));
     let mask = u32::MAX >> (32 - 8 * size);
-    Some(Value { is, from: Some(Origin { at, size, mask }) })
+    Some(SymbolicValue { is, from: Some(Origin { at, size, mask }) })
 }
 
-fn compute(code: u16, a: Value, b: u32) -> Value {
+fn compute(code: u16, a: SymbolicValue, b: u32) -> SymbolicValue {
     let is = match code & 0xf0 {
         ADD => a.is.wrapping_add(b),
         SUB => a.is.wrapping_sub(b),
@@ -197,14 +197,14 @@ fn compute(code: u16, a: Value, b: u32) -> Value {
         NEG => a.is.wrapping_neg(),
         _ => {
             let from = a.from.map(|origin| Origin { mask: origin.mask & b, ..origin });
-            return Value { is: a.is & b, from };
+            return SymbolicValue { is: a.is & b, from };
         }
     };
-    Value::plain(is)
+    SymbolicValue::plain(is)
 }
 
 /// From which instructions a frame can still be accepted.
-fn accepting(program: &Program) -> Vec<bool> {
+fn accepting(program: &ClassicProgram) -> Vec<bool> {
     let instructions = program.instructions();
     let mut accepting = vec![false; instructions.len()];
     for _ in 0..3 {
@@ -222,7 +222,14 @@ fn accepting(program: &Program) -> Vec<bool> {
 }
 
 /// Changes the bytes that `a` came from so that its comparison with `k` goes as wished.
-fn bend(frame: &mut Frame, a: &mut Value, op: u16, k: u32, wish: bool, random: &mut Random) {
+fn bend(
+    frame: &mut Frame,
+    a: &mut SymbolicValue,
+    op: u16,
+    k: u32,
+    wish: bool,
+    random: &mut Random,
+) {
     let Some(Origin { at, size, mask }) = a.from else { return };
     if random.one_in(8) {
         return;

@@ -3,38 +3,38 @@
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 
-use ebpf::classic::{Metadata, Program};
+use ebpf::classic::{ClassicProgram, Metadata};
 use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};
 use ebpf::exam::{Judge, Ruling};
 use ebpf::interpret::Packet;
-use ebpf::{Place, Word};
+use ebpf::{FilterSpan, Hook};
 
 use super::frames::{Frame, Random, cut, random_frame, steer};
 use super::programs::tag;
 
 /// Every place, with packet pointers and without.
 pub(crate) const TARGETS: [Target; 5] = [
-    Target { place: Place::Tc, hardened: false, takes: false, single: false },
-    Target { place: Place::Xdp, hardened: false, takes: false, single: false },
-    Target { place: Place::Socket, hardened: false, takes: false, single: false },
-    Target::hardened(Place::Tc),
-    Target::hardened(Place::Xdp),
+    Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
+    Target { hook: Hook::Xdp, hardened: false, takes: false, single: false },
+    Target { hook: Hook::Socket, hardened: false, takes: false, single: false },
+    Target::hardened(Hook::Tc),
+    Target::hardened(Hook::Xdp),
 ];
 
 /// The program as a piece that answers 1.
-pub(crate) fn extended(program: &Program, target: Target) -> Result<ebpf::Program, Unfit> {
+pub(crate) fn extended(program: &ClassicProgram, target: Target) -> Result<ebpf::Program, Unfit> {
     emit::program(target, Finish::Answer, |s, on, out| {
-        let twin: emit::Emit<Program> = |program, s, on, out| {
+        let twin: emit::Emit<ClassicProgram> = |program, s, on, out| {
             let no_match = s.absent("no match", out);
             s.only_classic(program, no_match)?;
             Ok(Answer::new(1, on))
         };
-        s.piece(Word::new("bpf", 0, 3), twin, program, on, out)
+        s.piece(FilterSpan::new("bpf", 0, 3), twin, program, on, out)
     })
 }
 
 /// The interpreter of classic programs as a judge, and where its frames are.
-pub(crate) struct Classic<'p>(pub(crate) &'p Program, pub(crate) Place);
+pub(crate) struct Classic<'p>(pub(crate) &'p ClassicProgram, pub(crate) Hook);
 
 impl Judge for Classic<'_> {
     fn name(&self) -> &str {
@@ -43,7 +43,7 @@ impl Judge for Classic<'_> {
 
     fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
         let mut frame = packet.bytes.to_vec();
-        if let (Some(tag), true, false) = (packet.tag, frame.len() >= 12, self.1 == Place::Xdp) {
+        if let (Some(tag), true, false) = (packet.tag, frame.len() >= 12, self.1 == Hook::Xdp) {
             let put = [tag.protocol.to_be_bytes(), tag.tci.to_be_bytes()].concat();
             frame.splice(12..12, put);
         }
@@ -56,7 +56,7 @@ impl Judge for Classic<'_> {
 
 /// Frames for a program, of captured ones and of dice.
 pub(crate) fn made_for(
-    program: &Program,
+    program: &ClassicProgram,
     captured: &[Frame],
     count: usize,
     random: &mut Random,

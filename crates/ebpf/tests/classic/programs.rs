@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses its share")]
 
 use ebpf::classic::insn::code;
-use ebpf::classic::{Instruction, LinkType, Options, Program, compile};
+use ebpf::classic::{ClassicProgram, Instruction, LinkType, Options, compile};
 
 use super::cases::{Names, capture, table, text};
 use super::frames::{Frame, Random};
@@ -43,7 +43,7 @@ pub(crate) const EXPRESSIONS: &[&str] = &[
 ];
 
 /// The programs of the test set, and what its expressions become here, by name.
-pub(crate) fn programs(folder: &std::path::Path) -> Vec<(String, Program)> {
+pub(crate) fn programs(folder: &std::path::Path) -> Vec<(String, ClassicProgram)> {
     let mut programs = Vec::new();
     let ours = |expression: &str, optimize: bool| {
         let options = Options { resolver: &Names, optimize, ..Options::default() };
@@ -102,7 +102,7 @@ pub(crate) fn tag(frame: &mut Frame, random: &mut Random) {
 
 /// A program that loads from all around the tag, in all ways, at whatever X is. It leaves two
 /// scratch words alone.
-pub(crate) fn dice(random: &mut Random) -> Program {
+pub(crate) fn dice(random: &mut Random) -> ClassicProgram {
     let length = if random.one_in(20) { 300 } else { 3 + random.below(40) };
     let mut instructions: Vec<Instruction> =
         (0..length).map(|at| die(random, length - at)).collect();
@@ -113,7 +113,7 @@ pub(crate) fn dice(random: &mut Random) -> Program {
         _ => ret(0),
     });
     instructions.push(ret(1));
-    Program::new(instructions).unwrap()
+    ClassicProgram::new(instructions).unwrap()
 }
 
 fn die(random: &mut Random, left: usize) -> Instruction {

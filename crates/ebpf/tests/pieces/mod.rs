@@ -11,7 +11,7 @@ use ebpf::emit::{
     self, Answer, Cmp, Emit, Exit, Finish, Layers, Meta, Scope, Target, Transport, Unfit, be16,
     byte,
 };
-use ebpf::{Place, Program, Word};
+use ebpf::{FilterSpan, Hook, Program};
 
 /// Extension headers that the `ip` twin follows.
 pub const EXTENSIONS_MAX: usize = 4;
@@ -64,11 +64,11 @@ pub const CHAINS: &[&[Step]] = &[
 
 /// Every place, with packet pointers and without.
 pub const TARGETS: [Target; 5] = [
-    Target { place: Place::Tc, hardened: false, takes: false, single: false },
-    Target { place: Place::Xdp, hardened: false, takes: false, single: false },
-    Target { place: Place::Socket, hardened: false, takes: false, single: false },
-    Target::hardened(Place::Tc),
-    Target::hardened(Place::Xdp),
+    Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
+    Target { hook: Hook::Xdp, hardened: false, takes: false, single: false },
+    Target { hook: Hook::Socket, hardened: false, takes: false, single: false },
+    Target::hardened(Hook::Tc),
+    Target::hardened(Hook::Xdp),
 ];
 
 /// The request's text.
@@ -86,7 +86,7 @@ pub fn program(
         let mut answer = Answer::new(emit::NONE, on);
         let mut at = 0;
         for step in chain {
-            let word = Word::new(step.name(), at, step.name().len());
+            let word = FilterSpan::new(step.name(), at, step.name().len());
             at += step.name().len() + " | ".len();
             answer = s.piece(word, step.twin(), &(), answer.layers, out)?;
         }

@@ -4,7 +4,7 @@
 use ebpf::emit::{Outcome, ZERO};
 use ebpf::exam::{Judge, Ruling};
 use ebpf::interpret::Packet;
-use ebpf::{Counter, Place, Program};
+use ebpf::{Counter, Hook, Program};
 
 use super::{EXTENSIONS_MAX, Step};
 
@@ -27,7 +27,7 @@ impl Judge for Plain<'_> {
     }
 
     fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
-        let tag = packet.tag.filter(|_| self.program.place != Place::Xdp);
+        let tag = packet.tag.filter(|_| self.program.hook != Hook::Xdp);
         let packet = Packet { tag, ..*packet };
         let mut view = View { at: 0, next: 0, l4: None, tags: 0 };
         let mut class = 0;
@@ -47,8 +47,8 @@ impl Judge for Plain<'_> {
                 Err(No::Unsure) => outcome = Some(Outcome::Unsure),
                 Err(No::Absent(name)) => {
                     outcome = Some(Outcome::Class(0));
-                    let word = self.program.words.iter().position(|word| word.at == at);
-                    let wanted = Counter { word, name: name.to_owned() };
+                    let word = self.program.filters.iter().position(|word| word.at == at);
+                    let wanted = Counter { filter: word, name: name.to_owned() };
                     let index = self.program.counters.iter().position(|c| *c == wanted);
                     match index.and_then(|index| counted.get_mut(index)) {
                         Some(count) => *count += 1,

@@ -6,9 +6,9 @@
 
 use super::joint::{Fork, Joint, Member, Tally};
 use super::tree::Tree;
-use ebpf::Word;
-use ebpf::emit::take::{self, Take};
-use ebpf::emit::tap::{self, HANDED_MAX, Hand, WAYS_MAX};
+use ebpf::FilterSpan;
+use ebpf::emit::redirect::{self, Redirect};
+use ebpf::emit::tap::{self, DELIVERIES_MAX, Delivery, EXITS_MAX};
 use ebpf::emit::{Answer, Cmp, Emit, Exit, Layers, Scope, Target, Unfit, Value};
 use endpoint::source::rx::take::Head;
 use filter::{Arguments, Kind};
@@ -31,10 +31,10 @@ pub(super) struct Assembled {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Layout<'l> {
     /// It copies them into these rings, and lets them by.
-    Watches(&'l tap::Joint),
+    Watches(&'l tap::FusedTap),
     /// It leads them to a socket, or out by the interfaces of these steps, and nobody else gets
     /// them.
-    Takes(&'l Take, &'l [(usize, u32)]),
+    Takes(&'l Redirect, &'l [(usize, u32)]),
 }
 
 /// Why lines cannot be a program: the line and the node at fault, where it is one of them.
@@ -73,7 +73,7 @@ pub(super) fn assemble(
 
 /// Whether the ways out of a line are no more than a program has.
 pub(super) fn fits(tree: &Tree) -> bool {
-    tree.hands.len() <= WAYS_MAX as usize && tree.sinks() <= HANDED_MAX as usize
+    tree.hands.len() <= EXITS_MAX as usize && tree.sinks() <= DELIVERIES_MAX as usize
 }
 
 struct Emission<'t> {
@@ -90,13 +90,13 @@ struct Emission<'t> {
 impl Emission<'_> {
     fn program(&self, target: Target, layout: Layout<'_>) -> Result<ebpf::Program, Unfit> {
         match layout {
-            Layout::Watches(joint) => tap::joint(
+            Layout::Watches(joint) => tap::fused(
                 target,
                 joint,
                 |s, on, done| self.body(s, on, done),
                 |s, on| self.nobody(s, on),
             ),
-            Layout::Takes(take, _) => take::take(
+            Layout::Takes(take, _) => redirect::redirect(
                 target,
                 take,
                 |s, on, done| self.body(s, on, done),
@@ -134,13 +134,13 @@ impl Emission<'_> {
             let piece = (word, twin, arguments);
             let answer = if self.edits(step) {
                 // Where the frame may have been changed, places are found anew.
-                let kept = s.keep(on);
+                let kept = s.save_layers(on);
                 let absent = |s: &mut Scope<'_, 's>| {
-                    let on = s.layers(kept);
+                    let on = s.restore_layers(kept);
                     self.route(s, Some(step), Layers { class: Value::Const(0), ..on }, done)
                 };
                 s.piece_or(piece, on, absent, |s| {
-                    let on = s.layers(kept);
+                    let on = s.restore_layers(kept);
                     self.doubt(s, step, on, done);
                 })?
             } else {
@@ -168,7 +168,7 @@ impl Emission<'_> {
         match self.takes.map(|leads| leads.iter().find(|(of, _)| *of == step)) {
             None => s.mark(mark, true),
             // One line's steps are those of the program.
-            Some(found) => found.iter().for_each(|(_, interface)| s.send_out(*interface)),
+            Some(found) => found.iter().for_each(|(_, interface)| s.redirect_to(*interface)),
         }
     }
 
@@ -192,15 +192,15 @@ impl Emission<'_> {
         self.all_unsure(s, on);
     }
 
-    fn hand(&self, number: usize) -> Hand {
+    fn hand(&self, number: usize) -> Delivery {
         let failed = Some(self.joint.tally(Tally::Failed(number)));
         let out = &self.joint.hands[number];
         let tree = self.members[out.line].tree;
         let reader = u8::try_from(tree.hands[out.own].sink).unwrap_or(u8::MAX);
-        let first = u16::try_from(out.line * HANDED_MAX as usize).unwrap_or(u16::MAX);
+        let first = u16::try_from(out.line * DELIVERIES_MAX as usize).unwrap_or(u16::MAX);
         let (number, way) = (first.saturating_add(reader.into()), u32::try_from(out.own));
         let way = way.unwrap_or(u32::MAX);
-        Hand { number, reader, way, shared: tree.shares(out.own), failed }
+        Delivery { number, reader, exit: way, shared: tree.shares(out.own), failed }
     }
 
     /// Sends a block on its ways, and then to `done`: `on` is what is known of it, its class
@@ -331,7 +331,7 @@ impl Emission<'_> {
         let length = s.viewed(on);
         s.tally(self.joint.tally(Tally::Entered(step)), length);
         let (word, twin, arguments) = self.piece(step)?;
-        s.doubting(|t, _| {
+        s.catch_unsure(|t, _| {
             t.arm(|u, absent| {
                 let answer = u.piece(word, twin, arguments, on, absent)?;
                 self.lead(u, step);
@@ -348,7 +348,7 @@ impl Emission<'_> {
         Ok(())
     }
 
-    fn piece(&self, step: usize) -> Result<(Word, Emit<Arguments>, &Arguments), Unfit> {
+    fn piece(&self, step: usize) -> Result<(FilterSpan, Emit<Arguments>, &Arguments), Unfit> {
         let (line, id) = self.joint.node(self.members, step);
         self.at.set(Some((line, id)));
         let used = self.members[line].graph.node(id).filter();
@@ -367,7 +367,7 @@ impl Emission<'_> {
             (false, Some(_)) => Head::Packet,
             (false, None) => Head::Bytes,
         };
-        s.hand_over(self.hand(hand), on, on.class);
+        s.deliver(self.hand(hand), on, on.class);
     }
 
     /// What nothing can be read of: all that follows the source is unsure of it.

@@ -16,7 +16,7 @@ use super::point::Points;
 use super::tree::{Tree, Which};
 use super::{Asked, Held, Lent, NotSwitched, Refusal, Refuses, Succeeds, Successor};
 use crate::build::BuildError;
-use ebpf::emit::tap::WAYS_MAX;
+use ebpf::emit::tap::EXITS_MAX;
 use endpoint::source::kernel::Arrived;
 
 use pipeline::Share;
@@ -388,7 +388,11 @@ impl Layout {
         let whole = shape.of_owner().size().is_some() && shape.of_line().size().is_some();
         let behind_tag = behind_tag?;
         let tree = tree.parse().ok()?;
-        (whole && behind_tag.len() <= WAYS_MAX as usize).then_some(Self { shape, behind_tag, tree })
+        (whole && behind_tag.len() <= EXITS_MAX as usize).then_some(Self {
+            shape,
+            behind_tag,
+            tree,
+        })
     }
 }
 
@@ -579,7 +583,7 @@ mod tests {
             "2 3 64 65536 2048 .000",
             "2 3 65 65536 2048 .000 7",
             "2 3 64 65536 2048 .x 7",
-            &format!("2 3 64 65536 2048 .{} 7", "0".repeat(WAYS_MAX as usize + 1)),
+            &format!("2 3 64 65536 2048 .{} 7", "0".repeat(EXITS_MAX as usize + 1)),
             "4294967295 3 64 65536 2048 . 7",
             "0 3 64 65536 2048 . 7",
         ] {

@@ -256,9 +256,9 @@ impl Joint {
     }
 
     /// The word that stands for a step.
-    pub(super) fn word(&self, members: &[Member<'_>], step: usize) -> ebpf::Word {
+    pub(super) fn word(&self, members: &[Member<'_>], step: usize) -> ebpf::FilterSpan {
         let (line, node) = self.node(members, step);
-        word(members[line].graph, node).of_request(members[line].request)
+        word(members[line].graph, node).in_request(members[line].request)
     }
 
     /// The step of a line's own tree that is shared by nobody, by its number there.
@@ -337,11 +337,11 @@ impl Counted {
         &mut self,
         code: &ebpf::Program,
         values: &[u8],
-        own: impl Fn(&ebpf::Word) -> Option<usize>,
+        own: impl Fn(&ebpf::FilterSpan) -> Option<usize>,
     ) {
         let (values, _) = values.as_chunks::<8>();
         for (counter, value) in code.counters.iter().zip(values) {
-            let word = counter.word.and_then(|word| code.words.get(word));
+            let word = counter.filter.and_then(|word| code.filters.get(word));
             if let Some(own) = word.and_then(&own) {
                 let known = self.reasons.entry((own, counter.name.clone())).or_default();
                 *known += u64::from_ne_bytes(*value);

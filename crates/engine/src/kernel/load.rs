@@ -38,8 +38,8 @@ impl Failed {
     }
 
     /// Whether the verifier stopped at this word.
-    pub(super) fn is_at(&self, word: &ebpf::Word) -> bool {
-        let rest = self.named.as_deref().and_then(|named| named.strip_prefix(&word.line()));
+    pub(super) fn is_at(&self, word: &ebpf::FilterSpan) -> bool {
+        let rest = self.named.as_deref().and_then(|named| named.strip_prefix(&word.label()));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" @ "))
     }
 }
@@ -69,12 +69,12 @@ pub(super) fn load<'k>(
     how: How,
     given: &[i32],
     steps: &Steps,
-    kept: impl Fn(&ebpf::Word) -> Option<&'k Map>,
+    kept: impl Fn(&ebpf::FilterSpan) -> Option<&'k Map>,
 ) -> Result<Loaded, Failed> {
     let mut maps = Vec::new();
     let mut descriptors = Vec::new();
     for spec in &program.maps {
-        let word = spec.state_of.and_then(|word| program.words.get(word));
+        let word = spec.state_of.and_then(|word| program.filters.get(word));
         if let Some(known) = word.and_then(&kept) {
             descriptors.push(known.as_fd().as_raw_fd());
             maps.push(None);
@@ -91,7 +91,7 @@ pub(super) fn load<'k>(
     }
     descriptors.extend(given);
     let missing = || Failed::because("a map is missing");
-    let parts = program.relocate_parts(&descriptors).ok_or_else(missing)?;
+    let parts = program.relocate_tails(&descriptors).ok_or_else(missing)?;
     let links = program.maps.iter().position(|spec| spec.programs > 0);
     let links = links.and_then(|at| maps.get(at)?.as_ref());
     for (number, part) in (0..).zip(parts) {

@@ -31,8 +31,8 @@ use crate::build::BuildError;
 use crate::build::running::Ids;
 use crate::ledger::loses_of_kernel;
 use crate::space::graft::Arrivals;
-use ebpf::emit::own;
-use ebpf::emit::tap::{self, WakePolicy, Wakes};
+use ebpf::emit::tap::{self, WakePolicy, Wakeup};
+use ebpf::emit::user_sockets;
 use endpoint::source::kernel::place::{Closed, Place};
 use endpoint::source::kernel::{Edge, KernelSource, Parts, Standing};
 use endpoint::{Opening, Source};
@@ -391,13 +391,16 @@ impl Asked<'_> {
         let tree = self.tree();
         if !assemble::fits(&tree) {
             let (ways, sinks) = (tree.hands.len(), tree.sinks());
-            let why = match ways > tap::WAYS_MAX as usize {
+            let why = match ways > tap::EXITS_MAX as usize {
                 true => {
-                    format!("it leaves the kernel on {ways} ways, and a line has {}", tap::WAYS_MAX)
+                    format!(
+                        "it leaves the kernel on {ways} ways, and a line has {}",
+                        tap::EXITS_MAX
+                    )
                 }
                 false => format!(
                     "a frame may leave the kernel on {sinks} ways at once, and a line has {}",
-                    tap::HANDED_MAX
+                    tap::DELIVERIES_MAX
                 ),
             };
             // What stands before it stays.
@@ -502,7 +505,8 @@ const BYTES_MAX: u64 = 1 << 27;
 fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<Shape, BuildError> {
     let ring = &planned.ring;
     let processors = sys::machine::possible_processors().map_err(BuildError::Machine)?;
-    let (seats, part) = if planned.attach.own { (own::SEATS, 2) } else { (1, 1) };
+    let (seats, part) =
+        if planned.attach.own { (user_sockets::REGIONS_PER_CPU, 2) } else { (1, 1) };
     let cpus = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(seats);
     let least = 2 * ring.record_max.next_power_of_two();
     let bytes = match asked {
@@ -532,21 +536,25 @@ pub fn bell(ring: &KernelRing, shape: Shape) -> WakePolicy {
         wait_ns: ns(ring.signal_ns),
         bytes: shape.bytes / 4,
         most: shape.pointers / 4,
-        wakes: Wakes::Taker,
+        wakes: Wakeup::Consumer,
     }
 }
 
 // The two sides of the memory agree.
 const _: () = {
-    use tap::{POINTER, READERS_MAX, at, record};
-    assert!(at::HEADS as u32 == place::HEADS && at::RESERVED as u32 == place::RESERVED);
-    assert!(at::COMMITTED as u32 == place::COMMITTED && at::FAILED as u32 == place::FAILED);
-    assert!(at::BELL_TIME as u32 == place::BELL_TIME && at::BELLS as u32 == place::BELLS);
+    use tap::{POINTER, READERS_MAX, offset, record};
+    assert!(offset::HEADS as u32 == place::HEADS && offset::RESERVED as u32 == place::RESERVED);
+    assert!(offset::COMMITTED as u32 == place::COMMITTED && offset::FAILED as u32 == place::FAILED);
     assert!(
-        at::COUNTS as u32 == place::COUNTS && tap::WAYS_MAX * 8 <= place::POINTERS - place::COUNTS
+        offset::DOORBELL_TIME as u32 == place::BELL_TIME
+            && offset::DOORBELLS as u32 == place::BELLS
     );
-    assert!(at::TALLIES as u32 == place::TALLIES && at::END as u32 == place::POINTERS);
-    assert!(at::CHOSEN as u32 == place::SCRATCH && READERS_MAX == sys::bpf::ring::SINKS_MAX);
+    assert!(
+        offset::COUNTS as u32 == place::COUNTS
+            && tap::EXITS_MAX * 8 <= place::POINTERS - place::COUNTS
+    );
+    assert!(offset::TALLIES as u32 == place::TALLIES && offset::END as u32 == place::POINTERS);
+    assert!(offset::CHOSEN as u32 == place::SCRATCH && READERS_MAX == sys::bpf::ring::SINKS_MAX);
     assert!(POINTER == place::POINTER && record::HEADER == place::HEADER);
     assert!(record::ALIGNED == place::ALIGNED);
 };

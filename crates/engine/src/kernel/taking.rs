@@ -14,10 +14,10 @@ use super::load::{Failed, How, Loaded, load};
 use super::tree::Tree;
 use super::{Held, Opened, Refusal, Wanted, leads};
 use crate::build::BuildError;
-use ebpf::Place as At;
+use ebpf::Hook;
 use ebpf::emit::Target;
-use ebpf::emit::take::{LED_MAX, Take, front};
-use ebpf::emit::tap::at;
+use ebpf::emit::redirect::{Redirect, TARGETS_MAX, headroom};
+use ebpf::emit::tap::offset;
 use endpoint::source::kernel::place::Place;
 use endpoint::source::rx::take::{self, Making, PLACE, PLACES_MAX, REST, WAY};
 use filter::Amount;
@@ -35,9 +35,9 @@ pub(super) struct Standing {
     /// Dropped before its map.
     desk: ReadMapping,
     _desk: Map,
-    take: Take,
+    take: Redirect,
     joint: Joint,
-    words: Vec<ebpf::Word>,
+    words: Vec<ebpf::FilterSpan>,
     code: ebpf::Program,
     maps: Vec<Option<Map>>,
     ended: OnceLock<Ended>,
@@ -55,10 +55,10 @@ struct Parts<'p> {
     graph: &'p Graph,
     tree: &'p Tree,
     joint: &'p Joint,
-    words: &'p [ebpf::Word],
+    words: &'p [ebpf::FilterSpan],
     source: NodeId,
     target: Target,
-    take: Take,
+    take: Redirect,
     desk: &'p Map,
     steps: &'p Steps,
     /// The steps that send frames out, and the numbers of the interfaces.
@@ -79,20 +79,20 @@ pub(super) fn build(
     let step = |what| opening.steps.take(Makes::Memory, what);
     let joint = Joint::of(&[Member { tree, graph, request: 0 }]);
     let word = |step| joint.word(&[Member { tree, graph, request: 0 }], step);
-    let words: Vec<ebpf::Word> = (0..joint.steps.len()).map(word).collect();
+    let words: Vec<ebpf::FilterSpan> = (0..joint.steps.len()).map(word).collect();
     let cpus = sys::machine::possible_processors().map_err(BuildError::Machine)?;
     let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
-    let stride = u32::from(at::TALLIES.cast_unsigned())
+    let stride = u32::from(offset::TALLIES.cast_unsigned())
         + 16 * u32::try_from(joint.tallies()).unwrap_or(u32::MAX >> 8);
-    let stride = stride.next_multiple_of(at::END.cast_unsigned().into());
+    let stride = stride.next_multiple_of(offset::END.cast_unsigned().into());
     let places = tree.sinks();
     let hands = u16::try_from(places).unwrap_or(u16::MAX);
-    let take = Take { cpus, stride, tags: None, hands };
+    let take = Redirect { cpus, stride, tag_kfunc: None, deliveries: hands };
     step("a desk").map_err(|error| refused(error.to_string()))?;
     let desk = Map::array("desk", cpus.saturating_mul(stride), 1, true);
     let desk = desk.map_err(|error| refused(error.to_string()))?;
     let leads = leads(graph, tree, place)?;
-    let place_of = if hardened { Target::hardened(At::Xdp) } else { Target::from(At::Xdp) };
+    let place_of = if hardened { Target::hardened(Hook::Xdp) } else { Target::from(Hook::Xdp) };
     let target = place_of.taking();
     let parts = Parts {
         graph,
@@ -141,7 +141,7 @@ pub(super) fn build(
 impl Parts<'_> {
     fn assembled(&self, tags: Option<i32>) -> Result<Assembled, Refusal> {
         let member = Member { tree: self.tree, graph: self.graph, request: 0 };
-        let take = Take { tags, ..self.take };
+        let take = Redirect { tag_kfunc: tags, ..self.take };
         let made = assemble(self.joint, &[member], (self.target, Layout::Takes(&take, self.leads)));
         made.map_err(|Misfit { at, why }| Refusal {
             node: at.map_or(self.source, |(_, node)| node),
@@ -180,14 +180,14 @@ impl Held for Standing {
     fn ended(&self) -> &Ended {
         self.ended.get_or_init(|| {
             let mut counted = self.joint.counted(0, |number| self.tally(number));
-            let own = |word: &ebpf::Word| {
+            let own = |word: &ebpf::FilterSpan| {
                 let step = self.words.iter().position(|known| known == word)?;
                 self.joint.own_step(0, step)
             };
             let mut states = HashMap::new();
             for (number, (spec, map)) in self.code.maps.iter().zip(&self.maps).enumerate() {
                 let Some(bytes) = map.as_ref().and_then(|map| map.get(0).ok()) else { continue };
-                let word = spec.state_of.and_then(|word| self.code.words.get(word));
+                let word = spec.state_of.and_then(|word| self.code.filters.get(word));
                 match word {
                     Some(word) => states.extend(own(word).map(|step| (step, bytes))),
                     None if number == 0 && !self.code.counters.is_empty() => {
@@ -205,7 +205,7 @@ impl Held for Standing {
 impl Standing {
     /// A tally over all processors.
     fn tally(&self, number: u16) -> Amount {
-        let at = self.take.desk().tally(number);
+        let at = self.take.scratch().tally(number);
         Amount { blocks: self.sum(at), bytes: self.sum(at + 8) }
     }
 
@@ -217,7 +217,7 @@ impl Standing {
 
 // The two sides of what stands in front of a frame agree.
 const _: () = {
-    assert!(front::HAND as usize == PLACE && front::WAY as usize == WAY);
-    assert!(front::REST as usize == REST && LED_MAX as usize == PLACES_MAX);
-    assert!(front::rest(3) as usize == take::rest(3));
+    assert!(headroom::DELIVERY as usize == PLACE && headroom::EXIT as usize == WAY);
+    assert!(headroom::REST as usize == REST && TARGETS_MAX as usize == PLACES_MAX);
+    assert!(headroom::rest(3) as usize == take::rest(3));
 };

@@ -188,9 +188,9 @@ impl Tree {
 }
 
 /// The words of the request that a node stands for.
-pub(crate) fn word(graph: &Graph, id: NodeId) -> ebpf::Word {
+pub(crate) fn word(graph: &Graph, id: NodeId) -> ebpf::FilterSpan {
     let node = graph.node(id);
-    ebpf::Word::new(node.name(), node.span.start, node.span.end - node.span.start)
+    ebpf::FilterSpan::new(node.name(), node.span.start, node.span.end - node.span.start)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use super::{Arguments, Description};
 use ebpf::emit::{self, Answer, Emit, Finish, Layers, Scope, Target, Unfit};
-use ebpf::{Place, Program, Word};
+use ebpf::{FilterSpan, Hook, Program};
 
 /// Where a program must stand to see what a source gives.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -76,13 +76,13 @@ fn plain<'s>(
 #[must_use]
 pub const fn target(attach: &Attach, hardened: bool) -> Target {
     let place = match attach {
-        Attach { own: true, .. } => Place::Cgroup,
-        Attach { takes: true, .. } => Place::Xdp,
-        _ => Place::Tc,
+        Attach { own: true, .. } => Hook::Cgroup,
+        Attach { takes: true, .. } => Hook::Xdp,
+        _ => Hook::Tc,
     };
     // What asks a helper for every byte is the same with more rights.
     let hardened = hardened || attach.own;
-    Target { place, hardened, takes: attach.takes, single: false }
+    Target { hook: place, hardened, takes: attach.takes, single: false }
 }
 
 /// Why a chain of filters, the first of which sees whole frames, cannot be a program there: the
@@ -106,7 +106,7 @@ pub fn joined(
         for (place, (description, arguments)) in chain.iter().enumerate() {
             at = place;
             let twin = description.kernel.ok_or_else(|| Unfit::new("no twin"))?;
-            let word = Word::new(description.name, place, 1);
+            let word = FilterSpan::new(description.name, place, 1);
             answer = s.piece(word, twin, arguments, answer.layers, out)?;
         }
         Ok(answer)

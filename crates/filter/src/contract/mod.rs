@@ -48,7 +48,7 @@ pub use edit::{Edit, Editable, Workbench};
 pub use holds::{Fate, HeldList, Holds};
 pub use kernel::{Attach, Attaches, Leads, Outlet, PLAIN, Side, expressible, joined, target};
 pub use keys::{Key, Keys};
-pub use names::{Answer, Names, Question};
+pub use names::{Answer, NameQuery, Names};
 pub use numbers::SessionNumbers;
 pub use observed::{Observed, Shares};
 pub use parameter::{COMMON, Parameter, STATE, STATE_MODE, Type, UNTRUSTED};

@@ -9,7 +9,7 @@ use ebpf::classic::Transports;
 use std::fmt;
 use std::net::IpAddr;
 
-pub use ebpf::classic::Question;
+pub use ebpf::classic::NameQuery;
 
 /// The meaning of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,5 +31,5 @@ pub enum Answer {
 pub trait Names: fmt::Debug + Send + Sync {
     /// The meaning of a name, or why it has none. It is asked seldom, and may take the time that a
     /// name server takes.
-    fn answer(&self, question: Question, name: &str) -> Result<Answer, String>;
+    fn answer(&self, question: NameQuery, name: &str) -> Result<Answer, String>;
 }

@@ -17,7 +17,7 @@ pub use ahead::{Direction, Refusal as NotAhead, link_type, program, socket_filte
 
 use crate::prelude::*;
 use crate::twin::Emitted;
-use ebpf::classic::{self, ErrorKind, LinkType, Metadata, Options, Program};
+use ebpf::classic::{self, ClassicProgram, ErrorKind, LinkType, Metadata, Options};
 use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
 use judge::{made, remark, warns};
 use names::{Answers, settles};
@@ -79,7 +79,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 /// Whether a text is a pcap-filter(7) expression on some link type, whatever the names in it mean.
 #[must_use]
 pub fn is_expression(text: &str) -> bool {
-    !text.trim().is_empty() && classic::questions(text).is_ok()
+    !text.trim().is_empty() && classic::name_queries(text).is_ok()
 }
 
 fn expression(arguments: &Arguments) -> &str {
@@ -94,7 +94,7 @@ struct Bpf {
 }
 
 /// Programs by link type, as capture files number them.
-type Programs = Vec<(u16, Option<Program>)>;
+type Programs = Vec<(u16, Option<ClassicProgram>)>;
 
 impl Classify for Bpf {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
@@ -114,7 +114,7 @@ const METADATA: Metadata = Metadata::NOTHING;
 
 impl Bpf {
     #[inline]
-    fn program(&mut self, link: u16) -> Option<&Program> {
+    fn program(&mut self, link: u16) -> Option<&ClassicProgram> {
         let at = self.programs.iter().position(|(known, _)| *known == link);
         let at = at.unwrap_or_else(|| self.compile_for(link));
         self.programs.get(at)?.1.as_ref()
@@ -166,7 +166,7 @@ impl Matcher {
 /// An expression for a link type.
 struct Compiled {
     /// `None` where no frame can match.
-    program: Option<Program>,
+    program: Option<ClassicProgram>,
     /// The compiler that made it, if not our own.
     by: Option<String>,
 }
@@ -216,7 +216,7 @@ fn compile(arguments: &Arguments, link: u16) -> Result<Compiled, Mistake> {
 
 /// The twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    let link = match s.place().has_link() {
+    let link = match s.hook().has_link_header() {
         true if !on.linked => return Err(Unfit::new("the link header is cut off")),
         true => wire::LinkType::ETHERNET,
         false => wire::LinkType::RAW,
@@ -288,7 +288,7 @@ mod tests {
             "another".to_owned()
         }
 
-        fn compile(&self, _: &str, link: LinkType, snaplen: u32) -> Result<Program, String> {
+        fn compile(&self, _: &str, link: LinkType, snaplen: u32) -> Result<ClassicProgram, String> {
             self.0.fetch_add(1, Ordering::Relaxed);
             if link != LinkType(BACNET.into()) {
                 return Err(format!("{link} is strange to me"));
@@ -297,7 +297,7 @@ mod tests {
                 Instruction { code: code::JMP | code::JEQ | code::K, jt: 0, jf: 1, k: 0x55 };
             let load = Instruction::plain(code::LD | code::ABS | code::B, 0);
             let [yes, no] = [snaplen, 0].map(|k| Instruction::plain(code::RET | code::K, k));
-            Program::new(vec![load, equal, yes, no]).map_err(|invalid| invalid.to_string())
+            ClassicProgram::new(vec![load, equal, yes, no]).map_err(|invalid| invalid.to_string())
         }
     }
 

@@ -164,7 +164,7 @@ mod tests {
     use crate::testing::{Arena, Frame, Node, Space, arguments};
     use ebpf::emit::{self, Finish};
     use ebpf::interpret::{Machine, Packet};
-    use ebpf::{Place, Word};
+    use ebpf::{FilterSpan, Hook};
 
     const MS: u64 = 1_000_000;
     /// When blocks come, and whether they conform to ten in a second, three at once.
@@ -220,14 +220,14 @@ mod tests {
     #[test]
     fn the_twin_goes_by_the_kernels_clock() {
         let given = arguments(&RATELIMIT, &["10", "burst=3"]).unwrap();
-        let program = emit::program(Place::Tc, Finish::Answer, |s, on, out| {
-            s.piece(Word::new("ratelimit", 0, 9), emit, &given, on, out)
+        let program = emit::program(Hook::Tc, Finish::Answer, |s, on, out| {
+            s.piece(FilterSpan::new("ratelimit", 0, 9), emit, &given, on, out)
         });
         let program = program.unwrap();
         let mut machine = Machine::of(&program);
         for (now, conforms) in COME {
             machine.now_ns = now;
-            let class = machine.run(&program.code, Place::Tc, &Packet::new(&[0; 60])).unwrap();
+            let class = machine.run(&program.code, Hook::Tc, &Packet::new(&[0; 60])).unwrap();
             assert_eq!(class == 1, conforms, "at {now}");
         }
     }

@@ -9,7 +9,7 @@
 
 use crate::prelude::*;
 use crate::twin::{self, Emitted};
-use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, Spot, Unfit, be32};
+use ebpf::emit::{Answer, Cmp, Exit, FrameOffset, Layers, Scope, Unfit, be32};
 use wire::ethernet::ETHERTYPE;
 use wire::link::Network;
 use wire::{LinkType, ethernet, vlan};
@@ -192,9 +192,9 @@ fn emit_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitte
         }
         t.leave(not_ip);
     });
-    let first = s.spot(l3);
+    let first = s.offset_of(l3);
     s.cut_before(first);
-    let at = s.place_at(Spot::at(0));
+    let at = s.position_at(FrameOffset::at(0));
     let (next, l3) = (Some(kind), Some(at));
     let layers =
         Layers { frame: at, at, length: None, next, l3, l4: None, tags: 0, linked: false, ..on };
@@ -205,10 +205,10 @@ fn emit_bytes<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>, bytes: u
     let short = s.absent("short", out);
     let length = s.meta(ebpf::emit::Meta::Length);
     s.only(length, Cmp::Ge, u32::from(bytes), short);
-    let at = s.spot(on.at);
-    let at = s.less(at, bytes);
-    s.cut_before(Spot::at(bytes));
-    let (frame, at) = (s.place_at(Spot::at(0)), s.place_at(at));
+    let at = s.offset_of(on.at);
+    let at = s.before_cut(at, bytes);
+    s.cut_before(FrameOffset::at(bytes));
+    let (frame, at) = (s.position_at(FrameOffset::at(0)), s.position_at(at));
     let layers = Layers { frame, at, next: None, l3: None, l4: None, linked: false, ..on };
     Ok(Answer::new(on.class, layers))
 }
@@ -230,15 +230,15 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted
         let header = s.need::<TAGGED>(on.frame, no_tag);
         let words =
             [s.load(header, be32::<0>()), s.load(header, be32::<4>()), s.load(header, be32::<8>())];
-        let to = Spot::at(vlan::LENGTH as u16);
-        s.writable(Spot::at(TAGGED as u16));
+        let to = FrameOffset::at(vlan::LENGTH as u16);
+        s.writable(FrameOffset::at(TAGGED as u16));
         for (at, word) in (0..).step_by(4).zip(words) {
             s.put::<u32>(to.behind(at), word);
         }
         s.cut_before(to);
     }
-    let frame = s.place_at(Spot::at(0));
-    let behind = s.place_at(Spot::at(ethernet::LENGTH as u16));
+    let frame = s.position_at(FrameOffset::at(0));
+    let behind = s.position_at(FrameOffset::at(ethernet::LENGTH as u16));
     // Only where a piece has looked is anything known about the view.
     let (at, next, l3) = match on.next {
         Some(_) => (behind, Some(next), Some(behind)),

@@ -220,7 +220,7 @@ mod tests {
     use crate::testing::{Frame, report};
     use ebpf::emit::{self, Finish};
     use ebpf::interpret::{Machine, Packet};
-    use ebpf::{Place, Word};
+    use ebpf::{FilterSpan, Hook};
 
     fn rows(rows: &[(&str, u64)]) -> Vec<(String, u64)> {
         rows.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect()
@@ -260,8 +260,8 @@ mod tests {
     #[test]
     fn the_twin_counts_intervals_of_the_kernels_clock() {
         let arguments = crate::testing::arguments(&HIST, &["time"]).unwrap();
-        let program = emit::program(Place::Xdp, Finish::Answer, |s, on, out| {
-            s.piece(Word::new("hist", 0, 4), emit, &arguments, on, out)
+        let program = emit::program(Hook::Xdp, Finish::Answer, |s, on, out| {
+            s.piece(FilterSpan::new("hist", 0, 4), emit, &arguments, on, out)
         });
         let program = program.unwrap();
         let mut machine = Machine::of(&program);
@@ -269,7 +269,7 @@ mod tests {
         let mut seen = Seen::default();
         for time in times {
             machine.now_ns = time;
-            machine.run(&program.code, Place::Xdp, &Packet::new(&[0; 60])).unwrap();
+            machine.run(&program.code, Hook::Xdp, &Packet::new(&[0; 60])).unwrap();
             seen.came(time);
             assert_eq!(machine.maps[0], seen.as_bytes(), "at {time}");
         }

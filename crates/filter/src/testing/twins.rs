@@ -7,9 +7,9 @@ use crate::catalog::FILTERS;
 use crate::contract::{Description, Form, Gives, Kind, Moved, PRIVATE, lanes};
 use abi::{Class, Flags};
 use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};
-use ebpf::exam::{Judge, Ruling, as_seen};
+use ebpf::exam::{Judge, Ruling, with_tag_inline};
 use ebpf::interpret::Packet;
-use ebpf::{Program, Word};
+use ebpf::{FilterSpan, Program};
 use wire::LinkType;
 
 /// A filter with a twin, and the arguments with which it is examined.
@@ -136,7 +136,8 @@ pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program,
             let emit = d.kernel.ok_or_else(|| Unfit::new("no twin"))?;
             let arguments = arguments(d, &twin.words()).map_err(|m| Unfit::new(m.to_string()))?;
             answer = s.link(answer);
-            answer = s.piece(Word::new(d.name, at, 1), emit, &arguments, answer.layers, out)?;
+            answer =
+                s.piece(FilterSpan::new(d.name, at, 1), emit, &arguments, answer.layers, out)?;
         }
         Ok(answer)
     })
@@ -164,7 +165,7 @@ impl<'p> User<'p> {
 
     fn reasons(&self) -> Vec<u64> {
         let counted = self.program.counters.iter().map(|counter| {
-            let node = counter.word.and_then(|word| self.nodes.get(word));
+            let node = counter.filter.and_then(|word| self.nodes.get(word));
             let mut reasons = node.into_iter().flat_map(Node::unanswered);
             let reason = reasons.find(|(name, _)| *name == counter.name);
             reason.unwrap_or_else(|| panic!("no filter has the reason {counter:?}")).1
@@ -182,8 +183,8 @@ impl Judge for User<'_> {
         let before = self.reasons();
         let arena = Arena::new(2 + self.nodes.len());
         let mut space = Space::new(&arena);
-        let frame = as_seen(packet.bytes, packet.tag, self.program.place);
-        let link = if self.program.place.has_link() { ETHERNET } else { LinkType::RAW.0 };
+        let frame = with_tag_inline(packet.bytes, packet.tag, self.program.hook);
+        let link = if self.program.hook.has_link_header() { ETHERNET } else { LinkType::RAW.0 };
         let mut batch = space.batch(&[Frame::of(link, &frame)]);
         if packet.is_unfilled {
             let mut block = batch.block(0);

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use ebpf::emit::Outcome;
 use ebpf::exam::{Judge, Ruling, words};
 use ebpf::interpret::Packet;
-use ebpf::{MapSpec, Place, Program, disasm, insn};
+use ebpf::{Hook, MapSpec, Program, disasm, insn};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use sys::bpf::{self, Kind, LoadError, Map};
 
@@ -22,7 +22,7 @@ pub struct Kernel {
     /// Which maps are states of filters.
     states: Vec<bool>,
     before: Vec<u64>,
-    place: Place,
+    place: Hook,
     has_a_clock: bool,
     edits: bool,
 }
@@ -44,17 +44,17 @@ impl Kernel {
         let maps: Vec<Map> = program.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
         let code = insn::encode(&program.relocate(&descriptors).expect("a descriptor per map"));
-        let loaded = bpf::Program::load(kind(program.place), name, &code)?;
+        let loaded = bpf::Program::load(kind(program.hook), name, &code)?;
         let links = program.maps.iter().zip(&maps).find(|(spec, _)| spec.programs > 0);
-        let parts = program.relocate_parts(&descriptors).expect("a descriptor per map");
+        let parts = program.relocate_tails(&descriptors).expect("a descriptor per map");
         for (at, part) in (0..).zip(parts) {
-            let part = bpf::Program::load(kind(program.place), name, &insn::encode(&part))?;
+            let part = bpf::Program::load(kind(program.hook), name, &insn::encode(&part))?;
             links.expect("a map of parts").1.set_program(at, &part).expect("a part");
         }
         let before = vec![0; program.counters.len()];
         let states = program.maps.iter().map(|map| map.state_of.is_some()).collect();
         let has_a_clock = program.code.contains(&insn::Insn::call(insn::Helper::KtimeNs));
-        let Program { place, edits, .. } = *program;
+        let Program { hook: place, edits, .. } = *program;
         Ok(Self { loaded, maps, states, before, place, has_a_clock, edits })
     }
 
@@ -75,20 +75,20 @@ impl Judge for Kernel {
 
     fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
         if packet.tag.is_some()
-            || packet.is_unfilled && self.place != Place::Xdp
+            || packet.is_unfilled && self.place != Hook::Xdp
             || packet.linear < packet.bytes.len()
         {
             let why = "a test run makes whole frames without a tag beside, checksums filled in";
             return Ruling::Refused(why.to_owned());
         }
         // Given is what follows the Ethernet header: an empty one before the frame.
-        let hidden = if self.place.asks_for_bytes() { vec![0; 14] } else { Vec::new() };
+        let hidden = if self.place.reads_by_helper() { vec![0; 14] } else { Vec::new() };
         let frame = [&hidden, packet.bytes].concat();
         let run = match (self.edits, self.place) {
             (true, _) => {
                 self.loaded.test_run_changing(&frame).map(|(run, left)| (run.value, Some(left)))
             }
-            (false, Place::Cgroup) => self.loaded.test_run_telling(&frame).map(|(run, told)| {
+            (false, Hook::Cgroup) => self.loaded.test_run_telling(&frame).map(|(run, told)| {
                 assert_eq!(run.value, 1, "whatever it finds, the packet goes on");
                 (told, None)
             }),
@@ -117,12 +117,12 @@ impl Judge for Kernel {
 }
 
 /// How `sys` calls a place.
-pub fn kind(place: Place) -> Kind {
+pub fn kind(place: Hook) -> Kind {
     match place {
-        Place::Tc => Kind::Tc,
-        Place::Xdp => Kind::Xdp,
-        Place::Socket => Kind::SocketFilter,
-        Place::Cgroup => Kind::CgroupPacket,
+        Hook::Tc => Kind::Tc,
+        Hook::Xdp => Kind::Xdp,
+        Hook::Socket => Kind::SocketFilter,
+        Hook::Cgroup => Kind::CgroupPacket,
     }
 }
 
@@ -148,12 +148,12 @@ pub fn with<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T 
 
 /// What a test run does not take: shorter than an Ethernet header, at traffic control an IP packet
 /// shorter than its header, at a socket filter nothing at all.
-pub fn is_refused(place: Place, frame: &[u8]) -> bool {
+pub fn is_refused(place: Hook, frame: &[u8]) -> bool {
     match (place, frame.get(12..14)) {
-        (Place::Socket | Place::Cgroup, _) => frame.is_empty(),
+        (Hook::Socket | Hook::Cgroup, _) => frame.is_empty(),
         (_, None) => true,
-        (Place::Tc, Some([0x08, 0x00])) => frame.len() < 14 + 20,
-        (Place::Tc, Some([0x86, 0xdd])) => frame.len() < 14 + 40,
+        (Hook::Tc, Some([0x08, 0x00])) => frame.len() < 14 + 20,
+        (Hook::Tc, Some([0x86, 0xdd])) => frame.len() < 14 + 40,
         _ => false,
     }
 }

@@ -1,16 +1,16 @@
-//! The tree of a pcap-filter expression.
+//! The syntax tree of a pcap-filter expression.
 //!
-//! In: what the parser understood; out: what the generator walks. Every primitive stands here with
-//! all its qualifiers: what the text inherits from the primitive before (`port 80 or 443`) has been
-//! filled in, and every node knows its place in the text.
+//! In: the parser's result. Out: the generator's input. Every primitive carries all its qualifiers:
+//! those inherited from the previous primitive (`port 80 or 443`) are filled in. Every node has its
+//! span in the text.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
 
-/// A place in the text, in bytes.
+/// A span of the text, in bytes.
 pub(crate) type Span = Range<usize>;
 
-/// A protocol that can be asked for, indexed, or qualify an address.
+/// A protocol to test for, to index, or to qualify an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Protocol {
     Link,
@@ -54,9 +54,9 @@ pub(crate) enum Protocol {
     Radio,
 }
 
-/// Which of a frame's addresses or ports is meant.
+/// The *dir* qualifier: which of a frame's addresses or ports is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum DirQualifier {
     Source,
     Target,
     Either,
@@ -69,9 +69,9 @@ pub(crate) enum Way {
     Transmitter,
 }
 
-/// What kind of thing an identifier names.
+/// The *type* qualifier: the kind of thing that an identifier names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TypeQualifier {
     Host,
     Net,
     Port,
@@ -81,26 +81,26 @@ pub(crate) enum Kind {
     ProtocolChain,
 }
 
-/// The qualifiers of an identifier; `None` where the text has none.
+/// The qualifiers of an identifier; `None` where absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Qualifiers {
     pub(crate) protocol: Option<Protocol>,
-    pub(crate) way: Option<Way>,
-    pub(crate) kind: Option<Kind>,
+    pub(crate) way: Option<DirQualifier>,
+    pub(crate) kind: Option<TypeQualifier>,
 }
 
 /// An identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Id {
-    /// A name, to be looked up.
+    /// A name to resolve.
     Name(String),
     /// A number.
     Number(u32),
-    /// One to four decimal parts with dots, as written.
+    /// One to four decimal bytes with dots, as written.
     Dotted(String),
-    /// Dotted parts with a prefix length.
+    /// Dotted bytes with a prefix length.
     DottedPrefix(String, u32),
-    /// Dotted parts with a mask.
+    /// Dotted bytes with a mask.
     DottedMask(String, String),
     /// An IPv6 address and its prefix length.
     Ip6(Ipv6Addr, u32),
@@ -113,20 +113,20 @@ pub(crate) enum Id {
 /// A node of the tree.
 #[derive(Debug)]
 pub(crate) enum Tree {
-    /// All must hold, asked from left to right.
+    /// Conjunction, evaluated from left to right.
     All(Vec<Self>),
-    /// One must hold, asked from left to right.
+    /// Disjunction, evaluated from left to right.
     Any(Vec<Self>),
-    /// It must not hold.
+    /// Negation.
     Not(Box<Self>),
-    /// A primitive and where it stands.
+    /// A primitive and its span.
     Leaf(Primitive, Span),
 }
 
-/// A question about a frame.
+/// A test of a frame.
 #[derive(Debug)]
 pub(crate) enum Primitive {
-    /// A protocol by itself.
+    /// A bare protocol.
     Protocol(Protocol),
     /// An identifier with its qualifiers.
     Id(Qualifiers, Id),
@@ -136,23 +136,23 @@ pub(crate) enum Primitive {
     Broadcast(Option<Protocol>),
     /// Multicast in the given protocol.
     Multicast(Option<Protocol>),
-    /// At most that long.
+    /// Length at most.
     Less(u32),
-    /// At least that long.
+    /// Length at least.
     Greater(u32),
     /// A byte of the link header.
     Byte { offset: u32, op: ByteOp, value: u32 },
-    /// Sent by this host, or not.
+    /// Direction: sent by this host, or received.
     Direction { outbound: bool },
-    /// Seen on that interface.
+    /// Interface index.
     Interface(u32),
-    /// A header that shifts what follows, with its number if one was asked for.
+    /// A header that shifts everything to its right, with its number if one is given.
     Encapsulation(Encapsulation, Option<u32>),
-    /// A PF log field.
+    /// PF log: interface.
     PfInterface(String),
-    /// A PF log field.
+    /// PF log: ruleset.
     PfRuleset(String),
-    /// A PF log field of a number.
+    /// PF log: a numeric field.
     PfNumber(PfField, u32),
     /// The type and subtype of an 802.11 frame.
     WlanType { value: u32, mask: u32 },
@@ -246,7 +246,7 @@ pub(crate) enum Mtp2 {
     HighMsu,
 }
 
-/// A field of MTP3; `high` is its place behind a high-speed MTP2 header.
+/// A field of MTP3; `high` selects its offset behind a high-speed MTP2 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mtp3Field {
     pub(crate) field: Mtp3,
@@ -261,7 +261,7 @@ pub(crate) enum Mtp3 {
     Sls,
 }
 
-/// A value computed from the frame.
+/// A numeric value computed from the frame.
 #[derive(Debug)]
 pub(crate) enum Arithmetic {
     Number(u32),
@@ -286,14 +286,14 @@ pub(crate) enum BinaryOp {
 }
 
 impl Protocol {
-    /// The word for the protocol in the language.
+    /// Returns the protocol's keyword.
     pub(crate) fn word(self) -> &'static str {
         super::names::PROTOCOLS.iter().find(|(_, p)| *p == self).map_or("?", |(word, _)| word)
     }
 }
 
-impl Way {
-    /// The words for the direction in the language.
+impl DirQualifier {
+    /// Returns the qualifier's keywords.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Source => "src",
@@ -310,8 +310,8 @@ impl Way {
     }
 }
 
-impl Kind {
-    /// The word for the kind in the language.
+impl TypeQualifier {
+    /// Returns the qualifier's keyword.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Host => "host",
@@ -325,7 +325,7 @@ impl Kind {
     }
 }
 
-/// An identifier as it is written, for messages.
+/// Formats an identifier as written, for messages.
 pub(crate) fn describe(id: &Id) -> String {
     match id {
         Id::Name(name) | Id::Dotted(name) => name.clone(),

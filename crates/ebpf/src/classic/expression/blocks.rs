@@ -1,49 +1,48 @@
-//! Turns a condition into a graph of blocks, and makes the graph smaller.
+//! Control-flow graph: lowers a condition to basic blocks and optimizes them.
 //!
-//! In: a condition; out: blocks, each with a run of instructions, a comparison, and where to go for
-//! yes and for no. Blocks only lead to blocks of smaller number, so the first to run is the last.
-//! Two passes shorten what runs: an edge whose outcome is known at its target goes where that
-//! leads, and a value that A or X already holds is not loaded again. Neither asks a question
-//! earlier than the text does nor drops the first load of a place, so a frame too short for a test
-//! is rejected as before.
+//! In: a condition. Out: basic blocks, each with instructions, a comparison and two successors. A
+//! block's successors have smaller numbers, so the entry is the last block. Two passes optimize:
+//! jump threading redirects an edge whose comparison is already decided, and reuse drops loads of a
+//! value that A or X already holds. Neither moves a test before an earlier one of the text nor
+//! drops the first load of an offset, so a frame too short for a test is still rejected.
 
 use super::super::insn::{Instruction, code};
-use super::super::run::{Alu, Test as Holds};
-use super::condition::{Compare, Condition, Line, Test};
+use super::super::run::{AluOp, CompareOp};
+use super::condition::{Compare, Condition, PseudoInsn, Test};
 
-/// Where an edge leads.
+/// The target of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum EdgeTarget {
     Accept,
     Reject,
     Block(usize),
 }
 
-/// A run of instructions and a decision.
+/// A basic block.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<PseudoInsn>,
     pub(super) compare: Option<Compare>,
-    pub(super) yes: Target,
-    pub(super) no: Target,
+    pub(super) yes: EdgeTarget,
+    pub(super) no: EdgeTarget,
 }
 
-/// A graph of blocks.
+/// A control-flow graph.
 #[derive(Debug)]
 pub(super) struct Graph {
     pub(super) blocks: Vec<Block>,
-    pub(super) entry: Target,
+    pub(super) entry: EdgeTarget,
 }
 
 impl Graph {
-    /// The graph that asks `condition`.
+    /// Builds the graph of `condition`.
     pub(super) fn new(condition: Condition) -> Self {
-        let mut graph = Self { blocks: Vec::new(), entry: Target::Reject };
-        graph.entry = graph.lower(condition, Target::Accept, Target::Reject);
+        let mut graph = Self { blocks: Vec::new(), entry: EdgeTarget::Reject };
+        graph.entry = graph.lower(condition, EdgeTarget::Accept, EdgeTarget::Reject);
         graph
     }
 
-    fn lower(&mut self, condition: Condition, yes: Target, no: Target) -> Target {
+    fn lower(&mut self, condition: Condition, yes: EdgeTarget, no: EdgeTarget) -> EdgeTarget {
         match condition {
             Condition::Always => yes,
             Condition::Never => no,
@@ -56,12 +55,12 @@ impl Graph {
             }
             Condition::Test(Test { lines, compare }) => {
                 self.blocks.push(Block { lines, compare, yes, no });
-                Target::Block(self.blocks.len() - 1)
+                EdgeTarget::Block(self.blocks.len() - 1)
             }
         }
     }
 
-    /// Makes the graph smaller.
+    /// Optimizes the graph.
     pub(super) fn optimize(&mut self) {
         for _ in 0..ROUNDS {
             if !self.thread() {
@@ -71,24 +70,25 @@ impl Graph {
         self.reuse();
     }
 
-    /// Whether some frame can be accepted, as far as the graph shows.
+    /// Returns true if the accepting exit is reachable.
     pub(super) fn accepts(&self) -> bool {
         let reached = self.reached();
-        let leads = |block: &Block| block.yes == Target::Accept || block.no == Target::Accept;
-        let ends = self.entry == Target::Accept;
+        let leads =
+            |block: &Block| block.yes == EdgeTarget::Accept || block.no == EdgeTarget::Accept;
+        let ends = self.entry == EdgeTarget::Accept;
         ends || self.blocks.iter().zip(reached).any(|(block, reached)| reached && leads(block))
     }
 
-    /// Which blocks can run.
+    /// Returns the reachable blocks.
     pub(super) fn reached(&self) -> Vec<bool> {
         let mut reached = vec![false; self.blocks.len()];
-        if let Target::Block(entry) = self.entry {
+        if let EdgeTarget::Block(entry) = self.entry {
             reached[entry] = true;
         }
         for at in (0..self.blocks.len()).rev() {
             if reached[at] {
                 for target in [self.blocks[at].yes, self.blocks[at].no] {
-                    if let Target::Block(next) = target {
+                    if let EdgeTarget::Block(next) = target {
                         reached[next] = true;
                     }
                 }
@@ -97,10 +97,10 @@ impl Graph {
         reached
     }
 
-    /// Leads every edge past the tests whose outcome it knows; answers whether one was led on.
+    /// Threads every edge past tests with a known outcome; returns true if one changed.
     fn thread(&mut self) -> bool {
         let mut known: Vec<Option<Vec<Fact>>> = vec![None; self.blocks.len()];
-        if let Target::Block(entry) = self.entry {
+        if let EdgeTarget::Block(entry) = self.entry {
             known[entry] = Some(Vec::new());
         }
         let mut changed = false;
@@ -117,7 +117,7 @@ impl Graph {
                 let block = &mut self.blocks[at];
                 *(if holds { &mut block.yes } else { &mut block.no }) = after;
                 changed |= before != after;
-                if let Target::Block(next) = after {
+                if let EdgeTarget::Block(next) = after {
                     match &mut known[next] {
                         None => known[next] = Some(facts),
                         Some(others) => others.retain(|fact| facts.contains(fact)),
@@ -128,8 +128,8 @@ impl Graph {
         changed
     }
 
-    fn lead_on(&self, mut target: Target, facts: &[Fact]) -> Target {
-        while let Target::Block(at) = target {
+    fn lead_on(&self, mut target: EdgeTarget, facts: &[Fact]) -> EdgeTarget {
+        while let EdgeTarget::Block(at) = target {
             let block = &self.blocks[at];
             if !block.is_pure() {
                 break;
@@ -143,17 +143,17 @@ impl Graph {
         target
     }
 
-    /// Drops the loads of what A or X holds already on every way in.
+    /// Drops loads of values that A or X holds on every path in.
     fn reuse(&mut self) {
         let mut held: Vec<Option<Held>> = vec![None; self.blocks.len()];
-        if let Target::Block(entry) = self.entry {
+        if let EdgeTarget::Block(entry) = self.entry {
             held[entry] = Some(Held::default());
         }
         for at in (0..self.blocks.len()).rev() {
             let Some(before) = held[at].take() else { continue };
             let after = self.blocks[at].shorten(before);
             for target in [self.blocks[at].yes, self.blocks[at].no] {
-                if let Target::Block(next) = target {
+                if let EdgeTarget::Block(next) = target {
                     match &mut held[next] {
                         None => held[next] = Some(after.clone()),
                         Some(other) => other.meet(&after),
@@ -164,25 +164,25 @@ impl Graph {
     }
 }
 
-/// How often edges are led on: each round can only uncover what the one before made reachable.
+/// Rounds of jump threading; each can only uncover what the previous made reachable.
 const ROUNDS: usize = 4;
-/// How many facts are carried along one way; older ones are forgotten.
+/// Facts carried along one path; older ones are dropped.
 const FACTS_MAX: usize = 24;
 
-/// The outcome of a comparison of a value, known on some way.
+/// The known outcome of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Fact {
-    value: Vec<Line>,
+    value: Vec<PseudoInsn>,
     op: u16,
     k: u32,
     holds: bool,
 }
 
-/// What A and X hold, by the instructions that put it there.
+/// The contents of A and X, as the instructions that computed them.
 #[derive(Clone, Debug, Default)]
 struct Held {
-    a: Option<Vec<Line>>,
-    x: Option<Vec<Line>>,
+    a: Option<Vec<PseudoInsn>>,
+    x: Option<Vec<PseudoInsn>>,
 }
 
 impl Held {
@@ -197,10 +197,10 @@ impl Held {
 }
 
 impl Block {
-    /// Whether the block only computes A and X from the frame and from memory, so that the same
-    /// instructions always leave the same values.
+    /// Returns true if the block computes A and X from the frame and memory alone, so that the same
+    /// instructions always give the same values.
     fn is_pure(&self) -> bool {
-        let begins = |loads: fn(Line) -> bool, uses: fn(Line) -> bool| {
+        let begins = |loads: fn(PseudoInsn) -> bool, uses: fn(PseudoInsn) -> bool| {
             let first = self.lines.iter().position(|line| uses(*line));
             let loaded = self.lines.iter().position(|line| loads(*line));
             first.is_none_or(|first| loaded.is_some_and(|loaded| loaded < first))
@@ -210,7 +210,7 @@ impl Block {
 
     fn writes_memory(&self) -> bool {
         self.lines.iter().any(|line| match line {
-            Line::Plain(instruction) => matches!(instruction.class(), code::ST | code::STX),
+            PseudoInsn::Plain(instruction) => matches!(instruction.class(), code::ST | code::STX),
             _ => true,
         })
     }
@@ -231,7 +231,7 @@ impl Block {
         facts
     }
 
-    /// The outcome of the block's comparison, if the facts tell it.
+    /// Returns the outcome of the block's comparison if the facts decide it.
     fn outcome(&self, facts: &[Fact]) -> Option<bool> {
         let Some(Compare { op, with: Some(k) }) = self.compare else { return None };
         facts.iter().rev().find_map(|fact| {
@@ -244,13 +244,13 @@ impl Block {
             let rest = self.lines.strip_prefix(fact.value.as_slice())?;
             if fact.holds {
                 let value = rest.iter().try_fold(fact.k, |a, line| apply(*line, a))?;
-                return Some(Holds::decode(op)?.holds(value, k));
+                return Some(CompareOp::decode(op)?.holds(value, k));
             }
             None
         })
     }
 
-    /// Drops what `before` makes needless, and answers what is held afterwards.
+    /// Drops loads made redundant by `before`; returns the contents behind the block.
     fn shorten(&mut self, before: Held) -> Held {
         if self.lines.is_empty() {
             return before;
@@ -274,35 +274,35 @@ impl Block {
     }
 }
 
-/// What arithmetic with a constant makes of A.
-fn apply(line: Line, a: u32) -> Option<u32> {
-    let Line::Plain(Instruction { code, k, .. }) = line else { return None };
+/// Applies constant arithmetic to A.
+fn apply(line: PseudoInsn, a: u32) -> Option<u32> {
+    let PseudoInsn::Plain(Instruction { code, k, .. }) = line else { return None };
     if code & 0x0f != code::ALU | code::K || code & 0xf0 == code::NEG {
         return None;
     }
-    Alu::decode(code)?.apply(a, k)
+    AluOp::decode(code)?.apply(a, k)
 }
 
-fn plain(line: Line) -> Option<Instruction> {
+fn plain(line: PseudoInsn) -> Option<Instruction> {
     match line {
-        Line::Plain(instruction) => Some(instruction),
+        PseudoInsn::Plain(instruction) => Some(instruction),
         _ => None,
     }
 }
 
-fn reads_memory(lines: &[Line]) -> bool {
+fn reads_memory(lines: &[PseudoInsn]) -> bool {
     lines.iter().filter_map(|line| plain(*line)).any(|instruction| {
         matches!(instruction.class(), code::LD | code::LDX) && instruction.code & 0xe0 == code::MEM
     })
 }
 
-fn writes_x(line: Line) -> bool {
+fn writes_x(line: PseudoInsn) -> bool {
     plain(line).is_some_and(|instruction| {
         instruction.class() == code::LDX || instruction.code == code::MISC | code::TAX
     })
 }
 
-fn reads_x(line: Line) -> bool {
+fn reads_x(line: PseudoInsn) -> bool {
     plain(line).is_some_and(|instruction| match instruction.class() {
         code::LD => instruction.code & 0xe0 == code::IND,
         code::ALU => instruction.code & code::X != 0,
@@ -311,7 +311,7 @@ fn reads_x(line: Line) -> bool {
     })
 }
 
-fn reads_a(line: Line) -> bool {
+fn reads_a(line: PseudoInsn) -> bool {
     plain(line).is_some_and(|instruction| match instruction.class() {
         code::ALU | code::RET => true,
         code::MISC => instruction.code == code::MISC | code::TAX,
@@ -319,6 +319,6 @@ fn reads_a(line: Line) -> bool {
     })
 }
 
-fn loads_a(line: Line) -> bool {
+fn loads_a(line: PseudoInsn) -> bool {
     plain(line).is_some_and(|instruction| instruction.class() == code::LD)
 }

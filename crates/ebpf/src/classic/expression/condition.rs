@@ -1,19 +1,19 @@
-//! What an expression becomes between the tree and the program: conditions made of tests.
+//! Conditions: the intermediate representation between tree and program.
 //!
-//! In: tests, each a run of instructions and a comparison; out: one condition that `blocks` turns
-//! into a graph. Constants fold while conditions are joined, so that `ip6` on a link that carries
-//! only IPv4 costs nothing. What folds away is not asked, what stays is asked from left to right: a
-//! load that leaves the frame rejects it, so the order of tests is part of their meaning.
+//! In: tests, each with instructions and a comparison. Out: one condition, which `blocks` lowers to
+//! a graph. Constants fold while conditions are combined, so that `ip6` on an IPv4-only link costs
+//! nothing. Remaining tests run from left to right: a load beyond the frame rejects it, so the
+//! order of tests is part of their meaning.
 
-pub(super) use super::super::lines::{
-    Compare, Label, Line, TAX, TXA, alu_k, alu_x, constant_to_a, line, memory_to_a, memory_to_x,
-    store_a,
+pub(super) use super::super::assemble::{
+    Compare, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, constant_to_a, line, memory_to_a,
+    memory_to_x, store_a,
 };
 
-/// A run of instructions and the comparison that ends it; without one it always holds.
+/// Instructions and a final comparison; without one the test always holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Test {
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<PseudoInsn>,
     pub(super) compare: Option<Compare>,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Condition {
 }
 
 impl Condition {
-    /// This, and then that.
+    /// Conjunction: this, then that.
     pub(super) fn and(self, then: Self) -> Self {
         match (self, then) {
             (Self::Never, _) | (_, Self::Never) => Self::Never,
@@ -43,7 +43,7 @@ impl Condition {
         }
     }
 
-    /// This, and if it does not hold, that.
+    /// Disjunction: this, or else that.
     pub(super) fn or(self, otherwise: Self) -> Self {
         match (self, otherwise) {
             (Self::Always, _) | (_, Self::Always) => Self::Always,
@@ -57,7 +57,7 @@ impl Condition {
         }
     }
 
-    /// The opposite.
+    /// Negation.
     pub(super) fn not(self) -> Self {
         match self {
             Self::Always => Self::Never,
@@ -67,12 +67,12 @@ impl Condition {
         }
     }
 
-    /// Opposite if `wanted` is false.
+    /// Returns the condition, negated if `wanted` is false.
     pub(super) fn is(self, wanted: bool) -> Self {
         if wanted { self } else { self.not() }
     }
 
-    /// How many tests there are.
+    /// Returns the number of tests.
     pub(super) fn tests(&self) -> usize {
         match self {
             Self::Always | Self::Never => 0,
@@ -82,8 +82,8 @@ impl Condition {
         }
     }
 
-    /// Runs `lines` before anything else that this condition does.
-    pub(super) fn after(self, lines: Vec<Line>) -> Self {
+    /// Runs `lines` before the condition's first test.
+    pub(super) fn after(self, lines: Vec<PseudoInsn>) -> Self {
         if lines.is_empty() {
             return self;
         }
@@ -99,12 +99,12 @@ impl Condition {
     }
 }
 
-/// A test of what `lines` leave in A against a constant.
-pub(super) fn compare_k(lines: Vec<Line>, op: u16, k: u32) -> Condition {
+/// Compares A, as computed by `lines`, with a constant.
+pub(super) fn compare_k(lines: Vec<PseudoInsn>, op: u16, k: u32) -> Condition {
     Condition::Test(Test { lines, compare: Some(Compare { op, with: Some(k) }) })
 }
 
-/// A test of what `lines` leave in A against X.
-pub(super) fn compare_x(lines: Vec<Line>, op: u16) -> Condition {
+/// Compares A, as computed by `lines`, with X.
+pub(super) fn compare_x(lines: Vec<PseudoInsn>, op: u16) -> Condition {
     Condition::Test(Test { lines, compare: Some(Compare { op, with: None }) })
 }

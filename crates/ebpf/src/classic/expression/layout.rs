@@ -1,28 +1,28 @@
-//! Where a link type has its header, its protocol number and its payload.
+//! Frame layout per link type: offsets of header, protocol number and payload.
 //!
-//! In: a link type; out: the constants that the generator starts from. `nl` is how far behind the
-//! beginning of the payload the network header stands when LLC and SNAP headers come first, and
-//! `nl_nosnap` when an LLC header alone does.
+//! In: a link type. Out: the constants from which the generator starts. `nl` is the offset of the
+//! network header in the payload behind LLC and SNAP headers, `nl_nosnap` behind an LLC header
+//! alone.
 
 use super::super::link::{LinkType, MATCHING_MAX};
 
-/// Where things stand at the beginning of a frame. `None` where the link type has no such thing, or
-/// where nobody knows it.
+/// Offsets at the beginning of a frame; `None` where the link type lacks the field or its offset is
+/// unknown.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// The beginning of the link header.
+    /// Offset of the link header.
     pub(super) header: u32,
-    /// The protocol number.
+    /// Offset of the protocol number.
     pub(super) protocol: Option<u32>,
-    /// The beginning of the payload; the constant part of it where it moves.
+    /// Offset of the payload; its constant part if it varies.
     pub(super) payload: Option<u32>,
-    /// From there to the network header, behind LLC and SNAP.
+    /// Offset of the network header in the payload, behind LLC and SNAP.
     pub(super) nl: u32,
-    /// From there to the network header, behind LLC.
+    /// Offset of the network header in the payload, behind LLC.
     pub(super) nl_nosnap: u32,
-    /// Whether the header begins at a place that must be computed.
+    /// True if the header's offset must be computed.
     pub(super) header_moves: bool,
-    /// Whether the payload does.
+    /// True if the payload's offset must be computed.
     pub(super) payload_moves: bool,
 }
 
@@ -46,7 +46,7 @@ const fn ethernet(header: u32) -> Layout {
     Layout { header, ..fixed(header + 12, header + 14, 0, 3) }
 }
 
-/// The layout of a link type, if it is one that can be filtered at all.
+/// Returns the layout of a link type, or `None` if it cannot be filtered.
 pub(super) fn layout(link: LinkType) -> Option<Layout> {
     use LinkType as L;
     Some(match link {

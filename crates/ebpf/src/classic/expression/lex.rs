@@ -1,17 +1,17 @@
-//! Cuts an expression into tokens.
+//! Splits an expression into tokens.
 //!
-//! In: the text; out: its lexemes, an [`Token::End`] last, or the first mistake. The rule is that
-//! of pcap-filter's scanner: the longest match wins, and among equally long ones words of the
-//! language come before addresses, addresses before numbers, numbers before names. So `25-53` is
-//! one name, `tcp-syn` a number, and twelve hexadecimal digits a link address even where all are
-//! decimal. Linear in the text: no byte is looked at more than a fixed number of times.
+//! In: the text. Out: its lexemes with a final [`Token::End`], or the first error. As in
+//! pcap-filter's scanner the longest match wins; among equally long ones keywords precede
+//! addresses, addresses precede numbers, numbers precede names. So `25-53` is one name, `tcp-syn` a
+//! number, and twelve hexadecimal digits a link address even if all are decimal. Linear in the
+//! text: each byte is inspected a bounded number of times.
 
 use super::ast::Span;
 use super::names;
-use super::token::{Lexeme, Symbol, Token, Word};
+use super::token::{Keyword, Lexeme, Symbol, Token};
 use super::{ErrorKind, ExpressionError};
 
-/// Cuts `text` into lexemes.
+/// Splits `text` into lexemes.
 pub(super) fn lex(text: &str) -> Result<Vec<Lexeme>, ExpressionError> {
     let bytes = text.as_bytes();
     let mut lexemes = Vec::new();
@@ -55,7 +55,7 @@ fn next(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> {
     }
 }
 
-/// Chooses the longest of: link address, IPv6 address, word.
+/// Picks the longest of link address, IPv6 address and word.
 fn address_or_word(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> {
     let rest = &text.as_bytes()[at..];
     let word = word_length(rest);
@@ -101,7 +101,7 @@ fn keyword(word: &str) -> Option<Token> {
     names::WORDS.iter().find(|(name, _)| *name == word).map(|(_, word)| Token::Word(*word))
 }
 
-/// What a run of letters, digits, dots, dashes and underscores is, unless a word of the language.
+/// Classifies a run of letters, digits, dots, dashes and underscores that is no keyword.
 fn word_token(slice: &str, span: Span) -> Result<Token, ExpressionError> {
     if is_number(slice) {
         return number(slice).map(Token::Number).map_err(|what| mistake(span, &what, None));
@@ -123,7 +123,7 @@ fn is_number(part: &str) -> bool {
     }
 }
 
-/// Reads a number of 32 bits: hexadecimal behind `0x`, octal behind `0`, otherwise decimal.
+/// Parses a 32-bit number: hexadecimal after `0x`, octal after `0`, else decimal.
 pub(super) fn number(text: &str) -> Result<u32, String> {
     let (digits, radix, name) = if let Some(digits) = text.strip_prefix("0x") {
         (digits, 16, "hexadecimal")
@@ -147,7 +147,7 @@ pub(super) fn number(text: &str) -> Result<u32, String> {
     Ok(value)
 }
 
-/// A name starts and ends with a letter or digit, or ends with a dot.
+/// Returns a name's length. A name starts and ends with a letter or digit, or ends with a dot.
 fn word_length(rest: &[u8]) -> usize {
     if !rest[0].is_ascii_alphanumeric() {
         return 0;
@@ -167,7 +167,8 @@ fn hexadecimal_run(rest: &[u8], max: usize) -> usize {
     rest.iter().take(max).take_while(|b| b.is_ascii_hexdigit()).count()
 }
 
-/// A link address of six bytes: `b:b:b:b:b:b` (also with `-` or `.`), `xxxx.xxxx.xxxx`, 12 digits.
+/// Parses a six-byte link address: `b:b:b:b:b:b` (also with `-` or `.`), `xxxx.xxxx.xxxx`, 12
+/// digits.
 fn mac(rest: &[u8]) -> Option<([u8; 6], usize)> {
     let longest = [mac_parts(rest), mac_groups(rest), mac_digits(rest)];
     longest.into_iter().flatten().max_by_key(|(_, length)| *length)
@@ -218,7 +219,7 @@ fn hexadecimal(digits: &[u8]) -> Option<u8> {
     u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// The longest beginning that has the form of an IPv6 address.
+/// Returns the length of the longest prefix in the form of an IPv6 address.
 fn ip6_length(rest: &[u8]) -> usize {
     let mut at = 0;
     let mut groups = 0;
@@ -254,7 +255,7 @@ fn ip6_length(rest: &[u8]) -> usize {
     }
 }
 
-/// The length of four numbers with dots, as they end an IPv6 address.
+/// Returns the length of a trailing dotted quad in an IPv6 address.
 fn dotted_length(rest: &[u8]) -> Option<usize> {
     let run = rest.iter().take(64).take_while(|b| b.is_ascii_alphanumeric() || **b == b'.').count();
     let text = std::str::from_utf8(&rest[..run]).ok()?;
@@ -275,8 +276,8 @@ fn dotted_length(rest: &[u8]) -> Option<usize> {
     Some(length)
 }
 
-/// Two or more parts of one or two hexadecimal digits, each with colons behind it: an address of
-/// which something is missing. As in pcap-filter, so that it is not taken for arithmetic.
+/// Returns the length of two or more groups of one or two hexadecimal digits, each followed by a
+/// colon: an incomplete address. As in pcap-filter, so that it is not read as arithmetic.
 fn broken_mac_length(rest: &[u8]) -> usize {
     let mut at = 0;
     let mut parts = 0;
@@ -294,8 +295,8 @@ fn broken_mac_length(rest: &[u8]) -> usize {
 fn symbol(rest: &[u8]) -> Option<(Token, usize)> {
     let pair = rest.get(..2).unwrap_or(&[]);
     let token = match pair {
-        b"&&" => Token::Word(Word::And),
-        b"||" => Token::Word(Word::Or),
+        b"&&" => Token::Word(Keyword::And),
+        b"||" => Token::Word(Keyword::Or),
         b">=" => Token::Symbol(Symbol::GreaterOrEqual),
         b"<=" => Token::Symbol(Symbol::LessOrEqual),
         b"!=" => Token::Symbol(Symbol::NotEqual),
@@ -309,7 +310,7 @@ fn symbol(rest: &[u8]) -> Option<(Token, usize)> {
 
 fn single(byte: u8) -> Option<Token> {
     Some(Token::Symbol(match byte {
-        b'!' => return Some(Token::Word(Word::Not)),
+        b'!' => return Some(Token::Word(Keyword::Not)),
         b'(' => Symbol::Open,
         b')' => Symbol::Close,
         b'[' => Symbol::BracketOpen,

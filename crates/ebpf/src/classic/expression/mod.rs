@@ -1,17 +1,17 @@
 //! The pcap-filter(7) compiler: from an expression to a classic BPF program.
 //!
-//! In: the text, the link type, and [`Options`]; out: a [`Program`] or an [`ExpressionError`] with
-//! the place, what is wrong there and what to do. The way: `lex` cuts tokens, `parse` reads the
-//! tree, `generate` makes conditions from it for the link type, `blocks` makes a graph and shortens
-//! it, `emit` writes instructions.
+//! In: the text, the link type, and [`Options`]. Out: a [`ClassicProgram`], or an
+//! [`ExpressionError`] with the span, the reason and a hint. Stages: `lex` splits tokens, `parse`
+//! builds the tree, `generate` makes a condition for the link type, `blocks` builds and optimizes a
+//! graph, `emit` writes instructions.
 //!
-//! Deviations from libpcap. Because a file may come from another machine than this one, names of PF
-//! reasons and actions are known on every system, and the address families of loopback and PF log
-//! headers are, unless told otherwise, those of every BSD and in both byte orders. Names of hosts
-//! are asked of the [`Resolver`] of the options; ports and protocols have a table of their own.
-//! Relations between constants fold at once, `shift` and `/` by a constant out of range is refused
-//! wherever it stands, and scratch words that hold places are never lent to values, which in
-//! libpcap happens where a relation stands before the first use of a moving header.
+//! Deviations from libpcap. Because a file may come from another machine, names of PF reasons and
+//! actions are known on every system, and address families of loopback and PF log headers default
+//! to those of every BSD in both byte orders. Host names go to the [`Resolver`] of the options;
+//! ports and protocols have a built-in table. Relations between constants fold at once, an invalid
+//! constant shift or division is rejected wherever it stands, and scratch words for offsets are
+//! never reused for values, which libpcap does where a relation precedes the first use of a
+//! variable-length header.
 
 mod ast;
 mod blocks;
@@ -20,10 +20,10 @@ mod emit;
 mod generate;
 mod layout;
 mod lex;
+mod name_queries;
 mod names;
 mod nearest;
 mod parse;
-mod questions;
 mod resolve;
 mod token;
 
@@ -34,30 +34,30 @@ use std::fmt;
 use std::ops::Range;
 
 use super::link::LinkType;
-use super::program::{INSTRUCTIONS_MAX, Program};
+use super::program::{ClassicProgram, INSTRUCTIONS_MAX};
 
-pub use questions::{Question, questions};
-pub use resolve::{Refuse, Resolver, Transports};
+pub use name_queries::{NameQuery, name_queries};
+pub use resolve::{NoResolver, Resolver, Transports};
 
-/// How many bytes are kept of an accepted frame if nothing else is said (libpcap's maximum).
+/// Bytes kept of an accepted frame by default (libpcap's maximum).
 pub const SNAPLEN_DEFAULT: u32 = 262_144;
 
-/// What a compilation depends on besides text and link type.
+/// Parameters of a compilation besides text and link type.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// What the program answers for an accepted frame.
+    /// Return value of the program for an accepted frame.
     pub snaplen: u32,
-    /// Whether to shorten the program.
+    /// True to optimize the program.
     pub optimize: bool,
-    /// Who knows names.
+    /// Resolver of names.
     pub resolver: &'a dyn Resolver,
-    /// Whether the program will see what the kernel knows about a frame: a VLAN tag that it took
-    /// out of it, the interface, the direction. True on live Linux sockets, false for files.
+    /// True if the program will see kernel metadata: a removed VLAN tag, the interface, the
+    /// direction. True on live Linux sockets, false for files.
     pub live_metadata: bool,
-    /// The mask of the network that the frames come from, for `ip broadcast`.
+    /// Mask of the captured network, for `ip broadcast`.
     pub netmask: Option<u32>,
-    /// The address families in the headers of loopback and PF log link types.
-    pub families: Families,
+    /// Address families in loopback and PF log headers.
+    pub families: AddressFamilies,
 }
 
 impl Default for Options<'_> {
@@ -65,51 +65,51 @@ impl Default for Options<'_> {
         Self {
             snaplen: SNAPLEN_DEFAULT,
             optimize: true,
-            resolver: &Refuse,
+            resolver: &NoResolver,
             live_metadata: false,
             netmask: None,
-            families: Families::Any,
+            families: AddressFamilies::Any,
         }
     }
 }
 
-/// How a loopback or PF log header numbers IPv4 and IPv6.
+/// The address family numbers of IPv4 and IPv6 in loopback and PF log headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Families {
-    /// As any BSD does, in any byte order: right for files.
+pub enum AddressFamilies {
+    /// Those of any BSD, in any byte order: right for files.
     Any,
-    /// As one system does.
+    /// Those of one system.
     Exactly {
-        /// Its number for IPv4.
+        /// Number of IPv4.
         inet: u32,
-        /// Its number for IPv6.
+        /// Number of IPv6.
         inet6: u32,
-        /// Whether it writes the numbers of [`LinkType::NULL`] with the first byte highest.
+        /// True if the numbers of [`LinkType::NULL`] are big-endian.
         big_endian: bool,
     },
 }
 
-/// Why an expression has no program.
+/// The reason why an expression does not compile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpressionError {
-    /// Where in the text, in bytes.
+    /// Span in the text, in bytes.
     pub span: Range<usize>,
-    /// What is wrong.
+    /// Description of the error.
     pub what: String,
-    /// What to do, where there is something better than reading the manual.
+    /// Suggested correction, if any.
     pub hint: Option<String>,
-    /// Whose fault it is.
+    /// Category of the error.
     pub kind: ErrorKind,
 }
 
-/// Whose fault an [`ExpressionError`] is.
+/// The category of an [`ExpressionError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The text's: no compiler would take it.
+    /// Invalid text.
     Mistake,
-    /// This compiler's: another one may know more.
+    /// Valid text that this compiler does not support.
     Unknown,
-    /// Nobody's: the text is well formed, and no frame of this link type can ever match it.
+    /// Valid text that no frame of this link type can match.
     RejectsAll,
 }
 
@@ -118,7 +118,7 @@ pub fn compile(
     text: &str,
     link: LinkType,
     options: &Options<'_>,
-) -> Result<Program, ExpressionError> {
+) -> Result<ClassicProgram, ExpressionError> {
     let whole = 0..text.len();
     let error = |kind, what: String, hint: Option<&str>| ExpressionError {
         span: whole.clone(),
@@ -151,7 +151,7 @@ pub fn compile(
         error(ErrorKind::Mistake, what, Some("ask for less, or split it into several filters"))
     };
     let instructions = emit::emit(&graph, options.snaplen).map_err(too_long)?;
-    Program::new(instructions).map_err(|invalid| {
+    ClassicProgram::new(instructions).map_err(|invalid| {
         let what = format!("the compiler made {invalid}");
         error(ErrorKind::Unknown, what, None)
     })

@@ -1,13 +1,14 @@
-//! The names of the language: words, named numbers, and tables of well-known protocols and ports.
+//! Vocabulary of the language: keywords, named numbers, and tables of well-known protocols and
+//! ports.
 //!
-//! In: a word; out: what it means. Words are as pcap-filter(7) has them; the services are those of
-//! IANA that people filter by, with the transports that Debian's services file gives them, so that
-//! the same word means the same ports as in tcpdump. A resolver may know more.
+//! In: a word. Out: its meaning. Keywords follow pcap-filter(7); services are those of IANA in
+//! common use, with the transports of Debian's services file, so that a word means the same ports
+//! as in tcpdump. A resolver may know more.
 
 use super::ast::Protocol;
-use super::token::Word;
+use super::token::Keyword;
 
-/// Words for protocols; the first of several is the one that messages use.
+/// Keywords of protocols; messages use the first of several.
 pub(super) const PROTOCOLS: &[(&str, Protocol)] = &[
     ("link", Protocol::Link),
     ("ether", Protocol::Link),
@@ -58,93 +59,93 @@ pub(super) const PROTOCOLS: &[(&str, Protocol)] = &[
     ("radio", Protocol::Radio),
 ];
 
-/// Words that are neither protocols nor numbers.
-pub(super) const WORDS: &[(&str, Word)] = &[
-    ("and", Word::And),
-    ("or", Word::Or),
-    ("not", Word::Not),
-    ("src", Word::Source),
-    ("dst", Word::Target),
-    ("host", Word::Host),
-    ("net", Word::Net),
-    ("mask", Word::Mask),
-    ("port", Word::Port),
-    ("portrange", Word::PortRange),
-    ("proto", Word::Proto),
-    ("protochain", Word::ProtoChain),
-    ("gateway", Word::Gateway),
-    ("type", Word::Type),
-    ("subtype", Word::Subtype),
-    ("dir", Word::Direction),
-    ("direction", Word::Direction),
-    ("addr1", Word::Address1),
-    ("address1", Word::Address1),
-    ("addr2", Word::Address2),
-    ("address2", Word::Address2),
-    ("addr3", Word::Address3),
-    ("address3", Word::Address3),
-    ("addr4", Word::Address4),
-    ("address4", Word::Address4),
-    ("ra", Word::Receiver),
-    ("ta", Word::Transmitter),
-    ("less", Word::Less),
-    ("greater", Word::Greater),
-    ("byte", Word::Byte),
-    ("broadcast", Word::Broadcast),
-    ("multicast", Word::Multicast),
-    ("len", Word::Length),
-    ("length", Word::Length),
-    ("inbound", Word::Inbound),
-    ("outbound", Word::Outbound),
-    ("ifindex", Word::IfIndex),
-    ("vlan", Word::Vlan),
-    ("mpls", Word::Mpls),
-    ("pppoed", Word::Pppoed),
-    ("pppoes", Word::Pppoes),
-    ("geneve", Word::Geneve),
-    ("vxlan", Word::Vxlan),
-    ("llc", Word::Llc),
-    ("lane", Word::Lane),
-    ("metac", Word::Metac),
-    ("bcc", Word::Bcc),
-    ("oam", Word::Oam),
-    ("oamf4", Word::OamF4),
-    ("oamf4ec", Word::OamF4Ec),
-    ("oamf4sc", Word::OamF4Sc),
-    ("sc", Word::Sc),
-    ("ilmic", Word::Ilmic),
-    ("vpi", Word::Vpi),
-    ("vci", Word::Vci),
-    ("connectmsg", Word::ConnectMsg),
-    ("metaconnect", Word::MetaConnect),
-    ("on", Word::IfName),
-    ("ifname", Word::IfName),
-    ("rset", Word::Ruleset),
-    ("ruleset", Word::Ruleset),
-    ("rnr", Word::RuleNumber),
-    ("rulenum", Word::RuleNumber),
-    ("srnr", Word::SubruleNumber),
-    ("subrulenum", Word::SubruleNumber),
-    ("reason", Word::Reason),
-    ("action", Word::Action),
-    ("fisu", Word::Fisu),
-    ("lssu", Word::Lssu),
-    ("lsu", Word::Lssu),
-    ("msu", Word::Msu),
-    ("hfisu", Word::Hfisu),
-    ("hlssu", Word::Hlssu),
-    ("hmsu", Word::Hmsu),
-    ("sio", Word::Sio),
-    ("opc", Word::Opc),
-    ("dpc", Word::Dpc),
-    ("sls", Word::Sls),
-    ("hsio", Word::Hsio),
-    ("hopc", Word::Hopc),
-    ("hdpc", Word::Hdpc),
-    ("hsls", Word::Hsls),
+/// Keywords that are neither protocols nor numbers.
+pub(super) const WORDS: &[(&str, Keyword)] = &[
+    ("and", Keyword::And),
+    ("or", Keyword::Or),
+    ("not", Keyword::Not),
+    ("src", Keyword::Source),
+    ("dst", Keyword::Target),
+    ("host", Keyword::Host),
+    ("net", Keyword::Net),
+    ("mask", Keyword::Mask),
+    ("port", Keyword::Port),
+    ("portrange", Keyword::PortRange),
+    ("proto", Keyword::Proto),
+    ("protochain", Keyword::ProtoChain),
+    ("gateway", Keyword::Gateway),
+    ("type", Keyword::Type),
+    ("subtype", Keyword::Subtype),
+    ("dir", Keyword::Direction),
+    ("direction", Keyword::Direction),
+    ("addr1", Keyword::Address1),
+    ("address1", Keyword::Address1),
+    ("addr2", Keyword::Address2),
+    ("address2", Keyword::Address2),
+    ("addr3", Keyword::Address3),
+    ("address3", Keyword::Address3),
+    ("addr4", Keyword::Address4),
+    ("address4", Keyword::Address4),
+    ("ra", Keyword::Receiver),
+    ("ta", Keyword::Transmitter),
+    ("less", Keyword::Less),
+    ("greater", Keyword::Greater),
+    ("byte", Keyword::Byte),
+    ("broadcast", Keyword::Broadcast),
+    ("multicast", Keyword::Multicast),
+    ("len", Keyword::Length),
+    ("length", Keyword::Length),
+    ("inbound", Keyword::Inbound),
+    ("outbound", Keyword::Outbound),
+    ("ifindex", Keyword::IfIndex),
+    ("vlan", Keyword::Vlan),
+    ("mpls", Keyword::Mpls),
+    ("pppoed", Keyword::Pppoed),
+    ("pppoes", Keyword::Pppoes),
+    ("geneve", Keyword::Geneve),
+    ("vxlan", Keyword::Vxlan),
+    ("llc", Keyword::Llc),
+    ("lane", Keyword::Lane),
+    ("metac", Keyword::Metac),
+    ("bcc", Keyword::Bcc),
+    ("oam", Keyword::Oam),
+    ("oamf4", Keyword::OamF4),
+    ("oamf4ec", Keyword::OamF4Ec),
+    ("oamf4sc", Keyword::OamF4Sc),
+    ("sc", Keyword::Sc),
+    ("ilmic", Keyword::Ilmic),
+    ("vpi", Keyword::Vpi),
+    ("vci", Keyword::Vci),
+    ("connectmsg", Keyword::ConnectMsg),
+    ("metaconnect", Keyword::MetaConnect),
+    ("on", Keyword::IfName),
+    ("ifname", Keyword::IfName),
+    ("rset", Keyword::Ruleset),
+    ("ruleset", Keyword::Ruleset),
+    ("rnr", Keyword::RuleNumber),
+    ("rulenum", Keyword::RuleNumber),
+    ("srnr", Keyword::SubruleNumber),
+    ("subrulenum", Keyword::SubruleNumber),
+    ("reason", Keyword::Reason),
+    ("action", Keyword::Action),
+    ("fisu", Keyword::Fisu),
+    ("lssu", Keyword::Lssu),
+    ("lsu", Keyword::Lssu),
+    ("msu", Keyword::Msu),
+    ("hfisu", Keyword::Hfisu),
+    ("hlssu", Keyword::Hlssu),
+    ("hmsu", Keyword::Hmsu),
+    ("sio", Keyword::Sio),
+    ("opc", Keyword::Opc),
+    ("dpc", Keyword::Dpc),
+    ("sls", Keyword::Sls),
+    ("hsio", Keyword::Hsio),
+    ("hopc", Keyword::Hopc),
+    ("hdpc", Keyword::Hdpc),
+    ("hsls", Keyword::Hsls),
 ];
 
-/// Words that stand for numbers.
+/// Keywords of numbers.
 pub(super) const NUMBERS: &[(&str, u32)] = &[
     ("icmptype", 0),
     ("icmpcode", 1),
@@ -209,8 +210,8 @@ pub(super) const NUMBERS: &[(&str, u32)] = &[
 pub(super) const WLAN_TYPES: &[(&str, u32)] =
     &[("data", 0x08), ("mgt", 0x00), ("management", 0x00), ("ctl", 0x04), ("control", 0x04)];
 
-/// 802.11 subtypes with their type in the low bits, types in the order in which a lone subtype is
-/// looked for.
+/// 802.11 subtypes with their type in the low bits; a lone subtype resolves to the first type
+/// listed.
 pub(super) const WLAN_SUBTYPES: &[(&str, u32)] = &[
     ("assocreq", 0x00),
     ("assoc-req", 0x00),
@@ -276,7 +277,7 @@ pub(super) const LLC_UNNUMBERED: &[(&str, u32)] = &[
     ("frmr", 0x87),
 ];
 
-/// Reasons in a PF log; the last ones are of one system each, and known on every system here.
+/// Reasons in a PF log; the last ones exist on one system each, but are accepted everywhere.
 pub(super) const PF_REASONS: &[(&str, u32)] = &[
     ("match", 0),
     ("bad-offset", 1),
@@ -300,7 +301,7 @@ pub(super) const PF_REASONS: &[(&str, u32)] = &[
     ("no-route", 16),
 ];
 
-/// Actions in a PF log; the last ones are of one system each, and known on every system here.
+/// Actions in a PF log; the last ones exist on one system each, but are accepted everywhere.
 pub(super) const PF_ACTIONS: &[(&str, u32)] = &[
     ("pass", 0),
     ("accept", 0),
@@ -351,7 +352,7 @@ pub(super) const LINK_PROTOCOLS: &[(&str, u32)] = &[
 /// Names after `iso proto`.
 pub(super) const ISO_PROTOCOLS: &[(&str, u32)] = &[("esis", 0x82), ("isis", 0x83), ("clnp", 0x81)];
 
-/// The meaning of `word` in one of the tables above, whatever its case.
+/// Looks up `word` in a table, ignoring case.
 pub(super) fn find(table: &[(&str, u32)], word: &str) -> Option<u32> {
     table.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
 }

@@ -1,6 +1,6 @@
-//! Finds the word that was probably meant.
+//! Spelling suggestions.
 
-/// The word of `words` that looks most like `word`, if any is near enough to be meant.
+/// Returns the most similar of `words`, if it is similar enough to be meant.
 pub(super) fn nearest<'a>(words: impl Iterator<Item = &'a str>, word: &str) -> Option<&'a str> {
     let limit = if word.len() > 4 { 2 } else { 1 };
     words
@@ -11,7 +11,7 @@ pub(super) fn nearest<'a>(words: impl Iterator<Item = &'a str>, word: &str) -> O
         .map(|(_, candidate)| candidate)
 }
 
-/// How many single-character changes make one word the other, swaps counting one.
+/// Edit distance with transpositions.
 fn distance(a: &[u8], b: &[u8]) -> usize {
     let mut rows = vec![vec![0usize; b.len() + 1]; a.len() + 1];
     for (i, row) in rows.iter_mut().enumerate() {

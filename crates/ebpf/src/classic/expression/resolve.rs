@@ -1,50 +1,51 @@
-//! Names: who knows them, and the small tables that everybody knows.
+//! Name resolution: the trait, and built-in tables of protocols and ports.
 //!
-//! In: a name from an expression; out: addresses and numbers. A [`Resolver`] may ask files or the
-//! network; this crate does neither, so [`Refuse`] knows well-known ports and protocols only.
+//! In: a name from an expression. Out: addresses and numbers. A [`Resolver`] may read files or use
+//! the network; this crate does neither, so [`NoResolver`] knows well-known ports and protocols
+//! only.
 
 use std::fmt;
 use std::net::IpAddr;
 
-/// Answers the names of an expression. What a resolver does not define, the tables here answer.
+/// Resolves the names of an expression. Default methods use the built-in tables.
 pub trait Resolver: fmt::Debug {
-    /// The addresses of a host; `Err` says why there is none.
+    /// Returns the addresses of a host, or the reason for having none.
     fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         let _ = name;
         Err("names of hosts are not looked up here, write the address".to_owned())
     }
 
-    /// The number of an IPv4 network as `getnetbyname` gives it: four bytes, or fewer at the right
-    /// end, which then stand for the first bytes of the address.
+    /// Returns the number of an IPv4 network in the form of `getnetbyname`: four bytes, or fewer in
+    /// the low bytes, which then mean the address's first bytes.
     fn network(&self, name: &str) -> Option<u32> {
         let _ = name;
         None
     }
 
-    /// The link address of a host, as in `/etc/ethers`.
+    /// Returns the link address of a host, as in `/etc/ethers`.
     fn ethernet(&self, name: &str) -> Option<[u8; 6]> {
         let _ = name;
         None
     }
 
-    /// The port of a service and the transports that it has there.
+    /// Returns the port of a service and its transports.
     fn port(&self, name: &str) -> Option<(u16, Transports)> {
         service(name)
     }
 
-    /// The number of an IP protocol.
+    /// Returns the number of an IP protocol.
     fn protocol(&self, name: &str) -> Option<u8> {
         protocol(name)
     }
 }
 
-/// A resolver that looks nothing up.
+/// A resolver without any lookups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refuse;
+pub struct NoResolver;
 
-impl Resolver for Refuse {}
+impl Resolver for NoResolver {}
 
-/// The transports by which a service is reached.
+/// The transports of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transports {
     /// TCP only.
@@ -55,7 +56,7 @@ pub enum Transports {
     Both,
 }
 
-/// The well-known service of that name.
+/// Returns the well-known service with this name.
 fn service(name: &str) -> Option<(u16, Transports)> {
     SERVICES.iter().find(|(known, ..)| *known == name).map(|(_, port, by)| (*port, *by))
 }

@@ -1,9 +1,9 @@
-//! What the outside cases do not ask: places of mistakes, limits, far jumps, tunnels in 802.11.
+//! Cases that libpcap's tests lack: error spans, limits, far jumps, tunnels in 802.11.
 
-use super::super::{ErrorKind, LinkType, Metadata, Options, Program, VlanTag, compile};
+use super::super::{ClassicProgram, ErrorKind, LinkType, Metadata, Options, VlanTag, compile};
 use crate::classic::insn::code;
 
-fn program(text: &str) -> Program {
+fn program(text: &str) -> ClassicProgram {
     compile(text, LinkType::EN10MB, &Options::default()).unwrap()
 }
 
@@ -11,11 +11,11 @@ fn listing(text: &str) -> String {
     program(text).to_string()
 }
 
-fn run(program: &Program, frame: &[u8]) -> bool {
+fn run(program: &ClassicProgram, frame: &[u8]) -> bool {
     program.run(frame, frame.len() as u32, &Metadata::default()) != 0
 }
 
-/// An Ethernet frame with an IPv4 header of 20 bytes, that protocol, and those bytes behind.
+/// An Ethernet frame with a 20-byte IPv4 header of this protocol, followed by `behind`.
 fn ip4(protocol: u8, behind: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 34];
     frame[12] = 0x08;
@@ -26,7 +26,7 @@ fn ip4(protocol: u8, behind: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_shortest_programs_are_what_one_would_write() {
+fn shortest_programs_are_minimal() {
     assert_eq!(listing(""), "(000) ret      #262144\n");
     assert_eq!(
         listing("tcp src port 80"),
@@ -52,7 +52,7 @@ fn the_shortest_programs_are_what_one_would_write() {
 }
 
 #[test]
-fn mistakes_have_a_place_a_reason_and_a_hint() {
+fn errors_have_span_reason_and_hint() {
     let error = |text: &str| {
         let error = compile(text, LinkType::EN10MB, &Options::default()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Mistake, "{text}");
@@ -73,7 +73,7 @@ fn mistakes_have_a_place_a_reason_and_a_hint() {
 }
 
 #[test]
-fn every_limit_has_its_message() {
+fn exceeded_limits_have_messages() {
     let error = |text: String| {
         compile(&text, LinkType::EN10MB, &Options::default()).unwrap_err().to_string()
     };
@@ -94,7 +94,7 @@ fn every_limit_has_its_message() {
 }
 
 #[test]
-fn far_jumps_arrive() {
+fn far_jumps_reach_their_target() {
     let hosts: Vec<String> = (1..=250).map(|n| format!("src host 10.0.0.{n}")).collect();
     let text = format!("udp and ({}) and len >= 34", hosts.join(" or "));
     for optimize in [true, false] {
@@ -111,7 +111,7 @@ fn far_jumps_arrive() {
 }
 
 #[test]
-fn what_cannot_be_rejects_every_frame() {
+fn contradiction_rejects_every_frame() {
     for text in ["ip and arp", "tcp and udp and ip", "len > 5 and 1 = 2", "not (ip or not ip)"] {
         let error = compile(text, LinkType::EN10MB, &Options::default()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::RejectsAll, "{text}: {error}");
@@ -119,7 +119,7 @@ fn what_cannot_be_rejects_every_frame() {
 }
 
 #[test]
-fn precedence_is_that_of_libpcap() {
+fn precedence_matches_libpcap() {
     let frame = ip4(6, &[0; 20]);
     for (text, holds) in [
         ("2 + 3 * 4 = 14", true),
@@ -139,7 +139,7 @@ fn precedence_is_that_of_libpcap() {
 }
 
 #[test]
-fn a_tag_beside_the_frame_moves_nothing() {
+fn tag_beside_the_frame_shifts_nothing() {
     let options = Options { live_metadata: true, ..Options::default() };
     let program = compile("vlan 100 and tcp", LinkType::EN10MB, &options).unwrap();
     let bare = ip4(6, &[0; 20]);
@@ -153,9 +153,9 @@ fn a_tag_beside_the_frame_moves_nothing() {
     assert!(asks(&tagged, &Metadata::default()));
 }
 
-/// libpcap's own program for this reads scratch words that it never writes.
+/// libpcap's own program for this reads uninitialized scratch words.
 #[test]
-fn a_tunnel_inside_802_11_is_found() {
+fn tunnel_inside_802_11_is_matched() {
     let program = compile("vxlan 7 and tcp", LinkType::IEEE802_11, &Options::default()).unwrap();
     let mut frame = vec![0u8; 26];
     frame[0] = 0x88;
@@ -170,7 +170,7 @@ fn a_tunnel_inside_802_11_is_found() {
 }
 
 #[test]
-fn no_program_reads_a_scratch_word_before_writing_it() {
+fn scratch_words_are_written_before_read() {
     let program = program("vxlan or tcp port 80 or udp[8] = 5");
     let mut written = 0u32;
     for instruction in program.instructions() {

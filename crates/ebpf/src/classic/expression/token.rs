@@ -1,12 +1,12 @@
-//! What the lexer makes of the text.
+//! Tokens of an expression.
 //!
-//! A [`Lexeme`] is a token and its place; tokens that carry text are read from their place.
+//! A [`Lexeme`] is a token and its span; tokens with text are read from their span.
 
 use std::net::Ipv6Addr;
 
 use super::ast::{Protocol, Span};
 
-/// A token and where it stands.
+/// A token and its span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lexeme {
     pub(super) token: Token,
@@ -17,23 +17,23 @@ pub(super) struct Lexeme {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     Protocol(Protocol),
-    Word(Word),
+    Word(Keyword),
     Number(u32),
-    /// Two to four numbers with dots.
+    /// Two to four decimal numbers with dots.
     Dotted,
     Ip6(Ipv6Addr),
     Mac([u8; 6]),
     Mac8(u8),
     Name,
-    /// A name behind a backslash, which keeps it from being a word of the language.
+    /// A name behind a backslash, which keeps it from being a keyword.
     Escaped,
     Symbol(Symbol),
     End,
 }
 
-/// A word of the language that is no protocol.
+/// A keyword that is no protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum Keyword {
     And,
     Or,
     Not,
@@ -134,7 +134,7 @@ pub(super) enum Symbol {
 }
 
 impl Symbol {
-    /// Whether the symbol can only continue a value.
+    /// Returns true if the symbol can only continue a value.
     pub(super) fn continues_value(self) -> bool {
         !matches!(
             self,

@@ -1,87 +1,86 @@
-//! The socket filter of a raw packet socket: a program for frames as files have them, rewritten for
-//! frames as the kernel has them.
+//! Socket filters for raw packet sockets: a program for frames as files store them, rewritten for
+//! frames as the kernel holds them.
 //!
-//! In: which way frames go, what is asked of Ethernet frames with their VLAN tags in place, what is
-//! asked of raw IP; out: one program for `SO_ATTACH_FILTER` on `AF_PACKET`, `SOCK_RAW`. It answers
-//! for a frame in the kernel what the programs answer for the same frame after its tag has been put
-//! back, so that who runs them again behind the socket finds nothing new to refuse. It may let
-//! through what they refuse, never the other way round.          [SL §5.2, CONTRACT 1, 3 and 18]
+//! In: the direction, a program for Ethernet frames with inline VLAN tags, a program for raw IP.
+//! Out: one program for `SO_ATTACH_FILTER` on `AF_PACKET`, `SOCK_RAW`. For a frame in the kernel it
+//! decides as the programs do for the same frame with its tag put back, so that running them again
+//! behind the socket rejects nothing more. It may accept what they reject, never the reverse.
+//! [SL §5.2, CONTRACT 1, 3 and 18]
 //!
-//! The kernel takes the outermost tag out of a frame into the skb, on its way in always, on its way
-//! out where the device inserts tags itself, and `len` is without it. So the program stands there
-//! twice, behind the question whether there is such a tag: as it is, and with its offsets moved
-//! (see `tagged`). A tagged frame has twelve bytes of addresses at least, since the kernel only
-//! finds tags behind an Ethernet header that is there.
+//! The kernel moves the outermost tag from the frame into the skb, on receive always, on transmit
+//! where the device inserts tags, and `len` excludes it. The filter therefore contains the program
+//! twice, behind a test for such a tag: as it is, and with its offsets shifted (see `tagged`). A
+//! tagged frame has at least twelve bytes of addresses, since the kernel finds tags only behind a
+//! complete Ethernet header.
 //!
-//! In front of both stands the direction. Loopback shows every packet twice, on its way out and on
-//! its way in; one of the two is let through. Device types that nobody here has a program for are
-//! let through.
+//! A test of the direction stands in front. Loopback shows every packet twice, outgoing and
+//! incoming; the filter accepts one of the two. Device types without a program are accepted.
 //!
-//! One program for a kind of device, and no list of which one must accept: a load beyond the frame
-//! ends the whole filter, so that a second program would not be asked.
+//! One program per kind of device, not several alternatives: a load beyond the frame ends the whole
+//! filter, so that a second program would not run.
 //!
-//! Where kernel and [`Program::run`] differ: a load at X plus k wraps at 2³² in the kernel and is
-//! refused by `run`. No offset of a frame is reached so unless X is nearly 2³² already, and then
-//! the kernel lets through too much.
+//! Where the kernel and [`ClassicProgram::run`] differ: a load at X plus k wraps at 2³² in the
+//! kernel and fails in `run`. Only an X of nearly 2³² reaches a byte of the frame in this way, and
+//! then the kernel accepts too much.
 
-mod reach;
+mod reachability;
 mod tagged;
-mod write;
+mod writer;
 
 use std::fmt;
 
+use super::assemble::JumpLabel;
 use super::insn::{ANCILLARY, code};
-use super::lines::Label;
 use super::link::LinkType;
-use super::program::{INSTRUCTIONS_MAX, MEMORY_WORDS, Program};
+use super::program::{ClassicProgram, INSTRUCTIONS_MAX, MEMORY_WORDS};
 use tagged::TPIDS;
-use write::{Lines, Offsets};
+use writer::{CodeWriter, Offsets};
 
-/// What the program answers for a frame that it lets through: all of it.
+/// Return value for an accepted frame: all of it.
 pub const WHOLE: u32 = u32::MAX;
 
-/// Which frames of an interface are observed.
+/// The frames of an interface that are observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// What the host receives.
+    /// Received frames.
     Received,
-    /// What it sends.
+    /// Sent frames.
     Sent,
-    /// What it sends elsewhere: nothing of loopback, where whoever receives it observes it.
+    /// Frames sent to other hosts: none on loopback, where the receiver observes them.
     Elsewhere,
-    /// Both; on loopback each packet once.
+    /// Received and sent frames; on loopback each packet once.
     Both,
 }
 
-/// Why a program cannot become a socket filter.
+/// The reason why a program cannot become a socket filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It jumps back.
+    /// It jumps backward.
     Loops,
-    /// It asks what the kernel knows beside the frame, which is not known behind the socket.
+    /// It loads ancillary data, which is not available behind the socket.
     Ancillary {
-        /// The place of the load.
+        /// Index of the load.
         at: usize,
     },
-    /// No scratch word is left for what the tag costs.
+    /// It leaves no scratch word for the tag.
     Scratch,
-    /// It is too long, once for tagged frames and once for others.
+    /// It is too long with its two copies.
     TooLong {
-        /// How many instructions there would be.
+        /// Number of instructions needed.
         length: usize,
     },
 }
 
-/// The socket filter that lets through the frames of this direction that the programs accept:
-/// `ethernet` those of Ethernet and loopback devices, `raw` those of devices whose frames begin
-/// with IP. Of what has no program nothing is asked.
+/// Builds the socket filter that accepts the frames of this direction that the programs accept:
+/// `ethernet` for Ethernet and loopback devices, `raw` for devices whose frames begin with IP.
+/// Without a program all frames of its kind are accepted.
 pub fn socket_filter(
     direction: Direction,
-    ethernet: Option<&Program>,
-    raw: Option<&Program>,
-) -> Result<Program, Refusal> {
+    ethernet: Option<&ClassicProgram>,
+    raw: Option<&ClassicProgram>,
+) -> Result<ClassicProgram, Refusal> {
     [ethernet, raw].into_iter().flatten().try_for_each(fit)?;
-    let mut lines = Lines::default();
+    let mut lines = CodeWriter::default();
     match ethernet.or(raw) {
         None => {
             let pass = lines.pass;
@@ -98,23 +97,22 @@ pub fn socket_filter(
     }
     let instructions = lines.done().map_err(|length| Refusal::TooLong { length })?;
     let length = instructions.len();
-    Program::new(instructions).map_err(|_| Refusal::TooLong { length })
+    ClassicProgram::new(instructions).map_err(|_| Refusal::TooLong { length })
 }
 
-/// The program for Ethernet frames whose outermost tag, of a type that the kernel takes out, lies
-/// beside the frame (`tagged`), or for frames that are as files have them. Shifts and offsets are
-/// what the language says, not what the kernel makes of them. It answers [`WHOLE`] or 0.
-pub fn copy_of(program: &Program, tagged: bool) -> Result<Program, Refusal> {
+/// Rewrites the program for Ethernet frames whose outermost tag lies beside the frame (`tagged`),
+/// or for frames as files store them. Shifts and offsets have the language's meaning, not the
+/// kernel's. The result returns [`WHOLE`] or 0.
+pub fn copy_of(program: &ClassicProgram, tagged: bool) -> Result<ClassicProgram, Refusal> {
     fit(program)?;
-    let mut lines = Lines::default();
+    let mut lines = CodeWriter::default();
     lines.copy(program, if tagged { Offsets::Tagged } else { Offsets::Plain })?;
     let instructions = lines.done().map_err(|length| Refusal::TooLong { length })?;
     let length = instructions.len();
-    Program::new(instructions).map_err(|_| Refusal::TooLong { length })
+    ClassicProgram::new(instructions).map_err(|_| Refusal::TooLong { length })
 }
 
-/// The link type of frames of this kind of device (`ARPHRD_…`), where it is one that
-/// [`socket_filter`] has a program for.
+/// Returns the link type of a device type (`ARPHRD_…`) for which [`socket_filter`] takes a program.
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     let of = |types: &[u16]| types.contains(&hardware_type);
     match () {
@@ -126,14 +124,15 @@ pub fn link_type(hardware_type: u16) -> Option<LinkType> {
 
 /// Loopback devices (`ARPHRD_LOOPBACK`).
 const LOOPBACK: u16 = 772;
-/// What has an Ethernet header: Ethernet, loopback.
+/// Device types with an Ethernet header: Ethernet, loopback.
 const ETHERNET_TYPES: [u16; 2] = [1, LOOPBACK];
-/// What has none: none, raw IP, PPP, and the tunnels of IP in IP, in IPv6, SIT, GRE, GRE over IPv6.
+/// Device types without one: none, raw IP, PPP, and tunnels: IP in IP, IPv6, SIT, GRE, GRE over
+/// IPv6.
 const RAW_TYPES: [u16; 8] = [65534, 519, 512, 768, 769, 776, 778, 823];
-/// The packet type of what the host sends (`PACKET_OUTGOING`).
+/// Packet type of sent frames (`PACKET_OUTGOING`).
 const OUTGOING: u32 = 4;
 
-/// What the kernel answers beside the frame, by its place behind [`ANCILLARY`].
+/// Offsets of ancillary loads that the kernel answers.
 mod known {
     use super::ANCILLARY;
 
@@ -144,8 +143,8 @@ mod known {
     pub(super) const VLAN_TPID: u32 = ANCILLARY + 60;
 }
 
-/// Refuses what no copy can be made of.
-fn fit(program: &Program) -> Result<(), Refusal> {
+/// Rejects programs that cannot be copied.
+fn fit(program: &ClassicProgram) -> Result<(), Refusal> {
     if program.loops() {
         return Err(Refusal::Loops);
     }
@@ -155,9 +154,9 @@ fn fit(program: &Program) -> Result<(), Refusal> {
     ancillary.map_or(Ok(()), |at| Err(Refusal::Ancillary { at }))
 }
 
-/// Refuses what goes the other way, and goes on at `types` with what is left, or at `type_in_a`
-/// where A is the type of the device already.
-fn way(lines: &mut Lines, direction: Direction, types: Label, type_in_a: Label) {
+/// Rejects frames of the other direction. Continues at `types`, or at `type_in_a` with the device
+/// type in A.
+fn way(lines: &mut CodeWriter, direction: Direction, types: JumpLabel, type_in_a: JumpLabel) {
     lines.load(known::PACKET_TYPE);
     let refuse = lines.refuse;
     match direction {
@@ -174,11 +173,11 @@ fn way(lines: &mut Lines, direction: Direction, types: Label, type_in_a: Label) 
     }
 }
 
-/// Runs the program that the kind of device in A has.
+/// Runs the program for the device type in A.
 fn devices(
-    lines: &mut Lines,
-    ethernet: Option<&Program>,
-    raw: Option<&Program>,
+    lines: &mut CodeWriter,
+    ethernet: Option<&ClassicProgram>,
+    raw: Option<&ClassicProgram>,
 ) -> Result<(), Refusal> {
     let (pass, at_ethernet, at_raw) = (lines.pass, lines.label(), lines.label());
     for (program, types, at) in
@@ -203,7 +202,7 @@ fn devices(
             lines.equal(tpid, tagged, next);
             lines.place(next);
         }
-        // No kernel has made such a tag yet.
+        // No known kernel creates such a tag.
         lines.go(pass);
         lines.place(tagged);
         lines.copy(program, Offsets::Tagged)?;

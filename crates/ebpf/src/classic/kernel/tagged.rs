@@ -1,38 +1,39 @@
-//! What the loads of a program become where the outermost VLAN tag is in the skb.
+//! Rewrites a program's loads for frames whose outermost VLAN tag is in the skb.
 //!
-//! In: an instruction that expects the tag at bytes 12 to 15; out: lines that leave in A and X what
-//! it would have left, from a frame without these bytes, and that fail where it would have failed.
+//! In: an instruction that expects the tag at bytes 12 to 15. Out: code that leaves the same A and
+//! X for a frame without these bytes, and fails in the same cases.
 //!
-//! - Before byte 12 nothing moves. The frame has its addresses, so that no such load fails, with
-//!   the tag or without.
-//! - From byte 16 on everything stands four bytes earlier, and the frame ends four bytes earlier: a
-//!   load at k fails in the one exactly if the load at k - 4 does in the other.
-//! - The tag itself is put together from the skb. With it in place the frame would have sixteen
-//!   bytes, so that no load within it fails.
-//! - A load over a border is put together from its parts, of which only the last can fail.
-//! - A load at X plus k is one of these, depending on X alone, because k is not negative and the
-//!   sum does not wrap: X of 16 - k and more leads behind the tag; below that there are at most
-//!   seven values for which the load touches the tag, each with lines of its own. With k of 16 or
-//!   more, no X leads elsewhere than behind the tag.
+//! - Bytes before 12 do not move. The frame has its addresses, so that such a load never fails.
+//! - From byte 16 on everything lies four bytes earlier, and the frame ends four bytes earlier: a
+//! load at k fails with the tag inline exactly if the load at k - 4 fails without.
+//! - The tag itself is assembled from the skb. Inline the frame would have sixteen bytes, so that a
+//! load within the tag never fails.
+//! - A load across a border is assembled from its parts, of which only the last can fail.
+//! - A load at X plus k is one of these cases, selected by X alone, because k is not negative and
+//! the sum does not wrap: an X of at least 16 - k leads behind the tag; below that at most seven
+//! values of X touch the tag, each with code of its own. With a k of 16 or more every X leads
+//! behind the tag.
 
+use super::super::assemble::{
+    PseudoInsn, TAX, TXA, alu_k, alu_x, line, memory_to_a, memory_to_x, store_a,
+};
 use super::super::insn::{ANCILLARY, Instruction, code};
-use super::super::lines::{Line, TAX, TXA, alu_k, alu_x, line, memory_to_a, memory_to_x, store_a};
-use super::write::Lines;
+use super::writer::CodeWriter;
 use super::{Refusal, known};
 
-/// The types of the tags that the kernel takes out: 802.1Q and 802.1ad.
+/// Types of the tags that the kernel removes: 802.1Q and 802.1ad.
 pub(super) const TPIDS: [u32; 2] = [0x8100, 0x88a8];
-/// Where the tag would begin.
+/// Start of the tag, if it were inline.
 pub(super) const TAG: u32 = 12;
-/// Where its second half would begin.
+/// Start of its second half.
 const TCI: u32 = 14;
-/// Where it would end.
+/// End of the tag.
 const BEHIND: u32 = 16;
-/// How long it is.
+/// Length of the tag.
 const LENGTH: u32 = BEHIND - TAG;
 
-impl Lines {
-    /// Appends what the instruction becomes; `free` is a scratch word for it to use.
+impl CodeWriter {
+    /// Appends the rewritten instruction; `free` is a scratch word that it may use.
     pub(super) fn tagged(
         &mut self,
         instruction: Instruction,
@@ -49,7 +50,7 @@ impl Lines {
             (code::LD, code::ABS) => self.absolute(k, size, free),
             (code::LD, code::IND) => self.indirect(k, size, free),
             (code::LD, code::LEN) => {
-                self.put([Line::Plain(instruction), alu_k(code::ADD, LENGTH)]);
+                self.put([PseudoInsn::Plain(instruction), alu_k(code::ADD, LENGTH)]);
                 Ok(())
             }
             (code::LDX, code::LEN) => {
@@ -69,17 +70,17 @@ impl Lines {
             }
             (code::LDX, code::MSH) => {
                 let k = if k < TAG { k } else { k - LENGTH };
-                self.put([Line::Plain(Instruction { k, ..instruction })]);
+                self.put([PseudoInsn::Plain(Instruction { k, ..instruction })]);
                 Ok(())
             }
             _ => {
-                self.put([Line::Plain(instruction)]);
+                self.put([PseudoInsn::Plain(instruction)]);
                 Ok(())
             }
         }
     }
 
-    /// Loads `size` bytes at `k` into A; X stays.
+    /// Loads `size` bytes at `k` into A; keeps X.
     fn absolute(&mut self, k: u32, size: u32, free: Result<u32, Refusal>) -> Result<(), Refusal> {
         let parts = parts(k, size);
         let [first, rest @ ..] = parts.as_slice() else { return Ok(()) };
@@ -98,14 +99,14 @@ impl Lines {
         Ok(())
     }
 
-    /// Loads `size` bytes at X plus `k` into A; X stays.
+    /// Loads `size` bytes at X plus `k` into A; keeps X.
     fn indirect(&mut self, k: u32, size: u32, free: Result<u32, Refusal>) -> Result<(), Refusal> {
         let load = |k| line(code::LD | code::IND | width(size), k);
         if k >= BEHIND {
             self.put([load(k - LENGTH)]);
             return Ok(());
         }
-        // Below the first value the load ends before the tag, from the last on it begins behind.
+        // Below `first` the load ends before the tag; from `last` on it begins behind it.
         let (first, last) = ((TAG + 1 - size).saturating_sub(k), BEHIND - k);
         let (far, touching, done) = (self.label(), self.label(), self.label());
         self.put([TXA]);
@@ -134,7 +135,7 @@ impl Lines {
         self.place(far);
         match k.checked_sub(LENGTH) {
             Some(k) => self.put([load(k)]),
-            // X is large enough to give what k lacks.
+            // X is at least the difference.
             None => {
                 let free = free?;
                 let less = alu_k(code::SUB, LENGTH - k);
@@ -146,65 +147,65 @@ impl Lines {
     }
 }
 
-/// Bytes that one load gives, with what follows it.
+/// Bytes of one load, with its postprocessing.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct LoadPart {
     size: u32,
-    /// Where they are loaded from: a place in the frame, or a half of the tag.
+    /// Source: an offset in the frame, or a half of the tag.
     from: u32,
-    /// How far they are shifted down, and what is kept of them.
-    cut: Option<Cut>,
+    /// Byte to extract, if not all.
+    cut: Option<ByteOfHalf>,
 }
 
-/// Which byte of a half of the tag is meant.
+/// The byte of a half of the tag.
 #[derive(Clone, Copy, Debug)]
-enum Cut {
+enum ByteOfHalf {
     High,
     Low,
 }
 
-impl Part {
-    fn load(&self) -> impl Iterator<Item = Line> {
+impl LoadPart {
+    fn load(&self) -> impl Iterator<Item = PseudoInsn> {
         let width = if self.from < ANCILLARY { width(self.size) } else { code::W };
         let load = line(code::LD | code::ABS | width, self.from);
         let cut = self.cut.map(|cut| match cut {
-            Cut::High => alu_k(code::RSH, 8),
-            Cut::Low => alu_k(code::AND, 0xff),
+            ByteOfHalf::High => alu_k(code::RSH, 8),
+            ByteOfHalf::Low => alu_k(code::AND, 0xff),
         });
         [load].into_iter().chain(cut)
     }
 }
 
-/// The parts of `size` bytes at `k`, first byte first.
-fn parts(k: u32, size: u32) -> Vec<Part> {
+/// Returns the parts of `size` bytes at `k`, first byte first.
+fn parts(k: u32, size: u32) -> Vec<LoadPart> {
     let end = k + size;
     let half = |from: u32, begins: u32| {
         let (first, behind) = (k.max(begins), end.min(begins + 2));
         let cut = match (behind.saturating_sub(first), first == begins) {
             (0, _) => return None,
             (2, _) => None,
-            (_, true) => Some(Cut::High),
-            (_, false) => Some(Cut::Low),
+            (_, true) => Some(ByteOfHalf::High),
+            (_, false) => Some(ByteOfHalf::Low),
         };
-        Some(Part { size: behind - first, from, cut })
+        Some(LoadPart { size: behind - first, from, cut })
     };
     let tag = [(known::VLAN_TPID, TAG), (known::VLAN_TCI, TCI)];
     let tag = tag.into_iter().filter_map(|(from, begins)| half(from, begins));
     let (before, behind) = (of_frame(k, end.min(TAG)), of_frame(k.max(BEHIND), end));
-    let behind = behind.map(|part| Part { from: part.from - LENGTH, ..part });
+    let behind = behind.map(|part| LoadPart { from: part.from - LENGTH, ..part });
     before.chain(tag).chain(behind).collect()
 }
 
-/// The loads of a frame's bytes from `from` on, up to but without `to`; none has three bytes.
-fn of_frame(from: u32, to: u32) -> impl Iterator<Item = Part> {
+/// Yields the loads of frame bytes `from..to`; no load has three bytes.
+fn of_frame(from: u32, to: u32) -> impl Iterator<Item = LoadPart> {
     let size = to.saturating_sub(from);
     let sizes = if size == 3 { [2, 1] } else { [size, 0] };
     let places = [from, from.saturating_add(sizes[0])];
     let parts = places.into_iter().zip(sizes).filter(|(_, size)| *size > 0);
-    parts.map(|(from, size)| Part { size, from, cut: None })
+    parts.map(|(from, size)| LoadPart { size, from, cut: None })
 }
 
-/// The code of a size in bytes.
+/// Returns the size code for a width in bytes.
 const fn width(size: u32) -> u16 {
     match size {
         1 => code::B,

@@ -1,25 +1,25 @@
-//! What a socket filter asks first, and what cannot become one. That it answers as the program does
-//! is judged over many programs and frames in `tests/classic_kernel.rs`.
+//! Socket filters: direction, device types, and programs that cannot become one. Agreement with the
+//! program over many frames is tested in `tests/classic_kernel.rs`.
 
 use super::super::{Metadata, Options, VlanTag, compile};
 use super::*;
 
-fn program(text: &str) -> Program {
+fn program(text: &str) -> ClassicProgram {
     compile(text, LinkType::EN10MB, &Options::default()).unwrap()
 }
 
-fn listed(text: &str) -> Program {
+fn listed(text: &str) -> ClassicProgram {
     text.parse().unwrap()
 }
 
-/// What a frame of such a device, going this way, gets.
-fn answer(filter: &Program, packet_type: u8, hardware_type: u16, frame: &[u8]) -> u32 {
+/// Returns the filter's result for a frame of this device and direction.
+fn answer(filter: &ClassicProgram, packet_type: u8, hardware_type: u16, frame: &[u8]) -> u32 {
     let metadata = Metadata { packet_type, hardware_type, ..Metadata::NOTHING };
     filter.run(frame, frame.len() as u32, &metadata)
 }
 
 #[test]
-fn each_way_has_its_frames_and_loopback_shows_each_once() {
+fn each_direction_has_its_frames_and_loopback_no_duplicates() {
     let (host, outgoing) = (0, 4);
     for (direction, ethernet, loopback) in [
         (Direction::Received, [WHOLE, 0], [WHOLE, 0]),
@@ -38,7 +38,7 @@ fn each_way_has_its_frames_and_loopback_shows_each_once() {
 }
 
 #[test]
-fn nothing_asked_is_a_handful_of_instructions() {
+fn filter_without_programs_is_short() {
     let received = "\
 (000) ld       [type]
 (001) jeq      #0x4             jt 3\tjf 2
@@ -59,7 +59,7 @@ fn nothing_asked_is_a_handful_of_instructions() {
 }
 
 #[test]
-fn each_kind_of_device_has_its_program() {
+fn each_device_type_has_its_program() {
     let no = listed("(000) ret #0");
     let filter = socket_filter(Direction::Received, Some(&no), None).unwrap();
     for kind in 0..=u16::MAX {
@@ -80,7 +80,7 @@ fn each_kind_of_device_has_its_program() {
 }
 
 #[test]
-fn a_tag_of_a_device_without_ethernet_header_moves_nothing() {
+fn tag_without_ethernet_header_moves_nothing() {
     let byte_13 = listed("(000) ldb [13]\n(001) jeq #7 jt 2 jf 3\n(002) ret #9\n(003) ret #0");
     let filter = socket_filter(Direction::Received, None, Some(&byte_13)).unwrap();
     let vlan = Some(VlanTag { tci: 1, tpid: 0x8100 });
@@ -92,7 +92,7 @@ fn a_tag_of_a_device_without_ethernet_header_moves_nothing() {
 }
 
 #[test]
-fn the_answer_is_the_whole_frame_or_nothing() {
+fn filter_returns_whole_frame_or_zero() {
     let length = listed("(000) ld #pktlen\n(001) ret");
     let filter = socket_filter(Direction::Received, Some(&length), None).unwrap();
     assert_eq!(answer(&filter, 0, 1, &[0; 60]), WHOLE);
@@ -103,8 +103,8 @@ fn the_answer_is_the_whole_frame_or_nothing() {
 }
 
 #[test]
-fn what_a_program_has_not_set_is_zero_for_it() {
-    // A, X and a scratch word, one after the other.
+fn unset_registers_and_words_are_zero() {
+    // A, X and a scratch word, in this order.
     let text = "(000) jeq #0 jt 1 jf 6\n(001) jeq x jt 2 jf 6\n(002) txa\n(003) add #1\n\
                 (004) ld M[3]\n(005) jeq #0 jt 7 jf 6\n(006) ret #0\n(007) ret #1";
     let filter = socket_filter(Direction::Both, Some(&listed(text)), Some(&listed(text))).unwrap();
@@ -115,8 +115,8 @@ fn what_a_program_has_not_set_is_zero_for_it() {
 }
 
 #[test]
-fn what_cannot_be_rewritten_is_refused_with_a_reason() {
-    let refused = |program: &Program| socket_filter(Direction::Both, Some(program), None);
+fn unsuitable_program_is_refused_with_reason() {
+    let refused = |program: &ClassicProgram| socket_filter(Direction::Both, Some(program), None);
     let walk = program("ip protochain 51");
     assert_eq!(refused(&walk).unwrap_err(), Refusal::Loops);
     let live = Options { live_metadata: true, ..Options::default() };

@@ -1,98 +1,96 @@
-//! The memory that a tap is given, as its program must know it: rings of frames and of pointers,
-//! when their bells ring, and the desk at which it notes what it has found out.
+//! Configuration of a tap's memory: rings of frames and pointers, wake policy, and scratch memory.
 
-use super::layout::{HANDED_MAX, TALLIES_MAX, at};
-use crate::emit::own::Own;
+use super::layout::{DELIVERIES_MAX, TALLIES_MAX, offset};
+use crate::emit::user_sockets::UserSockets;
 
-/// Rings as a program must know them. All numbers but `record_max` and `cpus` are fixed by how the
-/// regions are laid out.
+/// The layout of a simple tap's rings. `record_max` and `cpus` are choices; the other numbers
+/// follow from the layout of the regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tap {
-    /// How many processors have a region.
+    /// Number of processors with a region.
     pub cpus: u32,
-    /// Bytes of a region.
+    /// Size of a region in bytes.
     pub stride: u32,
-    /// Where the pointers of the first reader begin in a region; those of the others follow.
+    /// Offset of the first reader's pointers in a region; those of other readers follow.
     pub pointers_at: u32,
-    /// How many pointers each reader has: a power of two.
+    /// Pointers per reader: a power of two.
     pub pointers: u32,
-    /// Where the records begin in a region.
+    /// Offset of the records in a region.
     pub records_at: u32,
-    /// Bytes of records: a power of two.
+    /// Size of the records in bytes: a power of two.
     pub bytes: u32,
-    /// The most bytes of a frame that are kept.
+    /// Maximum captured bytes of a frame.
     pub record_max: u32,
-    /// When the bell rings.
-    pub bell: WakePolicy,
-    /// Whether the frames are those that the host sends.
+    /// Doorbell policy.
+    pub wake: WakePolicy,
+    /// True if the host sends these frames.
     pub sent: bool,
 }
 
-/// When the bell rings: once so many blocks are there and so much time has passed since it rang
-/// last; or after a longer time with the next block; or when so many bytes or blocks were written
-/// since that the ring would be full soon.
+/// The doorbell policy: notify once `blocks` frames wait and `apart_ns` have passed since the last
+/// notification; with the next frame after `wait_ns`; or when the bytes or frames since then would
+/// soon fill the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WakePolicy {
-    /// Blocks (T_b).
+    /// Frames per notification (T_b).
     pub blocks: u32,
-    /// The least time between two bells, in ns.
+    /// Minimum time between notifications, in ns.
     pub apart_ns: u32,
-    /// After this time the next block rings in any case, in ns (T_t): so who finds nothing, and
-    /// knows when it rang last, sleeps no longer than until then.
+    /// Time after which the next frame notifies in any case, in ns (T_t): an idle reader that knows
+    /// the time of the last notification sleeps no longer than that.
     pub wait_ns: u32,
-    /// Bytes.
+    /// Bytes that notify at once.
     pub bytes: u32,
-    /// Blocks, however little time has passed.
+    /// Frames that notify at once.
     pub most: u32,
-    /// Whom it wakes.
-    pub wakes: Wakes,
+    /// Wakeup behavior.
+    pub wakes: Wakeup,
 }
 
-/// Whom a bell wakes. To wake somebody a processor interrupts itself, which takes 10 us and more on
-/// a virtual machine, whether anybody sleeps or not.
+/// The processes that a doorbell wakes. A wakeup sends an interrupt to the own processor, which
+/// takes 10 us and more on a virtual machine even if nobody sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wakes {
-    /// The one who takes bells out, if it has taken out all before. Who does so before it looks for
-    /// frames sleeps over nothing, and is not called while it has yet to look; who never comes is
-    /// called once.
-    Taker,
-    /// All who listen, each time: they take nothing out.
-    Listeners,
+pub enum Wakeup {
+    /// The consumer that drains doorbells, if it had drained all earlier ones. A consumer that
+    /// drains before it looks for frames misses none and is not woken while it is busy; one that
+    /// never drains is woken once.
+    Consumer,
+    /// Every listener, each time: listeners drain nothing.
+    Everyone,
 }
 
-/// The memory of a program that several lines share.
+/// The memory of a program that several requests share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Joint {
-    /// How many processors have a region in every map.
+pub struct FusedTap {
+    /// Number of processors with a region in every map.
     pub cpus: u32,
-    /// Whether the frames are those that the host sends. At a control group each says itself.
+    /// True if the host sends these frames. At a control group the packet says.
     pub sent: bool,
-    /// Whose packets these are, at a control group.
-    pub own: Option<Own>,
-    /// What the program notes for itself: the first map of those that it is given.
-    pub desk: Desk,
-    /// Whose frames are copied to which memory.
-    pub owners: Vec<Owner>,
-    /// By which interfaces a copy of a frame may leave.
-    pub leads: Vec<Lead>,
+    /// User whose packets are delivered, at a control group.
+    pub user: Option<UserSockets>,
+    /// Scratch memory: the first of the caller's maps.
+    pub scratch: Scratch,
+    /// Rings for frames, one per owner.
+    pub rings: Vec<FrameRing>,
+    /// Interfaces by which copies may leave.
+    pub egresses: Vec<Egress>,
 }
 
-/// An interface by which frames leave: which ones, a mark says that the body sets
+/// An interface by which copies of frames leave. The body selects it with a mark
 /// ([`Scope::mark`](crate::emit::Scope::mark)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lead {
-    /// The number of the interface, in the name space of that where the program stands.
+pub struct Egress {
+    /// Interface index, in the network namespace of the hook.
     pub interface: u32,
-    /// The number of the mark, which is clear when a frame comes.
+    /// Number of the mark, which is clear at the beginning of a frame.
     pub mark: u16,
-    /// The tally of those that were refused.
+    /// Tally of failed copies.
     pub failed: u16,
 }
 
-/// Where a program notes what it has found out about a frame, and tallies; in bytes from the
-/// beginning of the region of a processor.
+/// The layout of a program's scratch memory and tallies, as byte offsets in a processor's region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Desk {
+pub struct Scratch {
     /// Bytes of a region.
     pub stride: u32,
     pub(super) chosen: i16,
@@ -104,74 +102,74 @@ pub struct Desk {
     pub(super) tallies_max: u16,
 }
 
-/// A ring of frames, and those who are pointed at them.
+/// A ring of frames, with the pointer rings into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// The number of its map among those that the program is given.
+pub struct FrameRing {
+    /// Number of its map among the caller's.
     pub map: u32,
-    /// Bytes of a region.
+    /// Size of a region in bytes.
     pub stride: u32,
-    /// Where the records begin in a region.
+    /// Offset of the records in a region.
     pub records_at: u32,
-    /// Bytes of records: a power of two.
+    /// Size of the records in bytes: a power of two.
     pub bytes: u32,
-    /// The most bytes of a frame that are kept.
+    /// Maximum captured bytes of a frame.
     pub record_max: u32,
-    /// The lines. Outlets are numbered through all owners, in order.
-    pub outlets: Vec<Outlet>,
+    /// Pointer rings, one per request. They are numbered through all owners, in order.
+    pub pointer_rings: Vec<PointerRing>,
 }
 
-/// Where a line is told what was copied for it.
+/// A request's ring of pointers to copied frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outlet {
-    /// The number of its map among those that the program is given.
+pub struct PointerRing {
+    /// Number of its map among the caller's.
     pub map: u32,
-    /// That of its bell.
-    pub bell_map: u32,
-    /// Bytes of a region.
+    /// Number of its doorbell map.
+    pub doorbell_map: u32,
+    /// Size of a region in bytes.
     pub stride: u32,
-    /// Where the pointers of the first reader begin in a region; those of the others follow.
+    /// Offset of the first reader's pointers in a region; those of other readers follow.
     pub pointers_at: u32,
-    /// How many pointers each reader has: a power of two.
+    /// Pointers per reader: a power of two.
     pub pointers: u32,
-    /// When the bell rings.
-    pub bell: WakePolicy,
+    /// Doorbell policy.
+    pub wake: WakePolicy,
 }
 
-impl Desk {
-    /// The one that lies in the first page of a tap's rings.
+impl Scratch {
+    /// Scratch memory in the first page of a tap's rings.
     const PLAIN: Self = Self {
         stride: 0,
-        chosen: at::CHOSEN,
+        chosen: offset::CHOSEN,
         outlets: 1,
-        handed: at::HANDED,
+        handed: offset::HANDED,
         marks: 0,
         marks_max: 0,
-        tallies: at::TALLIES,
+        tallies: offset::TALLIES,
         tallies_max: TALLIES_MAX,
     };
 
-    /// One like that, in regions of so many bytes: what is left of those is for tallies.
+    /// Returns the same layout for regions of `stride` bytes; the rest of a region holds tallies.
     pub(in crate::emit) const fn plain(stride: u32) -> Self {
-        // A place is a signed offset of 16 bits.
+        // Offsets are signed 16-bit numbers.
         let end = if stride > i16::MAX as u32 { i16::MAX as u32 } else { stride };
-        let tallies_max = (end.saturating_sub(at::TALLIES as u32) / 16) as u16;
+        let tallies_max = (end.saturating_sub(offset::TALLIES as u32) / 16) as u16;
         Self { stride, tallies_max, ..Self::PLAIN }
     }
 
-    /// That of a program that is no tap.
+    /// Scratch memory of a program that does not count.
     pub(in crate::emit) const NONE: Self =
         Self { outlets: 0, marks_max: 0, tallies_max: 0, ..Self::PLAIN };
 
-    /// One for so many outlets, marks and tallies; none if a program cannot reach as much.
+    /// Creates a layout; `None` if its offsets exceed 16 bits.
     #[must_use]
     pub fn new(outlets: usize, marks: usize, tallies: usize) -> Option<Self> {
         let handed = outlets.checked_mul(8)?;
-        let each = 16 * usize::try_from(HANDED_MAX).ok()?;
+        let each = 16 * usize::try_from(DELIVERIES_MAX).ok()?;
         let from = handed.checked_add(outlets.checked_mul(each)?)?;
         let to = from.checked_add(marks.checked_mul(8)?)?;
         let end = to.checked_add(tallies.checked_mul(16)?)?;
-        // A place is a signed offset of 16 bits.
+        // Offsets are signed 16-bit numbers.
         i16::try_from(end).ok()?;
         Some(Self {
             stride: u32::try_from(end.next_multiple_of(64)).ok()?,
@@ -185,13 +183,13 @@ impl Desk {
         })
     }
 
-    /// Where a tally lies in the region of a processor: blocks, and behind them bytes.
+    /// Returns the offset of a tally in a region: blocks, followed by bytes.
     #[must_use]
     pub const fn tally(&self, number: u16) -> u32 {
         self.tallies.cast_unsigned() as u32 + 16 * number as u32
     }
 
-    /// The same, if there is room for it.
+    /// Returns the offset of a tally if it exists.
     pub(in crate::emit) fn tally_at(&self, number: u16) -> Option<i16> {
         (number < self.tallies_max).then(|| self.tallies + 16 * number.cast_signed())
     }
@@ -209,32 +207,41 @@ impl Desk {
     }
 }
 
-impl Joint {
-    /// How many maps the program is given: the desk, and what the owners and outlets name.
+impl FusedTap {
+    /// Returns the number of maps that the caller provides, the scratch memory included.
     #[must_use]
     pub fn maps(&self) -> u32 {
-        let of = |owner: &Owner| {
-            let outlets = owner.outlets.iter().flat_map(|outlet| [outlet.map, outlet.bell_map]);
+        let of = |owner: &FrameRing| {
+            let outlets =
+                owner.pointer_rings.iter().flat_map(|outlet| [outlet.map, outlet.doorbell_map]);
             outlets.chain([owner.map]).max().unwrap_or(0)
         };
-        let own = self.own.iter().map(|own| own.seats);
-        self.owners.iter().map(of).chain(own).max().unwrap_or(0) + 1
+        let own = self.user.iter().map(|own| own.claims);
+        self.rings.iter().map(of).chain(own).max().unwrap_or(0) + 1
     }
 
-    /// Whether all of it is one map, and a bell.
+    /// Returns true if everything lies in one map, besides the doorbell.
     pub(super) fn is_plain(&self) -> bool {
-        let here = |owner: &Owner| owner.map == 0 && owner.outlets.iter().all(|o| o.map == 0);
-        self.owners.iter().all(here)
+        let here =
+            |owner: &FrameRing| owner.map == 0 && owner.pointer_rings.iter().all(|o| o.map == 0);
+        self.rings.iter().all(here)
     }
 }
 
-impl From<&Tap> for Joint {
+impl From<&Tap> for FusedTap {
     fn from(tap: &Tap) -> Self {
-        let Tap { cpus, stride, pointers_at, pointers, records_at, bytes, record_max, bell, sent } =
+        let Tap { cpus, stride, pointers_at, pointers, records_at, bytes, record_max, wake, sent } =
             *tap;
-        let outlet = Outlet { map: 0, bell_map: 1, stride, pointers_at, pointers, bell };
-        let owner = Owner { map: 0, stride, records_at, bytes, record_max, outlets: vec![outlet] };
-        let desk = Desk { stride, ..Desk::PLAIN };
-        Self { cpus, sent, own: None, desk, owners: vec![owner], leads: Vec::new() }
+        let outlet = PointerRing { map: 0, doorbell_map: 1, stride, pointers_at, pointers, wake };
+        let owner = FrameRing {
+            map: 0,
+            stride,
+            records_at,
+            bytes,
+            record_max,
+            pointer_rings: vec![outlet],
+        };
+        let scratch = Scratch { stride, ..Scratch::PLAIN };
+        Self { cpus, sent, user: None, scratch, rings: vec![owner], egresses: Vec::new() }
     }
 }

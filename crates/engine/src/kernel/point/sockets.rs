@@ -4,7 +4,7 @@
 //! network. Out: what the program asks of every packet, and the seats of those that are under way,
 //! which all programs for one user share because they write the same rings.
 
-use ebpf::emit::own::{Own, STRIDE, TURNED_AWAY};
+use ebpf::emit::user_sockets::{CLAIM_FAILURES, CLAIMS_STRIDE, UserSockets};
 use endpoint::source::kernel::place::{Closed, Place};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use sys::bpf::Map;
@@ -28,7 +28,7 @@ impl Sockets {
         }
         let netns = place.sockets()?;
         let processors = sys::machine::possible_processors().map_err(told)?;
-        let bytes = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(STRIDE);
+        let bytes = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(CLAIMS_STRIDE);
         let seats = match seats {
             Some(kept) => Map::received(kept).map_err(told)?,
             None => Map::array("seats", bytes, 1, false).map_err(told)?,
@@ -51,14 +51,18 @@ impl Sockets {
     }
 
     /// The same for a program, which is given the map of seats under the number that `give` says.
-    pub(super) fn own(&self, give: impl FnOnce(i32) -> u32) -> Own {
-        Own { uid: self.uid, netns: self.netns, seats: give(self.seats.as_fd().as_raw_fd()) }
+    pub(super) fn own(&self, give: impl FnOnce(i32) -> u32) -> UserSockets {
+        UserSockets {
+            uid: self.uid,
+            netns: self.netns,
+            claims: give(self.seats.as_fd().as_raw_fd()),
+        }
     }
 
     /// How many packets found no seat.
     pub(super) fn busy(&self) -> u64 {
         let bytes = self.seats.get(0).unwrap_or_default();
-        let word = |of: &[u8]| of.get(TURNED_AWAY as usize..)?.first_chunk().copied();
-        bytes.chunks(STRIDE as usize).filter_map(word).map(u64::from_ne_bytes).sum()
+        let word = |of: &[u8]| of.get(CLAIM_FAILURES as usize..)?.first_chunk().copied();
+        bytes.chunks(CLAIMS_STRIDE as usize).filter_map(word).map(u64::from_ne_bytes).sum()
     }
 }

@@ -6,7 +6,7 @@ use super::super::load::{self, Failed, How, Loaded};
 use super::Point;
 use super::line::Line;
 use ebpf::emit::tap;
-use ebpf::emit::tap::{Desk, Lead, Outlet, Owner};
+use ebpf::emit::tap::{Egress, FrameRing, PointerRing, Scratch};
 use filter::{Amount, Side};
 use pipeline::graph::NodeId;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -25,12 +25,12 @@ pub(super) struct Version {
     /// Dropped before its map.
     desk: ReadMapping,
     desk_map: Map,
-    layout: tap::Joint,
+    layout: tap::FusedTap,
     code: ebpf::Program,
     joint: Joint,
     /// The numbers of its lines, and what the words of their steps are.
     lines: Vec<u32>,
-    words: Vec<ebpf::Word>,
+    words: Vec<ebpf::FilterSpan>,
     behind_tag: Vec<bool>,
 }
 
@@ -68,14 +68,14 @@ impl Version {
         let Drawn { lines, numbers, joint, layout, given, code, words, .. } = &drawn;
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
         steps.take(Makes::Memory, "a desk").map_err(Failure::because)?;
-        let bytes = layout.cpus.saturating_mul(layout.desk.stride);
+        let bytes = layout.cpus.saturating_mul(layout.scratch.stride);
         let desk = Map::array("desk", bytes, 1, true).map_err(Failure::because)?;
-        let state_of = |word: &ebpf::Word| {
+        let state_of = |word: &ebpf::FilterSpan| {
             let step = words.iter().position(|known| known == word)?;
             let line = joint.steps[step].lines[0];
             Some((line, joint.own_step(line, step)?))
         };
-        let kept = |word: &ebpf::Word| {
+        let kept = |word: &ebpf::FilterSpan| {
             let (line, own) = state_of(word)?;
             lines[line].states.iter().find(|(step, _)| *step == own).map(|(_, map)| &**map)
         };
@@ -91,7 +91,8 @@ impl Version {
             let (why, full) = (failed.why, failed.too_large);
             Failure { at, why, full }
         })?;
-        let numbered = |word: &ebpf::Word| state_of(word).map(|(line, own)| (numbers[line], own));
+        let numbered =
+            |word: &ebpf::FilterSpan| state_of(word).map(|(line, own)| (numbers[line], own));
         let (counters, states, tables) = sorted(code, maps, numbered);
         steps.take(Makes::Memory, "a view of a desk").map_err(Failure::because)?;
         let memory = desk.map_read().map_err(Failure::because)?;
@@ -108,7 +109,8 @@ impl Version {
         let drawn = Drawn::of(point, lines)?;
         let Drawn { layout, .. } = &drawn;
         let info = desk_map.info().map_err(Failure::because)?;
-        if info.value_size != layout.cpus.saturating_mul(layout.desk.stride) || info.entries != 1 {
+        if info.value_size != layout.cpus.saturating_mul(layout.scratch.stride) || info.entries != 1
+        {
             return Err(Failure::because("the memory of a program has another size"));
         }
         let desk = desk_map.map_read().map_err(Failure::because)?;
@@ -195,11 +197,13 @@ impl Version {
     /// Its filters, how many lines use each, and how many blocks came to it.
     pub(super) fn steps(&self) -> Vec<(String, usize, u64)> {
         let steps = self.joint.steps.iter().zip(&self.words).enumerate();
-        let shown =
-            |(number, (shared, word)): (usize, (&super::super::joint::Shared, &ebpf::Word))| {
-                let entered = self.tally(self.joint.tally(Tally::Entered(number)));
-                (word.filter.clone(), shared.lines.len(), entered.blocks)
-            };
+        let shown = |(number, (shared, word)): (
+            usize,
+            (&super::super::joint::Shared, &ebpf::FilterSpan),
+        )| {
+            let entered = self.tally(self.joint.tally(Tally::Entered(number)));
+            (word.filter.clone(), shared.lines.len(), entered.blocks)
+        };
         steps.map(shown).collect()
     }
 
@@ -225,7 +229,7 @@ impl Version {
 
     /// A tally over all processors.
     fn tally(&self, number: u16) -> Amount {
-        let (stride, at) = (self.layout.desk.stride, self.layout.desk.tally(number));
+        let (stride, at) = (self.layout.scratch.stride, self.layout.scratch.tally(number));
         let word = |cpu: u32, at: u32| self.desk.word((cpu * stride + at) as usize).unwrap_or(0);
         let cpus = || 0..self.layout.cpus;
         Amount {
@@ -240,12 +244,12 @@ struct Drawn<'l> {
     lines: Vec<&'l Line>,
     numbers: Vec<u32>,
     joint: Joint,
-    layout: tap::Joint,
+    layout: tap::FusedTap,
     /// The maps behind its desk.
     given: Vec<i32>,
     code: ebpf::Program,
     behind_tag: Vec<bool>,
-    words: Vec<ebpf::Word>,
+    words: Vec<ebpf::FilterSpan>,
 }
 
 impl<'l> Drawn<'l> {
@@ -280,11 +284,11 @@ fn by_owner<'l>(lines: &[&'l Line]) -> Vec<&'l Line> {
 fn sorted(
     code: &ebpf::Program,
     maps: Vec<Option<Map>>,
-    step_of: impl Fn(&ebpf::Word) -> Option<(u32, usize)>,
+    step_of: impl Fn(&ebpf::FilterSpan) -> Option<(u32, usize)>,
 ) -> (Option<Map>, States, Vec<Map>) {
     let (mut counters, mut states, mut tables) = (None, States::new(), Vec::new());
     for (spec, map) in code.maps.iter().zip(maps) {
-        let word = spec.state_of.and_then(|word| code.words.get(word));
+        let word = spec.state_of.and_then(|word| code.filters.get(word));
         match (word.and_then(&step_of), map) {
             (Some((line, step)), Some(map)) => states.push((line, step, map)),
             (None, Some(map)) if counters.is_none() && !code.counters.is_empty() => {
@@ -302,43 +306,43 @@ fn layout(
     point: &Point,
     lines: &[&Line],
     joint: &Joint,
-) -> Result<(tap::Joint, Vec<i32>), Failure> {
+) -> Result<(tap::FusedTap, Vec<i32>), Failure> {
     let mut given = Vec::new();
     let mut give = |fd: i32| {
         given.push(fd);
         u32::try_from(given.len()).unwrap_or(u32::MAX)
     };
-    let mut owners: Vec<Owner> = Vec::new();
+    let mut owners: Vec<FrameRing> = Vec::new();
     let mut last = None;
     for line in lines {
         let records = &line.owner.records;
         if last != Some(Arc::as_ptr(&line.owner)) {
             last = Some(Arc::as_ptr(&line.owner));
             let shape = records.own_shape();
-            owners.push(Owner {
+            owners.push(FrameRing {
                 map: give(records.as_fd().as_raw_fd()),
                 stride: shape.stride(),
                 records_at: shape.records(),
                 bytes: shape.bytes,
                 record_max: shape.record_max,
-                outlets: Vec::new(),
+                pointer_rings: Vec::new(),
             });
         }
         let shape = line.pointers.own_shape();
-        let outlet = Outlet {
+        let outlet = PointerRing {
             map: give(line.pointers.as_fd().as_raw_fd()),
-            bell_map: give(line.bell_map.as_raw_fd()),
+            doorbell_map: give(line.bell_map.as_raw_fd()),
             stride: shape.stride(),
             pointers_at: shape.pointers_of(0),
             pointers: shape.pointers,
-            bell: line.bell,
+            wake: line.bell,
         };
         if let Some(owner) = owners.last_mut() {
-            owner.outlets.push(outlet);
+            owner.pointer_rings.push(outlet);
         }
     }
     let cpus = lines.first().map_or(0, |line| line.pointers.shape().cpus);
-    let desk = Desk::new(lines.len(), joint.marks(), joint.tallies());
+    let desk = Scratch::new(lines.len(), joint.marks(), joint.tallies());
     let many = || Failure {
         full: true,
         ..Failure::because("it notes more about a frame than one program can reach")
@@ -351,10 +355,13 @@ fn layout(
         let own = joint.own_step(line, *step)?;
         let known = lines.get(line)?.leads.iter().find(|(step, _)| *step == own);
         let interface = known.map(|(_, interface)| *interface)?;
-        Some(Lead { interface, mark, failed: joint.tally(Tally::Refused(number)) })
+        Some(Egress { interface, mark, failed: joint.tally(Tally::Refused(number)) })
     });
-    let leads = leads.collect::<Option<Vec<Lead>>>();
+    let leads = leads.collect::<Option<Vec<Egress>>>();
     let leads = leads.ok_or_else(|| Failure::because("an interface has no number"))?;
     let own = point.sockets.as_ref().map(|sockets| sockets.own(&mut give));
-    Ok((tap::Joint { cpus, sent, own, desk, owners, leads }, given))
+    Ok((
+        tap::FusedTap { cpus, sent, user: own, scratch: desk, rings: owners, egresses: leads },
+        given,
+    ))
 }

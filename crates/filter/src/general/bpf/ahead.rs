@@ -6,7 +6,7 @@
 use super::compile;
 use crate::Arguments;
 use ebpf::classic::insn::code;
-use ebpf::classic::{Instruction, Program, kernel};
+use ebpf::classic::{ClassicProgram, Instruction, kernel};
 use wire::LinkType;
 
 pub use ebpf::classic::kernel::{Direction, Refusal};
@@ -14,7 +14,7 @@ pub use ebpf::classic::kernel::{Direction, Refusal};
 /// The program of an expression for frames of a link type; none where no frame can match, or where
 /// the expression says nothing about such frames.
 #[must_use]
-pub fn program(arguments: &Arguments, link: u16) -> Option<Program> {
+pub fn program(arguments: &Arguments, link: u16) -> Option<ClassicProgram> {
     compile(arguments, link).ok()?.program
 }
 
@@ -24,7 +24,7 @@ pub fn program(arguments: &Arguments, link: u16) -> Option<Program> {
 pub fn socket_filter(
     direction: Direction,
     ahead: Option<&Arguments>,
-) -> (Program, Option<Refusal>) {
+) -> (ClassicProgram, Option<Refusal>) {
     let refusal = match ahead.map(|asked| rewritten(direction, asked)) {
         Some(Ok((filter, _))) => return (filter, None),
         Some(Err(refusal)) => Some(refusal),
@@ -49,9 +49,9 @@ pub(super) fn ahead(arguments: &Arguments) -> Result<Option<&'static str>, Strin
 fn rewritten(
     direction: Direction,
     asked: &Arguments,
-) -> Result<(Program, Option<&'static str>), Refusal> {
+) -> Result<(ClassicProgram, Option<&'static str>), Refusal> {
     // On a link type without a program `bpf` answers nothing, whatever the frame.
-    let never = || Program::new(vec![Instruction::plain(code::RET | code::K, 0)]).ok();
+    let never = || ClassicProgram::new(vec![Instruction::plain(code::RET | code::K, 0)]).ok();
     let of = |link: LinkType| program(asked, link.0).or_else(never);
     let (ethernet, raw) = (of(LinkType::ETHERNET), of(LinkType::RAW));
     match kernel::socket_filter(direction, ethernet.as_ref(), raw.as_ref()) {
@@ -87,7 +87,7 @@ mod tests {
         arguments(&BPF, &[expression]).unwrap()
     }
 
-    fn passes(filter: &Program, frame: &[u8], metadata: &Metadata) -> bool {
+    fn passes(filter: &ClassicProgram, frame: &[u8], metadata: &Metadata) -> bool {
         filter.run(frame, frame.len() as u32, metadata) > 0
     }
 

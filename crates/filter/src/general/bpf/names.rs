@@ -5,9 +5,9 @@
 //! own compiler answer alike is not written.
 
 use super::expression;
-use crate::contract::names::{Answer, Names, Question};
+use crate::contract::names::{Answer, NameQuery, Names};
 use crate::{Arguments, Mistake};
-use ebpf::classic::{Refuse, Resolver, Transports, questions};
+use ebpf::classic::{NoResolver, Resolver, Transports, name_queries};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) struct Answers {
 /// A name and its meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Known {
-    question: Question,
+    question: NameQuery,
     name: String,
     answer: Answer,
 }
@@ -47,7 +47,7 @@ impl Answers {
         Ok(Self { written: Some(written?), machine: None })
     }
 
-    fn ask(&self, question: Question, name: &str) -> Result<Answer, String> {
+    fn ask(&self, question: NameQuery, name: &str) -> Result<Answer, String> {
         let named = |known: &&Known| known.question == question && known.name == name;
         if let Some(known) = self.written.iter().flatten().find(named) {
             return Ok(known.answer.clone());
@@ -61,37 +61,37 @@ impl Answers {
 
 impl Resolver for Answers {
     fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
-        match self.ask(Question::Host, name)? {
+        match self.ask(NameQuery::Host, name)? {
             Answer::Addresses(addresses) => Ok(addresses),
             _ => Err("its meaning is no address".to_owned()),
         }
     }
 
     fn network(&self, name: &str) -> Option<u32> {
-        match self.ask(Question::Network, name) {
+        match self.ask(NameQuery::Network, name) {
             Ok(Answer::Network(number)) => Some(number),
             _ => None,
         }
     }
 
     fn ethernet(&self, name: &str) -> Option<[u8; 6]> {
-        match self.ask(Question::Ethernet, name) {
+        match self.ask(NameQuery::Ethernet, name) {
             Ok(Answer::Ethernet(address)) => Some(address),
             _ => None,
         }
     }
 
     fn port(&self, name: &str) -> Option<(u16, Transports)> {
-        match self.ask(Question::Port, name) {
+        match self.ask(NameQuery::Port, name) {
             Ok(Answer::Port(port, by)) => Some((port, by)),
-            _ => Refuse.port(name),
+            _ => NoResolver.port(name),
         }
     }
 
     fn protocol(&self, name: &str) -> Option<u8> {
-        match self.ask(Question::Protocol, name) {
+        match self.ask(NameQuery::Protocol, name) {
             Ok(Answer::Protocol(number)) => Some(number),
-            _ => Refuse.protocol(name),
+            _ => NoResolver.protocol(name),
         }
     }
 }
@@ -101,11 +101,11 @@ impl Resolver for Answers {
 pub(super) fn settles(arguments: &Arguments) -> Option<(&'static str, String)> {
     let machine = arguments.names().filter(|_| arguments.text(NAMES).is_none())?;
     let mut known = Vec::new();
-    for (question, name) in questions(expression(arguments)).ok()? {
+    for (question, name) in name_queries(expression(arguments)).ok()? {
         let own = match question {
-            Question::Port => Refuse.port(&name).map(|(port, by)| Answer::Port(port, by)),
-            Question::Protocol => Refuse.protocol(&name).map(Answer::Protocol),
-            Question::Host | Question::Network | Question::Ethernet => None,
+            NameQuery::Port => NoResolver.port(&name).map(|(port, by)| Answer::Port(port, by)),
+            NameQuery::Protocol => NoResolver.protocol(&name).map(Answer::Protocol),
+            NameQuery::Host | NameQuery::Network | NameQuery::Ethernet => None,
         };
         match (machine.answer(question, &name), own) {
             (Ok(answer), own) if own.as_ref() == Some(&answer) => {}
@@ -152,13 +152,13 @@ impl Known {
         let question = QUESTIONS.into_iter().find(|question| self::word(*question) == kind)?;
         let (name, answer) = rest.split_once('=')?;
         let answer = match question {
-            Question::Host => {
+            NameQuery::Host => {
                 let addresses: Result<Vec<IpAddr>, _> = answer.split(',').map(str::parse).collect();
                 Answer::Addresses(addresses.ok()?)
             }
-            Question::Network => Answer::Network(answer.parse().ok()?),
-            Question::Ethernet => Answer::Ethernet(ethernet(answer)?),
-            Question::Port => {
+            NameQuery::Network => Answer::Network(answer.parse().ok()?),
+            NameQuery::Ethernet => Answer::Ethernet(ethernet(answer)?),
+            NameQuery::Port => {
                 let (port, by) = match answer.split_once('/') {
                     None => (answer, Transports::Both),
                     Some((port, "tcp")) => (port, Transports::Tcp),
@@ -167,23 +167,28 @@ impl Known {
                 };
                 Answer::Port(port.parse().ok()?, by)
             }
-            Question::Protocol => Answer::Protocol(answer.parse().ok()?),
+            NameQuery::Protocol => Answer::Protocol(answer.parse().ok()?),
         };
         Some(Self { question, name: name.to_owned(), answer })
     }
 }
 
-const QUESTIONS: [Question; 5] =
-    [Question::Host, Question::Network, Question::Ethernet, Question::Port, Question::Protocol];
+const QUESTIONS: [NameQuery; 5] = [
+    NameQuery::Host,
+    NameQuery::Network,
+    NameQuery::Ethernet,
+    NameQuery::Port,
+    NameQuery::Protocol,
+];
 
 /// What a question is written as.
-const fn word(question: Question) -> &'static str {
+const fn word(question: NameQuery) -> &'static str {
     match question {
-        Question::Host => "host",
-        Question::Network => "net",
-        Question::Ethernet => "ether",
-        Question::Port => "port",
-        Question::Protocol => "proto",
+        NameQuery::Host => "host",
+        NameQuery::Network => "net",
+        NameQuery::Ethernet => "ether",
+        NameQuery::Port => "port",
+        NameQuery::Protocol => "proto",
     }
 }
 
@@ -205,18 +210,18 @@ mod tests {
     struct Machine(AtomicUsize);
 
     impl Names for Machine {
-        fn answer(&self, question: Question, name: &str) -> Result<Answer, String> {
+        fn answer(&self, question: NameQuery, name: &str) -> Result<Answer, String> {
             self.0.fetch_add(1, Ordering::Relaxed);
             let address = |text: &str| text.parse::<IpAddr>().map_err(|error| error.to_string());
             match (question, name) {
-                (Question::Host, "gw") => {
+                (NameQuery::Host, "gw") => {
                     Ok(Answer::Addresses(vec![address("10.0.0.1")?, address("fe80::1")?]))
                 }
-                (Question::Ethernet, "gw") => Ok(Answer::Ethernet([2, 0, 0, 0, 0, 0x1f])),
-                (Question::Network, "lab") => Ok(Answer::Network(10)),
-                (Question::Port, "web") => Ok(Answer::Port(8080, Transports::Tcp)),
-                (Question::Port, "ssh") => Ok(Answer::Port(22, Transports::Tcp)),
-                (Question::Protocol, "own") => Ok(Answer::Protocol(253)),
+                (NameQuery::Ethernet, "gw") => Ok(Answer::Ethernet([2, 0, 0, 0, 0, 0x1f])),
+                (NameQuery::Network, "lab") => Ok(Answer::Network(10)),
+                (NameQuery::Port, "web") => Ok(Answer::Port(8080, Transports::Tcp)),
+                (NameQuery::Port, "ssh") => Ok(Answer::Port(22, Transports::Tcp)),
+                (NameQuery::Protocol, "own") => Ok(Answer::Protocol(253)),
                 _ => Err("nobody here knows it".to_owned()),
             }
         }

@@ -3,10 +3,10 @@
 use super::{CHECKED, OTHERS, Wanted};
 use crate::prelude::*;
 use crate::twin::{self, Emitted, Ways};
-use ebpf::Place;
+use ebpf::Hook;
 use ebpf::emit::{
-    Answer, At, Checksum, Cmp, Exit, Layers, Num, Scope, Span, Spot, Transport, Unfit, be16, be32,
-    byte,
+    Answer, Checksum, Cmp, DynWindow, Exit, FrameOffset, FramePos, Layers, Num, Scope, Transport,
+    Unfit, be16, be32, byte,
 };
 use wire::ip::protocol;
 use wire::{ethernet, ipv4, ipv6, ports};
@@ -27,28 +27,28 @@ pub(super) fn emit<'s>(
         s.need::<{ ethernet::LENGTH }>(on.frame, ways.cut);
     }
     let found = if wanted.needs_ip() { Some(Found::of(s, &wanted, on, ways, out)?) } else { None };
-    let kept = s.keep(on);
-    let link = Spot::at(ethernet::LENGTH as u16);
+    let kept = s.save_layers(on);
+    let link = FrameOffset::at(ethernet::LENGTH as u16);
     let end = found.as_ref().map_or(link, |found| found.end);
     s.writable(end);
     for (at, mac) in [ethernet::DST, ethernet::SRC].into_iter().zip(wanted.macs) {
         if let Some(mac) = mac {
-            s.put_bytes(Spot::at(at as u16), &mac);
+            s.put_bytes(FrameOffset::at(at as u16), &mac);
         }
     }
     if let Some(found) = found {
         found.change(s, &wanted);
     }
-    let layers = s.layers(kept);
+    let layers = s.restore_layers(kept);
     Ok(Answer::new(on.class, layers))
 }
 
 /// What is there before the change.
 struct Found<'s> {
-    l3: Spot<'s>,
-    l4: Spot<'s>,
+    l3: FrameOffset<'s>,
+    l4: FrameOffset<'s>,
     /// Behind the last byte that changes.
-    end: Spot<'s>,
+    end: FrameOffset<'s>,
     version: Num<'s>,
     protocol: Num<'s>,
     /// Time to live and protocol of IPv4.
@@ -98,8 +98,8 @@ impl<'s> Found<'s> {
         }
         let ports = [s.get(source), s.get(target)];
         let end = s.get_at(end);
-        let (l3, protocol) = (s.spot(l3), l4.protocol);
-        let (l4, end) = (s.spot(l4.at), s.spot(end));
+        let (l3, protocol) = (s.offset_of(l3), l4.protocol);
+        let (l4, end) = (s.offset_of(l4.at), s.offset_of(end));
         Ok(Self { l3, l4, end, version, protocol, life, addresses, ports })
     }
 
@@ -107,7 +107,7 @@ impl<'s> Found<'s> {
     fn transport(
         s: &mut Scope<'s, '_>,
         wanted: &Wanted,
-        (l3, l4, version): (At<'s>, Transport<'s>, Num<'s>),
+        (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),
         ways: Ways<'s>,
         out: Exit<'s>,
     ) -> Result<(), Unfit> {
@@ -127,7 +127,7 @@ impl<'s> Found<'s> {
                     u.only(l4.protocol, Cmp::Eq, u32::from(known), other);
                     u.only(l4.length, Cmp::Ge, length as u32, ways.malformed);
                     let header = u.need_dyn(l4.at, length as u16, ways.cut)?;
-                    if u.place() == Place::Xdp {
+                    if u.hook() == Hook::Xdp {
                         only_filled(u, (l3, l4, version), (header, at as u16), ways.unsure)?;
                     }
                     u.leave(done);
@@ -197,8 +197,8 @@ fn only_checked<'s>(s: &mut Scope<'s, '_>, number: Num<'s>, other: Exit<'s>) {
 /// Leaves where the checksum is the sum of the pseudo header and no more: a card is to fill it in.
 fn only_filled<'s>(
     s: &mut Scope<'s, '_>,
-    (l3, l4, version): (At<'s>, Transport<'s>, Num<'s>),
-    (header, at): (Span<'s>, u16),
+    (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),
+    (header, at): (DynWindow<'s>, u16),
     unsure: Exit<'s>,
 ) -> Result<(), Unfit> {
     let found = s.load_dyn::<u16>(header, at)?;
@@ -221,7 +221,7 @@ fn only_filled<'s>(
 
 fn add_words<'s>(
     s: &mut Scope<'s, '_>,
-    l3: At<'s>,
+    l3: FramePos<'s>,
     (from, to): (usize, usize),
     total: ebpf::emit::Var<'s>,
     unsure: Exit<'s>,

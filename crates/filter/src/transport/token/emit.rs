@@ -8,8 +8,8 @@ use super::{COVERS_MAX, LENGTH, NUMBER, WINDOW, Wanted};
 use crate::prelude::*;
 use crate::twin::{self, Emitted, Ways};
 use ebpf::emit::{
-    Answer, At, Cmp, Exit, Layers, Num, Scope, Sip, Span, Transport, Unfit, Wide, Window, be32,
-    byte,
+    Answer, Cmp, DynWindow, Exit, FramePos, Layers, Num, Scope, Sip, Transport, Unfit, Wide,
+    Window, be32, byte,
 };
 use wire::ip::protocol;
 use wire::{ipv4, ipv6, udp};
@@ -70,9 +70,9 @@ pub(super) fn emit<'s>(
 
 /// What the tag is made of.
 struct Covered<'s> {
-    l3: At<'s>,
-    l4: At<'s>,
-    token: At<'s>,
+    l3: FramePos<'s>,
+    l4: FramePos<'s>,
+    token: FramePos<'s>,
     /// Of the data.
     length: Num<'s>,
 }
@@ -129,7 +129,7 @@ fn signed<'s>(
 /// The last bytes that are covered, and the number of all.
 fn last_word<'s>(
     s: &mut Scope<'s, '_>,
-    token: At<'s>,
+    token: FramePos<'s>,
     (covered, covers, before): (Num<'s>, u16, Num<'s>),
     ways: Ways<'s>,
 ) -> Result<Wide<'s>, Unfit> {
@@ -154,7 +154,7 @@ fn last_word<'s>(
 fn addresses<'s>(
     s: &mut Scope<'s, '_>,
     sip: Sip<'s>,
-    l3: At<'s>,
+    l3: FramePos<'s>,
     ways: Ways<'s>,
 ) -> Result<Num<'s>, Unfit> {
     const FOUR: u16 = (ipv4::LENGTH_MIN - ipv4::SRC) as u16;
@@ -188,7 +188,7 @@ fn word<'s, const N: usize>(
     window: Window<'s, N>,
     at: u16,
 ) -> Result<Wide<'s>, Unfit> {
-    let span = Span::from(window);
+    let span = DynWindow::from(window);
     let halves = [s.load_dyn::<u32>(span, at)?, s.load_dyn::<u32>(span, at + 4)?];
     Ok(s.join(halves))
 }

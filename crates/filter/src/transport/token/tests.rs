@@ -7,7 +7,7 @@ use abi::Class;
 use ebpf::emit::{self, Finish, Target};
 use ebpf::exam;
 use ebpf::interpret::{Machine, Packet};
-use ebpf::{Place, Word};
+use ebpf::{FilterSpan, Hook};
 
 const KEY: &str = "key=any";
 const TEXT: &[u8] = b"priority please";
@@ -133,15 +133,15 @@ fn h22_a_program_covers_128_bytes() {
         let given = arguments(&TOKEN, &[KEY, covers]).unwrap();
         let emit = TOKEN.kernel.unwrap();
         emit::program(target, Finish::Answer, |s, on, out| {
-            s.piece(Word::new("token", 0, 5), emit, &given, on, out)
+            s.piece(FilterSpan::new("token", 0, 5), emit, &given, on, out)
         })
     };
-    for place in [Place::Tc, Place::Xdp, Place::Socket, Place::Cgroup] {
+    for place in [Hook::Tc, Hook::Xdp, Hook::Socket, Hook::Cgroup] {
         for target in [Target::from(place), Target::hardened(place)] {
             let large = program(target, "covers=128").unwrap();
             let mut frame = Frame::udp(4000, 53, &[7; 160]).bytes;
             seal(&mut frame, &EXAM_KEY, 1, 128);
-            let packet = exam::seen_at(&Packet::new(&frame), place).unwrap();
+            let packet = exam::at_hook(&Packet::new(&frame), place).unwrap();
             let ran = Machine::of(&large).run(&large.code, place, &packet).unwrap();
             assert_eq!(ran as u32, 1, "{target:?}");
             let why = program(target, "covers=129").unwrap_err();

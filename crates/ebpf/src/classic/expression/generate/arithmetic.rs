@@ -1,27 +1,26 @@
 //! Relations between values: `ip[6:2] & 0x1fff = 0`, `len > 100`, `tcp[tcpflags] & tcp-syn != 0`.
 //!
-//! Values are computed in A, the waiting ones kept in the lowest scratch words. Constants are
-//! folded. What stands in a protocol is only asked of frames that carry it; of those, before
-//! anything is loaded.
+//! Values are computed in A, pending ones are kept in the lowest scratch words, constants fold. A
+//! value in a protocol's header is loaded only after a test that the frame carries the protocol.
 
 use super::super::ast::{Arithmetic, BinaryOp, Protocol, Relation};
 use super::super::condition::{
     Condition, TAX, alu_k, alu_x, compare_k, compare_x, constant_to_a, line, memory_to_a,
     memory_to_x, store_a,
 };
-use super::load::{Base, Size};
+use super::load::{HeaderBase, LoadSize};
 use super::protocol::ip_number;
-use super::{Generator, Lines, Result, comparison};
+use super::{Code, Generated, Generator, comparison};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
-use crate::classic::run::{Alu, Test};
+use crate::classic::run::{AluOp, CompareOp};
 
-/// The largest place that is written into a load: behind it, kernels read what is no frame.
+/// Largest offset in a load instruction; kernels read ancillary data beyond it.
 const PLACE_MAX: u32 = 0x7fff_ffff;
 
-/// The code of a value, and what must hold of a frame that has it.
-struct Value {
-    lines: Lines,
+/// Code that computes a value, and the precondition on the frame.
+struct LoweredValue {
+    lines: Code,
     given: Condition,
 }
 
@@ -31,12 +30,12 @@ impl Generator<'_> {
         relation: Relation,
         left: &Arithmetic,
         right: &Arithmetic,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         let (a, b) = (self.constant(left)?, self.constant(right)?);
         let (op, wanted) = comparison(relation);
         let (given, test) = match (a, b) {
             (Some(a), Some(b)) => {
-                let holds = Test::decode(op).is_some_and(|test| test.holds(a, b));
+                let holds = CompareOp::decode(op).is_some_and(|test| test.holds(a, b));
                 let outcome = if holds { Condition::Always } else { Condition::Never };
                 return Ok(outcome.is(wanted));
             }
@@ -62,8 +61,8 @@ impl Generator<'_> {
         Ok(given.and(test.is(wanted)))
     }
 
-    /// The value of what does not depend on the frame.
-    fn constant(&self, value: &Arithmetic) -> Result<Option<u32>> {
+    /// Folds a value that does not depend on the frame.
+    fn constant(&self, value: &Arithmetic) -> Generated<Option<u32>> {
         match value {
             Arithmetic::Number(number) => Ok(Some(*number)),
             Arithmetic::Length | Arithmetic::Index { .. } => Ok(None),
@@ -81,26 +80,29 @@ impl Generator<'_> {
                     _ => {}
                 }
                 let (Some(left), Some(right)) = (left, right) else { return Ok(None) };
-                Ok(Alu::decode(operation(*op)).and_then(|alu| alu.apply(left, right)))
+                Ok(AluOp::decode(operation(*op)).and_then(|alu| alu.apply(left, right)))
             }
         }
     }
 
-    /// Computes a value in A, keeping what waits in scratch words from `free` on.
-    fn value(&mut self, value: &Arithmetic, free: u32) -> Result<Value> {
+    /// Computes a value in A, with pending ones in scratch words from `free` on.
+    fn value(&mut self, value: &Arithmetic, free: u32) -> Generated<LoweredValue> {
         if let Some(number) = self.constant(value)? {
-            return Ok(Value { lines: vec![constant_to_a(number)], given: Condition::Always });
+            return Ok(LoweredValue {
+                lines: vec![constant_to_a(number)],
+                given: Condition::Always,
+            });
         }
         if free >= self.words_end {
             return Err(self.mistake("the value is too deep: no scratch word is left"));
         }
         match value {
             Arithmetic::Number(number) => {
-                Ok(Value { lines: vec![constant_to_a(*number)], given: Condition::Always })
+                Ok(LoweredValue { lines: vec![constant_to_a(*number)], given: Condition::Always })
             }
             Arithmetic::Length => {
                 let lines = vec![line(code::LD | code::LEN, 0)];
-                Ok(Value { lines, given: Condition::Always })
+                Ok(LoweredValue { lines, given: Condition::Always })
             }
             Arithmetic::Negate(inner) => {
                 let mut value = self.value(inner, free)?;
@@ -126,23 +128,23 @@ impl Generator<'_> {
                 lines.extend(left.lines);
                 lines.push(memory_to_x(free));
                 lines.push(alu_x(operation(*op)));
-                Ok(Value { lines, given: left.given })
+                Ok(LoweredValue { lines, given: left.given })
             }
         }
     }
 
-    /// What stands at `offset` in the header of `protocol`.
+    /// Loads from `offset` in the header of `protocol`.
     fn index(
         &mut self,
         protocol: Protocol,
         offset: &Arithmetic,
         size: u32,
         free: u32,
-    ) -> Result<Value> {
+    ) -> Generated<LoweredValue> {
         let size = match size {
-            1 => Size::Byte,
-            2 => Size::Half,
-            4 => Size::Word,
+            1 => LoadSize::Byte,
+            2 => LoadSize::Half,
+            4 => LoadSize::Keyword,
             _ => return Err(self.mistake(format!("data size must be 1, 2 or 4, not {size}"))),
         };
         let (base, given) = self.indexed(protocol)?;
@@ -152,10 +154,10 @@ impl Generator<'_> {
             && let Some(at) = place.constant.checked_add(k)
             && at <= PLACE_MAX
         {
-            return Ok(Value { lines: self.load(base, k, size)?, given });
+            return Ok(LoweredValue { lines: self.load(base, k, size)?, given });
         }
         let mut value = self.value(offset, free)?;
-        if base == Base::TransportIp4 && place.word.is_some() {
+        if base == HeaderBase::TransportIp4 && place.word.is_some() {
             value.lines.push(store_a(free));
             value.lines.extend(self.header_length_to_x(place));
             value.lines.push(memory_to_a(free));
@@ -169,19 +171,19 @@ impl Generator<'_> {
         }
         value.lines.push(TAX);
         value.lines.push(line(code::LD | code::IND | size.code(), place.constant));
-        Ok(Value { lines: value.lines, given: value.given.and(given) })
+        Ok(LoweredValue { lines: value.lines, given: value.given.and(given) })
     }
 
-    /// Where the header of `protocol` begins, and what frames have it.
-    fn indexed(&mut self, protocol: Protocol) -> Result<(Base, Condition)> {
+    /// Returns the start of `protocol`'s header, and the condition for its presence.
+    fn indexed(&mut self, protocol: Protocol) -> Generated<(HeaderBase, Condition)> {
         match protocol {
             Protocol::Radio => match self.link {
                 L::IEEE802_11_RADIO_AVS | L::IEEE802_11_RADIO | L::PRISM_HEADER => {
-                    Ok((Base::Packet, Condition::Always))
+                    Ok((HeaderBase::Packet, Condition::Always))
                 }
                 _ => Err(self.mistake("radio information is not in these frames")),
             },
-            Protocol::Link => Ok((Base::Header, Condition::Always)),
+            Protocol::Link => Ok((HeaderBase::Header, Condition::Always)),
             Protocol::Ip
             | Protocol::Ip6
             | Protocol::Arp
@@ -191,7 +193,7 @@ impl Generator<'_> {
             | Protocol::Sca
             | Protocol::Lat
             | Protocol::Moprc
-            | Protocol::Mopdl => Ok((Base::Network, self.protocol(protocol)?)),
+            | Protocol::Mopdl => Ok((HeaderBase::Network, self.protocol(protocol)?)),
             Protocol::Sctp
             | Protocol::Tcp
             | Protocol::Udp
@@ -204,11 +206,11 @@ impl Generator<'_> {
                 let ip = self.protocol(Protocol::Ip)?;
                 let carries = self.ip_carries(ip_number(protocol).unwrap_or(0))?;
                 let given = ip.and(carries).and(self.first_fragment()?);
-                Ok((Base::TransportIp4, given))
+                Ok((HeaderBase::TransportIp4, given))
             }
             Protocol::Icmp6 => {
                 let ip6 = self.protocol(Protocol::Ip6)?;
-                Ok((Base::TransportIp6, ip6.and(self.ip6_carries(58)?)))
+                Ok((HeaderBase::TransportIp6, ip6.and(self.ip6_carries(58)?)))
             }
             other => {
                 let what = format!("`{}` does not support the index operation", other.word());
@@ -233,7 +235,7 @@ fn operation(op: BinaryOp) -> u16 {
     }
 }
 
-/// The relation that holds when both sides change places.
+/// Returns the relation with its sides swapped.
 fn mirrored(relation: Relation) -> Relation {
     match relation {
         Relation::Equal => Relation::Equal,

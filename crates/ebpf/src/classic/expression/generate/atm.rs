@@ -2,11 +2,11 @@
 
 use super::super::ast::{Atm, AtmField, Relation};
 use super::super::condition::Condition;
-use super::load::{Base, Size};
-use super::{Generator, Offset, Result, comparison};
+use super::load::{HeaderBase, LoadSize};
+use super::{Generated, Generator, Offset, comparison};
 use crate::classic::link::LinkType;
 
-/// Where the payload begins, and where the type of a signalling message stands.
+/// Offsets of the payload and of a signalling message's type.
 const PAYLOAD: u32 = 4;
 const MESSAGE_TYPE: u32 = PAYLOAD + 5;
 
@@ -19,7 +19,7 @@ const RELEASE: u32 = 0x4d;
 const RELEASE_DONE: u32 = 0x5a;
 
 impl Generator<'_> {
-    pub(super) fn atm(&mut self, atm: Atm) -> Result<Condition> {
+    pub(super) fn atm(&mut self, atm: Atm) -> Generated<Condition> {
         self.only_atm(word(atm))?;
         match atm {
             Atm::Metac => self.channel(&[1]),
@@ -43,8 +43,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Virtual path 0 and one of those virtual channels.
-    fn channel(&mut self, channels: &[u32]) -> Result<Condition> {
+    /// Tests for virtual path 0 and one of these virtual channels.
+    fn channel(&mut self, channels: &[u32]) -> Generated<Condition> {
         let path = self.atm_field(AtmField::Vpi, Relation::Equal, 0)?;
         let mut any = Condition::Never;
         for channel in channels {
@@ -53,16 +53,16 @@ impl Generator<'_> {
         Ok(path.and(any))
     }
 
-    fn message(&mut self, kinds: &[u32]) -> Result<Condition> {
+    fn message(&mut self, kinds: &[u32]) -> Generated<Condition> {
         let mut any = Condition::Never;
         for kind in kinds {
-            any = any.or(self.equal(Base::Header, MESSAGE_TYPE, Size::Byte, *kind)?);
+            any = any.or(self.equal(HeaderBase::Header, MESSAGE_TYPE, LoadSize::Byte, *kind)?);
         }
         Ok(any)
     }
 
-    /// Behind this, the frame is an Ethernet frame.
-    fn lan_emulation(&mut self) -> Result<Condition> {
+    /// Continues with the Ethernet frame inside LAN emulation.
+    fn lan_emulation(&mut self) -> Generated<Condition> {
         let lane = self.atm_prototype(0x01)?;
         let header = Offset { constant: PAYLOAD + 2, word: None };
         self.enter(LinkType::EN10MB, header);
@@ -78,23 +78,23 @@ impl Generator<'_> {
         field: AtmField,
         relation: Relation,
         value: u32,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         let (word, at, size, maximum) = match field {
-            AtmField::Vpi => ("VPI", 1, Size::Byte, 0xff),
-            AtmField::Vci => ("VCI", 2, Size::Half, 0xffff),
+            AtmField::Vpi => ("VPI", 1, LoadSize::Byte, 0xff),
+            AtmField::Vci => ("VCI", 2, LoadSize::Half, 0xffff),
         };
         self.only_atm(word)?;
         self.at_most(word, value, maximum)?;
         let (op, wanted) = comparison(relation);
-        Ok(self.test(Base::Header, at, size, op, value)?.is(wanted))
+        Ok(self.test(HeaderBase::Header, at, size, op, value)?.is(wanted))
     }
 
-    /// What the payload is: 1 LAN emulation, 2 LLC.
-    pub(super) fn atm_prototype(&mut self, kind: u32) -> Result<Condition> {
-        self.masked(Base::Header, 0, Size::Byte, kind, 0x0f)
+    /// Tests the payload type: 1 LAN emulation, 2 LLC.
+    pub(super) fn atm_prototype(&mut self, kind: u32) -> Generated<Condition> {
+        self.masked(HeaderBase::Header, 0, LoadSize::Byte, kind, 0x0f)
     }
 
-    fn only_atm(&self, word: &str) -> Result<()> {
+    fn only_atm(&self, word: &str) -> Generated<()> {
         if self.link == LinkType::SUNATM {
             return Ok(());
         }

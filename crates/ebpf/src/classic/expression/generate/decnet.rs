@@ -1,20 +1,20 @@
 //! DECnet addresses: `decnet src 10.15`, an area of 6 bits and a node of 10.
 
-use super::super::ast::{Id, Kind, Qualifiers, Way, describe};
+use super::super::ast::{DirQualifier, Id, Qualifiers, TypeQualifier, describe};
 use super::super::condition::Condition;
 use super::link_protocol::DECNET;
-use super::load::{Base, Size};
-use super::{Generator, Result};
+use super::load::{HeaderBase, LoadSize};
+use super::{Generated, Generator};
 
 const AREA_MAX: u32 = 0x3f;
 const NODE_MAX: u32 = 0x3ff;
 
 impl Generator<'_> {
-    pub(super) fn decnet_id(&mut self, q: Qualifiers, id: &Id) -> Result<Condition> {
-        let kind = q.kind.unwrap_or(Kind::Host);
+    pub(super) fn decnet_id(&mut self, q: Qualifiers, id: &Id) -> Generated<Condition> {
+        let kind = q.kind.unwrap_or(TypeQualifier::Host);
         let text = match id {
-            Id::Dotted(text) if kind == Kind::Host => text,
-            Id::Number(_) if kind == Kind::Host => {
+            Id::Dotted(text) if kind == TypeQualifier::Host => text,
+            Id::Number(_) if kind == TypeQualifier::Host => {
                 let what = format!("invalid DECnet address `{}`", describe(id));
                 return Err(self.mistake(what));
             }
@@ -27,9 +27,9 @@ impl Generator<'_> {
         let decnet = self.link_protocol(DECNET)?;
         let address = u32::from(address.swap_bytes());
         let ends = match q.way {
-            Some(Way::Source) => self.decnet_end(address, false)?,
-            Some(Way::Target) => self.decnet_end(address, true)?,
-            Some(Way::Both) => {
+            Some(DirQualifier::Source) => self.decnet_end(address, false)?,
+            Some(DirQualifier::Target) => self.decnet_end(address, true)?,
+            Some(DirQualifier::Both) => {
                 let source = self.decnet_end(address, false)?;
                 source.and(self.decnet_end(address, true)?)
             }
@@ -41,24 +41,24 @@ impl Generator<'_> {
         Ok(decnet.and(ends))
     }
 
-    /// One end in each of the four forms of a header: short or long, with a byte of padding or not.
-    fn decnet_end(&mut self, address: u32, target: bool) -> Result<Condition> {
+    /// Tests one address in each of the header's four forms: short or long, padded or not.
+    fn decnet_end(&mut self, address: u32, target: bool) -> Generated<Condition> {
         let (short, long) = if target { (1, 7) } else { (3, 15) };
-        let flags = |g: &mut Self, size, k, mask| g.masked(Base::Network, 2, size, k, mask);
-        let at = |g: &mut Self, place| g.equal(Base::Network, place, Size::Half, address);
+        let flags = |g: &mut Self, size, k, mask| g.masked(HeaderBase::Network, 2, size, k, mask);
+        let at = |g: &mut Self, place| g.equal(HeaderBase::Network, place, LoadSize::Half, address);
         let (plain, padded) = if target {
             (
-                flags(self, Size::Word, 0x0200_0000 | address << 8, 0x07ff_ff00)?,
-                flags(self, Size::Word, 0x8102_0000 | address, 0xff07_ffff)?,
+                flags(self, LoadSize::Keyword, 0x0200_0000 | address << 8, 0x07ff_ff00)?,
+                flags(self, LoadSize::Keyword, 0x8102_0000 | address, 0xff07_ffff)?,
             )
         } else {
             (
-                flags(self, Size::Byte, 0x02, 0x07)?.and(at(self, 2 + short)?),
-                flags(self, Size::Half, 0x8102, 0xff07)?.and(at(self, 3 + short)?),
+                flags(self, LoadSize::Byte, 0x02, 0x07)?.and(at(self, 2 + short)?),
+                flags(self, LoadSize::Half, 0x8102, 0xff07)?.and(at(self, 3 + short)?),
             )
         };
-        let long_plain = flags(self, Size::Byte, 0x06, 0x07)?.and(at(self, 2 + long)?);
-        let long_padded = flags(self, Size::Half, 0x8106, 0xff07)?.and(at(self, 3 + long)?);
+        let long_plain = flags(self, LoadSize::Byte, 0x06, 0x07)?.and(at(self, 2 + long)?);
+        let long_padded = flags(self, LoadSize::Half, 0x8106, 0xff07)?.and(at(self, 3 + long)?);
         Ok(plain.or(padded).or(long_plain).or(long_padded))
     }
 }

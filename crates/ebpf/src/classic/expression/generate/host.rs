@@ -2,13 +2,13 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::super::ast::{Protocol, Qualifiers, Way};
+use super::super::ast::{DirQualifier, Protocol, Qualifiers};
 use super::super::condition::Condition;
 use super::link_protocol::{ARP, IP, IP6, RARP};
-use super::load::{Base, Size};
-use super::{Generator, Result};
+use super::load::{HeaderBase, LoadSize};
+use super::{Generated, Generator};
 
-/// The most addresses of one family that a name may have.
+/// Maximum addresses of a name per family.
 const ADDRESSES_MAX: usize = 100;
 
 /// An IPv4 network.
@@ -26,7 +26,7 @@ pub(super) struct Net6 {
 }
 
 impl Net6 {
-    /// The network of that prefix.
+    /// Creates the network with this prefix length.
     pub(super) fn new(address: Ipv6Addr, length: u32) -> Self {
         let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
         Self { address, mask }
@@ -34,14 +34,14 @@ impl Net6 {
 }
 
 impl Generator<'_> {
-    /// Any of those IPv4 networks, or none of them if `wanted` is false; `thing` is for messages.
+    /// Tests for any of these IPv4 networks, or none if `wanted` is false; `thing` is for messages.
     pub(super) fn nets(
         &mut self,
         q: Qualifiers,
         nets: &[Net],
         wanted: bool,
         thing: &str,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         self.only_ends(q.way)?;
         let Some(protocol) = q.protocol else {
             let ip = self.nets_in(IP, q.way, nets, wanted)?;
@@ -63,10 +63,10 @@ impl Generator<'_> {
     fn nets_in(
         &mut self,
         link_protocol: u32,
-        way: Option<Way>,
+        way: Option<DirQualifier>,
         nets: &[Net],
         wanted: bool,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         let carried = self.link_protocol(link_protocol)?;
         if carried == Condition::Never {
             return Ok(carried);
@@ -75,20 +75,20 @@ impl Generator<'_> {
         let mut any = Condition::Never;
         for net in nets {
             any = any.or(self.ends(way, source, target, |g, at| {
-                g.masked(Base::Network, at, Size::Word, net.address, net.mask)
+                g.masked(HeaderBase::Network, at, LoadSize::Keyword, net.address, net.mask)
             })?);
         }
         Ok(carried.and(any.is(wanted)))
     }
 
-    /// Any of those IPv6 networks, or none of them if `wanted` is false.
+    /// Tests for any of these IPv6 networks, or none if `wanted` is false.
     pub(super) fn nets6(
         &mut self,
         q: Qualifiers,
         nets: &[Net6],
         wanted: bool,
         thing: &str,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         self.only_ends(q.way)?;
         if let Some(other) = q.protocol
             && other != Protocol::Ip6
@@ -103,33 +103,39 @@ impl Generator<'_> {
         Ok(carried.and(any.is(wanted)))
     }
 
-    fn net6_at(&mut self, at: u32, net: &Net6) -> Result<Condition> {
+    fn net6_at(&mut self, at: u32, net: &Net6) -> Generated<Condition> {
         let words = |value: u128| [96, 64, 32, 0].map(|shift| (value >> shift) as u32);
         let (address, mask) = (words(net.address.to_bits()), words(net.mask));
         let mut condition = Condition::Always;
         for (index, (address, mask)) in address.into_iter().zip(mask).enumerate() {
             let at = at + 4 * index as u32;
-            condition = condition.and(self.masked(Base::Network, at, Size::Word, address, mask)?);
+            condition = condition.and(self.masked(
+                HeaderBase::Network,
+                at,
+                LoadSize::Keyword,
+                address,
+                mask,
+            )?);
         }
         Ok(condition)
     }
 
-    /// Asks one thing of the source, the target, either or both.
+    /// Applies `ask` to source, target, either or both.
     pub(super) fn ends(
         &mut self,
-        way: Option<Way>,
+        way: Option<DirQualifier>,
         source: u32,
         target: u32,
-        ask: impl Fn(&mut Self, u32) -> Result<Condition>,
-    ) -> Result<Condition> {
+        ask: impl Fn(&mut Self, u32) -> Generated<Condition>,
+    ) -> Generated<Condition> {
         match way {
-            Some(Way::Source) => ask(self, source),
-            Some(Way::Target) => ask(self, target),
-            Some(Way::Both) => {
+            Some(DirQualifier::Source) => ask(self, source),
+            Some(DirQualifier::Target) => ask(self, target),
+            Some(DirQualifier::Both) => {
                 let first = ask(self, source)?;
                 Ok(first.and(ask(self, target)?))
             }
-            None | Some(Way::Either) => {
+            None | Some(DirQualifier::Either) => {
                 let first = ask(self, source)?;
                 Ok(first.or(ask(self, target)?))
             }
@@ -137,25 +143,31 @@ impl Generator<'_> {
         }
     }
 
-    /// Refuses the directions that only 802.11 frames have.
-    pub(super) fn only_ends(&self, way: Option<Way>) -> Result<()> {
+    /// Rejects qualifiers that only 802.11 frames have.
+    pub(super) fn only_ends(&self, way: Option<DirQualifier>) -> Generated<()> {
         match way {
-            None | Some(Way::Source | Way::Target | Way::Either | Way::Both) => Ok(()),
+            None
+            | Some(
+                DirQualifier::Source
+                | DirQualifier::Target
+                | DirQualifier::Either
+                | DirQualifier::Both,
+            ) => Ok(()),
             Some(other) => Err(self.only_wlan(other)),
         }
     }
 
-    fn only_wlan(&self, way: Way) -> super::ExpressionError {
+    fn only_wlan(&self, way: DirQualifier) -> super::ExpressionError {
         self.mistake(format!("`{}` is for link addresses of 802.11 frames only", way.words()))
     }
 
-    /// The addresses of a name; for a gateway, those that must not be there.
+    /// Tests for the addresses of a name; for a gateway, that they are absent.
     pub(super) fn host_name(
         &mut self,
         q: Qualifiers,
         name: &str,
         gateway: bool,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         let addresses = self
             .options
             .resolver

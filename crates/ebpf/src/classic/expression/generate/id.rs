@@ -1,15 +1,15 @@
-//! A qualified identifier: decides by its qualifiers and its form what is asked.
+//! Qualified identifiers: selects the test by qualifiers and form.
 
 use std::net::Ipv6Addr;
 
-use super::super::ast::{Id, Kind, Protocol, Qualifiers, describe};
+use super::super::ast::{Id, Protocol, Qualifiers, TypeQualifier, describe};
 use super::super::condition::Condition;
 use super::super::names;
 use super::host::{Net, Net6};
-use super::{Generator, Result};
+use super::{Generated, Generator};
 
 impl Generator<'_> {
-    pub(super) fn id(&mut self, q: Qualifiers, id: &Id) -> Result<Condition> {
+    pub(super) fn id(&mut self, q: Qualifiers, id: &Id) -> Generated<Condition> {
         if q.protocol == Some(Protocol::Decnet) {
             return self.decnet_id(q, id);
         }
@@ -32,7 +32,7 @@ impl Generator<'_> {
             }
             Id::Ip6(address, length) => self.address6(q, *address, *length),
             Id::Mac(address) => {
-                let host = matches!(q.kind, None | Some(Kind::Host));
+                let host = matches!(q.kind, None | Some(TypeQualifier::Host));
                 if !host || q.protocol != Some(Protocol::Link) {
                     return Err(self.mistake("Ethernet address used in non-ether expression"));
                 }
@@ -41,7 +41,7 @@ impl Generator<'_> {
             Id::Mac8(address) => {
                 self.only_ends(q.way)?;
                 if let Some(kind) = q.kind
-                    && kind != Kind::Host
+                    && kind != TypeQualifier::Host
                 {
                     return Err(self.not_valid(kind.word(), &describe(id)));
                 }
@@ -53,34 +53,34 @@ impl Generator<'_> {
         }
     }
 
-    fn named(&mut self, q: Qualifiers, name: &str) -> Result<Condition> {
+    fn named(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
         match q.kind {
-            Some(Kind::Net) => {
+            Some(TypeQualifier::Net) => {
                 let number = self.options.resolver.network(name).filter(|number| *number != 0);
                 let Some(number) = number else {
                     return Err(self.mistake(format!("unknown network `{name}`")));
                 };
                 self.nets(q, &[left_aligned(number)], true, "net")
             }
-            None | Some(Kind::Host) if q.protocol == Some(Protocol::Link) => {
+            None | Some(TypeQualifier::Host) if q.protocol == Some(Protocol::Link) => {
                 self.mac_name(q.way, name, "link host")
             }
-            None | Some(Kind::Host) => self.host_name(q, name, false),
-            Some(Kind::Port) => self.port_name(q, name),
-            Some(Kind::PortRange) => self.port_range(q, name),
-            Some(Kind::Gateway) => self.gateway(q, name),
-            Some(Kind::Protocol) => {
+            None | Some(TypeQualifier::Host) => self.host_name(q, name, false),
+            Some(TypeQualifier::Port) => self.port_name(q, name),
+            Some(TypeQualifier::PortRange) => self.port_range(q, name),
+            Some(TypeQualifier::Gateway) => self.gateway(q, name),
+            Some(TypeQualifier::Protocol) => {
                 let number = self.protocol_named(q, name)?;
                 self.protocol_number(q.protocol, number)
             }
-            Some(Kind::ProtocolChain) => {
+            Some(TypeQualifier::ProtocolChain) => {
                 let number = self.protocol_named(q, name)?;
                 self.protochain(q.protocol, number)
             }
         }
     }
 
-    fn protocol_named(&self, q: Qualifiers, name: &str) -> Result<u32> {
+    fn protocol_named(&self, q: Qualifiers, name: &str) -> Generated<u32> {
         let number = match q.protocol {
             None | Some(Protocol::Ip | Protocol::Ip6) => {
                 self.options.resolver.protocol(name).map(u32::from)
@@ -90,49 +90,56 @@ impl Generator<'_> {
             _ => None,
         };
         number.ok_or_else(|| {
-            let kind = q.kind.map_or("proto", Kind::word);
+            let kind = q.kind.map_or("proto", TypeQualifier::word);
             let within = q.protocol.map(|p| format!("{} ", p.word())).unwrap_or_default();
             self.mistake(format!("unknown `{within}{kind}` value `{name}`"))
         })
     }
 
-    fn numbered(&mut self, q: Qualifiers, number: u32) -> Result<Condition> {
+    fn numbered(&mut self, q: Qualifiers, number: u32) -> Generated<Condition> {
         match q.kind {
-            None | Some(Kind::Host) => {
+            None | Some(TypeQualifier::Host) => {
                 self.address(q, Net { address: number, mask: u32::MAX }, &number.to_string())
             }
-            Some(Kind::Net) => self.address(q, left_aligned(number), &number.to_string()),
-            Some(Kind::Port | Kind::PortRange) => self.port_number(q, number),
-            Some(Kind::Protocol) => self.protocol_number(q.protocol, number),
-            Some(Kind::ProtocolChain) => self.protochain(q.protocol, number),
-            Some(kind @ Kind::Gateway) => Err(self.not_valid(kind.word(), &number.to_string())),
+            Some(TypeQualifier::Net) => self.address(q, left_aligned(number), &number.to_string()),
+            Some(TypeQualifier::Port | TypeQualifier::PortRange) => self.port_number(q, number),
+            Some(TypeQualifier::Protocol) => self.protocol_number(q.protocol, number),
+            Some(TypeQualifier::ProtocolChain) => self.protochain(q.protocol, number),
+            Some(kind @ TypeQualifier::Gateway) => {
+                Err(self.not_valid(kind.word(), &number.to_string()))
+            }
         }
     }
 
-    fn address(&mut self, q: Qualifiers, net: Net, text: &str) -> Result<Condition> {
+    fn address(&mut self, q: Qualifiers, net: Net, text: &str) -> Generated<Condition> {
         match q.kind {
-            None | Some(Kind::Host | Kind::Net) => {}
+            None | Some(TypeQualifier::Host | TypeQualifier::Net) => {}
             Some(kind) => return Err(self.not_valid(kind.word(), text)),
         }
         if q.protocol == Some(Protocol::Link) {
             return Err(self.mistake(format!("illegal link-layer address `{text}`")));
         }
-        self.nets(q, &[net], true, &format!("{} {text}", q.kind.map_or("host", Kind::word)))
+        self.nets(
+            q,
+            &[net],
+            true,
+            &format!("{} {text}", q.kind.map_or("host", TypeQualifier::word)),
+        )
     }
 
-    fn network(&mut self, q: Qualifiers, id: &Id, text: &str, mask: u32) -> Result<Condition> {
+    fn network(&mut self, q: Qualifiers, id: &Id, text: &str, mask: u32) -> Generated<Condition> {
         let (address, _) = self.dotted(text)?;
         let whole = describe(id);
         if address & !mask != 0 {
             return Err(self.mistake(format!("non-network bits set in `{whole}`")));
         }
-        if q.kind != Some(Kind::Net) {
-            return Err(self.not_valid(q.kind.map_or("host", Kind::word), &whole));
+        if q.kind != Some(TypeQualifier::Net) {
+            return Err(self.not_valid(q.kind.map_or("host", TypeQualifier::word), &whole));
         }
         self.nets(q, &[Net { address, mask }], true, &format!("net {whole}"))
     }
 
-    fn address6(&mut self, q: Qualifiers, address: Ipv6Addr, length: u32) -> Result<Condition> {
+    fn address6(&mut self, q: Qualifiers, address: Ipv6Addr, length: u32) -> Generated<Condition> {
         self.at_most("prefix length", length, 128)?;
         let net = Net6::new(address, length);
         let whole = describe(&Id::Ip6(address, length));
@@ -140,15 +147,20 @@ impl Generator<'_> {
             return Err(self.mistake(format!("non-network bits set in `{whole}`")));
         }
         match q.kind {
-            None | Some(Kind::Host) if length == 128 => {}
-            Some(Kind::Net) => {}
-            kind => return Err(self.not_valid(kind.map_or("host", Kind::word), &whole)),
+            None | Some(TypeQualifier::Host) if length == 128 => {}
+            Some(TypeQualifier::Net) => {}
+            kind => return Err(self.not_valid(kind.map_or("host", TypeQualifier::word), &whole)),
         }
-        self.nets6(q, &[net], true, &format!("{} {whole}", q.kind.map_or("host", Kind::word)))
+        self.nets6(
+            q,
+            &[net],
+            true,
+            &format!("{} {whole}", q.kind.map_or("host", TypeQualifier::word)),
+        )
     }
 
-    /// The value of one to four decimal bytes, the first highest, and how many bits they are.
-    fn dotted(&self, text: &str) -> Result<(u32, u32)> {
+    /// Parses one to four decimal bytes, the first highest; returns the value and its bits.
+    fn dotted(&self, text: &str) -> Generated<(u32, u32)> {
         let mut value = 0u32;
         let mut bits = 0;
         for part in text.split('.') {
@@ -164,7 +176,7 @@ impl Generator<'_> {
     }
 }
 
-/// A network number written from its significant end: `10` is `10.0.0.0/8`.
+/// Aligns a network number to the left: `10` is `10.0.0.0/8`.
 fn left_aligned(number: u32) -> Net {
     let (mut address, mut mask) = (number, u32::MAX);
     while address != 0 && address >> 24 == 0 {

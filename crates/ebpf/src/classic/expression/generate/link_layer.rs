@@ -1,13 +1,13 @@
-//! Logical link control, the direction of a frame, and the interface it was seen on.
+//! Logical link control, direction, and interface.
 
 use super::super::ast::Llc;
 use super::super::condition::{Condition, alu_k, compare_k, line};
-use super::load::{Base, Size};
-use super::{Generator, Result};
+use super::load::{HeaderBase, LoadSize};
+use super::{Generated, Generator};
 use crate::classic::insn::{ANCILLARY, code};
 use crate::classic::link::LinkType as L;
 
-/// The packet type of what this host sends (`PACKET_OUTGOING`).
+/// Packet type of frames that this host sends (`PACKET_OUTGOING`).
 const OUTGOING: u32 = 4;
 /// Ancillary offsets (`SKF_AD_…`).
 const PACKET_TYPE: u32 = ANCILLARY + 4;
@@ -18,12 +18,12 @@ const SUPERVISORY_MASK: u32 = 0x0f;
 const UNNUMBERED_MASK: u32 = 0xef;
 
 impl Generator<'_> {
-    pub(super) fn llc(&mut self, llc: Llc) -> Result<Condition> {
+    pub(super) fn llc(&mut self, llc: Llc) -> Generated<Condition> {
         let any = self.has_llc()?;
-        let control = |g: &mut Self, k, mask| g.masked(Base::Llc, 2, Size::Byte, k, mask);
+        let control = |g: &mut Self, k, mask| g.masked(HeaderBase::Llc, 2, LoadSize::Byte, k, mask);
         let kind = match llc {
             Llc::Any => return Ok(any),
-            Llc::Information => self.any_bit(Base::Llc, 2, Size::Byte, 0x01)?.not(),
+            Llc::Information => self.any_bit(HeaderBase::Llc, 2, LoadSize::Byte, 0x01)?.not(),
             Llc::Supervisory(None) => control(self, 0x01, 0x03)?,
             Llc::Supervisory(Some(kind)) => control(self, kind, SUPERVISORY_MASK)?,
             Llc::Unnumbered(None) => control(self, 0x03, 0x03)?,
@@ -32,11 +32,12 @@ impl Generator<'_> {
         Ok(any.and(kind))
     }
 
-    fn has_llc(&mut self) -> Result<Condition> {
+    fn has_llc(&mut self) -> Generated<Condition> {
         match self.link {
             L::EN10MB | L::DSA_TAG_BRCM | L::DSA_TAG_DSA => {
-                let length = self.test(Base::Protocol, 0, Size::Half, code::JGT, 1500)?.not();
-                Ok(length.and(self.equal(Base::Llc, 0, Size::Half, 0xffff)?.not()))
+                let length =
+                    self.test(HeaderBase::Protocol, 0, LoadSize::Half, code::JGT, 1500)?.not();
+                Ok(length.and(self.equal(HeaderBase::Llc, 0, LoadSize::Half, 0xffff)?.not()))
             }
             L::SUNATM => self.atm_prototype(0x02),
             L::IEEE802 | L::FDDI | L::ATM_RFC1483 => Ok(Condition::Always),
@@ -45,20 +46,26 @@ impl Generator<'_> {
         }
     }
 
-    pub(super) fn direction(&mut self, outbound: bool) -> Result<Condition> {
+    pub(super) fn direction(&mut self, outbound: bool) -> Generated<Condition> {
         let pick = |out, within| if outbound { out } else { within };
         match self.link {
-            L::SLIP | L::PPP_PPPD => self.equal(Base::Header, 0, Size::Byte, pick(1, 0)),
-            L::IPNET => self.equal(Base::Header, 2, Size::Half, pick(1, 2)),
-            L::LINUX_SLL => Ok(self.equal(Base::Header, 0, Size::Half, OUTGOING)?.is(outbound)),
-            L::LINUX_SLL2 => Ok(self.equal(Base::Header, 10, Size::Byte, OUTGOING)?.is(outbound)),
-            L::PFLOG => self.equal(Base::Header, 60, Size::Byte, pick(2, 1)),
-            L::DSA_TAG_BRCM => self.masked(Base::Header, 12, Size::Byte, pick(0x20, 0), 0xe0),
+            L::SLIP | L::PPP_PPPD => self.equal(HeaderBase::Header, 0, LoadSize::Byte, pick(1, 0)),
+            L::IPNET => self.equal(HeaderBase::Header, 2, LoadSize::Half, pick(1, 2)),
+            L::LINUX_SLL => {
+                Ok(self.equal(HeaderBase::Header, 0, LoadSize::Half, OUTGOING)?.is(outbound))
+            }
+            L::LINUX_SLL2 => {
+                Ok(self.equal(HeaderBase::Header, 10, LoadSize::Byte, OUTGOING)?.is(outbound))
+            }
+            L::PFLOG => self.equal(HeaderBase::Header, 60, LoadSize::Byte, pick(2, 1)),
+            L::DSA_TAG_BRCM => {
+                self.masked(HeaderBase::Header, 12, LoadSize::Byte, pick(0x20, 0), 0xe0)
+            }
             L::DSA_TAG_DSA => {
-                self.masked(Base::Header, 12, Size::Byte, pick(0x40, 0), pick(0xc0, 0x40))
+                self.masked(HeaderBase::Header, 12, LoadSize::Byte, pick(0x40, 0), pick(0xc0, 0x40))
             }
             link if link.is_juniper() => {
-                let mut lines = self.load(Base::Header, 3, Size::Byte)?;
+                let mut lines = self.load(HeaderBase::Header, 3, LoadSize::Byte)?;
                 lines.push(alu_k(code::AND, 0x01));
                 Ok(compare_k(lines, code::JEQ, pick(0, 1)))
             }
@@ -70,17 +77,17 @@ impl Generator<'_> {
         }
     }
 
-    pub(super) fn interface(&mut self, index: u32) -> Result<Condition> {
+    pub(super) fn interface(&mut self, index: u32) -> Generated<Condition> {
         if self.link == L::LINUX_SLL2 {
-            return self.equal(Base::Header, 4, Size::Word, index);
+            return self.equal(HeaderBase::Header, 4, LoadSize::Keyword, index);
         }
         self.needs_metadata("ifindex")?;
         let lines = vec![line(code::LD | code::W | code::ABS, INTERFACE)];
         Ok(compare_k(lines, code::JEQ, index))
     }
 
-    /// Refuses what only the kernel knows where nobody asks the kernel.
-    fn needs_metadata(&self, word: &str) -> Result<()> {
+    /// Rejects kernel metadata where frames come from a file.
+    fn needs_metadata(&self, word: &str) -> Generated<()> {
         if self.options.live_metadata {
             return Ok(());
         }

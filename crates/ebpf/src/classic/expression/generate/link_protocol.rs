@@ -1,12 +1,12 @@
-//! Which protocol a frame carries, by the protocol number of its link type.
+//! Tests for the protocol that a frame carries, by the protocol numbers of its link type.
 //!
-//! One number space serves all of them, as in libpcap: EtherTypes, and below 1501 LLC service
-//! access points; PPP numbers where neither has the protocol.
+//! As in libpcap, one number space serves all link types: EtherTypes; below 1501 LLC service access
+//! points; PPP numbers where neither has the protocol.
 
 use super::super::condition::Condition;
-use super::super::{ErrorKind, Families};
-use super::load::{Base, Size};
-use super::{Generator, Result};
+use super::super::{AddressFamilies, ErrorKind};
+use super::load::{HeaderBase, LoadSize};
+use super::{Generated, Generator};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 
@@ -19,7 +19,7 @@ const ATALK: u32 = 0x809b;
 const AARP: u32 = 0x80f3;
 const NS: u32 = 0x0600;
 const IPX: u32 = 0x8137;
-/// The longest payload of an 802.3 frame: numbers above are EtherTypes, others lengths.
+/// Maximum payload of an 802.3 frame: larger type fields are EtherTypes, smaller ones lengths.
 const LENGTH_MAX: u32 = 1500;
 
 const SAP_IP: u32 = 0x06;
@@ -34,8 +34,8 @@ pub(super) const ESIS: u32 = 0x82;
 pub(super) const ISIS: u32 = 0x83;
 
 impl Generator<'_> {
-    /// The frame carries `protocol`.
-    pub(super) fn link_protocol(&mut self, protocol: u32) -> Result<Condition> {
+    /// Tests that the frame carries `protocol`.
+    pub(super) fn link_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         if self.mpls_depth > 0 {
             return self.behind_mpls(protocol);
         }
@@ -46,16 +46,16 @@ impl Generator<'_> {
                 Ok(inner.unwrap_or(Condition::Always).and(own))
             }
             link if link.is_wlan() => {
-                let data = self.masked(Base::Header, 0, Size::Byte, 0x08, 0x0c)?;
+                let data = self.masked(HeaderBase::Header, 0, LoadSize::Byte, 0x08, 0x0c)?;
                 Ok(data.and(self.llc_protocol(protocol)?))
             }
             link if link.is_juniper() => {
-                self.masked(Base::Header, 0, Size::Word, 0x4d47_4300, 0xffff_ff00)
+                self.masked(HeaderBase::Header, 0, LoadSize::Keyword, 0x4d47_4300, 0xffff_ff00)
             }
             L::C_HDLC | L::HDLC => {
                 self.at_most("HDLC protocol", protocol, 0xffff)?;
                 let number = if protocol == SAP_ISO { 0xfefe } else { protocol };
-                self.equal(Base::Protocol, 0, Size::Half, number)
+                self.equal(HeaderBase::Protocol, 0, LoadSize::Half, number)
             }
             L::FDDI | L::IEEE802 | L::ATM_RFC1483 | L::ATM_CLIP | L::IP_OVER_FC => {
                 self.llc_protocol(protocol)
@@ -66,8 +66,8 @@ impl Generator<'_> {
             }
             L::LINUX_SLL => self.cooked_protocol(protocol),
             L::SLIP | L::SLIP_BSDOS | L::RAW => match protocol {
-                IP => self.ip_version(Base::Header, 4),
-                IP6 => self.ip_version(Base::Header, 6),
+                IP => self.ip_version(HeaderBase::Header, 4),
+                IP6 => self.ip_version(HeaderBase::Header, 6),
                 _ => Ok(Condition::Never),
             },
             L::IPV4 => Ok(constant(protocol == IP)),
@@ -77,7 +77,7 @@ impl Generator<'_> {
                 self.ppp_protocol(protocol)
             }
             L::NULL | L::LOOP | L::ENC => self.loopback_protocol(protocol),
-            L::PFLOG => self.family(1, Size::Byte, protocol, false),
+            L::PFLOG => self.family(1, LoadSize::Byte, protocol, false),
             L::ARCNET | L::ARCNET_LINUX => self
                 .one_of(protocol, &[(IP, 212), (ARP, 213), (RARP, 214), (ATALK, 221), (IP6, 0xc4)]),
             L::IPNET => self.one_of(protocol, &[(IP, 2), (IP6, 26)]),
@@ -85,7 +85,7 @@ impl Generator<'_> {
             L::MFR => Err(self.no_protocol_number()),
             _ if self.protocol.is_some() => {
                 self.at_most("EtherType", protocol, 0xffff)?;
-                self.equal(Base::Protocol, 0, Size::Half, protocol)
+                self.equal(HeaderBase::Protocol, 0, LoadSize::Half, protocol)
             }
             _ => Err(self.no_protocol_number()),
         }
@@ -96,66 +96,68 @@ impl Generator<'_> {
         self.error(ErrorKind::Unknown, what)
     }
 
-    /// The byte of a protocol number that has few values.
-    fn one_of(&mut self, protocol: u32, numbers: &[(u32, u32)]) -> Result<Condition> {
+    /// Tests a one-byte protocol field with few values.
+    fn one_of(&mut self, protocol: u32, numbers: &[(u32, u32)]) -> Generated<Condition> {
         match numbers.iter().find(|(known, _)| *known == protocol) {
-            Some((_, number)) => self.equal(Base::Protocol, 0, Size::Byte, *number),
+            Some((_, number)) => self.equal(HeaderBase::Protocol, 0, LoadSize::Byte, *number),
             None => Ok(Condition::Never),
         }
     }
 
-    /// The first nibble of an IP header.
-    pub(super) fn ip_version(&mut self, base: Base, version: u32) -> Result<Condition> {
-        self.masked(base, 0, Size::Byte, version << 4, 0xf0)
+    /// Tests the version nibble of an IP header.
+    pub(super) fn ip_version(&mut self, base: HeaderBase, version: u32) -> Generated<Condition> {
+        self.masked(base, 0, LoadSize::Byte, version << 4, 0xf0)
     }
 
-    fn is_length(&mut self) -> Result<Condition> {
-        Ok(self.test(Base::Protocol, 0, Size::Half, code::JGT, LENGTH_MAX)?.not())
+    fn is_length(&mut self) -> Generated<Condition> {
+        Ok(self.test(HeaderBase::Protocol, 0, LoadSize::Half, code::JGT, LENGTH_MAX)?.not())
     }
 
-    fn ethernet_protocol(&mut self, protocol: u32) -> Result<Condition> {
+    fn ethernet_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         match protocol {
             SAP_ISO | SAP_IP | SAP_NETBEUI => {
                 let length = self.is_length()?;
-                let saps = self.equal(Base::Llc, 0, Size::Half, protocol << 8 | protocol)?;
+                let saps =
+                    self.equal(HeaderBase::Llc, 0, LoadSize::Half, protocol << 8 | protocol)?;
                 Ok(length.and(saps))
             }
             SAP_IPX => {
-                let raw = self.equal(Base::Llc, 0, Size::Half, 0xffff)?;
-                let llc = self.equal(Base::Llc, 0, Size::Byte, SAP_IPX)?.or(raw);
+                let raw = self.equal(HeaderBase::Llc, 0, LoadSize::Half, 0xffff)?;
+                let llc = self.equal(HeaderBase::Llc, 0, LoadSize::Byte, SAP_IPX)?.or(raw);
                 let any = self.snap(0, IPX)?.or(llc);
                 let behind_length = self.is_length()?.and(any);
-                Ok(self.equal(Base::Protocol, 0, Size::Half, IPX)?.or(behind_length))
+                Ok(self.equal(HeaderBase::Protocol, 0, LoadSize::Half, IPX)?.or(behind_length))
             }
             ATALK | AARP => {
                 let snap = self.snap(if protocol == ATALK { 0x08_0007 } else { 0 }, protocol)?;
                 let behind_length = self.is_length()?.and(snap);
-                Ok(self.equal(Base::Protocol, 0, Size::Half, protocol)?.or(behind_length))
+                Ok(self.equal(HeaderBase::Protocol, 0, LoadSize::Half, protocol)?.or(behind_length))
             }
             0..=LENGTH_MAX => {
                 self.at_most("LLC DSAP", protocol, 0xff)?;
                 let length = self.is_length()?;
-                Ok(length.and(self.equal(Base::Protocol, 2, Size::Byte, protocol)?))
+                Ok(length.and(self.equal(HeaderBase::Protocol, 2, LoadSize::Byte, protocol)?))
             }
             _ => {
                 self.at_most("EtherType", protocol, 0xffff)?;
-                self.equal(Base::Protocol, 0, Size::Half, protocol)
+                self.equal(HeaderBase::Protocol, 0, LoadSize::Half, protocol)
             }
         }
     }
 
-    fn cooked_protocol(&mut self, protocol: u32) -> Result<Condition> {
+    fn cooked_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         const WITH_LLC: u32 = 4;
         const NOVELL: u32 = 1;
-        let number = |g: &mut Self, k| g.equal(Base::Protocol, 0, Size::Half, k);
+        let number = |g: &mut Self, k| g.equal(HeaderBase::Protocol, 0, LoadSize::Half, k);
         match protocol {
             SAP_ISO | SAP_IP | SAP_NETBEUI => {
                 let llc = number(self, WITH_LLC)?;
-                let saps = self.equal(Base::Llc, 0, Size::Half, protocol << 8 | protocol)?;
+                let saps =
+                    self.equal(HeaderBase::Llc, 0, LoadSize::Half, protocol << 8 | protocol)?;
                 Ok(llc.and(saps))
             }
             SAP_IPX => {
-                let llc = self.equal(Base::Llc, 0, Size::Byte, SAP_IPX)?;
+                let llc = self.equal(HeaderBase::Llc, 0, LoadSize::Byte, SAP_IPX)?;
                 let either = llc.or(self.snap(0, IPX)?);
                 let behind_llc = number(self, WITH_LLC)?.and(either);
                 let novell = number(self, NOVELL)?.or(behind_llc);
@@ -169,7 +171,7 @@ impl Generator<'_> {
             0..=LENGTH_MAX => {
                 self.at_most("LLC DSAP", protocol, 0xff)?;
                 let llc = number(self, WITH_LLC)?;
-                Ok(llc.and(self.equal(Base::Llc, 0, Size::Byte, protocol)?))
+                Ok(llc.and(self.equal(HeaderBase::Llc, 0, LoadSize::Byte, protocol)?))
             }
             _ => {
                 self.at_most("EtherType", protocol, 0xffff)?;
@@ -178,32 +180,32 @@ impl Generator<'_> {
         }
     }
 
-    /// Of a link type whose payload always begins with LLC.
-    fn llc_protocol(&mut self, protocol: u32) -> Result<Condition> {
+    /// Tests the protocol of link types whose payload begins with LLC.
+    fn llc_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         match protocol {
             SAP_IP | SAP_ISO | SAP_NETBEUI => {
-                self.equal(Base::Llc, 0, Size::Half, protocol << 8 | protocol)
+                self.equal(HeaderBase::Llc, 0, LoadSize::Half, protocol << 8 | protocol)
             }
             ATALK => self.snap(0x08_0007, ATALK),
             0..=LENGTH_MAX => {
                 self.at_most("LLC DSAP", protocol, 0xff)?;
-                self.equal(Base::Llc, 0, Size::Byte, protocol)
+                self.equal(HeaderBase::Llc, 0, LoadSize::Byte, protocol)
             }
             _ => {
                 self.at_most("EtherType", protocol, 0xffff)?;
-                self.equal(Base::Llc, 6, Size::Half, protocol)
+                self.equal(HeaderBase::Llc, 6, LoadSize::Half, protocol)
             }
         }
     }
 
-    /// A SNAP header of that organisation and protocol.
-    fn snap(&mut self, organisation: u32, protocol: u32) -> Result<Condition> {
+    /// Tests for the SNAP header of this organization and protocol.
+    fn snap(&mut self, organisation: u32, protocol: u32) -> Generated<Condition> {
         let [_, a, b, c] = organisation.to_be_bytes();
         let [_, _, d, e] = protocol.to_be_bytes();
-        self.bytes(Base::Llc, 0, &[0xaa, 0xaa, 0x03, a, b, c, d, e])
+        self.bytes(HeaderBase::Llc, 0, &[0xaa, 0xaa, 0x03, a, b, c, d, e])
     }
 
-    fn ppp_protocol(&mut self, protocol: u32) -> Result<Condition> {
+    fn ppp_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         const COMPRESSED: u32 = 0x002d;
         const UNCOMPRESSED: u32 = 0x002f;
         let number = match protocol {
@@ -220,53 +222,53 @@ impl Generator<'_> {
                 other
             }
         };
-        let own = self.equal(Base::Protocol, 0, Size::Half, number)?;
+        let own = self.equal(HeaderBase::Protocol, 0, LoadSize::Half, number)?;
         if self.link != L::PPP_BSDOS || protocol != IP {
             return Ok(own);
         }
-        let compressed = self.equal(Base::Protocol, 0, Size::Half, COMPRESSED)?;
-        let uncompressed = self.equal(Base::Protocol, 0, Size::Half, UNCOMPRESSED)?;
+        let compressed = self.equal(HeaderBase::Protocol, 0, LoadSize::Half, COMPRESSED)?;
+        let uncompressed = self.equal(HeaderBase::Protocol, 0, LoadSize::Half, UNCOMPRESSED)?;
         Ok(own.or(compressed).or(uncompressed))
     }
 
-    fn loopback_protocol(&mut self, protocol: u32) -> Result<Condition> {
+    fn loopback_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         let in_order = self.link == L::LOOP;
         match self.options.families {
-            Families::Any if in_order => self.family(0, Size::Word, protocol, false),
-            Families::Any => {
-                let plain = self.family(0, Size::Word, protocol, false)?;
-                Ok(plain.or(self.family(0, Size::Word, protocol, true)?))
+            AddressFamilies::Any if in_order => self.family(0, LoadSize::Keyword, protocol, false),
+            AddressFamilies::Any => {
+                let plain = self.family(0, LoadSize::Keyword, protocol, false)?;
+                Ok(plain.or(self.family(0, LoadSize::Keyword, protocol, true)?))
             }
-            Families::Exactly { big_endian, .. } => {
-                self.family(0, Size::Word, protocol, !in_order && !big_endian)
+            AddressFamilies::Exactly { big_endian, .. } => {
+                self.family(0, LoadSize::Keyword, protocol, !in_order && !big_endian)
             }
         }
     }
 
-    /// The address family at `offset` of the header, its bytes swapped or not.
+    /// Tests the address family at `offset` of the header, possibly byte-swapped.
     fn family(
         &mut self,
         offset: u32,
-        size: Size,
+        size: LoadSize,
         protocol: u32,
         swapped: bool,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         let numbers: &[u32] = match (protocol, self.options.families) {
-            (IP, Families::Any) => &[2],
-            (IP6, Families::Any) => &[30, 24, 28],
-            (IP, Families::Exactly { inet, .. }) => &[inet],
-            (IP6, Families::Exactly { inet6, .. }) => &[inet6],
+            (IP, AddressFamilies::Any) => &[2],
+            (IP6, AddressFamilies::Any) => &[30, 24, 28],
+            (IP, AddressFamilies::Exactly { inet, .. }) => &[inet],
+            (IP6, AddressFamilies::Exactly { inet6, .. }) => &[inet6],
             _ => &[],
         };
         let mut condition = Condition::Never;
         for number in numbers {
             let number = if swapped { number.swap_bytes() } else { *number };
-            condition = condition.or(self.equal(Base::Header, offset, size, number)?);
+            condition = condition.or(self.equal(HeaderBase::Header, offset, size, number)?);
         }
         Ok(condition)
     }
 
-    fn frame_relay_protocol(&mut self, protocol: u32) -> Result<Condition> {
+    fn frame_relay_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         match protocol {
             IP => self.frame_relay_nlpid(0xcc),
             IP6 => self.frame_relay_nlpid(0x8e),
@@ -279,18 +281,18 @@ impl Generator<'_> {
         }
     }
 
-    pub(super) fn frame_relay_nlpid(&mut self, nlpid: u32) -> Result<Condition> {
-        self.equal(Base::Header, 2, Size::Half, 0x0300 | nlpid)
+    pub(super) fn frame_relay_nlpid(&mut self, nlpid: u32) -> Generated<Condition> {
+        self.equal(HeaderBase::Header, 2, LoadSize::Half, 0x0300 | nlpid)
     }
 
-    /// What must hold of the header around for the current header to be one at all.
-    pub(super) fn previous_check(&mut self) -> Result<Option<Condition>> {
+    /// Returns the condition on the outer header that makes the current header valid.
+    pub(super) fn previous_check(&mut self) -> Generated<Option<Condition>> {
         if self.encapsulated {
             return self.inner_header_check().map(Some);
         }
         match self.previous {
             Some((L::SUNATM, _)) => {
-                Ok(Some(self.equal(Base::PreviousHeader, 4, Size::Half, 0xff00)?.not()))
+                Ok(Some(self.equal(HeaderBase::PreviousHeader, 4, LoadSize::Half, 0xff00)?.not()))
             }
             _ => Ok(None),
         }

@@ -1,63 +1,68 @@
-//! Turns places in headers into loads, and loads into tests.
+//! Loads from headers, and tests of loaded values.
 
 use super::super::condition::{Condition, TAX, alu_k, alu_x, compare_k, line, memory_to_x};
-use super::{ExpressionError, Generator, HEADER_WORD, Lines, Offset, PAYLOAD_WORD, Result};
+use super::{Code, ExpressionError, Generated, Generator, HEADER_WORD, Offset, PAYLOAD_WORD};
 use crate::classic::insn::code;
 
-/// What a place is relative to.
+/// The origin of an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Base {
-    /// The beginning of the frame.
+pub(super) enum HeaderBase {
+    /// The start of the frame.
     Packet,
     /// The current link header.
     Header,
     /// The link header around the current one.
     PreviousHeader,
-    /// The beginning of the link payload: the LLC header, where there is one.
+    /// The start of the link payload: the LLC header, if there is one.
     Llc,
-    /// The protocol number.
+    /// The protocol number field.
     Protocol,
     /// The network header.
     Network,
     /// The network header behind LLC without SNAP.
     NetworkNoSnap,
-    /// What the IPv4 header carries.
+    /// The payload of the IPv4 header.
     TransportIp4,
-    /// What the IPv6 header carries.
+    /// The payload of the IPv6 header.
     TransportIp6,
 }
 
-/// How much is loaded.
+/// The size of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Size {
+pub(super) enum LoadSize {
     Byte,
     Half,
-    Word,
+    Keyword,
 }
 
-impl Size {
+impl LoadSize {
     pub(super) const fn code(self) -> u16 {
         match self {
             Self::Byte => code::B,
             Self::Half => code::H,
-            Self::Word => code::W,
+            Self::Keyword => code::W,
         }
     }
 }
 
 impl Generator<'_> {
-    /// Loads what stands at `offset` from `base` into A.
-    pub(super) fn load(&mut self, base: Base, offset: u32, size: Size) -> Result<Lines> {
+    /// Loads from `offset` behind `base` into A.
+    pub(super) fn load(
+        &mut self,
+        base: HeaderBase,
+        offset: u32,
+        size: LoadSize,
+    ) -> Generated<Code> {
         let (mut lines, constant, indirect) = self.base(base)?;
         let mode = if indirect { code::IND } else { code::ABS };
         lines.push(line(code::LD | mode | size.code(), constant.wrapping_add(offset)));
         Ok(lines)
     }
 
-    /// Puts the moving part of `base` into X; answers the constant part, and whether X counts.
-    pub(super) fn base(&mut self, base: Base) -> Result<(Lines, u32, bool)> {
+    /// Loads the variable part of `base` into X; returns the constant part, and whether X is used.
+    pub(super) fn base(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
         let place = self.place(base)?;
-        if base == Base::TransportIp4 {
+        if base == HeaderBase::TransportIp4 {
             return Ok((self.header_length_to_x(place), place.constant, true));
         }
         Ok(match self.use_word(place) {
@@ -66,23 +71,23 @@ impl Generator<'_> {
         })
     }
 
-    /// Where `base` is; of [`Base::TransportIp4`], where the IPv4 header begins.
-    pub(super) fn place(&self, base: Base) -> Result<Offset> {
+    /// Returns the offset of `base`; for [`HeaderBase::TransportIp4`] that of the IPv4 header.
+    pub(super) fn place(&self, base: HeaderBase) -> Generated<Offset> {
         let payload = || self.payload.ok_or_else(|| self.unplaced());
         Ok(match base {
-            Base::Packet => Offset { constant: 0, word: None },
-            Base::Header => self.header,
-            Base::PreviousHeader => self.previous.map_or(self.header, |(_, header)| header),
-            Base::Llc => payload()?,
-            Base::Protocol => self.protocol.ok_or_else(|| self.unplaced())?,
-            Base::Network | Base::TransportIp4 => payload()?.plus(self.nl),
-            Base::NetworkNoSnap => payload()?.plus(self.nl_nosnap),
-            Base::TransportIp6 => payload()?.plus(self.nl).plus(40),
+            HeaderBase::Packet => Offset { constant: 0, word: None },
+            HeaderBase::Header => self.header,
+            HeaderBase::PreviousHeader => self.previous.map_or(self.header, |(_, header)| header),
+            HeaderBase::Llc => payload()?,
+            HeaderBase::Protocol => self.protocol.ok_or_else(|| self.unplaced())?,
+            HeaderBase::Network | HeaderBase::TransportIp4 => payload()?.plus(self.nl),
+            HeaderBase::NetworkNoSnap => payload()?.plus(self.nl_nosnap),
+            HeaderBase::TransportIp6 => payload()?.plus(self.nl).plus(40),
         })
     }
 
-    /// X becomes the length of the IPv4 header at `place`, plus what moves the place.
-    pub(super) fn header_length_to_x(&mut self, place: Offset) -> Lines {
+    /// Loads the IPv4 header's length into X, plus the variable part of `place`.
+    pub(super) fn header_length_to_x(&mut self, place: Offset) -> Code {
         let Some(word) = self.use_word(place) else {
             return vec![line(code::LDX | code::MSH | code::B, place.constant)];
         };
@@ -96,7 +101,7 @@ impl Generator<'_> {
         ]
     }
 
-    /// The scratch word of a place; notes that the program must compute it.
+    /// Returns the scratch word of an offset, and marks it as needed.
     pub(super) fn use_word(&mut self, place: Offset) -> Option<u32> {
         self.header_used |= place.word == Some(HEADER_WORD);
         self.payload_used |= place.word == Some(PAYLOAD_WORD);
@@ -108,38 +113,38 @@ impl Generator<'_> {
         self.error(super::ErrorKind::Unknown, what)
     }
 
-    /// Tests what stands there against a constant.
+    /// Compares a loaded value with a constant.
     pub(super) fn test(
         &mut self,
-        base: Base,
+        base: HeaderBase,
         offset: u32,
-        size: Size,
+        size: LoadSize,
         op: u16,
         k: u32,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         Ok(compare_k(self.load(base, offset, size)?, op, k))
     }
 
-    /// Equal.
+    /// Tests a loaded value for equality.
     pub(super) fn equal(
         &mut self,
-        base: Base,
+        base: HeaderBase,
         offset: u32,
-        size: Size,
+        size: LoadSize,
         k: u32,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         self.test(base, offset, size, code::JEQ, k)
     }
 
-    /// Equal in the bits of `mask`.
+    /// Tests the bits of `mask` for equality.
     pub(super) fn masked(
         &mut self,
-        base: Base,
+        base: HeaderBase,
         offset: u32,
-        size: Size,
+        size: LoadSize,
         k: u32,
         mask: u32,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         match mask {
             0 if k == 0 => Ok(Condition::Always),
             0 => Ok(Condition::Never),
@@ -147,15 +152,15 @@ impl Generator<'_> {
         }
     }
 
-    /// A comparison of the bits of `mask`.
+    /// Compares the bits of `mask`.
     pub(super) fn masked_test(
         &mut self,
-        base: Base,
+        base: HeaderBase,
         offset: u32,
-        size: Size,
+        size: LoadSize,
         mask: u32,
         (op, k): (u16, u32),
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         let mut lines = self.load(base, offset, size)?;
         if mask != u32::MAX {
             lines.push(alu_k(code::AND, mask));
@@ -163,35 +168,41 @@ impl Generator<'_> {
         Ok(compare_k(lines, op, k))
     }
 
-    /// Any bit of `bits` is set.
+    /// Tests for any set bit of `bits`.
     pub(super) fn any_bit(
         &mut self,
-        base: Base,
+        base: HeaderBase,
         offset: u32,
-        size: Size,
+        size: LoadSize,
         bits: u32,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         self.test(base, offset, size, code::JSET, bits)
     }
 
-    /// Equal bytes; asked from the end, as libpcap does.
-    pub(super) fn bytes(&mut self, base: Base, offset: u32, bytes: &[u8]) -> Result<Condition> {
+    /// Tests bytes for equality, from the end, as libpcap does.
+    pub(super) fn bytes(
+        &mut self,
+        base: HeaderBase,
+        offset: u32,
+        bytes: &[u8],
+    ) -> Generated<Condition> {
         let mut condition = Condition::Always;
         let mut rest = bytes;
         while let Some((before, last)) = rest.split_last_chunk::<4>() {
             let at = offset + before.len() as u32;
-            let test = self.equal(base, at, Size::Word, u32::from_be_bytes(*last))?;
+            let test = self.equal(base, at, LoadSize::Keyword, u32::from_be_bytes(*last))?;
             condition = condition.and(test);
             rest = before;
         }
         if let Some((before, last)) = rest.split_last_chunk::<2>() {
             let at = offset + before.len() as u32;
             let k = u32::from(u16::from_be_bytes(*last));
-            condition = condition.and(self.equal(base, at, Size::Half, k)?);
+            condition = condition.and(self.equal(base, at, LoadSize::Half, k)?);
             rest = before;
         }
         if let [byte] = rest {
-            condition = condition.and(self.equal(base, offset, Size::Byte, u32::from(*byte))?);
+            condition =
+                condition.and(self.equal(base, offset, LoadSize::Byte, u32::from(*byte))?);
         }
         Ok(condition)
     }

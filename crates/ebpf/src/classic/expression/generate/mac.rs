@@ -1,20 +1,20 @@
 //! Link addresses, broadcast, multicast, gateways.
 
-use super::super::ast::{Protocol, Qualifiers, Way};
+use super::super::ast::{DirQualifier, Protocol, Qualifiers};
 use super::super::condition::Condition;
 use super::link_protocol::{IP, IP6};
-use super::load::{Base, Size};
-use super::{Generator, Result};
+use super::load::{HeaderBase, LoadSize};
+use super::{Generated, Generator};
 use crate::classic::link::LinkType as L;
 
 impl Generator<'_> {
-    /// A link address of six bytes; `thing` is for messages.
+    /// Tests a six-byte link address; `thing` is for messages.
     pub(super) fn mac(
         &mut self,
-        way: Option<Way>,
+        way: Option<DirQualifier>,
         address: [u8; 6],
         thing: &str,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         let mut inner = None;
         let (source, target) = match self.link {
             link if link.is_ethernet() => {
@@ -28,29 +28,35 @@ impl Generator<'_> {
             _ => return Err(self.not_on_this_link(thing)),
         };
         self.only_ends(way)?;
-        let ends = self.ends(way, source, target, |g, at| g.bytes(Base::Header, at, &address))?;
+        let ends =
+            self.ends(way, source, target, |g, at| g.bytes(HeaderBase::Header, at, &address))?;
         Ok(inner.unwrap_or(Condition::Always).and(ends))
     }
 
-    /// A link address of one byte.
-    pub(super) fn mac8(&mut self, way: Option<Way>, address: u8, thing: &str) -> Result<Condition> {
+    /// Tests a one-byte link address.
+    pub(super) fn mac8(
+        &mut self,
+        way: Option<DirQualifier>,
+        address: u8,
+        thing: &str,
+    ) -> Generated<Condition> {
         let (source, target) = match self.link {
             L::ARCNET | L::ARCNET_LINUX => (0, 1),
             L::BACNET_MS_TP => (4, 3),
             _ => return Err(self.not_on_this_link(thing)),
         };
         self.ends(way, source, target, |g, at| {
-            g.equal(Base::Header, at, Size::Byte, u32::from(address))
+            g.equal(HeaderBase::Header, at, LoadSize::Byte, u32::from(address))
         })
     }
 
-    /// A link address by the name of its host.
+    /// Tests the link address of a named host.
     pub(super) fn mac_name(
         &mut self,
-        way: Option<Way>,
+        way: Option<DirQualifier>,
         name: &str,
         thing: &str,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         if !self.link.has_mac() {
             return Err(self.not_on_this_link(thing));
         }
@@ -62,8 +68,8 @@ impl Generator<'_> {
         self.mac(way, address, thing)
     }
 
-    /// Frames that a gateway passes on: its link address, but not its IP address.
-    pub(super) fn gateway(&mut self, q: Qualifiers, name: &str) -> Result<Condition> {
+    /// Tests for frames through a gateway: its link address without its IP address.
+    pub(super) fn gateway(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
         match q.protocol {
             None | Some(Protocol::Ip | Protocol::Arp | Protocol::Rarp) => {}
             Some(other) => return Err(self.not_valid(other.word(), "gateway")),
@@ -74,17 +80,19 @@ impl Generator<'_> {
         if self.encapsulated {
             return Err(self.mistake("`gateway` cannot be used within VXLAN or Geneve"));
         }
-        let either = Qualifiers { way: Some(Way::Either), ..q };
+        let either = Qualifiers { way: Some(DirQualifier::Either), ..q };
         let link = self.mac_name(either.way, name, "gateway")?;
         Ok(link.and(self.host_name(either, name, true)?))
     }
 
-    pub(super) fn broadcast(&mut self, protocol: Option<Protocol>) -> Result<Condition> {
+    pub(super) fn broadcast(&mut self, protocol: Option<Protocol>) -> Generated<Condition> {
         match protocol {
             None | Some(Protocol::Link) => match self.link {
-                L::ARCNET | L::ARCNET_LINUX => self.mac8(Some(Way::Target), 0, "broadcast"),
-                L::BACNET_MS_TP => self.mac8(Some(Way::Target), 0xff, "broadcast"),
-                _ => self.mac(Some(Way::Target), [0xff; 6], "broadcast"),
+                L::ARCNET | L::ARCNET_LINUX => {
+                    self.mac8(Some(DirQualifier::Target), 0, "broadcast")
+                }
+                L::BACNET_MS_TP => self.mac8(Some(DirQualifier::Target), 0xff, "broadcast"),
+                _ => self.mac(Some(DirQualifier::Target), [0xff; 6], "broadcast"),
             },
             Some(Protocol::Ip) => {
                 let Some(netmask) = self.options.netmask else {
@@ -93,32 +101,32 @@ impl Generator<'_> {
                 };
                 let ip = self.link_protocol(IP)?;
                 let hosts = !netmask;
-                let zeros = self.masked(Base::Network, 16, Size::Word, 0, hosts)?;
-                let ones = self.masked(Base::Network, 16, Size::Word, hosts, hosts)?;
+                let zeros = self.masked(HeaderBase::Network, 16, LoadSize::Keyword, 0, hosts)?;
+                let ones = self.masked(HeaderBase::Network, 16, LoadSize::Keyword, hosts, hosts)?;
                 Ok(ip.and(zeros.or(ones)))
             }
             Some(other) => Err(self.not_valid(other.word(), "broadcast")),
         }
     }
 
-    pub(super) fn multicast(&mut self, protocol: Option<Protocol>) -> Result<Condition> {
+    pub(super) fn multicast(&mut self, protocol: Option<Protocol>) -> Generated<Condition> {
         match protocol {
             None | Some(Protocol::Link) => self.link_multicast(),
             Some(Protocol::Ip) => {
                 let ip = self.link_protocol(IP)?;
-                Ok(ip.and(self.masked(Base::Network, 16, Size::Byte, 0xe0, 0xf0)?))
+                Ok(ip.and(self.masked(HeaderBase::Network, 16, LoadSize::Byte, 0xe0, 0xf0)?))
             }
             Some(Protocol::Ip6) => {
                 let ip6 = self.link_protocol(IP6)?;
-                Ok(ip6.and(self.equal(Base::Network, 24, Size::Byte, 0xff)?))
+                Ok(ip6.and(self.equal(HeaderBase::Network, 24, LoadSize::Byte, 0xff)?))
             }
             Some(other) => Err(self.not_valid(other.word(), "multicast")),
         }
     }
 
-    fn link_multicast(&mut self) -> Result<Condition> {
+    fn link_multicast(&mut self) -> Generated<Condition> {
         match self.link {
-            L::ARCNET | L::ARCNET_LINUX => self.mac8(Some(Way::Target), 0, "multicast"),
+            L::ARCNET | L::ARCNET_LINUX => self.mac8(Some(DirQualifier::Target), 0, "multicast"),
             link if link.is_ethernet() => {
                 let inner = self.previous_check()?;
                 Ok(inner.unwrap_or(Condition::Always).and(self.group_bit(0)?))
@@ -130,8 +138,8 @@ impl Generator<'_> {
         }
     }
 
-    /// The bit that tells an address of many from an address of one.
-    pub(super) fn group_bit(&mut self, at: u32) -> Result<Condition> {
-        self.any_bit(Base::Header, at, Size::Byte, 0x01)
+    /// Tests the group bit of an address.
+    pub(super) fn group_bit(&mut self, at: u32) -> Generated<Condition> {
+        self.any_bit(HeaderBase::Header, at, LoadSize::Byte, 0x01)
     }
 }

@@ -1,11 +1,11 @@
-//! Makes a condition from a tree, for one link type.
+//! Generates a condition from a tree, for one link type.
 //!
-//! In: the tree, the link type, the options; out: a [`Condition`]. The tree is walked from left to
-//! right, and what an encapsulation such as `vlan` finds moves everything to its right further into
-//! the frame: so the walk carries where the current header begins, where its protocol number stands
-//! and where its payload begins. Places that only the frame knows are kept in scratch words.
+//! In: the tree, the link type, the options. Out: a [`Condition`]. The tree is walked from left to
+//! right, and an encapsulation such as `vlan` shifts everything to its right further into the
+//! frame; the walk therefore tracks the offsets of the current header, its protocol number and its
+//! payload. Offsets known only at run time are kept in scratch words.
 //!
-//! Every file here answers one kind of question; `load` turns places into instructions.
+//! Each submodule generates one kind of test; `load` turns offsets into instructions.
 
 mod arithmetic;
 mod atm;
@@ -29,28 +29,28 @@ mod wlan;
 
 use super::super::link::LinkType;
 use super::ast::{ByteOp, Encapsulation, Primitive, Relation, Span, Tree};
-use super::condition::{Condition, Label, Line, alu_k, compare_k, line};
+use super::condition::{Condition, JumpLabel, PseudoInsn, alu_k, compare_k, line};
 use super::layout::layout;
 use super::{ErrorKind, ExpressionError, Options};
 use crate::classic::insn::code;
-use load::{Base, Size};
+use load::{HeaderBase, LoadSize};
 
-type Result<T> = std::result::Result<T, ExpressionError>;
+type Generated<T> = Result<T, ExpressionError>;
 
-/// The most tests that a condition may have before it is certainly too long for a program.
+/// Maximum tests of a condition; more cannot fit into a program.
 const TESTS_MAX: usize = 2 * super::super::program::INSTRUCTIONS_MAX;
 
-/// The scratch word of the outermost header's place, where that must be computed.
+/// Scratch word for the outermost header's offset, if variable.
 const HEADER_WORD: u32 = 15;
-/// The scratch word of the outermost payload's place, where that must be computed.
+/// Scratch word for the outermost payload's offset, if variable.
 const PAYLOAD_WORD: u32 = 14;
 
-/// Makes the condition of `tree`; no tree accepts everything.
+/// Generates the condition of `tree`; without a tree it accepts everything.
 pub(super) fn generate(
     tree: Option<&Tree>,
     link: LinkType,
     options: &Options<'_>,
-) -> Result<Condition> {
+) -> Generated<Condition> {
     let Some(layout) = layout(link) else {
         return Err(ExpressionError {
             span: 0..0,
@@ -88,7 +88,7 @@ pub(super) fn generate(
     Ok(generator.finish(condition))
 }
 
-/// A place in the frame: a constant, plus what a scratch word holds if there is one.
+/// An offset in the frame: a constant, plus the contents of a scratch word if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Offset {
     constant: u32,
@@ -104,36 +104,36 @@ impl Offset {
 /// The state of the walk.
 struct Generator<'a> {
     options: &'a Options<'a>,
-    /// The link type of the whole frame.
+    /// Link type of the frame.
     outer: LinkType,
-    /// The link type of the current header.
+    /// Link type of the current header.
     link: LinkType,
-    /// Where the current link header begins.
+    /// Offset of the current link header.
     header: Offset,
-    /// The link type and the beginning of the header around the current one.
+    /// Link type and offset of the enclosing header.
     previous: Option<(LinkType, Offset)>,
-    /// Where the current protocol number stands.
+    /// Offset of the current protocol number.
     protocol: Option<Offset>,
-    /// Where the current payload begins.
+    /// Offset of the current payload.
     payload: Option<Offset>,
     nl: u32,
     nl_nosnap: u32,
     mpls_depth: u32,
     vlan_depth: u32,
-    /// Whether the current header lies in a tunnel that may carry something else than Ethernet.
+    /// True if the current header lies in a tunnel that may carry other frames than Ethernet.
     encapsulated: bool,
     header_used: bool,
     payload_used: bool,
-    /// Scratch words from here on hold places; those below are free for values.
+    /// First scratch word that holds an offset; those below are free for values.
     words_end: u32,
     labels: u32,
     tests: usize,
-    /// The primitive that is being made.
+    /// Span of the current primitive.
     span: Span,
 }
 
 impl Generator<'_> {
-    fn tree(&mut self, tree: &Tree) -> Result<Condition> {
+    fn tree(&mut self, tree: &Tree) -> Generated<Condition> {
         match tree {
             Tree::Not(inner) => Ok(self.tree(inner)?.not()),
             Tree::All(trees) => self.fold(trees, Condition::and),
@@ -155,7 +155,7 @@ impl Generator<'_> {
         &mut self,
         trees: &[Tree],
         join: impl Fn(Condition, Condition) -> Condition,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         let mut joined: Option<Condition> = None;
         for tree in trees {
             let next = self.tree(tree)?;
@@ -167,7 +167,7 @@ impl Generator<'_> {
         Ok(joined.unwrap_or(Condition::Always))
     }
 
-    fn primitive(&mut self, primitive: &Primitive) -> Result<Condition> {
+    fn primitive(&mut self, primitive: &Primitive) -> Generated<Condition> {
         match primitive {
             Primitive::Protocol(protocol) => self.protocol(*protocol),
             Primitive::Id(qualifiers, id) => self.id(*qualifiers, id),
@@ -200,9 +200,9 @@ impl Generator<'_> {
         }
     }
 
-    fn byte(&mut self, offset: u32, op: ByteOp, value: u32) -> Result<Condition> {
+    fn byte(&mut self, offset: u32, op: ByteOp, value: u32) -> Generated<Condition> {
         self.at_most("byte argument", value, 0xff)?;
-        let mut lines = self.load(Base::Header, offset, Size::Byte)?;
+        let mut lines = self.load(HeaderBase::Header, offset, LoadSize::Byte)?;
         Ok(match op {
             ByteOp::Equal => compare_k(lines, code::JEQ, value),
             ByteOp::Less => compare_k(lines, code::JGE, value).not(),
@@ -218,14 +218,14 @@ impl Generator<'_> {
         })
     }
 
-    /// A label of its own inside one condition.
-    fn label(&mut self) -> Label {
+    /// Creates a label for use inside one condition.
+    fn label(&mut self) -> JumpLabel {
         self.labels += 1;
-        Label(self.labels - 1)
+        JumpLabel(self.labels - 1)
     }
 
-    /// A scratch word for a place.
-    fn word(&mut self) -> Result<u32> {
+    /// Allocates a scratch word for an offset.
+    fn word(&mut self) -> Generated<u32> {
         if self.words_end <= 1 {
             let what = "too many headers inside each other: no scratch word is left";
             return Err(self.mistake(what));
@@ -234,8 +234,8 @@ impl Generator<'_> {
         Ok(self.words_end)
     }
 
-    /// Refuses `value` above `maximum`.
-    fn at_most(&self, what: &str, value: u32, maximum: u32) -> Result<()> {
+    /// Rejects a `value` above `maximum`.
+    fn at_most(&self, what: &str, value: u32, maximum: u32) -> Generated<()> {
         if value <= maximum {
             return Ok(());
         }
@@ -263,7 +263,7 @@ fn length_test(op: u16, length: u32) -> Condition {
     compare_k(vec![line(code::LD | code::LEN, 0)], op, length)
 }
 
-/// The comparison of a relation, and whether it must hold.
+/// Returns the comparison of a relation, and the wanted outcome.
 fn comparison(op: Relation) -> (u16, bool) {
     match op {
         Relation::Equal => (code::JEQ, true),
@@ -275,5 +275,5 @@ fn comparison(op: Relation) -> (u16, bool) {
     }
 }
 
-/// Plain lines, one after the other.
-type Lines = Vec<Line>;
+/// Code without branches out of it.
+type Code = Vec<PseudoInsn>;

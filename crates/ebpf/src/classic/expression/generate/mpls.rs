@@ -1,9 +1,9 @@
-//! MPLS labels and PPP over Ethernet: headers that move what follows by a known length.
+//! MPLS labels and PPP over Ethernet: headers of fixed length.
 
 use super::super::condition::Condition;
 use super::link_protocol::{IP, IP6};
-use super::load::{Base, Size};
-use super::{Generator, Offset, Result};
+use super::load::{HeaderBase, LoadSize};
+use super::{Generated, Generator, Offset};
 use crate::classic::link::LinkType as L;
 
 const MPLS: u32 = 0x8847;
@@ -11,12 +11,12 @@ const PPP_MPLS: u32 = 0x0281;
 const PPPOE_DISCOVERY: u32 = 0x8863;
 const PPPOE_SESSION: u32 = 0x8864;
 const LABEL_MAX: u32 = 0xf_ffff;
-/// How long an entry of the label stack is.
+/// Length of a label stack entry.
 const ENTRY: u32 = 4;
 
 impl Generator<'_> {
-    /// A label, or any; asked again, the next entry of the stack.
-    pub(super) fn mpls(&mut self, label: Option<u32>) -> Result<Condition> {
+    /// Tests for an MPLS header, with `label` if given; a repeated `mpls` means the next entry.
+    pub(super) fn mpls(&mut self, label: Option<u32>) -> Generated<Condition> {
         let mut condition = if self.mpls_depth > 0 {
             self.bottom_of_stack()?.not()
         } else {
@@ -30,8 +30,13 @@ impl Generator<'_> {
         if let Some(label) = label {
             self.at_most("MPLS label", label, LABEL_MAX)?;
             let mask = LABEL_MAX << 12;
-            condition =
-                condition.and(self.masked(Base::Network, 0, Size::Word, label << 12, mask)?);
+            condition = condition.and(self.masked(
+                HeaderBase::Network,
+                0,
+                LoadSize::Keyword,
+                label << 12,
+                mask,
+            )?);
         }
         self.nl += ENTRY;
         self.nl_nosnap += ENTRY;
@@ -39,34 +44,35 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// The entry before the current place is the last one.
-    fn bottom_of_stack(&mut self) -> Result<Condition> {
-        self.any_bit(Base::Network, 2u32.wrapping_sub(ENTRY), Size::Byte, 0x01)
+    /// Tests that the entry before the current position is the bottom of the stack.
+    fn bottom_of_stack(&mut self) -> Generated<Condition> {
+        self.any_bit(HeaderBase::Network, 2u32.wrapping_sub(ENTRY), LoadSize::Byte, 0x01)
     }
 
-    /// Behind the stack, nothing but the first nibble tells the protocol.
-    pub(super) fn behind_mpls(&mut self, protocol: u32) -> Result<Condition> {
+    /// Tests the protocol behind the stack, which only the version nibble tells.
+    pub(super) fn behind_mpls(&mut self, protocol: u32) -> Generated<Condition> {
         let version = match protocol {
             IP => 4,
             IP6 => 6,
             _ => return Err(self.mistake("unsupported protocol over MPLS: only ip and ip6 are")),
         };
         let bottom = self.bottom_of_stack()?;
-        Ok(bottom.and(self.ip_version(Base::Network, version)?))
+        Ok(bottom.and(self.ip_version(HeaderBase::Network, version)?))
     }
 
-    pub(super) fn pppoe_discovery(&mut self) -> Result<Condition> {
+    pub(super) fn pppoe_discovery(&mut self) -> Generated<Condition> {
         self.link_protocol(PPPOE_DISCOVERY)
     }
 
-    /// A session, or any; behind it, the frame is a PPP frame.
-    pub(super) fn pppoe_session(&mut self, session: Option<u32>) -> Result<Condition> {
+    /// Tests for a PPPoE session, with this number if given; continues with the PPP frame inside.
+    pub(super) fn pppoe_session(&mut self, session: Option<u32>) -> Generated<Condition> {
         let mut condition = self.link_protocol(PPPOE_SESSION)?;
         if let Some(session) = session {
             self.at_most("PPPoE session number", session, 0xffff)?;
-            condition = condition.and(self.equal(Base::Network, 2, Size::Half, session)?);
+            condition =
+                condition.and(self.equal(HeaderBase::Network, 2, LoadSize::Half, session)?);
         }
-        let header = self.place(Base::Network)?.plus(6);
+        let header = self.place(HeaderBase::Network)?.plus(6);
         self.enter(L::PPP, header);
         self.protocol = Some(header);
         self.payload = Some(header.plus(2));
@@ -75,7 +81,7 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// From here on, the current header is one of `link` at `header`.
+    /// Enters a header: `link` at `header` is current from here on.
     pub(super) fn enter(&mut self, link: L, header: Offset) {
         self.previous = Some((self.link, self.header));
         self.link = link;

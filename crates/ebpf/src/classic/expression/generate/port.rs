@@ -1,16 +1,16 @@
 //! Ports: `tcp port 80`, `dst portrange 6000-6008`, `port domain`.
 //!
-//! Of an IPv4 packet, ports are asked in the first fragment only; of an IPv6 packet, only where the
-//! transport header follows the IPv6 header directly. IPv6 is asked first.
+//! Ports of an IPv4 packet are tested in the first fragment only; those of an IPv6 packet only
+//! where the transport header directly follows the IPv6 header. IPv6 is tested first.
 
-use super::super::ast::{Kind, Protocol, Qualifiers, Way};
+use super::super::ast::{DirQualifier, Protocol, Qualifiers, TypeQualifier};
 use super::super::condition::Condition;
 use super::super::lex;
 use super::super::resolve::Transports;
 use super::link_protocol::{IP, IP6};
-use super::load::{Base, Size};
+use super::load::{HeaderBase, LoadSize};
 use super::protocol::ip_number;
-use super::{Generator, Result};
+use super::{Generated, Generator};
 use crate::classic::insn::code;
 
 const SOURCE: u32 = 0;
@@ -21,16 +21,16 @@ const TARGET: u32 = 2;
 pub(super) struct Ports(pub(super) u16, pub(super) u16);
 
 impl Generator<'_> {
-    /// A port or a range of ports by number.
-    pub(super) fn port_number(&mut self, q: Qualifiers, number: u32) -> Result<Condition> {
+    /// Tests for a port or port range given by number.
+    pub(super) fn port_number(&mut self, q: Qualifiers, number: u32) -> Generated<Condition> {
         let transport = self.transport(q)?;
         self.at_most("port number", number, 0xffff)?;
         let port = number as u16;
         self.ports(q, Ports(port, port), transport)
     }
 
-    /// A port by name.
-    pub(super) fn port_name(&mut self, q: Qualifiers, name: &str) -> Result<Condition> {
+    /// Tests for a port given by name.
+    pub(super) fn port_name(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
         let wanted = self.transport(q)?;
         let (port, by) = self
             .options
@@ -41,8 +41,8 @@ impl Generator<'_> {
         self.ports(q, Ports(port, port), transport)
     }
 
-    /// A range of ports, each a name or a number.
-    pub(super) fn port_range(&mut self, q: Qualifiers, text: &str) -> Result<Condition> {
+    /// Tests for a port range whose ends are names or numbers.
+    pub(super) fn port_range(&mut self, q: Qualifiers, text: &str) -> Generated<Condition> {
         let wanted = self.transport(q)?;
         let (first, last) = text
             .split_once('-')
@@ -57,7 +57,7 @@ impl Generator<'_> {
         self.ports(q, Ports(first, last), transport)
     }
 
-    fn port_of_range(&mut self, word: &str) -> Result<(u16, Transports)> {
+    fn port_of_range(&mut self, word: &str) -> Generated<(u16, Transports)> {
         if word.starts_with(|c: char| c.is_ascii_digit())
             && word.bytes().all(|b| b.is_ascii_hexdigit() || matches!(b, b'x' | b'X'))
         {
@@ -71,22 +71,24 @@ impl Generator<'_> {
             .ok_or_else(|| self.mistake(format!("`{word}` is not a valid port")))
     }
 
-    /// The transport that the qualifiers ask for.
-    fn transport(&self, q: Qualifiers) -> Result<Option<Protocol>> {
+    /// Returns the transport required by the qualifiers.
+    fn transport(&self, q: Qualifiers) -> Generated<Option<Protocol>> {
         match q.protocol {
             None => Ok(None),
             Some(p @ (Protocol::Tcp | Protocol::Udp | Protocol::Sctp)) => Ok(Some(p)),
-            Some(other) => Err(self.not_valid(other.word(), q.kind.map_or("port", Kind::word))),
+            Some(other) => {
+                Err(self.not_valid(other.word(), q.kind.map_or("port", TypeQualifier::word)))
+            }
         }
     }
 
-    /// The transport that both the qualifiers and the service allow.
+    /// Returns the transport that both qualifiers and service allow.
     fn agreed(
         &self,
         wanted: Option<Protocol>,
         by: Transports,
         name: &str,
-    ) -> Result<Option<Protocol>> {
+    ) -> Generated<Option<Protocol>> {
         let only = match by {
             Transports::Both => return Ok(wanted),
             Transports::Tcp => Protocol::Tcp,
@@ -102,13 +104,13 @@ impl Generator<'_> {
         }
     }
 
-    /// Those ports, over IPv6 or IPv4.
+    /// Tests for these ports over IPv6 or IPv4.
     pub(super) fn ports(
         &mut self,
         q: Qualifiers,
         ports: Ports,
         transport: Option<Protocol>,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         let over6 = self.ports_ip6(q, ports, transport)?;
         Ok(over6.or(self.ports_ip4(q, ports, transport)?))
     }
@@ -118,11 +120,11 @@ impl Generator<'_> {
         q: Qualifiers,
         ports: Ports,
         transport: Option<Protocol>,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         let ip = self.link_protocol(IP)?;
         let carries = self.carries(Self::ip_carries, transport)?;
         let first = self.first_fragment()?;
-        let numbers = self.numbers(Base::TransportIp4, q, ports)?;
+        let numbers = self.numbers(HeaderBase::TransportIp4, q, ports)?;
         Ok(ip.and(carries).and(first).and(numbers))
     }
 
@@ -131,17 +133,17 @@ impl Generator<'_> {
         q: Qualifiers,
         ports: Ports,
         transport: Option<Protocol>,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         let ip6 = self.link_protocol(IP6)?;
         let carries = self.carries(Self::ip6_carries, transport)?;
-        Ok(ip6.and(carries).and(self.numbers(Base::TransportIp6, q, ports)?))
+        Ok(ip6.and(carries).and(self.numbers(HeaderBase::TransportIp6, q, ports)?))
     }
 
     fn carries(
         &mut self,
-        field: impl Fn(&mut Self, u32) -> Result<Condition>,
+        field: impl Fn(&mut Self, u32) -> Generated<Condition>,
         transport: Option<Protocol>,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         if let Some(number) = transport.and_then(ip_number) {
             return field(self, number);
         }
@@ -150,33 +152,40 @@ impl Generator<'_> {
         Ok(tcp.or(udp).or(field(self, 132)?))
     }
 
-    /// The packet is no later fragment.
-    pub(super) fn first_fragment(&mut self) -> Result<Condition> {
-        Ok(self.any_bit(Base::Network, 6, Size::Half, 0x1fff)?.not())
+    /// Tests that the packet is unfragmented or a first fragment.
+    pub(super) fn first_fragment(&mut self) -> Generated<Condition> {
+        Ok(self.any_bit(HeaderBase::Network, 6, LoadSize::Half, 0x1fff)?.not())
     }
 
-    fn numbers(&mut self, base: Base, q: Qualifiers, ports: Ports) -> Result<Condition> {
+    fn numbers(&mut self, base: HeaderBase, q: Qualifiers, ports: Ports) -> Generated<Condition> {
         match q.way {
-            Some(Way::Source) => self.number_at(base, SOURCE, ports),
-            Some(Way::Target) => self.number_at(base, TARGET, ports),
-            Some(Way::Both) => {
+            Some(DirQualifier::Source) => self.number_at(base, SOURCE, ports),
+            Some(DirQualifier::Target) => self.number_at(base, TARGET, ports),
+            Some(DirQualifier::Both) => {
                 let source = self.number_at(base, SOURCE, ports)?;
                 Ok(source.and(self.number_at(base, TARGET, ports)?))
             }
-            None | Some(Way::Either) => {
+            None | Some(DirQualifier::Either) => {
                 let source = self.number_at(base, SOURCE, ports)?;
                 Ok(source.or(self.number_at(base, TARGET, ports)?))
             }
-            Some(other) => Err(self.not_valid(other.words(), q.kind.map_or("port", Kind::word))),
+            Some(other) => {
+                Err(self.not_valid(other.words(), q.kind.map_or("port", TypeQualifier::word)))
+            }
         }
     }
 
-    fn number_at(&mut self, base: Base, offset: u32, Ports(a, b): Ports) -> Result<Condition> {
+    fn number_at(
+        &mut self,
+        base: HeaderBase,
+        offset: u32,
+        Ports(a, b): Ports,
+    ) -> Generated<Condition> {
         if a == b {
-            return self.equal(base, offset, Size::Half, u32::from(a));
+            return self.equal(base, offset, LoadSize::Half, u32::from(a));
         }
-        let least = self.test(base, offset, Size::Half, code::JGE, u32::from(a.min(b)))?;
-        let most = self.test(base, offset, Size::Half, code::JGT, u32::from(a.max(b)))?.not();
+        let least = self.test(base, offset, LoadSize::Half, code::JGE, u32::from(a.min(b)))?;
+        let most = self.test(base, offset, LoadSize::Half, code::JGT, u32::from(a.max(b)))?.not();
         Ok(least.and(most))
     }
 }

@@ -1,24 +1,24 @@
-//! What a program computes before it asks anything: where headers of changing length end.
+//! The prologue of a program: computes the ends of variable-length headers.
 
 use super::super::condition::{
-    Compare, Condition, Label, Line, TAX, TXA, alu_k, alu_x, compare_k, constant_to_a, line,
-    memory_to_a, store_a,
+    Compare, Condition, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, constant_to_a,
+    line, memory_to_a, store_a,
 };
-use super::{Generator, HEADER_WORD, Lines, PAYLOAD_WORD};
+use super::{Code, Generator, HEADER_WORD, PAYLOAD_WORD};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 
-const fn load(size: u16, at: u32) -> Line {
+const fn load(size: u16, at: u32) -> PseudoInsn {
     line(code::LD | code::ABS | size, at)
 }
 
 impl Generator<'_> {
-    /// Puts before `condition` what it needs.
+    /// Prepends the prologue that `condition` needs.
     pub(super) fn finish(mut self, condition: Condition) -> Condition {
         if condition == Condition::Never {
             return condition;
         }
-        let mut lines = Lines::new();
+        let mut lines = Code::new();
         if self.header_used || self.payload_used {
             self.header_to_x(&mut lines);
         }
@@ -41,8 +41,8 @@ impl Generator<'_> {
         is_wlan.and(condition)
     }
 
-    /// X and a scratch word become the length of what stands before the 802.11 header.
-    fn header_to_x(&mut self, lines: &mut Lines) {
+    /// Computes the length of the header before the 802.11 header into X and a scratch word.
+    fn header_to_x(&mut self, lines: &mut Code) {
         match self.outer {
             L::PRISM_HEADER => {
                 let (avs, prism, done) = (self.label(), self.label(), self.label());
@@ -50,13 +50,13 @@ impl Generator<'_> {
                 lines.extend([
                     load(code::W, 0),
                     alu_k(code::AND, 0xffff_f000),
-                    Line::Branch { compare: cookie, yes: avs, no: prism },
-                    Line::Place(avs),
+                    PseudoInsn::Branch { compare: cookie, yes: avs, no: prism },
+                    PseudoInsn::Place(avs),
                     load(code::W, 4),
-                    Line::Goto(done),
-                    Line::Place(prism),
+                    PseudoInsn::Goto(done),
+                    PseudoInsn::Place(prism),
                     constant_to_a(144),
-                    Line::Place(done),
+                    PseudoInsn::Place(done),
                 ]);
             }
             L::IEEE802_11_RADIO_AVS => lines.push(load(code::W, 4)),
@@ -72,11 +72,10 @@ impl Generator<'_> {
         lines.extend([store_a(HEADER_WORD), TAX]);
     }
 
-    /// A scratch word becomes the place behind the 802.11 header at X.
+    /// Computes the offset behind the 802.11 header at X into a scratch word.
     ///
-    /// Data frames with quality of service have two bytes more, and a radiotap header may say that
-    /// the whole was padded to four.
-    fn wlan_payload(&mut self, lines: &mut Lines) {
+    /// QoS data frames have two more bytes, and a radiotap header may declare padding to four.
+    fn wlan_payload(&mut self, lines: &mut Code) {
         if lines.is_empty() {
             lines.push(line(code::LDX | code::IMM, 0));
         }
@@ -95,15 +94,15 @@ impl Generator<'_> {
             memory_to_a(PAYLOAD_WORD),
             alu_k(code::ADD, 2),
             store_a(PAYLOAD_WORD),
-            Line::Place(plain),
+            PseudoInsn::Place(plain),
         ]);
         if self.outer == L::IEEE802_11_RADIO {
             self.padding(lines, end);
         }
-        lines.push(Line::Place(end));
+        lines.push(PseudoInsn::Place(end));
     }
 
-    fn padding(&mut self, lines: &mut Lines, end: Label) {
+    fn padding(&mut self, lines: &mut Code, end: JumpLabel) {
         const FLAGS: u32 = 0x0200_0000;
         const EXTENDED: u32 = 0x0000_0080;
         const TIME: u32 = 0x0100_0000;
@@ -115,10 +114,10 @@ impl Generator<'_> {
         self.unless(lines, TIME, early);
         lines.push(load(code::B, 16));
         self.when(lines, PADDED, padded);
-        lines.extend([Line::Goto(end), Line::Place(early), load(code::B, 8)]);
+        lines.extend([PseudoInsn::Goto(end), PseudoInsn::Place(early), load(code::B, 8)]);
         self.unless(lines, PADDED, end);
         lines.extend([
-            Line::Place(padded),
+            PseudoInsn::Place(padded),
             memory_to_a(PAYLOAD_WORD),
             alu_k(code::ADD, 3),
             alu_k(code::AND, !3),
@@ -126,17 +125,23 @@ impl Generator<'_> {
         ]);
     }
 
-    /// Goes to `target` if A has one of `bits`, and on otherwise.
-    fn when(&mut self, lines: &mut Lines, bits: u32, target: Label) {
+    /// Jumps to `target` if A has one of `bits`, else continues.
+    fn when(&mut self, lines: &mut Code, bits: u32, target: JumpLabel) {
         let next = self.label();
         let compare = Compare { op: code::JSET, with: Some(bits) };
-        lines.extend([Line::Branch { compare, yes: target, no: next }, Line::Place(next)]);
+        lines.extend([
+            PseudoInsn::Branch { compare, yes: target, no: next },
+            PseudoInsn::Place(next),
+        ]);
     }
 
-    /// Goes to `target` if A has none of `bits`, and on otherwise.
-    fn unless(&mut self, lines: &mut Lines, bits: u32, target: Label) {
+    /// Jumps to `target` if A has none of `bits`, else continues.
+    fn unless(&mut self, lines: &mut Code, bits: u32, target: JumpLabel) {
         let next = self.label();
         let compare = Compare { op: code::JSET, with: Some(bits) };
-        lines.extend([Line::Branch { compare, yes: next, no: target }, Line::Place(next)]);
+        lines.extend([
+            PseudoInsn::Branch { compare, yes: next, no: target },
+            PseudoInsn::Place(next),
+        ]);
     }
 }

@@ -1,16 +1,17 @@
-//! `protochain`: a protocol anywhere in the chain of headers, which is followed by a loop.
+//! `protochain`: tests for a protocol anywhere in the chain of headers, with a loop.
 //!
-//! A holds the number of the next header, X where it begins. The step over an authentication header
-//! goes to a place counted from the network header, not from the header before, as in libpcap:
-//! right where it comes first, as it nearly always does.
+//! A holds the next header's number, X its offset. As in libpcap, the step over an authentication
+//! header counts from the network header, not from the previous header: right where it comes first,
+//! as it nearly always does.
 
 use super::super::ast::Protocol;
 use super::super::condition::{
-    Compare, Condition, Label, Line, TAX, TXA, alu_k, alu_x, compare_k, line, memory_to_a, store_a,
+    Compare, Condition, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, line,
+    memory_to_a, store_a,
 };
 use super::link_protocol::{IP, IP6};
-use super::load::{Base, Size};
-use super::{Generator, Lines, Result};
+use super::load::{HeaderBase, LoadSize};
+use super::{Code, Generated, Generator};
 use crate::classic::insn::code;
 
 const HOP_BY_HOP: u32 = 0;
@@ -20,7 +21,7 @@ const AUTHENTICATION: u32 = 51;
 const NO_NEXT: u32 = 59;
 const TARGET_OPTIONS: u32 = 60;
 
-/// The scratch word that keeps the number of the next header.
+/// Scratch word for the next header's number.
 const KEPT: u32 = 0;
 
 impl Generator<'_> {
@@ -28,7 +29,7 @@ impl Generator<'_> {
         &mut self,
         within: Option<Protocol>,
         number: u32,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         let ip6 = match within {
             None => {
                 let ip = self.protochain(Some(Protocol::Ip), number)?;
@@ -39,13 +40,13 @@ impl Generator<'_> {
             Some(other) => return Err(self.not_valid(other.word(), "protochain")),
         };
         self.at_most("protocol number", number, 0xff)?;
-        let place = self.place(Base::Network)?;
+        let place = self.place(HeaderBase::Network)?;
         if place.word.is_some() {
             let what = "`protochain` is not supported with variable length headers";
             return Err(self.mistake(what));
         }
         let carried = self.link_protocol(if ip6 { IP6 } else { IP })?;
-        let mut lines = self.load(Base::Network, if ip6 { 6 } else { 9 }, Size::Byte)?;
+        let mut lines = self.load(HeaderBase::Network, if ip6 { 6 } else { 9 }, LoadSize::Byte)?;
         if ip6 {
             lines.push(line(code::LDX | code::IMM, 40));
         } else {
@@ -55,9 +56,9 @@ impl Generator<'_> {
         Ok(carried.and(compare_k(lines, code::JEQ, number)))
     }
 
-    fn chain(&mut self, lines: &mut Lines, network: u32, ip6: bool, number: u32) {
+    fn chain(&mut self, lines: &mut Code, network: u32, ip6: bool, number: u32) {
         let (again, end) = (self.label(), self.label());
-        lines.push(Line::Place(again));
+        lines.push(PseudoInsn::Place(again));
         self.branch(lines, number, end);
         self.branch(lines, NO_NEXT, end);
         if ip6 {
@@ -65,7 +66,7 @@ impl Generator<'_> {
             for option in [HOP_BY_HOP, TARGET_OPTIONS, ROUTING, FRAGMENT] {
                 self.branch(lines, option, step);
             }
-            lines.extend([Line::Goto(other), Line::Place(step)]);
+            lines.extend([PseudoInsn::Goto(other), PseudoInsn::Place(step)]);
             lines.extend([
                 line(code::LD | code::IND | code::B, network),
                 store_a(KEPT),
@@ -75,15 +76,15 @@ impl Generator<'_> {
                 alu_x(code::ADD),
                 TAX,
                 memory_to_a(KEPT),
-                Line::Goto(again),
-                Line::Place(other),
+                PseudoInsn::Goto(again),
+                PseudoInsn::Place(other),
             ]);
         }
         let authenticated = self.label();
         self.branch(lines, AUTHENTICATION, authenticated);
         lines.extend([
-            Line::Goto(end),
-            Line::Place(authenticated),
+            PseudoInsn::Goto(end),
+            PseudoInsn::Place(authenticated),
             line(code::LD | code::IND | code::B, network),
             store_a(KEPT),
             TXA,
@@ -94,16 +95,16 @@ impl Generator<'_> {
             alu_k(code::MUL, 4),
             TAX,
             memory_to_a(KEPT),
-            Line::Goto(again),
-            Line::Place(end),
+            PseudoInsn::Goto(again),
+            PseudoInsn::Place(end),
         ]);
     }
 
-    /// Goes to `target` if A is `k`, and on otherwise.
-    fn branch(&mut self, lines: &mut Lines, k: u32, target: Label) {
+    /// Jumps to `target` if A is `k`, else continues.
+    fn branch(&mut self, lines: &mut Code, k: u32, target: JumpLabel) {
         let next = self.label();
         let compare = Compare { op: code::JEQ, with: Some(k) };
-        lines.push(Line::Branch { compare, yes: target, no: next });
-        lines.push(Line::Place(next));
+        lines.push(PseudoInsn::Branch { compare, yes: target, no: next });
+        lines.push(PseudoInsn::Place(next));
     }
 }

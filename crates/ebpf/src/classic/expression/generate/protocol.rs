@@ -3,8 +3,8 @@
 use super::super::ast::Protocol;
 use super::super::condition::Condition;
 use super::link_protocol as link;
-use super::load::{Base, Size};
-use super::{Generator, Result};
+use super::load::{HeaderBase, LoadSize};
+use super::{Generated, Generator};
 use crate::classic::link::LinkType as L;
 
 const FRAGMENT: u32 = 44;
@@ -21,7 +21,7 @@ const L1_PSNP: u32 = 26;
 const L2_PSNP: u32 = 27;
 const PDU_MAX: u32 = 31;
 
-/// The number of a protocol above IP.
+/// Returns the IP protocol number.
 pub(super) fn ip_number(protocol: Protocol) -> Option<u32> {
     Some(match protocol {
         Protocol::Icmp => 1,
@@ -39,7 +39,7 @@ pub(super) fn ip_number(protocol: Protocol) -> Option<u32> {
     })
 }
 
-/// The EtherType or service access point of a protocol above the link.
+/// Returns the EtherType or service access point.
 fn link_number(protocol: Protocol) -> Option<u32> {
     Some(match protocol {
         Protocol::Ip => link::IP,
@@ -61,7 +61,7 @@ fn link_number(protocol: Protocol) -> Option<u32> {
     })
 }
 
-/// The PDU types that a word for a group of IS-IS messages stands for, asked in this order.
+/// Returns the PDU types of a keyword for IS-IS messages, in test order.
 fn isis_types(protocol: Protocol) -> &'static [u32] {
     match protocol {
         Protocol::IsisL1 => &[L1_PSNP, L1_CSNP, L1_LSP, L1_HELLO, POINT_HELLO],
@@ -76,8 +76,8 @@ fn isis_types(protocol: Protocol) -> &'static [u32] {
 }
 
 impl Generator<'_> {
-    /// The frame is of that protocol.
-    pub(super) fn protocol(&mut self, protocol: Protocol) -> Result<Condition> {
+    /// Tests that the frame carries this protocol.
+    pub(super) fn protocol(&mut self, protocol: Protocol) -> Generated<Condition> {
         match protocol {
             Protocol::Sctp
             | Protocol::Tcp
@@ -111,12 +111,12 @@ impl Generator<'_> {
         }
     }
 
-    /// `[protocol] proto number`
+    /// Tests for `[protocol] proto number`.
     pub(super) fn protocol_number(
         &mut self,
         within: Option<Protocol>,
         number: u32,
-    ) -> Result<Condition> {
+    ) -> Generated<Condition> {
         match within {
             None => {
                 let ip = self.protocol_number(Some(Protocol::Ip), number)?;
@@ -133,7 +133,7 @@ impl Generator<'_> {
                 let ip6 = self.link_protocol(link::IP6)?;
                 let direct = self.ip6_carries(number)?;
                 let fragment = self.ip6_carries(FRAGMENT)?;
-                let behind = self.equal(Base::Network, 40, Size::Byte, number)?;
+                let behind = self.equal(HeaderBase::Network, 40, LoadSize::Byte, number)?;
                 Ok(ip6.and(direct.or(fragment.and(behind))))
             }
             Some(Protocol::Iso) => self.iso_protocol(number),
@@ -141,35 +141,36 @@ impl Generator<'_> {
                 self.at_most("IS-IS PDU type", number, PDU_MAX)?;
                 let isis = self.iso_protocol(link::ISIS)?;
                 let at = if matches!(self.link, L::C_HDLC | L::HDLC) { 5 } else { 4 };
-                let kind = self.masked(Base::NetworkNoSnap, at, Size::Byte, number, PDU_MAX)?;
+                let kind =
+                    self.masked(HeaderBase::NetworkNoSnap, at, LoadSize::Byte, number, PDU_MAX)?;
                 Ok(isis.and(kind))
             }
             Some(other) => Err(self.not_valid(other.word(), "proto")),
         }
     }
 
-    fn iso_protocol(&mut self, number: u32) -> Result<Condition> {
+    fn iso_protocol(&mut self, number: u32) -> Generated<Condition> {
         self.at_most("ISO protocol", number, 0xff)?;
         match self.link {
             L::FRELAY => self.frame_relay_nlpid(number),
             L::C_HDLC | L::HDLC => {
                 let iso = self.link_protocol(0xfefe)?;
-                Ok(iso.and(self.equal(Base::NetworkNoSnap, 1, Size::Byte, number)?))
+                Ok(iso.and(self.equal(HeaderBase::NetworkNoSnap, 1, LoadSize::Byte, number)?))
             }
             _ => {
                 let iso = self.link_protocol(link::SAP_ISO)?;
-                Ok(iso.and(self.equal(Base::NetworkNoSnap, 0, Size::Byte, number)?))
+                Ok(iso.and(self.equal(HeaderBase::NetworkNoSnap, 0, LoadSize::Byte, number)?))
             }
         }
     }
 
-    /// The protocol field of an IPv4 header.
-    pub(super) fn ip_carries(&mut self, number: u32) -> Result<Condition> {
-        self.equal(Base::Network, 9, Size::Byte, number)
+    /// Tests the protocol field of an IPv4 header.
+    pub(super) fn ip_carries(&mut self, number: u32) -> Generated<Condition> {
+        self.equal(HeaderBase::Network, 9, LoadSize::Byte, number)
     }
 
-    /// The next-header field of an IPv6 header.
-    pub(super) fn ip6_carries(&mut self, number: u32) -> Result<Condition> {
-        self.equal(Base::Network, 6, Size::Byte, number)
+    /// Tests the next-header field of an IPv6 header.
+    pub(super) fn ip6_carries(&mut self, number: u32) -> Generated<Condition> {
+        self.equal(HeaderBase::Network, 6, LoadSize::Byte, number)
     }
 }

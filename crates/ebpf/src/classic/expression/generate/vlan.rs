@@ -1,25 +1,25 @@
-//! VLAN tags: `vlan`, `vlan 100`, and again for the tag inside.
+//! VLAN tags: `vlan`, `vlan 100`, and repeated for an inner tag.
 //!
-//! The tag moves everything to its right by four bytes. On a live socket the kernel has taken the
-//! outer tag out of the frame and says so beside it: then nothing moves, so the places behind
-//! become scratch words that a frame with its tag inside adds four to.
+//! A tag shifts everything to its right by four bytes. On a live socket the kernel has moved the
+//! outer tag into metadata: then nothing shifts, so later offsets become scratch words, to which
+//! frames with an inline tag add four.
 
 use super::super::condition::{
-    Compare, Condition, Line, alu_k, compare_k, line, memory_to_a, store_a,
+    Compare, Condition, PseudoInsn, alu_k, compare_k, line, memory_to_a, store_a,
 };
-use super::load::{Base, Size};
-use super::{Generator, Lines, Result};
+use super::load::{HeaderBase, LoadSize};
+use super::{Code, Generated, Generator};
 use crate::classic::insn::{ANCILLARY, code};
 use crate::classic::link::LinkType as L;
 
 const TAG: u32 = ANCILLARY + 44;
 const TAG_PRESENT: u32 = ANCILLARY + 48;
 const NUMBER_MAX: u32 = 0x0fff;
-/// How long a tag is.
+/// Length of a tag.
 const LENGTH: u32 = 4;
 
 impl Generator<'_> {
-    pub(super) fn vlan(&mut self, number: Option<u32>) -> Result<Condition> {
+    pub(super) fn vlan(&mut self, number: Option<u32>) -> Generated<Condition> {
         if self.mpls_depth > 0 {
             return Err(self.mistake("no VLAN match after MPLS"));
         }
@@ -43,10 +43,10 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    fn tag_inside(&mut self, number: Option<u32>) -> Result<Condition> {
+    fn tag_inside(&mut self, number: Option<u32>) -> Generated<Condition> {
         let mut condition = self.tag_protocol()?;
         if let Some(number) = number {
-            let own = self.masked(Base::Network, 0, Size::Half, number, NUMBER_MAX)?;
+            let own = self.masked(HeaderBase::Network, 0, LoadSize::Half, number, NUMBER_MAX)?;
             condition = condition.and(own);
         }
         self.payload = self.payload.map(|place| place.plus(LENGTH));
@@ -54,24 +54,25 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    fn tag_protocol(&mut self) -> Result<Condition> {
+    fn tag_protocol(&mut self) -> Generated<Condition> {
         let customer = self.link_protocol(0x8100)?;
         let service = self.link_protocol(0x88a8)?;
         Ok(customer.or(service).or(self.link_protocol(0x9100)?))
     }
 
-    fn tag_beside(&mut self, number: Option<u32>) -> Result<Condition> {
+    fn tag_beside(&mut self, number: Option<u32>) -> Generated<Condition> {
         let beside = compare_k(vec![present()], code::JEQ, 1);
         let inside = self.tag_protocol()?;
         let own = match number {
             Some(number) => self.number_beside(number)?,
             None => Condition::Always,
         };
-        let mut moved = Lines::new();
-        for place in [Base::Llc, Base::Protocol] {
+        let mut moved = Code::new();
+        for place in [HeaderBase::Llc, HeaderBase::Protocol] {
             let word = self.word()?;
             moved.extend([memory_to_a(word), alu_k(code::ADD, LENGTH), store_a(word)]);
-            let place = if place == Base::Llc { &mut self.payload } else { &mut self.protocol };
+            let place =
+                if place == HeaderBase::Llc { &mut self.payload } else { &mut self.protocol };
             if let Some(place) = place {
                 place.word = Some(word);
             }
@@ -79,24 +80,24 @@ impl Generator<'_> {
         Ok(beside.or(inside.after(moved)).and(own))
     }
 
-    /// The number of the tag, wherever it is.
-    fn number_beside(&mut self, number: u32) -> Result<Condition> {
+    /// Tests the VLAN id, inline or in metadata.
+    fn number_beside(&mut self, number: u32) -> Generated<Condition> {
         let (beside, inside, read) = (self.label(), self.label(), self.label());
         let compare = Compare { op: code::JEQ, with: Some(1) };
         let mut lines = vec![
             present(),
-            Line::Branch { compare, yes: beside, no: inside },
-            Line::Place(beside),
+            PseudoInsn::Branch { compare, yes: beside, no: inside },
+            PseudoInsn::Place(beside),
             line(code::LD | code::H | code::ABS, TAG),
-            Line::Goto(read),
-            Line::Place(inside),
+            PseudoInsn::Goto(read),
+            PseudoInsn::Place(inside),
         ];
-        lines.extend(self.load(Base::Network, 0, Size::Half)?);
-        lines.extend([Line::Place(read), alu_k(code::AND, NUMBER_MAX)]);
+        lines.extend(self.load(HeaderBase::Network, 0, LoadSize::Half)?);
+        lines.extend([PseudoInsn::Place(read), alu_k(code::AND, NUMBER_MAX)]);
         Ok(compare_k(lines, code::JEQ, number))
     }
 }
 
-fn present() -> Line {
+fn present() -> PseudoInsn {
     line(code::LD | code::B | code::ABS, TAG_PRESENT)
 }

@@ -1,9 +1,9 @@
-//! 802.11: frame types and directions, and which of the four addresses is source and target.
+//! 802.11: frame types and directions; source and target among the four addresses.
 
-use super::super::ast::Way;
+use super::super::ast::DirQualifier;
 use super::super::condition::Condition;
-use super::load::{Base, Size};
-use super::{Generator, Result};
+use super::load::{HeaderBase, LoadSize};
+use super::{Generated, Generator};
 
 /// Bits of the first byte of a frame.
 const CONTROL: u32 = 0x04;
@@ -17,61 +17,66 @@ const ACK: u32 = 0xd0;
 const TO_DS: u32 = 0x01;
 const FROM_DS: u32 = 0x02;
 
-/// Where the four addresses stand.
+/// Offsets of the four addresses.
 const ADDRESS1: u32 = 4;
 const ADDRESS2: u32 = 10;
 const ADDRESS3: u32 = 16;
 const ADDRESS4: u32 = 24;
 
 impl Generator<'_> {
-    /// A field of the two frame control bytes.
-    pub(super) fn wlan_field(&mut self, byte: u32, value: u32, mask: u32) -> Result<Condition> {
+    /// Tests a field of the two frame control bytes.
+    pub(super) fn wlan_field(&mut self, byte: u32, value: u32, mask: u32) -> Generated<Condition> {
         if !self.link.is_wlan() {
             return Err(self.not_on_this_link(if byte == 0 { "type" } else { "dir" }));
         }
-        self.masked(Base::Header, byte, Size::Byte, value, mask)
+        self.masked(HeaderBase::Header, byte, LoadSize::Byte, value, mask)
     }
 
-    fn control(&mut self, byte: u32, bit: u32) -> Result<Condition> {
-        self.any_bit(Base::Header, byte, Size::Byte, bit)
+    fn control(&mut self, byte: u32, bit: u32) -> Generated<Condition> {
+        self.any_bit(HeaderBase::Header, byte, LoadSize::Byte, bit)
     }
 
-    pub(super) fn wlan_multicast(&mut self) -> Result<Condition> {
+    pub(super) fn wlan_multicast(&mut self) -> Generated<Condition> {
         self.wlan_target(&|g: &mut Self, at| g.group_bit(at))
     }
 
-    pub(super) fn wlan_host(&mut self, way: Option<Way>, address: &[u8; 6]) -> Result<Condition> {
-        let at = |g: &mut Self, place: u32| g.bytes(Base::Header, place, address);
+    pub(super) fn wlan_host(
+        &mut self,
+        way: Option<DirQualifier>,
+        address: &[u8; 6],
+    ) -> Generated<Condition> {
+        let at = |g: &mut Self, place: u32| g.bytes(HeaderBase::Header, place, address);
         match way {
-            Some(Way::Source) => self.wlan_source(&at),
-            Some(Way::Target) => self.wlan_target(&at),
-            Some(Way::Both) => {
+            Some(DirQualifier::Source) => self.wlan_source(&at),
+            Some(DirQualifier::Target) => self.wlan_target(&at),
+            Some(DirQualifier::Both) => {
                 let source = self.wlan_source(&at)?;
                 Ok(source.and(self.wlan_target(&at)?))
             }
-            None | Some(Way::Either) => {
+            None | Some(DirQualifier::Either) => {
                 let source = self.wlan_source(&at)?;
                 Ok(source.or(self.wlan_target(&at)?))
             }
-            Some(Way::Address1) => at(self, ADDRESS1),
-            Some(Way::Address2) => {
+            Some(DirQualifier::Address1) => at(self, ADDRESS1),
+            Some(DirQualifier::Address2) => {
                 let has = self.has_second_address()?;
                 Ok(has.and(at(self, ADDRESS2)?))
             }
-            Some(Way::Address3) => {
-                let has = self.masked(Base::Header, 0, Size::Byte, CONTROL, TYPE_MASK)?.not();
+            Some(DirQualifier::Address3) => {
+                let has =
+                    self.masked(HeaderBase::Header, 0, LoadSize::Byte, CONTROL, TYPE_MASK)?.not();
                 Ok(has.and(at(self, ADDRESS3)?))
             }
-            Some(Way::Address4) => {
+            Some(DirQualifier::Address4) => {
                 let both = TO_DS | FROM_DS;
-                let has = self.masked(Base::Header, 1, Size::Byte, both, both)?;
+                let has = self.masked(HeaderBase::Header, 1, LoadSize::Byte, both, both)?;
                 Ok(has.and(at(self, ADDRESS4)?))
             }
-            Some(Way::Receiver) => {
+            Some(DirQualifier::Receiver) => {
                 let data = self.control(0, DATA)?;
                 Ok(data.and(at(self, ADDRESS1)?))
             }
-            Some(Way::Transmitter) => {
+            Some(DirQualifier::Transmitter) => {
                 let data = self.control(0, DATA)?;
                 let has = self.has_second_address()?;
                 Ok(data.and(has).and(at(self, ADDRESS2)?))
@@ -79,19 +84,20 @@ impl Generator<'_> {
         }
     }
 
-    /// All but the two control frames that have one address.
-    fn has_second_address(&mut self) -> Result<Condition> {
-        let other = self.masked(Base::Header, 0, Size::Byte, CONTROL, TYPE_MASK)?.not();
-        let cts = self.masked(Base::Header, 0, Size::Byte, CTS, SUBTYPE_MASK)?;
-        let ack = self.masked(Base::Header, 0, Size::Byte, ACK, SUBTYPE_MASK)?;
+    /// Tests for a second address, which two control frames lack.
+    fn has_second_address(&mut self) -> Generated<Condition> {
+        let other = self.masked(HeaderBase::Header, 0, LoadSize::Byte, CONTROL, TYPE_MASK)?.not();
+        let cts = self.masked(HeaderBase::Header, 0, LoadSize::Byte, CTS, SUBTYPE_MASK)?;
+        let ack = self.masked(HeaderBase::Header, 0, LoadSize::Byte, ACK, SUBTYPE_MASK)?;
         Ok(other.or(cts.not().and(ack.not())))
     }
 
-    /// The source: of data frames address 2, 3 or 4 by direction, of management frames address 2.
+    /// Tests the source: address 2, 3 or 4 of data frames by direction, address 2 of management
+    /// frames.
     fn wlan_source(
         &mut self,
-        ask: &dyn Fn(&mut Self, u32) -> Result<Condition>,
-    ) -> Result<Condition> {
+        ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
+    ) -> Generated<Condition> {
         let not_control = self.control(0, CONTROL)?.not();
         let management = self.control(0, DATA)?.not().and(ask(self, ADDRESS2)?);
         let data = self.control(0, DATA)?;
@@ -103,11 +109,12 @@ impl Generator<'_> {
         Ok(not_control.and(management.or(data)))
     }
 
-    /// The target: of data frames address 1 or 3 by direction, of management frames address 1.
+    /// Tests the target: address 1 or 3 of data frames by direction, address 1 of management
+    /// frames.
     fn wlan_target(
         &mut self,
-        ask: &dyn Fn(&mut Self, u32) -> Result<Condition>,
-    ) -> Result<Condition> {
+        ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
+    ) -> Generated<Condition> {
         let not_control = self.control(0, CONTROL)?.not();
         let management = self.control(0, DATA)?.not().and(ask(self, ADDRESS1)?);
         let data = self.control(0, DATA)?;

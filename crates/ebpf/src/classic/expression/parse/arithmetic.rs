@@ -1,20 +1,20 @@
-//! Reads relations between values: numbers, the length, and what stands at a place in a header.
+//! Parses relations between values: numbers, the length, and header fields.
 //!
-//! `*` and `/` bind tighter than `+` and `-`, these than shifts, these than `&`, that than `|`. `%`
-//! and `^` have no rank in libpcap's grammar: they take the value right before them and everything
-//! behind them. So do they here, because the same text must mean the same packets.
+//! `*` and `/` bind tighter than `+` and `-`, these than shifts, these than `&`, that than `|`. In
+//! libpcap's grammar `%` and `^` have no precedence: they take the value right before them and
+//! everything behind them. The same holds here, because the same text must match the same packets.
 
 use super::super::ast::{Arithmetic, BinaryOp, Primitive, Relation};
-use super::super::token::{Symbol, Token, Word};
-use super::{Parser, Result, mistake};
+use super::super::token::{Keyword, Symbol, Token};
+use super::{Parsed, Parser, mistake};
 
-/// How many operators one relation may have.
+/// Maximum operators of a relation.
 const OPERATORS_MAX: usize = 200;
-/// The rank of unary minus, above all operators that have one.
+/// Precedence of unary minus, above all binary operators.
 const RANK_MINUS: u8 = 6;
 
 impl Parser<'_> {
-    pub(super) fn relation(&mut self) -> Result<Primitive> {
+    pub(super) fn relation(&mut self) -> Parsed<Primitive> {
         self.operators = 0;
         let left = self.value(1)?;
         let Some(op) = self.relation_symbol() else {
@@ -39,8 +39,8 @@ impl Parser<'_> {
         Some(relation)
     }
 
-    /// A value whose operators have at least that rank.
-    fn value(&mut self, rank: u8) -> Result<Arithmetic> {
+    /// Parses a value whose operators have at least this precedence.
+    fn value(&mut self, rank: u8) -> Parsed<Arithmetic> {
         let start = self.at;
         let mut left = self.operand()?;
         loop {
@@ -66,7 +66,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The operator that comes next, and its rank if it has one.
+    /// Returns the next operator, and its precedence if it has one.
     fn operator(&self) -> Option<(BinaryOp, Option<u8>)> {
         let Token::Symbol(symbol) = self.peek() else { return None };
         Some(match symbol {
@@ -84,14 +84,14 @@ impl Parser<'_> {
         })
     }
 
-    fn operand(&mut self) -> Result<Arithmetic> {
+    fn operand(&mut self) -> Parsed<Arithmetic> {
         let start = self.at;
         match self.peek() {
             Token::Number(number) => {
                 self.at += 1;
                 Ok(Arithmetic::Number(number))
             }
-            Token::Word(Word::Length) => {
+            Token::Word(Keyword::Length) => {
                 self.at += 1;
                 Ok(Arithmetic::Length)
             }

@@ -1,29 +1,30 @@
-//! Reads the tree of an expression from its tokens.
+//! Parses an expression into its tree.
 //!
-//! In: the text; out: its [`Tree`], or the first mistake with its place. The grammar is that of
-//! pcap-filter(7) as libpcap reads it: `and` and `or` bind equally and to the left, `not` binds
-//! tighter, and an identifier without qualifiers takes those of the primitive before it. Nesting is
-//! bounded by [`NESTING_MAX`], everything else is a loop, so time is linear in the text.
+//! In: the text. Out: its [`Tree`], or the first error with its span. The grammar is that of
+//! pcap-filter(7) as libpcap parses it: `and` and `or` have equal precedence and associate to the
+//! left, `not` binds tighter, and an identifier without qualifiers inherits those of the previous
+//! primitive. Nesting is bounded by [`NESTING_MAX`] and everything else is a loop, so time is
+//! linear in the text.
 //!
-//! One token decides everywhere but at `(` and at a number, where an identifier, a value and an
-//! expression look alike; there the parser looks past the parentheses, at what follows them.
+//! One token of lookahead decides, except at `(` and at a number, where an identifier, a value and
+//! an expression look alike; there the parser inspects the token behind the parentheses.
 
 mod arithmetic;
 mod primitive;
 
-use super::ast::{Id, Kind, Qualifiers, Span, Tree, Way};
-use super::token::{Lexeme, Symbol, Token, Word};
+use super::ast::{DirQualifier, Id, Qualifiers, Span, Tree, TypeQualifier};
+use super::token::{Keyword, Lexeme, Symbol, Token};
 use super::{ErrorKind, ExpressionError, lex};
 
-/// How deep parentheses and negations may nest.
+/// Maximum nesting of parentheses and negations.
 pub(super) const NESTING_MAX: usize = 200;
-/// How often `and` and `or` may follow each other without parentheses: each turn nests the tree.
+/// Maximum alternations of `and` and `or` without parentheses; each nests the tree.
 const TURNS_MAX: usize = 500;
 
-type Result<T> = std::result::Result<T, ExpressionError>;
+type Parsed<T> = Result<T, ExpressionError>;
 
-/// Reads `text`; an empty text has no tree and accepts everything.
-pub(super) fn parse(text: &str) -> Result<Option<Tree>> {
+/// Parses `text`; an empty text has no tree and accepts everything.
+pub(super) fn parse(text: &str) -> Parsed<Option<Tree>> {
     let lexemes = lex::lex(text)?;
     let closing = match_parentheses(&lexemes);
     let mut parser = Parser {
@@ -48,17 +49,17 @@ pub(super) fn parse(text: &str) -> Result<Option<Tree>> {
 struct Parser<'a> {
     text: &'a str,
     lexemes: &'a [Lexeme],
-    /// For each `(`, the place of its `)`.
+    /// For each `(`, the index of its `)`.
     closing: &'a [Option<usize>],
     at: usize,
     depth: usize,
-    /// How often `and` and `or` have followed each other.
+    /// Number of alternations of `and` and `or`.
     turns: usize,
-    /// How many operators the current relation has.
+    /// Number of operators in the current relation.
     operators: usize,
 }
 
-/// What a term was, and the qualifiers that an identifier behind it would take.
+/// A parsed term, and the qualifiers that a following identifier inherits.
 type Term = (Tree, Option<Qualifiers>);
 
 fn match_parentheses(lexemes: &[Lexeme]) -> Vec<Option<usize>> {
@@ -79,13 +80,13 @@ fn match_parentheses(lexemes: &[Lexeme]) -> Vec<Option<usize>> {
 }
 
 impl<'a> Parser<'a> {
-    /// `term (and|or (term|identifier))*`
-    fn expression(&mut self, before: Option<Qualifiers>) -> Result<Term> {
+    /// Parses `term (and|or (term|identifier))*`.
+    fn expression(&mut self, before: Option<Qualifiers>) -> Parsed<Term> {
         let (mut tree, mut qualifiers) = self.term(before)?;
         loop {
             let any = match self.peek() {
-                Token::Word(Word::And) => false,
-                Token::Word(Word::Or) => true,
+                Token::Word(Keyword::And) => false,
+                Token::Word(Keyword::Or) => true,
                 _ => return Ok((tree, qualifiers)),
             };
             self.at += 1;
@@ -103,8 +104,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Joins two trees by `or` if `any`, otherwise by `and`.
-    fn join(&mut self, left: Tree, any: bool, right: Tree) -> Result<Tree> {
+    /// Joins two trees with `or` if `any`, else with `and`.
+    fn join(&mut self, left: Tree, any: bool, right: Tree) -> Parsed<Tree> {
         match (left, any) {
             (Tree::Any(mut trees), true) => {
                 trees.push(right);
@@ -127,10 +128,10 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `not term`, `(expression)` or a primitive.
-    fn term(&mut self, before: Option<Qualifiers>) -> Result<Term> {
+    /// Parses `not term`, `(expression)` or a primitive.
+    fn term(&mut self, before: Option<Qualifiers>) -> Parsed<Term> {
         match self.peek() {
-            Token::Word(Word::Not) => {
+            Token::Word(Keyword::Not) => {
                 self.at += 1;
                 let (tree, qualifiers) = self.deeper(|p| p.term(before))?;
                 Ok((Tree::Not(Box::new(tree)), qualifiers))
@@ -145,11 +146,10 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// An identifier with the qualifiers that hold for it: alone, negated, or several in
-    /// parentheses.
-    fn identifier(&mut self, qualifiers: Qualifiers) -> Result<Tree> {
+    /// Parses identifiers under these qualifiers: one, a negated one, or several in parentheses.
+    fn identifier(&mut self, qualifiers: Qualifiers) -> Parsed<Tree> {
         match self.peek() {
-            Token::Word(Word::Not) => {
+            Token::Word(Keyword::Not) => {
                 self.at += 1;
                 let tree = self.deeper(|p| p.identifier(qualifiers))?;
                 Ok(Tree::Not(Box::new(tree)))
@@ -168,13 +168,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `identifier (and|or identifier)*`
-    fn identifiers(&mut self, qualifiers: Qualifiers) -> Result<Tree> {
+    /// Parses `identifier (and|or identifier)*`.
+    fn identifiers(&mut self, qualifiers: Qualifiers) -> Parsed<Tree> {
         let mut tree = self.identifier(qualifiers)?;
         loop {
             let any = match self.peek() {
-                Token::Word(Word::And) => false,
-                Token::Word(Word::Or) => true,
+                Token::Word(Keyword::And) => false,
+                Token::Word(Keyword::Or) => true,
                 _ => return Ok(tree),
             };
             self.at += 1;
@@ -183,7 +183,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn id(&mut self, qualifiers: Qualifiers) -> Result<Id> {
+    fn id(&mut self, qualifiers: Qualifiers) -> Parsed<Id> {
         let lexeme = self.next();
         Ok(match lexeme.token {
             Token::Name => Id::Name(self.text[lexeme.span].to_owned()),
@@ -206,13 +206,13 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn dotted(&mut self, span: Span, qualifiers: Qualifiers) -> Result<Id> {
+    fn dotted(&mut self, span: Span, qualifiers: Qualifiers) -> Parsed<Id> {
         self.only_for_addresses("IPv4 address", &span, qualifiers)?;
         let text = self.text[span].to_owned();
         if self.eat(Symbol::Slash) {
             return Ok(Id::DottedPrefix(text, self.number("the length of the prefix")?));
         }
-        if self.peek() != Token::Word(Word::Mask) {
+        if self.peek() != Token::Word(Keyword::Mask) {
             return Ok(Id::Dotted(text));
         }
         self.at += 1;
@@ -223,9 +223,14 @@ impl<'a> Parser<'a> {
         Ok(Id::DottedMask(text, self.text[mask].to_owned()))
     }
 
-    fn only_for_addresses(&self, what: &str, span: &Span, q: Qualifiers) -> Result<()> {
+    fn only_for_addresses(&self, what: &str, span: &Span, q: Qualifiers) -> Parsed<()> {
         match q.kind {
-            Some(kind @ (Kind::Port | Kind::PortRange | Kind::Protocol | Kind::ProtocolChain)) => {
+            Some(
+                kind @ (TypeQualifier::Port
+                | TypeQualifier::PortRange
+                | TypeQualifier::Protocol
+                | TypeQualifier::ProtocolChain),
+            ) => {
                 let word = kind.word();
                 Err(mistake(span.clone(), format!("`{word}` applied to an {what}"), None))
             }
@@ -233,10 +238,10 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Whether an identifier, negated or in parentheses or not, comes next.
+    /// Returns true if an identifier follows, possibly negated or in parentheses.
     fn at_identifier(&self) -> bool {
         let mut at = self.at;
-        while matches!(self.token(at), Token::Symbol(Symbol::Open) | Token::Word(Word::Not)) {
+        while matches!(self.token(at), Token::Symbol(Symbol::Open) | Token::Word(Keyword::Not)) {
             if self.token(at) == Token::Symbol(Symbol::Open) && self.opens_value(at) {
                 return false;
             }
@@ -260,7 +265,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Whether the `(` at that place belongs to a value: an operator follows its `)`.
+    /// Returns true if the `(` at this index opens a value: an operator follows its `)`.
     fn opens_value(&self, at: usize) -> bool {
         let Some(close) = self.closing[at] else { return false };
         matches!(self.token(close + 1), Token::Symbol(symbol) if symbol.continues_value())
@@ -286,11 +291,11 @@ impl<'a> Parser<'a> {
         found
     }
 
-    fn expect(&mut self, symbol: Symbol, what: &str) -> Result<()> {
+    fn expect(&mut self, symbol: Symbol, what: &str) -> Parsed<()> {
         if self.eat(symbol) { Ok(()) } else { Err(self.unexpected(what)) }
     }
 
-    fn number(&mut self, what: &str) -> Result<u32> {
+    fn number(&mut self, what: &str) -> Parsed<u32> {
         match self.peek() {
             Token::Number(number) => {
                 self.at += 1;
@@ -300,7 +305,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         if self.depth == NESTING_MAX {
             let what = format!("parentheses and `not` are nested more than {NESTING_MAX} deep");
             return Err(mistake(self.span_here(), what, None));
@@ -354,13 +359,15 @@ fn mistake(span: Span, what: String, hint: Option<String>) -> ExpressionError {
     ExpressionError { span, what, hint, kind: ErrorKind::Mistake }
 }
 
-/// The way that a pair of words means, such as `src or dst`.
-fn pair(first: Word, joint: Word, second: Word) -> Option<Way> {
-    let both_named =
-        matches!((first, second), (Word::Source, Word::Target) | (Word::Target, Word::Source));
+/// Returns the qualifier of a keyword pair such as `src or dst`.
+fn pair(first: Keyword, joint: Keyword, second: Keyword) -> Option<DirQualifier> {
+    let both_named = matches!(
+        (first, second),
+        (Keyword::Source, Keyword::Target) | (Keyword::Target, Keyword::Source)
+    );
     match joint {
-        Word::Or if both_named => Some(Way::Either),
-        Word::And if both_named => Some(Way::Both),
+        Keyword::Or if both_named => Some(DirQualifier::Either),
+        Keyword::And if both_named => Some(DirQualifier::Both),
         _ => None,
     }
 }

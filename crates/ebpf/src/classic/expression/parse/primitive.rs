@@ -1,15 +1,15 @@
-//! Reads one primitive: a qualified identifier, a protocol, a relation, or one of the many others.
+//! Parses one primitive: a qualified identifier, a protocol, a relation, or a keyword of its own.
 
 use super::super::ast::{
-    Atm, AtmField, ByteOp, Encapsulation, Kind, Llc, Mtp2, Mtp3, Mtp3Field, PfField, Primitive,
-    Protocol, Qualifiers, Relation, Tree, Way,
+    Atm, AtmField, ByteOp, DirQualifier, Encapsulation, Llc, Mtp2, Mtp3, Mtp3Field, PfField,
+    Primitive, Protocol, Qualifiers, Relation, Tree, TypeQualifier,
 };
 use super::super::names;
-use super::super::token::{Symbol, Token, Word};
-use super::{Parser, Result, Term, mistake, pair};
+use super::super::token::{Keyword, Symbol, Token};
+use super::{Parsed, Parser, Term, mistake, pair};
 
 impl Parser<'_> {
-    pub(super) fn primitive(&mut self) -> Result<Term> {
+    pub(super) fn primitive(&mut self) -> Parsed<Term> {
         let start = self.at;
         if let Some(qualifiers) = self.qualifiers()? {
             let tree = self.identifier(qualifiers)?;
@@ -20,9 +20,9 @@ impl Parser<'_> {
                 self.at += 1;
                 self.after_protocol(Some(protocol))?
             }
-            Token::Word(word) if word != Word::Length => match self.worded(word)? {
-                Some(Value::Primitive(primitive)) => primitive,
-                Some(Value::Tree(tree)) => return Ok((tree, None)),
+            Token::Word(word) if word != Keyword::Length => match self.worded(word)? {
+                Some(WordedPrimitive::Primitive(primitive)) => primitive,
+                Some(WordedPrimitive::Tree(tree)) => return Ok((tree, None)),
                 None => self.after_protocol(None)?,
             },
             Token::Name
@@ -36,8 +36,8 @@ impl Parser<'_> {
         Ok((Tree::Leaf(primitive, self.span_from(start)), None))
     }
 
-    /// Reads `[protocol] [direction] [kind]` if an identifier must follow; consumes nothing if not.
-    fn qualifiers(&mut self) -> Result<Option<Qualifiers>> {
+    /// Parses `[protocol] [direction] [type]` before an identifier; otherwise consumes nothing.
+    fn qualifiers(&mut self) -> Parsed<Option<Qualifiers>> {
         let start = self.at;
         let protocol = match self.peek() {
             Token::Protocol(protocol) => {
@@ -48,13 +48,13 @@ impl Parser<'_> {
         };
         let way = self.way();
         let kind = match self.peek() {
-            Token::Word(Word::Host) => Some(Kind::Host),
-            Token::Word(Word::Net) => Some(Kind::Net),
-            Token::Word(Word::Port) => Some(Kind::Port),
-            Token::Word(Word::PortRange) => Some(Kind::PortRange),
-            Token::Word(Word::Gateway) if way.is_none() => Some(Kind::Gateway),
-            Token::Word(Word::Proto) if way.is_none() => Some(Kind::Protocol),
-            Token::Word(Word::ProtoChain) if way.is_none() => Some(Kind::ProtocolChain),
+            Token::Word(Keyword::Host) => Some(TypeQualifier::Host),
+            Token::Word(Keyword::Net) => Some(TypeQualifier::Net),
+            Token::Word(Keyword::Port) => Some(TypeQualifier::Port),
+            Token::Word(Keyword::PortRange) => Some(TypeQualifier::PortRange),
+            Token::Word(Keyword::Gateway) if way.is_none() => Some(TypeQualifier::Gateway),
+            Token::Word(Keyword::Proto) if way.is_none() => Some(TypeQualifier::Protocol),
+            Token::Word(Keyword::ProtoChain) if way.is_none() => Some(TypeQualifier::ProtocolChain),
             _ => None,
         };
         self.at += usize::from(kind.is_some());
@@ -65,7 +65,7 @@ impl Parser<'_> {
         Ok(Some(Qualifiers { protocol, way, kind }))
     }
 
-    fn way(&mut self) -> Option<Way> {
+    fn way(&mut self) -> Option<DirQualifier> {
         let Token::Word(first) = self.peek() else { return None };
         if let (Token::Word(joint), Token::Word(second)) =
             (self.token(self.at + 1), self.token(self.at + 2))
@@ -75,38 +75,38 @@ impl Parser<'_> {
             return Some(way);
         }
         let way = match first {
-            Word::Source => Way::Source,
-            Word::Target => Way::Target,
-            Word::Address1 => Way::Address1,
-            Word::Address2 => Way::Address2,
-            Word::Address3 => Way::Address3,
-            Word::Address4 => Way::Address4,
-            Word::Receiver => Way::Receiver,
-            Word::Transmitter => Way::Transmitter,
+            Keyword::Source => DirQualifier::Source,
+            Keyword::Target => DirQualifier::Target,
+            Keyword::Address1 => DirQualifier::Address1,
+            Keyword::Address2 => DirQualifier::Address2,
+            Keyword::Address3 => DirQualifier::Address3,
+            Keyword::Address4 => DirQualifier::Address4,
+            Keyword::Receiver => DirQualifier::Receiver,
+            Keyword::Transmitter => DirQualifier::Transmitter,
             _ => return None,
         };
         self.at += 1;
         Some(way)
     }
 
-    /// What can stand behind a protocol, or without one: broadcast, multicast, 802.11 fields.
-    fn after_protocol(&mut self, protocol: Option<Protocol>) -> Result<Primitive> {
+    /// Parses tests that may follow a protocol: broadcast, multicast, 802.11 fields.
+    fn after_protocol(&mut self, protocol: Option<Protocol>) -> Parsed<Primitive> {
         let word = match self.peek() {
             Token::Word(word) => word,
-            _ => Word::And,
+            _ => Keyword::And,
         };
         match (word, protocol) {
-            (Word::Broadcast, _) => {
+            (Keyword::Broadcast, _) => {
                 self.at += 1;
                 Ok(Primitive::Broadcast(protocol))
             }
-            (Word::Multicast, _) => {
+            (Keyword::Multicast, _) => {
                 self.at += 1;
                 Ok(Primitive::Multicast(protocol))
             }
-            (Word::Type, _) => self.wlan_type(),
-            (Word::Subtype, _) => self.wlan_subtype(),
-            (Word::Direction, _) => {
+            (Keyword::Type, _) => self.wlan_type(),
+            (Keyword::Subtype, _) => self.wlan_subtype(),
+            (Keyword::Direction, _) => {
                 self.at += 1;
                 let value = self.named("802.11 direction", names::WLAN_DIRECTIONS, 0x03)?;
                 Ok(Primitive::WlanDirection(value))
@@ -116,10 +116,10 @@ impl Parser<'_> {
         }
     }
 
-    fn wlan_type(&mut self) -> Result<Primitive> {
+    fn wlan_type(&mut self) -> Parsed<Primitive> {
         self.at += 1;
         let kind = self.named("802.11 type", names::WLAN_TYPES, 0x0c)?;
-        if self.peek() != Token::Word(Word::Subtype) {
+        if self.peek() != Token::Word(Keyword::Subtype) {
             return Ok(Primitive::WlanType { value: kind, mask: 0x0c });
         }
         self.at += 1;
@@ -132,14 +132,14 @@ impl Parser<'_> {
         Ok(Primitive::WlanType { value: kind | subtype, mask: 0xfc })
     }
 
-    fn wlan_subtype(&mut self) -> Result<Primitive> {
+    fn wlan_subtype(&mut self) -> Parsed<Primitive> {
         self.at += 1;
         let value = self.name_of("802.11 subtype", names::WLAN_SUBTYPES)?;
         Ok(Primitive::WlanType { value, mask: 0xfc })
     }
 
-    /// A number within `mask`, or a name from `table`.
-    fn named(&mut self, what: &str, table: &[(&str, u32)], mask: u32) -> Result<u32> {
+    /// Parses a number within `mask`, or a name from `table`.
+    fn named(&mut self, what: &str, table: &[(&str, u32)], mask: u32) -> Parsed<u32> {
         match self.peek() {
             Token::Number(number) if number & !mask != 0 => {
                 let message = format!("invalid {what} value {number:#x}");
@@ -153,7 +153,7 @@ impl Parser<'_> {
         }
     }
 
-    fn name_of(&mut self, what: &str, table: &[(&str, u32)]) -> Result<u32> {
+    fn name_of(&mut self, what: &str, table: &[(&str, u32)]) -> Parsed<u32> {
         let name = self.plain_name(what)?;
         names::find(table, &name).ok_or_else(|| {
             self.at -= 1;
@@ -164,7 +164,7 @@ impl Parser<'_> {
         })
     }
 
-    fn plain_name(&mut self, what: &str) -> Result<String> {
+    fn plain_name(&mut self, what: &str) -> Parsed<String> {
         match self.peek() {
             Token::Name => {
                 let span = self.next().span;
@@ -178,40 +178,42 @@ impl Parser<'_> {
         }
     }
 
-    /// A primitive that begins with a word of its own.
-    fn worded(&mut self, word: Word) -> Result<Option<Value>> {
+    /// Parses a primitive that begins with a keyword of its own.
+    fn worded(&mut self, word: Keyword) -> Parsed<Option<WordedPrimitive>> {
         if let Some((field, named)) = mtp3_field(word) {
             self.at += 1;
             return self
                 .values(named, |relation, value| Primitive::Mtp3Field(field, relation, value))
-                .map(|tree| Some(Value::Tree(tree)));
+                .map(|tree| Some(WordedPrimitive::Tree(tree)));
         }
         if let Some(field) = atm_field(word) {
             self.at += 1;
             let leaf = |relation, value| Primitive::AtmField(field, relation, value);
-            return self.values("a VPI or VCI", leaf).map(|tree| Some(Value::Tree(tree)));
+            return self.values("a VPI or VCI", leaf).map(|tree| Some(WordedPrimitive::Tree(tree)));
         }
         let start = self.at;
         self.at += 1;
         let primitive = match word {
-            Word::Less => Primitive::Less(self.number("a length")?),
-            Word::Greater => Primitive::Greater(self.number("a length")?),
-            Word::Byte => self.byte()?,
-            Word::Inbound => Primitive::Direction { outbound: false },
-            Word::Outbound => Primitive::Direction { outbound: true },
-            Word::IfIndex => Primitive::Interface(self.number("the number of an interface")?),
-            Word::Llc => Primitive::Llc(self.llc()?),
-            Word::IfName => Primitive::PfInterface(self.plain_name("interface")?),
-            Word::Ruleset => Primitive::PfRuleset(self.plain_name("ruleset")?),
-            Word::RuleNumber => Primitive::PfNumber(PfField::Rule, self.number("a rule number")?),
-            Word::SubruleNumber => {
+            Keyword::Less => Primitive::Less(self.number("a length")?),
+            Keyword::Greater => Primitive::Greater(self.number("a length")?),
+            Keyword::Byte => self.byte()?,
+            Keyword::Inbound => Primitive::Direction { outbound: false },
+            Keyword::Outbound => Primitive::Direction { outbound: true },
+            Keyword::IfIndex => Primitive::Interface(self.number("the number of an interface")?),
+            Keyword::Llc => Primitive::Llc(self.llc()?),
+            Keyword::IfName => Primitive::PfInterface(self.plain_name("interface")?),
+            Keyword::Ruleset => Primitive::PfRuleset(self.plain_name("ruleset")?),
+            Keyword::RuleNumber => {
+                Primitive::PfNumber(PfField::Rule, self.number("a rule number")?)
+            }
+            Keyword::SubruleNumber => {
                 Primitive::PfNumber(PfField::Subrule, self.number("a rule number")?)
             }
-            Word::Reason => {
+            Keyword::Reason => {
                 let reason = self.named("PF reason", names::PF_REASONS, u32::MAX)?;
                 Primitive::PfNumber(PfField::Reason, reason)
             }
-            Word::Action => {
+            Keyword::Action => {
                 let action = self.name_of("PF action", names::PF_ACTIONS)?;
                 Primitive::PfNumber(PfField::Action, action)
             }
@@ -229,10 +231,10 @@ impl Parser<'_> {
                 }
             }
         };
-        Ok(Some(Value::Primitive(primitive)))
+        Ok(Some(WordedPrimitive::Primitive(primitive)))
     }
 
-    fn byte(&mut self) -> Result<Primitive> {
+    fn byte(&mut self) -> Parsed<Primitive> {
         let offset = self.number("the place of a byte")?;
         let op = match self.peek() {
             Token::Symbol(Symbol::Equal) => ByteOp::Equal,
@@ -246,8 +248,8 @@ impl Parser<'_> {
         Ok(Primitive::Byte { offset, op, value: self.number("a byte")? })
     }
 
-    fn llc(&mut self) -> Result<Llc> {
-        if self.peek() == Token::Word(Word::RuleNumber)
+    fn llc(&mut self) -> Parsed<Llc> {
+        if self.peek() == Token::Word(Keyword::RuleNumber)
             && self.text[self.span_here()].eq_ignore_ascii_case("rnr")
         {
             self.at += 1;
@@ -272,8 +274,8 @@ impl Parser<'_> {
         }
     }
 
-    /// A number, perhaps in parentheses, if one is there.
-    fn optional_number(&mut self) -> Result<Option<u32>> {
+    /// Parses a number, possibly in parentheses, if one follows.
+    fn optional_number(&mut self) -> Parsed<Option<u32>> {
         match self.peek() {
             Token::Number(number) => {
                 self.at += 1;
@@ -292,8 +294,8 @@ impl Parser<'_> {
         }
     }
 
-    /// `[relation] value` or `(value or value …)`.
-    fn values(&mut self, what: &str, leaf: impl Fn(Relation, u32) -> Primitive) -> Result<Tree> {
+    /// Parses `[relation] value` or `(value or value …)`.
+    fn values(&mut self, what: &str, leaf: impl Fn(Relation, u32) -> Primitive) -> Parsed<Tree> {
         let start = self.at.saturating_sub(1);
         if self.eat(Symbol::Open) {
             let mut trees = Vec::new();
@@ -301,7 +303,7 @@ impl Parser<'_> {
                 let value = self.number(what)?;
                 let leaf = leaf(Relation::Equal, value);
                 trees.push(Tree::Leaf(leaf, self.span_from(start)));
-                if self.peek() != Token::Word(Word::Or) {
+                if self.peek() != Token::Word(Keyword::Or) {
                     break;
                 }
                 self.at += 1;
@@ -317,70 +319,70 @@ impl Parser<'_> {
 
 const BRACKET: Token = Token::Symbol(Symbol::BracketOpen);
 
-enum Value {
+enum WordedPrimitive {
     Primitive(Primitive),
     Tree(Tree),
 }
 
-fn encapsulation(word: Word) -> Option<(Encapsulation, bool)> {
+fn encapsulation(word: Keyword) -> Option<(Encapsulation, bool)> {
     Some(match word {
-        Word::Vlan => (Encapsulation::Vlan, true),
-        Word::Mpls => (Encapsulation::Mpls, true),
-        Word::Pppoed => (Encapsulation::PppoeDiscovery, false),
-        Word::Pppoes => (Encapsulation::PppoeSession, true),
-        Word::Geneve => (Encapsulation::Geneve, true),
-        Word::Vxlan => (Encapsulation::Vxlan, true),
+        Keyword::Vlan => (Encapsulation::Vlan, true),
+        Keyword::Mpls => (Encapsulation::Mpls, true),
+        Keyword::Pppoed => (Encapsulation::PppoeDiscovery, false),
+        Keyword::Pppoes => (Encapsulation::PppoeSession, true),
+        Keyword::Geneve => (Encapsulation::Geneve, true),
+        Keyword::Vxlan => (Encapsulation::Vxlan, true),
         _ => return None,
     })
 }
 
-fn atm(word: Word) -> Option<Atm> {
+fn atm(word: Keyword) -> Option<Atm> {
     Some(match word {
-        Word::Lane => Atm::Lane,
-        Word::Metac => Atm::Metac,
-        Word::Bcc => Atm::Bcc,
-        Word::OamF4Sc => Atm::OamF4Segment,
-        Word::OamF4Ec => Atm::OamF4End,
-        Word::Sc => Atm::Sc,
-        Word::Ilmic => Atm::Ilmic,
-        Word::Oam => Atm::Oam,
-        Word::OamF4 => Atm::OamF4,
-        Word::ConnectMsg => Atm::ConnectMessage,
-        Word::MetaConnect => Atm::MetaConnect,
+        Keyword::Lane => Atm::Lane,
+        Keyword::Metac => Atm::Metac,
+        Keyword::Bcc => Atm::Bcc,
+        Keyword::OamF4Sc => Atm::OamF4Segment,
+        Keyword::OamF4Ec => Atm::OamF4End,
+        Keyword::Sc => Atm::Sc,
+        Keyword::Ilmic => Atm::Ilmic,
+        Keyword::Oam => Atm::Oam,
+        Keyword::OamF4 => Atm::OamF4,
+        Keyword::ConnectMsg => Atm::ConnectMessage,
+        Keyword::MetaConnect => Atm::MetaConnect,
         _ => return None,
     })
 }
 
-fn atm_field(word: Word) -> Option<AtmField> {
+fn atm_field(word: Keyword) -> Option<AtmField> {
     match word {
-        Word::Vpi => Some(AtmField::Vpi),
-        Word::Vci => Some(AtmField::Vci),
+        Keyword::Vpi => Some(AtmField::Vpi),
+        Keyword::Vci => Some(AtmField::Vci),
         _ => None,
     }
 }
 
-fn mtp2(word: Word) -> Option<Mtp2> {
+fn mtp2(word: Keyword) -> Option<Mtp2> {
     Some(match word {
-        Word::Fisu => Mtp2::Fisu,
-        Word::Lssu => Mtp2::Lssu,
-        Word::Msu => Mtp2::Msu,
-        Word::Hfisu => Mtp2::HighFisu,
-        Word::Hlssu => Mtp2::HighLssu,
-        Word::Hmsu => Mtp2::HighMsu,
+        Keyword::Fisu => Mtp2::Fisu,
+        Keyword::Lssu => Mtp2::Lssu,
+        Keyword::Msu => Mtp2::Msu,
+        Keyword::Hfisu => Mtp2::HighFisu,
+        Keyword::Hlssu => Mtp2::HighLssu,
+        Keyword::Hmsu => Mtp2::HighMsu,
         _ => return None,
     })
 }
 
-fn mtp3_field(word: Word) -> Option<(Mtp3Field, &'static str)> {
+fn mtp3_field(word: Keyword) -> Option<(Mtp3Field, &'static str)> {
     let (field, high, what) = match word {
-        Word::Sio => (Mtp3::Sio, false, "a service indicator"),
-        Word::Opc => (Mtp3::Opc, false, "a point code"),
-        Word::Dpc => (Mtp3::Dpc, false, "a point code"),
-        Word::Sls => (Mtp3::Sls, false, "a link selection"),
-        Word::Hsio => (Mtp3::Sio, true, "a service indicator"),
-        Word::Hopc => (Mtp3::Opc, true, "a point code"),
-        Word::Hdpc => (Mtp3::Dpc, true, "a point code"),
-        Word::Hsls => (Mtp3::Sls, true, "a link selection"),
+        Keyword::Sio => (Mtp3::Sio, false, "a service indicator"),
+        Keyword::Opc => (Mtp3::Opc, false, "a point code"),
+        Keyword::Dpc => (Mtp3::Dpc, false, "a point code"),
+        Keyword::Sls => (Mtp3::Sls, false, "a link selection"),
+        Keyword::Hsio => (Mtp3::Sio, true, "a service indicator"),
+        Keyword::Hopc => (Mtp3::Opc, true, "a point code"),
+        Keyword::Hdpc => (Mtp3::Dpc, true, "a point code"),
+        Keyword::Hsls => (Mtp3::Sls, true, "a link selection"),
         _ => return None,
     };
     Some((Mtp3Field { field, high }, what))

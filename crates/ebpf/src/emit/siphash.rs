@@ -1,27 +1,27 @@
-//! SipHash-2-4 as straight eBPF: a tag under a key, without a helper and without a loop.
+//! SipHash-2-4 as straight-line eBPF, without helpers and loops.
 //!
-//! In: a key that is known while emitting, numbers of 64 bits as they stood in the packet. Out: the
-//! tag, as it stands in a packet. The state lies in four slots of the stack that arms may change,
-//! so that how many words are taken may depend on the packet. (Aumasson, Bernstein, 2012: "SipHash:
-//! a fast short-input PRF".)
+//! In: a key known while emitting, 64-bit numbers as read from the packet. Out: the tag, as it
+//! stands in a packet. The state lives in four stack slots that arms may update, so that the number
+//! of input words may depend on the packet. (Aumasson, Bernstein, 2012: "SipHash: a fast
+//! short-input PRF".)
 //!
-//! Numbers come in network byte order and SipHash reads its input the other way round: each is
-//! turned once on its way in, and the tag on its way out.
+//! Numbers arrive in network byte order and SipHash reads its input in the reverse order: each
+//! input word and the tag are byte-swapped once.
 
 use super::handle::{Brand, Depth};
 use super::scope::Scope;
 use super::state::Wide;
 use crate::insn::{Alu, Insn, R0, R1, R2, R3, R4, R5, Reg};
 
-/// What has been taken so far.
+/// A SipHash computation in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Sip<'s> {
-    /// The deepest of four slots, which holds the last number of the state.
+    /// The deepest of four slots, which holds the last state word.
     slot: Depth,
     brand: Brand<'s>,
 }
 
-/// Where the state is while it changes.
+/// Registers of the state during a round.
 const STATE: [Reg; 4] = [R1, R2, R3, R4];
 /// "somepseudorandomlygeneratedbytes".
 const BEGIN: [u64; 4] =
@@ -30,8 +30,7 @@ const ROUNDS: usize = 2;
 const LAST_ROUNDS: usize = 4;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Begins a tag under this key: its first and its second eight bytes, each read with the lowest
-    /// byte first.
+    /// Begins a tag under this key, given as two little-endian words.
     pub fn sip(&mut self, key: [u64; 2]) -> Sip<'s> {
         let b = self.builder();
         let slot = b.slots(4);
@@ -42,7 +41,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Sip { slot, brand: Brand::default() }
     }
 
-    /// Takes eight bytes, the number that they are in network byte order.
+    /// Absorbs eight bytes, given as a number in network byte order.
     pub fn sip_take(&mut self, sip: Sip<'s>, word: Wide<'s>) {
         self.fetch_wide(word, R5);
         self.turn(R5);
@@ -56,8 +55,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().hold_none();
     }
 
-    /// Takes the last word, which ends with the number of all bytes modulo 256, and gives the tag:
-    /// the number that its eight bytes are in network byte order.
+    /// Absorbs the last word, whose last byte is the input length modulo 256, and returns the tag
+    /// as a number in network byte order.
     pub fn sip_end(&mut self, sip: Sip<'s>, last: Wide<'s>) -> Wide<'s> {
         self.sip_take(sip, last);
         self.sip_fetch(sip);
@@ -77,7 +76,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// One round, as the paper draws it.
+    /// One round, in the paper's order.
     fn sip_round(&mut self) {
         let [v0, v1, v2, v3] = STATE;
         self.mixed(v0, v1, 13);
@@ -112,7 +111,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// The slots of the four numbers.
+/// Returns the slots of the four state words.
 fn slots(deepest: Depth) -> [Depth; 4] {
     [deepest - 24, deepest - 16, deepest - 8, deepest]
 }

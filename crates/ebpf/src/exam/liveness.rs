@@ -1,19 +1,19 @@
-//! Which instructions nothing depends on: what they write is written over, or never read, on every
-//! way from there.
+//! Liveness analysis: finds dead instructions, whose results are overwritten or never read on any
+//! path.
 //!
-//! The emitter gives every variable a first value and hands on places that only a filter behind
-//! would read; a slip in those changes no answer. One pass backwards is enough, because control
-//! only goes forward. In doubt an instruction matters.
+//! The emitter gives every variable an initial value and hands on positions that only a later
+//! filter would read; an error in those changes no answer. Control goes forward only, so one
+//! backward pass suffices. In doubt an instruction counts as live.
 
 use crate::insn::{Helper, Insn, R0, R6, R10, SOURCE_REG, Size, atomic, class, mode};
 
-/// Bytes of stack.
+/// Size of the stack in bytes.
 const STACK: usize = 512;
 
-/// What somebody may still read.
+/// Registers and stack bytes that are live: a later instruction may read them.
 #[derive(Clone, PartialEq, Eq)]
 struct Wanted {
-    /// A bit per register.
+    /// Bit set of registers.
     registers: u16,
     stack: [bool; STACK],
 }
@@ -34,14 +34,14 @@ impl Wanted {
         self.stack.iter_mut().zip(&other.stack).for_each(|(mine, theirs)| *mine |= theirs);
     }
 
-    /// The bytes of the stack that an access reaches.
+    /// Returns the stack bytes that an access covers.
     fn slot(&mut self, offset: i16, size: Size) -> &mut [bool] {
         let from = usize::try_from(i32::from(offset) + STACK as i32).unwrap_or(STACK);
         self.stack.get_mut(from..from + size.bytes()).unwrap_or_default()
     }
 }
 
-/// For each instruction whether nothing depends on it.
+/// Returns, for each instruction, true if it is dead.
 pub(super) fn idle(code: &[Insn]) -> Vec<bool> {
     let mut idle = vec![false; code.len()];
     let mut before = vec![Wanted::NOTHING; code.len() + 1];
@@ -60,7 +60,7 @@ pub(super) fn idle(code: &[Insn]) -> Vec<bool> {
     idle
 }
 
-/// Which instructions may come next.
+/// Returns the successors of an instruction.
 fn ways(at: usize, insn: Insn) -> Vec<usize> {
     let jump = matches!(insn.class(), class::JMP | class::JMP32);
     let target = usize::try_from(at as i64 + 1 + i64::from(insn.off)).unwrap_or(usize::MAX);
@@ -74,7 +74,7 @@ fn ways(at: usize, insn: Insn) -> Vec<usize> {
     }
 }
 
-/// Whether something depends on the instruction; if so, what it needs is wanted before it.
+/// Updates the live set for the instruction and returns true if it is live.
 fn needs(insn: Insn, wanted: &mut Wanted) -> bool {
     let from_register = insn.code & SOURCE_REG != 0;
     match insn.class() {
@@ -131,7 +131,7 @@ fn needs(insn: Insn, wanted: &mut Wanted) -> bool {
             }
             true
         }
-        // Stores to memory that others see, packet loads, atomic operations.
+        // Stores to shared memory, packet loads, atomic operations.
         _ => {
             wanted.register(insn.dst);
             match insn.class() {
@@ -142,7 +142,7 @@ fn needs(insn: Insn, wanted: &mut Wanted) -> bool {
                 class::STX => wanted.register(insn.src),
                 _ => {}
             }
-            // Of atomic operations only this one compares with it.
+            // Compare-and-swap reads r0.
             if insn.code & 0xe0 == mode::ATOMIC && insn.imm == atomic::CMPXCHG {
                 wanted.register(R0.number());
             }
@@ -154,7 +154,7 @@ fn needs(insn: Insn, wanted: &mut Wanted) -> bool {
     }
 }
 
-/// A helper reads its arguments, and, unless it is known not to, everything on the stack.
+/// A helper reads its arguments and, unless listed, the whole stack.
 fn call(insn: Insn, wanted: &mut Wanted) {
     use Helper::{CpuId, KtimeNs, L3ChecksumReplace, L4ChecksumReplace, SkbLoadBytes};
     use Helper::{SkbPullData, SkbVlanPop, XdpAdjustHead, XdpBuffLen, XdpLoadBytes};
@@ -179,17 +179,17 @@ mod tests {
     use crate::insn::{Alu, Cond, R1, R2};
 
     #[test]
-    fn what_nobody_reads_is_idle() {
+    fn overwritten_and_unread_results_are_dead() {
         let code = [
             Insn::mov(R1, 7),
-            // Idle: written over on both ways.
+            // Dead: overwritten on both paths.
             Insn::store(Size::DW, R10, -8, R1),
             Insn::mov(R2, 3),
             Insn::jump_if(Cond::Eq, R2, 3, 2),
             Insn::store(Size::DW, R10, -8, R2),
             Insn::jump(1),
             Insn::store(Size::DW, R10, -8, 5),
-            // Idle: nobody reads r1 behind it.
+            // Dead: r1 is not read again.
             Insn::alu(Alu::Add, R1, 1),
             Insn::load(Size::W, R0, R10, -8),
             Insn::exit(),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_helper_may_read_matters() {
+    fn arguments_of_helpers_are_live() {
         let code = |helper| {
             [Insn::mov(R1, 7), Insn::store(Size::DW, R10, -8, R1), Insn::call(helper), Insn::exit()]
         };

@@ -1,18 +1,18 @@
-//! An answer that outlives its piece: every slot that it names, named anew.
+//! Remapping of the stack slots in an answer.
 
-use super::handle::{Answer, At, Base, Brand, Depth, Layers, Num, Transport, Value};
+use super::handle::{Answer, Brand, Depth, FramePos, Layers, Num, PosBase, Transport, Value};
 
-/// The answer with `f` of each slot in the place of the slot, under a brand to be chosen.
+/// Applies `f` to each slot of the answer, and rebrands it.
 pub(super) fn map_slots(answer: Answer<'_>, mut f: impl FnMut(Depth) -> Depth) -> Answer<'static> {
     fn num(slot: Depth) -> Num<'static> {
         Num { slot, brand: Brand::default() }
     }
-    let mut at = |at: At<'_>| {
+    let mut at = |at: FramePos<'_>| {
         let base = match at.base {
-            Base::Frame => Base::Frame,
-            Base::Slot(slot) => Base::Slot(f(slot)),
+            PosBase::Frame => PosBase::Frame,
+            PosBase::Slot(slot) => PosBase::Slot(f(slot)),
         };
-        At {
+        FramePos {
             base,
             off: at.off,
             reach: at.reach,

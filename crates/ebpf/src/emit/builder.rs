@@ -1,10 +1,10 @@
-//! What stands behind a scope: the state of an emission, its words, counters and maps. Beside it:
-//! the frame as a program finds it (`frame`), arms and exits (`arms`), how parts and programs end
-//! (`parts`); `lower` has the values.
+//! The builder behind a scope: the state of an emission. Submodules: `frame` sets up packet
+//! pointers and lengths, `arms` opens and closes arms and emits exits, `parts` ends parts and
+//! programs; `lower` turns values into registers and slots.
 //!
-//! In: the scope's wishes. Out: a `Program`. Register use: r6 context, r7 first byte of the frame,
-//! r8 one past its last linear byte (traffic control and XDP), r9 the region of a tap, r0 to r5
-//! scratch.
+//! In: the operations of a scope. Out: a [`Program`]. Registers: r6 context, r7 first byte of the
+//! frame, r8 end of its linear part (traffic control and XDP), r9 the per-CPU region of a tap, r0
+//! to r5 scratch.
 
 mod arms;
 mod frame;
@@ -12,14 +12,14 @@ mod parts;
 
 pub(super) use frame::{PULL_MAX, skb, xdp};
 
-use super::ending::Ending;
+use super::frame_end::FrameEnd;
 use super::handle::{Brand, Depth, Exit};
 use super::maps::Table;
-use super::tap::{Desk, Hand};
+use super::tap::{Delivery, Scratch};
 use super::{Finish, Target, Unfit};
 use crate::asm::{Asm, Label};
 use crate::insn::{Insn, R1, R2, Size, atomic};
-use crate::program::{Counter, Line, Place, Word};
+use crate::program::{CodeOwner, Counter, FilterSpan, Hook};
 use arms::Stub;
 
 /// The state of an emission.
@@ -29,30 +29,30 @@ pub(super) struct Builder {
     unfit: Option<Unfit>,
     /// Stack bytes in use.
     pub(super) top: Depth,
-    /// The most stack bytes that were in use until now in this part.
+    /// High-water mark of stack bytes in this part.
     pub(super) used: Depth,
-    /// Which slot r0 to r5 hold.
+    /// Slots whose values r0 to r5 hold.
     pub(super) held: [Option<Depth>; 6],
     stubs: Vec<Stub>,
-    /// How far each `AtVar` can be from the beginning of the frame, and since which change of it.
+    /// Per position variable: maximum distance from the frame's first byte, and edit count.
     pub(super) at_reach: Vec<(u32, u16)>,
-    /// How often the frame was changed so far.
+    /// Number of frame edits so far.
     pub(super) epoch: u16,
-    /// Whether r9 may hold something else than the region of a tap.
+    /// True if r9 may no longer hold the region of a tap.
     pub(super) region_lost: bool,
-    /// How each frame ends, of a program with a desk; and to whom frames went so far.
-    ending: Option<Ending>,
-    hands: Vec<Hand>,
-    /// Whether it takes frames, and has a place for their length.
+    /// The frame's end and the deliveries so far, in a program that counts.
+    ending: Option<FrameEnd>,
+    deliveries: Vec<Delivery>,
+    /// True if it redirects frames and reserves a slot for their length.
     takes: bool,
-    /// Whether it sends any out by another interface.
+    /// True if it sends frames out by another interface.
     pub(super) sends: bool,
-    /// Whether the tag of the frame lies beside it, at XDP.
+    /// True if the driver removed the frame's tag, at XDP.
     pub(super) is_tag_out: bool,
-    /// Stack bytes that are never free.
+    /// Stack bytes that are never released.
     pub(super) floor: Depth,
     pub(super) reach: u32,
-    /// Instructions whose constant is `reach`.
+    /// Instructions whose immediate is patched to `reach`.
     reach_at: Vec<usize>,
     none: Label,
     unsure: Label,
@@ -60,22 +60,22 @@ pub(super) struct Builder {
     /// Map n + 1 is table n.
     tables: Vec<Table>,
     finish: Finish,
-    /// The parts that have ended, and where their reach stands.
-    ended: Vec<(Asm, Vec<Line>, Vec<usize>)>,
-    /// How many arms and pieces are open.
+    /// Finished parts, with their source maps and `reach` patches.
+    ended: Vec<(Asm, Vec<CodeOwner>, Vec<usize>)>,
+    /// Number of open arms and twins.
     depth: usize,
-    /// Where the verifier has last been made to forget.
+    /// Slot at which the verifier's state was last reset.
     forgot_at: usize,
     edits: bool,
-    words: Vec<Word>,
-    word: Option<usize>,
-    source: Vec<Line>,
+    filters: Vec<FilterSpan>,
+    filter: Option<usize>,
+    source: Vec<CodeOwner>,
 }
 
-/// Stands in a scope's place while an arm has the real one.
+/// A placeholder while an arm owns the real builder.
 impl Default for Builder {
     fn default() -> Self {
-        Self::new(Place::Tc.into(), Finish::Answer)
+        Self::new(Hook::Tc.into(), Finish::Answer)
     }
 }
 
@@ -93,7 +93,7 @@ impl Builder {
             stubs: Vec::new(),
             region_lost: false,
             ending: None,
-            hands: Vec::new(),
+            deliveries: Vec::new(),
             takes: false,
             sends: false,
             is_tag_out: false,
@@ -111,61 +111,61 @@ impl Builder {
             depth: 0,
             forgot_at: 0,
             edits: false,
-            words: Vec::new(),
-            word: None,
+            filters: Vec::new(),
+            filter: None,
             source: Vec::new(),
         }
     }
 
-    /// A program up to its first piece, and the exit for what nobody recognises.
+    /// Begins a program up to its first twin; returns the exit for unrecognized blocks.
     pub(super) fn begin(target: Target, finish: Finish) -> (Box<Self>, Exit<'static>) {
         Self::begin_with(target, finish, None)
     }
 
-    /// A program with a desk up to its first piece, and the exit for what is done with.
-    pub(super) fn begin_with_desk(target: Target, ending: Ending) -> (Box<Self>, Exit<'static>) {
+    /// Begins a program that counts, up to its first twin; returns the exit for finished frames.
+    pub(super) fn begin_with_end(target: Target, ending: FrameEnd) -> (Box<Self>, Exit<'static>) {
         Self::begin_with(target, Finish::Answer, Some(ending))
     }
 
     fn begin_with(
         target: Target,
         finish: Finish,
-        ending: Option<Ending>,
+        ending: Option<FrameEnd>,
     ) -> (Box<Self>, Exit<'static>) {
         let mut b = Box::new(Self::new(target, finish));
-        b.takes = matches!(ending, Some(Ending::Take(_)));
+        b.takes = matches!(ending, Some(FrameEnd::Redirect(_)));
         b.ending = ending;
         b.enter();
         let out = Exit { label: b.none, brand: Brand::default() };
         (b, out)
     }
 
-    /// Where a program notes what it finds out; nowhere in most.
-    pub(super) fn desk(&self) -> Desk {
-        self.ending.as_ref().map_or(Desk::NONE, Ending::desk)
+    /// Returns the layout of the program's scratch memory, empty in most programs.
+    pub(super) fn scratch(&self) -> Scratch {
+        self.ending.as_ref().map_or(Scratch::NONE, FrameEnd::scratch)
     }
 
-    /// A frame goes to this one.
-    pub(super) fn hands_to(&mut self, hand: Hand) {
-        if !self.hands.contains(&hand) {
-            self.hands.push(hand);
+    /// Records that frames may go to this delivery.
+    pub(super) fn note_delivery(&mut self, hand: Delivery) {
+        if !self.deliveries.contains(&hand) {
+            self.deliveries.push(hand);
         }
     }
 
-    /// From here on the code belongs to this word.
-    pub(super) fn word(&mut self, word: Word) {
-        let known = self.words.iter().position(|known| *known == word);
-        self.word = Some(known.unwrap_or(self.words.len()));
+    /// Attributes the code from here on to this filter.
+    pub(super) fn begin_filter(&mut self, filter: FilterSpan) {
+        let known = self.filters.iter().position(|known| *known == filter);
+        self.filter = Some(known.unwrap_or(self.filters.len()));
         if known.is_none() {
-            self.words.push(word);
+            self.filters.push(filter);
         }
         self.line();
     }
 
     fn line(&mut self) {
-        let line = Line { from: self.asm.here(), word: self.word };
+        let line = CodeOwner { from: self.asm.here(), filter: self.filter };
         self.source.pop_if(|last| last.from == line.from);
-        if self.source.last().is_none_or(|last| last.word != line.word) {
+        if self.source.last().is_none_or(|last| last.filter != line.filter) {
             self.source.push(line);
         }
     }
@@ -174,15 +174,15 @@ impl Builder {
         self.unsure
     }
 
-    /// From here on what cannot be told goes there.
-    pub(super) fn doubt(&mut self, unsure: Label) {
+    /// Redirects unsure blocks to this label from here on.
+    pub(super) fn set_unsure(&mut self, unsure: Label) {
         self.unsure = unsure;
     }
 
     pub(super) fn counter(&mut self, name: &str) -> usize {
-        let known = |c: &Counter| c.word == self.word && c.name == name;
+        let known = |c: &Counter| c.filter == self.filter && c.name == name;
         self.counters.iter().position(known).unwrap_or_else(|| {
-            self.counters.push(Counter { word: self.word, name: name.to_owned() });
+            self.counters.push(Counter { filter: self.filter, name: name.to_owned() });
             self.counters.len() - 1
         })
     }
@@ -201,27 +201,27 @@ impl Builder {
         self.held = [None; 6];
     }
 
-    /// The map of the state of this word.
+    /// Returns the map of the current filter's state.
     pub(super) fn state(&mut self, size: u16) -> u32 {
-        // A piece that stands at two places of a program is one filter with one state.
+        // A filter that appears at two places of a program has one state.
         let own = |table: &Table| match table {
-            Table::State(word, bytes) => (*word, *bytes) == (self.word, size),
+            Table::State(word, bytes) => (*word, *bytes) == (self.filter, size),
             _ => false,
         };
-        let known = self.tables.iter().position(own).filter(|_| self.word.is_some());
+        let known = self.tables.iter().position(own).filter(|_| self.filter.is_some());
         let at = known.unwrap_or_else(|| {
-            self.tables.push(Table::State(self.word, size));
+            self.tables.push(Table::State(self.filter, size));
             self.tables.len() - 1
         });
         u32::try_from(at + 1).unwrap_or(u32::MAX)
     }
 
-    /// r0 to r5 hold no slot any more.
+    /// Forgets the slots that r0 to r5 hold.
     pub(super) fn hold_none(&mut self) {
         self.held = [None; 6];
     }
 
-    /// Remembers the first reason why this cannot be a program.
+    /// Records the first reason for which this cannot be a program.
     pub(super) fn refuse(&mut self, unfit: Unfit) {
         self.unfit.get_or_insert(unfit);
     }

@@ -1,47 +1,47 @@
-//! Arms, which open and close, and exits, whose code stands aside until the arm around them ends.
+//! Arms and exits. The code of an exit is deferred to the end of the arm around it.
 
 use super::Builder;
 use crate::asm::Label;
 use crate::emit::handle::{Answer, Depth};
-use crate::emit::moved::map_slots;
+use crate::emit::remap::map_slots;
 use crate::insn::{Cond, Insn, R0, R10, Size};
 
-/// Code that stands aside until the arm around it ends.
+/// Deferred code of an exit.
 pub(super) struct Stub {
     label: Label,
     task: Task,
     then: Label,
-    word: Option<usize>,
+    filter: Option<usize>,
 }
 
 pub(super) enum Task {
-    /// Add one to this counter.
+    /// Increment this counter.
     Count(usize),
-    /// Unsure if the frame has so many bytes, and goes on where the linear part has ended.
+    /// Unsure if the frame has at least this length; otherwise continue as past the end.
     Deep(u32),
 }
 
-/// What an arm or a piece gives back when it ends.
+/// The state to restore when an arm or a twin ends.
 pub(in crate::emit) struct Mark {
     top: Depth,
     stubs: usize,
     end: Label,
-    word: Option<usize>,
+    filter: Option<usize>,
 }
 
 impl Builder {
-    /// Opens an arm; `end` is bound where it closes.
+    /// Opens an arm whose end is bound when it closes.
     pub(in crate::emit) fn open(&mut self) -> Mark {
         let end = self.asm.label();
         self.depth += 1;
-        Mark { top: self.top, stubs: self.stubs.len(), end, word: self.word }
+        Mark { top: self.top, stubs: self.stubs.len(), end, filter: self.filter }
     }
 
     pub(in crate::emit) fn end_of(mark: &Mark) -> Label {
         mark.end
     }
 
-    /// Closes an arm: what stood aside, then its end. Its slots are free again.
+    /// Closes an arm: emits deferred code, binds the end, and releases its slots.
     pub(in crate::emit) fn close(&mut self, mark: Mark) {
         self.depth = self.depth.saturating_sub(1);
         let stubs = self.stubs.split_off(mark.stubs.min(self.stubs.len()));
@@ -49,12 +49,12 @@ impl Builder {
         self.bind(mark.end);
         self.top = mark.top;
         self.held = [None; 6];
-        self.word = mark.word;
+        self.filter = mark.filter;
         self.line();
     }
 
-    /// Closes a piece: as an arm, but its answer is carried over, packed at the bottom of its
-    /// slots.
+    /// Closes a twin like an arm, but moves the slots of its answer to the bottom of the released
+    /// stack.
     pub(in crate::emit) fn close_with(
         &mut self,
         mark: Mark,
@@ -66,7 +66,7 @@ impl Builder {
         moved
     }
 
-    /// The answer, its slots above `floor` packed there, and how far they reach.
+    /// Moves the answer's slots above `floor` down to it; returns the new answer and stack top.
     pub(super) fn packed(&mut self, floor: Depth, answer: Answer<'_>) -> (Answer<'static>, Depth) {
         let mut old = Vec::new();
         map_slots(answer, |slot| {
@@ -80,7 +80,8 @@ impl Builder {
             Ok(index) => floor + (Depth::try_from(index).unwrap_or(Depth::MAX / 8) + 1) * 8,
             Err(_) => slot,
         };
-        // Ascending, each at or below its old place: nothing is overwritten before it is moved.
+        // In ascending order, each at or below its old slot, so that no slot is overwritten before
+        // its move.
         for slot in old.iter().copied().filter(|slot| place_of(*slot) != *slot) {
             let reg = self.register(slot, R0);
             self.asm.push(Insn::store(Size::DW, R10, -place_of(slot), reg));
@@ -90,7 +91,7 @@ impl Builder {
         (map_slots(answer, place_of), top)
     }
 
-    /// Nothing outlives this but the answer, unless an arm is open.
+    /// Releases everything but the answer; inside an arm, everything allocated since.
     pub(in crate::emit) fn pack(&mut self, answer: Answer<'_>) -> Answer<'static> {
         let floor = if self.depth == 0 { self.floor } else { self.top };
         let (moved, top) = self.packed(floor, answer);
@@ -99,7 +100,7 @@ impl Builder {
         moved
     }
 
-    /// An exit that counts and goes on to `then`.
+    /// Creates an exit that increments a counter and continues at `then`.
     pub(in crate::emit) fn counted(&mut self, name: &str, then: Label) -> Label {
         let task = Task::Count(self.counter(name));
         self.stub(task, then)
@@ -107,11 +108,11 @@ impl Builder {
 
     pub(super) fn stub(&mut self, task: Task, then: Label) -> Label {
         let label = self.asm.label();
-        self.stubs.push(Stub { label, task, then, word: self.word });
+        self.stubs.push(Stub { label, task, then, filter: self.filter });
         label
     }
 
-    /// Later stubs first: each leads to an older one or outward, so forward.
+    /// Emits deferred code, latest first: each jumps to an earlier one or outward, hence forward.
     pub(super) fn emit_stubs(&mut self, stubs: Vec<Stub>, end: Label) {
         if stubs.iter().any(|stub| self.asm.is_used(stub.label)) {
             self.asm.jump(end);
@@ -120,7 +121,7 @@ impl Builder {
             if !self.asm.is_used(stub.label) {
                 continue;
             }
-            self.word = stub.word;
+            self.filter = stub.filter;
             self.line();
             self.bind(stub.label);
             match stub.task {

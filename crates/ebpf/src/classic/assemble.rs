@@ -1,30 +1,30 @@
-//! Instructions with labels instead of distances, and the program that they become.
+//! Assembler for classic BPF: instructions with labels, and the program made from them.
 //!
-//! In: lines, jumps naming labels; out: instructions, each jump with its distance. What no way
-//! leads to is left out; a comparison whose target is more than 255 instructions away goes through
-//! a `ja` behind it; scratch words that some way might read before it writes them are set to zero
-//! first, because the kernel refuses programs that do not.
+//! In: pseudo-instructions, with jumps to labels. Out: instructions with jump distances.
+//! Unreachable code is dropped; a comparison whose target is more than 255 instructions away
+//! branches through an inserted `ja`; scratch words that may be read before they are written are
+//! zeroed at the start, because the kernel rejects programs that do not write them.
 
 use std::collections::HashMap;
 
 use super::insn::{Instruction, code};
 use super::program::{INSTRUCTIONS_MAX, MEMORY_WORDS};
 
-/// A place among lines.
+/// A jump target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Label(pub(super) u32);
+pub(super) struct JumpLabel(pub(super) u32);
 
-/// An instruction, or what holds a run of them together.
+/// An instruction or an assembler directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Line {
-    /// An instruction that falls through to the next.
+pub(super) enum PseudoInsn {
+    /// An instruction that falls through.
     Plain(Instruction),
-    /// A comparison that stays inside the run.
-    Branch { compare: Compare, yes: Label, no: Label },
-    /// A jump that stays inside the run.
-    Goto(Label),
-    /// The place that a label names.
-    Place(Label),
+    /// A conditional jump.
+    Branch { compare: Compare, yes: JumpLabel, no: JumpLabel },
+    /// An unconditional jump.
+    Goto(JumpLabel),
+    /// Binds a label to the next instruction.
+    Place(JumpLabel),
 }
 
 /// A comparison of A.
@@ -32,54 +32,54 @@ pub(super) enum Line {
 pub(super) struct Compare {
     /// `JEQ`, `JGT`, `JGE` or `JSET`.
     pub(super) op: u16,
-    /// The constant, or X.
+    /// The constant operand, or `None` for X.
     pub(super) with: Option<u32>,
 }
 
-/// An instruction as a line.
-pub(super) const fn line(code: u16, k: u32) -> Line {
-    Line::Plain(Instruction::plain(code, k))
+/// Creates an instruction without branches.
+pub(super) const fn line(code: u16, k: u32) -> PseudoInsn {
+    PseudoInsn::Plain(Instruction::plain(code, k))
 }
 
 /// `ldx M[word]`
-pub(super) const fn memory_to_x(word: u32) -> Line {
+pub(super) const fn memory_to_x(word: u32) -> PseudoInsn {
     line(code::LDX | code::MEM, word)
 }
 
 /// `ld M[word]`
-pub(super) const fn memory_to_a(word: u32) -> Line {
+pub(super) const fn memory_to_a(word: u32) -> PseudoInsn {
     line(code::LD | code::MEM, word)
 }
 
 /// `st M[word]`
-pub(super) const fn store_a(word: u32) -> Line {
+pub(super) const fn store_a(word: u32) -> PseudoInsn {
     line(code::ST, word)
 }
 
 /// `ld #k`
-pub(super) const fn constant_to_a(k: u32) -> Line {
+pub(super) const fn constant_to_a(k: u32) -> PseudoInsn {
     line(code::LD | code::IMM, k)
 }
 
 /// Arithmetic on A with a constant.
-pub(super) const fn alu_k(op: u16, k: u32) -> Line {
+pub(super) const fn alu_k(op: u16, k: u32) -> PseudoInsn {
     line(code::ALU | op | code::K, k)
 }
 
 /// Arithmetic on A with X.
-pub(super) const fn alu_x(op: u16) -> Line {
+pub(super) const fn alu_x(op: u16) -> PseudoInsn {
     line(code::ALU | op | code::X, 0)
 }
 
 /// `tax`
-pub(super) const TAX: Line = line(code::MISC | code::TAX, 0);
+pub(super) const TAX: PseudoInsn = line(code::MISC | code::TAX, 0);
 /// `txa`
-pub(super) const TXA: Line = line(code::MISC | code::TXA, 0);
+pub(super) const TXA: PseudoInsn = line(code::MISC | code::TXA, 0);
 
-/// The program of these lines, or its length if that is more than a program may have.
-pub(super) fn assembled(lines: Vec<Line>) -> Result<Vec<Instruction>, usize> {
+/// Assembles a program, or returns its length if it exceeds the maximum.
+pub(super) fn assembled(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction>, usize> {
     let lines = drop_unused(lines);
-    let least = lines.iter().filter(|line| !matches!(line, Line::Place(_))).count();
+    let least = lines.iter().filter(|line| !matches!(line, PseudoInsn::Place(_))).count();
     if least > INSTRUCTIONS_MAX {
         return Err(least);
     }
@@ -97,29 +97,30 @@ pub(super) fn assembled(lines: Vec<Line>) -> Result<Vec<Instruction>, usize> {
     Ok(instructions)
 }
 
-/// Drops jumps to the next instruction, and what no way leads to.
-fn drop_unused(lines: Vec<Line>) -> Vec<Line> {
-    let mut kept: Vec<Line> = Vec::with_capacity(lines.len());
-    let mut used: Vec<Label> = lines
+/// Drops jumps to the next instruction, and unreachable code.
+fn drop_unused(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
+    let mut kept: Vec<PseudoInsn> = Vec::with_capacity(lines.len());
+    let mut used: Vec<JumpLabel> = lines
         .iter()
         .flat_map(|line| match line {
-            Line::Branch { yes, no, .. } => vec![*yes, *no],
-            Line::Goto(label) => vec![*label],
+            PseudoInsn::Branch { yes, no, .. } => vec![*yes, *no],
+            PseudoInsn::Goto(label) => vec![*label],
             _ => vec![],
         })
         .collect();
     used.sort_unstable();
     let mut falls_in = true;
     for (at, line) in lines.iter().enumerate() {
-        if let Line::Place(label) = line {
+        if let PseudoInsn::Place(label) = line {
             falls_in |= used.binary_search(label).is_ok();
         }
         if !falls_in {
             continue;
         }
-        if let Line::Goto(label) = line {
-            let next = lines[at + 1..].iter().take_while(|line| matches!(line, Line::Place(_)));
-            if next.clone().any(|line| *line == Line::Place(*label)) {
+        if let PseudoInsn::Goto(label) = line {
+            let next =
+                lines[at + 1..].iter().take_while(|line| matches!(line, PseudoInsn::Place(_)));
+            if next.clone().any(|line| *line == PseudoInsn::Place(*label)) {
                 continue;
             }
         }
@@ -129,22 +130,22 @@ fn drop_unused(lines: Vec<Line>) -> Vec<Line> {
     kept
 }
 
-fn ends(line: Line) -> bool {
+fn ends(line: PseudoInsn) -> bool {
     match line {
-        Line::Goto(_) | Line::Branch { .. } => true,
-        Line::Plain(instruction) => instruction.class() == code::RET,
-        Line::Place(_) => false,
+        PseudoInsn::Goto(_) | PseudoInsn::Branch { .. } => true,
+        PseudoInsn::Plain(instruction) => instruction.class() == code::RET,
+        PseudoInsn::Place(_) => false,
     }
 }
 
-/// Gives every line its place, and every jump its distance.
-fn assemble(lines: &[Line]) -> Vec<Instruction> {
+/// Lays out the code and computes jump distances.
+fn assemble(lines: &[PseudoInsn]) -> Vec<Instruction> {
     let mut far = vec![[false; 2]; lines.len()];
     loop {
         let (starts, places) = lay_out(lines, &far);
         let mut grown = false;
         for (at, line) in lines.iter().enumerate() {
-            let Line::Branch { yes, no, .. } = line else { continue };
+            let PseudoInsn::Branch { yes, no, .. } = line else { continue };
             for (side, label) in [(0, yes), (1, no)] {
                 let distance = places[label] as i64 - starts[at] as i64 - 1;
                 if !far[at][side] && !(0..=255).contains(&distance) {
@@ -159,40 +160,45 @@ fn assemble(lines: &[Line]) -> Vec<Instruction> {
     }
 }
 
-type Places = HashMap<Label, usize>;
+type Places = HashMap<JumpLabel, usize>;
 
-fn lay_out(lines: &[Line], far: &[[bool; 2]]) -> (Vec<usize>, Places) {
+fn lay_out(lines: &[PseudoInsn], far: &[[bool; 2]]) -> (Vec<usize>, Places) {
     let mut starts = Vec::with_capacity(lines.len());
     let mut places = HashMap::new();
     let mut next = 0;
     for (line, far) in lines.iter().zip(far) {
         starts.push(next);
         next += match line {
-            Line::Place(label) => {
+            PseudoInsn::Place(label) => {
                 places.insert(*label, next);
                 0
             }
-            Line::Branch { .. } => 1 + usize::from(far[0]) + usize::from(far[1]),
+            PseudoInsn::Branch { .. } => 1 + usize::from(far[0]) + usize::from(far[1]),
             _ => 1,
         };
     }
     (starts, places)
 }
 
-fn write(lines: &[Line], far: &[[bool; 2]], starts: &[usize], places: &Places) -> Vec<Instruction> {
+fn write(
+    lines: &[PseudoInsn],
+    far: &[[bool; 2]],
+    starts: &[usize],
+    places: &Places,
+) -> Vec<Instruction> {
     let mut out = Vec::new();
-    let jump = |from: usize, label: &Label| {
+    let jump = |from: usize, label: &JumpLabel| {
         let distance = places[label] as i64 - from as i64 - 1;
         Instruction::plain(code::JMP | code::JA, distance as i32 as u32)
     };
     for (at, line) in lines.iter().enumerate() {
         let start = starts[at];
         match line {
-            Line::Place(_) => {}
-            Line::Plain(instruction) => out.push(*instruction),
-            Line::Goto(label) => out.push(jump(start, label)),
-            Line::Branch { compare: Compare { op, with }, yes, no } => {
-                let near = |label: &Label| (places[label] - start - 1) as u8;
+            PseudoInsn::Place(_) => {}
+            PseudoInsn::Plain(instruction) => out.push(*instruction),
+            PseudoInsn::Goto(label) => out.push(jump(start, label)),
+            PseudoInsn::Branch { compare: Compare { op, with }, yes, no } => {
+                let near = |label: &JumpLabel| (places[label] - start - 1) as u8;
                 let [far_yes, far_no] = far[at];
                 out.push(Instruction {
                     code: code::JMP | op | if with.is_some() { code::K } else { code::X },
@@ -212,7 +218,7 @@ fn write(lines: &[Line], far: &[[bool; 2]], starts: &[usize], places: &Places) -
     out
 }
 
-/// The scratch words, one bit each, that may be read before they are written.
+/// Returns a bit set of the scratch words that may be read before they are written.
 fn unset_words(instructions: &[Instruction]) -> u16 {
     let mut set = vec![None::<u16>; instructions.len()];
     let mut unset = 0;

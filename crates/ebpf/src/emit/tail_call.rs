@@ -1,46 +1,45 @@
-//! Chains that are too long for one program: the next piece stands in another, reached by a tail
-//! call.
+//! Chains that are too long for one program: the next twin stands in another program, entered by a
+//! tail call.
 //!
-//! In: the answer so far. Out: the same answer, where need be in the next part. Nothing of the
-//! stack and no pointer outlives the call, so what the next piece may know waits in a row of memory
-//! that belongs to the processor: programs at traffic control, XDP and sockets run to their end on
-//! one, and do not overtake each other there.
+//! In: the answer so far. Out: the same answer, if necessary in the next part. Neither stack nor
+//! pointers survive the call, so the values that the next twin may use wait in a per-CPU row:
+//! programs at traffic control, XDP and sockets run to completion on one processor.
 //!
-//! The same way out to memory and back, without the call, makes the verifier forget: it does not
-//! follow what memory holds, so all ways that lead here become one.
+//! The same detour through memory, without the call, makes the verifier forget: it does not track
+//! what memory holds, so all paths to this point merge into one state.
 //!
-//! Without CAP_PERFMON programs are neither split nor made to forget: there the verifier also goes
-//! the ways that a processor might guess, and what it forgot costs it more than it saves. A long
-//! line that it refuses runs in user space.
+//! Programs without CAP_PERFMON are neither split nor made to forget: there the verifier also
+//! explores speculative paths, and lost bounds cost it more than merging saves. A long chain that
+//! it rejects runs in user space.
 
-use super::build::Builder;
-use super::edit::Kept;
-use super::handle::{Answer, Depth, Num, Spot, Value};
+use super::builder::Builder;
+use super::edit::SavedLayers;
+use super::handle::{Answer, Depth, FrameOffset, Num, Value};
 use super::scope::Scope;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size};
 
-/// A part that has so many instructions ends behind its last piece. The longest twins have a
-/// quarter of that, and the verifier takes a few milliseconds for it.
+/// A part of this many instructions ends behind its current twin. The longest twins have a quarter
+/// of that, and the verifier takes a few milliseconds for it.
 pub(super) const LONG: usize = 4_000;
-/// Behind so many instructions the verifier is made to forget how it came here: the ways that it
-/// goes one by one otherwise double with each header that is read anew.
+/// Instructions after which the verifier is made to forget its paths, which otherwise double with
+/// each header parsed.
 pub(super) const MUCH: usize = 500;
-/// Processors that have a row; on others the answer is unsure.
+/// Number of processors with a row; on others the answer is unsure.
 pub(super) const PROCESSORS: i32 = 512;
-/// Bytes of a row, as a shift: sixteen numbers.
+/// log2 of the bytes of a row: sixteen numbers.
 pub(super) const ROW_BITS: i32 = 7;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// The same answer, in the next part if this one has grown long, and else as if nothing but it
-    /// was known. Whatever else was computed before must not be used behind. Inside an arm it does
-    /// nothing, and while an exit of the frame counts no part ends.
+    /// Returns the same answer, in the next part if this one is long, and otherwise with all other
+    /// knowledge dropped. Handles from before must not be used after it. Inside an arm it does
+    /// nothing, and no part ends while a counting exit is pending.
     #[must_use]
     pub fn link(&mut self, answer: Answer<'s>) -> Answer<'s> {
         self.link_or(answer, |_| {})
     }
 
-    /// The same; if the next part cannot be reached, `fails` says what becomes of the block, and
-    /// leaves. If it does not, nobody can tell.
+    /// Links like [`Scope::link`]; `fails` handles blocks whose next part cannot be entered, and
+    /// leaves. If it does not leave, they are unsure.
     #[must_use]
     pub fn link_or(
         &mut self,
@@ -51,7 +50,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         if !ends && !self.builder().may_forget() {
             return self.builder().pack(answer);
         }
-        let mut kept = self.keep(answer.layers);
+        let mut kept = self.save_layers(answer.layers);
         let mut class = answer.class;
         let b = self.builder();
         let mut slots = Vec::new();
@@ -83,13 +82,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         let mut restored = restored.into_iter();
         each_slot(&mut kept, &mut class, |slot| *slot = restored.next().unwrap_or(*slot));
-        let layers = self.layers(kept);
+        let layers = self.restore_layers(kept);
         Answer { class, layers }
     }
 }
 
 impl Builder {
-    /// r1 points at the row of this processor.
+    /// Points r1 at the row of this processor.
     fn point_at_row(&mut self, map: u32) {
         self.call(Helper::CpuId);
         let unsure = self.unsure();
@@ -100,7 +99,7 @@ impl Builder {
         self.hold_none();
     }
 
-    /// Goes on in the next part. A call that fails falls through.
+    /// Tail-calls the next part. A failed call falls through.
     fn call_next(&mut self, links: u32) {
         let next = i32::try_from(self.parts()).unwrap_or(i32::MAX);
         self.asm.push(Insn::mov(R1, R6));
@@ -109,21 +108,22 @@ impl Builder {
         self.call(Helper::TailCall);
     }
 
-    /// Behind a call that failed, where nobody has said what then.
+    /// Handles a failed tail call for which the caller emitted nothing.
     fn call_failed(&mut self) {
         let unsure = self.unsure();
         self.asm.jump(unsure);
     }
 }
 
-/// The numbers that only run time knows.
-fn each_slot(kept: &mut Kept<'_>, class: &mut Value<'_>, mut f: impl FnMut(&mut Depth)) {
+/// Visits the slots of all run-time values.
+fn each_slot(kept: &mut SavedLayers<'_>, class: &mut Value<'_>, mut f: impl FnMut(&mut Depth)) {
     let mut value = |value: &mut Value<'_>| {
         if let Value::Num(Num { slot, .. }) = value {
             f(slot);
         }
     };
-    let spot = |spot: &mut Spot<'_>, value: &mut dyn FnMut(&mut Value<'_>)| value(&mut spot.base);
+    let spot =
+        |spot: &mut FrameOffset<'_>, value: &mut dyn FnMut(&mut Value<'_>)| value(&mut spot.base);
     value(class);
     value(&mut kept.layers.class);
     spot(&mut kept.at, &mut value);

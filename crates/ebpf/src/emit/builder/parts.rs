@@ -1,44 +1,44 @@
-//! The parts of a program: where one ends and the next begins, what becomes of a frame that nobody
-//! has let by, and the program that all of them make.
+//! Parts of a program: the end of one and the start of the next, the end of a frame, and the
+//! program assembled from all parts.
 
 use std::mem;
 
 use super::{Builder, PULL_MAX, skb};
 use crate::asm::{Asm, Label};
-use crate::emit::ending::Ending;
+use crate::emit::frame_end::FrameEnd;
 use crate::emit::handle::{Answer, Value};
-use crate::emit::link::{LONG, MUCH};
 use crate::emit::maps::{self, Table};
+use crate::emit::tail_call::{LONG, MUCH};
 use crate::emit::{Finish, Target, UNSURE, Unfit, Verdict, tap};
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
-use crate::program::{MapSpec, Part, Place, Program};
+use crate::program::{Hook, MapSpec, Program, TailProgram};
 
 impl Builder {
-    /// Whether this part is long and may end here. What asks its driver for tags cannot be part of
-    /// a tail call, so whatever takes frames is in one part.
+    /// Returns true if this part is long and may end here. A program that calls a kfunc for tags
+    /// cannot be tail-called, so a redirecting program has one part.
     pub(in crate::emit) fn may_end(&self) -> bool {
         let may = self.depth == 0 && !self.target.hardened && !self.takes;
         may && self.stubs.is_empty() && self.asm.here() >= LONG
     }
 
-    /// Whether enough was found out since the last time to be forgotten here.
+    /// Returns true if enough code was emitted since the last reset to reset the verifier's state.
     pub(in crate::emit) fn may_forget(&self) -> bool {
         self.depth == 0 && !self.target.hardened && self.asm.here() >= self.forgot_at + MUCH
     }
 
-    /// Knows nothing but the answer: the stack is free, the pointers are anew.
+    /// Resets everything but the answer: releases the stack and reloads packet pointers.
     pub(in crate::emit) fn forget(&mut self) {
         self.forgot_at = self.asm.here();
         self.top = self.floor;
         self.anew();
     }
 
-    /// How many parts have ended.
+    /// Returns the number of finished parts.
     pub(in crate::emit) fn parts(&self) -> usize {
         self.ended.len()
     }
 
-    /// The maps of rows and of parts.
+    /// Returns the map of rows and the program array of parts.
     pub(in crate::emit) fn link_maps(&mut self) -> (u32, u32) {
         let rows = self.tables.iter().position(|table| matches!(table, Table::Rows));
         let rows = rows.unwrap_or_else(|| {
@@ -49,8 +49,8 @@ impl Builder {
         (rows + 1, rows + 2)
     }
 
-    /// Ends a part and begins the next: with the same exits under the same labels, an empty stack,
-    /// and places that are all from before.
+    /// Ends a part and begins the next, with the same exits under the same labels, an empty stack,
+    /// and all earlier positions invalid.
     pub(in crate::emit) fn next_part(&mut self) {
         match self.ending {
             Some(_) => self.end_frame(),
@@ -66,9 +66,9 @@ impl Builder {
         self.enter();
     }
 
-    /// The program, once its pieces have answered.
+    /// Finishes the program after its last answer.
     pub(in crate::emit) fn end(mut self: Box<Self>, answer: Answer<'_>) -> Result<Program, Unfit> {
-        self.word = None;
+        self.filter = None;
         self.line();
         self.finish(self.finish, answer.class);
         let stubs = mem::take(&mut self.stubs);
@@ -78,14 +78,14 @@ impl Builder {
         self.assemble()
     }
 
-    /// Leaves without an answer.
+    /// Emits the exits without an answer.
     pub(super) fn exits(&mut self) {
-        let place = self.target.place;
-        self.word = None;
+        let hook = self.target.hook;
+        self.filter = None;
         self.line();
         let (none, not_sure) = match self.finish {
             Finish::Answer => (0, UNSURE.cast_signed()),
-            Finish::Verdict { none, unsure, .. } => (none.value(place), unsure.value(place)),
+            Finish::Verdict { none, unsure, .. } => (none.value(hook), unsure.value(hook)),
         };
         for (label, value) in [(self.none, none), (self.unsure, not_sure)] {
             self.bind(label);
@@ -95,32 +95,32 @@ impl Builder {
         }
     }
 
-    /// Answers by a word of the context where the return value has a meaning of its own.
+    /// Stores the answer in the context at hooks whose return value is a verdict.
     pub(super) fn tell(&mut self, finish: Finish) {
-        if self.target.place == Place::Cgroup && finish == Finish::Answer {
+        if self.target.hook == Hook::Cgroup && finish == Finish::Answer {
             self.asm.push(Insn::store(Size::W, R6, skb::ANSWER, R0));
-            self.asm.push(Insn::mov(R0, Verdict::Pass.value(Place::Cgroup)));
+            self.asm.push(Insn::mov(R0, Verdict::Pass.value(Hook::Cgroup)));
         }
     }
 
-    /// Leaves with the last answer.
+    /// Returns with the last answer.
     pub(super) fn finish(&mut self, finish: Finish, class: Value<'_>) {
-        let place = self.target.place;
+        let hook = self.target.hook;
         self.fetch(class, R0);
         if let Finish::Verdict { found, none, .. } = finish {
             let answered = self.asm.label();
             self.asm.push(Insn::mov(R1, R0));
-            self.asm.push(Insn::alu32(Alu::Mov, R0, found.value(place)));
+            self.asm.push(Insn::alu32(Alu::Mov, R0, found.value(hook)));
             self.asm.jump_if(Cond::Ne, R1, 0, answered);
-            self.asm.push(Insn::alu32(Alu::Mov, R0, none.value(place)));
+            self.asm.push(Insn::alu32(Alu::Mov, R0, none.value(hook)));
             self.bind(answered);
         }
         self.tell(finish);
         self.asm.push(Insn::exit());
     }
 
-    /// Begins what becomes of frames of which nobody can tell, if there may be any; `tag_out` says
-    /// that it is because of a tag. Answers where the body begins.
+    /// Begins the code for undecided frames, if any can occur; `tag_out` says that the driver
+    /// removed their tag. Returns the label of the body.
     pub(in crate::emit) fn begin_unsure(&mut self, tag_out: bool) -> Option<Label> {
         let unsure = self.unsure;
         if !self.asm.is_used(unsure) {
@@ -142,9 +142,9 @@ impl Builder {
         self.unsure = self.asm.label();
     }
 
-    /// The program with a desk, once its body has ended.
-    pub(in crate::emit) fn end_with_desk(mut self: Box<Self>) -> Result<Program, Unfit> {
-        self.word = None;
+    /// Finishes a counting program after its body.
+    pub(in crate::emit) fn end_with_frame_end(mut self: Box<Self>) -> Result<Program, Unfit> {
+        self.filter = None;
         self.line();
         let (stubs, done) = (mem::take(&mut self.stubs), self.none);
         self.emit_stubs(stubs, done);
@@ -152,19 +152,19 @@ impl Builder {
         self.assemble()
     }
 
-    /// What becomes of a frame at the end of a part.
+    /// Emits the end of a frame at the end of a part.
     pub(super) fn end_frame(&mut self) {
-        self.word = None;
+        self.filter = None;
         self.line();
-        // Nobody comes here unsure: every processor has a row for what waits between parts.
+        // Never reached unsure: every processor has a row for the values between parts.
         for label in [self.unsure, self.none] {
             self.bind(label);
         }
-        let (ending, hands) = (self.ending.take(), self.hands.clone());
+        let (ending, deliveries) = (self.ending.take(), self.deliveries.clone());
         match &ending {
             None => {}
-            Some(Ending::Tap(joint)) => self.hand_over(joint, &hands),
-            Some(Ending::Take(take)) => self.lead(take, &hands),
+            Some(FrameEnd::Tap(fused)) => self.deliver_all(fused, &deliveries),
+            Some(FrameEnd::Redirect(take)) => self.end_redirected(take, &deliveries),
         }
         self.ending = ending;
     }
@@ -184,18 +184,29 @@ impl Builder {
                 maps::number_from_zero(&mut code);
             }
             tap::number_given(&mut code, own);
-            parts.push(Part { code, source });
+            parts.push(TailProgram { code, source });
         }
-        let Part { code, source } = parts.remove(0);
+        let TailProgram { code, source } = parts.remove(0);
         let mut maps = Vec::new();
         if !self.counters.is_empty() {
             let bytes = self.counters.len() * size_of::<u64>();
             let value_size = u32::try_from(bytes).map_err(|_| Unfit::new("too many counters"))?;
             maps.push(MapSpec::array("counters", value_size));
         }
-        maps.extend(self.tables.iter().map(|table| table.spec(&self.words, parts.len())));
-        let Self { target, counters, words, reach, edits, .. } = *self;
-        let Target { place, hardened, .. } = target;
-        Ok(Program { place, hardened, edits, code, maps, counters, words, source, parts, reach })
+        maps.extend(self.tables.iter().map(|table| table.spec(&self.filters, parts.len())));
+        let Self { target, counters, filters, reach, edits, .. } = *self;
+        let Target { hook, hardened, .. } = target;
+        Ok(Program {
+            hook,
+            hardened,
+            edits,
+            code,
+            maps,
+            counters,
+            filters,
+            source,
+            tails: parts,
+            reach,
+        })
     }
 }

@@ -1,100 +1,105 @@
-//! Writes lines of a socket filter, and copies of programs among them.
+//! Builds a socket filter around copies of programs.
 //!
-//! In: programs; out: lines with labels, of which [`super::super::lines`] makes a program. A copy
-//! ends nowhere by itself: its returns become jumps to the two returns of the whole, because the
-//! kernel's check of scratch words takes what follows a return for what runs after it.
+//! In: programs. Out: code with labels, which [`super::super::assemble`] turns into a program.
+//! Returns of a copy become jumps to the filter's two returns, because the kernel's check of
+//! scratch words assumes that code behind a return runs after it.
 
-use super::super::insn::{Instruction, code};
-use super::super::lines::{
-    Compare, Label, Line, TXA, alu_x, assembled, constant_to_a, line, memory_to_a, store_a,
+use super::super::assemble::{
+    Compare, JumpLabel, PseudoInsn, TXA, alu_x, assembled, constant_to_a, line, memory_to_a,
+    store_a,
 };
-use super::super::program::{MEMORY_WORDS, Program};
-use super::reach::{Way, ways};
+use super::super::insn::{Instruction, code};
+use super::super::program::{ClassicProgram, MEMORY_WORDS};
+use super::reachability::{Reach, reaches};
 use super::{Refusal, WHOLE};
 
-/// Whose offsets a copy has.
+/// The frame format for which a copy is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offsets {
-    /// Those of the program.
+    /// Inline tags.
     Plain,
-    /// Those of a frame whose outermost tag is in the skb.
+    /// Outermost tag in the skb.
     Tagged,
 }
 
-/// Lines under way.
+/// Code under construction.
 #[derive(Debug)]
-pub(super) struct Lines {
-    lines: Vec<Line>,
+pub(super) struct CodeWriter {
+    lines: Vec<PseudoInsn>,
     labels: u32,
-    /// Where frames are let through.
-    pub(super) pass: Label,
-    /// Where they are refused.
-    pub(super) refuse: Label,
+    /// Accepts the frame.
+    pub(super) pass: JumpLabel,
+    /// Rejects the frame.
+    pub(super) refuse: JumpLabel,
 }
 
-impl Default for Lines {
+impl Default for CodeWriter {
     fn default() -> Self {
-        Self { lines: Vec::new(), labels: 2, pass: Label(0), refuse: Label(1) }
+        Self { lines: Vec::new(), labels: 2, pass: JumpLabel(0), refuse: JumpLabel(1) }
     }
 }
 
-impl Lines {
-    /// A label of its own.
-    pub(super) const fn label(&mut self) -> Label {
+impl CodeWriter {
+    /// Creates a label.
+    pub(super) const fn label(&mut self) -> JumpLabel {
         self.labels += 1;
-        Label(self.labels - 1)
+        JumpLabel(self.labels - 1)
     }
 
-    /// Names this place.
-    pub(super) fn place(&mut self, label: Label) {
-        self.lines.push(Line::Place(label));
+    /// Binds the label to the next instruction.
+    pub(super) fn place(&mut self, label: JumpLabel) {
+        self.lines.push(PseudoInsn::Place(label));
     }
 
     /// Appends instructions that fall through.
-    pub(super) fn put(&mut self, lines: impl IntoIterator<Item = Line>) {
+    pub(super) fn put(&mut self, lines: impl IntoIterator<Item = PseudoInsn>) {
         self.lines.extend(lines);
     }
 
-    /// Loads a word at a fixed place into A.
+    /// Loads the word at a constant offset into A.
     pub(super) fn load(&mut self, k: u32) {
         self.lines.push(line(code::LD | code::ABS | code::W, k));
     }
 
-    /// Goes on at `label`.
-    pub(super) fn go(&mut self, label: Label) {
-        self.lines.push(Line::Goto(label));
+    /// Jumps to `label`.
+    pub(super) fn go(&mut self, label: JumpLabel) {
+        self.lines.push(PseudoInsn::Goto(label));
     }
 
-    /// Compares A with a constant.
-    pub(super) fn compare(&mut self, op: u16, k: u32, yes: Label, no: Label) {
-        self.lines.push(Line::Branch { compare: Compare { op, with: Some(k) }, yes, no });
+    /// Branches on a comparison of A with a constant.
+    pub(super) fn compare(&mut self, op: u16, k: u32, yes: JumpLabel, no: JumpLabel) {
+        self.lines.push(PseudoInsn::Branch { compare: Compare { op, with: Some(k) }, yes, no });
     }
 
-    /// Asks whether A is this constant.
-    pub(super) fn equal(&mut self, k: u32, yes: Label, no: Label) {
+    /// Branches on A being equal to a constant.
+    pub(super) fn equal(&mut self, k: u32, yes: JumpLabel, no: JumpLabel) {
         self.compare(code::JEQ, k, yes, no);
     }
 
-    /// Appends a copy of a program without loops. X is zero before, A is anything.
-    pub(super) fn copy(&mut self, program: &Program, offsets: Offsets) -> Result<(), Refusal> {
+    /// Appends a copy of a program without loops. Expects X to be zero; A is arbitrary.
+    pub(super) fn copy(
+        &mut self,
+        program: &ClassicProgram,
+        offsets: Offsets,
+    ) -> Result<(), Refusal> {
         let instructions = program.instructions();
-        let places: Vec<Label> = instructions.iter().map(|_| self.label()).collect();
+        let places: Vec<JumpLabel> = instructions.iter().map(|_| self.label()).collect();
         let free = free_word(instructions);
-        let ways = match offsets {
-            Offsets::Plain => vec![Way::Open; instructions.len()],
-            Offsets::Tagged => ways(instructions),
+        let reaches = match offsets {
+            Offsets::Plain => vec![Reach::Open; instructions.len()],
+            Offsets::Tagged => reaches(instructions),
         };
-        // A program finds A zero, unless it loads A first.
+        // Programs expect A to be zero, unless they load A first.
         if instructions.first().is_none_or(|first| first.class() != code::LD) {
             self.put([constant_to_a(0)]);
         }
-        let reached = instructions.iter().zip(ways).enumerate();
-        for (at, (instruction, way)) in reached.filter(|(_, (_, way))| *way != Way::Never) {
+        let reached = instructions.iter().zip(reaches).enumerate();
+        for (at, (instruction, way)) in reached.filter(|(_, (_, way))| *way != Reach::Never) {
             self.place(places[at]);
             let target = |distance: usize| match instructions.get(at + 1 + distance) {
                 Some(end) if end.code == code::RET | code::K && end.k == 0 => self.refuse,
                 Some(end) if end.code == code::RET | code::K => self.pass,
-                // The targets of a checked program lie inside it.
+                // Targets of a validated program lie inside it.
                 _ => places.get(at + 1 + distance).copied().unwrap_or(self.refuse),
             };
             match instruction.class() {
@@ -105,8 +110,8 @@ impl Lines {
                     let yes = target(instruction.jt.into());
                     let no = target(instruction.jf.into());
                     match way {
-                        Way::Decided(holds) => self.go(if holds { yes } else { no }),
-                        _ => self.lines.push(Line::Branch { compare, yes, no }),
+                        Reach::Decided(holds) => self.go(if holds { yes } else { no }),
+                        _ => self.lines.push(PseudoInsn::Branch { compare, yes, no }),
                     }
                 }
                 code::JMP => self.go(target(instruction.k as usize)),
@@ -120,7 +125,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Appends what an instruction that falls through becomes.
+    /// Appends the copy of an instruction that falls through.
     fn step(
         &mut self,
         instruction: Instruction,
@@ -134,20 +139,20 @@ impl Lines {
         match instruction.code & 0xf7 {
             shift if [code::LSH, code::RSH].map(|op| code::ALU | op).contains(&shift) => {
                 match instruction.code & code::X {
-                    0 => self.put([Line::Plain(instruction)]),
+                    0 => self.put([PseudoInsn::Plain(instruction)]),
                     _ => self.shift(instruction.code & 0xf0, free.ok_or(Refusal::Scratch)?),
                 }
                 Ok(())
             }
             _ if offsets == Offsets::Tagged => self.tagged(instruction, free),
             _ => {
-                self.put([Line::Plain(instruction)]);
+                self.put([PseudoInsn::Plain(instruction)]);
                 Ok(())
             }
         }
     }
 
-    /// Shifts A by X. By 32 and more nothing is left, of which the kernel keeps X mod 32.
+    /// Shifts A by X. The language gives 0 for shifts of 32 and more; the kernel takes X mod 32.
     fn shift(&mut self, op: u16, free: u32) {
         let (far, near, done) = (self.label(), self.label(), self.label());
         self.put([store_a(free), TXA]);
@@ -160,7 +165,7 @@ impl Lines {
         self.place(done);
     }
 
-    /// The instructions, or how many there are if they are too many.
+    /// Returns the instructions, or their number if there are too many.
     pub(super) fn done(mut self) -> Result<Vec<Instruction>, usize> {
         for (label, answer) in [(self.pass, WHOLE), (self.refuse, 0)] {
             self.place(label);
@@ -170,14 +175,14 @@ impl Lines {
     }
 }
 
-/// Whether an instruction loads where no frame has a byte; the kernel would look elsewhere.
+/// Returns true for a load at an offset that no frame has; the kernel would read elsewhere.
 fn beyond_every_frame(instruction: Instruction) -> bool {
     let loads = matches!(instruction.class(), code::LD | code::LDX);
     let mode = instruction.code & 0xe0;
     loads && matches!(mode, code::ABS | code::IND | code::MSH) && instruction.k > i32::MAX as u32
 }
 
-/// A scratch word that the program leaves alone.
+/// Returns a scratch word that the program does not use.
 fn free_word(instructions: &[Instruction]) -> Option<u32> {
     let uses = |instruction: &&Instruction| match instruction.class() {
         code::ST | code::STX => true,

@@ -1,26 +1,26 @@
-//! Which names an expression asks for: whoever answers them can do so before it is compiled, once
-//! for all link types.
+//! Names to resolve in an expression, so that a caller can look them up before compiling, once for
+//! all link types.
 
-use super::ast::{Id, Kind, Primitive, Protocol, Qualifiers, Tree};
+use super::ast::{Id, Primitive, Protocol, Qualifiers, Tree, TypeQualifier};
 use super::{ExpressionError, parse};
 
-/// What is asked of a name.
+/// The kind of lookup that a name needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Question {
-    /// The addresses of a host.
+pub enum NameQuery {
+    /// Addresses of a host.
     Host,
-    /// The number of an IPv4 network.
+    /// Number of an IPv4 network.
     Network,
-    /// The link address of a host.
+    /// Link address of a host.
     Ethernet,
-    /// The port of a service.
+    /// Port of a service.
     Port,
-    /// The number of an IP protocol.
+    /// Number of an IP protocol.
     Protocol,
 }
 
-/// The names in `text`, each with what is asked of it; each once, in the order of the text.
-pub fn questions(text: &str) -> Result<Vec<(Question, String)>, ExpressionError> {
+/// Returns the names in `text` with their lookups, without duplicates, in order of the text.
+pub fn name_queries(text: &str) -> Result<Vec<(NameQuery, String)>, ExpressionError> {
     let mut found = Vec::new();
     if let Some(tree) = parse::parse(text)? {
         walk(&tree, &mut found);
@@ -28,7 +28,7 @@ pub fn questions(text: &str) -> Result<Vec<(Question, String)>, ExpressionError>
     Ok(found)
 }
 
-fn walk(tree: &Tree, found: &mut Vec<(Question, String)>) {
+fn walk(tree: &Tree, found: &mut Vec<(NameQuery, String)>) {
     match tree {
         Tree::All(trees) | Tree::Any(trees) => trees.iter().for_each(|tree| walk(tree, found)),
         Tree::Not(inner) => walk(inner, found),
@@ -44,26 +44,28 @@ fn walk(tree: &Tree, found: &mut Vec<(Question, String)>) {
     }
 }
 
-/// What a name with these qualifiers is asked for.
-fn of(q: Qualifiers, name: &str) -> Vec<(Question, &str)> {
+/// Returns the lookups for a name with these qualifiers.
+fn of(q: Qualifiers, name: &str) -> Vec<(NameQuery, &str)> {
     let within = |protocols: &[Protocol]| q.protocol.is_none_or(|own| protocols.contains(&own));
     match q.kind {
         _ if q.protocol == Some(Protocol::Decnet) => Vec::new(),
-        Some(Kind::Net) => vec![(Question::Network, name)],
-        None | Some(Kind::Host) if q.protocol == Some(Protocol::Link) => {
-            vec![(Question::Ethernet, name)]
+        Some(TypeQualifier::Net) => vec![(NameQuery::Network, name)],
+        None | Some(TypeQualifier::Host) if q.protocol == Some(Protocol::Link) => {
+            vec![(NameQuery::Ethernet, name)]
         }
-        None | Some(Kind::Host) => vec![(Question::Host, name)],
-        Some(Kind::Port) => vec![(Question::Port, name)],
-        Some(Kind::PortRange) => {
+        None | Some(TypeQualifier::Host) => vec![(NameQuery::Host, name)],
+        Some(TypeQualifier::Port) => vec![(NameQuery::Port, name)],
+        Some(TypeQualifier::PortRange) => {
             let numeric = |word: &&str| !word.starts_with(|c: char| c.is_ascii_digit());
-            name.split('-').filter(numeric).map(|word| (Question::Port, word)).collect()
+            name.split('-').filter(numeric).map(|word| (NameQuery::Port, word)).collect()
         }
-        Some(Kind::Gateway) => vec![(Question::Ethernet, name), (Question::Host, name)],
-        Some(Kind::Protocol | Kind::ProtocolChain) if within(&[Protocol::Ip, Protocol::Ip6]) => {
-            vec![(Question::Protocol, name)]
+        Some(TypeQualifier::Gateway) => vec![(NameQuery::Ethernet, name), (NameQuery::Host, name)],
+        Some(TypeQualifier::Protocol | TypeQualifier::ProtocolChain)
+            if within(&[Protocol::Ip, Protocol::Ip6]) =>
+        {
+            vec![(NameQuery::Protocol, name)]
         }
-        Some(Kind::Protocol | Kind::ProtocolChain) => Vec::new(),
+        Some(TypeQualifier::Protocol | TypeQualifier::ProtocolChain) => Vec::new(),
     }
 }
 
@@ -72,10 +74,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_name_is_asked_once_for_what_it_is() {
-        use Question::{Ethernet, Host, Network, Port, Protocol};
-        let found = |text: &str| questions(text).unwrap();
-        let names = |asked: &[(Question, &str)]| -> Vec<(Question, String)> {
+    fn each_name_is_queried_once_per_lookup() {
+        use NameQuery::{Ethernet, Host, Network, Port, Protocol};
+        let found = |text: &str| name_queries(text).unwrap();
+        let names = |asked: &[(NameQuery, &str)]| -> Vec<(NameQuery, String)> {
             asked.iter().map(|(question, name)| (*question, (*name).to_owned())).collect()
         };
         assert_eq!(found("tcp port 80 and host 10.0.0.1 and ip6 net fe80::/10"), []);
@@ -95,6 +97,6 @@ mod tests {
         );
         assert_eq!(found("portrange ftp-ssh"), names(&[(Port, "ftp"), (Port, "ssh")]));
         assert_eq!(found("portrange 20-ssh"), names(&[(Port, "ssh")]));
-        assert!(questions("host").is_err());
+        assert!(name_queries("host").is_err());
     }
 }

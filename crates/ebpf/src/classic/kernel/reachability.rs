@@ -1,47 +1,46 @@
-//! Which instructions of a program a tagged frame comes to.
+//! Reachability: the instructions of a program that a tagged frame can reach.
 //!
-//! In: a program without loops; out: what becomes of each instruction in the copy for tagged
-//! frames, where the type at byte 12 is one of two. Most programs ask for another type first, so
-//! that little of their copy is left.
+//! In: a program without loops. Out: the fate of each instruction in the copy for tagged frames, in
+//! which the type at byte 12 is one of two values. Most programs test for another type first, so
+//! that little of their copy remains.
 
 use super::super::insn::{Instruction, code};
-use super::super::run::Test;
+use super::super::run::CompareOp;
 use super::tagged::{TAG, TPIDS};
 
-/// What becomes of an instruction.
+/// The fate of an instruction in the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// No tagged frame comes to it.
+pub(super) enum Reach {
+    /// Unreachable for tagged frames.
     Never,
-    /// It stays what it is.
+    /// Unchanged.
     Open,
-    /// It is a comparison that always holds, or never.
+    /// A comparison with a known result.
     Decided(bool),
 }
 
-/// One for each instruction. Forward jumps only, so that every way into an instruction is known
-/// before it is its turn.
-pub(super) fn ways(instructions: &[Instruction]) -> Vec<Way> {
-    // Whether A is the type of the tag; none: nothing has led here yet.
+/// Returns the fate of each instruction. Jumps go forward only, so one pass suffices.
+pub(super) fn reaches(instructions: &[Instruction]) -> Vec<Reach> {
+    // Whether A holds the tag's type; `None` for an instruction without a known predecessor.
     let mut types: Vec<Option<bool>> = vec![None; instructions.len()];
     if let Some(first) = types.first_mut() {
         *first = Some(false);
     }
-    let mut ways = Vec::with_capacity(instructions.len());
+    let mut reaches = Vec::with_capacity(instructions.len());
     for (at, instruction) in instructions.iter().enumerate() {
         let Some(is_type) = types.get(at).copied().flatten() else {
-            ways.push(Way::Never);
+            reaches.push(Reach::Never);
             continue;
         };
         let way = match instruction.is_comparison() && is_type {
-            true => decided(*instruction).map_or(Way::Open, Way::Decided),
-            false => Way::Open,
+            true => decided(*instruction).map_or(Reach::Open, Reach::Decided),
+            false => Reach::Open,
         };
         let is_type = after(*instruction, is_type);
         let (yes, no) = (usize::from(instruction.jt), usize::from(instruction.jf));
         let next: &[usize] = match (instruction.class(), way) {
             (code::RET, _) => &[],
-            (code::JMP, Way::Decided(holds)) => &[if holds { yes } else { no }],
+            (code::JMP, Reach::Decided(holds)) => &[if holds { yes } else { no }],
             (code::JMP, _) if instruction.is_comparison() => &[yes, no],
             (code::JMP, _) => &[instruction.k as usize],
             _ => &[0],
@@ -51,12 +50,12 @@ pub(super) fn ways(instructions: &[Instruction]) -> Vec<Way> {
                 *there = Some(there.unwrap_or(true) && is_type);
             }
         }
-        ways.push(way);
+        reaches.push(way);
     }
-    ways
+    reaches
 }
 
-/// Whether A is the type of the tag behind an instruction, if it was `before`.
+/// Returns true if A holds the tag's type after the instruction, given whether it did `before`.
 fn after(instruction: Instruction, before: bool) -> bool {
     match instruction.class() {
         code::LD => instruction.code == code::LD | code::ABS | code::H && instruction.k == TAG,
@@ -66,9 +65,9 @@ fn after(instruction: Instruction, before: bool) -> bool {
     }
 }
 
-/// How a comparison of the type ends, if it ends alike for all types of tags.
+/// Returns the result of a comparison with the tag's type, if it is the same for all tag types.
 fn decided(instruction: Instruction) -> Option<bool> {
-    let test = Test::decode(instruction.code).filter(|_| instruction.code & code::X == 0)?;
+    let test = CompareOp::decode(instruction.code).filter(|_| instruction.code & code::X == 0)?;
     let [first, second] = TPIDS.map(|tpid| test.holds(tpid, instruction.k));
     (first == second).then_some(first)
 }
@@ -76,15 +75,15 @@ fn decided(instruction: Instruction) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::classic::{LinkType, Options, Program, compile};
+    use crate::classic::{ClassicProgram, LinkType, Options, compile};
 
-    fn reached(program: &Program) -> Vec<usize> {
-        let ways = ways(program.instructions());
-        (0..ways.len()).filter(|at| ways[*at] != Way::Never).collect()
+    fn reached(program: &ClassicProgram) -> Vec<usize> {
+        let reaches = reaches(program.instructions());
+        (0..reaches.len()).filter(|at| reaches[*at] != Reach::Never).collect()
     }
 
     #[test]
-    fn who_asks_for_another_type_has_an_answer() {
+    fn test_for_another_type_is_decided() {
         let program = compile("tcp port 80", LinkType::EN10MB, &Options::default()).unwrap();
         let last = program.instructions().len() - 1;
         assert_eq!(reached(&program), [0, 1, 8, last], "{program}");
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_type_any_more_is_not_known() {
+    fn overwritten_type_is_undecided() {
         for between in ["add #1", "txa", "ldh [14]", "ld M[0]"] {
             let text = format!(
                 "(000) ldh [12]\n(001) {between}\n(002) jeq #0x800 jt 3 jf 4\n\

@@ -1,24 +1,23 @@
-//! The frame as a program finds it: pointers to its bytes, how many of them can be read directly,
-//! how long it is.
+//! Prologue and frame access: packet pointers, the linear part, the frame length.
 //!
-//! Frames in pieces: at traffic control only the linear part can be read directly. A trusted
-//! program first makes `reach` bytes linear, where `reach` is how deep its pieces look, at most
-//! `PULL_MAX`; if the kernel cannot, it is unsure. A check that fails where a frame in pieces goes
-//! on is unsure, too, never "too short" (CONTRACT 18).
+//! Non-linear frames: at traffic control only the linear part is directly readable. A trusted
+//! program first pulls `reach` bytes, the deepest read of its twins, at most `PULL_MAX`; if the
+//! kernel cannot, the program is unsure. A failing bounds check where a non-linear frame continues
+//! is unsure as well, never "too short" (CONTRACT 18).
 //!
-//! Without CAP_PERFMON the verifier refuses to add a register to a packet pointer (tried on 6.18),
-//! so hardened programs point at constant offsets only and copy the rest through a helper, which
-//! knows fragments; so does every socket filter, which has no packet pointers.
+//! Without CAP_PERFMON the verifier rejects adding a register to a packet pointer (tried on 6.18).
+//! Hardened programs therefore use constant offsets and copy other bytes through a helper, which
+//! handles fragments; so do socket filters, which have no packet pointers.
 
 use super::Builder;
 use super::arms::Task;
 use crate::asm::Label;
-use crate::emit::ending::{Ending, Kept};
-use crate::emit::handle::Base;
+use crate::emit::frame_end::{FixedSlots, FrameEnd};
+use crate::emit::handle::PosBase;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size};
-use crate::program::Place;
+use crate::program::Hook;
 
-/// At most so many bytes are made linear for a program: headers, not payload.
+/// Maximum bytes pulled into the linear part: headers, not payload.
 pub(in crate::emit) const PULL_MAX: u32 = 256;
 
 /// Offsets in `__sk_buff`.
@@ -28,7 +27,7 @@ pub(in crate::emit) mod skb {
     pub(in crate::emit) const TAG_TCI: i16 = 24;
     pub(in crate::emit) const TAG_PROTOCOL: i16 = 28;
     pub(in crate::emit) const CAME_BY: i16 = 36;
-    /// The first word of `cb`: what an exam program answers at a control group.
+    /// First word of `cb`, in which an exam program at a control group answers.
     pub(in crate::emit) const ANSWER: i16 = 48;
     pub(in crate::emit) const DATA: i16 = 76;
     pub(in crate::emit) const DATA_END: i16 = 80;
@@ -41,40 +40,40 @@ pub(in crate::emit) mod xdp {
 }
 
 impl Builder {
-    /// What a part begins with.
+    /// Emits the prologue of a part.
     pub(super) fn enter(&mut self) {
         self.line();
         self.asm.push(Insn::mov(R6, R1));
         let ending = self.ending.take();
         if let Some(ending) = &ending {
-            self.find_desk(ending);
+            self.find_scratch(ending);
         }
-        let tags = ending.as_ref().and_then(Ending::tags);
+        let tags = ending.as_ref().and_then(FrameEnd::tags);
         self.ending = ending;
-        match self.target.place {
-            Place::Tc if self.target.hardened => self.pointers(skb::DATA, skb::DATA_END),
-            Place::Tc => self.pull(),
-            Place::Xdp => self.pointers(0, 4),
-            Place::Socket | Place::Cgroup => {}
+        match self.target.hook {
+            Hook::Tc if self.target.hardened => self.pointers(skb::DATA, skb::DATA_END),
+            Hook::Tc => self.pull(),
+            Hook::Xdp => self.pointers(0, 4),
+            Hook::Socket | Hook::Cgroup => {}
         }
         if let Some(function) = tags {
-            self.ask_for_tag(function);
+            self.load_driver_tag(function);
         }
         self.find_length();
     }
 
-    /// The packet pointers anew, after something that may have moved the frame.
+    /// Reloads packet pointers after an edit of the frame.
     pub(in crate::emit) fn changed(&mut self) {
         self.edits = true;
         self.anew();
     }
 
-    /// The packet pointers as if nobody had checked anything, and all places from before.
+    /// Reloads packet pointers and invalidates checks and positions.
     pub(in crate::emit) fn anew(&mut self) {
-        match self.target.place {
-            Place::Tc => self.pointers(skb::DATA, skb::DATA_END),
-            Place::Xdp => self.pointers(0, 4),
-            Place::Socket | Place::Cgroup => {}
+        match self.target.hook {
+            Hook::Tc => self.pointers(skb::DATA, skb::DATA_END),
+            Hook::Xdp => self.pointers(0, 4),
+            Hook::Socket | Hook::Cgroup => {}
         }
         self.hold_none();
         self.epoch = self.epoch.saturating_add(1);
@@ -85,7 +84,7 @@ impl Builder {
         self.asm.push(Insn::load(Size::W, R8, R6, data_end));
     }
 
-    /// Makes the first min(length, reach) bytes linear.
+    /// Pulls the first min(length, reach) bytes into the linear part.
     pub(super) fn pull(&mut self) {
         let (short, ready) = (self.asm.label(), self.asm.label());
         self.pointers(skb::DATA, skb::DATA_END);
@@ -105,15 +104,15 @@ impl Builder {
         self.bind(ready);
     }
 
-    /// How long the frame is, all pieces of it: into r0.
+    /// Loads the frame length, fragments included, into r0.
     pub(in crate::emit) fn frame_length(&mut self) {
-        if self.target.place != Place::Xdp {
+        if self.target.hook != Hook::Xdp {
             self.asm.push(Insn::load(Size::W, R0, R6, skb::LEN));
         } else if self.is_length_a_difference() {
             self.asm.push(Insn::mov(R0, R8));
             self.asm.push(Insn::alu(Alu::Sub, R0, R7));
         } else if self.is_length_kept() {
-            self.asm.push(Insn::load(Size::DW, R0, R10, Kept::LENGTH));
+            self.asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::LENGTH));
         } else {
             self.asm.push(Insn::mov(R1, R6));
             self.call(Helper::XdpBuffLen);
@@ -121,30 +120,30 @@ impl Builder {
         self.hold(R0, None);
     }
 
-    /// Whether the frame is as long as the way from its first byte to its last linear one; only
-    /// whoever has CAP_PERFMON may ask for that.
+    /// Returns true if the frame length is the difference of the packet pointers, which only
+    /// programs with CAP_PERFMON may compute.
     pub(super) fn is_length_a_difference(&self) -> bool {
-        self.target.place == Place::Xdp && self.target.single && !self.target.hardened
+        self.target.hook == Hook::Xdp && self.target.single && !self.target.hardened
     }
 
-    /// Whether the length of the frame is found once, for all of the program.
+    /// Returns true if the frame length is computed once per program.
     pub(in crate::emit) fn is_length_kept(&self) -> bool {
         self.takes && !self.is_length_a_difference()
     }
 
-    /// The exit of a direct check of the bytes up to `end`, or, behind a computed place, up to
-    /// there at most.
-    pub(in crate::emit) fn missing(&mut self, base: Base, end: u32, miss: Label) -> Label {
-        let near = match self.target.place {
-            Place::Socket | Place::Cgroup => return miss,
-            // The frame ends where its only buffer does.
-            Place::Xdp if self.target.single => return miss,
-            Place::Tc if self.target.hardened => 0,
-            Place::Tc | Place::Xdp => PULL_MAX,
+    /// Returns the exit of a failed direct bounds check up to `end`; behind a computed position, up
+    /// to `end` at most.
+    pub(in crate::emit) fn missing(&mut self, base: PosBase, end: u32, miss: Label) -> Label {
+        let near = match self.target.hook {
+            Hook::Socket | Hook::Cgroup => return miss,
+            // A single-buffer frame ends where its buffer does.
+            Hook::Xdp if self.target.single => return miss,
+            Hook::Tc if self.target.hardened => 0,
+            Hook::Tc | Hook::Xdp => PULL_MAX,
         };
         if end <= near {
             return miss;
         }
-        self.stub(Task::Deep(if base == Base::Frame { end } else { near + 1 }), miss)
+        self.stub(Task::Deep(if base == PosBase::Frame { end } else { near + 1 }), miss)
     }
 }

@@ -1,0 +1,260 @@
+//! XDP redirect: a program that takes frames from the host and decides their fate.
+//!
+//! In: the memory in which it counts, and a body like that of a tap. Out: a [`Program`] that
+//! redirects a delivered frame to the socket of its queue, redirects it to another interface if the
+//! body says so, and drops it otherwise. Information for the consumers is written in front of the
+//! frame ([`headroom`]); no byte is copied. [SL §5.5; CONTRACT 2, 3]
+//!
+//! It lies in the frame's headroom, not in XDP metadata, because every driver has headroom and the
+//! bytes cannot belong to another frame.
+//!
+//! Maps that the caller provides, numbered behind the program's own: memory for counting (as that
+//! of a tap), an unused number, sockets by queue.
+//!
+//! A frame leaves by interface index, not by a map of devices: a program that calls a driver's
+//! kfunc for tags may not use such a map.
+
+use super::builder::{Builder, xdp};
+use super::frame_end::{FixedSlots, FrameEnd, program_with_end};
+use super::handle::{Exit, Layers};
+use super::scope::Scope;
+use super::tap::{
+    DELIVERIES_MAX, Delivery, EXIT, GIVEN, Scratch, SharedSlot, offset, shared_slots,
+};
+use super::{Target, Unfit};
+use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R8, R9, R10, Size};
+use crate::program::{self, Program};
+
+/// The configuration of a redirecting program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// Number of processors with a region for counting.
+    pub cpus: u32,
+    /// Size of a region in bytes.
+    pub stride: u32,
+    /// BTF id of the kfunc that returns a tag which the driver removed
+    /// (`bpf_xdp_metadata_rx_vlan_tag`); `None` to ignore such tags.
+    pub tag_kfunc: Option<i32>,
+    /// Maximum number of deliveries per frame; each has room in front of the frame.
+    pub deliveries: u16,
+}
+
+impl Redirect {
+    /// Returns the layout of the memory in which it counts.
+    #[must_use]
+    pub const fn scratch(&self) -> Scratch {
+        Scratch::plain(self.stride)
+    }
+}
+
+/// Layout in front of a delivered frame: for each delivery number [`headroom::DELIVERY`] bytes; the
+/// exit numbers, [`headroom::EXIT`] bytes each, padded to eight; a bit set of the deliveries (eight
+/// bytes); the tag that the driver removed (1 << 32, protocol in network order, tag; eight bytes, 0
+/// without a tag); and the monotonic time (eight bytes).
+pub mod headroom {
+    /// Class (four bytes), offset of the view (two), bytes behind it (two).
+    pub const DELIVERY: u32 = 8;
+    /// Exit number.
+    pub const EXIT: u32 = 2;
+    /// Size of the part behind the exit numbers.
+    pub const REST: u32 = 24;
+
+    /// Returns the offset of the last part, for this many deliveries.
+    #[must_use]
+    pub const fn rest(deliveries: u32) -> u32 {
+        deliveries * DELIVERY + (deliveries * EXIT).next_multiple_of(8)
+    }
+
+    /// Returns the total size, for this many deliveries.
+    #[must_use]
+    pub const fn bytes(deliveries: u32) -> u32 {
+        rest(deliveries) + REST
+    }
+}
+
+/// Maximum deliveries of a redirected frame, bounded by the headroom.
+pub const TARGETS_MAX: u16 = 16;
+const _: () = assert!((TARGETS_MAX as u32) < DELIVERIES_MAX);
+
+/// Emits a redirecting program. `body` and `unsure` are those of a [`tap`](super::tap::tap); frames
+/// with a tag that the driver removed are unsure.
+pub fn redirect(
+    target: impl Into<Target>,
+    redirect: &Redirect,
+    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), Unfit>,
+    unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
+) -> Result<Program, Unfit> {
+    let target = target.into();
+    if target.hook != program::Hook::Xdp || !target.takes {
+        return Err(Unfit::new("frames are taken at XDP"));
+    }
+    if redirect.deliveries > TARGETS_MAX {
+        return Err(Unfit::new("what is taken leaves the kernel on too many ways"));
+    }
+    program_with_end(target, FrameEnd::Redirect(*redirect), body, unsure)
+}
+
+/// Number of the map of sockets, provided by the caller.
+const SOCKETS: u32 = GIVEN + 2;
+
+/// XDP return codes.
+const DROP: i32 = 1;
+const REDIRECT: i32 = 4;
+
+impl Scope<'_, '_> {
+    /// Redirects the frame to the interface with this index; it goes nowhere else.
+    pub fn redirect_to(&mut self, interface: u32) {
+        let target = self.builder().target;
+        if target.hook != program::Hook::Xdp || !target.takes {
+            let why = "only a frame that was taken leaves by another interface (`take`)";
+            return self.builder().refuse(Unfit::new(why));
+        }
+        let b = self.builder();
+        b.find_region();
+        b.sends = true;
+        b.asm.push(Insn::store(Size::W, R9, offset::DEVICE, interface.cast_signed()));
+    }
+}
+
+impl Builder {
+    /// Loads the tag that the driver removed, if any, into its slot; such a frame is unsure.
+    pub(super) fn load_driver_tag(&mut self, function: i32) {
+        const SCRATCH: i16 = FixedSlots::LENGTH;
+        let none = self.asm.label();
+        let asm = &mut self.asm;
+        asm.push(Insn::store(Size::DW, R10, FixedSlots::TAG, 0));
+        asm.push(Insn::store(Size::DW, R10, SCRATCH, 0));
+        asm.push(Insn::mov(R1, R6));
+        for (to, at) in [(R2, SCRATCH + 6), (R3, SCRATCH + 4)] {
+            asm.push(Insn::mov(to, R10));
+            asm.push(Insn::alu(Alu::Add, to, i32::from(at)));
+        }
+        asm.push(Insn::call_kernel(function));
+        asm.jump_if(Cond::Ne, R0, 0, none);
+        asm.push(Insn::load(Size::H, R1, R10, SCRATCH + 6));
+        asm.push(Insn::alu(Alu::Shl, R1, 16));
+        asm.push(Insn::load(Size::H, R2, R10, SCRATCH + 4));
+        asm.push(Insn::alu(Alu::Or, R1, R2));
+        asm.push(Insn::mov(R2, 1));
+        asm.push(Insn::alu(Alu::Shl, R2, 32));
+        asm.push(Insn::alu(Alu::Or, R1, R2));
+        asm.push(Insn::store(Size::DW, R10, FixedSlots::TAG, R1));
+        self.find_length();
+        let unsure = self.unsure();
+        self.asm.jump(unsure);
+        self.bind(none);
+    }
+
+    /// Stores the frame length in its slot where only a helper can tell it.
+    pub(super) fn find_length(&mut self) {
+        if self.is_length_kept() {
+            self.asm.push(Insn::mov(R1, R6));
+            self.call(Helper::XdpBuffLen);
+            self.asm.push(Insn::store(Size::DW, R10, FixedSlots::LENGTH, R0));
+        }
+    }
+
+    /// Emits the end of a frame.
+    pub(super) fn end_redirected(&mut self, redirect: &Redirect, deliveries: &[Delivery]) {
+        let (drop, failed) = (self.asm.label(), self.asm.label());
+        self.find_region();
+        if self.sends {
+            self.send();
+        }
+        if !deliveries.is_empty() {
+            self.asm.push(Insn::load(Size::DW, R1, R9, offset::CHOSEN));
+            self.asm.jump_if(Cond::Eq, R1, 0, drop);
+            self.write_headroom(redirect, deliveries, failed);
+            self.asm.push_wide(Insn::load_map(R1, SOCKETS));
+            self.asm.push(Insn::load(Size::W, R2, R6, xdp::QUEUE));
+            self.asm.push(Insn::mov(R3, DROP));
+            self.asm.push(Insn::call(Helper::RedirectMap));
+            self.asm.jump_if(Cond::Ne, R0, REDIRECT, failed);
+            self.asm.push(Insn::exit());
+            self.asm.bind(failed);
+            self.add_one(R9, offset::FAILED);
+            self.count_failed(redirect.scratch(), offset::CHOSEN, deliveries);
+        }
+        self.asm.bind(drop);
+        self.asm.push(Insn::mov(R0, DROP));
+        self.asm.push(Insn::exit());
+    }
+
+    /// Redirects the frame to the interface that the body named, if any.
+    fn send(&mut self) {
+        let here = self.asm.label();
+        self.asm.push(Insn::load(Size::W, R1, R9, offset::DEVICE));
+        self.asm.jump_if(Cond::Eq, R1, 0, here);
+        self.asm.push(Insn::mov(R2, 0));
+        self.asm.push(Insn::call(Helper::Redirect));
+        self.asm.push(Insn::exit());
+        self.asm.bind(here);
+    }
+
+    /// Extends the headroom and writes the consumers' information there.
+    fn write_headroom(
+        &mut self,
+        redirect: &Redirect,
+        deliveries: &[Delivery],
+        failed: crate::asm::Label,
+    ) {
+        let count = u32::from(redirect.deliveries);
+        let bytes = headroom::bytes(count).cast_signed();
+        let place = |at: u32| i16::try_from(at).unwrap_or(i16::MAX);
+        self.frame_length();
+        let inside = self.asm.label();
+        let asm = &mut self.asm;
+        if redirect.tag_kfunc.is_some() {
+            // The consumer puts the tag back inline.
+            asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::TAG));
+            asm.jump_if(Cond::Eq, R1, 0, inside);
+            asm.push(Insn::alu(Alu::Add, R0, 4));
+            asm.bind(inside);
+        }
+        asm.push(Insn::store(Size::DW, R10, FixedSlots::LENGTH, R0));
+        asm.push(Insn::call(Helper::KtimeNs));
+        asm.push(Insn::store(Size::DW, R10, NOW, R0));
+        asm.push(Insn::mov(R1, R6));
+        asm.push(Insn::mov(R2, -bytes));
+        asm.push(Insn::call(Helper::XdpAdjustHead));
+        asm.jump_if(Cond::Ne, R0, 0, failed);
+        asm.push(Insn::load(Size::W, R7, R6, 0));
+        asm.push(Insn::load(Size::W, R2, R6, 4));
+        asm.push(Insn::mov(R3, R7));
+        asm.push(Insn::alu(Alu::Add, R3, bytes));
+        asm.jump_if(Cond::Gt, R3, R2, failed);
+        asm.push(Insn::load(Size::DW, R8, R10, FixedSlots::LENGTH));
+        for SharedSlot { first: hand, .. } in shared_slots(deliveries) {
+            if hand.number >= redirect.deliveries {
+                continue;
+            }
+            let seen = offset::HANDED + 16 * hand.number.cast_signed();
+            let to = place(u32::from(hand.number) * headroom::DELIVERY);
+            asm.push(Insn::load(Size::W, R1, R9, seen + 4));
+            asm.push(Insn::store(Size::W, R7, to, R1));
+            asm.push(Insn::load(Size::W, R1, R9, seen + 8));
+            asm.push(Insn::store(Size::H, R7, to + 4, R1));
+            asm.push(Insn::load(Size::W, R2, R9, seen));
+            asm.push(Insn::alu(Alu::Add, R1, R2));
+            asm.push(Insn::mov(R2, R8));
+            asm.push(Insn::alu(Alu::Sub, R2, R1));
+            asm.push(Insn::store(Size::H, R7, to + 6, R2));
+            let way = place(count * headroom::DELIVERY + u32::from(hand.number) * headroom::EXIT);
+            asm.push(Insn::load(Size::W, R1, R9, seen + EXIT));
+            asm.push(Insn::store(Size::H, R7, way, R1));
+        }
+        let rest = place(headroom::rest(count));
+        asm.push(Insn::load(Size::DW, R1, R9, offset::CHOSEN));
+        asm.push(Insn::store(Size::DW, R7, rest, R1));
+        match redirect.tag_kfunc {
+            Some(_) => asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::TAG)),
+            None => asm.push(Insn::mov(R1, 0)),
+        }
+        asm.push(Insn::store(Size::DW, R7, rest + 8, R1));
+        asm.push(Insn::load(Size::DW, R1, R10, NOW));
+        asm.push(Insn::store(Size::DW, R7, rest + 16, R1));
+    }
+}
+
+/// Slot of the time, after the body.
+const NOW: i16 = -32;

@@ -1,0 +1,112 @@
+//! Rings without a reader: frames are counted but not copied. [SL §6.2; CONTRACT 29]
+//!
+//! In: the number of drained doorbells, since a reader drains them each time before it looks for
+//! frames. A doorbell is sent at least once per quarter of the ring. If as many frames as fill the
+//! ring [`UNREAD_LAPS`] times over were copied without one drained doorbell, there is no reader,
+//! and all but the last lap was copied for nothing. From then on the program polls with every
+//! frame, which is cheaper than copying it, and copies again with the first frame after a drain. A
+//! late reader thus loses at most one lap more than without this.
+//!
+//! Out: to a reader, the program lapped it. The position advances once by a whole ring, so that no
+//! record is valid any more, and pointers are counted but not written, since their records are
+//! gone.
+//!
+//! Frames are always copied where several requests share the copy, where listeners drain nothing,
+//! and where a doorbell covers more than a whole ring.
+
+use super::ring::{OutletUse, in_order};
+use super::shared::shared_slots;
+use super::{FrameRing, GIVEN, Scratch, UNREAD_LAPS, Wakeup, offset};
+use crate::asm::Label;
+use crate::emit::builder::Builder;
+use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
+
+/// BPF_RB_CONS_POS: the consumer's position.
+const TAKEN_OUT: i32 = 2;
+
+impl Builder {
+    /// Emits the check, which continues at `next` if the frame is only counted. Clobbers r7 and r8.
+    pub(super) fn unless_unread(
+        &mut self,
+        scratch: Scratch,
+        owner: &FrameRing,
+        outlets: &[OutletUse<'_>],
+        next: Label,
+    ) {
+        let [ours] = outlets else { return };
+        let bell = ours.outlet.wake;
+        if bell.wakes == Wakeup::Everyone || bell.bytes > owner.bytes {
+            return;
+        }
+        let copied = self.asm.label();
+        let records = self.region_of(owner.map, owner.stride, R7);
+        let asm = &mut self.asm;
+        asm.push(Insn::load(Size::DW, R1, records, offset::RESERVED));
+        asm.push(Insn::load(Size::DW, R2, records, offset::ASK));
+        asm.jump_if(Cond::Lt, R1, R2, copied);
+        let region = self.region_of(ours.outlet.map, ours.outlet.stride, R8);
+        self.poll_consumer(owner, ours, (records, region), copied);
+        for place in shared_slots(&ours.deliveries) {
+            let (hand, not) = (place.first, self.asm.label());
+            self.only_chosen(ours.word, hand, not);
+            self.count_exit(scratch, ours, hand, region, None);
+            let head = offset::HEADS + 8 * i16::from(hand.reader);
+            self.asm.push(Insn::load(Size::DW, R2, region, head));
+            self.asm.push(Insn::alu(Alu::Add, R2, 1));
+            self.asm.push(in_order(region, head));
+            self.asm.bind(not);
+        }
+        self.asm.jump(next);
+        self.asm.bind(copied);
+    }
+
+    /// Polls the consumer's position. Jumps to `copied` if it advances or if it is too early to
+    /// tell; otherwise invalidates the copied records.
+    fn poll_consumer(
+        &mut self,
+        owner: &FrameRing,
+        ours: &OutletUse<'_>,
+        (records, region): (Reg, Reg),
+        copied: Label,
+    ) {
+        let [came, anew, late, gone] = std::array::from_fn(|_| self.asm.label());
+        let asm = &mut self.asm;
+        let ring = owner.bytes.cast_signed();
+        asm.push_wide(Insn::load_map(R1, GIVEN + ours.outlet.doorbell_map));
+        asm.push(Insn::mov(R2, TAKEN_OUT));
+        asm.push(Insn::call(Helper::RingbufQuery));
+        // Offset by one, so that 0 means never polled.
+        asm.push(Insn::alu(Alu::Add, R0, 1));
+        asm.push(Insn::load(Size::DW, R1, records, offset::RESERVED));
+        asm.push(Insn::load(Size::DW, R2, region, offset::TAKEN));
+        asm.jump_if(Cond::Ne, R0, R2, came);
+        asm.push(Insn::load(Size::DW, R2, records, offset::ASK));
+        asm.jump_if(Cond::Eq, R2, 0, gone);
+        // Another program without this poll ran in between: its frames may have gone to other
+        // requests, without a doorbell for this one.
+        asm.push(Insn::mov(R3, R1));
+        asm.push(Insn::alu(Alu::Sub, R3, R2));
+        asm.jump_if(Cond::Ge, R3, ring, anew);
+        asm.push(Insn::load(Size::DW, R2, region, offset::TAKEN_AT));
+        asm.push(Insn::mov(R3, R1));
+        asm.push(Insn::alu(Alu::Sub, R3, R2));
+        asm.push(Insn::alu(Alu::Shr, R3, UNREAD_LAPS.cast_signed()));
+        asm.jump_if(Cond::Lt, R3, ring, late);
+        asm.push(Insn::store(Size::DW, records, offset::ASK, 0));
+        asm.push(Insn::alu(Alu::Add, R1, ring));
+        asm.push(Insn::mov(R2, R1));
+        // Published before any pointer is counted without being written.
+        asm.push(in_order(records, offset::RESERVED));
+        asm.push(Insn::store(Size::DW, records, offset::COMMITTED, R1));
+        asm.jump(gone);
+        asm.bind(came);
+        asm.push(Insn::store(Size::DW, region, offset::TAKEN, R0));
+        asm.bind(anew);
+        asm.push(Insn::store(Size::DW, region, offset::TAKEN_AT, R1));
+        asm.bind(late);
+        asm.push(Insn::alu(Alu::Add, R1, ring));
+        asm.push(Insn::store(Size::DW, records, offset::ASK, R1));
+        asm.jump(copied);
+        asm.bind(gone);
+    }
+}

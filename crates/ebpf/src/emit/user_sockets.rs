@@ -1,0 +1,144 @@
+//! Taps on the sockets of one user. [CONTRACT 22, 25]
+//!
+//! In: the user ([`UserSockets`]). Out: the prologue of a program at a control group, which passes
+//! all other packets untouched and claims a region for the user's. Such programs run wherever a
+//! socket sends or receives: in a process, which may be interrupted by incoming packets on the same
+//! processor, or preempted by another process. A processor therefore has several regions in every
+//! ring. A program claims a free one by compare-and-swap and is its only writer until it releases
+//! it. To a reader each region is a processor.
+//!
+//! The kernel identifies the user's sockets by three facts that must all hold: the owner's uid; the
+//! network namespace, since a uid means another user in another namespace; and that it is not a raw
+//! socket, which receives everybody's packets.
+
+use super::builder::{Builder, skb};
+use super::frame_end::FixedSlots;
+use super::tap::{GIVEN, record};
+use super::{Unfit, Verdict};
+use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size, atomic};
+use crate::program::Hook;
+
+/// Regions per processor. More than two programs nest only on kernels that preempt a process while
+/// it sends.
+pub const REGIONS_PER_CPU: u32 = 4;
+/// Size of a processor's claim words in bytes: per region a word that is nonzero while claimed, and
+/// a spare word.
+pub const CLAIMS_STRIDE: u32 = REGIONS_PER_CPU * CLAIM_BYTES.cast_unsigned();
+/// Offset of the counter of packets that found no free region.
+pub const CLAIM_FAILURES: i16 = 8;
+
+const CLAIM_BYTES: i32 = 16;
+const CLAIM_WORDS: [i16; REGIONS_PER_CPU as usize] = [0, 16, 32, 48];
+
+/// The user whose packets a program delivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserSockets {
+    /// The user.
+    pub uid: u32,
+    /// Cookie of the network namespace.
+    pub netns: u64,
+    /// Number of the claims map among the maps that the program is given: [`CLAIMS_STRIDE`] bytes
+    /// per processor, shared by all programs that write the same rings.
+    pub claims: u32,
+}
+
+/// Rejects hooks other than traffic control and, for the sockets of a user, the control group.
+pub(super) fn check_hook(hook: Hook, own: Option<&UserSockets>) -> Result<(), Unfit> {
+    let fits = match hook {
+        Hook::Tc => own.is_none(),
+        Hook::Cgroup => own.is_some(),
+        Hook::Xdp | Hook::Socket => false,
+    };
+    let why = "a tap stands at traffic control, or before sockets of one user";
+    fits.then_some(()).ok_or_else(|| Unfit::new(why))
+}
+
+/// Offset of the type in `bpf_sock`.
+const KIND: i16 = 8;
+/// SOCK_RAW
+const RAW: i32 = 3;
+
+impl Builder {
+    /// Passes packets of all but this user's sockets.
+    pub(super) fn only_user_sockets(&mut self, own: &UserSockets) {
+        let (other, ours) = (self.asm.label(), self.asm.label());
+        let asm = &mut self.asm;
+        asm.push(Insn::mov(R1, R6));
+        asm.push(Insn::call(Helper::SocketUid));
+        asm.push(Insn::alu32(Alu::Mov, R1, own.uid.cast_signed()));
+        asm.jump_if(Cond::Ne, R0, R1, other);
+        asm.push(Insn::mov(R1, R6));
+        asm.push(Insn::call(Helper::NetnsCookie));
+        asm.push_wide(Insn::load64(R1, own.netns));
+        asm.jump_if(Cond::Ne, R0, R1, other);
+        asm.push(Insn::load(Size::DW, R1, R6, skb::SOCKET));
+        asm.jump_if(Cond::Eq, R1, 0, other);
+        asm.push(Insn::call(Helper::FullSocket));
+        asm.jump_if(Cond::Eq, R0, 0, other);
+        asm.push(Insn::load(Size::W, R1, R0, KIND));
+        asm.jump_if(Cond::Ne, R1, RAW, ours);
+        asm.bind(other);
+        asm.push(Insn::mov(R0, Verdict::Pass.value(self.target.hook)));
+        asm.push(Insn::exit());
+        asm.bind(ours);
+    }
+
+    /// Claims a region of the processor in r0, `all` regions in total; returns its number in r0.
+    /// Without a free region the packet passes and is counted.
+    pub(super) fn claim_region(&mut self, own: &UserSockets, all: u32) {
+        let (claimed, known) = (self.asm.label(), self.asm.label());
+        let pass = Verdict::Pass.value(self.target.hook);
+        let asm = &mut self.asm;
+        asm.push(Insn::store(Size::DW, R10, FixedSlots::CPU, R0));
+        asm.push(Insn::alu(Alu::Mul, R0, CLAIMS_STRIDE.cast_signed()));
+        asm.push_wide(Insn::load_map_value(R3, GIVEN + own.claims, 0));
+        asm.push(Insn::alu(Alu::Add, R3, R0));
+        for (region, word) in (0..).zip(CLAIM_WORDS) {
+            let next = asm.label();
+            asm.push(Insn::mov(R0, 0));
+            asm.push(Insn::mov(R1, 1));
+            asm.push(Insn::atomic(Size::DW, atomic::CMPXCHG, R3, word, R1));
+            asm.jump_if(Cond::Ne, R0, 0, next);
+            asm.push(Insn::mov(R2, region));
+            asm.jump(claimed);
+            asm.bind(next);
+        }
+        asm.push(Insn::mov(R1, 1));
+        asm.push(Insn::atomic(Size::DW, atomic::ADD, R3, CLAIM_FAILURES, R1));
+        asm.push(Insn::mov(R0, pass));
+        asm.push(Insn::exit());
+        asm.bind(claimed);
+        asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::CPU));
+        asm.push(Insn::alu(Alu::Mul, R0, REGIONS_PER_CPU.cast_signed()));
+        asm.push(Insn::alu(Alu::Add, R0, R2));
+        // Hides the value from the verifier, which knows nothing about context fields, so that it
+        // follows one path for all regions.
+        asm.push(Insn::load(Size::W, R1, R6, skb::LEN));
+        asm.push(Insn::alu(Alu::Xor, R0, R1));
+        asm.push(Insn::alu(Alu::Xor, R0, R1));
+        asm.jump_if(Cond::Lt, R0, all.cast_signed(), known);
+        asm.push(Insn::mov(R0, pass));
+        asm.push(Insn::exit());
+        asm.bind(known);
+    }
+
+    /// Releases the region, after all writes to it.
+    pub(super) fn release_region(&mut self, own: &UserSockets) {
+        self.asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::CPU));
+        self.asm.push(Insn::alu(Alu::Mul, R1, CLAIM_BYTES));
+        self.asm.push_wide(Insn::load_map_value(R2, GIVEN + own.claims, 0));
+        self.asm.push(Insn::alu(Alu::Add, R2, R1));
+        self.asm.push(Insn::store(Size::DW, R2, 0, 0));
+    }
+
+    /// Loads the marks of a record into r1: a packet without an ingress interface is being sent.
+    pub(super) fn marks_of_socket(&mut self) {
+        let received = self.asm.label();
+        let asm = &mut self.asm;
+        asm.push(Insn::load(Size::W, R2, R6, skb::CAME_BY));
+        asm.push(Insn::mov(R1, 0));
+        asm.jump_if(Cond::Ne, R2, 0, received);
+        asm.push(Insn::mov(R1, i32::from(record::SENT)));
+        asm.bind(received);
+    }
+}
