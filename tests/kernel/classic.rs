@@ -14,9 +14,9 @@ use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Tally};
 use ebpf::interpret::Packet;
 use frames::{Frame, Random};
-use made::{Classic, TARGETS, extended, made_for};
 use programs::{EXPRESSIONS, dice, programs};
 use testkit::need;
+use translated::{Classic, TARGETS, extended, frames_for};
 
 #[path = "../../crates/ebpf/tests/classic/cases.rs"]
 #[expect(dead_code, reason = "the cases use the rest")]
@@ -24,10 +24,10 @@ mod cases;
 #[path = "../../crates/ebpf/tests/classic/frames.rs"]
 #[expect(dead_code, reason = "the cases use the rest")]
 mod frames;
-#[path = "../../crates/ebpf/tests/classic/made.rs"]
-mod made;
 #[path = "../../crates/ebpf/tests/classic/programs.rs"]
 mod programs;
+#[path = "../../crates/ebpf/tests/classic/translated.rs"]
+mod translated;
 
 /// A test run takes frames that fit into a page with what the kernel keeps beside them.
 const TEST_RUN_MAX: usize = 2000;
@@ -58,7 +58,7 @@ fn judge_all(test: &str, all: &[(String, ClassicProgram)], captured: &[Frame], f
             continue;
         }
         let mut random = Random(seed ^ (index as u64) << 32);
-        let mut made = made_for(program, captured, frames * rounds, &mut random);
+        let mut made = frames_for(program, captured, frames * rounds, &mut random);
         made.retain(|frame| frame.len() < TEST_RUN_MAX);
         let tally = judge(name, program, TARGETS[index % TARGETS.len()], &made);
         loaded += 1;

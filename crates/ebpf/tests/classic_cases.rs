@@ -1,20 +1,20 @@
-//! Judges the pcap-filter compiler by libpcap's own test set.
+//! Tests the pcap-filter compiler against libpcap's own test suite.
 //!
-//! `apply.json`: what an expression answers for every frame of a capture. `accept.json`: what
-//! program an expression becomes; both programs run over captures and over frames made to take
-//! every turn. `reject.json`: what is no expression, and why. The set lies outside the repository;
-//! without it the tests say that they were skipped. `SEED=` repeats a run.
+//! `apply.json`: results of an expression for every frame of a capture. `accept.json`: programs of
+//! an expression; ours and libpcap's run over captures and over frames made to take every branch.
+//! `reject.json`: invalid expressions with the reason. The suite lies outside of the repository;
+//! without it the tests report that they were skipped. `SEED=` repeats a run.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
-#[path = "classic/asked.rs"]
-mod asked;
 #[path = "classic/cases.rs"]
 mod cases;
 #[path = "classic/frames.rs"]
 mod frames;
 #[path = "classic/programs.rs"]
 mod programs;
+#[path = "classic/tcpdump.rs"]
+mod tcpdump;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
@@ -26,9 +26,9 @@ use ebpf::classic::{
 use frames::{Frame, Random, cut, metadata, random_frame, steer};
 use serde_json::Value;
 
-/// How many frames are made for each expression, besides those of captures.
+/// Frames made for each expression, besides captured ones.
 const FRAMES: usize = 1000;
-/// The most frames of captures that each expression sees.
+/// Maximum captured frames per expression.
 const CAPTURED_MAX: usize = 400;
 
 fn seed() -> u64 {
@@ -71,7 +71,7 @@ fn corpus_apply() {
     println!("apply {passed}/{}", table.len());
 }
 
-/// Why a row of `accept.json` is not compared: libpcap's program itself is broken.
+/// Returns the reason for skipping a row of `accept.json`: libpcap's own program is broken.
 fn excluded(name: &str) -> Option<&'static str> {
     match name {
         "geneve_and_tcp_index_IEEE802_11_RADIO" | "vxlan_and_tcp_index_IEEE802_11_RADIO" => {
@@ -81,7 +81,7 @@ fn excluded(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The numbers of the system on which a row holds.
+/// Returns the address families of the system on which a row holds.
 fn families(case: &Value, name: &str) -> AddressFamilies {
     if case.get("generate_offline_filter").is_some() {
         return AddressFamilies::Any;
@@ -97,14 +97,14 @@ fn families(case: &Value, name: &str) -> AddressFamilies {
     }
 }
 
-/// What the house asks becomes programs that answer as those of the libpcap that is here.
+/// Compares the project's expressions with the installed libpcap.
 #[test]
-fn expressions_become_what_tcpdump_makes_of_them() {
-    let test = "expressions_become_what_tcpdump_makes_of_them";
-    let Some(tcpdump) = asked::tcpdump(test) else { return };
+fn expressions_compile_like_tcpdump() {
+    let test = "expressions_compile_like_tcpdump";
+    let Some(tcpdump) = tcpdump::tcpdump(test) else { return };
     let web = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/web.pcap");
     let web = capture(web.as_ref()).expect("the capture of the examples");
-    accept(&asked::accepted(&tcpdump, programs::EXPRESSIONS), &[(web.link, web.frames)].into());
+    accept(&tcpdump::accepted(&tcpdump, programs::EXPRESSIONS), &[(web.link, web.frames)].into());
 }
 
 #[test]
@@ -151,14 +151,14 @@ struct Counts {
     theirs: usize,
 }
 
-/// A row of `accept.json` with the programs that it stands for.
+/// A row of `accept.json` with its programs.
 struct Row<'a> {
     name: &'a str,
     link: LinkType,
     snaplen: u32,
-    /// Their programs: optimised, not optimised, or both in one.
+    /// Programs of libpcap: optimized, unoptimized, or one for both.
     theirs: Vec<ClassicProgram>,
-    /// What each alias becomes here, optimised and not; equal programs once.
+    /// Our programs of each alias, optimized and not, without duplicates.
     ours: Vec<ClassicProgram>,
 }
 
@@ -208,7 +208,7 @@ fn accept_one(
     }
 }
 
-/// Compiles every alias; where libpcap's optimiser finds that it rejects everything, so must this.
+/// Compiles every alias; where libpcap's optimizer finds that it rejects everything, ours must too.
 fn compile_aliases(case: &Value, row: &mut Row<'_>, counts: &mut Counts) {
     let Row { name, link, snaplen, .. } = *row;
     let rejects = ["opt", "optunopt"].iter().any(|key| case.get(key).is_some_and(Value::is_null));
@@ -270,12 +270,12 @@ fn judge(row: &Row<'_>, frame: &Frame, metadata: &Metadata, counts: &mut Counts)
     }
 }
 
-/// The judge of [`accept`] sees nearly every wrong constant; if not, its frames prove nothing.
+/// The judge of [`accept`] notices nearly every wrong constant; otherwise its frames prove nothing.
 #[test]
 fn planted_faults_are_found() {
-    let Some(tcpdump) = asked::tcpdump("planted_faults_are_found") else { return };
-    // There are few: each several times, and one that is missed weighs more.
-    let table = asked::accepted(&tcpdump, programs::EXPRESSIONS);
+    let Some(tcpdump) = tcpdump::tcpdump("planted_faults_are_found") else { return };
+    // The rows are few: each runs several times, and a missed fault weighs more.
+    let table = tcpdump::accepted(&tcpdump, programs::EXPRESSIONS);
     plant(&[table.as_slice(); 6].concat(), 85);
 }
 
@@ -285,7 +285,7 @@ fn corpus_planted_faults_are_found() {
     plant(&table(&folder, "accept.json"), 95);
 }
 
-/// At least so many of a hundred faults are found.
+/// Asserts that at least `percent` of the faults are found.
 fn plant(table: &[Value], percent: usize) {
     let seed = seed();
     println!("planted_faults_are_found: SEED={seed}");
@@ -335,7 +335,7 @@ fn facts(message: &str) -> Vec<String> {
     facts
 }
 
-/// Words of which our message must have at least one, by words in libpcap's message.
+/// Words of libpcap's messages, and words of which our message must have at least one.
 const SAME_FACT: &[(&str, &[&str])] = &[
     ("invalid Ethernet address", &["invalid Ethernet address"]),
     ("greater than maximum", &["greater than maximum"]),
@@ -362,7 +362,7 @@ const SAME_FACT: &[(&str, &[&str])] = &[
     ("rejects all packets", &["rejects every frame"]),
 ];
 
-/// No expressions, for libpcap and for us.
+/// Expressions invalid for libpcap and for us.
 const WRONG: &[&str] = &[
     "tcp port 70000",
     "ether host 1:2:3:4:5",
@@ -378,12 +378,12 @@ const WRONG: &[&str] = &[
 ];
 
 #[test]
-fn what_tcpdump_refuses_is_refused_at_its_place() {
-    let Some(tcpdump) = asked::tcpdump("what_tcpdump_refuses_is_refused_at_its_place") else {
+fn expressions_that_tcpdump_rejects_have_an_error_span() {
+    let Some(tcpdump) = tcpdump::tcpdump("what_tcpdump_refuses_is_refused_at_its_place") else {
         return;
     };
     for expression in WRONG {
-        assert!(asked::refuses(&tcpdump, expression), "tcpdump takes `{expression}`");
+        assert!(tcpdump::refuses(&tcpdump, expression), "tcpdump takes `{expression}`");
         let options = Options { resolver: &NoResolver, ..Options::default() };
         let error = compile(expression, LinkType::EN10MB, &options).expect_err(expression);
         let span = error.span.clone();

@@ -1,8 +1,8 @@
-//! Expressions as eBPF answer as they do as classic BPF: programs of libpcap's test set and what
-//! its expressions become here, expressions of this house, and programs made of dice, at every
-//! place, judged by the interpreter on captured frames, on frames bent to what the program asks,
-//! cut, in pieces, and with a tag beside them. The real kernel judges the same in `tests/kernel`.
-//! `SEED=` repeats a run, `ROUNDS=` makes it longer.
+//! Classic programs translated to eBPF decide alike: programs of libpcap's test suite, ours for the
+//! same expressions, the project's expressions, and random programs, at every hook, judged by the
+//! interpreter on captured frames, on frames steered by the program, truncated, non-linear, and
+//! with a tag beside them. The real kernel judges the same in `tests/kernel`. `SEED=` repeats a
+//! run, `ROUNDS=` extends it.
 
 #![expect(clippy::print_stdout, reason = "a test that reports its counts")]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -13,23 +13,23 @@ mod cases;
 #[path = "classic/frames.rs"]
 #[expect(dead_code, reason = "the cases use the rest")]
 mod frames;
-#[path = "classic/made.rs"]
-mod made;
 #[path = "classic/programs.rs"]
 mod programs;
+#[path = "classic/translated.rs"]
+mod translated;
 
 use cases::{all_frames, folder};
 use ebpf::classic::{ClassicProgram, LinkType, Options, compile};
 use ebpf::exam::{self, Interpreter, Tally};
 use frames::{Frame, Random};
-use made::{Classic, TARGETS, extended, forms, made_for};
 use programs::{EXPRESSIONS, dice, programs};
+use translated::{Classic, TARGETS, extended, forms, frames_for};
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Judges a program at every target; which of them it does not fit is told.
+/// Judges a program at every target and reports those that it does not fit.
 fn judge(name: &str, program: &ClassicProgram, frames: &[Vec<u8>], random: &mut Random) -> Tally {
     let mut sum = Tally::default();
     for target in TARGETS {
@@ -61,7 +61,7 @@ fn report(test: &str, programs: usize, sums: &[Tally]) -> Tally {
 }
 
 #[test]
-fn corpus_libpcaps_programs_answer_alike_as_ebpf() {
+fn corpus_libpcap_programs_decide_alike_as_ebpf() {
     let test = "corpus_libpcaps_programs_answer_alike_as_ebpf";
     let Some(folder) = folder(test) else { return };
     let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
@@ -75,7 +75,7 @@ fn corpus_libpcaps_programs_answer_alike_as_ebpf() {
             continue;
         }
         let mut random = Random(seed ^ (index as u64) << 32);
-        let frames = made_for(program, &captured, 6 * rounds, &mut random);
+        let frames = frames_for(program, &captured, 6 * rounds, &mut random);
         sums.push(judge(name, program, &frames, &mut random));
     }
     report(test, sums.len(), &sums);
@@ -89,7 +89,7 @@ fn asks_a_socket(program: &ClassicProgram) -> bool {
 }
 
 #[test]
-fn the_houses_expressions_answer_alike_as_ebpf() {
+fn project_expressions_decide_alike_as_ebpf() {
     let test = "the_houses_expressions_answer_alike_as_ebpf";
     let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");
@@ -99,14 +99,14 @@ fn the_houses_expressions_answer_alike_as_ebpf() {
         let program = compile(expression, LinkType::EN10MB, &options);
         let program = program.unwrap_or_else(|error| panic!("{expression}: {error}"));
         let mut random = Random(seed ^ (index as u64) << 32);
-        let frames = made_for(&program, &[], 100 * rounds, &mut random);
+        let frames = frames_for(&program, &[], 100 * rounds, &mut random);
         sums.push(judge(expression, &program, &frames, &mut random));
     }
     report(test, sums.len(), &sums);
 }
 
 #[test]
-fn programs_of_dice_answer_alike_as_ebpf() {
+fn random_programs_decide_alike_as_ebpf() {
     let test = "programs_of_dice_answer_alike_as_ebpf";
     let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");
@@ -114,7 +114,7 @@ fn programs_of_dice_answer_alike_as_ebpf() {
     let mut sums = Vec::new();
     for _ in 0..400 * rounds {
         let program = dice(&mut random);
-        let frames = made_for(&program, &[], 4, &mut random);
+        let frames = frames_for(&program, &[], 4, &mut random);
         sums.push(judge("dice", &program, &frames, &mut random));
     }
     report(test, sums.len(), &sums);

@@ -1,7 +1,7 @@
-//! The pcap-filter compiler on text that nobody would write, and on text that is far too long.
+//! Fuzzes the pcap-filter compiler with malformed and overlong text.
 //!
-//! No text makes it panic; every error points into the text; every program is what its listing
-//! says, and answers something for every frame. `SEED=` repeats a run, `ROUNDS=` makes it longer.
+//! No text makes it panic; every error points into the text; every program survives its own listing
+//! and runs on every frame. `SEED=` repeats a run, `ROUNDS=` extends it.
 
 #[path = "classic/frames.rs"]
 #[expect(dead_code, reason = "the cases use the rest")]
@@ -14,7 +14,7 @@ use ebpf::classic::{
 };
 use frames::{Frame, Random, random_frame};
 
-/// Expressions whose pieces make the others.
+/// Expressions whose fragments make the fuzzed ones.
 const SEEDS: &[&str] = &[
     "tcp port 80 or 443 and not (src host 10.0.0.1 or dst net 192.168/16)",
     "ip6 and host fe80::7788:99ff:feaa:bbcc or ip6 net 2001:db8::/32 and icmp6[icmp6type] = 128",
@@ -44,10 +44,10 @@ const LINKS: &[LinkType] = &[
     LinkType(9999),
 ];
 
-/// Bytes that mean something, and two that mean nothing.
+/// Bytes with a meaning in the language, and two without.
 const ODD: &[u8] = b" ()[]:.-/\\$!<=0189afx\xc3\xa4";
 
-/// Compiles `data` as text for some link types, and holds the compiler to its word.
+/// Compiles `data` as text for some link types and checks the compiler's guarantees.
 fn fuzz_expression(data: &[u8], frames: &[Frame]) -> usize {
     let text = String::from_utf8_lossy(data);
     let mut programs = 0;
@@ -84,7 +84,7 @@ fn hold_error(text: &str, error: &ExpressionError) {
     assert!(error.kind != ErrorKind::Unknown || !error.what.contains("the compiler made"));
 }
 
-/// One text out of pieces of the seeds, with bytes changed here and there.
+/// Assembles a text from fragments of the seeds, with some bytes changed.
 fn mutate(random: &mut Random) -> Vec<u8> {
     let mut words = Vec::new();
     for _ in 0..1 + random.below(3) {
@@ -127,7 +127,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 #[test]
-fn no_text_makes_it_panic() {
+fn no_text_panics() {
     let seed = number("SEED", 20_261_121);
     let rounds = number("ROUNDS", 4000);
     println!("fuzz_expression: SEED={seed} ROUNDS={rounds}");
@@ -142,7 +142,7 @@ fn no_text_makes_it_panic() {
 }
 
 #[test]
-fn time_does_not_run_away_with_the_length() {
+fn compile_time_is_linear_in_the_length() {
     let repeated = |piece: &str| piece.repeat(200_000 / piece.len());
     let texts = [
         repeated("ip or "),
@@ -179,7 +179,7 @@ fn time_does_not_run_away_with_the_length() {
         }
         let spent = start.elapsed();
         println!("{spent:?} for {}…", &text[..20]);
-        // What grows faster than the text takes for ever: the longest is done in a second.
+        // Superlinear growth would not finish; the longest takes under a second.
         assert!(spent.as_secs() < 300, "{}… took {spent:?}", &text[..20]);
     }
 }

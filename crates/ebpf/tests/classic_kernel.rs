@@ -1,12 +1,11 @@
-//! Socket filters answer for a frame whose tag the kernel took out what their programs answer for
-//! the frame with its tag in place.
+//! Socket filters decide for a frame with its tag in the skb as their programs do for the frame
+//! with its tag inline.
 //!
-//! Programs: those of libpcap's test set and what its expressions become here, expressions of this
-//! house, and programs made of dice that load from all around the tag. Frames: captured ones,
-//! random ones, ones bent to what the program asks, with every kind of tag, whole and cut. Each is
-//! judged as it is, and, whatever its bytes 12 to 15 are, with these taken for a tag that is in the
-//! skb. Every socket filter is also held to the kernel's rules. `SEED=` repeats a run, `ROUNDS=`
-//! makes it longer.
+//! Programs: those of libpcap's test suite, ours for the same expressions, the project's
+//! expressions, and random programs with loads around the tag. Frames: captured ones, random ones,
+//! steered ones, with every kind of tag, whole and truncated. Each is judged as it is, and with its
+//! bytes 12 to 15 taken for a tag in the skb. Every socket filter must also pass the kernel's
+//! check. `SEED=` repeats a run, `ROUNDS=` extends it.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
@@ -28,13 +27,13 @@ use ebpf::classic::{
 use frames::{Frame, Random, cut, random_frame, steer};
 use programs::{EXPRESSIONS, dice, programs, tag};
 
-/// How many frames are made for each program of the test set.
+/// Frames made for each program of the test suite.
 const FRAMES: usize = 150;
-/// How many programs are made of dice, and how many frames for each.
+/// Number of random programs, and frames made for each.
 const DICE: (usize, usize) = (1500, 60);
-/// The most frames of captures that each program sees.
+/// Maximum captured frames per program.
 const CAPTURED_MAX: usize = 60;
-/// Where a tag stands, and where it ends.
+/// Byte range of an inline tag.
 const TAG: std::ops::Range<usize> = 12..16;
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -52,7 +51,7 @@ struct JudgeCounts {
     longest: usize,
 }
 
-/// A program and the socket filter that it became.
+/// A program and its socket filter.
 struct Pair<'p> {
     program: &'p ClassicProgram,
     filter: ClassicProgram,
@@ -109,7 +108,7 @@ impl<'p> Pair<'p> {
         let tag = VlanTag { tpid, tci: u16::from_be_bytes([c, d]) };
         bytes[TAG][..2].copy_from_slice(&tpid.to_be_bytes());
         let wanted = match self.program.run(&bytes, wire_length, &Metadata::NOTHING) {
-            // The kernel knows two types of tags. Of others nothing is asked.
+            // The kernel knows two types of tags; others are accepted unseen.
             0 if matches!(tpid, 0x8100 | 0x88a8) => 0,
             _ => WHOLE,
         };
@@ -126,9 +125,8 @@ impl<'p> Pair<'p> {
     }
 }
 
-/// Holds a program to the rules of the kernel's `bpf_check_classic`: its length, no way back, and
-/// scratch words that are written before they are read, where what follows a return is taken for
-/// what runs after it.
+/// Applies the rules of the kernel's `bpf_check_classic`: the length, no backward jump, and scratch
+/// words written before they are read, with code behind a return assumed to run after it.
 fn hold(filter: &ClassicProgram) {
     let instructions = filter.instructions();
     assert!(!filter.loops() && instructions.len() <= INSTRUCTIONS_MAX);
@@ -201,7 +199,7 @@ fn examine(
 }
 
 #[test]
-fn corpus_libpcaps_programs_answer_alike_with_the_tag_in_the_skb() {
+fn corpus_libpcap_programs_decide_alike_with_tag_in_skb() {
     let test = "corpus_libpcaps_programs_answer_alike_with_the_tag_in_the_skb";
     let Some(folder) = folder(test) else { return };
     let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
@@ -225,7 +223,7 @@ fn corpus_libpcaps_programs_answer_alike_with_the_tag_in_the_skb() {
 }
 
 #[test]
-fn the_houses_expressions_answer_alike_with_the_tag_in_the_skb() {
+fn project_expressions_decide_alike_with_tag_in_skb() {
     let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
     println!("the_houses_expressions_answer_alike_with_the_tag_in_the_skb: SEED={seed}");
     let (mut counts, mut silent) = (JudgeCounts::default(), 0);
@@ -248,7 +246,7 @@ fn the_houses_expressions_answer_alike_with_the_tag_in_the_skb() {
 }
 
 #[test]
-fn programs_of_dice_answer_alike_with_the_tag_in_the_skb() {
+fn random_programs_decide_alike_with_tag_in_skb() {
     let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
     println!("programs_of_dice_answer_alike_with_the_tag_in_the_skb: SEED={seed}");
     let mut counts = JudgeCounts::default();

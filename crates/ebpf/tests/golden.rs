@@ -1,4 +1,5 @@
-//! The generated code as text, so that code generation is reviewed as a diff. `UPDATE=1` rewrites.
+//! Golden files of the generated code, so that code generation is reviewed as a diff. `UPDATE=1`
+//! rewrites them.
 
 mod pieces;
 
@@ -19,7 +20,7 @@ const GOLDEN: [(&str, &[Step], Hook); 4] = [
 ];
 
 #[test]
-fn generated_code_is_as_reviewed() {
+fn generated_code_matches_golden_files() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     for (name, chain, place) in GOLDEN {
         let program = program(chain, place, Finish::Answer).unwrap();
@@ -33,9 +34,9 @@ fn generated_code_is_as_reviewed() {
     }
 }
 
-/// The words of the request stand beside the instructions that they made.
+/// The source map attributes instructions to filters.
 #[test]
-fn instructions_know_their_words() {
+fn source_map_attributes_instructions_to_filters() {
     let chain = [Eth, Step::Ip, Dport];
     let program = program(&chain, Hook::Tc, Finish::Answer).unwrap();
     let text = request(&chain);
@@ -47,9 +48,9 @@ fn instructions_know_their_words() {
         }
     }
     seen.dedup();
-    // Each word's way out stands behind its own code.
+    // A filter's exits stand behind its own code.
     assert_eq!(seen, ["eth", "ip", "dport"]);
-    assert!(program.filter_at(0).is_none(), "the frame code is nobody's");
+    assert!(program.filter_at(0).is_none(), "the frame code has no filter");
     let counters: Vec<&str> = program.counters.iter().map(|counter| &*counter.name).collect();
     assert_eq!(counters, ["short", "other", "malformed", "short", "no_port"]);
 }

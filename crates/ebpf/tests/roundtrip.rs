@@ -1,4 +1,4 @@
-//! Instruction → bytes → instruction, and instruction → text → instruction, for generated ones.
+//! Round trips of generated instructions through bytes and through text.
 
 mod text;
 
@@ -20,7 +20,7 @@ fn size() -> impl Strategy<Value = Size> {
     prop::sample::select(vec![Size::B, Size::H, Size::W, Size::DW])
 }
 
-/// Every form that there is, as one or two slots.
+/// Every instruction form, as one or two slots.
 fn form() -> impl Strategy<Value = Vec<Insn>> {
     let operations = [
         Alu::Add,
@@ -158,21 +158,21 @@ proptest! {
     })]
 
     #[test]
-    fn text_says_everything(slots in form()) {
+    fn disassembly_parses_back(slots in form()) {
         let line = instruction(slots[0], slots.get(1).copied());
         prop_assert_eq!(text::parse(&line), Some(slots), "{}", line);
     }
 
     #[test]
-    fn bytes_say_everything(slots in form(), any_bytes in any::<[u8; 8]>()) {
+    fn encoding_decodes_back(slots in form(), any_bytes in any::<[u8; 8]>()) {
         prop_assert_eq!(decode(&encode(&slots)), Some(slots));
         prop_assert_eq!(Insn::decode(any_bytes).encode(), any_bytes);
     }
 
-    /// Foreign bytes: either text that gives the instruction back as far as it has meaning, or
+    /// Arbitrary bytes disassemble to text that parses back as far as it has meaning, or to
     /// `.insn`.
     #[test]
-    fn no_bytes_make_the_text_lie(any_bytes in any::<[u8; 8]>()) {
+    fn arbitrary_bytes_disassemble_truthfully(any_bytes in any::<[u8; 8]>()) {
         let insn = Insn::decode(any_bytes);
         let line = instruction(insn, Some(Insn::default()));
         if let Some(again) = text::parse(&line) {
@@ -182,6 +182,6 @@ proptest! {
 }
 
 #[test]
-fn half_a_slot_is_no_program() {
+fn partial_slot_does_not_decode() {
     assert_eq!(decode(&[0; 12]), None);
 }

@@ -1,5 +1,5 @@
-//! The exam of the test pieces: plain Rust against the interpreter, at every place, on frames cut
-//! at every length, in pieces, and with a tag beside them; and the exam of the exam.
+//! The exam of the test twins: plain Rust against the interpreter, at every hook, on frames cut at
+//! every length, non-linear, and with a tag beside them; and mutation tests of the exam.
 
 mod pieces;
 
@@ -10,7 +10,7 @@ use ebpf::{Hook, Program};
 use pieces::plain::Plain;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
 
-/// Every frame at every length; and with a tag beside it where one can be.
+/// Yields every frame at every length, also with a tag beside it where the hook allows one.
 fn whole<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item = Packet<'f>> {
     frames.iter().flat_map(|frame| cuts(frame)).flat_map(move |bytes| {
         let whole = Packet::new(bytes);
@@ -20,7 +20,7 @@ fn whole<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item = Packet<'
     })
 }
 
-/// Every frame at every length, of which a part is linear.
+/// Yields every frame at every length, partly linear.
 fn in_pieces(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
     frames.iter().flat_map(|frame| cuts(frame)).flat_map(|bytes| {
         let linear = [0, 14, 33, bytes.len().saturating_sub(1)];
@@ -40,7 +40,7 @@ fn compare<'a>(
 }
 
 #[test]
-fn twins_answer_as_plain_rust() {
+fn twins_answer_like_plain_rust() {
     let frames = frames::all();
     for chain in CHAINS {
         for target in TARGETS {
@@ -50,8 +50,8 @@ fn twins_answer_as_plain_rust() {
                 .unwrap_or_else(|differ| panic!("{what}: {differ}"));
             assert!(tally.packets > 6_000 && tally.answered > 50, "{what}: {tally:?}");
             assert_eq!(tally.refused, 0);
-            // Where bytes are read directly, a twin cannot tell "behind what is pulled", or in the
-            // next buffer, from "not there".
+            // With direct access a twin cannot tell bytes beyond the pulled ones, or in the next
+            // buffer, from missing bytes.
             let direct = !target.hardened && target.hook != Hook::Socket;
             let deep = direct && chain.contains(&Step::Ip);
             assert!(tally.unsure <= if deep { 1_000 } else { 0 }, "{what}: {tally:?}");
@@ -60,23 +60,23 @@ fn twins_answer_as_plain_rust() {
 }
 
 #[test]
-fn twins_never_guess_about_frames_in_pieces() {
+fn twins_never_guess_about_nonlinear_frames() {
     let frames = frames::all();
     for chain in CHAINS {
         for target in [Hook::Tc.into(), Target::hardened(Hook::Tc)] {
             let program = program(chain, target, Finish::Answer).unwrap();
             let tally = compare(chain, &program, in_pieces(&frames))
                 .unwrap_or_else(|differ| panic!("{} for {target:?}: {differ}", request(chain)));
-            // What is pulled makes a trusted twin sure of nearly all.
+            // Pulling makes a trusted twin sure of nearly all.
             let bound = if target.hardened { tally.packets } else { tally.packets / 20 };
             assert!(tally.unsure <= bound, "{} for {target:?}: {tally:?}", request(chain));
         }
     }
 }
 
-/// Where everything lies within what is pulled, pieces of frames change nothing.
+/// Within the pulled bytes a non-linear frame is answered like a linear one.
 #[test]
-fn frames_in_pieces_are_answered_like_whole_ones() {
+fn nonlinear_frames_are_answered_like_linear_ones() {
     let chain = [Step::Eth, Step::Vlan];
     let program = program(&chain, Hook::Tc, Finish::Answer).unwrap();
     let mut interpreter = Interpreter::new(&program);
@@ -88,9 +88,9 @@ fn frames_in_pieces_are_answered_like_whole_ones() {
     }
 }
 
-/// Beyond what is pulled, a frame in pieces is unsure and the same frame in one piece is answered.
+/// Beyond the pulled bytes a non-linear frame is unsure, and the same frame is answered if linear.
 #[test]
-fn what_lies_too_deep_is_left_to_the_user_implementation() {
+fn deep_headers_of_nonlinear_frames_are_unsure() {
     let chain = [Step::Eth, Step::Ip, Step::Dport];
     let program = program(&chain, Hook::Tc, Finish::Answer).unwrap();
     let mut interpreter = Interpreter::new(&program);
@@ -107,7 +107,7 @@ fn what_lies_too_deep_is_left_to_the_user_implementation() {
 }
 
 #[test]
-fn verdicts_follow_the_place() {
+fn verdict_values_follow_the_hook() {
     let chain = [Step::Eth, Step::Ip, Step::Dport];
     let finish =
         Finish::Verdict { found: Verdict::Drop, none: Verdict::Pass, unsure: Verdict::Pass };
@@ -125,21 +125,21 @@ fn verdicts_follow_the_place() {
 }
 
 #[test]
-fn chains_without_a_foundation_are_unfit() {
+fn chain_without_link_layer_is_unfit() {
     let unfit = program(&[Step::Udp], Hook::Tc, Finish::Answer).unwrap_err();
     assert!(unfit.to_string().ends_with("put `ip` there"), "{unfit}");
 }
 
-/// Frames cut where direct access may end, whole and with the rest in another piece.
+/// Yields frames cut near the end of direct access, linear and with the rest in another buffer.
 fn around_256(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
     let ends = frames.iter().flat_map(|frame| (254..=260).map(|end| &frame[..end]));
     ends.map(Packet::new).flat_map(|packet| [packet, packet.split_at(256)])
 }
 
-/// Single slips in the generated code, judged by the interpreter. Survivors are equivalent programs
-/// (a pull that is one byte too generous) or slips in parts that only the kernel would notice.
+/// Mutations of the generated code, judged by the interpreter. Survivors are equivalent programs (a
+/// pull one byte too long) or mutations that only the kernel would notice.
 #[test]
-fn the_exam_notices_broken_twins() {
+fn exam_notices_mutated_twins() {
     let (mut caught, mut all) = (0, 0);
     let deep = frames::deep();
     let mut survivors = Vec::new();
@@ -152,7 +152,7 @@ fn the_exam_notices_broken_twins() {
         let sound = compare(chain, &twin, packets()).unwrap();
         for mutant in mutants(&twin) {
             all += 1;
-            // One that is unsure where the twin is not is noticed, too.
+            // Being unsure where the twin is not counts as noticed.
             let found = compare(chain, &mutant.program, packets());
             if found.map_or(true, |tally| tally.unsure > sound.unsure) {
                 caught += 1;
@@ -165,5 +165,5 @@ fn the_exam_notices_broken_twins() {
     assert!(caught * 100 >= all * MUTANTS_CAUGHT_PERCENT, "caught only {caught} of {all}");
 }
 
-/// A ratchet: may only rise.
+/// A ratchet: only rises.
 const MUTANTS_CAUGHT_PERCENT: u64 = 80;

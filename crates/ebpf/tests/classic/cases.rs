@@ -1,4 +1,4 @@
-//! Where the outside cases lie, how captures are read, and the names that the cases use.
+//! The external test cases: their folder, a capture reader, and the names that they use.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use super::frames::Frame;
 
-/// The folder of outside cases, if it is there; says so loudly if not.
+/// Returns the folder of external cases, or reports that it is missing.
 pub(crate) fn folder(test: &str) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("STREAMLINE_CORPUS") {
         return Some(PathBuf::from(named));
     }
-    // Crates of this house lie at different depths.
+    // Crates lie at different depths of the repository.
     let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let mut folders = above.map(|folder| folder.join("../shared/cases"));
     if let Some(folder) = folders.find(|folder| folder.join("libpcap-filter").is_dir()) {
@@ -23,7 +23,7 @@ pub(crate) fn folder(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// One table of the libpcap-filter cases.
+/// Reads one table of the libpcap cases.
 pub(crate) fn table(folder: &Path, name: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(folder.join("libpcap-filter").join(name)).unwrap();
     serde_json::from_str(&text).unwrap()
@@ -33,14 +33,14 @@ pub(crate) fn text<'a>(case: &'a Value, key: &str) -> Option<&'a str> {
     case.get(key)?.as_str()
 }
 
-/// A capture: its link type, its snap length, its frames.
+/// A capture file's link type, snap length and frames.
 pub(crate) struct Capture {
     pub(crate) link: LinkType,
     pub(crate) snaplen: u32,
     pub(crate) frames: Vec<Frame>,
 }
 
-/// Reads a file of the classic pcap format; `None` for any other.
+/// Reads a file in classic pcap format; `None` for any other.
 pub(crate) fn capture(path: &Path) -> Option<Capture> {
     let file = std::fs::read(path).ok()?;
     let word = |at: usize, swap: bool| -> Option<u32> {
@@ -64,7 +64,7 @@ pub(crate) fn capture(path: &Path) -> Option<Capture> {
     Some(Capture { link, snaplen, frames })
 }
 
-/// The frames of every capture in the cases, by link type.
+/// Returns the frames of every capture in the cases, by link type.
 pub(crate) fn all_frames(folder: &Path) -> Vec<(LinkType, Frame)> {
     let mut frames = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
@@ -86,7 +86,7 @@ pub(crate) fn all_frames(folder: &Path) -> Vec<(LinkType, Frame)> {
     frames
 }
 
-/// The hosts and networks that libpcap's own tests put into `/etc`.
+/// The hosts and networks that libpcap's tests install in `/etc`.
 #[derive(Debug)]
 pub(crate) struct Names;
 

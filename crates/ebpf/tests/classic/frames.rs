@@ -1,21 +1,20 @@
-//! Frames that take every turn of a program: random ones, cut ones, and ones steered by the
-//! program.
+//! Frames that exercise every branch of a program: random, truncated, and steered ones.
 //!
-//! A steered frame is made by walking a program over it. Where the program compares what it loaded
-//! from the frame, dice decide which way to go, towards acceptance more often than not, and the
-//! bytes are changed so that it goes there.
+//! A steered frame is made by running a program over it. Where the program compares a value loaded
+//! from the frame, the generator picks a branch, biased towards acceptance, and changes the bytes
+//! so that the branch is taken.
 
 use ebpf::classic::insn::code::*;
 use ebpf::classic::{ClassicProgram, Metadata, VlanTag};
 
-/// What was captured of a frame, and how long it was.
+/// A captured frame and its length on the wire.
 #[derive(Clone)]
 pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
     pub(crate) wire_length: u32,
 }
 
-/// Numbers that look random and are the same for the same seed (splitmix64).
+/// A deterministic random number generator (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -40,7 +39,7 @@ impl Random {
     }
 }
 
-/// A frame of up to 300 random bytes, most of them small or zero now and then.
+/// Makes a frame of up to 300 random bytes, sometimes mostly small or zero.
 pub(crate) fn random_frame(random: &mut Random) -> Frame {
     let length = random.below(300);
     let sparse = random.one_in(2);
@@ -51,13 +50,13 @@ pub(crate) fn random_frame(random: &mut Random) -> Frame {
     Frame { bytes, wire_length }
 }
 
-/// Cuts a frame at a random place.
+/// Truncates a frame at a random offset.
 pub(crate) fn cut(frame: &mut Frame, random: &mut Random) {
     let length = random.below(frame.bytes.len() + 1);
     frame.bytes.truncate(length);
 }
 
-/// What a kernel might know beside a frame.
+/// Makes random kernel metadata.
 pub(crate) fn metadata(random: &mut Random) -> Metadata {
     let tag = VlanTag { tci: random.next() as u16 & 0xff, tpid: 0x8100 };
     Metadata {
@@ -69,7 +68,7 @@ pub(crate) fn metadata(random: &mut Random) -> Metadata {
     }
 }
 
-/// Where a value was loaded from, and the bits of it that are left.
+/// The origin of a loaded value in the frame, and the bits that are left of it.
 #[derive(Clone, Copy)]
 struct Origin {
     at: usize,
@@ -89,7 +88,7 @@ impl SymbolicValue {
     }
 }
 
-/// Walks `program` over the frame and bends the frame to what it asks.
+/// Runs `program` over the frame and changes the frame so that random branches are taken.
 pub(crate) fn steer(
     program: &ClassicProgram,
     frame: &mut Frame,
@@ -171,7 +170,7 @@ fn known(metadata: &Metadata, offset: u32) -> u32 {
     }
 }
 
-/// Loads, and makes the frame longer where it is nearly long enough.
+/// Loads a value; extends the frame if it is slightly too short.
 fn load(frame: &mut Frame, at: usize, size: usize, random: &mut Random) -> Option<SymbolicValue> {
     if at + size > frame.bytes.len() && at < 400 && !random.one_in(8) {
         frame.bytes.resize(at + size + random.below(40), 0);
@@ -203,7 +202,7 @@ fn compute(code: u16, a: SymbolicValue, b: u32) -> SymbolicValue {
     SymbolicValue::plain(is)
 }
 
-/// From which instructions a frame can still be accepted.
+/// Returns the instructions from which a frame can still be accepted.
 fn accepting(program: &ClassicProgram) -> Vec<bool> {
     let instructions = program.instructions();
     let mut accepting = vec![false; instructions.len()];
@@ -221,7 +220,7 @@ fn accepting(program: &ClassicProgram) -> Vec<bool> {
     accepting
 }
 
-/// Changes the bytes that `a` came from so that its comparison with `k` goes as wished.
+/// Changes the origin of `a` so that its comparison with `k` gives `wish`.
 fn bend(
     frame: &mut Frame,
     a: &mut SymbolicValue,

@@ -1,5 +1,5 @@
-//! Programs to judge translations of classic BPF by: those of libpcap's test set, what its
-//! expressions become here, expressions of this house, and programs made of dice.
+//! Programs for testing translations of classic BPF: libpcap's test suite, ours for the same
+//! expressions, the project's expressions, and random programs.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 
@@ -9,10 +9,10 @@ use ebpf::classic::{ClassicProgram, Instruction, LinkType, Options, compile};
 use super::cases::{Names, capture, table, text};
 use super::frames::{Frame, Random};
 
-/// Where a tag stands.
+/// Offset of an inline tag.
 const TAG: usize = 12;
 
-/// What the house asks in its book, examples and tests.
+/// Expressions of the project's book, examples and tests.
 pub(crate) const EXPRESSIONS: &[&str] = &[
     "",
     "ip",
@@ -42,7 +42,7 @@ pub(crate) const EXPRESSIONS: &[&str] = &[
     "(tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420)",
 ];
 
-/// The programs of the test set, and what its expressions become here, by name.
+/// Returns the programs of the test suite and ours for its expressions, by name.
 pub(crate) fn programs(folder: &std::path::Path) -> Vec<(String, ClassicProgram)> {
     let mut programs = Vec::new();
     let ours = |expression: &str, optimize: bool| {
@@ -74,12 +74,12 @@ pub(crate) fn programs(folder: &std::path::Path) -> Vec<(String, ClassicProgram)
     programs
 }
 
-/// Puts a tag, or two, into a frame, as a network would.
+/// Inserts one or two tags into a frame, as a network would.
 pub(crate) fn tag(frame: &mut Frame, random: &mut Random) {
     if frame.bytes.len() < TAG {
         return;
     }
-    // Priority tags have no number.
+    // Priority tags have VLAN id 0.
     let tci = |random: &mut Random| match random.below(4) {
         0 => [(random.below(8) << 5) as u8, 0],
         1 => [0, 100],
@@ -100,8 +100,8 @@ pub(crate) fn tag(frame: &mut Frame, random: &mut Random) {
     frame.bytes.splice(TAG..TAG, put);
 }
 
-/// A program that loads from all around the tag, in all ways, at whatever X is. It leaves two
-/// scratch words alone.
+/// Makes a random program with loads around the tag, in all modes and for all X. It leaves two
+/// scratch words unused.
 pub(crate) fn dice(random: &mut Random) -> ClassicProgram {
     let length = if random.one_in(20) { 300 } else { 3 + random.below(40) };
     let mut instructions: Vec<Instruction> =
@@ -127,7 +127,7 @@ fn die(random: &mut Random, left: usize) -> Instruction {
     let plain = Instruction::plain;
     match random.below(24) {
         0..=4 => {
-            // Beyond is where the kernel keeps what it knows.
+            // Larger offsets are ancillary loads.
             plain(LD | ABS | size, place(random).min(0xffff_efff))
         }
         5..=8 => {

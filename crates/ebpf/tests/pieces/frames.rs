@@ -1,7 +1,6 @@
-//! Frames with real headers for the exam, each a case that some piece must tell from its
-//! neighbours.
+//! Frames with real headers for the exam, each a case that some twin must distinguish.
 
-/// Every frame that the exam asks about.
+/// Returns every frame of the exam.
 pub fn all() -> Vec<Vec<u8>> {
     let udp_53 = udp(53);
     let mut frames = vec![
@@ -12,8 +11,7 @@ pub fn all() -> Vec<Vec<u8>> {
         eth(0x0800, &ipv4(4, 17, None, &udp_53)),
         eth(0x0800, &ipv4(5, 6, None, &tcp(80))),
         eth(0x0800, &ipv4(5, 1, None, &[8, 0, 0, 0, 0, 1, 0, 1])),
-        // The length that IP states ends before, within and behind the ports, zero, below the
-        // header.
+        // IP lengths that end before, within and behind the ports, zero, and below the header.
         eth(0x0800, &ipv4(5, 17, Some(20), &udp_53)),
         eth(0x0800, &ipv4(5, 17, Some(23), &udp_53)),
         eth(0x0800, &ipv4(5, 17, Some(24), &udp_53)),
@@ -34,19 +32,19 @@ pub fn all() -> Vec<Vec<u8>> {
         eth(0x86dd, &ipv6(0, Some(7), &extended(&[0], &[0], 17, &udp_53))),
         eth(0x86dd, &ipv6(0, Some(8), &extended(&[0], &[0], 17, &udp_53))),
     ];
-    // Don't fragment is no fragment; more fragments and each bit of the offset is.
+    // "Don't fragment" is no fragment; "more fragments" and each offset bit are.
     for bits in [0x4000_u16, 0x2000, 0x0001, 0x1000, 0x1fff] {
         let mut packet = ipv4(5, 17, None, &udp_53);
         packet[6..8].copy_from_slice(&bits.to_be_bytes());
         frames.push(eth(0x0800, &packet));
     }
-    // Chains of extension headers: up to the bound, behind it, long ones, a fragment among them.
+    // Chains of extension headers: up to the limit, beyond it, long ones, with a fragment header.
     let kinds = [0, 60, 43, 60, 60, 0];
     for depth in 1..=6 {
         let chain = extended(&kinds[..depth], &[0, 1, 0, 2, 0, 0][..depth], 17, &udp_53);
         frames.push(eth(0x86dd, &ipv6(kinds[0], None, &chain)));
     }
-    // Each kind in each step, and a length that IP states to end exactly behind each header.
+    // Each kind at each position, and IP lengths that end exactly behind each header.
     for (kind, depth) in [0, 43, 60].into_iter().flat_map(|kind| [(kind, 4), (kind, 5)]) {
         let chain = extended(&vec![kind; depth], &vec![0; depth], 17, &udp_53);
         frames.push(eth(0x86dd, &ipv6(kind, None, &chain)));
@@ -70,7 +68,8 @@ pub fn all() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Frames whose extension headers lead behind byte 256, from the first, the second, and so on.
+/// Returns frames whose extension headers extend beyond byte 256, from the first, the second, and
+/// so on.
 pub fn deep() -> Vec<Vec<u8>> {
     let lengths: [&[u8]; 4] = [&[30, 0], &[10, 14, 0], &[6, 6, 10, 0], &[5, 5, 5, 5]];
     let frames = lengths.iter().map(|lengths| {
@@ -85,7 +84,7 @@ pub fn eth(kind: u16, payload: &[u8]) -> Vec<u8> {
     [&addresses[..], &kind.to_be_bytes(), payload].concat()
 }
 
-/// The frame with a tag in its place, of a kind and number that change with `index`.
+/// Inserts an inline tag whose type and id vary with `index`.
 fn with_tag(frame: &[u8], index: usize) -> Vec<u8> {
     const TAGS: [[u8; 4]; 5] = [
         [0x81, 0, 0, 7],
@@ -98,7 +97,7 @@ fn with_tag(frame: &[u8], index: usize) -> Vec<u8> {
     [addresses, &TAGS[index % TAGS.len()], rest].concat()
 }
 
-/// `words` of header, the options zero; the total length is the true one unless stated.
+/// Makes an IPv4 packet with a header of `words`, options zero; `total` overrides the total length.
 pub fn ipv4(words: u8, protocol: u8, total: Option<u16>, payload: &[u8]) -> Vec<u8> {
     let header = usize::from(words.max(5)) * 4;
     let total = total.unwrap_or((header + payload.len()) as u16);
@@ -112,7 +111,7 @@ pub fn ipv4(words: u8, protocol: u8, total: Option<u16>, payload: &[u8]) -> Vec<
     packet
 }
 
-/// The payload length is the true one unless stated.
+/// Makes an IPv6 packet; `length` overrides the payload length.
 pub fn ipv6(next: u8, length: Option<u16>, payload: &[u8]) -> Vec<u8> {
     let length = length.unwrap_or(payload.len() as u16);
     let mut packet = vec![0; 40];
@@ -126,7 +125,7 @@ pub fn ipv6(next: u8, length: Option<u16>, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Extension headers of these kinds and lengths (in units of 8 bytes behind the first), then
+/// Chains extension headers of these kinds and lengths (in units of 8 bytes behind the first), then
 /// `last`.
 fn extended(kinds: &[u8], units: &[u8], last: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = Vec::new();

@@ -1,5 +1,5 @@
-//! Twins to examine the emitter with: `eth vlan ip udp dport`, each a plain `fn`; beside them the
-//! same decisions in plain Rust (`plain`), and frames to ask both about (`frames`).
+//! Test twins for the emitter: `eth vlan ip udp dport`, each a plain `fn`; the same decisions in
+//! plain Rust (`plain`), and frames to judge both (`frames`).
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 #![allow(unreachable_pub, reason = "shared by test binaries")]
@@ -13,12 +13,12 @@ use ebpf::emit::{
 };
 use ebpf::{FilterSpan, Hook, Program};
 
-/// Extension headers that the `ip` twin follows.
+/// Maximum extension headers that the `ip` twin follows.
 pub const EXTENSIONS_MAX: usize = 4;
-/// What stands for a length that IP does not announce (segmentation offload, jumbograms).
+/// Length where IP announces none (segmentation offload, jumbograms).
 pub const UNSTATED: u32 = 1 << 20;
 
-/// One filter of a chain.
+/// A filter of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Eth,
@@ -50,7 +50,7 @@ impl Step {
     }
 }
 
-/// One request per piece, so that each shows its class, and longer ones.
+/// One chain per twin, so that each shows its class, and longer ones.
 pub const CHAINS: &[&[Step]] = &[
     &[Step::Eth],
     &[Step::Eth, Step::Vlan],
@@ -62,7 +62,7 @@ pub const CHAINS: &[&[Step]] = &[
     &[Step::Eth, Step::Vlan, Step::Ip, Step::Dport],
 ];
 
-/// Every place, with packet pointers and without.
+/// Every hook, with packet pointers and without.
 pub const TARGETS: [Target; 5] = [
     Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, takes: false, single: false },
@@ -71,12 +71,12 @@ pub const TARGETS: [Target; 5] = [
     Target::hardened(Hook::Xdp),
 ];
 
-/// The request's text.
+/// Formats the request.
 pub fn request(chain: &[Step]) -> String {
     chain.iter().map(|step| step.name()).collect::<Vec<_>>().join(" | ")
 }
 
-/// The chain as one program.
+/// Emits the chain as one program.
 pub fn program(
     chain: &[Step],
     target: impl Into<Target>,
@@ -96,7 +96,7 @@ pub fn program(
 
 type Emitted<'s> = Result<Answer<'s>, Unfit>;
 
-/// Class: the EtherType, as if the tag beside the frame stood in it.
+/// Class: the EtherType, as if a tag beside the frame were inline.
 fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let short = s.absent("short", out);
     let header = s.need::<14>(on.at, short);
@@ -117,7 +117,7 @@ fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emit
     Ok(Answer::new(kind, Layers { at, next: Some(kind), l3: Some(at), ..on }))
 }
 
-/// Class: the VLAN number. The first tag may lie beside the frame.
+/// Class: the VLAN id. The first tag may lie beside the frame.
 fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let kind = on.next.ok_or_else(|| Unfit::new("no link layer before `vlan`: put `eth` there"))?;
     let untagged = s.absent("untagged", out);
@@ -157,7 +157,7 @@ fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emi
     Ok(Answer::new(class, Layers { at, next: Some(next), l3: Some(at), tags: on.tags + 1, ..on }))
 }
 
-/// Class: the version. Fragments, and more extension headers than are followed, are unsure.
+/// Class: the version. Fragments and overlong chains of extension headers are unsure.
 fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let kind = on.next.ok_or_else(|| Unfit::new("no link layer before `ip`: put `eth` there"))?;
     let (version, protocol, length) = (s.var(0), s.var(0), s.var(0));
@@ -240,7 +240,7 @@ fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitt
     Ok(Answer::new(class, Layers { at, l3: Some(on.at), l4, ..on }))
 }
 
-/// Goes on if `kind` is an extension header that can be skipped.
+/// Continues if `kind` is an extension header that can be skipped.
 fn extension<'s>(s: &mut Scope<'s, '_>, kind: emit::Num<'s>, fragment: Exit<'s>, upper: Exit<'s>) {
     s.only(kind, Cmp::Ne, 44, fragment);
     s.arm(|t, skipped| {

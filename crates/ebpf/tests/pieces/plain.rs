@@ -1,5 +1,5 @@
-//! The decisions of the test pieces in plain Rust, written from the headers' definitions and not
-//! from the twins. A judge of the exam.
+//! The test twins' decisions in plain Rust, written from the header definitions and independently
+//! of the twins. A judge of the exam.
 
 use ebpf::emit::{Outcome, ZERO};
 use ebpf::exam::{Judge, Ruling};
@@ -8,14 +8,14 @@ use ebpf::{Counter, Hook, Program};
 
 use super::{EXTENSIONS_MAX, Step};
 
-/// Says what the chain answers, and which counter it moves.
+/// Computes the chain's answer and counters.
 pub struct Plain<'p> {
     chain: &'p [Step],
     program: &'p Program,
 }
 
 impl<'p> Plain<'p> {
-    /// `program` tells the place and the order of the counters, nothing else.
+    /// Creates the judge. `program` only supplies the hook and the order of counters.
     pub fn new(chain: &'p [Step], program: &'p Program) -> Self {
         Self { chain, program }
     }

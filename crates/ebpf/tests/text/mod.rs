@@ -1,11 +1,11 @@
-//! Reads the disassembler's dialect back: text in, slots out. Only tests need it: if it gives the
-//! instruction back, the text says everything.
+//! Parses the disassembler's dialect. If an instruction survives the round trip, its text is
+//! complete.
 
 use ebpf::insn::{Alu, Cond, Insn, Operand, Reg, Size, atomic, class, mode};
 
 type Tokens<'a> = std::slice::Iter<'a, &'a str>;
 
-/// The slots of one instruction in text form; `None` if it is not understood.
+/// Parses one instruction; `None` if it is not understood.
 pub(crate) fn parse(line: &str) -> Option<Vec<Insn>> {
     let spaced: String = line.chars().flat_map(spread).collect();
     let tokens: Vec<&str> = spaced.split_whitespace().collect();
@@ -26,7 +26,7 @@ pub(crate) fn parse(line: &str) -> Option<Vec<Insn>> {
     Some(slots)
 }
 
-/// Brackets and commas stand alone; stars and signs before offsets carry spaces already.
+/// Separates brackets and commas; stars and offset signs have spaces already.
 fn spread(c: char) -> Vec<char> {
     if "()[],".contains(c) { vec![' ', c, ' '] } else { vec![c] }
 }
@@ -78,7 +78,7 @@ fn comparison(tokens: &mut Tokens<'_>) -> Option<Insn> {
     Some(jump(cond, dst, operand, off))
 }
 
-/// `u16` in `( u16 * )` after the opening bracket; answers the size and whether it is signed.
+/// Parses `u16` in `( u16 * )` behind the bracket; returns the size and whether it is signed.
 fn width(tokens: &mut Tokens<'_>) -> Option<(Size, bool)> {
     let name = *tokens.next()?;
     let size = match &name[1..] {
@@ -93,7 +93,7 @@ fn width(tokens: &mut Tokens<'_>) -> Option<(Size, bool)> {
     Some((size, name.starts_with('s')))
 }
 
-/// `( r1 + 4 )`, the brackets included.
+/// Parses `( r1 + 4 )` with its brackets.
 fn place(tokens: &mut Tokens<'_>) -> Option<(Reg, i16)> {
     tokens.next().filter(|bracket| **bracket == "(")?;
     let (_, reg) = register(tokens.next()?)?;

@@ -74,7 +74,7 @@ impl Generator<'_> {
         Ok(test.is(wanted))
     }
 
-    /// Where the MTP2 header begins.
+    /// Offset of the MTP2 header.
     fn mtp2_header(&self, word: &str) -> Generated<u32> {
         match self.link {
             LinkType::MTP2 => Ok(0),

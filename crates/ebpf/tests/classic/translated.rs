@@ -1,5 +1,5 @@
-//! Classic programs as eBPF, and frames to ask them about: captured ones, ones bent to what the
-//! program asks, cut ones, and the forms in which the kernel may hold them.
+//! Classic programs as eBPF, and frames to judge them: captured, steered and truncated ones, in
+//! every form in which the kernel may hold them.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 
@@ -12,7 +12,7 @@ use ebpf::{FilterSpan, Hook};
 use super::frames::{Frame, Random, cut, random_frame, steer};
 use super::programs::tag;
 
-/// Every place, with packet pointers and without.
+/// Every hook, with packet pointers and without.
 pub(crate) const TARGETS: [Target; 5] = [
     Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, takes: false, single: false },
@@ -21,7 +21,7 @@ pub(crate) const TARGETS: [Target; 5] = [
     Target::hardened(Hook::Xdp),
 ];
 
-/// The program as a piece that answers 1.
+/// Emits the program as a twin that answers 1.
 pub(crate) fn extended(program: &ClassicProgram, target: Target) -> Result<ebpf::Program, Unfit> {
     emit::program(target, Finish::Answer, |s, on, out| {
         let twin: emit::Emit<ClassicProgram> = |program, s, on, out| {
@@ -33,7 +33,7 @@ pub(crate) fn extended(program: &ClassicProgram, target: Target) -> Result<ebpf:
     })
 }
 
-/// The interpreter of classic programs as a judge, and where its frames are.
+/// A judge that runs the classic program, with frames of this hook.
 pub(crate) struct Classic<'p>(pub(crate) &'p ClassicProgram, pub(crate) Hook);
 
 impl Judge for Classic<'_> {
@@ -54,8 +54,8 @@ impl Judge for Classic<'_> {
     }
 }
 
-/// Frames for a program, of captured ones and of dice.
-pub(crate) fn made_for(
+/// Makes frames for a program from captured and random ones.
+pub(crate) fn frames_for(
     program: &ClassicProgram,
     captured: &[Frame],
     count: usize,
@@ -87,7 +87,7 @@ pub(crate) fn made_for(
     frames
 }
 
-/// A frame whole, in pieces, and with a tag beside.
+/// Returns a frame in linear and non-linear form, and with a tag beside it.
 pub(crate) fn forms<'f>(frame: &'f [u8], random: &mut Random) -> Vec<Packet<'f>> {
     let whole = Packet::new(frame);
     let pieces = whole.split_at(random.below(frame.len().min(80) + 1));
