@@ -13,7 +13,7 @@ pub(crate) fn cargo(root: &Path) -> Command {
     command
 }
 
-/// Where cargo puts what it builds.
+/// Returns cargo's target directory.
 pub(crate) fn target(root: &Path) -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(directory) => root.join(directory),
@@ -21,7 +21,7 @@ pub(crate) fn target(root: &Path) -> PathBuf {
     }
 }
 
-/// Runs a command to its end; answers whether it went well.
+/// Runs a command to its end; returns true if it succeeded.
 pub(crate) fn run(command: &mut Command) -> bool {
     show(command);
     match command.status() {
@@ -34,7 +34,7 @@ pub(crate) fn run(command: &mut Command) -> bool {
 }
 
 /// Runs a command to its end; shows each line of its standard output and hands it to `line` too.
-/// What it runs from `target` is ended when it says nothing for too long.
+/// A program that it runs from `target` is ended when it prints nothing for too long.
 pub(crate) fn run_lines(command: &mut Command, target: &Path, mut line: impl FnMut(&str)) -> bool {
     show(command);
     let mut child = match command.stdout(Stdio::piped()).spawn() {
@@ -52,14 +52,14 @@ pub(crate) fn run_lines(command: &mut Command, target: &Path, mut line: impl FnM
             let text = String::from_utf8_lossy(&bytes);
             print!("{text}");
             line(text.trim_end());
-            watch.heard();
+            watch.reset();
             bytes.clear();
         }
     }
     child.wait().is_ok_and(|status| status.success())
 }
 
-/// Whether cargo has this subcommand.
+/// Returns true if cargo has this subcommand.
 pub(crate) fn has(root: &Path, subcommand: &str) -> bool {
     let mut command = cargo(root);
     command.args([subcommand, "--version"]).stdout(Stdio::null()).stderr(Stdio::null());

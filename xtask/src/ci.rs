@@ -1,7 +1,8 @@
 //! `ci`: everything that must be green, one step after the other. A step that fails does not hide
 //! the next one; the end says which failed and what was left out.
 
-use crate::{Outcome, cargo, skips, test, tidy};
+use crate::outcome::Outcome;
+use crate::{cargo, skips, test, tidy};
 use std::path::Path;
 use std::time::Instant;
 
@@ -41,7 +42,7 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
     failed.is_empty().into()
 }
 
-/// Licences, bans, sources and advisories of what the house stands on. The list of advisories comes
+/// Checks licences, bans, sources and advisories of the dependencies. The list of advisories comes
 /// over the network; without it the rest is checked.
 fn deny(root: &Path, strict: bool, left_out: &mut Vec<&str>) -> bool {
     if !cargo::has(root, "deny") {

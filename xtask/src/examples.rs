@@ -1,5 +1,5 @@
-//! What documents show must be true: every example file and every block of the book that is marked
-//! `pipe` is given to `streamline check`.
+//! Requests in documents: every example file and every block of the book that is marked `pipe` is
+//! given to `streamline check`.
 //!
 //! In: `examples/*.pipe` (one request per file) and the Markdown files under `docs` (one request
 //! per block). Out: the command's own words about each that it refuses.
@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 
 /// One request and where it stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Shown {
+struct Example {
     place: String,
     request: String,
 }
 
-/// Checks all; answers whether the command took every one.
+/// Checks all requests; returns true if the command accepted every one.
 pub(crate) fn check(root: &Path) -> bool {
-    let shown = match collect(root) {
-        Ok(shown) => shown,
+    let examples = match collect(root) {
+        Ok(examples) => examples,
         Err(error) => {
             eprintln!("error: cannot read the examples: {error}");
             return false;
@@ -29,41 +29,41 @@ pub(crate) fn check(root: &Path) -> bool {
         return false;
     }
     let command = cargo::target(root).join("debug/streamline");
-    let refused = shown.iter().filter(|shown| !takes(root, &command, shown)).count();
-    println!("{} requests of examples and book checked, {refused} refused", shown.len());
-    refused == 0 && !shown.is_empty()
+    let refused = examples.iter().filter(|examples| !takes(root, &command, examples)).count();
+    println!("{} requests of examples and book checked, {refused} refused", examples.len());
+    refused == 0 && !examples.is_empty()
 }
 
-fn takes(root: &Path, command: &Path, shown: &Shown) -> bool {
+fn takes(root: &Path, command: &Path, examples: &Example) -> bool {
     let mut check = std::process::Command::new(command);
-    let output = check.current_dir(root).arg("check").arg(&shown.request).output();
+    let output = check.current_dir(root).arg("check").arg(&examples.request).output();
     match output {
         Ok(output) if output.status.success() => true,
         Ok(output) => {
-            println!("{}: {}", shown.place, String::from_utf8_lossy(&output.stderr));
+            println!("{}: {}", examples.place, String::from_utf8_lossy(&output.stderr));
             false
         }
         Err(error) => {
-            println!("{}: cannot run {}: {error}", shown.place, command.display());
+            println!("{}: cannot run {}: {error}", examples.place, command.display());
             false
         }
     }
 }
 
-fn collect(root: &Path) -> std::io::Result<Vec<Shown>> {
-    let mut shown = Vec::new();
+fn collect(root: &Path) -> std::io::Result<Vec<Example>> {
+    let mut examples = Vec::new();
     for path in files(&root.join("examples"), "pipe")? {
-        shown.push(Shown { place: place(root, &path), request: fs::read_to_string(&path)? });
+        examples.push(Example { place: place(root, &path), request: fs::read_to_string(&path)? });
     }
     for path in files(&root.join("docs"), "md")? {
         let text = fs::read_to_string(&path)?;
         let blocks = blocks(&text).into_iter();
-        shown.extend(blocks.map(|(line, request)| Shown {
+        examples.extend(blocks.map(|(line, request)| Example {
             place: format!("{}:{line}", place(root, &path)),
             request,
         }));
     }
-    Ok(shown)
+    Ok(examples)
 }
 
 /// All files under `folder` that end in `.extension`, sorted.

@@ -6,7 +6,7 @@
 //! statements and fields whose `#[cfg(…)]` does not hold in the default build (`test`, `loom`,
 //! `miri`, `feature = …`); and the files of such modules. Fails above the baseline.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::tidy::ratchet;
 use crate::tidy::source::uncommented;
 use crate::tidy::tokens::{off, tokens};

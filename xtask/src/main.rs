@@ -1,7 +1,7 @@
-//! Verbs of the house: `cargo xtask VERB`. Every script of the project is one of them.
+//! Verbs of the workspace: `cargo xtask VERB`. Every script of the project is one of them.
 //!
-//! In: the working tree, and cargo. Out: lines for people and an exit status: 0 all is well, 1
-//! something is not, 2 the call was wrong. Nothing but the standard library, so that it builds in a
+//! In: the working tree, and cargo. Out: lines for people and an exit status: 0 success, 1 failure,
+//! 2 a wrong call. Nothing but the standard library, so that it builds in a
 //! second on a machine with only Rust.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
@@ -12,36 +12,22 @@ mod examples;
 mod install;
 mod kernels;
 mod lines;
+mod outcome;
 mod silence;
 mod skips;
 mod test;
 mod tidy;
 
+use outcome::Outcome;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// One verb: its name, what follows it, what it does, and the function that does it.
+/// A verb: its name, its arguments, its summary, and its function.
 struct Verb {
     name: &'static str,
     usage: &'static str,
     summary: &'static str,
     run: fn(&Path, &[String]) -> Outcome,
-}
-
-/// What comes of a verb.
-enum Outcome {
-    /// All is well.
-    Well,
-    /// Something is not, and has been told.
-    Failed,
-    /// The call was wrong: what to say about it.
-    Usage(String),
-}
-
-impl From<bool> for Outcome {
-    fn from(well: bool) -> Self {
-        if well { Self::Well } else { Self::Failed }
-    }
 }
 
 const VERBS: &[Verb] = &[

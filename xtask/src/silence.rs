@@ -1,5 +1,5 @@
-//! An end for tests that hang: what has said nothing for too long is ended, and what it was about
-//! is told, so that a run of all tests has an end and a name for what went wrong.
+//! An end for tests that hang: what has printed nothing for too long is ended, and what it was
+//! about is told, so that a run of all tests has an end and a name for what went wrong.
 //!
 //! In: the lines of cargo, as they come. Whoever builds may be silent for long; only programs that
 //! lie in the target directory are looked at, which are those that were built.
@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-/// How long a test program may say nothing. The longest test takes a quarter of it on two
+/// The time that a test program may be silent. The longest test takes a quarter of it on two
 /// processors.
 const LIMIT: Duration = Duration::from_secs(480);
 
@@ -22,13 +22,13 @@ pub(crate) struct Watch(Sender<()>);
 impl Watch {
     /// Begins to watch what the process `cargo` starts from `target`.
     pub(crate) fn new(cargo: u32, target: PathBuf) -> Self {
-        let (said, lines) = mpsc::channel();
+        let (activity, lines) = mpsc::channel();
         thread::spawn(move || watch(&lines, cargo, &target, LIMIT));
-        Self(said)
+        Self(activity)
     }
 
     /// A line came.
-    pub(crate) fn heard(&self) {
+    pub(crate) fn reset(&self) {
         // Who watches ends with us.
         let _ = self.0.send(());
     }
@@ -41,7 +41,7 @@ fn watch(lines: &Receiver<()>, cargo: u32, target: &Path, limit: Duration) {
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
                 for program in programs(cargo, target) {
-                    println!("\nerror: nothing said for {limit:?}: {}", describe(program));
+                    println!("\nerror: nothing printed for {limit:?}: {}", describe(program));
                     end(program);
                 }
             }
@@ -102,7 +102,7 @@ mod tests {
     use std::process::Stdio;
 
     #[test]
-    fn what_says_nothing_is_named_and_ended() {
+    fn silent_program_is_named_and_ended() {
         let mut waits = Command::new("cat");
         let mut child = waits.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         // It answers, so it is no longer a copy of this program.
@@ -114,12 +114,12 @@ mod tests {
         assert!(programs(ours, Path::new("/nowhere")).is_empty(), "built elsewhere");
         assert_eq!(programs(ours, &program), [child.id()]);
         assert!(describe(ours).contains("cat"), "{}", describe(ours));
-        let (said, lines) = mpsc::channel();
-        said.send(()).unwrap();
+        let (activity, lines) = mpsc::channel();
+        activity.send(()).unwrap();
         let watching =
             thread::spawn(move || watch(&lines, ours, &program, Duration::from_millis(1)));
         assert!(!child.wait().unwrap().success(), "it was ended");
-        drop(said);
+        drop(activity);
         watching.join().unwrap();
     }
 }

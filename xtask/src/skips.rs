@@ -1,5 +1,5 @@
-//! What tests left out: `skips.txt` in the target directory, one `skipped: TEST: REASON` a line,
-//! written by `testkit::need`. A skip is told once more at the very end, where people look.
+//! Skipped tests: `skips.txt` in the target directory, one `skipped: TEST: REASON` a line, written
+//! by `testkit::need`. A skip is repeated at the very end, where people look.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -46,8 +46,8 @@ mod tests {
     fn skips_are_counted_by_reason_and_once_per_test() {
         let text = "skipped: a::b: needs root\nskipped: a::b: needs root\n\
                     skipped: c: needs the program tshark\nskipped: d: needs root\nnoise\n";
-        let said = "3 skipped: 2 needs root, 1 needs the program tshark";
-        assert_eq!(summarize(text), said);
+        let expected = "3 skipped: 2 needs root, 1 needs the program tshark";
+        assert_eq!(summarize(text), expected);
         assert_eq!(summarize(""), "0 skipped");
     }
 }

@@ -1,6 +1,7 @@
 //! The verbs that run tests: `test`, `model`, `fuzz`, `netns`; and `bench`.
 
-use crate::{Outcome, cargo, examples, skips};
+use crate::outcome::Outcome;
+use crate::{cargo, examples, skips};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,9 +34,9 @@ impl Counts {
     }
 }
 
-/// What `test` is asked for.
+/// The arguments of `test`.
 #[derive(Debug, PartialEq, Eq, Default)]
-struct Asked<'a> {
+struct TestArguments<'a> {
     strict: bool,
     /// The folder of outside cases whose tests alone are to run.
     corpus: Option<&'a str>,
@@ -43,61 +44,61 @@ struct Asked<'a> {
     rest: Vec<&'a str>,
 }
 
-impl<'a> Asked<'a> {
-    fn parse(arguments: &'a [String]) -> Result<Self, String> {
-        let mut asked = Self::default();
-        let mut words = arguments.iter().map(String::as_str);
+impl<'a> TestArguments<'a> {
+    fn parse(given: &'a [String]) -> Result<Self, String> {
+        let mut arguments = Self::default();
+        let mut words = given.iter().map(String::as_str);
         while let Some(word) = words.next() {
             match word {
-                "--strict" => asked.strict = true,
+                "--strict" => arguments.strict = true,
                 "--corpus" => {
                     let folder = words.next().ok_or("`--corpus` needs the folder of the cases")?;
-                    asked.corpus = Some(folder);
+                    arguments.corpus = Some(folder);
                 }
-                _ => asked.rest.push(word),
+                _ => arguments.rest.push(word),
             }
         }
-        Ok(asked)
+        Ok(arguments)
     }
 }
 
 /// `test`: everything, with counts.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
-    let asked = match Asked::parse(arguments) {
-        Ok(asked) => asked,
+    let arguments = match TestArguments::parse(arguments) {
+        Ok(arguments) => arguments,
         Err(why) => return Outcome::Usage(why),
     };
-    match asked.corpus {
+    match arguments.corpus {
         Some(folder) => match fs::canonicalize(folder) {
             Ok(folder) => {
-                let told = corpus(root, &folder, &asked);
-                println!("{}", told.text());
-                told.well().into()
+                let print_result = corpus(root, &folder, &arguments);
+                println!("{}", print_result.text());
+                print_result.well().into()
             }
             Err(error) => Outcome::Usage(format!("the corpus {folder}: {error}")),
         },
-        None if asked.rest.is_empty() => all(root, &asked).into(),
+        None if arguments.rest.is_empty() => all(root, &arguments).into(),
         None => {
             let mut command = command(root);
             let named = |a: &&str| a.starts_with("-p") || a.starts_with("--package");
-            if !asked.rest.iter().any(named) {
+            if !arguments.rest.iter().any(named) {
                 command.arg("--workspace");
             }
-            command.args(&asked.rest);
-            told(&counted(root, vec![command], asked.strict)).into()
+            command.args(&arguments.rest);
+            print_result(&counted(root, vec![command], arguments.strict)).into()
         }
     }
 }
 
 /// The whole suite, and the outside cases where they are.
-fn all(root: &Path, asked: &Asked<'_>) -> bool {
-    let mut house = command(root);
-    house.args(["--workspace", "--", "--skip", CORPUS]).env_remove(CORPUS_VARIABLE);
+fn all(root: &Path, arguments: &TestArguments<'_>) -> bool {
+    let mut workspace = command(root);
+    workspace.args(["--workspace", "--", "--skip", CORPUS]).env_remove(CORPUS_VARIABLE);
     let mut loses = command(root);
     loses.args(["--package", "streamline-tests", "--features", "lose", "--test", "loses"]);
-    let shown = examples::check(root);
-    let house = counted(root, vec![house, loses], asked.strict);
-    let corpus = corpus_here(root).map(|folder| corpus(root, &folder, asked));
+    let examples = examples::check(root);
+    let workspace = counted(root, vec![workspace, loses], arguments.strict);
+    let corpus = corpus_here(root).map(|folder| corpus(root, &folder, arguments));
     match &corpus {
         Some(corpus) => println!("corpus: {}", corpus.text()),
         None => println!(
@@ -105,18 +106,18 @@ fn all(root: &Path, asked: &Asked<'_>) -> bool {
              left out (`cargo xtask test --corpus DIR`)"
         ),
     }
-    let well = told(&house) && corpus.is_none_or(|corpus| corpus.well());
-    if !shown {
+    let well = print_result(&workspace) && corpus.is_none_or(|corpus| corpus.well());
+    if !examples {
         println!("examples or book show requests that do not work: see above");
     }
-    well && shown
+    well && examples
 }
 
-/// How the names of tests begin that take captures of others.
+/// The prefix of the names of tests that take captures of others.
 const CORPUS: &str = "corpus_";
 /// Names the folder of the outside cases to the tests.
 const CORPUS_VARIABLE: &str = "STREAMLINE_CORPUS";
-/// Where they lie beside the repository.
+/// The folder of these captures beside the repository.
 const CORPUS_BESIDE: &str = "shared/cases";
 /// The packages with such tests.
 const CORPUS_PACKAGES: &[&str] = &[
@@ -134,13 +135,13 @@ fn corpus_here(root: &Path) -> Option<PathBuf> {
 }
 
 /// The tests that take captures of others, from this folder.
-fn corpus(root: &Path, folder: &Path, asked: &Asked<'_>) -> Run {
+fn corpus(root: &Path, folder: &Path, arguments: &TestArguments<'_>) -> Run {
     println!("\n== corpus {}", folder.display());
     let mut command = command(root);
     command.args(CORPUS_PACKAGES.iter().flat_map(|package| ["--package", package]));
-    command.args(["--lib", "--tests"]).args(&asked.rest).args(["--", CORPUS]);
+    command.args(["--lib", "--tests"]).args(&arguments.rest).args(["--", CORPUS]);
     command.env(CORPUS_VARIABLE, folder);
-    counted(root, vec![command], asked.strict)
+    counted(root, vec![command], arguments.strict)
 }
 
 fn command(root: &Path) -> Command {
@@ -152,11 +153,11 @@ fn command(root: &Path) -> Command {
     command
 }
 
-/// Prints what came of a run as its last lines; answers whether that is well.
-fn told(run: &Run) -> bool {
+/// Prints the results of a run; returns true if it succeeded.
+fn print_result(run: &Run) -> bool {
     println!("{}", run.text());
     if run.succeeded && run.counts.passed == 0 {
-        println!("no test ran: nothing has been shown");
+        println!("no test ran: nothing has been examples");
     }
     run.well()
 }
@@ -173,7 +174,7 @@ pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
             .args(filter)
             .env("RUSTFLAGS", "--cfg loom")
             .env("CARGO_TARGET_DIR", cargo::target(root).join("loom"));
-        told(&counted(root, vec![command], false))
+        print_result(&counted(root, vec![command], false))
     };
     if arguments.is_empty() {
         let outside = run(&["--test", "model_*"], &[]);
@@ -204,7 +205,7 @@ pub(crate) fn fuzz(root: &Path, arguments: &[String]) -> Outcome {
         command.args(["--package", package]);
         command.args(tests.iter().flat_map(|test| ["--test", test]));
     }
-    told(&counted(root, vec![command], false)).into()
+    print_result(&counted(root, vec![command], false)).into()
 }
 
 /// The packages with tests that need root.
@@ -216,7 +217,7 @@ pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);
     command.args(["test", "--no-fail-fast", "--lib", "--tests"]);
     command.args(PRIVILEGED.iter().flat_map(|package| ["--package", package])).args(arguments);
-    told(&counted(root, vec![command], true)).into()
+    print_result(&counted(root, vec![command], true)).into()
 }
 
 /// `mutants`: all slips in all twins, or in those of one filter, with optimisation.
@@ -229,7 +230,7 @@ pub(crate) fn mutants(root: &Path, arguments: &[String]) -> Outcome {
     }
     command.args(["test", "--release", "--package", "streamline-tests", "--test", "kernel", "--"]);
     command.args(["--ignored", "--exact", "mutants::all_broken_twins_are_caught", "--nocapture"]);
-    told(&counted(root, vec![command], true)).into()
+    print_result(&counted(root, vec![command], true)).into()
 }
 
 /// `bench`: the figures.
@@ -239,11 +240,11 @@ pub(crate) fn bench(root: &Path, arguments: &[String]) -> Outcome {
     cargo::run(&mut command).into()
 }
 
-/// What came of some calls of cargo.
+/// The results of some calls of cargo.
 #[derive(Debug)]
 struct Run {
     counts: Counts,
-    /// What was skipped, as one line.
+    /// The skipped tests, as one line.
     skipped: String,
     /// Every call said that it went well.
     succeeded: bool,
@@ -296,13 +297,13 @@ mod tests {
     fn corpus_takes_a_folder_and_the_rest_is_for_cargo() {
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let given = words("--strict --corpus /cases -p streamline-wire");
-        let asked = Asked {
+        let arguments = TestArguments {
             strict: true,
             corpus: Some("/cases"),
             rest: given[3..].iter().map(String::as_str).collect(),
         };
-        assert_eq!(Asked::parse(&given), Ok(asked));
-        assert!(Asked::parse(&words("--corpus")).is_err());
+        assert_eq!(TestArguments::parse(&given), Ok(arguments));
+        assert!(TestArguments::parse(&words("--corpus")).is_err());
     }
 
     /// A test of another package would never run.

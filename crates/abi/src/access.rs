@@ -1,5 +1,5 @@
-//! Access lists: which users may read a shared object, decided as for a file with Unix permissions and
-//! an access control list. [IOL §2.3], [SL §8], CONTRACT 21
+//! Access lists: which users may read a shared object, decided as for a file with Unix permissions
+//! and an access control list. [IOL §2.3], [SL §8], CONTRACT 21
 //!
 //! The owner of an object fixes the list when it makes the object; the kernel names the peer
 //! (`SO_PEERCRED`). The decision is made once, when the object is handed over: a peer that has

@@ -6,10 +6,10 @@
 //! BASELINES). Sleeping arms no timer.
 //!
 //! The word is `epoch << 1 | waiting`. No wake-up is lost: *listen* and *notify* are
-//! read-modify-writes of the same word, so one comes after the other. If notify comes second it sees
-//! the flag and wakes; if listen comes second it reads what notify wrote, hence (Release to Acquire)
-//! sees what was published before when it looks again. The epoch keeps a sleeper that was already
-//! notified from going to sleep because another one has set the flag anew.
+//! read-modify-writes of the same word, so one comes after the other. If notify comes second it
+//! sees the flag and wakes; if listen comes second it reads what notify wrote, hence (Release to
+//! Acquire) sees what was published before when it looks again. The epoch keeps a sleeper that was
+//! already notified from going to sleep because another one has set the flag anew.
 //!
 //! Asking for sleepers does not write ([`Doorbell::is_awaited`]). SYNC POINT *falling asleep*: the
 //! sleeper sets the flag, makes a fence, and looks once more for what it waits for; the other side
@@ -74,8 +74,8 @@ impl Doorbell {
         }
     }
 
-    /// Makes a doorbell for [`Doorbell::sleep_among`]. Every notification that wakes a sleeper costs
-    /// one more system call.
+    /// Makes a doorbell for [`Doorbell::sleep_among`]. Every notification that wakes a sleeper
+    /// costs one more system call.
     #[cfg(not(loom))]
     pub fn with_alarm() -> sys::Result<Self> {
         let doorbell = Self::new();
@@ -83,8 +83,8 @@ impl Doorbell {
         Ok(doorbell)
     }
 
-    /// Adds the descriptor that [`Doorbell::sleep_among`] polls, unless there is one. Present sleepers
-    /// are woken as before.
+    /// Adds the descriptor that [`Doorbell::sleep_among`] polls, unless there is one. Present
+    /// sleepers are woken as before.
     #[cfg(not(loom))]
     pub fn add_alarm(&self) -> sys::Result<()> {
         if self.alarm.get().is_none() {
@@ -104,8 +104,8 @@ impl Doorbell {
         ticket
     }
 
-    /// Returns true if a thread sleeps here, or is about to. Called after a publication: if false, a
-    /// thread that falls asleep from now on sees the publication first.
+    /// Returns true if a thread sleeps here, or is about to. Called after a publication: if false,
+    /// a thread that falls asleep from now on sees the publication first.
     #[inline]
     #[must_use]
     pub fn is_awaited(&self) -> bool {
@@ -170,8 +170,8 @@ impl Doorbell {
         self.heedless.load(Ordering::Relaxed) == 0 && self.notify()
     }
 
-    /// Sets whether [`Doorbell::notify_room`] wakes future sleepers (the default). Must be set again
-    /// before waiting for room.
+    /// Sets whether [`Doorbell::notify_room`] wakes future sleepers (the default). Must be set
+    /// again before waiting for room.
     pub fn heed_room(&self, heeds: bool) {
         self.heedless.store(u32::from(!heeds), Ordering::Relaxed);
     }

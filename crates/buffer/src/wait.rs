@@ -1,5 +1,5 @@
-//! Waiting between processes that do not trust each other: the sleeper publishes that it sleeps, and
-//! from which position on it wants to be woken, in two words of its own page.
+//! Waiting between processes that do not trust each other: the sleeper publishes that it sleeps,
+//! and from which position on it wants to be woken, in two words of its own page.
 //!
 //! No word has two writers here, so no peer can clear the flag of another one, as a
 //! `signal::Doorbell` does. Instead the sleeper counts *turns*: odd while it sleeps. A peer that

@@ -12,7 +12,8 @@
 //! - [`why`]: what became of a flow in a run that is repeated;
 //! - [`kernel`]: the part of a plan that runs in the kernel;
 //! - [`seen`]: what filters show that run somewhere on this machine;
-//! - [`control`][]: stopping; [`live`]: a running path from outside; [`commands`]: what spaces execute
+//! - [`control`][]: stopping; [`live`]: a running path from outside; [`commands`]: what spaces
+//!   execute
 //!   between two passes; [`spaces`]: what they have;
 //! - [`change`][]: another request in the place of one that runs;
 //! - [`sandbox`]: filters that nobody vouches for, each in a process of its own;

@@ -11,7 +11,8 @@
 //! - [`connection`]: one connection, seen from the side that answers;
 //! - [`place`]: the directories in which a client looks for a daemon;
 //! - [`client`]: calls to a daemon or to a path; [`gather`]: many calls at once;
-//! - [`host`]: requests that a daemon runs in the kernel for this process; [`rights`]: the words for
+//! - [`host`]: requests that a daemon runs in the kernel for this process; [`rights`]: the words
+//!   for
 //!   those that root has not opened;
 //! - [`worker`]: the answers of a path.
 //!

@@ -1,9 +1,9 @@
 //! Doorbells between processes that do not trust each other. (CONTRACT 24, RELIABILITY T8, T10)
 //!
-//! A pair of connected sockets that carry only bytes without meaning. Neither end can make the other
-//! one wait: each call passes `MSG_DONTWAIT`, which a shared eventfd could not do (its owner may
-//! fill the counter and clear `O_NONBLOCK`). When a process ends, for any reason, the other side
-//! sees it.
+//! A pair of connected sockets that carry only bytes without meaning. Neither end can make the
+//! other one wait: each call passes `MSG_DONTWAIT`, which a shared eventfd could not do (its owner
+//! may fill the counter and clear `O_NONBLOCK`). When a process ends, for any reason, the other
+//! side sees it.
 
 use crate::descriptor;
 use crate::error::Result;

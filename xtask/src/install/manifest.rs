@@ -1,6 +1,6 @@
-//! What an installation has written: files, and folders that were not there before.
+//! The manifest of an installation: its files, and the folders that it made.
 
-use super::Place;
+use super::Folders;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 /// Paths as they are found later, without `DESTDIR`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Manifest {
+pub(super) struct Installed {
     pub(super) files: BTreeSet<PathBuf>,
     /// Folders that the installation made.
     pub(super) folders: BTreeSet<PathBuf>,
 }
 
-impl Manifest {
+impl Installed {
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         let text = fs::read_to_string(path).map_err(|error| named(error, "read", path))?;
         let mut manifest = Self::default();
@@ -43,7 +43,7 @@ impl Manifest {
     }
 
     /// Makes a folder with those above it, and notes which were not there.
-    pub(super) fn make_folder(&mut self, place: &Place, folder: &Path) -> io::Result<()> {
+    pub(super) fn make_folder(&mut self, place: &Folders, folder: &Path) -> io::Result<()> {
         let staged = place.staged(folder);
         if staged.is_dir() {
             return Ok(());
@@ -58,7 +58,7 @@ impl Manifest {
 
     /// Removes all files, the manifest, and the folders that were made and are empty. Answers how
     /// many files there were.
-    pub(super) fn remove_all(&self, place: &Place) -> io::Result<usize> {
+    pub(super) fn remove_all(&self, place: &Folders) -> io::Result<usize> {
         let mut removed = 0;
         for file in &self.files {
             removed += usize::from(remove(&place.staged(file))?);

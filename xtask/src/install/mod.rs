@@ -18,8 +18,9 @@
 mod manifest;
 mod parts;
 
-use crate::{Outcome, cargo};
-use manifest::Manifest;
+use crate::cargo;
+use crate::outcome::Outcome;
+use manifest::Installed;
 use parts::Part;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -28,17 +29,17 @@ use std::path::{Path, PathBuf};
 /// The folder below the prefix that holds what is about the installation.
 const ABOUT: &str = "share/streamline";
 
-/// Where to.
+/// The folders of an installation.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Place {
-    /// Where the files are found later.
+struct Folders {
+    /// The folder in which the files are found later.
     prefix: PathBuf,
-    /// What stands in front while they are written.
+    /// `DESTDIR`: the folder put in front while they are written.
     staging: Option<PathBuf>,
 }
 
-impl Place {
-    /// From the words of the call; the rest of the words.
+impl Folders {
+    /// Reads the prefix from the arguments; returns the other arguments too.
     fn parse(arguments: &[String]) -> Result<(Self, Vec<&str>), String> {
         let (mut prefix, mut rest) = (None, Vec::new());
         let mut words = arguments.iter().map(String::as_str);
@@ -59,7 +60,7 @@ impl Place {
         Ok((Self { prefix, staging: staging.map(PathBuf::from) }, rest))
     }
 
-    /// Where a file of the prefix is written.
+    /// Returns the path under which a file of the prefix is written.
     fn staged(&self, path: &Path) -> PathBuf {
         match &self.staging {
             Some(staging) => staging.join(path.strip_prefix("/").unwrap_or(path)),
@@ -88,7 +89,7 @@ fn default_prefix() -> Result<PathBuf, String> {
 
 /// `install`: builds, and puts all in place.
 pub(crate) fn install(root: &Path, arguments: &[String]) -> Outcome {
-    let (place, rest) = match Place::parse(arguments) {
+    let (place, rest) = match Folders::parse(arguments) {
         Ok(parsed) => parsed,
         Err(why) => return Outcome::Usage(why),
     };
@@ -114,7 +115,7 @@ pub(crate) fn install(root: &Path, arguments: &[String]) -> Outcome {
     };
     match put(&place, &parts) {
         Ok(()) => {
-            tell(&place, &parts);
+            print_summary(&place, &parts);
             Outcome::Well
         }
         Err(error) => failed("not installed", &error),
@@ -123,7 +124,7 @@ pub(crate) fn install(root: &Path, arguments: &[String]) -> Outcome {
 
 /// `uninstall`: removes what the manifest names, and the folders that were made for it.
 pub(crate) fn uninstall(_: &Path, arguments: &[String]) -> Outcome {
-    let (place, rest) = match Place::parse(arguments) {
+    let (place, rest) = match Folders::parse(arguments) {
         Ok(parsed) => parsed,
         Err(why) => return Outcome::Usage(why),
     };
@@ -131,7 +132,7 @@ pub(crate) fn uninstall(_: &Path, arguments: &[String]) -> Outcome {
         return Outcome::Usage(format!("`uninstall` knows --prefix DIR, not `{unknown}`"));
     }
     let path = place.manifest();
-    match Manifest::read(&path).and_then(|manifest| manifest.remove_all(&place)) {
+    match Installed::read(&path).and_then(|manifest| manifest.remove_all(&place)) {
         Ok(files) => {
             println!("removed {files} files below {}", place.prefix.display());
             Outcome::Well
@@ -158,11 +159,11 @@ fn failed(what: &str, error: &io::Error) -> Outcome {
 
 /// Writes all parts and the manifest. What is written is in the manifest first, so that an
 /// installation that fails can be removed.
-fn put(place: &Place, parts: &[Part]) -> io::Result<()> {
+fn put(place: &Folders, parts: &[Part]) -> io::Result<()> {
     let path = place.manifest();
-    let before = match Manifest::read(&path) {
+    let before = match Installed::read(&path) {
         Ok(manifest) => manifest,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Manifest::default(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Installed::default(),
         Err(error) => return Err(error),
     };
     let mut manifest = before.clone();
@@ -185,18 +186,18 @@ fn put(place: &Place, parts: &[Part]) -> io::Result<()> {
     manifest.write(&path)
 }
 
-/// Says what lies where, and what to do so that it is found.
-fn tell(place: &Place, parts: &[Part]) {
+/// Prints the folders, and the steps that let programs find them.
+fn print_summary(place: &Folders, parts: &[Part]) {
     let prefix = place.prefix.display();
     println!("\ninstalled below {}:", place.staged(&place.prefix).display());
-    let mut said: Vec<(&str, PathBuf)> = Vec::new();
+    let mut printed: Vec<(&str, PathBuf)> = Vec::new();
     for part in parts {
         let folder = part.to.parent().unwrap_or(&part.to).to_owned();
-        if !said.contains(&(part.what, folder.clone())) {
-            said.push((part.what, folder));
+        if !printed.contains(&(part.what, folder.clone())) {
+            printed.push((part.what, folder));
         }
     }
-    for (what, folder) in &said {
+    for (what, folder) in &printed {
         let files =
             parts.iter().filter(|part| part.to.parent() == Some(folder) && part.what == *what);
         let names: Vec<_> = files.filter_map(|part| part.to.file_name()?.to_str()).collect();

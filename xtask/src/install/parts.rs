@@ -1,6 +1,6 @@
 //! The parts of an installation: each a file with its place below the prefix.
 
-use super::Place;
+use super::Folders;
 use super::manifest::named;
 use crate::cargo;
 use std::fs;
@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 pub(super) struct Part {
     /// Its place below the prefix.
     pub(super) to: PathBuf,
-    /// What it is, as it is told.
+    /// Its description in the summary.
     pub(super) what: &'static str,
     bytes: Vec<u8>,
     mode: u32,
@@ -36,7 +36,7 @@ impl Part {
     }
 }
 
-/// Writes a file beside its place and renames it, so that who has the old one open keeps it.
+/// Writes a file beside its place and renames it, so that a process with the old one open keeps it.
 pub(super) fn write_beside(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".new-{}", std::process::id()));
@@ -52,7 +52,7 @@ pub(super) fn write_beside(path: &Path, bytes: &[u8], mode: u32) -> io::Result<(
 }
 
 /// All of them, from what was built.
-pub(super) fn all(root: &Path, place: &Place, bench: bool) -> io::Result<Vec<Part>> {
+pub(super) fn all(root: &Path, place: &Folders, bench: bool) -> io::Result<Vec<Part>> {
     let built = cargo::target(root).join("release");
     let read = |path: PathBuf| fs::read(&path).map_err(|error| named(error, "read", &path));
     let text =
@@ -115,7 +115,7 @@ pub(super) fn all(root: &Path, place: &Place, bench: bool) -> io::Result<Vec<Par
     Ok(parts)
 }
 
-/// What pkg-config is told, with where it lies.
+/// Writes the prefix into a file of pkg-config.
 pub(super) fn about(text: &str, prefix: &Path) -> String {
     let own = format!("prefix={}", prefix.display());
     let lines = text.lines().map(|line| if line.starts_with("prefix=") { &own } else { line });
@@ -140,14 +140,16 @@ fn manual(program: &Path, scratch: &Path) -> io::Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// What a program writes, if it ends well.
+/// Runs a program and returns its standard output; fails if the program does.
 fn output(command: &mut Command) -> io::Result<Vec<u8>> {
     let program = PathBuf::from(command.get_program());
-    let told = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let told = told.map_err(|error| named(error, "run", &program))?;
-    match told.status.success() {
-        true => Ok(told.stdout),
-        false => Err(io::Error::other(format!("{} ended with {}", program.display(), told.status))),
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| named(error, "run", &program))?;
+    match output.status.success() {
+        true => Ok(output.stdout),
+        false => {
+            Err(io::Error::other(format!("{} ended with {}", program.display(), output.status)))
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What an installation writes, replaces and removes; where it goes.
+//! Files that an installation writes, replaces and removes, and their folders.
 
 use super::*;
 use std::fs;
@@ -14,8 +14,8 @@ impl Scratch {
         Self(folder)
     }
 
-    fn place(&self) -> Place {
-        Place { prefix: PathBuf::from("/opt/own"), staging: Some(self.0.clone()) }
+    fn place(&self) -> Folders {
+        Folders { prefix: PathBuf::from("/opt/own"), staging: Some(self.0.clone()) }
     }
 }
 
@@ -30,7 +30,7 @@ fn parts(names: &[&str]) -> Vec<Part> {
 }
 
 #[test]
-fn installation_is_removed_whole_and_leaves_what_others_put_there() {
+fn removal_takes_the_whole_installation_and_no_other_file() {
     let scratch = Scratch::new("removed");
     let place = scratch.place();
     let staged = |name: &str| scratch.0.join("opt/own").join(name);
@@ -49,7 +49,7 @@ fn installation_is_removed_whole_and_leaves_what_others_put_there() {
     assert!(text.contains("/opt/own/bin/streamline\n"), "{text}");
     assert!(!text.contains(&scratch.0.display().to_string()), "DESTDIR is in no file: {text}");
     fs::write(staged("bin/other"), "of somebody else").unwrap();
-    assert_eq!(Manifest::read(&place.manifest()).unwrap().remove_all(&place).unwrap(), 2);
+    assert_eq!(Installed::read(&place.manifest()).unwrap().remove_all(&place).unwrap(), 2);
     assert!(staged("bin/other").exists() && staged("share").is_dir(), "not ours");
     assert!(!staged("lib").exists() && !staged("share/man").exists() && !place.manifest().exists());
 }
@@ -59,16 +59,16 @@ fn prefix_is_absolute_and_may_be_written_in_two_ways() {
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     for line in ["--prefix /opt/own --bench", "--prefix=/opt/own --bench"] {
         let line = words(line);
-        let (place, rest) = Place::parse(&line).unwrap();
+        let (place, rest) = Folders::parse(&line).unwrap();
         assert_eq!((place.prefix.to_str(), &rest[..]), (Some("/opt/own"), &["--bench"][..]));
     }
     let relative = words("--prefix here");
-    assert!(Place::parse(&relative).unwrap().0.prefix.is_absolute());
-    assert!(Place::parse(&words("--prefix")).is_err());
+    assert!(Folders::parse(&relative).unwrap().0.prefix.is_absolute());
+    assert!(Folders::parse(&words("--prefix")).is_err());
 }
 
 #[test]
-fn pkg_config_is_told_where_the_library_lies() {
+fn pkg_config_file_has_the_prefix_of_the_library() {
     let text = fs::read_to_string(crate::root().join("crates/capi/streamline.pc")).unwrap();
     let own = parts::about(&text, Path::new("/opt/own"));
     assert!(

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_has_a_header_of_110_letters_and_ends_at_multiples_of_four() {
+    fn entry_has_a_header_of_110_letters_and_is_padded_to_four() {
         let mut archive = Archive::default();
         archive.file("/bin/it", b"five!");
         let bytes = archive.finish();

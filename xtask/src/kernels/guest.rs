@@ -1,4 +1,4 @@
-//! One kernel: its package, the file system it begins with, its run, what it told.
+//! One kernel: its package, the file system it begins with, its run, what it row.
 
 use super::archive::Archive;
 use super::{Programs, output, package};
@@ -9,15 +9,15 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long a guest may take, boot included. What is emulated is some thirty times slower.
+/// The time limit of a guest, boot included. Emulation is some thirty times slower.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// Modules in the order in which they are loaded; what a kernel has built in is not there.
 const MODULES: &[&str] =
     &["llc", "stp", "garp", "mrp", "8021q", "veth", "sch_ingress", "cls_bpf", "act_bpf"];
 
-/// What stands before a line for the table.
-const TOLD: &str = "told: ";
+/// The prefix of an output line that goes into the table.
+const ROW_PREFIX: &str = "row: ";
 
 /// A kernel from a package.
 pub(super) struct Kernel {
@@ -27,8 +27,8 @@ pub(super) struct Kernel {
     modules: PathBuf,
 }
 
-/// What came of a run.
-pub(super) struct Run {
+/// The result of a boot.
+pub(super) struct Boot {
     pub(super) well: bool,
     pub(super) lines: Vec<String>,
 }
@@ -49,7 +49,7 @@ impl Kernel {
     }
 
     /// Boots it; it runs everything and powers off.
-    pub(super) fn run(&self, home: &Path, programs: &Programs) -> Result<Run, String> {
+    pub(super) fn run(&self, home: &Path, programs: &Programs) -> Result<Boot, String> {
         let system = home.join(format!("{}.cpio", self.version));
         fs::write(&system, self.system(home, programs)?).map_err(|why| why.to_string())?;
         println!("\n== Linux {}", self.version);
@@ -64,7 +64,7 @@ impl Kernel {
         Ok(run)
     }
 
-    /// What it finds when it has booted.
+    /// Builds the archive of the root file system.
     fn system(&self, home: &Path, programs: &Programs) -> Result<Vec<u8>, String> {
         let busybox = package(home, "busybox", "^busybox-static$")?.join("bin/busybox");
         let mut system = Archive::default();
@@ -119,13 +119,13 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 
 /// The libraries that a program is linked to, the loader among them.
 fn libraries(program: &Path) -> Result<Vec<String>, String> {
-    let told = output(Command::new("ldd").arg(program))?;
-    let words = told.split_whitespace().filter(|word| word.starts_with('/'));
+    let row = output(Command::new("ldd").arg(program))?;
+    let words = row.split_whitespace().filter(|word| word.starts_with('/'));
     Ok(words.map(str::to_owned).collect())
 }
 
 /// Runs the emulator to its end, at most so long; shows what the guest writes.
-fn watch(qemu: &mut Command) -> Result<Run, String> {
+fn watch(qemu: &mut Command) -> Result<Boot, String> {
     let mut child = qemu
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -141,14 +141,14 @@ fn watch(qemu: &mut Command) -> Result<Run, String> {
         }
     });
     let end = Instant::now() + LIMIT;
-    let mut run = Run { well: false, lines: Vec::new() };
+    let mut run = Boot { well: false, lines: Vec::new() };
     loop {
         match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(line) => {
                 println!("{line}");
-                if let Some((_, told)) = line.split_once(TOLD) {
-                    run.well |= told == "done";
-                    run.lines.push(told.to_owned());
+                if let Some((_, row)) = line.split_once(ROW_PREFIX) {
+                    run.well |= row == "done";
+                    run.lines.push(row.to_owned());
                 }
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => break,

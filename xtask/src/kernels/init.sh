@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The first process of a guest: makes a system of what there is, runs the exams, powers off.
-# Lines that begin with "told: " go into the table.
+# Lines that begin with "row: " go into the table.
 /bin/busybox --install -s /bin
 export PATH=/bin RUST_BACKTRACE=0
 mount -t proc proc /proc
@@ -27,7 +27,7 @@ exam() {
     cat /tmp/log
     grep -o 'told: .*' /tmp/log | sort -u
     grep '^skipped: ' /tmp/log | sort -u | sed 's/^/told: /'
-    [ $status = 0 ] || echo "told: FAILED: $*"
+    [ $status = 0 ] || echo "row: FAILED: $*"
 }
 
 exam --ignored --exact floors::every_generated_program_loads
@@ -49,8 +49,8 @@ kill -INT $tap
 wait $tap
 status=$?
 cat /tmp/tap
-echo "told: tap: exit $status: $(tr '\n' ';' < /tmp/tap | cut -c1-300)"
-[ $status = 0 ] || echo "told: FAILED: tap"
-echo "told: done"
+echo "row: tap: exit $status: $(tr '\n' ';' < /tmp/tap | cut -c1-300)"
+[ $status = 0 ] || echo "row: FAILED: tap"
+echo "row: done"
 sync
 poweroff -f

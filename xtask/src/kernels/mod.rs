@@ -11,7 +11,8 @@
 mod archive;
 mod guest;
 
-use crate::{Outcome, cargo};
+use crate::cargo;
+use crate::outcome::Outcome;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -90,7 +91,7 @@ fn build(root: &Path) -> Option<Programs> {
     Some(Programs { exam: exam?, streamline })
 }
 
-/// The program that a line of cargo's messages tells of.
+/// Returns the program that a line of cargo's messages names.
 fn executable(line: &str) -> Option<PathBuf> {
     let (_, path) = line.split_once("\"executable\":\"")?;
     Some(PathBuf::from(path.split_once('"')?.0))
@@ -102,26 +103,26 @@ fn is_here(program: &str) -> bool {
     std::env::split_paths(&path).chain(usual).any(|folder| folder.join(program).is_file())
 }
 
-/// Runs a program to its end; answers what it wrote.
+/// Runs a program to its end; returns its output.
 pub(super) fn output(command: &mut Command) -> Result<String, String> {
     let done = command.stdin(Stdio::null()).output();
     let done = done.map_err(|why| format!("{command:?}: {why}"))?;
     if !done.status.success() {
-        let told = String::from_utf8_lossy(&done.stderr);
-        return Err(format!("{command:?} ended with {}: {}", done.status, told.trim_end()));
+        let message = String::from_utf8_lossy(&done.stderr);
+        return Err(format!("{command:?} ended with {}: {}", done.status, message.trim_end()));
     }
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// The newest package whose name is this pattern (of `apt-cache search`), unpacked into a folder of
-/// its own; that folder is used again the next time.
+/// Returns the newest package whose name is this pattern (of `apt-cache search`), unpacked into a
+/// folder of its own; that folder is used again the next time.
 pub(super) fn package(home: &Path, folder: &str, pattern: &str) -> Result<PathBuf, String> {
     let unpacked = home.join(folder);
     if unpacked.is_dir() {
         return Ok(unpacked);
     }
-    let told = output(Command::new("apt-cache").args(["search", "--names-only", pattern]))?;
-    let names = told.lines().filter_map(|line| line.split(' ').next());
+    let rows = output(Command::new("apt-cache").args(["search", "--names-only", pattern]))?;
+    let names = rows.lines().filter_map(|line| line.split(' ').next());
     let newest = names.max_by_key(|name| numbers(name));
     let newest = newest.ok_or_else(|| format!("no package is called {pattern}"))?;
     fs::create_dir_all(home).map_err(|why| format!("{}: {why}", home.display()))?;
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn cargo_tells_where_a_test_program_is() {
+    fn cargo_output_names_the_test_program() {
         let line = r#"{"reason":"compiler-artifact","executable":"/t/deps/kernel-1","fresh":true}"#;
         assert_eq!(executable(line), Some(PathBuf::from("/t/deps/kernel-1")));
         assert_eq!(executable(r#"{"executable":null}"#), None);

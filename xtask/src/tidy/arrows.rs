@@ -1,9 +1,9 @@
-//! Which crate may depend on which, and what every manifest says.
+//! Dependencies between crates, and the entries that every manifest has.
 
+use super::findings::{Finding, Findings};
 use super::manifest::{self, Dependency, Manifest, Use};
 use super::rules::{self, Arrows, BESIDE, DOORS, FOREIGN, PREFIX, Room, UNPREFIXED};
 use super::tree::{File, Tree};
-use super::{Finding, Findings};
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let aliases = tree.file("Cargo.toml").map(|f| manifest::aliases(&f.text)).unwrap_or_default();
@@ -48,7 +48,7 @@ fn room_arrows(room: &Room, file: &File, manifest: &Manifest, found: &mut Findin
     }
 }
 
-/// Why this dependency is wrong, if it is.
+/// Returns the reason why this dependency is wrong, if it is.
 fn wrong(room: &Room, dependency: &Dependency) -> Option<String> {
     let from = room.name;
     let name = dependency.name.as_str();
@@ -69,7 +69,7 @@ fn wrong(room: &Room, dependency: &Dependency) -> Option<String> {
             Some(format!("the door `{from}` takes the door `{name}`"))
         }
         (Arrows::To([]), Use::Product) => {
-            Some(format!("`{from}` takes `{name}`; it may take no room of the house"))
+            Some(format!("`{from}` takes `{name}`; it may take no crate of the workspace"))
         }
         (Arrows::To(allowed), Use::Product) => {
             Some(format!("`{from}` takes `{name}`; it may take {}", allowed.join(", ")))

@@ -6,8 +6,8 @@
 //!
 //! In: the page, and the Rust of the tree. Out: findings.
 
+use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};
-use super::{Finding, Findings};
 use std::collections::BTreeSet;
 
 const PAGE: &str = "docs/book/capabilities.md";
@@ -24,21 +24,23 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         if !is_number(number) {
             continue;
         }
-        let mut say = |what: String| found.push(Finding::line("capabilities", page, line, what));
+        let mut report = |what: String| found.push(Finding::line("capabilities", page, line, what));
         if known.contains(&number) {
-            say(format!("{number} stands here twice"));
+            report(format!("{number} stands here twice"));
         }
         known.push(number);
         let paths: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
-        let shown = state == "yes" || state.starts_with("in part: ");
-        if !shown && state != "no" {
-            say(format!("{number}: the state is `yes`, `in part: …`, or `no`"));
-        } else if shown == paths.is_empty() {
-            say(format!("{number}: a state other than `no` has paths that show it, `no` has none"));
+        let has_paths = state == "yes" || state.starts_with("in part: ");
+        if !has_paths && state != "no" {
+            report(format!("{number}: the state is `yes`, `in part: …`, or `no`"));
+        } else if has_paths == paths.is_empty() {
+            report(format!(
+                "{number}: a state other than `no` has paths that show it, `no` has none"
+            ));
         } else {
             let bear = |path: &str| tree.file(path).is_some_and(|f| bears(f).any(|n| n == number));
             for path in paths.into_iter().filter(|path| !bear(path)) {
-                say(format!("{number}: nothing in `{path}` bears this number"));
+                report(format!("{number}: nothing in `{path}` bears this number"));
             }
         }
     }
@@ -73,7 +75,7 @@ fn mentioned(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether this is a capital letter and a number.
+/// Returns true for a capital letter with one or two digits.
 fn is_number(text: &str) -> bool {
     let digits = text.strip_prefix(|c: char| c.is_ascii_uppercase()).unwrap_or("");
     (1..=2).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())

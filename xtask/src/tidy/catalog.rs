@@ -1,7 +1,7 @@
 //! Units are entered by hand in one list; here it is seen that none is forgotten. And the examples.
 
+use super::findings::{Finding, Findings};
 use super::tree::Tree;
-use super::{Finding, Findings};
 
 /// The folders of units, and the list that names them.
 const LISTS: &[(&str, &str)] = &[

@@ -4,10 +4,10 @@
 //!
 //! In: the test code of the tree. Out: findings.
 
+use super::findings::{Finding, Findings};
 use super::rules::{LIMIT_LEAST, TIMES};
 use super::source::without_tests;
 use super::tree::{File, Tree};
-use super::{Finding, Findings};
 use std::collections::HashSet;
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
@@ -39,30 +39,34 @@ fn tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
         if measures || product.contains(&number) {
             continue;
         }
-        let mut say = |what: &str| found.push(Finding::line("chance", file, number, what));
+        let mut report = |what: &str| found.push(Finding::line("chance", file, number, what));
         if !may && compares_times(code) {
-            say("asserts how long something took, which is the machine's: wait for a condition, \
-                 or count instead");
+            report(
+                "asserts how long something took, which is the machine's: wait for a condition, \
+                 or count instead",
+            );
         }
         if let Some(seconds) = limit(code).filter(|seconds| *seconds < LIMIT_LEAST && !may) {
-            say(&format!(
+            report(&format!(
                 "{seconds} s are too short for a busy machine: a limit of a test is \
                  {LIMIT_LEAST} s or more (`testkit::wait::LIMIT`)"
             ));
         }
         if code.contains("fs::copy(") {
-            say("what is copied so cannot be started while another test starts a program: \
-                 `testkit::copy_program`");
+            report(
+                "what is copied so cannot be started while another test starts a program: \
+                 `testkit::copy_program`",
+            );
         }
         if text.contains("\"/proc/self/fd\"") && !is_alone {
-            say(
+            report(
                 "counts what belongs to the whole process: `testkit::alone`, or one test at a time",
             );
         }
     }
 }
 
-/// Whether this line is an assertion that some time is short.
+/// Returns true if this line asserts that some time is short.
 fn compares_times(line: &str) -> bool {
     let Some((_, asserted)) = line.split_once("assert") else { return false };
     ["elapsed() < ", "elapsed() <= ", "< Duration::", "<= Duration::"]

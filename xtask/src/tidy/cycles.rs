@@ -1,6 +1,6 @@
 //! Files of a crate that need each other: strongly connected components of the arrows.
 
-use super::modules::Arrows;
+use super::modules::FileArrows;
 use std::collections::VecDeque;
 
 /// The most files that may need each other.
@@ -9,12 +9,12 @@ pub(super) const CYCLE: usize = 3;
 /// Files each of which needs each other one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Component {
-    /// Their indices in [`Arrows::files`], in the order of their paths.
+    /// Their indices in [`FileArrows::files`], in the order of their paths.
     pub(super) files: Vec<usize>,
 }
 
 /// Returns the components of more than one file, the largest first.
-pub(super) fn components(arrows: &Arrows) -> Vec<Component> {
+pub(super) fn components(arrows: &FileArrows) -> Vec<Component> {
     let reached: Vec<Vec<bool>> = (0..arrows.files.len()).map(|at| reach(arrows, at)).collect();
     let mut found = Vec::new();
     let mut is_done = vec![false; arrows.files.len()];
@@ -36,7 +36,7 @@ pub(super) fn components(arrows: &Arrows) -> Vec<Component> {
 }
 
 /// Returns which files `from` needs, directly or by others.
-fn reach(arrows: &Arrows, from: usize) -> Vec<bool> {
+fn reach(arrows: &FileArrows, from: usize) -> Vec<bool> {
     let mut reached = vec![false; arrows.files.len()];
     let mut open = vec![from];
     while let Some(at) = open.pop() {
@@ -52,7 +52,7 @@ fn reach(arrows: &Arrows, from: usize) -> Vec<bool> {
 
 /// Describes a shortest cycle of the component that has at least three files, or else two: `a.rs →
 /// b.rs (b::B, line 3) → a.rs (A, line 1)`.
-pub(super) fn shortest(arrows: &Arrows, component: &Component) -> String {
+pub(super) fn shortest(arrows: &FileArrows, component: &Component) -> String {
     let cycles = component.files.iter().filter_map(|&file| around(arrows, file));
     let Some(cycle) = cycles.min_by_key(Vec::len) else { return String::new() };
     let mut text = arrows.files[cycle[0]].clone();
@@ -65,7 +65,7 @@ pub(super) fn shortest(arrows: &Arrows, component: &Component) -> String {
 }
 
 /// Returns a shortest cycle through `start`.
-fn around(arrows: &Arrows, start: usize) -> Option<Vec<usize>> {
+fn around(arrows: &FileArrows, start: usize) -> Option<Vec<usize>> {
     let mut before = vec![None; arrows.files.len()];
     let mut open = VecDeque::from([start]);
     while let Some(at) = open.pop_front() {

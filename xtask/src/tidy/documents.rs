@@ -1,8 +1,8 @@
-//! What documents say exists does exist: paths in backticks, links, pages named in comments, the
-//! index of the decisions.
+//! Names in documents exist: paths in backticks, links, pages named in comments, the index of the
+//! decisions.
 
+use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};
-use super::{Finding, Findings};
 
 /// The documents whose paths in backticks are checked.
 const GUIDES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
@@ -51,8 +51,8 @@ fn paths(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findin
     }
 }
 
-/// Whether a text in backticks is meant as a path: it begins with a folder of the root or of
-/// `crates`, or it ends as our files do. Patterns and placeholders are no paths.
+/// Returns true if a text in backticks is meant as a path: it begins with a folder of the root or
+/// of `crates`, or it ends as our files do. Patterns and placeholders are no paths.
 fn is_path(tree: &Tree, span: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/{},".contains(c);
     if !span.chars().all(plain) || span.starts_with(['.', '/']) && !span.starts_with(".c") {

@@ -1,11 +1,9 @@
-//! Where unsafe code stands: the line in every crate root, the files that may, and the ceilings
-//! that only go down.
+//! Places of unsafe code: the line in every crate root, the files that may, and a count of each.
 
-use super::ratchet::Counted;
+use super::findings::{Counted, Finding, Findings};
 use super::rules::{self, Fence, Room};
 use super::source::{count_word, has_word, without_tests};
 use super::tree::{File, Tree};
-use super::{Finding, Findings};
 use std::fmt::Write as _;
 
 const WORD: &str = "unsafe";

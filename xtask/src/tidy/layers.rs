@@ -4,10 +4,10 @@
 //! ratchets `cycles` and `upward`.
 
 use super::cycles::{CYCLE, components, shortest};
-use super::modules::{Arrows, arrows};
-use super::ratchet::Counted;
+use super::findings::{Counted, Findings};
+use super::modules::{FileArrows, arrows};
+use super::rules;
 use super::tree::Tree;
-use super::{Findings, rules};
 use std::fmt::Write as _;
 
 /// Counts the cycles and upward arrows of every crate.
@@ -22,7 +22,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     }
 }
 
-fn cycles(name: &str, base: &str, arrows: &Arrows, found: &mut Findings) {
+fn cycles(name: &str, base: &str, arrows: &FileArrows, found: &mut Findings) {
     for component in components(arrows).iter().filter(|c| c.files.len() > CYCLE) {
         let size = component.files.len();
         let cycle = shortest(arrows, component);
@@ -40,7 +40,7 @@ fn cycles(name: &str, base: &str, arrows: &Arrows, found: &mut Findings) {
     }
 }
 
-fn upward(name: &str, base: &str, arrows: &Arrows, layers: &[&[&str]], found: &mut Findings) {
+fn upward(name: &str, base: &str, arrows: &FileArrows, layers: &[&[&str]], found: &mut Findings) {
     for (from, edges) in arrows.edges.iter().enumerate() {
         for (to, (path, line)) in edges {
             let (from, to) = (&arrows.files[from], &arrows.files[*to]);

@@ -2,32 +2,32 @@
 //! reader of TOML: it knows tables, keys and the `package` of an inline table, which is all that
 //! manifests here use.
 
-/// How a dependency is used.
+/// The users of a dependency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Use {
-    /// By the crate itself, or by its build script.
+    /// The crate itself, or its build script.
     Product,
-    /// By its tests.
+    /// Its tests alone.
     Tests,
 }
 
 /// One dependency.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Dependency {
-    /// The package, without the prefix of the house.
+    /// The package, without the prefix of the workspace.
     pub(super) name: String,
     pub(super) used: Use,
     /// The line, from 1.
     pub(super) line: usize,
 }
 
-/// What a manifest says.
+/// The entries of a manifest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Manifest {
     /// The name of the package; empty in a manifest that is only a workspace.
     pub(super) name: String,
     pub(super) dependencies: Vec<Dependency>,
-    /// Whether the lints of the workspace hold.
+    /// True if the lints of the workspace hold.
     pub(super) lints: bool,
 }
 
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_to_write_a_dependency_is_seen() {
+    fn dependency_is_read_however_it_is_written() {
         let text = "[package]\nname = \"streamline-x\"\n[lints]\nworkspace = true\n\
             [dependencies]\nabi.workspace = true\n\"wire\" = { path = \"../wire\" }\n\
             bytes = { package = \"streamline-buffer\", path = \"../buffer\" }\n\

@@ -11,6 +11,7 @@ mod chance;
 mod cycles;
 mod documents;
 mod fences;
+mod findings;
 mod layers;
 mod manifest;
 mod modules;
@@ -24,53 +25,10 @@ pub(crate) mod tokens;
 pub(crate) mod tree;
 mod words;
 
-use crate::Outcome;
-use ratchet::Counted;
-use std::fmt;
+use crate::outcome::Outcome;
+use findings::Findings;
 use std::path::Path;
-use tree::{File, Tree};
-
-/// One thing that is not as it should be.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Finding {
-    rule: &'static str,
-    path: String,
-    line: Option<usize>,
-    what: String,
-}
-
-impl Finding {
-    fn file(rule: &'static str, file: &File, what: impl Into<String>) -> Self {
-        Self { rule, path: file.path.clone(), line: None, what: what.into() }
-    }
-
-    fn line(rule: &'static str, file: &File, line: usize, what: impl Into<String>) -> Self {
-        Self { line: Some(line), ..Self::file(rule, file, what) }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            Some(line) => write!(f, "{}:{line}: {}: {}", self.path, self.rule, self.what),
-            None => write!(f, "{}: {}: {}", self.path, self.rule, self.what),
-        }
-    }
-}
-
-/// What was found.
-#[derive(Debug, Default)]
-struct Findings {
-    errors: Vec<Finding>,
-    /// What counts against the ratchets.
-    counted: Vec<Counted>,
-}
-
-impl Findings {
-    fn push(&mut self, finding: Finding) {
-        self.errors.push(finding);
-    }
-}
+use tree::Tree;
 
 /// The verb `tidy`.
 pub(crate) fn tidy(root: &Path, arguments: &[String]) -> Outcome {

@@ -10,8 +10,8 @@
 #[cfg(test)]
 mod tests;
 
+use super::findings::{Counted, Finding, Findings};
 use super::tree::Tree;
-use super::{Finding, Findings};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -38,18 +38,6 @@ const PRODUCT: (&str, &str) = ("lines", "product");
 /// The most places that an error names.
 const PLACES: usize = 5;
 
-/// A place that counts against a ceiling.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Counted {
-    pub(crate) rule: &'static str,
-    pub(crate) key: String,
-    pub(crate) path: String,
-    pub(crate) line: Option<usize>,
-    /// How much it counts.
-    pub(crate) number: usize,
-    pub(crate) what: String,
-}
-
 type Sums = BTreeMap<(String, String), usize>;
 
 /// Reports every key above its ceiling.
@@ -58,10 +46,8 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let sums = sums(&found.counted);
     let mut slack = slack(&ceilings, &sums);
     for ((rule, key), sum) in &sums {
-        let ceiling = match ceilings.get(&(rule.clone(), key.clone())) {
-            Some(ceiling) => *ceiling,
-            None => take(&mut slack, rule, *sum),
-        };
+        let ceiling = ceilings.get(&(rule.clone(), key.clone())).copied().unwrap_or(0);
+        let ceiling = ceiling + take(&mut slack, rule, sum.saturating_sub(ceiling));
         if *sum > ceiling {
             let of_key = |c: &&Counted| c.rule == rule && c.key == *key;
             let error = above(&found.counted, of_key, *sum, ceiling);
@@ -97,16 +83,6 @@ fn above<'c>(
     let _ = write!(what, " ({sum} of `{key}`, where the ceiling is {ceiling})");
     let line = first.line.filter(|_| places.len() == 1);
     Some(Finding { rule, path: first.path.clone(), line, what })
-}
-
-impl Counted {
-    /// Formats the place for people.
-    pub(crate) fn line(&self) -> String {
-        match self.line {
-            Some(line) => format!("{}:{line}: {}", self.path, self.what),
-            None => format!("{}: {}", self.path, self.what),
-        }
-    }
 }
 
 fn sums(counted: &[Counted]) -> Sums {
@@ -146,8 +122,8 @@ fn read(tree: &Tree) -> Sums {
     .collect()
 }
 
-/// Returns the text of the ceilings as low as they can be. A key above its ceiling keeps it, and
-/// stays an error; a key without one gets what others gave up; a new rule starts as the tree is.
+/// Returns the text of the ceilings as low as they can be. A key above its ceiling gets what others
+/// gave up, and stays an error beyond; a new rule starts as the tree is.
 pub(super) fn lowered(tree: &Tree, counted: &[Counted]) -> String {
     let ceilings = read(tree);
     let sums = sums(counted);
@@ -161,10 +137,10 @@ pub(super) fn lowered(tree: &Tree, counted: &[Counted]) -> String {
     }
     for ((rule, key), sum) in &sums {
         let is_new = !ceilings.keys().any(|(known, _)| known == rule);
-        let ceiling = match ceilings.get(&(rule.clone(), key.clone())) {
-            Some(ceiling) => *ceiling.min(sum),
-            None if is_new => *sum,
-            None => take(&mut slack, rule, *sum),
+        let ceiling = match ceilings.get(&(rule.clone(), key.clone())).copied().unwrap_or(0) {
+            _ if is_new => *sum,
+            ceiling if ceiling < *sum => ceiling + take(&mut slack, rule, sum - ceiling),
+            _ => *sum,
         };
         if ceiling > 0 {
             let _ = writeln!(text, "{rule} {key} {ceiling}");

@@ -1,9 +1,9 @@
-//! The house as data: which room may reach which, where unsafe code may stand, who may sleep.
+//! The workspace as data: allowed dependencies, places of unsafe code, layers, and exceptions.
 //!
 //! What these tables say is argued in `ARCHITECTURE.md`. A change here is a decision: it comes with
 //! a page in `docs/book/decisions/`.
 
-/// What a crate may take from the others.
+/// The crates that a crate may depend on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Arrows {
     /// Exactly these rooms.
@@ -12,7 +12,7 @@ pub(super) enum Arrows {
     Free,
 }
 
-/// Where a crate may say `unsafe`.
+/// The files of a crate that may say `unsafe`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fence {
     /// Nowhere: every root says `#![forbid(unsafe_code)]`.
@@ -23,10 +23,10 @@ pub(super) enum Fence {
     Open,
 }
 
-/// One crate of the house.
+/// A crate of the workspace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
-    /// The name inside the house: that of its folder.
+    /// The name inside the workspace: that of its folder.
     pub(super) name: &'static str,
     /// 0 ground, 1 and 2 data plane, 3 engine, 4 doors, 5 beside.
     pub(super) layer: u8,
@@ -97,21 +97,57 @@ pub(super) const ROOMS: &[Room] = &[
 
 /// The layers inside a crate, from below: rooms of one layer may reach each other and those below.
 /// A file is in the room with the longest path that it lies in.
-pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[(
-    "engine",
-    &[
-        // The runtime: it runs a built graph, and knows no plan, kernel, record or daemon.
+pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
+    (
+        "engine",
         &[
-            "space", "ring", "copies", "ledger", "signal", "control", "process", "failure", "tap",
-            "why", "latency", "live", "spaces", "suspect",
+            // The runtime: it runs a built graph, and knows no plan, kernel, record or daemon.
+            &[
+                "space", "ring", "copies", "commands", "ledger", "signal", "control", "process",
+                "failure", "tap", "why", "latency", "live", "spaces", "suspect",
+            ],
+            // All that a request may name, and the machine as the planner takes it.
+            &["catalogue", "compiler", "names", "keys", "seen", "machine", "testing"],
+            // Spaces besides the threads of this process, and what is written of a run.
+            &["kernel", "record", "sandbox"],
+            // Control: from a plan to a path that runs, and to another plan.
+            &["build", "run", "report", "joint", "change", "adapt"],
+            &["calibrate", "doctor"],
         ],
-        // All that a request may name.
-        &["catalogue", "compiler", "names", "keys", "seen", "testing"],
-        // Control: from a plan to a path that runs, and to another plan.
-        &["build", "run", "report", "joint", "change", "adapt"],
-        &["kernel", "record", "sandbox", "calibrate", "doctor", "machine"],
-    ],
-)];
+    ),
+    (
+        "buffer",
+        &[
+            // Memory, rings and signals: what paths run on.
+            &[
+                "atomic", "region", "pages", "foreign", "fault", "ledger", "wait", "signal",
+                "join", "slots", "cursor", "pool", "ibuf", "crossing", "dbuf", "view", "share",
+                "resolve", "pace", "scale",
+            ],
+            &["stream", "name", "state", "merge", "mpipe", "file"],
+            &["aggregate", "indirect", "interface", "splice"],
+        ],
+    ),
+    (
+        "cli",
+        &[
+            &["status", "terminal", "arguments", "arranged", "habits"],
+            &["line", "report", "progress", "privilege", "analyze", "filters"],
+            &["run", "record", "shared", "engines", "shell"],
+            &[
+                "check",
+                "explain",
+                "why",
+                "doctor",
+                "bench",
+                "examples",
+                "completion",
+                "man",
+                "main",
+            ],
+        ],
+    ),
+];
 
 /// Two types of one name in one crate that are agreed: crate, name, reason.
 pub(super) const DOUBLES: &[(&str, &str, &str)] = &[];
@@ -125,12 +161,12 @@ pub(super) fn named(name: &str) -> Option<&'static Room> {
     ROOMS.iter().find(|room| room.name == name)
 }
 
-/// What the names of packages begin with outside the house.
+/// The prefix of package names outside the workspace.
 pub(super) const PREFIX: &str = "streamline-";
 /// The one package without the prefix: `cargo xtask` is an alias for it.
 pub(super) const UNPREFIXED: &str = "xtask";
 
-/// Who may call the C library by its own crate.
+/// The crates that may call the C library.
 pub(super) const FOREIGN: &[&str] = &["sys", "testkit", "bench"];
 
 /// The rooms that do no I/O and read no clock: time and bytes are handed in.
@@ -155,7 +191,8 @@ pub(super) const WORLD_WORDS: &[&str] = &[
     "rustix",
 ];
 
-/// Who may put a thread to sleep for a time, and why no condition could be waited for instead.
+/// The files that may put a thread to sleep for a time, and the reason why they cannot wait for a
+/// condition.
 pub(super) const SLEEPS: &[(&str, &str)] = &[
     (
         "crates/endpoint/src/sink/tx/mod.rs",
@@ -177,8 +214,8 @@ pub(super) const SLEEPS: &[(&str, &str)] = &[
     ("crates/buffer/tests/soak.rs", "who is killed anywhere is killed after a random time"),
 ];
 
-/// What the rule of chance lets pass: who may compare times, wait for less than [`LIMIT_LEAST`], or
-/// count what a process has; and why.
+/// Exceptions from the rule of chance: the files that may compare times, wait for less than
+/// [`LIMIT_LEAST`], or count what a process has; with the reason.
 pub(super) const TIMES: &[(&str, &str)] = &[
     ("crates/testkit/src/wait.rs", "gives up when the limit is over, for all others"),
     ("crates/buffer/tests/common/patience.rs", "gives up when the limit is over, for many threads"),
@@ -209,5 +246,5 @@ pub(super) const UNDONE: &[&str] = &[
     concat!("dbg", "!("),
 ];
 
-/// Paths of the machine on which somebody worked.
+/// Paths of a developer's machine.
 pub(super) const WORKPLACES: &[&str] = &[concat!("/wo", "rk/"), concat!("/tmp/", "brief")];

@@ -32,7 +32,7 @@ fn blanked(text: &str, literals: bool) -> String {
     out
 }
 
-/// Where the comment or literal that begins at `at` ends; `at` when none begins there.
+/// Returns the end of the comment or literal that begins at `at`; `at` when none begins there.
 fn skipped(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     match chars[at] {
@@ -104,12 +104,12 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Whether `word` stands in `line` with no letter, digit or underscore beside it.
+/// Returns true if `word` stands in `line` with no letter, digit or underscore beside it.
 pub(crate) fn has_word(line: &str, word: &str) -> bool {
     count_word(line, word) > 0
 }
 
-/// How often `word` stands in `text` by itself.
+/// Counts `word` in `text` where it stands by itself.
 pub(crate) fn count_word(text: &str, word: &str) -> usize {
     text.match_indices(word)
         .filter(|(at, _)| {

@@ -1,9 +1,10 @@
 //! Each rule is shown to find what it is for: the mistake is planted in a small tree that is
 //! otherwise clean. And the real tree is clean.
 
+use super::check;
+use super::findings::Findings;
 use super::rules::{SLEEPS, TIMES};
 use super::tree::Tree;
-use super::{Findings, check};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -139,7 +140,7 @@ fn a_wrong_arrow_for_one_target_is_found() {
 fn an_arrow_from_the_ground_is_found() {
     let tree = Planted::clean();
     tree.room("abi", &["filter"]);
-    tree.finds("arrows", "crates/abi/Cargo.toml:8", "no room of the house");
+    tree.finds("arrows", "crates/abi/Cargo.toml:8", "no crate of the workspace");
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn tests_may_reach_down_but_not_up() {
 }
 
 #[test]
-fn what_is_for_tests_stays_out_of_the_product() {
+fn crates_for_tests_stay_out_of_the_product() {
     let tree = Planted::clean();
     tree.room("testkit", &[]);
     tree.append("crates/engine/Cargo.toml", "streamline-testkit = { path = \"../testkit\" }\n");

@@ -1,10 +1,9 @@
 //! Rules about text: first lines, lengths, blanks, words that say that work was left undone.
 
-use super::ratchet::Counted;
+use super::findings::{Counted, Finding, Findings};
 use super::rules::{BINARY, COLUMNS, FUNCTION_LONG, LINES, LINES_LONG, SLEEPS, UNDONE, WORKPLACES};
 use super::source::{functions, without_tests};
 use super::tree::{File, Tree};
-use super::{Finding, Findings};
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     for file in &tree.files {

@@ -93,7 +93,7 @@ pub(crate) fn off(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
 
 /// An attribute.
 struct Attribute {
-    /// Where it ends.
+    /// The index behind it.
     end: usize,
     /// `#![…]`: it is about what it stands in.
     is_inner: bool,

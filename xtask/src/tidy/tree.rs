@@ -15,30 +15,30 @@ pub(crate) struct File {
     pub(crate) length: usize,
     /// The text; empty when the file holds no text.
     pub(crate) text: String,
-    /// Whether it is text.
+    /// False for files that are no text.
     pub(crate) is_text: bool,
     /// The text without comments and literals, of a Rust file.
     pub(crate) code: String,
 }
 
 impl File {
-    /// Whether the name ends in `.extension`.
+    /// Returns true if the name ends in `.extension`.
     pub(crate) fn is(&self, extension: &str) -> bool {
         self.path.rsplit_once('.').is_some_and(|(_, last)| last == extension)
     }
 
-    /// Whether this is written by people, and so kept to the rules of text.
+    /// Returns true for files that people write, to which the rules of text apply.
     pub(crate) fn is_written(&self) -> bool {
         let known = ["rs", "toml", "md", "sh", "pipe", "yml"].iter().any(|e| self.is(e));
         self.is_text && (known || self.path == ".ci/run")
     }
 
-    /// Whether this is Rust.
+    /// Returns true for Rust.
     pub(crate) fn is_rust(&self) -> bool {
         self.is("rs")
     }
 
-    /// Whether everything in this file is for tests.
+    /// Returns true if everything in this file is for tests.
     pub(crate) fn is_test(&self) -> bool {
         let mut parts = self.path.split('/');
         parts.any(|part| part == "tests" || part == "tests.rs")
@@ -65,7 +65,7 @@ impl Tree {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// Whether a file or folder has this path.
+    /// Returns true if a file or folder has this path.
     pub(crate) fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         self.files.iter().any(|file| {
@@ -81,7 +81,7 @@ impl Tree {
     }
 
     /// The manifests of crates, with the names that their folders give them: `crates/abi` is `abi`,
-    /// `bench/loops` is `bench-loops`. A crate that is a workspace of its own is not of the house.
+    /// `bench/loops` is `bench-loops`. A crate that is a workspace of its own does not count.
     pub(crate) fn manifests(&self) -> impl Iterator<Item = (String, &File)> {
         let ours = |file: &&File| !file.text.lines().any(|line| line == "[workspace]");
         self.files.iter().filter(ours).filter_map(|file| {
@@ -90,12 +90,15 @@ impl Tree {
         })
     }
 
-    /// The folders of the crates, with a slash at the end, and their names.
+    /// Returns the folders of all crates, with a slash at the end, and their names. A crate that is
+    /// a workspace of its own is called by its path.
     pub(crate) fn crates(&self) -> Vec<(String, String)> {
-        let base = |file: &File| file.path.trim_end_matches("Cargo.toml").to_owned();
-        let mut crates: Vec<_> = self.manifests().map(|(name, file)| (base(file), name)).collect();
-        crates.sort();
-        crates
+        let manifests = self.files.iter().filter_map(|file| {
+            let folder = file.path.strip_suffix("/Cargo.toml")?;
+            let name = folder.strip_prefix("crates/").unwrap_or(folder).replace('/', "-");
+            Some((format!("{folder}/"), name))
+        });
+        manifests.collect()
     }
 }
 

@@ -123,9 +123,9 @@ impl Moderator {
         self.threshold.blocks = 1 << blocks.ilog2();
     }
 
-    /// Counts blocks that were just published; `awaited` is [`Doorbell::is_awaited`] as read after the
-    /// publication. Returns true if the caller must send an event now, which is counted. `now` reads
-    /// the clock of the timer.
+    /// Counts blocks that were just published; `awaited` is [`Doorbell::is_awaited`] as read after
+    /// the publication. Returns true if the caller must send an event now, which is counted. `now`
+    /// reads the clock of the timer.
     #[inline]
     pub fn published(&mut self, blocks: u64, awaited: bool, now: impl FnOnce() -> u64) -> bool {
         if !awaited {

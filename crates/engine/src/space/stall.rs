@@ -48,7 +48,8 @@ struct SpaceActivity {
 enum Activity {
     Moves,
     Waits {
-        /// What of [`StallState::moves`] it had seen when it looked, and how often it has looked since.
+        /// What of [`StallState::moves`] it had seen when it looked, and how often it has looked
+        /// since.
         seen: u64,
         looks: u32,
         /// Whether it is there for a change.

@@ -4,7 +4,7 @@
 //! it names. An arrow leads to the file that *defines* the item: re-exports, renames and globs are
 //! followed. Names come from `use` trees and from paths in code; what the default build does not
 //! compile is left out, and so are files of tests. A `pub use` is no arrow by itself: it moves a
-//! name, and whoever takes the name has the arrow.
+//! name, and the file that uses the name has the arrow.
 
 mod resolve;
 mod scan;
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 /// A module: a file, or a block `mod name { … }` within one.
 #[derive(Debug, Default)]
 struct Module {
-    /// The index of its file in [`Arrows::files`].
+    /// The index of its file in [`FileArrows::files`].
     file: usize,
     parent: Option<usize>,
     children: HashMap<String, usize>,
@@ -35,16 +35,16 @@ struct Module {
 
 /// The arrows between the files of one crate.
 #[derive(Debug, Default)]
-pub(super) struct Arrows {
+pub(super) struct FileArrows {
     /// The paths of the files, from `src/` on.
     pub(super) files: Vec<String>,
-    /// For each file, the files that it needs, with one name of each and the line that says it.
+    /// For each file, the files that it needs, with one name of each and its line.
     pub(super) edges: Vec<BTreeMap<usize, (String, usize)>>,
 }
 
 /// Reads the arrows of the crate whose folder is `base` (with a slash at its end).
-pub(super) fn arrows(tree: &Tree, base: &str) -> Arrows {
-    let mut arrows = Arrows::default();
+pub(super) fn arrows(tree: &Tree, base: &str) -> FileArrows {
+    let mut arrows = FileArrows::default();
     for root in ["src/lib.rs", "src/main.rs"] {
         if let Some(file) = tree.file(&format!("{base}{root}")) {
             Reader { tree, base, modules: Vec::new(), arrows: &mut arrows }.read(file);
@@ -58,7 +58,7 @@ struct Reader<'t> {
     tree: &'t Tree,
     base: &'t str,
     modules: Vec<Module>,
-    arrows: &'t mut Arrows,
+    arrows: &'t mut FileArrows,
 }
 
 impl Reader<'_> {

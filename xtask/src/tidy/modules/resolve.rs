@@ -4,7 +4,7 @@ use super::Module;
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-/// What a path names.
+/// The target of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
     /// An item in this file.

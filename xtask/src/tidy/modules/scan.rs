@@ -1,4 +1,4 @@
-//! What one module says: its items, its modules, its `use` trees, and the paths in its code.
+//! The text of one module: its items, its modules, its `use` trees, and the paths in its code.
 
 use super::super::tokens::{Token, close};
 
@@ -22,7 +22,7 @@ pub(super) struct Import {
     /// The name that it has here; `*` for all names in `path`.
     pub(super) name: String,
     pub(super) line: usize,
-    /// Whether it is a re-export.
+    /// True for a re-export.
     pub(super) is_public: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Import {
 pub(super) struct Reference {
     pub(super) path: Vec<String>,
     pub(super) line: usize,
-    /// Whether a `use` says it.
+    /// True if it stands in a `use`.
     pub(super) is_use: bool,
 }
 
@@ -51,8 +51,7 @@ fn level(tokens: &[Token<'_>], is_module: bool, scanned: &mut Scanned) {
     let mut at = 0;
     let mut is_public = false;
     while at < tokens.len() {
-        let token = tokens[at];
-        match token.text {
+        match text(at) {
             "pub" => {
                 is_public = true;
                 at += 1;
@@ -97,29 +96,32 @@ fn level(tokens: &[Token<'_>], is_module: bool, scanned: &mut Scanned) {
                     at += 1;
                 }
             }
-            _ if token.is_identifier() => {
-                let is_field = at > 0 && text(at - 1) == "." && (at < 2 || text(at - 2) != ".");
-                let is_new = at > 0 && ["fn", "let", "::"].contains(&text(at - 1));
-                let line = token.line;
-                let mut path = vec![token.text.to_owned()];
-                at += 1;
-                while text(at) == "::"
-                    && tokens.get(at + 1).is_some_and(|next| next.is_identifier())
-                {
-                    path.push(text(at + 1).to_owned());
-                    at += 2;
-                }
-                if !is_field && !is_new && is_name(&path, text(at)) {
-                    scanned.references.push(Reference { path, line, is_use: false });
-                }
-            }
+            _ if tokens[at].is_identifier() => at = reference(tokens, at, scanned),
             _ => at += 1,
         }
         is_public = false;
     }
 }
 
-/// Whether this may name an item: a path, or one word that is no variable.
+/// Reads the path that begins at `at`; returns the index behind it.
+fn reference(tokens: &[Token<'_>], at: usize, scanned: &mut Scanned) -> usize {
+    let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
+    let is_field = at > 0 && text(at - 1) == "." && (at < 2 || text(at - 2) != ".");
+    let is_new = at > 0 && ["fn", "let", "::"].contains(&text(at - 1));
+    let line = tokens[at].line;
+    let mut path = vec![text(at).to_owned()];
+    let mut next = at + 1;
+    while text(next) == "::" && tokens.get(next + 1).is_some_and(|name| name.is_identifier()) {
+        path.push(text(next + 1).to_owned());
+        next += 2;
+    }
+    if !is_field && !is_new && is_name(&path, text(next)) {
+        scanned.references.push(Reference { path, line, is_use: false });
+    }
+    next
+}
+
+/// Returns true if this may name an item: a path, or one word that is no variable.
 fn is_name(path: &[String], next: &str) -> bool {
     let is_upper = path[0].starts_with(char::is_uppercase);
     path.len() > 1 || is_upper && path[0] != "Self" || ["(", "!"].contains(&next)

@@ -1,6 +1,6 @@
 //! Doc comments that open with a question word, or dodge one.
 
-use super::super::Findings;
+use super::super::findings::{Counted, Findings};
 use super::super::tree::File;
 
 /// Words that no doc comment opens with.
@@ -57,7 +57,7 @@ pub(super) fn check(file: &File, name: &str, found: &mut Findings) {
         before = marker;
         if let Some(opening) = is_first.then(|| opening(text)).flatten() {
             let what = format!("a doc comment opens with \"{opening}\": {}", text.trim());
-            found.counted.push(super::count("openers", name, file, number, what));
+            found.counted.push(Counted::one("openers", name, file, number, what));
         }
     }
 }

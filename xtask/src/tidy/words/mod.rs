@@ -5,13 +5,12 @@
 
 mod docs;
 mod retired;
-mod tests;
+mod test_names;
 mod types;
 
-use super::Findings;
-use super::ratchet::Counted;
+use super::findings::Findings;
 use super::tokens::tokens;
-use super::tree::{File, Tree, crate_of};
+use super::tree::{Tree, crate_of};
 
 /// Counts what is said in words that the project has given up.
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
@@ -24,22 +23,11 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         let name = crate_of(&crates, &file.path);
         let tokens = tokens(&file.code);
         docs::check(file, name, found);
-        tests::check(file, name, &tokens, found);
+        test_names::check(file, name, &tokens, found);
         identifiers.check(file, name, &tokens, &retired, found);
         if !file.is_test() && !test_files.contains(&file.path) {
             types.read(file, name, &tokens);
         }
     }
     types.check(found);
-}
-
-/// Counts one place.
-fn count(
-    rule: &'static str,
-    key: impl Into<String>,
-    file: &File,
-    line: usize,
-    what: String,
-) -> Counted {
-    Counted { rule, key: key.into(), path: file.path.clone(), line: Some(line), number: 1, what }
 }

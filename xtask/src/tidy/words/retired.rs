@@ -5,7 +5,7 @@
 //! of a type (`Orders`, not `byte_orders`), one behind `=` a whole identifier. `!CRATE` behind the
 //! replacement names a crate that may use the word.
 
-use super::super::Findings;
+use super::super::findings::{Counted, Findings};
 use super::super::tokens::Token;
 use super::super::tree::{File, Tree};
 use std::collections::BTreeSet;
@@ -53,10 +53,11 @@ impl Identifiers {
     ) {
         let path = file.path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
         for word in words.iter().filter(|word| !word.free.iter().any(|free| free == name)) {
-            if word.is_in(path) {
+            // A file is called like its type: `orders.rs`.
+            if parts(path).any(|part| part == word.word.to_lowercase()) {
                 let what = format!("the file's name says `{}`; {}", word.word, word.instead);
                 let key = format!("{name} {}", word.word);
-                found.counted.push(super::count("retired", key, file, 1, what));
+                found.counted.push(Counted::one("retired", key, file, 1, what));
             }
         }
         for token in tokens.iter().filter(|token| token.is_identifier()) {
@@ -67,7 +68,7 @@ impl Identifiers {
             if let Some(word) = word.filter(|word| !word.free.iter().any(|free| free == name)) {
                 let what = format!("`{}` says `{}`; {}", token.text, word.word, word.instead);
                 let key = format!("{name} {}", word.word);
-                found.counted.push(super::count("retired", key, file, token.line, what));
+                found.counted.push(Counted::one("retired", key, file, token.line, what));
             }
         }
     }

@@ -1,7 +1,6 @@
-//! Names of types: one type a name in each crate, none of std's names, none that says nothing.
+//! Names of types: one type a name in each crate, none of std's names, no empty ones.
 
-use super::super::Findings;
-use super::super::ratchet::Counted;
+use super::super::findings::{Counted, Findings};
 use super::super::rules::DOUBLES;
 use super::super::tokens::{Token, close, product};
 use super::super::tree::File;

@@ -1,6 +1,6 @@
 //! Names of tests: subject, situation, outcome, and no longer than a line.
 
-use super::super::Findings;
+use super::super::findings::{Counted, Findings};
 use super::super::tokens::{Token, close};
 use super::super::tree::File;
 
@@ -37,7 +37,7 @@ pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut F
         } else {
             continue;
         };
-        found.counted.push(super::count("tests", name, file, test.line, what));
+        found.counted.push(Counted::one("tests", name, file, test.line, what));
     }
 }
 

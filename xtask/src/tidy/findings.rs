@@ -1,0 +1,83 @@
+//! Errors of the rules, and what counts against the ratchets.
+
+use super::tree::File;
+use std::fmt;
+
+/// One error.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Finding {
+    pub(super) rule: &'static str,
+    pub(super) path: String,
+    pub(super) line: Option<usize>,
+    pub(super) what: String,
+}
+
+impl Finding {
+    pub(super) fn file(rule: &'static str, file: &File, what: impl Into<String>) -> Self {
+        Self { rule, path: file.path.clone(), line: None, what: what.into() }
+    }
+
+    pub(super) fn line(
+        rule: &'static str,
+        file: &File,
+        line: usize,
+        what: impl Into<String>,
+    ) -> Self {
+        Self { line: Some(line), ..Self::file(rule, file, what) }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}: {}", self.path, self.rule, self.what),
+            None => write!(f, "{}: {}: {}", self.path, self.rule, self.what),
+        }
+    }
+}
+
+/// All errors, and all that counts against the ratchets.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub(super) errors: Vec<Finding>,
+    pub(super) counted: Vec<Counted>,
+}
+
+impl Findings {
+    pub(super) fn push(&mut self, finding: Finding) {
+        self.errors.push(finding);
+    }
+}
+
+/// A place that counts against a ceiling.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Counted {
+    pub(crate) rule: &'static str,
+    pub(crate) key: String,
+    pub(crate) path: String,
+    pub(crate) line: Option<usize>,
+    /// Its weight.
+    pub(crate) number: usize,
+    pub(crate) what: String,
+}
+
+impl Counted {
+    /// Counts one place in a file.
+    pub(super) fn one(
+        rule: &'static str,
+        key: impl Into<String>,
+        file: &File,
+        line: usize,
+        what: String,
+    ) -> Self {
+        Self { rule, key: key.into(), path: file.path.clone(), line: Some(line), number: 1, what }
+    }
+
+    /// Formats the place for people.
+    pub(crate) fn line(&self) -> String {
+        match self.line {
+            Some(line) => format!("{}:{line}: {}", self.path, self.what),
+            None => format!("{}: {}", self.path, self.what),
+        }
+    }
+}
