@@ -4,7 +4,9 @@
 
 use crate::parallel::DIGEST;
 use abi::{Class, ContextLane, Entry, Marks, RichPointer};
-use endpoint::{Failure, Given, Intake, Opening, Seen, Sink, SinkEntry, Source, SourceEntry};
+use endpoint::{
+    Failure, Given, Intake, Opening, Seen, Sink, SinkEntry, Source, SourceEntry, SourceProperties,
+};
 use filter::{Amount, Batch, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type};
 
 /// Bytes of a block.
@@ -13,7 +15,7 @@ const BLOCK: usize = 1024;
 /// All sources of the bench.
 pub(crate) const SOURCES: &[SourceEntry] = &[SourceEntry::new(&WRITER, writer)];
 /// All sinks of the bench.
-pub(crate) const SINKS: &[SinkEntry] = &[SinkEntry { description: &READER, open: reader }, DIGEST];
+pub(crate) const SINKS: &[SinkEntry] = &[SinkEntry::new(&READER, reader), DIGEST];
 
 const WRITER: Description = Description {
     name: "bench_write",
@@ -71,8 +73,8 @@ impl Source for Writer {
         Ok(if self.left == 0 { Given::End } else { Given::Blocks })
     }
 
-    fn block_max(&self) -> usize {
-        BLOCK
+    fn properties(&self) -> SourceProperties {
+        SourceProperties { block_max: BLOCK, ..SourceProperties::default() }
     }
 
     fn seen(&self) -> Seen {

@@ -6,7 +6,7 @@ use crate::parallel::WORK;
 use engine::build::{Settings, build};
 use engine::catalogue::House;
 use engine::run::{Outcome, run_alone};
-use filter::Description;
+use filter::{Description, EndpointFacts};
 use pipeline::Catalogue;
 use pipeline::plan::{Machine, Plan, plan};
 
@@ -23,6 +23,10 @@ impl Catalogue for WithDoors {
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         let own = doors::SOURCES.iter().map(|entry| entry.description).find(|d| d.name == name);
         own.or_else(|| House.find_source(name))
+    }
+
+    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
+        House.endpoint(entry)
     }
 
     fn names(&self) -> Vec<&'static str> {

@@ -148,7 +148,7 @@ impl Line {
         let most = EACH * (came + held + 1) + HOLES * sessions;
         assert!(left <= most, "{left} blocks came of {came}, {held} held, {sessions} sessions");
         let counts = &self.node.counts;
-        let may = u64::from(self.node.description.held_max).max(held);
+        let may = u64::from(self.node.description.state.held_max).max(held);
         assert!(counts.held.blocks <= may, "{} blocks are held", counts.held.blocks);
         self.passed += left;
         let came = self.taken + counts.made.blocks + self.taught;
@@ -282,7 +282,8 @@ fn round(d: &'static Description, words: &[String], random: &mut Random) {
 #[test]
 fn v18_no_state_that_is_taught_makes_a_filter_panic_or_exceed_its_bounds() {
     let mut random = Random::replayable();
-    let keeps = |d: &&&'static Description| matches!(d.keeps, Keeps::Private | Keeps::Sessions);
+    let keeps =
+        |d: &&&'static Description| matches!(d.state.keeps, Keeps::Private | Keeps::Sessions);
     let factor = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let (mut found, mut told) = (Vec::new(), 0);
     for d in FILTERS.iter().filter(keeps) {

@@ -111,7 +111,7 @@ impl Classify for Even {
 /// Holds all that it may hold, which is little, until the end; reports what was evicted.
 const FEW: Description = Description {
     name: "few",
-    held_max: 100,
+    state: HOARD.state.held(100),
     user: Some(|_| Ok(Filter::stream(Held::default()))),
     ..HOARD
 };
@@ -120,8 +120,7 @@ const FEW: Description = Description {
 const HOARD: Description = Description {
     name: "hoard",
     kind: Kind::Reordering,
-    keeps: Keeps::Pinned("a list of its own"),
-    held_max: 100_000,
+    state: StateFacts::pinned("a list of its own").held(100_000),
     user: Some(|_| Ok(Filter::stream(Held::default()))),
     ..PROBE
 };

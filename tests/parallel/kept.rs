@@ -21,7 +21,7 @@ const fn number(name: &'static str, high: u64) -> Parameter {
 const KEEP: Description = Description {
     name: "keep",
     summary: "keep what goes by for the test",
-    keeps: Keeps::Private,
+    state: StateFacts { keeps: Keeps::Private, ..StateFacts::NONE },
     parameters: &[number("id", u64::MAX)],
     user: Some(|arguments| Ok(Filter::lanes(Keep(arguments.number("id").unwrap_or(0))))),
     ..Description::EMPTY

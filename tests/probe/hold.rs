@@ -20,8 +20,7 @@ const REORDER: Description = Description {
     takes: Forms::of(&[Form::Frame]),
     gives: Gives::Form(Form::Stream),
     reasons: &["not tcp", "old"],
-    keeps: Keeps::Sessions,
-    held_max: 8192,
+    state: StateFacts { keeps: Keeps::Sessions, held_max: 8192, ..StateFacts::NONE },
     user: Some(|_| Ok(Filter::stream(Reorder::default()))),
     ..Description::EMPTY
 };

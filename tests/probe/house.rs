@@ -19,6 +19,10 @@ impl Catalogue for With {
         engine::catalogue::House.find_source(name)
     }
 
+    fn endpoint(&self, entry: &Description) -> &'static filter::EndpointFacts {
+        engine::catalogue::House.endpoint(entry)
+    }
+
     fn names(&self) -> Vec<&'static str> {
         engine::catalogue::House.names()
     }

@@ -15,7 +15,8 @@ const FRAMES: usize = 640;
 const FLOWS: usize = 100;
 
 fn movable() -> Vec<&'static Description> {
-    let keeps = |d: &&&'static Description| matches!(d.keeps, Keeps::Private | Keeps::Sessions);
+    let keeps =
+        |d: &&&'static Description| matches!(d.state.keeps, Keeps::Private | Keeps::Sessions);
     let plain = |d: &&&'static Description| Node::new(d, &[]).is_ok();
     filter::catalog::FILTERS.iter().filter(keeps).filter(plain).copied().collect()
 }

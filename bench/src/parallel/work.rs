@@ -40,7 +40,7 @@ impl Classify for Work {
 }
 
 /// The sink.
-pub(crate) const DIGEST: SinkEntry = SinkEntry { description: &DIGESTED, open };
+pub(crate) const DIGEST: SinkEntry = SinkEntry::new(&DIGESTED, open);
 
 const DIGESTED: Description = Description {
     name: "bench_digest",

@@ -96,8 +96,9 @@ fn typed(line: &str) -> Option<usize> {
 fn names(before: &str) -> Vec<String> {
     let pipeline = before.rsplit(';').next().unwrap_or(before);
     let source = !pipeline.contains('|');
-    let entries =
-        House.descriptions().filter(|entry| entry.process || entry.kind.is_source() == source);
+    let entries = House
+        .descriptions()
+        .filter(|entry| House.endpoint(entry).process || entry.kind.is_source() == source);
     entries.map(|entry| entry.name.to_owned()).collect()
 }
 

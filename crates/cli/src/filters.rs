@@ -29,9 +29,13 @@ const GROUPS: &[(&str, &[&str])] = &[
 pub(crate) fn groups() -> impl Iterator<Item = (&'static str, Vec<Page>)> {
     GROUPS.iter().map(|(title, kinds)| {
         let there = House.descriptions().filter(|entry| {
-            kinds.contains(&if entry.process { "program" } else { entry.kind.name() })
+            kinds.contains(&if House.endpoint(entry).process {
+                "program"
+            } else {
+                entry.kind.name()
+            })
         });
-        (*title, there.map(Page::of).collect())
+        (*title, there.map(|entry| Page::of(entry, House.endpoint(entry))).collect())
     })
 }
 
@@ -61,6 +65,7 @@ fn one(name: &str) -> Status {
         return Status::Nothing;
     }
     // A name can be a source at the head of a line and a sink at its end.
-    let texts: Vec<String> = named.iter().map(|entry| explain::help(entry)).collect();
+    let texts: Vec<String> =
+        named.iter().map(|entry| explain::help(entry, House.endpoint(entry))).collect();
     terminal::print(&texts.join("\n"))
 }

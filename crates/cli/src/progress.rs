@@ -114,7 +114,7 @@ fn prints(plan: &Plan) -> bool {
         match known.kind {
             kind if kind.is_source() => false,
             _ if used.is_sink() => names_it || ["print", "json"].contains(&known.name),
-            _ => known.process && is_end,
+            _ => used.endpoint.process && is_end,
         }
     })
 }

@@ -169,7 +169,7 @@ fn tell_beginning(record: &Record, graphs: &[Graph], given: &RunArguments) {
         terminal::note(&format!("it was changed while it ran, and is again: {}", change.edit));
     }
     let used = || graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
-    if used().any(|used| used.description.process) {
+    if used().any(|used| used.endpoint.process) {
         terminal::note("programs are not run again: what they wrote is in the record");
     }
     let sends = |name: &str| used().any(|used| used.description.name == name);

@@ -9,7 +9,8 @@ use crate::source::kernel::Arrived;
 use abi::{BLOCK_MAX, Entry};
 use buffer::pool::Pool;
 use filter::{
-    Amount, Arguments, Batch, Classes, Columns, Counts, Description, Form, Mistake, Report, Time,
+    Amount, Arguments, Batch, Classes, Columns, Counts, Description, EndpointFacts, Form, Mistake,
+    Report, Time,
 };
 use std::any::Any;
 use std::fmt;
@@ -22,81 +23,66 @@ use wire::LinkType;
 
 /// Puts blocks into a space.
 pub trait Source: Send {
-    /// Puts up to as many blocks as the intake has room for. Never blocks: what is not there yet is
-    /// answered as [`Given::Wait`].
+    /// Puts up to as many blocks as the intake has room for. Never blocks: without input it returns
+    /// [`Given::Wait`].
     fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure>;
 
-    /// What the device or file had, and what was lost before it came here (CONTRACT 19).
+    /// Returns the counters of the device or file for the ledger (CONTRACT 19).
     fn seen(&self) -> Seen;
 
-    /// What becomes readable when there is something to give.
+    /// Returns what does not change while it is open. The space asks once, before the first `give`.
+    fn properties(&self) -> SourceProperties {
+        SourceProperties::default()
+    }
+
+    /// Returns the descriptor that becomes readable with new input.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Whether what it gave last was all that there was: then the space is about to sleep, and
-    /// those behind it are told at once, without an alarm.
-    fn is_drained(&self) -> bool {
-        false
-    }
-
-    /// Whether it goes on sooner, while it waits for what its descriptor tells, when others give
-    /// memory back. If not, who lets go of blocks does not wake it for that.
-    fn heeds_memory(&self) -> bool {
-        true
-    }
-
-    /// Memory of its own, which another party fills: the space makes a pool of it, and
-    /// [`Intake::pool`] is that pool whenever this source is asked. Is called once.
-    fn lends(&mut self) -> Option<Arc<dyn Lender>> {
-        None
-    }
-
-    /// The longest block that it may put, in bytes: what fits in the cache is chosen by it.
-    fn block_max(&self) -> usize {
-        BLOCK_MAX
-    }
-
-    /// Whether the path's clock is the time of this source's blocks (replay), not the monotonic
-    /// one.
-    fn tells_time(&self) -> bool {
-        false
-    }
-
-    /// The path is stopped: asks whoever gives the bytes to end. Answers whether what is under way
-    /// still comes, so that the source is asked on until it ends by itself.
+    /// Asks the giver of the bytes to end, because the path stops. Returns true if input under way
+    /// still comes: then the space calls `give` until [`Given::End`].
     fn stop(&mut self) -> bool {
         false
     }
 
-    /// Is called when nothing more is taken: lets go of what others may wait for.
+    /// Releases what others may wait for; nothing more is taken.
     fn close(&mut self) {}
 
-    /// The program whose output it gives.
-    fn process(&self) -> Option<&Arc<Process>> {
-        None
-    }
-
-    /// Along which of its arcs the blocks go that were put last, where it knows; none: along all
-    /// that want them.
-    fn edge(&self) -> Option<usize> {
-        None
-    }
-
-    /// What a filter has counted whose blocks come here from a process of its own, as far as it
-    /// said.
-    fn counts(&self) -> Option<&Counts> {
-        None
-    }
-
-    /// Itself, for whoever made it and wants more of it than sources do.
+    /// Returns itself for its maker, who downcasts it.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }
+}
 
-    /// What came for each of its arcs, where it knows along which one blocks go.
-    fn arrived(&self) -> Vec<Arrived> {
-        Vec::new()
+/// Properties of an open source that do not change.
+#[derive(Clone, Debug)]
+pub struct SourceProperties {
+    /// The longest block that it puts, in bytes; the segments of its pool are chosen by it.
+    pub block_max: usize,
+    /// True if the path's clock is the time of its blocks (replay), not the monotonic one.
+    pub tells_time: bool,
+    /// True if memory that others give back wakes it while it waits for its descriptor.
+    pub heeds_memory: bool,
+    /// True if it chooses the arc of its blocks itself ([`Intake::arc`]).
+    pub chooses_arc: bool,
+    /// Memory of its own, which another party fills: the space makes a pool of it, which is then
+    /// [`Intake::pool`].
+    pub lender: Option<Arc<dyn Lender>>,
+    /// The program whose output it gives.
+    pub process: Option<Arc<Process>>,
+}
+
+impl Default for SourceProperties {
+    fn default() -> Self {
+        Self {
+            block_max: BLOCK_MAX,
+            tells_time: false,
+            heeds_memory: true,
+            chooses_arc: false,
+            lender: None,
+            process: None,
+        }
     }
 }
 
@@ -133,6 +119,10 @@ pub struct Seen {
     pub remark: Option<String>,
     /// How far it has read its file, for progress; none: what it reads has no end that is known.
     pub position: Option<Position>,
+    /// The blocks of each arc, where it chooses the arc itself.
+    pub arrived: Vec<Arrived>,
+    /// The counters of the filter whose blocks come here from a process of its own.
+    pub counts: Option<Counts>,
 }
 
 /// A position in a file, in bytes.
@@ -162,14 +152,20 @@ pub struct Intake<'s> {
     pub general: Option<&'s Pool>,
     columns: &'s mut Columns,
     room: usize,
-    /// The path's clock before this turn.
+    /// The path's clock before this pass.
     pub now: Time,
+    /// The arc of the blocks that were put, set by a source that chooses it; `None`: all arcs that
+    /// select them.
+    pub arc: Option<usize>,
+    /// True, set by the source, if nothing is left to give: the space flushes downstream before it
+    /// sleeps.
+    pub drained: bool,
 }
 
 impl<'s> Intake<'s> {
     /// An intake for at most `room` blocks.
     pub fn new(pool: &'s Pool, columns: &'s mut Columns, room: usize, now: Time) -> Self {
-        Self { pool, general: None, columns, room, now }
+        Self { pool, general: None, columns, room, now, arc: None, drained: false }
     }
 
     /// The same intake, with the memory of the space beside what the source lends.
@@ -276,6 +272,8 @@ pub struct SourceEntry {
     /// The link types of the frames that it would give with these arguments, without opening it;
     /// `None`: nobody knows before the first frame.
     pub links: fn(&Arguments) -> Option<Vec<LinkType>>,
+    /// Facts for the planner.
+    pub facts: EndpointFacts,
 }
 
 impl SourceEntry {
@@ -285,13 +283,19 @@ impl SourceEntry {
         description: &'static Description,
         open: fn(&Opening<'_>) -> Result<Box<dyn Source>, Failure>,
     ) -> Self {
-        Self { description, open, links: |_| None }
+        Self { description, open, links: |_| None, facts: EndpointFacts::NONE }
     }
 
     /// The same source, with what tells the link types of its frames.
     #[must_use]
     pub const fn linked(self, links: fn(&Arguments) -> Option<Vec<LinkType>>) -> Self {
         Self { links, ..self }
+    }
+
+    /// The same source with these facts.
+    #[must_use]
+    pub const fn with(self, facts: EndpointFacts) -> Self {
+        Self { facts, ..self }
     }
 }
 
@@ -302,6 +306,31 @@ pub struct SinkEntry {
     pub description: &'static Description,
     /// Opens it. Nothing has changed in the world when it fails.
     pub open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
+    /// Facts for the planner.
+    pub facts: EndpointFacts,
+}
+
+impl SinkEntry {
+    /// A sink without facts.
+    #[must_use]
+    pub const fn new(
+        description: &'static Description,
+        open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
+    ) -> Self {
+        Self { description, open, facts: EndpointFacts::NONE }
+    }
+
+    /// The same sink with these facts.
+    #[must_use]
+    pub const fn with(self, facts: EndpointFacts) -> Self {
+        Self { facts, ..self }
+    }
+
+    /// The same sink, run in a space of its own, so that a slow disk stops no other branch.
+    #[must_use]
+    pub const fn writing_files(self) -> Self {
+        self.with(EndpointFacts { writes_files: true, ..self.facts })
+    }
 }
 
 /// A program in the catalogue, which may stand anywhere in a line.
@@ -311,6 +340,8 @@ pub struct ProcessEntry {
     pub description: &'static Description,
     /// What is known about it at the head of a line, where it is a source.
     pub head: &'static Description,
+    /// Facts for the planner.
+    pub facts: EndpointFacts,
     /// Why this cannot be a command at all.
     pub refuses: fn(&str) -> Option<Mistake>,
     /// Starts it.

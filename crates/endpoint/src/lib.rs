@@ -21,7 +21,7 @@ pub mod source;
 pub use catalog::{PROCESSES, SINKS, SOURCES};
 pub use contract::{
     Failure, Given, Intake, Opening, Position, ProcessEntry, Seen, Sink, SinkEntry, Source,
-    SourceEntry,
+    SourceEntry, SourceProperties,
 };
 pub use interface::sees_one_way;
 pub use missing::{Gap, Missing};

@@ -109,12 +109,12 @@ impl Path {
     pub fn is_quiet(&self) -> bool {
         let nodes = self.spaces.iter().flat_map(Space::nodes);
         let sources = nodes.filter_map(|node| match &node.part {
-            Part::Source(part) => Some(&part.source),
+            Part::Source(part) => Some(part),
             _ => None,
         });
         // What a program in the kernel has seen, it alone knows.
         let quiet = |seen: endpoint::Seen| seen.seen.is_some_and(|seen| seen.blocks == 0);
-        sources.into_iter().all(|source| source.edge().is_none() && quiet(source.seen()))
+        sources.into_iter().all(|part| !part.properties.chooses_arc && quiet(part.source.seen()))
     }
 }
 
@@ -208,7 +208,7 @@ pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
     graph
         .ids()
         .filter_map(|(id, node)| Some((id, node.filter()?)))
-        .filter(|(_, used)| used.description.kind == Kind::Source || used.description.process)
+        .filter(|(_, used)| used.description.kind == Kind::Source || used.endpoint.process)
 }
 
 /// What runs in a process of its own, in all parts: programs, and filters that nobody vouches for.
@@ -500,10 +500,10 @@ impl<'p> Builder<'p> {
             made.fragments = self.takes_fragments(id);
             let mut source = None;
             if let Part::Source(part) = &mut made.part {
-                tells_time |= part.source.tells_time();
-                source = Some(match (part.source.lends(), self.again) {
+                tells_time |= part.properties.tells_time;
+                source = Some(match (part.properties.lender.clone(), self.again) {
                     (None, Some(_)) => {
-                        draft.own(intake_for(part.source.block_max()), &self.extras.steps)?
+                        draft.own(intake_for(part.properties.block_max), &self.extras.steps)?
                     }
                     (lent, _) => draft.intake(lent, &self.extras.steps)?,
                 });

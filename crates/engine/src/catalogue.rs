@@ -4,7 +4,9 @@
 use crate::compiler::Libpcap;
 use crate::keys::KeyFiles;
 use crate::names::MachineNames;
-use filter::{Arguments, Compiler, Description, Keys, Kind, LinkType, Mistake, Names};
+use filter::{
+    Arguments, Compiler, Description, EndpointFacts, Keys, Kind, LinkType, Mistake, Names,
+};
 use pipeline::Catalogue;
 use std::sync::Arc;
 
@@ -44,6 +46,10 @@ impl Catalogue for Strangers {
         House.find_source(name)
     }
 
+    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
+        House.endpoint(entry)
+    }
+
     fn names(&self) -> Vec<&'static str> {
         House.names()
     }
@@ -65,6 +71,10 @@ impl Catalogue for Repeated {
 
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         House.find_source(name)
+    }
+
+    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
+        House.endpoint(entry)
     }
 
     fn names(&self) -> Vec<&'static str> {
@@ -108,6 +118,16 @@ impl Catalogue for House {
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         let program = || Some(endpoint::catalog::process(name)?.head);
         endpoint::catalog::source(name).map(|entry| entry.description).or_else(program)
+    }
+
+    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
+        let facts = match entry.kind {
+            Kind::Source => endpoint::catalog::source(entry.name).map(|entry| &entry.facts),
+            Kind::Sink => endpoint::catalog::sink(entry.name).map(|entry| &entry.facts),
+            _ => None,
+        };
+        let program = || endpoint::catalog::process(entry.name).map(|entry| &entry.facts);
+        facts.or_else(program).unwrap_or(&EndpointFacts::NONE)
     }
 
     fn names(&self) -> Vec<&'static str> {

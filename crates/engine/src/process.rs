@@ -85,7 +85,7 @@ fn reached(behind: &[Vec<usize>], head: usize, around: &[usize]) -> Vec<usize> {
 pub(crate) fn of(node: &Node) -> Option<&Arc<Process>> {
     match &node.part {
         Part::Sink(part) => part.sink.process(),
-        Part::Source(part) => part.source.process(),
+        Part::Source(part) => part.properties.process.as_ref(),
         _ => None,
     }
 }

@@ -205,7 +205,7 @@ impl Counted {
             CountedNode {
                 filtered: filtered(node, number, &imported),
                 seen,
-                transport: matches!(&node.part, Part::Source(part) if part.source.edge().is_some()),
+                transport: matches!(&node.part, Part::Source(part) if part.properties.chooses_arc),
                 copied: node.copied,
                 calls: node.arcs.iter().map(|arc| call(node, arc, nodes)).collect(),
                 ring,
@@ -436,16 +436,16 @@ fn without_twice(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
 
 fn filtered(node: &Node, number: usize, imported: &[Imported]) -> Filtered {
     let counts = &node.counts;
-    // What a filter in a process of its own says, whose blocks come here.
-    let apart = match &node.part {
-        Part::Source(part) => part.source.counts(),
+    let seen = match &node.part {
+        Part::Source(part) => Some(part.source.seen()),
         _ => None,
     };
-    let said = apart.unwrap_or(counts);
-    let is_source = matches!(node.part, Part::Source(_));
-    let given = match &node.part {
-        Part::Source(part) => part.source.seen().given,
-        _ => imported
+    // A filter in a process of its own counts there.
+    let said = seen.as_ref().and_then(|seen| seen.counts.as_ref()).unwrap_or(counts);
+    let is_source = seen.is_some();
+    let given = match &seen {
+        Some(seen) => seen.given,
+        None => imported
             .iter()
             .find(|imported| imported.node == number)
             .map_or_else(Amount::default, |imported| imported.taken),

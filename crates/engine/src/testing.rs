@@ -1,6 +1,7 @@
 //! A filter with a bug and one with bad intentions, for the tests of what happens then. Only with
 //! the feature `testing`.
 
+use filter::StateFacts;
 use filter::prelude::*;
 use sys::misdeeds::{DEEDS, Deed};
 
@@ -64,7 +65,7 @@ pub(crate) const LIAR: Description = Description {
     example: "replay web.pcap | liar hang untrusted=yes | discard",
     kind: Kind::Inspection,
     parameters: &[Parameter::needed("lie", Type::OneOf(LIES), "what it does instead")],
-    keeps: Keeps::Private,
+    state: StateFacts { keeps: Keeps::Private, ..StateFacts::NONE },
     user: Some(make_liar),
     ..Description::EMPTY
 };

@@ -249,7 +249,7 @@ fn domain(graph: &Graph, id: NodeId) -> usize {
     let mut at = id;
     for _ in 0..graph.nodes.len() {
         let used = graph.node(at).filter();
-        if used.is_some_and(|used| used.description.numbers_sessions) {
+        if used.is_some_and(|used| used.description.state.numbers) {
             break;
         }
         let Some(above) = graph.inputs(at).find(|edge| !edge.back) else { break };

@@ -131,7 +131,7 @@ impl Sink for Gated {
 #[test]
 fn who_is_held_up_says_so_and_a_withdrawn_order_is_never_done() {
     let pcap = endpoint::catalog::sink("pcap").expect("it is there").description;
-    let gated = SinkEntry { description: pcap, open: |_| Ok(Box::new(Gated)) };
+    let gated = SinkEntry::new(pcap, |_| Ok(Box::new(Gated)));
     let settings = Settings { sinks: Box::leak(Box::new([gated])), ..Settings::default() };
     let done = Arc::new(AtomicU32::new(0));
     let (why, live, outcome) = during("generate | pcap /dev/null", settings, |live| {

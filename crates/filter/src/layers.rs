@@ -308,9 +308,13 @@ pub fn any_flow(block: &mut Block<'_>) -> Result<Flow, Missing> {
 /// How many bytes two ports take.
 const PORTS: u32 = 4;
 
-/// The bytes from `at` to the end of the packet: padding behind it is nobody's header.
+/// Returns the bytes from `at`, counted from the start of the frame, to the end of the IP packet.
+///
+/// A filter reads headers from here, never from `block.frame`: behind a short packet lie the
+/// padding of its link and trailers, and they are no header.
 #[inline]
-fn within<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
+#[must_use]
+pub fn within<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
     let bytes = head(block);
     let end = bytes.len().min(end(block, block.marks.network.into()) as usize);
     bytes.get(at as usize..end).unwrap_or_default()

@@ -100,6 +100,7 @@ pub mod stats;
 pub mod transport;
 
 mod automaton;
+mod endpoint;
 mod texts;
 mod twin;
 
@@ -108,6 +109,7 @@ pub mod testing;
 
 pub use abi::text;
 pub use contract::*;
+pub use endpoint::{Attach, EndpointFacts, Observed, Outlet, Shares, Side};
 
 /// What a filter file starts from.
 pub mod prelude {

@@ -171,7 +171,7 @@ impl Node {
             filter: make(&arguments)?,
             counts: Counts::new(description.reasons.len(), description.counters.len()),
             wake: None,
-            holds: Holds::new(description.held_max, 1 << 30),
+            holds: Holds::new(description.state.held_max, 1 << 30),
         })
     }
 

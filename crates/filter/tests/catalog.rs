@@ -199,7 +199,7 @@ fn kinds_keep_to_their_rights(captured: Captured) {
 fn keeps_to(d: &Description, before: &Block<'_>, after: &Block<'_>) {
     let name = d.name;
     // Who tells sessions apart says which, and which way a block goes in it (CONTRACT 8).
-    let beside = |context: ContextLane| match d.keeps {
+    let beside = |context: ContextLane| match d.state.keeps {
         Keeps::Sessions => {
             ContextLane { session: 0, flags: context.flags.without(Flags::BACKWARD), ..context }
         }
@@ -449,7 +449,7 @@ fn saved_state_continues(captured: Captured) {
         let mut leaves = node(d);
         let mut found = all_answers(&mut leaves, before);
         let keeps = leaves.filter.state().map(|state| state.sessions());
-        match d.keeps {
+        match d.state.keeps {
             Keeps::Nothing => assert_eq!(keeps, None, "`{}`", d.name),
             Keeps::Private => assert_eq!(keeps, Some(vec![filter::PRIVATE]), "`{}`", d.name),
             Keeps::Sessions => assert!(keeps.is_some_and(|keys| !keys.is_empty()), "`{}`", d.name),
@@ -525,7 +525,7 @@ fn m3_what_is_shown_has_the_columns_of_the_description() {
             let twice = columns.iter().skip(number + 1).any(|other| other.name == column.name);
             assert!(!twice, "`{}` shows {} twice", d.name, column.name);
         }
-        assert_ne!(d.keeps, Keeps::Nothing, "`{}` shows what it does not keep", d.name);
+        assert_ne!(d.state.keeps, Keeps::Nothing, "`{}` shows what it does not keep", d.name);
         let mut node = node(d);
         run(&mut node, &frames, usize::MAX, |_, _, _| {});
         let (mut rows, mut sessions) = (0, Vec::new());

@@ -76,7 +76,7 @@ impl Through {
             if !bounds.filters.iter().any(|known| known == name) {
                 return Some(missing.not_safe(name));
             }
-            let attach = used.description.attaches.and_then(|at| at(&used.arguments).ok())?;
+            let attach = used.attach()?.ok()?;
             let netns = attach.netns.as_deref();
             let open = attach.own || is_named(&bounds.interfaces, &attach.interface, netns);
             (!open).then(|| missing.closed(&attach.interface, netns))

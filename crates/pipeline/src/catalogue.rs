@@ -3,7 +3,9 @@
 //! It is a value that is handed in (CONTRACT 27), because this crate may import neither endpoints
 //! nor spaces.
 
-use filter::{Arguments, Compiler, Description, Keys, Kind, LinkType, Mistake, Names};
+use filter::{
+    Arguments, Compiler, Description, EndpointFacts, Keys, Kind, LinkType, Mistake, Names,
+};
 use std::sync::Arc;
 
 /// The filters, sources and sinks that a request may name, and the spaces that it may pin them to.
@@ -16,6 +18,10 @@ pub trait Catalogue {
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         self.find(name).filter(|entry| entry.kind == Kind::Source)
     }
+
+    /// The facts about the source, sink or program of this description; of a filter
+    /// [`EndpointFacts::NONE`].
+    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts;
 
     /// All names, each once, in the order in which `streamline filters` lists them.
     fn names(&self) -> Vec<&'static str>;
@@ -57,7 +63,7 @@ pub trait Catalogue {
 
     /// Warns about arguments that this entry accepts although nothing can ever pass it.
     fn warns(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
-        entry.warns.and_then(|warns| warns(arguments))
+        entry.analysis.warns.and_then(|warns| warns(arguments))
     }
 
     /// Returns the reason why this entry refuses a combination of valid arguments: a filter
@@ -72,6 +78,8 @@ pub trait Catalogue {
 pub struct List<'a> {
     /// The descriptions, in order; a source may have the name of a sink.
     pub entries: &'a [&'static Description],
+    /// The facts about endpoints among them, by name.
+    pub endpoints: &'a [(&'a str, &'static EndpointFacts)],
     /// The spaces.
     pub spaces: &'a [&'a str],
 }
@@ -85,6 +93,11 @@ impl Catalogue for List<'_> {
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         let mut sources = self.entries.iter().copied().filter(|entry| entry.kind == Kind::Source);
         sources.find(|entry| entry.name == name)
+    }
+
+    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
+        let known = self.endpoints.iter().find(|(name, _)| *name == entry.name);
+        known.map_or(&EndpointFacts::NONE, |(_, facts)| facts)
     }
 
     fn names(&self) -> Vec<&'static str> {

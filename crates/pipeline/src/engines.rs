@@ -85,7 +85,7 @@ fn fits(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), Why> {
         Kind::Source => source(graph, id, used, is_input()),
         Kind::Sink => sink(used),
         _ if description.several_of(&used.arguments) == Several::Sums => Ok(()),
-        _ => match description.keeps {
+        _ => match description.state.keeps {
             Keeps::Nothing => Ok(()),
             Keeps::Private => {
                 Err(instead("what it keeps is of all blocks, whichever session".into()))
@@ -98,7 +98,7 @@ fn fits(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), Why> {
 
 fn source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result<(), Why> {
     let framed = matches!(used.effect().gives, Gives::Form(Form::Frame | Form::Packet));
-    let takes = used.description.attaches.and_then(|attach| attach(&used.arguments).ok());
+    let takes = used.attach().and_then(Result::ok);
     if is_input {
         let hint = "write it into a file first, and name that".to_owned();
         return Err(Why("standard input can be read by one process".to_owned(), hint));
@@ -151,11 +151,12 @@ fn sink(used: &Use) -> Result<(), Why> {
 
 /// Checks that the sessions of a filter are those by which blocks are distributed.
 fn session(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> {
-    let told_by = |id: &NodeId| graph.node(*id).filter().and_then(|used| used.description.sessions);
+    let told_by =
+        |id: &NodeId| graph.node(*id).filter().and_then(|used| used.description.state.sharing);
     let before = before(graph, id);
     let Some(description) = node.filter().map(|used| used.description) else { return Ok(()) };
-    if description.sessions.is_none() {
-        let alone = description.keeps_alone == Keeps::Nothing;
+    if description.state.sharing.is_none() {
+        let alone = description.state.keeps_alone == Keeps::Nothing;
         return match alone || before.iter().any(|id| told_by(id).is_some()) {
             true => Ok(()),
             false => Err("nothing before it tells sessions apart".to_owned()),
@@ -197,7 +198,7 @@ fn before(graph: &Graph, id: NodeId) -> Vec<NodeId> {
 /// Returns the key by which blocks are distributed among worker processes.
 #[must_use]
 pub fn shared_by(graph: &Graph) -> Sharing {
-    let told = graph.ids().filter_map(|(_, node)| node.filter()?.description.sessions);
+    let told = graph.ids().filter_map(|(_, node)| node.filter()?.description.state.sharing);
     match told.into_iter().any(|by| by == Sharing::Addresses) {
         true => Sharing::Addresses,
         false => Sharing::Flow,

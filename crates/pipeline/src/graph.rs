@@ -22,7 +22,9 @@
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
-use filter::{Arguments, Description, Effect, Form, Kind, STATE, UNTRUSTED};
+use filter::{
+    Arguments, Attach, Description, Effect, EndpointFacts, Form, Kind, Outlet, STATE, UNTRUSTED,
+};
 
 use crate::classes::ClassSet;
 use crate::language::Span;
@@ -89,6 +91,8 @@ pub enum Step {
 pub struct Use {
     /// The filter, source or sink.
     pub description: &'static Description,
+    /// The facts about it as a source, sink or program.
+    pub endpoint: &'static EndpointFacts,
     /// Its arguments, checked, defaults included.
     pub arguments: Arguments,
     /// The space that the request wants.
@@ -122,6 +126,18 @@ impl Use {
         self.description.effect_of(&self.arguments)
     }
 
+    /// Returns where a program in the kernel gives what this source gives, or why none does.
+    #[must_use]
+    pub fn attach(&self) -> Option<Result<Attach, String>> {
+        self.endpoint.attaches.map(|attaches| attaches(&self.arguments))
+    }
+
+    /// Returns the interface by which this sink sends frames, where a program can do that.
+    #[must_use]
+    pub fn outlet(&self) -> Option<Outlet> {
+        self.endpoint.outlet.map(|outlet| outlet(&self.arguments))
+    }
+
     /// Returns true if it is to run in a sandbox (`untrusted=yes`).
     #[must_use]
     pub fn is_untrusted(&self) -> bool {
@@ -150,7 +166,7 @@ impl Use {
     /// Returns true if it runs in a process of its own: a program, or an untrusted filter.
     #[must_use]
     pub fn is_process(&self) -> bool {
-        self.description.process || self.is_untrusted()
+        self.endpoint.process || self.is_untrusted()
     }
 }
 

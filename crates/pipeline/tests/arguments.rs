@@ -1,7 +1,8 @@
 //! What depends on the arguments of a filter: the values it gets, what it gives, its kind.
 
 use filter::{
-    Arguments, Description, Effect, Form, Forms, Gives, Kind, Parameter, Reads, Type, Value,
+    Arguments, Description, Effect, EndpointFacts, Form, Forms, Gives, Kind, Parameter, Reads,
+    Type, Value,
 };
 use pipeline::plan::{Machine, plan};
 use pipeline::{Catalogue, Diagnostic, Graph, read};
@@ -57,6 +58,10 @@ impl Catalogue for World {
         let own: [&'static Description; 4] = [&LINES, &RECORDS, &SCRUB, &PRINT];
         let own = own.into_iter().find(|entry| entry.name == name);
         own.or_else(|| filter::catalog::find(name))
+    }
+
+    fn endpoint(&self, _: &Description) -> &'static EndpointFacts {
+        &EndpointFacts::NONE
     }
 
     fn names(&self) -> Vec<&'static str> {

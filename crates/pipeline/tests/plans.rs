@@ -5,9 +5,10 @@
 
 mod common;
 
-use common::house::{self, RX};
-use pipeline::explain;
+use common::house::{RX, world};
+use filter::EndpointFacts;
 use pipeline::plan::{Costs, FilterCost, Machine, Plan, Refused, Share, SpaceKind, plan};
+use pipeline::{Catalogue, explain};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -94,7 +95,7 @@ fn cases() -> Vec<Case> {
 }
 
 fn planned(case: &Case) -> Result<Plan, String> {
-    let world = house::world();
+    let world = world();
     let (graph, mistakes) = pipeline::read(&case.request, &world);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&case.request, &mistakes, false));
     plan(graph.clone(), &world, &case.machine)
@@ -207,15 +208,21 @@ fn what_is_asked_ahead_is_in_every_form() {
     assert!(!explain::dot(&plan).contains("in the kernel too"));
     assert_eq!(plan.pushed.len(), 6);
     assert!(plan.pushed.iter().all(|p| p.filter.is_err() && plan.ahead(p.source).is_none()));
-    assert!(explain::help(&RX).contains("    asks ahead    what the first filter behind it asks"));
+    assert!(
+        explain::help(&RX, world().endpoint(&RX))
+            .contains("    asks ahead    what the first filter behind it asks")
+    );
     let bpf = filter::catalog::FILTERS.iter().find(|entry| entry.name == "bpf").unwrap();
-    assert!(explain::help(bpf).contains("    asked ahead   by the source before it"));
+    assert!(
+        explain::help(bpf, &EndpointFacts::NONE)
+            .contains("    asked ahead   by the source before it")
+    );
 }
 
 #[test]
 fn every_filter_has_a_help_text() {
     for entry in filter::catalog::FILTERS {
-        let help = explain::help(entry);
+        let help = explain::help(entry, world().endpoint(entry));
         assert!(help.starts_with(entry.name) && help.contains("Example\n"), "{help}");
         for parameter in entry.parameters {
             assert!(help.contains(&format!("    {}", parameter.name)), "{help}");

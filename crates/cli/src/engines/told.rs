@@ -289,7 +289,7 @@ impl Told {
             let dropped = told.dropped.iter().map(|(place, n)| (word(place).into(), *n)).collect();
             let (seen, given) = (told.seen.map(amount), amount(told.given));
             let (missing, remark) = (missing(&told.missing), told.remark.clone());
-            (told.name.clone(), Seen { seen, given, dropped, missing, remark, position: None })
+            (told.name.clone(), Seen { seen, given, dropped, missing, remark, ..Seen::default() })
         };
         let filter = |told: &Filter| Filtered {
             name: NodeName::read(&told.name),

@@ -83,11 +83,9 @@ impl Host for Hosts {
 
 /// Whether each source of a request is one for which a program can stand.
 fn sources(graph: &Graph) -> impl Iterator<Item = bool> {
-    graph.ids().filter_map(|(_, node)| {
-        let used = node.filter()?;
-        let attach = used.description.attaches?;
-        Some(attach(&used.arguments).is_ok_and(|attach| !attach.takes))
-    })
+    graph
+        .ids()
+        .filter_map(|(_, node)| Some(node.filter()?.attach()?.is_ok_and(|attach| !attach.takes)))
 }
 
 /// Why a source runs in the kernel and nowhere else, though nobody has asked for it.
@@ -97,8 +95,8 @@ const NO_SOCKET: &str = "you may open no packet socket: only the kernel can give
 fn pin(graph: &mut Graph) {
     for node in &mut graph.nodes {
         let Step::Filter(used) = &mut node.step else { continue };
-        let Some(attach) = used.description.attaches else { continue };
-        if used.pin.is_none() && attach(&used.arguments).is_ok_and(|attach| !attach.takes) {
+        let Some(attach) = used.attach() else { continue };
+        if used.pin.is_none() && attach.is_ok_and(|attach| !attach.takes) {
             used.pin = Some("kernel".to_owned());
             used.only = Some(NO_SOCKET);
         }

@@ -16,7 +16,8 @@ use crate::fail::reason;
 use crate::source::input::Input as Pipe;
 use crate::{Failure, Opening, ProcessEntry, Sink, Source};
 use filter::{
-    Classes, Description, Form, Forms, Gives, Keeps, Kind, Mistake, Parameter, Reads, Type,
+    Classes, Description, EndpointFacts, Form, Forms, Gives, Kind, Mistake, Parameter, Reads,
+    StateFacts, Type,
 };
 use input::Input;
 use output::Output;
@@ -59,8 +60,7 @@ head when the run is stopped, is asked to end (SIGTERM).",
     reads: Reads::All,
     parameters: &[Parameter::needed("command", Type::Text, "what the shell is to run, in quotes")],
     classes: Classes::YesNo,
-    keeps: Keeps::Pinned("the program keeps what it likes"),
-    process: true,
+    state: StateFacts::pinned("the program keeps what it likes"),
     ..Description::EMPTY
 };
 
@@ -68,7 +68,13 @@ head when the run is stopped, is asked to end (SIGTERM).",
 const HEAD: Description = Description { kind: Kind::Source, takes: Forms::NONE, ..EXEC };
 
 /// The line in the catalogue.
-pub const ENTRY: ProcessEntry = ProcessEntry { description: &EXEC, head: &HEAD, refuses, start };
+pub const ENTRY: ProcessEntry = ProcessEntry {
+    description: &EXEC,
+    head: &HEAD,
+    facts: EndpointFacts { process: true, ..EndpointFacts::NONE },
+    refuses,
+    start,
+};
 
 /// Where a program stands in its line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@
 use super::Process;
 use crate::source::input::Input as Pipe;
 use crate::source::read::Read;
-use crate::{Failure, Given, Intake, Seen, Source};
+use crate::{Failure, Given, Intake, Seen, Source, SourceProperties};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -62,7 +62,8 @@ impl Source for Output {
         self.pipe = None;
     }
 
-    fn process(&self) -> Option<&Arc<Process>> {
-        Some(&self.process)
+    fn properties(&self) -> SourceProperties {
+        let process = Some(Arc::clone(&self.process));
+        SourceProperties { process, ..SourceProperties::default() }
     }
 }

@@ -16,7 +16,7 @@ fn run(command: &str, stands: Stands) -> Halves {
     let given = arguments(&EXEC, &[("command", command)]);
     let Started { input, output } = start(&opening(&given, &[]), stands).unwrap();
     let of_input = input.as_ref().and_then(|input| input.process().cloned());
-    let of_output = output.as_ref().and_then(|output| output.process().cloned());
+    let of_output = output.as_ref().and_then(|output| output.properties().process);
     let process = of_input.or(of_output).unwrap();
     Halves { input, output, process }
 }

@@ -20,7 +20,7 @@ It reads no byte, so what stands before it costs no more than it must.",
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &DISCARD, open };
+pub const ENTRY: SinkEntry = SinkEntry::new(&DISCARD, open);
 
 #[derive(Debug, Default)]
 struct Discard {

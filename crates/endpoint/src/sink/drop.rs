@@ -26,7 +26,7 @@ observed reaches the host all the same. It reads no byte.",
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &DROP, open };
+pub const ENTRY: SinkEntry = SinkEntry::new(&DROP, open);
 
 #[derive(Debug, Default)]
 struct Drop {

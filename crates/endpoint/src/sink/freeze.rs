@@ -9,7 +9,9 @@
 use crate::history::{self, From, History, Kept, Reach};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::general::bpf;
-use filter::{Arguments, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Several};
+use filter::{
+    Arguments, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Several, StateFacts,
+};
 use filter::{Report, Time, Type, Value};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -35,10 +37,11 @@ At most `bytes` are remembered, and one file holds at most twice as much. What c
 is counted in the report; the path goes on. Times are those of the blocks.",
     example: "replay web.pcap | freeze alert.pcap when=\"tcp port 443\" before=1s after=500ms",
     kind: Kind::Sink,
-    writes_files: true,
     takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
     gives: Gives::Nothing,
-    several: |_| Several::Not("it remembers what came before, of all sessions", Several::LEAVE),
+    state: StateFacts::NONE.several(|_| {
+        Several::Not("it remembers what came before, of all sessions", Several::LEAVE)
+    }),
     parameters: &[
         Parameter::needed("into", Type::Path, "the file to write; later ones get a number"),
         Parameter::optional("when", Type::Text, "what triggers; without it, what was answered"),
@@ -56,7 +59,7 @@ is counted in the report; the path goes on. Times are those of the blocks.",
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &FREEZE, open };
+pub const ENTRY: SinkEntry = SinkEntry::new(&FREEZE, open).writing_files();
 
 struct Freeze {
     into: PathBuf,

@@ -60,7 +60,7 @@ UTF-8 are replaced by U+FFFD.",
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &JSON, open };
+pub const ENTRY: SinkEntry = SinkEntry::new(&JSON, open);
 
 /// What every object begins with: the schema.
 #[derive(Debug, Serialize)]

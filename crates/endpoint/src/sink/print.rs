@@ -53,7 +53,7 @@ in pieces of 64 KB elsewhere, at the latest when nothing came for a while.",
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &PRINT, open };
+pub const ENTRY: SinkEntry = SinkEntry::new(&PRINT, open);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Payload {

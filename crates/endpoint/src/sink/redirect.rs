@@ -12,7 +12,8 @@
 use super::tx;
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
 use filter::{
-    Amount, Arguments, Description, Form, Forms, Gives, Kind, Outlet, Parameter, Reads, Type,
+    Amount, Arguments, Description, EndpointFacts, Form, Forms, Gives, Kind, Outlet, Parameter,
+    Reads, Type,
 };
 
 /// What everybody knows about `redirect`.
@@ -43,18 +44,18 @@ Needs CAP_NET_RAW, wherever it runs; `streamline doctor` tells what is missing."
         Parameter::needed("interface", Type::Text, "where they leave"),
         Parameter::optional("netns", Type::Text, "a name space, by name, path or process id"),
     ],
-    leads: Some(leads),
     kernel: Some(filter::PLAIN),
     ..Description::EMPTY
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &REDIRECT, open };
+pub const ENTRY: SinkEntry = SinkEntry::new(&REDIRECT, open)
+    .with(EndpointFacts { outlet: Some(outlet), ..EndpointFacts::NONE });
 
 /// Why a frame did not leave, as the ledger prints it.
 const REFUSED: &str = "refused by the kernel";
 
-fn leads(arguments: &Arguments) -> Outlet {
+fn outlet(arguments: &Arguments) -> Outlet {
     Outlet {
         interface: arguments.text("interface").unwrap_or_default().to_owned(),
         netns: arguments.text("netns").map(str::to_owned),

@@ -7,7 +7,7 @@
 //! again, so that a block costs the source nothing but its name (the seed's benchmark does the
 //! same, [Th fig. 5.1]).
 
-use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
+use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, SourceProperties};
 use abi::{Class, ContextLane, Entry, Flags, Marks, Place, RichPointer};
 use buffer::pool::Pool;
 use filter::{Amount, Description, Form, Forms, Gives, Kind, LANES, Parameter, Time, Type};
@@ -139,8 +139,8 @@ impl Source for Generate {
         Ok(if self.count == Some(self.given.blocks) { Given::End } else { Given::Blocks })
     }
 
-    fn block_max(&self) -> usize {
-        self.template.stride()
+    fn properties(&self) -> SourceProperties {
+        SourceProperties { block_max: self.template.stride(), ..SourceProperties::default() }
     }
 
     fn seen(&self) -> Seen {

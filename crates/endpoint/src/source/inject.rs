@@ -8,7 +8,9 @@
 
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
 use abi::{BLOCK_MAX, Class, ContextLane, Entry, Flags, Marks, RichPointer};
-use filter::{Amount, Description, Form, Forms, Gives, Kind, Parameter, Several, Time, Type};
+use filter::{
+    Amount, Description, Form, Forms, Gives, Kind, Parameter, Several, StateFacts, Time, Type,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +30,8 @@ dropped. The command itself hands nothing in.",
     kind: Kind::Source,
     takes: Forms::NONE,
     gives: Gives::Form(Form::Frame),
-    several: |_| Several::Not("what is handed in comes to one process", Several::LEAVE),
+    state: StateFacts::NONE
+        .several(|_| Several::Not("what is handed in comes to one process", Several::LEAVE)),
     parameters: &[
         Parameter::needed("name", Type::Text, "what the injector is called"),
         Parameter::named(

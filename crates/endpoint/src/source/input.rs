@@ -7,7 +7,7 @@
 
 use crate::fail::failed;
 use crate::{Failure, Position};
-use filter::{Arguments, Observed};
+use filter::{EndpointFacts, Observed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
@@ -15,10 +15,13 @@ use std::io::{self, ErrorKind, Read, Seek as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// What a source observes that reads the file of its arguments.
-pub(super) fn observed(arguments: &Arguments) -> Observed {
-    Observed::File(arguments.text("file").unwrap_or_default().to_owned())
-}
+/// The facts about a source that reads a file: what it observes.
+pub(super) const FACTS: EndpointFacts = EndpointFacts {
+    observes: Some(|arguments| {
+        Observed::File(arguments.text("file").unwrap_or_default().to_owned())
+    }),
+    ..EndpointFacts::NONE
+};
 
 /// A file or standard input.
 #[derive(Debug)]

@@ -25,7 +25,6 @@ in no frame: filters that read headers refuse them.",
     takes: Forms::NONE,
     gives: Gives::Form(Form::Bytes),
     effect: Some(effect),
-    observes: Some(super::input::observed),
     parameters: &[
         Parameter::needed("file", Type::Path, "the file to read; - is standard input"),
         Parameter::named("block", BLOCK, "64k", "the most bytes of a block"),
@@ -38,7 +37,7 @@ in no frame: filters that read headers refuse them.",
 const BLOCK: Type = Type::Size { low: 1, high: BLOCK_MAX as u64 };
 
 /// The line in the catalogue.
-pub const ENTRY: SourceEntry = SourceEntry::new(&READ, open);
+pub const ENTRY: SourceEntry = SourceEntry::new(&READ, open).with(super::input::FACTS);
 
 /// Lines are records, blocks are bytes.
 fn effect(arguments: &Arguments) -> Effect {

@@ -10,7 +10,7 @@ mod links;
 
 use super::feed::{Feed, Filled};
 use super::input::Input;
-use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
+use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, SourceProperties};
 use abi::{Class, ContextLane, Entry, Flags, Marks, RichPointer};
 use filter::{Amount, Description, Form, Forms, Gives, Kind, Parameter, Time, Type};
 use std::os::fd::BorrowedFd;
@@ -35,7 +35,6 @@ count'`.",
     kind: Kind::Source,
     takes: Forms::NONE,
     gives: Gives::Form(Form::Frame),
-    observes: Some(super::input::observed),
     parameters: &[
         Parameter::needed("file", Type::Path, "the capture to read; - is standard input"),
         Parameter::named("speed", SPEED, "max", "max, or a factor of the capture's own speed"),
@@ -46,7 +45,8 @@ count'`.",
 const SPEED: Type = Type::Factor { or: "max" };
 
 /// The line in the catalogue.
-pub const ENTRY: SourceEntry = SourceEntry::new(&REPLAY, open).linked(links::links);
+pub const ENTRY: SourceEntry =
+    SourceEntry::new(&REPLAY, open).linked(links::links).with(super::input::FACTS);
 
 #[derive(Debug)]
 struct Replay {
@@ -97,8 +97,8 @@ impl Source for Replay {
         self.feed.descriptor()
     }
 
-    fn tells_time(&self) -> bool {
-        self.pace.factor.is_none()
+    fn properties(&self) -> SourceProperties {
+        SourceProperties { tells_time: self.pace.factor.is_none(), ..SourceProperties::default() }
     }
 }
 

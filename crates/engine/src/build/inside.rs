@@ -93,8 +93,8 @@ impl Builder<'_> {
             self.can_be_counted()?;
             let origin = self.origins.at(self.number(first));
             let build = |wanted: &Wanted<'_>| Kernel::build(wanted);
-            let (kernel, mut source) = self.wanted((first, planned), origin, build)?;
-            let intake = draft.intake(source.lends(), &self.extras.steps)?;
+            let (kernel, source) = self.wanted((first, planned), origin, build)?;
+            let intake = draft.intake(source.properties().lender, &self.extras.steps)?;
             let local = self.hands_over(first, (source, intake), locals, draft);
             draft.kernels.push((local, kernel));
         }

@@ -41,7 +41,8 @@ impl Builder<'_> {
             }
             Part::Source(part) => {
                 let name = self.name_of(node.planned);
-                let program = part.source.edge().map(|_| format!("{name}: out of the kernel"));
+                let program =
+                    part.properties.chooses_arc.then(|| format!("{name}: out of the kernel"));
                 let ring = || Some(format!("{name}: ring of the kernel"));
                 let share = self.share_of(node.planned, program.is_some());
                 let gauge = share.zip(program.or_else(ring));

@@ -197,7 +197,7 @@ pub(crate) fn counts(description: &Description) -> Counts {
 pub(crate) fn describe(mut node: Node, description: &'static Description) -> Node {
     node.reasons = description.reasons;
     node.counters = description.counters;
-    node.holds = Holds::new(description.held_max, HOLD_BYTES);
+    node.holds = Holds::new(description.state.held_max, HOLD_BYTES);
     node
 }
 

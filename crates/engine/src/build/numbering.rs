@@ -88,7 +88,7 @@ impl Numbering {
 
 /// The numbers of the nodes that give numbers to sessions.
 fn numbering<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<Item = usize> + 'g {
-    let gives = |node: &Node| node.filter().is_some_and(|used| used.description.numbers_sessions);
+    let gives = |node: &Node| node.filter().is_some_and(|used| used.description.state.numbers);
     let giving = graph.ids().filter(move |(_, node)| gives(node));
     giving.filter_map(|(id, _)| nodes.get(id.0).copied())
 }

@@ -14,7 +14,7 @@ const SEGMENT_MIN: usize = 128 << 10;
 /// small that the two or three in use at a time stay in the cache (BASELINES, "Working set").
 pub(super) fn intake_of(nodes: &[Node]) -> PoolConfig {
     let longest = nodes.iter().filter_map(|node| match &node.part {
-        Part::Source(part) => Some(part.source.block_max()),
+        Part::Source(part) => Some(part.properties.block_max),
         _ => None,
     });
     intake_for(longest.max().unwrap_or_else(|| PoolConfig::default().segment))

@@ -35,7 +35,7 @@ impl Builder<'_> {
 fn half_of(assembly: &Assembly) -> u64 {
     let PoolConfig { segment, segments } = intake_of(assembly.nodes());
     let sources = assembly.nodes().iter().filter_map(|node| match &node.part {
-        Part::Source(part) => Some(part.source.block_max()),
+        Part::Source(part) => Some(part.properties.block_max),
         _ => None,
     });
     sources.max().map_or(u64::MAX, |longest| (segment * segments / 2 / longest.max(1)) as u64)

@@ -2,7 +2,7 @@
 //! is read.
 
 use crate::catalogue::House;
-use filter::{Arguments, Compiler, Description, Key, Keys, Mistake};
+use filter::{Arguments, Compiler, Description, EndpointFacts, Key, Keys, Mistake};
 use pipeline::Catalogue;
 use std::sync::Arc;
 
@@ -26,6 +26,10 @@ impl Catalogue for Made {
 
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         House.find_source(name)
+    }
+
+    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
+        House.endpoint(entry)
     }
 
     fn names(&self) -> Vec<&'static str> {

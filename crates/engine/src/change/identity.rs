@@ -248,7 +248,7 @@ impl Matched {
             }
             let node = self.plan.graph.node(NodeId(place));
             let Some(used) = node.filter() else { continue };
-            match (node.kind(), used.description.keeps) {
+            match (node.kind(), used.description.state.keeps) {
                 (Some(Kind::Source), _) => {
                     return refused(format!(
                         "`{}` gives blocks and stays where it is",
@@ -273,7 +273,7 @@ impl Matched {
             let place = self.ids.nodes.iter().position(|number| number == id);
             let node = place.map(|place| self.plan.graph.node(NodeId(place)));
             let used = node.and_then(Node::filter);
-            match used.map(|used| (used.description.kind, used.description.keeps)) {
+            match used.map(|used| (used.description.kind, used.description.state.keeps)) {
                 Some((Kind::Source | Kind::Sink, _)) | None => {
                     return refused("only filters are upgraded: replace it".to_owned());
                 }
@@ -331,7 +331,7 @@ impl Matched {
             let here = |plan: &Plan, at| plan.space_of(NodeId(at)).kind == SpaceKind::Kernel;
             let node = self.plan.graph.node(NodeId(place));
             let decides = node.kind() != Some(Kind::Statistics)
-                && node.filter().is_some_and(|used| used.description.keeps == Keeps::Private);
+                && node.filter().is_some_and(|used| used.description.state.keeps == Keeps::Private);
             if decides && here(&self.plan, place) && !here(&state.plan, before) {
                 let why = "what it knows of the blocks before is not known there in time";
                 return refused(format!("`{}` stays out of the kernel: {why}", node.name()));

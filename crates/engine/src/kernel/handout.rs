@@ -262,7 +262,7 @@ impl Points {
             return Err(refused(source, why.to_owned()));
         }
         let leads = |id: &NodeId| {
-            graph.node(*id).filter().is_some_and(|used| used.description.leads.is_some())
+            graph.node(*id).filter().is_some_and(|used| used.endpoint.outlet.is_some())
         };
         if let Some(node) = part.nodes.iter().copied().find(leads) {
             // Whoever runs it here may, and whoever asks may not (CONTRACT 25).

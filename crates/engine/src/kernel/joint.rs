@@ -149,7 +149,7 @@ impl Joint {
             self.steps[known].lines.push(line);
             return known;
         }
-        if used(&members[line], step).is_some_and(|used| used.description.leads.is_some()) {
+        if used(&members[line], step).is_some_and(|used| used.endpoint.outlet.is_some()) {
             self.leads.push(self.steps.len());
         }
         self.steps.push(Shared { from, classes: step.classes.clone(), lines: vec![line], own });
@@ -382,11 +382,11 @@ pub(super) fn alike(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> b
 fn is_shared(one: &Use, other: &Use) -> bool {
     let same = std::ptr::eq(one.description, other.description);
     // Who sends a frame twice means two frames.
-    let plain = keeps_nothing(one.description) && one.description.leads.is_none();
+    let plain = keeps_nothing(one.description) && one.endpoint.outlet.is_none();
     same && one.arguments == other.arguments && plain
 }
 
 /// Whether the twin of a filter keeps nothing: sessions it leaves to the user implementation.
 fn keeps_nothing(description: &Description) -> bool {
-    matches!(description.keeps, Keeps::Nothing | Keeps::Sessions)
+    matches!(description.state.keeps, Keeps::Nothing | Keeps::Sessions)
 }

@@ -30,15 +30,14 @@ pub(crate) use told::SoFar;
 use crate::build::BuildError;
 use crate::build::running::Ids;
 use crate::ledger::loses_of_kernel;
-use crate::space::graft::Arrivals;
 use ebpf::emit::tap::{self, WakePolicy, Wakeup};
 use ebpf::emit::user_sockets;
 use endpoint::source::kernel::place::{Closed, Place};
 use endpoint::source::kernel::{Edge, KernelSource, Parts, Standing};
-use endpoint::{Opening, Source};
+use endpoint::{Opening, Seen, Source};
 use handout::Ended;
 use pipeline::Share;
-use pipeline::graph::{Graph, NodeId};
+use pipeline::graph::{Graph, NodeId, Use};
 use pipeline::plan::{KernelRing, Program as Planned, Refused};
 use point::{New, Points};
 use std::fmt;
@@ -82,7 +81,7 @@ pub(crate) struct Era {
     /// The number of the source among those of the path.
     origin: u16,
     /// What the process had taken when it was over.
-    taken: Option<Arrivals>,
+    taken: Option<Seen>,
 }
 
 /// What is to run in the place of an era.
@@ -294,7 +293,7 @@ impl Kernel {
     }
 
     /// Goes on with what was put in the place of what ran, of which so much had been taken.
-    pub(crate) fn goes_on(&mut self, era: Era, taken: Arrivals) {
+    pub(crate) fn goes_on(&mut self, era: Era, taken: Seen) {
         let mut old = std::mem::replace(&mut self.era, era);
         old.taken = Some(taken);
         self.before.push(old);
@@ -457,9 +456,7 @@ fn leads(graph: &Graph, tree: &Tree, place: &Place) -> Result<Vec<(usize, u32)>,
     let mut found = Vec::new();
     for (number, step) in tree.steps.iter().enumerate() {
         let Some(node) = step.nodes.first().copied() else { continue };
-        let used = graph.node(node).filter();
-        let outlet = used.and_then(|used| Some(used.description.leads?(&used.arguments)));
-        let Some(outlet) = outlet else { continue };
+        let Some(outlet) = graph.node(node).filter().and_then(Use::outlet) else { continue };
         if !Privilege::look().effective.has(Capabilities::NET_RAW) {
             let why = "sending frames takes CAP_NET_RAW, in the kernel too".to_owned();
             return Err(BuildError::Refused(Refusal { node, why }));

@@ -14,11 +14,10 @@ use crate::build::{counts, title};
 use crate::ledger::{Edge, EdgeKind};
 use crate::report::{ExitEdge, OutsideCounts};
 use crate::space::Remains;
-use crate::space::graft::Arrivals;
 use crate::space::node::{Node, Part, SinkPart};
-use endpoint::DropReason;
 use endpoint::sink::ended::ended as ended_sink;
 use endpoint::source::kernel::Arrived;
+use endpoint::{DropReason, Seen};
 use filter::{Amount, Counts, Filter, Holds, Kind, Moved, PRIVATE};
 use pipeline::graph::NodeId;
 use std::borrow::Cow;
@@ -155,7 +154,7 @@ impl Era {
 
     /// What was lost and what came twice on the ways out of it, when it is over and so much of it
     /// has been taken.
-    pub(crate) fn missing(&self, taken: &Arrivals) -> (u64, u64) {
+    pub(crate) fn missing(&self, taken: &Seen) -> (u64, u64) {
         let mut missing = (0, 0);
         for (_, edge) in self.ways_out(self.standing.ended(), taken.clone()) {
             let (put, ended) = (edge.put.blocks, edge.ended());
@@ -181,16 +180,13 @@ impl Era {
     }
 
     /// What the process has taken that has ended.
-    fn taken_by(&self, process: &[Remains]) -> Arrivals {
+    fn taken_by(&self, process: &[Remains]) -> Seen {
         let mut nodes = process.iter().flat_map(|space| &space.nodes);
         let source = nodes.find_map(|node| match &node.part {
             Part::Source(part) if node.planned == self.first() => Some(part),
             _ => None,
         });
-        source.map_or_else(Arrivals::default, |part| Arrivals {
-            arrived: part.source.arrived(),
-            dropped: part.source.seen().dropped,
-        })
+        source.map_or_else(Seen::default, |part| part.source.seen())
     }
 
     /// What a step has taken: what came to it, but for what it was unsure of, for one of the nodes
@@ -260,9 +256,9 @@ impl Era {
     }
 
     /// The edges out of the program, by way: counted by it, and by the source at its end.
-    fn ways_out(&self, ended: &Ended, taken: Arrivals) -> Vec<(usize, Edge)> {
+    fn ways_out(&self, ended: &Ended, taken: Seen) -> Vec<(usize, Edge)> {
         let mut ways = Vec::new();
-        let Arrivals { arrived, dropped } = taken;
+        let Seen { arrived, dropped, .. } = taken;
         // Of frames that found no room the kernel counts how many there were, and not over which
         // edges each was to go: where there is one, all of them.
         let full = dropped.iter().filter(|(place, _)| *place == DropReason::Ring);

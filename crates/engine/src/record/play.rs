@@ -9,7 +9,7 @@ use crate::space::events::{Script, ScriptedChange, SharedScript, SpaceEvent};
 use crate::space::stall::StallDetector;
 use abi::Entry;
 use endpoint::process::Process;
-use endpoint::{DropReason, Failure, Given, Intake, Seen, Sink, Source};
+use endpoint::{DropReason, Failure, Given, Intake, Seen, Sink, Source, SourceProperties};
 use filter::{Amount, Batch, Report, Time};
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
@@ -180,8 +180,8 @@ impl Source for Played {
         self.replay.seen().get(&self.planned).cloned().unwrap_or_default()
     }
 
-    fn process(&self) -> Option<&Arc<Process>> {
-        self.process.as_ref()
+    fn properties(&self) -> SourceProperties {
+        SourceProperties { process: self.process.clone(), ..SourceProperties::default() }
     }
 }
 

@@ -205,7 +205,7 @@ fn space(wanted: &Wanted, ends: &Ends) -> Result<(Space, u32), String> {
         events: EventPort::Off,
         why: None,
     });
-    Ok((space, description.held_max))
+    Ok((space, description.state.held_max))
 }
 
 fn assembled(

@@ -11,7 +11,7 @@ use crate::space::saved::Saved;
 use buffer::Fault;
 use buffer::stream::{Input, Piece};
 use endpoint::process::Process;
-use endpoint::{Failure, Given, Intake, Origins, Seen, Source};
+use endpoint::{Failure, Given, Intake, Origins, Seen, Source, SourceProperties};
 use filter::{Amount, Counts, Description};
 use std::any::Any;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -80,7 +80,8 @@ impl Exit {
     /// What the filter knows is to come, behind blocks.
     pub(crate) fn expect(&mut self) {
         self.watch.asks(true);
-        self.gathering = Some(Gathering::new(self.description.held_max, self.origins.count()));
+        self.gathering =
+            Some(Gathering::new(self.description.state.held_max, self.origins.count()));
     }
 
     /// What it says that it knows and has counted, and how many blocks it gave, once all of that
@@ -279,7 +280,7 @@ impl Source for Exit {
     }
 
     fn seen(&self) -> Seen {
-        Seen::all(self.given)
+        Seen { counts: Some(self.counts.clone()), ..Seen::all(self.given) }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -297,12 +298,9 @@ impl Source for Exit {
         }
     }
 
-    fn process(&self) -> Option<&Arc<Process>> {
-        Some(&self.process)
-    }
-
-    fn counts(&self) -> Option<&Counts> {
-        Some(&self.counts)
+    fn properties(&self) -> SourceProperties {
+        let process = Some(Arc::clone(&self.process));
+        SourceProperties { process, ..SourceProperties::default() }
     }
 
     fn as_any(&mut self) -> Option<&mut dyn Any> {

@@ -40,8 +40,8 @@ impl Space {
         let intake = Intake::new(pool, &mut room.columns, self.batch_max, now);
         let mut intake = intake.beside(&self.intakes[GENERAL]);
         let given = part.source.give(&mut intake);
+        let (edge, drained) = (intake.arc, intake.drained);
         let came = room.columns.len();
-        let (edge, drained) = (part.source.edge(), part.source.is_drained());
         if let Some(age) = part.age.as_ref().filter(|_| came > 0) {
             age.came(&room.columns, now);
         }

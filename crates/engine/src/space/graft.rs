@@ -16,7 +16,7 @@ use super::{GENERAL, Imported, Input, Space};
 use crate::ledger::{DropReason, NodeName};
 use crate::process;
 use buffer::pool::Pool;
-use endpoint::source::kernel::Arrived;
+use endpoint::Seen;
 use filter::{Amount, Filter, Gateway, Mistake, Moved, PRIVATE};
 use std::collections::HashMap;
 
@@ -49,15 +49,6 @@ pub(crate) struct Graft {
     pub(crate) intakes: Vec<Pool>,
     /// The processor that the space is to stay on from now on.
     pub(crate) processor: Option<usize>,
-}
-
-/// Blocks that a source has taken up out of the kernel.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Arrivals {
-    /// Counts by exit of the program.
-    pub(crate) arrived: Vec<Arrived>,
-    /// Losses on the way, by place; `None`: unknown.
-    pub(crate) dropped: Vec<(DropReason, Option<u64>)>,
 }
 
 /// An arc, wherever it stands: from, to, and the number of its edge.
@@ -183,11 +174,10 @@ impl Space {
 
     /// What was taken of what a program hands over that stands for the source of this number, if it
     /// comes up here.
-    pub(crate) fn taken_of(&mut self, first: usize) -> Option<Arrivals> {
+    pub(crate) fn taken_of(&mut self, first: usize) -> Option<Seen> {
         self.nodes.iter().find_map(|node| match &node.part {
-            Part::Source(part) if node.planned == first && part.source.edge().is_some() => {
-                let (arrived, dropped) = (part.source.arrived(), part.source.seen().dropped);
-                Some(Arrivals { arrived, dropped })
+            Part::Source(part) if node.planned == first && part.properties.chooses_arc => {
+                Some(part.source.seen())
             }
             _ => None,
         })

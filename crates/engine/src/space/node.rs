@@ -6,7 +6,7 @@ use crate::copies::deal::Deal;
 use crate::latency::Aging;
 use crate::ledger::{DropReason, Edits, NodeName};
 use crate::ring::Export;
-use endpoint::{Sink, Source};
+use endpoint::{Sink, Source, SourceProperties};
 use filter::{Amount, Counts, Filter, Holds, Time};
 
 /// The number of a node in its space.
@@ -91,6 +91,8 @@ impl Part {
 pub struct SourcePart {
     /// The source.
     pub source: Box<dyn Source>,
+    /// Its properties.
+    pub properties: SourceProperties,
     /// Whether it has ended.
     pub ended: bool,
     /// What compares the time in its blocks with the clock.
@@ -111,7 +113,8 @@ impl SourcePart {
     /// A source that has not ended.
     #[must_use]
     pub fn new(source: Box<dyn Source>) -> Self {
-        Self { source, ended: false, age: None }
+        let properties = source.properties();
+        Self { source, properties, ended: false, age: None }
     }
 }
 

@@ -75,7 +75,7 @@ impl Space {
     fn heeds_memory(&self) -> bool {
         self.inputs.iter().any(|input| match input {
             Input::Source { node, .. } => match &self.nodes[*node].part {
-                Part::Source(part) => !part.ended && part.source.heeds_memory(),
+                Part::Source(part) => !part.ended && part.properties.heeds_memory,
                 _ => true,
             },
             _ => true,

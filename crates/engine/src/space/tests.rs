@@ -10,7 +10,7 @@ use crate::report::ledger_of;
 use abi::{Class, ContextLane, DbufId, Entry, Marks, RichPointer};
 use buffer::crossing::{Config as RingConfig, crossing};
 use buffer::signal::moderate::Threshold;
-use endpoint::{Failure, Given, Intake, Seen, Sink, Source};
+use endpoint::{Failure, Given, Intake, Seen, Sink, Source, SourceProperties};
 use filter::{
     Amount, Batch, Block, Classify, Counts, Filter, HeldList, Holds, LaneContext, Lanes, Report,
     Stream, StreamContext, Tell,
@@ -258,6 +258,7 @@ struct InTurn(Numbers, usize);
 impl Source for InTurn {
     fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
         self.1 = 1 - self.1;
+        intake.arc = Some(self.1);
         self.0.give(intake)
     }
 
@@ -265,8 +266,8 @@ impl Source for InTurn {
         self.0.seen()
     }
 
-    fn edge(&self) -> Option<usize> {
-        Some(self.1)
+    fn properties(&self) -> SourceProperties {
+        SourceProperties { chooses_arc: true, ..SourceProperties::default() }
     }
 }
 

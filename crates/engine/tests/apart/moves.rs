@@ -99,7 +99,8 @@ fn v18_tcp_and_http_go_into_sandboxes_and_out_of_them() {
 /// middle, and moved out of it, it says the same of each block as one that saw everything at home.
 fn v18_every_filter_that_keeps_something_goes_on_in_another_process() {
     const FEW: u32 = 200;
-    let keeps = |d: &&&'static Description| matches!(d.keeps, Keeps::Private | Keeps::Sessions);
+    let keeps =
+        |d: &&&'static Description| matches!(d.state.keeps, Keeps::Private | Keeps::Sessions);
     let plain = |d: &&&'static Description| Node::new(d, &[]).is_ok();
     let mut told = 0;
     for description in filter::catalog::FILTERS.iter().filter(keeps).filter(plain) {

@@ -46,13 +46,10 @@ impl Sink for Numbers {
 
 pub(crate) fn settings() -> Settings {
     let description = endpoint::catalog::sink("pcap").expect("it is there").description;
-    let entry = SinkEntry {
-        description,
-        open: |opening| {
-            let file = opening.arguments.text("file").unwrap_or_default();
-            Ok(Box::new(Numbers(taken(file))))
-        },
-    };
+    let entry = SinkEntry::new(description, |opening| {
+        let file = opening.arguments.text("file").unwrap_or_default();
+        Ok(Box::new(Numbers(taken(file))))
+    });
     Settings { sinks: Box::leak(Box::new([entry])), ..Settings::default() }
 }
 

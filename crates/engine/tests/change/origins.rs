@@ -35,13 +35,10 @@ impl Sink for Sources {
 
 fn settings() -> Settings {
     let description = endpoint::catalog::sink("pcap").expect("it is there").description;
-    let entry = SinkEntry {
-        description,
-        open: |opening| {
-            let file = opening.arguments.text("file").unwrap_or_default();
-            Ok(Box::new(Sources(file.to_owned(), opening.origins.clone())))
-        },
-    };
+    let entry = SinkEntry::new(description, |opening| {
+        let file = opening.arguments.text("file").unwrap_or_default();
+        Ok(Box::new(Sources(file.to_owned(), opening.origins.clone())))
+    });
     Settings { sinks: Box::leak(Box::new([entry])), ..Settings::default() }
 }
 

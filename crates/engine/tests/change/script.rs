@@ -3,7 +3,9 @@
 
 use crate::common::{LONG, Stop};
 use abi::{Class, ContextLane, Entry, Marks, RichPointer};
-use endpoint::{Failure, Given, Intake, Seen, Sink, SinkEntry, Source, SourceEntry};
+use endpoint::{
+    Failure, Given, Intake, Seen, Sink, SinkEntry, Source, SourceEntry, SourceProperties,
+};
 use engine::build::{Settings, build};
 use engine::catalogue::House;
 use engine::ledger::Filtered;
@@ -63,12 +65,8 @@ impl Source for Script {
         Seen::all(self.given)
     }
 
-    fn block_max(&self) -> usize {
-        2048
-    }
-
-    fn tells_time(&self) -> bool {
-        true
+    fn properties(&self) -> SourceProperties {
+        SourceProperties { block_max: 2048, tells_time: true, ..SourceProperties::default() }
     }
 }
 
@@ -135,7 +133,7 @@ pub(crate) fn amid(
         |_| Ok(Box::new(Script { next: 0, given: Amount::default() }));
     let settings = Settings {
         sources: Box::leak(Box::new([SourceEntry::new(source, open)])),
-        sinks: Box::leak(Box::new([SinkEntry { description: sink, open: |_| Ok(Box::new(Kept)) }])),
+        sinks: Box::leak(Box::new([SinkEntry::new(sink, |_| Ok(Box::new(Kept)))])),
         ..Settings::default()
     };
     let (graph, mistakes) = pipeline::read(text, &House);

@@ -98,7 +98,7 @@ const RECOGNISER: Description = Description {
     classes: Classes::YesNo,
     reasons: &["undecided", "not recognised"],
     counters: &["evicted sessions"],
-    keeps: Keeps::Sessions,
+    state: StateFacts::sessions::<Known>(),
     ..Description::EMPTY
 };
 

@@ -6,8 +6,8 @@
 
 use crate::sharing::Sharing;
 
-use super::{Arguments, Attaches, COMMON, Column, Counter, Filter, Leads, Mistake, Observed};
-use super::{Parameter, Reason, SESSION, Whose};
+use super::{Arguments, COMMON, Column, Counter, Filter, Mistake, Parameter, Reason, SESSION};
+use super::{Session, Whose, columns};
 use ebpf::emit::Emit;
 use wire::LinkType;
 
@@ -275,102 +275,182 @@ pub type Warns = fn(&Arguments) -> Option<Mistake>;
 /// a parameter, and its value. `None`: it does.
 pub type Settles = fn(&Arguments) -> Option<(&'static str, String)>;
 
-/// What everybody but the filter itself knows about it.
+/// Everything that is known about a filter outside of its code.
+///
+/// What most authors write stands here; what few need is one value by itself: [`Needs`],
+/// [`StateFacts`], [`Analysis`].
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
     /// The word in a request: `[a-z][a-z0-9_]*`.
     pub name: &'static str,
     /// One line of at most 72 columns.
     pub summary: &'static str,
-    /// The whole help text: what it does, what its class is, what it drops and why.
+    /// The whole help text: purpose, classes, every reason for a drop.
     pub details: &'static str,
     /// A request that shows it.
     pub example: &'static str,
+
     /// The strongest right it uses, whatever its arguments.
     pub kind: Kind,
-    /// What it takes.
+    /// The forms it takes.
     pub takes: Forms,
-    /// The blocks of certain givers that it can use; of a giver that is not listed, all.
-    pub usable: &'static [Usable],
-    /// Why blocks that no listed giver made are of no use to it; empty: they are.
-    pub usable_only: &'static str,
-    /// The classes of what it makes of both directions of a connection together.
-    pub both_ways: Option<ValueRange>,
-    /// What it gives, unless `effect` says otherwise.
+    /// The form it gives, unless `effect` says otherwise.
     pub gives: Gives,
-    /// How deep it looks at most.
+    /// The deepest byte it reads.
     pub reads: Reads,
-    /// What it does with these arguments, where that is less or something else; ask
+    /// Kind, form and depth with these arguments, where they differ; ask
     /// [`Description::effect_of`]. A source stays a source, a sink a sink.
     pub effect: Option<fn(&Arguments) -> Effect>,
+    /// Restrictions on its input beyond the form.
+    pub needs: Needs,
+
     /// Its parameters, positional ones in their order.
     pub parameters: &'static [Parameter],
     /// Its classes.
     pub classes: Classes,
     /// Names for ranges of its classes, for arcs: `|request`.
     pub groups: &'static [(&'static str, ValueRange)],
-    /// Why it may answer nothing or drop; the order numbers them.
+    /// Reasons for answering nothing or dropping; their order numbers them.
     pub reasons: &'static [&'static str],
-    /// What else it counts.
+    /// Its other counters.
     pub counters: &'static [&'static str],
-    /// What state it keeps.
-    pub keeps: Keeps,
-    /// What of that it keeps where no block belongs to a session: nothing, if every block is then
-    /// looked at by itself.
-    pub keeps_alone: Keeps,
-    /// What of that others may see (`state=NAME`), as its sessions say it
-    /// ([`columns`](super::columns)); ask [`Description::shown`].
-    pub shows: Option<fn() -> Vec<Column>>,
-    /// Whether several processes can share its work with these arguments, where that is not as it
-    /// keeps; ask [`Description::several_of`].
-    pub several: fn(&Arguments) -> Several,
-    /// What the blocks of a session have in common, where it tells sessions apart by that itself.
-    pub sessions: Option<Sharing>,
-    /// True if blocks leave it with the number of a session that it gave them (CONTRACT 8).
-    pub numbers_sessions: bool,
-    /// How many blocks it may hold at most, in all.
-    pub held_max: u32,
-    /// Whether it says something when the path stops ([`Description::ends_with_report`]).
+
+    /// The state it keeps between blocks.
+    pub state: StateFacts,
+    /// True if it reports when the path stops ([`Description::ends_with_report`]).
     pub reports: bool,
-    /// Whether it writes files, so that it runs in a space of its own by default (CONTRACT 27).
-    pub writes_files: bool,
-    /// Whether it is an ordinary program in a process of its own: a space, not a filter that a
-    /// space runs (CONTRACT 27).
-    pub process: bool,
-    /// A source that can ask the kernel what the first filter behind it asks, so that what that
-    /// filter refuses never comes in.
-    pub takes_filter: bool,
-    /// Where a program in the kernel gives what this source gives, or why none does; `None`: the
-    /// source reads in a process.
-    pub attaches: Option<Attaches>,
-    /// What a source observes, so that `++` gives each block of it once; `None`: what it gives no
-    /// other source gives.
-    pub observes: Option<fn(&Arguments) -> Observed>,
-    /// A sink that sends frames out by an interface, which a program in the kernel can do where it
-    /// stands: by which one. The twin of such a sink says nothing about that.
-    pub leads: Option<Leads>,
-    /// Whether such a source can ask what this filter asks with these arguments, or why not. It
-    /// must be a filter whose answer depends on the frame alone.
-    pub ahead: Option<Ahead>,
-    /// Which link types the frames have that it gives, where that is not as they came.
-    pub relinks: Option<Relinks>,
-    /// What is asked of the machine once, and then stands in the request.
-    pub settles: Option<Settles>,
-    /// What `check`, `explain` and the start of a run warn of with these arguments.
-    pub warns: Option<Warns>,
-    /// What `explain` says about it with these arguments, where there is more to say than they do.
-    pub remark: Option<fn(&Arguments) -> Option<String>>,
+    /// Functions of its arguments that checks and planner call.
+    pub analysis: Analysis,
+
     /// Makes the filter for a process; `None` for sources and sinks, which `endpoint` opens.
     pub user: Option<Make>,
-    /// Says the same decision as eBPF, for Ethernet frames (CONTRACT 18); `None`: it has no twin.
+    /// Emits the same decision as eBPF, for Ethernet frames (CONTRACT 18); `None`: no twin.
     pub kernel: Option<Emit<Arguments>>,
-    /// Arguments with which the twin is examined, each as it would stand behind the name; none:
+    /// Arguments with which the twin is examined, each as it would stand behind the name; empty:
     /// those of the example.
     pub examined: &'static [&'static str],
 }
 
+/// Restrictions on the input of a filter or sink beyond its form.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// The usable blocks of certain givers; of a giver that is not listed, all.
+    pub usable: &'static [Usable],
+    /// The reason why blocks that no listed giver made are useless; empty: they are not.
+    pub otherwise: &'static str,
+    /// The classes that need both directions of a connection.
+    pub both_ways: Option<ValueRange>,
+}
+
+impl Needs {
+    /// No restriction.
+    pub const NONE: Self = Self { usable: &[], otherwise: "", both_ways: None };
+
+    /// These blocks of these givers.
+    #[must_use]
+    pub const fn of(usable: &'static [Usable]) -> Self {
+        Self { usable, ..Self::NONE }
+    }
+}
+
+/// The state of a filter between blocks: its lifetime, its size, its visibility.
+#[derive(Clone, Copy, Debug)]
+pub struct StateFacts {
+    /// Scope of the state.
+    pub keeps: Keeps,
+    /// Scope where no block belongs to a session: nothing, if every block is then looked at by
+    /// itself.
+    pub keeps_alone: Keeps,
+    /// The published columns (`state=NAME`); ask [`Description::shown`].
+    pub shows: Option<fn() -> Vec<Column>>,
+    /// Combination of several processes with these arguments, where `keeps` does not decide it.
+    pub several: fn(&Arguments) -> Several,
+    /// The key by which it tells sessions apart itself.
+    pub sharing: Option<Sharing>,
+    /// True if blocks leave it with the number of a session that it gave them (CONTRACT 8).
+    pub numbers: bool,
+    /// Maximum of held blocks, in all.
+    pub held_max: u32,
+}
+
+impl StateFacts {
+    /// No state: it can be replicated freely.
+    pub const NONE: Self = Self {
+        keeps: Keeps::Nothing,
+        keeps_alone: Keeps::Private,
+        shows: None,
+        several: |_| Several::AsItKeeps,
+        sharing: None,
+        numbers: false,
+        held_max: 0,
+    };
+
+    /// One private session, whose fields are published.
+    #[must_use]
+    pub const fn private<S: Session>() -> Self {
+        Self { keeps: Keeps::Private, shows: shown::<S>(), ..Self::NONE }
+    }
+
+    /// A session per connection, flow or datagram, whose fields are published.
+    #[must_use]
+    pub const fn sessions<S: Session>() -> Self {
+        Self { keeps: Keeps::Sessions, shows: shown::<S>(), ..Self::NONE }
+    }
+
+    /// State that cannot move, with the reason.
+    #[must_use]
+    pub const fn pinned(why: &'static str) -> Self {
+        Self { keeps: Keeps::Pinned(why), ..Self::NONE }
+    }
+
+    /// The same, holding at most so many blocks.
+    #[must_use]
+    pub const fn held(self, held_max: u32) -> Self {
+        Self { held_max, ..self }
+    }
+
+    /// The same, with sessions told apart by this key and numbered (CONTRACT 8).
+    #[must_use]
+    pub const fn numbered(self, key: Sharing) -> Self {
+        Self { sharing: Some(key), numbers: true, ..self }
+    }
+
+    /// The same, with another rule for several processes.
+    #[must_use]
+    pub const fn several(self, several: fn(&Arguments) -> Several) -> Self {
+        Self { several, ..self }
+    }
+}
+
+/// The columns of a session, if it has any.
+const fn shown<S: Session>() -> Option<fn() -> Vec<Column>> {
+    if S::FIELDS.is_empty() { None } else { Some(columns::<S>) }
+}
+
+/// Functions of a filter's arguments that checks and planner call.
+#[derive(Clone, Copy, Debug)]
+pub struct Analysis {
+    /// Translates it for the kernel's filter of a source. Its answer must depend on the frame
+    /// alone.
+    pub ahead: Option<Ahead>,
+    /// The link types of the frames that it gives, where they differ from those it takes.
+    pub relinks: Option<Relinks>,
+    /// Resolves once what depends on the machine; the result is written into the request.
+    pub settles: Option<Settles>,
+    /// A warning for `check`, `explain` and the start of a run.
+    pub warns: Option<Warns>,
+    /// A remark for `explain`.
+    pub remark: Option<fn(&Arguments) -> Option<String>>,
+}
+
+impl Analysis {
+    /// No function.
+    pub const NONE: Self =
+        Self { ahead: None, relinks: None, settles: None, warns: None, remark: None };
+}
+
 impl Description {
-    /// What a description starts from.
+    /// The defaults of all fields.
     pub const EMPTY: Self = Self {
         name: "",
         summary: "",
@@ -378,36 +458,18 @@ impl Description {
         example: "",
         kind: Kind::Inspection,
         takes: Forms::ANY,
-        usable: &[],
-        usable_only: "",
-        both_ways: None,
         gives: Gives::Same,
         reads: Reads::All,
         effect: None,
+        needs: Needs::NONE,
         parameters: &[],
         classes: Classes::Same,
         groups: &[],
         reasons: &[],
         counters: &[],
-        keeps: Keeps::Nothing,
-        keeps_alone: Keeps::Private,
-        shows: None,
-        several: |_| Several::AsItKeeps,
-        sessions: None,
-        numbers_sessions: false,
-        held_max: 0,
+        state: StateFacts::NONE,
         reports: false,
-        writes_files: false,
-        process: false,
-        takes_filter: false,
-        attaches: None,
-        observes: None,
-        leads: None,
-        ahead: None,
-        relinks: None,
-        settles: None,
-        warns: None,
-        remark: None,
+        analysis: Analysis::NONE,
         user: None,
         kernel: None,
         examined: &[],
@@ -428,7 +490,7 @@ impl Description {
     /// Whether several processes can share its work.
     #[must_use]
     pub fn several_of(&self, arguments: &Arguments) -> Several {
-        (self.several)(arguments)
+        (self.state.several)(arguments)
     }
 
     /// What the filter does with these arguments (CONTRACT 13): what checks and planner go by.
@@ -449,8 +511,8 @@ impl Description {
     /// keeps nothing that it shows.
     #[must_use]
     pub fn shown(&self) -> Option<(Whose, Vec<Column>)> {
-        let own = self.shows?();
-        Some(match self.keeps {
+        let own = self.state.shows?();
+        Some(match self.state.keeps {
             Keeps::Sessions => (Whose::Sessions, [vec![SESSION], own].concat()),
             Keeps::Private | Keeps::Nothing | Keeps::Pinned(_) => (Whose::Private, own),
         })

@@ -1,62 +1,12 @@
-//! What the kernel can do of a line: where a source's blocks can be had there, and whether a chain
-//! of twins can be expressed.
+//! Chains of twins as one program of the kernel.
 //!
 //! In: descriptions with their arguments. Out: plain data for whoever plans; nothing is loaded.
 //! [SL §5.3, §7.1]
 
 use super::{Arguments, Description};
+use crate::endpoint::Attach;
 use ebpf::emit::{self, Answer, Emit, Finish, Layers, Scope, Target, Unfit};
 use ebpf::{FilterSpan, Hook, Program};
-
-/// Where a program must stand to see what a source gives.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Attach {
-    /// The interface; empty where none is meant.
-    pub interface: String,
-    /// The name space in which it is, if another than ours.
-    pub netns: Option<String>,
-    /// Which way frames go.
-    pub side: Side,
-    /// Whether what the line lets through is taken from the host (CONTRACT 2); otherwise the
-    /// program observes and changes nothing.
-    pub takes: bool,
-    /// Whether it stands before the sockets of the user whose line it is, both ways, instead of at
-    /// an interface (CONTRACT 22): packets from layer 3 on.
-    pub own: bool,
-}
-
-impl Attach {
-    /// Where what an interface of ours receives is observed.
-    #[must_use]
-    pub fn observing(interface: &str) -> Self {
-        let (netns, side) = (None, Side::Received);
-        Self { interface: interface.to_owned(), netns, side, takes: false, own: false }
-    }
-}
-
-/// Which way frames go through an interface.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Side {
-    /// Towards the host.
-    Received,
-    /// Away from it.
-    Sent,
-}
-
-/// The interface by which a sink sends frames out, where a program in the kernel may do that.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Outlet {
-    /// The interface.
-    pub interface: String,
-    /// The name space in which it is, if another than ours.
-    pub netns: Option<String>,
-}
-
-/// By which interface a sink with these arguments sends frames out.
-pub type Leads = fn(&Arguments) -> Outlet;
-
-/// Where a program gives what a source with these arguments gives, or why none does.
-pub type Attaches = fn(&Arguments) -> Result<Attach, String>;
 
 /// The twin of what does nothing with a block but let it by, or end it: a sink that forgets.
 pub const PLAIN: Emit<Arguments> = plain;

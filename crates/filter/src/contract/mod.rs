@@ -2,7 +2,6 @@
 //!
 //! - [`batch`]: up to 64 blocks side by side, one column per property, one bit per live lane;
 //! - [`description`]: what planner, help, completion and tests know about a filter;
-//! - [`observed`]: what a source observes, and which give the same;
 //! - [`parameter`]: what may be written for a parameter, and what it means;
 //! - [`arguments`]: the typed arguments of one filter in a request;
 //! - [`compiler`]: who knows the filter expressions that we do not;
@@ -10,7 +9,7 @@
 //! - [`names`]: who answers the names in filter expressions;
 //! - [`traits`]: the four traits an author chooses from, by right;
 //! - [`turn`]: what a filter may ask for while it is called (count, edit, append, hold, release);
-//! - [`kernel`]: where a source's blocks can be had in the kernel, what twins can be joined there;
+//! - [`kernel`]: chains of twins as one program;
 //! - [`holds`]: held blocks, kept by the space, named by plain data;
 //! - [`numbers`]: which numbers a filter may give to sessions;
 //! - [`shown`]: what of its state a filter shows to others;
@@ -30,7 +29,6 @@ pub mod kernel;
 pub mod keys;
 pub mod names;
 pub mod numbers;
-pub mod observed;
 pub mod parameter;
 pub mod shown;
 pub mod state;
@@ -41,16 +39,15 @@ pub use arguments::{Arguments, Mistake, Value};
 pub use batch::{Batch, Block, Columns, LANES, Lane, LaneMask, Room, Tags, lanes, mask_of};
 pub use compiler::Compiler;
 pub use description::{
-    Ahead, Classes, Description, Effect, Form, Forms, Gives, Keeps, Kind, Make, Reads, Relinks,
-    Settles, Several, Usable, ValueRange, Warns,
+    Ahead, Analysis, Classes, Description, Effect, Form, Forms, Gives, Keeps, Kind, Make, Needs,
+    Reads, Relinks, Settles, Several, StateFacts, Usable, ValueRange, Warns,
 };
 pub use edit::{Edit, Editable, Workbench};
 pub use holds::{Fate, HeldList, Holds};
-pub use kernel::{Attach, Attaches, Leads, Outlet, PLAIN, Side, expressible, joined, target};
+pub use kernel::{PLAIN, expressible, joined, target};
 pub use keys::{Key, Keys};
 pub use names::{Answer, NameQuery, Names};
 pub use numbers::SessionNumbers;
-pub use observed::{Observed, Shares};
 pub use parameter::{COMMON, Parameter, STATE, STATE_MODE, Type, UNTRUSTED};
 pub use shown::{Column, Field, Row, SESSION, Unit, Whose, columns};
 pub use state::{Moved, PRIVATE, Session, Sessions, State};

@@ -55,10 +55,13 @@ about frames of this link type, or the block is no frame).",
     ],
     classes: Classes::YesNo,
     reasons: &["no match", "link type"],
-    settles: Some(settles),
-    warns: Some(warns),
-    remark: Some(remark),
-    ahead: Some(ahead::ahead),
+    analysis: Analysis {
+        settles: Some(settles),
+        warns: Some(warns),
+        remark: Some(remark),
+        ahead: Some(ahead::ahead),
+        ..Analysis::NONE
+    },
     user: Some(make),
     kernel: Some(emit),
     ..Description::EMPTY

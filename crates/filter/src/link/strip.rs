@@ -30,7 +30,7 @@ Not answered: `not ip` (`eth` leaves IP packets only), `no tag`, `short` (there 
     gives: Gives::Form(Form::Packet),
     reads: Reads::Head(crate::layers::HEAD),
     effect: Some(effect),
-    relinks: Some(relinks),
+    analysis: Analysis { relinks: Some(relinks), ..Analysis::NONE },
     parameters: &[Parameter::needed("what", Type::Text, "`eth`, `vlan`, or a number of bytes")],
     reasons: &["not ip", "no tag", "short"],
     user: Some(make),

@@ -31,12 +31,10 @@ block that is older than the one before it is counted as `backwards` and has no 
         "what is counted: the time between blocks, or their length",
     )
     .positional()],
-    keeps: Keeps::Private,
-    shows: Some(columns::<Seen>),
-    several: |arguments| match arguments.text("of") {
+    state: StateFacts::private::<Seen>().several(|arguments| match arguments.text("of") {
         Some("time") => Several::Not("it measures the time between any two blocks", Several::LEAVE),
         _ => Several::Sums,
-    },
+    }),
     reports: true,
     user: Some(make),
     kernel: Some(emit),

@@ -19,9 +19,8 @@ they came.",
     kind: Kind::Inspection,
     reads: Reads::All,
     counters: &["bytes not here"],
-    keeps: Keeps::Private,
-    shows: Some(columns::<Seen>),
-    several: |_| Several::Not("its mean and its entropy are of all blocks", Several::LEAVE),
+    state: StateFacts::private::<Seen>()
+        .several(|_| Several::Not("its mean and its entropy are of all blocks", Several::LEAVE)),
     reports: true,
     user: Some(|_| Ok(Filter::classify(Inspect::default()))),
     ..Description::EMPTY

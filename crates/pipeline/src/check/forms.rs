@@ -236,7 +236,7 @@ impl Flow<'_> {
                     let Gives::Form(made) = filter.gives else { continue };
                     let made_set = Set::of(|form| form == made);
                     let ends = matches!(filter.kind, Kind::Source | Kind::Sink);
-                    if ends || filter.process || seen.0 & made_set.0 != 0 {
+                    if ends || self.catalogue.endpoint(filter).process || seen.0 & made_set.0 != 0 {
                         continue;
                     }
                     let bar = if chain.is_empty() { "" } else { " | " };

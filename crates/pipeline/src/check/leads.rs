@@ -1,16 +1,14 @@
 //! Rejects lines that send a frame back to the interface where they observe it: the frame would
 //! circle for ever. [CONTRACT 2]
 
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Use};
 use crate::language::Diagnostic;
 
 /// The sinks that send by an interface what comes from a source that sees what it sends.
 pub(super) fn loops(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (id, node) in graph.ids() {
-        let used = node.filter();
-        let outlet = used.and_then(|used| Some(used.description.leads?(&used.arguments)));
-        let Some(outlet) = outlet else { continue };
+        let Some(outlet) = node.filter().and_then(Use::outlet) else { continue };
         let sees = |head: &NodeId| {
             let Some(source) = graph.node(*head).filter() else { return false };
             let of = |name: &str| source.arguments.text(name);

@@ -119,6 +119,6 @@ fn within<L>(body: &Boolean<L>, here: Comes, used: &[Option<Use>], comes: &mut [
 
 /// Returns the link types that leave a node with this input.
 fn gives(used: Option<&Use>, comes: &Comes) -> Comes {
-    let relinked = used.and_then(|used| used.description.relinks?(&used.arguments));
+    let relinked = used.and_then(|used| used.description.analysis.relinks?(&used.arguments));
     relinked.map_or_else(|| comes.clone(), |links| Comes::of(Some(links.to_vec())))
 }

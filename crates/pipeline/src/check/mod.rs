@@ -20,7 +20,7 @@ mod state;
 mod union;
 mod uses;
 
-use filter::Arguments;
+use filter::{Arguments, EndpointFacts};
 
 use crate::catalogue::Catalogue;
 use crate::engines;
@@ -86,6 +86,7 @@ fn stands_before(nodes: &mut Vec<Node>, before: forms::Before) {
     let Node { span, inside, ref classifiers, .. } = nodes[operand.0];
     let step = Step::Filter(Box::new(Use {
         description: filter,
+        endpoint: &EndpointFacts::NONE,
         arguments: Arguments::defaults(filter),
         pin: None,
         only: None,

@@ -14,7 +14,8 @@ use filter::{Classes, Gives, Kind, Usable, ValueRange};
 pub(super) fn starved(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (id, node) in graph.ids() {
-        let Some(used) = node.filter().filter(|used| !used.description.usable.is_empty()) else {
+        let Some(used) = node.filter().filter(|used| !used.description.needs.usable.is_empty())
+        else {
             continue;
         };
         if graph.inputs(id).next().is_none() {
@@ -28,18 +29,18 @@ pub(super) fn starved(graph: &Graph) -> Vec<Diagnostic> {
         let what = format!("nothing that `{name}` can use comes to it");
         let hint = match search.last {
             Some((usable, _)) => usable.hint,
-            None => used.description.usable.first().map_or("", |usable| usable.hint),
+            None => used.description.needs.usable.first().map_or("", |usable| usable.hint),
         };
         let why = match search.last {
             Some((usable, _)) if usable.on_request => format!(
                 "{}, and they are made only where an arc asks for them",
-                used.description.usable_only
+                used.description.needs.otherwise
             ),
             Some((usable, edge)) => {
                 let (label, giver) = (label(graph, edge), usable.giver);
                 format!("`|{label}` lets none of it through from `{giver}`")
             }
-            None => used.description.usable_only.to_owned(),
+            None => used.description.needs.otherwise.to_owned(),
         };
         found.push(Diagnostic::warning(node.span, what).why(why).hint(hint));
     }
@@ -51,7 +52,7 @@ pub(super) fn starved(graph: &Graph) -> Vec<Diagnostic> {
 pub(super) fn one_sided(graph: &Graph, catalogue: &dyn Catalogue) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
     for (id, node) in graph.ids() {
-        let both = node.filter().and_then(|used| used.description.both_ways);
+        let both = node.filter().and_then(|used| used.description.needs.both_ways);
         if !both.is_some_and(|classes| graph.outputs(id).any(|edge| names(edge, classes))) {
             continue;
         }
@@ -101,7 +102,7 @@ impl<'g> Search<'g> {
             let unknown = matches!(self.graph.node(edge.from).step, Step::Unknown);
             return unknown || self.reaches(edge.from);
         };
-        let mut wanted = used.description.usable.iter();
+        let mut wanted = used.description.needs.usable.iter();
         if let Some(usable) = wanted.find(|one| one.giver == giver.description.name) {
             let well = match usable.on_request {
                 true => self.asked(edge, usable.classes),
@@ -117,7 +118,7 @@ impl<'g> Search<'g> {
             // Nobody knows what programs and other sources give.
             (Kind::Source, _) => true,
             _ if giver.is_process() => true,
-            (_, true) => used.description.usable_only.is_empty(),
+            (_, true) => used.description.needs.otherwise.is_empty(),
             (_, false) => self.reaches(edge.from),
         }
     }

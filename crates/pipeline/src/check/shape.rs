@@ -25,7 +25,7 @@ pub(super) fn shape(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) {
         }
     }
     ends(draft);
-    programs(draft);
+    programs(draft, catalogue);
 }
 
 /// Marks the edges that lead back to a node from which they come, looking from the heads on in the
@@ -163,7 +163,7 @@ fn operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
     let DraftStep::Filter(uses) = &node.step else { return };
     let (entry, kind) = (used.description, used.effect().kind);
     let is = match kind {
-        _ if entry.process => "runs in a process of its own",
+        _ if used.endpoint.process => "runs in a process of its own",
         Kind::Source => "is a source",
         Kind::Sink => "is a sink",
         Kind::Editing => "changes bytes",
@@ -210,8 +210,10 @@ fn ends(draft: &mut Draft<'_>) {
 
 /// There are not too many programs, and none in a cycle: a program takes what comes when it likes,
 /// and a cycle may not wait (CONTRACT 17).
-fn programs(draft: &mut Draft<'_>) {
-    let is_program = |node: &usize| draft.nodes[*node].entry.is_some_and(|entry| entry.process);
+fn programs(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) {
+    let is_program = |node: &usize| {
+        draft.nodes[*node].entry.is_some_and(|entry| catalogue.endpoint(entry).process)
+    };
     let programs: Vec<usize> = (0..draft.nodes.len()).filter(is_program).collect();
     if let Some(beyond) = programs.get(PROGRAMS_MAX) {
         let what = format!("the request has more than {PROGRAMS_MAX} programs");

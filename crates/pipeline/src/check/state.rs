@@ -27,8 +27,8 @@ pub(super) fn seen(draft: &mut Draft<'_>, used: &[Option<Use>]) {
             continue;
         };
         let twice = used.iter().take(index).flatten().any(|other| other.shown_as() == Some(name));
-        if description.shows.is_none() {
-            draft.mistakes.push(refused(match description.keeps {
+        if description.state.shows.is_none() {
+            draft.mistakes.push(refused(match description.state.keeps {
                 Keeps::Nothing => "it keeps nothing from one block to the next",
                 _ => "what it keeps has no fields that mean something to others",
             }));

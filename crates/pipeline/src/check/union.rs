@@ -29,7 +29,7 @@ impl Alike {
         request.pipelines.iter().for_each(|term| unions(term, false, &mut nodes));
         for node in nodes {
             let Some(entry) = catalogue.find_source(&node.name.text) else { continue };
-            if entry.observes.is_none() {
+            if catalogue.endpoint(entry).observes.is_none() {
                 continue;
             }
             let none = Arguments::default();
@@ -247,7 +247,7 @@ fn overlap(
 ) -> Option<Diagnostic> {
     let observed = |id: NodeId| -> Option<Observed> {
         let used = used[id.0].as_ref()?;
-        used.description.observes.map(|observes| observes(&used.arguments))
+        used.endpoint.observes.map(|observes| observes(&used.arguments))
     };
     let (text_a, text_b) = (text(draft, a), text(draft, b));
     if a == b {

@@ -35,6 +35,7 @@ pub(super) fn uses(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Opti
             let (arguments, read) = arguments(given, description, &none, catalogue, &mut mistakes);
             let used = Use {
                 description,
+                endpoint: catalogue.endpoint(description),
                 arguments,
                 pin: uses.iter().find_map(|node| text(node.pin.as_ref())),
                 only: None,
@@ -70,7 +71,9 @@ fn judge(
         if !read.right {
             continue;
         }
-        if let Some((parameter, value)) = entry.settles.and_then(|ask| ask(&used.arguments)) {
+        if let Some((parameter, value)) =
+            entry.analysis.settles.and_then(|ask| ask(&used.arguments))
+        {
             let mut text = format!(" {parameter}=");
             // Writing into a text cannot fail.
             let _ = write_quoted(&mut text, value.as_bytes());

@@ -5,8 +5,8 @@ use super::table::wrap;
 use super::words;
 use crate::check::OPTIONS;
 use filter::{
-    COMMON, Classes, Column, Description, Form, Gives, Keeps, Kind, Parameter, Reads, Type,
-    ValueRange,
+    COMMON, Classes, Column, Description, EndpointFacts, Form, Gives, Keeps, Kind, Parameter,
+    Reads, Type, ValueRange,
 };
 use std::fmt::Write as _;
 
@@ -45,11 +45,11 @@ pub struct Section {
 impl Page {
     /// Builds the help of a filter, source or sink.
     #[must_use]
-    pub fn of(entry: &Description) -> Self {
+    pub fn of(entry: &Description, endpoint: &EndpointFacts) -> Self {
         let own = Section { title: "Parameters", facts: parameters(entry.parameters) };
         let common = if entry.user.is_some() { common() } else { Vec::new() };
         let common = Section { title: COMMON_TITLE, facts: common };
-        let facts = Section { title: "Facts", facts: facts(entry) };
+        let facts = Section { title: "Facts", facts: facts(entry, endpoint) };
         let mut sections = vec![own, common, facts];
         sections.retain(|section| !section.facts.is_empty());
         Self {
@@ -74,8 +74,8 @@ pub fn common() -> Vec<(&'static str, String)> {
 
 /// The whole help text of a filter, source or sink, for a terminal.
 #[must_use]
-pub fn help(entry: &Description) -> String {
-    let page = Page::of(entry);
+pub fn help(entry: &Description, endpoint: &EndpointFacts) -> String {
+    let page = Page::of(entry, endpoint);
     let mut out = format!("{}: {}\n\n", page.name, page.summary);
     // What does not fit stands under the first parameter.
     let indent = 4 + page.name.len() + 1;
@@ -96,7 +96,7 @@ pub fn help(entry: &Description) -> String {
     out
 }
 
-fn facts(entry: &Description) -> Vec<(&'static str, String)> {
+fn facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static str, String)> {
     let mut facts = vec![("kind", format!("{}: {}", entry.kind.name(), right(entry.kind)))];
     if entry.kind != Kind::Source {
         facts.push(("takes", takes(entry)));
@@ -122,13 +122,13 @@ fn facts(entry: &Description) -> Vec<(&'static str, String)> {
         let beside = "what it has seen, when the path stops";
         facts.push(("reports", if entry.ends_with_report() { output } else { beside }.to_owned()));
     }
-    facts.push(("runs in", runs_in(entry)));
-    if entry.takes_filter {
+    facts.push(("runs in", runs_in(entry, endpoint)));
+    if endpoint.takes_filter {
         let what = "what the first filter behind it asks, where that can be asked in the kernel: \
                     what it refuses never comes in";
         facts.push(("asks ahead", what.to_owned()));
     }
-    if entry.ahead.is_some() {
+    if entry.analysis.ahead.is_some() {
         let who = "by the source before it, in the kernel, unless an arc takes what it refuses";
         facts.push(("asked ahead", who.to_owned()));
     }
@@ -301,11 +301,11 @@ fn reads(reads: Reads) -> String {
 }
 
 fn keeps(entry: &Description) -> String {
-    let held = match entry.held_max {
+    let held = match entry.state.held_max {
         0 => String::new(),
         blocks => format!("; holds {} at most", words::counted(blocks.into(), "block")),
     };
-    let state = match entry.keeps {
+    let state = match entry.state.keeps {
         Keeps::Nothing => "nothing between blocks".to_owned(),
         Keeps::Private => "state of its own".to_owned(),
         Keeps::Sessions => "state per session".to_owned(),
@@ -314,11 +314,11 @@ fn keeps(entry: &Description) -> String {
     format!("{state}{held}")
 }
 
-fn runs_in(entry: &Description) -> String {
-    if entry.process {
+fn runs_in(entry: &Description, endpoint: &EndpointFacts) -> String {
+    if endpoint.process {
         return "a process of its own".to_owned();
     }
-    let own = if entry.writes_files { "a thread of its own" } else { "a thread" };
+    let own = if endpoint.writes_files { "a thread of its own" } else { "a thread" };
     match (entry.kind, entry.kernel) {
         (Kind::Source | Kind::Sink, _) => own.to_owned(),
         (_, Some(_)) => format!("{own}; it has a twin for the kernel"),

@@ -68,7 +68,9 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
 fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
     for (name, (_, node)) in names.iter().zip(plan.graph.ids()) {
         let Some(used) = node.filter() else { continue };
-        if let Some(remark) = used.description.remark.and_then(|remark| remark(&used.arguments)) {
+        if let Some(remark) =
+            used.description.analysis.remark.and_then(|remark| remark(&used.arguments))
+        {
             let _ = writeln!(out, " {name}: {remark}");
         }
         if let Some(seen) = used.shown_as() {

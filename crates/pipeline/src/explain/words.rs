@@ -272,7 +272,7 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
     }
     let outlets = program.steps.iter().flat_map(|step| step.nodes.first()).filter_map(|node| {
         let used = plan.graph.node(*node).filter()?;
-        Some(quoted(used.description.leads?(&used.arguments).interface.as_bytes()))
+        Some(quoted(used.outlet()?.interface.as_bytes()))
     });
     let outlets: Vec<String> = outlets.collect();
     let frames = if attach.takes { "frames leave" } else { "copies leave" };

@@ -27,7 +27,7 @@ pub struct Pushed {
 pub(super) fn pushed(graph: &Graph) -> Vec<Pushed> {
     let asks = |source: NodeId| {
         let used = graph.node(source).filter();
-        used.is_some_and(|u| u.description.kind == Kind::Source && u.description.takes_filter)
+        used.is_some_and(|u| u.description.kind == Kind::Source && u.endpoint.takes_filter)
     };
     let sources = graph.ids().map(|(id, _)| id).filter(|id| asks(*id));
     let taken = |source: NodeId| {
@@ -74,7 +74,7 @@ fn fits(graph: &Graph, id: NodeId) -> Result<Option<&'static str>, String> {
         return Err("a section cannot be asked ahead, only one filter".to_owned());
     };
     let name = used.description.name;
-    let Some(ahead) = used.description.ahead else {
+    let Some(ahead) = used.description.analysis.ahead else {
         return Err(format!("`{name}` cannot be asked ahead"));
     };
     if graph.outputs(id).any(|edge| edge.classes.contains(0)) {

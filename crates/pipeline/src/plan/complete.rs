@@ -33,6 +33,7 @@ pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<Node
         graph.nodes.push(Node {
             step: Step::Filter(Box::new(Use {
                 description: sink,
+                endpoint: catalogue.endpoint(sink),
                 arguments: Arguments::defaults(sink),
                 pin: None,
                 only: None,

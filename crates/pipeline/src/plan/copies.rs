@@ -225,7 +225,7 @@ impl Work<'_> {
         if self.plan.space_of(id).kind != SpaceKind::Thread {
             return Err("runs in the kernel".to_owned());
         }
-        match description.keeps {
+        match description.state.keeps {
             Keeps::Nothing => Ok(chain.sharing),
             Keeps::Private => Err("private state: one for all blocks".to_owned()),
             Keeps::Pinned(why) => Err(format!("state that cannot move: {why}")),
@@ -237,9 +237,9 @@ impl Work<'_> {
     fn sessions(&self, chain: &Chain, id: NodeId) -> Result<Option<Sharing>, String> {
         let graph = &self.plan.graph;
         let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);
-        let told_by = |id: NodeId| description(id).and_then(|known| known.sessions);
+        let told_by = |id: NodeId| description(id).and_then(|known| known.state.sharing);
         let head = chain.nodes.first().copied().unwrap_or(id);
-        let tells = |id: &NodeId| description(*id).is_some_and(|known| known.numbers_sessions);
+        let tells = |id: &NodeId| description(*id).is_some_and(|known| known.state.numbers);
         match told_by(id) {
             Some(own) => {
                 let raw = |form: &Form| matches!(form, Form::Frame | Form::Packet | Form::Segment);
@@ -263,7 +263,7 @@ impl Work<'_> {
                 None | Some(Sharing::Session) => Ok(Some(Sharing::Session)),
                 Some(_) => Err("other sessions than before".to_owned()),
             },
-            None => match description(id).map(|known| known.keeps_alone) {
+            None => match description(id).map(|known| known.state.keeps_alone) {
                 Some(Keeps::Nothing) => Ok(chain.sharing),
                 _ => Err("private state: nothing before it tells sessions apart".to_owned()),
             },

@@ -208,7 +208,7 @@ impl Costs {
             return ns;
         }
         // What it takes in is in the figures of what brings it.
-        if used.description.attaches.is_some() {
+        if used.endpoint.attaches.is_some() {
             return self.call;
         }
         let effect = used.effect();
@@ -302,7 +302,7 @@ impl Costs {
 /// Returns true if a source takes its frames from the host.
 pub(super) fn takes(graph: &Graph, id: NodeId) -> bool {
     let used = graph.node(id).filter();
-    let attach = used.and_then(|used| used.description.attaches?(&used.arguments).ok());
+    let attach = used.and_then(|used| used.attach()?.ok());
     attach.is_some_and(|attach| attach.takes)
 }
 

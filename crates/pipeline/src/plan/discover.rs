@@ -132,7 +132,7 @@ fn pinned_thread(node: &Node) -> Option<usize> {
 }
 
 pub(super) fn writes_files(node: &Node) -> bool {
-    node.filter().is_some_and(|used| used.description.writes_files)
+    node.filter().is_some_and(|used| used.endpoint.writes_files)
 }
 
 /// The connected parts of the graph, numbered in the order of the text.
@@ -211,7 +211,7 @@ fn verdict(
 fn cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     let own = machine.costs.in_thread(graph, id);
     let used = graph.node(id).filter();
-    let attaches = used.is_some_and(|used| used.description.attaches.is_some());
+    let attaches = used.is_some_and(|used| used.endpoint.attaches.is_some());
     // Where the kernel takes no programs nothing else can be had, and it is left out.
     if !attaches || !machine.kernel.is_open() {
         return own;

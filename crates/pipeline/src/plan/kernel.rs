@@ -150,7 +150,7 @@ fn way(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
     let way = upstream(graph, id);
     let head = way.first().copied().unwrap_or(id);
     let node = graph.node(head);
-    let feeds = node.filter().is_some_and(|used| used.description.attaches.is_some());
+    let feeds = node.filter().is_some_and(|used| used.endpoint.attaches.is_some());
     if node.kind() != Some(Kind::Source) {
         return Err("no source in the kernel".to_owned());
     }
@@ -186,7 +186,7 @@ fn is_seen(node: &Node) -> Result<(), String> {
 /// may ask for them.
 fn has_sessions(graph: &Graph, id: NodeId) -> Result<(), String> {
     let used = graph.node(id).filter();
-    if !used.is_some_and(|used| used.description.numbers_sessions) {
+    if !used.is_some_and(|used| used.description.state.numbers) {
         return Ok(());
     }
     match below(graph, id).into_iter().find(|id| may_ask_session(graph.node(*id))) {
@@ -204,7 +204,7 @@ fn may_ask_session(node: &Node) -> bool {
     let Some(used) = node.filter() else { return false };
     let description = used.description;
     let plain = ["pcap", "discard"].contains(&description.name);
-    let decides = description.classes != Classes::Same && description.keeps == Keeps::Nothing;
+    let decides = description.classes != Classes::Same && description.state.keeps == Keeps::Nothing;
     !(plain || decides || description.kernel.is_some())
 }
 
@@ -247,22 +247,18 @@ fn behind(graph: &Graph, id: NodeId) -> String {
 fn is_last_word(node: &Node, takes: bool) -> bool {
     let changes = node.kind() == Some(Kind::Editing);
     let of = |used: &Use| {
-        let description = used.description;
-        description.kind == Kind::Editing || takes && description.leads.is_some()
+        used.description.kind == Kind::Editing || takes && used.endpoint.outlet.is_some()
     };
     changes || node.filter().is_some_and(of)
 }
 
 /// Refuses a sink that sends frames out where a program at this place cannot.
 fn leads(node: &Node, attach: &Attach) -> Result<(), String> {
-    let used = node.filter();
-    let Some((used, leads)) = used.and_then(|used| Some((used, used.description.leads?))) else {
-        return Ok(());
-    };
+    let Some(outlet) = node.filter().and_then(Use::outlet) else { return Ok(()) };
     if attach.own {
         return Err("what sockets exchange has no link header to leave with".to_owned());
     }
-    if leads(&used.arguments).netns != attach.netns {
+    if outlet.netns != attach.netns {
         let why = "a program sends within the name space in which it stands";
         return Err(why.to_owned());
     }
@@ -286,11 +282,8 @@ fn is_alone(graph: &Graph, way: &[NodeId], at: NodeId, attach: &Attach) -> bool 
 
 /// Returns the attachment point of a source.
 fn source(node: &Node) -> Result<Attach, String> {
-    let used = node.filter();
-    match used.and_then(|used| Some((used, used.description.attaches?))) {
-        Some((used, attaches)) => attaches(&used.arguments),
-        None => Err("reads in a process".to_owned()),
-    }
+    let attach = node.filter().and_then(Use::attach);
+    attach.unwrap_or_else(|| Err("reads in a process".to_owned()))
 }
 
 /// Checks that a node other than a source can be a step of a program, as far as the node alone
@@ -396,7 +389,7 @@ impl Program {
             let alike = first.zip(graph.node(id).filter()).is_some_and(|(one, other)| {
                 let same = std::ptr::eq(one.description, other.description);
                 // Who sends a frame twice means two frames.
-                same && one.arguments == other.arguments && one.description.leads.is_none()
+                same && one.arguments == other.arguments && one.endpoint.outlet.is_none()
             });
             step.from == from && step.classes == classes && alike
         };

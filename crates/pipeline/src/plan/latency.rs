@@ -138,7 +138,7 @@ fn of_node(plan: &Plan, node: NodeId) -> u64 {
     let used = plan.graph.node(node).filter();
     let in_kernel = plan.space_of(node).kind == SpaceKind::Kernel;
     let takes = used.is_some_and(|used| {
-        used.description.takes_filter && used.description.kind == filter::Kind::Source
+        used.endpoint.takes_filter && used.description.kind == filter::Kind::Source
     });
     u64::from(takes && !in_kernel)
 }

@@ -1,8 +1,8 @@
 //! The filters of the house, with sources and sinks made up for the planner.
 
 use filter::{
-    Arguments, Attach, Description, Filter, Form, Forms, Gives, Kind, Mistake, PLAIN, Parameter,
-    Reads, Type,
+    Arguments, Attach, Description, EndpointFacts, Filter, Form, Forms, Gives, Kind, Mistake,
+    PLAIN, Parameter, Reads, Type,
 };
 use pipeline::catalogue::{Catalogue, List};
 use pipeline::plan::{Machine, Plan, plan};
@@ -20,8 +20,6 @@ const fn sink(name: &'static str, parameters: &'static [Parameter]) -> Descripti
 
 const FILE: Parameter = Parameter::needed("file", Type::Path, "the file");
 pub(crate) const RX: Description = Description {
-    takes_filter: true,
-    attaches: Some(attach),
     ..source(
         "rx",
         Form::Frame,
@@ -44,14 +42,13 @@ const READ: Description = source(
 const PRINT: Description = sink("print", &[]);
 const DISCARD: Description =
     Description { reads: Reads::Nothing, kernel: Some(PLAIN), ..sink("discard", &[]) };
-const PCAP: Description = Description { writes_files: true, ..sink("pcap", &[FILE]) };
+const PCAP: Description = sink("pcap", &[FILE]);
 
 const EXEC: Description = Description {
     name: "exec",
     kind: Kind::Editing,
     gives: Gives::Form(Form::Bytes),
     parameters: &[Parameter::needed("command", Type::Text, "the command")],
-    process: true,
     ..Description::EMPTY
 };
 const EXEC_AT_HEAD: Description = Description { kind: Kind::Source, takes: Forms::NONE, ..EXEC };
@@ -83,6 +80,10 @@ impl Catalogue for World {
         self.0.find_source(name)
     }
 
+    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
+        self.0.endpoint(entry)
+    }
+
     fn names(&self) -> Vec<&'static str> {
         self.0.names()
     }
@@ -96,11 +97,18 @@ impl Catalogue for World {
     }
 }
 
+/// The facts about its sources, sinks and programs.
+pub(crate) const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
+    ("rx", &EndpointFacts { takes_filter: true, attaches: Some(attach), ..EndpointFacts::NONE }),
+    ("exec", &EndpointFacts { process: true, ..EndpointFacts::NONE }),
+    ("pcap", &EndpointFacts { writes_files: true, ..EndpointFacts::NONE }),
+];
+
 /// All of it.
 pub(crate) fn world() -> World {
     static ENTRIES: OnceLock<Vec<&'static Description>> = OnceLock::new();
     let entries = ENTRIES.get_or_init(entries);
-    World(List { entries, spaces: &["kernel", "thread*"] })
+    World(List { entries, endpoints: ENDPOINTS, spaces: &["kernel", "thread*"] })
 }
 
 fn entries() -> Vec<&'static Description> {

@@ -1,8 +1,8 @@
 //! A made-up catalogue: small, with one entry of every kind that the checks tell apart.
 
 use filter::{
-    Arguments, Classes, Description, Filter, Form, Forms, Gives, Kind, Mistake, Observed,
-    Parameter, Type, ValueRange,
+    Arguments, Classes, Description, EndpointFacts, Filter, Form, Forms, Gives, Kind, Mistake,
+    Observed, Parameter, Type, ValueRange,
 };
 use pipeline::catalogue::List;
 
@@ -37,7 +37,6 @@ const RX: Description = Description {
         Parameter::named("slots", Type::Number { low: 1, high: 4096 }, "256", "ring size"),
         Parameter::named("at", Type::OneOf(&["host", "wire"]), "host", "where"),
     ],
-    observes: Some(|arguments| observed(arguments, true, arguments.flag("both"))),
     ..entry("rx", Kind::Source, Forms::NONE, Gives::Form(Form::Frame))
 };
 const TX_SOURCE: Description = Description {
@@ -45,7 +44,6 @@ const TX_SOURCE: Description = Description {
         Parameter::optional("interface", Type::Text, "where to listen").positional(),
         Parameter::named("loopback", Type::Flag, "yes", "what it sends to itself"),
     ],
-    observes: Some(|arguments| observed(arguments, false, true)),
     ..entry("tx", Kind::Source, Forms::NONE, Gives::Form(Form::Frame))
 };
 
@@ -105,7 +103,6 @@ const COMPRESS: Description = entry("compress", Kind::Editing, Forms::ANY, Gives
 const EXEC: Description = Description {
     parameters: &[Parameter::needed("command", Type::Text, "what to run")],
     classes: Classes::YesNo,
-    process: true,
     ..entry("exec", Kind::Editing, Forms::ANY, Gives::Form(Form::Bytes))
 };
 const EXEC_AT_HEAD: Description = Description { kind: Kind::Source, takes: Forms::NONE, ..EXEC };
@@ -136,6 +133,25 @@ fn compile(arguments: &Arguments) -> Result<Filter, Mistake> {
     Err(mistake)
 }
 
+/// The facts about its sources and programs.
+const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
+    (
+        "rx",
+        &EndpointFacts {
+            observes: Some(|arguments| observed(arguments, true, arguments.flag("both"))),
+            ..EndpointFacts::NONE
+        },
+    ),
+    (
+        "tx",
+        &EndpointFacts {
+            observes: Some(|arguments| observed(arguments, false, true)),
+            ..EndpointFacts::NONE
+        },
+    ),
+    ("exec", &EndpointFacts { process: true, ..EndpointFacts::NONE }),
+];
+
 /// The catalogue, which asks `compile` only about expressions with nonsense in them.
 #[derive(Debug)]
 pub(crate) struct World(pub(crate) List<'static>);
@@ -163,6 +179,7 @@ pub(crate) fn world() -> World {
             &PRINT,
             &LOG,
         ],
+        endpoints: ENDPOINTS,
         spaces: &["kernel", "process", "thread*"],
     })
 }
@@ -174,6 +191,10 @@ impl pipeline::Catalogue for World {
 
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         self.0.find_source(name)
+    }
+
+    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
+        self.0.endpoint(entry)
     }
 
     fn names(&self) -> Vec<&'static str> {

@@ -118,7 +118,7 @@ impl Work {
             let who = Credentials { uid: about.uid, gid: about.gid, groups: about.groups };
             let programs = part.nodes.iter().find_map(|node| {
                 let used = graph.node(*node).filter()?;
-                Some((*node, used.description.attaches?(&used.arguments).ok()?))
+                Some((*node, used.attach()?.ok()?))
             });
             let (source, attach) = programs.ok_or("nothing says where it stands")?;
             let needs = Needs {

@@ -11,8 +11,8 @@ use super::shelf::{FILL_MAX, Habits, Key, OPEN, SESSIONS, Shelf, Volume};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Direction, Flags};
 use filter::{
-    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Several, Time,
-    Type,
+    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Several,
+    StateFacts, Time, Type,
 };
 
 /// What everybody knows about `files`.
@@ -42,10 +42,9 @@ are left out with `holes=skip`. At most `open` files are open at one time, and a
 sessions are remembered; a session that was forgotten goes on in another file.",
     example: "replay web.pcap | tcp | http |get files out/",
     kind: Kind::Sink,
-    writes_files: true,
     takes: Forms::ANY,
     gives: Gives::Nothing,
-    several: |_| Several::Folder("dir"),
+    state: StateFacts::NONE.several(|_| Several::Folder("dir")),
     parameters: &[
         Parameter::needed("dir", Type::Path, "the directory to write into"),
         Parameter::named(
@@ -69,7 +68,7 @@ sessions are remembered; a session that was forgotten goes on in another file.",
 const _: () = assert!(FILL_MAX == 16 << 20, "the help says so");
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &FILES, open };
+pub const ENTRY: SinkEntry = SinkEntry::new(&FILES, open).writing_files();
 
 /// What gets a file of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,8 +13,8 @@ use super::shelf::{OPEN, SESSIONS};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Class, RichPointer};
 use filter::{
-    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Several, Time,
-    Type,
+    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Several,
+    StateFacts, Time, Type,
 };
 use split::Split;
 use wire::capture::write;
@@ -41,16 +41,15 @@ that `tcp` takes out. What is no IP goes to one file. At most `open` files are o
 at most `sessions` are remembered; what was forgotten goes on in another file.",
     example: "replay all.pcap | bpf \"udp port 53\" | pcap dns.pcap",
     kind: Kind::Sink,
-    writes_files: true,
     takes: FRAMED,
     gives: Gives::Nothing,
-    several: |arguments| match arguments.text("per") {
+    state: StateFacts::NONE.several(|arguments| match arguments.text("per") {
         Some("connection" | "session") => Several::Folder("file"),
         _ => Several::Not(
             "a capture has one beginning, and the frames of all in order",
             "write `per=connection`, so that each has files of its own, or leave `--engines` out",
         ),
-    },
+    }),
     parameters: &[
         Parameter::needed(
             "file",
@@ -74,7 +73,7 @@ const FRAMED: Forms =
     Forms::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream, Form::Message]);
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &PCAP, open };
+pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open).writing_files();
 
 #[derive(Debug)]
 struct Pcap {

@@ -72,7 +72,7 @@ Needs CAP_NET_RAW; `streamline doctor` tells what is missing.",
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &TX, open };
+pub const ENTRY: SinkEntry = SinkEntry::new(&TX, open);
 
 /// How long one frame may wait for room in the queue.
 const PATIENCE: Duration = Duration::from_secs(1);

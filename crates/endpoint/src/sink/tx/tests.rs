@@ -72,8 +72,8 @@ impl Ear {
     fn at(space: &Namespace) -> Self {
         let given = [("interface", SERVER_DEVICE), ("netns", space.name())];
         let given = arguments(&rx::RX, &given);
-        let mut source = (rx::ENTRY.open)(&opening(&given, &[])).unwrap();
-        let lender = source.lends().unwrap();
+        let source = (rx::ENTRY.open)(&opening(&given, &[])).unwrap();
+        let lender = source.properties().lender.unwrap();
         Self { source, pool: Pool::lent(DbufId::new(9).unwrap(), lender).unwrap() }
     }
 

@@ -20,7 +20,8 @@ use super::told::{Plain, Told};
 use crate::clock::LogTime;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::{
-    Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type, Usable, ValueRange,
+    Block, Description, Form, Forms, Gives, Kind, Needs, Parameter, Report, Time, Type, Usable,
+    ValueRange,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -45,15 +46,16 @@ An exchange is given to those who ask for it: write `http |exchange weblog`. Blo
 are counted in the report.",
     example: "replay web.pcap | tcp | http |exchange weblog access.log",
     kind: Kind::Sink,
-    writes_files: true,
     takes: Forms::of(&[Form::Message]),
-    usable: &[Usable {
-        giver: "http",
-        classes: ValueRange { low: 1000, high: 1999 },
-        on_request: true,
-        hint: "write `http |exchange weblog`, or `http |1404 weblog` for one status",
-    }],
-    usable_only: "it writes the exchanges of `http`",
+    needs: Needs {
+        otherwise: "it writes the exchanges of `http`",
+        ..Needs::of(&[Usable {
+            giver: "http",
+            classes: ValueRange { low: 1000, high: 1999 },
+            on_request: true,
+            hint: "write `http |exchange weblog`, or `http |1404 weblog` for one status",
+        }])
+    },
     gives: Gives::Nothing,
     parameters: &[
         Parameter::named("file", Type::Path, "-", "the file to write; - is standard output")
@@ -65,7 +67,7 @@ are counted in the report.",
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &WEBLOG, open };
+pub const ENTRY: SinkEntry = SinkEntry::new(&WEBLOG, open).writing_files();
 
 #[derive(Debug)]
 struct Weblog {

@@ -22,7 +22,7 @@ pub mod place;
 pub mod reader;
 mod time;
 
-use crate::{Failure, Given, Intake, Seen, Source};
+use crate::{Failure, Given, Intake, Seen, Source, SourceProperties};
 use abi::{Class, ContextLane, Entry, Flags, Marks, RichPointer};
 use buffer::pool::Pool;
 use filter::{Amount, Time};
@@ -353,7 +353,9 @@ impl Source for KernelSource {
         self.parts.bell.drain(|_| {});
         self.time.keep_up();
         self.reader.look();
-        if self.put(intake) > 0 {
+        let put = self.put(intake);
+        (intake.arc, intake.drained) = (Some(self.edge), self.drained);
+        if put > 0 {
             return Ok(Given::Blocks);
         }
         if self.reader.front().is_some() {
@@ -375,6 +377,7 @@ impl Source for KernelSource {
             seen: Some(Amount { blocks, bytes: given.bytes }),
             given,
             dropped: dropped.map(|(why, n)| (why, Some(n))).collect(),
+            arrived: self.arrived(),
             ..Seen::default()
         }
     }
@@ -383,18 +386,15 @@ impl Source for KernelSource {
         Some(self.parts.bell.as_fd())
     }
 
-    fn is_drained(&self) -> bool {
-        self.drained
-    }
-
-    /// Programs write into memory of their own; where there is none to copy to, it says when to ask
-    /// again.
-    fn heeds_memory(&self) -> bool {
-        false
-    }
-
-    fn block_max(&self) -> usize {
-        self.parts.rings.shape().record_max as usize + TAG
+    fn properties(&self) -> SourceProperties {
+        SourceProperties {
+            block_max: self.parts.rings.shape().record_max as usize + TAG,
+            // Programs write into memory of their own. Without memory to copy to, `give` returns
+            // the time of the next attempt.
+            heeds_memory: false,
+            chooses_arc: true,
+            ..SourceProperties::default()
+        }
     }
 
     fn stop(&mut self) -> bool {
@@ -409,11 +409,10 @@ impl Source for KernelSource {
         self.detach();
         self.closed = true;
     }
+}
 
-    fn edge(&self) -> Option<usize> {
-        Some(self.edge)
-    }
-
+impl KernelSource {
+    /// Returns what became of the blocks of each edge.
     fn arrived(&self) -> Vec<Arrived> {
         let both = self.arrived.iter().zip(self.reader.missing()).zip(self.reader.gaps());
         both.map(|((arrived, missing), gaps)| {

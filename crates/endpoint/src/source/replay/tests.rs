@@ -47,7 +47,7 @@ fn packets_come_with_time_link_and_lengths() {
     let path = dir.path("big.pcapng");
     std::fs::write(&path, big_endian()).unwrap();
     let mut source = on(&path, "max").unwrap();
-    assert!(source.tells_time() && source.descriptor().is_none());
+    assert!(source.properties().tells_time && source.descriptor().is_none());
     let (gifts, end) = all(&mut *source, &mut pool(1 << 16));
     end.unwrap();
     let [first, second] = &gifts[..] else { panic!("{gifts:?}") };
@@ -156,7 +156,7 @@ fn the_pace_is_that_of_the_capture() {
     // The third is out of order: it is late, and not waited for.
     std::fs::write(&path, capture(&[(10, b"a"), (30, b"bb"), (5, b"ccc"), (40, b"dddd")])).unwrap();
     let mut source = on(&path, "2").unwrap();
-    assert!(!source.tells_time());
+    assert!(!source.properties().tells_time);
     let mut pool = pool(1 << 16);
     let mut at = |now, room| {
         let (given, gifts) = ask(&mut *source, &mut pool, room, now).unwrap();

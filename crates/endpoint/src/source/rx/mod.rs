@@ -22,18 +22,19 @@ mod unpack;
 pub(crate) use losses::Losses;
 
 use crate::interface::{self, Counts, removed};
-use crate::{DropReason, Failure, Given, Intake, Missing, Opening, Seen, Source, SourceEntry};
+use crate::{
+    DropReason, Failure, Given, Intake, Missing, Opening, Seen, Source, SourceEntry,
+    SourceProperties,
+};
 use abi::Entry;
 use buffer::pool::Pin;
 use device::{Asked, Device, State};
 use filter::general::bpf::Direction;
 use filter::{
-    Amount, Arguments, Attach, Description, Form, Forms, Gives, Kind, Observed, Parameter, Side,
-    Time, Type,
+    Amount, Arguments, Attach, Description, EndpointFacts, Form, Forms, Gives, Kind, Observed,
+    Parameter, Side, Time, Type,
 };
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-use sys::memory::Lender;
 use wire::LinkType;
 
 /// What everybody knows about `rx`.
@@ -65,8 +66,6 @@ The rest needs CAP_NET_RAW; `streamline doctor` tells what is missing. ^C lets w
 drain.",
     example: "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog",
     parameters: &[INTERFACE, HOW, BOTH, OWN, NETNS, RING, PROMISCUOUS],
-    attaches: Some(|arguments| attach(arguments, Side::Received)),
-    observes: Some(|arguments| observed(arguments, Side::Received)),
     ..TX
 };
 
@@ -84,10 +83,7 @@ itself. The rest is as for `rx`.",
     kind: Kind::Source,
     takes: Forms::NONE,
     gives: Gives::Form(Form::Frame),
-    takes_filter: true,
     parameters: &[INTERFACE, LOOPBACK, NETNS, RING, PROMISCUOUS],
-    attaches: Some(|arguments| attach(arguments, Side::Sent)),
-    observes: Some(|arguments| observed(arguments, Side::Sent)),
     ..Description::EMPTY
 };
 
@@ -123,11 +119,26 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arg
     given if given.flag("both") => open(opening, Direction::Both),
     _ => open(opening, Direction::Received),
 })
-.linked(links);
+.linked(links)
+.with(EndpointFacts {
+    attaches: Some(|arguments| attach(arguments, Side::Received)),
+    observes: Some(|arguments| observed(arguments, Side::Received)),
+    ..FACTS
+});
 
 /// The line of `tx` in the catalogue.
 pub const SENT: SourceEntry =
-    SourceEntry::new(&TX, |opening| open(opening, sent(opening.arguments))).linked(links);
+    SourceEntry::new(&TX, |opening| open(opening, sent(opening.arguments)))
+        .linked(links)
+        .with(FACTS);
+
+/// The facts about `tx`.
+const FACTS: EndpointFacts = EndpointFacts {
+    attaches: Some(|arguments| attach(arguments, Side::Sent)),
+    observes: Some(|arguments| observed(arguments, Side::Sent)),
+    takes_filter: true,
+    ..EndpointFacts::NONE
+};
 
 /// What the frames of an interface begin with; of all interfaces, and of sockets, what any of them
 /// may begin with. The kinds of devices that are not known here give nothing.
@@ -299,8 +310,8 @@ impl Source for Live {
         Some(self.device.ring.as_fd())
     }
 
-    fn lends(&mut self) -> Option<Arc<dyn Lender>> {
-        Some(self.device.ring.clone())
+    fn properties(&self) -> SourceProperties {
+        SourceProperties { lender: Some(self.device.ring.clone()), ..SourceProperties::default() }
     }
 
     fn stop(&mut self) -> bool {

@@ -159,32 +159,32 @@ fn an_interface_that_is_not_there_is_named_with_those_that_are() {
 
 #[test]
 fn a_program_can_stand_for_it_at_one_interface_and_one_way() {
-    let asked = |description: &Description, values: &[(&'static str, Value)]| {
-        let mut arguments = Arguments::defaults(description);
+    let asked = |entry: &SourceEntry, values: &[(&'static str, Value)]| {
+        let mut arguments = Arguments::defaults(entry.description);
         values.iter().for_each(|(name, value)| arguments.set(name, value.clone()));
-        description.attaches.unwrap()(&arguments)
+        entry.facts.attaches.unwrap()(&arguments)
     };
     let interface = ("interface", Value::Text("eth0".to_owned()));
     let yes = Value::Flag(true);
     let one = |side| Attach { side, ..Attach::observing("eth0") };
-    assert_eq!(asked(&RX, std::slice::from_ref(&interface)), Ok(one(Side::Received)));
-    assert_eq!(asked(&TX, std::slice::from_ref(&interface)), Ok(one(Side::Sent)));
+    assert_eq!(asked(&ENTRY, std::slice::from_ref(&interface)), Ok(one(Side::Received)));
+    assert_eq!(asked(&SENT, std::slice::from_ref(&interface)), Ok(one(Side::Sent)));
     let netns = ("netns", Value::Text("blue".to_owned()));
-    let there = asked(&RX, &[interface.clone(), netns]).unwrap();
+    let there = asked(&ENTRY, &[interface.clone(), netns]).unwrap();
     assert_eq!(there.netns.as_deref(), Some("blue"));
-    assert!(asked(&RX, &[]).is_err());
-    assert!(asked(&RX, &[interface.clone(), ("both", yes.clone())]).is_err());
-    assert!(asked(&RX, &[interface.clone(), ("promisc", yes.clone())]).is_err());
+    assert!(asked(&ENTRY, &[]).is_err());
+    assert!(asked(&ENTRY, &[interface.clone(), ("both", yes.clone())]).is_err());
+    assert!(asked(&ENTRY, &[interface.clone(), ("promisc", yes.clone())]).is_err());
     let take = ("how", Value::Text("take".to_owned()));
     let taken = Attach { takes: true, ..one(Side::Received) };
-    assert_eq!(asked(&RX, &[interface.clone(), ("promisc", yes), take.clone()]), Ok(taken));
+    assert_eq!(asked(&ENTRY, &[interface.clone(), ("promisc", yes), take.clone()]), Ok(taken));
     let both = ("both", Value::Flag(true));
-    assert!(asked(&RX, &[interface.clone(), both.clone(), take.clone()]).is_err());
+    assert!(asked(&ENTRY, &[interface.clone(), both.clone(), take.clone()]).is_err());
     let own = ("own", Value::Flag(true));
     let sockets = Attach { own: true, ..Attach::observing("") };
-    assert_eq!(asked(&RX, std::slice::from_ref(&own)), Ok(sockets.clone()));
-    assert_eq!(asked(&RX, &[own.clone(), both]), Ok(sockets), "both ways it is anyhow");
+    assert_eq!(asked(&ENTRY, std::slice::from_ref(&own)), Ok(sockets.clone()));
+    assert_eq!(asked(&ENTRY, &[own.clone(), both]), Ok(sockets), "both ways it is anyhow");
     for with in [interface, take, ("promisc", Value::Flag(true))] {
-        assert!(asked(&RX, &[own.clone(), with.clone()]).is_err(), "{with:?}");
+        assert!(asked(&ENTRY, &[own.clone(), with.clone()]).is_err(), "{with:?}");
     }
 }

@@ -57,8 +57,10 @@ followed, as resolvers do); and how often messages of a connection were found ag
     example: "replay dns.pcap | udp | dns |nxdomain print",
     kind: Kind::Reordering,
     takes: Forms::of(&[Form::Segment, Form::Stream]),
-    usable: &[carried("udp"), carried("tcp"), carried("token")],
-    usable_only: "it reads what datagrams and connections carry, behind their headers",
+    needs: Needs {
+        otherwise: "it reads what datagrams and connections carry, behind their headers",
+        ..Needs::of(&[carried("udp"), carried("tcp"), carried("token")])
+    },
     gives: Gives::Form(Form::Message),
     reads: Reads::All,
     parameters: &[Parameter::named(
@@ -78,9 +80,7 @@ followed, as resolvers do); and how often messages of a connection were found ag
     ],
     reasons: &["not dns", "malformed", "cut", "gap", "too many pieces", "forgotten"],
     counters: &["queries", "responses", "pointers ahead", "found again"],
-    keeps: Keeps::Sessions,
-    shows: Some(columns::<Dialogue>),
-    held_max: 1 << 16,
+    state: StateFacts::sessions::<Dialogue>().held(1 << 16),
     user: Some(make),
     ..Description::EMPTY
 };

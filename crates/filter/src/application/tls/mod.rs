@@ -70,9 +70,7 @@ connections were open).",
     },
     reasons: &["not tls", "no hello", "malformed", "too long", "gap", "cut", "forgotten"],
     counters: &["client hellos", "server hellos"],
-    keeps: Keeps::Sessions,
-    shows: Some(columns::<Connection>),
-    held_max: 1 << 18,
+    state: StateFacts::sessions::<Connection>().held(1 << 18),
     user: Some(make),
     ..Description::EMPTY
 };

@@ -65,9 +65,7 @@ Not answered: `no match`.",
     },
     reasons: &["no match"],
     counters: &["evicted sessions"],
-    keeps: Keeps::Sessions,
-    shows: Some(columns::<Search>),
-    keeps_alone: Keeps::Nothing,
+    state: StateFacts { keeps_alone: Keeps::Nothing, ..StateFacts::sessions::<Search>() },
     user: Some(make),
     ..Description::EMPTY
 };

@@ -42,7 +42,7 @@ pub(super) struct Datagrams {
 /// What is known of a datagram; in the private record only the seed.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Debug)]
 #[repr(C)]
-struct Datagram {
+pub(super) struct Datagram {
     /// The seed of the keys; only in the private record.
     seed: u64,
     /// The last time that a block of it may bear.

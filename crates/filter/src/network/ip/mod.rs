@@ -24,7 +24,7 @@ use crate::layers::{self, Missing, Packet};
 use crate::network::PROTOCOLS;
 use crate::prelude::*;
 use crate::twin::{self, Emitted, Ways};
-use datagrams::{Datagrams, Limits, Taken};
+use datagrams::{Datagram, Datagrams, Limits, Taken};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use fragment::Piece;
 use overlap::Policy;
@@ -100,9 +100,10 @@ headers or tags than are followed).",
         "too many fragments",
     ],
     counters: &["joined datagrams", "overlapping datagrams", "evicted datagrams"],
-    keeps: Keeps::Sessions,
-    sessions: Some(Sharing::Addresses),
-    held_max: 65_536,
+    state: StateFacts {
+        sharing: Some(Sharing::Addresses),
+        ..StateFacts::sessions::<Datagram>().held(65_536)
+    },
     user: Some(make),
     kernel: Some(emit),
     ..Description::EMPTY

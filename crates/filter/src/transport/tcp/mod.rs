@@ -32,9 +32,11 @@ use crate::layers::{self, Missing};
 use crate::prelude::*;
 use crate::transport::SERVICES;
 use crate::transport::flows::Flows;
+use connection::Connection;
 use overlap::Policy;
 use reassembly::Rules;
 use track::Tcp;
+use wire::ip::protocol;
 
 /// What everybody knows about `tcp`.
 pub const TCP: Description = Description {
@@ -71,7 +73,7 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
     example: "replay web.pcap | tcp |http files out/",
     kind: Kind::Reordering,
     takes: Forms::FRAMED,
-    usable: &super::of_protocol(wire::ip::protocol::TCP, "the class of its packets is `|tcp`"),
+    needs: Needs::of(&super::of_protocol(protocol::TCP, "the class of its packets is `|tcp`")),
     gives: Gives::Form(Form::Stream),
     reads: Reads::All,
     effect: Some(effect),
@@ -125,11 +127,7 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
         "resets ignored",
         "resets taken back",
     ],
-    keeps: Keeps::Sessions,
-    shows: Some(columns::<connection::Connection>),
-    sessions: Some(Sharing::Flow),
-    numbers_sessions: true,
-    held_max: 1 << 17,
+    state: StateFacts::sessions::<Connection>().numbered(Sharing::Flow).held(1 << 17),
     user: Some(make),
     ..Description::EMPTY
 };

@@ -20,16 +20,13 @@ mod ways;
 use super::unpack::{TAG, put_back};
 use super::{DOWN_NS, KEPT_NS};
 use crate::interface::{Counts, removed};
-use crate::source::kernel::Arrived;
-use crate::{DropReason, Failure, Given, Intake, Opening, Seen, Source};
+use crate::{DropReason, Failure, Given, Intake, Opening, Seen, Source, SourceProperties};
 use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
 use device::{Asked, Device};
 pub use device::{Maker, Making};
 use filter::{Amount, Time};
 use rest::Rest;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::sync::Arc;
-use sys::memory::Lender;
 use sys::packet::layout::Tag;
 use sys::xdp::{Descriptor, Stamp};
 use ways::{Front, Ways};
@@ -136,6 +133,7 @@ impl Source for Taking {
         if let Some(ways) = &mut self.ways {
             let pools = [intake.pool, intake.general.unwrap_or(intake.pool)];
             ways.next(intake.room(), pools, &mut self.entries);
+            intake.arc = Some(ways.edge);
         }
         let put = intake.put_all(self.entries.iter().copied());
         debug_assert_eq!(put, self.entries.len(), "no more was taken than there is room for");
@@ -166,15 +164,26 @@ impl Source for Taking {
         dropped.extend(left.map(|(why, count)| (why, Some(count))));
         // Nobody counts the bytes of what did not come.
         let seen = came.map(|blocks| Amount { blocks, bytes: self.given.bytes });
-        Seen { remark: self.device.remark(), seen, given: self.given, dropped, ..Seen::default() }
+        Seen {
+            remark: self.device.remark(),
+            seen,
+            given: self.given,
+            dropped,
+            arrived: self.ways.as_ref().map_or_else(Vec::new, Ways::arrived),
+            ..Seen::default()
+        }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.device.group.as_fd())
     }
 
-    fn lends(&mut self) -> Option<Arc<dyn Lender>> {
-        Some(self.device.frames.clone())
+    fn properties(&self) -> SourceProperties {
+        SourceProperties {
+            lender: Some(self.device.frames.clone()),
+            chooses_arc: self.ways.is_some(),
+            ..SourceProperties::default()
+        }
     }
 
     fn stop(&mut self) -> bool {
@@ -187,14 +196,6 @@ impl Source for Taking {
             self.device.detach();
             self.unread = self.count_unread();
         }
-    }
-
-    fn edge(&self) -> Option<usize> {
-        self.ways.as_ref().map(|ways| ways.edge)
-    }
-
-    fn arrived(&self) -> Vec<Arrived> {
-        self.ways.as_ref().map_or_else(Vec::new, Ways::arrived)
     }
 }
 
