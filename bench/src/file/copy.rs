@@ -11,7 +11,7 @@ use crate::Options;
 use crate::harness::{Candidate, Goal, interleave};
 use crate::row::Row;
 use abi::{DbufId, Place};
-use buffer::file::{CachedFile, Sent, Way};
+use iolite::file::{CachedFile, Sent, Way};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! A consumer: this program again, told by its arguments what it is, with a socket as its standard
 //! input over which it gets its descriptor and its orders.
 
-use buffer::mpipe;
 use buffer::stream::Input;
+use iolite::mpipe;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};

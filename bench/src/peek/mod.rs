@@ -19,14 +19,14 @@ use crate::pipe::{Ring, plain};
 use crate::row::Row;
 use abi::DbufId;
 use abi::access::{AccessList, Credentials};
-use buffer::aggregate::desk::Desk;
-use buffer::aggregate::owner::Creator;
-use buffer::aggregate::{AllocationPool, Frozen};
 use buffer::dbuf;
-use buffer::indirect::{Backing, Config, indirect};
-use buffer::interface::Held;
 use buffer::pool;
-use buffer::view::Space;
+use iolite::aggregate::owner::Creator;
+use iolite::aggregate::server::GrantServer;
+use iolite::aggregate::{AllocationPool, Frozen};
+use iolite::indirect::{Backing, Config, Input, indirect};
+use iolite::interface::Held;
+use iolite::view::Space;
 use other::{Ends, Kind, Look};
 use std::hint::black_box;
 use std::path::Path;
@@ -83,7 +83,7 @@ fn calls(rounds: usize) -> Result<Vec<Row>, String> {
     writer.write(&[1; 1024]).map_err(words)?;
     writer.publish();
     let mut reader = readers.pop().ok_or("no reader")?;
-    let desk = Desk::open(Creator::new(8)).map_err(words)?;
+    let desk = GrantServer::open(Creator::new(8)).map_err(words)?;
     let frozen = Frozen::read(id(2), &[2; 4096][..], 4096).map_err(words)?;
     let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
     desk.owner(share).map_err(words)?;
@@ -91,7 +91,7 @@ fn calls(rounds: usize) -> Result<Vec<Row>, String> {
     let (mut output, mut offers) = indirect(&Config::new(id(4)), backing).map_err(words)?;
     let space = Space::trusting();
     space.introduce(desk.introduce(Credentials::from(identity())).map_err(words)?.1);
-    let mut input = offers.remove(0).open(&space).map_err(words)?;
+    let mut input = Input::open(offers.remove(0), &space).map_err(words)?;
     output.write(&[3; 1024]).map_err(words)?;
     output.flush();
     let file = frozen.aggregate().map_err(words)?;
@@ -217,7 +217,12 @@ fn processes(
 }
 
 /// A dbuf to stand behind a stream.
-fn shared(desk: &Desk, id: DbufId, segment: usize, segments: usize) -> Result<Backing, String> {
+fn shared(
+    desk: &GrantServer,
+    id: DbufId,
+    segment: usize,
+    segments: usize,
+) -> Result<Backing, String> {
     let shape = pool::Config { segment, segments };
     let pool = AllocationPool::new(id, shape, AccessList::private(identity())).map_err(words)?;
     desk.owner(|owner| owner.share(&pool)).map_err(words)?;

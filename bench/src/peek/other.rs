@@ -2,12 +2,12 @@
 
 use super::{id, shared, words};
 use abi::access::Credentials;
-use buffer::aggregate::desk::Desk;
-use buffer::aggregate::owner::Creator;
-use buffer::indirect::{self, Config, indirect};
-use buffer::interface::Stream;
 use buffer::stream;
-use buffer::view::Space;
+use iolite::aggregate::owner::Creator;
+use iolite::aggregate::server::GrantServer;
+use iolite::indirect::{self, Config, indirect};
+use iolite::interface::Stream;
+use iolite::view::Space;
 use std::hint::black_box;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -57,7 +57,7 @@ pub(super) struct Ends {
     blocks: u64,
     orders: OwnedFd,
     process: Child,
-    _desk: Option<Desk>,
+    _desk: Option<GrantServer>,
 }
 
 impl Ends {
@@ -80,7 +80,7 @@ impl Ends {
                 (output, None, copies(&offer.descriptors())?)
             }
             Kind::Indirect => {
-                let desk = Desk::open(Creator::new(8)).map_err(words)?;
+                let desk = GrantServer::open(Creator::new(8)).map_err(words)?;
                 let backing = shared(&desk, id(1), 64 << 10, RING >> 16)?;
                 let made = indirect(&Config::new(id(2)), backing);
                 let (mut output, mut offers) = made.map_err(words)?;
@@ -169,7 +169,7 @@ pub(crate) fn serve(told: &[String]) -> Result<(), String> {
             let space = Space::trusting();
             space.introduce(fds.pop().ok_or("no socket")?);
             let offer = indirect::Offer::from_descriptors(fds).map_err(words)?;
-            From::Indirect(Box::new(offer.open(&space).map_err(words)?))
+            From::Indirect(Box::new(indirect::Input::open(offer, &space).map_err(words)?))
         }
     };
     if processor == 0 {

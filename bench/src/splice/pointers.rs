@@ -14,12 +14,12 @@ use crate::row::Row;
 use crate::sentinel::Sentinel;
 use abi::access::{AccessList, Credentials};
 use abi::{Class, RichPointer};
-use buffer::aggregate::AllocationPool;
-use buffer::aggregate::desk::Desk;
-use buffer::aggregate::owner::Creator;
-use buffer::indirect::{Backing, Config, Offer, Output, indirect};
 use buffer::pool;
-use buffer::view::Space;
+use iolite::aggregate::AllocationPool;
+use iolite::aggregate::owner::Creator;
+use iolite::aggregate::server::GrantServer;
+use iolite::indirect::{Backing, Config, Input, Offer, Output, indirect};
+use iolite::view::Space;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use sys::process::identity;
@@ -76,13 +76,13 @@ struct Sender {
     batch: [RichPointer; BATCH],
     orders: OwnedFd,
     process: Child,
-    _desk: Desk,
+    _desk: GrantServer,
 }
 
 impl Sender {
     /// Both ends of a ring of so many pointers.
     fn new(entries: usize) -> Result<Self, String> {
-        let desk = Desk::open(Creator::new(8)).map_err(words)?;
+        let desk = GrantServer::open(Creator::new(8)).map_err(words)?;
         let shape = pool::Config { segment: 64 << 10, segments: 4 };
         let backing =
             AllocationPool::new(id(1), shape, AccessList::private(identity())).map_err(words)?;
@@ -149,7 +149,8 @@ pub(crate) fn serve(processor: usize) -> Result<(), String> {
     let (_, mut fds) = sys::descriptor::receive(&orders, &mut [0; 8]).map_err(words)?;
     let space = Space::new();
     space.introduce(fds.pop().ok_or("no socket")?);
-    let mut input = Offer::from_descriptors(fds).and_then(|o| o.open(&space)).map_err(words)?;
+    let mut input =
+        Offer::from_descriptors(fds).and_then(|o| Input::open(o, &space)).map_err(words)?;
     let mut order = [0; 8];
     let mut pointers = [RichPointer::default(); BATCH];
     loop {

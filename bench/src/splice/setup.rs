@@ -3,14 +3,14 @@
 
 use abi::access::{AccessList, Credentials};
 use abi::{DbufId, RichPointer};
-use buffer::aggregate::desk::Desk;
-use buffer::aggregate::owner::Creator;
-use buffer::aggregate::{Aggregate, AllocationPool, Frozen};
-use buffer::indirect::{Backing, Config, Input, Output, indirect};
-use buffer::interface::{Held, Stream};
 use buffer::pool;
-use buffer::splice::splice;
-use buffer::view::Space;
+use iolite::aggregate::owner::Creator;
+use iolite::aggregate::server::GrantServer;
+use iolite::aggregate::{Aggregate, AllocationPool, Frozen};
+use iolite::indirect::{Backing, Config, Input, Output, indirect};
+use iolite::interface::{Held, Stream};
+use iolite::splice::splice;
+use iolite::view::Space;
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{PipeReader, PipeWriter, Read, Write};
@@ -47,7 +47,7 @@ pub(super) struct Setup {
     knowing: Pair,
     /// Copies.
     copying: Pair,
-    _desk: Desk,
+    _desk: GrantServer,
 }
 
 /// An id that is one.
@@ -62,7 +62,7 @@ pub(super) fn words(why: impl std::fmt::Display) -> String {
 
 impl Setup {
     pub(super) fn new(dbuf: usize) -> Result<Self, String> {
-        let desk = Desk::open(Creator::new(8)).map_err(words)?;
+        let desk = GrantServer::open(Creator::new(8)).map_err(words)?;
         let bytes: Vec<u8> = (0..dbuf).map(|at| at as u8).collect();
         let frozen = Frozen::read(id(1), &bytes[..], dbuf).map_err(words)?;
         let all = AccessList::private(identity());
@@ -137,7 +137,7 @@ fn one(way: Way, from: &mut Held<'_>, to: &mut Output, out: &mut [u8]) -> Result
 }
 
 impl Pair {
-    fn new(desk: &Desk, number: u32) -> Result<Self, String> {
+    fn new(desk: &GrantServer, number: u32) -> Result<Self, String> {
         let shape = pool::Config { segment: 64 << 10, segments: BACKING >> 16 };
         let pool = AllocationPool::new(id(number), shape, AccessList::private(identity()))
             .map_err(words)?;
@@ -148,7 +148,7 @@ impl Pair {
         let space = Space::new();
         let (_, socket) = desk.introduce(Credentials::from(identity())).map_err(words)?;
         space.introduce(socket);
-        let input = offers.remove(0).open(&space).map_err(words)?;
+        let input = Input::open(offers.remove(0), &space).map_err(words)?;
         Ok(Self { output, input })
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Everything here is plain data with a fixed layout (little endian machines, [SL §5.3.1],
 //! [Th §3.3.2]). This crate does no I/O, allocates nothing but access lists and reaches no bytes: a
-//! rich pointer is a claim about memory, and only `buffer::resolve` turns a claim into bytes. All
+//! rich pointer is a claim about memory, and only `iolite::resolve` turns a claim into bytes. All
 //! crates pass text of an untrusted peer through [`text`] before they show it.
 #![no_std]
 #![forbid(unsafe_code)]

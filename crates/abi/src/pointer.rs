@@ -137,7 +137,7 @@ impl Place {
 }
 
 /// A rich pointer: which bytes, in which dbuf, with which class. Having one proves nothing: it is
-/// an allegation until `buffer::resolve` has looked.
+/// an allegation until `iolite::resolve` has looked.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]

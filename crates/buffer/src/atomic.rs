@@ -4,7 +4,7 @@
 //! for less.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
@@ -15,7 +15,7 @@ pub(crate) use loom::sync::{Mutex, MutexGuard};
 
 /// Reads a word with Acquire. Made of a relaxed load and a fence, because the word may lie in
 /// memory that is mapped read-only, where Rust promises only relaxed loads.
-pub(crate) fn acquire(word: &AtomicU64) -> u64 {
+pub fn acquire(word: &AtomicU64) -> u64 {
     let value = word.load(Ordering::Relaxed);
     fence(Ordering::Acquire);
     value

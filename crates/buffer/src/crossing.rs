@@ -41,11 +41,11 @@ pub use writer::Writer;
 /// The shape of a crossing.
 pub use crate::ibuf::{Columns, Config};
 
-/// Makes a crossing. The writer's space sleeps on `writer_bell`; each reader's space on its own,
-/// and there is one reader per bell (`config.readers` does not count).
+/// Makes a crossing. The writer's space sleeps on `writer_doorbell`; each reader's space on its
+/// own, and there is one reader per doorbell (`config.readers` does not count).
 pub fn crossing(
     config: &Config,
-    writer_bell: Arc<Doorbell>,
+    writer_doorbell: Arc<Doorbell>,
     reader_bells: &[Arc<Doorbell>],
 ) -> Result<(Writer, Vec<Reader>), Fault> {
     if config.policy == Policy::Overwrite {
@@ -55,7 +55,7 @@ pub fn crossing(
     let shared = Arc::new(Shared {
         known: std::array::from_fn(|_| OnceLock::new()),
         left: Mutex::new(Vec::new()),
-        writer_bell,
+        writer_doorbell,
         reader_bells: reader_bells.into(),
     });
     let reader = |ring| Reader::new(ring, shared.clone());
@@ -70,7 +70,7 @@ struct Shared {
     known: [OnceLock<Arc<Memory>>; KNOWN],
     /// The leases that a writer left behind (C3).
     left: Mutex<Vec<Flight>>,
-    writer_bell: Arc<Doorbell>,
+    writer_doorbell: Arc<Doorbell>,
     reader_bells: Box<[Arc<Doorbell>]>,
 }
 
@@ -97,27 +97,18 @@ impl Shared {
     }
 }
 
-/// Proof that blocks are kept right now: what a writer needs to send them on.
-pub trait Origin: sealed::Origin {}
-
-impl Origin for Pool {}
-impl Origin for Pools<'_> {}
-impl Origin for Batch<'_> {}
+/// A keeper of blocks that a writer may send on: a pool, a batch that is being read, an aggregate.
+pub trait Origin {
+    /// Returns a lease on the segment that a pointer names, if this keeps the segment. The writer
+    /// checks that the lease covers the pointer.
+    fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault>;
+}
 
 /// Several pools that stand for one origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Pools<'a>(pub &'a [Pool]);
 
-pub(crate) mod sealed {
-    use super::{Fault, Lease, RichPointer};
-
-    /// Gives a lease on the segment that a pointer names, if it can prove that the segment is kept.
-    pub trait Origin {
-        fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault>;
-    }
-}
-
-impl sealed::Origin for Pool {
+impl Origin for Pool {
     fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault> {
         if pointer.dbuf() == self.id() {
             self.lease(pointer.place)
@@ -127,7 +118,7 @@ impl sealed::Origin for Pool {
     }
 }
 
-impl sealed::Origin for Pools<'_> {
+impl Origin for Pools<'_> {
     fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault> {
         let pool = self.0.iter().find(|pool| pool.id() == pointer.dbuf());
         pool.ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))?.lease(pointer.place)

@@ -39,26 +39,24 @@ mod consumer;
 
 pub(crate) use consumer::Consumer;
 
-/// No writer comes this far: 2⁶³ bytes take 29 years at 10 GB/s. So sums of positions do not
-/// overflow.
+/// Largest position: 2⁶³ bytes take 29 years at 10 GB/s, so sums of positions never overflow.
 pub(crate) const POSITION_MAX: u64 = u64::MAX >> 1;
 
-/// Where the data begins in the writer's memory: after its page. The models, which pay for each
-/// word, have only the words that are used.
+/// Offset of the data in the writer's memory. Models, which pay for each word, have a short page.
 pub(crate) const DATA_WORDS: usize =
     if cfg!(loom) { writer::WAIT + abi::ring::LINE_WORDS } else { PAGE_WORDS };
 
 /// The memory of one ring.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub struct Store {
     /// The writer's control words, and from [`DATA_WORDS`] on the data.
-    pub(crate) writer: Region,
-    /// The control words of each reader. Strangers see only their own; then the others are missing
-    /// here.
-    pub(crate) readers: Box<[Arc<Region>]>,
+    pub writer: Region,
+    /// The control words of each reader; an untrusted peer maps only its own.
+    pub readers: Box<[Arc<Region>]>,
     /// Positions from one lap to the next: a power of two.
-    pub(crate) capacity: u64,
-    pub(crate) policy: Policy,
+    pub capacity: u64,
+    /// What the writer does when the ring is full.
+    pub policy: Policy,
 }
 
 impl Store {
@@ -96,15 +94,16 @@ fn taken(page: &Region) -> Taken {
 
 /// The writer's side of a ring.
 #[derive(Debug)]
-pub(crate) struct Producer {
-    pub(crate) store: Arc<Store>,
+pub struct Producer {
+    /// The shared memory.
+    pub store: Arc<Store>,
     /// Positions from one lap to the next.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     /// The step of positions: a reader stands at multiples of it.
     pub(crate) step: u64,
     /// Up to here blocks are written; published by [`Producer::publish`].
-    pub(crate) head: u64,
+    pub head: u64,
     published: u64,
     /// Where a lapped reader goes on (lossy rings).
     marked: u64,
@@ -121,7 +120,8 @@ pub(crate) struct Producer {
     changes: Vec<Change>,
     /// Readers that were evicted because they showed an impossible position.
     evicted: u64,
-    pub(crate) put: Put,
+    /// Blocks and bytes that this side has counted.
+    pub put: Put,
     teller: Teller,
 }
 
@@ -144,7 +144,7 @@ struct Cut {
 
 /// A reader came or left while the ring runs.
 #[derive(Debug)]
-pub(crate) enum Change {
+pub enum Change {
     /// It is at this place now, which was another reader's before or is the next one.
     Came(usize, Contact),
     /// The one at this place is gone.
@@ -322,7 +322,7 @@ impl Producer {
     /// the writer's own where all have left. A reader that shows an impossible position is evicted
     /// for ever and counted; the ring goes on for the others. The fault is reported, once, where no
     /// reader is left and none can come.
-    pub(crate) fn refresh(&mut self) -> Result<u64, Fault> {
+    pub fn refresh(&mut self) -> Result<u64, Fault> {
         self.look_at_door();
         // Who comes later starts at what is shown, so nobody writes further than a lap behind that
         // (`join`, SYNC POINT entering).
@@ -361,7 +361,7 @@ impl Producer {
     }
 
     /// Whether every reader has left or was shut out, as of the last look.
-    pub(crate) fn abandoned(&self) -> bool {
+    pub fn abandoned(&self) -> bool {
         let nobody = self.seen.iter().all(|seen| seen.gone);
         nobody && self.door.as_ref().map_or(!self.seen.is_empty(), |door| door.is_shut())
     }
@@ -374,7 +374,7 @@ impl Producer {
     }
 
     /// Announces that everything up to `position` may be written from now on (lossy rings).
-    pub(crate) fn begin(&self, position: u64) {
+    pub fn begin(&self, position: u64) {
         // SYNC POINT: writing begins; pairs with the fence and load in `Consumer::overtaken`.
         self.store.writer.word(writer::RESERVE).store(position, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -389,7 +389,7 @@ impl Producer {
     }
 
     /// Shows the readers everything that was written.
-    pub(crate) fn publish(&mut self) {
+    pub fn publish(&mut self) {
         self.published = self.head;
         let mut teller = std::mem::take(&mut self.teller);
         self.show(&self.store.writer, &mut teller);
@@ -406,7 +406,7 @@ impl Producer {
     }
 
     /// Publishes and says that nothing more will come.
-    pub(crate) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.publish();
         // SYNC POINT: closed; pairs with the load in `Consumer::ended`.
         self.store.writer.word(writer::STATE).store(CLOSED, Ordering::Release);

@@ -40,8 +40,8 @@ pub enum Fault {
     Abandoned,
     /// This operation needs a ring whose blocks are kept until they are read; this one overwrites.
     Lossy,
-    /// What is asked for is given only of a writer that is trusted: this one could be a stranger,
-    /// or the stream was not opened trusting.
+    /// What is asked for is given only of a writer that is trusted: this one could be a untrusted
+    /// peer, or the stream was not opened trusting.
     Foreign,
     /// The owner of a dbuf does not let this user read it: asked when the first pointer into it
     /// came.

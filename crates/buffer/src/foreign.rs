@@ -17,7 +17,7 @@ const WORD: usize = size_of::<u64>();
 /// Copies the bytes from byte `at` of `words` on into `out`. What lies beyond the words is left as
 /// it was.
 #[inline]
-pub(crate) fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
+pub fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     if out.len() >= SHORT && at.checked_add(out.len()).is_some_and(|end| end <= size_of_val(words))
     {
@@ -29,7 +29,7 @@ pub(crate) fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
 /// Copies bytes to where as many are ours to write: short blocks without a call, which would cost
 /// more than they do.
 #[inline]
-pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
+pub fn copy(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "as many bytes as there is room for");
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     if (SHORT..LONG).contains(&from.len()) {

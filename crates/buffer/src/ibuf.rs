@@ -97,7 +97,8 @@ pub struct Columns<'e> {
 /// The one writer of a ring of rich pointers.
 #[derive(Debug)]
 pub struct Writer {
-    pub(crate) side: Producer,
+    /// The writing cursor, for streams that are built on this ring.
+    pub side: Producer,
     pub(crate) lanes: Lanes,
 }
 
@@ -143,8 +144,7 @@ impl Writer {
         Ok(pushed)
     }
 
-    /// Puts entries with so many bytes in view, of which [`Writer::fitting`] answered that all go
-    /// in, and publishes them.
+    /// Puts and publishes entries, all of which [`Writer::fitting`] accepted, with `bytes` in view.
     pub(crate) fn put_columns(&mut self, entries: Columns<'_>, bytes: u64) {
         let slots = Slots::of(&self.side.store, self.lanes);
         let Columns { pointers, context, marks } = entries;
@@ -188,8 +188,7 @@ impl Writer {
         usize::try_from(self.side.store.capacity).unwrap_or(usize::MAX)
     }
 
-    /// How many entries would go in now; `wanted` saves a look at the readers where that many
-    /// surely fit.
+    /// Returns the room in entries; skips looking at the readers where `wanted` surely fit.
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
         Ok(usize::try_from(self.side.room(wanted as u64)?).unwrap_or(usize::MAX))
     }
@@ -259,7 +258,8 @@ pub struct Read {
 /// One reader of a ring of rich pointers.
 #[derive(Debug)]
 pub struct Reader {
-    pub(crate) side: Consumer,
+    /// The reading cursor, for streams that are built on this ring.
+    pub side: Consumer,
     lanes: Lanes,
 }
 

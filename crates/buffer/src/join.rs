@@ -1,7 +1,7 @@
 //! Readers that come while a stream runs: how the writer learns of them without being waited for.
 //! [SL §5.1: streams are opened by name]
 //!
-//! In: a page and a bell for each reader, from whoever lets readers in ([`Door::enter`], any
+//! In: a page and a doorbell for each reader, from whoever lets readers in ([`Door::enter`], any
 //! thread). Out: where that reader starts; and, at the writer's next look ([`Door::look`]), who
 //! came and who left. A reader that comes late starts at *now*: behind the last block that is
 //! shown.
@@ -42,7 +42,7 @@ struct State {
     is_shut: bool,
     next: u64,
     /// Rung when the writer is gone.
-    bell: Option<Arc<SocketDoorbell>>,
+    doorbell: Option<Arc<SocketDoorbell>>,
 }
 
 /// Names a reader for as long as the door is there.
@@ -63,9 +63,9 @@ pub(crate) struct Coming {
 
 /// How the writer reaches a reader.
 #[derive(Debug)]
-pub(crate) struct Contact {
-    /// Our end of its bell.
-    pub(crate) bell: SocketDoorbell,
+pub struct Contact {
+    /// Our end of its doorbell.
+    pub(crate) doorbell: SocketDoorbell,
     /// The file of its page, for a writer that takes the stream over.
     pub(crate) page: OwnedFd,
 }
@@ -134,14 +134,14 @@ impl Door {
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.has_ended = true;
-        if let Some(bell) = &state.bell {
-            bell.notify();
+        if let Some(doorbell) = &state.doorbell {
+            doorbell.notify();
         }
     }
 
-    /// Has this bell rung when the writer is gone.
-    pub(crate) fn tell(&self, bell: Arc<SocketDoorbell>) {
-        self.lock().bell = Some(bell);
+    /// Has this doorbell rung when the writer is gone.
+    pub(crate) fn tell(&self, doorbell: Arc<SocketDoorbell>) {
+        self.lock().doorbell = Some(doorbell);
     }
 
     /// Whether the writer is gone.

@@ -15,35 +15,25 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(loom, allow(dead_code, reason = "the models need only a part"))]
 
-#[cfg(not(loom))]
-pub mod aggregate;
-mod atomic;
+pub mod atomic;
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "gives out held bytes; argued by the invariants of `pool`")]
 pub mod crossing;
-mod cursor;
+pub mod cursor;
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "peeks into the ring; numbered invariants in the file")]
 pub mod dbuf;
+#[cfg(not(loom))]
+pub mod doorbells;
 mod fault;
 #[cfg(not(loom))]
-pub mod file;
-#[cfg(not(loom))]
 #[expect(unsafe_code, reason = "one instruction that copies what others may write")]
-mod foreign;
+pub mod foreign;
 pub mod ibuf;
-#[cfg(not(loom))]
-pub mod indirect;
-#[cfg(not(loom))]
-pub mod interface;
 mod join;
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+pub mod late;
 mod ledger;
-#[cfg(all(test, not(loom)))]
-mod meanwhile;
-#[cfg(not(loom))]
-pub mod merge;
-#[cfg(not(loom))]
-pub mod mpipe;
 #[cfg(not(loom))]
 pub mod name;
 #[cfg(not(loom))]
@@ -54,24 +44,19 @@ pub mod pages;
 #[expect(unsafe_code, reason = "turns places into slices; numbered invariants in the file")]
 pub mod pool;
 #[expect(unsafe_code, reason = "turns offsets into words and bytes")]
-mod region;
-#[cfg(not(loom))]
-pub mod resolve;
+pub mod region;
 pub mod scale;
 #[cfg(not(loom))]
 pub mod share;
 pub mod signal;
 #[cfg(any(test, not(loom)))]
 mod slots;
-#[cfg(not(loom))]
-pub mod splice;
 pub mod state;
 #[cfg(not(loom))]
 pub mod stream;
 #[cfg(not(loom))]
-#[expect(unsafe_code, reason = "lends trusted and frozen memory; numbered invariants in the file")]
-pub mod view;
-mod wait;
+pub mod trust;
+pub mod wait;
 
 pub use abi::ring;
 pub use fault::Fault;
@@ -92,7 +77,7 @@ pub enum Policy {
 #[cfg(not(loom))]
 impl Policy {
     /// As a geometry says it.
-    pub(crate) const fn code(self) -> u32 {
+    pub const fn code(self) -> u32 {
         match self {
             Self::Block => 0,
             Self::DropNew => 1,
@@ -101,7 +86,7 @@ impl Policy {
     }
 
     /// What a geometry says, if it is one.
-    pub(crate) const fn from_code(code: u32) -> Option<Self> {
+    pub const fn from_code(code: u32) -> Option<Self> {
         match code {
             0 => Some(Self::Block),
             1 => Some(Self::DropNew),

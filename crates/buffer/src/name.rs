@@ -7,7 +7,7 @@
 //!    who is it?  ◄────────────────  SO_PEERCRED  ────────────────►      who has this name?
 //!    may it?  AccessList, once
 //!    a page and a place  ────────── descriptors, or why not ────────►   seals, sizes are checked
-//!    (hung up: gone)  ◄──────────── the same socket: the bell ──────►   Input
+//!    (hung up: gone)  ◄──────────── the same socket: the doorbell ──────►   Input
 //! ```
 //!
 //! A name is an abstract Unix socket of the process that created it. It dies with the process and
@@ -15,7 +15,7 @@
 //! ask: the host reads nothing from whoever connects, so there is nothing to send it that is
 //! wrong. It asks the kernel who that is, looks at the access list once (D13, T17), answers with
 //! one message, waits for nobody, and keeps nothing but a place of the stream, of which there is a
-//! fixed number, and fewer for any one stranger (T12).
+//! fixed number, and fewer for any one untrusted peer (T12).
 //!
 //! A name belongs to the user in it: who opens one asks the kernel whether the process that
 //! listens runs under that user, and refuses anybody else (T13). A process of another user that
@@ -30,11 +30,11 @@
 mod address;
 mod answer;
 mod error;
-mod guests;
 pub(crate) mod holder;
 mod host;
 mod inbox;
 mod open;
+mod quotas;
 mod region;
 
 pub use address::Address;
@@ -50,8 +50,3 @@ use crate::stream;
 #[cfg(test)]
 #[cfg(not(miri))]
 mod tests;
-
-/// The page of the book, whose examples run.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/book/buffers/names.md")]
-mod book {}

@@ -129,8 +129,3 @@ macro_rules! skips {
 }
 
 skips!(dbuf::Reader, dbuf::Visitor, fixed::Reader, fixed::Visitor);
-
-/// The examples of the page are tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/book/buffers/forms.md")]
-mod page {}

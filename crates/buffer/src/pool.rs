@@ -47,7 +47,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-pub(crate) mod address;
+pub mod address;
 mod cold;
 mod edit;
 mod lease;
@@ -57,7 +57,7 @@ use cold::Cold;
 pub use cold::Saved;
 pub use edit::Editing;
 pub use lease::Lease;
-pub(crate) use lease::Memory;
+pub use lease::Memory;
 
 /// The shape of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,13 +194,13 @@ impl Pool {
     }
 
     /// The memory itself, which leases and pointers outlive the pool in.
-    pub(crate) fn memory(&self) -> &Arc<Memory> {
+    pub fn memory(&self) -> &Arc<Memory> {
         self.given.set(true);
         &self.memory
     }
 
     /// The file that the memory lies in, where it is one of our own.
-    pub(crate) fn file(&self) -> Option<&sys::memory::Memfd> {
+    pub fn file(&self) -> Option<&sys::memory::Memfd> {
         self.given.set(true);
         self.memory.file()
     }

@@ -15,7 +15,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use sys::memory::{Lender, Mapping, ReadMapping};
 
-pub(crate) struct Region {
+/// A piece of memory, owned.
+pub struct Region {
     base: NonNull<AtomicU64>,
     words: usize,
     owner: Owner,
@@ -45,7 +46,7 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Zeroed words on the heap, rounded up to whole lines.
-    pub(crate) fn heap(words: usize) -> Self {
+    pub fn heap(words: usize) -> Self {
         let line = || Line(std::array::from_fn(|_| AtomicU64::new(0)));
         let lines: Arc<[Line]> = (0..words.div_ceil(LINE_WORDS)).map(|_| line()).collect();
         let words = lines.len() * LINE_WORDS;
@@ -65,7 +66,7 @@ impl Region {
 
     /// The words of a mapping that can only be read (R3).
     #[cfg(not(loom))]
-    pub(crate) fn reading(mapping: ReadMapping) -> Self {
+    pub fn reading(mapping: ReadMapping) -> Self {
         let (base, words) = (mapping.base().cast::<AtomicU64>(), mapping.len() / 8);
         Self { base, words, owner: Owner::Reading(mapping) }
     }
@@ -80,7 +81,7 @@ impl Region {
 
     /// All words.
     #[inline]
-    pub(crate) const fn words(&self) -> &[AtomicU64] {
+    pub const fn words(&self) -> &[AtomicU64] {
         // SAFETY: R1; a page or a line is aligned for words, and any bits are a valid word.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
@@ -96,13 +97,13 @@ impl Region {
     /// One word.
     #[expect(clippy::indexing_slicing, reason = "indices are constants of the layout or masked")]
     #[inline]
-    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+    pub fn word(&self, index: usize) -> &AtomicU64 {
         &self.words()[index]
     }
 
     /// Size in bytes.
     #[cfg(not(loom))]
-    pub(crate) const fn len(&self) -> usize {
+    pub const fn len(&self) -> usize {
         self.words * 8
     }
 

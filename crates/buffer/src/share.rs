@@ -13,16 +13,16 @@
 //! what does not fit. From then on every position and every record is checked as it is read
 //! (`cursor`, `dbuf`).
 //!
-//! A reader can hold up a writer that blocks: so rings between strangers overwrite, or the writer
-//! sets a deadline and shuts the reader out ([`crate::dbuf::Writer::shut_out`], T8). There is no
-//! futex here: strangers signal each other through eventfds.
+//! A reader can hold up a writer that blocks: so rings between untrusted peers overwrite, or the
+//! writer sets a deadline and shuts the reader out ([`crate::dbuf::Writer::shut_out`], T8). There
+//! is no futex here: untrusted peers signal each other through eventfds.
 
 use crate::atomic::acquire;
 use crate::cursor::{Consumer, POSITION_MAX, Store};
 use crate::join::{Contact, Door, Ticket};
 use crate::pages::Choice;
 use crate::region::Region;
-use crate::view::Trusted;
+use crate::trust::Trusted;
 use crate::{Policy, dbuf, ibuf};
 use abi::DbufId;
 use abi::ring::{Geometry, PAGE, Record, reader, writer};
@@ -36,10 +36,10 @@ use sys::doorbell::SocketDoorbell;
 use sys::memory::{Memfd, Seals};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-mod belled;
+mod doorbell_offer;
 mod slots;
 
-pub use belled::Belled;
+pub use doorbell_offer::DoorbellOffer;
 pub use slots::slots;
 
 /// Makes a ring of blocks whose readers are other processes: one offer for each of them.
@@ -103,12 +103,12 @@ pub(crate) struct Hall {
 }
 
 impl Hall {
-    /// Lets a reader in whom we ring by this bell. `None`: the writer is gone.
-    pub(crate) fn enter(&self, bell: SocketDoorbell) -> sys::Result<Option<(Ticket, Offer)>> {
+    /// Lets a reader in whom we ring by this doorbell. `None`: the writer is gone.
+    pub(crate) fn enter(&self, doorbell: SocketDoorbell) -> sys::Result<Option<(Ticket, Offer)>> {
         let current = self.current();
         let (cursor, page) = current.files.page()?;
         let shown = || acquire(current.store.writer.word(writer::COMMIT));
-        let contact = Contact { bell, page: copy(&cursor)? };
+        let contact = Contact { doorbell, page: copy(&cursor)? };
         let ticket = self.door.enter(Arc::new(page), Some(contact), shown);
         ticket.map(|ticket| Ok((ticket, current.files.offer(cursor)?))).transpose()
     }

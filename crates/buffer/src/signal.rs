@@ -23,7 +23,7 @@ pub mod moderate;
 mod spin;
 
 #[cfg(not(loom))]
-pub(crate) use spin::Spin;
+pub use spin::Spin;
 
 use crate::atomic::{AtomicU32, Ordering, fence, pause};
 #[cfg(not(loom))]

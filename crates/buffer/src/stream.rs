@@ -1,4 +1,4 @@
-//! A stream between two processes that need not trust each other: a ring of blocks, and bells.
+//! A stream between two processes that need not trust each other: a ring of blocks, and doorbells.
 //! [SL §5.1: the Unix file interface as local calls]
 //!
 //! One [`Output`], one [`Input`] for each reader, each at its own pace. `write` and `read` wait as
@@ -32,7 +32,7 @@ mod scaler;
 mod switch;
 mod waking;
 
-pub(crate) use entrance::OFFER;
+pub use entrance::OFFER;
 pub use entrance::{Entrance, Ticket, joinable, send_to};
 pub use handover::Handover;
 pub use input::{Input, Piece};
@@ -147,7 +147,7 @@ pub fn know_processors() {
 }
 
 /// Whether this process may run on one processor only.
-pub(crate) fn is_alone() -> bool {
+pub fn is_alone() -> bool {
     ALONE.get().copied().unwrap_or_else(ask_alone)
 }
 
@@ -169,12 +169,12 @@ pub enum Ready {
 pub enum Bytes {}
 
 /// What a reader gets: four descriptors.
-pub type Offer = share::Belled<Bytes>;
+pub type Offer = share::DoorbellOffer<Bytes>;
 
 impl Offer {
     /// Opens the reading end, after everything was checked.
     pub fn open(self) -> Result<Input, Refusal> {
-        Ok(Input::new(self.ring.read_blocks_of(Seals::READER)?, self.bell))
+        Ok(Input::new(self.ring.read_blocks_of(Seals::READER)?, self.doorbell))
     }
 
     /// As [`Offer::open`], of a stream whose writer may change its size in place: it can empty the
@@ -182,7 +182,7 @@ impl Offer {
     /// root writes can be looked at in place ([`Input::peek`]).
     pub fn open_trusting(self) -> Result<Input, Refusal> {
         let maker = self.ring.maker();
-        Ok(Input::new(self.ring.read_blocks_of(Seals::SIZE)?, self.bell).trusting(maker))
+        Ok(Input::new(self.ring.read_blocks_of(Seals::SIZE)?, self.doorbell).trusting(maker))
     }
 }
 

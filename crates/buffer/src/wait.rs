@@ -17,14 +17,14 @@ use abi::ring::wait::{TURN, UNTIL};
 
 /// The sleeper's side.
 #[derive(Debug, Default)]
-pub(crate) struct Sleeper {
+pub struct Sleeper {
     turn: u64,
 }
 
 impl Sleeper {
     /// Says that we are about to sleep until the other party has come to `until`. Look once more,
     /// then sleep, then [`Sleeper::wakes`].
-    pub(crate) fn falls_asleep(&mut self, page: &Region, at: usize, until: u64) {
+    pub fn falls_asleep(&mut self, page: &Region, at: usize, until: u64) {
         self.turn += 1;
         page.word(at + UNTIL).store(until, Ordering::Relaxed);
         page.word(at + TURN).store(self.turn, Ordering::Release);
@@ -33,7 +33,7 @@ impl Sleeper {
     }
 
     /// Says that we are awake.
-    pub(crate) fn wakes(&mut self, page: &Region, at: usize) {
+    pub fn wakes(&mut self, page: &Region, at: usize) {
         self.turn += 1;
         page.word(at + TURN).store(self.turn, Ordering::Release);
     }
@@ -41,7 +41,7 @@ impl Sleeper {
 
 /// Whether more is about to be published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Urgency {
+pub enum Urgency {
     /// More comes at once, and then this is asked again, at the end with one of the other two: who
     /// sleeps is woken when it is as much as was asked for. Who falls asleep in this moment may be
     /// seen the next time only, because no fence is made: it would hold the writer up until the
@@ -55,7 +55,7 @@ pub(crate) enum Urgency {
 
 /// The side of who rings.
 #[derive(Debug, Default)]
-pub(crate) struct Ringer {
+pub struct Ringer {
     rung: u64,
 }
 
@@ -70,13 +70,7 @@ impl Ringer {
 
     /// Whether the other party sleeps and wants to be woken now that we have published `position`,
     /// and has not been rung for yet. Asked after the publication.
-    pub(crate) fn is_due(
-        &mut self,
-        page: &Region,
-        at: usize,
-        position: u64,
-        urgency: Urgency,
-    ) -> bool {
+    pub fn is_due(&mut self, page: &Region, at: usize, position: u64, urgency: Urgency) -> bool {
         if urgency != Urgency::Flow {
             // SYNC POINT: falling asleep; pairs with the fence in `falls_asleep`.
             fence(Ordering::SeqCst);

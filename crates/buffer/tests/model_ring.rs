@@ -1,10 +1,10 @@
-//! All interleavings of the rings and the bell, up to a bound of preemptions, by loom.
+//! All interleavings of the rings and the doorbell, up to a bound of preemptions, by loom.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p streamline-buffer --release --lib --test
 //! model_ring`; without the flag this file is empty. The same code runs as in the product, over
 //! loom's atomics and over words on the heap. Tried on purpose: without any one of the orderings of
-//! `COMMIT`, `CURSOR`, `RESERVE` and `STATE`, of the bell, or of giving a lease back, a model fails
-//! here or beside `cursor` and `slots`.
+//! `COMMIT`, `CURSOR`, `RESERVE` and `STATE`, of the doorbell, or of giving a lease back, a model
+//! fails here or beside `cursor` and `slots`.
 #![cfg(loom)]
 
 use abi::{Class, DbufId, Entry, Place, RichPointer};
@@ -207,41 +207,41 @@ fn what_was_counted_is_shown_with_what_was_put() {
 #[test]
 fn no_ring_of_the_bell_is_lost() {
     model(3, || {
-        let bell = Arc::new(Doorbell::new());
+        let doorbell = Arc::new(Doorbell::new());
         let (mut writer, mut readers) = ring(1, Policy::Block, 1);
         let mut reader = readers.remove(0);
-        let ours = bell.clone();
+        let ours = doorbell.clone();
         let sleeping = thread::spawn(move || {
             ours.wait_until(0, || reader.waiting().unwrap() > 0);
             drain(&mut reader)
         });
         writer.push(&[entry(0)]).unwrap();
-        bell.notify();
+        doorbell.notify();
         drop(writer);
         assert_eq!(sleeping.join().unwrap(), [0]);
     });
 }
 
-/// One bell, two sleepers with different wishes, two rings: the epoch keeps a sleeper that was rung
-/// for from sleeping because the other has set the flag anew.
+/// One doorbell, two sleepers with different wishes, two rings: the epoch keeps a sleeper that was
+/// rung for from sleeping because the other has set the flag anew.
 #[test]
 fn two_sleepers_on_one_bell_are_both_woken() {
     use loom::sync::atomic::{AtomicU32, Ordering};
     model(2, || {
-        let bell = Arc::new(Doorbell::new());
+        let doorbell = Arc::new(Doorbell::new());
         let ready = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
         let sleepers: Vec<_> = (0..2)
             .map(|i| {
-                let (bell, ready) = (bell.clone(), ready.clone());
+                let (doorbell, ready) = (doorbell.clone(), ready.clone());
                 thread::spawn(move || {
-                    bell.wait_until(0, || ready[i].load(Ordering::Relaxed) == 1);
+                    doorbell.wait_until(0, || ready[i].load(Ordering::Relaxed) == 1);
                 })
             })
             .collect();
         for flag in &*ready {
-            // Relaxed: the bell alone must make it visible.
+            // Relaxed: the doorbell alone must make it visible.
             flag.store(1, Ordering::Relaxed);
-            bell.notify();
+            doorbell.notify();
         }
         for sleeper in sleepers {
             sleeper.join().unwrap();

@@ -85,7 +85,7 @@ fn d17_a_region_is_written_by_those_who_may() {
 fn who_is_killed_gives_back_its_place_and_its_name() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (host, name) = (Host::open().unwrap(), named("killed"));
-    let limits = Limits { readers: 3, of_one_stranger: 2 };
+    let limits = Limits { readers: 3, per_untrusted_user: 2 };
     let mut output = create(&host, &name, 0o644, limits);
     for _ in 0..3 {
         let mut readers = Vec::new();
@@ -163,14 +163,14 @@ fn a_hostile_visitor_costs_bounded_memory_and_stops_nobody() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (host, name) = (Host::open().unwrap(), named("hostile"));
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    let limits = Limits { readers: 8, of_one_stranger: 2 };
+    let limits = Limits { readers: 8, per_untrusted_user: 2 };
     let mut output = create(&host, &name, 0o644, limits);
     let before = descriptors();
     let Some(mut other) = start("storm", &format!("0/{name}")) else { return };
     assert_eq!(other.line().unwrap(), "raging");
     let mut opened = 0;
     until("50 visits in the storm", || {
-        // What the stranger got blocks the writer, until it is shut out.
+        // What the untrusted peer got blocks the writer, until it is shut out.
         match name::open_stream(&name) {
             Ok(mut input) => {
                 opened += 1;
@@ -190,7 +190,7 @@ fn a_hostile_visitor_costs_bounded_memory_and_stops_nobody() {
     until("the readers that there are", || host.names()[0].readers == 0);
     output.write(b"x").unwrap();
     output.flush();
-    // The writer keeps the bell of a place until the next reader has it.
+    // The writer keeps the doorbell of a place until the next reader has it.
     until("descriptors that are closed", || descriptors() <= before + limits.readers);
 }
 

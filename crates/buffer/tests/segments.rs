@@ -271,7 +271,7 @@ fn lie() {
         tell(lie, &here);
         send(stdin(), b"offer", &offered);
         drop(there);
-        // The bell of the honest one stays, so that its end is not a fault.
+        // The doorbell of the honest one stays, so that its end is not a fault.
         let kept = (*lie == "honest").then_some(here);
         assert!(!receive(stdin()).0.is_empty());
         drop(kept);
@@ -284,7 +284,7 @@ fn plain() -> Geometry {
 }
 
 /// What is told of the second segment.
-fn tell(lie: &str, bell: &SocketDoorbell) {
+fn tell(lie: &str, doorbell: &SocketDoorbell) {
     // Behind the header and the five bytes, padded, and the switch.
     let start = 16 + 16 + 16;
     let mut shape = Geometry { segment: 1, start, ..plain() };
@@ -305,16 +305,16 @@ fn tell(lie: &str, bell: &SocketDoorbell) {
         // Sealed already, but its page was written before that: nothing is shown there.
         let empty = segment(&Geometry { start: 0, ..shape }, &[], None, Seals::READER, 0);
         let note = [&[2][..], &1u64.to_le_bytes()].concat();
-        bell.send(&note, &[files[0].as_fd(), empty[1].as_fd()]);
+        doorbell.send(&note, &[files[0].as_fd(), empty[1].as_fd()]);
         return;
     }
     let note = |number: u64| [&[2][..], &number.to_le_bytes()].concat();
     let all: [BorrowedFd<'_>; 2] = [files[0].as_fd(), files[1].as_fd()];
     match lie {
-        "nothing" => told(bell.send(&note(1), &[])),
-        "one descriptor" => told(bell.send(&note(1), &all[..1])),
-        "flood" => (0..10_000).for_each(|n| told(bell.send(&note(n + 2), &all))),
-        _ => told(bell.send(&note(1), &all)),
+        "nothing" => told(doorbell.send(&note(1), &[])),
+        "one descriptor" => told(doorbell.send(&note(1), &all[..1])),
+        "flood" => (0..10_000).for_each(|n| told(doorbell.send(&note(n + 2), &all))),
+        _ => told(doorbell.send(&note(1), &all)),
     }
 }
 

@@ -87,7 +87,8 @@ fn m3_readers_hold_nobody_up() {
     let mut writer = Writer::create(&name, access, shape()).unwrap();
     for _ in 0..5 {
         let mut readers = Vec::new();
-        // With one more, which each of them looks at and lets go, as many as one stranger may have.
+        // With one more, which each of them looks at and lets go, as many as one untrusted peer may
+        // have.
         for _ in 0..7 {
             let Some(other) = Other::start(&format!("look 0/{name}")) else { return };
             other.line().unwrap();

@@ -158,7 +158,7 @@ fn write_on() {
 fn attack() {
     let (_, descriptors) = common::receive(stdin());
     let offer = Offer::from_descriptors(descriptors).unwrap();
-    let [_, _, page, bell] = offer.descriptors();
+    let [_, _, page, doorbell] = offer.descriptors();
     let page = File::from(page.try_clone_to_owned().unwrap());
     let mut random = Random::new(11);
     say("attacking");
@@ -167,11 +167,11 @@ fn attack() {
         let word = *random.pick(&[48, 49, 48, 49, 48, 49, 0]);
         let values = [random.next(), random.below(1 << 16), random.next() | 1];
         page.write_all_at(&random.pick(&values).to_le_bytes(), word * 8).unwrap();
-        ring(bell);
+        ring(doorbell);
     }
 }
 
-fn ring(bell: BorrowedFd<'_>) {
+fn ring(doorbell: BorrowedFd<'_>) {
     use rustix::net::{SendFlags, send};
-    let _ = send(bell, &[0; 100], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    let _ = send(doorbell, &[0; 100], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }

@@ -6,9 +6,10 @@ use crate::failure::Failure;
 use crate::table::{self, Used, not_ours};
 use abi::DbufId;
 use abi::access::AccessList;
+use buffer::Policy;
 use buffer::name::{self, Address, Error, Host, Limits, Opened};
 use buffer::stream::Config;
-use buffer::{Policy, mpipe, splice};
+use iolite::{mpipe, splice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -74,7 +75,7 @@ pub(crate) fn create(name: &str, config: Option<&streamline_config>) -> Outcome<
         let or = |asked: u32, usual| if asked == 0 { usual } else { asked as usize };
         Limits {
             readers: or(config.readers, usual.readers),
-            of_one_stranger: or(config.readers_of_one_stranger, usual.of_one_stranger),
+            per_untrusted_user: or(config.readers_per_untrusted_user, usual.per_untrusted_user),
         }
     });
     let mode = if mode == 0 { 0o600 } else { mode };

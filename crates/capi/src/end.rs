@@ -2,9 +2,9 @@
 
 use crate::failure::{EAGAIN, EBADF, ENOBUFS, Failure};
 use crate::state::State;
-use buffer::interface::{Reading, Ready, Stream};
 use buffer::name::{Inbox, SharedRegion};
 use buffer::stream::{Input, Output, Room};
+use iolite::interface::{Reading, Ready, Stream};
 use std::time::Duration;
 
 /// An end, and how it is used.

@@ -1,6 +1,7 @@
 //! What a C program is told when a call fails: `errno`, and words.
 
-use buffer::{Fault, mpipe, name, share};
+use buffer::{Fault, name, share};
+use iolite::mpipe;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;

@@ -21,7 +21,7 @@
 //! it was read, the write answers what is left.
 
 use abi::{DbufId, Place};
-use buffer::file::{CachedFile, Refusal, Sent, Way};
+use iolite::file::{CachedFile, Refusal, Sent, Way};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -59,15 +59,17 @@ pub(super) const ROOMS: &[Room] = &[
             "crossing/",
             "foreign.rs",
             "foreign/",
-            // Memory of others that is looked at in place.
-            "view.rs",
-            "indirect/input.rs",
             // Loom models: a cell that says who looks, and when.
             "cursor/models.rs",
             "slots/models.rs",
             "join/models.rs",
         ]),
         ..room("buffer", 1, &["abi", "sys"])
+    },
+    Room {
+        // Memory of others that is looked at in place.
+        fence: Fence::Files(&["view.rs", "indirect/input.rs"]),
+        ..room("iolite", 1, &["buffer", "sys", "abi"])
     },
     room("filter", 1, &["abi", "wire", "ebpf"]),
     room("endpoint", 2, &["filter", "buffer", "sys", "wire", "abi"]),
@@ -80,10 +82,13 @@ pub(super) const ROOMS: &[Room] = &[
     // A library inside other programs: it carries buffers and what finds them, not the engine.
     Room {
         fence: Fence::Files(&["export.rs", "export/"]),
-        ..room("sockets", DOORS, &["buffer", "sys", "abi"])
+        ..room("sockets", DOORS, &["iolite", "buffer", "sys", "abi"])
     },
     Room { fence: Fence::Files(&["export.rs"]), ..room("pcap", DOORS, &["engine", "wire"]) },
-    Room { fence: Fence::Files(&["export.rs"]), ..room("capi", DOORS, &["buffer", "sys", "abi"]) },
+    Room {
+        fence: Fence::Files(&["export.rs"]),
+        ..room("capi", DOORS, &["iolite", "buffer", "sys", "abi"])
+    },
     room("web", DOORS, &["engine", "buffer", "wire"]),
     // It starts programs whose edges become streams: `sys` starts them, `abi` tells them.
     room("cli", DOORS, &["daemon", "member", "engine", "pipeline", "pipesfs", "web", "sys", "abi"]),
@@ -220,7 +225,7 @@ pub(super) const TIMES: &[(&str, &str)] = &[
     ("crates/testkit/src/wait.rs", "gives up when the limit is over, for all others"),
     ("crates/buffer/tests/common/patience.rs", "gives up when the limit is over, for many threads"),
     ("crates/buffer/tests/common/other.rs", "the same where a signal may end a wait early"),
-    ("crates/buffer/src/merge/tests.rs", "what is waited out is the patience of what is tested"),
+    ("crates/iolite/src/merge/tests.rs", "what is waited out is the patience of what is tested"),
 ];
 
 /// The seconds that a test waits at least before it gives up.

@@ -1,7 +1,7 @@
 //! A reader's end of a crossing: batches of entries, whose bytes stay as long as one looks.
 //! Invariants: C4 and C5 of [`crossing`](super).
 
-use super::{Shared, sealed};
+use super::Shared;
 use crate::ibuf;
 use crate::pool::{Lease, Memory, Segment};
 use crate::{Fault, Put, Taken};
@@ -53,7 +53,7 @@ impl Reader {
         side.taken.bytes += bytes;
         side.release();
         if side.resident() <= side.store.capacity / 2 {
-            self.shared.writer_bell.notify_room();
+            self.shared.writer_doorbell.notify_room();
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.ring.side.leave();
-        self.shared.writer_bell.notify();
+        self.shared.writer_doorbell.notify();
     }
 }
 
@@ -230,7 +230,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-impl sealed::Origin for Batch<'_> {
+impl super::Origin for Batch<'_> {
     fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault> {
         Batch::lease(self, pointer)
     }

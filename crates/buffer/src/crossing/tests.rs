@@ -11,7 +11,7 @@ fn pool(id: u32) -> Pool {
     Pool::new(DbufId::new(id).unwrap(), PoolConfig { segment: 4096, segments: 8 }).unwrap()
 }
 
-fn bells(count: usize) -> Vec<Arc<Doorbell>> {
+fn doorbells(count: usize) -> Vec<Arc<Doorbell>> {
     (0..count).map(|_| Arc::new(Doorbell::new())).collect()
 }
 
@@ -53,9 +53,9 @@ fn check(batch: &Batch<'_>, index: usize) {
 #[test]
 fn blocks_cross_in_place_and_their_segments_wait_for_the_slowest() {
     let mut pool = pool(1);
-    let bell = bells(3);
+    let doorbell = doorbells(3);
     let (mut writer, mut readers) =
-        crossing(&config(64, Policy::Block), bell[0].clone(), &bell[1..]).unwrap();
+        crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     for number in 0..6 {
         let entry = block(&pool, number, 1500).unwrap();
         assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);
@@ -81,22 +81,22 @@ fn blocks_cross_in_place_and_their_segments_wait_for_the_slowest() {
 #[test]
 fn a_writer_is_woken_when_there_is_room_if_it_heeds_that() {
     let pool = pool(1);
-    let bell = bells(2);
+    let doorbell = doorbells(2);
     let (mut writer, mut readers) =
-        crossing(&config(64, Policy::Block), bell[0].clone(), &bell[1..]).unwrap();
+        crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     for heeds in [true, false, true] {
         let entry = block(&pool, 1, 100).unwrap();
         assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);
-        bell[0].heed_room(heeds);
-        let _ticket = bell[0].listen();
+        doorbell[0].heed_room(heeds);
+        let _ticket = doorbell[0].listen();
         assert_eq!(readers[0].peek(1).unwrap().len(), 1);
         readers[0].release(1).unwrap();
-        assert_eq!(bell[0].is_awaited(), !heeds);
+        assert_eq!(doorbell[0].is_awaited(), !heeds);
     }
-    bell[0].heed_room(false);
-    let _ticket = bell[0].listen();
+    doorbell[0].heed_room(false);
+    let _ticket = doorbell[0].listen();
     drop(readers);
-    assert!(!bell[0].is_awaited() && writer.is_abandoned(), "that nobody reads is told to all");
+    assert!(!doorbell[0].is_awaited() && writer.is_abandoned(), "that nobody reads is told to all");
 }
 
 /// Puts entries as columns.
@@ -112,9 +112,10 @@ fn put_columns(writer: &mut Writer, entries: &[Entry], origin: &Pool) -> Result<
 fn columns_cross_as_entries_do() {
     for lanes in [Lanes::Pointer, Lanes::Context, Lanes::Marks] {
         let mut pool = pool(1);
-        let bell = bells(2);
+        let doorbell = doorbells(2);
         let config = Config { lanes, ..config(8, Policy::Block) };
-        let (mut writer, mut readers) = crossing(&config, bell[0].clone(), &bell[1..]).unwrap();
+        let (mut writer, mut readers) =
+            crossing(&config, doorbell[0].clone(), &doorbell[1..]).unwrap();
         let mut number = 0;
         let mut taken = Put::default();
         // Five of eight places each time, so that they go round the end of the ring everywhere.
@@ -160,9 +161,9 @@ fn columns_cross_as_entries_do() {
 #[test]
 fn columns_that_are_not_all_alike_or_not_true_are_not_put() {
     let (mine, other) = (pool(1), pool(2));
-    let bell = bells(2);
+    let doorbell = doorbells(2);
     let (mut writer, mut readers) =
-        crossing(&config(64, Policy::Block), bell[0].clone(), &bell[1..]).unwrap();
+        crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     let [good, beside] = [1, 2].map(|number| block(&mine, number, 1500).unwrap());
     let elsewhere = block(&mine, 3, 1500).unwrap();
     let foreign = block(&other, 1, 100).unwrap();
@@ -200,9 +201,9 @@ fn columns_that_are_not_all_alike_or_not_true_are_not_put() {
 fn what_is_not_what_it_alleges_is_refused() {
     let (mine, other) = (pool(1), pool(2));
     let twin = pool(1);
-    let bell = bells(2);
+    let doorbell = doorbells(2);
     let (mut writer, mut readers) =
-        crossing(&config(64, Policy::Block), bell[0].clone(), &bell[1..]).unwrap();
+        crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     let good = block(&mine, 1, 100).unwrap();
     let foreign = block(&other, 1, 100).unwrap();
     let refused = |writer: &mut Writer, entry, origins: &[&dyn Origin]| {
@@ -232,11 +233,11 @@ fn what_is_not_what_it_alleges_is_refused() {
 #[test]
 fn a_block_goes_through_two_crossings_without_a_copy() {
     let mut pool = pool(1);
-    let bell = bells(3);
+    let doorbell = doorbells(3);
     let (mut first, mut middle) =
-        crossing(&config(8, Policy::Block), bell[0].clone(), &bell[1..2]).unwrap();
+        crossing(&config(8, Policy::Block), doorbell[0].clone(), &doorbell[1..2]).unwrap();
     let (mut second, mut last) =
-        crossing(&config(8, Policy::Block), bell[1].clone(), &bell[2..]).unwrap();
+        crossing(&config(8, Policy::Block), doorbell[1].clone(), &doorbell[2..]).unwrap();
     first.push(&[block(&pool, 7, 3000).unwrap()], &[&pool]).unwrap();
     let batch = middle[0].peek(8).unwrap();
     let address = batch.bytes(0).unwrap().as_ptr();
@@ -267,9 +268,9 @@ fn a_block_goes_through_two_crossings_without_a_copy() {
 #[test]
 fn a_writer_that_leaves_keeps_its_word() {
     let mut pool = pool(1);
-    let bell = bells(2);
+    let doorbell = doorbells(2);
     let (mut writer, mut readers) =
-        crossing(&config(8, Policy::Block), bell[0].clone(), &bell[1..]).unwrap();
+        crossing(&config(8, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     writer.push(&[block(&pool, 7, 3000).unwrap()], &[&pool]).unwrap();
     drop(writer);
     for number in 0..20 {
@@ -287,8 +288,8 @@ fn a_writer_that_leaves_keeps_its_word() {
 
 #[test]
 fn a_crossing_never_overwrites() {
-    let bell = bells(2);
-    let made = crossing(&config(8, Policy::Overwrite), bell[0].clone(), &bell[1..]);
+    let doorbell = doorbells(2);
+    let made = crossing(&config(8, Policy::Overwrite), doorbell[0].clone(), &doorbell[1..]);
     assert_eq!(made.map(|_| ()), Err(Fault::Lossy));
 }
 
@@ -299,15 +300,15 @@ fn threads_under_pressure_see_only_what_was_written() {
     const TOTAL: u64 = 20_000;
     let spin = spins(sys_processors());
     for policy in [Policy::Block, Policy::DropNew] {
-        let bell = bells(3);
+        let doorbell = doorbells(3);
         let (mut writer, readers) =
-            crossing(&config(16, policy), bell[0].clone(), &bell[1..]).unwrap();
+            crossing(&config(16, policy), doorbell[0].clone(), &doorbell[1..]).unwrap();
         std::thread::scope(|scope| {
-            for (mut reader, bell) in readers.into_iter().zip(&bell[1..]) {
+            for (mut reader, doorbell) in readers.into_iter().zip(&doorbell[1..]) {
                 scope.spawn(move || {
                     let mut last = None;
                     loop {
-                        bell.wait_until(spin, || {
+                        doorbell.wait_until(spin, || {
                             reader.waiting().unwrap() > 0 || reader.is_finished().unwrap()
                         });
                         let batch = reader.peek(5).unwrap();
@@ -335,14 +336,14 @@ fn threads_under_pressure_see_only_what_was_written() {
                     let length = 8 + (number % 1490) as usize;
                     let Some(entry) = block(&pool, number, length) else {
                         writer.signal();
-                        bell[0].wait_until(spin, || writer.reap().unwrap() < 8);
+                        doorbell[0].wait_until(spin, || writer.reap().unwrap() < 8);
                         pool.turn();
                         continue;
                     };
                     let pushed = writer.push(&[entry], &[&pool]).unwrap();
                     if pushed == Pushed::default() {
                         writer.signal();
-                        bell[0].wait_until(spin, || writer.room(1).unwrap() > 0);
+                        doorbell[0].wait_until(spin, || writer.room(1).unwrap() > 0);
                         continue;
                     }
                     number += 1;

@@ -100,8 +100,8 @@ impl Writer {
     /// Wakes the readers that sleep. Call it after T_b blocks or T_t time, and before the space
     /// sleeps.
     pub fn signal(&self) {
-        for bell in &self.shared.reader_bells {
-            bell.notify();
+        for doorbell in &self.shared.reader_bells {
+            doorbell.notify();
         }
     }
 
@@ -194,6 +194,9 @@ fn keep_elsewhere(
     let mut fault = Fault::UnknownDbuf(pointer.dbuf());
     for origin in origins {
         match origin.lease(pointer) {
+            Ok(lease) if pointer.length() > 0 && !lease.covers(pointer.dbuf(), pointer.place) => {
+                fault = Fault::OutOfWindow(pointer.place);
+            }
             Ok(lease) => {
                 shared.introduce(lease.memory())?;
                 let (start, filled) = lease.extent(pointer).unwrap_or_default();

@@ -12,19 +12,19 @@ use std::sync::Arc;
 /// A reader's side of a ring.
 #[derive(Debug)]
 pub struct Consumer {
-    pub(crate) store: Arc<Store>,
+    pub store: Arc<Store>,
     /// Positions from one lap to the next.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
-    pub(crate) index: usize,
+    pub index: usize,
     /// The next position that we read.
-    pub(crate) next: u64,
+    pub next: u64,
     /// The position up to which we have told the writer that we need nothing.
     released: u64,
     /// The published position when we last looked.
     commit: u64,
     poisoned: bool,
-    pub(crate) taken: Taken,
+    pub taken: Taken,
     teller: Teller,
 }
 
@@ -53,12 +53,12 @@ impl Consumer {
 
     /// The position up to which there is something to read; looks at the writer only when
     /// everything that was seen has been read.
-    pub(crate) fn available(&mut self) -> Result<u64, Fault> {
+    pub fn available(&mut self) -> Result<u64, Fault> {
         if self.next == self.commit { self.refresh() } else { Ok(self.commit) }
     }
 
     /// Whether there is anything to read.
-    pub(crate) fn has_more(&mut self) -> Result<bool, Fault> {
+    pub fn has_more(&mut self) -> Result<bool, Fault> {
         Ok(self.available()? != self.next)
     }
 
@@ -70,12 +70,12 @@ impl Consumer {
 
     /// Whether everything that was seen has been read; the writer is not looked at.
     #[inline]
-    pub(crate) const fn is_read(&self) -> bool {
+    pub const fn is_read(&self) -> bool {
         self.next == self.commit
     }
 
     /// Looks how far the writer has published.
-    pub(crate) fn refresh(&mut self) -> Result<u64, Fault> {
+    pub fn refresh(&mut self) -> Result<u64, Fault> {
         // SYNC POINT: block published; pairs with the store in `Producer::publish`.
         let commit = acquire(self.store.writer.word(writer::COMMIT));
         let ahead = commit.wrapping_sub(self.commit);
@@ -96,7 +96,7 @@ impl Consumer {
 
     /// Whether the writer may have begun to overwrite what we copied from `start` (lossy rings).
     /// Asked after the copy.
-    pub(crate) fn overtaken(&self, start: u64) -> bool {
+    pub fn overtaken(&self, start: u64) -> bool {
         // SYNC POINT: writing begins; pairs with the store and fence in `Producer::begin`.
         fence(Ordering::Acquire);
         let reserve = self.store.writer.word(writer::RESERVE).load(Ordering::Relaxed);
@@ -134,12 +134,12 @@ impl Consumer {
 
     /// The position up to which we have told the writer that we need nothing.
     #[inline]
-    pub(crate) const fn released(&self) -> u64 {
+    pub const fn released(&self) -> u64 {
         self.released
     }
 
     /// Tells the writer that we need nothing before `next` any more.
-    pub(crate) fn release(&mut self) {
+    pub fn release(&mut self) {
         let mut teller = std::mem::take(&mut self.teller);
         let page = self.page();
         teller.tell(page, reader::LEDGER, self.next, self.taken.words());
@@ -174,12 +174,12 @@ impl Consumer {
     }
 
     /// Whether the writer has closed and everything has been read.
-    pub(crate) fn ended(&mut self) -> Result<bool, Fault> {
+    pub fn ended(&mut self) -> Result<bool, Fault> {
         Ok(self.closed() && self.refresh()? == self.next)
     }
 
     /// Says that we read no more; the writer waits for us no longer.
-    pub(crate) fn leave(&mut self) {
+    pub fn leave(&mut self) {
         self.release();
         // SYNC POINT: closed; pairs with the load in `Producer::refresh`.
         self.page().word(reader::STATE).store(CLOSED, Ordering::Release);

@@ -4,7 +4,7 @@
 
 use super::walk::{Found, Walk};
 use crate::cursor::Consumer;
-use crate::view::Trusted;
+use crate::trust::Trusted;
 use crate::{Fault, Policy, Put, Taken};
 use abi::Place;
 use std::fmt;

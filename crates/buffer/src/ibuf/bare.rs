@@ -10,7 +10,7 @@ impl Writer {
     /// Puts a pointer where the head is; it is not shown yet, and counted by
     /// [`Writer::count_bare`]. The caller has looked for room, and the ring carries pointers alone.
     #[inline]
-    pub(crate) fn put_bare(&mut self, pointer: RichPointer) {
+    pub fn put_bare(&mut self, pointer: RichPointer) {
         let slots = Slots::of(&self.side.store, self.lanes);
         let slot = slots.words.as_chunks::<2>().0.get(index(self.side.head, slots.capacity));
         if let Some([place, rest]) = slot {
@@ -23,14 +23,14 @@ impl Writer {
     }
 
     /// Counts the blocks that were put: as many as positions were passed.
-    pub(crate) const fn count_bare(&mut self) {
+    pub const fn count_bare(&mut self) {
         self.side.put.blocks = self.side.head;
     }
 
     /// As [`Writer::put_bare`], for as many pointers as there is room for, with so many bytes in
     /// view.
     #[inline]
-    pub(crate) fn put_all_bare(&mut self, pointers: &[RichPointer], bytes: u64) {
+    pub fn put_all_bare(&mut self, pointers: &[RichPointer], bytes: u64) {
         let slots = Slots::of(&self.side.store, self.lanes);
         let first = index(self.side.head, slots.capacity);
         let (here, rest) = pointers.split_at(pointers.len().min(slots.before_the_end(first)));
@@ -43,19 +43,19 @@ impl Writer {
 
 impl Reader {
     /// What travels in an entry.
-    pub(crate) const fn lanes(&self) -> Lanes {
+    pub const fn lanes(&self) -> Lanes {
         self.lanes
     }
 
     /// The pointer at a position that is published, of a ring of pointers alone.
     #[inline]
-    pub(crate) fn bare_at(&self, position: u64) -> RichPointer {
+    pub fn bare_at(&self, position: u64) -> RichPointer {
         RichPointer::from_words(self.slots().words::<2>(position))
     }
 
     /// Copies the pointers from a position on, all of them published.
     #[inline]
-    pub(crate) fn copy_bare(&self, from: u64, out: &mut [RichPointer]) {
+    pub fn copy_bare(&self, from: u64, out: &mut [RichPointer]) {
         let slots = self.slots();
         let first = index(from, slots.capacity);
         let (here, rest) = out.split_at_mut(out.len().min(slots.before_the_end(first)));

@@ -42,7 +42,7 @@ pub enum Error {
         address: Address,
         /// How many there are.
         limit: u64,
-        /// Those are the ones for any one stranger; others have more.
+        /// Those are the ones for any one untrusted peer; others have more.
         of_user: bool,
     },
     /// The writer has ended the stream.

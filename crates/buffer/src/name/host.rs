@@ -4,9 +4,9 @@
 //! message that fits into an empty socket, and goes on: it reads nothing, and waits for nobody.
 
 use super::answer::Answer;
-use super::guests::Guests;
-pub use super::guests::Limits;
 use super::inbox::{Inbox, Queue, Waiting};
+use super::quotas::Clients;
+pub use super::quotas::Limits;
 use super::region::Handout;
 use super::{Address, Error, SharedRegion};
 use crate::stream::{self, Config, Entrance, Output, Ticket};
@@ -24,7 +24,7 @@ use sys::poll;
 #[derive(Debug)]
 pub struct Host {
     shared: Arc<Shared>,
-    bell: Arc<SocketDoorbell>,
+    doorbell: Arc<SocketDoorbell>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -62,22 +62,22 @@ struct Name {
 
 #[derive(Debug)]
 enum What {
-    Stream { entrance: Entrance, guests: Guests<Ticket>, limits: Limits },
+    Stream { entrance: Entrance, clients: Clients<Ticket>, limits: Limits },
     Inbox(Arc<Queue>),
-    Region { handout: Handout, guests: Guests<()> },
+    Region { handout: Handout, clients: Clients<()> },
 }
 
 impl Host {
     /// Has no names yet.
     pub fn open() -> sys::Result<Self> {
-        let (bell, heard) = SocketDoorbell::pair()?;
+        let (doorbell, heard) = SocketDoorbell::pair()?;
         let shared = Arc::<Shared>::default();
         let seen = shared.clone();
         let thread = thread::Builder::new().name("names".to_owned());
         let thread = thread
             .spawn(move || serve(&seen, &heard))
             .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
-        Ok(Self { shared, bell: Arc::new(bell), thread: Some(thread) })
+        Ok(Self { shared, doorbell: Arc::new(doorbell), thread: Some(thread) })
     }
 
     /// Creates a stream that whoever is on the list can open by this name of our user, as long as
@@ -90,18 +90,18 @@ impl Host {
         limits: Limits,
     ) -> Result<Output, Error> {
         let (output, entrance) = stream::joinable(config)?;
-        entrance.tell(self.bell.clone());
-        let guests = Guests::default();
-        self.add(name, access, What::Stream { entrance, guests, limits })?;
+        entrance.tell(self.doorbell.clone());
+        let clients = Clients::default();
+        self.add(name, access, What::Stream { entrance, clients, limits })?;
         Ok(output)
     }
 
     /// Creates an inbox: whoever is on the list to write can do so, in a stream of its own.
     pub fn create_inbox(&self, name: &str, access: AccessList) -> Result<Inbox, Error> {
-        let (queue, bell) = Queue::new()?;
+        let (queue, doorbell) = Queue::new()?;
         let queue = Arc::new(queue);
         self.add(name, access, What::Inbox(queue.clone()))?;
-        Ok(Inbox { queue, bell })
+        Ok(Inbox { queue, doorbell })
     }
 
     /// Creates a region of so many zero bytes, for as long as the host lives or until the name is
@@ -124,7 +124,7 @@ impl Host {
         access: AccessList,
         handout: Handout,
     ) -> Result<(), Error> {
-        self.add_at(address, access, What::Region { handout, guests: Guests::default() })
+        self.add_at(address, access, What::Region { handout, clients: Clients::default() })
     }
 
     /// Gives a name back; those who have opened it keep what they have. `false`: it was not ours.
@@ -156,7 +156,7 @@ impl Host {
         let listener = super::holder::take(&address, VISITORS, takes)?;
         let name = Name { address, listener: Arc::new(listener), access, what };
         self.lock().names.push(name);
-        self.bell.notify();
+        self.doorbell.notify();
         Ok(())
     }
 
@@ -175,7 +175,7 @@ impl Host {
         if names.is_empty() {
             return;
         }
-        self.bell.notify();
+        self.doorbell.notify();
         let mut state = self.lock();
         while names.iter().any(|name| Arc::strong_count(&name.listener) > 1) {
             state = self.shared.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -192,7 +192,7 @@ impl Shared {
 impl Drop for Host {
     fn drop(&mut self) {
         self.lock().is_closing = true;
-        self.bell.notify();
+        self.doorbell.notify();
         if let Some(thread) = self.thread.take() {
             // It ends by itself; if it has panicked there is nobody to tell here.
             let _ended = thread.join();
@@ -212,11 +212,11 @@ impl State {
         self.names.extract_if(.., is_over).collect()
     }
 
-    /// The bells of all readers.
-    fn bells(&self) -> Vec<Arc<OwnedFd>> {
+    /// The doorbells of all readers.
+    fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
         let of = |name: &Name| match &name.what {
-            What::Stream { guests, .. } => guests.bells().collect::<Vec<_>>(),
-            What::Region { guests, .. } => guests.bells().collect(),
+            What::Stream { clients, .. } => clients.doorbells().collect::<Vec<_>>(),
+            What::Region { clients, .. } => clients.doorbells().collect(),
             What::Inbox(_) => Vec::new(),
         };
         self.names.iter().flat_map(of).collect()
@@ -226,11 +226,11 @@ impl State {
     fn show_out(&mut self, gone: &[&Arc<OwnedFd>]) {
         for name in &mut self.names {
             match &mut name.what {
-                What::Stream { entrance, guests, .. } => {
-                    let left = guests.show_out(gone).into_iter();
+                What::Stream { entrance, clients, .. } => {
+                    let left = clients.show_out(gone).into_iter();
                     left.for_each(|ticket| entrance.leave(ticket));
                 }
-                What::Region { guests, .. } => drop(guests.show_out(gone)),
+                What::Region { clients, .. } => drop(clients.show_out(gone)),
                 What::Inbox(_) => {}
             }
         }
@@ -240,9 +240,9 @@ impl State {
 impl Name {
     fn listed(&self) -> Listed {
         let (kind, readers) = match &self.what {
-            What::Stream { guests, .. } => ("stream", guests.count()),
+            What::Stream { clients, .. } => ("stream", clients.count()),
             What::Inbox(_) => ("inbox", 0),
-            What::Region { guests, .. } => ("region", guests.count()),
+            What::Region { clients, .. } => ("region", clients.count()),
         };
         Listed { address: self.address.clone(), kind, readers }
     }
@@ -257,15 +257,15 @@ impl Name {
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
         let (reads, writes) = (self.access.may_read(&who), self.access.may_write(&who));
         match &mut self.what {
-            What::Stream { entrance, guests, limits } if reads => {
-                let room = guests.room(who.uid, self.access.owner, *limits);
+            What::Stream { entrance, clients, limits } if reads => {
+                let room = clients.room(who.uid, self.access.owner, *limits);
                 match room {
                     Err(full) => tell(&visitor, &Answer::full(full.limit, full.of_user)),
-                    Ok(()) => let_in(entrance, guests, who.uid, visitor),
+                    Ok(()) => let_in(entrance, clients, who.uid, visitor),
                 }
             }
-            What::Region { handout, guests } if reads => {
-                let room = guests.room(who.uid, self.access.owner, Limits::default());
+            What::Region { handout, clients } if reads => {
+                let room = clients.room(who.uid, self.access.owner, Limits::default());
                 let Handout { read, write, bytes } = &*handout;
                 let (file, writable) = match write {
                     Some(write) if writes => (write, true),
@@ -277,7 +277,7 @@ impl Name {
                         let answer = Answer::region(*bytes, writable);
                         // What has it hangs up when it is gone, and sees when we are.
                         if answer.send(&visitor, &[file.as_fd()]).is_ok() {
-                            guests.add((), who.uid, visitor);
+                            clients.add((), who.uid, visitor);
                         }
                     }
                 }
@@ -293,20 +293,20 @@ impl Name {
     }
 }
 
-/// Lets a reader in: its socket is its bell from now on.
-fn let_in(entrance: &Entrance, guests: &mut Guests<Ticket>, uid: u32, visitor: OwnedFd) {
+/// Lets a reader in: its socket is its doorbell from now on.
+fn let_in(entrance: &Entrance, clients: &mut Clients<Ticket>, uid: u32, visitor: OwnedFd) {
     let failed =
         |e: std::io::Error| sys::Error::new("dup", "a bell", e.raw_os_error().unwrap_or(0));
-    let copies = visitor.try_clone().and_then(|bell| Ok((bell, visitor.try_clone()?)));
-    let (bell, watched) = match copies {
+    let copies = visitor.try_clone().and_then(|doorbell| Ok((doorbell, visitor.try_clone()?)));
+    let (doorbell, watched) = match copies {
         Ok(copies) => copies,
         Err(error) => return tell(&visitor, &Answer::failed(&failed(error))),
     };
-    match entrance.enter_by(SocketDoorbell::from(bell)) {
+    match entrance.enter_by(SocketDoorbell::from(doorbell)) {
         Err(error) => tell(&visitor, &Answer::failed(&error)),
         Ok(None) => tell(&visitor, &Answer::ended()),
         Ok(Some((ticket, ring))) => match Answer::stream().send(&visitor, &ring.descriptors()) {
-            Ok(()) => guests.add(ticket, uid, watched),
+            Ok(()) => clients.add(ticket, uid, watched),
             Err(_) => entrance.leave(ticket),
         },
     }
@@ -318,10 +318,10 @@ fn tell(visitor: &OwnedFd, answer: &Answer) {
 }
 
 /// The life of the thread.
-fn serve(shared: &Shared, bell: &SocketDoorbell) {
+fn serve(shared: &Shared, doorbell: &SocketDoorbell) {
     let mut pause = None;
     loop {
-        let (listeners, guests) = {
+        let (listeners, clients) = {
             let mut state = shared.lock();
             shared.turned.notify_all();
             if state.is_closing {
@@ -331,14 +331,14 @@ fn serve(shared: &Shared, bell: &SocketDoorbell) {
             // After a refusal of the kernel nobody is let in for a moment.
             let names = state.names.iter().filter(|_| pause.is_none());
             let listeners: Vec<_> = names.map(|name| name.listener.clone()).collect();
-            (listeners, state.bells())
+            (listeners, state.doorbells())
         };
-        let first = std::iter::once(bell.as_fd()).chain(listeners.iter().map(|fd| fd.as_fd()));
+        let first = std::iter::once(doorbell.as_fd()).chain(listeners.iter().map(|fd| fd.as_fd()));
         let first: Vec<_> = first.collect();
-        let second: Vec<_> = guests.iter().map(|bell| bell.as_fd()).collect();
+        let second: Vec<_> = clients.iter().map(|doorbell| doorbell.as_fd()).collect();
         let (ready, gone) = poll::readable_or_gone(&first, &second, pause.take());
-        bell.clear();
-        let gone: Vec<_> = guests.iter().zip(gone).filter(|(_, g)| *g).map(|(b, _)| b).collect();
+        doorbell.clear();
+        let gone: Vec<_> = clients.iter().zip(gone).filter(|(_, g)| *g).map(|(b, _)| b).collect();
         if !gone.is_empty() {
             shared.lock().show_out(&gone);
         }

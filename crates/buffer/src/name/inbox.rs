@@ -20,7 +20,7 @@ use sys::poll;
 #[derive(Debug)]
 pub struct Inbox {
     pub(super) queue: Arc<Queue>,
-    pub(super) bell: SocketDoorbell,
+    pub(super) doorbell: SocketDoorbell,
 }
 
 /// Somebody who has come to write.
@@ -38,7 +38,7 @@ pub struct Arrival {
 #[derive(Debug)]
 pub(super) struct Queue {
     waiting: Mutex<VecDeque<Waiting>>,
-    bell: SocketDoorbell,
+    doorbell: SocketDoorbell,
 }
 
 #[derive(Debug)]
@@ -53,8 +53,8 @@ const WAITING_MAX: usize = 32;
 
 impl Queue {
     pub(super) fn new() -> sys::Result<(Self, SocketDoorbell)> {
-        let (bell, heard) = SocketDoorbell::pair()?;
-        Ok((Self { waiting: Mutex::default(), bell }, heard))
+        let (doorbell, heard) = SocketDoorbell::pair()?;
+        Ok((Self { waiting: Mutex::default(), doorbell }, heard))
     }
 
     /// `false`: there is no inbox any more.
@@ -69,7 +69,7 @@ impl Queue {
             queue.remove(leaves);
         }
         drop(queue);
-        self.bell.notify();
+        self.doorbell.notify();
         true
     }
 
@@ -102,10 +102,10 @@ impl Inbox {
             let ready = {
                 let queue = self.queue.lock();
                 let sockets = queue.iter().map(|waiting| waiting.socket.as_fd());
-                let all: Vec<_> = std::iter::once(self.bell.as_fd()).chain(sockets).collect();
+                let all: Vec<_> = std::iter::once(self.doorbell.as_fd()).chain(sockets).collect();
                 poll::readable(&all, Some(Duration::ZERO))
             };
-            self.bell.clear();
+            self.doorbell.clear();
             if let Some(at) = ready.iter().skip(1).position(|ready| *ready) {
                 let Some(waiting) = self.queue.lock().remove(at) else { continue };
                 if let Some(arrival) = welcome(waiting) {
@@ -126,7 +126,7 @@ impl Inbox {
             queue.iter().filter_map(|waiting| waiting.socket.try_clone().ok()).collect()
         };
         let sockets = copies.iter().map(AsFd::as_fd);
-        let all: Vec<_> = std::iter::once(self.bell.as_fd()).chain(sockets).collect();
+        let all: Vec<_> = std::iter::once(self.doorbell.as_fd()).chain(sockets).collect();
         poll::readable(&all, limit).contains(&true)
     }
 }
@@ -134,7 +134,7 @@ impl Inbox {
 impl AsFd for Inbox {
     /// Readable when somebody has come.
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.doorbell.as_fd()
     }
 }
 

@@ -71,7 +71,7 @@ fn errors_say_what_is_the_matter() {
 #[test]
 fn places_are_limited_and_given_back() {
     let (host, name) = (Host::open().unwrap(), name("places"));
-    let limits = Limits { readers: 3, of_one_stranger: 1 };
+    let limits = Limits { readers: 3, per_untrusted_user: 1 };
     let mut output =
         host.create(&name, AccessList::private(identity()), &config(), limits).unwrap();
     for _ in 0..5 {
@@ -176,7 +176,7 @@ fn whoever_writes_to_an_inbox_has_a_stream_of_its_own() {
 #[test]
 fn t12_who_comes_often_takes_nobody_elses_place_at_an_inbox() {
     use super::inbox::{Queue, Waiting};
-    let (queue, _bell) = Queue::new().unwrap();
+    let (queue, _doorbell) = Queue::new().unwrap();
     let queue = std::sync::Arc::new(queue);
     let _read_by_somebody = queue.clone();
     let come = |uid: u32| {

@@ -7,22 +7,22 @@ use std::sync::Arc;
 /// What is known of the memory around some bytes: a segment, as far as it is filled; of frozen
 /// memory all of it.
 #[derive(Debug)]
-pub(crate) struct Around {
+pub struct Around {
     /// Keeps it.
-    pub(crate) lease: Lease,
+    pub lease: Lease,
     /// Where the segment begins, in this process.
-    pub(crate) address: usize,
+    pub address: usize,
     /// The same as a place tells it.
-    pub(crate) position: u64,
+    pub position: u64,
     /// How many bytes of it are filled.
-    pub(crate) filled: usize,
+    pub filled: usize,
     /// How many it has.
-    pub(crate) segment: usize,
+    pub segment: usize,
 }
 
 impl Memory {
     /// The first byte in this process, and how many there are.
-    pub(crate) fn extent(&self) -> (usize, usize) {
+    pub fn extent(&self) -> (usize, usize) {
         (self.region.words().as_ptr().addr(), self.region.len())
     }
 
@@ -33,7 +33,7 @@ impl Memory {
     /// (which is then borrowed: M3), from a lease, or from a batch whose writer has one (C5). Each
     /// of them keeps the segment in its slot as long as the slice lives, so a lease can be made
     /// (M4). Of bytes that are still written (M2) nothing is shown, and here they are refused.
-    pub(crate) fn around_slice(self: &Arc<Self>, slice: &[u8]) -> Option<Around> {
+    pub fn around_slice(self: &Arc<Self>, slice: &[u8]) -> Option<Around> {
         if self.editing.is_set() {
             // The slice may be what is being changed (M9).
             return None;
@@ -66,20 +66,20 @@ impl Memory {
     }
 
     /// Whether this memory can be handed to other processes.
-    pub(crate) const fn can_be_granted(&self) -> bool {
+    pub const fn can_be_granted(&self) -> bool {
         self.file().is_some()
     }
 }
 
 impl Lease {
     /// Whether this keeps the bytes of a block: those of its segment, or of all frozen memory (M8).
-    pub(crate) fn keeps(&self, pointer: RichPointer) -> bool {
+    pub fn keeps(&self, pointer: RichPointer) -> bool {
         let frozen = self.memory().is_frozen() && self.dbuf() == pointer.dbuf();
         frozen || self.covers(pointer.dbuf(), pointer.place)
     }
 
     /// What is known of the memory around a block that this keeps, which has bytes.
-    pub(crate) fn around(&self, pointer: RichPointer) -> Option<Around> {
+    pub fn around(&self, pointer: RichPointer) -> Option<Around> {
         let memory = self.memory();
         let (base, len) = memory.extent();
         let lease = self.clone();

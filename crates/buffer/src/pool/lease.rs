@@ -41,7 +41,7 @@ impl Lease {
     }
 
     /// Whether this is the only lease on its segment right now.
-    pub(crate) fn is_only(&self) -> bool {
+    pub fn is_only(&self) -> bool {
         self.memory.slots.leases(self.slot) == 1
     }
 
@@ -52,7 +52,9 @@ impl Lease {
         if slot == self.slot { Ok(at) } else { Err(Fault::OutOfWindow(place)) }
     }
 
-    pub(crate) fn covers(&self, dbuf: DbufId, place: Place) -> bool {
+    /// Returns true if a block lies in this segment.
+    #[must_use]
+    pub fn covers(&self, dbuf: DbufId, place: Place) -> bool {
         self.memory.id == dbuf && self.offset(place).is_ok()
     }
 
@@ -63,11 +65,24 @@ impl Lease {
         Some((start.position, self.memory.slots.filled(slot) as u64))
     }
 
-    pub(crate) const fn memory(&self) -> &Arc<Memory> {
+    /// The position of a block of this segment, with the high bits that a place leaves out.
+    #[must_use]
+    pub fn position(&self, place: Place) -> u64 {
+        let slots = &self.memory.slots;
+        let slot = slots.slot_of_position(place.position());
+        // The segment is kept in its slot, so its number tells the high bits.
+        place.complete(slots.resident(slot) * slots.segment() as u64)
+    }
+
+    /// The memory that the segment belongs to.
+    #[must_use]
+    pub const fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    pub(crate) fn segment_len(&self) -> usize {
+    /// Bytes of the segment.
+    #[must_use]
+    pub fn segment_len(&self) -> usize {
         self.memory.segment()
     }
 }
@@ -93,7 +108,7 @@ impl fmt::Debug for Lease {
 
 /// The segments themselves, shared with whoever has a lease.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub struct Memory {
     pub(crate) id: DbufId,
     pub(super) region: Region,
     pub(crate) slots: Slots,
@@ -158,7 +173,7 @@ impl Memory {
 
     /// Memory that nobody can write any more, every byte of it shown. Refused for a file that is
     /// not sealed so.
-    pub(crate) fn frozen(id: DbufId, file: Memfd) -> sys::Result<Self> {
+    pub fn frozen(id: DbufId, file: Memfd) -> sys::Result<Self> {
         if !file.seals()?.has(Seals::FROZEN) {
             return Err(sys::Error::new(
                 "fcntl",
@@ -181,6 +196,19 @@ impl Memory {
         Ok(Self { id, region, slots, backing: Backing::Frozen(file), editing: Mark::default() })
     }
 
+    /// Leases a segment of frozen memory, of which no slot is ever given another one (M4, M8).
+    #[must_use]
+    pub fn lease_frozen(self: &Arc<Self>, slot: usize) -> Option<Lease> {
+        let is_there = self.is_frozen() && slot < self.region.len().div_ceil(self.segment());
+        is_there.then(|| Lease::new(self, slot))
+    }
+
+    /// The dbuf that this memory belongs to.
+    #[must_use]
+    pub const fn id(&self) -> DbufId {
+        self.id
+    }
+
     /// Who fills the segments, if it is not us.
     pub(super) fn lender(&self) -> Option<&dyn Lender> {
         match &self.backing {
@@ -190,7 +218,7 @@ impl Memory {
     }
 
     /// The file that was made for this memory, to be sealed and handed to other processes.
-    pub(crate) const fn file(&self) -> Option<&Memfd> {
+    pub const fn file(&self) -> Option<&Memfd> {
         match &self.backing {
             Backing::File(file) | Backing::Frozen(file) => Some(file),
             Backing::Heap | Backing::Lent(_) => None,
@@ -208,7 +236,9 @@ impl Memory {
         file.allocate(slot * self.segment(), self.segment())
     }
 
-    pub(super) const fn segment(&self) -> usize {
+    /// Bytes of a segment.
+    #[must_use]
+    pub const fn segment(&self) -> usize {
         self.slots.segment()
     }
 

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Positions go on: all capacities are powers of two, so position p is at p mod capacity in every
-//! segment. A reader keeps its page; the new geometry and the new ring come to it by its bell,
+//! segment. A reader keeps its page; the new geometry and the new ring come to it by its doorbell,
 //! before the switch is shown. It finds the switch, takes the segment whose number the switch
 //! names, and checks seals, sizes, geometry and start as it did at first.
 //!
@@ -26,7 +26,7 @@ use super::{Files, Offer, Refusal, agreed, checked, ring};
 use crate::Policy;
 use crate::cursor::Store;
 use crate::region::Region;
-use crate::view::Trusted;
+use crate::trust::Trusted;
 use abi::ring::{Geometry, PAGE};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// What came by a bell, if it is as many descriptors as a segment has.
+    /// What came by a doorbell, if it is as many descriptors as a segment has.
     pub(crate) fn new(number: u64, descriptors: Vec<OwnedFd>) -> Option<Self> {
         let [geometry, ring] = <[OwnedFd; 2]>::try_from(descriptors).ok()?;
         Some(Self { geometry, ring, number })

@@ -216,7 +216,7 @@ pub struct Timer {
     alarms: Mutex<Vec<Weak<Alarm>>>,
     /// When it looks next: a later alarm need not wake it.
     next: AtomicU64,
-    bell: Doorbell,
+    doorbell: Doorbell,
     #[cfg(not(loom))]
     started: std::sync::Once,
 }
@@ -226,7 +226,7 @@ impl Default for Timer {
         Self {
             alarms: Mutex::default(),
             next: AtomicU64::new(DORMANT),
-            bell: Doorbell::new(),
+            doorbell: Doorbell::new(),
             #[cfg(not(loom))]
             started: std::sync::Once::new(),
         }
@@ -257,7 +257,7 @@ impl Timer {
     fn wake(self: &Arc<Self>) {
         #[cfg(not(loom))]
         self.start();
-        self.bell.notify();
+        self.doorbell.notify();
     }
 
     /// Without a thread, because the machine has none to give, T_b and idle writers still send
@@ -281,17 +281,17 @@ impl Timer {
     /// Looks once and sleeps until there is something to look at.
     #[cfg(not(loom))]
     fn round(&self, quiet: &mut u32, clock: impl Fn() -> u64) {
-        let ticket = self.bell.listen();
+        let ticket = self.doorbell.listen();
         let now = clock();
         match self.plan(quiet, now) {
             None => {}
             Some(DORMANT) => {
-                self.bell.sleep(ticket);
+                self.doorbell.sleep(ticket);
                 // Rung: an alarm was set that is looked at now, and others may be soon.
                 *quiet = 0;
             }
             Some(until) => {
-                self.bell.sleep_for(ticket, std::time::Duration::from_nanos(until - now));
+                self.doorbell.sleep_for(ticket, std::time::Duration::from_nanos(until - now));
             }
         }
     }

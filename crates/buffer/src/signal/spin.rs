@@ -20,7 +20,7 @@ use crate::Fault;
 
 /// How often one party looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Spin {
+pub struct Spin {
     /// What somebody said, whatever comes of it.
     fixed: Option<u32>,
     /// Waits in a row in which looking was in vain.
@@ -43,7 +43,7 @@ const PACE_MAX: u32 = 127;
 impl Spin {
     /// Looks so often each time. As often as one can: whoever waits so never sleeps in practice
     /// (busy polling).
-    pub(crate) const fn fix(&mut self, looks: u32) {
+    pub const fn fix(&mut self, looks: u32) {
         self.fixed = Some(looks);
     }
 
@@ -63,7 +63,7 @@ impl Spin {
 
     /// Looks as often as that has been worth it, and answers whether something is `ready`; so many
     /// blocks have been `taken` in all.
-    pub(crate) fn look(
+    pub fn look(
         &mut self,
         together: bool,
         taken: u64,

@@ -35,9 +35,12 @@ impl Entrance {
         Ok(entered.map(|(ticket, ring)| (ticket, Offer::new(ring, there))))
     }
 
-    /// Lets a reader in that holds the other end of this bell: it gets an offer without one.
-    pub fn enter_by(&self, bell: SocketDoorbell) -> sys::Result<Option<(Ticket, share::Offer)>> {
-        self.0.enter(bell)
+    /// Lets a reader in that holds the other end of this doorbell: it gets an offer without one.
+    pub fn enter_by(
+        &self,
+        doorbell: SocketDoorbell,
+    ) -> sys::Result<Option<(Ticket, share::Offer)>> {
+        self.0.enter(doorbell)
     }
 
     /// Says that a reader is gone, so that the writer does not wait for it: it may have died
@@ -46,9 +49,9 @@ impl Entrance {
         self.0.door.leave(ticket);
     }
 
-    /// Has this bell rung when the writer ends the stream.
-    pub fn tell(&self, bell: Arc<SocketDoorbell>) {
-        self.0.door.tell(bell);
+    /// Has this doorbell rung when the writer ends the stream.
+    pub fn tell(&self, doorbell: Arc<SocketDoorbell>) {
+        self.0.door.tell(doorbell);
     }
 
     /// Whether the writer has ended the stream.
@@ -65,7 +68,7 @@ impl Drop for Entrance {
 }
 
 /// Makes a stream whose readers are at the other ends of these sockets: each is sent what it needs
-/// by the socket, which is its bell from then on ([`Offer::arrived`]). Who is gone already has
+/// by the socket, which is its doorbell from then on ([`Offer::arrived`]). Who is gone already has
 /// left; the answer says who that is.
 pub fn send_to(
     config: &Config,
@@ -87,10 +90,10 @@ pub fn send_to(
 }
 
 /// What an offer by a socket says.
-pub(crate) const OFFER: &[u8; 8] = b"SL offer";
+pub const OFFER: &[u8; 8] = b"SL offer";
 
 impl Offer {
-    /// The offer that was sent by a socket, which is the bell of this reader from now on. Waits
+    /// The offer that was sent by a socket, which is the doorbell of this reader from now on. Waits
     /// for it. `None`: there is nobody any more who could send one.
     pub fn arrived(socket: OwnedFd) -> Result<Option<Self>, Refusal> {
         let mut message = [0; OFFER.len()];
@@ -106,7 +109,7 @@ impl Offer {
         Ok(Some(Self::rung_by(ring, socket)))
     }
 
-    /// What a ring is to a reader, with the socket that is its bell.
+    /// What a ring is to a reader, with the socket that is its doorbell.
     #[must_use]
     pub fn rung_by(ring: share::Offer, socket: OwnedFd) -> Self {
         Self::new(ring, SocketDoorbell::from(socket))

@@ -2,7 +2,7 @@
 //!
 //! The ring of the predecessor is sealed against every new way to write, so nobody can go on in it.
 //! The predecessor ends its segment with a switch; the successor makes the next one, carries on
-//! position, sequence and ledger, and tells the readers by their bells, which it was handed. In
+//! position, sequence and ledger, and tells the readers by their doorbells, which it was handed. In
 //! between readers wait as for any writer; if both writers die they are told as ever.
 
 use super::output::End;
@@ -24,7 +24,7 @@ use sys::doorbell::SocketDoorbell;
 #[derive(Debug)]
 pub struct Handover {
     state: State,
-    /// The page and the bell of each reader.
+    /// The page and the doorbell of each reader.
     ends: Vec<(OwnedFd, OwnedFd)>,
 }
 
@@ -56,9 +56,10 @@ impl Output {
         self.segments.number += 1;
         let shape = self.segments.shape;
         let mut ends = Vec::new();
-        for End { bell, page, .. } in std::mem::take(&mut self.ends).into_iter().filter(|e| !e.gone)
+        for End { doorbell, page, .. } in
+            std::mem::take(&mut self.ends).into_iter().filter(|e| !e.gone)
         {
-            ends.push((page, OwnedFd::from(bell)));
+            ends.push((page, OwnedFd::from(doorbell)));
         }
         if ends.len() * 2 > DESCRIPTORS_MAX {
             return Err(Stay::Reader(DESCRIPTORS_MAX / 2));
@@ -94,7 +95,7 @@ impl Handover {
     /// The descriptors, in the order in which they are sent.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.ends.iter().flat_map(|(page, bell)| [page.as_fd(), bell.as_fd()]).collect()
+        self.ends.iter().flat_map(|(page, doorbell)| [page.as_fd(), doorbell.as_fd()]).collect()
     }
 
     /// What was received from the predecessor.
@@ -111,19 +112,19 @@ impl Handover {
     /// Goes on with the stream: in a segment of this process, told to all readers.
     pub fn open(self) -> Result<Output, Refusal> {
         let State { id, policy, capacity, every, segment, start, put } = self.state;
-        let (mut pages, mut bells) = (Vec::new(), Vec::new());
-        for (page, bell) in self.ends {
+        let (mut pages, mut doorbells) = (Vec::new(), Vec::new());
+        for (page, doorbell) in self.ends {
             pages.push(Arc::new(segment::page(&page)?));
-            bells.push((SocketDoorbell::from(bell), page));
+            doorbells.push((SocketDoorbell::from(doorbell), page));
         }
         let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
-        let ring = dbuf::Config { id, capacity: bytes, policy, readers: bells.len() };
+        let ring = dbuf::Config { id, capacity: bytes, policy, readers: doorbells.len() };
         let shape = Geometry { segment, start, ..share::geometry_of(&ring) };
         let made = Segment::create(shape, policy, pages.into())?;
         let writer = dbuf::Writer::going_on(made.store.clone(), id, start, put);
         let every = usize::try_from(every).unwrap_or(usize::MAX);
         let config = Config { ring, every, ..Config::new(id) };
-        let mut output = Output::new(writer, bells, &config, Segments::going_on(shape));
+        let mut output = Output::new(writer, doorbells, &config, Segments::going_on(shape));
         if let Err(Stay::Deaf(reader)) = output.tell(&made, None) {
             // Nobody waits for who does not hear.
             output.shut_out(reader);

@@ -7,7 +7,7 @@ use crate::dbuf::Visitor;
 use crate::dbuf::walk::{Found, Walk};
 use crate::share::segment::Received;
 use crate::signal::Spin;
-use crate::view::Trusted;
+use crate::trust::Trusted;
 use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, Taken};
 use abi::ring::{Geometry, reader, writer};
@@ -21,12 +21,11 @@ mod watch;
 
 pub use blocks::Piece;
 
-/// A reader of a stream. All that it gets are copies, since the writer may be a stranger; of a
-/// writer that it trusts it can look at blocks in place ([`Input::peek`]).
+/// A reader of a stream. It copies, or peeks in place if it trusts the writer ([`Input::peek`]).
 #[derive(Debug)]
 pub struct Input {
     pub(super) ring: Visitor,
-    bell: SocketDoorbell,
+    doorbell: SocketDoorbell,
     sleeper: Sleeper,
     ringer: Ringer,
     /// What is left of a block that did not fit into what it was read into.
@@ -46,8 +45,9 @@ pub struct Input {
     /// We trust, and who made the segment that we read is to be trusted.
     trusts: bool,
     trusted: Option<Trusted>,
-    #[cfg(test)]
-    pub(crate) meanwhile: crate::meanwhile::Meanwhile,
+    /// Fires in the middle of a call that finds nothing.
+    #[cfg(any(test, feature = "testing"))]
+    pub late: crate::late::LateEvent,
 }
 
 /// So many segments are kept until the ring comes to them; an honest writer has one on its way.
@@ -56,13 +56,13 @@ const INBOX_MAX: usize = 8;
 const HEARD_MAX: usize = 256;
 
 impl Input {
-    pub(super) fn new((mut ring, shape): (Visitor, Geometry), bell: SocketDoorbell) -> Self {
+    pub(super) fn new((mut ring, shape): (Visitor, Geometry), doorbell: SocketDoorbell) -> Self {
         let walk = ring.walk();
         let lossy = walk.side.policy == Policy::Overwrite;
         walk.stop_at(walk.side.released() + often(walk));
         Self {
             ring,
-            bell,
+            doorbell,
             sleeper: Sleeper::default(),
             ringer: Ringer::default(),
             rest: None,
@@ -74,8 +74,8 @@ impl Input {
             revoked: false,
             trusts: false,
             trusted: None,
-            #[cfg(test)]
-            meanwhile: crate::meanwhile::Meanwhile::default(),
+            #[cfg(any(test, feature = "testing"))]
+            late: crate::late::LateEvent::default(),
         }
     }
 
@@ -143,8 +143,8 @@ impl Input {
 
     /// Whether the stream has ended, now that nothing is there; a fault if it cannot go on.
     fn is_at_end(&mut self) -> Result<bool, Fault> {
-        #[cfg(test)]
-        if self.meanwhile.passes() {
+        #[cfg(any(test, feature = "testing"))]
+        if self.late.fire() {
             while self.hear() {}
         }
         let awaits = self.ring.walk().awaited().is_some();
@@ -191,7 +191,7 @@ impl Input {
         let slept = match self.has_something() {
             Ok(false) => {
                 let all: Vec<BorrowedFd<'_>> =
-                    std::iter::once(self.bell.as_fd()).chain(others.iter().copied()).collect();
+                    std::iter::once(self.doorbell.as_fd()).chain(others.iter().copied()).collect();
                 sys::poll::readable(&all, limit);
                 self.hear();
                 Ok(())
@@ -242,7 +242,7 @@ impl Input {
         walk.stop_at(released + often(walk));
         let side = &walk.side;
         if self.ringer.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
-            self.gone |= self.bell.notify() == Peer::Gone;
+            self.gone |= self.doorbell.notify() == Peer::Gone;
         }
     }
 
@@ -260,7 +260,7 @@ impl Input {
 
     /// How many bytes a read would copy now: one for sure, and no more than this. 0: nothing is
     /// there, or the ring overwrites and nothing is for sure.
-    pub(crate) fn readable(&mut self) -> Result<usize, Fault> {
+    pub fn readable(&mut self) -> Result<usize, Fault> {
         if self.lossy {
             return Ok(0);
         }
@@ -282,7 +282,7 @@ impl Input {
     }
 
     /// Whether there is something to read, or the end.
-    pub(crate) fn has_something(&mut self) -> Result<bool, Fault> {
+    pub fn has_something(&mut self) -> Result<bool, Fault> {
         if self.rest.is_some() || self.gone {
             return Ok(true);
         }
@@ -324,13 +324,13 @@ impl Input {
         self.shape = shape;
         // The page of the writer is another one, and so may be the writer.
         self.ringer = Ringer::default();
-        self.gone |= self.bell.notify() == Peer::Gone;
+        self.gone |= self.doorbell.notify() == Peer::Gone;
         Ok(())
     }
 
     /// Hears one ring and what is told by it; answers whether there was one.
     fn hear(&mut self) -> bool {
-        match self.bell.drain() {
+        match self.doorbell.drain() {
             Drained::Nothing => return false,
             Drained::Gone => {
                 self.gone = true;
@@ -397,7 +397,7 @@ impl AsFd for Input {
     /// Readable when the writer has rung, which it does when [`Input::wait`] has been called with
     /// nothing there; for who waits among several descriptors.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.doorbell.as_fd()
     }
 }
 
@@ -405,6 +405,6 @@ impl Drop for Input {
     fn drop(&mut self) {
         // The writer may sleep: it is told that nobody reads here any more.
         self.ring.walk().side.leave();
-        let _ = self.bell.notify();
+        let _ = self.doorbell.notify();
     }
 }

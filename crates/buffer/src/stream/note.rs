@@ -1,4 +1,4 @@
-//! What a writer tells by a bell, beside that it rings.
+//! What a writer tells by a doorbell, beside that it rings.
 
 /// A note.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

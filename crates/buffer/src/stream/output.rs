@@ -45,19 +45,18 @@ pub struct Output {
 /// What we know of a reader.
 #[derive(Debug)]
 pub(super) struct End {
-    pub(super) bell: SocketDoorbell,
+    pub(super) doorbell: SocketDoorbell,
     ringer: Ringer,
     pub(super) gone: bool,
     /// Its page, for a writer that takes the stream over.
     pub(super) page: OwnedFd,
-    /// How often it has rung in vain since there was room. Below 0: so often it rings because it
-    /// has come to a new segment.
+    /// Notifications in vain since the last progress; below 0, those owed to a new segment.
     pub(super) false_alarms: i64,
 }
 
 impl End {
-    pub(super) fn new(bell: SocketDoorbell, page: OwnedFd) -> Self {
-        Self { bell, ringer: Ringer::default(), gone: false, page, false_alarms: 0 }
+    pub(super) fn new(doorbell: SocketDoorbell, page: OwnedFd) -> Self {
+        Self { doorbell, ringer: Ringer::default(), gone: false, page, false_alarms: 0 }
     }
 }
 
@@ -80,7 +79,8 @@ impl Output {
             config.latency.map(|ns| Latency::new(config.every.max(1) as u64, ns, entries));
         ring.stop_at(show_at);
         ring.keep_room_to_switch();
-        let ends: Vec<End> = ends.into_iter().map(|(bell, page)| End::new(bell, page)).collect();
+        let ends: Vec<End> =
+            ends.into_iter().map(|(doorbell, page)| End::new(doorbell, page)).collect();
         let scaler = config.scaling.map(Scaler::new);
         let (sleeper, spin) = (Sleeper::default(), Spin::default());
         let (show_after, waking) = (every, Waking::default());
@@ -154,8 +154,7 @@ impl Output {
         })
     }
 
-    /// Has a block of up to `length` bytes written in place, with no copy: `fill` answers how many
-    /// bytes it wrote. [SL §5.1, reserve and commit]
+    /// Lets `fill` write up to `length` bytes in place and return their number. [SL §5.1]
     #[inline]
     pub fn write_with(
         &mut self,
@@ -219,7 +218,7 @@ impl Output {
             let Some(page) = side.page(at) else { continue };
             let due = end.ringer.is_due(page, reader::WAIT, head, urgency) || always;
             let due = due && !end.gone;
-            if due && end.bell.notify() == Peer::Gone {
+            if due && end.doorbell.notify() == Peer::Gone {
                 gone.push(at);
             }
         }
@@ -337,24 +336,25 @@ impl Output {
         }
         self.settle();
         let present = || self.ends.iter().enumerate().filter(|(_, end)| !end.gone);
-        let bells: Vec<BorrowedFd<'_>> = present().map(|(_, end)| end.bell.as_fd()).collect();
-        if bells.is_empty() {
+        let doorbells: Vec<BorrowedFd<'_>> =
+            present().map(|(_, end)| end.doorbell.as_fd()).collect();
+        if doorbells.is_empty() {
             return Err(Fault::Abandoned);
         }
-        let ready = sys::poll::readable(&bells, self.waking.limit);
+        let ready = sys::poll::readable(&doorbells, self.waking.limit);
         let rang: Vec<usize> =
             present().zip(ready).filter(|(_, ready)| *ready).map(|((at, _), _)| at).collect();
         for at in rang {
             let end = &mut self.ends[at];
             end.false_alarms += 1;
-            if end.bell.clear() == Peer::Gone || end.false_alarms > FALSE_ALARMS_MAX {
+            if end.doorbell.clear() == Peer::Gone || end.false_alarms > FALSE_ALARMS_MAX {
                 self.shut_out(at);
             }
         }
         if self.side().abandoned() { Err(Fault::Abandoned) } else { Ok(()) }
     }
 
-    /// Has a bell for each reader that has come.
+    /// Has a doorbell for each reader that has come.
     pub(super) fn settle(&mut self) {
         let changes = self.ring.side().changes();
         if changes.is_empty() {
@@ -362,8 +362,8 @@ impl Output {
         }
         for change in changes {
             match change {
-                Change::Came(at, Contact { bell, page }) => {
-                    let came = End::new(bell, page);
+                Change::Came(at, Contact { doorbell, page }) => {
+                    let came = End::new(doorbell, page);
                     match self.ends.get_mut(at) {
                         Some(end) => *end = came,
                         None => self.ends.push(came),
@@ -391,8 +391,8 @@ impl Output {
     }
 
     /// Ends as a process does that is killed: nothing is closed but descriptors.
-    #[cfg(test)]
-    pub(crate) fn die(mut self) {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn die(mut self) {
         self.ends.clear();
         std::mem::forget(self);
     }

@@ -1,7 +1,7 @@
 //! A stream goes on in another segment: larger, smaller, or without one of its readers.
 //! [SL §5.4, reallocation; CONTRACT 23; RELIABILITY T11]
 //!
-//! A new memory is made and told to all readers by their bells; then the switch is put into the
+//! A new memory is made and told to all readers by their doorbells; then the switch is put into the
 //! ring, for which there always is room, and the writer goes on behind it. No reader is waited for
 //! ([`crate::share::segment`] has the invariants). So that no reader holds more than two segments,
 //! the size changes again only when all of them have come to the last one.
@@ -60,7 +60,7 @@ impl Segments {
 pub enum Stay {
     /// Some reader has not come to the last segment yet; it is asked for again later.
     Changing,
-    /// This reader does not hear: its bell is full of what it has not heard.
+    /// This reader does not hear: its doorbell is full of what it has not heard.
     Deaf(usize),
     /// No ring can be so long.
     Size(usize),
@@ -211,13 +211,13 @@ impl Output {
         let (mut gone, mut deaf) = (Vec::new(), None);
         for (at, end) in self.ends.iter_mut().enumerate().filter(|(_, end)| !end.gone) {
             let told = match revoked == Some(at) {
-                true => end.bell.send(&note::write(Note::Revoked), &[]),
-                false => end.bell.send(&next, &segment.descriptors()),
+                true => end.doorbell.send(&note::write(Note::Revoked), &[]),
+                false => end.doorbell.send(&next, &segment.descriptors()),
             };
             match told {
                 Sent::Yes => end.false_alarms -= 1,
                 Sent::Gone => gone.push(at),
-                // A dead bell says the same.
+                // A dead doorbell says the same.
                 Sent::Full if revoked == Some(at) => deaf = Some(at),
                 // Who must be shut out is not protected by another one's deafness.
                 Sent::Full if revoked.is_some() => gone.push(at),
@@ -225,7 +225,7 @@ impl Output {
             }
         }
         if let Some(end) = deaf.and_then(|at| self.ends.get_mut(at)) {
-            end.bell = SocketDoorbell::pair().map_err(Stay::System)?.0;
+            end.doorbell = SocketDoorbell::pair().map_err(Stay::System)?.0;
         }
         gone.into_iter().for_each(|at| self.shut_out(at));
         Ok(())

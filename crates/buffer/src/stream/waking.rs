@@ -4,8 +4,8 @@
 //! there is as much as that reader asked for, or when its writer turns to something else. With a
 //! bound on the latency ([`super::Config::latency`]) every block is shown at once, and a reader
 //! that sleeps is woken after T_b blocks or T_t time, by the timer of the process if the writer is
-//! busy elsewhere (`signal::moderate`). The timer has bells of its own to ring; it touches nothing
-//! else of the stream, and a ring too many only makes a reader look once more.
+//! busy elsewhere (`signal::moderate`). The timer has doorbells of its own to ring; it touches
+//! nothing else of the stream, and a ring too many only makes a reader look once more.
 
 use super::output::End;
 use crate::signal::moderate::{Events, Moderator, Signal, Threshold, Timer};
@@ -28,39 +28,39 @@ pub struct Waking {
 #[derive(Debug)]
 pub(super) struct Latency {
     moderator: Moderator,
-    bells: Arc<Bells>,
+    doorbells: Arc<Doorbells>,
     /// How many blocks were put when they were shown last.
     shown: u64,
 }
 
-/// The bells that the timer rings.
+/// The doorbells that the timer rings.
 #[derive(Debug, Default)]
-struct Bells(Mutex<Vec<SocketDoorbell>>);
+struct Doorbells(Mutex<Vec<SocketDoorbell>>);
 
-impl Signal for Bells {
+impl Signal for Doorbells {
     fn signal(&self) {
-        for bell in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for doorbell in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             // Who is gone is noticed by the writer.
-            let _ = bell.notify();
+            let _ = doorbell.notify();
         }
     }
 }
 
 impl Latency {
     pub(super) fn new(blocks: u64, ns: u64, entries: usize) -> Self {
-        let bells = Arc::<Bells>::default();
+        let doorbells = Arc::<Doorbells>::default();
         let threshold = Threshold { blocks, ns }.within(entries);
-        let moderator = Moderator::new(Timer::of_process(), threshold, bells.clone());
-        Self { moderator, bells, shown: 0 }
+        let moderator = Moderator::new(Timer::of_process(), threshold, doorbells.clone());
+        Self { moderator, doorbells, shown: 0 }
     }
 
-    /// Has the timer know these readers' bells.
+    /// Has the timer know these readers' doorbells.
     pub(super) fn knows(&mut self, ends: &[End]) {
-        let copy = |end: &End| end.bell.as_fd().try_clone_to_owned().map(SocketDoorbell::from);
+        let copy = |end: &End| end.doorbell.as_fd().try_clone_to_owned().map(SocketDoorbell::from);
         let copies: Result<Vec<SocketDoorbell>, _> =
             ends.iter().filter(|end| !end.gone).map(copy).collect();
         match copies {
-            Ok(copies) => *self.bells.0.lock().unwrap_or_else(PoisonError::into_inner) = copies,
+            Ok(copies) => *self.doorbells.0.lock().unwrap_or_else(PoisonError::into_inner) = copies,
             // No descriptor is left for the timer: then the writer rings for every block.
             Err(_) => self.moderator.bound(1),
         }

@@ -7,13 +7,13 @@ use loom::sync::Arc;
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
-/// The words of both parties and the bell between them.
+/// The words of both parties and the doorbell between them.
 struct Pages {
     /// The page of the sleeper.
     page: Region,
     /// The position that the other party publishes.
     position: AtomicU64,
-    bell: (Mutex<bool>, Condvar),
+    doorbell: (Mutex<bool>, Condvar),
 }
 
 /// The other party comes to `last` in steps of one, and asks after each with this urgency, at last
@@ -25,7 +25,7 @@ fn woken(last: u64, until: u64, each: Urgency, end: Urgency) {
         let pages = Arc::new(Pages {
             page: Region::heap(2),
             position: AtomicU64::new(0),
-            bell: (Mutex::new(false), Condvar::new()),
+            doorbell: (Mutex::new(false), Condvar::new()),
         });
         let other = {
             let pages = pages.clone();
@@ -35,8 +35,8 @@ fn woken(last: u64, until: u64, each: Urgency, end: Urgency) {
                     pages.position.store(position, Ordering::Release);
                     let urgency = if position == last { end } else { each };
                     if ringer.is_due(&pages.page, 0, position, urgency) {
-                        *pages.bell.0.lock().unwrap() = true;
-                        pages.bell.1.notify_one();
+                        *pages.doorbell.0.lock().unwrap() = true;
+                        pages.doorbell.1.notify_one();
                     }
                 }
             })
@@ -44,10 +44,10 @@ fn woken(last: u64, until: u64, each: Urgency, end: Urgency) {
         let mut sleeper = Sleeper::default();
         while pages.position.load(Ordering::Acquire) < until {
             sleeper.falls_asleep(&pages.page, 0, until);
-            let mut rung = pages.bell.0.lock().unwrap();
+            let mut rung = pages.doorbell.0.lock().unwrap();
             // Looked at again, as who sleeps must; a lost wake would be a model that never ends.
             while pages.position.load(Ordering::Acquire) < until && !*rung {
-                rung = pages.bell.1.wait(rung).unwrap();
+                rung = pages.doorbell.1.wait(rung).unwrap();
             }
             *rung = false;
             drop(rung);

@@ -2,8 +2,7 @@
 
 use super::patience::within;
 use std::ops::Range;
-use streamline_buffer::interface::Stream;
-use streamline_buffer::{Fault, indirect, stream};
+use streamline_buffer::{Fault, stream};
 
 /// Bytes of the longest block.
 pub(crate) const LONGEST: usize = 900;
@@ -25,16 +24,32 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
 
 /// Writes these blocks and shows them.
 #[track_caller]
-pub(crate) fn write(output: &mut impl Stream, numbers: Range<u64>) -> Result<(), Fault> {
+pub(crate) fn write(output: &mut impl Writes, numbers: Range<u64>) -> Result<(), Fault> {
     within("room for a block", || {
         let mut room = Vec::new();
         for number in numbers {
             block(number, &mut room);
-            assert!(output.write(&room)?, "a stream that blocks drops nothing");
+            assert!(output.write_block(&room)?, "a stream that blocks drops nothing");
         }
-        output.flush();
+        output.publish();
         Ok(())
     })
+}
+
+/// A writing end of blocks.
+pub(crate) trait Writes {
+    fn write_block(&mut self, block: &[u8]) -> Result<bool, Fault>;
+    fn publish(&mut self);
+}
+
+impl Writes for stream::Output {
+    fn write_block(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        self.write(block)
+    }
+
+    fn publish(&mut self) {
+        self.flush();
+    }
 }
 
 /// What is read as a file is.
@@ -43,12 +58,6 @@ pub(crate) trait Reads {
 }
 
 impl Reads for stream::Input {
-    fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
-        self.read(out)
-    }
-}
-
-impl Reads for indirect::Input {
     fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         self.read(out)
     }

@@ -16,7 +16,7 @@ pub(crate) mod patience;
 pub(crate) mod scribble;
 mod streams;
 
-pub(crate) use blocks::{LONGEST, Reads, block, digest, read, read_to_fault, write};
+pub(crate) use blocks::{LONGEST, Reads, Writes, block, digest, read, read_to_fault, write};
 pub(crate) use other::{Other, receive, role, say, send};
 pub(crate) use patience::{Running, run, until, within};
 pub(crate) use streams::{all_that_was_shown_is_there, offer, open};

@@ -1,5 +1,5 @@
 //! One exam for every form of a ring: blocks of any length and slots of one size, read by threads
-//! of the writer's process and by strangers, with every policy and every wish of a reader.
+//! of the writer's process and by untrusted peers, with every policy and every wish of a reader.
 //! (FEATURES D11, D14; CONTRACT 19)
 //!
 //! The judge is a list of all that was put. Whatever a reader gets must be the block that the list

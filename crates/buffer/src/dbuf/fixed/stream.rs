@@ -1,4 +1,4 @@
-//! A stream of slots between processes: a ring of slots, and bells. [SL §5.1, §5.2]
+//! A stream of slots between processes: a ring of slots, and doorbells. [SL §5.1, §5.2]
 //!
 //! The calls of [`crate::stream`], with blocks that stay whole: a read gives one block as it was
 //! written, as a datagram socket does. Who sleeps says so and is rung for, and nobody else; a
@@ -6,7 +6,7 @@
 //! waking and about the end holds here.
 
 use super::{Config, Visitor, Writer};
-use crate::indirect::bells::Bells;
+use crate::doorbells::Doorbells;
 use crate::pace::Skip;
 use crate::share::{self, Refusal};
 use crate::stream::{Piece, Ready};
@@ -21,14 +21,14 @@ use sys::doorbell::{Peer, SocketDoorbell};
 /// shown after `every` blocks (T_b).
 pub fn stream(config: &Config, every: usize) -> sys::Result<(Output, Vec<Offer>)> {
     let (ring, rings) = share::slots(config)?;
-    let (mut bells, mut offers) = (Vec::new(), Vec::new());
+    let (mut doorbells, mut offers) = (Vec::new(), Vec::new());
     for ring in rings {
         let (here, there) = SocketDoorbell::pair()?;
-        bells.push(here);
+        doorbells.push(here);
         offers.push(Offer::new(ring, there));
     }
-    let (bells, sleeper, spins) = (Bells::new(bells), Sleeper::default(), spins());
-    Ok((Output { ring, bells, sleeper, unshown: 0, every: every.max(1), spins }, offers))
+    let (doorbells, sleeper, spins) = (Doorbells::new(doorbells), Sleeper::default(), spins());
+    Ok((Output { ring, doorbells, sleeper, unshown: 0, every: every.max(1), spins }, offers))
 }
 
 fn spins() -> u32 {
@@ -40,22 +40,22 @@ fn spins() -> u32 {
 pub enum Slots {}
 
 /// What a reader gets: four descriptors.
-pub type Offer = share::Belled<Slots>;
+pub type Offer = share::DoorbellOffer<Slots>;
 
 impl Offer {
     /// Opens the reading end, after everything was checked.
     pub fn open(self) -> Result<Input, Refusal> {
-        let (ring, bell) = (self.ring.read_slots()?, self.bell);
+        let (ring, doorbell) = (self.ring.read_slots()?, self.doorbell);
         let (sleeper, ringer) = (Sleeper::default(), Ringer::default());
         Ok(Input {
             ring,
-            bell,
+            doorbell,
             sleeper,
             ringer,
             gone: false,
             spins: spins(),
-            #[cfg(test)]
-            meanwhile: crate::meanwhile::Meanwhile::default(),
+            #[cfg(any(test, feature = "testing"))]
+            late: crate::late::LateEvent::default(),
         })
     }
 }
@@ -64,7 +64,7 @@ impl Offer {
 #[derive(Debug)]
 pub struct Output {
     ring: Writer,
-    bells: Bells,
+    doorbells: Doorbells,
     sleeper: Sleeper,
     /// Blocks that were put and not shown.
     unshown: usize,
@@ -148,19 +148,19 @@ impl Output {
 
     /// Stops waiting for a reader.
     pub fn shut_out(&mut self, reader: usize) {
-        self.bells.shut_out(&mut self.ring.side, reader);
+        self.doorbells.shut_out(&mut self.ring.side, reader);
     }
 
-    /// What to poll: the bells of the readers that are there.
+    /// What to poll: the doorbells of the readers that are there.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.bells.all()
+        self.doorbells.all()
     }
 
     fn show(&mut self, urgency: Urgency) {
         self.unshown = 0;
         self.ring.publish();
-        self.bells.ring_due(&mut self.ring.side, urgency);
+        self.doorbells.ring_due(&mut self.ring.side, urgency);
     }
 
     /// Whether a block need not wait.
@@ -189,7 +189,7 @@ impl Output {
             self.sleeper.falls_asleep(&self.ring.side.store.writer, writer::WAIT, until);
             let has_room = self.has_room();
             let is_read = match has_room {
-                Ok(false) => self.bells.sleep(&mut self.ring.side, None),
+                Ok(false) => self.doorbells.sleep(&mut self.ring.side, None),
                 _ => true,
             };
             self.sleeper.wakes(&self.ring.side.store.writer, writer::WAIT);
@@ -197,18 +197,18 @@ impl Output {
                 return Err(Fault::Abandoned);
             }
             if has_room? || self.has_room()? {
-                self.bells.heard();
+                self.doorbells.progressed();
                 return Ok(());
             }
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl Output {
     /// Ends as a process does that is killed: nothing is closed but descriptors.
-    pub(crate) fn die(mut self) {
-        self.bells.die();
+    pub fn die(mut self) {
+        self.doorbells.die();
         std::mem::forget(self);
     }
 }
@@ -220,18 +220,19 @@ impl Drop for Output {
     }
 }
 
-/// A reader. All that it gets are copies: the writer may be a stranger.
+/// A reader. All that it gets are copies: the writer may be a untrusted peer.
 #[derive(Debug)]
 pub struct Input {
     ring: Visitor,
-    bell: SocketDoorbell,
+    doorbell: SocketDoorbell,
     sleeper: Sleeper,
     ringer: Ringer,
     /// The writer is gone, whether it closed the stream or not.
     gone: bool,
     spins: u32,
-    #[cfg(test)]
-    pub(crate) meanwhile: crate::meanwhile::Meanwhile,
+    /// Fires in the middle of a call that finds nothing.
+    #[cfg(any(test, feature = "testing"))]
+    pub late: crate::late::LateEvent,
 }
 
 impl Input {
@@ -267,9 +268,9 @@ impl Input {
     #[cold]
     fn nothing(&mut self) -> Result<Piece, Fault> {
         self.give_back();
-        #[cfg(test)]
-        if self.meanwhile.passes() {
-            self.gone |= self.bell.clear() == Peer::Gone;
+        #[cfg(any(test, feature = "testing"))]
+        if self.late.fire() {
+            self.gone |= self.doorbell.clear() == Peer::Gone;
         }
         if self.ring.is_finished()? {
             return Ok(Piece::End);
@@ -290,7 +291,7 @@ impl Input {
         let has_something = self.fall_asleep(self.ring.slots() / 4);
         let mut rang = false;
         if matches!(has_something, Ok(false)) {
-            rang = sys::poll::readable(&[self.bell.as_fd()], limit) == [true];
+            rang = sys::poll::readable(&[self.doorbell.as_fd()], limit) == [true];
         }
         self.wake(rang);
         let something = has_something? || self.has_something()?;
@@ -299,7 +300,7 @@ impl Input {
 
     /// Says that we are about to sleep until so many more blocks are there, or the writer turns
     /// away, and answers whether there is something after all. [`Input::wake`] follows.
-    pub(crate) fn fall_asleep(&mut self, blocks: u64) -> Result<bool, Fault> {
+    pub fn fall_asleep(&mut self, blocks: u64) -> Result<bool, Fault> {
         let side = self.ring.side();
         let until = side.next.saturating_add(blocks);
         let Some(page) = side.store.readers.first() else { return Err(Fault::Abandoned) };
@@ -308,9 +309,9 @@ impl Input {
     }
 
     /// Says that we are awake; takes a ring back if there was one.
-    pub(crate) fn wake(&mut self, rang: bool) {
+    pub fn wake(&mut self, rang: bool) {
         if rang {
-            self.gone |= self.bell.clear() == Peer::Gone;
+            self.gone |= self.doorbell.clear() == Peer::Gone;
         }
         if let Some(page) = self.ring.side().store.readers.first() {
             self.sleeper.wakes(page, reader::WAIT);
@@ -331,7 +332,8 @@ impl Input {
         self.ring.written()
     }
 
-    pub(crate) fn has_something(&mut self) -> Result<bool, Fault> {
+    /// Returns true if there is a block to read, or the end.
+    pub fn has_something(&mut self) -> Result<bool, Fault> {
         let side = self.ring.side();
         Ok(side.has_more()? || side.ended()? || self.gone)
     }
@@ -350,7 +352,7 @@ impl Input {
         let side = self.ring.side();
         let released = side.released();
         if self.ringer.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
-            self.gone |= self.bell.notify() == Peer::Gone;
+            self.gone |= self.doorbell.notify() == Peer::Gone;
         }
     }
 }
@@ -380,7 +382,7 @@ impl AsFd for Input {
     /// Readable when the writer has rung, which it does when [`Input::wait`] has been called with
     /// nothing there.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.doorbell.as_fd()
     }
 }
 
@@ -388,6 +390,6 @@ impl Drop for Input {
     fn drop(&mut self) {
         // The writer may sleep: it is told that nobody reads here any more.
         self.ring.side().leave();
-        let _heard = self.bell.notify();
+        let _heard = self.doorbell.notify();
     }
 }

@@ -11,17 +11,17 @@ fn comes(blocks: u64, every: u64) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(move || {
-        let (bell, head) = (Arc::new(Doorbell::new()), Shared::new(AtomicU64::new(0)));
+        let (doorbell, head) = (Arc::new(Doorbell::new()), Shared::new(AtomicU64::new(0)));
         let (timer, done) = (Arc::new(Timer::default()), Shared::new(AtomicU32::new(0)));
         let threshold = Threshold { blocks: every, ns: 0 };
-        let mut moderator = Moderator::new(&timer, threshold, bell.clone());
+        let mut moderator = Moderator::new(&timer, threshold, doorbell.clone());
         let writer = {
-            let (bell, head) = (bell.clone(), head.clone());
+            let (doorbell, head) = (doorbell.clone(), head.clone());
             thread::spawn(move || {
                 for block in 1..=blocks {
                     head.store(block, Ordering::Release);
-                    if moderator.published(1, bell.is_awaited(), || 1) {
-                        bell.notify();
+                    if moderator.published(1, doorbell.is_awaited(), || 1) {
+                        doorbell.notify();
                     }
                 }
                 moderator
@@ -31,21 +31,21 @@ fn comes(blocks: u64, every: u64) {
             let (timer, done) = (timer.clone(), done.clone());
             thread::spawn(move || {
                 loop {
-                    let ticket = timer.bell.listen();
+                    let ticket = timer.doorbell.listen();
                     if done.load(Ordering::Acquire) == 1 {
                         return;
                     }
                     // Any deadline has passed, whenever it is looked at, and nothing lingers.
                     if timer.plan(&mut LINGER.clone(), DORMANT - 1).is_some() {
-                        timer.bell.sleep(ticket);
+                        timer.doorbell.sleep(ticket);
                     }
                 }
             })
         };
         // A lost event would be a model that never ends.
-        bell.wait_until(0, || head.load(Ordering::Acquire) == blocks);
+        doorbell.wait_until(0, || head.load(Ordering::Acquire) == blocks);
         done.store(1, Ordering::Release);
-        timer.bell.notify();
+        timer.doorbell.notify();
         clock.join().unwrap();
         writer.join().unwrap();
     });

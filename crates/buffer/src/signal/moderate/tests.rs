@@ -107,15 +107,15 @@ fn a_writer_that_is_gone_needs_no_alarm() {
 #[test]
 #[cfg_attr(miri, ignore = "takes real time")]
 fn k4_a_sleeper_is_woken_within_the_bound_though_the_writer_is_busy() {
-    let bell = Arc::new(Doorbell::new());
+    let doorbell = Arc::new(Doorbell::new());
     let threshold = Threshold { blocks: 32, ns: 2_000_000 };
-    let mut moderator = Moderator::new(Timer::of_process(), threshold, bell.clone());
+    let mut moderator = Moderator::new(Timer::of_process(), threshold, doorbell.clone());
     let (head, came) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     let mut slept = Vec::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 1.. {
-                bell.wait_until(0, || head.load(Ordering::Acquire) >= n);
+                doorbell.wait_until(0, || head.load(Ordering::Acquire) >= n);
                 came.lock().unwrap().push(sys::clock::monotonic());
                 if head.load(Ordering::Acquire) == u64::MAX {
                     break;
@@ -126,12 +126,12 @@ fn k4_a_sleeper_is_woken_within_the_bound_though_the_writer_is_busy() {
         // have slept, and some were woken soon, however busy this machine is.
         let soon = |slept: &[u64]| slept.iter().filter(|wait| **wait < 2 * threshold.ns).count();
         for n in 1..=2000 {
-            while !bell.is_awaited() {
+            while !doorbell.is_awaited() {
                 std::thread::yield_now();
             }
             let put = sys::clock::monotonic();
             head.store(n, Ordering::Release);
-            assert!(!moderator.published(1, bell.is_awaited(), sys::clock::monotonic));
+            assert!(!moderator.published(1, doorbell.is_awaited(), sys::clock::monotonic));
             // Busy elsewhere, and nothing else wakes the reader.
             while moderator.alarm.deadline.load(Ordering::Relaxed) != UNSET {
                 std::hint::spin_loop();
@@ -145,7 +145,7 @@ fn k4_a_sleeper_is_woken_within_the_bound_though_the_writer_is_busy() {
             }
         }
         head.store(u64::MAX, Ordering::Release);
-        bell.notify();
+        doorbell.notify();
     });
     let Events { batch, timer, idle } = moderator.events();
     assert!((batch, idle) == (0, 0) && timer >= 10, "{timer}");

@@ -114,8 +114,8 @@ fn what_is_no_handover_is_refused() {
     assert!(Handover::from_parts(&message, odd).is_ok());
     odd = vec![handover.descriptors()[1].try_clone_to_owned().unwrap()];
     assert!(matches!(Handover::from_parts(&message, odd), Err(Refusal::Descriptors(1))));
-    // A bell is no page.
-    let bell = || handover.descriptors()[1].try_clone_to_owned().unwrap();
-    let wrong = Handover::from_parts(&message, vec![bell(), bell()]).unwrap();
+    // A doorbell is no page.
+    let doorbell = || handover.descriptors()[1].try_clone_to_owned().unwrap();
+    let wrong = Handover::from_parts(&message, vec![doorbell(), doorbell()]).unwrap();
     assert!(wrong.open().is_err());
 }

@@ -82,8 +82,8 @@ impl Input {
         Ok(Some(length))
     }
 
-    /// Says that we are about to sleep until our bell rings, and answers whether there is something
-    /// after all. [`Input::wake`] follows, whatever the answer.
+    /// Says that we are about to sleep until our doorbell rings, and answers whether there is
+    /// something after all. [`Input::wake`] follows, whatever the answer.
     pub fn fall_asleep(&mut self) -> Result<bool, Fault> {
         let side = &mut self.ring.walk().side;
         // Whatever comes: who reads many streams turns to others meanwhile.

@@ -1,0 +1,26 @@
+//! A file as a dbuf: named by rich pointers, copied by pread, handed on without passing through us.
+//!
+//!     cargo run -p streamline-buffer --example cached_file -- Cargo.toml
+
+use abi::DbufId;
+use streamline_iolite::file::{CachedFile, Sent};
+use streamline_iolite::resolve::Table;
+
+#[expect(clippy::print_stderr, reason = "an example says what it does")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let path = std::env::args().nth(1).ok_or("say which file")?;
+    let file = CachedFile::open(DbufId::new(9).ok_or("an id")?, path)?;
+    // A name of 16 bytes, which may travel in any ring; and what it leads to.
+    let length = usize::try_from(file.size()?)?.min(20);
+    let pointer = file.pointer(0, length);
+    let mut table = Table::new();
+    table.read(&file);
+    let mut begin = vec![0; length];
+    table.copy(pointer, &mut begin)?;
+    eprintln!("{pointer:?} is {:?}", String::from_utf8_lossy(&begin));
+    // All of it to standard output, out of the page cache.
+    let mut reader = file.reader();
+    while let Sent::Bytes(_) = reader.splice(1 << 16, std::io::stdout())? {}
+    eprintln!("{} bytes went over", reader.position());
+    Ok(())
+}

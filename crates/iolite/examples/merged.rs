@@ -1,0 +1,44 @@
+//! Three producers with a ring each, merged by the time that is written in their blocks.
+//!
+//!     cargo run -p streamline-buffer --example merged
+
+use abi::DbufId;
+use buffer::stream::{Config, stream};
+use std::time::Duration;
+use streamline_iolite::merge::{Merged, Next, Order, Stamped};
+
+#[expect(clippy::print_stdout, reason = "an example says what it does")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Producers may be 10 000 units apart; who shows nothing is waited for 50 ms.
+    let order = Order::Stamped(Stamped::new(10_000, Duration::from_millis(50), stamp));
+    let mut merged = Merged::new(order);
+    let mut writing = Vec::new();
+    for who in 0..3_u64 {
+        let (mut output, mut offers) = stream(&Config::new(DbufId::new(1).ok_or("an id")?))?;
+        // The offer could as well go to another process: it is four descriptors.
+        merged.join(offers.pop().ok_or("an offer")?.open()?);
+        writing.push(std::thread::spawn(move || {
+            for number in 0..1000 {
+                let _written = output.write(&(number * 3 + who).to_le_bytes());
+            }
+        }));
+    }
+    let (mut out, mut times) = ([0; 8], Vec::new());
+    while let Next::Block { length, .. } = merged.read(&mut out)? {
+        times.push(stamp(out.get(..length).unwrap_or_default()));
+    }
+    for thread in writing {
+        thread.join().map_err(|_| "a producer has failed")?;
+    }
+    println!("{} blocks, in order: {}, {} late", times.len(), times.is_sorted(), merged.late());
+    while let Some(gone) = merged.departed() {
+        let left = gone.put.resident(&gone.taken);
+        println!("{:?}: {} blocks, {left:?} left behind", gone.producer, gone.taken.blocks);
+    }
+    Ok(())
+}
+
+/// The time in a block: its first 8 bytes.
+fn stamp(block: &[u8]) -> u64 {
+    block.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}

@@ -1,0 +1,71 @@
+//! A file goes through three processes' worth of streams, and nobody copies it: the first writes
+//! pointers, the second passes them on, the third looks at the bytes where they were read to.
+//!
+//!     cargo run -p streamline-buffer --example splice [FILE]
+//!
+//! Here the three are threads; between processes offers and grant server sockets travel by
+//! `sys::descriptor::send`, and nothing else changes.
+
+#![expect(clippy::print_stdout, reason = "an example says what it did")]
+
+use abi::DbufId;
+use abi::access::{AccessList, Credentials};
+use buffer::pool;
+use std::error::Error;
+use std::fs::File;
+use std::thread;
+use streamline_iolite::aggregate::owner::Creator;
+use streamline_iolite::aggregate::server::GrantServer;
+use streamline_iolite::aggregate::{AllocationPool, Frozen};
+use streamline_iolite::indirect::{Backing, Config, Input, Output, indirect};
+use streamline_iolite::interface::Held;
+use streamline_iolite::splice::splice_all;
+use streamline_iolite::view::Space;
+use sys::process::identity;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let name = std::env::args().nth(1).unwrap_or_else(|| "/proc/self/exe".to_owned());
+    let id = |number| DbufId::new(number).ok_or("no id");
+    // The owner of all dbufs here, which others ask for what they have not mapped.
+    let server = GrantServer::open(Creator::new(8))?;
+    let file = Frozen::read(id(1)?, File::open(&name)?, 1 << 30)?;
+    server.owner(|owner| owner.share_frozen(&file, AccessList::private(identity())))?;
+    let stream = |ring: u32| -> Result<(Output, Input), Box<dyn Error>> {
+        let shape = pool::Config { segment: 1 << 16, segments: 4 };
+        let pool = AllocationPool::new(id(ring + 1)?, shape, AccessList::private(identity()))?;
+        server.owner(|owner| owner.share(&pool))?;
+        let (output, mut offers) = indirect(&Config::new(id(ring)?), Backing::new(pool))?;
+        let space = Space::new();
+        space.introduce(server.introduce(Credentials::from(identity()))?.1);
+        Ok((output, Input::open(offers.remove(0), &space)?))
+    };
+    let (mut first, mut middle) = stream(10)?;
+    let (mut second, mut last) = stream(20)?;
+
+    let all = file.aggregate()?;
+    let (written, passed, sum) = thread::scope(|scope| {
+        let writing = scope.spawn(move || splice_all(&mut Held::new(&all, 65_536), &mut first));
+        let passing = scope.spawn(move || splice_all(&mut middle, &mut second));
+        let mut sum = 0_u64;
+        loop {
+            let count = match last.peek()? {
+                Some([]) => break,
+                Some(block) => {
+                    sum += block.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+                    block.len()
+                }
+                None => {
+                    last.wait(None)?;
+                    continue;
+                }
+            };
+            last.take(count);
+        }
+        let done = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().map_err(|_| "panicked");
+        Ok::<_, Box<dyn Error>>((done(writing)??, done(passing)??, sum))
+    })?;
+    println!("{name}: {} bytes, which add up to {sum}", file.len());
+    println!("written {} of {} bytes as pointers", written.by_pointer, written.bytes);
+    println!("passed on {} of {} bytes as pointers", passed.by_pointer, passed.bytes);
+    Ok(())
+}

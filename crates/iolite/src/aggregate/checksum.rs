@@ -1,0 +1,221 @@
+//! Internet checksums of data that is sent again and again, computed once. [IOL §2.9]
+//!
+//! In: an aggregate, and the function that sums bytes (RFC 1071; `wire::checksum` has one). Out:
+//! the sum over all slices. The sum of a slice is remembered under its content id and length, which
+//! name the same bytes for ever, so of a cached file that is sent behind a fresh header only the
+//! header is looked at. What is kept is plain numbers: a cache refers to no memory and keeps none.
+//! Only slices have content ids, and only immutable memory of this process becomes slices (T6).
+
+use super::{Aggregate, ContentId, Slice};
+
+/// The sums of slices that were met before.
+///
+/// A fixed table of sets of four; in a set the sum that was not asked for the longest makes room.
+/// Looking up is O(1), and nothing is allocated after [`ChecksumCache::new`].
+#[derive(Debug)]
+pub struct ChecksumCache {
+    sets: Box<[[Entry; WAYS]]>,
+    /// Counts look-ups; tells which entry was asked for last.
+    now: u64,
+    hits: u64,
+    misses: u64,
+}
+
+/// One remembered sum; none, where `used` is 0.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    content: Option<ContentId>,
+    length: u32,
+    sum: u16,
+    used: u64,
+}
+
+const WAYS: usize = 4;
+
+impl ChecksumCache {
+    /// A cache for at least so many slices; 40 bytes for each.
+    #[must_use]
+    pub fn new(slices: usize) -> Self {
+        let sets = slices.div_ceil(WAYS).max(1).next_power_of_two();
+        let sets = vec![[Entry::default(); WAYS]; sets].into();
+        Self { sets, now: 0, hits: 0, misses: 0 }
+    }
+
+    /// The sum of all bytes, folded to 16 bits and not complemented, as `of` gives it for the bytes
+    /// in one piece. Slices that were met before are not looked at.
+    pub fn sum(&mut self, aggregate: &Aggregate, of: impl Fn(&[u8]) -> u16) -> u16 {
+        let mut total = Sum::default();
+        for slice in aggregate.slices() {
+            total.add(self.part(slice, &of), slice.len());
+        }
+        total.folded()
+    }
+
+    /// How many slices were not looked at, and how many were.
+    #[must_use]
+    pub const fn hits_and_misses(&self) -> (u64, u64) {
+        (self.hits, self.misses)
+    }
+
+    fn part(&mut self, slice: &Slice, of: impl Fn(&[u8]) -> u16) -> u16 {
+        let (content, length) = (Some(slice.content()), slice.pointer().length());
+        self.now += 1;
+        let index = self.set_of(slice.content(), length);
+        let Some(set) = self.sets.get_mut(index) else { return of(slice.bytes()) };
+        let known = set.iter_mut().find(|entry| entry.content == content && entry.length == length);
+        if let Some(entry) = known {
+            entry.used = self.now;
+            self.hits += 1;
+            return entry.sum;
+        }
+        self.misses += 1;
+        let sum = of(slice.bytes());
+        if let Some(oldest) = set.iter_mut().min_by_key(|entry| entry.used) {
+            *oldest = Entry { content, length, sum, used: self.now };
+        }
+        sum
+    }
+
+    /// Where a slice belongs: its id and length, mixed so that every bit reaches the index.
+    fn set_of(&self, content: ContentId, length: u32) -> usize {
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let word = content.position ^ u64::from(length).rotate_left(40);
+        let mixed = (word ^ u64::from(content.dbuf.number()).rotate_left(24)).wrapping_mul(ODD);
+        let index = (mixed ^ mixed >> 32).wrapping_mul(ODD) >> 32;
+        usize::try_from(index).unwrap_or(0) & (self.sets.len() - 1)
+    }
+}
+
+/// A sum that grows part by part. A part that begins in the middle of a 16-bit word counts with its
+/// bytes swapped (RFC 1071, 2 (B)).
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    total: u64,
+    is_odd: bool,
+}
+
+impl Sum {
+    fn add(&mut self, part: u16, length: usize) {
+        let part = if self.is_odd { part.swap_bytes() } else { part };
+        self.total += u64::from(part);
+        self.is_odd ^= length % 2 == 1;
+    }
+
+    fn folded(self) -> u16 {
+        let mut total = self.total;
+        while total > u64::from(u16::MAX) {
+            total = (total >> 16) + (total & 0xffff);
+        }
+        u16::try_from(total).unwrap_or(u16::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::AllocationPool;
+    use super::*;
+    use abi::DbufId;
+    use abi::access::AccessList;
+    use buffer::pool::Config;
+    use std::cell::Cell;
+    use sys::process::identity;
+    use testkit::Random;
+
+    /// RFC 1071 word by word, as it stands there.
+    fn reference(bytes: &[u8]) -> u16 {
+        let mut sum = 0u32;
+        for word in bytes.chunks(2) {
+            let low = word.get(1).copied().unwrap_or(0);
+            sum += u32::from(u16::from_be_bytes([word[0], low]));
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        u16::try_from(sum).unwrap()
+    }
+
+    fn pool(id: u32) -> AllocationPool {
+        let config = Config { segment: 1 << 16, segments: 8 };
+        AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private(identity()))
+            .unwrap()
+    }
+
+    /// The two forms of zero of ones' complement are one number.
+    fn same(left: u16, right: u16) -> bool {
+        left % 0xffff == right % 0xffff
+    }
+
+    #[test]
+    fn q11_the_sum_is_that_of_the_bytes_however_they_are_cut() {
+        let mut random = Random::replayable();
+        let (mut pool, mut cache) = (pool(1), ChecksumCache::new(64));
+        for _ in 0..500 {
+            let length = random.within(0..3000);
+            let bytes = random.bytes(length);
+            let mut rest = pool.copy(&bytes).unwrap();
+            let mut aggregate = Aggregate::new();
+            while !rest.is_empty() {
+                let tail = rest.split_off(random.within(1..200));
+                aggregate.append(rest).unwrap();
+                rest = tail;
+            }
+            for _ in 0..2 {
+                let sum = cache.sum(&aggregate, reference);
+                assert!(same(sum, reference(&bytes)), "{sum:04x} {aggregate:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn q11_a_file_behind_fresh_headers_is_summed_once() {
+        let (mut files, mut headers) = (pool(1), pool(2));
+        let mut cache = ChecksumCache::new(64);
+        let file = files.copy(&[0xab; 30_001]).unwrap();
+        let summed = Cell::new(0);
+        let of = |bytes: &[u8]| {
+            summed.set(summed.get() + bytes.len());
+            reference(bytes)
+        };
+        for request in 0..100u8 {
+            let header = [request; 77];
+            let mut response = headers.copy(&header).unwrap();
+            response.append(file.clone()).unwrap();
+            let sum = cache.sum(&response, of);
+            assert!(same(sum, reference(&response.to_vec())));
+        }
+        assert_eq!(summed.get(), 100 * 77 + 30_001, "the file once");
+        assert_eq!(cache.hits_and_misses(), (99, 101));
+    }
+
+    #[test]
+    fn q11_a_cache_stays_as_large_as_it_was_and_keeps_what_is_asked_for() {
+        let mut pool = pool(1);
+        let mut cache = ChecksumCache::new(16);
+        let hot = pool.copy(&[1; 100]).unwrap();
+        cache.sum(&hot, reference);
+        for _ in 0..1000 {
+            let once = pool.copy(&[2; 50]).unwrap();
+            cache.sum(&once, reference);
+            cache.sum(&hot, |_| panic!("asked for all the time, and forgotten"));
+        }
+        assert_eq!(cache.sets.len() * WAYS, 16);
+    }
+
+    /// The place of bytes is used again, with other bytes, and another id.
+    #[test]
+    fn q10_q11_memory_that_is_used_again_has_another_id() {
+        let config = Config { segment: 4096, segments: 2 };
+        let id = DbufId::new(1).unwrap();
+        let mut pool = AllocationPool::new(id, config, AccessList::private(identity())).unwrap();
+        let mut cache = ChecksumCache::new(1 << 12);
+        let mut seen = std::collections::HashMap::new();
+        for round in 0..1000u32 {
+            let bytes = round.to_le_bytes().repeat(500);
+            let aggregate = pool.copy(&bytes).unwrap();
+            assert!(same(cache.sum(&aggregate, reference), reference(&bytes)));
+            for slice in aggregate.slices() {
+                let at = slice.bytes().as_ptr();
+                *seen.entry(at).or_insert(0) += 1;
+            }
+        }
+        assert!(seen.values().any(|&times| times > 100), "memory was used again");
+    }
+}

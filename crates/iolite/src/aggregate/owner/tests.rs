@@ -1,0 +1,256 @@
+//! Grants and refusals, within one process; `tests/aggregate_holders.rs` has real ones.
+
+use super::*;
+use buffer::pool::Config;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+const SEGMENT: usize = 4096;
+
+fn pool(id: u32, access: AccessList) -> AllocationPool {
+    let config = Config { segment: SEGMENT, segments: 8 };
+    AllocationPool::new(DbufId::new(id).unwrap(), config, access).unwrap()
+}
+
+fn read(window: &Window, aggregate: &Aggregate) -> Result<Vec<u8>, Fault> {
+    let mut bytes = Vec::new();
+    for slice in aggregate.slices() {
+        let mut piece = vec![0; slice.len()];
+        window.copy(slice.pointer(), &mut piece)?;
+        bytes.extend(piece);
+    }
+    Ok(bytes)
+}
+
+#[test]
+fn q4_who_may_read_gets_the_pool_and_who_may_not_does_not() {
+    let mut owner = Creator::new(4);
+    let mut shared = pool(1, AccessList::new(1000, 100, 0o640));
+    owner.share(&shared).unwrap();
+    assert_eq!(owner.share(&shared), Err(Refusal::Taken(shared.pool().id())));
+    let secret = pool(2, AccessList::new(1001, 100, 0o600));
+    owner.share(&secret).unwrap();
+    let [own, member, other] = [(1000, 1), (1002, 100), (1003, 1)]
+        .map(|(uid, gid)| owner.holders_mut().join(Credentials::new(uid, gid)));
+    let [one, two] = [&shared, &secret].map(|pool| pool.pool().id());
+    for peer in [own, member] {
+        assert_eq!(owner.grant(one, peer).unwrap().dbuf(), one);
+        let refused = owner.grant(two, peer).unwrap_err();
+        assert!(matches!(refused, Refusal::Forbidden { dbuf, .. } if dbuf == two));
+    }
+    let refused = owner.grant(one, other).unwrap_err();
+    assert_eq!(refused, Refusal::Forbidden { dbuf: one, uid: 1003 });
+    let said = "user 1003 may not read dbuf 1: ask its owner for a pool with another access list";
+    assert_eq!(refused.to_string(), said);
+    let unknown = DbufId::new(77).unwrap();
+    assert_eq!(owner.grant(unknown, own).unwrap_err(), Refusal::UnknownDbuf(unknown));
+    let data = shared.copy(b"data").unwrap();
+    owner.lend(&data, own).unwrap();
+    assert!(owner.lend(&data, other).is_err());
+    assert_eq!(owner.holders().peers().count(), 3);
+    assert_eq!(owner.holders_mut().gone(own).unwrap().references, 1);
+    assert_eq!(owner.grant(one, own).unwrap_err(), Refusal::UnknownPeer(own));
+    assert_eq!(owner.lend(&data, own).unwrap_err(), Refusal::UnknownPeer(own));
+    assert!(owner.withdraw(one) && !owner.withdraw(one));
+    assert_eq!(owner.grant(one, member).unwrap_err(), Refusal::UnknownDbuf(one));
+}
+
+/// CONTRACT 21: of several pools, only who may read every one.
+#[test]
+fn q4_p6_data_of_several_pools_is_for_who_may_read_every_one() {
+    let mut owner = Creator::new(4);
+    let mut pools = [(1, 0o644), (2, 0o640), (3, 0o600)]
+        .map(|(id, mode)| pool(id, AccessList::new(1000, 100, mode)));
+    let mut joined = Aggregate::new();
+    let (mut readers, peers) = (Vec::new(), [(1000, 1), (1001, 100), (1002, 1)]);
+    for pool in &mut pools {
+        owner.share(pool).unwrap();
+        joined.append(pool.copy(b"part").unwrap()).unwrap();
+        let may =
+            |&(uid, gid): &(u32, u32)| owner.may_read(&joined, &Credentials::new(uid, gid)).is_ok();
+        readers.push(peers.iter().map(may).collect::<Vec<_>>());
+    }
+    assert_eq!(readers, [[true, true, true], [true, true, false], [true, false, false]]);
+    joined.truncate(4);
+    owner.may_read(&joined, &Credentials::new(1002, 1)).unwrap();
+    let unshared = pool(4, AccessList::new(1000, 100, 0o644)).copy(b"x").unwrap();
+    assert!(owner.may_read(&unshared, &Credentials::new(0, 0)).is_err(), "not even root");
+}
+
+/// Q5, Q6: one grant for all that comes in the pool; it shows everything and lets nothing be done.
+#[test]
+fn q5_q6_a_pool_is_mapped_once_and_only_its_maker_writes_it() {
+    let mut owner = Creator::new(64);
+    let mut pool = pool(1, AccessList::private(sys::process::identity()));
+    owner.share(&pool).unwrap();
+    let peer = owner.holders_mut().join(Credentials::from(sys::process::identity()));
+    let mut window = Window::new();
+    let data = pool.copy(b"needs a grant").unwrap();
+    let dbuf = pool.pool().id();
+    assert_eq!(read(&window, &data), Err(Fault::UnknownDbuf(dbuf)));
+    let grant = owner.grant(dbuf, peer).unwrap();
+    let file = Memfd::from_fd(copy(grant.descriptor()).unwrap()).unwrap();
+    assert!(file.map().is_err(), "sealed against writing");
+    assert!(file.map_read().unwrap().into_writable().is_err());
+    let file = File::from(OwnedFd::from(file));
+    assert!(file.write_at(b"x", 0).is_err() && file.set_len(0).is_err());
+    window.admit(Grant::from_descriptor(dbuf, copy(grant.descriptor()).unwrap())).unwrap();
+    window.admit(grant).unwrap();
+    assert_eq!(read(&window, &data).unwrap(), b"needs a grant");
+    // Segments that had no memory when the file was sealed, and segments that are used again.
+    for round in 0..50u32 {
+        let bytes = round.to_le_bytes().repeat(SEGMENT / 3);
+        let later = pool.copy(&bytes).unwrap();
+        assert_eq!(read(&window, &later).unwrap(), bytes, "without a grant");
+    }
+    assert!(window.forget(dbuf) && !window.forget(dbuf));
+    assert_eq!(read(&window, &data), Err(Fault::UnknownDbuf(dbuf)));
+}
+
+/// What was received is copied once, and then nobody can change it.
+#[test]
+fn what_was_another_s_to_change_is_received_as_a_copy() {
+    let mut owner = Creator::new(64);
+    let (mut theirs, mut ours) = (
+        pool(1, AccessList::private(sys::process::identity())),
+        pool(2, AccessList::private(sys::process::identity())),
+    );
+    owner.share(&theirs).unwrap();
+    let peer = owner.holders_mut().join(Credentials::from(sys::process::identity()));
+    let mut window = Window::new();
+    window.admit(owner.grant(theirs.pool().id(), peer).unwrap()).unwrap();
+    let bytes: Vec<u8> = (0..3 * SEGMENT).map(|n| (n % 251) as u8).collect();
+    let sent = theirs.copy(&bytes).unwrap();
+    let pointers: Vec<_> = sent.slices().map(super::super::Slice::pointer).collect();
+    let received = window.receive(&pointers, &mut ours).unwrap();
+    assert!(received == *bytes);
+    assert!(received.slices().all(|slice| slice.content().dbuf == ours.pool().id()));
+    drop(received);
+    let unknown = RichPointer::new(DbufId::new(9).unwrap(), pointers[0].place, pointers[0].class);
+    let refused = window.receive(&[pointers[0], unknown], &mut ours).unwrap_err();
+    assert_eq!(refused, Error::Fault(Fault::UnknownDbuf(unknown.dbuf())));
+    assert_eq!(ours.usage().leased, 0, "nothing is left of what failed");
+}
+
+/// Q6, T6: taken for immutable is only what nobody can write, and then it is looked at in place.
+#[test]
+fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
+    let mut owner = Creator::new(4);
+    let mut local = pool(1, AccessList::private(sys::process::identity()));
+    let bytes: Vec<u8> = (0..20_000u32).map(|n| (n % 253) as u8).collect();
+    let id = DbufId::new(7).unwrap();
+    let frozen = Frozen::copy(id, &local.copy(&bytes).unwrap()).unwrap();
+    owner.share_frozen(&frozen, AccessList::new(1000, 100, 0o640)).unwrap();
+    let [own, other] =
+        [1000, 1001].map(|user| owner.holders_mut().join(Credentials::new(user, user)));
+    assert_eq!(owner.grant(id, other).unwrap_err(), Refusal::Forbidden { dbuf: id, uid: 1001 });
+    let grant = owner.grant(id, own).unwrap();
+    let file = Memfd::from_fd(copy(grant.descriptor()).unwrap()).unwrap();
+    assert!(file.map().is_err() && File::from(OwnedFd::from(file)).write_at(b"x", 0).is_err());
+    let received = grant.frozen(bytes.len()).unwrap();
+    owner.lend(&frozen.aggregate().unwrap(), own).unwrap();
+    let mut here = received.aggregate().unwrap();
+    assert!(here == *bytes);
+    drop((frozen, received, owner));
+    // It is an aggregate like any other.
+    here.mutate(10_000..10_001, &mut local, |byte| byte[0] = 255).unwrap();
+    here.prepend(local.copy(b"header").unwrap()).unwrap();
+    assert_eq!(here.len(), bytes.len() + 6);
+    assert_eq!(here.byte(6 + 10_000), Some(255));
+    assert_eq!(here.byte(6 + 10_001), Some(bytes[10_001]));
+}
+
+/// T6: its maker keeps a mapping, so it cannot be sealed, so it is not taken.
+#[test]
+fn who_can_still_write_is_not_believed() {
+    let id = DbufId::new(7).unwrap();
+    let file = Memfd::create("test", 2 * PAGE).unwrap();
+    let writing = file.map().unwrap();
+    assert!(file.seal(Seals::FROZEN).is_err(), "somebody can write it");
+    let again = |file: &Memfd| copy(file.as_fd()).unwrap();
+    for seals in [Seals::NONE, Seals::SIZE.with(Seals::FUTURE_WRITE)] {
+        let file = Memfd::create("test", PAGE).unwrap();
+        file.seal(seals).unwrap();
+        let refused = Frozen::map(id, again(&file), 1).unwrap_err();
+        assert_eq!(refused, Refusal::Unsealed { dbuf: id, seals });
+    }
+    assert!(Frozen::map(id, again(&file), 1).is_err());
+    drop(writing);
+    file.seal(Seals::FROZEN).unwrap();
+    let refused = Frozen::map(id, again(&file), 2 * PAGE + 1).unwrap_err();
+    assert_eq!(refused, Refusal::Size { dbuf: id, is: 2 * PAGE });
+    assert_eq!(
+        Frozen::map(id, again(&file), 2 * PAGE).unwrap().aggregate().unwrap().len(),
+        2 * PAGE
+    );
+    for wrong in [0, PAGE - 1, PAGE + 8] {
+        let file = Memfd::create("test", wrong).unwrap();
+        file.seal(Seals::FROZEN).unwrap();
+        let refused = Frozen::map(id, again(&file), 0).unwrap_err();
+        assert_eq!(refused, Refusal::Size { dbuf: id, is: wrong });
+    }
+    let null = File::open("/dev/null").unwrap();
+    assert!(matches!(Frozen::map(id, null.into(), 0), Err(Refusal::System(_))));
+}
+
+#[test]
+fn frozen_data_of_every_length_is_whole() {
+    let mut random = testkit::Random::replayable();
+    let bytes = random.bytes(3 << 20);
+    let lengths = [0, 1, PAGE - 1, PAGE, PAGE + 1, (1 << 19) - 1, 1 << 19, (1 << 19) + 1, 3 << 20];
+    for (number, length) in lengths.into_iter().enumerate() {
+        let id = DbufId::new(number as u32 + 1).unwrap();
+        let frozen = Frozen::read(id, &bytes[..length], 4 << 20).unwrap();
+        assert_eq!((frozen.len(), frozen.is_empty()), (length, length == 0));
+        let file = Memfd::from_fd(copy(frozen.descriptor().unwrap()).unwrap()).unwrap();
+        assert_eq!(file.len(), length.max(1).next_multiple_of(PAGE), "no more than is needed");
+        let all = frozen.aggregate().unwrap();
+        assert!(all == bytes[..length], "{length}");
+        let again = Frozen::copy(DbufId::new(99).unwrap(), &all).unwrap();
+        assert!(again.aggregate().unwrap() == all);
+        assert_eq!(Frozen::read(id, &bytes[..length], 1000).unwrap().len(), length.min(1000));
+    }
+    let endless = Frozen::read(DbufId::new(1).unwrap(), &b"short"[..], usize::MAX).unwrap();
+    assert!(endless.aggregate().unwrap() == b"short"[..]);
+}
+
+/// T2, T3: what is granted, and what is pointed to, are allegations.
+#[test]
+fn what_is_no_pool_is_not_mapped_and_no_pointer_leaves_it() {
+    let dbuf = DbufId::new(1).unwrap();
+    let mut window = Window::new();
+    let mut admit = |bytes, seals| {
+        let file = Memfd::create("test", bytes).unwrap();
+        file.seal(seals).unwrap();
+        window.admit(Grant::from_descriptor(dbuf, file.into()))
+    };
+    for seals in [Seals::NONE, Seals::SIZE, Seals::FUTURE_WRITE] {
+        assert_eq!(admit(PAGE, seals), Err(Refusal::Unsealed { dbuf, seals }));
+    }
+    for bytes in [0, PAGE / 2, PAGE + 1, 3 * PAGE] {
+        assert_eq!(admit(bytes, Seals::READER), Err(Refusal::Size { dbuf, is: bytes }));
+    }
+    admit(2 * PAGE, Seals::READER).unwrap();
+    let null = File::open("/dev/null").unwrap();
+    let unknown_id = DbufId::new(2).unwrap();
+    let refused = window.admit(Grant::from_descriptor(unknown_id, null.into()));
+    assert!(matches!(refused, Err(Refusal::System(_))));
+    let mut random = testkit::Random::replayable();
+    let mut copied = 0;
+    for _ in 0..50_000 {
+        let place = abi::Place::new(random.next(), random.within(0..3 * PAGE) as u32);
+        let pointer = RichPointer::new(dbuf, place, abi::Class::YES);
+        let mut out = vec![0xee; pointer.length() as usize];
+        match window.copy(pointer, &mut out) {
+            Ok(()) => {
+                copied += 1;
+                assert!(out.iter().all(|&byte| byte == 0));
+            }
+            Err(fault) => assert_eq!(fault, Fault::CrossesSegment(place)),
+        }
+        let short = window.copy(pointer, &mut vec![0; out.len() + 1]);
+        assert!(matches!(short, Err(Fault::TooLong { .. })));
+    }
+    assert!(copied > 1000, "{copied}");
+    assert_eq!(window.copy(RichPointer::hole(0), &mut []), Err(Fault::Hole));
+}

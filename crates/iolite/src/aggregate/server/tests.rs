@@ -1,0 +1,173 @@
+//! A grant server and its clients in one process; `tests/aggregate_holders.rs` has real ones.
+
+use super::*;
+use abi::access::AccessList;
+use buffer::pool::Config;
+use std::time::Instant;
+use testkit::until;
+
+const SEGMENT: usize = 4096;
+
+fn pool(id: u32, mode: u32) -> AllocationPool {
+    let config = Config { segment: SEGMENT, segments: 8 };
+    let access = AccessList::new(1000, 100, mode);
+    AllocationPool::new(DbufId::new(id).unwrap(), config, access).unwrap()
+}
+
+fn pointers(aggregate: &Aggregate) -> Vec<RichPointer> {
+    aggregate.slices().map(super::super::Slice::pointer).collect()
+}
+
+fn references(server: &GrantServer, peer: PeerId) -> Option<u64> {
+    server.owner(|owner| Some(owner.holders().holding(peer)?.references))
+}
+
+/// A buffer fault: a pointer to what is not mapped maps it, once, or says why not.
+#[test]
+fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
+    let server = GrantServer::open(Creator::new(8)).unwrap();
+    let (mut open, mut secret) = (pool(1, 0o644), pool(2, 0o600));
+    for pool in [&open, &secret] {
+        server.owner(|owner| owner.share(pool)).unwrap();
+    }
+    let (peer, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
+    let mut client = Client::new(socket);
+    let sent = open.copy(b"for everybody").unwrap();
+    server.owner(|owner| owner.lend(&sent, peer)).unwrap();
+    let pointer = pointers(&sent)[0];
+    let mut out = [0; 13];
+    assert!(!client.window().has(pointer.dbuf()));
+    client.copy(pointer, &mut out).unwrap();
+    assert_eq!(&out, b"for everybody");
+    assert!(client.window().has(pointer.dbuf()));
+    let hidden = pointers(&secret.copy(b"not for everybody").unwrap())[0];
+    let forbidden = Refusal::Forbidden { dbuf: hidden.dbuf(), uid: 1001 };
+    let refused = client.copy(hidden, &mut [0; 17]);
+    assert_eq!(refused, Err(Unreadable::Refused(forbidden)));
+    let unknown = DbufId::new(77).unwrap();
+    let refused = client.copy(RichPointer::new(unknown, pointer.place, pointer.class), &mut out);
+    assert_eq!(refused, Err(Unreadable::Refused(Refusal::UnknownDbuf(unknown))));
+    let hole = client.copy(RichPointer::hole(13), &mut out);
+    assert_eq!(hole, Err(Unreadable::Fault(Fault::Hole)));
+    let short = client.copy(pointer, &mut [0; 5]);
+    assert_eq!(short, Err(Unreadable::Fault(Fault::TooLong { length: 13, limit: 5 })));
+    client.give_back(pointer).unwrap();
+    until("the slice comes back", || references(&server, peer) == Some(0));
+    drop(client);
+    until("the guest is gone", || references(&server, peer).is_none());
+    assert!(!server.show_out(peer));
+}
+
+#[test]
+fn q14_an_aggregate_is_received_whole_from_several_pools() {
+    let server = GrantServer::open(Creator::new(8)).unwrap();
+    let (mut one, mut two, mut ours) = (pool(1, 0o644), pool(2, 0o644), pool(3, 0o600));
+    let mut sent = one.copy(&[1; 6000]).unwrap();
+    sent.append(two.copy(&[2; 6000]).unwrap()).unwrap();
+    for pool in [&one, &two] {
+        server.owner(|owner| owner.share(pool)).unwrap();
+    }
+    let (peer, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
+    server.owner(|owner| owner.lend(&sent, peer)).unwrap();
+    let reader = thread::spawn(move || {
+        let mut client = Client::new(socket);
+        let pointers = pointers(&sent);
+        let received = client.receive(&pointers, &mut ours).unwrap();
+        pointers.iter().for_each(|pointer| client.give_back(*pointer).unwrap());
+        (received == sent, client)
+    });
+    let (same, _guest) = reader.join().unwrap();
+    assert!(same);
+    until("all slices come back", || references(&server, peer) == Some(0));
+    let leased = || one.usage().leased + two.usage().leased;
+    assert_eq!(leased(), 0);
+}
+
+/// T8: who talks nonsense, or does not listen, is evicted, and the others are served.
+#[test]
+fn misbehaving_client_is_evicted_alone() {
+    let server = GrantServer::open(Creator::new(8)).unwrap();
+    let mut pool = pool(1, 0o644);
+    server.owner(|owner| owner.share(&pool)).unwrap();
+    let introduce = || server.introduce(Credentials::new(1001, 1001)).unwrap();
+    let (honest, socket) = introduce();
+    let mut client = Client::new(socket);
+    let sent = pool.copy(b"data").unwrap();
+    let id = pool.pool().id();
+    let nonsense: [&dyn Fn(&OwnedFd); 6] = [
+        &|socket| descriptor::send(socket, b"x", &[]).unwrap(),
+        &|socket| descriptor::send(socket, &[7; Message::SIZE], &[]).unwrap(),
+        &|socket| descriptor::send(socket, &[0; 4096], &[]).unwrap(),
+        &|socket| descriptor::send(socket, b"", &[]).unwrap(),
+        &|socket| {
+            let wrong = Message { kind: GRANT, dbuf: u32::MAX, words: [0; 2] };
+            descriptor::send(socket, wrong.as_bytes(), &[socket.as_fd(); 60]).unwrap();
+        },
+        // Asks and never listens; it cannot even be told that it is evicted.
+        &|socket| {
+            let ask = Message::new(GRANT, id, [0; 2]);
+            while descriptor::send(socket, ask.as_bytes(), &[]).is_ok() {}
+        },
+    ];
+    for speak in nonsense {
+        let (peer, socket) = introduce();
+        server.owner(|owner| owner.lend(&sent, peer)).unwrap();
+        speak(&socket);
+        until("it is shown out", || references(&server, peer).is_none());
+        let mut evicted = Client::new(socket);
+        while evicted.ask(id).is_ok() {}
+        assert_eq!(evicted.ask(id).unwrap_err(), Refusal::Abandoned);
+        client.copy(pointers(&sent)[0], &mut [0; 4]).unwrap();
+        assert!(client.ask(id).is_ok(), "the others are served");
+    }
+    assert_eq!(server.owner(|owner| owner.holders().peers().collect::<Vec<_>>()), [honest]);
+    drop(sent);
+    assert_eq!(pool.usage().leased, 0);
+}
+
+#[test]
+fn closing_server_leaves_no_client_waiting() {
+    let server = GrantServer::open(Creator::new(8)).unwrap();
+    let mut pool = pool(1, 0o644);
+    server.owner(|owner| owner.share(&pool)).unwrap();
+    let (peer, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
+    let sent = pool.copy(b"data").unwrap();
+    server.owner(|owner| owner.lend(&sent, peer)).unwrap();
+    let mut client = Client::new(socket);
+    let pointer = pointers(&sent)[0];
+    let mut out = [0; 4];
+    client.copy(pointer, &mut out).unwrap();
+    drop((sent, server));
+    assert_eq!(pool.usage().leased, 0);
+    assert_eq!(client.ask(pool.pool().id()).unwrap_err(), Refusal::Abandoned);
+    assert_eq!(client.give_back(pointer), Err(Refusal::Abandoned));
+    client.copy(pointer, &mut out).unwrap();
+    assert_eq!(&out, b"data", "what is mapped stays");
+}
+
+/// `cargo test -p streamline-buffer --release -- --ignored --nocapture server::tests::cost`
+#[test]
+#[ignore = "a measurement"]
+fn cost() {
+    let server = GrantServer::open(Creator::new(8)).unwrap();
+    let mut pool = pool(1, 0o644);
+    server.owner(|owner| owner.share(&pool)).unwrap();
+    let (_, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
+    let mut client = Client::new(socket);
+    let id = pool.pool().id();
+    let start = Instant::now();
+    for _ in 0..10_000 {
+        drop(client.ask(id).unwrap());
+    }
+    println!("ask for a dbuf and get it: {:?}", start.elapsed() / 10_000);
+    for length in [64, 1024, 4096] {
+        let sent = pool.allocate(length, |room| room.len()).unwrap();
+        let (pointer, mut out) = (pointers(&sent)[0], vec![0; length]);
+        client.copy(pointer, &mut out).unwrap();
+        let start = Instant::now();
+        for _ in 0..1_000_000 {
+            client.copy(std::hint::black_box(pointer), &mut out).unwrap();
+        }
+        println!("copy {length} B out of a mapped pool: {:?}", start.elapsed() / 1_000_000);
+    }
+}

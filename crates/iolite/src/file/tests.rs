@@ -1,0 +1,311 @@
+//! Files of all sizes, cut, grown and written while they are read.
+
+use super::*;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use sys::memory::{Memfd, Seals};
+use testkit::Random;
+
+fn id() -> DbufId {
+    DbufId::new(9).unwrap()
+}
+
+/// A file that has no name any more, and the same as a dbuf.
+fn file(bytes: &[u8]) -> (File, CachedFile) {
+    let path = std::env::temp_dir().join(format!(
+        "streamline-file-{}-{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(true);
+    let mut file = options.open(&path).unwrap();
+    file.write_all(bytes).unwrap();
+    let cached = CachedFile::open(id(), &path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    (file, cached)
+}
+
+fn pipe() -> (File, OwnedFd) {
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    (File::from(read), write)
+}
+
+/// Splices and takes out of the pipe what was sent.
+fn through(cached: &CachedFile, way: Way, place: Place) -> Result<Vec<u8>, Refusal> {
+    let (mut read, write) = pipe();
+    let sent = cached.splice_by(way, place, &write)?;
+    drop(write);
+    let mut out = Vec::new();
+    read.read_to_end(&mut out).unwrap();
+    let count = if let Sent::Bytes(count) = sent { count } else { 0 };
+    assert_eq!(out.len(), count, "{way:?}");
+    Ok(out)
+}
+
+const WAYS: [Way; 3] = [Way::Write, Way::Refer, Way::Send];
+
+#[test]
+fn e5_g4_any_range_comes_out_by_copy_and_by_every_splice() {
+    let mut random = Random::replayable();
+    let bytes = random.bytes(50_000);
+    let (_, cached) = file(&bytes);
+    for _ in 0..300 {
+        let (at, length) = (random.within(0..60_000), random.within(1..20_000));
+        let place = Place::new(at as u64, length as u32);
+        let expected = bytes.get(at..(at + length).min(bytes.len())).unwrap_or_default();
+        for way in WAYS {
+            assert_eq!(through(&cached, way, place).unwrap(), expected, "{way:?} {at} {length}");
+        }
+        let mut out = vec![0; length];
+        let copied = cached.copy(place, &mut out);
+        if expected.len() == length {
+            assert_eq!((copied, &out[..]), (Ok(()), expected));
+        } else {
+            assert_eq!(copied, Err(Fault::OutOfWindow(place)));
+        }
+    }
+    assert!(cached.copy(Place::new(0, 4), &mut [0; 5]).is_err(), "of another length");
+}
+
+#[test]
+fn a_file_of_no_bytes_is_a_dbuf_of_none_and_may_grow() {
+    let (file, cached) = file(b"");
+    let mut reader = cached.reader();
+    let mut out = [0; 8];
+    assert_eq!((cached.size(), reader.next(100)), (Ok(0), Ok(None)));
+    assert_eq!(reader.read(&mut out).unwrap(), 0);
+    assert_eq!(reader.splice(100, pipe().1).unwrap(), Sent::End);
+    for way in WAYS {
+        assert_eq!(through(&cached, way, Place::new(0, 8)).unwrap(), b"");
+    }
+    for round in 0..40_u64 {
+        file.write_all_at(&[round as u8; 5000], round * 5000).unwrap();
+        let next = reader.next(1 << 20).unwrap().unwrap();
+        assert_eq!((next.place.position(), next.length()), (round * 5000, 5000), "as it grows");
+        let (mut read, write) = pipe();
+        assert_eq!(reader.splice(5000, &write).unwrap(), Sent::Bytes(5000));
+        read.read_exact(&mut out).unwrap();
+        assert_eq!(out, [round as u8; 8]);
+        assert_eq!(reader.next(1).unwrap(), None, "the end, for now");
+    }
+}
+
+/// What was mapped before the file was cut: no signal, and never a byte too much without a word.
+#[test]
+fn truncated_file_is_reported_and_never_faults() {
+    let (file, cached) = file(&[7; 10 * 4096]);
+    let all = Place::new(0, 10 * 4096);
+    let whole = through(&cached, Way::Write, all).unwrap();
+    assert_eq!(whole, [7; 10 * 4096]);
+    cached.populate(all).unwrap();
+    for way in [Way::Write, Way::Refer] {
+        file.set_len(10 * 4096).unwrap();
+        cached.look().unwrap();
+        file.set_len(5 * 4096 + 100).unwrap();
+        // The page with the end in it is there, and zeros behind the end.
+        let (_read, write) = pipe();
+        let cut = cached.splice_by(way, all, &write);
+        assert_eq!(cut, Err(Refusal::Cut { sent: 6 * 4096, good: 5 * 4096 + 100 }), "{way:?}");
+        assert_eq!(through(&cached, way, all).unwrap().len(), 5 * 4096 + 100, "it was noticed");
+    }
+    let behind = Place::new(6 * 4096, 10);
+    assert_eq!(cached.copy(behind, &mut [0; 10]), Err(Fault::OutOfWindow(behind)));
+    cached.populate(all).unwrap();
+    file.set_len(0).unwrap();
+    assert_eq!(cached.splice_by(Way::Write, all, pipe().1), Ok(Sent::End));
+    assert_eq!(cached.size(), Ok(0));
+}
+
+/// Memory that is sealed against being cut need not be asked whether it was; it may grow.
+#[test]
+fn what_cannot_be_cut_is_sent_whole_and_may_grow() {
+    let mut random = Random::replayable();
+    let bytes = random.bytes(30_000);
+    let memory = Memfd::create("uncut", 20_000).unwrap();
+    memory.seal(Seals::SHRINK).unwrap();
+    let file = File::from(OwnedFd::from(memory));
+    file.write_all_at(&bytes[..20_000], 0).unwrap();
+    let cached = CachedFile::of(id(), file.try_clone().unwrap().into()).unwrap();
+    assert!(cached.inner.is_uncut && file.set_len(19_999).is_err(), "the kernel holds the seal");
+    let all = Place::new(0, 30_000);
+    for way in WAYS {
+        assert_eq!(through(&cached, way, all).unwrap(), bytes[..20_000], "{way:?}");
+    }
+    file.write_all_at(&bytes[20_000..], 20_000).unwrap();
+    for way in WAYS {
+        assert_eq!(through(&cached, way, all).unwrap(), bytes, "{way:?}");
+        assert_eq!(through(&cached, way, Place::new(30_000, 1)).unwrap(), b"", "{way:?}");
+    }
+    let unsealed = Memfd::create("cut", 10).unwrap();
+    assert!(!CachedFile::of(id(), unsealed.into()).unwrap().inner.is_uncut);
+}
+
+/// Positions beyond 4 GB, in a file that takes next to no room.
+#[test]
+fn a_sparse_file_beyond_4_gb_is_named_to_the_byte() {
+    let (file, cached) = file(b"begin");
+    let (far, text) = (5_000_000_123_u64, b"far away");
+    file.write_all_at(text, far).unwrap();
+    assert_eq!(cached.size(), Ok(far + 8));
+    let pointer = cached.pointer(far, 8);
+    let pointer = RichPointer::from_words(pointer.words());
+    let mut out = [0; 8];
+    cached.copy(pointer.place, &mut out).unwrap();
+    assert_eq!(&out, text);
+    for way in WAYS {
+        assert_eq!(through(&cached, way, pointer.place).unwrap(), text, "{way:?}");
+        let hole = through(&cached, way, Place::new(1 << 32, 5000)).unwrap();
+        assert_eq!(hole, [0; 5000], "a hole is zeros");
+    }
+    let mut reader = cached.reader();
+    reader.seek(SeekFrom::End(-8)).unwrap();
+    let mut end = String::new();
+    reader.read_to_string(&mut end).unwrap();
+    assert_eq!(end, "far away");
+}
+
+#[test]
+fn several_places_go_by_one_call() {
+    let bytes: Vec<u8> = (0..20_000_u32).map(|at| (at % 251) as u8).collect();
+    let (_, cached) = file(&bytes);
+    let (mut read, write) = pipe();
+    let other = RichPointer::new(DbufId::new(1).unwrap(), Place::new(0, 5), Class::YES);
+    let pointers = [cached.pointer(10, 100), cached.pointer(19_000, 900), other];
+    assert_eq!(cached.splice_all(&pointers, &write).unwrap(), Sent::Bytes(1000));
+    let mut out = vec![0; 1000];
+    read.read_exact(&mut out).unwrap();
+    assert_eq!((&out[..100], &out[100..]), (&bytes[10..110], &bytes[19_000..19_900]));
+    let beyond = [cached.pointer(19_990, 100), cached.pointer(0, 100)];
+    assert_eq!(cached.splice_all(&beyond, &write).unwrap(), Sent::Bytes(10), "no gap is closed");
+    assert_eq!(cached.splice_all(&[other], &write).unwrap(), Sent::End);
+    assert_eq!(cached.splice_all(&[], &write).unwrap(), Sent::End);
+}
+
+#[test]
+fn a_place_in_a_file_goes_into_another_file() {
+    let (_, from) = file(&[3; 30_000]);
+    let (to, copied) = file(b"");
+    let mut reader = from.reader();
+    while let Sent::Bytes(_) = reader.splice(7000, &to).unwrap() {}
+    assert_eq!(copied.size(), Ok(30_000));
+    let mut out = [0; 30_000];
+    copied.copy(Place::new(0, 30_000), &mut out).unwrap();
+    assert_eq!(out, [3; 30_000]);
+}
+
+/// Behind the interface of every stream: into a ring, as bytes, while the file grows.
+#[test]
+fn a_file_is_a_stream_like_any_other() {
+    use crate::interface::Stream;
+    let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
+    let (file, cached) = file(&bytes[..100_000]);
+    let mut reader = cached.reader();
+    assert_eq!(Stream::peek(&mut reader).unwrap().unwrap()[..100], bytes[..100]);
+    Stream::take(&mut reader, 50);
+    assert_eq!(Stream::peek(&mut reader).unwrap().unwrap()[..100], bytes[50..150]);
+    reader.go_to(0);
+    let config = buffer::stream::Config::new(id()).capacity(1 << 16);
+    let (mut output, mut offers) = buffer::stream::stream(&config).unwrap();
+    let input = offers.remove(0).open().unwrap();
+    let reading = std::thread::spawn(move || {
+        let (mut input, mut all, mut out) = (input, Vec::new(), [0; 5000]);
+        while let Ok(count @ 1..) = input.read(&mut out) {
+            all.extend_from_slice(&out[..count]);
+        }
+        all
+    });
+    for end in [100_000, 200_000, 300_000] {
+        file.write_all_at(&bytes[..end], 0).unwrap();
+        while crate::splice::splice(&mut reader, &mut output, 7777).unwrap().bytes > 0 {}
+        assert_eq!(reader.position(), end as u64, "the end, for now");
+    }
+    drop(output);
+    assert!(reading.join().unwrap() == bytes);
+}
+
+/// A file that says that it has no bytes and cannot be mapped is read all the same.
+#[test]
+fn a_file_that_cannot_be_mapped_is_copied() {
+    let cached = CachedFile::open(id(), "/proc/self/status").unwrap();
+    let mut text = String::new();
+    cached.reader().read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("Name:"), "{text}");
+}
+
+#[test]
+fn what_is_no_file_is_refused() {
+    assert_eq!(CachedFile::open(id(), "/tmp").unwrap_err(), Refusal::NoFile);
+    assert_eq!(CachedFile::open(id(), "/dev/null").unwrap_err(), Refusal::NoFile);
+    assert_eq!(CachedFile::of(id(), pipe().1).unwrap_err(), Refusal::NoFile);
+    let (file, _) = file(b"x");
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    let blind = File::options().write(true).open(path).unwrap();
+    assert_eq!(CachedFile::of(id(), blind.into()).unwrap_err(), Refusal::Unreadable);
+}
+
+#[test]
+fn what_is_granted_cannot_write_and_the_mode_decides_who_gets_it() {
+    let (file, _) = file(b"secret");
+    let cached = CachedFile::of(id(), file.try_clone().unwrap().into()).unwrap();
+    let owner = Credentials::new(cached_uid(&file), 1);
+    let other = Credentials::new(4711, 4711);
+    file.set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(cached.grant(&other).unwrap_err(), Refusal::Forbidden { uid: 4711 });
+    let granted = File::from(cached.grant(&owner).unwrap());
+    assert!(granted.write_at(b"x", 0).is_err() && granted.set_len(0).is_err());
+    file.set_permissions(std::fs::Permissions::from_mode(0o604)).unwrap();
+    let received = CachedFile::received(id(), cached.grant(&other).unwrap()).unwrap();
+    let mut out = [0; 6];
+    received.copy(Place::new(0, 6), &mut out).unwrap();
+    assert_eq!(&out, b"secret");
+}
+
+fn cached_uid(file: &File) -> u32 {
+    sys::file::status(file).unwrap().uid
+}
+
+#[test]
+fn the_way_is_chosen_by_what_is_on_both_sides() {
+    assert_eq!(Way::choose(true, Kind::Regular, 1 << 20), Way::Write);
+    assert_eq!(Way::choose(true, Kind::Other, 1 << 20), Way::Write);
+    assert_eq!(Way::choose(true, Kind::Pipe, 100), Way::Write);
+    assert_eq!(Way::choose(true, Kind::Pipe, 1 << 20), Way::Refer);
+    assert_eq!(Way::choose(false, Kind::Pipe, 1 << 20), Way::Send);
+}
+
+/// Cut and grown by one thread while another hands it on.
+#[test]
+fn file_cut_and_grown_meanwhile_counts_what_was_sent() {
+    let (file, cached) = file(&[b'x'; 64 << 10]);
+    let cutter = std::thread::spawn(move || {
+        let mut random = Random::new(5);
+        for _ in 0..2000 {
+            let size = random.below(64 << 10);
+            file.set_len(size).unwrap();
+            file.write_all_at(&[b'x'; 64 << 10], 0).unwrap();
+        }
+    });
+    let (mut read, write) = pipe();
+    let (mut good, mut cut) = (0_u64, 0);
+    while !cutter.is_finished() {
+        let sent = match cached.splice_by(Way::Write, Place::new(1000, 60_000), &write) {
+            Ok(Sent::Bytes(count)) => count,
+            Ok(Sent::End) => 0,
+            Err(Refusal::Cut { sent, .. }) => {
+                cut += 1;
+                read.read_exact(&mut vec![0; sent]).unwrap();
+                continue;
+            }
+            Err(other) => panic!("{other}"),
+        };
+        read.read_exact(&mut vec![0; sent]).unwrap();
+        good += sent as u64;
+    }
+    cutter.join().unwrap();
+    drop(write);
+    assert_eq!(read.read(&mut [0]).unwrap(), 0, "nothing that was not counted");
+    println!("{good} bytes sent, cut {cut} times");
+    assert!(good > 0);
+}

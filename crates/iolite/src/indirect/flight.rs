@@ -1,0 +1,376 @@
+//! What a writer keeps until its readers have passed: segments of pools, and entries of rings that
+//! it reads itself. [SL §5.3.3]
+//!
+//! Invariants, cited here and in `output`:
+//! - F1 An entry is put only after what keeps its bytes is here, with the position after the last
+//!   entry that needs it: a lease on the segment (M4 of `pool`), or a claim on an entry of a ring
+//!   that this process reads.
+//! - F2 It is dropped only when every reader that has not left, is not gone, and was not shut out
+//!   shows a cursor at that position or beyond (Acquire; *block released* of `cursor`); or, where
+//!   the ring overwrites, when readers were reserved that the entry may be overwritten (*writing
+//!   begins*), and find out after they have copied.
+//! - F3 A writer that goes away leaves what is in flight to [`sweep`], which keeps it until then.
+//! - F4 A reader that keeps no promise reads bytes that were written later, in pools that it may
+//!   read anyway: it spoils its own data and nobody else's.
+//! - F5 A ring that we read is released only up to the oldest entry that a claim names
+//!   ([`Keeper`]), so its writer keeps the bytes for us (F1, there), and we for our readers.
+
+use abi::RichPointer;
+use abi::ring::{CLOSED, reader, writer};
+use buffer::Fault;
+use buffer::atomic::{AtomicU64, Ordering, acquire};
+use buffer::cursor::Store;
+use buffer::doorbells::{Doorbells, Gone};
+use buffer::pool::Lease;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// All that one writer keeps.
+#[derive(Debug)]
+pub(super) struct Flights {
+    shared: Arc<Shared>,
+    upstream: Vec<Upstream>,
+}
+
+/// The segments that one writer keeps, and what tells whether they are needed: others of this
+/// process give back what readers have passed when they are short of memory.
+#[derive(Debug)]
+struct Shared {
+    segments: Mutex<VecDeque<Segment>>,
+    store: Arc<Store>,
+    gone: Arc<Gone>,
+}
+
+#[derive(Debug)]
+struct Segment {
+    lease: Lease,
+    until: u64,
+}
+
+impl Flights {
+    pub(super) fn new(store: &Arc<Store>, gone: &Arc<Gone>) -> Self {
+        let segments = Mutex::new(VecDeque::new());
+        let shared = Arc::new(Shared { segments, store: store.clone(), gone: gone.clone() });
+        let mut all = lock(&FLIGHTS);
+        all.live.push(Arc::downgrade(&shared));
+        Self { shared, upstream: Vec::new() }
+    }
+
+    /// Keeps the segment that a pointer leads into, which is put next, before `until`. It is the
+    /// last one now; what was last before is needed up to there too. `lease` is asked for if the
+    /// segment is not kept already.
+    pub(super) fn advance_to(
+        &self,
+        pointer: RichPointer,
+        until: u64,
+        lease: impl FnOnce() -> Result<Lease, Fault>,
+    ) -> Result<Lease, Fault> {
+        let mut segments = self.lock();
+        if let Some(last) = segments.back_mut() {
+            last.until = last.until.max(until);
+        }
+        let covers = |kept: &Segment| kept.lease.keeps(pointer);
+        let kept = segments.iter().rposition(covers).and_then(|at| segments.remove(at));
+        let kept = match kept {
+            Some(kept) => Segment { until: kept.until.max(until), ..kept },
+            None => Segment { lease: lease()?, until },
+        };
+        let lease = kept.lease.clone();
+        segments.push_back(kept);
+        Ok(lease)
+    }
+
+    /// What is last is needed until readers have passed this position.
+    pub(super) fn extend(&self, until: u64) {
+        if let Some(last) = self.lock().back_mut() {
+            last.until = last.until.max(until);
+        }
+    }
+
+    /// Gives back what is not needed once all readers have passed this position (F2). Answers
+    /// whether the last segment is still kept.
+    pub(super) fn reap(&mut self, passed: u64) -> bool {
+        self.upstream.iter_mut().for_each(|upstream| upstream.reap(passed));
+        let mut segments = self.lock();
+        let last = segments.back().map(|last| last.until);
+        segments.retain(|kept| kept.until > passed);
+        last.is_some_and(|until| until > passed)
+    }
+
+    /// The position that readers must pass for something to be given back.
+    pub(super) fn first(&self) -> Option<u64> {
+        let claims = self.upstream.iter().filter_map(|up| up.line.front().map(|claim| claim.until));
+        self.lock().iter().map(|kept| kept.until).chain(claims).min()
+    }
+
+    /// How many segments and claims there are.
+    pub(super) fn len(&self) -> usize {
+        self.lock().len() + self.upstream.iter().map(|up| up.line.len()).sum::<usize>()
+    }
+
+    /// The position that readers must pass for so many eighths of the segments to be given back.
+    pub(super) fn part(&self, eighths: usize) -> u64 {
+        let segments = self.lock();
+        segments.get(segments.len() * eighths / 8).map_or(0, |kept| kept.until)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Segment>> {
+        lock(&self.shared.segments)
+    }
+
+    /// The pointer to these bytes, if they are part of what an input that we follow looks at now.
+    pub(super) fn looked_at(&self, slice: &[u8]) -> Option<(usize, RichPointer)> {
+        let found = |(at, up): (usize, &Upstream)| up.keeper.pointer(slice).map(|p| (at, p));
+        self.upstream.iter().enumerate().find_map(found)
+    }
+
+    /// Which of the inputs that we follow this is; one more, if it has a place for us.
+    pub(super) fn follow(&mut self, keeper: &Arc<Keeper>) -> Option<usize> {
+        let is_it = |upstream: &Upstream| Arc::ptr_eq(&upstream.keeper, keeper);
+        if let Some(at) = self.upstream.iter().position(is_it) {
+            return Some(at);
+        }
+        let slot = keeper.claim()?;
+        self.upstream.push(Upstream { keeper: keeper.clone(), slot, line: VecDeque::new() });
+        Some(self.upstream.len() - 1)
+    }
+
+    /// Keeps the entry that an input looks at until readers have passed a position (F5). `false`:
+    /// we keep so much of it already that its writer might have to wait for us.
+    pub(super) fn claim(&mut self, upstream: usize, pointer: RichPointer, until: u64) -> bool {
+        self.upstream.get_mut(upstream).is_some_and(|upstream| upstream.add(pointer, until))
+    }
+}
+
+/// A ring that we read, and what of it we keep.
+#[derive(Debug)]
+struct Upstream {
+    keeper: Arc<Keeper>,
+    slot: usize,
+    line: VecDeque<Claim>,
+}
+
+/// Some entries of a ring that we read, one after the other.
+#[derive(Debug)]
+struct Claim {
+    first: u64,
+    pointer: RichPointer,
+    until: u64,
+}
+
+/// How many entries one claim stands for.
+const CLAIM: u64 = 32;
+
+impl Upstream {
+    fn add(&mut self, pointer: RichPointer, until: u64) -> bool {
+        if self.keeper.is_frozen.load(Ordering::Relaxed) {
+            return true;
+        }
+        let position = self.keeper.position.load(Ordering::Relaxed);
+        if let Some(oldest) = self.line.front() {
+            let bytes = pointer.place.position().wrapping_sub(oldest.pointer.place.position());
+            let far = oldest.pointer.dbuf() != pointer.dbuf()
+                || bytes > self.keeper.window.load(Ordering::Relaxed);
+            let entries = position - oldest.first;
+            if entries > self.keeper.entries_max || far && entries >= CLAIM {
+                return false;
+            }
+        }
+        match self.line.back_mut() {
+            Some(last) if position - last.first < CLAIM => last.until = until,
+            _ => self.line.push_back(Claim { first: position, pointer, until }),
+        }
+        self.publish();
+        true
+    }
+
+    fn reap(&mut self, passed: u64) {
+        while self.line.front().is_some_and(|claim| claim.until <= passed) {
+            self.line.pop_front();
+        }
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let needed = self.line.front().map_or(u64::MAX, |claim| claim.first);
+        if let Some(word) = self.keeper.needed.get(self.slot) {
+            // SYNC POINT: claim given back; pairs with the load in `Keeper::needed`.
+            word.store(needed, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.line.clear();
+        self.publish();
+        self.keeper.claimed.fetch_and(!(1 << self.slot), Ordering::Release);
+    }
+}
+
+/// Between an input and the outputs of the same process that pass on what it brings.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    /// Which places outputs have claimed.
+    claimed: AtomicU32,
+    /// The oldest position that each of them needs.
+    needed: [AtomicU64; FOLLOWERS],
+    /// More entries than these no output keeps.
+    entries_max: u64,
+    /// The entry that the input looks at: its position, its pointer, where it was peeked at (0: was
+    /// not), and how many bytes of its dbuf may be kept.
+    position: AtomicU64,
+    words: [AtomicU64; 2],
+    address: AtomicUsize,
+    window: AtomicU64,
+    is_frozen: AtomicBool,
+}
+
+/// How many outputs can pass on what one input brings without a copy.
+const FOLLOWERS: usize = 8;
+/// How many bytes may be kept of a dbuf whose size is not known.
+const WINDOW: u64 = 256 << 10;
+
+impl Keeper {
+    pub(super) fn new(capacity: u64) -> Arc<Self> {
+        Arc::new(Self {
+            claimed: AtomicU32::new(0),
+            needed: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
+            entries_max: capacity / 2,
+            position: AtomicU64::new(0),
+            words: [AtomicU64::new(0), AtomicU64::new(0)],
+            address: AtomicUsize::new(0),
+            window: AtomicU64::new(WINDOW),
+            is_frozen: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether anybody follows.
+    #[inline]
+    pub(super) fn is_followed(&self) -> bool {
+        self.claimed.load(Ordering::Relaxed) != 0
+    }
+
+    /// The oldest position that must not be released.
+    pub(super) fn needed(&self) -> u64 {
+        // SYNC POINT: claim given back; pairs with the store in `Upstream::tell`.
+        let words = self.needed.iter().map(|word| word.load(Ordering::Acquire));
+        words.min().unwrap_or(u64::MAX)
+    }
+
+    /// What the input looks at now. `view` is the length of its dbuf, and whether it is frozen.
+    pub(super) fn look(
+        &self,
+        position: u64,
+        pointer: RichPointer,
+        address: usize,
+        view: Option<(usize, bool)>,
+    ) {
+        let [place, rest] = pointer.words();
+        self.position.store(position, Ordering::Relaxed);
+        self.words[0].store(place, Ordering::Relaxed);
+        self.words[1].store(rest, Ordering::Relaxed);
+        self.address.store(address, Ordering::Relaxed);
+        let (length, frozen) = view.unwrap_or((0, false));
+        let window = if length > 0 { length as u64 / 4 } else { WINDOW };
+        self.window.store(window, Ordering::Relaxed);
+        self.is_frozen.store(frozen, Ordering::Relaxed);
+    }
+
+    /// The input looks at nothing.
+    #[inline]
+    pub(super) fn look_away(&self) {
+        self.address.store(0, Ordering::Relaxed);
+    }
+
+    /// The pointer to a slice of what was peeked at. The slice borrows the input, so what it looks
+    /// at is still that.
+    fn pointer(&self, slice: &[u8]) -> Option<RichPointer> {
+        let peeked = self.address.load(Ordering::Relaxed);
+        let [place, rest] = self.words.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let whole = RichPointer::from_words([place, rest]);
+        let from = slice.as_ptr().addr().checked_sub(peeked)?;
+        if peeked == 0 || from.checked_add(slice.len())? > whole.length() as usize {
+            return None;
+        }
+        Some(whole.within(u32::try_from(from).ok()?, u32::try_from(slice.len()).ok()?))
+    }
+
+    fn claim(&self) -> Option<usize> {
+        let is_free =
+            |slot: &usize| self.claimed.fetch_or(1 << slot, Ordering::AcqRel) & 1 << slot == 0;
+        (0..FOLLOWERS).find(is_free)
+    }
+}
+
+/// What all writers of this process keep.
+static FLIGHTS: Mutex<All> = Mutex::new(All { live: Vec::new(), left: Vec::new() });
+
+#[derive(Debug)]
+struct All {
+    live: Vec<Weak<Shared>>,
+    /// What writers left behind that have gone away (F3).
+    left: Vec<Left>,
+}
+
+#[derive(Debug)]
+struct Left {
+    flights: Flights,
+    doorbells: Doorbells,
+}
+
+/// Gives back what the writers of this process keep, or left in flight when they were dropped, as
+/// far as their readers have passed or are gone; answers how many of those that were dropped still
+/// have something. Done by itself whenever an output is made, dropped, or short of memory: for a
+/// process that does none of these for long.
+pub fn sweep() -> usize {
+    let mut all = lock(&FLIGHTS);
+    all.live.retain(|live| {
+        let live = live.upgrade();
+        live.as_deref().inspect(|shared| shared.reap_all_but_last()).is_some()
+    });
+    all.left.retain_mut(|left| {
+        left.doorbells.note_departures();
+        let passed = left.flights.shared.passed();
+        left.flights.reap(passed);
+        left.flights.first().is_some()
+    });
+    all.left.len()
+}
+
+/// Leaves what is in flight to [`sweep`].
+pub(super) fn leave(flights: Flights, doorbells: Doorbells) {
+    if flights.first().is_some() {
+        lock(&FLIGHTS).left.push(Left { flights, doorbells });
+    }
+    sweep();
+}
+
+impl Shared {
+    /// The position that all readers have passed that are there. One that lies harms itself (F4).
+    fn passed(&self) -> u64 {
+        let pages = self.store.readers.iter().enumerate();
+        let there = pages
+            .filter(|(at, page)| !self.gone.is(*at) && acquire(page.word(reader::STATE)) != CLOSED);
+        // SYNC POINT: block released; pairs with the store in `Consumer::release`.
+        let cursors = there.map(|(_, page)| acquire(page.word(reader::CURSOR)));
+        let passed = cursors.min().unwrap_or(u64::MAX);
+        // Where the ring overwrites: what readers were reserved may be overwritten.
+        let reserved = self.store.writer.word(writer::RESERVE).load(Ordering::Relaxed);
+        passed.max(reserved.saturating_sub(self.store.capacity))
+    }
+
+    /// Gives back for a writer that is there, which alone knows how long the last one is needed.
+    fn reap_all_but_last(&self) {
+        let passed = self.passed();
+        let mut segments = lock(&self.segments);
+        let last = segments.pop_back();
+        segments.retain(|kept| kept.until > passed);
+        segments.extend(last);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

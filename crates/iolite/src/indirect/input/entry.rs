@@ -1,0 +1,265 @@
+//! How a reader goes from entry to entry, believing nothing (RELIABILITY T3, T4).
+
+use super::{Current, Input, UNMAPPED, View};
+use abi::RichPointer;
+use abi::ring::writer;
+use buffer::Fault;
+use buffer::atomic::acquire;
+
+/// A pointer, and the length of its view and whether that stays by itself, if it is mapped.
+pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
+
+/// How often a reader of a ring that overwrites tries before it says that nothing is there.
+const ATTEMPTS: usize = 8;
+
+impl Current {
+    #[inline]
+    pub(super) const fn left(&self) -> usize {
+        self.pointer.length() as usize - self.done
+    }
+
+    /// A pointer to what is left.
+    pub(super) fn rest(&self) -> RichPointer {
+        let done = u32::try_from(self.done).unwrap_or(0);
+        self.pointer.within(done, self.pointer.length() - done)
+    }
+}
+
+impl Input {
+    /// The entry at `next`, if one is shown: copied once, translated and checked; empty ones are
+    /// passed.
+    #[inline]
+    pub(super) fn look(&mut self) -> Result<Option<Current>, Fault> {
+        match self.current {
+            Some(current) if current.at == UNMAPPED => {
+                let at = self.check(current.pointer)?;
+                let first = self.direct(current.pointer, at);
+                self.current = Some(Current { at, first, ..current });
+                return Ok(self.current);
+            }
+            Some(_) => return Ok(self.current),
+            None => {}
+        }
+        loop {
+            if self.ring.side.available()? == self.ring.side.next {
+                return Ok(None);
+            }
+            let pointer = self.ring.bare_at(self.ring.side.next);
+            let at = self.check(pointer)?;
+            if pointer.length() > 0 {
+                let first = self.direct(pointer, at);
+                self.current = Some(Current { pointer, at, done: 0, first });
+                return Ok(self.current);
+            }
+            self.pass(pointer);
+        }
+    }
+
+    /// As [`Input::look`], for who passes the pointer on and needs no mapping: the part of it that
+    /// is not taken.
+    pub(super) fn look_unmapped(&mut self) -> Result<Option<Allegation>, Fault> {
+        loop {
+            let pointer = match self.current {
+                Some(current) => current.rest(),
+                None if self.ring.side.available()? == self.ring.side.next => return Ok(None),
+                None => self.ring.bare_at(self.ring.side.next),
+            };
+            if pointer.flags() != 0 || pointer.is_hole() {
+                return Err(self.pass_by(Fault::Hole));
+            }
+            if pointer.length() > 0 {
+                let view = self.translation.view(pointer.dbuf());
+                return Ok(Some((pointer, view.map(|view| (view.len(), view.stays())))));
+            }
+            self.pass(pointer);
+        }
+    }
+
+    /// Where a pointer leads, if it may be followed.
+    #[inline]
+    fn check(&mut self, pointer: RichPointer) -> Result<usize, Fault> {
+        // No flags are known yet: an entry that has some was written by nobody we understand.
+        if pointer.flags() != 0 {
+            return Err(Fault::UnknownDbuf(pointer.dbuf()));
+        }
+        self.translation.resolve(pointer).map(|(_, at)| at)
+    }
+
+    /// Copies pointers out of the ring, and checks them all; up to the first that is bad.
+    pub(super) fn copy_pointers(&mut self, out: &mut [RichPointer]) -> Result<usize, Fault> {
+        let side = &mut self.ring.side;
+        let next = side.next;
+        let there = side.available()?.wrapping_sub(next);
+        let count = out.len().min(usize::try_from(there).unwrap_or(usize::MAX));
+        let out = out.get_mut(..count).unwrap_or_default();
+        if count == 0 {
+            self.nothing()?;
+            return Ok(0);
+        }
+        self.ring.copy_bare(next, out);
+        let (mut good, mut bytes) = (0, 0);
+        while let Some(first) = out.get(good) {
+            // One look at the table for all that lead into the same dbuf.
+            let fits = match self.check(*first) {
+                Ok(_) => {
+                    let rest = out.get(good..).unwrap_or_default();
+                    let view = self.translation.view(first.dbuf());
+                    view.map_or((0, 0), |view| view.fits(rest))
+                }
+                Err(fault) if good == 0 => return Err(self.pass_by(fault)),
+                Err(_) => break,
+            };
+            // It was found to be good, and so are those behind it that the table knows to be.
+            good += fits.0.max(1);
+            bytes += fits.1.max(u64::from(first.length()));
+        }
+        self.ring.side.next += good as u64;
+        self.ring.side.taken.blocks += good as u64;
+        self.ring.side.taken.bytes += bytes;
+        self.owed_bytes += bytes;
+        Ok(good)
+    }
+
+    /// So many bytes of the entry were taken.
+    #[inline]
+    pub(super) fn advance(&mut self, current: Current, count: usize) {
+        if count < current.left() {
+            self.current = Some(Current { done: current.done + count, ..current });
+        } else {
+            self.pass(current.pointer);
+        }
+    }
+
+    /// The entry at `next` was read.
+    #[inline]
+    pub(super) fn pass(&mut self, pointer: RichPointer) {
+        (self.current, self.lent) = (None, None);
+        self.staged = false;
+        self.keeper.look_away();
+        self.ring.side.next += 1;
+        self.ring.side.taken.blocks += 1;
+        self.ring.side.taken.bytes += u64::from(pointer.length());
+        self.owed_bytes += u64::from(pointer.length());
+    }
+
+    /// The entry at `next` cannot be followed: it is passed, and counted as lost. A ring that is
+    /// broken stays where it is.
+    pub(super) fn pass_by(&mut self, fault: Fault) -> Fault {
+        let broken = matches!(fault, Fault::Poisoned { .. } | Fault::Damaged { .. });
+        if !broken {
+            (self.current, self.lent) = (None, None);
+            self.staged = false;
+            self.ring.side.next += 1;
+            self.ring.side.taken.lost += 1;
+            self.owed_bytes += 1;
+            self.give_back_often();
+        }
+        fault
+    }
+
+    /// Copies the entry to where it can be looked at, once.
+    pub(super) fn stage(&mut self, current: Current) -> Result<(), Fault> {
+        if self.staged {
+            return Ok(());
+        }
+        self.staging.resize(current.pointer.length() as usize, 0);
+        if let Some(view) = self.translation.view(current.pointer.dbuf()) {
+            view.copy(current.at, &mut self.staging)?;
+        }
+        self.staged = true;
+        Ok(())
+    }
+
+    /// Outputs that follow are told what is looked at, and where.
+    pub(super) fn show_followers(&mut self, current: Current) {
+        let direct = current.first.is_some();
+        let Some(view) = self.translation.view(current.pointer.dbuf()) else { return };
+        let address = if direct { view.address() + current.at + current.done } else { 0 };
+        let rest = current.rest();
+        let view = Some((view.len(), view.stays()));
+        self.keeper.look(self.ring.side.next, rest, address, view);
+    }
+
+    /// Reads one block of a ring that overwrites.
+    pub(super) fn read_lossy(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        let Some(length) = self.stage_lossy()? else {
+            return Ok(self.nothing()?.then_some(0));
+        };
+        let limit = out.len();
+        let Some(to) = out.get_mut(..length) else { return Err(Fault::TooLong { length, limit }) };
+        to.copy_from_slice(self.staging.get(..length).unwrap_or_default());
+        self.take(length);
+        Ok(Some(length))
+    }
+
+    pub(super) fn peek_lossy(&mut self) -> Result<Option<&[u8]>, Fault> {
+        if self.stage_lossy()?.is_none() {
+            return Ok(self.nothing()?.then_some(&[]));
+        }
+        let done = self.current.map_or(0, |current| current.done);
+        Ok(Some(self.staging.get(done..).unwrap_or_default()))
+    }
+
+    /// Copies the next block of a ring that overwrites into our own memory, and looks then whether
+    /// the writer has begun to write over it: over the entry, or over what it names (F2 of
+    /// `flight`). Answers its length.
+    fn stage_lossy(&mut self) -> Result<Option<usize>, Fault> {
+        for _ in 0..ATTEMPTS {
+            if let (Some(current), true) = (self.current, self.staged) {
+                return Ok(Some(current.left()));
+            }
+            let start = self.ring.side.next;
+            // Others may have lapped us: how far the writer is, is looked at each time.
+            if self.ring.side.refresh()? == start {
+                return Ok(None);
+            }
+            let looked = self.look().and_then(|current| {
+                current.map(|current| self.stage(current)).transpose()?;
+                Ok(current)
+            });
+            if self.ring.side.overtaken(start) {
+                (self.current, self.staged) = (None, false);
+                self.resume(start)?;
+                continue;
+            }
+            match looked {
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(None),
+                Err(fault) => return Err(self.pass_by(fault)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Goes on where the writer has not been yet, with half a lap of distance if there is as much.
+    fn resume(&mut self, start: u64) -> Result<(), Fault> {
+        let capacity = self.ring.side.store.capacity;
+        let commit = self.ring.side.refresh()?;
+        let reserve = acquire(self.ring.side.store.writer.word(writer::RESERVE));
+        // What the writer alleges is not believed beyond what it has shown.
+        let safe = reserve.saturating_sub(capacity).max(commit.saturating_sub(capacity / 2));
+        let next = safe.clamp(start, commit);
+        self.ring.side.taken.lost += next - start;
+        self.ring.side.next = next;
+        Ok(())
+    }
+}
+
+impl View {
+    /// How many of these pointers lead into this dbuf and stay inside, one after the other, and how
+    /// many bytes they view.
+    #[inline]
+    pub(super) fn fits(&self, pointers: &[RichPointer]) -> (usize, u64) {
+        let (mut any, mut bytes) = (0, 0);
+        // All are looked at with no branch between them; that one is not here is rare.
+        for pointer in pointers {
+            any |= self.is_out(*pointer);
+            bytes += u64::from(pointer.length());
+        }
+        if any == 0 {
+            return (pointers.len(), bytes);
+        }
+        let good = pointers.iter().take_while(|pointer| self.is_out(**pointer) == 0);
+        good.fold((0, 0), |(count, bytes), p| (count + 1, bytes + u64::from(p.length())))
+    }
+}

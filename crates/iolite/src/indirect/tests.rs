@@ -1,0 +1,391 @@
+//! Indirect streams in one process: what comes through, what is kept how long, and who waits for
+//! whom. Other processes and users: `crates/iolite/tests/indirect.rs`.
+
+mod splices;
+
+use super::*;
+use crate::aggregate::owner::Creator;
+use crate::aggregate::server::GrantServer;
+use crate::aggregate::{AllocationPool, Frozen};
+use crate::view::Space;
+use abi::access::{AccessList, Credentials};
+use buffer::pool::{self, Pool};
+use buffer::{Fault, Put};
+use sys::process::identity;
+
+use testkit::Random;
+
+const SEGMENT: usize = 4096;
+const RING: u32 = 1;
+const BACKING: u32 = 2;
+
+fn id(number: u32) -> DbufId {
+    DbufId::new(number).unwrap()
+}
+
+/// A grant server, and what it shares.
+struct Fixture {
+    server: GrantServer,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self { server: GrantServer::open(Creator::new(8)).unwrap() }
+    }
+
+    fn pool(&self, number: u32, segments: usize) -> AllocationPool {
+        let config = pool::Config { segment: SEGMENT, segments };
+        let pool =
+            AllocationPool::new(id(number), config, AccessList::private(identity())).unwrap();
+        self.server.owner(|owner| owner.share(&pool)).unwrap();
+        pool
+    }
+
+    fn frozen(&self, number: u32, bytes: &[u8]) -> Frozen {
+        let frozen = Frozen::read(id(number), bytes, bytes.len()).unwrap();
+        let share =
+            |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
+        self.server.owner(share).unwrap();
+        frozen
+    }
+
+    fn space(&self, space: Space) -> Space {
+        let (_, socket) = self.server.introduce(Credentials::from(identity())).unwrap();
+        space.introduce(socket);
+        space
+    }
+
+    fn stream(&self, config: &Config, segments: usize) -> (Output, Vec<Offer>, Backing) {
+        let backing = Backing::new(self.pool(BACKING, segments));
+        let (output, offers) = indirect(config, backing.clone()).unwrap();
+        (output, offers, backing)
+    }
+
+    fn one(&self, config: &Config, segments: usize) -> (Output, Input, Backing) {
+        let (output, mut offers, backing) = self.stream(config, segments);
+        let input = Input::open(offers.remove(0), &self.space(Space::new())).unwrap();
+        (output, input, backing)
+    }
+}
+
+fn config() -> Config {
+    Config { entries: 256, ..Config::new(id(RING)) }
+}
+
+fn leased(backing: &Backing) -> usize {
+    backing.pool(|pool| pool.usage().leased)
+}
+
+fn balanced(output: &Output, input: &Input, resident: u64) {
+    assert_eq!(output.count().resident(&input.count()), Some(resident), "{:?}", output.count());
+}
+
+#[test]
+fn d6_a_stream_of_pointers_is_read_as_a_stream_of_bytes() {
+    let fixture = Fixture::new();
+    let (mut output, mut input, backing) = fixture.one(&config(), 4);
+    assert!(output.write(b"hello").unwrap() && output.write(b"").unwrap());
+    assert!(output.write(b", world").unwrap());
+    assert_eq!(input.try_read(&mut [0; 9]).unwrap(), None, "not shown yet");
+    output.flush();
+    let mut out = [0; 9];
+    assert_eq!(input.read(&mut out[..3]).unwrap(), 3, "a part of a block");
+    assert_eq!(input.peek().unwrap().unwrap(), b"lo", "the rest of it");
+    input.take(1);
+    assert_eq!(input.read(&mut out).unwrap(), 8, "over the end of a block");
+    assert_eq!(&out[..8], b"o, world");
+    assert_eq!(input.peek().unwrap(), None);
+    assert!(output.write_with(100, |room| room.iter_mut().map(|byte| *byte = 7).count()).unwrap());
+    assert_eq!(output.spliced(), Spliced { blocks: 0, copied: 4 });
+    drop(output);
+    assert_eq!(input.peek().unwrap().unwrap(), [7; 100]);
+    input.take(100);
+    assert_eq!(input.peek().unwrap().unwrap(), b"");
+    assert_eq!(input.read(&mut out).unwrap(), 0, "the end");
+    assert_eq!(input.space().faults().mapped, 1, "one buffer fault for the one dbuf");
+    drop(input);
+    sweep();
+    assert_eq!(leased(&backing), 0, "nothing is kept when all is over");
+}
+
+#[test]
+fn d4_d5_d7_a_second_pointer_into_a_dbuf_costs_no_call_and_one_ibuf_leads_into_several() {
+    let fixture = Fixture::new();
+    let (mut output, mut input, _backing) = fixture.one(&config(), 4);
+    let pools: Vec<_> = (10..40).map(|number| fixture.pool(number, 2)).collect();
+    let mut blocks = Vec::new();
+    for pool in &pools {
+        assert!(output.know_pool(pool.pool(), 32));
+        let place = pool.pool().draft(64, 64).map(|mut draft| {
+            draft.fill(pool.pool().id().number() as u8);
+            draft.commit(64)
+        });
+        blocks.push(place.unwrap());
+    }
+    for round in 0..20 {
+        for (pool, place) in pools.iter().zip(&blocks) {
+            assert!(output.write(pool.pool().bytes(*place).unwrap()).unwrap());
+        }
+        output.flush();
+        for pool in &pools {
+            let mut out = [0; 64];
+            assert_eq!(input.read(&mut out).unwrap(), 64);
+            assert_eq!(out, [pool.pool().id().number() as u8; 64], "round {round}");
+        }
+        assert_eq!(input.space().faults().mapped, 30, "each once, more than the table has lines");
+    }
+    assert_eq!(output.spliced(), Spliced { blocks: 600, copied: 0 }, "D7: 30 dbufs");
+    balanced(&output, &input, 0);
+}
+
+#[test]
+fn d7_several_ibufs_lead_into_one_dbuf() {
+    let fixture = Fixture::new();
+    let backing = Backing::new(fixture.pool(BACKING, 8));
+    let space = fixture.space(Space::new());
+    let mut pairs: Vec<_> = (20..24)
+        .map(|number| {
+            let config = Config { id: id(number), ..config() };
+            let (output, mut offers) = indirect(&config, backing.clone()).unwrap();
+            (output, Input::open(offers.remove(0), &space).unwrap())
+        })
+        .collect();
+    for round in 0..100u8 {
+        for (at, (output, _)) in pairs.iter_mut().enumerate() {
+            output.write(&[round ^ at as u8; 300]).unwrap();
+            output.flush();
+        }
+        for (at, (_, input)) in pairs.iter_mut().enumerate() {
+            let mut out = [0; 300];
+            assert_eq!(input.read(&mut out).unwrap(), 300);
+            assert_eq!(out, [round ^ at as u8; 300]);
+            input.give_back();
+        }
+    }
+    assert_eq!(space.faults().mapped, 1, "mapped once for all");
+    drop(pairs);
+    sweep();
+    assert_eq!(leased(&backing), 0);
+}
+
+#[test]
+fn e1_a_segment_is_kept_until_every_reader_has_passed() {
+    let fixture = Fixture::new();
+    let (mut output, offers, _backing) = fixture.stream(&Config { readers: 2, ..config() }, 4);
+    let space = fixture.space(Space::new());
+    let mut inputs: Vec<_> =
+        offers.into_iter().map(|offer| Input::open(offer, &space).unwrap()).collect();
+    let mut pool = Pool::new(id(9), pool::Config { segment: SEGMENT, segments: 2 }).unwrap();
+    output.know_pool(&pool, 1);
+    let (place, bytes) = pool.append(1000, |room| room.iter_mut().map(|b| *b = 5).count()).unwrap();
+    output.write(bytes).unwrap();
+    let fill_up = |pool: &Pool| pool.append(SEGMENT, |room| room.len()).is_some();
+    assert!(fill_up(&pool));
+    pool.turn();
+    assert_eq!(pool.usage().leased, 1, "the pool has turned, and the bytes stay");
+    assert!(pool.bytes(place).is_some());
+    for at in 0..2 {
+        output.reap().unwrap();
+        pool.turn();
+        assert!(pool.bytes(place).is_some(), "reader {at} has not passed");
+        // A reader that leaves without reading needs nothing.
+        if at == 0 {
+            let fault = Fault::UnknownDbuf(id(9));
+            assert_eq!(inputs[0].read(&mut [0; 4]), Err(fault), "no desk shares it");
+            inputs[0].give_back();
+        } else {
+            inputs.remove(1);
+        }
+    }
+    output.reap().unwrap();
+    pool.turn();
+    assert_eq!((pool.usage().leased, pool.bytes(place)), (0, None));
+}
+
+fn read_all(input: &mut Input) -> Vec<u8> {
+    let (mut all, mut out) = (Vec::new(), [0; 1000]);
+    loop {
+        match input.try_read(&mut out).unwrap() {
+            Some(0) | None => return all,
+            Some(count) => all.extend_from_slice(&out[..count]),
+        }
+    }
+}
+
+#[test]
+fn d11_a_full_stream_drops_what_is_new_or_overwrites_what_is_old_and_counts_it() {
+    let fixture = Fixture::new();
+    for (policy, segments) in [
+        (Policy::DropNew, 16),
+        (Policy::DropNew, 2),
+        (Policy::Overwrite, 32),
+        (Policy::Overwrite, 2),
+    ] {
+        let fixture = Fixture::new();
+        let (mut output, mut input, backing) =
+            fixture.one(&Config { policy, ..config() }, segments);
+        let mut written = 0;
+        for number in 0..2000u32 {
+            written += u32::from(output.write(&number.to_le_bytes().repeat(20)).unwrap());
+        }
+        output.flush();
+        let put = output.count();
+        drop(output);
+        let (mut expected, mut count, mut out) = (0, 0, [0; 80]);
+        while input.read(&mut out).unwrap() > 0 {
+            let number = u32::from_le_bytes([out[0], out[1], out[2], out[3]]);
+            assert_eq!(out[..], number.to_le_bytes().repeat(20), "not torn");
+            assert!(number >= expected, "{policy:?}: in order");
+            (expected, count) = (number + 1, count + 1);
+        }
+        let taken = input.count();
+        assert_eq!(taken.blocks, count);
+        assert_eq!(u64::from(written), put.blocks);
+        match policy {
+            Policy::DropNew => assert_eq!((put.dropped, taken.lost), (2000 - put.blocks, 0)),
+            _ => assert_eq!((put.dropped, taken.lost, expected), (0, 2000 - count, 2000)),
+        }
+        assert!(count > 10 && count < 2000, "{policy:?} {segments}: {count}");
+        assert_eq!(put.resident(&taken), Some(0));
+        drop(input);
+        sweep();
+        assert_eq!(leased(&backing), 0);
+    }
+    drop(fixture);
+}
+
+/// A ring that overwrites, read while it is written over: nothing torn comes out.
+#[test]
+fn d11_a_reader_that_is_lapped_loses_and_never_reads_what_is_half_written() {
+    let fixture = Fixture::new();
+    let config = Config { policy: Policy::Overwrite, every: 1, ..config() };
+    let (mut output, mut input, _backing) = fixture.one(&config, 4);
+    let writing = std::thread::spawn(move || {
+        for number in 0..200_000u32 {
+            output.write(&number.to_le_bytes().repeat(50)).unwrap();
+        }
+        output.count()
+    });
+    let (mut next, mut out) = (0, [0; 200]);
+    while input.read(&mut out).unwrap() > 0 {
+        let number = u32::from_le_bytes([out[0], out[1], out[2], out[3]]);
+        assert!(out == number.to_le_bytes().repeat(50)[..], "torn at {number}");
+        assert!(number >= next);
+        next = number + 1;
+    }
+    let put: Put = writing.join().unwrap();
+    assert_eq!(put.resident(&input.count()), Some(0), "{:?}", input.count());
+}
+
+/// D10: in place where that is sound, else a copy; until when it is good is what the slice borrows.
+#[test]
+fn d10_a_peek_is_direct_where_nobody_can_write_or_the_writer_is_trusted() {
+    let fixture = Fixture::new();
+    let frozen = fixture.frozen(9, &[9; 100]);
+    let file = frozen.aggregate().unwrap();
+    for (space, direct) in [(Space::new(), false), (Space::trusting(), true)] {
+        let fixture_space = fixture.space(space);
+        let backing = Backing::new(fixture.pool(if direct { 30 } else { 31 }, 4));
+        let (mut output, mut offers) = indirect(&config(), backing.clone()).unwrap();
+        let mut input = Input::open(offers.remove(0), &fixture_space).unwrap();
+        output.know_frozen(&frozen, 1);
+        output.write(&[7; 50]).unwrap();
+        output.write(file.slices().next().unwrap().bytes()).unwrap();
+        output.flush();
+        let is_mapped = |slice: &[u8]| {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            maps.lines().any(|line| {
+                let (range, rest) = line.split_once(' ').unwrap();
+                let (from, to) = range.split_once('-').unwrap();
+                let number = |hex| usize::from_str_radix(hex, 16).unwrap();
+                (number(from)..number(to)).contains(&slice.as_ptr().addr())
+                    && rest.starts_with("r--s")
+            })
+        };
+        let block = input.peek().unwrap().unwrap();
+        assert_eq!((block, is_mapped(block)), (&[7; 50][..], direct));
+        input.take(50);
+        let block = input.peek().unwrap().unwrap();
+        assert_eq!((block, is_mapped(block)), (&[9; 100][..], true), "frozen: always in place");
+    }
+}
+
+#[test]
+fn what_a_writer_left_behind_is_kept_until_it_is_read() {
+    let fixture = Fixture::new();
+    let (output, mut input, backing) = fixture.one(&config(), 4);
+    let mut output = output;
+    output.write(&[1; 1000]).unwrap();
+    drop(output);
+    assert!(sweep() > 0 && leased(&backing) == 1);
+    let over = backing.pool(|pool| (0..10).filter(|_| pool.copy(&[2; 3000]).is_ok()).count());
+    assert!(over > 0, "the rest is written over");
+    assert_eq!(read_all(&mut input), [1; 1000]);
+    drop(input);
+    sweep();
+    assert_eq!(leased(&backing), 0);
+}
+
+#[test]
+fn t10_killed_writer_differs_from_one_that_closed() {
+    let fixture = Fixture::new();
+    let (mut output, mut input, _backing) = fixture.one(&config(), 4);
+    output.write(b"shown").unwrap();
+    output.flush();
+    output.write(b"not shown").unwrap();
+    output.die();
+    let mut out = [0; 100];
+    assert_eq!(input.read(&mut out).unwrap(), 5);
+    assert_eq!(input.read(&mut out), Err(Fault::Abandoned));
+    let (mut output, input, _backing) = house_again(&fixture);
+    drop(input);
+    let fault = loop {
+        match output.write(&[1; 100]) {
+            Ok(_) => {}
+            Err(fault) => break fault,
+        }
+    };
+    assert_eq!(fault, Fault::Abandoned);
+}
+
+fn house_again(fixture: &Fixture) -> (Output, Input, Backing) {
+    let backing = Backing::new(fixture.pool(77, 4));
+    let (output, mut offers) =
+        indirect(&Config { id: id(78), ..config() }, backing.clone()).unwrap();
+    let input = Input::open(offers.remove(0), &fixture.space(Space::new())).unwrap();
+    (output, input, backing)
+}
+
+/// A reader that waits is woken, a writer that waits for the ring or for memory too.
+#[test]
+fn two_threads_wait_for_each_other_and_nothing_is_lost() {
+    let fixture = Fixture::new();
+    for (entries, segments) in [(256, 2), (256, 64)] {
+        let backing = Backing::new(fixture.pool(50 + segments as u32, segments));
+        let config = Config { entries, ..config() };
+        let (mut output, mut offers) = indirect(&config, backing).unwrap();
+        let mut input = Input::open(offers.remove(0), &fixture.space(Space::new())).unwrap();
+        let mut random = Random::replayable();
+        let writing = std::thread::spawn(move || {
+            for number in 0..20_000u32 {
+                let length = 1 + random.within(0..50);
+                output.write(&number.to_le_bytes().repeat(length)).unwrap();
+            }
+        });
+        let (mut all, mut out) = (Vec::new(), [0; 777]);
+        loop {
+            match input.read(&mut out).unwrap() {
+                0 => break,
+                count => all.extend_from_slice(&out[..count]),
+            }
+        }
+        writing.join().unwrap();
+        let words = all.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+        let mut last = 0;
+        for word in words {
+            assert!(word == last || word == last + 1, "{word} after {last}");
+            last = word;
+        }
+        assert_eq!(last, 19_999);
+    }
+}

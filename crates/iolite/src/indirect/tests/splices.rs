@@ -1,0 +1,234 @@
+//! Writing without copying: what becomes a pointer, and what is copied.
+
+use super::*;
+
+#[test]
+fn e1_what_lies_in_a_dbuf_is_written_as_a_pointer_and_what_does_not_is_copied() {
+    let fixture = Fixture::new();
+    let (mut output, mut input, _backing) = fixture.one(&config(), 4);
+    let mut pool = fixture.pool(9, 4);
+    let aggregate = pool.copy(&[1; 3000]).unwrap();
+    let frozen = fixture.frozen(10, &[2; 10_000]);
+    let file = frozen.aggregate().unwrap();
+    let unknown = fixture.pool(11, 2).copy(&[3; 100]).unwrap();
+    assert!(output.know_pool(pool.pool(), 8) && output.know_frozen(&frozen, 64));
+    let slice = aggregate.slices().next().unwrap().bytes();
+    let piece = file.slices().next().unwrap().bytes();
+    let own = vec![4; 500];
+    let other = unknown.slices().next().unwrap().bytes();
+    let written: [&[u8]; 8] =
+        [slice, &slice[17..40], piece, &own, &piece[9_999..], other, &slice[2_999..], &[]];
+    for block in written {
+        assert!(output.write(block).unwrap());
+    }
+    assert_eq!(output.spliced(), Spliced { blocks: 5, copied: 3 });
+    drop(output);
+    let mut all = Vec::new();
+    let mut out = [0; 4096];
+    while let Some(count) = Some(input.read(&mut out).unwrap()).filter(|count| *count > 0) {
+        all.extend_from_slice(&out[..count]);
+    }
+    assert_eq!(all, written.concat());
+    assert_eq!(input.space().faults().mapped, 3, "of the unknown dbuf nothing went over");
+}
+
+/// The smallest dbuf that is referenced says after how many blocks readers are told.
+#[test]
+fn k6_the_threshold_is_that_of_the_smallest_dbuf() {
+    let fixture = Fixture::new();
+    let (mut output, mut input, _backing) = fixture.one(&config(), 4);
+    let mut small = fixture.pool(9, 4);
+    let frozen = fixture.frozen(10, &[2; 100]);
+    assert_eq!(output.threshold(), 32);
+    assert!(output.know_frozen(&frozen, 64));
+    assert_eq!(output.threshold(), 32, "a larger one changes nothing");
+    let block = small.copy(&[1; 10]).unwrap();
+    assert!(output.know_pool(small.pool(), 8));
+    assert_eq!(output.threshold(), 8);
+    let block = block.slices().next().unwrap().bytes();
+    let mut out = [0; 1000];
+    for _ in 0..20 {
+        for _ in 0..7 {
+            output.write(block).unwrap();
+        }
+        assert_eq!(input.try_read(&mut out), Ok(None), "not yet");
+        output.write(block).unwrap();
+        assert_eq!(input.try_read(&mut out), Ok(Some(80)), "all eight");
+    }
+}
+
+/// A dbuf in which a write missed is left alone for a while, longer after each miss.
+#[test]
+fn e4_splicing_from_a_dbuf_is_off_for_a_while_after_a_miss() {
+    let fixture = Fixture::new();
+    let (mut output, mut input, _backing) = fixture.one(&config(), 4);
+    let pool = fixture.pool(9, 2);
+    assert!(output.know_pool(pool.pool(), 32));
+    let mut tried = Vec::new();
+    let mut copied = 0;
+    for round in 1..=3 {
+        // What is drafted lies in the dbuf, and is no hit.
+        let mut draft = pool.pool().draft(100, 100).unwrap();
+        draft.fill(round);
+        let before = output.spliced();
+        output.write(&draft[..50]).unwrap();
+        copied += 1;
+        let place = draft.commit(100);
+        assert_eq!(output.spliced().copied, before.copied + 1);
+        // What is shown now is a hit, but nobody looks; then it is one, until something else was.
+        let bytes = pool.pool().bytes(place).unwrap();
+        let spliced = output.spliced().blocks;
+        let mut left_alone = 0;
+        while output.spliced().blocks == spliced {
+            output.write(&bytes[..50]).unwrap();
+            left_alone += 1;
+        }
+        copied += left_alone - 1;
+        tried.push(left_alone);
+        output.flush();
+        while input.try_read(&mut [0; 4096]).unwrap().is_some() {}
+    }
+    assert!(tried.iter().all(|left_alone| *left_alone > 1), "{tried:?}");
+    assert_eq!(output.spliced().copied, copied);
+}
+
+/// The last dbuf that was hit costs no search: eight ranges lie in one cache line, and whoever is
+/// hit beyond them takes a place there.
+#[test]
+fn e4_the_dbufs_that_were_hit_last_lie_in_one_line() {
+    use super::ranges::{RANGES, Ranges};
+    assert!(RANGES == 8 && size_of::<Ranges>() >= 64);
+    let mut ranges = Ranges::default();
+    let at = |number: usize| (1 + number) << 32;
+    for number in 0..RANGES + 1 {
+        ranges.insert(at(number), SEGMENT, number);
+    }
+    let found: Vec<_> = (0..=RANGES).map(|number| ranges.find(at(number) + 9)).collect();
+    assert_eq!(found.iter().flatten().count(), RANGES, "{found:?}");
+    assert_eq!(found.last(), Some(&Some(RANGES)), "the last one is there");
+    let known: Vec<_> = found.iter().flatten().copied().collect();
+    assert!(known.iter().all(|name| found[*name] == Some(*name)));
+    assert_eq!(ranges.find(at(RANGES) + SEGMENT), None, "behind its end");
+}
+
+/// What lies in no dbuf goes to the default one of the space, for all its streams.
+#[test]
+fn d8_what_lies_nowhere_is_written_to_the_default_dbuf_of_the_space() {
+    let fixture = Fixture::new();
+    let backing = Backing::new(fixture.pool(BACKING, 4));
+    let space = fixture.space(Space::new());
+    for number in 20..23 {
+        let config = Config { id: id(number), ..config() };
+        let (mut output, mut offers) = indirect(&config, backing.clone()).unwrap();
+        let mut input = Input::open(offers.remove(0), &space).unwrap();
+        output.write(&[number as u8; 700]).unwrap();
+        output.write_with(10, |room| room.iter_mut().map(|byte| *byte = 1).count()).unwrap();
+        output.flush();
+        let mut pointers = [RichPointer::hole(0); 4];
+        assert_eq!(input.pointers(&mut pointers), Ok(2));
+        assert!(pointers[..2].iter().all(|pointer| pointer.dbuf() == id(BACKING)));
+    }
+    assert_eq!(space.faults().mapped, 1);
+}
+
+/// What is drafted is not shown to anybody: its address is no hit. (S4)
+#[test]
+fn e1_bytes_that_are_still_written_are_copied() {
+    let fixture = Fixture::new();
+    let (mut output, mut input, _backing) = fixture.one(&config(), 4);
+    let pool = fixture.pool(9, 2);
+    output.know_pool(pool.pool(), 32);
+    let mut draft = pool.pool().draft(100, 100).unwrap();
+    draft.fill(1);
+    output.write(&draft[..50]).unwrap();
+    draft.fill(2);
+    let place = draft.commit(100);
+    let bytes = pool.pool().bytes(place).unwrap();
+    for _ in 0..3 {
+        output.write(&bytes[..50]).unwrap();
+    }
+    assert_eq!(output.spliced(), Spliced { blocks: 2, copied: 2 });
+    output.flush();
+    let mut out = [0; 200];
+    assert_eq!(input.read(&mut out).unwrap(), 200);
+    assert_eq!((&out[..50], &out[50..]), (&[1; 50][..], &[2; 150][..]));
+}
+
+/// F5: what was peeked at and written on stays with the first writer until the last reader passes.
+#[test]
+fn e1_what_is_peeked_at_in_one_stream_becomes_a_pointer_in_another() {
+    let fixture = Fixture::new();
+    let space = fixture.space(Space::trusting());
+    let (mut first, mut offers, backing) = fixture.stream(&config(), 4);
+    let mut middle = Input::open(offers.remove(0), &space).unwrap();
+    let other = Backing::new(fixture.pool(30, 4));
+    let (mut second, mut offers) = indirect(&Config { id: id(31), ..config() }, other).unwrap();
+    let mut last = Input::open(offers.remove(0), &space).unwrap();
+    assert!(second.follow(&middle));
+    first.write(&[5; 500]).unwrap();
+    first.flush();
+    let block = middle.peek().unwrap().unwrap();
+    second.write(&block[100..300]).unwrap();
+    middle.take(500);
+    second.flush();
+    middle.give_back();
+    assert_eq!(second.spliced(), Spliced { blocks: 1, copied: 0 });
+    assert_eq!((middle.kept(), leased(&backing)), (1, 1), "not given back");
+    first.reap().unwrap();
+    assert_eq!(leased(&backing), 1);
+    assert_eq!(read_all(&mut last), [5; 200]);
+    last.give_back();
+    second.reap().unwrap();
+    middle.give_back();
+    assert_eq!(middle.kept(), 0, "now it is");
+    drop(first);
+    sweep();
+    assert_eq!(leased(&backing), 0);
+}
+
+/// What is passed on holds the first writer back until it is read, as in a pipeline of pipes, and
+/// nobody waits for ever: who passes on waits for both sides.
+#[test]
+fn e1_who_passes_on_waits_for_both_sides() {
+    let fixture = Fixture::new();
+    let space = fixture.space(Space::trusting());
+    let (mut first, mut offers, _backing) = fixture.stream(&config(), 4);
+    let mut middle = Input::open(offers.remove(0), &space).unwrap();
+    let other = Backing::new(fixture.pool(30, 4));
+    let (mut second, mut offers) = indirect(&Config { id: id(31), ..config() }, other).unwrap();
+    let mut last = Input::open(offers.remove(0), &space).unwrap();
+    let writing = std::thread::spawn(move || {
+        for number in 0..20_000_u32 {
+            first.write(&number.to_le_bytes().repeat(1 + number as usize % 60)).unwrap();
+        }
+    });
+    let passing = std::thread::spawn(move || {
+        second.follow(&middle);
+        loop {
+            let count = match middle.peek().unwrap() {
+                Some([]) => return second.spliced(),
+                Some(block) => {
+                    second.write(block).unwrap();
+                    block.len()
+                }
+                None => {
+                    crate::splice::wait(&mut middle, &mut second).unwrap();
+                    continue;
+                }
+            };
+            middle.take(count);
+        }
+    });
+    let (mut all, mut out) = (Vec::new(), [0; 900]);
+    loop {
+        match last.read(&mut out).unwrap() {
+            0 => break,
+            count => all.extend_from_slice(&out[..count]),
+        }
+    }
+    writing.join().unwrap();
+    let spliced = passing.join().unwrap();
+    assert!(spliced.blocks > 1000, "{spliced:?}");
+    let expected = (0..20_000_u32).flat_map(|n| n.to_le_bytes().repeat(1 + n as usize % 60));
+    assert!(all.into_iter().eq(expected));
+}

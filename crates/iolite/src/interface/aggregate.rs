@@ -1,0 +1,126 @@
+//! An aggregate as a stream that is read: a file that lies in memory, frozen or in pools.
+//! [SL §5.3.3, the disk cache as a dbuf]
+
+use super::{Lent, Ready, Stream};
+use crate::aggregate::{Aggregate, Slice};
+use crate::indirect::Home;
+use abi::RichPointer;
+use buffer::Fault;
+use buffer::pool::Lease;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// Reads an aggregate from its first byte to its last, in blocks of one size at most. What is
+/// peeked at stays as it is as long as the aggregate: nobody writes immutable bytes.
+#[derive(Debug)]
+pub struct Held<'a> {
+    slices: Box<[(&'a [u8], RichPointer, &'a Lease)]>,
+    /// Which slice comes next.
+    next: usize,
+    block: usize,
+    /// What is left of the slice that we are in, and what names and keeps it.
+    piece: &'a [u8],
+    rest: RichPointer,
+    lease: Option<&'a Lease>,
+}
+
+impl<'a> Held<'a> {
+    /// Reads this aggregate, in blocks of up to `block` bytes.
+    #[must_use]
+    pub fn new(all: &'a Aggregate, block: usize) -> Self {
+        let slices =
+            all.slices().map(|slice: &Slice| (slice.bytes(), slice.pointer(), slice.lease()));
+        let (slices, rest, block) = (slices.collect(), RichPointer::hole(0), block.max(1));
+        let mut held = Self { slices, next: 0, block, piece: &[], rest, lease: None };
+        held.next_slice();
+        held
+    }
+
+    /// Begins again.
+    #[inline]
+    pub fn rewind(&mut self) {
+        self.next = 0;
+        self.next_slice();
+    }
+
+    /// The next block, which stays as it is as long as the aggregate; none at the end.
+    #[inline]
+    #[must_use]
+    pub const fn look(&self) -> &'a [u8] {
+        match self.piece.split_at_checked(self.block) {
+            Some((block, _)) => block,
+            None => self.piece,
+        }
+    }
+
+    /// Goes on behind so many bytes of the block.
+    #[inline]
+    pub fn pass(&mut self, count: usize) {
+        match self.piece.split_at_checked(count) {
+            Some((_, rest)) if !rest.is_empty() => self.piece = rest,
+            _ => self.next_slice(),
+        }
+    }
+
+    #[inline]
+    fn next_slice(&mut self) {
+        match self.slices.get(self.next) {
+            Some(&(bytes, pointer, lease)) => {
+                (self.piece, self.rest, self.lease) = (bytes, pointer, Some(lease));
+                self.next += 1;
+            }
+            // What is peeked at now is nothing, as at the end of a file.
+            None => self.piece = &[],
+        }
+    }
+}
+
+impl Stream for Held<'_> {
+    fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        let mut count = 0;
+        while count < out.len() && !self.piece.is_empty() {
+            let room = out.get_mut(count..).unwrap_or_default();
+            let length = room.len().min(self.piece.len());
+            if let (Some(to), Some(from)) = (room.get_mut(..length), self.piece.get(..length)) {
+                to.copy_from_slice(from);
+            }
+            count += length;
+            self.pass(length);
+        }
+        Ok(Some(count))
+    }
+
+    #[inline]
+    fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+        Ok(Some(self.look()))
+    }
+
+    #[inline]
+    fn take(&mut self, count: usize) {
+        self.pass(count);
+    }
+
+    fn wait(&mut self, _limit: Option<Duration>) -> Result<Ready, Fault> {
+        Ok(Ready::Something)
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    #[inline]
+    fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
+        let Some(lease) = self.lease.filter(|lease| lease.memory().can_be_granted()) else {
+            return Ok(None);
+        };
+        if self.piece.is_empty() {
+            return Ok(None);
+        }
+        let length = self.look().len().min(max);
+        let done = self.rest.length() as usize - self.piece.len();
+        // Both are less than a segment has bytes.
+        let number = |bytes: usize| u32::try_from(bytes).unwrap_or(0);
+        let pointer = self.rest.within(number(done), number(length));
+        Ok(Some(Lent { pointer, home: Home::Lease(lease) }))
+    }
+}

@@ -1,0 +1,176 @@
+//! Streams of bytes behind the interface.
+
+use super::{Ready, Stream};
+use buffer::Fault;
+use buffer::stream::{Input, Output};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// The reading end of a stream of bytes. To peek at a block it takes a copy where the writer may be
+/// a untrusted peer, who may write there at any moment; of a writer that it trusts it looks in
+/// place.
+#[derive(Debug)]
+pub struct Reading {
+    input: Input,
+    /// What was copied and not taken.
+    ahead: Vec<u8>,
+    from: usize,
+}
+
+/// How much is copied ahead to be looked at.
+const AHEAD: usize = 64 << 10;
+
+impl Reading {
+    /// Reads this stream.
+    #[must_use]
+    pub const fn new(input: Input) -> Self {
+        Self { input, ahead: Vec::new(), from: 0 }
+    }
+
+    /// The stream itself, for who waits on it. Reading from it passes over what was copied ahead.
+    pub const fn input(&mut self) -> &mut Input {
+        &mut self.input
+    }
+
+    fn ahead(&self) -> &[u8] {
+        self.ahead.get(self.from..).unwrap_or_default()
+    }
+}
+
+impl Stream for Reading {
+    fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        if self.ahead().is_empty() || out.is_empty() {
+            return self.input.try_read(out);
+        }
+        let count = out.len().min(self.ahead().len());
+        if let (Some(to), Some(from)) = (out.get_mut(..count), self.ahead().get(..count)) {
+            to.copy_from_slice(from);
+        }
+        self.take(count);
+        Ok(Some(count))
+    }
+
+    fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+        if self.input.looks_in_place() {
+            return self.input.peek();
+        }
+        if self.ahead().is_empty() {
+            self.from = 0;
+            self.ahead.resize(AHEAD, 0);
+            let read = self.input.try_read(&mut self.ahead);
+            let count = read.as_ref().map_or(0, |count| count.unwrap_or(0));
+            self.ahead.truncate(count);
+            if read?.is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.ahead()))
+    }
+
+    fn copies(&mut self) -> Result<usize, Fault> {
+        match self.ahead() {
+            _ if self.input.looks_in_place() => Ok(0),
+            [] => Ok(self.input.readable()?.min(AHEAD)),
+            _ => Ok(0),
+        }
+    }
+
+    fn take(&mut self, count: usize) {
+        if self.input.looks_in_place() {
+            return self.input.take(count);
+        }
+        self.from = self.from.saturating_add(count).min(self.ahead.len());
+    }
+
+    fn wait(&mut self, limit: Option<Duration>) -> Result<Ready, Fault> {
+        if self.ahead().is_empty() { self.input.wait(limit) } else { Ok(Ready::Something) }
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.input.as_fd()]
+    }
+}
+
+impl Stream for Output {
+    #[inline]
+    fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        Self::write(self, block)
+    }
+
+    fn write_with(
+        &mut self,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<bool, Fault> {
+        Self::write_with(self, length, fill)
+    }
+
+    fn flush(&mut self) {
+        Self::flush(self);
+    }
+
+    fn block_max(&self) -> usize {
+        Self::block_max(self)
+    }
+
+    /// None: a writer of bytes waits by itself.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use crate::splice::{splice, splice_all};
+    use abi::DbufId;
+    use buffer::stream::{Config, stream};
+    use testkit::Random;
+
+    fn pair(capacity: usize) -> (Output, Reading) {
+        let config = Config::new(DbufId::new(3).unwrap()).capacity(capacity);
+        let (output, mut offers) = stream(&config).unwrap();
+        (output, Reading::new(offers.remove(0).open().unwrap()))
+    }
+
+    /// From ring to ring, whatever the sizes of blocks and of the rings: all of it, in order, and
+    /// never by way of memory in between.
+    #[test]
+    fn e2_what_is_spliced_out_of_a_stream_of_bytes_is_copied_once() {
+        let mut random = Random::replayable();
+        let (mut first, mut second) = (pair(8192), pair(4096));
+        let (mut sent, mut got, mut moved, mut blocks) = (Vec::new(), Vec::new(), 0, 0);
+        let mut out = vec![0; 10_000];
+        while sent.len() < 300_000 {
+            while first.0.is_ready(2000).unwrap() {
+                let block = random.bytes(random.clone().within(0..2000));
+                assert!(first.0.write(&block).unwrap());
+                sent.extend_from_slice(&block);
+            }
+            first.0.flush();
+            // As much at once as there surely is room for.
+            let most = random.within(1..900);
+            moved += splice(&mut first.1, &mut second.0, most).unwrap().bytes;
+            blocks = second.0.count().blocks;
+            second.0.flush();
+            let count = second.1.try_read(&mut out).unwrap().unwrap();
+            got.extend_from_slice(&out[..count]);
+        }
+        assert_eq!(first.1.ahead.capacity(), 0, "nothing was copied to be looked at");
+        drop(first.0);
+        let reading = std::thread::spawn(move || {
+            let mut rest = Vec::new();
+            loop {
+                match second.1.read(&mut out).unwrap() {
+                    0 => return rest,
+                    count => rest.extend_from_slice(&out[..count]),
+                }
+            }
+        });
+        moved += splice_all(&mut first.1, &mut second.0).unwrap().bytes;
+        drop(second.0);
+        got.extend(reading.join().unwrap());
+        assert!(got == sent && moved == sent.len() && blocks > 100);
+    }
+}

@@ -1,0 +1,33 @@
+//! IO-Lite over buffers: aggregates, streams of pointers, cached files, merged streams, and the
+//! Unix file interface to all of them. [IOL §2, §3], [SL §5.3, §6]
+//!
+//! No path of a pipeline runs on this crate: it is for programs that read and write streams
+//! themselves. Rings, pools and doorbells are those of `buffer`, and so are the three kinds of
+//! shared memory and their rules.
+#![deny(unsafe_code)]
+#![cfg(not(loom))]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
+
+pub mod aggregate;
+pub mod file;
+pub mod indirect;
+pub mod interface;
+#[cfg(all(test, not(miri)))]
+mod late;
+pub mod merge;
+pub mod mpipe;
+pub mod resolve;
+pub mod splice;
+#[expect(unsafe_code, reason = "lends trusted and frozen memory; numbered invariants in the file")]
+pub mod view;
+
+/// The examples of the book are tests.
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../../../docs/book/04-buffers.md")]
+    mod buffers {}
+    #[doc = include_str!("../../../docs/book/buffers/forms.md")]
+    mod forms {}
+    #[doc = include_str!("../../../docs/book/buffers/names.md")]
+    mod names {}
+}

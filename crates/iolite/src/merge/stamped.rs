@@ -1,0 +1,144 @@
+//! By time: what was taken of each producer and waits until nothing older can come.
+
+use super::{Merged, Next, Order, ProducerId};
+use buffer::Fault;
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+type Stamp = dyn FnMut(&[u8]) -> u64 + Send;
+
+/// What is needed to merge by time.
+pub struct Stamped {
+    /// The time of a block, as its producer alleges it, in any unit.
+    stamp: Box<Stamp>,
+    /// How far apart producers may be, in the same unit.
+    window: u64,
+    /// How long to wait for a producer that shows nothing, when others have.
+    pub(super) patience: Duration,
+    /// The youngest time that was given.
+    last: u64,
+    /// Who gave a block that came too late: it waits until somebody else has given one.
+    behind: Option<ProducerId>,
+    pub(super) late: u64,
+}
+
+impl Stamped {
+    /// By the time that `stamp` reads in a block. Producers may be `window` apart in that time, and
+    /// one that shows nothing is waited for as long as `patience`.
+    pub fn new(
+        window: u64,
+        patience: Duration,
+        stamp: impl FnMut(&[u8]) -> u64 + Send + 'static,
+    ) -> Self {
+        Self { stamp: Box::new(stamp), window, patience, last: 0, behind: None, late: 0 }
+    }
+}
+
+impl fmt::Debug for Stamped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stamped(window {}, patience {:?})", self.window, self.patience)
+    }
+}
+
+/// Blocks of one producer that wait.
+#[derive(Debug, Default)]
+pub(super) struct Stage {
+    blocks: VecDeque<(u64, Vec<u8>)>,
+    bytes: usize,
+    /// Memory of blocks that were given.
+    spare: Vec<Vec<u8>>,
+}
+
+/// So many blocks of one producer wait at most, and so many bytes: what is older is given then.
+const STAGED_MAX: usize = 4096;
+const STAGED_BYTES: usize = 1 << 20;
+/// Blocks are mostly no longer than this.
+const ROOM_MIN: usize = 2048;
+
+impl Stage {
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Whether a block of it need not wait for anybody: it, or enough behind it, is younger by the
+    /// window.
+    fn is_due(&self, window: u64) -> bool {
+        let (first, last) = (self.blocks.front(), self.blocks.back());
+        let passed = first.zip(last).is_some_and(|((first, _), (last, _))| {
+            first.checked_add(window).is_some_and(|end| end <= *last)
+        });
+        passed || self.blocks.len() >= STAGED_MAX || self.bytes >= STAGED_BYTES
+    }
+}
+
+impl Merged {
+    pub(super) fn is_staged(&self) -> bool {
+        self.producers.iter().any(|producer| !producer.stage.is_empty())
+    }
+
+    /// Takes what is there of every producer, as far as it may be needed to know the order.
+    pub(super) fn fill_stages(&mut self) {
+        let Order::Stamped(stamped) = &mut self.order else { return };
+        for producer in &mut self.producers {
+            while !producer.stage.is_due(stamped.window) {
+                let mut room = producer.stage.spare.pop().unwrap_or_default();
+                room.resize(room.capacity().max(ROOM_MIN), 0);
+                let taken = match producer.take(&mut room) {
+                    // As long as the ring says that the block is, which is checked there.
+                    Err(Fault::TooLong { length, .. }) => {
+                        room.resize(length, 0);
+                        producer.take(&mut room)
+                    }
+                    taken => taken,
+                };
+                let Ok(Some(length)) = taken else {
+                    producer.stage.spare.push(room);
+                    break;
+                };
+                room.truncate(length);
+                let stamp = (stamped.stamp)(&room);
+                producer.stage.bytes += length;
+                producer.stage.blocks.push_back((stamp, room));
+            }
+        }
+    }
+
+    /// Gives the oldest block; if `surely`, only where nothing older can come. `None`: there is
+    /// none.
+    pub(super) fn give_staged(
+        &mut self,
+        out: &mut [u8],
+        surely: bool,
+    ) -> Result<Option<Next>, Fault> {
+        let all_have = self.producers.iter().all(|p| p.over.is_some() || !p.stage.is_empty());
+        let Order::Stamped(stamped) = &mut self.order else { return Ok(None) };
+        let heads = self.producers.iter().enumerate().filter_map(|(at, producer)| {
+            let (stamp, _) = producer.stage.blocks.front()?;
+            Some((stamped.behind == Some(producer.id), *stamp, at))
+        });
+        let Some((_, stamp, at)) = heads.min() else { return Ok(None) };
+        let is_due = self.producers.iter().any(|p| p.stage.is_due(stamped.window));
+        if surely && !all_have && !is_due {
+            return Ok(None);
+        }
+        let Some(producer) = self.producers.get_mut(at) else { return Ok(None) };
+        let Some((_, block)) = producer.stage.blocks.front() else { return Ok(None) };
+        let (length, limit) = (block.len(), out.len());
+        let Some(to) = out.get_mut(..length) else {
+            return Err(Fault::TooLong { length, limit });
+        };
+        to.copy_from_slice(block);
+        let is_late = stamp < stamped.last;
+        stamped.late += u64::from(is_late);
+        stamped.behind = is_late.then_some(producer.id);
+        stamped.last = stamped.last.max(stamp);
+        if let Some((_, block)) = producer.stage.blocks.pop_front() {
+            producer.stage.bytes -= block.len();
+            producer.stage.spare.push(block);
+        }
+        let from = producer.id;
+        self.depart();
+        Ok(Some(Next::Block { from, length }))
+    }
+}

@@ -1,0 +1,303 @@
+//! Many producers in threads: order, fairness, who is late and who goes.
+
+use super::*;
+use abi::DbufId;
+use buffer::Policy;
+use buffer::stream::{Config, Input, Offer, Output, stream};
+use testkit::Random;
+
+const PATIENCE: Duration = Duration::from_millis(200);
+
+fn open(policy: Policy) -> (Output, Input) {
+    let config = Config::new(DbufId::new(3).unwrap()).capacity(1 << 16).policy(policy);
+    let (output, offers) = stream(&config).unwrap();
+    let copies =
+        offers[0].descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+    (output, Offer::from_descriptors(copies).unwrap().open().unwrap())
+}
+
+/// A block that says who wrote it, which of its blocks it is, and when.
+fn block(who: u64, number: u64, stamp: u64) -> [u8; 24] {
+    let mut block = [0; 24];
+    for (word, value) in block.chunks_exact_mut(8).zip([who, number, stamp]) {
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+    block
+}
+
+fn words(block: &[u8]) -> [u64; 3] {
+    std::array::from_fn(|i| u64::from_le_bytes(block[i * 8..i * 8 + 8].try_into().unwrap()))
+}
+
+fn stamped(window: u64) -> Order {
+    Order::Stamped(Stamped::new(window, PATIENCE, |block| words(block)[2]))
+}
+
+/// Everything up to the end: who, number, time.
+fn drain(merged: &mut Merged) -> Vec<[u64; 3]> {
+    let mut out = [0; 100];
+    let mut all = Vec::new();
+    loop {
+        match merged.read(&mut out).unwrap() {
+            Next::Block { from, length } => {
+                let block = words(&out[..length]);
+                assert_eq!(from, ProducerId(block[0]));
+                all.push(block);
+            }
+            Next::End => return all,
+            Next::Nothing => panic!("it waits"),
+        }
+    }
+}
+
+/// Every producer's blocks came in its order, all of them, and all departed in peace.
+fn balanced(merged: &mut Merged, all: &[[u64; 3]], counts: &[u64]) {
+    for (who, &count) in (0..).zip(counts) {
+        let its = all.iter().filter(|block| block[0] == who);
+        assert!(its.clone().map(|block| block[1]).eq(0..count), "producer {who}");
+    }
+    let mut departed: Vec<_> = std::iter::from_fn(|| merged.departed()).collect();
+    departed.sort_by_key(|gone| gone.producer);
+    assert_eq!(departed.len(), counts.len());
+    for (gone, &count) in departed.iter().zip(counts) {
+        assert_eq!((gone.fault, gone.put.blocks, gone.taken.blocks), (None, count, count));
+        assert_eq!(gone.put.resident(&gone.taken), Some(0));
+    }
+}
+
+#[test]
+fn all_that_many_producers_write_comes_in_the_order_of_each() {
+    for (order, spins) in [(Order::Fair(8), 0), (Order::Fair(1), 100), (stamped(50), 0)] {
+        let mut merged = Merged::new(order);
+        merged.spin(spins);
+        let counts = [20_000, 1, 0, 5000];
+        let writing: Vec<_> = (0..)
+            .zip(counts)
+            .map(|(who, count)| {
+                let (mut output, input) = open(Policy::Block);
+                assert_eq!(merged.join(input), ProducerId(who));
+                std::thread::spawn(move || {
+                    for number in 0..count {
+                        assert!(output.write(&block(who, number, number)).unwrap());
+                        if number % 1000 == 7 {
+                            output.flush();
+                            std::thread::yield_now();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let all = drain(&mut merged);
+        writing.into_iter().for_each(|thread| thread.join().unwrap());
+        balanced(&mut merged, &all, &counts);
+    }
+}
+
+#[test]
+fn fair_merge_gives_each_producer_its_share() {
+    let mut merged = Merged::new(Order::Fair(10));
+    let mut outputs = Vec::new();
+    for who in 0..3 {
+        let (mut output, input) = open(Policy::Block);
+        merged.join(input);
+        let count = if who == 2 { 25 } else { 500 };
+        (0..count).for_each(|number| assert!(output.write(&block(who, number, 0)).unwrap()));
+        output.flush();
+        outputs.push(output);
+    }
+    let mut out = [0; 24];
+    let mut given = [0; 3];
+    for _ in 0..325 {
+        let Next::Block { .. } = merged.read(&mut out).unwrap() else { panic!("there is more") };
+        given[usize::try_from(words(&out)[0]).unwrap()] += 1;
+    }
+    assert_eq!(given, [150, 150, 25]);
+    drop(outputs);
+    let rest = drain(&mut merged);
+    assert_eq!(rest.len(), 700);
+}
+
+#[test]
+fn stamped_merge_yields_the_oldest_of_all_producers() {
+    let mut random = Random::replayable();
+    for window in [0, 10, 1000] {
+        let mut merged = Merged::new(stamped(window));
+        let mut outputs = Vec::new();
+        for _ in 0..4 {
+            let (output, input) = open(Policy::Block);
+            merged.join(input);
+            outputs.push((output, 0));
+        }
+        let mut sent = Vec::new();
+        for stamp in 0..1500 {
+            let who = random.within(0..4);
+            let (output, number) = &mut outputs[who];
+            assert!(output.write(&block(who as u64, *number, stamp)).unwrap());
+            sent.push([who as u64, *number, stamp]);
+            *number += 1;
+        }
+        let counts: Vec<u64> = outputs.iter().map(|(_, number)| *number).collect();
+        drop(outputs);
+        let all = drain(&mut merged);
+        assert_eq!(merged.late(), 0);
+        assert_eq!(all, sent);
+        balanced(&mut merged, &all, &counts);
+    }
+}
+
+/// One of two shows nothing for long: what the other one has is given when the window has passed,
+/// at once; and what then comes too late is given and counted.
+#[test]
+fn who_is_silent_holds_nobody_up_and_is_counted_late() {
+    // A machine with much else to do may take longer than that to read what there is.
+    testkit::until("what there is was read in time", one_of_two_is_silent);
+}
+
+/// Answers whether what there is was read in time.
+fn one_of_two_is_silent() -> bool {
+    const PATIENCE: Duration = Duration::from_millis(500);
+    let begin = std::time::Instant::now();
+    let order = Stamped::new(100, PATIENCE, |block| words(block)[2]);
+    let mut merged = Merged::new(Order::Stamped(order));
+    let (mut quick, input) = open(Policy::Block);
+    merged.join(input);
+    let (mut slow, input) = open(Policy::Block);
+    merged.join(input);
+    for number in 0..50 {
+        assert!(quick.write(&block(0, number, number * 10)).unwrap());
+    }
+    quick.flush();
+    let mut out = [0; 24];
+    let mut stamps = Vec::new();
+    while let Next::Block { .. } = merged.try_read(&mut out).unwrap() {
+        stamps.push(words(&out)[2]);
+    }
+    if begin.elapsed() >= PATIENCE {
+        return false;
+    }
+    assert!(stamps.iter().copied().eq((0..=390).step_by(10)), "up to the window: {stamps:?}");
+    let start = std::time::Instant::now();
+    assert!(matches!(merged.read(&mut out).unwrap(), Next::Block { .. }));
+    assert!(start.elapsed() >= PATIENCE, "and the rest when it is patient no longer");
+    for number in 0..5 {
+        assert!(slow.write(&block(1, number, number)).unwrap());
+    }
+    drop((quick, slow));
+    let rest = drain(&mut merged);
+    assert_eq!((rest.len(), merged.late()), (14, 5));
+    true
+}
+
+#[test]
+fn who_alleges_that_all_is_old_starves_nobody() {
+    let mut merged = Merged::new(stamped(10));
+    let mut outputs = Vec::new();
+    for who in 0..3 {
+        let (mut output, input) = open(Policy::Block);
+        merged.join(input);
+        for number in 0..300 {
+            let stamp = if who == 0 { 0 } else { 1000 + number };
+            assert!(output.write(&block(who, number, stamp)).unwrap());
+        }
+        output.flush();
+        outputs.push(output);
+    }
+    let mut out = [0; 24];
+    let mut given = [0; 3];
+    // All of the time 0 is as old as it can be as long as nothing else was given.
+    for _ in 0..700 {
+        let Next::Block { .. } = merged.read(&mut out).unwrap() else { panic!("there is more") };
+        given[usize::try_from(words(&out)[0]).unwrap()] += 1;
+    }
+    assert_eq!(given[0], 300, "first, since nothing says that it lies");
+    assert!(given[1] >= 199 && given[2] >= 199, "{given:?}");
+    // Again, now that others have given younger blocks.
+    for number in 300..400 {
+        assert!(outputs[0].write(&block(0, number, 0)).unwrap());
+    }
+    outputs[0].flush();
+    let mut given = [0; 3];
+    for _ in 0..200 {
+        let Next::Block { .. } = merged.read(&mut out).unwrap() else { panic!("there is more") };
+        given[usize::try_from(words(&out)[0]).unwrap()] += 1;
+    }
+    assert!(given[0] <= 101, "every second turn at most: {given:?}");
+}
+
+#[test]
+fn producers_come_and_go_while_it_is_read() {
+    let mut merged = Merged::new(Order::Fair(4));
+    let mut out = [0; 24];
+    assert_eq!(merged.read(&mut out).unwrap(), Next::End, "there is nobody");
+    let (mut one, input) = open(Policy::Block);
+    let first = merged.join(input);
+    assert_eq!(merged.try_read(&mut out).unwrap(), Next::Nothing);
+    one.write(&block(0, 0, 0)).unwrap();
+    one.flush();
+    assert_eq!(merged.read(&mut out).unwrap(), Next::Block { from: first, length: 24 });
+    let (mut two, input) = open(Policy::Overwrite);
+    let second = merged.join(input);
+    let waker = std::thread::spawn(move || {
+        two.write(b"from the second").unwrap();
+        two.flush();
+        two
+    });
+    assert_eq!(merged.read(&mut [0; 3]), Err(Fault::TooLong { length: 15, limit: 3 }));
+    assert_eq!(merged.read(&mut out).unwrap(), Next::Block { from: second, length: 15 });
+    let _two = waker.join().unwrap();
+    assert!(merged.leave(first) && !merged.leave(first));
+    let gone = merged.departed().unwrap();
+    assert_eq!((gone.producer, gone.fault, gone.taken.blocks), (first, None, 1));
+    assert_eq!(merged.producers(), 1);
+    // It hears that nobody reads it any more.
+    let mut refused = false;
+    for _ in 0..10_000 {
+        refused |= one.write(&block(0, 1, 1)).is_err();
+    }
+    assert!(refused);
+}
+
+#[test]
+fn a_long_block_is_staged_whole() {
+    let mut merged = Merged::new(stamped(10));
+    let (mut output, input) = open(Policy::Block);
+    merged.join(input);
+    let long: Vec<u8> = (0..20_000_u32).map(|at| (at % 250) as u8).collect();
+    output.write(&long).unwrap();
+    drop(output);
+    let mut out = vec![0; 30_000];
+    assert!(matches!(merged.read(&mut [0; 9]), Err(Fault::TooLong { length: 20_000, limit: 9 })));
+    let Next::Block { length, .. } = merged.read(&mut out).unwrap() else { panic!("it is there") };
+    assert_eq!(out[..length], long);
+    assert_eq!(merged.read(&mut out).unwrap(), Next::End);
+}
+
+/// A ring of blocks of any length, and one of slots, by one reader.
+#[test]
+fn streams_of_slots_are_merged_with_others() {
+    use buffer::dbuf::fixed;
+    for order in [Order::Fair(3), stamped(20)] {
+        let mut merged = Merged::new(order);
+        merged.spin(0);
+        let (mut blocks, input) = open(Policy::Block);
+        merged.join(input);
+        let shape =
+            fixed::Config { slot: 64, slots: 64, ..fixed::Config::new(DbufId::new(4).unwrap()) };
+        let (mut slots, mut offers) = fixed::stream::stream(&shape, 8).unwrap();
+        merged.join(offers.remove(0).open().unwrap());
+        let writing = std::thread::spawn(move || {
+            for number in 0..5000 {
+                assert!(blocks.write(&block(0, number, number)).unwrap());
+            }
+        });
+        let slotting = std::thread::spawn(move || {
+            for number in 0..3000 {
+                assert!(slots.write(&block(1, number, number)).unwrap());
+            }
+        });
+        let all = drain(&mut merged);
+        writing.join().unwrap();
+        slotting.join().unwrap();
+        balanced(&mut merged, &all, &[5000, 3000]);
+    }
+}

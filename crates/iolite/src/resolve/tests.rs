@@ -1,0 +1,171 @@
+//! Every kind of memory and every fault, and forged pointers by the ten thousands.
+
+use super::*;
+use abi::{BLOCK_MAX, Class, Entry, Place};
+use buffer::crossing::{self, crossing};
+use buffer::pool::Config;
+use buffer::share;
+use buffer::signal::Doorbell;
+use buffer::{Policy, dbuf};
+use proptest::prelude::*;
+use std::sync::Arc;
+use testkit::Random;
+
+const SEGMENT: usize = 4096;
+
+fn id(number: u32) -> DbufId {
+    DbufId::new(number).unwrap()
+}
+
+fn pool(number: u32) -> Pool {
+    Pool::new(id(number), Config { segment: SEGMENT, segments: 4 }).unwrap()
+}
+
+/// The byte that belongs at a position of the dbuf: so every slice can be judged by its place
+/// alone.
+fn byte(dbuf: u32, position: u64) -> u8 {
+    (position.wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ dbuf as u8
+}
+
+fn fill(pool: &Pool, length: usize) -> Place {
+    let mut draft = pool.draft(length, length).unwrap();
+    let position = draft.position();
+    for (i, at) in draft.iter_mut().enumerate() {
+        *at = byte(pool.id().number(), position + i as u64);
+    }
+    draft.commit(length)
+}
+
+fn right(pointer: RichPointer, bytes: &[u8]) -> bool {
+    bytes.len() == pointer.length() as usize
+        && bytes.iter().enumerate().all(|(i, &found)| {
+            found == byte(pointer.dbuf().number(), pointer.place.position() + i as u64)
+        })
+}
+
+#[test]
+fn every_kind_of_memory_answers_and_every_fault_has_its_name() {
+    let (mine, sent) = (pool(1), pool(2));
+    let place = fill(&mine, 100);
+    let (doorbell, other) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
+    let (mut writer, mut readers) =
+        crossing(&crossing::Config::default(), doorbell, &[other]).unwrap();
+    let pointer = RichPointer::new(sent.id(), fill(&sent, 200), Class::YES);
+    let entry = Entry::new(pointer, abi::ContextLane::default(), abi::Marks::bare(200));
+    writer.push(&[entry], &[&sent]).unwrap();
+    let kept = pool(3);
+    let lease = kept.lease(fill(&kept, 50)).unwrap();
+    let (mut blocks, mut offers) =
+        share::blocks(&dbuf::Config { policy: Policy::Overwrite, ..dbuf::Config::new(id(4)) })
+            .unwrap();
+    let mut visitor = offers.remove(0).read_blocks().unwrap();
+    let mut room = blocks.reserve(30).unwrap().unwrap();
+    room.fill(9);
+    let foreign = room.commit(30);
+    blocks.publish();
+
+    let mut table = Table::new();
+    table.hold(Held::Pool(&mine));
+    table.hold(Held::Batch(readers[0].peek(8).unwrap()));
+    table.hold(Held::Lease(&lease));
+    table.visit(id(4), &mut visitor);
+    let at = |dbuf, place| RichPointer::new(id(dbuf), place, Class::YES);
+    assert!(right(at(1, place), table.resolve(at(1, place)).unwrap()));
+    assert!(right(entry.pointer, table.resolve(entry.pointer).unwrap()));
+    assert!(right(at(3, Place::new(0, 50)), table.resolve(at(3, Place::new(0, 50))).unwrap()));
+    let mut out = [0; 30];
+    table.copy(at(4, foreign), &mut out).unwrap();
+    assert_eq!(out, [9; 30]);
+    table.copy(at(1, place.within(0, 30)), &mut out).unwrap();
+    assert!(right(at(1, place.within(0, 30)), &out));
+
+    assert_eq!(table.resolve(RichPointer::hole(5)), Err(Fault::Hole));
+    assert_eq!(table.resolve(at(4, foreign)), Err(Fault::UnknownDbuf(id(4))), "never a slice");
+    assert_eq!(table.resolve(at(9, place)), Err(Fault::UnknownDbuf(id(9))));
+    let long = place.within(0, 101);
+    assert_eq!(table.resolve(at(1, long)), Err(Fault::OutOfWindow(long)));
+    let crossing = place.within(0, SEGMENT as u32 + 1);
+    assert_eq!(table.resolve(at(1, crossing)), Err(Fault::CrossesSegment(crossing)));
+    let lapped = Place::new(SEGMENT as u64 * 4, 10);
+    assert_eq!(table.resolve(at(1, lapped)), Err(Fault::OutOfWindow(lapped)));
+    let (length, limit) = (30, 29);
+    let short = table.copy(at(4, foreign), &mut out[..29]);
+    assert_eq!(short, Err(Fault::TooLong { length, limit }));
+}
+
+/// T4, field by field: take a good pointer, change one field to every kind of value, and the rest
+/// at random. What resolves must be exactly what lies at that place; nothing else ever comes out.
+#[test]
+fn no_forged_pointer_gets_anything_but_what_lies_at_its_place() {
+    let mut random = Random::replayable();
+    let (mut mine, mut sent) = (pool(1), pool(2));
+    let (mut good, mut bad) = (0, 0);
+    for round in 0..200 {
+        let pools = [&mine, &sent];
+        let mut places = Vec::new();
+        for pool in pools {
+            for _ in 0..1 + random.below(3) {
+                let length = random.within(1..SEGMENT);
+                places.push(RichPointer::new(pool.id(), fill(pool, length), Class::YES));
+            }
+        }
+        let mut table = Table::new();
+        for pool in pools {
+            table.hold(Held::Pool(pool));
+        }
+        for _ in 0..500 {
+            let pointer = forge(&mut random, &places);
+            match table.resolve(pointer) {
+                Ok(bytes) => {
+                    good += 1;
+                    assert!(right(pointer, bytes), "round {round}: {pointer:?}");
+                }
+                Err(_) => bad += 1,
+            }
+        }
+        mine.turn();
+        sent.turn();
+    }
+    assert!(good > 5_000 && bad > 20_000, "{good} resolved, {bad} refused");
+}
+
+fn forge(random: &mut Random, places: &[RichPointer]) -> RichPointer {
+    let base = *random.pick(places);
+    let (mut dbuf, mut position) = (base.dbuf().number(), base.place.position());
+    let mut length = base.length();
+    let edges = [0, 1, 15, 16, SEGMENT as u64 - 1, SEGMENT as u64, SEGMENT as u64 + 1];
+    match random.below(6) {
+        0 => dbuf = *random.pick(&[0, 1, 2, 3, DbufId::MAX.number()]),
+        1 => position = position.wrapping_add(*random.pick(&edges)),
+        2 => position = position.wrapping_sub(*random.pick(&edges)),
+        3 => {
+            length = random.pick(&[0, 1, length - 1, length + 1, 4096, BLOCK_MAX as u32]) & 0xf_ffff
+        }
+        4 => position = random.next(),
+        _ => {
+            let from = random.below(u64::from(length)) as u32;
+            return base.within(from, length - from);
+        }
+    }
+    RichPointer::new(id(dbuf), Place::new(position, length), Class(random.next() as u32))
+}
+
+proptest! {
+    /// Any two words at all.
+    #[test]
+    fn any_sixteen_bytes_are_refused_or_right(words in any::<[u64; 2]>(), near in 0u64..9000) {
+        let pool = pool(1);
+        fill(&pool, 1000);
+        fill(&pool, 3500);
+        let mut table = Table::new();
+        table.hold(Held::Pool(&pool));
+        let wild = RichPointer::from_words(words);
+        let place = Place::new(near, wild.length() & 0x1fff);
+        let close = RichPointer::new(pool.id(), place, wild.class);
+        for pointer in [wild, close] {
+            if let Ok(bytes) = table.resolve(pointer) {
+                prop_assert!(right(pointer, bytes));
+            }
+        }
+    }
+}

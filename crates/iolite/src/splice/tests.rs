@@ -1,0 +1,238 @@
+//! Spliced is copied: whatever goes over by pointer, in pieces, over several streams, arrives as it
+//! would have arrived as a copy, and everything is given back in the end.
+
+use super::*;
+use crate::aggregate::owner::Creator;
+use crate::aggregate::server::GrantServer;
+use crate::aggregate::{Aggregate, AllocationPool, Frozen};
+use crate::indirect::{Backing, Config, Input, Output, indirect, sweep};
+use crate::interface::{Held, Reading};
+use crate::view::Space;
+use abi::DbufId;
+use abi::access::{AccessList, Credentials};
+use buffer::pool;
+use buffer::stream;
+use std::collections::VecDeque;
+use sys::process::identity;
+use testkit::Random;
+
+const SEGMENT: usize = 4096;
+
+fn id(number: u32) -> DbufId {
+    DbufId::new(number).unwrap()
+}
+
+struct Place {
+    server: GrantServer,
+    space: Space,
+}
+
+impl Place {
+    fn new(space: Space) -> Self {
+        let server = GrantServer::open(Creator::new(8)).unwrap();
+        space.introduce(server.introduce(Credentials::from(identity())).unwrap().1);
+        Self { server, space }
+    }
+
+    fn pool(&self, number: u32, segments: usize) -> AllocationPool {
+        let config = pool::Config { segment: SEGMENT, segments };
+        let pool =
+            AllocationPool::new(id(number), config, AccessList::private(identity())).unwrap();
+        self.server.owner(|owner| owner.share(&pool)).unwrap();
+        pool
+    }
+
+    fn pair(&self, number: u32) -> (Output, Input, Backing) {
+        let backing = Backing::new(self.pool(number + 1, 16));
+        let config = Config { entries: 256, every: 1, ..Config::new(id(number)) };
+        let (output, mut offers) = indirect(&config, backing.clone()).unwrap();
+        (output, Input::open(offers.remove(0), &self.space).unwrap(), backing)
+    }
+
+    fn frozen(&self, number: u32, bytes: &[u8]) -> Frozen {
+        let frozen = Frozen::read(id(number), bytes, bytes.len()).unwrap();
+        let share =
+            |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
+        self.server.owner(share).unwrap();
+        frozen
+    }
+}
+
+/// Random writes, splices, peeks and reads over two streams in a row; pools turn in between and are
+/// written again, so that a segment that is not kept would show.
+#[test]
+fn e2_spliced_is_copied_whatever_happens_in_between() {
+    let mut random = Random::replayable();
+    for trusting in [false, true] {
+        for _ in 0..20 {
+            run(&mut random, if trusting { Space::trusting() } else { Space::new() });
+        }
+    }
+}
+
+fn run(random: &mut Random, space: Space) {
+    let place = Place::new(space);
+    let (mut first, mut middle, one) = place.pair(10);
+    let (mut second, mut last, two) = place.pair(20);
+    let mut pool = place.pool(30, 8);
+    let text = random.bytes(3 * SEGMENT);
+    let frozen = place.frozen(40, &text);
+    let file = frozen.aggregate().unwrap();
+    assert!(first.know_pool(pool.pool(), 32) && first.know_frozen(&frozen, 32));
+    assert!(second.follow(&middle) && second.know_frozen(&frozen, 32));
+    let (mut queues, mut out) = ([VecDeque::new(), VecDeque::new()], vec![0; 2000]);
+    let mut blocks: VecDeque<Aggregate> = VecDeque::new();
+    for _ in 0..400 {
+        let length = random.within(150..700);
+        // One thread is all three processes: nobody would read while it waits.
+        last.give_back();
+        second.reap().unwrap();
+        middle.give_back();
+        let may_pass = queues[1].len() < 1500;
+        let waiting = queues[0].len() + queues[1].len();
+        match random.below(9) {
+            // Bytes from nowhere, from a pool, from the file: copied, or as a pointer.
+            0..=2 if waiting < 9000 => {
+                let own = random.bytes(length);
+                let from = random.within(0..text.len() - length);
+                let source = random.below(3);
+                let bytes: &[u8] = match source {
+                    0 => &own,
+                    1 => {
+                        blocks.push_back(pool.copy(&own).unwrap());
+                        blocks.back().unwrap().slices().next().unwrap().bytes()
+                    }
+                    _ => &file.slices().next().unwrap().bytes()[from..from + length],
+                };
+                first.write(bytes).unwrap();
+                queues[0].extend(bytes);
+                // Only what is in flight keeps it now.
+                if blocks.len() > 1 {
+                    blocks.pop_front();
+                }
+            }
+            // On to the second stream: as a pointer, from where it is peeked at, or as a copy.
+            3 if !queues[0].is_empty() && may_pass => {
+                let moved = splice(&mut middle, &mut second, length).unwrap();
+                assert!(moved.bytes > 0 && moved.bytes == moved.by_pointer, "{moved:?}");
+                let bytes: Vec<u8> = queues[0].drain(..moved.bytes).collect();
+                queues[1].extend(bytes);
+            }
+            4 if !queues[0].is_empty() && may_pass => {
+                let block = middle.peek().unwrap().unwrap();
+                let count = block.len().min(length);
+                second.write(&block[..count]).unwrap();
+                middle.take(count);
+                let bytes: Vec<u8> = queues[0].drain(..count).collect();
+                queues[1].extend(bytes);
+            }
+            5 if !queues[0].is_empty() && may_pass => {
+                let count = middle.read(&mut out[..length]).unwrap();
+                second.write(&out[..count]).unwrap();
+                let bytes: Vec<u8> = queues[0].drain(..count).collect();
+                assert_eq!(out[..count], bytes);
+                queues[1].extend(bytes);
+            }
+            // Out.
+            6 | 7 if !queues[1].is_empty() => {
+                let count = last.read(&mut out[..length]).unwrap();
+                let bytes: Vec<u8> = queues[1].drain(..count).collect();
+                assert_eq!(out[..count], bytes);
+            }
+            8 if !queues[1].is_empty() => {
+                let block = last.peek().unwrap().unwrap();
+                let bytes: Vec<u8> = queues[1].drain(..block.len()).collect();
+                assert_eq!(block, bytes);
+                last.take(bytes.len());
+            }
+            _ => first.reap().unwrap(),
+        }
+    }
+    drop(first);
+    let [in_first, in_second] = queues;
+    let left: Vec<u8> = in_second.into_iter().chain(in_first).collect();
+    let reading = std::thread::spawn(move || {
+        let (mut rest, mut out) = (Vec::new(), [0; 1000]);
+        loop {
+            match last.read(&mut out).unwrap() {
+                0 => break rest,
+                count => rest.extend_from_slice(&out[..count]),
+            }
+        }
+    });
+    splice_all(&mut middle, &mut second).unwrap();
+    drop(second);
+    assert!(reading.join().unwrap() == left, "in order, to the last byte");
+    sweep();
+    middle.give_back();
+    drop(middle);
+    sweep();
+    drop(blocks);
+    let leased = |pool: &AllocationPool| pool.usage().leased;
+    assert_eq!((leased(&pool), one.pool(|p| leased(p)), two.pool(|p| leased(p))), (0, 0, 0));
+}
+
+/// Every kind of source into every kind of destination.
+#[test]
+fn e6_any_stream_goes_into_any_other() {
+    let place = Place::new(Space::new());
+    let bytes = Random::replayable().bytes(50_000);
+    let frozen = place.frozen(40, &bytes);
+    let file = frozen.aggregate().unwrap();
+    for (number, (from_bytes, to_bytes)) in
+        [(false, false), (false, true), (true, false), (true, true)].into_iter().enumerate()
+    {
+        let number = 100 + 50 * number as u32;
+        let direct = |id| {
+            let config = stream::Config::new(id).capacity(1 << 20);
+            let (output, mut offers) = stream::stream(&config).unwrap();
+            (output, Reading::new(offers.remove(0).open().unwrap()))
+        };
+        let (mut from, mut read): (Box<dyn Stream>, Box<dyn Stream>) = if from_bytes {
+            let (output, input) = direct(id(number));
+            (Box::new(output), Box::new(input))
+        } else {
+            let (output, input, _) = place.pair(number);
+            (Box::new(output), Box::new(input))
+        };
+        let (mut to, mut out): (Box<dyn Stream>, Box<dyn Stream>) = if to_bytes {
+            let (output, input) = direct(id(number + 10));
+            (Box::new(output), Box::new(input))
+        } else {
+            let (output, input, _) = place.pair(number + 20);
+            (Box::new(output), Box::new(input))
+        };
+        // File to ring, by pointer where the ring is one of pointers.
+        let mut held = Held::new(&file, 1000);
+        let moved = splice_all(&mut held, &mut *from).unwrap();
+        let by_pointer = if from_bytes { 0 } else { bytes.len() };
+        assert_eq!((moved.bytes, moved.by_pointer), (bytes.len(), by_pointer));
+        drop(from);
+        // Ring to ring.
+        let moved = splice_all(&mut *read, &mut *to).unwrap();
+        let by_pointer = if from_bytes || to_bytes { 0 } else { bytes.len() };
+        assert_eq!((moved.bytes, moved.by_pointer), (bytes.len(), by_pointer));
+        drop(to);
+        let mut all = Vec::new();
+        let mut room = [0; 1500];
+        loop {
+            match out.read(&mut room).unwrap() {
+                0 => break,
+                count => all.extend_from_slice(&room[..count]),
+            }
+        }
+        assert!(all == bytes, "{from_bytes} {to_bytes}");
+    }
+}
+
+#[test]
+fn what_goes_the_wrong_way_is_a_fault() {
+    let place = Place::new(Space::new());
+    let (mut output, mut input, _) = place.pair(10);
+    let ends: [&mut dyn Stream; 2] = [&mut output, &mut input];
+    let [output, input] = ends;
+    assert_eq!(output.read(&mut [0; 3]), Err(Fault::WrongEnd));
+    assert_eq!(output.peek(), Err(Fault::WrongEnd));
+    assert_eq!(input.write(b"x"), Err(Fault::WrongEnd));
+    assert_eq!(splice(output, input, 10), Err(Fault::WrongEnd));
+}

@@ -1,0 +1,97 @@
+//! Translations and faults: what is asked how often, and what is not mapped at all.
+
+use super::*;
+use crate::aggregate::owner::Creator;
+use crate::aggregate::server::GrantServer;
+use crate::aggregate::{AllocationPool, Frozen};
+use abi::access::{AccessList, Credentials};
+use abi::{Class, Place};
+use buffer::pool::Config;
+use sys::process::identity;
+
+fn id(number: u32) -> DbufId {
+    DbufId::new(number).unwrap()
+}
+
+fn pointer(dbuf: u32, position: u64, length: u32) -> RichPointer {
+    RichPointer::new(id(dbuf), Place::new(position, length), Class::YES)
+}
+
+fn server(pools: &[AllocationPool]) -> GrantServer {
+    let server = GrantServer::open(Creator::new(4)).unwrap();
+    for pool in pools {
+        server.owner(|owner| owner.share(pool)).unwrap();
+    }
+    server
+}
+
+fn pool(number: u32, mode: u32) -> AllocationPool {
+    let config = Config { segment: 4096, segments: 2 };
+    AllocationPool::new(id(number), config, AccessList::new(0, 0, mode)).unwrap()
+}
+
+#[test]
+fn d4_a_pointer_is_checked_against_the_dbuf_that_it_leads_into() {
+    let fixture = server(&[pool(3, 0o644)]);
+    let frozen = Frozen::read(id(4), &[1; 5000][..], 5000).unwrap();
+    let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::new(0, 0, 0o644));
+    fixture.owner(share).unwrap();
+    let space = Space::new();
+    space.introduce(fixture.introduce(Credentials::new(9, 9)).unwrap().1);
+    let mut translation = Translation::new(space.clone());
+    let mut at = |pointer| translation.resolve(pointer).map(|(_, at)| at);
+    assert_eq!(at(pointer(3, 100, 50)), Ok(100));
+    assert_eq!(at(pointer(3, 8192 + 100, 50)), Ok(100), "a later lap");
+    assert_eq!(at(pointer(3, 8191, 1)), Ok(8191));
+    let crosses = Place::new(8191, 2);
+    assert_eq!(at(pointer(3, 8191, 2)), Err(Fault::CrossesSegment(crosses)));
+    assert_eq!(at(pointer(4, 0, 8192)), Ok(0), "whole pages");
+    assert_eq!(at(pointer(4, 8192, 1)), Err(Fault::OutOfWindow(Place::new(8192, 1))));
+    let far = Place::new((1 << 44) - 1, 1 << 19);
+    assert_eq!(at(RichPointer::new(id(4), far, Class::YES)), Err(Fault::OutOfWindow(far)));
+    assert_eq!(at(RichPointer::hole(5)), Err(Fault::Hole));
+    assert_eq!(space.faults(), Faults { mapped: 2, refused: 0 });
+}
+
+#[test]
+fn d5_owners_are_asked_in_order_until_one_grants_or_forbids() {
+    let (one, other) = (server(&[pool(3, 0o644)]), server(&[pool(4, 0o644), pool(5, 0o600)]));
+    let space = Space::new();
+    for server in [&one, &other] {
+        space.introduce(server.introduce(Credentials::new(9, 9)).unwrap().1);
+    }
+    let mut translation = Translation::new(space.clone());
+    for dbuf in [3, 4, 3, 4] {
+        assert_eq!(translation.resolve(pointer(dbuf, 0, 1)).map(|(_, at)| at), Ok(0));
+    }
+    let forbidden = Fault::Forbidden { dbuf: id(5), uid: 9 };
+    for _ in 0..1000 {
+        assert_eq!(translation.resolve(pointer(5, 0, 1)).map(|_| ()), Err(forbidden));
+    }
+    let faults = space.faults();
+    assert!(faults.mapped == 2 && faults.refused < 12, "E4: {faults:?}");
+    // Allowed after all: found out some time later.
+    assert!(other.owner(|owner| owner.withdraw(id(5))));
+    let again = pool(5, 0o644);
+    other.owner(|owner| owner.share(&again)).unwrap();
+    let found = (0..100_000).any(|_| translation.resolve(pointer(5, 0, 1)).is_ok());
+    assert!(found, "back-off ends");
+    drop((one, other));
+    assert_eq!(
+        translation.resolve(pointer(6, 0, 1)).map(|_| ()),
+        Err(Fault::OwnerGone(id(6))),
+        "nobody is left"
+    );
+    assert_eq!(translation.resolve(pointer(3, 0, 1)).map(|(_, at)| at), Ok(0), "mapped stays");
+    assert_eq!(
+        Translation::new(Space::new()).resolve(pointer(3, 0, 1)).map(|_| ()),
+        Err(Fault::UnknownDbuf(id(3)))
+    );
+}
+
+#[test]
+fn only_who_could_write_our_memory_anyway_is_trusted() {
+    let own = identity().0;
+    assert!(Space::trusting().trusts(own) && Space::trusting().trusts(0));
+    assert!(!Space::trusting().trusts(own + 1) && !Space::new().trusts(own));
+}

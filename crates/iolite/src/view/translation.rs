@@ -1,0 +1,159 @@
+//! What one reader has translated: a small table, looked up by the low bits of the id.
+//! [SL §5.3.1]
+//!
+//! Faults are remembered too. A dbuf that was refused is asked for again only after as many
+//! pointers into it as it was refused before, doubled each time; and a ring that has brought
+//! nothing but refused pointers for a while waits in the same way, so that a hostile writer that
+//! names ever new dbufs costs a look at the table and no calls. [SL §5.3.3, "splicing is then
+//! disabled"]
+
+use super::{Space, View};
+use abi::{DbufId, RichPointer};
+use buffer::Fault;
+use std::sync::Arc;
+
+/// The translations of one reader.
+#[derive(Debug)]
+pub(crate) struct Translation {
+    space: Space,
+    lines: [Line; LINES],
+    /// How long this reader asks nobody.
+    quiet: BackOff,
+}
+
+const LINES: usize = 16;
+
+#[derive(Debug, Default)]
+enum Line {
+    #[default]
+    Empty,
+    Mapped(Arc<View>),
+    Refused(DbufId, Fault, BackOff),
+}
+
+/// Counts how long something is left alone: twice as long after each failure.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BackOff {
+    left: u32,
+    failures: u32,
+}
+
+/// The longest time, in attempts.
+const LEFT_ALONE_MAX: u32 = 1 << 16;
+
+impl BackOff {
+    /// Whether to try now.
+    #[inline]
+    pub(crate) const fn is_over(&mut self) -> bool {
+        if self.left == 0 {
+            return true;
+        }
+        self.left -= 1;
+        false
+    }
+
+    /// It has failed once more.
+    pub(crate) fn failed(&mut self) {
+        self.failed_after(0);
+    }
+
+    /// It has failed once more; so many failures in a row mean nothing.
+    fn failed_after(&mut self, harmless: u32) {
+        self.failures = self.failures.saturating_add(1);
+        if let Some(more) = self.failures.checked_sub(harmless + 1) {
+            self.left = LEFT_ALONE_MAX.min(1 << more.min(31));
+        }
+    }
+
+    /// It has succeeded.
+    pub(crate) const fn succeeded(&mut self) {
+        *self = Self { left: 0, failures: 0 };
+    }
+}
+
+/// Refusals in a row of which nothing is made: pointers into a dbuf that is just being withdrawn.
+const REFUSALS: u32 = 8;
+
+impl Translation {
+    pub(crate) fn new(space: Space) -> Self {
+        Self { space, lines: Default::default(), quiet: BackOff::default() }
+    }
+
+    pub(crate) const fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// The view that a pointer leads into, and where in it; mapped now if it is not yet.
+    #[inline]
+    pub(crate) fn resolve(&mut self, pointer: RichPointer) -> Result<(&View, usize), Fault> {
+        if !self.is_mapped(pointer.dbuf()) {
+            self.fault(pointer)?;
+        }
+        match self.lines.get(index(pointer.dbuf())) {
+            Some(Line::Mapped(view)) => Ok((view, view.locate(pointer)?)),
+            _ => Err(Fault::UnknownDbuf(pointer.dbuf())),
+        }
+    }
+
+    /// The view that a pointer was found to lead into.
+    pub(crate) fn view(&self, dbuf: DbufId) -> Option<&Arc<View>> {
+        match self.lines.get(index(dbuf)) {
+            Some(Line::Mapped(view)) if view.id == dbuf => Some(view),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn is_mapped(&self, dbuf: DbufId) -> bool {
+        matches!(self.lines.get(index(dbuf)), Some(Line::Mapped(view)) if view.id == dbuf)
+    }
+
+    /// A dbuf that is not in the table.
+    #[cold]
+    fn fault(&mut self, pointer: RichPointer) -> Result<(), Fault> {
+        let dbuf = pointer.dbuf();
+        if pointer.is_hole() {
+            return Err(Fault::Hole);
+        }
+        let Some(line) = self.lines.get_mut(index(dbuf)) else {
+            return Err(Fault::UnknownDbuf(dbuf));
+        };
+        if let Some(view) = self.space.mapped(dbuf) {
+            *line = Line::Mapped(view);
+            return Ok(());
+        }
+        let (mut again, mut known) = (BackOff::default(), Fault::UnknownDbuf(dbuf));
+        if let Line::Refused(id, fault, left) = line
+            && *id == dbuf
+        {
+            if !left.is_over() {
+                return Err(*fault);
+            }
+            (again, known) = (*left, *fault);
+        }
+        if !self.quiet.is_over() {
+            return Err(known);
+        }
+        match self.space.map(dbuf) {
+            Ok(view) => {
+                *line = Line::Mapped(view);
+                self.quiet.succeeded();
+                Ok(())
+            }
+            Err(fault) => {
+                again.failed();
+                // What is mapped keeps its line.
+                if !matches!(line, Line::Mapped(_)) {
+                    *line = Line::Refused(dbuf, fault, again);
+                }
+                self.quiet.failed_after(REFUSALS);
+                Err(fault)
+            }
+        }
+    }
+}
+
+#[inline]
+const fn index(dbuf: DbufId) -> usize {
+    dbuf.number() as usize % LINES
+}

@@ -1,0 +1,369 @@
+//! Processes that are killed while they refer to the memory of others: nothing stays behind, and
+//! nobody else notices. (FEATURES Q4, Q5, Q18; RELIABILITY T2, T10, T17; [IOL §2.1, §2.3])
+//!
+//! The other process asks for grants, gets pointers, reads, gives back, and says at which step it
+//! is; it is killed at each.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+extern crate buffer as streamline_buffer;
+
+mod common;
+
+use abi::access::{AccessList, Credentials};
+use abi::{Class, DbufId, RichPointer};
+use buffer::pool::Config;
+use common::{Other, digest, id, receive, send, until};
+use std::fs;
+use std::io::stdin;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use streamline_iolite::aggregate::holders::{Holding, PeerId};
+use streamline_iolite::aggregate::owner::{Creator, Grant, Owner as _, Window};
+use streamline_iolite::aggregate::server::{Client, GrantServer};
+use streamline_iolite::aggregate::{Aggregate, AllocationPool, Frozen};
+use sys::doorbell::{Peer as Far, SocketDoorbell};
+use sys::process::NOBODY;
+use sys::process::identity;
+use testkit::Random;
+
+const SEGMENT: usize = 4096;
+const SEGMENTS: usize = 8;
+const LENT: usize = 3;
+const SHARED: u32 = 1;
+const SECRET: u32 = 2;
+const FROZEN: u32 = 3;
+
+/// One at a time: the tests count the descriptors of this process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+// ---- messages: a word, then numbers
+
+fn say(socket: impl AsFd, text: &str) {
+    send(socket, text.as_bytes(), &[]);
+}
+
+#[track_caller]
+fn hear(socket: impl AsFd) -> Option<(String, Vec<u64>, Vec<OwnedFd>)> {
+    let (message, fds) = receive(socket);
+    let text = String::from_utf8(message).ok().filter(|text| !text.is_empty())?;
+    let mut words = text.split(' ');
+    let word = words.next().unwrap().to_owned();
+    Some((word, words.map(|number| number.parse().unwrap()).collect(), fds))
+}
+
+fn block(pointer: RichPointer, bytes: &[u8]) -> String {
+    let [place, home] = pointer.words();
+    format!("block {place} {home} {}", digest(bytes))
+}
+
+// ---- here: the owner
+
+struct Fixture {
+    creator: Creator,
+    pool: AllocationPool,
+    random: Random,
+}
+
+struct Process {
+    other: Other,
+    peer: PeerId,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let config = Config { segment: SEGMENT, segments: SEGMENTS };
+        let [pool, secret] = [(SHARED, 0o644), (SECRET, 0o600)].map(|(number, mode)| {
+            AllocationPool::new(id(number), config, AccessList::new(0, 0, mode)).unwrap()
+        });
+        let mut creator = Creator::new(LENT);
+        creator.share(&pool).unwrap();
+        creator.share(&secret).unwrap();
+        Self { creator, pool, random: Random::replayable() }
+    }
+
+    fn invite(&mut self) -> Option<Process> {
+        let other = Other::start("guest")?;
+        let peer = self.creator.holders_mut().join(Credentials::new(NOBODY, NOBODY));
+        Some(Process { other, peer })
+    }
+
+    /// A segment of bytes of which nothing is kept here.
+    fn lend(&mut self, client: &Process) {
+        let bytes = self.random.bytes(SEGMENT);
+        let sent = self.pool.copy(&bytes).unwrap();
+        self.creator.lend(&sent, client.peer).unwrap();
+        let pointer = sent.slices().next().unwrap().pointer();
+        say(&client.other, &block(pointer, &bytes));
+    }
+
+    /// Answers a client up to this step, at which it is left waiting.
+    fn serve(&mut self, client: &Process, until: u64) {
+        loop {
+            let (word, numbers, _) = hear(&client.other).expect("the other process has failed");
+            match word.as_str() {
+                "step" if numbers[0] == until => return,
+                "step" => self.step(client, numbers[0]),
+                "grant" => self.grant(client, id(u32::try_from(numbers[0]).unwrap())),
+                "back" => {
+                    let pointer = RichPointer::from_words([numbers[0], numbers[1]]);
+                    assert!(self.creator.holders_mut().give_back(client.peer, pointer));
+                }
+                other => panic!("`{other}` from the other process"),
+            }
+        }
+    }
+
+    fn step(&mut self, client: &Process, step: u64) {
+        say(&client.other, "go");
+        if step == MAPPED {
+            (0..LENT).for_each(|_| self.lend(client));
+        }
+    }
+
+    fn grant(&mut self, client: &Process, dbuf: DbufId) {
+        match self.creator.grant(dbuf, client.peer) {
+            Ok(grant) => send(&client.other, b"grant", &[grant.descriptor()]),
+            Err(_) => say(&client.other, "no"),
+        }
+    }
+
+    /// Kills a client; answers what it kept, and how long it took to hear of it and give all back.
+    fn kill(&mut self, mut client: Process) -> (Holding, Duration) {
+        let doorbell = SocketDoorbell::from(client.other.take_socket());
+        let start = Instant::now();
+        client.other.kill();
+        until("the news that it is gone", || {
+            sys::poll::readable(&[doorbell.as_fd()], Some(common::patience::limit()));
+            doorbell.clear() == Far::Gone
+        });
+        let kept = self.creator.holders_mut().gone(client.peer).unwrap();
+        (kept, start.elapsed())
+    }
+}
+
+/// What must be as it was: the descriptors and mappings of this process that are memory of ours.
+fn traces() -> (usize, usize) {
+    let links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let is_ours = |path: &PathBuf| {
+        fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("memfd:streamline"))
+    };
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(!maps.contains("/dev/shm/"), "nothing has a name");
+    let mapped = maps.lines().filter(|line| line.contains("memfd:streamline")).count();
+    (links.filter(is_ours).count(), mapped)
+}
+
+#[test]
+fn q18_who_is_killed_at_any_step_keeps_nothing_and_the_others_go_on() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut fixture = Fixture::new();
+    let Some(survivor) = fixture.invite() else { return };
+    fixture.serve(&survivor, READ);
+    let before = traces();
+    let mut slowest = Duration::ZERO;
+    for round in 0..3 {
+        for (step, segments) in
+            [(0, 0), (GRANTED, 0), (MAPPED, 0), (READ, 3), (GAVE, 2), (ASKED, 2), (COPYING, 2)]
+        {
+            let client = fixture.invite().unwrap();
+            fixture.serve(&client, step);
+            assert_eq!(fixture.pool.usage().leased, LENT + segments, "round {round}, step {step}");
+            let (kept, took) = fixture.kill(client);
+            slowest = slowest.max(took);
+            let expected = Holding { segments, references: segments as u64, mistakes: 0 };
+            assert_eq!(kept, expected, "round {round}, step {step}");
+            assert_eq!(fixture.pool.usage().leased, LENT, "what the survivor keeps");
+            assert_eq!(traces(), before, "round {round}, step {step}");
+            // All other memory is used again, with other bytes in it.
+            let fill = fixture.pool.copy(&[step as u8; (SEGMENTS - LENT) * SEGMENT]).unwrap();
+            assert!(fixture.pool.copy(&[0]).is_err() && fill.len() == (SEGMENTS - LENT) * SEGMENT);
+        }
+    }
+    println!("from the kill until all was given back, the slowest of 21: {slowest:?}");
+    say(&survivor.other, "go");
+    fixture.serve(&survivor, GAVE);
+    say(&survivor.other, "go");
+    fixture.serve(&survivor, ASKED);
+    let (kept, _) = fixture.kill(survivor);
+    assert_eq!(kept.segments, LENT - 1, "it gave one back, and read the others again before");
+    assert_eq!(fixture.pool.usage().leased, 0);
+}
+
+/// The maker of the memory is killed: who has mapped it still reads what was sent, copied out of
+/// the pool, and in place where it is frozen.
+#[test]
+fn what_was_sent_outlives_who_sent_it() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut maker) = Other::start("maker") else { return };
+    let mut window = Window::new();
+    let mut blocks = Vec::new();
+    let mut frozen = None;
+    while frozen.is_none() {
+        let (word, numbers, mut fds) = hear(&maker).expect("the other process has failed");
+        match word.as_str() {
+            "grant" => window.admit(Grant::from_descriptor(id(SHARED), fds.remove(0))).unwrap(),
+            "frozen" => {
+                let length = usize::try_from(numbers[0]).unwrap();
+                let data = Frozen::map(id(FROZEN), fds.remove(0), length).unwrap();
+                frozen = Some((data.aggregate().unwrap(), numbers[1]));
+            }
+            _ => blocks.push(numbers),
+        }
+    }
+    let (data, sent) = frozen.unwrap();
+    assert_eq!((blocks.len(), data.len()), (LENT, LENT * SEGMENT));
+    for is_dead in [false, true] {
+        if is_dead {
+            maker.kill();
+            assert!(hear(&maker).is_none());
+        }
+        blocks.iter().for_each(|block| check(&window, block));
+        assert_eq!(digest(&data.to_vec()), sent);
+    }
+    assert!(window.forget(id(SHARED)));
+}
+
+/// The same with a grant server: its thread hears by itself who is gone, and gives back what was
+/// kept.
+#[test]
+fn q18_a_desk_hears_who_is_killed() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let config = Config { segment: SEGMENT, segments: SEGMENTS };
+    let access = AccessList::new(0, 0, 0o644);
+    let mut pool = AllocationPool::new(id(SHARED), config, access).unwrap();
+    let server = GrantServer::open(Creator::new(LENT)).unwrap();
+    server.owner(|owner| owner.share(&pool)).unwrap();
+    let before = traces();
+    for round in 0..10u8 {
+        let (peer, socket) = server.introduce(Credentials::new(NOBODY, NOBODY)).unwrap();
+        let sent = pool.copy(&[round; 2 * SEGMENT]).unwrap();
+        server.owner(|owner| owner.lend(&sent, peer)).unwrap();
+        let pointers = sent.slices().map(|slice| {
+            let [place, home] = slice.pointer().words();
+            format!(" {place} {home} {}", digest(slice.bytes()))
+        });
+        let role = format!("asks{}", pointers.collect::<String>());
+        drop(sent);
+        let Some(mut client) = Other::on(socket, &role, Stdio::null()) else { return };
+        let holding = || server.owner(|owner| owner.holders().holding(peer));
+        until("the guest", || holding().unwrap().references == 1);
+        assert_eq!(pool.usage().leased, 1, "it has read both and given one back");
+        client.kill();
+        until("what was kept", || holding().is_none());
+        assert_eq!(pool.usage().leased, 0);
+        until("descriptors and mappings", || traces() == before);
+    }
+}
+
+fn check(window: &Window, block: &[u64]) {
+    let pointer = RichPointer::from_words([block[0], block[1]]);
+    let mut bytes = vec![0; pointer.length() as usize];
+    window.copy(pointer, &mut bytes).unwrap();
+    assert_eq!(digest(&bytes), block[2], "not what was sent");
+}
+
+// ---- there: the other process
+
+const GRANTED: u64 = 1;
+const MAPPED: u64 = 2;
+const READ: u64 = 3;
+const GAVE: u64 = 4;
+const ASKED: u64 = 5;
+const COPYING: u64 = 6;
+
+#[test]
+#[ignore = "not a test: what the others start"]
+fn the_other_process() {
+    let Some(role) = common::role() else { return };
+    let socket = stdin().as_fd().try_clone_to_owned().unwrap();
+    match role.as_str() {
+        "guest" => client(&socket),
+        "maker" => maker(&socket),
+        _ => asks(socket, &role),
+    }
+}
+
+fn client(socket: &OwnedFd) {
+    let at = |step: u64| {
+        say(socket, &format!("step {step}"));
+        loop {
+            match hear(socket) {
+                Some((word, ..)) if word == "go" => return,
+                Some(_) => {}
+                None => std::process::exit(0),
+            }
+        }
+    };
+    let ask = |dbuf: u32| {
+        say(socket, &format!("grant {dbuf}"));
+        hear(socket).unwrap()
+    };
+    at(0);
+    assert_eq!(ask(SECRET).0, "no");
+    let (_, _, mut fds) = ask(SHARED);
+    at(GRANTED);
+    let mut window = Window::new();
+    window.admit(Grant::from_descriptor(id(SHARED), fds.remove(0))).unwrap();
+    let unknown_id = RichPointer::new(id(SECRET), abi::Place::new(0, 1), Class::YES);
+    assert!(window.copy(unknown_id, &mut [0]).is_err());
+    at(MAPPED);
+    let blocks: Vec<_> = (0..LENT).map(|_| hear(socket).unwrap().1).collect();
+    blocks.iter().for_each(|block| check(&window, block));
+    at(READ);
+    // A survivor has waited here for long.
+    blocks.iter().for_each(|block| check(&window, block));
+    say(socket, &format!("back {} {}", blocks[0][0], blocks[0][1]));
+    at(GAVE);
+    say(socket, &format!("grant {SHARED}"));
+    at(ASKED);
+    say(socket, &format!("step {COPYING}"));
+    loop {
+        check(&window, &blocks[1]);
+    }
+}
+
+fn asks(socket: OwnedFd, role: &str) {
+    let numbers: Vec<u64> = role.split(' ').skip(1).map(|word| word.parse().unwrap()).collect();
+    let mut client = Client::new(socket);
+    let mut read = |block: &[u64]| {
+        let pointer = RichPointer::from_words([block[0], block[1]]);
+        let mut bytes = vec![0; pointer.length() as usize];
+        client.copy(pointer, &mut bytes).unwrap();
+        assert_eq!(digest(&bytes), block[2], "not what was sent");
+        pointer
+    };
+    let [first, _] = [0, 3].map(|at| read(&numbers[at..at + 3]));
+    client.give_back(first).unwrap();
+    // Until it is killed, in the middle of asking.
+    while client.ask(id(SHARED)).is_ok() {}
+}
+
+fn maker(socket: &OwnedFd) {
+    let config = Config { segment: SEGMENT, segments: SEGMENTS };
+    let access = AccessList::private(identity());
+    let mut pool = AllocationPool::new(id(SHARED), config, access).unwrap();
+    let mut creator = Creator::new(SEGMENTS);
+    creator.share(&pool).unwrap();
+    let peer = creator.holders_mut().join(Credentials::new(0, 0));
+    let grant = creator.grant(id(SHARED), peer).unwrap();
+    send(socket, b"grant", &[grant.descriptor()]);
+    let mut kept = Aggregate::new();
+    for number in 0..LENT {
+        let bytes = vec![number as u8 + 1; SEGMENT];
+        let sent = pool.copy(&bytes).unwrap();
+        creator.lend(&sent, peer).unwrap();
+        for slice in sent.slices() {
+            say(socket, &block(slice.pointer(), slice.bytes()));
+        }
+        kept.append(sent).unwrap();
+    }
+    let frozen = Frozen::copy(id(FROZEN), &kept).unwrap();
+    let message = format!("frozen {} {}", frozen.len(), digest(&kept.to_vec()));
+    send(socket, message.as_bytes(), &[frozen.descriptor().unwrap()]);
+    // Until it is killed.
+    while hear(socket).is_some() {}
+}

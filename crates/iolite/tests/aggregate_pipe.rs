@@ -1,0 +1,251 @@
+//! Aggregates passed between processes by reference: what arrives, what is kept for whom, and that
+//! all of it comes back however a reader ends. (FEATURES Q14, Q18; RELIABILITY T4, T8, T10)
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+extern crate buffer as streamline_buffer;
+
+mod common;
+
+use abi::access::{AccessList, Credentials};
+use buffer::pool::Config;
+use common::{Other, digest, id, receive, run, say, send, until, within};
+use std::io::stdin;
+use std::time::{Duration, Instant};
+use streamline_iolite::aggregate::owner::{Creator, Refusal};
+use streamline_iolite::aggregate::pipe::{Offer, Receiver, Sender, Unsent, pipe};
+use streamline_iolite::aggregate::server::GrantServer;
+use streamline_iolite::aggregate::{Aggregate, AllocationPool};
+use sys::process::NOBODY;
+use sys::process::identity;
+use testkit::Random;
+
+const SEGMENT: usize = 4096;
+const SEGMENTS: usize = 64;
+/// Segments that a reader may keep.
+const LIMIT: usize = 16;
+
+// ---- here: the owner
+
+struct Fixture {
+    pool: AllocationPool,
+    server: GrantServer,
+}
+
+impl Fixture {
+    fn new(mode: u32) -> Self {
+        let config = Config { segment: SEGMENT, segments: SEGMENTS };
+        let pool = AllocationPool::new(id(1), config, AccessList::new(0, 0, mode)).unwrap();
+        let mut creator = Creator::new(LIMIT);
+        creator.share(&pool).unwrap();
+        Self { pool, server: GrantServer::open(creator).unwrap() }
+    }
+
+    /// A process that reads.
+    fn invite(&self, role: &str) -> Option<(Sender, Other)> {
+        let other = Other::start(role)?;
+        let (sender, offer) = pipe(&self.server, id(2), Credentials::new(NOBODY, NOBODY)).unwrap();
+        send(&other, b"offer", &offer.descriptors());
+        Some((sender, other))
+    }
+
+    /// An aggregate of several slices, of which nothing is kept here but itself.
+    fn aggregate(&mut self, random: &mut Random) -> Aggregate {
+        let mut all = Aggregate::new();
+        for _ in 0..random.within(1..4) {
+            let bytes = random.bytes(random.clone().within(1..2000));
+            // Its reader gives back sooner or later.
+            until("memory", || {
+                let part = self.pool.copy(&bytes);
+                part.is_ok_and(|part| all.prepend(part).is_ok())
+            });
+        }
+        all
+    }
+
+    /// Waits until nobody keeps anything.
+    fn comes_back(&self) -> Duration {
+        let start = Instant::now();
+        until("what was lent to come back", || self.pool.usage().leased == 0);
+        start.elapsed()
+    }
+}
+
+#[test]
+fn q14_aggregates_arrive_as_they_were_and_their_memory_comes_back() {
+    let mut random = Random::replayable();
+    let mut fixture = Fixture::new(0o644);
+    let Some((mut sender, other)) = fixture.invite("read") else { return };
+    let mut sums = 0_u64;
+    const COUNT: u64 = 3000;
+    for _ in 0..COUNT {
+        let sent = fixture.aggregate(&mut random);
+        sums = sums.wrapping_add(digest(&sent.to_vec()));
+        within("what comes back", || sender.send(&fixture.server, &sent)).unwrap();
+    }
+    drop(sender);
+    assert_eq!(other.line().as_deref(), Some(&*format!("{COUNT} {sums}")));
+    fixture.comes_back();
+    other.succeeds();
+    // All but what is left of the segment that was written last.
+    let free = fixture.pool.copy(&[1; (SEGMENTS - 1) * SEGMENT]).unwrap();
+    assert_eq!(free.len(), (SEGMENTS - 1) * SEGMENT, "it can be used again");
+}
+
+/// Killed anywhere: in the middle of reading, with some aggregates kept and some on their way.
+#[test]
+fn q18_who_is_killed_gives_back_what_was_sent_to_it() {
+    let mut random = Random::replayable();
+    let mut fixture = Fixture::new(0o644);
+    let mut slowest = Duration::ZERO;
+    for round in 0..12 {
+        let Some((mut sender, mut other)) = fixture.invite("keep some") else { return };
+        let until = random.below(60);
+        let killer = run(move || {
+            // It tells each tenth.
+            for _ in 0..until {
+                if other.line().is_none() {
+                    break;
+                }
+            }
+            other.kill();
+        });
+        let refused = loop {
+            let sent = fixture.aggregate(&mut random);
+            let sent = within("what comes back", || sender.send(&fixture.server, &sent));
+            if let Err(refused) = sent {
+                break refused;
+            }
+        };
+        assert!(
+            matches!(refused, Unsent::Fault(_) | Unsent::Refused(Refusal::UnknownPeer(_))),
+            "round {round}: {refused}"
+        );
+        killer.ends();
+        slowest = slowest.max(fixture.comes_back());
+    }
+    println!("all was back at most {slowest:?} after the sender knew");
+}
+
+#[test]
+fn who_may_not_read_a_pool_is_sent_nothing_of_it() {
+    let mut fixture = Fixture::new(0o600);
+    let Some((mut sender, other)) = fixture.invite("read") else { return };
+    let sent = fixture.pool.copy(b"secret").unwrap();
+    let refused = sender.try_send(&fixture.server, &sent);
+    let forbidden = Refusal::Forbidden { dbuf: id(1), uid: NOBODY };
+    assert_eq!(refused, Err(Unsent::Refused(forbidden)));
+    drop((sender, sent));
+    assert_eq!(other.line().as_deref(), Some("0 0"));
+    other.succeeds();
+    fixture.comes_back();
+}
+
+/// One that keeps all that it gets is refused more at its limit, and stops nobody else; one that
+/// says that it gives back what it never had changes nothing.
+#[test]
+fn who_keeps_everything_or_lies_harms_itself() {
+    let mut fixture = Fixture::new(0o644);
+    let Some((mut greedy, mut one)) = fixture.invite("keep all") else { return };
+    let (mut liar, mut two) = fixture.invite("lie").unwrap();
+    let (mut honest, three) = fixture.invite("read").unwrap();
+    let mut sums = 0_u64;
+    let mut refused = 0;
+    for number in 0..300_u64 {
+        let bytes = vec![number as u8; SEGMENT];
+        let sent = fixture.pool.copy(&bytes).unwrap();
+        sums = sums.wrapping_add(digest(&bytes));
+        match greedy.try_send(&fixture.server, &sent) {
+            Err(Unsent::Refused(Refusal::Limit { .. })) => refused += 1,
+            sent => sent.unwrap(),
+        }
+        let _full = liar.try_send(&fixture.server, &sent);
+        within("what comes back", || honest.send(&fixture.server, &sent)).unwrap();
+        until("what the honest one gives back", || {
+            let holding = fixture.server.owner(|owner| owner.holders().holding(honest.peer()));
+            holding.is_none_or(|holding| holding.segments <= 2)
+        });
+    }
+    assert_eq!(refused, 300 - LIMIT);
+    drop(honest);
+    assert_eq!(three.line().as_deref(), Some(&*format!("300 {sums}")));
+    let kept = fixture.server.owner(|owner| owner.holders().holding(greedy.peer()).unwrap());
+    assert_eq!(kept.segments, LIMIT);
+    one.kill();
+    two.kill();
+    three.succeeds();
+    fixture.comes_back();
+}
+
+// ---- there
+
+#[test]
+#[ignore = "what the other process runs"]
+fn the_other_process() {
+    let Some(role) = common::role() else { return };
+    let mut receiver = Offer::from_descriptors(receive(stdin()).1).unwrap().open().unwrap();
+    match role.as_str() {
+        "read" => read(&mut receiver),
+        "keep some" => keep(&mut receiver, 5),
+        "keep all" => keep(&mut receiver, usize::MAX),
+        "lie" => lie(&mut receiver),
+        _ => panic!("no role {role}"),
+    }
+}
+
+/// Reads all, each in two parts, or into a pool of its own.
+fn read(receiver: &mut Receiver) {
+    let config = Config { segment: 1 << 16, segments: 4 };
+    let mut pool = AllocationPool::new(id(9), config, AccessList::private(identity())).unwrap();
+    let (mut count, mut sums) = (0_u64, 0_u64);
+    while let Some(received) = receiver.receive().unwrap() {
+        let bytes = if count.is_multiple_of(2) {
+            let mut bytes = vec![0; received.len()];
+            let (front, back) = bytes.split_at_mut(received.len() / 3);
+            receiver.copy(&received, 0, front).unwrap();
+            receiver.copy(&received, front.len(), back).unwrap();
+            assert!(receiver.copy(&received, received.len(), &mut [0]).is_err());
+            receiver.give_back(received).unwrap();
+            bytes
+        } else {
+            receiver.keep(received, &mut pool).unwrap().to_vec()
+        };
+        count += 1;
+        sums = sums.wrapping_add(digest(&bytes));
+    }
+    say(&format!("{count} {sums}"));
+}
+
+/// Keeps the last ones until it is killed.
+fn keep(receiver: &mut Receiver, most: usize) {
+    let (mut kept, mut count) = (Vec::new(), 0);
+    while let Some(received) = receiver.receive().unwrap() {
+        let mut bytes = vec![0; received.len()];
+        receiver.copy(&received, 0, &mut bytes).unwrap();
+        kept.push(received);
+        if kept.len() > most {
+            receiver.give_back(kept.remove(0)).unwrap();
+        }
+        count += 1;
+        if count % 10 == 0 && most < usize::MAX {
+            say("ten more");
+        }
+    }
+}
+
+/// Gives everything back often, and what was never sent.
+fn lie(receiver: &mut Receiver) {
+    let mut random = Random::new(4);
+    while let Some(received) = receiver.receive().unwrap() {
+        let pointer = received.pointers()[0];
+        receiver.give_back(received).unwrap();
+        for _ in 0..20 {
+            let word = pointer.words()[0] ^ (1 << random.below(50));
+            let forged = abi::RichPointer::from_words([word, pointer.words()[1]]);
+            // Bytes of this pool, which it may read, or a fault.
+            let mut out = vec![0; forged.length() as usize];
+            let _copied = receiver.client().copy(forged, &mut out);
+            receiver.client().give_back(forged).unwrap();
+        }
+    }
+}

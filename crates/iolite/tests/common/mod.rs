@@ -1,0 +1,27 @@
+//! The common parts of the tests of `buffer`, and streams of pointers as what they write and read.
+
+#![allow(unused_imports, reason = "no test file needs all of it")]
+
+#[path = "../../../buffer/tests/common/mod.rs"]
+mod buffers;
+
+pub(crate) use buffers::*;
+
+use buffer::Fault;
+use streamline_iolite::indirect;
+
+impl Reads for indirect::Input {
+    fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        self.read(out)
+    }
+}
+
+impl Writes for indirect::Output {
+    fn write_block(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        self.write(block)
+    }
+
+    fn publish(&mut self) {
+        self.flush();
+    }
+}

@@ -1,0 +1,205 @@
+//! A cached file read by a process of another user: who gets it, what a pointer into it becomes,
+//! and what an owner can do to who reads. (FEATURES E5; RELIABILITY T4, T17; CONTRACT 26)
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+extern crate buffer as streamline_buffer;
+
+mod common;
+
+use abi::RichPointer;
+use abi::access::Credentials;
+use buffer::Fault;
+use common::{Other, id, send, until};
+use std::fs::{File, Permissions};
+use std::io::{Write as _, stdin};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::PathBuf;
+use std::process::Stdio;
+use streamline_iolite::aggregate::owner::{Creator, Grant, Refusal, Window};
+use streamline_iolite::aggregate::server::{Client, GrantServer, Unreadable};
+use streamline_iolite::file;
+use streamline_iolite::file::CachedFile;
+use streamline_iolite::resolve::Table;
+use sys::process::NOBODY;
+use testkit::{Random, need};
+
+const LENGTH: usize = 3000;
+/// Beyond 4 GB.
+const FAR: u64 = 6_000_000_000;
+
+/// A file with a name in a folder that everybody may enter, gone when dropped.
+struct Named(PathBuf);
+
+impl Named {
+    fn new(name: &str, mode: u32) -> Self {
+        let path = std::env::temp_dir().join(format!("streamline-{name}-{}", std::process::id()));
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true);
+        let mut file = options.open(&path).unwrap();
+        file.write_all(&[b'a'; LENGTH]).unwrap();
+        file.write_all_at(&[b'z'; LENGTH], FAR).unwrap();
+        file.set_permissions(Permissions::from_mode(mode)).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The grant server of this process, and another process that is its client.
+fn start(role: &str) -> Option<(GrantServer, Other, [Named; 2])> {
+    need::root()?;
+    let named = |kind, mode| Named::new(&format!("{role}-{kind}"), mode);
+    let files = [named("open", 0o644), named("closed", 0o600)];
+    let mut creator = Creator::new(4);
+    for (number, named) in (1..).zip(&files) {
+        creator.share_file(&CachedFile::open(id(number), &named.0).unwrap()).unwrap();
+    }
+    let taken = CachedFile::open(id(1), &files[0].0).unwrap();
+    assert_eq!(creator.share_file(&taken), Err(Refusal::Taken(id(1))));
+    let server = GrantServer::open(creator).unwrap();
+    let (_, there) = server.introduce(Credentials::new(NOBODY, NOBODY)).unwrap();
+    Some((server, Other::on(there, role, Stdio::piped())?, files))
+}
+
+#[test]
+fn e5_a_pointer_into_a_file_is_readable_by_who_may_read_the_file() {
+    let Some((_desk, other, _files)) = start("guest") else { return };
+    let text = other.reports();
+    assert!(text.contains("all of it was as it must be"), "{text}");
+}
+
+/// The file is cut and grown without end while another process reads it.
+#[test]
+fn a_file_that_is_cut_kills_no_reader_of_another_user() {
+    let Some((_desk, mut other, files)) = start("loop") else { return };
+    let file = File::options().write(true).open(&files[0].0).unwrap();
+    let mut random = Random::replayable();
+    let mut cuts = 0;
+    until("a reader that has seen enough", || {
+        file.set_len(random.below(LENGTH as u64)).unwrap();
+        file.write_all_at(&[b'a'; LENGTH], 0).unwrap();
+        cuts += 1;
+        !other.is_there()
+    });
+    let text = other.reports();
+    assert!(text.contains("copies"), "{cuts} cuts: {text}");
+}
+
+#[test]
+fn a_table_copies_out_of_files() {
+    let named = Named::new("table", 0o600);
+    let cached = CachedFile::open(id(5), &named.0).unwrap();
+    let mut table = Table::new();
+    table.read(&cached);
+    let mut out = [0; LENGTH];
+    table.copy(cached.pointer(FAR, LENGTH), &mut out).unwrap();
+    assert_eq!(out, [b'z'; LENGTH]);
+    assert_eq!(
+        table.resolve(cached.pointer(0, 10)),
+        Err(Fault::UnknownDbuf(id(5))),
+        "there is no slice of a file"
+    );
+    let behind = cached.pointer(FAR + LENGTH as u64 - 1, 2);
+    assert_eq!(table.copy(behind, &mut [0; 2]), Err(Fault::OutOfWindow(behind.place)));
+}
+
+/// An owner may send anything as a file.
+#[test]
+fn what_is_no_file_is_not_taken_for_one() {
+    let pipe = || rustix::pipe::pipe().unwrap().0;
+    let memory = || sys::memory::Memfd::create("streamline-test", 4096).unwrap();
+    let mut window = Window::new();
+    let nothing: OwnedFd = File::open("/dev/zero").unwrap().into();
+    for fd in [pipe(), nothing] {
+        let refused = window.admit(Grant::of_file(id(1), fd));
+        assert_eq!(refused, Err(Refusal::NoFile(id(1))));
+    }
+    // A memfd is as good as a file: it is read by system calls.
+    window.admit(Grant::of_file(id(2), memory().into())).unwrap();
+    let pointer = RichPointer::new(id(2), abi::Place::new(4000, 96), abi::Class::YES);
+    window.copy(pointer, &mut [0; 96]).unwrap();
+    // And a file is no memory: it could be cut.
+    let named = Named::new("memory", 0o600);
+    let file: OwnedFd = File::open(&named.0).unwrap().into();
+    let refused = window.admit(Grant::from_descriptor(id(3), file));
+    assert!(matches!(refused, Err(Refusal::System(_) | Refusal::Unsealed { .. })), "{refused:?}");
+}
+
+#[test]
+fn fuse_file_is_refused_from_untrusted_peers() {
+    let Some(_) = need::file("/dev/fuse") else { return };
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let is_fuse = |line: &&str| line.split(' ').nth(2).is_some_and(|kind| kind.starts_with("fuse"));
+    let mounted = mounts.lines().find(is_fuse).and_then(|line| line.split(' ').nth(1));
+    let Some(mounted) = mounted.filter(|path| File::open(path).is_ok()) else {
+        let _skipped = need::skip::<()>("nothing is mounted by FUSE");
+        return;
+    };
+    let folder = File::open(mounted).unwrap();
+    assert_eq!(CachedFile::received(id(1), folder.into()).unwrap_err(), file::Refusal::InUserSpace);
+}
+
+// ---- there
+
+#[test]
+#[ignore = "what the other process runs"]
+fn the_other_process() {
+    let Some(role) = common::role() else { return };
+    let client = Client::new(stdin().as_fd().try_clone_to_owned().unwrap());
+    if role == "loop" { read_on(client) } else { look(client) }
+}
+
+/// Copies until it has seen enough of both: all of a place, and a place that was cut off.
+#[expect(clippy::print_stdout, reason = "what this process reports")]
+fn read_on(mut client: Client) {
+    let (mut random, mut copies, mut cuts) = (Random::new(9), 0, 0);
+    let mut out = [0; LENGTH];
+    while copies < 5000 || cuts < 100 {
+        let at = random.within(0..LENGTH - 1);
+        let length = random.within(1..LENGTH - at);
+        let place = abi::Place::new(at as u64, length as u32);
+        let pointer = RichPointer::new(id(1), place, abi::Class::YES);
+        match client.copy(pointer, &mut out[..length]) {
+            Ok(()) => {
+                assert!(out[..length].iter().all(|byte| [0, b'a'].contains(byte)));
+                copies += 1;
+            }
+            Err(Unreadable::Fault(Fault::OutOfWindow(_))) => cuts += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    println!("{copies} copies, {cuts} of what was cut off");
+}
+
+#[expect(clippy::print_stdout, reason = "what this process reports")]
+fn look(mut client: Client) {
+    let pointer = |number, at, length| {
+        RichPointer::new(id(number), abi::Place::new(at, length), abi::Class::YES)
+    };
+    let mut out = [0; LENGTH];
+    for (at, byte) in [(0, b'a'), (FAR, b'z'), (1 << 32, 0)] {
+        client.copy(pointer(1, at, LENGTH as u32), &mut out).unwrap();
+        assert_eq!(out, [byte; LENGTH]);
+    }
+    let behind = pointer(1, FAR + 10, LENGTH as u32);
+    let refused = client.copy(behind, &mut out);
+    assert_eq!(refused, Err(Unreadable::Fault(Fault::OutOfWindow(behind.place))));
+    let refused = client.copy(pointer(2, 0, LENGTH as u32), &mut out);
+    let forbidden = Refusal::Forbidden { dbuf: id(2), uid: NOBODY };
+    assert_eq!(refused, Err(Unreadable::Refused(forbidden)));
+    // What came is no way to write.
+    let granted = File::from(client.ask(id(1)).unwrap().descriptor().try_clone_to_owned().unwrap());
+    assert!(granted.write_at(b"x", 0).is_err() && granted.set_len(0).is_err());
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&granted);
+    assert!(File::options().write(true).open(format!("/proc/self/fd/{fd}")).is_err());
+    let received = CachedFile::received(id(1), granted.into()).unwrap();
+    assert_eq!(received.size(), Ok(FAR + LENGTH as u64));
+    send(stdin(), b"no message of a guest", &[]);
+    println!("all of it was as it must be");
+}

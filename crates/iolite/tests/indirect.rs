@@ -1,0 +1,479 @@
+//! Indirect streams between processes of different users: who may read what, who is killed when,
+//! and what a hostile writer can do. (FEATURES D4, D5, D6, D7, D8, E2, E6;
+//! RELIABILITY T3, T4, T10, T17)
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+extern crate buffer as streamline_buffer;
+
+mod common;
+
+use abi::access::{AccessList, Credentials, Grantees};
+use abi::{Class, ContextLane, Entry, Marks, Place, RichPointer};
+use buffer::ibuf::{self, Lanes};
+use buffer::{Fault, Policy, pool, share};
+use common::{Other, id, read, read_to_fault, run, say, send, until, within, write};
+use std::fs::Permissions;
+use std::io::stdin;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::Path;
+use streamline_iolite::aggregate::owner::Creator;
+use streamline_iolite::aggregate::server::GrantServer;
+use streamline_iolite::aggregate::{AllocationPool, Frozen};
+use streamline_iolite::file::{CachedFile, Reader};
+use streamline_iolite::indirect::{Backing, Config, Input, Offer, Output, indirect, sweep};
+use streamline_iolite::splice::{splice, splice_all};
+use streamline_iolite::view::Space;
+use sys::doorbell::SocketDoorbell;
+use sys::process::NOBODY;
+use sys::process::identity;
+use testkit::Random;
+
+const SEGMENT: usize = 4096;
+const RING: u32 = 1;
+const OPEN: u32 = 2;
+const SECRET: u32 = 3;
+const NAMED: u32 = 4;
+const FROZEN: u32 = 5;
+const LATER: u32 = 6;
+
+fn config() -> Config {
+    Config { entries: 256, ..Config::new(id(RING)) }
+}
+
+// ---- here
+
+struct Fixture {
+    server: GrantServer,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self { server: GrantServer::open(Creator::new(64)).unwrap() }
+    }
+
+    fn pool(&self, number: u32, segments: usize, access: AccessList) -> AllocationPool {
+        let config = pool::Config { segment: SEGMENT, segments };
+        let pool = AllocationPool::new(id(number), config, access).unwrap();
+        self.server.owner(|owner| owner.share(&pool)).unwrap();
+        pool
+    }
+
+    fn desk_for(&self, user: u32) -> OwnedFd {
+        self.server.introduce(Credentials::new(user, user)).unwrap().1
+    }
+
+    /// A space of this process.
+    fn space(&self) -> Space {
+        let space = Space::new();
+        space.introduce(self.desk_for(0));
+        space
+    }
+}
+
+fn mode(mode: u32) -> AccessList {
+    AccessList::new(0, 0, mode)
+}
+
+/// Sends an offer, and the socket of a grant server if there is one.
+fn offer(socket: impl AsFd, offer: &Offer, server: Option<&OwnedFd>) {
+    let mut all = offer.descriptors().to_vec();
+    all.extend(server.map(AsFd::as_fd));
+    send(socket, b"offer", &all);
+}
+
+/// Opens what was offered in a space that knows the grant server which came with it.
+fn open(socket: impl AsFd, space: &Space) -> Option<Input> {
+    let (message, mut descriptors) = common::receive(socket);
+    if descriptors.len() > Offer::DESCRIPTORS {
+        space.introduce(descriptors.pop().unwrap());
+    }
+    (!message.is_empty())
+        .then(|| Input::open(Offer::from_descriptors(descriptors).unwrap(), space).unwrap())
+}
+
+#[test]
+fn d6_everything_comes_through_to_another_user() {
+    let Some(other) = Other::start("read") else { return };
+    let fixture = Fixture::new();
+    let backing = Backing::new(fixture.pool(OPEN, 8, mode(0o644)));
+    let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
+    offer(&other, &offers[0], Some(&fixture.desk_for(NOBODY)));
+    drop(offers);
+    write(&mut output, 0..30_000).unwrap();
+    let put = output.count();
+    drop(output);
+    assert_eq!(other.line().as_deref(), Some("30000 None mapped 1 refused 0 lost 0"));
+    assert_eq!(put.blocks, 30_000);
+    other.succeeds();
+    until("what is in flight to be passed", || {
+        sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0
+    });
+}
+
+/// The owner looks at the list with the credentials of who asks, once for each dbuf.
+#[test]
+fn d5_p2_a_dbuf_is_mapped_on_demand_for_who_is_on_its_access_list_and_for_nobody_else() {
+    let Some(other) = Other::start("report each") else { return };
+    let fixture = Fixture::new();
+    let backing = Backing::new(fixture.pool(OPEN, 8, mode(0o644)));
+    let mut secret = fixture.pool(SECRET, 2, mode(0o600));
+    let named =
+        AccessList { readers: Grantees { users: vec![NOBODY], groups: vec![] }, ..mode(0o600) };
+    let mut named = fixture.pool(NAMED, 2, named);
+    let frozen = Frozen::read(id(FROZEN), &[7; 6000][..], 6000).unwrap();
+    fixture.server.owner(|owner| owner.share_frozen(&frozen, mode(0o604))).unwrap();
+    let (mut output, offers) = indirect(&config(), backing).unwrap();
+    offer(&other, &offers[0], Some(&fixture.desk_for(NOBODY)));
+    drop(offers);
+    let blocks = [secret.copy(&[3; 10]).unwrap(), named.copy(&[4; 10]).unwrap()];
+    let [hidden, shown] = blocks.each_ref().map(|block| block.slices().next().unwrap().bytes());
+    let file = frozen.aggregate().unwrap();
+    let file = file.slices().next().unwrap().bytes();
+    for pool in [&secret, &named] {
+        assert!(output.know_pool(pool.pool(), 1));
+    }
+    output.know_frozen(&frozen, 1);
+    for _ in 0..2 {
+        for block in [b"open", hidden, shown, &file[5990..]] {
+            output.write(block).unwrap();
+        }
+    }
+    assert_eq!(output.spliced().blocks, 6);
+    drop(output);
+    let forbidden = Fault::Forbidden { dbuf: id(SECRET), uid: NOBODY };
+    for _ in 0..2 {
+        assert_eq!(other.line().unwrap(), format!("{:?}", b"open"));
+        assert_eq!(other.line().unwrap(), format!("{forbidden:?}"), "who, what and why");
+        assert_eq!(other.line().unwrap(), format!("{:?}", [4; 10]));
+        assert_eq!(other.line().unwrap(), format!("{:?}", [7; 10]));
+    }
+    // The second pointer into what was refused was refused without a call.
+    assert_eq!(other.line().unwrap(), "end None mapped 3 refused 1 lost 2");
+    other.succeeds();
+}
+
+/// Pointers into a file are buffer faults like any other: the mode of the file decides, and what
+/// was cut off since is a fault of that pointer alone.
+#[test]
+fn e5_g4_a_pointer_into_a_file_is_followed_by_who_may_read_the_file() {
+    let Some(other) = Other::start("report each") else { return };
+    let fixture = Fixture::new();
+    let backing = Backing::new(fixture.pool(OPEN, 8, mode(0o644)));
+    let (mut output, offers) = indirect(&config(), backing).unwrap();
+    offer(&other, &offers[0], Some(&fixture.desk_for(NOBODY)));
+    drop(offers);
+    let named = |kind: &str, bits: u32| {
+        let name = format!("streamline-indirect-{kind}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, b"0123456789").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(bits)).unwrap();
+        path
+    };
+    let (shown, hidden) = (named("shown", 0o644), named("hidden", 0o600));
+    let reader = |number: u32, path: &Path| {
+        let file = CachedFile::open(id(number), path).unwrap();
+        fixture.server.owner(|owner| owner.share_file(&file)).unwrap();
+        file.reader().by_pointer()
+    };
+    let (mut open, mut closed) = (reader(NAMED, &shown), reader(SECRET, &hidden));
+    let mut pass = |from: &mut Reader| {
+        let moved = splice(from, &mut output, 5).unwrap();
+        assert_eq!((moved.bytes, moved.by_pointer), (5, 5));
+        output.flush();
+    };
+    pass(&mut open);
+    assert_eq!(other.line().unwrap(), format!("{:?}", b"01234"));
+    pass(&mut closed);
+    let forbidden = Fault::Forbidden { dbuf: id(SECRET), uid: NOBODY };
+    assert_eq!(other.line().unwrap(), format!("{forbidden:?}"));
+    pass(&mut open);
+    assert_eq!(other.line().unwrap(), format!("{:?}", b"56789"));
+    open.go_to(3);
+    std::fs::OpenOptions::new().write(true).open(&shown).unwrap().write_at(b"xyz", 4).unwrap();
+    pass(&mut open);
+    assert_eq!(other.line().unwrap(), format!("{:?}", b"3xyz7"), "what the file contains now");
+    let behind = RichPointer::new(id(NAMED), Place::new(2, 5), Class::YES);
+    open.go_to(2);
+    let blocked = name_what_is_cut(&mut output, &mut open, &shown);
+    assert_eq!(blocked.unwrap(), 5);
+    let cut = Fault::OutOfWindow(behind.place);
+    assert_eq!(other.line().unwrap(), format!("{cut:?}"));
+    drop(output);
+    assert_eq!(other.line().unwrap(), "end None mapped 1 refused 1 lost 2");
+    other.succeeds();
+    for path in [shown, hidden] {
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+/// Names five bytes of a file, which is cut before anybody is shown the name.
+fn name_what_is_cut(output: &mut Output, from: &mut Reader, path: &Path) -> Result<usize, Fault> {
+    let moved = splice(from, output, 5)?;
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(4).unwrap();
+    output.flush();
+    Ok(moved.by_pointer)
+}
+
+#[test]
+fn d5_when_the_owner_is_killed_what_is_mapped_stays_and_new_faults_are_clear() {
+    let Some(mut other) = Other::start("own and write") else { return };
+    let space = Space::new();
+    let mut input = open(&other, &space).unwrap();
+    let mut out = [0; 64];
+    assert_eq!(within("a block", || input.read(&mut out[..10]).unwrap()), 10);
+    assert_eq!(out[..10], [1; 10]);
+    assert_eq!(other.line().as_deref(), Some("all written"));
+    other.kill();
+    assert_eq!(within("a block", || input.read(&mut out[..10]).unwrap()), 10, "mapped before");
+    assert_eq!(out[..10], [2; 10]);
+    assert_eq!(input.read(&mut out), Err(Fault::OwnerGone(id(LATER))));
+    assert_eq!(input.read(&mut out).unwrap(), 10, "the fault was passed");
+    assert_eq!(out[..10], [4; 10]);
+    assert_eq!(input.read(&mut out), Err(Fault::Abandoned), "the writer is gone too");
+    assert_eq!(input.count().lost, 1);
+    assert_eq!(input.written().resident(&input.count()), Some(0));
+}
+
+/// Ring to ring over a process that has no right to read what it passes on.
+#[test]
+fn e2_who_passes_on_touches_no_byte_and_needs_no_right_to_read() {
+    let Some(other) = Other::start("pass on") else { return };
+    let fixture = Fixture::new();
+    let backing = Backing::new(fixture.pool(SECRET, 8, mode(0o600)));
+    let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
+    offer(&other, &offers[0], Some(&fixture.desk_for(NOBODY)));
+    drop(offers);
+    let space = fixture.space();
+    let mut input = open(&other, &space).unwrap();
+    let reading = run(move || {
+        let read = read(&mut input);
+        (read, input.count().lost)
+    });
+    write(&mut output, 0..20_000).unwrap();
+    let bytes = output.count().bytes;
+    drop(output);
+    assert_eq!(reading.ends(), ((20_000, None), 0));
+    assert_eq!(other.line().unwrap(), format!("{bytes} {bytes} by pointer, mapped 0"));
+    other.succeeds();
+    until("what is in flight to be passed", || {
+        sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0
+    });
+}
+
+#[test]
+fn e6_who_passes_on_may_be_killed_at_any_time() {
+    let mut random = Random::replayable();
+    for _ in 0..6 {
+        let Some(mut other) = Other::start("pass on") else { return };
+        let fixture = Fixture::new();
+        let backing = Backing::new(fixture.pool(SECRET, 8, mode(0o600)));
+        let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
+        offer(&other, &offers[0], Some(&fixture.desk_for(NOBODY)));
+        drop(offers);
+        let mut input = open(&other, &fixture.space()).unwrap();
+        let enough = random.below(10_000);
+        let reading = run(move || {
+            let mut out = [0; 1000];
+            while input.count().blocks < enough {
+                assert!(input.read(&mut out).unwrap() > 0, "it goes on until it is killed");
+            }
+            other.kill();
+            (read_to_fault(&mut input), input.written().resident(&input.count()))
+        });
+        assert_eq!(write(&mut output, 0..u64::MAX), Err(Fault::Abandoned), "nobody reads");
+        assert_eq!(reading.ends(), (Fault::Abandoned, Some(0)), "all that was shown");
+        drop(output);
+        until("what is in flight to be passed", || {
+            sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0
+        });
+    }
+}
+
+/// A writer that puts what it likes into its ring: what is good comes as it was, all else is a
+/// fault, nothing else happens, and the owner is not asked for ever.
+#[test]
+fn d4_a_hostile_writer_spoils_its_own_stream_and_no_more() {
+    let Some(other) = Other::start("lie") else { return };
+    let fixture = Fixture::new();
+    let readable = fixture.pool(OPEN, 2, mode(0o644));
+    let _secret = fixture.pool(SECRET, 2, mode(0));
+    let frozen = Frozen::read(id(FROZEN), &[9; 5000][..], 5000).unwrap();
+    fixture.server.owner(|owner| owner.share_frozen(&frozen, mode(0o644))).unwrap();
+    let place = readable.pool().draft(64, 64).map(|mut draft| {
+        draft.fill(6);
+        draft.commit(64)
+    });
+    assert_eq!(place, Some(Place::new(0, 64)), "what the other process takes it for");
+    let space = Space::new();
+    space.introduce(fixture.desk_for(1000));
+    let mut input = open(&other, &space).unwrap();
+    let (mut good, mut faults) = (0_u64, 0_u64);
+    let mut out = [0; 1 << 13];
+    loop {
+        // One block at a time, so that what is good can be told from what is not.
+        match input.peek() {
+            Ok(None) => _ = within("a lie", || input.wait(None).unwrap()),
+            Ok(Some([])) => break,
+            Ok(Some(block)) => {
+                let length = block.len();
+                // 64 bytes of 6, or part of the frozen file (which is zero behind its end), or
+                // something of the pool that was not written yet.
+                assert!(block.iter().all(|byte| [0, 6, 9].contains(byte)), "{block:?}");
+                good += u64::from(block == [6; 64]);
+                let count = length.min(out.len());
+                out[..count].copy_from_slice(&block[..count]);
+                input.take(length);
+            }
+            Err(fault) => {
+                let lie = matches!(
+                    fault,
+                    Fault::UnknownDbuf(_)
+                        | Fault::Forbidden { .. }
+                        | Fault::OutOfWindow(_)
+                        | Fault::CrossesSegment(_)
+                        | Fault::Hole
+                );
+                assert!(lie, "{fault}");
+                faults += 1;
+            }
+        }
+    }
+    assert_eq!(other.line().unwrap(), format!("{good}"), "all that was good came");
+    assert_eq!((input.count().lost, input.written().resident(&input.count())), (faults, Some(0)));
+    assert!(faults > 10_000, "{faults}");
+    let asked = space.faults();
+    assert!(asked.mapped == 2 && asked.refused < 200, "{asked:?} for {faults} faults");
+    other.succeeds();
+}
+
+// ---- there
+
+#[test]
+#[ignore = "what the other process runs"]
+fn the_other_process() {
+    let Some(role) = common::role() else { return };
+    match role.as_str() {
+        "read" => {
+            let mut input = open(stdin(), &Space::new()).unwrap();
+            let (count, fault) = read(&mut input);
+            report_end(&format!("{count}"), fault, &input);
+        }
+        "report each" => report_each(),
+        "own and write" => own_and_write(),
+        "pass on" => pass_on(),
+        "lie" => lie(),
+        _ => panic!("no role {role}"),
+    }
+}
+
+fn report_end(word: &str, fault: Option<Fault>, input: &Input) {
+    let asked = input.space().faults();
+    let lost = input.count().lost;
+    say(&format!("{word} {fault:?} mapped {} refused {} lost {lost}", asked.mapped, asked.refused));
+}
+
+fn report_each() {
+    let mut input = open(stdin(), &Space::new()).unwrap();
+    let mut out = [0; 64];
+    loop {
+        input.wait(None).unwrap();
+        match input.peek() {
+            Ok(None) => {}
+            Ok(Some([])) => break,
+            Ok(Some(block)) => {
+                let count = block.len();
+                out[..count].copy_from_slice(block);
+                say(&format!("{:?}", &out[..count]));
+                input.take(count);
+            }
+            Err(fault) => say(&format!("{fault:?}")),
+        }
+    }
+    report_end("end", None, &input);
+}
+
+fn own_and_write() {
+    let server = GrantServer::open(Creator::new(4)).unwrap();
+    let config_of = pool::Config { segment: SEGMENT, segments: 2 };
+    let mut pools = [OPEN, LATER].map(|number| {
+        let all = AccessList::new(NOBODY, NOBODY, 0o644);
+        let pool = AllocationPool::new(id(number), config_of, all).unwrap();
+        server.owner(|owner| owner.share(&pool)).unwrap();
+        pool
+    });
+    let later = pools[1].copy(&[3; 10]).unwrap();
+    let [open, _keeps] = pools;
+    let (mut output, offers) = indirect(&config(), Backing::new(open)).unwrap();
+    output.know_pool(_keeps.pool(), 1);
+    let (_, socket) = server.introduce(Credentials::new(0, 0)).unwrap();
+    offer(stdin(), &offers[0], Some(&socket));
+    drop((offers, socket));
+    output.write(&[1; 10]).unwrap();
+    output.write(&[2; 10]).unwrap();
+    output.write(later.slices().next().unwrap().bytes()).unwrap();
+    output.write(&[4; 10]).unwrap();
+    output.flush();
+    say("all written");
+    common::wait_to_be_killed(output);
+}
+
+fn pass_on() {
+    let space = Space::new();
+    let mut input = open(stdin(), &space).unwrap();
+    let server = GrantServer::open(Creator::new(4)).unwrap();
+    let config_of = pool::Config { segment: SEGMENT, segments: 2 };
+    let own = AllocationPool::new(id(20), config_of, AccessList::private(identity())).unwrap();
+    server.owner(|owner| owner.share(&own)).unwrap();
+    let config = Config { id: id(21), entries: 256, ..Config::new(id(21)) };
+    let (mut output, offers) = indirect(&config, Backing::new(own)).unwrap();
+    offer(stdin(), &offers[0], None);
+    drop(offers);
+    // Some of it piece by piece, which takes blocks apart.
+    let first = splice(&mut input, &mut output, 1).unwrap();
+    let rest = splice_all(&mut input, &mut output).unwrap();
+    let bytes = first.bytes + rest.bytes;
+    let by_pointer = first.by_pointer + rest.by_pointer;
+    say(&format!("{bytes} {by_pointer} by pointer, mapped {}", space.faults().mapped));
+    drop(output);
+    until("what is in flight to be passed", || sweep() == 0);
+}
+
+fn lie() {
+    let shape =
+        ibuf::Config { entries: 1024, lanes: Lanes::Pointer, policy: Policy::Block, readers: 1 };
+    let (mut writer, mut offers) = share::pointers(&shape, id(RING)).unwrap();
+    let (doorbell, theirs) = SocketDoorbell::pair().unwrap();
+    let ring = offers.remove(0);
+    let mut all = ring.descriptors().to_vec();
+    all.push(theirs.as_fd());
+    send(stdin(), b"offer", &all);
+    let mut random = Random::replayable();
+    let good = RichPointer::new(id(OPEN), Place::new(0, 64), Class::YES);
+    let mut count = 0;
+    for _ in 0..40_000 {
+        let length = random.below(70) as u32;
+        let (near, far) = (random.below(3 * SEGMENT as u64), random.next());
+        let number = |dbuf: u32| id(dbuf);
+        let pointer = match random.below(8) {
+            0 | 1 => good,
+            2 => RichPointer::from_words([random.next(), random.next()]),
+            3 => RichPointer::new(number(SECRET), Place::new(near, length), Class::YES),
+            4 => RichPointer::new(number(FROZEN), Place::new(4 * near, length), Class(7)),
+            5 => RichPointer::new(number(OPEN), Place::new(far, u32::MAX), Class::YES),
+            6 => RichPointer::hole(length),
+            // Stale: ids of dbufs that are no more, or not yet.
+            _ => RichPointer::new(number(100 + (far % 1000) as u32), Place::new(0, 9), Class::YES),
+        };
+        count += u64::from(pointer == good);
+        let entry = Entry::new(pointer, ContextLane::default(), Marks::bare(0));
+        while writer.push(&[entry]).unwrap().put == 0 {
+            doorbell.notify();
+            std::thread::yield_now();
+        }
+    }
+    drop(writer);
+    doorbell.notify();
+    say(&format!("{count}"));
+}

@@ -1,0 +1,168 @@
+//! Many producers in processes of another user, one reader: who is killed, and who writes nonsense
+//! into its own ring, is taken out, and the others lose nothing. (CONTRACT 24; RELIABILITY T3, T10)
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+extern crate buffer as streamline_buffer;
+
+mod common;
+
+use abi::DbufId;
+use buffer::Fault;
+use buffer::stream::{Config, Input, Output, stream};
+use common::scribble::Ring;
+use common::{Other, offer, open, within};
+use std::io::stdin;
+use std::time::Duration;
+use streamline_iolite::merge::{Departed, Merged, Next, Order, Stamped};
+use testkit::Random;
+
+const TOTAL: u64 = 30_000;
+
+fn config() -> Config {
+    Config::new(DbufId::new(1).unwrap()).capacity(16384)
+}
+
+/// A block that tells who wrote it, which one it is, and whether it is whole.
+fn block(who: u64, number: u64) -> [u8; 64] {
+    let mut block = [number.wrapping_mul(37) as u8; 64];
+    for (at, word) in [who, number].into_iter().enumerate() {
+        block[at * 8..at * 8 + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    block
+}
+
+fn word(block: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(block[at * 8..at * 8 + 8].try_into().unwrap())
+}
+
+/// A producer, and the stream that it writes.
+fn start(role: &str, who: u64) -> Option<(Other, Input)> {
+    let other = Other::start(&format!("{role} {who}"))?;
+    let input = open(&other).unwrap();
+    Some((other, input))
+}
+
+/// Reads to the end; answers how many blocks came of each, the honest ones without a gap.
+fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Vec<u64> {
+    let mut counts = vec![0; 8];
+    let mut out = vec![0; 8192];
+    loop {
+        match within("a producer", || merged.read(&mut out).unwrap()) {
+            Next::End => return counts,
+            Next::Nothing => panic!("it waits"),
+            Next::Block { length: 64, .. } => {
+                let who = usize::try_from(word(&out, 0)).unwrap_or(usize::MAX);
+                if who < honest {
+                    assert_eq!(out[..64], block(who as u64, counts[who]), "producer {who}");
+                }
+                // What a liar says is no name.
+                let who = who.min(counts.len() - 1);
+                counts[who] += 1;
+                each(&counts);
+            }
+            Next::Block { .. } => {}
+        }
+    }
+}
+
+fn departed(merged: &mut Merged) -> Vec<Departed> {
+    let mut all: Vec<_> = std::iter::from_fn(|| merged.departed()).collect();
+    all.sort_by_key(|gone| gone.producer);
+    all
+}
+
+#[test]
+fn who_is_killed_or_lies_is_taken_out_and_the_others_go_on() {
+    let mut random = Random::replayable();
+    for round in 0..4 {
+        let order = match round % 2 {
+            0 => Order::Fair(16),
+            _ => Order::Stamped(Stamped::new(100, Duration::from_millis(5), |block| {
+                if block.len() == 64 { word(block, 1) } else { 0 }
+            })),
+        };
+        let mut merged = Merged::new(order);
+        let mut others = Vec::new();
+        for (who, role) in (0..).zip(["write", "write", "until killed", "scribble"]) {
+            let Some((other, input)) = start(role, who) else { return };
+            merged.join(input);
+            others.push(other);
+        }
+        let (mut killed, until) = (false, random.below(20_000));
+        let counts = drain(&mut merged, 3, |counts| {
+            // Killed at some block, or when the honest ones are through, and the liar after them.
+            let through = counts[0] + counts[1] == 2 * TOTAL;
+            if !killed && (counts[2] > until || through) {
+                others[2].kill();
+                killed = true;
+            }
+            if through {
+                others[3].stop();
+            }
+        });
+        assert_eq!(counts[..2], [TOTAL, TOTAL], "round {round}");
+        let gone = departed(&mut merged);
+        assert_eq!(gone.len(), 4);
+        for honest in &gone[..2] {
+            assert_eq!(honest.fault, None);
+            assert_eq!(honest.put.resident(&honest.taken), Some(0));
+        }
+        assert_eq!(gone[2].fault, Some(Fault::Abandoned), "it was killed");
+        assert_eq!(gone[2].taken.blocks, counts[2], "all that was taken was given");
+        assert_eq!(gone[2].put.resident(&gone[2].taken), Some(0), "and all that it had shown");
+        assert!(gone[3].fault.is_some(), "{:?}", gone[3]);
+    }
+}
+
+// ---- there
+
+#[test]
+#[ignore = "what the other processes run"]
+fn the_other_process() {
+    let Some(role) = common::role() else { return };
+    let (role, who) = role.rsplit_once(' ').unwrap();
+    let who = who.parse().unwrap();
+    let (output, offers) = stream(&config()).unwrap();
+    offer(stdin(), &offers[0]);
+    drop(offers);
+    match role {
+        "write" => write(output, who, 0..TOTAL),
+        "until killed" => write(output, who, 0..u64::MAX),
+        "scribble" => scribble(output, who),
+        _ => panic!("no role {role}"),
+    }
+}
+
+fn write(mut output: Output, who: u64, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        if output.write(&block(who, number)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Writes some good blocks, then anything anywhere into its own ring.
+fn scribble(mut output: Output, who: u64) {
+    for number in 0..100 {
+        output.write(&block(who, number)).unwrap();
+    }
+    output.flush();
+    let (ring, mut random) = (Ring::own(), Random::new(7));
+    loop {
+        // Mostly the positions that it shows, sometimes a header.
+        let at = match random.below(4) {
+            0 => random.below(20480 / 8) * 8,
+            _ => random.below(6) * 128,
+        };
+        let value = match random.below(3) {
+            0 => random.next(),
+            1 => random.below(1 << 20),
+            _ => u64::MAX - random.below(4),
+        };
+        ring.put(at, value);
+        if random.below(64) == 0 && output.write(&block(who, 0)).is_err() {
+            return;
+        }
+    }
+}
