@@ -114,7 +114,8 @@ pub(crate) fn go(
     let tell = |progress: &Progress| teller.iter().for_each(|teller| teller.tell(progress));
     let watch = teller.as_ref().map(|teller| Watch { every_ns: teller.every_ns(), tell: &tell });
     let named = given.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
-    let late = |breach: &Breach| terminal::warn(&format!("{named}{breach}"));
+    let late =
+        |breach: &Breach| terminal::warn(&format!("{named}{}", engine::lateness::describe(breach)));
     let alarm = (!given.quiet).then_some(Alarm(&late));
     let lives = paths.iter().map(build::Path::live).collect();
     let mut member = Member::begin((text, &plan), on.0, (lives, None), given, (starter, &log))?;

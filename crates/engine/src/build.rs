@@ -370,7 +370,7 @@ impl<'p> Builder<'p> {
                 clock: if self.tells_time { Clock::Blocks(0) } else { Clock::Live },
                 epoch: self.epoch,
                 events: self.extras.tape.port(self.spaces[place]),
-                why: self.extras.why.clone(),
+                tracer: self.extras.why.as_ref().map(Why::observer),
             }));
         }
         let running_spaces =

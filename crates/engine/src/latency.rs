@@ -15,7 +15,6 @@
 //! A line without a bound has no gauges and reads no clock for them.
 
 use filter::{Batch, Columns, LaneMask, Time, lanes};
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -108,27 +107,6 @@ pub struct Breach {
     pub way: Option<(String, u64)>,
     /// Where one waited longest beyond the share of the place: the place, how long, its share.
     pub wait: Option<(String, u64, u64)>,
-}
-
-impl fmt::Display for Breach {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let time = pipeline::explain::about;
-        let over = |ns: u64| time(ns.saturating_sub(self.asked_ns));
-        let asked = pipeline::explain::nanoseconds(self.asked_ns).replace(' ', "");
-        match (&self.way, &self.wait) {
-            (Some((sink, age)), wait) => {
-                write!(f, "a block was {} old when `{sink}` had taken it, ", time(*age))?;
-                write!(f, "{} over --latency={asked}", over(*age))?;
-                let Some((place, waited, share)) = wait else { return Ok(()) };
-                write!(f, "; {place}: {} where it has {}", time(*waited), time(*share))
-            }
-            (None, Some((place, waited, _))) => {
-                write!(f, "{place}: a block has waited for {}, ", time(*waited))?;
-                write!(f, "{} over --latency={asked}", over(*waited))
-            }
-            (None, None) => f.write_str("no block is late"),
-        }
-    }
 }
 
 impl Budget {
@@ -365,9 +343,6 @@ mod tests {
         let breach = budget.breach(0).expect("older than the bound");
         assert_eq!(breach.way, Some(("b".to_owned(), 14 * MS)));
         assert_eq!(breach.wait, Some(("a → b".to_owned(), 12 * MS, 4 * MS)));
-        let text = "a block was 14.0 ms old when `b` had taken it, 4.00 ms over --latency=10ms; \
-                    a → b: 12.0 ms where it has 4.00 ms";
-        assert_eq!(breach.to_string(), text);
         assert_eq!(budget.breach(0), None, "it has been told");
         let told = budget.told(0).expect("there is a bound");
         let line = |name: &str, share_ns, looked, over, worst_ns| Measured {
@@ -392,8 +367,7 @@ mod tests {
         assert_eq!(ring.watched.load(Ordering::Relaxed), 1, "the first is under way");
         assert_eq!(budget.breach(since + 10 * MS), None, "not longer than the whole");
         let breach = budget.breach(since + 11 * MS).expect("nobody takes it");
-        let text = "a → b: a block has waited for 11.0 ms, 1.00 ms over --latency=10ms";
-        assert_eq!(breach.to_string(), text);
+        assert_eq!((breach.way, breach.wait), (None, Some(("a → b".to_owned(), 11 * MS, 4 * MS))));
         ring.takes(0, false);
         assert_eq!(ring.looked.load(Ordering::Relaxed), 0, "it is not among these");
         ring.takes(64, true);

@@ -37,6 +37,7 @@ pub mod joint;
 pub mod kernel;
 pub mod keys;
 pub mod latency;
+pub mod lateness;
 pub mod ledger;
 pub mod live;
 pub mod machine;

@@ -7,17 +7,20 @@
 //! filter made itself (a description, a decoded body) belongs to it by the session that frames of
 //! the flow had there. [SL §7.1, "debugging"]
 //!
-//! While nobody asks, this costs a walk nothing on its way from node to node: a traced space has no
-//! plain arcs and times its filters, which are ways that the walk has anyway.
+//! It looks as an [`Observer`] of the spaces.
 
 use crate::record::Tape;
+use crate::space::node::{Node, Part};
+use crate::space::observe::Observer;
 use filter::general::bpf::Matcher;
-use filter::{Amount, Arguments, Block, Classes, Counts, Mistake, Time, Value};
+use filter::{
+    Amount, Arguments, Batch, Block, Classes, Counts, LaneMask, Mistake, Time, Value, lanes,
+};
 use pipeline::graph::{Graph, NodeId};
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hasher;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What became of the blocks of a flow at one node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -112,8 +115,13 @@ impl Why {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns an observer that asks this question of a space.
+    pub(crate) fn observer(self: &Arc<Self>) -> Box<dyn Observer> {
+        Box::new(FlowObserver { why: Arc::clone(self), running: Vec::new() })
+    }
+
     /// A block comes from a source, which numbers it.
-    pub(crate) fn begins(&self, planned: usize, block: &Block<'_>) {
+    fn begins(&self, planned: usize, block: &Block<'_>) {
         let mut asked = self.asked();
         let number = asked.packets.entry(planned).or_default();
         *number += 1;
@@ -127,7 +135,7 @@ impl Why {
     }
 
     /// A block comes to a node; answers whether it is of the flow.
-    pub(crate) fn comes(&self, planned: usize, block: &Block<'_>) -> bool {
+    fn comes(&self, planned: usize, block: &Block<'_>) -> bool {
         let mut asked = self.asked();
         let above = self.above.get(planned).copied().unwrap_or(planned);
         let domain = self.nodes.get(above).map_or(0, |(_, domain)| *domain);
@@ -143,15 +151,15 @@ impl Why {
 
     /// What a node did with a block of the flow, by what it counted before and after; whether the
     /// block goes on at once is seen when it leaves.
-    pub(crate) fn did(
+    fn did(
         &self,
         planned: usize,
         (before, after): (&Counts, &Counts),
-        (reasons, block, now): (&[&str], &Block<'_>, Time),
+        (reasons, block, now): (&[&str], u64, Time),
     ) {
         let mut asked = self.asked();
         if after.held.blocks > before.held.blocks {
-            asked.held.insert((planned, key(block)), now);
+            asked.held.insert((planned, block), now);
             asked.row(planned).held += 1;
         }
         let row = asked.row(planned);
@@ -172,7 +180,7 @@ impl Why {
     }
 
     /// A block leaves a node; `wanted`: an arc takes it.
-    pub(crate) fn leaves(&self, planned: usize, block: &Block<'_>, wanted: bool, now: Time) {
+    fn leaves(&self, planned: usize, block: &Block<'_>, wanted: bool, now: Time) {
         let mut asked = self.asked();
         let (classes, domain) = self.nodes.get(planned).copied().unwrap_or((Classes::Same, 0));
         if !asked.is_ours(domain, block) {
@@ -194,6 +202,52 @@ impl Why {
             row.released += 1;
             row.held_max = row.held_max.max(now.saturating_sub(since));
         }
+    }
+}
+
+/// A question about a flow as one space is asked it.
+#[derive(Debug)]
+struct FlowObserver {
+    why: Arc<Why>,
+    /// For each node that runs the block of the flow that came, and what the node had counted.
+    running: Vec<Option<(u64, Counts)>>,
+}
+
+/// Returns true if a node is one of the request, not the end of a ring.
+const fn is_of_request(node: &Node) -> bool {
+    !matches!(node.part, Part::Export(_) | Part::Pass)
+}
+
+impl Observer for FlowObserver {
+    fn begins(&mut self, node: &Node, batch: &Batch<'_>) {
+        let blocks = lanes(batch.live()).filter(|_| is_of_request(node)).map(|l| batch.block(l));
+        let ours = blocks.filter(|block| self.why.comes(node.planned, block));
+        // Where a filter let go several, they were routed one by one.
+        let running = match *ours.collect::<Vec<_>>() {
+            [block] => Some((key(&block), node.counts.clone())),
+            _ => None,
+        };
+        self.running.push(running);
+    }
+
+    fn done(&mut self, node: &mut Node, now: Time) {
+        if let Some((block, before)) = self.running.pop().flatten() {
+            self.why.did(node.planned, (&before, &node.counts), (node.reasons, block, now));
+        }
+    }
+
+    fn routed(&mut self, node: &Node, batch: &Batch<'_>, wanted: LaneMask, now: Time) {
+        for l in lanes(batch.live()).filter(|_| is_of_request(node)) {
+            let block = batch.block(l);
+            if matches!(node.part, Part::Source(_)) {
+                self.why.begins(node.planned, &block);
+            }
+            self.why.leaves(node.planned, &block, wanted >> l & 1 != 0, now);
+        }
+    }
+
+    fn splits_batches(&self) -> bool {
+        true
     }
 }
 

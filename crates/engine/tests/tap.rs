@@ -8,7 +8,8 @@ use engine::kernel::point::Points;
 use engine::ledger::Missing;
 use engine::live::Live;
 use engine::run::{Outcome, Until, run};
-use engine::tap::{BEHIND_MAX, Began, Over, Policy, Since, Tap, Untapped, Wanted};
+use engine::space::taps::{BEHIND_MAX, Began, Over, Policy, Since, Tap};
+use engine::tap::{Untapped, Wanted};
 use pipeline::edit::Edit;
 use pipeline::plan::{Machine, plan};
 use std::fs::File;
@@ -144,10 +145,10 @@ fn v8_a_reader_that_stops_is_skipped_or_ends_and_costs_others_nothing() {
         let (mut all, unread) = wanted(Some("count"), None);
         all.policy = Policy::End;
         let (all, _) = live.tap(all, LONG).expect("a tap");
-        until("one wanted all", || all.told().over == Some(Over::Behind));
-        until("one is skipped", || skips.told().skipped > 0);
-        until("one was patient", || matches!(stuck.told().over, Some(Over::Stuck(_))));
-        assert!(all.told().frames as usize * 1500 <= BEHIND_MAX + (1 << 20), "{:?}", all.told());
+        until("one wanted all", || all.stats().over == Some(Over::Behind));
+        until("one is skipped", || skips.stats().skipped > 0);
+        until("one was patient", || matches!(stuck.stats().over, Some(Over::Stuck(_))));
+        assert!(all.stats().frames as usize * 1500 <= BEHIND_MAX + (1 << 20), "{:?}", all.stats());
         // Who reads at last gets what was kept, in order, and goes on behind what was skipped.
         let (mut last, mut jumps) = (None, Vec::new());
         for _ in 0..20_000 {
@@ -158,11 +159,11 @@ fn v8_a_reader_that_stops_is_skipped_or_ends_and_costs_others_nothing() {
         }
         assert!(last > Some(began.block + 20_000), "something was skipped");
         let told: Vec<(u64, u64)> =
-            skips.told().missing.gaps().map(|gap| (gap.from, gap.to)).collect();
+            skips.stats().missing.gaps().map(|gap| (gap.from, gap.to)).collect();
         // Of very many gaps the ones in the middle are only counted.
         jumps.truncate(Missing::KEPT);
         assert!(!jumps.is_empty() && told.starts_with(&jumps), "{jumps:?} of {told:?}");
-        assert_eq!(skips.told().over, None);
+        assert_eq!(skips.stats().over, None);
         drop((full, unread));
     });
     let count = &outcome.reports[0].report.rows[0];
@@ -175,7 +176,7 @@ fn v8_a_tap_ends_with_its_reader_its_owner_its_node_and_its_path() {
     let (last, _) = during(text, None, |live| {
         let (gone, _, capture) = tap(live, None, None);
         drop(capture);
-        until("its reader has gone", || gone.told().over == Some(Over::Left));
+        until("its reader has gone", || gone.stats().over == Some(Over::Left));
         let (owned, _, mut capture) = tap(live, None, None);
         assert!(capture.next().is_some());
         drop(owned);
@@ -185,7 +186,7 @@ fn v8_a_tap_ends_with_its_reader_its_owner_its_node_and_its_path() {
         let edit = Edit::parse(&["remove", "count"]).expect("an edit");
         change(live, &edit, &Machine::example(), LONG).expect("a change");
         until("its node has gone", || capture.next().is_none());
-        until("it says why", || moved.told().over == Some(Over::Moved));
+        until("it says why", || moved.stats().over == Some(Over::Moved));
         for (node, why) in [("nothing", "the request has no"), ("discard", "it is a sink")] {
             let refused = live.tap(wanted(Some(node), None).0, LONG).expect_err("none");
             assert!(refused.to_string().contains(why), "{refused}");
@@ -198,7 +199,7 @@ fn v8_a_tap_ends_with_its_reader_its_owner_its_node_and_its_path() {
         assert_eq!(number, next);
         next += 1;
     }
-    until("the path has ended", || tap.told().over == Some(Over::Ended));
+    until("the path has ended", || tap.stats().over == Some(Over::Ended));
 }
 
 #[test]

@@ -104,7 +104,9 @@ fn run(
     let hearing = thread.spawn(move || hears.all(orders));
     hearing.map_err(|error| super::refused_io("clone", &error))?;
     let number = wanted.number;
-    let late = |breach: &Breach| terminal::warn(&format!("engine {number}: {breach}"));
+    let late = |breach: &Breach| {
+        terminal::warn(&format!("engine {number}: {}", engine::lateness::describe(breach)))
+    };
     let alarm = (!wanted.quiet).then_some(Alarm(&late));
     let until = Until { readable: Some(either.as_fd()), alarm, ..Until::default() };
     let outcome = run::run(paths, until).map_err(|error| super::refused(&error))?;

@@ -185,7 +185,7 @@ impl Builder<'_> {
             clock: again.part.clock,
             epoch: self.epoch,
             events: self.extras.tape.port(again.spaces + self.spaces[place]),
-            why: self.extras.why.clone(),
+            tracer: self.extras.why.as_ref().map(crate::why::Why::observer),
         }))
     }
 }

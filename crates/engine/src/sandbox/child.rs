@@ -203,7 +203,7 @@ fn space(wanted: &Wanted, ends: &Ends) -> Result<(Space, u32), String> {
         // What it knows of times is of the clock of the path, wherever it is.
         epoch: wanted.about.epoch,
         events: EventPort::Off,
-        why: None,
+        tracer: None,
     });
     Ok((space, description.state.held_max))
 }

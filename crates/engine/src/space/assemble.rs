@@ -58,8 +58,8 @@ impl Assembly {
         let branch = self.nodes[to].taken.len();
         self.nodes[to].taken.push(Amount::default());
         let (put, dropped) = (Amount::default(), EdgeDrops::default());
-        let plain = false;
-        self.nodes[from].arcs.push(Arc { to, branch, wanted, back, plain, planned, put, dropped });
+        let direct = false;
+        self.nodes[from].arcs.push(Arc { to, branch, wanted, back, direct, planned, put, dropped });
     }
 
     /// The nodes, where branches meet, and the order from the sources to the sinks.
@@ -72,7 +72,7 @@ impl Assembly {
         let mut joins: Vec<bool> = inputs.iter().map(|n| *n > 1).collect();
         self.in_turn.iter().for_each(|at| joins[*at] = false);
         for arc in self.nodes.iter_mut().flat_map(|node| &mut node.arcs) {
-            arc.plain = arc.wanted == Wanted::Answered && !arc.back && !joins[arc.to];
+            arc.direct = !arc.back && !joins[arc.to];
         }
         let mut ready: Vec<NodeId> = (0..self.nodes.len()).filter(|n| inputs[*n] == 0).collect();
         ready.reverse();
@@ -101,7 +101,7 @@ impl Assembly {
         let edits = (0..self.nodes.len()).any(edits);
         let is_deal = |at: &NodeId| matches!(self.nodes[*at].part, Part::Deal(_));
         let deals = (0..self.nodes.len()).filter(is_deal).collect();
-        (self.nodes, Shape { joins, rank, order, parts, looks, edits, deals, asked_by })
+        (self.nodes, Shape { rank, order, parts, looks, edits, deals, asked_by })
     }
 
     /// Of every operand of a section that may wait for it, the section; what becomes of blocks

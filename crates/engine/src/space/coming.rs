@@ -92,7 +92,7 @@ impl Space {
         last: bool,
     ) -> Room {
         let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
-        let mut batch = if self.shape.looks || self.turn.taps.is_some() {
+        let mut batch = if self.shape.looks || self.turn.observers.look() {
             let general = &self.intakes[GENERAL];
             let pool = &self.intakes[from];
             Frames::new(|_, frame| pool.segment(frame).or_else(|| general.segment(frame)))

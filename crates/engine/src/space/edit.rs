@@ -108,7 +108,7 @@ impl Stage<'_> {
         }
         let Part::Filter(Filter::Edit(filter)) = &mut node.part else { return };
         node.flow.calls += 1;
-        let begin = if self.turn.timed { sys::clock::monotonic() } else { 0 };
+        let begin = if self.turn.observers.measure_time() { sys::clock::monotonic() } else { 0 };
         let mut bench =
             Bench { intakes: self.intakes, work: self.work, imported, fragments: node.fragments };
         let mut tell = Tell::new(self.now, &mut node.counts);
@@ -134,7 +134,7 @@ impl Stage<'_> {
         edits.copied += out.edits.copied;
         edits.appended += out.edits.appended;
         edits.fragmented += out.edits.fragmented;
-        if self.turn.timed {
+        if self.turn.observers.measure_time() {
             node.flow.busy_ns += sys::clock::monotonic().saturating_sub(begin);
         }
         if let Err(panic) = ran {

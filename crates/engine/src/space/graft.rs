@@ -307,7 +307,6 @@ impl Space {
         self.programs_gone.extend(old.into_iter().flatten().filter(|n| process::of(n).is_some()));
         (self.nodes, self.shape) = assembly.done();
         self.grafts += 1;
-        self.turn.trace(&mut self.nodes);
         self.take_inputs((&old_keys, &old_names), &places, inputs);
         self.intakes.extend(intakes);
         let programs = (0..self.nodes.len()).filter(|at| process::is_input(&self.nodes[*at]));

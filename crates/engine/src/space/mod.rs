@@ -19,8 +19,7 @@
 //! - [`events`]: the port over which a run is written down and repeated;
 //! - `repeat`: a space that repeats a run;
 //! - [`stall`]: spaces that repeat, and wait for one another;
-//! - `tapped`: who looks at what leaves a node;
-//! - [`traced`]: the walk while somebody asks what becomes of a flow;
+//! - [`observe`]: observers of the walk; [`taps`]: those that copy frames to readers;
 //! - [`memory`]: what the space does for its filters.
 
 pub mod asks;
@@ -36,6 +35,7 @@ pub(crate) mod graft;
 mod join;
 pub(crate) mod memory;
 pub mod node;
+pub(crate) mod observe;
 pub(crate) mod pause;
 mod repeat;
 mod replica;
@@ -45,8 +45,7 @@ pub mod select;
 pub(crate) mod shown;
 mod sleep;
 pub(crate) mod stall;
-mod tapped;
-mod traced;
+pub mod taps;
 pub(crate) mod turn;
 pub(crate) mod walk;
 
@@ -56,7 +55,6 @@ use crate::failure::PathFailure;
 use crate::process::{self, Demand};
 use crate::report::{Counted, OutsideCounts, Retired};
 use crate::ring::Import;
-use crate::why::Why;
 use buffer::pool::Pool;
 use buffer::signal::Doorbell;
 use coming::Taking;
@@ -64,6 +62,7 @@ use edit::Stage;
 use events::EventPort;
 use filter::{Room, Time};
 use node::{Node, NodeId, Part};
+use observe::{Observer, Observers};
 use stall::{StallProbe, StallRegistration};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -190,8 +189,8 @@ pub(crate) struct Parts {
     pub(crate) epoch: Time,
     /// The port over which its run is written down or repeated.
     pub(crate) events: EventPort,
-    /// Who wants to know what becomes of a flow.
-    pub(crate) why: Option<Arc<Why>>,
+    /// An observer that traces blocks.
+    pub(crate) tracer: Option<Box<dyn Observer>>,
 }
 
 /// What a space leaves behind when it has ended.
@@ -283,9 +282,8 @@ impl Space {
             .shared()
             .map(|script| StallRegistration(StallProbe::new(script, Arc::clone(&commands.0))));
         let mut nodes = nodes;
-        let timed = timed || parts.why.is_some();
-        let turn = Turn { left, claims, timed, why: parts.why, copies, ..Turn::default() };
-        turn.trace(&mut nodes);
+        let observers = Observers::new(timed, parts.tracer);
+        let turn = Turn { left, claims, observers, copies, ..Turn::default() };
         for node in &mut nodes {
             if let Part::Export(export) = &mut node.part {
                 export.tells(Arc::clone(&commands.0), stall.as_ref().map(|stall| stall.0.clone()));
@@ -465,7 +463,7 @@ impl Space {
 
     /// Measures the time in each filter from now on, or no more.
     pub(crate) fn measure_time(&mut self, on: bool) {
-        self.turn.timed = on;
+        self.turn.observers.set_timed(on);
     }
 
     /// Returns what the space has, beside its counters.

@@ -146,8 +146,8 @@ pub struct Arc {
     pub to: NodeId,
     /// Which of that node's incoming arcs this is; at a join, the order of branches.
     pub branch: usize,
-    /// Whether it is a plain pipe to a node where nothing joins, so that the walk just goes on.
-    pub plain: bool,
+    /// True if it leads forward to a node where nothing joins, so that the walk just goes on.
+    pub direct: bool,
     /// What was put on it.
     pub put: Amount,
     /// Which classes it lets through.

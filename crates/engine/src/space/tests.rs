@@ -165,7 +165,7 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
         clock: Clock::Live,
         epoch: 0,
         events: EventPort::Off,
-        why: None,
+        tracer: None,
     })
 }
 

@@ -1,10 +1,9 @@
 //! What one turn of a space is told and what comes of it: also how many blocks the sinks of the
 //! path may still take (`-c`).
 
+use super::observe::Observers;
 use super::replica::Births;
 use crate::failure::PathFailure;
-use crate::tap::Taps;
-use crate::why::Why;
 use filter::Room;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +15,8 @@ pub(crate) struct Turn {
     pub(crate) left: Option<Arc<Left>>,
     /// Who decides how many of them are taken here.
     pub(crate) claims: Claims,
-    /// Whether the time in each filter is measured.
-    pub(crate) timed: bool,
-    /// Who wants to know what becomes of a flow. Then filters are timed too.
-    pub(crate) why: Option<Arc<Why>>,
+    /// The observers of the walk.
+    pub(crate) observers: Observers,
     /// Why the path ended, if it did.
     pub(crate) failure: Option<PathFailure>,
     /// Whether nothing is edited where it lies.
@@ -28,8 +25,6 @@ pub(crate) struct Turn {
     pub(crate) last: bool,
     /// Memory for batches at rest.
     pub(crate) rooms: Vec<Room>,
-    /// Who looks at what leaves nodes here.
-    pub(crate) taps: Option<Box<Taps>>,
     /// The turn of what copies of filters here give when no block causes it ([`crate::copies`]).
     pub(crate) order: u32,
     /// When the sessions of replicas here began.

@@ -15,7 +15,9 @@ use super::pause::Cut;
 use super::select::Wanted;
 use super::turn::Turn;
 use crate::ledger::{EdgeKind, loses_here, loses_way};
-use filter::{Amount, Batch, Filter, LaneContext, LaneMask, Output, StreamContext, Tell, Time};
+use filter::{
+    Amount, Batch, Filter, LaneContext, LaneMask, Output, StreamContext, Tell, Time, lanes,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -39,11 +41,9 @@ pub(crate) struct Walk<'w, 'a> {
     pub(super) turn: &'w mut Turn,
 }
 
-/// What does not change while a space runs: where branches meet, and in which order nodes come.
+/// What does not change while a space runs: the order of nodes, and what stands where.
 #[derive(Debug, Default)]
 pub(crate) struct Shape {
-    /// Whether more than one forward arc leads into a node.
-    pub(crate) joins: Vec<bool>,
     /// The position of each node in topological order.
     pub(crate) rank: Vec<usize>,
     /// The nodes in topological order.
@@ -66,6 +66,14 @@ pub(super) struct Waiting<'a> {
     pub(super) from: NodeId,
     pub(super) arc: usize,
     pub(super) batch: Batch<'a>,
+}
+
+/// A batch at the end of an arc.
+struct Arrival {
+    to: NodeId,
+    /// The number of the arc among those that lead to the node.
+    branch: usize,
+    amount: Amount,
 }
 
 /// What a node did with a batch.
@@ -96,29 +104,25 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.settle();
     }
 
-    /// Walks what a source gave that knows along which of its arcs it goes. Nobody else is under
-    /// way, so what comes to a join by this arc waits for nobody there: nearly all that leaves a
-    /// program goes past the filters that decide what twins are unsure of, and joins behind them.
+    /// Walks what a source gave that chose the arc. Nothing else is under way, so what comes to a
+    /// join by this arc waits for nothing there: nearly all that leaves a program passes the filters
+    /// that decide what twins are unsure of, and joins behind them.
     pub(crate) fn source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
-        let live = batch.live();
+        debug_assert!(self.waiting.is_empty(), "nothing else is under way");
         let leads = arc < self.nodes[from].arcs.len() && !loses_way();
-        let goes = if leads { live } else { 0 };
-        self.leave(from, batch, live, goes);
+        let goes = if leads { batch.live() } else { 0 };
+        let amount = self.leave(from, batch, goes);
         if goes != 0 {
-            self.alone_along(from, arc, batch);
+            let edge = &mut self.nodes[from].arcs[arc];
+            if edge.back {
+                self.along_alone((from, arc), goes, batch, 0);
+            } else {
+                let amount = put(edge, amount, batch);
+                let arrival = Arrival { to: edge.to, branch: edge.branch, amount };
+                self.enter(arrival, batch, 0);
+            }
         }
         self.settle();
-    }
-
-    fn alone_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
-        debug_assert!(self.waiting.is_empty(), "nobody else is under way");
-        if self.nodes[from].arcs[arc].back {
-            return self.along(from, arc, batch, 0);
-        }
-        let edge = &mut self.nodes[from].arcs[arc];
-        put(edge, batch);
-        let (to, branch) = (edge.to, edge.branch);
-        self.enter(to, branch, batch, 0);
     }
 
     /// Calls the filters that asked to be called by now.
@@ -221,7 +225,8 @@ impl<'w, 'a> Walk<'w, 'a> {
             } else if let Some((w, hops)) = self.around.pop() {
                 let (to, branch) = self.end_of(&w);
                 let mut batch = w.batch;
-                self.enter(to, branch, &mut batch, hops);
+                let amount = batch.amount(batch.live());
+                self.enter(Arrival { to, branch, amount }, &mut batch, hops);
             } else {
                 return;
             }
@@ -245,7 +250,11 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
         branches.sort_by_key(|(branch, _)| *branch);
         for mut batch in join::merge(branches) {
-            self.run_and_route(to, &mut batch, 0);
+            match self.observed_run(to, &mut batch, 0) {
+                Ran::Same => self.route(to, &mut batch, 0),
+                Ran::Others(output) => self.route_all(to, output, 0),
+                Ran::Ended => {}
+            }
         }
     }
 
@@ -258,58 +267,16 @@ impl<'w, 'a> Walk<'w, 'a> {
         (arc.to, arc.branch)
     }
 
-    /// Takes a batch off an arc and walks on with it: in this loop as long as the path neither
-    /// splits nor joins nor turns back.
-    fn enter(&mut self, to: NodeId, branch: usize, batch: &mut Batch<'a>, hops: u8) {
-        let (mut to, mut branch) = (to, branch);
-        let mut came = batch.amount(batch.live());
-        loop {
-            let node = &mut self.nodes[to];
-            add(&mut node.taken[branch], came);
-            let plain = match node.arcs.as_slice() {
-                [arc] => arc.plain,
-                _ => false,
-            };
-            if !plain {
-                return self.run_and_route(to, batch, hops);
-            }
-            match self.timed_run(to, batch, hops) {
-                Ran::Same => {}
+    /// Takes a batch off an arc and walks on with it, until nothing goes on or what does waits.
+    fn enter(&mut self, arrival: Arrival, batch: &mut Batch<'a>, hops: u8) {
+        let mut next = Some(arrival);
+        while let Some(Arrival { to, branch, amount }) = next {
+            add(&mut self.nodes[to].taken[branch], amount);
+            next = match self.observed_run(to, batch, hops) {
+                Ran::Same => self.step(to, batch, hops),
                 Ran::Others(output) => return self.route_all(to, output, hops),
                 Ran::Ended => return,
-            }
-            let (live, mask) = (batch.live(), batch.answered());
-            let node = &mut self.nodes[to];
-            if mask != live {
-                let unselected = batch.amount_in(live & !mask);
-                add(&mut node.flow.unselected, unselected);
-                batch.keep(mask);
-                if mask == 0 {
-                    return;
-                }
-            }
-            came = batch.amount(mask);
-            add(&mut node.flow.routed, came);
-            if let Some(taps) = &mut self.turn.taps
-                && node.gives()
-            {
-                taps.give(node.planned, batch, mask);
-            }
-            let Some(edge) = node.arcs.first_mut() else { return };
-            add(&mut edge.put, came);
-            if loses_here(EdgeKind::Call, edge.put) {
-                lose_one(batch);
-                came = batch.amount(batch.live());
-            }
-            (to, branch) = (edge.to, edge.branch);
-        }
-    }
-
-    fn run_and_route(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) {
-        match self.timed_run(at, batch, hops) {
-            Ran::Same => self.route(at, batch, hops),
-            Ran::Others(output) => self.route_all(at, output, hops),
-            Ran::Ended => {}
+            };
         }
     }
 
@@ -319,21 +286,19 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
+    /// Calls what runs in a node, or puts the batch aside if that edits blocks.
     #[inline]
-    fn timed_run(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
-        if self.shape.edits
-            && let Part::Filter(Filter::Edit(_)) = &self.nodes[at].part
-        {
-            self.trace_coming(at, batch);
-            return self.put_aside(at, batch, hops);
+    fn observed_run(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
+        let observed = self.turn.observers.are_active();
+        if observed {
+            self.turn.observers.begins(&self.nodes[at], batch);
         }
-        if !self.turn.timed {
-            return self.run(at, batch);
+        let edits =
+            self.shape.edits && matches!(&self.nodes[at].part, Part::Filter(Filter::Edit(_)));
+        let ran = if edits { self.put_aside(at, batch, hops) } else { self.run(at, batch) };
+        if observed {
+            self.turn.observers.done(&mut self.nodes[at], self.now);
         }
-        let begin = sys::clock::monotonic();
-        let ran =
-            if self.turn.why.is_some() { self.traced(at, batch) } else { self.run(at, batch) };
-        self.nodes[at].flow.busy_ns += sys::clock::monotonic().saturating_sub(begin);
         ran
     }
 
@@ -410,25 +375,50 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Sends the live lanes along the arcs that want them.
+    /// Sends the live lanes along the arcs that want them, and walks on.
     pub(super) fn route(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) {
-        if self.turn.why.is_some() && self.trace(from, batch, hops) {
-            return;
+        if let Some(arrival) = self.step(from, batch, hops) {
+            self.enter(arrival, batch, hops);
         }
+    }
+
+    /// Sends the live lanes along the arcs that want them. Returns where what is left in the batch
+    /// arrives; all else has been walked, or waits.
+    #[inline]
+    fn step(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) -> Option<Arrival> {
+        if self.turn.observers.are_active() && self.split(from, batch, hops) {
+            return None;
+        }
+        let [arc] = self.nodes[from].arcs.as_slice() else {
+            return self.fork(from, batch, hops);
+        };
+        let mask = match &arc.wanted {
+            Wanted::Answered => batch.answered(),
+            wanted => wanted.select(batch),
+        };
+        let amount = self.leave(from, batch, mask);
+        if mask == 0 {
+            return None;
+        }
+        self.along((from, 0), amount, batch, hops)
+    }
+
+    /// Routes blocks one by one if an observer asks for that; returns true if it was done.
+    #[cold]
+    fn split(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
         let live = batch.live();
-        let arcs = self.nodes[from].arcs.len();
-        if arcs == 1 {
-            let mask = match self.nodes[from].arcs[0].wanted {
-                Wanted::Answered => batch.answered(),
-                ref wanted => wanted.select(batch),
-            };
-            self.leave(from, batch, live, mask);
-            batch.keep(mask);
-            if mask != 0 {
-                self.along(from, 0, batch, hops);
-            }
-            return;
+        let split = live.count_ones() > 1 && self.turn.observers.split_batches();
+        for l in lanes(live).filter(|_| split) {
+            let mut one = batch.duplicate();
+            one.keep(1 << l);
+            self.route(from, &mut one, hops);
         }
+        split
+    }
+
+    /// Sends copies of the batch along all arcs but the last that wants something.
+    fn fork(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) -> Option<Arrival> {
+        let arcs = self.nodes[from].arcs.len();
         let mut masks = [0 as LaneMask; 8];
         let mut more = Vec::new();
         let masks: &mut [LaneMask] = if arcs <= masks.len() {
@@ -444,64 +434,87 @@ impl<'w, 'a> Walk<'w, 'a> {
             batch.renumber(&mut self.next);
         }
         let any = masks.iter().fold(0, |a, b| a | b);
-        self.leave(from, batch, live, any);
-        let Some(last) = masks.iter().rposition(|m| *m != 0) else { return };
-        for (arc, mask) in masks.iter().enumerate().take(last) {
-            if *mask != 0 {
-                let mut copy = batch.duplicate();
-                copy.keep(*mask);
-                self.along(from, arc, &mut copy, hops);
-            }
+        self.leave(from, batch, any);
+        let last = masks.iter().rposition(|mask| *mask != 0)?;
+        for (arc, mask) in masks.iter().enumerate().take(last).filter(|(_, mask)| **mask != 0) {
+            let mut copy = batch.duplicate();
+            self.along_alone((from, arc), *mask, &mut copy, hops);
         }
         batch.keep(masks[last]);
-        self.along(from, last, batch, hops);
+        let amount = batch.amount(masks[last]);
+        self.along((from, last), amount, batch, hops)
     }
 
-    fn leave(&mut self, from: NodeId, batch: &mut Batch<'a>, live: LaneMask, any: LaneMask) {
-        let routed = batch.amount(any);
-        add(&mut self.nodes[from].flow.routed, routed);
-        if let Some(taps) = &mut self.turn.taps
-            && any != 0
-            && self.nodes[from].gives()
-        {
-            taps.give(self.nodes[from].planned, batch, any);
-        }
-        if any != live {
-            let unselected = batch.amount(live & !any);
-            add(&mut self.nodes[from].flow.unselected, unselected);
+    /// Puts these lanes of a batch on an arc, and walks on.
+    pub(super) fn along_alone(
+        &mut self,
+        arc: (NodeId, usize),
+        mask: LaneMask,
+        batch: &mut Batch<'a>,
+        hops: u8,
+    ) {
+        batch.keep(mask);
+        let amount = batch.amount(mask);
+        if let Some(arrival) = self.along(arc, amount, batch, hops) {
+            self.enter(arrival, batch, hops);
         }
     }
 
-    fn along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>, hops: u8) {
+    /// Counts what of a batch goes on and what ends here, and keeps the former.
+    fn leave(&mut self, from: NodeId, batch: &mut Batch<'a>, wanted: LaneMask) -> Amount {
+        let node = &mut self.nodes[from];
+        let rest = batch.live() & !wanted;
+        if rest != 0 {
+            add(&mut node.flow.unselected, batch.amount_in(rest));
+        }
+        let routed = batch.amount(wanted);
+        add(&mut node.flow.routed, routed);
+        if self.turn.observers.are_active() {
+            self.turn.observers.routed(node, batch, wanted, self.now);
+        }
+        batch.keep(wanted);
+        routed
+    }
+
+    /// Puts a batch on an arc. Returns where it arrives, unless it waits on the way.
+    #[inline]
+    fn along(
+        &mut self,
+        (from, arc): (NodeId, usize),
+        amount: Amount,
+        batch: &mut Batch<'a>,
+        hops: u8,
+    ) -> Option<Arrival> {
         let edge = &mut self.nodes[from].arcs[arc];
-        let amount = put(edge, batch);
-        let (to, branch) = (edge.to, edge.branch);
-        if edge.back {
-            if hops >= HOPS_MAX {
-                add(&mut edge.dropped.too_many_hops, amount);
-            } else if self.around.len() >= CYCLE_MAX {
-                add(&mut edge.dropped.cycle_full, amount);
-            } else {
-                self.around.push((Waiting { from, arc, batch: batch.duplicate() }, hops + 1));
-            }
-        } else if self.shape.joins[to] {
-            self.waiting.push(Waiting { from, arc, batch: batch.duplicate() });
-        } else {
-            self.enter(to, branch, batch, hops);
+        let arrives = put(edge, amount, batch);
+        let arrival = Arrival { to: edge.to, branch: edge.branch, amount: arrives };
+        if edge.direct {
+            return Some(arrival);
         }
+        let waiting = |batch: &Batch<'a>| Waiting { from, arc, batch: batch.duplicate() };
+        if !edge.back {
+            self.waiting.push(waiting(batch));
+        } else if hops >= HOPS_MAX {
+            add(&mut edge.dropped.too_many_hops, amount);
+        } else if self.around.len() >= CYCLE_MAX {
+            add(&mut edge.dropped.cycle_full, amount);
+        } else {
+            self.around.push((waiting(batch), hops + 1));
+        }
+        None
     }
 }
 
-/// Counts what goes on an arc.
+/// Counts what goes on an arc; returns what arrives.
 #[inline]
-fn put(edge: &mut Edge, batch: &mut Batch<'_>) -> Amount {
-    let amount = batch.amount(batch.live());
+fn put(edge: &mut Edge, amount: Amount, batch: &mut Batch<'_>) -> Amount {
     add(&mut edge.put, amount);
     let kind = if edge.back { EdgeKind::Back } else { EdgeKind::Call };
-    if loses_here(kind, edge.put) {
-        lose_one(batch);
+    if !loses_here(kind, edge.put) {
+        return amount;
     }
-    amount
+    lose_one(batch);
+    batch.amount(batch.live())
 }
 
 /// What a build that loses blocks on purpose does.

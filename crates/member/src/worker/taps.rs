@@ -4,7 +4,8 @@ use crate::faults;
 use crate::protocol::{Tap as Asked, Tapped, Tapping};
 use crate::varlink::Fault;
 use engine::live::Live;
-use engine::tap::{Policy, Since, Tap, Told, Wanted};
+use engine::space::taps::{Began, Policy, Tap, TapStats};
+use engine::tap::{self, Wanted};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ pub(super) fn begin(
         [] => return Err(refused(&"several processes run it (`--engines`), each a part of it")),
         _ => return Err(refused(&"it has several parts that nothing joins")),
     };
-    let since = asked.from.as_deref().map(Since::parse).transpose().map_err(|why| refused(&why))?;
+    let since =
+        asked.from.as_deref().map(tap::parse_since).transpose().map_err(|why| refused(&why))?;
     let (near, pipe) = sys::descriptor::pipe().map_err(|error| refused(&error))?;
     let wanted = Wanted {
         node: asked.node.clone(),
@@ -35,14 +37,14 @@ pub(super) fn begin(
         pipe,
     };
     let (tap, began) = live.tap(wanted, limit).map_err(|why| refused(&why))?;
-    let engine::tap::Began { block, past, ago_ns, remembers } = began;
+    let Began { block, past, ago_ns, remembers } = began;
     Ok((tap, Tapping { block, past, ago_ns, remembers }, near))
 }
 
 /// What a tap has told.
 pub(super) fn told(tap: Option<&Tap>) -> Result<Tapped, Fault> {
     let none = || faults::untapped("this connection has no tap");
-    let Told { frames, skipped, missing, no_frame, over } = tap.ok_or_else(none)?.told();
+    let TapStats { frames, skipped, missing, no_frame, over } = tap.ok_or_else(none)?.stats();
     let missing = (!missing.is_empty()).then(|| missing.to_string());
     Ok(Tapped { frames, skipped, missing, no_frame, over: over.map(|why| why.to_string()) })
 }

@@ -98,20 +98,18 @@ impl<'a> Walk<'_, 'a> {
                 _ => 0,
             }
         };
-        let live = batch.live();
         let (burst, hands) = deal.deal(batch, &mut load);
         let here = deal.here();
-        self.leave(at, batch, live, live);
+        self.leave(at, batch, batch.live());
         self.turn.order = last_of(burst);
-        if let [(copy, _)] = hands.as_slice() {
-            self.along(at, *copy, batch, 0);
+        if let [(copy, mask)] = hands.as_slice() {
+            self.along_alone((at, *copy), *mask, batch, 0);
             return Ran::Ended;
         }
         let (own, others): (Vec<_>, Vec<_>) = hands.into_iter().partition(|(c, _)| *c == here);
         for (copy, mask) in others.into_iter().chain(own) {
             let mut part = batch.duplicate();
-            part.keep(mask);
-            self.along(at, copy, &mut part, 0);
+            self.along_alone((at, copy), mask, &mut part, 0);
         }
         Ran::Ended
     }
