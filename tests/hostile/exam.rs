@@ -4,8 +4,8 @@ use crate::line::Line;
 use crate::mutate::Mutation;
 use endpoint::Seen;
 use engine::build::BuildError;
-use engine::failure::{Cause, PathFailure};
 use engine::run::Outcome;
+use runtime::failure::{Cause, PathFailure};
 use std::collections::BTreeSet;
 use std::path::Path;
 

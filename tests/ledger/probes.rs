@@ -1,9 +1,9 @@
 //! Filters that know the numbers of what they see, let go and lose, and say so in their report; and
 //! what a test asks an outcome.
 
-use engine::ledger::DropReason;
 use engine::run::Outcome;
 use filter::prelude::*;
+use runtime::ledger::DropReason;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

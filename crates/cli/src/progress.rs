@@ -9,9 +9,9 @@
 use crate::arguments::RunArguments;
 use crate::report::counted;
 use crate::terminal;
-use engine::ledger::{DropReason, Position};
 use engine::run::Progress;
 use pipeline::plan::Plan;
+use runtime::ledger::{DropReason, Position};
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -233,7 +233,7 @@ pub(crate) fn short(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::ledger::Seen;
+    use runtime::ledger::Seen;
 
     #[test]
     fn wishes_are_words_seconds_and_times() {

@@ -14,13 +14,13 @@ use crate::status::Status;
 use crate::{analyze, engines, line, record, terminal};
 use engine::adapt::Adapt;
 use engine::build::{self, BuildError, Extras, Settings};
-use engine::failure::{Cause, PathFailure};
-use engine::latency::Breach;
 use engine::record::Tape;
 use engine::run::{self as engine_run, Alarm, Outcome, Progress, Until, Watch};
 use engine::{signal, suspect};
 use pipeline::Graph;
 use pipeline::plan::{Machine, Plan, Refused};
+use runtime::failure::{Cause, PathFailure};
+use runtime::latency::Breach;
 use std::path::PathBuf;
 
 /// Runs the line of these words.

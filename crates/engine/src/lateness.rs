@@ -1,7 +1,7 @@
 //! A breach of the latency bound in words.
 
-use crate::latency::Breach;
 use pipeline::explain::{about, nanoseconds};
+use runtime::latency::Breach;
 
 /// Describes a breach: how late a block was, where, and the bound.
 #[must_use]

@@ -2,19 +2,19 @@
 //! the path did by itself.
 //!
 //! A [`Live`] outlives its path: what has ended answers [`NotTaken::Ended`], and its counters are
-//! those with which it ended. How commands reach a space: [`crate::commands`].
+//! those with which it ended. How commands reach a space: [`runtime::commands`].
 
 use crate::build::running::Whole;
-use crate::commands::{CommandQueue, NotTaken};
-use crate::control::Control;
 use crate::kernel::{Kernel, ProgramRan, SoFar};
-use crate::latency::{Breach, Latency};
-use crate::ledger::Ledger;
-use crate::report::{self, Reported};
 use crate::run::Crew;
-use crate::space::Space;
 use crate::spaces::{Found, Runs};
 use pipeline::plan::Plan;
+use runtime::commands::{CommandQueue, NotTaken};
+use runtime::control::Control;
+use runtime::latency::{Breach, Latency};
+use runtime::ledger::Ledger;
+use runtime::report::{self, Reported};
+use runtime::space::Space;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 

@@ -7,8 +7,8 @@
 //! stands in the path, a program or a filter apart, is told by the space that hands blocks to it.
 
 use crate::live::{Fresh, Live};
-use crate::space::SpaceResources;
 use pipeline::plan::Plan;
+use runtime::space::SpaceResources;
 use sys::task::{self, Task};
 
 /// A space as it was found.

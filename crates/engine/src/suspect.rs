@@ -3,10 +3,10 @@
 //! In: a [`Suspect`]. Out: a new file that only its owner can read, since it holds what somebody
 //! sent: a capture written by the `pcap` sink if the block lies in a frame, its bytes otherwise.
 
-use crate::failure::Suspect;
 use abi::{Class, ContextLane, DbufId, Marks, Place, RichPointer};
 use endpoint::{Failure, Opening};
 use filter::{Arguments, Batch, Block, Classes, Form, Value};
+use runtime::failure::Suspect;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};

@@ -1,10 +1,10 @@
 //! Taps of a running path: the node that a request names is found, and the space in which it runs.
 
-use crate::commands::NotTaken;
 use crate::live::Live;
-use crate::space::taps::{Began, Policy, Since, Tap};
 use filter::Kind;
 use pipeline::plan::SpaceKind;
+use runtime::commands::NotTaken;
+use runtime::space::taps::{Began, Policy, Since, Tap};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 

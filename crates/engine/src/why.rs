@@ -10,13 +10,13 @@
 //! It looks as an [`Observer`] of the spaces.
 
 use crate::record::Tape;
-use crate::space::node::{Node, Part};
-use crate::space::observe::Observer;
 use filter::general::bpf::Matcher;
 use filter::{
     Amount, Arguments, Batch, Block, Classes, Counts, LaneMask, Mistake, Time, Value, lanes,
 };
 use pipeline::graph::{Graph, NodeId};
+use runtime::space::node::{Node, Part};
+use runtime::space::observe::Observer;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hasher;

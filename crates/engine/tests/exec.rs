@@ -3,11 +3,11 @@
 
 use engine::build::{BuildError, Settings, build};
 use engine::catalogue::House;
-use engine::failure::Cause;
-use engine::ledger::{EdgeKind, Filtered};
 use engine::run::{Outcome, Until, run};
 use filter::Amount;
 use pipeline::plan::{Machine, Plan, plan};
+use runtime::failure::Cause;
+use runtime::ledger::{EdgeKind, Filtered};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -152,7 +152,7 @@ fn a_slow_space_behind_a_ring_loses_nothing() {
     let outcome = runs(text);
     assert_eq!(reported(&outcome, "count", "blocks"), 60_000);
     assert_eq!(reported(&outcome, "count", "bytes"), 60_000 * 1500);
-    let rings = outcome.ledger.edges.iter().filter(|e| e.kind == engine::ledger::EdgeKind::Ring);
+    let rings = outcome.ledger.edges.iter().filter(|e| e.kind == runtime::ledger::EdgeKind::Ring);
     assert_eq!(rings.count(), 2);
 }
 

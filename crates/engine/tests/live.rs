@@ -3,12 +3,12 @@
 use endpoint::{Failure, Sink, SinkEntry};
 use engine::build::{Path, Settings, build};
 use engine::catalogue::House;
-use engine::commands::NotTaken;
-use engine::failure::Cause;
 use engine::live::{Fresh, Live, Snapshot};
 use engine::run::{Outcome, Until, run, run_alone};
 use filter::{Batch, Report, Time};
 use pipeline::plan::{Machine, plan};
+use runtime::commands::NotTaken;
+use runtime::failure::Cause;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;

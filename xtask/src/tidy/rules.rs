@@ -73,10 +73,16 @@ pub(super) const ROOMS: &[Room] = &[
     },
     room("filter", 1, &["abi", "wire", "ebpf"]),
     room("endpoint", 2, &["filter", "buffer", "sys", "wire", "abi"]),
+    // It runs a built graph, and knows no plan, kernel, record or daemon.
+    room("runtime", 2, &["endpoint", "filter", "buffer", "sys", "abi"]),
     room("pipeline", 2, &["filter"]),
-    room("engine", 3, &["pipeline", "endpoint", "filter", "buffer", "ebpf", "sys", "abi"]),
+    room(
+        "engine",
+        3,
+        &["runtime", "pipeline", "endpoint", "filter", "buffer", "ebpf", "sys", "abi"],
+    ),
     // Membership of a path in this machine: above the engine, below the library.
-    room("member", 3, &["engine", "pipeline", "buffer", "sys", "abi"]),
+    room("member", 3, &["engine", "runtime", "pipeline", "buffer", "sys", "abi"]),
     room("daemon", 3, &["member", "engine", "pipeline", "buffer", "sys", "abi"]),
     room("pipesfs", DOORS, &["engine", "sys"]),
     // A library inside other programs: it carries buffers and what finds them, not the engine.
@@ -91,7 +97,11 @@ pub(super) const ROOMS: &[Room] = &[
     },
     room("web", DOORS, &["engine", "buffer", "wire"]),
     // It starts programs whose edges become streams: `sys` starts them, `abi` tells them.
-    room("cli", DOORS, &["daemon", "member", "engine", "pipeline", "pipesfs", "web", "sys", "abi"]),
+    room(
+        "cli",
+        DOORS,
+        &["daemon", "member", "engine", "runtime", "pipeline", "pipesfs", "web", "sys", "abi"],
+    ),
     room("testkit", BESIDE, &["wire", "abi", "sys"]),
     Room { arrows: Arrows::Free, ..room("tests", BESIDE, &[]) },
     Room { arrows: Arrows::Free, ..room("bench", BESIDE, &[]) },
@@ -106,17 +116,12 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "engine",
         &[
-            // The runtime: it runs a built graph, and knows no plan, kernel, record or daemon.
-            &[
-                "space", "ring", "copies", "commands", "ledger", "signal", "control", "process",
-                "failure", "tap", "why", "latency", "live", "spaces", "suspect",
-            ],
             // All that a request may name, and the machine as the planner takes it.
             &["catalogue", "compiler", "names", "keys", "seen", "machine", "testing"],
             // Spaces besides the threads of this process, and what is written of a run.
             &["kernel", "record", "sandbox"],
             // Control: from a plan to a path that runs, and to another plan.
-            &["build", "run", "report", "joint", "change", "adapt"],
+            &["build", "run", "live", "spaces", "tap", "why", "joint", "change", "adapt"],
             &["calibrate", "doctor"],
         ],
     ),

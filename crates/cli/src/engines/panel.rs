@@ -7,13 +7,13 @@
 use super::planned;
 use super::told::{Order, Told};
 use engine::joint::{Engine, joint, shares_out};
-use engine::latency::Latency;
-use engine::ledger::Ledger;
 use engine::run::Outcome;
 use member::worker::Joint;
 use pipeline::Graph;
 use pipeline::edit::Edit;
 use pipeline::plan::Plan;
+use runtime::latency::Latency;
+use runtime::ledger::Ledger;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Receiver;

@@ -3,15 +3,15 @@
 //! Both ends are this very program, so the forms have no version. Words that the ledger knows as
 //! constants (why something was dropped) come back as such: there are as many as this program has.
 
-use engine::failure::{Cause, PathFailure};
-use engine::latency::{Latency, Measured};
-use engine::ledger::{
+use engine::live::Live;
+use engine::run::Outcome;
+use runtime::failure::{Cause, PathFailure};
+use runtime::latency::{Latency, Measured};
+use runtime::ledger::{
     Amount, Delivered, DropReason, Edge, EdgeKind, Edits, Filtered, Gap, Ledger, Missing, NodeName,
     Report, Seen,
 };
-use engine::live::Live;
-use engine::report::Reported;
-use engine::run::Outcome;
+use runtime::report::Reported;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

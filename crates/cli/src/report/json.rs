@@ -5,8 +5,8 @@
 
 use super::{Part, Report};
 use abi::text::Escaped;
-use engine::report::Reported;
 use pipeline::plan::Plan;
+use runtime::report::Reported;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -365,10 +365,10 @@ fn edges<'r>(report: &'r Report<'_>) -> Vec<Edge<'r>> {
         .collect()
 }
 
-fn missing<'r>(all: &[(&'r str, engine::ledger::Missing)]) -> BTreeMap<&'r str, Missing> {
+fn missing<'r>(all: &[(&'r str, runtime::ledger::Missing)]) -> BTreeMap<&'r str, Missing> {
     let range =
-        |gap: engine::ledger::Gap| Range { from: gap.from, to: gap.to, processor: gap.processor };
-    let told = |missing: &engine::ledger::Missing| Missing {
+        |gap: runtime::ledger::Gap| Range { from: gap.from, to: gap.to, processor: gap.processor };
+    let told = |missing: &runtime::ledger::Missing| Missing {
         ranges: missing.gaps().map(range).collect(),
         more: missing.more(),
         listed_first: missing.kept_first(),
@@ -376,7 +376,7 @@ fn missing<'r>(all: &[(&'r str, engine::ledger::Missing)]) -> BTreeMap<&'r str, 
     all.iter().map(|(place, missing)| (*place, told(missing))).collect()
 }
 
-fn latency(told: &engine::latency::Latency) -> Latency<'_> {
+fn latency(told: &runtime::latency::Latency) -> Latency<'_> {
     Latency {
         asked_ns: told.asked_ns,
         alarms: told.breaches,
@@ -385,7 +385,7 @@ fn latency(told: &engine::latency::Latency) -> Latency<'_> {
     }
 }
 
-fn measured(at: &engine::latency::Measured) -> Measured<'_> {
+fn measured(at: &runtime::latency::Measured) -> Measured<'_> {
     Measured {
         name: &at.name,
         share_ns: at.share_ns,

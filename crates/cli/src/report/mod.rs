@@ -10,11 +10,11 @@ mod place;
 mod table;
 
 use crate::run::Kept;
-use engine::ledger::{Edge, Filtered, Imbalance};
-use engine::report::Reported;
 use engine::run::Outcome;
 use pipeline::explain;
 use pipeline::plan::Plan;
+use runtime::ledger::{Edge, Filtered, Imbalance};
+use runtime::report::Reported;
 use std::fmt::Write as _;
 
 /// How a report is written.

@@ -4,8 +4,8 @@
 //! stream and stops at the first nodes to which blocks came.
 
 use super::{Report, counted};
-use engine::ledger::Filtered;
 use pipeline::graph::{Edge, NodeId, Use};
+use runtime::ledger::Filtered;
 use std::fmt::Write as _;
 
 /// How many reasons a sentence gives for one node.

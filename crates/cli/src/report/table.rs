@@ -1,10 +1,10 @@
 //! The ledger for people: a table of filters, one of rings, what else was counted, the balance.
 
 use super::{Part, Report, counted};
-use engine::latency::{Latency, Measured};
-use engine::ledger::{EdgeKind, Filtered};
 use pipeline::explain;
 use pipeline::explain::table::{Column, Table};
+use runtime::latency::{Latency, Measured};
+use runtime::ledger::{EdgeKind, Filtered};
 use std::fmt::Write as _;
 
 /// The whole ledger.

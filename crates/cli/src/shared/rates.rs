@@ -1,9 +1,9 @@
 //! Rates: what passed between two looks at a path.
 
 use crate::report::counted;
-use engine::ledger::DropReason;
 use member::protocol::{Amount, Counters, Lost, Measured};
 use pipeline::explain::{about, nanoseconds};
+use runtime::ledger::DropReason;
 use serde::Serialize;
 
 /// What passed each second.

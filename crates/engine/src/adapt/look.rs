@@ -1,13 +1,13 @@
 //! What a path was seen to do for a moment: the difference of two counts.
 
 use crate::kernel::SoFar;
-use crate::ledger::{EdgeKind, Ledger, RingEnd};
 use crate::live::Live;
-use crate::space::{Space, TimeSpent};
 use filter::Kind;
 use pipeline::explain::{self, Seen, SeenEdge, SeenNode};
 use pipeline::graph::NodeId;
 use pipeline::plan::{Costs, FilterCost, Plan, SpaceKind};
+use runtime::ledger::{EdgeKind, Ledger, RingEnd};
+use runtime::space::{Space, TimeSpent};
 use std::time::Duration;
 
 /// What had been counted at one moment.

@@ -12,9 +12,9 @@ use super::{
     between, inside, intake_for, programs,
 };
 use crate::kernel::point::Points;
-use crate::space::assemble::Assembly;
-use crate::space::graft::{Graft, Key};
 use pipeline::plan::Plan;
+use runtime::space::assemble::Assembly;
+use runtime::space::graft::{Graft, Key};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use sys::memory::Lender;
@@ -104,7 +104,7 @@ pub(crate) fn prepare(
         bells: all.iter().map(|(_, bell)| Arc::clone(bell)).collect(),
         control: Arc::clone(&running.control),
         demand: Arc::clone(&running.demand),
-        tells_time: matches!(running.clock, crate::space::Clock::Blocks(_)),
+        tells_time: matches!(running.clock, runtime::space::Clock::Blocks(_)),
         epoch: running.epoch,
     };
     let mut ends = builder.rings()?;

@@ -2,13 +2,7 @@
 
 use super::running::RunningRing;
 use super::{BuildError, Builder, Draft, Local, inside, programs, sources, wanted};
-use crate::ledger::{NodeName, RingEnd};
 use crate::record::Tape;
-use crate::ring::{Export, Import};
-use crate::space::Input;
-use crate::space::graft::Key;
-use crate::space::node::{Node, Part};
-use crate::space::select::Wanted;
 use buffer::crossing::{Config as RingConfig, crossing};
 use buffer::ibuf::Lanes;
 use buffer::signal::Doorbell;
@@ -16,6 +10,12 @@ use buffer::signal::moderate::Threshold;
 use filter::Counts;
 use pipeline::graph::NodeId;
 use pipeline::plan::{Plan, PlannedEdge, RingPlan};
+use runtime::ledger::{NodeName, RingEnd};
+use runtime::ring::{Export, Import};
+use runtime::space::Input;
+use runtime::space::graft::Key;
+use runtime::space::node::{Node, Part};
+use runtime::space::select::Wanted;
 use std::sync::Arc;
 use sys::steps::{Makes, Steps};
 

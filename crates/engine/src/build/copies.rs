@@ -6,14 +6,6 @@
 //! last one leaves the join.
 
 use super::{BuildError, Builder, Draft, Local, wanted};
-use crate::copies::Board;
-use crate::copies::deal::Deal;
-use crate::ledger::{EdgeKind, NodeName, RingEnd};
-use crate::ring::{Export, Import};
-use crate::space::Input;
-use crate::space::copies::{Gather, LATE, Own, Way};
-use crate::space::node::{Node, Part};
-use crate::space::select::Wanted;
 use buffer::crossing::{Config as RingConfig, crossing};
 use buffer::ibuf::Lanes;
 use buffer::signal::moderate::Threshold;
@@ -21,6 +13,14 @@ use filter::Counts;
 use pipeline::ClassSet;
 use pipeline::graph::NodeId;
 use pipeline::plan::Copied;
+use runtime::copies::Board;
+use runtime::copies::deal::Deal;
+use runtime::ledger::{EdgeKind, NodeName, RingEnd};
+use runtime::ring::{Export, Import};
+use runtime::space::Input;
+use runtime::space::copies::{Gather, LATE, Own, Way};
+use runtime::space::node::{Node, Part};
+use runtime::space::select::Wanted;
 use std::sync::Arc;
 use sys::steps::Makes;
 

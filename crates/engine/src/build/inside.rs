@@ -7,14 +7,14 @@ use super::between::Ends;
 use super::running::Rising;
 use super::{Again, BuildError, Builder, Draft, GENERAL, Local, counts, title};
 use crate::kernel::{Era, Kernel, Next, Wanted};
-use crate::space::Input;
-use crate::space::graft::Key;
-use crate::space::node::{Node, Part, SourcePart};
-use crate::space::select::Wanted as Classes;
 use endpoint::Source;
 use filter::{Counts, Kind};
 use pipeline::graph::NodeId;
 use pipeline::plan::{Plan, Program, Refused, SpaceKind};
+use runtime::space::Input;
+use runtime::space::graft::Key;
+use runtime::space::node::{Node, Part, SourcePart};
+use runtime::space::select::Wanted as Classes;
 use std::sync::PoisonError;
 
 /// The spaces of a part that are threads of ours.

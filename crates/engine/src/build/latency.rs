@@ -1,9 +1,9 @@
-//! Where the latency of a path is measured: see [`crate::latency`].
+//! Where the latency of a path is measured: see [`runtime::latency`].
 
 use super::{Builder, Draft, Input};
-use crate::latency::{Aging, Gauge};
-use crate::space::node::{Node, Part};
 use pipeline::explain;
+use runtime::latency::{Aging, Gauge};
+use runtime::space::node::{Node, Part};
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -2,17 +2,17 @@
 
 use super::{BuildError, Builder, Draft, title};
 use crate::record::Tape;
-use crate::space::asks::{self, Asked, Asks};
-use crate::space::graft::Key;
-use crate::space::node::{Node, NodeId as Local, Part};
-use crate::space::section::Section;
-use crate::space::select::Wanted;
-use crate::space::shown::Showing;
 use endpoint::Failure;
 use filter::{Counts, Description, Form, Holds, Kind, SessionNumbers};
 use pipeline::ClassSet;
 use pipeline::graph::{Boolean, Edge, Link, NodeId, Step};
 use pipeline::plan::Plan;
+use runtime::space::asks::{self, Asked, Asks};
+use runtime::space::graft::Key;
+use runtime::space::node::{Node, NodeId as Local, Part};
+use runtime::space::section::Section;
+use runtime::space::select::Wanted;
+use runtime::space::shown::Showing;
 use std::sync::Arc;
 
 /// How many bytes a filter may hold, all sessions together.

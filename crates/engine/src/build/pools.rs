@@ -1,9 +1,9 @@
 //! The memory that blocks lie in: a pool for each intake, and one for what filters write.
 
 use super::BuildError;
-use crate::space::node::{Node, Part};
 use abi::DbufId;
 use buffer::pool::{Config as PoolConfig, Pool};
+use runtime::space::node::{Node, Part};
 use std::sync::atomic::{AtomicU32, Ordering};
 use sys::steps::{Makes, Steps};
 

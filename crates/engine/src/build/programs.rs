@@ -2,10 +2,10 @@
 
 use super::{BuildError, Builder, Draft, Local, counts, title};
 use crate::sandbox::About;
-use crate::space::graft::Key;
-use crate::space::node::{Node, Part, SinkPart, SourcePart};
 use endpoint::process::Stands;
 use pipeline::graph::{Graph, NodeId, Use};
+use runtime::space::graft::Key;
+use runtime::space::node::{Node, Part, SinkPart, SourcePart};
 
 impl Builder<'_> {
     /// Whether this space takes up what a program writes.

@@ -3,8 +3,8 @@
 
 use super::copies::Shared;
 use super::{Builder, Draft, PoolConfig, intake_of};
-use crate::space::assemble::Assembly;
-use crate::space::node::Part;
+use runtime::space::assemble::Assembly;
+use runtime::space::node::Part;
 
 impl Builder<'_> {
     /// Has no ring wait for more blocks than the smallest dbuf that they may lie in can do without,

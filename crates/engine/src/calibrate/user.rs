@@ -4,11 +4,11 @@
 use super::Calibration;
 use super::made::Made;
 use crate::build::{Settings, build};
-use crate::ledger::Filtered;
 use crate::run::{Outcome, run_alone};
 use filter::{Description, Reads};
 use pipeline::explain;
 use pipeline::plan::{FilterCost, Machine, plan};
+use runtime::ledger::Filtered;
 use std::path::PathBuf;
 
 /// A capture with connections, names and pages in it.

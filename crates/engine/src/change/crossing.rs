@@ -11,8 +11,8 @@
 use super::switch::{Desk, Standing};
 use super::{Switched, Unchanged};
 use crate::sandbox::{Account, Exit, entrance_of, exit_of};
-use crate::space::node::{Node, Part};
-use crate::space::saved::Saved;
+use runtime::space::node::{Node, Part};
+use runtime::space::saved::Saved;
 
 /// One filter on its way.
 #[derive(Debug)]

@@ -12,13 +12,13 @@ mod share;
 
 pub use share::shares_out;
 
-use crate::ledger::{Filtered, Ledger};
-use crate::report::{Reported, together};
 use crate::run::Outcome;
 use endpoint::{DropReason, Seen};
 use filter::Amount;
 use losses::{losses, tell};
 use pipeline::Graph;
+use runtime::ledger::{Filtered, Ledger};
+use runtime::report::{Reported, together};
 use share::{Before, Shared, shared};
 
 /// Why blocks are dropped that were the share of an engine that was killed.

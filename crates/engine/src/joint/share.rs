@@ -11,11 +11,11 @@
 //! filter is never touched, on whichever side of a ring it is.
 
 use super::{ENGINE_ENDED, minus, plus};
-use crate::ledger::{Edge, EdgeKind, Filtered, Ledger, NodeName, RingEnd};
 use endpoint::{DropReason, Seen};
 use filter::Amount;
 use pipeline::Graph;
 use pipeline::graph::NodeId;
+use runtime::ledger::{Edge, EdgeKind, Filtered, Ledger, NodeName, RingEnd};
 
 /// The filter behind each source of such a process.
 pub(super) const SHARD: &str = "shard";

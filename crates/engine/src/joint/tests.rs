@@ -3,7 +3,7 @@
 use super::share::SHARD;
 use super::*;
 use crate::catalogue::House;
-use crate::ledger::{Edge, EdgeKind, NodeName};
+use runtime::ledger::{Edge, EdgeKind, NodeName};
 
 fn amount(blocks: u64) -> Amount {
     Amount { blocks, bytes: blocks * 100 }

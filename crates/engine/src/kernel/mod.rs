@@ -29,7 +29,6 @@ pub(crate) use told::SoFar;
 
 use crate::build::BuildError;
 use crate::build::running::Ids;
-use crate::ledger::loses_of_kernel;
 use ebpf::emit::tap::{self, WakePolicy, Wakeup};
 use ebpf::emit::user_sockets;
 use endpoint::source::kernel::place::{Closed, Place};
@@ -40,6 +39,7 @@ use pipeline::Share;
 use pipeline::graph::{Graph, NodeId, Use};
 use pipeline::plan::{KernelRing, Program as Planned, Refused};
 use point::{New, Points};
+use runtime::ledger::loses_of_kernel;
 use std::fmt;
 use std::sync::Arc;
 use sys::bpf::ring::place;

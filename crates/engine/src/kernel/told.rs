@@ -11,15 +11,15 @@ use super::joint::REFUSED;
 use super::tree::{Handed, Step, Which};
 use super::{Era, Kernel};
 use crate::build::{counts, title};
-use crate::ledger::{Edge, EdgeKind};
-use crate::report::{ExitEdge, OutsideCounts};
-use crate::space::Remains;
-use crate::space::node::{Node, Part, SinkPart};
 use endpoint::sink::ended::ended as ended_sink;
 use endpoint::source::kernel::Arrived;
 use endpoint::{DropReason, Seen};
 use filter::{Amount, Counts, Filter, Holds, Kind, Moved, PRIVATE};
 use pipeline::graph::NodeId;
+use runtime::ledger::{Edge, EdgeKind};
+use runtime::report::{ExitEdge, OutsideCounts};
+use runtime::space::Remains;
+use runtime::space::node::{Node, Part, SinkPart};
 use std::borrow::Cow;
 
 /// What a program in the kernel did as a whole, for a line.

@@ -10,9 +10,9 @@ use super::Tape;
 use super::form::{Local, Put, Take, local};
 use super::play::Replay;
 use crate::change::{Unchanged, change_again};
-use crate::commands::NotTaken;
 use crate::live::Live;
 use pipeline::edit::Edit;
+use runtime::commands::NotTaken;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 

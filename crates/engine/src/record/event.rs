@@ -1,7 +1,7 @@
 //! The events of a space as bytes of a record, and out of them.
 
 use super::form::{Found, Local, Put, Take, local};
-use crate::space::events::SpaceEvent;
+use runtime::space::events::SpaceEvent;
 
 /// Appends an event; the blocks that came in it follow.
 pub(super) fn put(out: &mut Vec<u8>, event: &SpaceEvent) {

@@ -33,8 +33,8 @@ pub use play::Replay;
 pub use read::{Broken, Record, Whole};
 pub use write::{Recording, Summary};
 
-use crate::space::events::EventPort;
 use pipeline::plan::{Costs, Kernel, Machine, Plan};
+use runtime::space::events::EventPort;
 use std::fmt::Write as _;
 use std::sync::Arc;
 

@@ -5,12 +5,12 @@
 
 use super::form;
 use super::read::{Record, Whole};
-use crate::space::events::{Script, ScriptedChange, SharedScript, SpaceEvent};
-use crate::space::stall::StallDetector;
 use abi::Entry;
 use endpoint::process::Process;
 use endpoint::{DropReason, Failure, Given, Intake, Seen, Sink, Source, SourceProperties};
 use filter::{Amount, Batch, Report, Time};
+use runtime::space::events::{Script, ScriptedChange, SharedScript, SpaceEvent};
+use runtime::space::stall::StallDetector;
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

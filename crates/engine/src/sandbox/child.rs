@@ -10,13 +10,6 @@ use super::state::{self, Account, Gathering, Record};
 use super::{MEMORY, ring};
 use crate::build::{counts, describe, intake_for, pool_unasked};
 use crate::catalogue::House;
-use crate::control::Control;
-use crate::failure::{Cause, PathFailure};
-use crate::space::assemble::Assembly;
-use crate::space::events::EventPort;
-use crate::space::node::{Node, Part, SinkPart, SourcePart};
-use crate::space::select::Wanted as Classes;
-use crate::space::{Clock, GENERAL, Input as SpaceInput, Parts, Space};
 use buffer::Fault;
 use buffer::pool::Config as PoolConfig;
 use buffer::signal::Doorbell;
@@ -24,6 +17,13 @@ use buffer::stream::{self, Input, Offer, Output, Piece};
 use endpoint::{Failure, Given, Intake, Seen, Sink, Source};
 use filter::{Amount, Batch, Counts, Description, Filter, LANES, Report, Time};
 use pipeline::Catalogue as _;
+use runtime::control::Control;
+use runtime::failure::{Cause, PathFailure};
+use runtime::space::assemble::Assembly;
+use runtime::space::events::EventPort;
+use runtime::space::node::{Node, Part, SinkPart, SourcePart};
+use runtime::space::select::Wanted as Classes;
+use runtime::space::{Clock, GENERAL, Input as SpaceInput, Parts, Space};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -213,7 +213,7 @@ fn assembled(
     description: &'static Description,
     filter: Filter,
     ends: &Ends,
-) -> (Vec<Node>, crate::space::walk::Shape) {
+) -> (Vec<Node>, runtime::space::walk::Shape) {
     let mut assembly = Assembly::default();
     let inlet = Inlet { ends: ends.clone(), given: Amount::default() };
     let source = Part::Source(SourcePart::new(Box::new(inlet)));

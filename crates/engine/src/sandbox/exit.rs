@@ -7,12 +7,12 @@
 use super::message::{self, LONGEST, Lie};
 use super::state::{Account, Gathering, Record};
 use super::watch::{LOOK, Watch};
-use crate::space::saved::Saved;
 use buffer::Fault;
 use buffer::stream::{Input, Piece};
 use endpoint::process::Process;
 use endpoint::{Failure, Given, Intake, Origins, Seen, Source, SourceProperties};
 use filter::{Amount, Counts, Description};
+use runtime::space::saved::Saved;
 use std::any::Any;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;

@@ -27,7 +27,6 @@ mod watch;
 
 pub use child::serve_if_asked;
 
-use crate::space::node::{Node, Part};
 use buffer::stream::{self, Config, Offer};
 use child::{READY, WORD};
 use endpoint::process::{Process, Stands, Started};
@@ -37,6 +36,7 @@ pub(crate) use exit::Exit;
 use filter::{SessionNumbers, UNTRUSTED};
 use message::Wanted;
 use pipeline::graph::Use;
+use runtime::space::node::{Node, Part};
 pub(crate) use state::Account;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;

@@ -18,10 +18,10 @@
 
 use super::message::{self, HEAD, LONGEST, Lie};
 use crate::build::HOLD_BYTES;
-use crate::space::node::Node;
-use crate::space::saved::{Saved, SavedBlock, SavedSession};
 use abi::{ContextLane, Entry, Flags};
 use filter::{Counts, Description};
+use runtime::space::node::Node;
+use runtime::space::saved::{Saved, SavedBlock, SavedSession};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// What a block may not have.

@@ -8,11 +8,11 @@ use endpoint::{
 };
 use engine::build::{Settings, build};
 use engine::catalogue::House;
-use engine::ledger::Filtered;
 use engine::live::Live;
 use engine::run::{Outcome, Until, run};
 use filter::{Amount, Batch, Report, Time};
 use pipeline::plan::{Machine, plan};
+use runtime::ledger::Filtered;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use testkit::{Frame, Segment};

@@ -49,7 +49,7 @@ struct Caller {
     follows: Option<Follows>,
     waits: bool,
     /// What it looks at; ends with it.
-    tap: Option<engine::space::taps::Tap>,
+    tap: Option<runtime::space::taps::Tap>,
 }
 
 /// Somebody who is told again and again.

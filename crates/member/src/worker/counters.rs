@@ -4,8 +4,8 @@ use super::{Joint, spaces};
 use crate::protocol::{
     Amount, Counters, Edge, Filter, Latency, Link, Lost, Measured, Node, Source,
 };
-use engine::ledger::{DropReason, Ledger, NodeName};
 use engine::live::Live;
+use runtime::ledger::{DropReason, Ledger, NodeName};
 use std::time::Duration;
 
 /// The amount of the ledger, whose type is a crate's that we do not know.
@@ -85,8 +85,8 @@ fn add(told: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
     }));
 }
 
-fn late(told: engine::latency::Latency) -> Latency {
-    let measured = |at: engine::latency::Measured| Measured {
+fn late(told: runtime::latency::Latency) -> Latency {
+    let measured = |at: runtime::latency::Measured| Measured {
         name: at.name,
         share_ns: at.share_ns,
         blocks: at.looked,

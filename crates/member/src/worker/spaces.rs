@@ -2,10 +2,10 @@
 //! [SL §7; §6.2: affinity of spaces]
 
 use crate::protocol::{Node, Space};
-use engine::commands::NotTaken;
 use engine::live::{Fresh, Live};
 use engine::spaces::{Found, NotKept, Runs, keep_child};
 use pipeline::keep::Keep;
+use runtime::commands::NotTaken;
 use std::time::Duration;
 use sys::task::{Stands, Task};
 

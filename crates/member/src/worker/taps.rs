@@ -4,8 +4,8 @@ use crate::faults;
 use crate::protocol::{Tap as Asked, Tapped, Tapping};
 use crate::varlink::Fault;
 use engine::live::Live;
-use engine::space::taps::{Began, Policy, Tap, TapStats};
 use engine::tap::{self, Wanted};
+use runtime::space::taps::{Began, Policy, Tap, TapStats};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 

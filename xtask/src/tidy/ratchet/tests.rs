@@ -114,13 +114,13 @@ fn cycle_of_four_files_is_counted_and_named() {
 fn arrow_to_a_higher_layer_is_counted() {
     let tree = Planted::clean();
     tree.append("crates/engine/src/lib.rs", "mod ring;\nmod space;\nmod build;\n");
-    tree.put("crates/engine/src/ring.rs", b"//! R.\nstruct R;\n");
-    tree.put("crates/engine/src/space/mod.rs", b"//! S.\nmod walk;\nuse crate::ring::R;\n");
-    tree.put("crates/engine/src/space/walk.rs", b"//! W.\nstruct W;\n");
+    tree.put("crates/runtime/src/ring.rs", b"//! R.\nstruct R;\n");
+    tree.put("crates/runtime/src/space/mod.rs", b"//! S.\nmod walk;\nuse crate::ring::R;\n");
+    tree.put("crates/runtime/src/space/walk.rs", b"//! W.\nstruct W;\n");
     tree.put("crates/engine/src/build.rs", b"//! B.\nuse crate::space::walk::W;\nstruct B;\n");
     assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
-    tree.put("crates/engine/src/space/walk.rs", b"//! W.\nfn f(_: crate::build::B) {}\n");
-    let path = "crates/engine/src/space/walk.rs:2";
+    tree.put("crates/runtime/src/space/walk.rs", b"//! W.\nfn f(_: crate::build::B) {}\n");
+    let path = "crates/runtime/src/space/walk.rs:2";
     tree.finds("upward", path, "takes `crate::build::B` of build.rs");
 }
 

@@ -1,8 +1,8 @@
 //! What one sees of a path: two counts, and what passed between them.
 
 use super::super::rates::{self, Rate};
-use engine::ledger::NodeName;
 use member::protocol::{Amount, Counters, Described, Latency, Program, Space};
+use runtime::ledger::NodeName;
 use serde::Serialize;
 
 /// The version of the form of `--json`.

@@ -1,0 +1,393 @@
+//! How long blocks are on their way, against the bound that the request sets. [Th §5.2.2]
+//!
+//! A line with `--latency` has a **gauge** at every ring between its spaces, where frames come up
+//! out of a ring of the kernel, and at each sink. At a ring one block at a time is watched: the
+//! writer says when it put it, the reader how long that was when it takes it; whoever looks sees
+//! also how long one waits that nobody has taken yet. Behind a source and behind a sink every block
+//! is looked at: the time in it against the clock, once for each batch. What goes by the time of
+//! its blocks (a capture that is replayed) has no clock to compare it with; its rings have gauges
+//! all the same.
+//!
+//! A **breach** is a block that was older than the bound when a sink had taken it, or that has
+//! waited longer than the whole bound at one place. That a place kept a block longer than its share
+//! is counted there, and is none as long as others needed less than theirs.
+//!
+//! A line without a bound has no gauges and reads no clock for them.
+
+use filter::{Batch, Columns, LaneMask, Time, lanes};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What is known of the latency of a path.
+#[derive(Debug, Default)]
+pub struct Budget {
+    gauges: Mutex<Vec<Arc<Gauge>>>,
+    /// What the request asks for, in ns; 0: nothing.
+    asked_ns: AtomicU64,
+    breaches: AtomicU64,
+}
+
+/// One place at which it is measured.
+#[derive(Debug)]
+pub struct Gauge {
+    name: String,
+    /// Whether it measures the whole way, and not one place on it.
+    whole: bool,
+    /// How long a block may be under way here, in ns.
+    share_ns: u64,
+    /// The number of the block that is watched, counted from 1; 0: none, and the writer may choose
+    /// one; [`CLOSED`]: nobody takes any more.
+    watched: AtomicU64,
+    /// When it was put, in monotonic ns.
+    since: AtomicU64,
+    /// When its reader took others and left blocks there; 0: it left none.
+    left: AtomicU64,
+    looked: AtomicU64,
+    over: AtomicU64,
+    worst_ns: AtomicU64,
+    /// The longest since somebody asked.
+    recent_ns: AtomicU64,
+}
+
+const CLOSED: u64 = u64::MAX;
+
+/// A gauge that compares the time in blocks with the clock.
+#[derive(Clone, Debug)]
+pub struct Aging {
+    gauge: Arc<Gauge>,
+    /// What the monotonic clock lacks to the time in blocks.
+    epoch: Time,
+}
+
+/// What was measured.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Latency {
+    /// What the request asks for, in ns.
+    pub asked_ns: u64,
+    /// How often a breach was told.
+    pub breaches: u64,
+    /// The whole way, by sink.
+    pub ways: Vec<Measured>,
+    /// Where blocks wait on it.
+    pub waits: Vec<Measured>,
+}
+
+/// What was measured at one place.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Measured {
+    /// The sink, or the two ends of the edge.
+    pub name: String,
+    /// How long it may be here, in ns.
+    pub share_ns: u64,
+    /// How many blocks were looked at.
+    pub looked: u64,
+    /// How many of them were too long under way.
+    pub over: u64,
+    /// The longest, in ns.
+    pub worst_ns: u64,
+}
+
+impl Latency {
+    /// Adds what was measured of the same request elsewhere.
+    pub fn add(&mut self, other: Self) {
+        self.asked_ns = other.asked_ns;
+        self.breaches += other.breaches;
+        for (all, more) in [(&mut self.ways, other.ways), (&mut self.waits, other.waits)] {
+            more.into_iter().for_each(|at| put(all, at));
+        }
+    }
+}
+
+/// Blocks are older than the request allows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Breach {
+    /// What the request asks for, in ns.
+    pub asked_ns: u64,
+    /// How old the oldest was when it had been taken, and by which sink; none: none has arrived.
+    pub way: Option<(String, u64)>,
+    /// Where one waited longest beyond the share of the place: the place, how long, its share.
+    pub wait: Option<(String, u64, u64)>,
+}
+
+impl Budget {
+    /// The request asks for this.
+    pub fn asks(&self, ns: u64) {
+        self.asked_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// A gauge for one place on the way.
+    pub fn wait(&self, name: String, share_ns: u64) -> Arc<Gauge> {
+        self.gauge(name, false, share_ns)
+    }
+
+    /// One for the whole way, to this sink.
+    pub fn way(&self, name: String) -> Arc<Gauge> {
+        self.gauge(name, true, self.asked_ns.load(Ordering::Relaxed))
+    }
+
+    fn gauge(&self, name: String, whole: bool, share_ns: u64) -> Arc<Gauge> {
+        let gauge = Arc::new(Gauge::new(name, whole, share_ns));
+        self.all(|gauges| gauges.push(Arc::clone(&gauge)));
+        gauge
+    }
+
+    fn all<A>(&self, look: impl FnOnce(&mut Vec<Arc<Gauge>>) -> A) -> A {
+        look(&mut self.gauges.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What was measured so far; nothing where the request asks for nothing.
+    pub fn told(&self, now: u64) -> Option<Latency> {
+        let asked_ns = self.asked_ns.load(Ordering::Relaxed);
+        let breaches = self.breaches.load(Ordering::Relaxed);
+        let mut told = Latency { asked_ns, breaches, ..Latency::default() };
+        self.all(|gauges| {
+            for gauge in gauges {
+                let list = if gauge.whole { &mut told.ways } else { &mut told.waits };
+                // A path that changes may have had several for one place.
+                put(list, gauge.measured(now));
+            }
+        });
+        (asked_ns > 0).then_some(told)
+    }
+
+    /// Whether blocks were late since this was asked last, or are.
+    pub fn breach(&self, now: u64) -> Option<Breach> {
+        let asked_ns = self.asked_ns.load(Ordering::Relaxed);
+        if asked_ns == 0 {
+            return None;
+        }
+        let mut breach = Breach { asked_ns, way: None, wait: None };
+        let Breach { way, wait, .. } = &mut breach;
+        let mut late = false;
+        self.all(|gauges| {
+            for gauge in gauges {
+                let ns = gauge.recent_ns.swap(0, Ordering::Relaxed).max(gauge.waits(now));
+                late |= ns > asked_ns;
+                if gauge.whole {
+                    if ns > asked_ns && way.as_ref().is_none_or(|(_, known)| ns > *known) {
+                        *way = Some((gauge.name.clone(), ns));
+                    }
+                    continue;
+                }
+                let beyond = ns.saturating_sub(gauge.share_ns);
+                let known = wait.as_ref().map_or(0, |(_, ns, share)| ns - share);
+                if beyond > known {
+                    *wait = Some((gauge.name.clone(), ns, gauge.share_ns));
+                }
+            }
+        });
+        if !late {
+            return None;
+        }
+        self.breaches.fetch_add(1, Ordering::Relaxed);
+        Some(breach)
+    }
+}
+
+impl Gauge {
+    const fn new(name: String, whole: bool, share_ns: u64) -> Self {
+        Self {
+            name,
+            whole,
+            share_ns,
+            watched: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            left: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
+            over: AtomicU64::new(0),
+            worst_ns: AtomicU64::new(0),
+            recent_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// The block of this number, counted from 1, is about to be put.
+    pub fn puts(&self, number: u64) {
+        if self.watched.load(Ordering::Relaxed) == 0 {
+            self.since.store(sys::clock::monotonic(), Ordering::Relaxed);
+            // SYNC POINT: block watched; pairs with the Acquire in `takes` and in `waits`. It fails
+            // only where nobody takes any more.
+            let _ = self.watched.compare_exchange(0, number, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+
+    /// The blocks up to this number have been taken; `more` are there already, which the writer may
+    /// not have watched.
+    pub fn takes(&self, number: u64, more: bool) {
+        // SYNC POINT: block watched; pairs with the Release in `puts`.
+        let watched = self.watched.load(Ordering::Acquire);
+        let is_watched = watched != 0 && watched <= number;
+        let left = self.left.load(Ordering::Relaxed);
+        if !is_watched && left == 0 && !more {
+            return;
+        }
+        let now = sys::clock::monotonic();
+        self.left.store(if more { now } else { 0 }, Ordering::Relaxed);
+        if is_watched {
+            let ns = now.saturating_sub(self.since.load(Ordering::Relaxed));
+            self.saw(1, u64::from(ns > self.share_ns), ns);
+            // The writer looks for the 0 alone, and writes `since` before its next Release.
+            self.watched.store(0, Ordering::Relaxed);
+        } else if left > 0 && now.saturating_sub(left) > self.share_ns {
+            // At least so long: when it was put nobody noted.
+            self.saw(1, 1, now - left);
+        }
+    }
+
+    /// Nobody takes blocks here any more.
+    pub fn close(&self) {
+        self.watched.store(CLOSED, Ordering::Relaxed);
+        self.left.store(0, Ordering::Relaxed);
+    }
+
+    /// How long the block waits that is watched and that nobody has taken, or at least how long
+    /// those that were left.
+    fn waits(&self, now: u64) -> u64 {
+        // SYNC POINT: block watched; pairs with the Release in `puts`.
+        let since = match self.watched.load(Ordering::Acquire) {
+            0 | CLOSED => u64::MAX,
+            _ => self.since.load(Ordering::Relaxed),
+        };
+        let left = Some(self.left.load(Ordering::Relaxed)).filter(|left| *left > 0);
+        now.saturating_sub(since.min(left.unwrap_or(u64::MAX)))
+    }
+
+    fn saw(&self, looked: u64, over: u64, worst_ns: u64) {
+        self.looked.fetch_add(looked, Ordering::Relaxed);
+        self.over.fetch_add(over, Ordering::Relaxed);
+        self.worst_ns.fetch_max(worst_ns, Ordering::Relaxed);
+        self.recent_ns.fetch_max(worst_ns, Ordering::Relaxed);
+    }
+
+    fn measured(&self, now: u64) -> Measured {
+        let waits = self.waits(now);
+        Measured {
+            name: self.name.clone(),
+            share_ns: self.share_ns,
+            looked: self.looked.load(Ordering::Relaxed),
+            over: self.over.load(Ordering::Relaxed),
+            worst_ns: self.worst_ns.load(Ordering::Relaxed).max(waits),
+        }
+    }
+}
+
+/// Puts what was measured at a place to what is known of it.
+fn put(all: &mut Vec<Measured>, new: Measured) {
+    match all.iter_mut().find(|known| known.name == new.name) {
+        Some(known) => known.add(&new),
+        None => all.push(new),
+    }
+}
+
+impl Measured {
+    fn add(&mut self, other: &Self) {
+        self.share_ns = other.share_ns;
+        self.looked += other.looked;
+        self.over += other.over;
+        self.worst_ns = self.worst_ns.max(other.worst_ns);
+    }
+}
+
+impl Aging {
+    /// Compares block times with the monotonic clock plus `epoch`.
+    #[must_use]
+    pub const fn new(gauge: Arc<Gauge>, epoch: Time) -> Self {
+        Self { gauge, epoch }
+    }
+
+    /// These blocks of a batch have been taken.
+    pub fn took(&self, batch: &Batch<'_>, mask: LaneMask) {
+        self.look(batch.columns(), mask, sys::clock::monotonic().wrapping_add(self.epoch));
+    }
+
+    /// All these have come, at this time.
+    pub fn came(&self, columns: &Columns, now: Time) {
+        self.look(columns, columns.live(), now);
+    }
+
+    fn look(&self, columns: &Columns, mask: LaneMask, now: Time) {
+        let (mut looked, mut over, mut worst) = (0, 0, 0);
+        for lane in lanes(mask) {
+            // What has no time tells nothing.
+            let Some(since) = Some(columns.entry(lane).context.time).filter(|time| *time > 0)
+            else {
+                continue;
+            };
+            let age = now.saturating_sub(since);
+            looked += 1;
+            over += u64::from(age > self.gauge.share_ns);
+            worst = worst.max(age);
+        }
+        self.gauge.saw(looked, over, worst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn budget() -> Budget {
+        let budget = Budget::default();
+        budget.asks(10 * MS);
+        budget
+    }
+
+    #[test]
+    fn v14_a_block_that_waits_longer_than_its_share_is_counted_and_one_beyond_the_whole_is_told() {
+        let budget = budget();
+        let (ring, way) = (budget.wait("a → b".to_owned(), 4 * MS), budget.way("b".to_owned()));
+        ring.saw(3, 1, 5 * MS);
+        way.saw(64, 0, 9 * MS);
+        assert_eq!(budget.breach(0), None, "others needed less than their share");
+        ring.saw(1, 1, 12 * MS);
+        way.saw(64, 7, 14 * MS);
+        let breach = budget.breach(0).expect("older than the bound");
+        assert_eq!(breach.way, Some(("b".to_owned(), 14 * MS)));
+        assert_eq!(breach.wait, Some(("a → b".to_owned(), 12 * MS, 4 * MS)));
+        assert_eq!(budget.breach(0), None, "it has been told");
+        let told = budget.told(0).expect("there is a bound");
+        let line = |name: &str, share_ns, looked, over, worst_ns| Measured {
+            name: name.to_owned(),
+            share_ns,
+            looked,
+            over,
+            worst_ns,
+        };
+        assert_eq!(told.waits, [line("a → b", 4 * MS, 4, 2, 12 * MS)]);
+        assert_eq!(told.ways, [line("b", 10 * MS, 128, 7, 14 * MS)]);
+        assert_eq!((told.asked_ns, told.breaches), (10 * MS, 1));
+    }
+
+    #[test]
+    fn v14_one_block_at_a_time_is_watched_and_one_that_nobody_takes_is_seen() {
+        let budget = budget();
+        let ring = budget.wait("a → b".to_owned(), 4 * MS);
+        ring.puts(1);
+        let since = ring.since.load(Ordering::Relaxed);
+        ring.puts(65);
+        assert_eq!(ring.watched.load(Ordering::Relaxed), 1, "the first is under way");
+        assert_eq!(budget.breach(since + 10 * MS), None, "not longer than the whole");
+        let breach = budget.breach(since + 11 * MS).expect("nobody takes it");
+        assert_eq!((breach.way, breach.wait), (None, Some(("a → b".to_owned(), 11 * MS, 4 * MS))));
+        ring.takes(0, false);
+        assert_eq!(ring.looked.load(Ordering::Relaxed), 0, "it is not among these");
+        ring.takes(64, true);
+        assert_eq!(ring.looked.load(Ordering::Relaxed), 1);
+        let left = ring.left.load(Ordering::Relaxed);
+        assert_eq!(ring.waits(left + 3), 3, "those that were left wait");
+        ring.takes(128, false);
+        assert_eq!(ring.waits(u64::MAX), 0, "none is left");
+        ring.puts(129);
+        ring.close();
+        assert_eq!(budget.told(u64::MAX).map(|told| told.waits[0].looked), Some(1));
+        ring.puts(130);
+        assert_eq!(ring.waits(u64::MAX), 0, "nobody takes any more");
+    }
+
+    #[test]
+    fn v14_without_a_bound_nothing_is_told() {
+        let budget = Budget::default();
+        assert_eq!((budget.told(0), budget.breach(0)), (None, None));
+    }
+}

@@ -1,0 +1,87 @@
+//! What one turn of a space is told and what comes of it: also how many blocks the sinks of the
+//! path may still take (`-c`).
+
+use super::observe::Observers;
+use super::replica::Births;
+use crate::failure::PathFailure;
+use filter::Room;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What came of a turn.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// How many blocks the sinks of the path may still take (`-c`).
+    pub(crate) left: Option<Arc<Left>>,
+    /// Who decides how many of them are taken here.
+    pub(crate) claims: Claims,
+    /// The observers of the walk.
+    pub(crate) observers: Observers,
+    /// Why the path ended, if it did.
+    pub(crate) failure: Option<PathFailure>,
+    /// Whether nothing is edited where it lies.
+    pub(crate) copies: bool,
+    /// Whether the space has nothing more, and sleeps behind this walk.
+    pub(crate) last: bool,
+    /// Memory for batches at rest.
+    pub(crate) rooms: Vec<Room>,
+    /// The turn of what copies of filters here give when no block causes it ([`crate::copies`]).
+    pub(crate) order: u32,
+    /// When the sessions of replicas here began.
+    pub(crate) births: Births,
+    /// Which step of the end of a replica here is taken; 0: it has not begun.
+    pub(crate) step: u32,
+    /// The first turn behind all that replicas got, once that is known.
+    pub(crate) end: u32,
+}
+
+/// Who decides how many of the blocks that are left a space takes: where several spaces ask, that
+/// depends on which of them is faster.
+#[derive(Debug, Default)]
+pub(crate) enum Claims {
+    /// Whoever comes first.
+    #[default]
+    Free,
+    /// The same, and it is noted.
+    Noted(Vec<u32>),
+    /// It was decided before: so many in this turn.
+    Scripted(u32),
+}
+
+/// How many batches at rest have memory that is kept: what one editing filter needs at a time.
+const ROOMS: usize = 4;
+
+impl Turn {
+    /// Keeps the memory of a batch for another one.
+    pub(crate) fn keep(&mut self, room: Room) {
+        if self.rooms.len() < ROOMS {
+            self.rooms.push(room);
+        }
+    }
+}
+
+/// How many blocks the sinks of a path may still take, all together.
+#[derive(Debug)]
+pub struct Left(AtomicU64);
+
+impl Left {
+    /// Makes a limit of so many blocks.
+    #[must_use]
+    pub const fn new(blocks: u64) -> Self {
+        Self(AtomicU64::new(blocks))
+    }
+
+    /// Takes up to `wanted`, and answers how many.
+    pub(super) fn claim(&self, wanted: u32) -> u32 {
+        let claim = |left: u64| Some(left - left.min(u64::from(wanted)));
+        // The count guards no other memory.
+        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
+        let before = before.unwrap_or_else(|unchanged| unchanged);
+        u32::try_from(before).map_or(wanted, |left| left.min(wanted))
+    }
+
+    /// Returns true if nothing is left.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
