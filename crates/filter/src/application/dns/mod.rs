@@ -209,7 +209,7 @@ fn datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
 /// The length of the message in a datagram as UDP states it: what is here may be less.
 fn stated(block: &Block<'_>) -> usize {
     let here = block.length() as usize;
-    let header = block.frame.get(usize::from(block.marks.transport)..).and_then(Udp::parse);
+    let header = Udp::parse(layers::within(block, block.marks.transport.into()));
     let stated = header.map_or(0, |(udp, _)| usize::from(udp.length()));
     here.max(stated.saturating_sub(udp::LENGTH))
 }

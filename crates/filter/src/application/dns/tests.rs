@@ -352,3 +352,14 @@ fn any_bytes_in_any_pieces_balance() {
         assert_eq!(through(&DNS, &[], &pieces, Some(moved)).0, out);
     }
 }
+
+#[test]
+fn padding_behind_a_short_udp_header_is_not_its_length() {
+    let short = Frame::ipv4(17, &[0, 53, 0, 53]);
+    let mut padded = short.clone();
+    padded.bytes.extend([0, 40, 0, 0, 7, 7, 7, 7]);
+    let filters: [(&'static Description, &[&str]); 2] =
+        [(&crate::network::ip::IP, &[]), (&DNS, &[])];
+    let why = |frame: &Frame| crate::testing::chain(&filters, &[frame.clone()])[0].why;
+    assert_eq!(why(&padded), why(&short));
+}

@@ -1,0 +1,447 @@
+//! The metamorphic exam: a frame changed around its packet keeps every answer.
+//!
+//! Two implementations that make the same mistake agree with each other, so the twin exam cannot
+//! find it. This exam compares each implementation with itself: padding behind the packet, a
+//! snapshot that ends in it, a tag more, the same datagram in fragments, the same stream in smaller
+//! segments. One loop over the catalog; a filter that looks at such a difference by definition
+//! stands in [`EXCEPTIONS`] with the reason.
+//!
+//! Filters that take bytes answer for their view, so they are examined behind `udp` or `ip`, whose
+//! views end where the packet ends.
+
+mod corpus;
+
+use abi::{Class, ContextLane, Flags};
+use ebpf::Hook;
+use ebpf::emit::{Answer as TwinAnswer, Exit, Layers, Outcome, Scope, Unfit, be16};
+use ebpf::exam::{Interpreter, Judge, Ruling};
+use ebpf::interpret::Packet;
+use filter::catalog::{FILTERS, find};
+use filter::prelude::*;
+use filter::testing::twins::{Examined, User, chains, fitting, request};
+use filter::testing::{self, Answer, Arena, ETHERNET, Frame, Node, Space};
+use std::collections::{BTreeMap, BTreeSet};
+use wire::LinkType;
+use wire::ip::Fragment;
+use wire::link::Network;
+
+/// A change around the packet of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Change {
+    /// Bytes behind the packet, as a link pads short frames, or as a trailer.
+    Padding(&'static [u8]),
+    /// Padding of which the capture holds nothing.
+    Snapshot,
+    /// An outer VLAN tag.
+    Tag,
+    /// The datagram in fragments; only behind `ip`.
+    Fragments,
+}
+
+const CHANGES: [Change; 6] = [
+    Change::Padding(&[0; 46]),
+    // Ports and a request, for a reader that takes padding for a header.
+    Change::Padding(b"\0\x50\0\x50GET / HTTP/1.1\r\n\r\nSSH-2.0-x\r\n"),
+    Change::Padding(&[0xff; 4]),
+    Change::Snapshot,
+    Change::Tag,
+    Change::Fragments,
+];
+
+/// Filters that look at the difference by definition, by the beginning of their request.
+const EXCEPTIONS: &[(&str, fn(Change) -> bool, &str)] = &[
+    ("eth", |change| change == Change::Tag, "answers the outermost type, which is that of the tag"),
+    ("vlan", |change| change == Change::Tag, "answers the tag"),
+    ("strip vlan", |change| change == Change::Tag, "takes the outermost tag out"),
+    ("strip 5", |_| true, "cuts bytes off, whatever they are"),
+    (
+        "bpf",
+        |change| change != Change::Fragments,
+        "pcap-filter(7): `tcp` means an untagged frame, and a port lies where it lies, \
+         wherever the packet ends",
+    ),
+];
+
+fn excepted(request: &str, change: Change) -> bool {
+    EXCEPTIONS.iter().any(|(begins, looks, _)| request.starts_with(begins) && looks(change))
+}
+
+/// Returns where the IP packet of a whole Ethernet frame ends, if it states its length and is whole.
+fn packet(frame: &Frame) -> Option<(usize, usize)> {
+    let whole = frame.wire_length.is_none_or(|length| length as usize == frame.bytes.len());
+    let layers = wire::layers(LinkType(frame.link), &frame.bytes);
+    let at = usize::from(layers.l3.filter(|_| whole && frame.link == ETHERNET)?);
+    let word = |at: usize| Some(u16::from_be_bytes(frame.bytes.get(at..at + 2)?.try_into().ok()?));
+    let end = match layers.network {
+        Network::Ipv4 => at + usize::from(word(at + 2).filter(|length| *length >= 20)?),
+        Network::Ipv6 => at + 40 + usize::from(word(at + 4).filter(|length| *length > 0)?),
+        _ => return None,
+    };
+    (end <= frame.bytes.len()).then_some((at, end))
+}
+
+impl Change {
+    /// The frames that stand for `frame`, and the frame with which they are compared.
+    fn of(self, frame: &Frame, number: u16) -> Option<(Frame, Vec<Frame>)> {
+        let (at, end) = packet(frame)?;
+        let mut plain = frame.clone();
+        plain.bytes.truncate(end);
+        let padded = |padding: &[u8]| {
+            let bytes = [&plain.bytes[..], padding].concat();
+            Frame { bytes, wire_length: None, ..plain.clone() }
+        };
+        let changed = match self {
+            Self::Padding(padding) => vec![padded(padding)],
+            Self::Snapshot => vec![padded(&[7; 18]).captured(end)],
+            Self::Tag => {
+                let bytes = [&plain.bytes[..12], &[0x81, 0, 0, 100], &plain.bytes[12..]].concat();
+                vec![Frame { bytes, wire_length: None, ..plain.clone() }]
+            }
+            Self::Fragments => {
+                let layers = wire::layers(LinkType::ETHERNET, &plain.bytes);
+                let data = at + 20;
+                let fits = plain.bytes[at] == 0x45 && layers.fragment == Fragment::Whole;
+                if !fits || end < data + 16 {
+                    return None;
+                }
+                plain.put(at + 4, &number.to_be_bytes());
+                plain.put(at + 6, &[0, 0]);
+                let cut = data + ((end - data) / 2).next_multiple_of(8);
+                let piece = |from: usize, to: usize, more: u16| {
+                    let bytes = [&plain.bytes[..data], &plain.bytes[from..to]].concat();
+                    let mut piece = Frame { bytes, wire_length: None, ..plain.clone() };
+                    piece.put(at + 2, &((20 + to - from) as u16).to_be_bytes());
+                    piece.put(at + 6, &(more | ((from - data) / 8) as u16).to_be_bytes());
+                    piece
+                };
+                vec![piece(data, cut, 0x2000), piece(cut, end, 0)]
+            }
+        };
+        plain.wire_length = None;
+        Some((plain, changed))
+    }
+}
+
+/// What a chain of filters makes of frames, one at a time.
+#[derive(PartialEq, Eq, Debug)]
+struct Made {
+    blocks: Vec<(Class, Vec<u8>)>,
+    unanswered: Vec<u64>,
+    report: Vec<(String, u64)>,
+}
+
+fn made(chain: &[&'static Description], frames: &[Frame]) -> Made {
+    let mut nodes = nodes(chain);
+    let blocks = outputs(&mut nodes, frames).into_iter().map(|answer| (answer.class, answer.bytes));
+    let blocks = blocks.collect();
+    let last = nodes.last().expect("a filter");
+    Made { blocks, unanswered: last.counts.unanswered.clone(), report: last.report().rows }
+}
+
+fn nodes(chain: &[&'static Description]) -> Vec<Node> {
+    let node = |d: &&'static Description| {
+        // A planted filter has no example.
+        let words = if d.example.is_empty() { Vec::new() } else { testing::example_words(d) };
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Node::new(d, &words).unwrap_or_else(|mistake| panic!("`{}`: {mistake}", d.name))
+    };
+    chain.iter().map(node).collect()
+}
+
+/// The blocks that leave the last filter; plain pipes join them.
+fn outputs(nodes: &mut [Node], frames: &[Frame]) -> Vec<Answer> {
+    let arena = Arena::new(64 + 8 * frames.len());
+    let mut space = Space::new(&arena);
+    let mut answers = Vec::new();
+    for frame in frames {
+        let mut batches = vec![space.batch(std::slice::from_ref(frame))];
+        let count = nodes.len();
+        for (number, node) in nodes.iter_mut().enumerate() {
+            let before = std::mem::take(&mut batches).into_iter();
+            batches = before.flat_map(|b| node.turn(b, &mut space, frame.time)).collect();
+            if number + 1 < count {
+                batches.iter_mut().for_each(|batch| batch.keep(batch.select(Class::answered)));
+            }
+        }
+        let blocks = batches.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
+        answers.extend(blocks.map(|(_, block)| Answer::of(&block, None)));
+    }
+    answers
+}
+
+/// The chains in which a filter is examined, with the forms that come to it and leave it.
+fn chains_of(d: &'static Description) -> Vec<(Vec<&'static Description>, Form, Form)> {
+    let named = |names: &[&str]| names.iter().map(|name| find(name).expect("known")).collect();
+    let before: [(Vec<&'static Description>, Form); 4] = [
+        (Vec::new(), Form::Frame),
+        (named(&["ip"]), Form::Segment),
+        (named(&["udp"]), Form::Segment),
+        (named(&["ip", "udp"]), Form::Segment),
+    ];
+    let fits = |form: Form| d.takes.has(form) && !(form == Form::Frame && d.takes.has(Form::Bytes));
+    let chains = before.into_iter().filter(|(_, form)| fits(*form));
+    let gives = |form| if let Gives::Form(given) = d.gives { given } else { form };
+    chains.map(|(before, form)| ([&before[..], &[d]].concat(), form, gives(form))).collect()
+}
+
+/// Whether two answers are the same: a view of a frame or packet may go on behind the packet.
+fn same(
+    (class, bytes): &(Class, Vec<u8>),
+    changed: &(Class, Vec<u8>),
+    form: Form,
+    tag: bool,
+) -> bool {
+    let bytes = match form {
+        // The tag is among them.
+        Form::Frame if tag => true,
+        Form::Frame | Form::Packet => changed.1.starts_with(bytes),
+        _ => changed.1 == *bytes,
+    };
+    *class == changed.0 && bytes
+}
+
+/// Compares a filter with itself; answers what differs first.
+fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<usize, String> {
+    let pairs = frames.iter().zip(1..).filter_map(|(frame, number)| change.of(frame, number));
+    let (plain, changed): (Vec<Frame>, Vec<Vec<Frame>>) = pairs.unzip();
+    let mut compared = 0;
+    for (chain, comes, form) in chains_of(d) {
+        let joins = chain.first().is_some_and(|first| first.name == "ip");
+        if change == Change::Fragments && !joins {
+            continue;
+        }
+        let (before, after) = (made(&chain, &plain), made(&chain, &changed.concat()));
+        let names: Vec<_> = chain.iter().map(|d| d.name).collect();
+        let differ =
+            |what: String| Err(format!("`{}` under {change:?}: {what}", names.join(" | ")));
+        if before.blocks.len() != after.blocks.len() {
+            return differ(format!("{} blocks, {}", before.blocks.len(), after.blocks.len()));
+        }
+        let tag = change == Change::Tag;
+        for (before, after) in before.blocks.iter().zip(&after.blocks) {
+            // Without an answer the view stays.
+            let form = if before.0.answered() { form } else { comes };
+            if !same(before, after, form, tag) {
+                return differ(format!("{before:02x?}, {after:02x?}"));
+            }
+        }
+        if before.unanswered != after.unanswered {
+            return differ(format!("{:?}, {:?}", before.unanswered, after.unanswered));
+        }
+        let whole = !matches!(form, Form::Frame | Form::Packet);
+        if whole && before.report != after.report {
+            return differ(format!("{:?}, {:?}", before.report, after.report));
+        }
+        compared += before.blocks.len();
+    }
+    Ok(compared)
+}
+
+/// Frames whose packets end early in every way, and the shapes and borders of the other exams.
+fn frames() -> Vec<Frame> {
+    let empty = [6, 17, 132, 136, 1, 47].into_iter().flat_map(|protocol| {
+        let short = (0..9).map(move |length| vec![0; length]);
+        short.flat_map(move |data| [Frame::ipv4(protocol, &data), Frame::ipv6(protocol, &data)])
+    });
+    let borders = corpus::borders::borders().into_iter().map(|b| Frame::of(ETHERNET, &b));
+    let mut frames: Vec<Frame> = empty.chain(corpus::shapes()).chain(borders.step_by(7)).collect();
+    frames.extend(corpus::captured(4));
+    for (number, frame) in frames.iter_mut().enumerate() {
+        frame.time = number as u64 * 1_000_000;
+    }
+    frames
+}
+
+#[test]
+fn what_stands_around_a_packet_changes_no_answer() {
+    let frames = frames();
+    for d in FILTERS {
+        let (mut compared, mut excused, mut differs) = (0, false, false);
+        for change in CHANGES {
+            let result = examine(d, change, &frames);
+            match excepted(d.name, change) {
+                true => (excused, differs) = (true, differs || result.is_err()),
+                false => compared += result.unwrap_or_else(|differ| panic!("{differ}")),
+            }
+        }
+        assert_eq!(excused, differs, "`{}` needs no exception", d.name);
+        let streams = !d.takes.has(Form::Segment) && !d.takes.has(Form::Frame);
+        assert!(compared > 100 || streams || excused, "`{}`: {compared} blocks", d.name);
+    }
+}
+
+/// Compares a twin with itself, and with its filter, on changed frames.
+fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<usize, String> {
+    let mut compared = 0;
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let Some(program) = fitting(chain, hook) else { continue };
+        let mut user = User::new(chain, &program);
+        let (mut twin, mut other) = (Interpreter::new(&program), Interpreter::new(&program));
+        let pairs = frames.iter().zip(1..).filter_map(|(frame, number)| change.of(frame, number));
+        for (plain, changed) in pairs {
+            let [changed] = &changed[..] else { continue };
+            let class = |ruling| match ruling {
+                Ruling::Answered { outcome: Outcome::Class(class), .. } => Some(class),
+                _ => None,
+            };
+            let before = class(twin.judge(&Packet::new(&plain.bytes)));
+            let after = class(other.judge(&Packet::new(&changed.bytes)));
+            let theirs = class(user.judge(&Packet::new(&changed.bytes)));
+            let (Some(before), Some(after)) = (before, after) else { continue };
+            if before != after || theirs != Some(after) {
+                return Err(format!(
+                    "the twin of `{}` at {hook:?} under {change:?}: {before}, {after}; the filter: \
+                     {theirs:?}; {:02x?}",
+                    request(chain),
+                    changed.bytes
+                ));
+            }
+            compared += 1;
+        }
+    }
+    Ok(compared)
+}
+
+#[test]
+fn what_stands_around_a_packet_changes_no_answer_of_a_twin() {
+    let frames: Vec<Frame> = frames().into_iter().step_by(2).collect();
+    let mut compared = 0;
+    for chain in chains(1) {
+        let d = chain[0].description;
+        // A filter with state answers by what came before, which a twin that is unsure has not seen.
+        if d.takes.has(Form::Bytes) || d.state.keeps != Keeps::Nothing {
+            continue;
+        }
+        for change in CHANGES {
+            // Nothing of the padding of a snapshot is there.
+            if matches!(change, Change::Fragments | Change::Snapshot)
+                || excepted(&request(&chain), change)
+            {
+                continue;
+            }
+            let result = examine_twin(&chain, change, &frames);
+            compared += result.unwrap_or_else(|differ| panic!("{differ}"));
+        }
+    }
+    assert!(compared > 10_000, "{compared}");
+}
+
+/// A session, and the direction of it.
+type Side = (u32, bool);
+
+/// What each side of the sessions of a stream filter said: its classes, and the bytes of messages.
+fn sides(d: &'static Description, frames: &[Frame]) -> BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> {
+    let mut nodes = nodes(&[find("tcp").expect("known"), d]);
+    let mut sides: BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> = BTreeMap::new();
+    let messages = d.gives == Gives::Form(Form::Message);
+    for answer in outputs(&mut nodes, frames) {
+        let ContextLane { session, flags, .. } = answer.context;
+        let side = sides.entry((session, flags.has(Flags::BACKWARD))).or_default();
+        if answer.class.answered() {
+            side.0.insert(answer.class);
+            side.1.extend(answer.bytes.into_iter().filter(|_| messages));
+        }
+    }
+    sides
+}
+
+/// A TCP segment as two.
+fn halves(frame: &Frame) -> Option<Vec<Frame>> {
+    let (at, end) = packet(frame)?;
+    let layers = wire::layers(LinkType(frame.link), &frame.bytes);
+    let (tcp, data) = (usize::from(layers.l4?), usize::from(layers.payload?));
+    let is_four = layers.protocol == Some(6) && frame.bytes[at] >> 4 == 4;
+    // A SYN has a number of its own.
+    if !is_four || end < data + 2 || frame.bytes[tcp + 13] & 2 != 0 {
+        return None;
+    }
+    let cut = data + (end - data) / 2;
+    let mut first = frame.clone();
+    first.bytes.truncate(cut);
+    first.put(at + 2, &((cut - at) as u16).to_be_bytes());
+    // Neither FIN nor PSH.
+    let flags = frame.bytes[tcp + 13];
+    first.put(tcp + 13, &[flags & !9]);
+    let mut second = frame.clone();
+    second.bytes.drain(data..cut);
+    second.put(at + 2, &((end - at - (cut - data)) as u16).to_be_bytes());
+    let sequence = u32::from_be_bytes(frame.bytes[tcp + 4..tcp + 8].try_into().ok()?);
+    second.put(tcp + 4, &sequence.wrapping_add((cut - data) as u32).to_be_bytes());
+    (first.wire_length, second.wire_length) = (None, None);
+    Some(vec![first, second])
+}
+
+#[test]
+fn streams_in_smaller_segments_have_the_same_answers() {
+    let made = testkit::made().of(&["dns/", "http/", "mixed/", "streams/", "text/", "tls/", "web"]);
+    let mut answered = 0;
+    for path in &made.paths {
+        let bytes = std::fs::read(path).expect("a capture");
+        let plain: Vec<Frame> = testing::capture(&bytes).into_iter().take(400).collect();
+        let cut = |frame: &Frame| halves(frame).unwrap_or_else(|| vec![frame.clone()]);
+        let segmented: Vec<Frame> = plain.iter().flat_map(cut).collect();
+        // What takes bytes answers for blocks, and these are others.
+        let streams = |d: &&&Description| d.takes.has(Form::Stream) && !d.takes.has(Form::Bytes);
+        for d in FILTERS.iter().filter(streams).filter(|d| !d.takes.has(Form::Frame)) {
+            let (before, after) = (sides(d, &plain), sides(d, &segmented));
+            answered += before.values().map(|side| side.0.len()).sum::<usize>();
+            assert!(before == after, "`{}` of {}: {before:?}, {after:?}", d.name, path.display());
+        }
+    }
+    assert!(answered > 20, "{answered}");
+}
+
+/// Takes the bytes where a port would be for one, wherever the packet ends; so does its twin.
+const PLANTED: Description = Description {
+    name: "planted",
+    kind: Kind::Classification,
+    takes: Forms::FRAMED,
+    reads: Reads::Head(64),
+    classes: Classes::Number {
+        what: "a port",
+        range: ValueRange { low: 0, high: 65_535 },
+        names: &[],
+    },
+    reasons: &["cut"],
+    user: Some(|_| Ok(Filter::classify(Planted))),
+    kernel: Some(planted),
+    ..Description::EMPTY
+};
+const CUT: Reason = PLANTED.reason("cut");
+
+struct Planted;
+
+impl Classify for Planted {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+        match block.frame.get(36..38) {
+            Some(port) => Class::natural(u16::from_be_bytes([port[0], port[1]]).into()),
+            None => cx.absent(CUT),
+        }
+    }
+}
+
+fn planted<'s>(
+    _: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Result<TwinAnswer<'s>, Unfit> {
+    let cut = s.absent("cut", out);
+    let bytes = s.need::<38>(on.frame, cut);
+    let port = s.load(bytes, be16::<36>());
+    Ok(TwinAnswer::new(s.natural(port), on))
+}
+
+#[test]
+fn the_exam_finds_padding_that_is_read_as_a_header() {
+    let frames = frames();
+    let padding = CHANGES[1];
+    let found = examine(&PLANTED, padding, &frames).expect_err("padding is no header");
+    assert!(found.contains("`planted` under Padding"), "{found}");
+    let twin = [Examined::plain(&PLANTED)];
+    // Both implementations agree: only the comparison with itself finds the twin.
+    let found = examine_twin(&twin, padding, &frames).expect_err("padding is no header");
+    let agrees = found.rsplit_once("; the filter: Some(").is_some();
+    assert!(found.contains("the twin of `planted`") && agrees, "{found}");
+    assert!(examine(&PLANTED, Change::Tag, &frames).is_err(), "nor do tags move a port");
+}
