@@ -6,7 +6,7 @@ use buffer::stream;
 use iolite::aggregate::owner::Creator;
 use iolite::aggregate::server::GrantServer;
 use iolite::indirect::{self, Config, indirect};
-use iolite::interface::Stream;
+use iolite::interface::StreamWriter;
 use iolite::view::Space;
 use std::hint::black_box;
 use std::os::fd::{AsFd, OwnedFd};
@@ -52,7 +52,7 @@ const LEAST_NS: u64 = 30_000_000;
 
 /// Both ends, as the writer sees them.
 pub(super) struct Ends {
-    output: Box<dyn Stream>,
+    output: Box<dyn StreamWriter>,
     block: Vec<u8>,
     blocks: u64,
     orders: OwnedFd,
@@ -76,7 +76,7 @@ impl Ends {
                     output.spin(0);
                 }
                 let offer = offers.pop().ok_or("no reader")?;
-                let output: Box<dyn Stream> = Box::new(output);
+                let output: Box<dyn StreamWriter> = Box::new(output);
                 (output, None, copies(&offer.descriptors())?)
             }
             Kind::Indirect => {
@@ -90,7 +90,7 @@ impl Ends {
                 let offer = offers.pop().ok_or("no reader")?;
                 let mut all = copies(&offer.descriptors())?;
                 all.push(desk.introduce(Credentials::from(identity())).map_err(words)?.1);
-                let output: Box<dyn Stream> = Box::new(output);
+                let output: Box<dyn StreamWriter> = Box::new(output);
                 (output, Some(desk), all)
             }
         };

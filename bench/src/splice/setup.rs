@@ -8,7 +8,7 @@ use iolite::aggregate::owner::Creator;
 use iolite::aggregate::server::GrantServer;
 use iolite::aggregate::{Aggregate, AllocationPool, Frozen};
 use iolite::indirect::{Backing, Config, Input, Output, indirect};
-use iolite::interface::{Held, Stream};
+use iolite::interface::{Held, StreamReader};
 use iolite::splice::splice;
 use iolite::view::Space;
 use std::fs::File;

@@ -72,8 +72,6 @@ pub enum Fault {
         /// Where that segment should begin.
         position: u64,
     },
-    /// This end of a stream is for the other direction.
-    WrongEnd,
 }
 
 impl fmt::Display for Fault {
@@ -142,7 +140,6 @@ impl fmt::Display for Fault {
                 "dbuf {} is full of what other streams keep: let them be read, or make it larger",
                 dbuf.number()
             ),
-            Self::WrongEnd => f.write_str("this end of the stream goes in the other direction"),
         }
     }
 }

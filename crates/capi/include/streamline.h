@@ -91,7 +91,7 @@ typedef struct streamline_config {
     /*
      How many of them may be of any one user who is not the owner; 0: 8.
      */
-    uint32_t readers_per_untrusted_user;
+    uint32_t readers_of_one_stranger;
     /*
      After how many blocks what was written is shown. 0 or 1: each write is seen at once. More
      (32) is several times faster for small blocks; then call streamline_flush() before waiting

@@ -75,7 +75,7 @@ pub(crate) fn create(name: &str, config: Option<&streamline_config>) -> Outcome<
         let or = |asked: u32, usual| if asked == 0 { usual } else { asked as usize };
         Limits {
             readers: or(config.readers, usual.readers),
-            per_untrusted_user: or(config.readers_per_untrusted_user, usual.per_untrusted_user),
+            per_untrusted_user: or(config.readers_of_one_stranger, usual.per_untrusted_user),
         }
     });
     let mode = if mode == 0 { 0o600 } else { mode };

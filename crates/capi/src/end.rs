@@ -4,7 +4,7 @@ use crate::failure::{EAGAIN, EBADF, ENOBUFS, Failure};
 use crate::state::State;
 use buffer::name::{Inbox, SharedRegion};
 use buffer::stream::{Input, Output, Room};
-use iolite::interface::{Reading, Ready, Stream};
+use iolite::interface::{Reading, Ready, StreamReader as _};
 use std::time::Duration;
 
 /// An end, and how it is used.

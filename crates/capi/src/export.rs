@@ -42,7 +42,7 @@ pub struct streamline_config {
     /// How many may read it at a time; 0: 32.
     pub readers: u32,
     /// How many of them may be of any one user who is not the owner; 0: 8.
-    pub readers_per_untrusted_user: u32,
+    pub readers_of_one_stranger: u32,
     /// After how many blocks what was written is shown. 0 or 1: each write is seen at once. More
     /// (32) is several times faster for small blocks; then call streamline_flush() before waiting
     /// for an answer.

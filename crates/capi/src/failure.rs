@@ -65,7 +65,6 @@ impl From<Fault> for Failure {
         let errno = match fault {
             Fault::Abandoned => EPIPE,
             Fault::TooLong { .. } => EMSGSIZE,
-            Fault::WrongEnd => EBADF,
             _ => EPROTO,
         };
         Self::new(errno, fault)

@@ -1,28 +1,35 @@
-//! One interface for every stream: whoever reads or writes does not know whether bytes or pointers
+//! Two interfaces for the two ends of every stream: callers do not know whether bytes or pointers
 //! travel. [SL §4, §5.1, §5.3.2], FEATURES A19, D6
 //!
-//! | call | of Unix | |
+//! | call | in Unix | |
 //! |---|---|---|
 //! | [`read`], [`write`], [`flush`] | read, write | copies; bytes in a dbuf become a pointer |
 //! | [`wait`], [`descriptors`] | poll | |
 //! | [`peek`], [`take`] | | read without a copy |
 //! | [`write_with`] | | reserve, fill, commit: write without a copy |
-//! | [`lend`], [`accept`] | splice | what [`crate::splice`] is made of |
+//! | [`lend`], [`accept`] | splice | the parts of [`crate::splice`] |
 //! | drop | close | |
 //!
-//! [`read`]: Stream::read
-//! [`write`]: Stream::write
-//! [`flush`]: Stream::flush
-//! [`wait`]: Stream::wait
-//! [`descriptors`]: Stream::descriptors
-//! [`peek`]: Stream::peek
-//! [`take`]: Stream::take
-//! [`write_with`]: Stream::write_with
-//! [`lend`]: Stream::lend
-//! [`accept`]: Stream::accept
+//! [`read`]: StreamReader::read
+//! [`write`]: StreamWriter::write
+//! [`flush`]: StreamWriter::flush
+//! [`wait`]: StreamReader::wait
+//! [`descriptors`]: StreamWriter::descriptors
+//! [`peek`]: StreamReader::peek
+//! [`take`]: StreamReader::take
+//! [`write_with`]: StreamWriter::write_with
+//! [`lend`]: StreamReader::lend
+//! [`accept`]: StreamWriter::accept
 //!
-//! All are calls in this process; only who has to wait, and who wakes one who waits, calls the
-//! kernel. An end goes in one direction: in the other it answers [`Fault::WrongEnd`].
+//! All are calls in this process; only a caller that waits, or wakes a waiter, enters the kernel. A
+//! writer has no call that reads:
+//!
+//! ```compile_fail,E0599
+//! use streamline_iolite::interface::{StreamReader as _, StreamWriter as _};
+//! fn wrong_end(output: &mut buffer::stream::Output) {
+//!     let _ = output.read(&mut [0; 8]);
+//! }
+//! ```
 
 mod aggregate;
 mod direct;
@@ -34,12 +41,12 @@ pub use direct::Reading;
 use crate::indirect;
 use buffer::Fault;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// An end of a stream, as a file descriptor is one.
-pub trait Stream: fmt::Debug {
-    /// Reads as `read(2)` does: waits until there is something; 0: the stream has ended.
+/// The reading end of a stream.
+pub trait StreamReader: fmt::Debug {
+    /// Reads like `read(2)`: waits until there is something; 0 at the end of the stream.
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         loop {
             match self.try_read(out)? {
@@ -49,105 +56,99 @@ pub trait Stream: fmt::Debug {
         }
     }
 
-    /// As [`Stream::read`], without waiting: `None` where nothing is there.
-    fn try_read(&mut self, _out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        Err(Fault::WrongEnd)
-    }
+    /// Reads without waiting; `None` if nothing is there.
+    fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
 
-    /// The rest of the next block, without taking it. `None`: nothing is there; no bytes: the
-    /// stream has ended. Good until the next call: a *weak move*, of which the implementation says
-    /// more.
-    fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
-        Err(Fault::WrongEnd)
-    }
+    /// Returns the rest of the next block without taking it. `None`: nothing is there; no bytes:
+    /// the stream has ended. Valid until the next call (a *weak move*; the implementation says
+    /// more).
+    fn peek(&mut self) -> Result<Option<&[u8]>, Fault>;
 
-    /// How many bytes a read copies now, one for sure and no more than this, where a look would be
-    /// a copy too; 0: it is none, or nothing is there. For who copies to somewhere else: once, and
-    /// not twice.
+    /// Returns how many bytes the next read copies at most where a peek would copy them too, so
+    /// that a caller copies them once, to where it needs them; 0 if a peek is free or nothing is
+    /// there.
     fn copies(&mut self) -> Result<usize, Fault> {
         Ok(0)
     }
 
-    /// Takes so many bytes of what was peeked at or lent.
-    fn take(&mut self, _count: usize) {}
+    /// Takes this many of the bytes that were peeked at or lent.
+    fn take(&mut self, count: usize);
 
     /// Waits until there is something to read, or the end, for at most `limit`.
-    fn wait(&mut self, _limit: Option<Duration>) -> Result<Ready, Fault> {
-        Err(Fault::WrongEnd)
-    }
+    fn wait(&mut self, limit: Option<Duration>) -> Result<Ready, Fault>;
 
-    /// Writes one block; waits while there is no room and the policy is to block. `false`: it was
-    /// dropped, as the policy says.
-    fn write(&mut self, _block: &[u8]) -> Result<bool, Fault> {
-        Err(Fault::WrongEnd)
-    }
-
-    /// Has a block of up to `length` bytes written in place: `fill` answers how many it wrote.
-    fn write_with(
-        &mut self,
-        _length: usize,
-        _fill: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> Result<bool, Fault> {
-        Err(Fault::WrongEnd)
-    }
-
-    /// Shows readers all that was written, and wakes those that wait.
-    fn flush(&mut self) {}
-
-    /// The longest block that can be written; 0 where none can.
-    fn block_max(&self) -> usize {
-        0
-    }
-
-    /// What to poll.
-    fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
-
-    /// Up to `max` bytes of the next block as a pointer, to be passed on and then taken. `None`:
-    /// nothing is there, or it is not of the kind that can be lent.
+    /// Lends up to `max` bytes of the next block as a pointer, to be passed on and then taken.
+    /// `None`: nothing is there, or this stream does not lend.
     fn lend(&mut self, _max: usize) -> Result<Option<Lent<'_>>, Fault> {
         Ok(None)
     }
 
-    /// Where blocks are lent: whether the stream has ended, without a look at what a pointer leads
-    /// to, which whoever passes it on may not be allowed. `None`: they are not lent here.
+    /// Returns true if a stream that lends has ended, without following pointers, which the caller
+    /// may not be allowed to. `None`: this stream does not lend.
     fn is_lent_out(&mut self) -> Result<Option<bool>, Fault> {
         Ok(None)
     }
 
-    /// Passes on what another stream lends, as a pointer. `None`: that cannot be done (now): copy.
-    fn accept(&mut self, _lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
-        Ok(None)
-    }
-
-    /// Waits until some of what was accepted is needed no longer. `false`: nothing is.
-    fn settle(&mut self) -> Result<bool, Fault> {
-        Ok(false)
-    }
-
-    /// Gives back what was taken and is not lent any more; answers how many blocks still are.
-    /// Whoever writes here may be waiting for them.
+    /// Gives back what was taken and is not lent any more; returns how many blocks still are. The
+    /// writer may wait for them.
     fn give_back(&mut self) -> u64 {
         0
     }
 
-    /// As [`Stream::wait`], or until one of these is ready.
+    /// Waits like [`StreamReader::wait`], or until one of these descriptors is ready.
     fn wait_among(&mut self, _others: &[BorrowedFd<'_>]) -> Result<Ready, Fault> {
         self.wait(None)
     }
+}
 
-    /// Says that we are about to sleep on the descriptors until readers have passed something.
-    /// `false`: they have, or there is nothing that they could.
+/// The writing end of a stream.
+pub trait StreamWriter: fmt::Debug {
+    /// Writes one block; waits for room if the policy is to block. Returns false if the block was
+    /// dropped, as the policy says.
+    fn write(&mut self, block: &[u8]) -> Result<bool, Fault>;
+
+    /// Lets `fill` write a block of up to `length` bytes in place and return its length.
+    fn write_with(
+        &mut self,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<bool, Fault>;
+
+    /// Publishes what was written, and wakes waiting readers.
+    fn flush(&mut self);
+
+    /// Returns the longest block that can be written.
+    fn block_max(&self) -> usize;
+
+    /// Returns the descriptors to poll; none for a writer that waits by itself.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    /// Passes on as a pointer what a reader lends; returns false if it was dropped. `None`: not
+    /// possible (now), copy instead.
+    fn accept(&mut self, _lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
+        Ok(None)
+    }
+
+    /// Waits until some of what was accepted is released; returns false if nothing is held.
+    fn settle(&mut self) -> Result<bool, Fault> {
+        Ok(false)
+    }
+
+    /// Announces a sleep on the descriptors until readers have passed something. Returns false if
+    /// they have, or hold nothing.
     fn falls_asleep(&mut self) -> Result<bool, Fault> {
         Ok(false)
     }
 
-    /// Says that we are awake again.
+    /// Withdraws the announcement.
     fn wakes(&mut self) -> Result<(), Fault> {
         Ok(())
     }
 }
 
-impl Stream for indirect::Input {
+impl StreamReader for indirect::Input {
     #[inline]
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         Self::read(self, out)
@@ -176,10 +177,6 @@ impl Stream for indirect::Input {
         Self::wait(self, limit)
     }
 
-    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.as_fd()]
-    }
-
     #[inline]
     fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
         Self::lend(self, max)
@@ -199,7 +196,7 @@ impl Stream for indirect::Input {
     }
 }
 
-impl Stream for indirect::Output {
+impl StreamWriter for indirect::Output {
     #[inline]
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         Self::write(self, block)

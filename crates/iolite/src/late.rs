@@ -5,7 +5,7 @@ use crate::aggregate::owner::Creator;
 use crate::aggregate::pipe::pipe;
 use crate::aggregate::server::GrantServer;
 use crate::indirect::{self, Backing, indirect};
-use crate::interface::Stream;
+use crate::interface::StreamReader;
 use crate::merge::{Merged, Next, Order, Stamped};
 use crate::mpipe::{mpipe, open_read, open_write};
 use crate::splice::splice_all;
@@ -144,7 +144,7 @@ fn what_was_shown_is_passed_on_before_its_writer_is_missed() {
         to.flush();
         assert_eq!(to.count().bytes, LAST.len() as u64, "{how:?}");
         drop(to);
-        assert_eq!(Stream::wait(&mut through, None), Ok(stream::Ready::Something));
+        assert_eq!(StreamReader::wait(&mut through, None), Ok(stream::Ready::Something));
         assert_eq!(through.written().blocks, 1);
     }
 }

@@ -16,7 +16,7 @@
 //! processes it passes: each keeps its entry until the next has given it back (F5 of
 //! [`crate::indirect`]), so back-pressure reaches the first writer, as through pipes.
 
-use crate::interface::Stream;
+use crate::interface::{StreamReader, StreamWriter};
 use buffer::Fault;
 
 /// What went over.
@@ -34,8 +34,8 @@ pub struct Moved {
 /// destination is not flushed.
 pub fn splice<F, T>(from: &mut F, to: &mut T, max: usize) -> Result<Moved, Fault>
 where
-    F: Stream + ?Sized,
-    T: Stream + ?Sized,
+    F: StreamReader + ?Sized,
+    T: StreamWriter + ?Sized,
 {
     let mut moved = Moved::default();
     while moved.bytes < max {
@@ -76,8 +76,8 @@ where
 /// Moves everything until the source has ended, and flushes; waits as often as needed.
 pub fn splice_all<F, T>(from: &mut F, to: &mut T) -> Result<Moved, Fault>
 where
-    F: Stream + ?Sized,
-    T: Stream + ?Sized,
+    F: StreamReader + ?Sized,
+    T: StreamWriter + ?Sized,
 {
     let mut all = Moved::default();
     loop {
@@ -97,8 +97,8 @@ where
 /// writing; [`splice`] does it by itself.
 pub fn wait<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
 where
-    F: Stream + ?Sized,
-    T: Stream + ?Sized,
+    F: StreamReader + ?Sized,
+    T: StreamWriter + ?Sized,
 {
     to.flush();
     if from.give_back() == 0 {
@@ -126,8 +126,8 @@ enum Passed {
 #[inline]
 fn pass_on<F, T>(from: &mut F, to: &mut T, max: usize, moved: &mut Moved) -> Result<Passed, Fault>
 where
-    F: Stream + ?Sized,
-    T: Stream + ?Sized,
+    F: StreamReader + ?Sized,
+    T: StreamWriter + ?Sized,
 {
     let Some(lent) = from.lend(max)?.filter(|lent| !lent.is_empty()) else {
         return Ok(Passed::Nothing);
@@ -155,8 +155,8 @@ where
 /// Writes a block from where it is peeked at.
 fn write_over<F, T>(from: &mut F, to: &mut T, max: usize, moved: &mut Moved) -> Result<(), Fault>
 where
-    F: Stream + ?Sized,
-    T: Stream + ?Sized,
+    F: StreamReader + ?Sized,
+    T: StreamWriter + ?Sized,
 {
     let copies = from.copies()?.min(max).min(to.block_max());
     if copies > 0 && copy_over(from, to, copies, moved)? {
@@ -177,8 +177,8 @@ where
 /// Reads foreign bytes to where they are written: one copy. `false`: that is not possible now.
 fn copy_over<F, T>(from: &mut F, to: &mut T, count: usize, moved: &mut Moved) -> Result<bool, Fault>
 where
-    F: Stream + ?Sized,
-    T: Stream + ?Sized,
+    F: StreamReader + ?Sized,
+    T: StreamWriter + ?Sized,
 {
     let mut read = Ok(0);
     let written = to.write_with(count, &mut |room| {

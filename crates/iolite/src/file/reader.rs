@@ -2,11 +2,11 @@
 
 use super::{CachedFile, Refusal, Sent};
 use crate::indirect::{Home, Lent};
-use crate::interface::{Ready, Stream};
+use crate::interface::{Ready, StreamReader};
 use abi::{BLOCK_MAX, RichPointer};
 use buffer::Fault;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// How much is copied to be looked at.
@@ -91,7 +91,7 @@ impl Reader {
     }
 }
 
-impl Stream for Reader {
+impl StreamReader for Reader {
     fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.read(out).map(Some).map_err(|_| self.fault())
     }
@@ -123,10 +123,6 @@ impl Stream for Reader {
     /// A file never lets its reader wait; at its end is the end, for now.
     fn wait(&mut self, _limit: Option<Duration>) -> Result<Ready, Fault> {
         Ok(Ready::Something)
-    }
-
-    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.file.descriptor()]
     }
 }
 

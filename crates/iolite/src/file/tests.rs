@@ -198,13 +198,13 @@ fn a_place_in_a_file_goes_into_another_file() {
 /// Behind the interface of every stream: into a ring, as bytes, while the file grows.
 #[test]
 fn a_file_is_a_stream_like_any_other() {
-    use crate::interface::Stream;
+    use crate::interface::StreamReader;
     let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
     let (file, cached) = file(&bytes[..100_000]);
     let mut reader = cached.reader();
-    assert_eq!(Stream::peek(&mut reader).unwrap().unwrap()[..100], bytes[..100]);
-    Stream::take(&mut reader, 50);
-    assert_eq!(Stream::peek(&mut reader).unwrap().unwrap()[..100], bytes[50..150]);
+    assert_eq!(StreamReader::peek(&mut reader).unwrap().unwrap()[..100], bytes[..100]);
+    StreamReader::take(&mut reader, 50);
+    assert_eq!(StreamReader::peek(&mut reader).unwrap().unwrap()[..100], bytes[50..150]);
     reader.go_to(0);
     let config = buffer::stream::Config::new(id()).capacity(1 << 16);
     let (mut output, mut offers) = buffer::stream::stream(&config).unwrap();

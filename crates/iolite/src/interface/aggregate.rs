@@ -1,13 +1,12 @@
 //! An aggregate as a stream that is read: a file that lies in memory, frozen or in pools.
 //! [SL §5.3.3, the disk cache as a dbuf]
 
-use super::{Lent, Ready, Stream};
+use super::{Lent, Ready, StreamReader};
 use crate::aggregate::{Aggregate, Slice};
 use crate::indirect::Home;
 use abi::RichPointer;
 use buffer::Fault;
 use buffer::pool::Lease;
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// Reads an aggregate from its first byte to its last, in blocks of one size at most. What is
@@ -75,7 +74,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Stream for Held<'_> {
+impl StreamReader for Held<'_> {
     fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         let mut count = 0;
         while count < out.len() && !self.piece.is_empty() {
@@ -102,10 +101,6 @@ impl Stream for Held<'_> {
 
     fn wait(&mut self, _limit: Option<Duration>) -> Result<Ready, Fault> {
         Ok(Ready::Something)
-    }
-
-    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
     }
 
     #[inline]

@@ -1,9 +1,8 @@
 //! Streams of bytes behind the interface.
 
-use super::{Ready, Stream};
+use super::{Ready, StreamReader, StreamWriter};
 use buffer::Fault;
 use buffer::stream::{Input, Output};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// The reading end of a stream of bytes. To peek at a block it takes a copy where the writer may be
@@ -37,7 +36,7 @@ impl Reading {
     }
 }
 
-impl Stream for Reading {
+impl StreamReader for Reading {
     fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.ahead().is_empty() || out.is_empty() {
             return self.input.try_read(out);
@@ -85,13 +84,9 @@ impl Stream for Reading {
     fn wait(&mut self, limit: Option<Duration>) -> Result<Ready, Fault> {
         if self.ahead().is_empty() { self.input.wait(limit) } else { Ok(Ready::Something) }
     }
-
-    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.input.as_fd()]
-    }
 }
 
-impl Stream for Output {
+impl StreamWriter for Output {
     #[inline]
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         Self::write(self, block)
@@ -111,11 +106,6 @@ impl Stream for Output {
 
     fn block_max(&self) -> usize {
         Self::block_max(self)
-    }
-
-    /// None: a writer of bytes waits by itself.
-    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
     }
 }
 
