@@ -3,7 +3,7 @@
 
 use filter::catalog::FILTERS;
 use filter::{Description, Form, Gives, Kind, Parameter, Type};
-use pipeline::language::tree::{Node, Term};
+use pipeline::language::tree::{FilterTerm, Term};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -51,7 +51,7 @@ pub(crate) fn standard_sink_lines(capture: &Path) -> Vec<String> {
 }
 
 /// What a filter or sink is called with in its own example.
-pub(crate) fn example_node(d: &Description) -> Node {
+pub(crate) fn example_node(d: &Description) -> FilterTerm {
     let (request, mistakes) = pipeline::parse(d.example);
     assert!(mistakes.is_empty(), "the example of `{}`: {mistakes:?}", d.name);
     let found = request.pipelines.iter().find_map(|term| find(term, d.name));
@@ -193,10 +193,10 @@ fn after(d: &Description, form: Form) -> Form {
     }
 }
 
-fn find<'t>(term: &'t Term, name: &str) -> Option<&'t Node> {
+fn find<'t>(term: &'t Term, name: &str) -> Option<&'t FilterTerm> {
     match term {
         Term::Missing(_) => None,
-        Term::Node(node) => (node.name.text == name).then_some(node),
+        Term::Filter(node) => (node.name.text == name).then_some(node),
         Term::Not(not) => find(&not.term, name),
         Term::Group(group) => group.branches.iter().find_map(|b| find(&b.term, name)),
         Term::Pipeline(pipeline) => find(&pipeline.first, name)

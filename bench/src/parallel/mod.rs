@@ -23,7 +23,7 @@ use engine::adapt::{Adapt, seen};
 use engine::build::{Extras, Settings, build_with};
 use engine::kernel::point::Points;
 use engine::run::{Outcome, Until, run as go};
-use pipeline::explain::{Seen, learn};
+use pipeline::explain::{Measurements, learn};
 use pipeline::plan::{Costs, Machine, Plan};
 pub(crate) use work::{DIGEST, WORK};
 
@@ -151,7 +151,7 @@ fn analyzed(text: &str, machine: &Machine) -> Result<Costs, String> {
     let (outcome, plan) = ran(plan, machine, true)?;
     let elapsed_ns = outcome.elapsed_ns;
     let mut costs = machine.costs.clone();
-    learn(&plan, &Seen { elapsed_ns, ..seen(&plan, &outcome.ledger) }, &mut costs);
+    learn(&plan, &Measurements { elapsed_ns, ..seen(&plan, &outcome.ledger) }, &mut costs);
     Ok(costs)
 }
 

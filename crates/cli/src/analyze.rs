@@ -7,7 +7,7 @@
 use crate::terminal;
 use engine::calibrate::{self, Kept};
 use engine::run::Outcome;
-use pipeline::explain::{self, Seen, SeenProgram};
+use pipeline::explain::{self, Measurements, ProgramMeasurement};
 use pipeline::graph::NodeId;
 use pipeline::plan::{COSTS_VERSION, Costs, Machine, Plan, PlannedEdge, Remembered};
 use std::fs;
@@ -56,7 +56,7 @@ fn next(plan: &Plan, machine: &Machine) -> Vec<String> {
 
 /// Keeps what was seen of filters and arcs, and the plan. Answers of how many filters too little
 /// was seen.
-fn keep(folder: &Path, text: &str, plan: &Plan, seen: &Seen) -> Result<usize, String> {
+fn keep(folder: &Path, text: &str, plan: &Plan, seen: &Measurements) -> Result<usize, String> {
     let known = calibrate::load(folder)?.filter(|kept| kept.is_here().is_ok());
     let base = || Costs { version: COSTS_VERSION, ..Costs::default() };
     let mut kept = known.unwrap_or_else(|| Kept::now(base()));
@@ -79,9 +79,9 @@ fn place(folder: &Path, text: &str) -> PathBuf {
 }
 
 /// What a run counted, by node and edge of its plan.
-fn seen(plan: &Plan, outcome: &Outcome) -> Seen {
+fn seen(plan: &Plan, outcome: &Outcome) -> Measurements {
     let elapsed_ns = outcome.elapsed_ns;
-    let mut seen = Seen { elapsed_ns, ..engine::adapt::seen(plan, &outcome.ledger) };
+    let mut seen = Measurements { elapsed_ns, ..engine::adapt::seen(plan, &outcome.ledger) };
     for program in &outcome.programs {
         // What goes on to another thread is told of when it gets there.
         let leaves = |edge: &&usize| matches!(plan.edges.get(**edge), Some(PlannedEdge::Kernel(_)));
@@ -90,7 +90,7 @@ fn seen(plan: &Plan, outcome: &Outcome) -> Seen {
                 edge.events = Some(program.bells);
             }
         }
-        seen.programs.push(SeenProgram {
+        seen.programs.push(ProgramMeasurement {
             source: NodeId(program.source),
             frames: program.frames,
             bells: program.bells,

@@ -151,19 +151,19 @@ fn sink(used: &Use) -> Result<(), Why> {
 
 /// Checks that the sessions of a filter are those by which blocks are distributed.
 fn session(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> {
-    let told_by =
+    let sessions_of =
         |id: &NodeId| graph.node(*id).filter().and_then(|used| used.description.state.sharing);
     let before = before(graph, id);
     let Some(description) = node.filter().map(|used| used.description) else { return Ok(()) };
     if description.state.sharing.is_none() {
         let alone = description.state.keeps_alone == Keeps::Nothing;
-        return match alone || before.iter().any(|id| told_by(id).is_some()) {
+        return match alone || before.iter().any(|id| sessions_of(id).is_some()) {
             true => Ok(()),
             false => Err("nothing before it tells sessions apart".to_owned()),
         };
     }
     let changes =
-        |id: &&NodeId| told_by(id).is_none() && graph.node(**id).kind() == Some(Kind::Editing);
+        |id: &&NodeId| sessions_of(id).is_none() && graph.node(**id).kind() == Some(Kind::Editing);
     match before.iter().find(changes) {
         None => Ok(()),
         Some(other) => {

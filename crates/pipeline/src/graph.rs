@@ -97,7 +97,7 @@ pub struct Use {
     pub arguments: Arguments,
     /// The space that the request wants.
     pub pin: Option<String>,
-    /// The reason why it runs in that space only, unless the request says so.
+    /// The obstacle that keeps it in that space, unless the request does.
     pub only: Option<&'static str>,
     /// The name that the request gives it.
     pub mark: Option<String>,
@@ -147,7 +147,7 @@ impl Use {
     /// Returns true if the other one is the same filter with the same arguments, in a sandbox or
     /// not.
     #[must_use]
-    pub fn says_same(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         fn said(used: &Use) -> Vec<(&'static str, &filter::Value)> {
             used.arguments.iter().filter(|(name, _)| *name != UNTRUSTED.name).collect()
         }
@@ -159,7 +159,7 @@ impl Use {
 
     /// Returns the name under which it publishes its state (`state=NAME`).
     #[must_use]
-    pub fn shown_as(&self) -> Option<&str> {
+    pub fn published_as(&self) -> Option<&str> {
         self.description.user.and_then(|_| self.arguments.text(STATE.name))
     }
 
@@ -387,7 +387,7 @@ impl Display for Graph {
     /// `2 dport @kernel`, `1 > 2`, `2 >{22} 3`, `3 <{22} 1` (back), `4 takes (2, 3) by 1`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for (id, node) in self.ids() {
-            write!(f, "{} {}", id.0, Shown(node))?;
+            write!(f, "{} {}", id.0, Named(node))?;
             if let Some(owner) = node.inside {
                 write!(f, " inside {}", owner.0)?;
             }
@@ -409,9 +409,9 @@ impl Display for Graph {
     }
 }
 
-struct Shown<'g>(&'g Node);
+struct Named<'g>(&'g Node);
 
-impl Display for Shown<'_> {
+impl Display for Named<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match &self.0.step {
             Step::Boolean(body) => write_boolean(f, body),

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_nothing_else() {
+    fn a_sharing_word_is_read_as_written_and_others_are_not() {
         for text in ["user", "world", "group:adm", "group:27", "group:a-b_c.d$"] {
             assert_eq!(Share::of(text).expect(text).to_string(), text);
         }

@@ -1,4 +1,4 @@
-//! What depends on the arguments of a filter: the values it gets, what it gives, its kind.
+//! Properties that depend on a filter's arguments: their values, the forms it gives, its kind.
 
 use filter::{
     Arguments, Description, Effect, EndpointFacts, Form, Forms, Gives, Kind, Parameter, Reads,
@@ -99,7 +99,7 @@ fn all_values_of_a_parameter_that_takes_many_arrive_in_order() {
 }
 
 #[test]
-fn what_a_filter_gives_may_depend_on_its_arguments() {
+fn forms_given_may_depend_on_arguments() {
     let graph = right("lines | records");
     assert_eq!(graph.nodes[1].comes, [Form::Record]);
     assert_eq!(

@@ -44,7 +44,7 @@ fn every_request_is_checked_as_it_should() {
 }
 
 #[test]
-fn random_trees_are_checked_without_a_panic_and_make_sound_graphs() {
+fn random_trees_check_without_panic_and_give_sound_graphs() {
     let mut random = Random::from_environment();
     for _ in 0..20_000 {
         let tree = trees::request(&mut random);
@@ -56,7 +56,7 @@ fn random_trees_are_checked_without_a_panic_and_make_sound_graphs() {
     }
 }
 
-/// What holds for every graph, with mistakes or without.
+/// Asserts the invariants of every graph, with mistakes or without.
 fn sound(graph: &Graph) {
     let count = graph.nodes.len();
     let mut open: Vec<usize> = vec![0; count];

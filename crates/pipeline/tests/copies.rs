@@ -1,12 +1,12 @@
-//! Which filters get copies, how many, and why others get none.
+//! The choice of replicas: for which filters, how many, and why none for the others.
 
 mod common;
 
-use common::house;
+use common::fixture;
 use filter::sharing::Sharing;
 use pipeline::plan::{Costs, FilterCost, Machine, Plan, SpaceKind, plan};
 
-/// What filters cost here, in ns.
+/// Costs of filters here, in ns.
 const COSTS: [(&str, f64); 4] =
     [("regex", 2_000.0), ("compress", 9_000.0), ("tcp", 400.0), ("http", 1_600.0)];
 
@@ -20,7 +20,7 @@ fn machine(processors: usize) -> Machine {
 
 /// The plan of a line, which asks for the copies that pay unless it says something else.
 fn planned(text: &str, machine: &Machine) -> Plan {
-    let world = house::world();
+    let world = fixture::world();
     let asks = if text.starts_with("--parallel") { "" } else { "--parallel=auto " };
     let text = &format!("{asks}{text}");
     let (graph, mistakes) = pipeline::read(text, &world);
@@ -30,7 +30,7 @@ fn planned(text: &str, machine: &Machine) -> Plan {
     plan
 }
 
-/// What holds of every plan.
+/// Asserts the invariants of every plan.
 fn holds(plan: &Plan, text: &str) {
     for copied in &plan.copied {
         assert!(copied.spaces.len() > 1, "{text}");
@@ -71,7 +71,7 @@ fn why(text: &str, processors: usize) -> String {
 }
 
 #[test]
-fn n1_o11_what_keeps_nothing_and_costs_enough_is_shared_out_by_load() {
+fn n1_o11_costly_stateless_filters_are_replicated_by_load() {
     let found = copies("replay a | regex x | print", 2);
     assert_eq!(found, Some((vec!["regex".to_owned()], 2, None)));
     let found = copies("replay a | compress | print", 4).expect("copies");
@@ -80,7 +80,7 @@ fn n1_o11_what_keeps_nothing_and_costs_enough_is_shared_out_by_load() {
 }
 
 #[test]
-fn n2_what_keeps_sessions_is_shared_out_by_session() {
+fn n2_filters_with_sessions_are_replicated_by_session() {
     let of = |text: &str| copies(text, 2).map(|(names, _, by)| (names.join(" "), by));
     let flow = Some(Sharing::Flow);
     assert_eq!(of("replay a | tcp | http | print"), Some(("tcp http".to_owned(), flow)));
@@ -105,13 +105,13 @@ fn n4_every_part_of_a_request_has_copies_of_its_own() {
 
 #[test]
 fn n1_nothing_is_copied_unasked() {
-    let (graph, _) = pipeline::read("replay a | compress | print", &house::world());
-    let plan = plan(graph, &house::world(), &machine(16)).expect("a plan");
+    let (graph, _) = pipeline::read("replay a | compress | print", &fixture::world());
+    let plan = plan(graph, &fixture::world(), &machine(16)).expect("a plan");
     assert_eq!((plan.copied, plan.alone), (vec![], vec![]));
 }
 
 #[test]
-fn n5_how_many_copies_there_are_is_a_matter_of_what_counts() {
+fn n5_the_number_of_replicas_follows_the_goal() {
     let line = "replay a | tcp | print";
     let number = |option: &str| copies(&format!("{option} {line}"), 16).map_or(1, |c| c.1);
     let (power, auto, latency) =
@@ -123,13 +123,13 @@ fn n5_how_many_copies_there_are_is_a_matter_of_what_counts() {
         [1, 1, 7]
     );
     for wrong in ["--parallel=0", "--parallel=65", "--parallel=some", "--parallel"] {
-        let (_, mistakes) = pipeline::read(&format!("{wrong} {line}"), &house::world());
+        let (_, mistakes) = pipeline::read(&format!("{wrong} {line}"), &fixture::world());
         assert_eq!(mistakes.len(), 1, "{wrong}");
     }
 }
 
 #[test]
-fn n1_why_a_costly_filter_has_no_copies_is_told() {
+fn n1_explain_says_why_a_costly_filter_has_no_replicas() {
     assert_eq!(why("replay a | regex x | print", 1), "regex: there is one processor");
     assert_eq!(why("replay a | regex x @thread0 | print", 2), "regex: pinned to thread0");
     let told = why("replay a | dport | (|80 regex x + |22 bpf tcp) | print", 2);
@@ -142,7 +142,7 @@ fn n1_why_a_costly_filter_has_no_copies_is_told() {
 }
 
 #[test]
-fn o11_a_filter_behind_one_that_changes_blocks_is_not_shared_out_by_what_it_changed() {
+fn o11_sharing_key_is_not_taken_from_changed_blocks() {
     let line = "replay a | rewrite dst=10.0.0.9 | tcp | http | print";
     let (names, ..) = copies(line, 2).expect("copies");
     assert_eq!(names, ["tcp", "http"]);

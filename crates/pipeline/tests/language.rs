@@ -6,7 +6,7 @@ use common::{read_cases, request_text, update_cases};
 use pipeline::language::diagnose::Diagnostic;
 use pipeline::language::parse;
 
-/// What becomes of a request, as the case file writes it.
+/// Formats the result for a request, as the case file writes it.
 fn tell(line: &str) -> Vec<String> {
     let (request, mistakes) = parse(&request_text(line));
     if mistakes.is_empty() {
@@ -58,7 +58,7 @@ const SOURCES: &[&str] = &[
 ];
 
 #[test]
-fn every_example_of_the_sources_is_read_and_printed_as_it_stands() {
+fn every_example_of_the_sources_parses_and_prints_unchanged() {
     for line in SOURCES {
         let (request, mistakes) = parse(line);
         assert!(mistakes.is_empty(), "{line}: {mistakes:?}");

@@ -1,12 +1,12 @@
-//! What holds of every placement, whatever the request and the machine: requests and costs by
-//! chance, from a seed that is printed (`SEED=` replays one).
+//! Properties of every placement, for random requests and costs. The seed is printed; `SEED=`
+//! replays one.
 
 mod common;
 
 use common::Random;
-use common::house::{planned, world};
+use common::fixture::{planned, world};
 use pipeline::plan::{
-    Costs, FilterCost, Machine, Plan, Policy, Refused, Remembered, Share, SpaceKind, plan,
+    ArcShare, Costs, FilterCost, Machine, Plan, Policy, Refused, Remembered, SpaceKind, plan,
 };
 
 /// Filters that take frames and give them, with and without a twin.
@@ -74,7 +74,7 @@ fn costs(random: &mut Random) -> Costs {
         }
         if random.once_in(2) {
             let (classes, share) = ("!0".to_owned(), random.below(100) as f64 / 100.0);
-            costs.put_share(Share { filter: (*filter).to_owned(), classes, share });
+            costs.put_share(ArcShare { filter: (*filter).to_owned(), classes, share });
         }
     }
     costs
@@ -86,7 +86,7 @@ fn kernel_of(plan: &Plan) -> Vec<bool> {
 }
 
 #[test]
-fn o2_no_path_turns_back_and_the_kernel_has_a_connected_prefix() {
+fn o2_no_path_goes_back_and_the_kernel_has_a_connected_prefix() {
     let mut random = Random::from_environment();
     let mut inside = 0;
     for _ in 0..100 {
@@ -113,8 +113,8 @@ fn o2_no_path_turns_back_and_the_kernel_has_a_connected_prefix() {
     assert!(inside > 20, "{inside} plans of 200 had a filter in the kernel");
 }
 
-/// Whoever hands a process what comes could else wait for it while it waits for what it gives to be
-/// taken: by the same thread.
+/// A single thread on both sides of a process could deadlock: it would wait for input that it has
+/// to give itself.
 #[test]
 fn j5_a_process_lies_between_two_threads_also_behind_the_kernel() {
     for line in [
@@ -138,7 +138,7 @@ fn j5_a_process_lies_between_two_threads_also_behind_the_kernel() {
 }
 
 #[test]
-fn o3_by_its_own_costs_the_policy_is_never_worse_than_deepest_or_all_in_threads() {
+fn o3_cost_policy_is_never_worse_than_deepest_or_threads() {
     let mut random = Random::from_environment();
     let (mut deepest_loses, mut threads_lose) = (0, 0);
     for _ in 0..100 {
@@ -184,7 +184,7 @@ fn v6_costs_that_are_off_by_half_change_plans() {
 }
 
 #[test]
-fn o3_headers_are_found_once_in_the_kernel_and_by_who_reads_what_leaves_it() {
+fn o3_header_search_is_charged_once_per_side_of_the_kernel() {
     let inside = |line: &str, look, twin_look| {
         let mut costs = Costs { look, twin_look, ..Costs::default() };
         for name in ["ip", "udp", "dport", "ipproto"] {
@@ -229,7 +229,7 @@ fn a_request_by_chance_is_a_request() {
 }
 
 #[test]
-fn v6_what_was_seen_moves_a_filter_and_the_change_is_told_with_its_reason() {
+fn v6_measurements_move_a_filter_and_explain_gives_the_reason() {
     let machine = Machine::with_kernel();
     let text = "rx eth0 | ipproto | bpf \"tcp port 80\" | print";
     let first = planned(text, &machine);
@@ -249,7 +249,7 @@ fn v6_what_was_seen_moves_a_filter_and_the_change_is_told_with_its_reason() {
 }
 
 #[test]
-fn v6_what_a_filter_refuses_need_not_leave_the_kernel() {
+fn v6_refused_blocks_need_not_leave_the_kernel() {
     let mut machine = Machine::with_kernel();
     // A twin that is dearer than the filter in a thread, and that lets little through.
     let dport = |kernel, block| {
@@ -261,7 +261,7 @@ fn v6_what_a_filter_refuses_need_not_leave_the_kernel() {
     let text = "rx eth0 | dport |53 print";
     assert_eq!(kernel_of(&planned(text, &machine)), [true, false, false]);
     let (filter, classes) = ("dport".to_owned(), "53".to_owned());
-    machine.costs.put_share(Share { filter, classes, share: 0.01 });
+    machine.costs.put_share(ArcShare { filter, classes, share: 0.01 });
     let plan = planned(text, &machine);
     assert_eq!(kernel_of(&plan), [true, true, false]);
     assert!((plan.flows.1[1] - 0.01).abs() < 1e-9, "{:?}", plan.flows);

@@ -5,9 +5,9 @@
 
 mod common;
 
-use common::house::{RX, world};
+use common::fixture::{RX, world};
 use filter::EndpointFacts;
-use pipeline::plan::{Costs, FilterCost, Machine, Plan, Refused, Share, SpaceKind, plan};
+use pipeline::plan::{ArcShare, Costs, FilterCost, Machine, Plan, Refused, SpaceKind, plan};
 use pipeline::{Catalogue, explain};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn measured() -> Machine {
     }
     for (filter, classes, share) in [("udp", "!0", 0.4), ("dport", "53", 0.05)] {
         let (filter, classes) = (filter.to_owned(), classes.to_owned());
-        costs.put_share(Share { filter, classes, share });
+        costs.put_share(ArcShare { filter, classes, share });
     }
     Machine { costs, ..Machine::with_kernel() }
 }
@@ -55,7 +55,11 @@ fn costly(processors: usize) -> Machine {
         let filter = filter.to_owned();
         costs.put(FilterCost { filter, kernel: false, block, byte: 0.0 });
     }
-    costs.put_share(Share { filter: "bpf udp".to_owned(), classes: "!0".to_owned(), share: 0.01 });
+    costs.put_share(ArcShare {
+        filter: "bpf udp".to_owned(),
+        classes: "!0".to_owned(),
+        share: 0.01,
+    });
     Machine { processors, costs, ..Machine::example() }
 }
 
@@ -127,7 +131,7 @@ fn named(name: &str) -> Case {
 }
 
 #[test]
-fn o9_what_the_kernel_refuses_runs_in_the_next_space_and_explain_says_why() {
+fn o9_refused_filters_run_in_the_next_space_with_the_reason() {
     let case = named("22-kernel-only.plan");
     let first = planned(&case).unwrap();
     let node = |name: &str| first.graph.ids().find(|(_, n)| n.name() == name).unwrap().0;
@@ -192,7 +196,7 @@ fn every_node_and_edge_is_in_the_dot_form() {
 }
 
 #[test]
-fn what_is_asked_ahead_is_in_every_form() {
+fn filters_asked_ahead_appear_in_every_form() {
     let plan = planned(&named("19-asked-ahead.plan")).unwrap();
     assert_eq!(explain::dot(&plan).matches("xlabel=\"in the kernel too\"").count(), 3);
     let asked: Vec<_> = plan.pushed.iter().map(|p| plan.ahead(p.source).unwrap()).collect();

@@ -1,5 +1,5 @@
-//! What holds for every tree and every text: the printer and the parser undo each other, and no
-//! text makes the language panic or take more than linear time.
+//! Properties of every tree and every text: the printer and the parser undo each other, and no text
+//! makes the parser panic.
 
 mod common;
 

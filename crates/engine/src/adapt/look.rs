@@ -3,7 +3,7 @@
 use crate::kernel::SoFar;
 use crate::live::Live;
 use filter::Kind;
-use pipeline::explain::{self, Seen, SeenEdge, SeenNode};
+use pipeline::explain::{self, EdgeMeasurement, Measurements, NodeMeasurement};
 use pipeline::graph::NodeId;
 use pipeline::plan::{Costs, FilterCost, Plan, SpaceKind};
 use runtime::ledger::{EdgeKind, Ledger, RingEnd};
@@ -43,7 +43,7 @@ impl Mark {
     }
 
     /// What had been counted of the nodes and edges of a plan, wherever they run.
-    fn seen(&self, plan: &Plan) -> Seen {
+    fn seen(&self, plan: &Plan) -> Measurements {
         let mut seen = seen(plan, &self.ledger);
         for counts in &self.inside {
             for (place, blocks) in &counts.nodes {
@@ -63,7 +63,7 @@ pub(super) struct Look {
     /// When it was over, in ns.
     pub(super) at: u64,
     plan: Plan,
-    seen: Seen,
+    seen: Measurements,
     given: u64,
     blind: bool,
     spent: Vec<(String, TimeSpent)>,
@@ -85,7 +85,7 @@ impl Look {
         Some(Self {
             at: after.at,
             plan: plan.clone(),
-            seen: Seen { elapsed_ns: after.at - before.at, ..difference(&was, &is) },
+            seen: Measurements { elapsed_ns: after.at - before.at, ..difference(&was, &is) },
             blind: after.inside.is_empty() && !plan.programs.is_empty(),
             given: given(&after.ledger).saturating_sub(given(&before.ledger)),
             spent: spent.map(|((name, was), (_, is))| (name.clone(), is.since(*was))).collect(),
@@ -149,10 +149,10 @@ impl Look {
 
 /// What a ledger says of the nodes and edges of a plan.
 #[must_use]
-pub fn seen(plan: &Plan, ledger: &Ledger) -> Seen {
-    let mut seen = Seen::default();
-    seen.nodes.resize(plan.graph.nodes.len(), SeenNode::default());
-    seen.edges.resize(plan.graph.edges.len(), SeenEdge::default());
+pub fn seen(plan: &Plan, ledger: &Ledger) -> Measurements {
+    let mut seen = Measurements::default();
+    seen.nodes.resize(plan.graph.nodes.len(), NodeMeasurement::default());
+    seen.edges.resize(plan.graph.edges.len(), EdgeMeasurement::default());
     for filtered in ledger.filters.iter().filter(|filtered| !filtered.name.is_ring()) {
         let Some(node) = seen.nodes.get_mut(filtered.planned) else { continue };
         node.blocks += filtered.taken.blocks + filtered.made.blocks;
@@ -173,20 +173,20 @@ pub fn seen(plan: &Plan, ledger: &Ledger) -> Seen {
     seen
 }
 
-fn difference(was: &Seen, is: &Seen) -> Seen {
-    let node = |(was, is): (&SeenNode, &SeenNode)| SeenNode {
+fn difference(was: &Measurements, is: &Measurements) -> Measurements {
+    let node = |(was, is): (&NodeMeasurement, &NodeMeasurement)| NodeMeasurement {
         blocks: is.blocks.saturating_sub(was.blocks),
         calls: is.calls.saturating_sub(was.calls),
         busy_ns: is.busy_ns.saturating_sub(was.busy_ns),
         copies: is.copies.saturating_sub(was.copies),
     };
-    let edge = |(was, is): (&SeenEdge, &SeenEdge)| SeenEdge {
+    let edge = |(was, is): (&EdgeMeasurement, &EdgeMeasurement)| EdgeMeasurement {
         put: is.put.saturating_sub(was.put),
         events: is.events.zip(was.events).map(|(is, was)| is.saturating_sub(was)),
     };
-    Seen {
+    Measurements {
         nodes: was.nodes.iter().zip(&is.nodes).map(node).collect(),
         edges: was.edges.iter().zip(&is.edges).map(edge).collect(),
-        ..Seen::default()
+        ..Measurements::default()
     }
 }

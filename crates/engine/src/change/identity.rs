@@ -500,7 +500,7 @@ fn old_node(new: &Graph, id: NodeId, edited: &Edited, old: &Graph) -> Option<Nod
     let (at, other) = same.nth(nth)?;
     let other = other.filter()?;
     let says = other.description.name == used.description.name
-        && other.says_same(used)
+        && other.is_same(used)
         && other.mark == used.mark;
     says.then_some(at)
 }

@@ -4,12 +4,12 @@ use filter::{Arguments, COMMON, Description, Mistake, Parameter, Type, Value};
 
 use crate::catalogue::Catalogue;
 use crate::language::label::brief;
-use crate::language::tree::{Argument, Node, Text};
+use crate::language::tree::{Argument, FilterTerm, Text};
 use crate::language::{Diagnostic, Span, nearest};
 
 /// The arguments of one filter as they were written.
 pub(super) struct Read<'a> {
-    node: &'a Node,
+    node: &'a FilterTerm,
     entry: &'static Description,
     /// The text of each value, with its parameter.
     texts: Vec<(&'static str, &'a Text)>,
@@ -20,13 +20,14 @@ pub(super) struct Read<'a> {
 /// The arguments of `node` for `entry`, defaults included, beside what `none` brings along;
 /// mistakes are added, and what they concern is left out.
 pub(super) fn arguments<'a>(
-    node: &'a Node,
+    node: &'a FilterTerm,
     entry: &'static Description,
     none: &Arguments,
     catalogue: &'a dyn Catalogue,
     mistakes: &mut Vec<Diagnostic>,
 ) -> (Arguments, Read<'a>) {
-    let mut reader = Reader { node, entry, given: Vec::new(), mistakes: Vec::new(), catalogue };
+    let mut reader =
+        ArgumentReader { node, entry, given: Vec::new(), mistakes: Vec::new(), catalogue };
     let mut surplus: Vec<&Argument> = Vec::new();
     for argument in &node.arguments {
         match reader.parameter(argument) {
@@ -37,7 +38,7 @@ pub(super) fn arguments<'a>(
     }
     reader.surplus(&surplus);
     reader.missing();
-    let Reader { given, mistakes: mut found, .. } = reader;
+    let ArgumentReader { given, mistakes: mut found, .. } = reader;
     let mut arguments = none.clone();
     for parameter in entry.all_parameters() {
         let value = given.iter().find(|(known, ..)| std::ptr::eq(*known, parameter));
@@ -83,15 +84,15 @@ impl Read<'_> {
     }
 }
 
-struct Reader<'a> {
-    node: &'a Node,
+struct ArgumentReader<'a> {
+    node: &'a FilterTerm,
     entry: &'static Description,
     given: Vec<(&'static Parameter, &'a Text, Value)>,
     mistakes: Vec<Diagnostic>,
     catalogue: &'a dyn Catalogue,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ArgumentReader<'a> {
     /// The parameter that an argument is for. Otherwise whether it is one too many; if not, the
     /// mistake has been reported.
     fn parameter(&mut self, argument: &Argument) -> Result<&'static Parameter, bool> {

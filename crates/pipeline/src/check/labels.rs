@@ -30,7 +30,7 @@ pub(super) struct Labelled {
 }
 
 pub(super) fn labels(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Labelled {
-    let mut reader = Reader {
+    let mut reader = LabelReader {
         upstream: Upstream::new(draft),
         catalogue,
         mistakes: Vec::new(),
@@ -39,12 +39,12 @@ pub(super) fn labels(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Labell
     };
     let bodies = (0..draft.nodes.len()).map(|node| reader.node(NodeId(node))).collect::<Vec<_>>();
     let classes = draft.edges.iter().map(|edge| reader.edge(edge, &bodies)).collect();
-    let Reader { mut mistakes, classifiers, .. } = reader;
+    let LabelReader { mut mistakes, classifiers, .. } = reader;
     draft.mistakes.append(&mut mistakes);
     Labelled { classes, bodies, classifiers }
 }
 
-struct Reader<'d, 't> {
+struct LabelReader<'d, 't> {
     upstream: Upstream<'d, 't>,
     catalogue: &'d dyn Catalogue,
     mistakes: Vec<Diagnostic>,
@@ -53,7 +53,7 @@ struct Reader<'d, 't> {
     known: HashMap<(Span, NodeId), ClassSet>,
 }
 
-impl<'d, 't> Reader<'d, 't> {
+impl<'d, 't> LabelReader<'d, 't> {
     /// The body of a node with its labels resolved; none if it is no composite.
     fn node(&mut self, id: NodeId) -> Option<Boolean> {
         let draft = self.upstream.draft;
@@ -218,7 +218,7 @@ impl<'d, 't> Reader<'d, 't> {
     /// Offers the class where `dport|ssh log` was read as the filter `ssh` with the argument `log`.
     fn lint(&mut self, edge: &DraftEdge<'_>, answers: &Answers) {
         let target = &self.upstream.draft.nodes[edge.to.0];
-        let Some(Term::Node(node)) = edge.target else { return };
+        let Some(Term::Filter(node)) = edge.target else { return };
         let meaning = Meaning::new(answers, self.upstream.draft, self.catalogue);
         let Some(classifier) = meaning.has_name(&node.name.text) else { return };
         let follows =

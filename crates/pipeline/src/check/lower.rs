@@ -13,7 +13,7 @@ use super::union::{Alike, United};
 use crate::catalogue::Catalogue;
 use crate::graph::{Boolean, EdgeId, Join, Link, NodeId, Order};
 use crate::language::limits::ARCS_MAX;
-use crate::language::tree::{Branch, Label, Node, Operator, Request, Term};
+use crate::language::tree::{Branch, FilterTerm, Label, Operator, Request, Term};
 use crate::language::{Diagnostic, Span};
 
 /// The graph while it is being checked.
@@ -43,7 +43,7 @@ pub(super) struct DraftNode<'t> {
 
 pub(super) enum DraftStep<'t> {
     /// A filter; several uses if they have one mark.
-    Filter(Vec<&'t Node>),
+    Filter(Vec<&'t FilterTerm>),
     /// A composite and the operator that made it one.
     Boolean(Boolean<Option<&'t Label>>, &'static str),
     Merge,
@@ -123,7 +123,7 @@ impl<'t> Draft<'t> {
     fn term(&mut self, term: &'t Term, incoming: &[NodeId]) -> Part<'t> {
         match term {
             Term::Missing(span) => self.single(DraftStep::Hole, *span),
-            Term::Node(node) => self.filter(node),
+            Term::Filter(node) => self.filter(node),
             Term::Not(not) => self.composite(term, "!", not.span),
             Term::Group(group) => match (group.operator, group.branches.as_slice()) {
                 (Operator::Parallel, [only]) => self.branch(only, incoming),
@@ -168,7 +168,7 @@ impl<'t> Draft<'t> {
         NodeId(self.nodes.len() - 1)
     }
 
-    pub(super) fn filter(&mut self, node: &'t Node) -> Part<'t> {
+    pub(super) fn filter(&mut self, node: &'t FilterTerm) -> Part<'t> {
         let mark = node.mark.as_ref().map(|mark| mark.text.as_str());
         let known = mark.and_then(|mark| self.marks.get(mark)).copied();
         if let Some(id) = known {
@@ -216,7 +216,7 @@ impl<'t> Draft<'t> {
     pub(super) fn boolean(&mut self, term: &'t Term, owner: NodeId) -> Boolean<Option<&'t Label>> {
         match term {
             Term::Missing(span) => Boolean::Filter(self.push(DraftStep::Hole, *span, Some(owner))),
-            Term::Node(node) => {
+            Term::Filter(node) => {
                 if let Some(mark) = &node.mark {
                     self.mistakes
                         .push(Diagnostic::error(mark.span, "an operand cannot be marked").why(

@@ -21,7 +21,7 @@ pub(super) fn starved(graph: &Graph) -> Vec<Diagnostic> {
         if graph.inputs(id).next().is_none() {
             continue;
         }
-        let mut search = Search { graph, of: id, seen: vec![false; graph.nodes.len()], last: None };
+        let mut search = Upward { graph, of: id, seen: vec![false; graph.nodes.len()], last: None };
         if search.reaches(id) {
             continue;
         }
@@ -77,7 +77,7 @@ fn with_both(source: &Use) -> String {
 }
 
 /// A walk against the stream, from a filter to those that give what comes to it.
-struct Search<'g> {
+struct Upward<'g> {
     graph: &'g Graph,
     of: NodeId,
     seen: Vec<bool>,
@@ -85,7 +85,7 @@ struct Search<'g> {
     last: Option<(&'static Usable, &'g Edge)>,
 }
 
-impl<'g> Search<'g> {
+impl<'g> Upward<'g> {
     /// Returns true if something may come to `node` that the filter can use.
     fn reaches(&mut self, node: NodeId) -> bool {
         if std::mem::replace(&mut self.seen[node.0], true) {

@@ -9,7 +9,7 @@ use crate::catalogue::Catalogue;
 use crate::graph::{NodeId, Use};
 use crate::language::label::brief;
 use crate::language::limits::PROGRAMS_MAX;
-use crate::language::tree::Node;
+use crate::language::tree::FilterTerm;
 use crate::language::{Diagnostic, Span, nearest};
 
 pub(super) fn shape(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) {
@@ -32,7 +32,7 @@ pub(super) fn shape(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) {
 /// order of the text.
 fn mark_back_edges(draft: &mut Draft<'_>) {
     #[derive(Clone, Copy, PartialEq)]
-    enum Seen {
+    enum Visit {
         Never,
         Above,
         Done,
@@ -43,28 +43,28 @@ fn mark_back_edges(draft: &mut Draft<'_>) {
         leaving[edge.from.0].push(index);
         entered[edge.to.0] = true;
     }
-    let mut seen = vec![Seen::Never; draft.nodes.len()];
+    let mut visits = vec![Visit::Never; draft.nodes.len()];
     let heads = (0..draft.nodes.len()).filter(|node| !entered[*node]);
     let starts: Vec<usize> = heads.chain(0..draft.nodes.len()).collect();
     for start in starts {
-        if seen[start] != Seen::Never {
+        if visits[start] != Visit::Never {
             continue;
         }
-        seen[start] = Seen::Above;
+        visits[start] = Visit::Above;
         let mut path = vec![(start, 0)];
         while let Some((node, next)) = path.last_mut() {
             let Some(edge) = leaving[*node].get(*next) else {
-                seen[*node] = Seen::Done;
+                visits[*node] = Visit::Done;
                 path.pop();
                 continue;
             };
             *next += 1;
             let to = draft.edges[*edge].to.0;
-            match seen[to] {
-                Seen::Above => draft.edges[*edge].back = true,
-                Seen::Done => {}
-                Seen::Never => {
-                    seen[to] = Seen::Above;
+            match visits[to] {
+                Visit::Above => draft.edges[*edge].back = true,
+                Visit::Done => {}
+                Visit::Never => {
+                    visits[to] = Visit::Above;
                     path.push((to, 0));
                 }
             }
@@ -280,6 +280,6 @@ pub(super) fn apart(draft: &mut Draft<'_>, used: &[Option<Use>]) {
 }
 
 /// Returns the span of a filter's name.
-pub(super) fn name_span(uses: &[&Node], otherwise: Span) -> Span {
+pub(super) fn name_span(uses: &[&FilterTerm], otherwise: Span) -> Span {
     uses.first().map_or(otherwise, |node| node.name.span)
 }

@@ -18,7 +18,7 @@ pub(super) fn seen(draft: &mut Draft<'_>, used: &[Option<Use>]) {
             let what = format!("`{}` cannot show what it knows", description.name);
             Diagnostic::error(place, what).why(why.to_owned())
         };
-        let Some(name) = one.shown_as() else {
+        let Some(name) = one.published_as() else {
             if one.arguments.text(STATE_MODE.name).is_some() {
                 let what = format!("nothing of `{}` is shown", description.name);
                 let why = "`state_mode=` says who may see what `state=NAME` shows";
@@ -26,7 +26,8 @@ pub(super) fn seen(draft: &mut Draft<'_>, used: &[Option<Use>]) {
             }
             continue;
         };
-        let twice = used.iter().take(index).flatten().any(|other| other.shown_as() == Some(name));
+        let twice =
+            used.iter().take(index).flatten().any(|other| other.published_as() == Some(name));
         if description.state.shows.is_none() {
             draft.mistakes.push(refused(match description.state.keeps {
                 Keeps::Nothing => "it keeps nothing from one block to the next",

@@ -14,7 +14,7 @@ use super::arguments::arguments;
 use super::lower::{Draft, DraftStep, Entry, Exit, Part, Pipe};
 use crate::catalogue::Catalogue;
 use crate::graph::{Boolean, Link, NodeId, Use};
-use crate::language::tree::{Branch, Group, Label, Node, Request, Stage, Term};
+use crate::language::tree::{Branch, FilterTerm, Group, Label, Request, Stage, Term};
 use crate::language::{Diagnostic, Span};
 
 /// Nodes of the text that observe the same input in the same way, by span.
@@ -45,11 +45,11 @@ impl Alike {
     }
 
     /// Returns true if two nodes are one source: by their mark, or by all that they say.
-    fn are(&self, one: &Node, other: &Node) -> bool {
+    fn are(&self, one: &FilterTerm, other: &FilterTerm) -> bool {
         match (&one.mark, &other.mark) {
             (Some(one), Some(other)) => one.text == other.text,
             _ => {
-                let number = |node: &Node| self.0.get(&node.span);
+                let number = |node: &FilterTerm| self.0.get(&node.span);
                 number(one).is_some() && number(one) == number(other)
             }
         }
@@ -57,11 +57,11 @@ impl Alike {
 }
 
 /// The nodes at which the branches of a `++` begin.
-fn unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t Node>) {
+fn unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTerm>) {
     match term {
         Term::Missing(_) => {}
-        Term::Node(node) if within => nodes.push(node),
-        Term::Node(_) => {}
+        Term::Filter(node) if within => nodes.push(node),
+        Term::Filter(_) => {}
         Term::Not(not) => unions(&not.term, false, nodes),
         Term::Pipeline(pipeline) => {
             unions(&pipeline.first, within, nodes);
@@ -83,7 +83,7 @@ pub(super) struct United {
 }
 
 /// A branch that begins at a source, and what stands behind it.
-type Begun<'t> = (&'t Node, &'t [Stage]);
+type Begun<'t> = (&'t FilterTerm, &'t [Stage]);
 
 /// The part of a `++` that is one operand: branches, and their source if they share one.
 enum Operand<'t> {
@@ -123,9 +123,9 @@ impl<'t> Draft<'t> {
         let mut operands: Vec<(&'t Branch, Vec<Begun<'t>>)> = Vec::new();
         for branch in branches {
             let begun = match (&branch.label, &branch.term) {
-                (None, Term::Node(node)) => Some((node, &[][..])),
+                (None, Term::Filter(node)) => Some((node, &[][..])),
                 (None, Term::Pipeline(pipeline)) => match &*pipeline.first {
-                    Term::Node(node) => Some((node, &pipeline.rest[..])),
+                    Term::Filter(node) => Some((node, &pipeline.rest[..])),
                     _ => None,
                 },
                 _ => None,
@@ -175,7 +175,7 @@ impl<'t> Draft<'t> {
     }
 
     /// Another place of the text that means a node.
-    fn used_again(&mut self, id: NodeId, node: &'t Node) {
+    fn used_again(&mut self, id: NodeId, node: &'t FilterTerm) {
         if let DraftStep::Filter(uses) = &mut self.nodes[id.0].step {
             uses.push(node);
         }

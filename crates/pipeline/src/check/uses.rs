@@ -8,7 +8,7 @@ use super::lower::{Draft, DraftStep};
 use crate::catalogue::Catalogue;
 use crate::graph::Use;
 use crate::language::label::brief;
-use crate::language::tree::{Argument, Name, Node};
+use crate::language::tree::{Argument, FilterTerm, Name};
 use crate::language::write_quoted;
 use crate::language::{Diagnostic, nearest};
 use filter::{Arguments, Value};
@@ -95,7 +95,7 @@ fn text(name: Option<&Name>) -> Option<String> {
 
 /// Reports uses of one mark that differ: each is held against the first that says something. Uses
 /// without a mark are one source (`union`), whose arguments were compared there.
-fn agree(uses: &[&Node], mistakes: &mut Vec<Diagnostic>) {
+fn agree(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
     let Some((first, rest)) = uses.split_first() else { return };
     let mark = first.mark.as_ref().map_or("", |mark| mark.text.as_str());
     let mut arguments = first;
@@ -142,7 +142,7 @@ fn same(one: &[Argument], other: &[Argument]) -> bool {
         && one.iter().zip(other).all(|(a, b)| key(a) == key(b) && a.value.bytes == b.value.bytes)
 }
 
-fn check_pin(node: &Node, catalogue: &dyn Catalogue, mistakes: &mut Vec<Diagnostic>) {
+fn check_pin(node: &FilterTerm, catalogue: &dyn Catalogue, mistakes: &mut Vec<Diagnostic>) {
     let Some(pin) = &node.pin else { return };
     let spaces = catalogue.spaces();
     let known = spaces.iter().any(|space| match space.strip_suffix('*') {

@@ -13,7 +13,7 @@ mod whole;
 
 use crate::catalogue::Catalogue;
 use crate::check;
-use crate::language::tree::{Node, Term};
+use crate::language::tree::{FilterTerm, Term};
 use crate::language::{Request, Span};
 use std::fmt;
 use tree::{FIRST, KERNEL, PROCESS, beside, elsewhere, leave_kernel, nodes};
@@ -29,7 +29,7 @@ pub enum Edit {
         /// The new filter, as a request writes it.
         filter: String,
         /// The position relative to the node.
-        place: Place,
+        place: Position,
         /// At which filter.
         node: String,
     },
@@ -63,7 +63,7 @@ pub enum Edit {
 
 /// A position relative to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Position {
     /// On the way to the node.
     Before,
     /// On the way from the node.
@@ -72,7 +72,7 @@ pub enum Place {
     At,
 }
 
-impl Place {
+impl Position {
     const ALL: [Self; 3] = [Self::Before, Self::After, Self::At];
 
     /// The word for it.
@@ -91,7 +91,7 @@ impl fmt::Display for Edit {
     }
 }
 
-/// The reason why a request cannot be edited so.
+/// A request that cannot be edited so, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Misfit(pub String);
 
@@ -127,7 +127,7 @@ impl Edit {
         let said = |node: &str| node.to_owned();
         Ok(match words.as_slice() {
             ["insert", filter @ .., place, node] if !filter.is_empty() => {
-                let known = Place::ALL.into_iter().find(|known| known.name() == *place);
+                let known = Position::ALL.into_iter().find(|known| known.name() == *place);
                 let place = known.ok_or_else(|| Misfit(USAGE.to_owned()))?;
                 Self::Insert { filter: filter.join(" "), place, node: said(node) }
             }
@@ -187,15 +187,15 @@ impl Edit {
         };
         let at = find(&request, node)?;
         let mut act: Box<dyn FnMut(Term) -> Option<Term>> = match self {
-            Self::Insert { filter, place: Place::After, .. } => {
+            Self::Insert { filter, place: Position::After, .. } => {
                 let filter = fragment(filter)?;
                 Box::new(move |term| Some(chain(term, filter.clone())))
             }
-            Self::Insert { filter, place: Place::Before, .. } => {
+            Self::Insert { filter, place: Position::Before, .. } => {
                 let filter = fragment(filter)?;
                 Box::new(move |term| Some(chain(filter.clone(), term)))
             }
-            Self::Insert { filter, place: Place::At, .. } => {
+            Self::Insert { filter, place: Position::At, .. } => {
                 beside(&mut request, at, &fragment(filter)?)?;
                 Box::new(Some)
             }
@@ -208,7 +208,7 @@ impl Edit {
                     leave_kernel(&mut request, at);
                 }
                 Box::new(move |term| match term {
-                    Term::Node(node) => Some(Term::Node(elsewhere(node, space))),
+                    Term::Filter(node) => Some(Term::Filter(elsewhere(node, space))),
                     other => Some(other),
                 })
             }
@@ -259,12 +259,12 @@ fn find(request: &Request, wanted: &str) -> Result<Span, Misfit> {
         Some((name, mark)) => (name, Some(mark)),
         None => (name, None),
     };
-    let marked = |node: &Node| node.mark.as_ref().map(|mark| mark.text.clone());
-    let is = |node: &&Node| {
+    let marked = |node: &FilterTerm| node.mark.as_ref().map(|mark| mark.text.clone());
+    let is = |node: &&FilterTerm| {
         (name.is_empty() || node.name.text == name)
             && mark.is_none_or(|mark| marked(node).as_deref() == Some(mark))
     };
-    let found: Vec<&Node> = nodes(request).filter(is).collect();
+    let found: Vec<&FilterTerm> = nodes(request).filter(is).collect();
     let node = match (found.as_slice(), number) {
         ([], _) => return Err(Misfit(format!("the request has no `{wanted}`"))),
         ([one], None) => one,

@@ -9,7 +9,7 @@ fn edit(text: &str, words: &str) -> String {
 }
 
 #[test]
-fn v3_an_edit_is_the_line_that_says_it() {
+fn v3_an_edit_prints_as_its_words() {
     let line = "rx | dport |22 ssh |80 (count + http |1 print)";
     let cases = [
         ("insert inspect before dport", "rx | inspect | dport |22 ssh |80 (count + http |1 print)"),
@@ -56,7 +56,7 @@ fn v18_a_filter_in_a_process_of_its_own_is_the_same_filter() {
 }
 
 #[test]
-fn v3_what_cannot_be_meant_is_refused_in_words() {
+fn v3_impossible_edits_are_refused_with_a_reason() {
     let line = "rx | count | count ; generate | a --name=X + b --name=X";
     for (words, expected) in [
         ("remove tcp", "the request has no `tcp`"),

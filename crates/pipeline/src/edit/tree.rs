@@ -4,7 +4,7 @@
 //! by which it is known.
 
 use super::Misfit;
-use crate::language::tree::{Arc, Argument, Branch, Classes, Group, Label, Name, Node};
+use crate::language::tree::{Argument, Branch, Classes, FilterTerm, Group, Label, Name, Pipe};
 use crate::language::tree::{Operator, Pipeline, Stage, Term, Text};
 use crate::language::{Request, Severity, Span, parse};
 use filter::UNTRUSTED;
@@ -40,11 +40,11 @@ pub(crate) fn fragment(text: &str) -> Result<Term, Misfit> {
 }
 
 /// All filters in the order of the text.
-pub(super) fn nodes(request: &Request) -> impl Iterator<Item = &Node> {
-    fn add<'t>(term: &'t Term, to: &mut Vec<&'t Node>) {
+pub(super) fn nodes(request: &Request) -> impl Iterator<Item = &FilterTerm> {
+    fn add<'t>(term: &'t Term, to: &mut Vec<&'t FilterTerm>) {
         match term {
             Term::Missing(_) => {}
-            Term::Node(node) => to.push(node),
+            Term::Filter(node) => to.push(node),
             Term::Not(not) => add(&not.term, to),
             Term::Group(group) => group.branches.iter().for_each(|branch| add(&branch.term, to)),
             Term::Pipeline(pipeline) => {
@@ -58,10 +58,10 @@ pub(super) fn nodes(request: &Request) -> impl Iterator<Item = &Node> {
     all.into_iter()
 }
 
-pub(crate) fn each(term: &mut Term, act: &mut dyn FnMut(&mut Node)) {
+pub(crate) fn each(term: &mut Term, act: &mut dyn FnMut(&mut FilterTerm)) {
     match term {
         Term::Missing(_) => {}
-        Term::Node(node) => act(node),
+        Term::Filter(node) => act(node),
         Term::Not(not) => each(&mut not.term, act),
         Term::Group(group) => group.branches.iter_mut().for_each(|b| each(&mut b.term, act)),
         Term::Pipeline(pipeline) => {
@@ -71,8 +71,8 @@ pub(crate) fn each(term: &mut Term, act: &mut dyn FnMut(&mut Node)) {
     }
 }
 
-fn plain() -> Arc {
-    Arc { label: None, span: NEW }
+fn plain() -> Pipe {
+    Pipe { label: None, span: NEW }
 }
 
 /// One behind the other.
@@ -89,8 +89,8 @@ pub(crate) fn walk(
     act: &mut dyn FnMut(Term) -> Option<Term>,
 ) -> Option<Term> {
     match term {
-        Term::Node(node) if node.span == at => act(Term::Node(node)),
-        Term::Node(_) | Term::Missing(_) => Some(term),
+        Term::Filter(node) if node.span == at => act(Term::Filter(node)),
+        Term::Filter(_) | Term::Missing(_) => Some(term),
         Term::Not(mut not) => {
             not.term = Box::new(walk(*not.term, at, act)?);
             Some(Term::Not(not))
@@ -109,7 +109,7 @@ pub(crate) fn walk(
             }
         }
         Term::Pipeline(Pipeline { first, rest, span }) => {
-            let mut stages: Vec<(Arc, Term)> = Vec::new();
+            let mut stages: Vec<(Pipe, Term)> = Vec::new();
             // The arc to a filter that goes leads to what stands behind it.
             let mut waiting = None;
             for (arc, term) in std::iter::once((plain(), *first))
@@ -136,13 +136,13 @@ pub(crate) fn walk(
 pub(super) fn beside(request: &mut Request, at: Span, filter: &Term) -> Result<(), Misfit> {
     fn within(term: &mut Term, at: Span, filter: &Term) -> bool {
         match term {
-            Term::Node(_) | Term::Missing(_) => false,
+            Term::Filter(_) | Term::Missing(_) => false,
             Term::Not(not) => within(&mut not.term, at, filter),
             Term::Group(group) => {
                 group.branches.iter_mut().any(|b| within(&mut b.term, at, filter))
             }
             Term::Pipeline(pipeline) => {
-                let here = |term: &Term| matches!(term, Term::Node(node) if node.span == at);
+                let here = |term: &Term| matches!(term, Term::Filter(node) if node.span == at);
                 let place = match here(&pipeline.first) {
                     true => Some(0),
                     false => pipeline.rest.iter().position(|s| here(&s.term)).map(|p| p + 1),
@@ -177,7 +177,7 @@ fn fork(pipeline: &mut Pipeline, place: usize, filter: Term) {
         false => Term::Pipeline(Pipeline { first: Box::new(next.term), rest, span: NEW }),
     };
     let all = Label { inverted: false, classes: Classes::All, span: NEW };
-    let arc = Arc { label: label.as_ref().map(|_| all), span: NEW };
+    let arc = Pipe { label: label.as_ref().map(|_| all), span: NEW };
     let branches = vec![
         Branch { label: None, term: filter, span: NEW },
         Branch { label, term: follows, span: NEW },
@@ -206,20 +206,20 @@ pub(super) fn leave_kernel(request: &mut Request, at: Span) {
 }
 
 /// The filter in another space: in a process of its own by an argument, anywhere else by a pin.
-pub(super) fn elsewhere(node: Node, space: &str) -> Node {
+pub(super) fn elsewhere(node: FilterTerm, space: &str) -> FilterTerm {
     let mut node = trusted(node);
     let named = |text: &str| Name { text: text.to_owned(), span: NEW };
     if space != SANDBOX {
-        return Node { pin: Some(named(space)), ..node };
+        return FilterTerm { pin: Some(named(space)), ..node };
     }
     let value = Text { bytes: b"yes".to_vec(), quoted: false, span: NEW };
     let key = Some(named(UNTRUSTED.name));
     node.arguments.push(Argument { key, value, span: NEW });
-    Node { pin: None, ..node }
+    FilterTerm { pin: None, ..node }
 }
 
 /// The same filter, whether it runs in a process of its own or not.
-pub(super) fn trusted(mut node: Node) -> Node {
+pub(super) fn trusted(mut node: FilterTerm) -> FilterTerm {
     let says = |argument: &Argument| argument.key.as_ref().map(|key| key.text.clone());
     node.arguments.retain(|argument| says(argument).as_deref() != Some(UNTRUSTED.name));
     node

@@ -3,12 +3,14 @@
 use super::tree::{nodes, tree, trusted};
 use super::{Edited, Misfit, printed};
 use crate::language::Request;
-use crate::language::tree::{Node, Term};
+use crate::language::tree::{FilterTerm, Term};
 
 /// A new text: the longest common sequence of filters, told apart by what they say, stays.
 pub(super) fn whole(old: &Request, new: &str) -> Result<Edited, Misfit> {
     let request = tree(new, "the new request")?;
-    let text = |node: &Node| Term::Node(trusted(Node { pin: None, ..node.clone() })).to_string();
+    let text = |node: &FilterTerm| {
+        Term::Filter(trusted(FilterTerm { pin: None, ..node.clone() })).to_string()
+    };
     let (before, after): (Vec<_>, Vec<_>) = (nodes(old).collect(), nodes(&request).collect());
     let (said, says): (Vec<String>, Vec<String>) = (
         before.iter().map(|node| text(node)).collect(),

@@ -7,7 +7,7 @@
 use super::table::{Column, Table};
 use super::{COLUMNS, names, number, plain_text, words};
 use crate::graph::NodeId;
-use crate::plan::{Costs, FilterCost, Plan, PlannedEdge, Share, SpaceKind};
+use crate::plan::{ArcShare, Costs, FilterCost, Plan, PlannedEdge, SpaceKind};
 use filter::Reads;
 
 /// From how far apart on two figures are marked.
@@ -20,20 +20,20 @@ pub const LEARNED_MIN: u64 = 4096;
 
 /// The measurements of a run.
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub struct Measurements {
     /// Duration of the run, in ns.
     pub elapsed_ns: u64,
     /// Measurements by node of the plan.
-    pub nodes: Vec<SeenNode>,
+    pub nodes: Vec<NodeMeasurement>,
     /// Measurements by edge of the plan.
-    pub edges: Vec<SeenEdge>,
+    pub edges: Vec<EdgeMeasurement>,
     /// Programs in the kernel, whose filters are measured as a whole only.
-    pub programs: Vec<SeenProgram>,
+    pub programs: Vec<ProgramMeasurement>,
 }
 
 /// The measurements of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SeenNode {
+pub struct NodeMeasurement {
     /// Blocks that came in, or that a source gave.
     pub blocks: u64,
     /// Number of calls.
@@ -46,7 +46,7 @@ pub struct SeenNode {
 
 /// The measurements of an edge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SeenEdge {
+pub struct EdgeMeasurement {
     /// Blocks that were put on it.
     pub put: u64,
     /// Events that were sent over it, where it has any.
@@ -55,7 +55,7 @@ pub struct SeenEdge {
 
 /// The measurements of a program in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SeenProgram {
+pub struct ProgramMeasurement {
     /// The source that it stands for.
     pub source: NodeId,
     /// Frames that it was given.
@@ -68,7 +68,7 @@ pub struct SeenProgram {
 
 /// The tables of an analysis, and what was measured of programs in the kernel.
 #[must_use]
-pub fn analysis(plan: &Plan, seen: &Seen) -> String {
+pub fn analysis(plan: &Plan, seen: &Measurements) -> String {
     let names = names(&plan.graph);
     let mut text = format!("{}\n{}", nodes(plan, seen, &names), edges(plan, seen, &names));
     for program in &seen.programs {
@@ -78,7 +78,7 @@ pub fn analysis(plan: &Plan, seen: &Seen) -> String {
     text
 }
 
-impl SeenProgram {
+impl ProgramMeasurement {
     /// Formats the cost of a program beside the expected one, and its notifications.
     fn told(&self, plan: &Plan, names: &[String]) -> String {
         let inside = plan.programs.iter().find(|program| program.sources.contains(&self.source));
@@ -107,7 +107,7 @@ impl SeenProgram {
     }
 }
 
-fn nodes(plan: &Plan, seen: &Seen, names: &[String]) -> String {
+fn nodes(plan: &Plan, seen: &Measurements, names: &[String]) -> String {
     let mut table = Table::new(&[
         Column::left("filter"),
         Column::left("space"),
@@ -138,7 +138,7 @@ fn nodes(plan: &Plan, seen: &Seen, names: &[String]) -> String {
     table.text(COLUMNS)
 }
 
-fn edges(plan: &Plan, seen: &Seen, names: &[String]) -> String {
+fn edges(plan: &Plan, seen: &Measurements, names: &[String]) -> String {
     let mut table = Table::new(&[
         Column::left("edge"),
         Column::left("is"),
@@ -179,7 +179,7 @@ fn edges(plan: &Plan, seen: &Seen, names: &[String]) -> String {
     table.text(COLUMNS)
 }
 
-impl SeenNode {
+impl NodeMeasurement {
     /// Returns the measured cost of a block, in ns.
     fn ns(&self) -> Option<f64> {
         let measured = self.busy_ns > 0 && self.blocks > 0;
@@ -187,9 +187,9 @@ impl SeenNode {
     }
 }
 
-impl SeenEdge {
+impl EdgeMeasurement {
     /// Returns the fraction of a node's input that took this edge.
-    fn share(&self, seen: &Seen, from: NodeId) -> Option<f64> {
+    fn share(&self, seen: &Measurements, from: NodeId) -> Option<f64> {
         let came = seen.nodes.get(from.0)?.blocks;
         (came > 0).then(|| (self.put as f64 / came as f64).min(1.0))
     }
@@ -219,12 +219,12 @@ fn percent(share: f64) -> String {
 }
 
 /// Formats the mean fill of the batches that a node receives.
-fn batch(seen: &Seen, to: NodeId) -> String {
+fn batch(seen: &Measurements, to: NodeId) -> String {
     seen.nodes.get(to.0).map_or_else(String::new, |node| each(node.blocks, node.calls))
 }
 
 /// Formats the blocks per event, and the room there is for them.
-fn filled(edge: &SeenEdge, entries: usize) -> String {
+fn filled(edge: &EdgeMeasurement, entries: usize) -> String {
     match edge.events {
         Some(events) if events > 0 => format!("{} of {entries}", each(edge.put, events)),
         _ => format!("– of {entries}"),
@@ -234,7 +234,7 @@ fn filled(edge: &SeenEdge, entries: usize) -> String {
 /// Puts what was seen into a table of costs, for the next plan: what filters cost with these
 /// arguments, and which share of their blocks took each arc. Answers of how many filters it is not
 /// learned what they cost, as fewer than [`LEARNED_MIN`] blocks came to them.
-pub fn learn(plan: &Plan, seen: &Seen, costs: &mut Costs) -> usize {
+pub fn learn(plan: &Plan, seen: &Measurements, costs: &mut Costs) -> usize {
     let mut too_few = 0;
     for (id, node) in plan.graph.ids().filter(|(_, node)| node.filter().is_some()) {
         let Some(counted) = seen.nodes.get(id.0) else { continue };
@@ -261,7 +261,11 @@ pub fn learn(plan: &Plan, seen: &Seen, costs: &mut Costs) -> usize {
             let classes = edge.classes.to_string().replace(' ', "");
             let filter = filter.clone();
             share.into_iter().for_each(|share| {
-                costs.put_share(Share { filter: filter.clone(), classes: classes.clone(), share });
+                costs.put_share(ArcShare {
+                    filter: filter.clone(),
+                    classes: classes.clone(),
+                    share,
+                });
             });
         }
     }
@@ -273,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn v1_what_is_off_by_more_than_two_is_marked() {
+    fn v1_figures_off_by_more_than_two_are_marked() {
         assert_eq!(mark(21.0, 10.0), "2.1× expected");
         assert_eq!(mark(20.0, 10.0), "");
         assert_eq!(mark(4.0, 10.0), "1/2.5 expected");

@@ -14,7 +14,10 @@ mod words;
 
 pub(crate) use words::number;
 
-pub use analysis::{LEARNED_MIN, Seen, SeenEdge, SeenNode, SeenProgram, analysis, learn};
+pub use analysis::{
+    EdgeMeasurement, LEARNED_MIN, Measurements, NodeMeasurement, ProgramMeasurement, analysis,
+    learn,
+};
 pub use dot::dot;
 pub use help::{COMMON_TITLE, OPTIONS_TITLE, Page, Section};
 pub use help::{common, hanging, help, option_facts, option_words, options};
@@ -73,7 +76,7 @@ fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
         {
             let _ = writeln!(out, " {name}: {remark}");
         }
-        if let Some(seen) = used.shown_as() {
+        if let Some(seen) = used.published_as() {
             let mode = used.arguments.text(STATE_MODE.name).unwrap_or("600");
             let _ = writeln!(
                 out,

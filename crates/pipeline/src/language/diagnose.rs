@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn several_lines_say_which_and_mark_only_the_first_of_a_span() {
+    fn several_lines_are_numbered_and_mark_one_span_start() {
         let text = "rx\n\t| tcp \"a\nb";
         let mistake = Diagnostic::warning(Span::new(10, 14), "what").why("why");
         let shown = render(text, &[mistake], false);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_shown_around_the_mistake() {
+    fn a_long_line_is_cut_around_the_mistake() {
         let text = format!("{}X{}", "é".repeat(500), "b".repeat(500));
         let shown = render(&text, &[Diagnostic::error(Span::new(1000, 1001), "x")], false);
         let lines: Vec<&str> = shown.lines().collect();

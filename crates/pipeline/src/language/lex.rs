@@ -14,7 +14,7 @@ use filter::text::is_hidden;
 /// A token and where it stands.
 #[derive(Debug, Clone)]
 pub(super) struct Token {
-    pub(super) kind: Kind,
+    pub(super) kind: TokenKind,
     pub(super) span: Span,
     /// Nothing, not even white space, is between this token and the one before.
     pub(super) glued: bool,
@@ -22,7 +22,7 @@ pub(super) struct Token {
 
 /// The kind of a token. A word's text is the text under its span.
 #[derive(Debug, Clone)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// A bare word; not `clean` if a mistake in it has been reported.
     Word {
         clean: bool,
@@ -58,7 +58,7 @@ pub(super) fn lex(text: &str) -> Lexed {
     }
     // A filter that is missing at the end is missing right behind the last token.
     let end = tokens.last().map_or_else(Span::default, |token: &Token| token.span.after());
-    tokens.push(Token { kind: Kind::End, span: end, glued: false });
+    tokens.push(Token { kind: TokenKind::End, span: end, glued: false });
     Lexed { tokens, mistakes: lexer.mistakes, steps: lexer.steps }
 }
 
@@ -114,30 +114,30 @@ impl Lexer<'_> {
         self.at > start
     }
 
-    fn token(&mut self) -> Option<Kind> {
+    fn token(&mut self) -> Option<TokenKind> {
         let start = self.at;
         let kind = match self.bump()? {
             '|' => self.pipe(start),
-            '+' if self.bump_if('+') => Kind::Operator(Operator::Union),
-            '+' if self.bump_if('*') => Kind::Operator(Operator::Section),
-            '+' => Kind::Operator(Operator::Parallel),
-            '!' => Kind::Bang,
-            '(' => Kind::Open,
-            ')' => Kind::Close,
-            ';' => Kind::Semicolon,
+            '+' if self.bump_if('+') => TokenKind::Operator(Operator::Union),
+            '+' if self.bump_if('*') => TokenKind::Operator(Operator::Section),
+            '+' => TokenKind::Operator(Operator::Parallel),
+            '!' => TokenKind::Bang,
+            '(' => TokenKind::Open,
+            ')' => TokenKind::Close,
+            ';' => TokenKind::Semicolon,
             '"' => self.escaped(start),
             '\'' => self.raw(start),
             _ => {
                 self.at = start;
                 let clean = self.word();
-                Kind::Word { clean }
+                TokenKind::Word { clean }
             }
         };
         Some(kind)
     }
 
     /// Decides what a `|` at `start` is; the lexer stands right behind it.
-    fn pipe(&mut self, start: usize) -> Kind {
+    fn pipe(&mut self, start: usize) -> TokenKind {
         let before = self.text.get(..start).and_then(|text| text.chars().next_back());
         let apart = match before {
             None | Some('(' | '+') => true,
@@ -154,10 +154,10 @@ impl Lexer<'_> {
             if clean {
                 self.mistakes.extend(mistakes);
             }
-            return Kind::Label(label);
+            return TokenKind::Label(label);
         }
         self.at = from;
-        Kind::Pipe
+        TokenKind::Pipe
     }
 
     /// True if the class characters here could be the name of a filter: they begin with a letter,
@@ -200,13 +200,13 @@ impl Lexer<'_> {
     }
 
     /// Reads `"…"`; the lexer stands behind the first quote, which is at `start`.
-    fn escaped(&mut self, start: usize) -> Kind {
+    fn escaped(&mut self, start: usize) -> TokenKind {
         let mut bytes = Vec::new();
         loop {
             let at = self.at;
             match self.bump() {
                 None => return self.unclosed(start, bytes),
-                Some('"') => return Kind::Quoted(bytes),
+                Some('"') => return TokenKind::Quoted(bytes),
                 Some('\\') => self.escape(at, &mut bytes),
                 Some(c) => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
             }
@@ -246,7 +246,7 @@ impl Lexer<'_> {
     }
 
     /// Reads `'…'`, in which everything means itself.
-    fn raw(&mut self, start: usize) -> Kind {
+    fn raw(&mut self, start: usize) -> TokenKind {
         let from = self.at;
         loop {
             let at = self.at;
@@ -259,20 +259,20 @@ impl Lexer<'_> {
                 Some('\'') => {
                     let content = content();
                     self.bump();
-                    return Kind::Quoted(content);
+                    return TokenKind::Quoted(content);
                 }
                 Some(_) => self.bump(),
             };
         }
     }
 
-    fn unclosed(&mut self, start: usize, bytes: Vec<u8>) -> Kind {
+    fn unclosed(&mut self, start: usize, bytes: Vec<u8>) -> TokenKind {
         let quote = self.text.get(start..=start).unwrap_or("\"");
         self.mistakes.push(
             Diagnostic::error(Span::new(start, self.at), "the quote is never closed")
                 .hint(format!("a {quote} is missing")),
         );
-        Kind::Quoted(bytes)
+        TokenKind::Quoted(bytes)
     }
 }
 

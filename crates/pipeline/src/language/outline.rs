@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use super::print::write_quoted;
-use super::tree::{Argument, Group, Label, Node, Pipeline, Request, Term, Text};
+use super::tree::{Argument, FilterTerm, Group, Label, Pipeline, Request, Term, Text};
 
 impl Request {
     /// The tree as one line, `[tcp > (http + ssh) > inspect]`.
@@ -41,7 +41,7 @@ impl Term {
 fn draw_term(out: &mut String, term: &Term) {
     match term {
         Term::Missing(_) => out.push('?'),
-        Term::Node(node) => draw_node(out, node),
+        Term::Filter(node) => draw_node(out, node),
         Term::Not(not) => {
             out.push('!');
             draw_term(out, &not.term);
@@ -84,7 +84,7 @@ fn draw_label(out: &mut String, label: &Label) {
     let _ = write!(out, "{{{}}}", text.strip_prefix('|').unwrap_or(&text));
 }
 
-fn draw_node(out: &mut String, node: &Node) {
+fn draw_node(out: &mut String, node: &FilterTerm) {
     out.push_str(&node.name.text);
     if !node.arguments.is_empty() {
         out.push('(');

@@ -10,8 +10,8 @@ use std::fmt::{self, Display, Formatter, Write as _};
 
 use super::lex::{ends_word, is_strange};
 use super::tree::{
-    Argument, Branch, Class, Classes, Group, Label, Node, Operator, Option_, Request, Term, Text,
-    Value,
+    Argument, Branch, Class, Classes, FilterTerm, Group, Label, Operator, Option_, Request, Term,
+    Text, Value,
 };
 
 /// The precedence of a term; parentheses surround a term where a higher one is needed.
@@ -29,7 +29,7 @@ impl Level {
         match term {
             Term::Pipeline(_) => Self::Pipeline,
             Term::Group(group) => Self::of_operator(group.operator),
-            Term::Not(_) | Term::Node(_) | Term::Missing(_) => Self::Unary,
+            Term::Not(_) | Term::Filter(_) | Term::Missing(_) => Self::Unary,
         }
     }
 
@@ -95,7 +95,7 @@ fn write_term(f: &mut Formatter<'_>, term: &Term, level: Level, label_ok: bool) 
     }
     match term {
         Term::Missing(_) => f.write_char('?'),
-        Term::Node(node) => node.fmt(f),
+        Term::Filter(node) => node.fmt(f),
         Term::Not(not) => {
             f.write_char('!')?;
             write_term(f, &not.term, Level::Unary, false)
@@ -135,7 +135,7 @@ fn write_group(f: &mut Formatter<'_>, group: &Group, label_ok: bool) -> fmt::Res
 /// True if the first thing that a group writes without parentheses around it is a label.
 fn begins_with_label(term: &Term) -> bool {
     match term {
-        Term::Missing(_) | Term::Node(_) | Term::Not(_) | Term::Pipeline(_) => false,
+        Term::Missing(_) | Term::Filter(_) | Term::Not(_) | Term::Pipeline(_) => false,
         Term::Group(group) => {
             group.branches.first().is_some_and(|Branch { label, term, .. }| {
                 label.is_some()
@@ -146,7 +146,7 @@ fn begins_with_label(term: &Term) -> bool {
     }
 }
 
-impl Display for Node {
+impl Display for FilterTerm {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name.text)?;
         if let Some(pin) = &self.pin {

@@ -39,7 +39,7 @@ pub enum Term {
     /// A place where the parser found a mistake instead of a filter; only beside a diagnostic.
     Missing(Span),
     /// A filter with its arguments.
-    Node(Node),
+    Filter(FilterTerm),
     /// `!a`: what `a` answered 0.
     Not(Not),
     /// `a + b`, `a ++ b` or `a +* b`.
@@ -63,14 +63,14 @@ pub struct Pipeline {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
     /// The arc that leads here.
-    pub arc: Arc,
+    pub arc: Pipe,
     /// The term behind the arc.
     pub term: Term,
 }
 
 /// A pipe, plain or with a class.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Arc {
+pub struct Pipe {
     /// The classes it lets through; none for a plain pipe, which lets all but class 0 through.
     pub label: Option<Label>,
     /// The pipe with its label.
@@ -184,7 +184,7 @@ pub struct Not {
 
 /// A filter with its arguments, `tcp@thread2 depth=4 --name=X`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct FilterTerm {
     /// The filter's name.
     pub name: Name,
     /// Positional arguments and parameters in the order of the text.
@@ -233,7 +233,7 @@ impl Term {
     pub fn span(&self) -> Span {
         match self {
             Self::Missing(span) => *span,
-            Self::Node(node) => node.span,
+            Self::Filter(node) => node.span,
             Self::Not(not) => not.span,
             Self::Group(group) => group.span,
             Self::Pipeline(pipeline) => pipeline.span,

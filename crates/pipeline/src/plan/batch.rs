@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn k2_a_request_may_say_how_many_up_to_a_batch() {
+    fn k2_a_request_may_set_the_batch_up_to_the_maximum() {
         for (asked, most, why) in [
             (1, 1, "1 block at once, if so many are there: as `--batch` says"),
             (8, 8, "8 blocks at once, if so many are there: as `--batch` says"),

@@ -61,7 +61,7 @@ const USE_OF_POWER: f64 = 0.75;
 /// The least gain of a further replica for `latency`.
 const GAIN_OF_LATENCY: f64 = 1.02;
 /// The cost, in crossings, from which on `explain` says why a filter has no replicas.
-const TOLD: f64 = 4.0;
+const EXPLAINED: f64 = 4.0;
 
 /// Blocks in a full batch, and blocks per event. [Th §5.2.2]
 const BATCH: f64 = 64.0;
@@ -219,7 +219,7 @@ impl Work<'_> {
         if used.is_process() || description.user.is_none() {
             return Err("not a filter of this process".to_owned());
         }
-        if used.shown_as().is_some() {
+        if used.published_as().is_some() {
             return Err("others see what it knows (`state=`): one state by that name".to_owned());
         }
         if self.plan.space_of(id).kind != SpaceKind::Thread {
@@ -237,14 +237,14 @@ impl Work<'_> {
     fn sessions(&self, chain: &Chain, id: NodeId) -> Result<Option<Sharing>, String> {
         let graph = &self.plan.graph;
         let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);
-        let told_by = |id: NodeId| description(id).and_then(|known| known.state.sharing);
+        let sessions_of = |id: NodeId| description(id).and_then(|known| known.state.sharing);
         let head = chain.nodes.first().copied().unwrap_or(id);
         let tells = |id: &NodeId| description(*id).is_some_and(|known| known.state.numbers);
-        match told_by(id) {
+        match sessions_of(id) {
             Some(own) => {
                 let raw = |form: &Form| matches!(form, Form::Frame | Form::Packet | Form::Segment);
                 let changed = |id: &NodeId| graph.node(*id).kind() >= Some(Kind::Editing);
-                let changes = |id: &NodeId| told_by(*id).is_none() && changed(id);
+                let changes = |id: &NodeId| sessions_of(*id).is_none() && changed(id);
                 match chain.sharing {
                     None if !graph.node(head).comes.iter().all(raw) => {
                         Err("its sessions cannot be seen in what comes".to_owned())
@@ -326,7 +326,7 @@ impl Work<'_> {
     fn alone(&self, part: usize, chains: &[Chain], made: bool, wish: Wish) -> Vec<Alone> {
         let graph = &self.plan.graph;
         let asked = matches!(wish, Wish::Number(_));
-        let dear = |id: NodeId| self.cost(id) >= TOLD * self.machine.costs.crossing();
+        let dear = |id: NodeId| self.cost(id) >= EXPLAINED * self.machine.costs.crossing();
         let concerns = |id: &NodeId| {
             let node = graph.node(*id);
             let is_filter = node.filter().is_some_and(|used| used.description.user.is_some());

@@ -64,7 +64,7 @@ pub struct Costs {
     /// Measured filters.
     pub filters: Vec<FilterCost>,
     /// Measured shares of arcs.
-    pub shares: Vec<Share>,
+    pub shares: Vec<ArcShare>,
 }
 
 /// The measured cost of a filter in one place.
@@ -82,7 +82,7 @@ pub struct FilterCost {
 
 /// The measured fraction of a filter's input that took an arc.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Share {
+pub struct ArcShare {
     /// The filter as a request says it.
     pub filter: String,
     /// The classes of the arc, as in a label.
@@ -185,7 +185,7 @@ impl Costs {
     }
 
     /// Puts in a share, in the place of the one that was known.
-    pub fn put_share(&mut self, new: Share) {
+    pub fn put_share(&mut self, new: ArcShare) {
         self.shares.retain(|old| old.filter != new.filter || old.classes != new.classes);
         self.shares.push(new);
     }
@@ -255,7 +255,7 @@ impl Costs {
             let place = if *kernel { "kernel" } else { "thread" };
             let _ = writeln!(out, "filter {place} {block:.4} {byte:.6} {filter}");
         }
-        for Share { filter, classes, share } in &self.shares {
+        for ArcShare { filter, classes, share } in &self.shares {
             let _ = writeln!(out, "share {share:.6} {classes} {filter}");
         }
         out
@@ -291,7 +291,7 @@ impl Costs {
                 let mut words = rest.splitn(3, ' ');
                 let share = number(words.next()?).filter(|share| *share <= 1.0)?;
                 let classes = words.next()?.to_owned();
-                self.put_share(Share { filter: words.next()?.to_owned(), classes, share });
+                self.put_share(ArcShare { filter: words.next()?.to_owned(), classes, share });
             }
             name => return self.set(name, number(rest)?).then_some(()),
         }
@@ -365,7 +365,7 @@ mod tests {
         costs.put(filter("bpf \"tcp port 80\"", false, 14.0, 0.25));
         costs.put(filter("bpf", false, 12.75, 0.125));
         let (filter, classes) = ("bpf \"tcp port 80\"".to_owned(), "!0".to_owned());
-        costs.put_share(Share { filter, classes, share: 0.015_625 });
+        costs.put_share(ArcShare { filter, classes, share: 0.015_625 });
         assert_eq!(costs.filters.len(), 3, "the newer one stands for the older");
         assert_eq!(Costs::parse(&costs.text()), Ok(costs));
     }

@@ -35,9 +35,9 @@ pub(super) const FIRST: &str = "thread0";
 /// The reason for the space of a sink that writes files.
 const OWN: &str = "writes files: a space of its own, so that a slow disk stops nobody";
 
-/// The reason why no thread runs a program.
+/// The text for programs, which no thread runs.
 const PROGRAM: &str = "an ordinary program: a process of its own";
-/// The reason why no thread runs an untrusted filter, and the limits of its process.
+/// The text for untrusted filters, which no thread runs, and the limits of their process.
 const APART: &str = "untrusted: a process of its own, which reads what comes to it and may do \
                      nothing but answer: no files, no network, no other process";
 /// The most columns of a command in the name of its process.

@@ -161,7 +161,7 @@ fn way(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
     let attach = source(node).map_err(|why| told(head, why))?;
     for at in way.iter().skip(1) {
         fits(graph, *at, attach.takes).map_err(|why| told(*at, why))?;
-        is_seen(graph.node(*at)).map_err(|why| told(*at, why))?;
+        is_observed(graph.node(*at)).map_err(|why| told(*at, why))?;
         has_sessions(graph, *at).map_err(|why| told(*at, why))?;
         leads(graph.node(*at), &attach).map_err(|why| told(*at, why))?;
         let is_last = is_last_word(graph.node(*at), attach.takes);
@@ -175,8 +175,8 @@ fn way(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
 
 /// Refuses a filter of which others see what it knows: what a twin keeps lies in maps of each
 /// processor, and whoever reads them makes a system call for each.
-fn is_seen(node: &Node) -> Result<(), String> {
-    match node.filter().and_then(Use::shown_as) {
+fn is_observed(node: &Node) -> Result<(), String> {
+    match node.filter().and_then(Use::published_as) {
         None => Ok(()),
         Some(_) => Err("others see what it knows (`state=`), which a thread writes".to_owned()),
     }

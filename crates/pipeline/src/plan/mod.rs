@@ -33,7 +33,7 @@ pub use batch::AtOnce;
 pub use complete::complete;
 pub(crate) use copies::is_wish;
 pub use copies::{Adapts, Alone, COPIES_MAX, Copied};
-pub use costs::{COSTS_VERSION, Costs, FilterCost, Share};
+pub use costs::{ArcShare, COSTS_VERSION, Costs, FilterCost};
 pub use kernel::{KernelRing, Leave, Program, ProgramStep, Refused, programs_of};
 pub use latency::{Holds, Latency};
 pub use machine::{Kernel, Machine};
@@ -124,7 +124,7 @@ pub struct Candidate {
     pub space: String,
     /// The cost of a block there, or the reason why the node cannot run there.
     pub verdict: Result<f64, String>,
-    /// The reason why a possible space was not chosen.
+    /// The argument against a possible space that was not chosen.
     pub lost: Option<String>,
 }
 
@@ -184,7 +184,7 @@ pub enum Policy {
     Deepest,
 }
 
-/// The reason why there is no plan: a node that no space can run.
+/// A node that no space can run: there is no plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unplaceable {
     /// The node.

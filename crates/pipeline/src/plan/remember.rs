@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_read_as_it_was_written() {
+    fn a_persisted_plan_is_read_as_it_was_written() {
         let node = |text: &str, space: &str| RememberedNode {
             text: text.to_owned(),
             space: space.to_owned(),

@@ -45,7 +45,7 @@ struct Search<'s> {
     order: Vec<NodeId>,
     /// For every position in `order`, the least that the nodes from there on cost.
     least: Vec<f64>,
-    best: Option<(f64, Way)>,
+    best: Option<(f64, Assignment)>,
     steps: u64,
     /// The most nodes placed before one had no space.
     furthest: usize,
@@ -53,7 +53,7 @@ struct Search<'s> {
 
 /// A placement that is being made; `usize::MAX` where nothing has been placed.
 #[derive(Debug, Clone)]
-struct Way {
+struct Assignment {
     spaces: Vec<usize>,
     enters: Vec<usize>,
     leaves: Vec<usize>,
@@ -61,7 +61,7 @@ struct Way {
     looked: Vec<bool>,
 }
 
-impl Way {
+impl Assignment {
     /// Nothing has been placed of so many nodes.
     fn begin(nodes: usize) -> Self {
         let nowhere = vec![usize::MAX; nodes];
@@ -81,7 +81,7 @@ pub(super) fn select(
     if let Some(id) = search.order.iter().find(|id| cheapest(discovered, **id).is_infinite()) {
         return Err(unplaceable(graph, discovered, *id));
     }
-    search.place(0, 0.0, &mut Way::begin(graph.nodes.len()));
+    search.place(0, 0.0, &mut Assignment::begin(graph.nodes.len()));
     let (mut steps, mut proved) = (search.steps, search.steps < STEPS_MAX);
     let mut best = search.best.take();
     if !proved
@@ -93,7 +93,7 @@ pub(super) fn select(
         (steps, proved) = (steps + looked, exact);
     }
     match best {
-        Some((cost_ns, Way { spaces, enters, leaves, .. })) => {
+        Some((cost_ns, Assignment { spaces, enters, leaves, .. })) => {
             let choice = Choice { policy, cost_ns, looked_at: steps, proved };
             Ok(Selected { spaces, enters, leaves, choice })
         }
@@ -139,7 +139,7 @@ impl<'s> Search<'s> {
         }
     }
 
-    fn place(&mut self, at: usize, cost: f64, way: &mut Way) {
+    fn place(&mut self, at: usize, cost: f64, way: &mut Assignment) {
         self.steps += 1;
         self.furthest = self.furthest.max(at);
         let Some(id) = self.order.get(at).copied() else {
@@ -167,7 +167,7 @@ impl<'s> Search<'s> {
 
     /// The spaces that may run a node, given where the nodes before it run; cheapest (or deepest)
     /// first.
-    fn tries(&self, id: NodeId, way: &Way) -> Vec<Try> {
+    fn tries(&self, id: NodeId, way: &Assignment) -> Vec<Try> {
         let node = self.graph.node(id);
         let before = self.graph.inputs(id).filter(|edge| !edge.back);
         let floor = before.map(|edge| way.leaves[edge.from.0]).max();
@@ -221,7 +221,7 @@ impl<'s> Search<'s> {
     /// they are known behind it. A program's findings stay in the program; the reader of its output
     /// finds them again for all behind it, which the cost of leaving includes. Frames redirected to
     /// a socket have not been parsed.
-    fn looks(&self, id: NodeId, enters: usize, way: &Way) -> (f64, bool) {
+    fn looks(&self, id: NodeId, enters: usize, way: &Assignment) -> (f64, bool) {
         let inside = |space: usize| self.discovered.spaces[space].kind == SpaceKind::Kernel;
         let here = inside(enters);
         let edges = self.graph.edges.iter().zip(&self.discovered.flows.1);
@@ -243,7 +243,7 @@ impl<'s> Search<'s> {
         }
     }
 
-    fn rings(&self, id: NodeId, enters: usize, way: &Way) -> f64 {
+    fn rings(&self, id: NodeId, enters: usize, way: &Assignment) -> f64 {
         let spaces = &self.discovered.spaces;
         let edges = self.graph.edges.iter().zip(&self.discovered.flows.1);
         let comes = edges.filter(|(edge, _)| edge.to == id && !edge.back);

@@ -1,7 +1,7 @@
-//! What the tests of this crate share.
+//! Fixtures of this crate's tests.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-pub(crate) mod house;
+pub(crate) mod fixture;
 pub(crate) mod trees;
 pub(crate) mod world;
 pub(crate) mod writer;

@@ -2,7 +2,7 @@
 
 use pipeline::language::Span;
 use pipeline::language::tree::{
-    Arc, Argument, Branch, Class, Classes, Group, Label, Name, Node, Not, Operator, Option_,
+    Argument, Branch, Class, Classes, FilterTerm, Group, Label, Name, Not, Operator, Option_, Pipe,
     Pipeline, Request, Stage, Term, Text, Value,
 };
 
@@ -51,10 +51,10 @@ fn option(random: &mut Random) -> Option_ {
 fn term(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
     *fuel = fuel.saturating_sub(1);
     if *fuel == 0 || depth == 0 {
-        return Term::Node(node(random));
+        return Term::Filter(node(random));
     }
     match random.below(10) {
-        0..=2 => Term::Node(node(random)),
+        0..=2 => Term::Filter(node(random)),
         3 => Term::Not(Not { term: Box::new(term(random, fuel, depth - 1)), span: NO }),
         4..=6 => pipeline(random, fuel, depth - 1),
         _ => group(random, fuel, depth - 1),
@@ -72,7 +72,7 @@ fn pipeline(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
     let rest = (0..1 + random.below(3))
         .map(|_| {
             let label = random.once_in(3).then(|| label(random));
-            Stage { arc: Arc { label, span: NO }, term: stage(random) }
+            Stage { arc: Pipe { label, span: NO }, term: stage(random) }
         })
         .collect();
     Term::Pipeline(Pipeline { first, rest, span: NO })
@@ -102,11 +102,11 @@ fn branch(random: &mut Random, fuel: &mut usize, depth: usize, operator: Operato
     }
 }
 
-fn node(random: &mut Random) -> Node {
+fn node(random: &mut Random) -> FilterTerm {
     let arguments = (0..random.below(4).saturating_sub(1)).map(|_| argument(random)).collect();
     let mark = random.once_in(6).then(|| name(random, MARKS));
     let pin = random.once_in(6).then(|| name(random, PINS));
-    Node { name: name(random, NAMES), arguments, mark, pin, span: NO }
+    FilterTerm { name: name(random, NAMES), arguments, mark, pin, span: NO }
 }
 
 fn argument(random: &mut Random) -> Argument {
@@ -175,7 +175,7 @@ pub(crate) fn without_spans(mut request: Request) -> Request {
 fn clear(term: &mut Term) {
     match term {
         Term::Missing(span) => *span = NO,
-        Term::Node(node) => clear_node(node),
+        Term::Filter(node) => clear_node(node),
         Term::Not(not) => {
             not.span = NO;
             clear(&mut not.term);
@@ -200,7 +200,7 @@ fn clear(term: &mut Term) {
     }
 }
 
-fn clear_node(node: &mut Node) {
+fn clear_node(node: &mut FilterTerm) {
     node.span = NO;
     node.name.span = NO;
     node.mark.iter_mut().chain(&mut node.pin).for_each(|name| name.span = NO);

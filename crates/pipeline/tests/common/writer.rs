@@ -3,7 +3,9 @@
 
 use std::fmt::Write as _;
 
-use pipeline::language::tree::{Branch, Group, Label, Node, Operator, Request, Stage, Term, Text};
+use pipeline::language::tree::{
+    Branch, FilterTerm, Group, Label, Operator, Request, Stage, Term, Text,
+};
 
 use super::Random;
 
@@ -60,7 +62,7 @@ impl Writer<'_> {
         }
         match term {
             Term::Missing(_) => unreachable!("generated trees are whole"),
-            Term::Node(node) => self.node(node),
+            Term::Filter(node) => self.node(node),
             Term::Not(not) => {
                 self.out.push('!');
                 self.space(false);
@@ -102,7 +104,7 @@ impl Writer<'_> {
             Some(label) => {
                 self.space(!is_numeric(label));
                 self.label(label);
-                self.space(matches!(target, Term::Node(_) | Term::Pipeline(_) | Term::Group(_)));
+                self.space(matches!(target, Term::Filter(_) | Term::Pipeline(_) | Term::Group(_)));
             }
             None => {
                 // `a|b` is a pipe, `a | b` too, `a |b` would be a label.
@@ -159,7 +161,7 @@ impl Writer<'_> {
         }
     }
 
-    fn node(&mut self, node: &Node) {
+    fn node(&mut self, node: &FilterTerm) {
         self.out.push_str(&node.name.text);
         let places = node.arguments.len() + 1;
         let pin = self.random.below(places + 1);

@@ -3,7 +3,7 @@
 use super::Parser;
 use crate::language::diagnose::{Diagnostic, Span};
 use crate::language::label::brief;
-use crate::language::lex::{Kind, Token};
+use crate::language::lex::{Token, TokenKind};
 use crate::language::tree::{Classes, Label, Operator, Term};
 
 impl Parser<'_> {
@@ -23,28 +23,30 @@ impl Parser<'_> {
         };
         let here = self.kind().clone();
         let mistake = match (before.kind, here) {
-            (Kind::Pipe, Kind::Pipe) => {
+            (TokenKind::Pipe, TokenKind::Pipe) => {
                 let hint = match self.tokens[self.at].glued {
                     true => "`||` is no operator; for one or the other write `++`",
                     false => "",
                 };
                 between_pipes(span).hint(hint)
             }
-            (Kind::Pipe, Kind::Label(_)) => between_pipes(span),
-            (Kind::Label(label), Kind::Label(_)) => self.between_labels(span, label),
-            (Kind::Label(label), Kind::Pipe) => between_pipes(span).hint(meant_filter(&[label])),
-            (Kind::Label(label), _) => {
+            (TokenKind::Pipe, TokenKind::Label(_)) => between_pipes(span),
+            (TokenKind::Label(label), TokenKind::Label(_)) => self.between_labels(span, label),
+            (TokenKind::Label(label), TokenKind::Pipe) => {
+                between_pipes(span).hint(meant_filter(&[label]))
+            }
+            (TokenKind::Label(label), _) => {
                 let what = format!("a filter is missing after the class `{}`", written(&label));
                 Diagnostic::error(span, what).hint(meant_filter(&[label]))
             }
-            (Kind::Pipe, _) => Diagnostic::error(span, "a filter is missing after the pipe")
+            (TokenKind::Pipe, _) => Diagnostic::error(span, "a filter is missing after the pipe")
                 .hint("name the filter that takes the stream, for instance `count`"),
-            (Kind::Operator(operator), _) => self.after_operator(span, operator),
-            (Kind::Bang, Kind::Label(label)) => {
+            (TokenKind::Operator(operator), _) => self.after_operator(span, operator),
+            (TokenKind::Bang, TokenKind::Label(label)) => {
                 Diagnostic::error(span, "a filter is missing after `!`")
                     .hint(format!("the class stands before it: `|{} !…`", written(&label)))
             }
-            (Kind::Bang, _) => Diagnostic::error(span, "a filter is missing after `!`"),
+            (TokenKind::Bang, _) => Diagnostic::error(span, "a filter is missing after `!`"),
             _ => {
                 let what = format!("a filter is missing before {}", self.name_of(self.at));
                 Diagnostic::error(span, what)
@@ -57,7 +59,7 @@ impl Parser<'_> {
     /// True if the token before is a label that has been reported for what is in it.
     pub(super) fn behind_broken_label(&self) -> bool {
         let before = self.at.checked_sub(1).and_then(|at| self.tokens.get(at));
-        let Some(Token { kind: Kind::Label(label), span, .. }) = before else { return false };
+        let Some(Token { kind: TokenKind::Label(label), span, .. }) = before else { return false };
         let text = self.text.get(span.start..span.end).unwrap_or_default();
         text.ends_with(',') || (label.classes == Classes::All && !text.ends_with("all"))
     }
@@ -66,14 +68,17 @@ impl Parser<'_> {
     fn between_labels(&mut self, span: Span, first: Label) -> Diagnostic {
         let mut run = vec![first];
         let mut end = self.at;
-        while let Some(Token { kind: Kind::Label(label), .. }) = self.tokens.get(end) {
+        while let Some(Token { kind: TokenKind::Label(label), .. }) = self.tokens.get(end) {
             self.count();
             run.push(label.clone());
             end += 1;
         }
         self.reported_until = end;
         let used = self.tokens.get(end).is_some_and(|token| {
-            matches!(token.kind, Kind::Word { .. } | Kind::Open | Kind::Bang | Kind::Quoted(_))
+            matches!(
+                token.kind,
+                TokenKind::Word { .. } | TokenKind::Open | TokenKind::Bang | TokenKind::Quoted(_)
+            )
         });
         if used && run.iter().all(|label| !label.inverted && label.single_name().is_none()) {
             let all: Vec<String> = run.iter().take(4).map(written).collect();
@@ -88,7 +93,7 @@ impl Parser<'_> {
 
     fn after_operator(&mut self, span: Span, operator: Operator) -> Diagnostic {
         let what = match self.kind() {
-            Kind::Operator(next) => {
+            TokenKind::Operator(next) => {
                 format!(
                     "a filter is missing between `{}` and `{}`",
                     operator.symbol(),
@@ -101,7 +106,7 @@ impl Parser<'_> {
         // In `replay c++ | count` the operator was meant to be part of a word.
         let glued = self.at >= 2 && self.tokens[self.at - 1].glued;
         match self.at.checked_sub(2).and_then(|at| self.tokens.get(at)) {
-            Some(Token { kind: Kind::Word { .. }, span: word, .. }) if glued => {
+            Some(Token { kind: TokenKind::Word { .. }, span: word, .. }) if glued => {
                 let word = self.text.get(word.start..word.end).unwrap_or_default();
                 let symbol = operator.symbol();
                 mistake
@@ -115,10 +120,10 @@ impl Parser<'_> {
     pub(super) fn missing_operator(&mut self) {
         let span = self.span();
         let (what, hint) = match self.kind() {
-            Kind::Bang => {
+            TokenKind::Bang => {
                 ("an operator is missing before `!`", "write `| !…`, or `+* !…` for both")
             }
-            Kind::Open => {
+            TokenKind::Open => {
                 ("an operator is missing before `(`", "write `| (…)`; a text with `(` is quoted")
             }
             _ => (
@@ -133,7 +138,9 @@ impl Parser<'_> {
     pub(super) fn stray(&mut self) -> bool {
         let span = self.span();
         let word = match self.kind() {
-            Kind::Word { clean: true } => self.text.get(span.start..span.end).unwrap_or_default(),
+            TokenKind::Word { clean: true } => {
+                self.text.get(span.start..span.end).unwrap_or_default()
+            }
             _ => return false,
         };
         let what = match word {
@@ -149,10 +156,10 @@ impl Parser<'_> {
     /// A token as a message names it.
     fn name_of(&self, at: usize) -> String {
         match self.tokens.get(at).map(|token| &token.kind) {
-            Some(Kind::Pipe | Kind::Label(_)) => "the pipe".to_owned(),
-            Some(Kind::Operator(operator)) => format!("`{}`", operator.symbol()),
-            Some(Kind::Close) => "`)`".to_owned(),
-            Some(Kind::Semicolon) => "`;`".to_owned(),
+            Some(TokenKind::Pipe | TokenKind::Label(_)) => "the pipe".to_owned(),
+            Some(TokenKind::Operator(operator)) => format!("`{}`", operator.symbol()),
+            Some(TokenKind::Close) => "`)`".to_owned(),
+            Some(TokenKind::Semicolon) => "`;`".to_owned(),
             _ => "the end".to_owned(),
         }
     }

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! Request  = { Option } , Pipeline , { ";" , Pipeline } , [ ";" ] ;
-//! Pipeline = Parallel , { Arc , Parallel } ;
+//! Pipeline = Parallel , { Pipe , Parallel } ;
 //! Parallel = Union    , { "+"  , Union } ;
 //! Union    = Section  , { "++" , Section } ;
 //! Section  = Branch   , { "+*" , Branch } ;
 //! Branch   = [ Label ] , Unary ;                 (* Label only after "(" "+" "++" "+*" *)
-//! Unary    = "!" , Unary | "(" , Pipeline , ")" | Node ;
+//! Unary    = "!" , Unary | "(" , Pipeline , ")" | FilterTerm ;
 //! ```
 //!
 //! All mistakes of a request are found in one pass: where a filter is missing the tree gets
@@ -23,9 +23,9 @@ use std::cell::Cell;
 use std::collections::HashSet;
 
 use super::diagnose::{Diagnostic, Span, settle};
-use super::lex::{Kind, Token, lex};
+use super::lex::{Token, TokenKind, lex};
 use super::limits::{DEPTH_MAX, TEXT_MAX};
-use super::tree::{Arc, Branch, Group, Label, Not, Operator, Pipeline, Request, Stage, Term};
+use super::tree::{Branch, Group, Label, Not, Operator, Pipe, Pipeline, Request, Stage, Term};
 
 /// Reads a request: the tree and everything that is wrong with it, in the order of the text.
 ///
@@ -87,20 +87,20 @@ impl Parser<'_> {
     fn request(&mut self) -> Request {
         let options = self.options();
         let mut pipelines = Vec::new();
-        if matches!(self.kind(), Kind::End) {
+        if matches!(self.kind(), TokenKind::End) {
             let what = match options.is_empty() {
                 true => "the request is empty",
                 false => "a pipeline is missing after the options",
             };
             self.report(self.span(), what, "for instance `rx eth0 | tcp | http | files out/`");
         }
-        while !matches!(self.kind(), Kind::End) {
-            if matches!(self.kind(), Kind::Semicolon) {
+        while !matches!(self.kind(), TokenKind::End) {
+            if matches!(self.kind(), TokenKind::Semicolon) {
                 self.report(self.span(), "a pipeline is missing before `;`", "");
             } else {
                 pipelines.push(self.pipeline(false));
             }
-            if matches!(self.kind(), Kind::Semicolon) {
+            if matches!(self.kind(), TokenKind::Semicolon) {
                 self.bump();
             }
         }
@@ -113,12 +113,18 @@ impl Parser<'_> {
         let mut stages = Stages::new(stage_of(first));
         loop {
             let arc = match self.kind() {
-                Kind::Pipe | Kind::Label(_) => self.arc(),
-                Kind::Word { .. } | Kind::Quoted(_) | Kind::Open | Kind::Bang => {
+                TokenKind::Pipe | TokenKind::Label(_) => self.arc(),
+                TokenKind::Word { .. }
+                | TokenKind::Quoted(_)
+                | TokenKind::Open
+                | TokenKind::Bang => {
                     self.missing_operator();
-                    Arc { label: None, span: Span::new(self.span().start, self.span().start) }
+                    Pipe { label: None, span: Span::new(self.span().start, self.span().start) }
                 }
-                Kind::Semicolon | Kind::End | Kind::Close | Kind::Operator(_) => break,
+                TokenKind::Semicolon
+                | TokenKind::End
+                | TokenKind::Close
+                | TokenKind::Operator(_) => break,
             };
             let branch = self.group(Operator::Parallel, false);
             stages.push(arc, stage_of(branch));
@@ -126,13 +132,13 @@ impl Parser<'_> {
         stages.finish()
     }
 
-    fn arc(&mut self) -> Arc {
+    fn arc(&mut self) -> Pipe {
         let token = self.bump();
         let label = match token.kind {
-            Kind::Label(label) => Some(label),
+            TokenKind::Label(label) => Some(label),
             _ => None,
         };
-        Arc { label, span: token.span }
+        Pipe { label, span: token.span }
     }
 
     /// Reads one level of operators; a single operand is returned as it is.
@@ -162,12 +168,12 @@ impl Parser<'_> {
     }
 
     fn at_operator(&self, operator: Operator) -> bool {
-        matches!(self.kind(), Kind::Operator(found) if *found == operator)
+        matches!(self.kind(), TokenKind::Operator(found) if *found == operator)
     }
 
     fn branch(&mut self, label_ok: bool) -> Branch {
         let mut label: Option<Label> = None;
-        if label_ok && matches!(self.kind(), Kind::Label(_)) {
+        if label_ok && matches!(self.kind(), TokenKind::Label(_)) {
             label = self.arc().label;
         }
         let term = self.unary();
@@ -179,19 +185,19 @@ impl Parser<'_> {
         while self.closes_nothing() {}
         let start = self.span();
         let term = match self.kind() {
-            Kind::Bang if self.depth >= DEPTH_MAX => {
+            TokenKind::Bang if self.depth >= DEPTH_MAX => {
                 self.too_deep();
-                while matches!(self.kind(), Kind::Bang) {
+                while matches!(self.kind(), TokenKind::Bang) {
                     self.bump();
                 }
                 match self.kind() {
-                    Kind::Open => self.skip_parentheses(),
-                    Kind::Word { .. } | Kind::Quoted(_) => drop(self.node()),
+                    TokenKind::Open => self.skip_parentheses(),
+                    TokenKind::Word { .. } | TokenKind::Quoted(_) => drop(self.node()),
                     _ => {}
                 }
                 Term::Missing(start)
             }
-            Kind::Bang => {
+            TokenKind::Bang => {
                 self.bump();
                 self.depth += 1;
                 let term = self.unary();
@@ -199,13 +205,13 @@ impl Parser<'_> {
                 let span = start.to(term.span());
                 return Term::Not(Not { term: Box::new(term), span });
             }
-            Kind::Open if self.depth >= DEPTH_MAX => {
+            TokenKind::Open if self.depth >= DEPTH_MAX => {
                 self.too_deep();
                 self.skip_parentheses();
                 Term::Missing(start)
             }
-            Kind::Open => self.parentheses(),
-            Kind::Word { .. } | Kind::Quoted(_) => self.node(),
+            TokenKind::Open => self.parentheses(),
+            TokenKind::Word { .. } | TokenKind::Quoted(_) => self.node(),
             _ => self.missing(),
         };
         while self.closes_nothing() || self.stray() {}
@@ -214,12 +220,12 @@ impl Parser<'_> {
 
     fn parentheses(&mut self) -> Term {
         let opened = self.bump().span;
-        if matches!(self.kind(), Kind::Close) {
+        if matches!(self.kind(), TokenKind::Close) {
             let span = opened.to(self.bump().span);
             self.report(span, "the parentheses are empty", "");
             return Term::Missing(span);
         }
-        if matches!(self.kind(), Kind::Semicolon | Kind::End) {
+        if matches!(self.kind(), TokenKind::Semicolon | TokenKind::End) {
             self.report(
                 opened,
                 "the parenthesis is never closed",
@@ -232,11 +238,11 @@ impl Parser<'_> {
         let term = self.pipeline(true);
         self.depth -= 1;
         self.open -= 1;
-        if matches!(self.kind(), Kind::Close) {
+        if matches!(self.kind(), TokenKind::Close) {
             self.bump();
         } else {
             self.report(opened, "the parenthesis is never closed", "a `)` is missing");
-            self.unclosed += usize::from(matches!(self.kind(), Kind::Semicolon));
+            self.unclosed += usize::from(matches!(self.kind(), TokenKind::Semicolon));
         }
         term
     }
@@ -246,9 +252,9 @@ impl Parser<'_> {
         let mut open = 0usize;
         loop {
             match self.kind() {
-                Kind::End => return,
-                Kind::Open => open += 1,
-                Kind::Close => open = open.saturating_sub(1),
+                TokenKind::End => return,
+                TokenKind::Open => open += 1,
+                TokenKind::Close => open = open.saturating_sub(1),
                 _ => {}
             }
             self.bump();
@@ -265,7 +271,7 @@ impl Parser<'_> {
 
     /// Passes a parenthesis that closes nothing; false if there is none.
     fn closes_nothing(&mut self) -> bool {
-        let found = self.open == 0 && matches!(self.kind(), Kind::Close);
+        let found = self.open == 0 && matches!(self.kind(), TokenKind::Close);
         if found {
             let span = self.bump().span;
             if self.unclosed > 0 {
@@ -277,7 +283,7 @@ impl Parser<'_> {
         found
     }
 
-    fn kind(&self) -> &Kind {
+    fn kind(&self) -> &TokenKind {
         self.count();
         &self.tokens[self.at].kind
     }
@@ -294,7 +300,7 @@ impl Parser<'_> {
     fn bump(&mut self) -> Token {
         self.count();
         let token = self.tokens[self.at].clone();
-        if !matches!(token.kind, Kind::End) {
+        if !matches!(token.kind, TokenKind::End) {
             self.at += 1;
         }
         token
@@ -342,7 +348,7 @@ impl Stages {
         }
     }
 
-    fn push(&mut self, arc: Arc, term: Term) {
+    fn push(&mut self, arc: Pipe, term: Term) {
         match term {
             Term::Pipeline(pipeline) => {
                 self.rest.push(Stage { arc, term: *pipeline.first });

@@ -1,7 +1,7 @@
 //! Filters with their arguments, and the request's options.
 //!
 //! ```text
-//! Node      = NAME , { Argument } ;
+//! FilterTerm      = NAME , { Argument } ;
 //! Argument  = WORD | STRING | Parameter | Mark | Pin ;
 //! Parameter = KEY , "=" , ( WORD | STRING ) ;
 //! Mark      = "--name=" , NAME ;
@@ -16,9 +16,9 @@
 use super::Parser;
 use crate::language::diagnose::{Diagnostic, Span};
 use crate::language::label::{brief, is_name};
-use crate::language::lex::Kind;
+use crate::language::lex::TokenKind;
 use crate::language::limits::{FILTERS_MAX, NAMES_MAX};
-use crate::language::tree::{Argument, Name, Node, Option_, Term, Text};
+use crate::language::tree::{Argument, FilterTerm, Name, Option_, Term, Text};
 
 impl Parser<'_> {
     pub(super) fn options(&mut self) -> Vec<Option_> {
@@ -51,7 +51,7 @@ impl Parser<'_> {
     pub(super) fn node(&mut self) -> Term {
         let span = self.span();
         let Some(word) = self.word() else { return self.quoted_name(span) };
-        let clean = matches!(self.kind(), Kind::Word { clean: true });
+        let clean = matches!(self.kind(), TokenKind::Word { clean: true });
         let (name, pin) = match word.split_once('@') {
             Some((name, pin)) => (name, Some(pin)),
             None => (word.as_str(), None),
@@ -68,20 +68,20 @@ impl Parser<'_> {
         }
         let middle = span.start + name.len();
         let name = Name { text: name.to_owned(), span: Span::new(span.start, middle) };
-        let mut node = Node { name, arguments: Vec::new(), mark: None, pin: None, span };
+        let mut node = FilterTerm { name, arguments: Vec::new(), mark: None, pin: None, span };
         if let Some(pin) = pin.filter(|_| named) {
             self.pin(pin, Span::new(middle, span.end), &mut node);
         }
         self.arguments(&mut node);
-        if named { Term::Node(node) } else { Term::Missing(node.span) }
+        if named { Term::Filter(node) } else { Term::Missing(node.span) }
     }
 
     /// Reads arguments until something comes that is none.
-    fn arguments(&mut self, node: &mut Node) {
+    fn arguments(&mut self, node: &mut FilterTerm) {
         loop {
             let span = self.span();
             match self.kind().clone() {
-                Kind::Word { clean } => {
+                TokenKind::Word { clean } => {
                     let word = self.word().unwrap_or_default();
                     self.apart(&word);
                     self.bump();
@@ -89,7 +89,7 @@ impl Parser<'_> {
                         self.argument(&word, span, node);
                     }
                 }
-                Kind::Quoted(bytes) => {
+                TokenKind::Quoted(bytes) => {
                     self.apart("\"");
                     self.bump();
                     let value = Text { bytes, quoted: true, span };
@@ -102,7 +102,7 @@ impl Parser<'_> {
         }
     }
 
-    fn argument(&mut self, word: &str, span: Span, node: &mut Node) {
+    fn argument(&mut self, word: &str, span: Span, node: &mut FilterTerm) {
         if let Some(mark) = word.strip_prefix("--name=") {
             self.mark(mark, span, node);
         } else if word.starts_with("--") {
@@ -135,7 +135,7 @@ impl Parser<'_> {
             return Some(Text { bytes: rest.as_bytes().to_vec(), quoted: false, span });
         }
         let glued = self.tokens[self.at].glued;
-        if let (Kind::Quoted(bytes), true) = (self.kind().clone(), glued) {
+        if let (TokenKind::Quoted(bytes), true) = (self.kind().clone(), glued) {
             let span = self.bump().span;
             return Some(Text { bytes, quoted: true, span });
         }
@@ -146,7 +146,7 @@ impl Parser<'_> {
         None
     }
 
-    fn mark(&mut self, mark: &str, span: Span, node: &mut Node) {
+    fn mark(&mut self, mark: &str, span: Span, node: &mut FilterTerm) {
         if !is_mark(mark) {
             if self.pass_glued_quote() {
                 self.report(span, "a mark is written without quotes", "for instance `--name=X`");
@@ -179,7 +179,7 @@ impl Parser<'_> {
         node.mark = Some(Name { text: mark.to_owned(), span });
     }
 
-    fn pin(&mut self, pin: &str, span: Span, node: &mut Node) {
+    fn pin(&mut self, pin: &str, span: Span, node: &mut FilterTerm) {
         if !is_name(pin) {
             if self.pass_glued_quote() {
                 self.report(span, "a pin is written without quotes", "for instance `@kernel`");
@@ -204,7 +204,7 @@ impl Parser<'_> {
     /// Passes a quoted text that touches the token before; false if there is none.
     fn pass_glued_quote(&mut self) -> bool {
         let token = &self.tokens[self.at];
-        let found = token.glued && matches!(token.kind, Kind::Quoted(_));
+        let found = token.glued && matches!(token.kind, TokenKind::Quoted(_));
         if found {
             self.bump();
         }
@@ -215,7 +215,10 @@ impl Parser<'_> {
     fn apart(&mut self, word: &str) {
         let touches = self.tokens[self.at].glued && !word.starts_with('@');
         let text = self.at > 0
-            && matches!(self.tokens[self.at - 1].kind, Kind::Word { .. } | Kind::Quoted(_));
+            && matches!(
+                self.tokens[self.at - 1].kind,
+                TokenKind::Word { .. } | TokenKind::Quoted(_)
+            );
         if touches && text {
             let span = self.span();
             self.report(
@@ -230,14 +233,14 @@ impl Parser<'_> {
     pub(super) fn word(&mut self) -> Option<String> {
         let span = self.span();
         match self.kind() {
-            Kind::Word { .. } => self.text.get(span.start..span.end).map(str::to_owned),
+            TokenKind::Word { .. } => self.text.get(span.start..span.end).map(str::to_owned),
             _ => None,
         }
     }
 
     fn quoted_name(&mut self, span: Span) -> Term {
         let text = match self.bump().kind {
-            Kind::Quoted(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            TokenKind::Quoted(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             _ => String::new(),
         };
         let hint = match is_name(&text) {
@@ -246,7 +249,7 @@ impl Parser<'_> {
         };
         self.report(span, "a quoted text cannot be a filter name", hint);
         let name = Name { text, span };
-        let mut node = Node { name, arguments: Vec::new(), mark: None, pin: None, span };
+        let mut node = FilterTerm { name, arguments: Vec::new(), mark: None, pin: None, span };
         self.arguments(&mut node);
         Term::Missing(node.span)
     }
@@ -266,7 +269,7 @@ impl Parser<'_> {
         let glued = self.tokens[self.at].glued;
         if let (Some(operator), Some(left)) = (before(1), before(2)) {
             let words = (&operator.kind, &left.kind);
-            if let (Kind::Operator(symbol), Kind::Word { .. }, true, true) =
+            if let (TokenKind::Operator(symbol), TokenKind::Word { .. }, true, true) =
                 (words.0, words.1, glued, operator.glued)
             {
                 let whole = self.text.get(left.span.start..span.end).unwrap_or_default();
@@ -279,13 +282,13 @@ impl Parser<'_> {
         }
         let class = word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ','))
             && (word.starts_with(|c: char| c.is_ascii_digit()) || word.contains([':', ',']));
-        let inverted = matches!(before(1).map(|t| &t.kind), Some(Kind::Bang));
+        let inverted = matches!(before(1).map(|t| &t.kind), Some(TokenKind::Bang));
         let pipe = before(if inverted { 2 } else { 1 }).map(|token| &token.kind);
-        if class && matches!(pipe, Some(Kind::Pipe)) {
+        if class && matches!(pipe, Some(TokenKind::Pipe)) {
             let bang = if inverted { "!" } else { "" };
             return mistake.hint(format!("for the arc class write `|{bang}{}`", brief(word)));
         }
-        let option = before(1).filter(|token| matches!(token.kind, Kind::Word { .. }));
+        let option = before(1).filter(|token| matches!(token.kind, TokenKind::Word { .. }));
         if let Some(option) =
             option.and_then(|token| self.text.get(token.span.start..token.span.end))
         {

@@ -6,7 +6,7 @@
 //! branches it has. Where there are too many ways all the same, the cheapest are kept, and the
 //! result is not called proved.
 
-use super::{Search, Try, Way};
+use super::{Assignment, Search, Try};
 use crate::graph::{Graph, NodeId};
 use std::collections::HashMap;
 
@@ -18,19 +18,19 @@ const WAYS_MAX: usize = 20_000;
 type Border = Vec<(usize, usize, usize, bool)>;
 
 /// A way to the nodes so far, as the last of its steps.
-struct Step {
+struct WayStep {
     before: usize,
     id: NodeId,
     made: Try,
 }
 
 /// The cheapest way, how many were looked at, and whether no cheaper one exists.
-pub(super) fn eliminate(search: &Search<'_>) -> Option<((f64, Way), u64, bool)> {
+pub(super) fn eliminate(search: &Search<'_>) -> Option<((f64, Assignment), u64, bool)> {
     let graph = search.graph;
     let order = walked(graph);
     let last = last_uses(graph, &order);
-    let mut way = Way::begin(graph.nodes.len());
-    let mut steps: Vec<Step> = Vec::new();
+    let mut way = Assignment::begin(graph.nodes.len());
+    let mut steps: Vec<WayStep> = Vec::new();
     let mut ways: Vec<(Border, f64, usize)> = vec![(Vec::new(), 0.0, usize::MAX)];
     let (mut looked, mut exact) = (0, true);
     for (at, id) in order.iter().enumerate() {
@@ -50,7 +50,7 @@ pub(super) fn eliminate(search: &Search<'_>) -> Option<((f64, Way), u64, bool)> 
                 border.retain(|(node, ..)| last[*node] > at);
                 let best = next.entry(border).or_insert((f64::INFINITY, usize::MAX));
                 if cost < best.0 {
-                    steps.push(Step { before: *before, id: *id, made });
+                    steps.push(WayStep { before: *before, id: *id, made });
                     *best = (cost, steps.len() - 1);
                 }
             }
@@ -61,7 +61,7 @@ pub(super) fn eliminate(search: &Search<'_>) -> Option<((f64, Way), u64, bool)> 
         ways.truncate(WAYS_MAX);
     }
     let (_, cost, mut step) = ways.into_iter().next()?;
-    while let Some(Step { before, id, made }) = steps.get(step) {
+    while let Some(WayStep { before, id, made }) = steps.get(step) {
         way.spaces[id.0] = made.space;
         (way.enters[id.0], way.leaves[id.0]) = (made.enters, made.leaves);
         step = *before;

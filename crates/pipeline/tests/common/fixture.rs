@@ -53,7 +53,7 @@ const EXEC: Description = Description {
 };
 const EXEC_AT_HEAD: Description = Description { kind: Kind::Source, takes: Forms::NONE, ..EXEC };
 
-/// What passes blocks on, so that a cycle can be drawn.
+/// A filter that passes blocks on, so that a cycle can be drawn.
 const AROUND: Description =
     Description { name: "around", user: Some(around), ..Description::EMPTY };
 
