@@ -217,7 +217,8 @@ fn o9_p5_explain_knows_beforehand_what_root_has_not_opened() {
     assert!(done && said.contains("may not have `dport` in the kernel"), "{said}");
     let (done, said) = explain(CAROL, &line);
     assert!(
-        !done && said.contains(&format!("{} may not watch server0", testkit::user::said(CAROL))),
+        !done
+            && said.contains(&format!("{} may not watch server0", testkit::user::describe(CAROL))),
         "{said}"
     );
     let (done, said) = explain(CAROL, "rx own=yes | udp | pcap own.pcap");

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use testkit::need;
 use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, until};
-use testkit::state::{Numbered, State};
+use testkit::resources::{KernelObjects, Resources};
 
 pub(crate) const ALICE: u32 = 41_101;
 pub(crate) const BOB: u32 = 41_102;
@@ -176,21 +176,21 @@ impl House {
 
     /// What there is of the machine because of it: of its daemon, at the interface, in its folder
     /// (of which one part is for what users keep), and of its users where anybody may make names.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> Resources {
         let users = [ALICE, BOB, CAROL, DAVE];
-        let daemon = State::of(self.child().id()).at(&self.pair);
+        let daemon = Resources::of(self.child().id()).at(&self.pair);
         daemon.with(&self.folder.path("")).of_users(&users)
     }
 
     /// What its daemon has of that which the kernel numbers.
-    pub(crate) fn numbered(&self) -> Numbered {
-        Numbered::of(self.child().id())
+    pub(crate) fn numbered(&self) -> KernelObjects {
+        KernelObjects::of(self.child().id())
     }
 
     /// Waits until all is as it was before users came, though the daemon runs, and nothing of what
     /// they had is left in the kernel.
     #[track_caller]
-    pub(crate) fn is_as_before(&self, before: &State, numbered: &Numbered) {
+    pub(crate) fn is_as_before(&self, before: &Resources, numbered: &KernelObjects) {
         let mut looks = 0;
         until("the machine is as before", || {
             let now = self.state();

@@ -24,7 +24,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use sys::local::{self, Form};
 use testkit::need;
 use testkit::net::{LIMIT, Pair, SERVER, SERVER_DEVICE, until};
-use testkit::state::Numbered;
+use testkit::resources::KernelObjects;
 
 /// What a process has mapped of the kernel's rings.
 fn mapped(process: u32) -> Vec<u8> {
@@ -93,7 +93,7 @@ fn o6_p3_p7_users_share_one_program_and_nobody_finds_anothers_bytes() {
     let refused = Observer::spawn(house.command(CAROL), &format!("{rx} | count")).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
     let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
-    let carol = testkit::user::said(CAROL);
+    let carol = testkit::user::describe(CAROL);
     for part in [carol.as_str(), "may not watch", SERVER_DEVICE, "[[open]]", "policy.toml"] {
         assert!(said.contains(part), "{part}: {said}");
     }
@@ -135,8 +135,8 @@ fn o6_p3_p7_users_share_one_program_and_nobody_finds_anothers_bytes() {
     }
 
     // What dave holds the daemon holds for him, too.
-    let users = [&alice, &bob, &carol].map(|user| Numbered::of(user.process()));
-    let numbered = users.into_iter().fold(house.numbered(), Numbered::and);
+    let users = [&alice, &bob, &carol].map(|user| KernelObjects::of(user.process()));
+    let numbered = users.into_iter().fold(house.numbered(), KernelObjects::and);
     assert!(numbered.programs.len() > 1 && numbered.links.len() > 1, "{numbered:?}");
     drop(held);
     until("dave is gone", || house.lines(DAVE) == 0);

@@ -14,7 +14,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 use sys::steps::{Fault, Steps};
 use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
-use testkit::state::State;
+use testkit::resources::Resources;
 use testkit::{need, until};
 
 /// Changes, and what takes each back.
@@ -106,8 +106,8 @@ impl Trial {
         switched
     }
 
-    fn now(&self) -> State {
-        State::alone(&self.pair, &self.folder.path(""))
+    fn now(&self) -> Resources {
+        Resources::alone(&self.pair, &self.folder.path(""))
     }
 
     /// The path takes what comes.
@@ -157,7 +157,7 @@ impl Trial {
     }
 
     /// What is there when all that goes has gone: it does not become less for a while.
-    fn settled(&self) -> State {
+    fn settled(&self) -> Resources {
         let mut last = self.now();
         let mut same = 0;
         until("nothing goes any more", || {
@@ -170,7 +170,7 @@ impl Trial {
         last
     }
 
-    fn is_as_before(&self, base: &State, what: &str) {
+    fn is_as_before(&self, base: &Resources, what: &str) {
         let mut more = Vec::new();
         let mut looks = 0;
         until(&format!("nothing stays of {what}"), || {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use sys::steps::{Fault, Steps};
 use testkit::net::{Cable, Pair};
-use testkit::state::State;
+use testkit::resources::Resources;
 use testkit::{need, until};
 
 #[test]
@@ -58,7 +58,7 @@ struct Trial {
     folder: Scratch,
     capture: PathBuf,
     /// What this process has when no request runs.
-    base: State,
+    base: Resources,
 }
 
 impl Trial {
@@ -66,7 +66,7 @@ impl Trial {
         let folder = Scratch::new();
         fs::create_dir(folder.path("here")).expect("a folder");
         let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/web.pcap");
-        let base = State::alone(&pair, &folder.path("here"));
+        let base = Resources::alone(&pair, &folder.path("here"));
         Self { pair, folder, capture, base }
     }
 
@@ -148,8 +148,8 @@ impl Trial {
         fs::create_dir(self.here()).expect("a folder");
     }
 
-    fn now(&self) -> State {
-        State::alone(&self.pair, &self.here())
+    fn now(&self) -> Resources {
+        Resources::alone(&self.pair, &self.here())
     }
 
     /// What is there when a request has run for the first time: what has not gone in a while is

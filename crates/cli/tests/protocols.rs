@@ -57,9 +57,9 @@ fn a_folded_line_smuggles_no_request() {
         ),
     ] {
         let text = format!("POST /post HTTP/1.1\r\nHost: h\r\n{fields}\r\n{body}{hidden}");
-        let whole = Script::begin().says(Client, text.as_bytes());
+        let whole = Script::begin().data(Client, text.as_bytes());
         let (one, other) = text.as_bytes().split_at(text.find("Foo").unwrap() + 6);
-        let cut = Script::begin().says(Client, one).says(Client, other);
+        let cut = Script::begin().data(Client, one).data(Client, other);
         for script in [whole, cut] {
             let script = script.ends(Client).ends(Server);
             let requests = objects(&folder, &script, "| http |request json");
@@ -72,9 +72,9 @@ fn a_folded_line_smuggles_no_request() {
 #[test]
 fn a_reset_that_the_receiver_ignores_hides_nothing() {
     let folder = Folder::new();
-    let begun = || Script::begin().says(Client, GET).says(Server, OK);
+    let begun = || Script::begin().data(Client, GET).data(Server, OK);
     let goes_on =
-        |script: Script| script.says(Client, GET).says(Server, OK).ends(Client).ends(Server);
+        |script: Script| script.data(Client, GET).data(Server, OK).ends(Client).ends(Server);
     let log = "| http |exchange weblog";
     for (resets, counter) in [
         (begun().resets(Client, &SIGNED), "resets ignored"),
@@ -96,10 +96,10 @@ fn stray_bytes_behind_a_post_leave_the_log_its_200() {
     let post = b"POST /form HTTP/1.1\r\nHost: h\r\n\r\n";
     for stray in [&b"name=value"[..], b"name=value\r\n", b"\x00\n\x01\n", b"a b c\r\n\r\n"] {
         for script in [
-            Script::begin().says(Client, post).says(Client, stray),
-            Script::begin().says(Client, &[post, stray].concat()),
+            Script::begin().data(Client, post).data(Client, stray),
+            Script::begin().data(Client, &[post, stray].concat()),
         ] {
-            let script = script.says(Server, OK).ends(Server).ends(Client);
+            let script = script.data(Server, OK).ends(Server).ends(Client);
             let (lines, _) = told(&folder, &script, "| http |exchange weblog");
             assert_eq!(lines.len(), 1, "{stray:?}: {lines:?}");
             assert!(lines[0].contains("\"POST /form HTTP/1.1\" 200 "), "{stray:?}: {lines:?}");
@@ -110,7 +110,7 @@ fn stray_bytes_behind_a_post_leave_the_log_its_200() {
 #[test]
 fn only_a_fin_completes_a_file_without_a_length() {
     let folder = Folder::new();
-    let open = || Script::begin().says(Client, GET).says(Server, BARE);
+    let open = || Script::begin().data(Client, GET).data(Server, BARE);
     for (number, (script, complete)) in [
         (open().ends(Server).ends(Client), true),
         (open().ends(Server), true),
@@ -139,7 +139,7 @@ fn only_a_fin_completes_a_file_without_a_length() {
 #[test]
 fn a_head_without_its_end_is_told() {
     let folder = Folder::new();
-    let script = Script::begin().says(Client, &GET[..GET.len() - 2]).ends(Client).ends(Server);
+    let script = Script::begin().data(Client, &GET[..GET.len() - 2]).ends(Client).ends(Server);
     let requests = objects(&folder, &script, "| http |request json");
     assert_eq!(requests.len(), 1);
     assert_eq!((&requests[0]["url"], &requests[0]["host"]), (&"/a".into(), &"h".into()));

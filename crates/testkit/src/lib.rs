@@ -1,4 +1,4 @@
-//! What tests share: outside cases, needs and loud skips, random numbers that replay, packets and
+//! Tools for tests: outside cases, needs and loud skips, random numbers that replay, packets and
 //! captures made from nothing, networks of their own.
 //!
 //! Rules that hold for every user:
@@ -18,8 +18,8 @@ pub mod need;
 pub mod net;
 pub mod packet;
 pub mod random;
+pub mod resources;
 pub mod service;
-pub mod state;
 pub mod traffic;
 pub mod user;
 pub mod wait;

@@ -1,4 +1,4 @@
-//! What a test needs of the machine, and how it says that it cannot run.
+//! Needs of a test: rights, programs and devices, and the skip where the machine lacks one.
 //!
 //! ```
 //! use streamline_testkit::need;
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_which_test_and_why() {
+    fn skip_line_names_test_and_reason() {
         // Where tests run one after the other they run in the first thread, which has another name.
         let named = std::thread::spawn(test);
         assert!(!named.join().unwrap().is_empty());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_machine_has() {
+    fn resource_of_every_machine_is_no_skip() {
         assert!(command("sh").is_some_and(|path| path.is_absolute()));
         assert!(file("/proc/self").is_some());
         assert_eq!(root().is_some(), status("Uid:").split_whitespace().nth(1) == Some("0"));

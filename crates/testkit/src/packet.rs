@@ -15,22 +15,22 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Debug)]
 pub struct Frame {
     bytes: Vec<u8>,
-    /// Where the type of the next layer belongs, and how it is written.
+    /// The field for the type of the next layer.
     next: Next,
     network: Option<Network>,
-    /// Where the length of an 802.3 frame belongs.
+    /// The offset of the length of an 802.3 frame.
     length_at: Option<usize>,
     padded_to: usize,
 }
 
-/// How the last header names what follows it.
+/// The field by which the last header names the next layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
     /// Not at all.
     Nothing,
-    /// By an ethertype at this offset.
+    /// An ethertype at this offset.
     Ethertype(usize),
-    /// By an address family in front: host byte order of a small machine, or network byte order.
+    /// An address family in front: little-endian, or in network byte order.
     Family { big: bool },
 }
 
@@ -44,7 +44,7 @@ struct Network {
     protocol: usize,
 }
 
-/// What a TCP header says besides its addresses. The checksum is computed.
+/// The fields of a TCP header. The checksum is computed.
 #[derive(Clone, Debug, Default)]
 pub struct Segment {
     /// The source port.
@@ -334,7 +334,7 @@ impl Frame {
     }
 
     /// Sets the checksum at `at` of a transport header, over the pseudo header too. Fragments keep
-    /// the sum of what they carry, since nobody can check it before they are joined.
+    /// the sum of what they carry, since no reader can check it before they are joined.
     fn summed(mut self, protocol: u8, at: usize, mut transport: Vec<u8>) -> Vec<u8> {
         let Network { source, target, .. } = *self.network();
         let length = (transport.len() as u32).to_be_bytes();

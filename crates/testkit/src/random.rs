@@ -118,11 +118,11 @@ mod tests {
     #[test]
     fn stays_in_range_and_reaches_all_of_it() {
         let mut random = Random::replayable();
-        let mut seen = [false; 5];
+        let mut drawn = [false; 5];
         for _ in 0..1_000 {
-            seen[random.within(3..8) - 3] = true;
+            drawn[random.within(3..8) - 3] = true;
         }
-        assert_eq!(seen, [true; 5]);
+        assert_eq!(drawn, [true; 5]);
     }
 
     #[test]

@@ -11,20 +11,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a manager has of a service.
+/// A service manager, as the service sees it.
 #[derive(Debug)]
 pub struct Manager {
     socket: PathBuf,
     store: Arc<Mutex<Vec<(String, OwnedFd)>>>,
-    ending: Arc<AtomicBool>,
+    stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Above all descriptors that a service has from the beginning.
 const AWAY: i32 = 500;
-/// How often a manager that hears nothing looks whether it is to end.
+/// The time between two looks at the end of the manager.
 const LOOKS: Duration = Duration::from_millis(50);
-/// How many descriptors it says that it keeps.
+/// The number of descriptors that it promises to keep.
 const MOST: usize = 512;
 
 impl Manager {
@@ -37,14 +37,14 @@ impl Manager {
         let socket = folder.join("notify");
         let notified = UnixDatagram::bind(&socket).expect("a socket");
         notified.set_nonblocking(true).expect("a socket");
-        let (store, ending) = (Arc::default(), Arc::new(AtomicBool::new(false)));
-        let (kept, ends) = (Arc::clone(&store), Arc::clone(&ending));
+        let (store, stopping) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+        let (stored, ends) = (Arc::clone(&store), Arc::clone(&stopping));
         let listens = move || {
             let mut before = false;
             loop {
                 // What was said before it was to end is heard.
                 let last = ends.load(Ordering::Relaxed);
-                hear(&notified, &kept);
+                receive(&notified, &stored);
                 if last && before {
                     return;
                 }
@@ -56,13 +56,13 @@ impl Manager {
             }
         };
         let thread = Some(std::thread::spawn(listens));
-        Self { socket, store, ending, thread }
+        Self { socket, store, stopping, thread }
     }
 
-    /// What it keeps, by name.
+    /// Returns the names of the descriptors that it keeps, sorted.
     #[must_use]
     pub fn stored(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.kept().iter().map(|(name, _)| name.clone()).collect();
+        let mut names: Vec<String> = self.lock().iter().map(|(name, _)| name.clone()).collect();
         names.sort_unstable();
         names
     }
@@ -73,15 +73,15 @@ impl Manager {
     /// If descriptors cannot be copied.
     #[must_use]
     pub fn copies(&self, part: &str) -> Vec<OwnedFd> {
-        let store = self.kept();
+        let store = self.lock();
         let mut those: Vec<_> = store.iter().filter(|(name, _)| name.contains(part)).collect();
         those.sort_unstable_by_key(|(name, _)| name.clone());
-        those.iter().map(|(_, kept)| kept.try_clone().expect("a copy")).collect()
+        those.iter().map(|(_, stored)| stored.try_clone().expect("a copy")).collect()
     }
 
     /// Keeps another one.
     pub fn keep(&self, name: &str, descriptor: OwnedFd) {
-        self.kept().push((name.to_owned(), descriptor));
+        self.lock().push((name.to_owned(), descriptor));
     }
 
     /// Has `shell` (bash, with what comes before it) become this service, with all that is in the
@@ -95,7 +95,7 @@ impl Manager {
         service: &[String],
         start: impl FnOnce(&mut Command) -> A,
     ) -> A {
-        let store = self.kept();
+        let store = self.lock();
         // Out of the way of the places to which they go.
         let away = store.iter().map(|(_, descriptor)| fcntl_dupfd_cloexec(descriptor, AWAY));
         let away: Vec<OwnedFd> = away.collect::<Result<_, _>>().expect("copies");
@@ -116,22 +116,22 @@ impl Manager {
         start(&mut shell)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Vec<(String, OwnedFd)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(String, OwnedFd)>> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        self.ending.store(true, Ordering::Relaxed);
+        self.stopping.store(true, Ordering::Relaxed);
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 /// Hears all that was said.
-fn hear(notified: &UnixDatagram, kept: &Mutex<Vec<(String, OwnedFd)>>) {
+fn receive(notified: &UnixDatagram, stored: &Mutex<Vec<(String, OwnedFd)>>) {
     let mut bytes = [0; 4096];
-    let mut store = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut store = stored.lock().unwrap_or_else(PoisonError::into_inner);
     while let Ok(Some((length, descriptors))) = sys::descriptor::receive_now(notified, &mut bytes) {
         let text = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default()).into_owned();
         let name = text.lines().find_map(|line| line.strip_prefix("FDNAME="));

@@ -1,4 +1,4 @@
-//! Names of users: a test takes a number that is nobody's here, and may be somebody's there.
+//! Names of users: the number that a test takes may have a name on another machine.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ pub fn unnamed(from: u32) -> impl Iterator<Item = u32> {
 
 /// The user as sentences name it.
 #[must_use]
-pub fn said(uid: u32) -> String {
+pub fn describe(uid: u32) -> String {
     name(uid).map_or_else(|| format!("user {uid}"), |name| format!("`{name}`"))
 }
 
@@ -28,8 +28,8 @@ mod tests {
 
     #[test]
     fn users_are_named_where_they_have_a_name() {
-        assert_eq!((name(0).as_deref(), said(0).as_str()), (Some("root"), "`root`"));
+        assert_eq!((name(0).as_deref(), describe(0).as_str()), (Some("root"), "`root`"));
         let free = unnamed(70_000).next().unwrap();
-        assert_eq!(said(free), format!("user {free}"));
+        assert_eq!(describe(free), format!("user {free}"));
     }
 }

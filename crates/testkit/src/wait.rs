@@ -11,16 +11,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test gives up.
+/// The time after which a test gives up.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Between two looks at a condition, so that what is waited for gets the processor.
+/// The pause between two checks of a condition, which leaves the processor to others.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Waits until this holds.
 ///
 /// # Panics
-/// If it does not within [`LIMIT`]; `what` says what was waited for.
+/// If it does not within [`LIMIT`]; `what` names the condition.
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -30,13 +30,13 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until nobody has the other end of this pipe or socket any more.
+/// Waits until no process has the other end of this pipe or socket.
 ///
 /// # Panics
-/// If somebody has it after [`LIMIT`].
+/// If one has it after [`LIMIT`].
 #[track_caller]
 pub fn closed(end: impl AsFd) {
-    // Asking for nothing, one is told of errors and of a hang-up alone.
+    // Asking for nothing, poll reports errors and a hang-up alone.
     let mut fds = [PollFd::from_borrowed_fd(end.as_fd(), PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     until("the other end is closed", || {
@@ -56,7 +56,7 @@ pub fn copy_program(from: &Path, to: &Path) {
     assert!(done.success(), "cp {} {} ended with {done}", from.display(), to.display());
 }
 
-/// Runs the test of this name in a process of its own, once, and answers whether this is that
+/// Runs the test of this name in a process of its own, once; returns true in that
 /// process: `if !testkit::alone("module::name") { return }`. For what belongs to a process as a
 /// whole: descriptors, mappings, threads, signals, the environment.
 ///
@@ -71,10 +71,10 @@ pub fn alone(name: &str) -> bool {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads=2"]);
     let output = command.env(ALONE, name).stdin(Stdio::null()).output().expect("it starts again");
-    let told = [output.stdout, output.stderr].concat();
-    let told = String::from_utf8_lossy(&told);
-    assert!(output.status.success(), "alone in a process {name} fails:\n{told}");
-    assert!(told.contains("1 passed"), "there is no test {name}:\n{told}");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success(), "alone in a process {name} fails:\n{text}");
+    assert!(text.contains("1 passed"), "there is no test {name}:\n{text}");
     false
 }
 

@@ -27,8 +27,8 @@ pub(crate) const RULES: &[(&str, &str)] = &[
     ("types", "types named like std's, or by a word that says nothing"),
     ("retired", "identifiers and file names that hold a retired word"),
     ("tests", "names of tests that are too long, or open with a question word"),
-    ("files", "lines of files beyond 400, tests left out"),
-    ("functions", "lines of functions beyond 70"),
+    ("files", "files of more than 400 lines, tests left out"),
+    ("functions", "functions of more than 70 lines"),
     ("unsafe", "times the word `unsafe`"),
 ];
 

@@ -3,9 +3,10 @@
 use super::findings::{Counted, Finding, Findings};
 use super::rules::{BINARY, COLUMNS, FUNCTION_LONG, LINES, LINES_LONG, SLEEPS, UNDONE, WORKPLACES};
 use super::source::{functions, without_tests};
-use super::tree::{File, Tree};
+use super::tree::{File, Tree, crate_of};
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
+    let crates = tree.crates();
     for file in &tree.files {
         if !file.is_text && file.length > BINARY {
             let what = format!("{} bytes that are no text; the limit is {BINARY}", file.length);
@@ -19,7 +20,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             undone(file, found);
         }
         if file.is_rust() {
-            rust(file, found);
+            rust(file, crate_of(&crates, &file.path), found);
         }
     }
     for (path, _) in SLEEPS {
@@ -60,7 +61,7 @@ fn undone(file: &File, found: &mut Findings) {
     }
 }
 
-fn rust(file: &File, found: &mut Findings) {
+fn rust(file: &File, name: &str, found: &mut Findings) {
     if !file.text.starts_with("//!") {
         let what = "the first line is not `//!`: say what the file is";
         found.push(Finding::line("first line", file, 1, what));
@@ -80,19 +81,13 @@ fn rust(file: &File, found: &mut Findings) {
         let lines = without_tests(&file.code).len();
         if lines > LINES_LONG {
             let what = format!("{lines} lines without tests, more than {LINES_LONG}");
-            found.counted.push(beyond("files", file, None, lines - LINES_LONG, what));
+            found.counted.push(Counted::one("files", name, file, 1, what));
         }
     }
     for (number, lines) in functions(&file.code) {
         if lines > FUNCTION_LONG {
             let what = format!("a function of {lines} lines, more than {FUNCTION_LONG}");
-            found.counted.push(beyond(
-                "functions",
-                file,
-                Some(number),
-                lines - FUNCTION_LONG,
-                what,
-            ));
+            found.counted.push(Counted::one("functions", name, file, number, what));
         }
     }
     if !SLEEPS.iter().any(|(path, _)| *path == file.path) {
@@ -102,16 +97,6 @@ fn rust(file: &File, found: &mut Findings) {
             found.push(Finding::line("sleeps", file, number, what));
         }
     }
-}
-
-fn beyond(
-    rule: &'static str,
-    file: &File,
-    line: Option<usize>,
-    number: usize,
-    what: String,
-) -> Counted {
-    Counted { rule, key: file.path.clone(), path: file.path.clone(), line, number, what }
 }
 
 /// The lines that put a thread to sleep.

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use sys::local::{self, Form};
 use testkit::net::{Cable, Pair, packet_sockets};
-use testkit::state::Numbered;
+use testkit::resources::KernelObjects;
 use testkit::{need, until};
 
 /// What is killed, how often, and how soon all of it was gone.
@@ -54,7 +54,7 @@ pub(crate) fn comes_to_its_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> b
 
 /// Kills a process that stands still; answers how long it took until nothing of it was left.
 fn kill(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
-    let held = Numbered::of(guard.0.id());
+    let held = KernelObjects::of(guard.0.id());
     let begin = Instant::now();
     guard.0.kill().unwrap();
     guard.0.wait().unwrap();

@@ -68,16 +68,16 @@ impl Form {
         let words = [0, 0, self.snap as u32, u32::from(link.0)];
         file.extend(words.map(|word| self.long(word)).concat());
         for (time_ns, frame) in frames {
-            let shown = &frame[..frame.len().min(self.snap)];
+            let captured = &frame[..frame.len().min(self.snap)];
             let rest = time_ns % 1_000_000_000 / self.tick_ns();
             let words = [
                 (time_ns / 1_000_000_000) as u32,
                 rest as u32,
-                shown.len() as u32,
+                captured.len() as u32,
                 frame.len() as u32,
             ];
             file.extend(words.map(|word| self.long(word)).concat());
-            file.extend(shown);
+            file.extend(captured);
         }
         file
     }
@@ -105,16 +105,16 @@ impl Form {
         all.sort_by_key(|(time_ns, ..)| *time_ns);
         for (time_ns, interface, frame) in all {
             let ticks = time_ns / self.tick_ns();
-            let shown = &frame[..frame.len().min(self.snap)];
+            let captured = &frame[..frame.len().min(self.snap)];
             let words = [
                 interface,
                 (ticks >> 32) as u32,
                 ticks as u32,
-                shown.len() as u32,
+                captured.len() as u32,
                 frame.len() as u32,
             ];
             let mut packet = words.map(|word| self.long(word)).concat();
-            packet.extend(shown);
+            packet.extend(captured);
             packet.resize(packet.len().next_multiple_of(4), 0);
             file.extend(self.block(6, &packet));
         }

@@ -108,15 +108,15 @@ pub(super) fn dns() -> Vec<(&'static str, Capture)> {
     let ask = |id: u16, name: &str, kind: u16| {
         Frame::ethernet().ipv4(CLIENT, SERVER).udp(5_353, 53, &content::question(id, name, kind))
     };
-    let tell = |message: &[u8]| reply().ipv4(SERVER, CLIENT).udp(53, 5_353, message);
+    let reply_with = |message: &[u8]| reply().ipv4(SERVER, CLIENT).udp(53, 5_353, message);
     let datagrams = Capture::of([
         ask(1, HOST, 1),
-        tell(&content::answer(1, HOST, address)),
+        reply_with(&content::answer(1, HOST, address)),
         ask(2, "no.example.org", 28),
-        tell(&content::no_such_name(2, "no.example.org", 28)),
+        reply_with(&content::no_such_name(2, "no.example.org", 28)),
         ask(3, "mail.example.org", 15),
         ask(4, "xn--bcher-kva.example", 65_399),
-        tell(&content::answer(3, HOST, address)[..20]),
+        reply_with(&content::answer(3, HOST, address)[..20]),
     ]);
     let counted = |message: Vec<u8>| [&(message.len() as u16).to_be_bytes()[..], &message].concat();
     let both = [5, 6].map(|id| counted(content::question(id, HOST, 1))).concat();
@@ -155,7 +155,7 @@ fn two_records(record: &[u8]) -> Vec<u8> {
     [record(one), record(other)].concat()
 }
 
-/// What says by its first words what it is.
+/// Protocols that are recognized by their first words.
 pub(super) fn text() -> Vec<(&'static str, Capture)> {
     let ssh = |seed| {
         let server = "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n";

@@ -1,5 +1,5 @@
 //! Captures that testkit makes: of every kind of traffic, form of file and fault that the outside
-//! cases have, so that a test that looks at captures needs nobody's.
+//! cases have, so that a test needs no captures of others.
 //!
 //! Out: files in a folder of the target directory, the same for every program, made by the first
 //! that asks. Their contents follow from seeds; [`made`] gives all, [`file`] one by its name.
@@ -69,7 +69,7 @@ pub fn file(name: &str) -> PathBuf {
     path
 }
 
-/// How much traffic of mixed kinds there is, and how much of it a capture has.
+/// The number of seeds of mixed traffic, and of kinds of traffic in one capture.
 const MIXED: (u64, usize) = (48, 6);
 
 /// Names and contents of all captures.
@@ -99,7 +99,7 @@ fn all() -> Vec<(String, Vec<u8>)> {
 }
 
 /// The folder of these captures. Its name says what lies in it: programs of another revision have
-/// another, and nobody changes what somebody reads.
+/// another, and no program changes files that another reads.
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {

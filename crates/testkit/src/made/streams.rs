@@ -34,7 +34,7 @@ pub(super) fn all() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// A segment was lost before the capture and before the other end: nobody acknowledged it.
+/// A segment was lost before the capture and before the other end, which acknowledges none of it.
 fn unacknowledged() -> Capture {
     let mut talk = Talk::new(12, 80).client("GET /lost HTTP/1.1\r\n\r\n");
     let segments = talk.connection.segments(Side::Server, &content::html(4_000));

@@ -1,9 +1,9 @@
 //! Networks of a test's own: name spaces, pairs of virtual Ethernet devices between them, and
 //! conditions to wait for.
 //!
-//! Every name says which process made it (`sl-<process>-<number>`). What a test made goes away with
-//! its values, and with it every process that still runs there; what a killed test left is removed
-//! by the next one that makes a network. Tests may run side by side: no name is used twice.
+//! Every name holds the number of its process (`sl-<process>-<number>`). What a test made goes away
+//! with its values, and with it every process that still runs there; what a killed test left is
+//! removed by the next one that makes a network. Tests may run side by side: no name is used twice.
 //!
 //! Everything is done by `ip` of iproute2, as a user would do it, and needs root: [`Pair::new`]
 //! skips loudly where there is none, and where the kernel has no such things. Any other step that
@@ -44,7 +44,7 @@ pub const CLIENT_DEVICE: &str = "client0";
 /// The server's device in its name space.
 pub const SERVER_DEVICE: &str = "server0";
 
-/// Where `ip netns` keeps names.
+/// The folder of the names of `ip netns`.
 const NAMES: &str = "/run/netns";
 
 /// A network name space of a test's own.
@@ -97,7 +97,7 @@ impl Namespace {
         command
     }
 
-    /// Runs a program here to its end; answers what it wrote.
+    /// Runs a program here to its end; returns its output.
     ///
     /// # Panics
     /// If it fails.
@@ -106,7 +106,7 @@ impl Namespace {
         done.unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// Runs `ip` on this name space; answers what it wrote.
+    /// Runs `ip` on this name space; returns its output.
     ///
     /// # Panics
     /// If it fails.
@@ -151,10 +151,10 @@ impl Namespace {
         });
     }
 
-    /// Waits until somebody here listens at this address.
+    /// Waits until a socket here listens at this address.
     ///
     /// # Panics
-    /// If nobody does.
+    /// If none does.
     pub fn until_listens(&self, address: (&str, u16)) {
         until(&format!("somebody listens at {address:?}"), || {
             self.enter(|| std::net::TcpStream::connect(address).is_ok())
@@ -168,15 +168,15 @@ impl Drop for Namespace {
     }
 }
 
-/// What a pair of devices is like.
+/// The settings of a pair of devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Cable {
     /// The largest packet.
     pub mtu: u32,
     /// Receive and transmit queues of each end.
     pub queues: u32,
-    /// Whether the ends have addresses. Without, nobody but the test sends anything over it: no
-    /// ARP, no router solicitation, no report of a multicast listener.
+    /// True if the ends have addresses. Without them the test alone sends frames over it: no ARP,
+    /// no router solicitation, no report of a multicast listener.
     pub addresses: bool,
 }
 
@@ -190,9 +190,9 @@ impl Default for Cable {
 /// [`SERVER_DEVICE`].
 #[derive(Debug)]
 pub struct Pair {
-    /// Where requests come from.
+    /// The end that sends requests.
     pub client: Namespace,
-    /// Where they go.
+    /// The end that answers them.
     pub server: Namespace,
 }
 
@@ -242,7 +242,7 @@ fn remove_what_others_left(has_gone: impl Fn(u32) -> bool) {
     }
 }
 
-/// Who made a name space of this name.
+/// Returns the process that made a name space of this name.
 fn owner(name: &str) -> Option<u32> {
     let (process, number) = name.strip_prefix("sl-")?.split_once('-')?;
     number.parse::<u32>().ok()?;
@@ -276,14 +276,14 @@ fn try_ip(words: &[&str]) -> Result<String, String> {
     done(Command::new("ip").args(words).stdin(Stdio::null()))
 }
 
-/// Runs a command to its end; answers what it wrote, or why that was not a good one.
+/// Runs a command to its end; returns its output, or the reason of its failure.
 fn done(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|why| format!("{command:?}: {why}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let told = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{command:?} ended with {}: {}", output.status, told.trim_end()))
+    let text = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{command:?} ended with {}: {}", output.status, text.trim_end()))
 }
 
 #[cfg(test)]
@@ -293,7 +293,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn names_tell_who_made_them() {
+    fn owner_is_read_from_a_name() {
         assert_eq!(owner("sl-17-3"), Some(17));
         for name in ["sl-17", "sl-x-3", "sl-17-x", "other", "sl--1", "esl-1-1"] {
             assert_eq!(owner(name), None, "{name}");
@@ -311,9 +311,9 @@ mod tests {
             assert_eq!(from.ip().to_string(), of);
             near.write_all(b"over").unwrap();
             drop(near);
-            let mut told = String::new();
-            far.read_to_string(&mut told).unwrap();
-            assert_eq!(told, "over");
+            let mut text = String::new();
+            far.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "over");
         }
         let [near, far] = [(&pair.client, CLIENT_DEVICE), (&pair.server, SERVER_DEVICE)]
             .map(|(space, device)| counters(space, device).unwrap());
@@ -325,15 +325,15 @@ mod tests {
     fn without_addresses_the_cable_is_silent() {
         let cable = Cable { addresses: false, mtu: 9000, queues: 2 };
         let Some(pair) = Pair::new(cable) else { return };
-        let told = pair.client.ip(&format!("link show dev {CLIENT_DEVICE}"));
-        assert!(told.contains("mtu 9000"), "{told}");
+        let text = pair.client.ip(&format!("link show dev {CLIENT_DEVICE}"));
+        assert!(text.contains("mtu 9000"), "{text}");
         let sent = |space, device| counters(space, device).unwrap().sent;
         let silent = sent(&pair.client, CLIENT_DEVICE) + sent(&pair.server, SERVER_DEVICE);
         assert_eq!(silent, 0);
     }
 
     #[test]
-    fn what_a_killed_test_left_is_removed_and_nothing_else() {
+    fn only_leftovers_of_killed_tests_are_removed() {
         let Some(kept) = Namespace::new() else { return };
         // A process that has gone, and been waited for: its number is free.
         let mut gone = Command::new("true").spawn().unwrap();

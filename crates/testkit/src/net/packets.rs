@@ -1,16 +1,16 @@
-//! What the kernel tells of the devices and packet sockets of a name space.
+//! Counters of the devices of a name space, and its packet sockets, as the kernel lists them.
 //!
 //! In: `/proc/thread-self/net`, which is that of the name space in which the thread is.
 
 use super::{Namespace, until};
 use std::fs;
 
-/// What a device has counted.
+/// The counters of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Frames that came.
+    /// Frames received.
     pub received: u64,
-    /// Frames that came and were dropped by the device.
+    /// Frames dropped by the device on reception.
     pub receive_dropped: u64,
     /// Frames that went.
     pub sent: u64,
@@ -43,7 +43,7 @@ pub fn packet_sockets(space: &Namespace) -> Vec<u64> {
     parse_sockets(&space.enter(|| read("packet")))
 }
 
-/// Whether one of these sockets is one of this process, or a program is attached that is its own.
+/// Returns true if the process has a packet socket in the name space, or a program attached.
 pub fn watches(space: &Namespace, process: u32) -> bool {
     let sockets = packet_sockets(space);
     let names: Vec<String> = sockets.iter().map(|number| format!("socket:[{number}]")).collect();
@@ -54,7 +54,7 @@ pub fn watches(space: &Namespace, process: u32) -> bool {
         .any(|target| names.contains(&target) || LINKS.contains(&target.as_str()))
 }
 
-/// What the place of a program is called among the descriptors of a process.
+/// The names of a link to a BPF program among the descriptors of a process.
 const LINKS: [&str; 2] = ["anon_inode:bpf_link", "anon_inode:bpf-link"];
 
 fn read(name: &str) -> String {
@@ -77,7 +77,7 @@ fn parse_counters(text: &str, device: &str) -> Option<Counters> {
     })
 }
 
-/// How many frames lie in the queues of all processors.
+/// Counts the frames in the receive backlogs of all processors.
 fn put_off(text: &str) -> u64 {
     // Of each processor in hexadecimal, and its queues together are the twelfth.
     let of = |line: &str| u64::from_str_radix(line.split_whitespace().nth(11)?, 16).ok();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_off_is_that_of_all_processors() {
+    fn backlog_sums_the_queues_of_all_processors() {
         let line = |frames: &str| format!("00000001 {}{frames} 00000000\n", "00000000 ".repeat(10));
         assert_eq!(put_off(&(line("0000001f") + &line("00000001"))), 32);
         assert_eq!(put_off("0000001f 00000000 00000000\n"), 0);

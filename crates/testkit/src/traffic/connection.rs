@@ -6,7 +6,7 @@ use super::{Capture, reply, segment};
 use crate::packet::Frame;
 use crate::random::Random;
 
-/// How much data a segment takes: Ethernet's 1500 less the headers of IPv6 and TCP.
+/// The most data of a segment: Ethernet's 1500 bytes less the headers of IPv6 and TCP.
 const SEGMENT_MAX: usize = 1_440;
 
 const FIN: u8 = 0x01;
@@ -15,7 +15,7 @@ const RST: u8 = 0x04;
 const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 
-/// Who sends.
+/// The sender of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// The client.

@@ -1,4 +1,4 @@
-//! What the connections carry: HTTP/1.1 (RFC 9112), DNS (RFC 1035), the first flight of TLS 1.3
+//! Contents of connections: HTTP/1.1 (RFC 9112), DNS (RFC 1035), the first flight of TLS 1.3
 //! (RFC 8446).
 
 use std::net::Ipv4Addr;

@@ -117,16 +117,19 @@ fn neighbours(capture: &mut Capture) {
     }
 }
 
-/// A question and its answer, then one that nobody can answer.
+/// A question and its answer, then one without an answer.
 fn resolve(capture: &mut Capture, id: u16, name: &str, address: &str) {
     let ask =
         |question: &[u8], port| Frame::ethernet().ipv4(CLIENT, RESOLVER).udp(port, 53, question);
-    let tell = |answer: &[u8], port| reply().ipv4(RESOLVER, CLIENT).udp(53, port, answer);
+    let reply_with = |answer: &[u8], port| reply().ipv4(RESOLVER, CLIENT).udp(53, port, answer);
     capture.add(2_000, ask(&content::question(id, name, 1), 40_001));
     let address = address.parse().expect("the addresses of this file are addresses");
-    capture.add(9_000, tell(&content::answer(id, name, address), 40_001));
+    capture.add(9_000, reply_with(&content::answer(id, name, address), 40_001));
     capture.add(40, ask(&content::question(id + 0x100, "nobody.example.org", 28), 40_002));
-    capture.add(8_000, tell(&content::no_such_name(id + 0x100, "nobody.example.org", 28), 40_002));
+    capture.add(
+        8_000,
+        reply_with(&content::no_such_name(id + 0x100, "nobody.example.org", 28), 40_002),
+    );
 }
 
 /// Two requests over one connection, then a second connection for random bytes.

@@ -1,4 +1,4 @@
-//! One TCP connection written by hand: what each side says, and what somebody else forges.
+//! One TCP connection written by hand: data of both sides, and segments that a third party forges.
 
 use super::connection::Side;
 use super::{CLIENT, Capture, SERVER, reply, segment};
@@ -31,7 +31,7 @@ impl Script {
     }
 
     /// A side sends data in one segment, and the other acknowledges it.
-    pub fn says(mut self, side: Side, data: &[u8]) -> Self {
+    pub fn data(mut self, side: Side, data: &[u8]) -> Self {
         self.sends(side, ACK, &[], data);
         self.next[side as usize] += data.len() as u32;
         self.sends(side.other(), ACK, &[], &[]);
@@ -58,7 +58,7 @@ impl Script {
         self
     }
 
-    /// What a tap has seen.
+    /// Returns the frames of the script, as a tap captures them.
     pub fn capture(self) -> Capture {
         self.capture
     }

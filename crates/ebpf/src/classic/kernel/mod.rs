@@ -19,9 +19,9 @@
 //! One program per kind of device, not several alternatives: a load beyond the frame ends the whole
 //! filter, so that a second program would not run.
 //!
-//! The kernel and [`ClassicProgram::run`] differ in one case: a load at X plus k wraps at 2³² in the
-//! kernel and fails in `run`. Only an X of nearly 2³² reaches a byte of the frame in this way, and
-//! then the kernel accepts too much.
+//! The kernel and [`ClassicProgram::run`] differ in one case: a load at X plus k wraps at 2³² in
+//! the kernel and fails in `run`. Only an X of nearly 2³² reaches a byte of the frame in this way,
+//! and then the kernel accepts too much.
 
 mod reachability;
 mod tagged;

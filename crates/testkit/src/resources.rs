@@ -1,9 +1,9 @@
-//! What processes have of the machine: descriptors, memory, threads, children; what is at
-//! interfaces and in folders; and what the kernel numbers for all: programs, maps, links.
+//! Resources of processes: descriptors, memory, threads, children; of interfaces and folders; and
+//! kernel objects with numbers: programs, maps, links.
 //!
-//! [`State`] is compared before and behind something that is to leave nothing. [`Numbered`] is
-//! looked at while something runs: by number it can be asked for when whoever had it is gone, also
-//! on a machine on which other tests run beside.
+//! [`Resources`] is compared before and behind something that is to leave nothing.
+//! [`KernelObjects`] is looked at while something runs: an object can be found by its number when
+//! its process is gone, also on a machine on which other tests run beside.
 
 use crate::net::{Pair, SERVER_DEVICE};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,12 +13,12 @@ use std::path::Path;
 use sys::bpf::{Object, Side, ids, tcx_chain};
 use sys::net::Links;
 
-/// How much of what there is.
+/// The amount of each resource, by its name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct State(BTreeMap<String, u64>);
+pub struct Resources(BTreeMap<String, u64>);
 
-impl State {
-    /// What this process has now, with what is at the device of this pair and in this folder; in a
+impl Resources {
+    /// Counts the resources of this process, of the device of this pair and of this folder, in a
     /// process in which no other test runs ([`crate::alone`]).
     ///
     /// # Panics
@@ -28,7 +28,7 @@ impl State {
         Self::of(std::process::id()).at(pair).with(folder)
     }
 
-    /// What a process has. Heap and stacks, which the allocator keeps, are not in it.
+    /// Counts the resources of a process. Heap and stacks, which the allocator keeps, are left out.
     ///
     /// # Panics
     /// If it is not there, or may not be looked at.
@@ -54,9 +54,9 @@ impl State {
                 self.add(format!("programs at {side:?}"), chain.members.len() as u64);
             }
         });
-        let shown = pair.server.ip(&format!("link show dev {SERVER_DEVICE}"));
-        self.add("programs at XDP".to_owned(), u64::from(shown.contains("xdp")));
-        self.add("promiscuous".to_owned(), u64::from(shown.contains("PROMISC")));
+        let link = pair.server.ip(&format!("link show dev {SERVER_DEVICE}"));
+        self.add("programs at XDP".to_owned(), u64::from(link.contains("xdp")));
+        self.add("promiscuous".to_owned(), u64::from(link.contains("PROMISC")));
         self
     }
 
@@ -85,7 +85,7 @@ impl State {
         self
     }
 
-    /// What is here more than there.
+    /// Describes the resources of which this has more than `other`.
     #[must_use]
     pub fn beyond(&self, other: &Self) -> Vec<String> {
         let before = |what: &String| other.0.get(what).copied().unwrap_or(0);
@@ -120,7 +120,7 @@ impl State {
         }
     }
 
-    /// What is mapped and has a name.
+    /// Counts the mappings that have a name.
     fn memory(&mut self, process: u32) {
         let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("mappings");
         for line in maps.lines() {
@@ -164,10 +164,9 @@ impl State {
     }
 }
 
-/// What a process has open in the kernel that is numbered for the whole machine, and the processes
-/// that it has started.
+/// The kernel objects of a process that have a number on the whole machine, and its children.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Numbered {
+pub struct KernelObjects {
     /// Programs of BPF.
     pub programs: BTreeSet<u32>,
     /// Maps of BPF.
@@ -178,8 +177,8 @@ pub struct Numbered {
     pub children: BTreeSet<u32>,
 }
 
-impl Numbered {
-    /// What this process has; nothing, if it has gone.
+impl KernelObjects {
+    /// Lists the objects of a process; none, if it has gone.
     #[must_use]
     pub fn of(process: u32) -> Self {
         let mut all = Self::default();
@@ -210,7 +209,7 @@ impl Numbered {
         self
     }
 
-    /// What of it is still there.
+    /// Lists the objects that still exist.
     ///
     /// # Panics
     /// If the kernel does not list what it has.
