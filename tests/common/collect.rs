@@ -1,6 +1,6 @@
-//! What comes out of a line, block by block: the filter `collect` stands where a test looks.
+//! Collects the output of a line block by block, at the place of the filter `collect`.
 //!
-//! Lines run in the thread of the test ([`crate::line::Line::alone`]), so what was seen is kept by
+//! Lines run in the thread of the test ([`crate::line::Line::alone`]), so the blocks are stored per
 //! thread and taken when the line has ended.
 
 use crate::line::Line;
@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use wire::LinkType;
 use wire::flow::Flow;
 
-/// What a line may use beside the house's filters.
+/// Filters that a line may use besides the catalog's.
 pub(crate) const COLLECTING: &[&Description] = &[&COLLECT];
 
 const COLLECT: Description = Description {
@@ -39,7 +39,7 @@ pub(crate) struct Seen {
     pub(crate) bytes: Vec<u8>,
     /// The record of a description.
     pub(crate) record: Option<Vec<u8>>,
-    /// Who sent the frame around it to whom.
+    /// The addresses and ports of the frame around it.
     pub(crate) flow: Option<Flow>,
 }
 
@@ -64,7 +64,7 @@ impl Seen {
         }
     }
 
-    /// Whether it goes from server to client.
+    /// Returns true if it goes from server to client.
     pub(crate) fn backward(&self) -> bool {
         self.flags.has(Flags::BACKWARD)
     }

@@ -12,7 +12,7 @@ use pipeline::plan::{Machine, Plan, plan};
 
 /// A line that is ready to run.
 pub(crate) struct Line {
-    /// What was written.
+    /// Standard output.
     pub(crate) text: String,
     plan: Plan,
 }
@@ -47,7 +47,7 @@ impl Line {
         run(paths, Until::default()).expect("threads")
     }
 
-    /// How many copies the chain has that has any.
+    /// Returns the number of replicas of the chain that has any.
     pub(crate) fn copies(&self) -> usize {
         self.plan.copied.iter().map(|copied| copied.spaces.len()).sum()
     }

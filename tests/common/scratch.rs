@@ -21,7 +21,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// Where `name` lies in it.
+    /// Returns the path of `name` in it.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }

@@ -22,7 +22,7 @@ pub(crate) enum Part {
     Missing(u64),
 }
 
-/// What both sides of a connection sent: addresses and ports as text, and the parts.
+/// The data of both sides of a connection: addresses and ports as text, and the parts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Followed {
     pub(crate) ends: [String; 2],
@@ -130,7 +130,7 @@ pub(crate) fn bodies(capture: &Path, folder: &Path, waits: bool) -> Vec<Vec<u8>>
     bodies
 }
 
-/// What tshark says of a frame in a line.
+/// Returns tshark's line about a frame.
 pub(crate) fn line(capture: &Path, frame: u32) -> String {
     let wanted = format!("frame.number == {frame}");
     let mut command = Command::new("tshark");

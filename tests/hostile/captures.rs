@@ -16,9 +16,9 @@ use wire::LinkType;
 
 /// Processor time that a megabyte may cost a line, in ns.
 const PER_MEGABYTE: u64 = 100_000_000;
-/// What a single run may cost beside, for the memory and files that it begins and ends with.
+/// The fixed budget of a run, in ns, for the memory and files with which it begins and ends.
 const PER_RUN: u64 = 10_000_000;
-/// How much slower than a release build a debug build may be: zlib without optimisation is slowest.
+/// The factor for a debug build: zlib without optimization is slowest.
 const SLOWNESS: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
 /// A run that takes longer than this hangs, however busy the machine is.
 const HANGS: Duration = Duration::from_secs(600);
@@ -28,16 +28,16 @@ const CAPTURE: &str = "capture";
 /// The folder that sinks write into, fresh for every run.
 const OUT: &str = "out";
 
-/// Which lines are tried on which captures.
+/// Lines, and the captures on which they are tried.
 struct Sweep {
     /// Lines over the capture in this file, which may write into this folder. Every capture goes
     /// through the first `always` of them, and through `turns` of the others.
     lines: fn(&Path, &Path) -> Vec<String>,
     always: usize,
     turns: usize,
-    /// What is done to each capture besides.
+    /// The mutations of each capture.
     dose: Dose,
-    /// Whether the time is the lines' own, not the kernel's making files.
+    /// True if the time is the lines' own, not that of the kernel making files.
     timed: bool,
 }
 
@@ -167,7 +167,7 @@ fn sweep(captures: Captures, sweep: &Sweep) {
     judge(&spent.unwrap_or_default(), sweep.timed);
 }
 
-/// What all threads share.
+/// State shared by all threads.
 struct Work<'s> {
     sweep: &'s Sweep,
     paths: Vec<PathBuf>,
@@ -193,15 +193,15 @@ struct Worker<'w> {
     scratch: Scratch,
 }
 
-/// What a line spent over all captures.
+/// The time of a line over all captures.
 struct Spent {
     line: String,
     ns: u64,
-    /// What the bytes cost: beyond what a run costs without any.
+    /// The cost of the bytes: beyond the cost of a run without any.
     own_ns: u64,
     bytes: u64,
     runs: u64,
-    /// What a run spends on a capture without a packet: making and ending spaces.
+    /// The cost of a capture without packets: making and ending spaces.
     empty_ns: u64,
 }
 
@@ -232,7 +232,7 @@ impl Spent {
     }
 }
 
-/// What two threads spent, line by line.
+/// Adds up the times of two threads, line by line.
 fn sum(mut one: Vec<Spent>, other: Vec<Spent>) -> Vec<Spent> {
     for (one, other) in one.iter_mut().zip(other) {
         one.ns += other.ns;

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Once;
 
-/// How many lines [`wide_lines`] are.
+/// The number of [`wide_lines`].
 pub(crate) const WIDE: usize = 4;
 
 /// The lines in which as many filters as possible see every packet: those that look one behind the
@@ -50,7 +50,7 @@ pub(crate) fn standard_sink_lines(capture: &Path) -> Vec<String> {
     sink_lines(capture, |d| !d.parameters.iter().any(told), None)
 }
 
-/// What a filter or sink is called with in its own example.
+/// Returns a filter or sink with the arguments of its own example.
 pub(crate) fn example_node(d: &Description) -> FilterTerm {
     let (request, mistakes) = pipeline::parse(d.example);
     assert!(mistakes.is_empty(), "the example of `{}`: {mistakes:?}", d.name);

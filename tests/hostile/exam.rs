@@ -9,11 +9,11 @@ use runtime::failure::{Cause, PathFailure};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What a capture holds, in the words of the reader of captures alone.
+/// The packets of a capture, as the reader of captures alone finds them.
 pub(crate) struct Expected {
     /// Packets that can be read.
     packets: u64,
-    /// What is wrong behind them.
+    /// The mistake behind them.
     fault: Option<String>,
     /// More link types than one, which one file of `pcap` cannot hold.
     mixed: bool,
@@ -102,7 +102,7 @@ fn ran(outcome: &Outcome, replays: bool, expected: &Expected) -> Result<(), Stri
     }
 }
 
-/// What to say where an exam failed: all that is needed to see it again.
+/// Formats a failure with all that is needed to repeat it.
 pub(crate) fn report(why: &str, line: &Line, path: &Path, mutation: Mutation) -> String {
     format!("{}\n  of {}, {mutation}:\n  {why}", line.text, path.display())
 }

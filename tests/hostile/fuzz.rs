@@ -18,7 +18,7 @@ mod records;
 
 /// Processor time that one input may take in a release build, in ns.
 const PER_INPUT: u64 = 100_000_000;
-/// How much slower a debug build may be.
+/// The factor for a debug build.
 const SLOWNESS: u64 = if cfg!(debug_assertions) { 5 } else { 1 };
 /// Random inputs are at most so long.
 const LENGTH_MAX: usize = 2048;

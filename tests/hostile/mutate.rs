@@ -1,4 +1,4 @@
-//! What is done to a capture before it is replayed.
+//! Mutations of a capture before it is replayed.
 
 use std::fmt;
 use testkit::Random;
@@ -44,7 +44,7 @@ impl Mutation {
     }
 }
 
-/// How many mutations of each kind a capture suffers.
+/// Mutations of each kind per capture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dose {
     /// Cuts at most; `usize::MAX`: at and within every record.
@@ -65,7 +65,7 @@ pub(crate) fn mutations(capture: &[u8], dose: Dose, random: &mut Random) -> Vec<
     cuts.chain(flips).collect()
 }
 
-/// Where a record begins, and somewhere within every record.
+/// Returns the beginning of each record, and a place within each.
 fn cuts(capture: &[u8]) -> Vec<usize> {
     let mut reader = Reader::new();
     let mut at = 0;

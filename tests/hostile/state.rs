@@ -14,8 +14,7 @@ use filter::{
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use testkit::{Random, Segment};
 
-/// How often each filter is lied to, with each set of arguments; `ROUNDS=` takes so many times as
-/// many.
+/// Forged states per filter and set of arguments; `ROUNDS=` multiplies it.
 const ROUNDS: usize = 20;
 /// Processor time that a turn may take, in ns: a process of its own is ended after as much.
 const TURN: u64 = 2_000_000_000;
@@ -23,7 +22,7 @@ const TURN: u64 = 2_000_000_000;
 const EACH: u64 = 16;
 /// And of a connection: as many holes of 1 MB as sequence numbers are missing on its two sides.
 const HOLES: u64 = 2 << 11;
-/// What numbers are where something goes wrong.
+/// Numbers near which something may go wrong.
 const EDGES: [u64; 9] = [
     0,
     1,

@@ -1,5 +1,5 @@
-//! What each twin costs: instructions, what the verifier walked over, nanoseconds per packet beside
-//! an empty program. A measurement: run with `--ignored --nocapture`.
+//! Measures each twin: instructions, instructions processed by the verifier, nanoseconds per packet
+//! beside an empty program. Run with `--ignored --nocapture`.
 
 use super::judge::{Kernel, kind};
 use ebpf::Hook;

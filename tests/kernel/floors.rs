@@ -1,6 +1,5 @@
-//! What an older kernel takes of our programs: run by `cargo xtask kernels` in a guest, and by
-//! anybody who wants to know it of the machine at hand. Every line that it tells begins with
-//! `told: `.
+//! Loads our programs on an older kernel. `cargo xtask kernels` runs it in a guest; it can be run
+//! on any machine. Each line of its report begins with `told: `.
 
 use super::judge::Kernel;
 use super::{at_every_target, need};

@@ -17,7 +17,7 @@ fn run(text: &str) -> Outcome {
     outcome
 }
 
-/// What arrived are the first numbers, in order, and all others that were sent are missing.
+/// Asserts that the first numbers arrived, in order, and that all others sent are reported missing.
 fn prove(outcome: &Outcome, file: &Path) -> u64 {
     let arrived = arrived(file);
     assert!(arrived.iter().copied().eq(0..arrived.len() as u64), "in order, without a gap");

@@ -19,7 +19,7 @@ use sys::packet::{Qdisc, Sender};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
 use testkit::{Frame, need};
 
-/// What the engine reads: the kind of edge that loses a block.
+/// The variable in which the engine finds the kind of edge that is to lose a block.
 const LOSE: &str = "STREAMLINE_LOSE";
 
 /// Calls, a back edge and a ring.
@@ -104,7 +104,7 @@ fn the_ledger_finds_what_was_lost_on_the_way_out_of_the_kernel() {
     assert_found(&found, &lost, "ring");
 }
 
-/// What is lost is the way: all blocks go where nobody is.
+/// A kernel edge that loses its way: all its blocks go to a node that does not exist.
 const WAY: &str = "kernel way";
 
 /// In the ring, between the source and whoever takes what it gives, and all of it.

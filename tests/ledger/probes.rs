@@ -16,7 +16,7 @@ fn number(block: &Block<'_>) -> u64 {
     bytes.map_or(u64::MAX, u64::from_be_bytes)
 }
 
-/// How often each number came by.
+/// The count of each number.
 #[derive(Default)]
 struct Numbers(BTreeMap<u64, u64>);
 
@@ -30,7 +30,7 @@ impl Numbers {
     }
 }
 
-/// What every probe has in common.
+/// The common part of every probe.
 const PROBE: Description = Description { reports: true, ..Description::EMPTY };
 
 /// Lets everything go; reports what it saw.
@@ -169,7 +169,7 @@ impl Classify for Breaks {
     }
 }
 
-/// What a probe reported: each number, and how often. Nothing, if it had nothing to say.
+/// Returns the report of a probe: each number, and its count; empty if there is none.
 pub(crate) fn told(outcome: &Outcome, probe: &str) -> BTreeMap<u64, u64> {
     let mut told = BTreeMap::new();
     for reported in outcome.reports.iter().filter(|reported| reported.name == probe) {
@@ -188,13 +188,13 @@ pub(crate) fn arrived(capture: &Path) -> Vec<u64> {
     frames.map(|(_, frame)| number(frame)).collect()
 }
 
-/// How many blocks all sources gave.
+/// Returns the blocks of all sources.
 pub(crate) fn given(outcome: &Outcome) -> u64 {
     outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum()
 }
 
-/// What the ledger says is missing, where no block was copied: lost on edges and in filters, wanted
-/// by no arc, or behind the number that was asked for.
+/// Returns the missing blocks of the ledger, if no block was copied: lost on edges and in filters,
+/// selected by no arc, or beyond the number asked for.
 pub(crate) fn missing(outcome: &Outcome) -> u64 {
     let nodes = &outcome.ledger.filters;
     let unselected: u64 = nodes.iter().map(|node| node.unselected.blocks).sum();
@@ -203,7 +203,7 @@ pub(crate) fn missing(outcome: &Outcome) -> u64 {
     outcome.ledger.lost() + unselected + beyond.map(|(_, amount)| amount.blocks).sum::<u64>()
 }
 
-/// What edges dropped for this reason.
+/// Returns the blocks that edges dropped for this reason.
 pub(crate) fn edges_dropped(outcome: &Outcome, reason: &str) -> u64 {
     let dropped = outcome.ledger.edges.iter().flat_map(|edge| &edge.dropped);
     dropped.filter(|(why, _)| why.text() == reason).map(|(_, amount)| amount.blocks).sum()

@@ -18,9 +18,9 @@ use testkit::net::{Pair, SERVER_DEVICE, until};
 
 /// Longer than any machine takes to do what it is asked.
 const LONG: Duration = Duration::from_secs(60);
-/// What leaving the kernel costs here, and the twin of `dport`: so much that what is measured
-/// beside does not matter. In the kernel a frame costs the twin, and leaving if it is for port 9;
-/// outside it costs leaving.
+/// The cost of leaving the kernel here, and of the twin of `dport`: so high that measured costs do
+/// not matter. In the kernel a frame costs the twin, and leaving if it is for port 9; outside it
+/// costs leaving.
 const LEAVING: f64 = 1e8;
 const TWIN: f64 = 5e7;
 /// Frames of a burst: those for port 9 stand evenly among them.
@@ -67,7 +67,7 @@ impl Adapts<'_> {
     }
 }
 
-/// Where `dport` runs.
+/// Returns true if `dport` runs in the kernel.
 fn inside(live: &Live) -> bool {
     let plan = live.plan().expect("a plan");
     let found = plan.graph.ids().find(|(_, node)| node.name() == "dport");

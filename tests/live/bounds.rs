@@ -1,5 +1,5 @@
-//! What bounds a user of the daemon: time in the kernel; and whose a socket is, where that is not
-//! who started the program. (CONTRACT 22, 25; RELIABILITY T12)
+//! Limits of a user of the daemon: time in the kernel, and the owner of a socket that another
+//! user's program opened. (CONTRACT 22, 25; RELIABILITY T12)
 
 use crate::house::{ALICE, BOB, CAROL, DAVE, House, POLICY};
 use crate::observer::Observer;
@@ -79,7 +79,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// What carol and dave see while this is done.
+/// Returns what carol and dave receive meanwhile.
 fn seen_while(house: &mut House, done: impl FnOnce(&House)) -> [Vec<u8>; 2] {
     let taps = [CAROL, DAVE].map(|uid| house.run(uid, "rx own=yes ring=1MB | pcap own.pcap"));
     done(house);

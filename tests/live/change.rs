@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use testkit::net::{Pair, SERVER_DEVICE};
 
-/// How many frames are sent between two changes.
+/// Frames sent between two changes.
 const FRAMES: u64 = 200;
 /// Longer than any machine takes to do what it is asked.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -75,8 +75,7 @@ fn v3_what_follows_the_kernel_changes_while_frames_come() {
     assert!(all, "each once, in order: {:#?}", outcome.ledger);
 }
 
-/// What runs in the kernel changes, too: a program in which the line has its new form takes the
-/// place of the one that runs, and every frame meets exactly one of both.
+/// A change of the kernel's part swaps programs, and every frame meets exactly one of both.
 #[test]
 fn v6_i5_o8_filters_move_between_the_kernel_and_threads_while_frames_come() {
     let Some(pair) = silent() else { return };
@@ -142,7 +141,7 @@ impl Line {
         nodes.map(|id| plan.graph.node(*id).name().to_owned()).collect()
     }
 
-    /// How many blocks the threads have been handed so far.
+    /// Returns the blocks that the threads have received so far.
     pub(crate) fn given(&self) -> u64 {
         let ledger = self.live.counters(LONG).ledger;
         ledger.filters.iter().map(|node| node.taken.blocks).sum()

@@ -14,15 +14,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testkit::Random;
 use testkit::net::{LIMIT, Namespace, SERVER, SERVER6, until};
 
-/// How many connections are open at one time.
+/// Connections open at one time.
 const CONNECTIONS: usize = 8;
-/// How many requests begin in a second, at most: an observer that was built without optimisation
-/// has to keep up.
+/// The most requests begun per second: an observer built without optimization has to keep up.
 const RATE: u32 = 4_000;
 /// The part of a second in which requests begin, in ms.
 const QUIET: Range<u32> = 30..950;
 
-/// What was asked for.
+/// A request and its response.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
     /// The paths whose exchange was under way when the second changed.
@@ -120,7 +119,7 @@ struct Request {
     close: bool,
 }
 
-/// What a log must escape, among what it must not.
+/// User agents that a log must escape, among others.
 const AGENTS: &[&[u8]] = &[
     b"curl/8.5.0",
     b"Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
@@ -168,7 +167,7 @@ impl Request {
         assert_eq!(missing, 0, "{}: {}", self.path, String::from_utf8_lossy(&told));
     }
 
-    /// How long the response that begins like this is, when its head is there.
+    /// Returns the length of the response with this beginning, once its head is complete.
     fn length(&self, told: &[u8]) -> Option<usize> {
         let head = told.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
         let text = String::from_utf8_lossy(&told[..head]);

@@ -10,7 +10,7 @@ use testkit::net::{Pair, SERVER_DEVICE};
 /// A program takes 64 maps: two of its own, one for the owner, three for each of these lines.
 const LINES: usize = 24;
 const FIT: usize = 20;
-/// Of so many frames one in four goes to port 53.
+/// Frames sent; one in four goes to port 53.
 const FRAMES: usize = 80;
 
 fn start(pair: &Pair, points: &Points) -> Running {
@@ -21,7 +21,7 @@ fn counted(outcome: &Outcome) -> u64 {
     reports(outcome)["count"][0].1
 }
 
-/// How many lines each program runs, ascending.
+/// Returns the number of lines of each program, ascending.
 fn lines(points: &Points) -> Vec<usize> {
     let mut lines: Vec<usize> = points.shown().iter().map(|(_, shown)| shown.lines).collect();
     lines.sort_unstable();

@@ -1,4 +1,4 @@
-//! What happens to devices while somebody looks, and where they are.
+//! Changes of devices and namespaces under an observer.
 
 use crate::numbers::{SHORT, numbered, numbers};
 use crate::observer::{Observer, program};

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, need};
 
-/// Of a frame that ends each test: who has seen it has seen all before it.
+/// The EtherType of the frame that ends each test: its receiver has received all before it.
 const LAST: u16 = 0x9999;
 
 /// Frames of many kinds, and the last.
@@ -28,7 +28,7 @@ fn frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// What is asked of every frame.
+/// The expressions tried on every frame.
 const EXPRESSIONS: &[&str] = &[
     "tcp",
     "tcp port 80",
@@ -49,7 +49,7 @@ const EXPRESSIONS: &[&str] = &[
     "ether host 02:00:00:00:00:01",
 ];
 
-/// What is asked of tcpdump beside us, too.
+/// The expressions that tcpdump is asked beside us.
 const LIVE: &[&str] = &[
     "vlan",
     "vlan 5",
@@ -89,7 +89,7 @@ impl Tcpdump {
         self.folder.path("seen.pcap")
     }
 
-    /// What it has taken, when that is so many frames.
+    /// Returns the frames taken, once there are so many.
     fn stop(mut self, count: usize) -> Vec<Vec<u8>> {
         until("tcpdump takes as many", || {
             let capture = std::fs::read(self.path()).unwrap_or_default();
@@ -103,13 +103,13 @@ impl Tcpdump {
     }
 }
 
-/// Whether a capture holds the last frame.
+/// Returns true if a capture holds the last frame.
 fn ends(path: &Path) -> bool {
     let frames = frames_of(&std::fs::read(path).unwrap_or_default());
     frames.last().is_some_and(|frame| frame[12..14] == LAST.to_be_bytes())
 }
 
-/// What tcpdump takes off a capture.
+/// Returns the frames that tcpdump selects from a capture.
 fn offline(capture: &Path, expression: &str) -> Vec<Vec<u8>> {
     let mut command = Command::new("tcpdump");
     command.args(["-n", "-w", "-", "-r"]).arg(capture).arg(expression);

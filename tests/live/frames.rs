@@ -56,7 +56,7 @@ fn observe(pair: &Pair, bytes: &[u8]) -> Vec<Vec<u8>> {
     frames.frames("seen.pcap")
 }
 
-/// The one stream with data that a line wrote.
+/// Returns the one stream with data that a line wrote.
 fn stream(ran: &Ran) -> Vec<u8> {
     let folder = std::fs::read_dir(ran.path("streams")).expect("a folder").flatten();
     let files = folder.map(|entry| entry.path());
@@ -74,7 +74,7 @@ fn assert_frames_are_whole(frames: &[Vec<u8>]) {
     }
 }
 
-/// Whether the checksum of a segment is right.
+/// Returns true if the checksum of a segment is right.
 fn sums(frame: &[u8]) -> bool {
     let length = ((frame.len() - TCP) as u32).to_be_bytes();
     checksum(&[&frame[26..34], &length, &[0, 6], &frame[TCP..]]) == 0

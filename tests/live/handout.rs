@@ -65,7 +65,7 @@ fn marked(port: u16, mark: &[u8], count: usize) -> Vec<Vec<u8>> {
     vec![frame; count]
 }
 
-/// Whether a mark is anywhere in a map.
+/// Returns true if a mark is anywhere in a map.
 fn holds(rings: &Rings, mark: &[u8]) -> bool {
     let mut bytes = vec![0; rings.memory().len()];
     assert!(rings.memory().copy(0, &mut bytes));
@@ -156,7 +156,7 @@ fn o7_ten_lines_of_five_users_are_one_program_without_perfmon() {
     assert!(chain(&pair).is_empty());
 }
 
-/// What is asked is checked here, whatever the other one says.
+/// The receiver checks a request itself, whatever the sender claims.
 #[test]
 fn t17_a_part_that_was_not_planned_so_is_refused() {
     let Some(pair) = silent() else { return };
@@ -178,7 +178,7 @@ const LINE: &str = "| ip | udp | dport |53 ( count + pcap - )";
 /// As many as a pipe holds while nobody reads it.
 const FRAMES: usize = 40;
 
-/// What the one at the other end says within the time that tests have.
+/// Returns the next message of the peer, within the time that tests have.
 fn hear(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
     let heard = sys::poll::readable(&[socket.as_fd()], Some(LIMIT));
     assert_eq!(heard, [true], "waited for {whom}");
@@ -187,7 +187,7 @@ fn hear(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
     (String::from_utf8_lossy(&message[..length]).into_owned(), descriptors)
 }
 
-/// Who runs lines for the process at the other end of a socket, until that ends.
+/// Runs lines for the process at the other end of a socket, until that ends.
 fn serve(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &dyn Fn()) {
     let mut held = None;
     loop {
@@ -255,7 +255,7 @@ fn start(socket: OwnedFd, text: &str) -> Option<Child> {
     process::start(&mut command).ok().or_else(|| need::skip(why))
 }
 
-/// Whoever has lines run by the one at the other end of standard input.
+/// A client whose lines run in the process at the other end of standard input.
 #[derive(Debug)]
 struct Elsewhere;
 

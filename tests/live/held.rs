@@ -58,12 +58,12 @@ impl House {
     }
 }
 
-/// Whether it is said of a change that nothing was lost by it.
+/// Returns true if the answer to a change reports no loss.
 pub(crate) fn is_whole(said: &str) -> bool {
     said.contains("lost 0, duplicated 0, reordered 0")
 }
 
-/// Whether it is said that nothing has changed because a thread had no processor.
+/// Returns true if the answer says that nothing changed because a thread had no processor.
 pub(crate) fn is_busy(said: &str) -> bool {
     said.contains("did not come to it in time") || said.contains("waits for room in a ring")
 }

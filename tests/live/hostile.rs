@@ -1,7 +1,7 @@
-//! What others made to break programs, at full speed: fragments, overlaps, malformed and truncated
-//! frames. No panic, bounded memory, a ledger that balances.
+//! Replays hostile captures at full speed: fragments, overlaps, malformed and truncated frames. No
+//! panic, bounded memory, a ledger that balances.
 //!
-//! Some seconds; `STREAMLINE_HOSTILE_SECONDS=60` for a minute.
+//! Takes some seconds; `STREAMLINE_HOSTILE_SECONDS=60` for a minute.
 
 use crate::observer::Observer;
 use crate::scratch::Scratch;
@@ -13,7 +13,7 @@ use testkit::{Captures, Random, need};
 const FRAME_MAX: usize = 9000 + 14;
 /// Most bytes of all frames.
 const BYTES_MAX: usize = 60 << 20;
-/// What the line may take, in bytes.
+/// The most resident memory of the line, in bytes.
 const RESIDENT_MAX: u64 = 400 << 20;
 
 /// The cases in which these captures lie.
@@ -60,8 +60,8 @@ fn frames(captures: &Captures) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Whether the cable carries it and the kernel shows it to anybody: it drops what ends in a tag
-/// before it looks for observers.
+/// Returns true if the cable carries the frame and the kernel shows it to observers: it drops what
+/// ends in a tag before.
 fn comes_through(frame: &[u8]) -> bool {
     let tagged = frame.get(12..14).is_some_and(|kind| matches!(kind, [0x81, 0] | [0x88, 0xa8]));
     (if tagged { 20 } else { 14 }..=FRAME_MAX).contains(&frame.len())

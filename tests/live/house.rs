@@ -150,7 +150,7 @@ impl House {
         Client::at(&self.place()).and_then(|client| client.sharing()).expect("an answer")
     }
 
-    /// The one program at the interface.
+    /// Returns the one program at the interface.
     pub(crate) fn shared(&self) -> Program {
         let mut programs = self.sharing().programs;
         programs.retain(|program| program.interface == SERVER_DEVICE);
@@ -167,22 +167,22 @@ impl House {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// How many lines of a user run.
+    /// Returns the number of running lines of a user.
     pub(crate) fn lines(&self, uid: u32) -> usize {
         let programs = self.sharing().programs;
         let lines = programs.iter().flat_map(|program| &program.lines);
         lines.filter(|line| line.uid == uid).count()
     }
 
-    /// What there is of the machine because of it: of its daemon, at the interface, in its folder
-    /// (of which one part is for what users keep), and of its users where anybody may make names.
+    /// Returns all that it leaves on the machine: objects of its daemon, at the interface, in its
+    /// folder (with one part for persisted files), and of its users where anybody may make names.
     pub(crate) fn state(&self) -> Resources {
         let users = [ALICE, BOB, CAROL, DAVE];
         let daemon = Resources::of(self.child().id()).at(&self.pair);
         daemon.with(&self.folder.path("")).of_users(&users)
     }
 
-    /// What its daemon has of that which the kernel numbers.
+    /// Returns the kernel's numbered objects that its daemon holds.
     pub(crate) fn numbered(&self) -> KernelObjects {
         KernelObjects::of(self.child().id())
     }

@@ -167,7 +167,7 @@ fn p7_what_a_user_sees_of_its_own_sockets_goes_on_while_the_daemon_is_started_ag
     house.ends_by("-TERM");
 }
 
-/// What Carol says to herself, numbered from 0, until it is to end; `said` is how many.
+/// Sends Carol's numbered messages to herself until told to end; `said` counts them.
 fn says_to_herself(house: &House, said: &AtomicU64, ending: &AtomicBool) {
     house.pair.server.enter(|| {
         let [from, to] = ["127.0.0.1:0", "127.0.0.1:9"].map(|address| {
@@ -260,7 +260,7 @@ fn v3_p7_a_daemon_killed_between_the_two_links_of_a_users_sockets_leaves_both_wi
     house.ends_by("-TERM");
 }
 
-/// Whether a process stands still.
+/// Returns true if a process is stopped.
 fn stands(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
@@ -287,8 +287,7 @@ fn able() -> bool {
     need::command("bash").is_some() && need::command("setpriv").is_some()
 }
 
-/// What becomes of a user's wish when the daemon is killed in front of a step of it and started
-/// again.
+/// A trial that kills the daemon before one step of a user's request and starts it again.
 struct Trial {
     manager: Manager,
     house: House,

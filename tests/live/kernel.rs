@@ -63,7 +63,7 @@ fn space<'r>(ran: &'r Ran, name: &str) -> &'r str {
     filter(ran, name)["space"].as_str().expect("a space")
 }
 
-/// What a filter reports.
+/// Returns the report of a filter.
 fn report(ran: &Ran, name: &str) -> BTreeMap<String, u64> {
     let rows = filter(ran, name)["report"].as_array().cloned().unwrap_or_default();
     let row = |row: &Value| {
@@ -72,7 +72,7 @@ fn report(ran: &Ran, name: &str) -> BTreeMap<String, u64> {
     rows.iter().map(row).collect()
 }
 
-/// What filters have taken, passed and not answered.
+/// Returns the blocks that filters took, passed and did not answer.
 fn flow(ran: &Ran, names: &[&str]) -> Vec<Value> {
     let one = |name: &&str| {
         let filter = filter(ran, name);
@@ -188,7 +188,7 @@ fn v5_what_the_kernel_refuses_runs_in_a_thread_and_says_so() {
     assert!(told[0]["blocks"] > 0 && told.iter().all(|one| *one == told[0]), "{told:?}");
 }
 
-/// What a twin is unsure of comes up in the process, and is counted once.
+/// A frame on which the twin is unsure is decided in the process, and counted once.
 #[test]
 fn v5_fragments_are_put_together_behind_the_kernel() {
     let Some(()) = need::bpf() else { return };
@@ -302,7 +302,7 @@ fn a_device_goes_down_and_comes_back_under_a_program() {
     assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
 }
 
-/// What is at the server's device.
+/// Returns the programs at the server's device.
 fn chain(pair: &Pair, side: Side) -> Chain {
     pair.server.enter(|| tcx_chain(index(), side).expect("a chain"))
 }

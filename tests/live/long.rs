@@ -12,14 +12,14 @@ use std::io::{BufReader, Read as _};
 use testkit::Frame;
 use testkit::net::{Pair, SERVER_DEVICE};
 
-/// Of so many frames one in four goes to port 53.
+/// Frames sent; one in four goes to port 53.
 const FRAMES: usize = 80;
 const WANTED: u64 = FRAMES as u64 / 4;
 
 const FROM: &str = "198.18.0.1";
 const TO: &str = "198.19.0.1";
 
-/// What each of the frames that some filter is unsure of is sent as often as.
+/// Copies of each frame on which some filter is unsure.
 const TIMES: usize = 3;
 
 /// A line of so many filters and some others. Behind each third of them stands one that is unsure
@@ -73,7 +73,8 @@ pub(crate) fn mixed() -> Vec<Vec<u8>> {
     frames
 }
 
-/// What came up to the filters that are unsure, beside what the last one in the kernel gave.
+/// Asserts the counts of frames that left for unsure filters, beside those of the last filter in
+/// the kernel.
 pub(crate) fn assert_ways(ran: &Ran, network: &str) {
     let edges = ran.ledger["edges"].as_array().expect("edges");
     for (name, blocks) in [("eth", TIMES as u64), (network, 3 * TIMES as u64)] {
@@ -83,9 +84,8 @@ pub(crate) fn assert_ways(ran: &Ran, network: &str) {
     }
 }
 
-/// What each filter of the line has taken, passed, not answered and dropped, in order; but for the
-/// source and the first one, which lets by what this test has sent and not what a host asks by
-/// itself.
+/// Returns what each filter of the line took, passed, did not answer and dropped, in order; of the
+/// source and the first filter, which also count frames that a host sends by itself, nothing.
 pub(crate) fn flows(ran: &Ran) -> Vec<Value> {
     let what = ["name", "taken", "passed", "unselected", "unanswered", "dropped"];
     let filters = ran.ledger["filters"].as_array().expect("filters").iter();
@@ -160,8 +160,8 @@ fn v5_of_a_line_that_a_frame_leaves_on_too_many_ways_the_beginning_stays() {
     assert!(counts.iter().all(|count| count["taken"]["blocks"] == FRAMES), "{}", ran.ledger);
 }
 
-/// What is sure and what is not come up by one ring. Of what a slow reader loses the ledger knows
-/// which way it took, and what arrives is in order.
+/// Sure and unsure frames share one ring. Losses of a slow reader are counted for the edge they
+/// took, and what arrives is in order.
 #[test]
 fn v5_what_is_lapped_is_counted_for_the_way_that_it_took() {
     const LAPPED: u64 = 20_000;

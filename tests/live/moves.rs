@@ -14,7 +14,7 @@ use std::time::Instant;
 use testkit::net::{CLIENT_DEVICE, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, Segment};
 
-/// What is done, in turn.
+/// The changes, in turn.
 const MIX: [&str; 10] = [
     "move udp process",
     "insert dport after udp",
@@ -47,7 +47,7 @@ fn halves(connections: u32, first: bool) -> Vec<Vec<u8>> {
     begins.chain((0..connections).map(half)).collect()
 }
 
-/// How many blocks `tcp` holds.
+/// Returns the number of blocks held by `tcp`.
 fn held(live: &Live) -> u64 {
     let ledger = live.counters(LONG).ledger;
     let tcp = ledger.filters.iter().find(|node| node.name == "tcp").map(|node| node.held.blocks);

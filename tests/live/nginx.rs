@@ -51,7 +51,7 @@ impl Drop for Nginx {
     }
 }
 
-/// What it serves, and how long that is.
+/// The files served, and their lengths.
 const FILES: &[(&str, usize)] = &[("small", 300), ("page", 3_000), ("large", 12_000)];
 
 /// One process that stays in front. Times in its log are those of its last wake-up.

@@ -4,10 +4,10 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use testkit::Frame;
 
-/// Where the number stands, behind Ethernet, IPv4 and UDP.
+/// Offset of the number, behind Ethernet, IPv4 and UDP.
 const AT: usize = 42;
 
-/// How long frames are where it does not matter.
+/// Length of frames where it does not matter.
 pub(crate) const SHORT: usize = 64;
 
 /// Frames of so many bytes with the numbers of this range.

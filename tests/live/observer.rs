@@ -15,7 +15,7 @@ pub(crate) struct Observer {
     folder: Option<Scratch>,
 }
 
-/// How an observer ended.
+/// The end of an observer.
 pub(crate) struct Ran {
     pub(crate) out: Vec<u8>,
     pub(crate) err: String,
@@ -121,7 +121,7 @@ impl Observer {
         Self { child, folder: Some(folder) }
     }
 
-    /// Where a file that the line names lies.
+    /// Returns the path of a file that the line names.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.as_ref().expect("until it has ended").path(name)
     }
@@ -143,7 +143,7 @@ impl Observer {
         });
     }
 
-    /// Whether it has not ended.
+    /// Returns true if it has not ended.
     pub(crate) fn runs(&mut self) -> bool {
         self.child.try_wait().expect("a child").is_none()
     }
@@ -161,7 +161,7 @@ impl Observer {
         kilobytes.and_then(|number| number.parse::<u64>().ok()).expect("it runs") * 1024
     }
 
-    /// Whether it has a map of this kind, as the kernel numbers kinds.
+    /// Returns true if it has a map of this kind, by the kernel's number.
     pub(crate) fn has_map(&self, kind: u32) -> bool {
         let folder = fs::read_dir(format!("/proc/{}/fdinfo", self.child.id()));
         let wanted = format!("map_type:\t{kind}\n");
@@ -224,7 +224,7 @@ impl Ran {
         assert_eq!(self.ledger["lost"], 0, "{}\n{}", self.err, self.ledger);
     }
 
-    /// What its only source says.
+    /// Returns the report of its only source.
     pub(crate) fn source(&self) -> Source {
         let sources = self.ledger["sources"].as_array().expect("an object of the ledger");
         assert_eq!(sources.len(), 1, "{}", self.ledger);
@@ -239,7 +239,7 @@ impl Ran {
         }
     }
 
-    /// Where a file that the line names lies.
+    /// Returns the path of a file that the line names.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path(name)
     }
@@ -261,7 +261,7 @@ impl Ran {
 pub(crate) struct Source {
     pub(crate) seen: Option<u64>,
     pub(crate) given: u64,
-    /// By place; `None`: a counter that cannot be read.
+    /// Losses by place; `None` for a counter that cannot be read.
     pub(crate) dropped: Vec<(String, Option<u64>)>,
 }
 
@@ -271,13 +271,13 @@ impl Source {
         self.dropped.iter().filter_map(|(_, number)| *number).sum()
     }
 
-    /// What was dropped at a place.
+    /// Returns the losses at a place.
     pub(crate) fn at(&self, place: &str) -> Option<u64> {
         self.dropped.iter().find(|(name, _)| name == place).and_then(|(_, number)| *number)
     }
 }
 
-/// Whether a program of XDP is at a device.
+/// Returns true if an XDP program is at a device.
 pub(crate) fn is_taken(space: &Namespace, device: &str) -> bool {
     space.enter(|| {
         let links = sys::net::Links::open().expect("root may ask");
@@ -315,10 +315,10 @@ fn build(profile: &Path) {
     assert!(command.status().expect("cargo").success(), "the program does not build");
 }
 
-/// Whether a program is as young as all that it may be built from: what lies in the folders of the
-/// crates, without tests, and the examples, which are in it. Whoever tests the workspace has it
-/// built before: it is then not built again, with other features, under tests that run it. (What
-/// cargo lists beside it is not there where only tests were built.)
+/// Returns true if a program is newer than all that it may be built from: the files of the crates,
+/// without tests, and the examples, which it contains. Whoever tests the workspace has it built
+/// before: it is then not built again, with other features, under tests that run it. (What cargo
+/// lists beside it is not there where only tests were built.)
 fn is_current(program: &Path) -> bool {
     let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let Some(built) = age(program) else { return false };

@@ -16,7 +16,7 @@ const FRAMES: u64 = 60_000;
 const SIZE: usize = 400;
 /// As many are sent as the reader reads one.
 const TIMES: u64 = 10;
-/// Of each record in the capture.
+/// Bytes of a record's header in the capture.
 const RECORD: usize = 16;
 
 /// Floods a reader with a line behind its source; answers how it ended, and the numbers that came

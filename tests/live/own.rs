@@ -1,8 +1,8 @@
-//! What a user's own sockets exchange: all of it, and nothing of others. (FEATURES P7, V7; CONTRACT
+//! Traffic of a user's own sockets: all of it, and nothing of others. (FEATURES P7, V7; CONTRACT
 //! 22)
 //!
-//! Users are threads that the kernel takes for them, in name spaces of the test's own. What a user
-//! is given is read out of the user's rings, and these are searched as wholes for what others said.
+//! Users are threads under other ids, in namespaces of the test. The rings of a user are read and
+//! searched as wholes for others' data.
 
 use crate::observer::Observer;
 use crate::privilege::for_everybody;
@@ -31,7 +31,7 @@ use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, until,
 const CAROL: u32 = 51_001;
 const DAVE: u32 = 51_002;
 
-/// Whether a program that asks whose a socket is can be loaded.
+/// Returns `None` if a program that asks for the owner of a socket cannot be loaded.
 fn able() -> Option<()> {
     need::root()?;
     need::bpf()
@@ -48,7 +48,7 @@ fn as_user<T: Send>(space: &Namespace, user: u32, work: impl FnOnce() -> T + Sen
     })
 }
 
-/// What a user taps, until it is dropped.
+/// A user's tap, until it is dropped.
 struct Tap {
     rings: Arc<Rings>,
     _running: Running,
@@ -97,7 +97,7 @@ impl Tap {
         all
     }
 
-    /// Whether these bytes are anywhere in what the user can map.
+    /// Returns true if these bytes are anywhere in the user's mappings.
     fn holds(&self, mark: &[u8]) -> bool {
         [self.rings.records(), &*self.rings].into_iter().any(|rings| {
             let mut bytes = vec![0; rings.memory().len()];
@@ -107,7 +107,7 @@ impl Tap {
     }
 }
 
-/// How much each conversation carries each way.
+/// Bytes of each conversation, each way.
 const MUCH: usize = 600_000;
 
 /// A conversation over TCP, in which the server ends first: one end that waits for the other is no
@@ -134,7 +134,7 @@ fn converse(listener: &TcpListener, space: &Namespace, user: u32, mark: &[u8]) {
     });
 }
 
-/// What is said in a conversation, and said back.
+/// Returns the text of a conversation.
 fn said(mark: &[u8]) -> Vec<u8> {
     mark.iter().copied().cycle().take(MUCH).collect()
 }
@@ -255,7 +255,7 @@ fn p7_a_user_sees_all_that_its_own_sockets_exchange_and_nothing_else() {
     assert!(points.shown().is_empty());
 }
 
-/// What others could put before a user, and what reaches no socket.
+/// Frames that others could place before a user, and frames that reach no socket.
 #[test]
 fn p7_v7_what_is_not_a_users_own_is_nowhere_in_its_memory() {
     let Some(()) = able() else { return };

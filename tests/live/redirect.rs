@@ -65,7 +65,7 @@ fn filter<'r>(ran: &'r Ran, name: &str) -> &'r Value {
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// What comes out of the far end while a line runs over frames, and how the line ended.
+/// Runs a line over frames; returns the frames at the far end, and the end of the run.
 fn run(line: &Line, text: &str, takes: bool, frames: &[Vec<u8>]) -> (Vec<Vec<u8>>, Ran) {
     let expected: Vec<Vec<u8>> = frames.iter().step_by(3).cloned().collect();
     let mut far = Observer::start(&line.far, &format!("rx {FAR} | pcap far.pcap"));

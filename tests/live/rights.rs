@@ -12,7 +12,7 @@ use std::process::Command;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
-/// Somebody with these capabilities and no other, in the name space of the server.
+/// A user with these capabilities and no others, in the namespace of the server.
 struct Somebody<'t> {
     pair: &'t Pair,
     setpriv: &'t Path,
@@ -30,7 +30,7 @@ impl Somebody<'_> {
         command
     }
 
-    /// What `explain --json` says of a line.
+    /// Returns `explain --json` of a line.
     fn explained(&self, program: &Path, line: &str) -> Value {
         let output = self.command(program).args(["explain", "--json", line]).output();
         let output = output.expect("it starts");
@@ -52,14 +52,14 @@ fn filter<'r>(told: &'r Value, name: &str) -> &'r Value {
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Why a filter does not run in the kernel, as `explain --json` says it.
+/// Returns the refusal of a filter in the kernel, from `explain --json`.
 fn refusal(explained: &Value, name: &str) -> Option<String> {
     let candidates = filter(explained, name)["candidates"].as_array().expect("candidates");
     let kernel = candidates.iter().find(|candidate| candidate["space"] == "kernel");
     kernel?["refused"].as_str().map(str::to_owned)
 }
 
-/// What somebody may, whether the kernel takes programs from them, and how they are verified.
+/// Sets of capabilities, with the kernel's verdict: programs taken, and verified hardened or not.
 const SOMEBODIES: [(&str, Option<bool>); 6] = [
     (",+net_raw", None),
     (",+net_raw,+net_admin", None),

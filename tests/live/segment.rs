@@ -1,5 +1,5 @@
-//! What is told of a program in the kernel as a whole: its time, its bells; and what of a line does
-//! not fit into one, and says so.
+//! Measurements of a program in the kernel as a whole (time, notifications), and lines that do not
+//! fit into one.
 
 use crate::numbers::{SHORT, numbered};
 use crate::observer::{Observer, Ran, program};

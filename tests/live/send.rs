@@ -49,7 +49,7 @@ pub(crate) fn capture(scratch: &Scratch, name: &str, frames: &[Vec<u8>]) -> std:
     path
 }
 
-/// How long a capture of so many bytes in so many frames is.
+/// Returns the length of a capture of these frames.
 pub(crate) fn capture_length(frames: &[Vec<u8>]) -> u64 {
     let bytes: usize = frames.iter().map(|frame| frame.len() + 16).sum();
     24 + bytes as u64

@@ -71,7 +71,7 @@ impl Running {
     }
 }
 
-/// What the filters of a line reported, by name.
+/// Returns the reports of a line's filters, by name.
 pub(crate) fn reports(outcome: &Outcome) -> BTreeMap<String, Vec<(String, u64)>> {
     let reports = outcome.reports.iter();
     reports.map(|report| (report.name.clone(), report.report.rows.clone())).collect()
@@ -214,7 +214,7 @@ fn a_line_that_cannot_be_added_changes_nothing_whichever_step_fails() {
     assert_eq!(seen as u64, 10 * (failed + 1), "every frame");
 }
 
-/// How many descriptors of the kernel's objects this process has open.
+/// Returns the number of descriptors of kernel objects in this process.
 fn descriptors() -> usize {
     let links = std::fs::read_dir("/proc/self/fd").expect("descriptors");
     let link =

@@ -1,6 +1,5 @@
-//! What filters make of live frames is what they make of a capture of the same frames: also where
-//! they hold frames back while the ring goes round many times, and where frames come by several
-//! queues.
+//! Compares filters over live frames with the same filters over a capture of them: also where
+//! frames are held while the ring goes round many times, and with several queues.
 
 use crate::numbers::{SHORT, numbered, numbers};
 use crate::observer::{Observer, Ran, program};
@@ -22,7 +21,7 @@ const FRAME_MAX: usize = 1_514;
 /// (`CASES=/` takes all, in half a minute).
 const PARTS: &[&str] = &["suricata/tcp-", "pcapplusplus/", "zeek/Traces/tcp"];
 
-/// What a line wrote into files, in the order of the contents.
+/// Returns the files of a line, in the order of their contents.
 fn streams(ran: &Ran) -> Vec<Vec<u8>> {
     let entries = std::fs::read_dir(ran.path("streams")).into_iter().flatten().flatten();
     let files = entries.map(|entry| entry.path());

@@ -324,7 +324,7 @@ fn an_interface_that_goes_away_ends_the_path_and_all_before_it_counts() {
     assert_eq!(ran.ledger["balanced"], true, "{}", ran.ledger);
 }
 
-/// What the report of `tx` says under a name.
+/// Returns a value of the report of `tx`.
 fn reported(ran: &crate::observer::Ran, name: &str) -> Option<u64> {
     let filters = ran.ledger["filters"].as_array()?;
     let tx = filters.iter().find(|filter| filter["name"] == "tx")?;

@@ -59,7 +59,7 @@ fn filter<'r>(ran: &'r Ran, name: &str) -> &'r Value {
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// What filters have taken, passed, not answered and dropped.
+/// Returns what filters took, passed, did not answer and dropped.
 fn flow(ran: &Ran, names: &[&str]) -> Vec<Value> {
     let what = ["taken", "passed", "unselected", "unanswered", "dropped"];
     let one = |name: &&str| what.map(|what| filter(ran, name)[what].clone());

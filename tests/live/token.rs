@@ -149,7 +149,7 @@ fn t2_the_same_tokens_pass_where_nobody_vouches_for_the_filter() {
     assert!(!ran.ledger.to_string().contains(DIGITS) && !ran.err.contains(DIGITS));
 }
 
-/// What was seen goes with the filter: nothing passes once more because it moves.
+/// The numbers already passed move with the filter, so nothing passes twice.
 #[test]
 fn m1_a_filter_that_moves_out_of_the_kernel_remembers_what_has_passed() {
     let Some(pair) = silent() else { return };
@@ -178,7 +178,7 @@ fn m1_a_filter_that_moves_out_of_the_kernel_remembers_what_has_passed() {
     assert_eq!(came, (1..=GOOD).collect::<Vec<_>>(), "each once: {:#?}", outcome.ledger);
 }
 
-/// What is said about a line by who may not have its key, and about a key that others may read.
+/// Lines without access to a key, and keys readable by others, are refused.
 #[test]
 fn h22_a_key_is_for_its_owner_alone() {
     let folder = Scratch::new();

@@ -26,7 +26,7 @@ use testkit::need;
 use testkit::net::{LIMIT, Pair, SERVER, SERVER_DEVICE, until};
 use testkit::resources::KernelObjects;
 
-/// What a process has mapped of the kernel's rings.
+/// Returns the kernel rings that a process has mapped.
 fn mapped(process: u32) -> Vec<u8> {
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("its maps");
     let memory = File::open(format!("/proc/{process}/mem")).expect("its memory");
@@ -159,7 +159,7 @@ fn o6_p3_p7_users_share_one_program_and_nobody_finds_anothers_bytes() {
     house.end();
 }
 
-/// What somebody holds who has asked for all that it could get, as this user.
+/// Returns all that this user gets by asking for everything.
 fn as_dave(house: &House) -> Vec<OwnedFd> {
     let line = format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |53 pcap /dev/null");
     let other = "rx lo ring=1MB | ip | udp | dport |53 pcap /dev/null";

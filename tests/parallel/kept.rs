@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a line may use beside the house's filters.
+/// Filters that a line may use besides the catalog's.
 pub(crate) const OURS: &[&Description] = &[&KEEP, &STUMBLE, &TIMES, &FAILS];
 
 const fn number(name: &'static str, high: u64) -> Parameter {
@@ -136,7 +136,7 @@ impl Lanes for Fails {
     }
 }
 
-/// What is kept of a line (in which `KEEP` stands), with so many copies.
+/// Runs a line that contains `KEEP` with this many replicas; returns what it kept.
 pub(crate) fn run(text: &str, copies: usize) -> (Vec<Seen>, Outcome) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let id = NEXT.fetch_add(1, Ordering::Relaxed);

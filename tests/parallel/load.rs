@@ -3,7 +3,7 @@
 use crate::kept::{Seen, kept, run};
 use testkit::Random;
 
-/// What does not depend on when the line ran.
+/// Removes what depends on the time of the run.
 fn timeless(seen: Vec<Seen>) -> Vec<Seen> {
     seen.into_iter().map(|seen| Seen { time: 0, ..seen }).collect()
 }

@@ -1,4 +1,4 @@
-//! Where copies run: each on a processor of its own, as far as there are so many.
+//! The processors of replicas: one each, as far as there are enough.
 
 use crate::line::Line;
 use engine::build::Settings;

@@ -1,4 +1,4 @@
-//! How lines with copies end: well, by a bug in one copy, by a number of blocks.
+//! The ends of lines with replicas: regular, by a bug in one replica, by a number of blocks.
 
 use crate::kept::{OURS, run};
 use crate::line::Line;

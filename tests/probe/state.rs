@@ -29,7 +29,7 @@ fn frames(range: std::ops::Range<usize>) -> Vec<Frame> {
     range.map(frame).collect()
 }
 
-/// What the filter said of these frames: the class and the session of each block that left it.
+/// Feeds frames; returns the class and session of each block that left the filter.
 fn feed(node: &mut Node, range: std::ops::Range<usize>) -> Vec<(u32, u32)> {
     let arena = Arena::new(FRAMES + 1);
     let mut space = Space::new(&arena);

@@ -30,7 +30,7 @@ const PAGE: u64 = 4096;
 const EPERM: i32 = Errno::PERM.raw_os_error();
 const EACCES: i32 = Errno::ACCESS.raw_os_error();
 
-/// What the owner puts in: block `n`.
+/// Returns block `n` as the owner writes it.
 fn block(n: u64) -> Vec<u8> {
     let mut random = Random::new(n);
     let length = random.within(1..900);
@@ -64,8 +64,8 @@ impl Part {
         File::options().read(true).write(true).open(self.path())
     }
 
-    /// Whether `mprotect` could make the mapping writable: the kernel's own word, since calling it
-    /// takes unsafe code (`sys` shows that the word is kept).
+    /// Returns true if `mprotect` could make the mapping writable, by the kernel's own flag:
+    /// calling it takes unsafe code (`sys` shows that the flag holds).
     fn may_be_widened(&self) -> bool {
         maps::may_write(self.mapping.base().addr().get()).expect("it is mapped")
     }

@@ -29,7 +29,8 @@ const TARGETS: [Target; 4] = [
     Target::hardened(Hook::Xdp),
 ];
 
-/// Whether the kernel may be asked: what [`need::bpf`] answered, which told why not.
+/// Permission to ask the kernel: the answer of [`need::bpf`], which has printed the reason if it is
+/// missing.
 type Allowed = Option<()>;
 
 /// The program in the kernel, loaded as it will be.
@@ -121,10 +122,10 @@ fn are_answered_mostly_surely(captures: Vec<std::path::PathBuf>) {
     }
 }
 
-/// What follows the first byte of an extension header of 16 bytes: 8 more than the least.
+/// The bytes behind the first one of an extension header of 16 bytes: 8 more than the least.
 const LONG: [u8; 15] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// What is left to user space, as `filter::twin` documents it.
+/// Returns the frames left to user space, as `filter::twin` documents.
 fn doubtful() -> Vec<(&'static str, Vec<u8>)> {
     let frame = || testkit::Frame::ethernet();
     let four = || frame().ipv4("10.0.0.1", "10.0.0.2");
@@ -206,7 +207,7 @@ impl Lanes for Classes {
     }
 }
 
-/// How often a judge answers each class.
+/// Counts a judge's answers by class.
 fn answers(judge: &mut dyn Judge, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
     let mut classes = Classes::default();
     for frame in frames {

@@ -1,5 +1,5 @@
-//! What the contract's types refuse, shown by programs that do not compile. The tests themselves
-//! are in the folders beside this one.
+//! Misuse that the contract's types refuse, shown by programs that do not compile. The tests
+//! themselves are in the folders beside this one.
 //!
 //! A statistics filter sees rich pointers:
 //!

@@ -27,7 +27,7 @@ const EDITS: [(&[&str], &[&str]); 3] = [
     (&["insert", "pcap more.pcap", "at", "udp"], &["remove", "pcap"]),
 ];
 
-/// How long anything may take on any machine.
+/// The limit for anything on any machine.
 const LONG: Duration = Duration::from_secs(60);
 const EACH: u64 = 5;
 
@@ -156,7 +156,7 @@ impl Trial {
         }
     }
 
-    /// What is there when all that goes has gone: it does not become less for a while.
+    /// Returns the state once it has not become less for a while.
     fn settled(&self) -> Resources {
         let mut last = self.now();
         let mut same = 0;

@@ -51,13 +51,13 @@ fn each_step_of(wanted: impl Fn(&Shape) -> bool) {
     eprintln!("{shapes} requests, {steps} steps failed, {went_on} of them were gone on without");
 }
 
-/// Where requests are tried.
+/// The setting in which requests are tried.
 struct Trial {
     pair: Pair,
-    /// What requests write.
+    /// The folder in which requests write.
     folder: Scratch,
     capture: PathBuf,
-    /// What this process has when no request runs.
+    /// The state of this process without a request.
     base: Resources,
 }
 
@@ -152,8 +152,8 @@ impl Trial {
         Resources::alone(&self.pair, &self.here())
     }
 
-    /// What is there when a request has run for the first time: what has not gone in a while is
-    /// kept by the process.
+    /// Records the state after the first run of a request: what has not gone in a while stays in
+    /// the process.
     fn warmed(&mut self, line: &str) {
         for _ in 0..200 {
             if self.now().beyond(&self.base).is_empty() {

@@ -6,9 +6,9 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     text: &'static str,
-    /// Whether it is one of the few that are always tried.
+    /// True for the few that are always tried.
     pub(crate) always: bool,
-    /// Whether it is also recorded.
+    /// True if it is also recorded.
     pub(crate) recorded: bool,
 }
 

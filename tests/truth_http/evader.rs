@@ -4,7 +4,7 @@ use crate::captures;
 use crate::messages;
 use std::path::Path;
 
-/// What both rules of every case look for in the body of the response.
+/// The texts that both rules of every case look for in the body of the response.
 const NEEDLES: [&[u8]; 2] = [b"EICAR-STANDARD-ANTIVIRUS-TEST-FILE", b"X5O!P%@AP[4"];
 
 /// Cases whose body we do not yield, and why.
@@ -36,7 +36,7 @@ fn corpus_evasions_do_not_hide_bodies() {
     assert!(missed.len() * 100 <= told.len() * 2, "98 of 100 yield it");
 }
 
-/// Whether a body has what the rules look for.
+/// Returns true if a body has what the rules look for.
 fn found(path: &Path) -> bool {
     let has = |body: &[u8], word: &[u8]| body.windows(word.len()).any(|part| part == word);
     let messages = messages::bodies(path).expect("a capture that can be read");

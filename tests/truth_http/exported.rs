@@ -105,8 +105,8 @@ const WRAPPED: &[(&str, &str)] = &[
     ("zeek/Traces/tunnels/gre-over-udp-4754.pcap", "GRE in UDP"),
 ];
 
-/// Of so many captures one may differ at most in 100: of all with HTTP, those of http-evader among
-/// them, which are judged by their own truth.
+/// The most captures in 100 that may differ, of those with HTTP; http-evader's are judged by their
+/// own truth.
 const PERCENT: usize = 3;
 
 #[test]
@@ -181,7 +181,7 @@ fn is_whole(path: &Path) -> bool {
     packets.all(|(packet, frame)| packet.wire_length as usize == frame.len())
 }
 
-/// What became of the bodies of a capture.
+/// Counts of the bodies of a capture.
 #[derive(Debug, Default)]
 struct Told {
     same: usize,

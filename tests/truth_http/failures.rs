@@ -52,7 +52,7 @@ fn response(fields: &str, body: &[u8]) -> Vec<u8> {
 
 const REQUEST: &[u8] = b"GET /it HTTP/1.1\r\nHost: example.org\r\n\r\n";
 
-/// The one response of a capture.
+/// Returns the one response of a capture.
 fn only_response(path: &Path) -> Message {
     let messages = messages::bodies(path).expect("a capture");
     let responses = messages.into_iter().filter(|(message, _)| message.class >= 100);

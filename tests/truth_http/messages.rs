@@ -1,4 +1,4 @@
-//! What `http` makes of a capture: message by message.
+//! The messages that `http` finds in a capture.
 
 use crate::collect::{COLLECTING, Seen, collected};
 use crate::line::Line;
@@ -15,21 +15,21 @@ pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
     /// Bytes of it that nobody saw.
     pub(crate) missing: u64,
-    /// Whether its last fragment came.
+    /// True if its last fragment came.
     pub(crate) ended: bool,
-    /// Whether something was cut before it, on its side of the connection.
+    /// True if something is missing before it, on its side of the connection.
     pub(crate) behind_gap: bool,
 }
 
 impl Message {
-    /// Whether all of it came.
+    /// Returns true if all of it came.
     pub(crate) fn is_whole(&self) -> bool {
         let stated = Record::parse(&self.record).and_then(|r| r.number(Field::ContentLength));
         let length = self.bytes.len() as u64;
         self.ended && self.missing == 0 && stated.is_none_or(|stated| stated <= length)
     }
 
-    /// Whether its head says that the body is coded.
+    /// Returns true if its head announces an encoded body.
     pub(crate) fn is_coded(&self) -> bool {
         Record::parse(&self.record).is_some_and(|r| r.text(Field::ContentEncoding).is_some())
     }

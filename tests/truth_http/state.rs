@@ -30,7 +30,8 @@ fn corpus_state_moves_in_the_middle_of_every_capture() {
     testkit::corpus().iter().for_each(|corpus| move_state(corpus, (1_000, 100)));
 }
 
-/// Of every chain, at least so many sessions move with so many blocks that they hold.
+/// Moves the state of every chain; asserts that at least this many sessions move, with this many
+/// held blocks.
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn move_state(captures: &Captures, (sessions, held): (usize, usize)) {
     for chain in CHAINS {
@@ -50,7 +51,7 @@ fn move_state(captures: &Captures, (sessions, held): (usize, usize)) {
     }
 }
 
-/// What the test above would say of a filter that keeps anything elsewhere.
+/// A filter that keeps state elsewhere fails the test above.
 #[test]
 fn state_that_stays_behind_is_found_out() {
     leave_state(&testkit::made());
@@ -71,14 +72,14 @@ fn leave_state(captures: &Captures) {
     }
 }
 
-/// Whether state is restored in the new instances.
+/// The restoration of state in new instances.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Move {
     All,
     Nothing,
 }
 
-/// What came out the same.
+/// The parts of the output that agree.
 #[derive(Clone, Copy, Debug, Default)]
 struct Same {
     blocks: usize,
@@ -87,7 +88,7 @@ struct Same {
     held: usize,
 }
 
-/// Why what comes out is not the same after a cut. Nothing: none come out.
+/// Compares the output after a cut; `Err` names a difference, `None` means that there is no output.
 fn examine(path: &Path, chain: &[Link], moves: Move) -> Option<Result<Same, String>> {
     let bytes = std::fs::read(path).expect("a capture that can be read");
     let mut frames = capture(&bytes);
@@ -118,8 +119,8 @@ fn examine(path: &Path, chain: &[Link], moves: Move) -> Option<Result<Same, Stri
     Some(Ok(same))
 }
 
-/// What comes out of a chain if its state moves to new instances before a turn, and how many
-/// sessions and held blocks move.
+/// Runs a chain whose state moves to new instances before a batch; returns the output, and the
+/// sessions and held blocks moved.
 fn run(
     chain: &[Link],
     frames: &[Frame],
@@ -191,7 +192,7 @@ fn through<'a>(
     }
 }
 
-/// What a plain pipe lets through.
+/// Keeps the blocks that a plain pipe passes.
 fn answered(mut batch: Batch<'_>) -> Batch<'_> {
     let answered = |l: &usize| batch.class(*l) != Class::NONE;
     let mask = (0..batch.len().min(LANES)).filter(answered).fold(0, |mask, l| mask | 1 << l);

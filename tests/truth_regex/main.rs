@@ -29,8 +29,8 @@ const PATTERNS: &[&str] = &[
     r"\AGET /",
 ];
 
-/// What begins like SSH, RTSP and telnet, as far as one pattern says it: lines before the version
-/// of SSH are left to the tests beside the filters.
+/// The beginnings of SSH, RTSP and telnet, as far as one pattern expresses them: lines before the
+/// version of SSH are left to the tests beside the filters.
 const FIRST: &str = concat!(
     r"\A(SSH-[12]\.[0-9]+-[!-~]|RTSP/[12]\.[0-9] [1-6]",
     r"|[A-Z_]{3,} [^\x00-\x20]+ RTSP/[12]\.[0-9]\r?\n",
@@ -41,8 +41,8 @@ const FIRST: &str = concat!(
 /// Recognised, and not by grep: its second option is 0, at which grep cuts.
 const OPTION_0: &str = "10.56.83.20.23-10.56.83.204.1201";
 
-/// What `look` makes of the small captures that have streams. It is told the name of a capture, the
-/// folder with its streams, and how to find those that other filters answer.
+/// Applies `look` to the small captures with streams: the name of the capture, the folder with its
+/// streams, and a finder of those that other filters answer.
 fn examine<T>(
     captures: testkit::Captures,
     look: impl Fn(&str, &Path, &dyn Fn(&str) -> BTreeSet<String>) -> T,

@@ -129,11 +129,11 @@ fn corpus_streams_are_those_that_tshark_follows() {
     assert!(unexpected.is_empty(), "{unexpected:#?}");
 }
 
-/// What became of the connections of a capture.
+/// Counts of the connections of a capture.
 #[derive(Default)]
 struct Told {
     same: usize,
-    /// Of these, up to a gap that nobody acknowledged.
+    /// Those equal up to a gap that the peer did not acknowledge.
     behind: usize,
     differences: Vec<String>,
 }
@@ -170,7 +170,7 @@ fn compare(path: &Path) -> Option<Told> {
     (told.same > 0 || !told.differences.is_empty()).then_some(told)
 }
 
-/// Whether a frame may hold TCP; spares tshark captures that cannot.
+/// Returns true if a frame may hold TCP; spares tshark the others.
 fn has_tcp(capture: &[u8]) -> bool {
     wire::capture::packets(capture).map_while(Result::ok).any(|(_, data)| data.contains(&6))
 }
@@ -197,7 +197,7 @@ fn without_end(parts: &[Part]) -> &[Part] {
     }
 }
 
-/// Whether ours is theirs and then goes on with a gap.
+/// Returns true if ours equals theirs and then continues with a gap.
 fn goes_on(ours: &[Part], theirs: &[Part]) -> bool {
     let (ours, theirs) = (without_end(ours), without_end(theirs));
     let rest = ours.strip_prefix(theirs);

@@ -6,7 +6,7 @@ use crate::line::Line;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What must be so of the packets of a capture.
+/// A requirement on the packets of a capture.
 #[derive(Clone, Copy)]
 enum Want {
     /// `ip` drops for this reason, or does not answer.
@@ -114,7 +114,7 @@ fn corpus_suricata_finds_the_same_in_fragments() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What is not so of the packets of a capture.
+/// Returns the requirements that the packets of a capture do not meet.
 fn judge(test: &str, capture: &Path, wants: &[Want]) -> Vec<String> {
     let text = format!("replay '{}' | ip | collect | discard", capture.display());
     let (seen, outcome) = collected(&Line::with(text, COLLECTING)).expect("a capture");

@@ -1,5 +1,5 @@
-//! What PcapPlusPlus' own tools wrote, byte for byte: the streams of a connection, and packets put
-//! together from fragments.
+//! Compares with PcapPlusPlus' own tools, byte for byte: the streams of a connection, and
+//! reassembled packets.
 
 use crate::collect::{COLLECTING, Seen, collected};
 use crate::line::Line;
@@ -11,7 +11,7 @@ fn examples() -> Option<PathBuf> {
     Some(testkit::cases()?.join("pcapplusplus/ExamplesTest"))
 }
 
-/// What comes out of a line over a capture.
+/// Returns the output of a line over a capture.
 fn run(capture: &Path, rest: &str) -> Vec<Seen> {
     let text = format!("replay '{}' | {rest} | collect | discard", capture.display());
     let (seen, outcome) = collected(&Line::with(text, COLLECTING)).expect("a capture");
@@ -132,7 +132,7 @@ fn corpus_fragments_of_a_tool_are_the_packets_that_it_took() {
     assert!(whole == again, "{} and {} packets", whole.len(), again.len());
 }
 
-/// Who, which protocol, and the data.
+/// Returns addresses, protocol and data of each packet.
 fn packets(seen: &[Seen]) -> Vec<(Option<Flow>, u32, Vec<u8>)> {
     seen.iter().map(|block| (block.flow, block.class, block.bytes.clone())).collect()
 }

@@ -1,4 +1,4 @@
-//! What `tcp` makes of a capture: connection by connection, side by side.
+//! The streams that `tcp` finds in a capture, by connection and side.
 
 use crate::collect::{COLLECTING, Seen, collected};
 use crate::line::Line;
@@ -13,9 +13,9 @@ use std::path::Path;
 pub(crate) struct Stream {
     pub(crate) ends: [String; 2],
     pub(crate) sides: [Vec<Part>; 2],
-    /// Whether the side began with a SYN.
+    /// True, by side, if it began with a SYN.
     pub(crate) begun: [bool; 2],
-    /// Whether the side's end was told.
+    /// True, by side, if its end was reported.
     pub(crate) ended: [bool; 2],
 }
 
@@ -62,7 +62,7 @@ impl Stream {
         bytes.collect::<Vec<_>>().concat()
     }
 
-    /// How many bytes of a side are missing.
+    /// Returns the missing bytes of a side.
     pub(crate) fn missing(&self, side: usize) -> u64 {
         let missing = self.sides[side].iter().map(|part| match part {
             Part::Bytes(_) => 0,

@@ -5,7 +5,7 @@ use crate::streams::streams;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What must be so of the streams of a capture.
+/// A requirement on the streams of a capture.
 #[derive(Clone, Copy, Debug)]
 enum Want {
     /// So many streams have these bytes.
@@ -149,7 +149,7 @@ fn corpus_rules_of_suricata_find_the_same() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What is not so of the streams of a capture.
+/// Returns the requirements that the streams of a capture do not meet.
 fn judge(test: &str, path: &Path, arguments: &str, wants: &[Want]) -> Vec<String> {
     let streams = streams(path, arguments).unwrap_or_else(|why| panic!("{test}: {why}"));
     let sides: Vec<Vec<u8>> =

@@ -42,8 +42,8 @@ struct Told {
     packets: [u64; 2],
 }
 
-/// What `conn.log` would say of connections that are made here: how many there are, which sides
-/// begin, and how many bytes of each are missing.
+/// Compares generated connections with what `conn.log` would report: their number, the sides that
+/// begin, the bytes missing of each.
 #[test]
 fn connections_begin_and_have_gaps_as_they_were_captured() {
     for (name, connections, begun, missing) in [
@@ -180,8 +180,8 @@ fn is_between(flow: &Flow, ends: [&str; 2]) -> bool {
 }
 
 impl Told {
-    /// What is not as it is told. The stream is used up: the next line of the same ends has the
-    /// next.
+    /// Returns the differences from what is reported. The stream is consumed: the next line of the
+    /// same ends has the next one.
     fn judge(&self, streams: &mut Vec<Stream>) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut differ = |what: &str, ours: u64, theirs: u64| {

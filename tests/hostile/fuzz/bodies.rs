@@ -1,4 +1,5 @@
-//! What a body is, the pieces of an input, and the bodies of the language and of rich pointers.
+//! The type of a fuzz body, the pieces of an input, and the bodies of the language and of rich
+//! pointers.
 
 use abi::{DbufId, Entry, Place, RichPointer};
 use buffer::crossing::{self, Origin, crossing};
@@ -11,11 +12,11 @@ use zerocopy::FromBytes;
 
 /// One fuzz body.
 pub(crate) struct Body {
-    /// What it is about.
+    /// The subject.
     pub(crate) name: &'static str,
     /// Inputs that mean something.
     pub(crate) corpus: fn() -> Vec<Vec<u8>>,
-    /// How many random inputs a smoke run takes.
+    /// Random inputs of a smoke run.
     pub(crate) rounds: usize,
     /// Panics when a promise is broken.
     pub(crate) run: fn(&[u8]),

@@ -86,7 +86,8 @@ fn hello(bytes: &[u8]) {
     assert!(room.len() <= HELLO_MAX + (1 << 15));
 }
 
-/// What the bytes are, with all that can be read of it added up, or how many are needed.
+/// Returns the kind of the message with the sum of all its readable fields, or the number of bytes
+/// it needs.
 fn seen(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) {
     let what = match begin(bytes, room) {
         Begin::Need(need) => return ((0, 0), Some(need)),

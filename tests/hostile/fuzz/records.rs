@@ -74,7 +74,7 @@ fn recorded(line: &str, changes: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// What the engine makes of a line where it is recorded or played.
+/// Plans a line as the engine does when it is recorded or played.
 fn planned(line: &str) -> Option<(Plan, Machine)> {
     let (graph, mistakes) = pipeline::read(line, &House);
     let wrong = |m: &pipeline::Diagnostic| m.severity == pipeline::language::Severity::Error;

@@ -28,10 +28,10 @@ const FRAMES_STEP: usize = 29;
 /// One in so many chains of two, and of three.
 const CHAINS_STEP: [usize; 2] = [11, 151];
 
-/// How many frames are sent before it is waited for the last of them.
+/// Frames sent before the test waits for the last of them.
 const AT_ONCE: usize = 64;
 
-/// What went by in one run, and what was said of it.
+/// The packets of one run, and the verdicts on them.
 struct Run {
     chain: Chain,
     hardened: bool,
@@ -125,7 +125,7 @@ fn sit(stand: Stand) -> Option<Vec<Run>> {
     Some(all)
 }
 
-/// How many packets of these runs are such.
+/// Counts the packets of these runs that satisfy `such`.
 fn count(runs: &[Run], such: impl Fn(&Record) -> bool) -> usize {
     runs.iter().flat_map(|run| &run.records).filter(|record| such(record)).count()
 }

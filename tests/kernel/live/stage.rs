@@ -27,7 +27,7 @@ const ROOM: u32 = 4 << 20;
 /// The longest frame that is written down whole: a GRO frame and its headers.
 const FRAME_MAX: u32 = 1 << 17;
 
-/// Where things lie in the witness's map.
+/// Offsets in the witness's map.
 mod witness {
     pub(super) const POSITION: i16 = 0;
     pub(super) const LOST: i16 = 8;
@@ -35,7 +35,7 @@ mod witness {
     pub(super) const RECORDS: i16 = 64;
 }
 
-/// Where things lie in a record.
+/// Offsets in a record.
 mod record {
     pub(super) const CLASS: usize = 0;
     pub(super) const LENGTH: usize = 4;
@@ -47,7 +47,7 @@ mod record {
     pub(super) const COUNTERS: usize = 24;
 }
 
-/// Where a program stands.
+/// The attachment point of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stand {
     Tcx(Side),
@@ -62,7 +62,7 @@ impl Stand {
         }
     }
 
-    /// What lets a frame go on.
+    /// Returns the value that lets a frame go on.
     const fn on(self) -> i32 {
         match self {
             Self::Tcx(_) => -1,
@@ -99,12 +99,12 @@ impl<'p> Stage<'p> {
         Self { program, maps, seen, _link: link.unwrap() }
     }
 
-    /// How many bytes of records there are.
+    /// Returns the bytes of records.
     pub(super) fn written(&self) -> usize {
         self.seen.word(witness::POSITION as usize).unwrap() as usize
     }
 
-    /// What was seen, in order.
+    /// Returns the records in order.
     pub(super) fn records(&self) -> Vec<Record> {
         assert_eq!(self.seen.word(witness::LOST as usize), Some(0), "the witness had no room");
         let (mut at, end) = (witness::RECORDS as usize, self.written());
@@ -211,7 +211,7 @@ impl Record {
     }
 }
 
-/// What the attached program said, as a judge.
+/// The verdicts of the attached program.
 pub(super) struct Seen {
     rulings: std::vec::IntoIter<Ruling>,
     states: Option<Vec<Vec<u8>>>,
@@ -302,7 +302,8 @@ fn testimony(map: u32, counters: usize, stand: Stand) -> Vec<Insn> {
     a.finish().unwrap()
 }
 
-/// What stands before the counters of a record; the length of the frame also at the stack's -8.
+/// Emits the words before the counters of a record; the length of the frame is also at stack offset
+/// -8.
 fn header(a: &mut Asm, map: u32, stand: Stand) {
     a.push(field(Size::W, record::CLASS, R9));
     a.push_wide(Insn::load_map_value(R1, map, 0));

@@ -1,5 +1,5 @@
-//! What goes by while a twin is looked at: everything that a network gives it and a test run cannot
-//! make. Everything runs on one processor, so that there is one order.
+//! Traffic for twins on real interfaces: all that a network gives them and a test run cannot make.
+//! Everything runs on one processor, so that there is one order.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -24,7 +24,7 @@ const ENDS: [[&str; 2]; 5] = [
     ["fd79::1", "fd79::2"],
 ];
 
-/// What the twins are attached to, and who talks over it.
+/// The network to which twins are attached, with its peers.
 pub(super) struct Network {
     pub(super) pair: Pair,
     ends: &'static [[&'static str; 2]],

@@ -129,7 +129,7 @@ impl fmt::Display for Case {
 /// The program, asked about one packet after the other as if each were the first.
 struct Explorer<'p> {
     program: &'p Program,
-    /// How many more packets it may be asked about.
+    /// Packets that it may still be asked about.
     left: usize,
     known: HashSet<u64>,
     kept: HashSet<Case>,
@@ -159,7 +159,7 @@ pub(super) fn explore(program: &Program, frames: &[Vec<u8>], questions: usize) -
 }
 
 impl Explorer<'_> {
-    /// What it says and which way it goes, as one number.
+    /// Returns the verdict and the path taken, as one number.
     fn ask(&mut self, case: &Case) -> u64 {
         self.left = self.left.saturating_sub(1);
         let mut interpreter = Interpreter::new(self.program);
@@ -250,7 +250,7 @@ impl Explorer<'_> {
     }
 }
 
-/// What the program compares with, masks and adds.
+/// Returns the constants with which the program compares, masks and adds.
 fn constants(program: &Program) -> BTreeSet<u32> {
     let immediate = program.code.iter().filter(|insn| insn.code & SOURCE_REG == 0);
     let used = immediate.filter(|insn| {

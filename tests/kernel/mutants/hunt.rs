@@ -14,12 +14,12 @@ use std::fmt;
 const SEEDS: usize = 12;
 const RANDOM: usize = 4_000;
 
-/// What came of a hunt.
+/// The result of a hunt.
 #[derive(Default)]
 pub(super) struct Hunted {
-    /// How many cases of the exam come by the instruction.
+    /// Cases of the exam that execute the instruction.
     pub(super) met: usize,
-    /// Who was asked.
+    /// Judges that were asked.
     pub(super) asked: usize,
     /// A case that tells the two apart.
     pub(super) found: Option<Case>,
@@ -60,7 +60,7 @@ pub(super) fn hunt(sound: &Program, mutant: &Mutant, cases: &[Case]) -> Hunted {
     Hunted { met, asked, found }
 }
 
-/// Whether the two say or keep different things of this packet, the first that they see.
+/// Returns true if the two answer or store differently for this packet, the first that they see.
 pub(super) fn differ(sound: &Program, other: &Program, case: &Case) -> bool {
     let (mut one, mut two) = (Interpreter::new(sound), Interpreter::new(other));
     let packet = case.packet();
@@ -75,7 +75,8 @@ fn probe(sound: &Program, at: usize) -> Program {
     probe
 }
 
-/// What to write into frames: the constants of both instructions, those beside them, borders.
+/// Returns numbers to write into frames: the constants of both instructions, their neighbors,
+/// limits.
 fn numbers(was: Insn, is: Insn) -> Vec<u32> {
     let mut numbers = vec![0, 1, 7, 0x7f, 0x80, 0xff, 0xffff, 0x8000, u32::MAX, 0x1234_5678];
     for constant in [was.imm, is.imm].map(i32::cast_unsigned) {

@@ -30,15 +30,15 @@ use testkit::need;
 const CAUGHT_PERCENT: usize = 90;
 const SAMPLE_PERCENT: usize = 80;
 
-/// How much is tried.
+/// The effort of a run.
 #[derive(Clone, Copy)]
 struct Effort {
     /// One twin in so many for each target, and of that one slip in so many.
     twins: usize,
     slips: usize,
-    /// How many packets are tried to find those at which a twin turns.
+    /// Packets tried to find those at which a twin's answer changes.
     questions: usize,
-    /// Whether a frame is sought for each survivor that has no excuse.
+    /// True if a frame is sought for each survivor without an excuse.
     hunts: bool,
 }
 
@@ -58,14 +58,14 @@ fn known(slip: &Mutant) -> Known {
     (slip.at, Insn { off, ..slip.slip }.encode())
 }
 
-/// What became of the slips in one twin.
+/// The fate of the mutants of one twin.
 #[derive(Default)]
 struct Fate {
     all: usize,
     answers: usize,
     longer: usize,
     verifier: usize,
-    /// Who was not caught, and where.
+    /// The survivors, with their targets.
     survivors: Vec<(String, Target)>,
     /// The same, to know them again where others stand behind.
     left: BTreeMap<Known, String>,
@@ -77,7 +77,7 @@ struct Sound {
     cases: Vec<Case>,
     said: Vec<Ruling>,
     kept: Option<Vec<Vec<u8>>>,
-    /// What it says of some where the kernel has no memory for it.
+    /// Verdicts on some packets if the kernel has no memory.
     starving: Vec<Ruling>,
 }
 
@@ -110,14 +110,15 @@ impl Sound {
         Some(sound)
     }
 
-    /// What a program says where the kernel has no memory to make frames linear or writable.
+    /// Returns the verdicts of a program if the kernel has no memory to make frames linear or
+    /// writable.
     fn starve(&self, program: &Program) -> Vec<Ruling> {
         let mut twin = Interpreter::new(program).starving();
         let some = self.cases.iter().step_by(self.cases.len().div_ceil(STARVING).max(1));
         some.map(|case| twin.judge(&case.packet())).collect()
     }
 
-    /// Whether the mutant says or keeps anything else.
+    /// Returns true if the mutant answers or stores anything else.
     fn differs(&self, mutant: &Program) -> bool {
         let mut twin = Interpreter::new(mutant);
         let mut both = self.cases.iter().zip(&self.said);
@@ -199,8 +200,8 @@ fn try_handed_on(
     fate.left.retain(|known, _| !caught.contains(known));
 }
 
-/// What a target is asked about: whole frames, frames cut where headers end; where there are such,
-/// frames in pieces and with a tag beside.
+/// Returns the packets for a target: whole frames, frames cut at the ends of headers and, where
+/// they exist, fragmented frames and frames with a tag beside them.
 fn packets(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
     let mut packets = match target.hook {
         Hook::Tc => shapes_of(frames),

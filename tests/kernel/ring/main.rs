@@ -154,7 +154,7 @@ fn readers_account_for_every_packet() {
     examine(&pair, Shape { pointers: 1 << 12, bytes: 1 << 14, ..roomy }, 200_000, 2);
 }
 
-/// Who takes bells out is woken by the first that comes when all before were taken out, and by no
+/// A reader is woken by the first notification after it has taken all earlier ones, and by no
 /// other.
 #[test]
 fn who_takes_bells_is_not_woken_for_more_than_it_has_yet_to_take() {
@@ -174,7 +174,7 @@ fn who_takes_bells_is_not_woken_for_more_than_it_has_yet_to_take() {
     assert_eq!((tap.word(BELLS), tap.word(BELLS + 8)), (18, 0));
 }
 
-/// What nobody comes for is counted and not copied; with the first bell that is taken out all is
+/// Frames without a reader are counted and not copied; once it takes a notification, frames are
 /// copied again.
 #[test]
 fn what_nobody_comes_for_is_only_counted() {

@@ -12,11 +12,11 @@ use endpoint::source::kernel::reader;
 use sys::bpf::{Listener, Pointer, RingBuffer, Rings, Shape};
 use sys::descriptor;
 
-/// Nobody.
+/// The user `nobody`.
 const OTHER_USER: u32 = 65_534;
 /// A reader that hears no bell looks all the same, so often.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// What a reader has seen.
+/// The frames that a reader got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) got: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Seen {
     pub(crate) bells: u64,
 }
 
-/// What frames look like.
+/// The content of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Ethernet, a number, and bytes that follow from it.
@@ -90,7 +90,7 @@ impl Reader {
     }
 }
 
-/// What a reader does in its own process.
+/// Runs a reader in its own process.
 pub(crate) fn read() {
     let socket = io::stdin();
     let mut message = [0; 24];
@@ -175,7 +175,7 @@ impl Walk {
     }
 }
 
-/// Whether a copy that is not lapped is what was written: all of it or nothing is one record.
+/// Returns true if a copy that was not lapped is what was written: one record, whole or empty.
 fn whole(frame: &[u8], content: Content) -> bool {
     let payload = match content {
         Content::Numbered => {
@@ -191,7 +191,7 @@ fn whole(frame: &[u8], content: Content) -> bool {
     payload.windows(2).all(|two| two[1] == two[0].wrapping_add(1))
 }
 
-/// What TCP carries over IPv4; nothing for anything else.
+/// Returns the TCP payload over IPv4; empty for anything else.
 fn tcp_payload(frame: &[u8]) -> &[u8] {
     let Some(&first) = frame.get(14) else { return &[] };
     let transport = 14 + usize::from(first & 15) * 4;
