@@ -52,6 +52,7 @@ mod cold;
 mod edit;
 mod lease;
 mod lent;
+mod mark;
 
 use cold::Cold;
 pub use cold::Saved;

@@ -21,6 +21,7 @@
 //! [`Fault::Abandoned`] behind the last block that was shown, and a writer goes on for the readers
 //! that are left (RELIABILITY T10).
 
+mod config;
 mod entrance;
 mod handover;
 mod input;
@@ -32,6 +33,7 @@ mod scaler;
 mod switch;
 mod waking;
 
+pub use config::{Config, Ready, is_alone, know_processors};
 pub use entrance::OFFER;
 pub use entrance::{Entrance, Ticket, joinable, send_to};
 pub use handover::Handover;
@@ -41,79 +43,11 @@ pub use room::Room;
 pub use switch::Stay;
 pub use waking::Waking;
 
-use crate::scale::Scaling;
+use crate::Policy;
 use crate::share::{self, Refusal};
-use crate::{Policy, dbuf};
-use abi::DbufId;
-use std::sync::OnceLock;
 use switch::Segments;
 use sys::doorbell::SocketDoorbell;
 use sys::memory::Seals;
-
-/// The shape of a stream.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Config {
-    /// The ring.
-    pub ring: dbuf::Config,
-    /// After how many blocks what was written is shown (T_b).
-    pub every: usize,
-    /// Up to how many bytes the ring may grow in place; 0: it goes on in new memory
-    /// ([`Config::cut`]).
-    pub extent: usize,
-    /// How the ring finds its size by itself; none: it stays as it is.
-    pub scaling: Option<Scaling>,
-    /// How long a block may wait for its reader to be woken, in ns (T_t); none: until there is as
-    /// much as the reader asked for, or the writer turns to something else.
-    pub latency: Option<u64>,
-}
-
-impl Config {
-    /// A stream that blocks, of 1 MB, with one reader, shown every 32 blocks.
-    #[must_use]
-    pub const fn new(id: DbufId) -> Self {
-        Self { ring: dbuf::Config::new(id), every: 32, extent: 0, scaling: None, latency: None }
-    }
-
-    /// The same stream with a ring of so many bytes.
-    #[must_use]
-    pub const fn capacity(self, capacity: usize) -> Self {
-        Self { ring: dbuf::Config { capacity, ..self.ring }, ..self }
-    }
-
-    /// The same stream for so many readers.
-    #[must_use]
-    pub const fn readers(self, readers: usize) -> Self {
-        Self { ring: dbuf::Config { readers, ..self.ring }, ..self }
-    }
-
-    /// The same stream with so much memory that its size can change in place, up to so many bytes:
-    /// deck-cut. Its readers must trust its writer, who can empty the memory under them, and say so
-    /// ([`Offer::open_trusting`]); a ring that overwrites is never cut. [SL §5.4]
-    #[must_use]
-    pub const fn cut(self, extent: usize) -> Self {
-        Self { extent, ..self }
-    }
-
-    /// The same stream, which finds its size by itself, from the given one on: after each lap its
-    /// writer decides by how full it was ([`crate::scale`]). [SL §5.4]
-    #[must_use]
-    pub const fn scaling(self, scaling: Scaling) -> Self {
-        Self { scaling: Some(scaling), ..self }
-    }
-
-    /// The same stream, of which a reader that sleeps is woken after T_b blocks or so many ns,
-    /// whatever its writer is busy with. Every block is shown at once.
-    #[must_use]
-    pub const fn latency(self, ns: u64) -> Self {
-        Self { latency: Some(ns), ..self }
-    }
-
-    /// The same stream with another policy for when it is full.
-    #[must_use]
-    pub const fn policy(self, policy: Policy) -> Self {
-        Self { ring: dbuf::Config { policy, ..self.ring }, ..self }
-    }
-}
 
 /// Makes a stream: the end that writes, and an offer for each reader.
 pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
@@ -135,33 +69,6 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     }
     let segments = Segments::first(config, file);
     Ok((Output::new(writer, ends, config, segments), offers))
-}
-
-/// What is known of the processors for good, where somebody has asked for that.
-static ALONE: OnceLock<bool> = OnceLock::new();
-
-/// Asks the machine now how many processors there are, and never again: for a process that soon may
-/// not ask any more.
-pub fn know_processors() {
-    ALONE.get_or_init(ask_alone);
-}
-
-/// Whether this process may run on one processor only.
-pub fn is_alone() -> bool {
-    ALONE.get().copied().unwrap_or_else(ask_alone)
-}
-
-fn ask_alone() -> bool {
-    std::thread::available_parallelism().map_or(1, usize::from) == 1
-}
-
-/// What a wait of an end has found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ready {
-    /// There is something to read, or the end; or there is room.
-    Something,
-    /// Nothing came in time.
-    Nothing,
 }
 
 /// Says that bytes lie in a ring.

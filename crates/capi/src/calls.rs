@@ -1,22 +1,20 @@
 //! The calls, with slices instead of pointers.
 
-use crate::end::{End, Kind, Reader, Region, Writer, wrong_end};
-use crate::export::streamline_config;
-use crate::failure::Failure;
-use crate::table::{self, Used, not_ours};
+use crate::config::streamline_config;
+use crate::end::{End, Kind, Reader, Region, Writer};
+use crate::failure::{Failure, Outcome, wrong_end};
+use crate::table::{self, Used, add, copy, not_ours};
 use abi::DbufId;
 use abi::access::AccessList;
 use buffer::Policy;
 use buffer::name::{self, Address, Error, Host, Limits, Opened};
 use buffer::stream::Config;
 use iolite::{mpipe, splice};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use sys::number;
 use sys::process::identity;
-
-pub(crate) type Outcome<T> = Result<T, Failure>;
 
 /// What a C program may ask for in a configuration; null: what is best for most.
 pub(crate) fn shape(config: Option<&streamline_config>) -> Outcome<(Config, bool)> {
@@ -134,29 +132,6 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
 fn reader(input: buffer::stream::Input) -> Outcome<i32> {
     let bell = copy(&input)?;
     add(Kind::Reader(Reader::new(input)), Some(bell))
-}
-
-pub(crate) fn copy(of: &impl AsFd) -> Outcome<OwnedFd> {
-    let failed =
-        |e: std::io::Error| sys::Error::new("dup", "a bell", e.raw_os_error().unwrap_or(0));
-    Ok(of.as_fd().try_clone_to_owned().map_err(failed)?)
-}
-
-/// Gives an end a number: that of a descriptor that tells when it is ready, or of one that stands
-/// for nothing.
-pub(crate) fn add(kind: Kind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
-    let descriptor = match descriptor {
-        Some(descriptor) => descriptor,
-        None => copy(&sys::eventfd::EventFd::new()?)?,
-    };
-    let fd = number::give(descriptor);
-    match table::add(fd, End::new(kind)) {
-        Ok(()) => Ok(fd),
-        Err(failure) => {
-            number::close(fd)?;
-            Err(failure)
-        }
-    }
 }
 
 pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outcome<()> {

@@ -1,10 +1,10 @@
 //! What a number stands for.
 
-use crate::failure::{EAGAIN, EBADF, ENOBUFS, Failure};
+use crate::failure::{EAGAIN, ENOBUFS, Failure};
 use crate::state::State;
 use buffer::name::{Inbox, SharedRegion};
-use buffer::stream::{Input, Output, Room};
-use iolite::interface::{Reading, Ready, StreamReader as _};
+use buffer::stream::{Input, Output, Ready, Room};
+use iolite::interface::{Reading, StreamReader as _};
 use std::time::Duration;
 
 /// An end, and how it is used.
@@ -239,9 +239,4 @@ fn no_room() -> Failure {
 #[cold]
 fn dropped() -> Failure {
     Failure::new(ENOBUFS, "the ring is full, and the block was dropped and counted")
-}
-
-#[cold]
-pub(crate) fn wrong_end(wanted: &str) -> Failure {
-    Failure::new(EBADF, format!("this end is not {wanted}"))
 }

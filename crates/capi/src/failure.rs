@@ -13,6 +13,9 @@ pub(crate) struct Failure {
     text: String,
 }
 
+/// The result of a call from C.
+pub(crate) type Outcome<T> = Result<T, Failure>;
+
 pub(crate) const EPERM: i32 = 1;
 pub(crate) const ENOENT: i32 = 2;
 pub(crate) const EBADF: i32 = 9;
@@ -48,6 +51,11 @@ impl Failure {
         let _ = LAST.try_with(|last| last.replace(text));
         sys::number::set_errno(self.errno);
     }
+}
+
+#[cold]
+pub(crate) fn wrong_end(wanted: &str) -> Failure {
+    Failure::new(EBADF, format!("this end is not {wanted}"))
 }
 
 thread_local! {

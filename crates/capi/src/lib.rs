@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 mod calls;
+mod config;
 mod end;
 #[expect(unsafe_code, reason = "the border to C: numbers and pointers become slices here")]
 #[expect(clippy::missing_safety_doc, reason = "what a C program promises stands in the header")]
@@ -18,4 +19,5 @@ mod failure;
 mod state;
 mod table;
 
+pub use config::streamline_config;
 pub use export::*;

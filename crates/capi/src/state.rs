@@ -1,9 +1,8 @@
 //! What a filter shows (`state=NAME`), from C: opened by name, copied, and asked for numbers.
 
-use crate::calls::{Outcome, add, copy};
-use crate::end::{Kind, wrong_end};
-use crate::failure::{ENOENT, Failure};
-use crate::table::{self, not_ours};
+use crate::end::Kind;
+use crate::failure::{ENOENT, Failure, Outcome, wrong_end};
+use crate::table::{self, add, copy, not_ours};
 use buffer::state::{Look, Reader};
 use std::time::Duration;
 

@@ -3,8 +3,9 @@
 //! A place for each number, with a lock that nobody waits for: an end is for one thread at a time.
 //! Finding an end costs one exchange of a word that no other thread writes.
 
-use crate::end::End;
-use crate::failure::{EBADF, EBUSY, EMFILE, Failure};
+use crate::end::{End, Kind};
+use crate::failure::{EBADF, EBUSY, EMFILE, Failure, Outcome};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// Numbers that have a place: more than a process may have open, unless it asked for more.
@@ -48,8 +49,30 @@ pub(crate) fn place(number: i32) -> Result<Used, Failure> {
     }
 }
 
-/// Gives an end a number that is just open.
-pub(crate) fn add(number: i32, end: End) -> Result<(), Failure> {
+pub(crate) fn copy(of: &impl AsFd) -> Outcome<OwnedFd> {
+    let failed =
+        |e: std::io::Error| sys::Error::new("dup", "a bell", e.raw_os_error().unwrap_or(0));
+    Ok(of.as_fd().try_clone_to_owned().map_err(failed)?)
+}
+
+/// Registers an end under the number of a descriptor that polls ready with it, or of a fresh one.
+pub(crate) fn add(kind: Kind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
+    let descriptor = match descriptor {
+        Some(descriptor) => descriptor,
+        None => copy(&sys::eventfd::EventFd::new()?)?,
+    };
+    let fd = sys::number::give(descriptor);
+    match enter(fd, End::new(kind)) {
+        Ok(()) => Ok(fd),
+        Err(failure) => {
+            sys::number::close(fd)?;
+            Err(failure)
+        }
+    }
+}
+
+/// Enters an end under a number that is just open.
+fn enter(number: i32, end: End) -> Result<(), Failure> {
     if usize::try_from(number).map_or(true, |at| at >= NUMBERS) {
         let text = format!("descriptor {number}: only those below {NUMBERS} can be ends");
         return Err(Failure::new(EMFILE, text));

@@ -7,6 +7,7 @@ fn the_header_is_what_the_code_says() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     let made = cbindgen::Builder::new()
+        .with_src(root.join("src/config.rs"))
         .with_src(root.join("src/export.rs"))
         .with_config(config)
         .generate()

@@ -60,6 +60,7 @@ pub mod holders;
 mod list;
 pub mod owner;
 pub mod pipe;
+mod refusal;
 pub mod server;
 mod slice;
 
@@ -68,6 +69,7 @@ pub use content::Reader;
 pub use frozen::Frozen;
 use list::List;
 pub use list::Slices;
+pub use refusal::GrantRefusal;
 pub use slice::{ContentId, Slice};
 
 /// The most slices that one aggregate has.

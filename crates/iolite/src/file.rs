@@ -138,12 +138,6 @@ impl CachedFile {
         Ok(sys::file::read_at(&self.inner.file, at, out)?)
     }
 
-    /// Reads the file from the beginning; as often as wanted.
-    #[must_use]
-    pub fn reader(&self) -> Reader {
-        Reader::new(self.clone())
-    }
-
     /// Has these bytes read from the disk and mapped now, and not page by page when they are used.
     pub fn populate(&self, place: Place) -> Result<(), Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;

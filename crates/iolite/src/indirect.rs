@@ -32,7 +32,7 @@ mod ranges;
 pub use backing::Backing;
 pub(crate) use flight::Keeper;
 pub use flight::sweep;
-pub use input::{Input, Ready};
+pub use input::Input;
 pub use output::{Output, Spliced};
 
 use abi::{DbufId, RichPointer};
@@ -116,7 +116,7 @@ impl Lent<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Home<'a> {
     /// An input, which has not given it back.
-    Input(&'a Arc<Keeper>),
+    Entry(&'a Arc<Keeper>),
     /// A lease on its segment.
     Lease(&'a Lease),
     /// Nothing need keep it: it lies in a file.

@@ -34,12 +34,13 @@
 mod aggregate;
 mod direct;
 
-pub use crate::indirect::{Lent, Ready};
+pub use crate::indirect::Lent;
 pub use aggregate::Held;
 pub use direct::Reading;
 
 use crate::indirect;
 use buffer::Fault;
+use buffer::stream::Ready;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

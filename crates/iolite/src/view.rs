@@ -25,7 +25,8 @@
 //! - V5 A file, which others may cut at any moment, is not even mapped here: it is read by system
 //!   calls, and what they do not give is a fault (CONTRACT 26).
 
-use crate::aggregate::owner::{Grant, Kind, Refusal};
+use crate::aggregate::GrantRefusal;
+use crate::aggregate::owner::{Grant, Kind};
 use crate::aggregate::server::Client;
 use crate::file::CachedFile;
 use abi::ring::PAGE;
@@ -163,9 +164,13 @@ impl Space {
                     let trusted = owner.owner().is_ok_and(|(user, _)| self.trusts(user));
                     return View::admit(&grant, trusted);
                 }
-                Err(Refusal::Forbidden { uid, .. }) => return Err(Fault::Forbidden { dbuf, uid }),
-                Err(Refusal::System(error)) => fault = Fault::Unmapped { dbuf, errno: error.errno },
-                Err(Refusal::Abandoned) => {
+                Err(GrantRefusal::Forbidden { uid, .. }) => {
+                    return Err(Fault::Forbidden { dbuf, uid });
+                }
+                Err(GrantRefusal::System(error)) => {
+                    fault = Fault::Unmapped { dbuf, errno: error.errno }
+                }
+                Err(GrantRefusal::Abandoned) => {
                     // A late answer would be taken for that to the next question.
                     known.owners.remove(at);
                     fault = Fault::OwnerGone(dbuf);

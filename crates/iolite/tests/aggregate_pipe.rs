@@ -12,10 +12,10 @@ use buffer::pool::Config;
 use common::{Other, digest, id, receive, run, say, send, until, within};
 use std::io::stdin;
 use std::time::{Duration, Instant};
-use streamline_iolite::aggregate::owner::{Creator, Refusal};
+use streamline_iolite::aggregate::owner::Creator;
 use streamline_iolite::aggregate::pipe::{Offer, Receiver, Sender, Unsent, pipe};
 use streamline_iolite::aggregate::server::GrantServer;
-use streamline_iolite::aggregate::{Aggregate, AllocationPool};
+use streamline_iolite::aggregate::{Aggregate, AllocationPool, GrantRefusal};
 use sys::process::NOBODY;
 use sys::process::identity;
 use testkit::Random;
@@ -118,7 +118,7 @@ fn q18_who_is_killed_gives_back_what_was_sent_to_it() {
             }
         };
         assert!(
-            matches!(refused, Unsent::Fault(_) | Unsent::Refused(Refusal::UnknownPeer(_))),
+            matches!(refused, Unsent::Fault(_) | Unsent::Refused(GrantRefusal::UnknownPeer(_))),
             "round {round}: {refused}"
         );
         killer.ends();
@@ -133,7 +133,7 @@ fn who_may_not_read_a_pool_is_sent_nothing_of_it() {
     let Some((mut sender, other)) = fixture.invite("read") else { return };
     let sent = fixture.pool.copy(b"secret").unwrap();
     let refused = sender.try_send(&fixture.server, &sent);
-    let forbidden = Refusal::Forbidden { dbuf: id(1), uid: NOBODY };
+    let forbidden = GrantRefusal::Forbidden { dbuf: id(1), uid: NOBODY };
     assert_eq!(refused, Err(Unsent::Refused(forbidden)));
     drop((sender, sent));
     assert_eq!(other.line().as_deref(), Some("0 0"));
@@ -156,7 +156,7 @@ fn who_keeps_everything_or_lies_harms_itself() {
         let sent = fixture.pool.copy(&bytes).unwrap();
         sums = sums.wrapping_add(digest(&bytes));
         match greedy.try_send(&fixture.server, &sent) {
-            Err(Unsent::Refused(Refusal::Limit { .. })) => refused += 1,
+            Err(Unsent::Refused(GrantRefusal::Limit { .. })) => refused += 1,
             sent => sent.unwrap(),
         }
         let _full = liar.try_send(&fixture.server, &sent);

@@ -17,7 +17,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::process::Stdio;
-use streamline_iolite::aggregate::owner::{Creator, Grant, Refusal, Window};
+use streamline_iolite::aggregate::GrantRefusal;
+use streamline_iolite::aggregate::owner::{Creator, Grant, Window};
 use streamline_iolite::aggregate::server::{Client, GrantServer, Unreadable};
 use streamline_iolite::file;
 use streamline_iolite::file::CachedFile;
@@ -61,7 +62,7 @@ fn start(role: &str) -> Option<(GrantServer, Other, [Named; 2])> {
         creator.share_file(&CachedFile::open(id(number), &named.0).unwrap()).unwrap();
     }
     let taken = CachedFile::open(id(1), &files[0].0).unwrap();
-    assert_eq!(creator.share_file(&taken), Err(Refusal::Taken(id(1))));
+    assert_eq!(creator.share_file(&taken), Err(GrantRefusal::Taken(id(1))));
     let server = GrantServer::open(creator).unwrap();
     let (_, there) = server.introduce(Credentials::new(NOBODY, NOBODY)).unwrap();
     Some((server, Other::on(there, role, Stdio::piped())?, files))
@@ -118,7 +119,7 @@ fn what_is_no_file_is_not_taken_for_one() {
     let nothing: OwnedFd = File::open("/dev/zero").unwrap().into();
     for fd in [pipe(), nothing] {
         let refused = window.admit(Grant::of_file(id(1), fd));
-        assert_eq!(refused, Err(Refusal::NoFile(id(1))));
+        assert_eq!(refused, Err(GrantRefusal::NoFile(id(1))));
     }
     // A memfd is as good as a file: it is read by system calls.
     window.admit(Grant::of_file(id(2), memory().into())).unwrap();
@@ -128,7 +129,10 @@ fn what_is_no_file_is_not_taken_for_one() {
     let named = Named::new("memory", 0o600);
     let file: OwnedFd = File::open(&named.0).unwrap().into();
     let refused = window.admit(Grant::from_descriptor(id(3), file));
-    assert!(matches!(refused, Err(Refusal::System(_) | Refusal::Unsealed { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(GrantRefusal::System(_) | GrantRefusal::Unsealed { .. })),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -191,7 +195,7 @@ fn look(mut client: Client) {
     let refused = client.copy(behind, &mut out);
     assert_eq!(refused, Err(Unreadable::Fault(Fault::OutOfWindow(behind.place))));
     let refused = client.copy(pointer(2, 0, LENGTH as u32), &mut out);
-    let forbidden = Refusal::Forbidden { dbuf: id(2), uid: NOBODY };
+    let forbidden = GrantRefusal::Forbidden { dbuf: id(2), uid: NOBODY };
     assert_eq!(refused, Err(Unreadable::Refused(forbidden)));
     // What came is no way to write.
     let granted = File::from(client.ask(id(1)).unwrap().descriptor().try_clone_to_owned().unwrap());

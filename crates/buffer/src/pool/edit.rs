@@ -18,7 +18,6 @@
 //! lie on an arc only the caller knows (`space::edit` in the engine).
 
 use super::{Pin, Pool};
-use crate::atomic::{AtomicU32, Ordering};
 use abi::Place;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -100,29 +99,6 @@ impl Drop for Editing<'_> {
 impl fmt::Debug for Editing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Editing({} bytes)", self.len)
-    }
-}
-
-/// Whether a block of a memory is being edited. One whose end is forgotten (`mem::forget`) is
-/// edited for ever: then no lease can be made from an address.
-#[derive(Debug)]
-pub(crate) struct Mark(AtomicU32);
-
-impl Default for Mark {
-    fn default() -> Self {
-        Self(AtomicU32::new(0))
-    }
-}
-
-impl Mark {
-    fn set(&self, editing: bool) {
-        self.0.store(u32::from(editing), Ordering::Relaxed);
-    }
-
-    /// Asked by who has a slice: if it is the one that is edited, it came from the `Editing`, hence
-    /// after the mark was set.
-    pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
     }
 }
 

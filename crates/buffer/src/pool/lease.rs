@@ -1,7 +1,7 @@
 //! The memory of a pool, and leases on its segments: what crosses threads. The invariants M1 to M8
 //! are those of `pool`.
 
-use super::edit::Mark;
+use super::mark::Mark;
 use crate::Fault;
 use crate::pages::Choice;
 use crate::region::Region;

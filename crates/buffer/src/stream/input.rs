@@ -1,6 +1,6 @@
 //! The end of a stream that reads.
 
-use super::Ready;
+use super::config::Ready;
 use super::note::{self, Note};
 use crate::atomic::acquire;
 use crate::dbuf::Visitor;

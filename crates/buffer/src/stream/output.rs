@@ -121,7 +121,8 @@ impl Output {
     /// Has the timer know who reads.
     fn tell_timer(&mut self) {
         if let Some(latency) = &mut self.latency {
-            latency.knows(&self.ends);
+            let there = self.ends.iter().filter(|end| !end.gone);
+            latency.knows(there.map(|end| &end.doorbell));
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Fault;
+use abi::DbufId;
 use std::os::fd::BorrowedFd;
 
 pub(super) fn open(config: &Config) -> (Output, Vec<Input>) {

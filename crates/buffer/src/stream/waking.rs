@@ -7,7 +7,6 @@
 //! busy elsewhere (`signal::moderate`). The timer has doorbells of its own to ring; it touches
 //! nothing else of the stream, and a ring too many only makes a reader look once more.
 
-use super::output::End;
 use crate::signal::moderate::{Events, Moderator, Signal, Threshold, Timer};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,11 +53,10 @@ impl Latency {
         Self { moderator, doorbells, shown: 0 }
     }
 
-    /// Has the timer know these readers' doorbells.
-    pub(super) fn knows(&mut self, ends: &[End]) {
-        let copy = |end: &End| end.doorbell.as_fd().try_clone_to_owned().map(SocketDoorbell::from);
-        let copies: Result<Vec<SocketDoorbell>, _> =
-            ends.iter().filter(|end| !end.gone).map(copy).collect();
+    /// Gives the timer copies of these readers' doorbells.
+    pub(super) fn knows<'a>(&mut self, readers: impl Iterator<Item = &'a SocketDoorbell>) {
+        let copy = |of: &SocketDoorbell| of.as_fd().try_clone_to_owned().map(SocketDoorbell::from);
+        let copies: Result<Vec<SocketDoorbell>, _> = readers.map(copy).collect();
         match copies {
             Ok(copies) => *self.doorbells.0.lock().unwrap_or_else(PoisonError::into_inner) = copies,
             // No descriptor is left for the timer: then the writer rings for every block.

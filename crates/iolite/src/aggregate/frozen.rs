@@ -12,7 +12,7 @@
 //! kept and looked at often (a document, an answer that was computed). What is small and comes
 //! often goes through a pool and is copied out of it ([`Window`](super::owner::Window)).
 
-use super::owner::Refusal;
+use super::refusal::GrantRefusal;
 use super::{Aggregate, Error, Slice};
 use abi::ring::PAGE;
 use abi::{Class, DbufId, Place, RichPointer};
@@ -52,17 +52,17 @@ impl Frozen {
 
     /// Maps what another process has frozen, of which the first `length` bytes are data. It is an
     /// allegation: the kernel is asked whether nobody can write it.
-    pub fn map(id: DbufId, file: OwnedFd, length: usize) -> Result<Self, Refusal> {
+    pub fn map(id: DbufId, file: OwnedFd, length: usize) -> Result<Self, GrantRefusal> {
         let file = Memfd::from_fd(file)?;
         let seals = file.seals()?;
         if !seals.has(Seals::FROZEN) {
-            return Err(Refusal::Unsealed { dbuf: id, seals });
+            return Err(GrantRefusal::Unsealed { dbuf: id, seals });
         }
         // Its size was read before the seals; now that it cannot change any more, it is read again.
         let file = Memfd::from_fd(file.into())?;
         let is = file.len();
         if is == 0 || is % PAGE != 0 || is > SIZE_MAX || length > is {
-            return Err(Refusal::Size { dbuf: id, is });
+            return Err(GrantRefusal::Size { dbuf: id, is });
         }
         Ok(Self { memory: Arc::new(Memory::frozen(id, file)?), length })
     }

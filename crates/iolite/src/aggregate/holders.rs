@@ -10,7 +10,7 @@
 //! what is said to have come back. A peer that says too little keeps memory up to its limit, until
 //! it is gone; one that says too much loses what it could still look at, and nobody else does.
 
-use super::owner::Refusal;
+use super::refusal::GrantRefusal;
 use super::{Aggregate, Slice};
 use abi::access::Credentials;
 use abi::{DbufId, RichPointer};
@@ -88,15 +88,15 @@ impl Holders {
     }
 
     /// Keeps every slice of an aggregate for a peer, or none. Call it before the pointers are sent.
-    pub fn hold(&mut self, peer: PeerId, aggregate: &Aggregate) -> Result<(), Refusal> {
+    pub fn hold(&mut self, peer: PeerId, aggregate: &Aggregate) -> Result<(), GrantRefusal> {
         let limit = self.limit;
-        let known = self.peers.get_mut(&peer).ok_or(Refusal::UnknownPeer(peer))?;
+        let known = self.peers.get_mut(&peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
         for (count, slice) in aggregate.slices().enumerate() {
             if !known.hold(slice, limit) {
                 for held in aggregate.slices().take(count) {
                     known.give_back(held.pointer());
                 }
-                return Err(Refusal::Limit { peer, limit });
+                return Err(GrantRefusal::Limit { peer, limit });
             }
         }
         Ok(())
@@ -213,7 +213,7 @@ mod tests {
         for _ in 0..4 {
             sent.append(segment(&mut pool)).unwrap();
         }
-        assert_eq!(holders.hold(peer, &sent), Err(Refusal::Limit { peer, limit: 3 }));
+        assert_eq!(holders.hold(peer, &sent), Err(GrantRefusal::Limit { peer, limit: 3 }));
         assert_eq!(holders.holding(peer), Some(Holding::default()));
         sent.truncate(3 * SEGMENT);
         holders.hold(peer, &sent).unwrap();

@@ -1,18 +1,19 @@
 //! Who hands pools to other processes, and what they get. [IOL §2.2, §2.3], [SL §8], CONTRACT 21
 //!
 //! In: pools with their access lists, peers with their credentials. Out: a [`Grant`] (one sealed
-//! descriptor), or a [`Refusal`] that says why. Permission is asked here and nowhere else, when a
-//! pool is handed over: who has mapped it reads all of it. The receiver maps a pool once and keeps
-//! it ([`Window`]), so data that comes later in the same pool costs no system call: the lazily
-//! built pool of mapped buffers of the source.
+//! descriptor), or a [`GrantRefusal`] that says why. Permission is asked here and nowhere else,
+//! when a pool is handed over: who has mapped it reads all of it. The receiver maps a pool once and
+//! keeps it ([`Window`]), so data that comes later in the same pool costs no system call: the
+//! lazily built pool of mapped buffers of the source.
 //!
 //! Here the process that made the pools owns them ([`Creator`]), and answers at a
-//! [`server`](super::grant server). What it hands out is no way to
+//! [`server`](super::server). What it hands out is no way to
 //! write, cut or empty the memory, but its own mapping still writes: to the receiver the bytes are
 //! foreign, and [`Window::copy`] copies them. The source toggles the writer's permission for each
 //! buffer; what is worth a file of its own can be [`Frozen`], and is then looked at in place.
 
 use super::holders::{Holders, PeerId};
+use super::refusal::GrantRefusal;
 use super::{Aggregate, AllocationPool, Error, Frozen};
 use crate::file::{self, CachedFile};
 use abi::access::{AccessList, Credentials};
@@ -22,7 +23,6 @@ use buffer::region::Region;
 use buffer::{Fault, foreign};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use sys::memory::{Memfd, Seals};
@@ -30,7 +30,7 @@ use sys::memory::{Memfd, Seals};
 /// Decides who gets which memory.
 pub trait Owner {
     /// What a peer needs to map this dbuf, if it may.
-    fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, Refusal>;
+    fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, GrantRefusal>;
 }
 
 /// The owner of the pools that this process made.
@@ -58,10 +58,10 @@ impl Creator {
 
     /// Makes a pool one that can be granted, and seals it: from here on there is no new way to
     /// write it.
-    pub fn share(&mut self, pool: &AllocationPool) -> Result<(), Refusal> {
+    pub fn share(&mut self, pool: &AllocationPool) -> Result<(), GrantRefusal> {
         let dbuf = pool.pool().id();
         self.is_free(dbuf)?;
-        let file = pool.pool().file().ok_or(Refusal::NoFile(dbuf))?;
+        let file = pool.pool().file().ok_or(GrantRefusal::NoFile(dbuf))?;
         if !file.seals()?.has(Seals::READER) {
             file.seal(Seals::READER)?;
         }
@@ -71,16 +71,20 @@ impl Creator {
     }
 
     /// Makes frozen data such that can be granted, to whom this list lets read.
-    pub fn share_frozen(&mut self, frozen: &Frozen, access: AccessList) -> Result<(), Refusal> {
+    pub fn share_frozen(
+        &mut self,
+        frozen: &Frozen,
+        access: AccessList,
+    ) -> Result<(), GrantRefusal> {
         let dbuf = frozen.dbuf();
         self.is_free(dbuf)?;
-        let file = copy(frozen.descriptor().ok_or(Refusal::NoFile(dbuf))?)?;
+        let file = copy(frozen.descriptor().ok_or(GrantRefusal::NoFile(dbuf))?)?;
         self.pools.insert(dbuf, Shared { access: Arc::new(access), file });
         Ok(())
     }
 
     /// Makes a file one that can be granted, to whom its own mode lets read when it is asked for.
-    pub fn share_file(&mut self, file: &CachedFile) -> Result<(), Refusal> {
+    pub fn share_file(&mut self, file: &CachedFile) -> Result<(), GrantRefusal> {
         self.is_free(file.id())?;
         self.files.insert(file.id(), file.clone());
         Ok(())
@@ -94,7 +98,7 @@ impl Creator {
 
     /// Whether somebody may read an aggregate: only who may read every pool that a slice of it lies
     /// in (CONTRACT 21). Of a pool that is not shared nobody may.
-    pub fn may_read(&self, aggregate: &Aggregate, peer: &Credentials) -> Result<(), Refusal> {
+    pub fn may_read(&self, aggregate: &Aggregate, peer: &Credentials) -> Result<(), GrantRefusal> {
         let mut asked = DbufId::HOLE;
         for slice in aggregate.slices() {
             let dbuf = slice.pointer().dbuf();
@@ -107,8 +111,8 @@ impl Creator {
     }
 
     /// Keeps an aggregate for a peer, if it may read it; then its pointers can be sent.
-    pub fn lend(&mut self, aggregate: &Aggregate, peer: PeerId) -> Result<(), Refusal> {
-        let credentials = self.holders.credentials(peer).ok_or(Refusal::UnknownPeer(peer))?;
+    pub fn lend(&mut self, aggregate: &Aggregate, peer: PeerId) -> Result<(), GrantRefusal> {
+        let credentials = self.holders.credentials(peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
         self.may_read(aggregate, credentials)?;
         self.holders.hold(peer, aggregate)
     }
@@ -124,24 +128,24 @@ impl Creator {
         &mut self.holders
     }
 
-    fn is_free(&self, dbuf: DbufId) -> Result<(), Refusal> {
+    fn is_free(&self, dbuf: DbufId) -> Result<(), GrantRefusal> {
         let taken = self.pools.contains_key(&dbuf) || self.files.contains_key(&dbuf);
-        if taken { Err(Refusal::Taken(dbuf)) } else { Ok(()) }
+        if taken { Err(GrantRefusal::Taken(dbuf)) } else { Ok(()) }
     }
 
-    fn readable(&self, dbuf: DbufId, peer: &Credentials) -> Result<&Shared, Refusal> {
-        let shared = self.pools.get(&dbuf).ok_or(Refusal::UnknownDbuf(dbuf))?;
+    fn readable(&self, dbuf: DbufId, peer: &Credentials) -> Result<&Shared, GrantRefusal> {
+        let shared = self.pools.get(&dbuf).ok_or(GrantRefusal::UnknownDbuf(dbuf))?;
         if shared.access.may_read(peer) {
             Ok(shared)
         } else {
-            Err(Refusal::Forbidden { dbuf, uid: peer.uid })
+            Err(GrantRefusal::Forbidden { dbuf, uid: peer.uid })
         }
     }
 }
 
 impl Owner for Creator {
-    fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, Refusal> {
-        let credentials = self.holders.credentials(peer).ok_or(Refusal::UnknownPeer(peer))?;
+    fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, GrantRefusal> {
+        let credentials = self.holders.credentials(peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
         if let Some(file) = self.files.get(&dbuf) {
             let file = file.grant(credentials).map_err(|why| of_file(dbuf, why))?;
             return Ok(Grant { dbuf, file, kind: Kind::File });
@@ -207,13 +211,13 @@ impl Grant {
 
     /// What was granted as frozen, of which the first `length` bytes are data: no copy is needed to
     /// look at it.
-    pub fn frozen(self, length: usize) -> Result<Frozen, Refusal> {
+    pub fn frozen(self, length: usize) -> Result<Frozen, GrantRefusal> {
         Frozen::map(self.dbuf, self.file, length)
     }
 
     /// Maps memory if nobody can cut or empty it any more, and its size is one that a pool can
     /// have; a file if it is one.
-    fn map(self) -> Result<View, Refusal> {
+    fn map(self) -> Result<View, GrantRefusal> {
         if self.kind == Kind::File {
             let file = CachedFile::received(self.dbuf, self.file);
             return file.map(View::File).map_err(|why| of_file(self.dbuf, why));
@@ -221,23 +225,23 @@ impl Grant {
         let file = Memfd::from_fd(self.file)?;
         let seals = file.seals()?;
         if !seals.has(Seals::READER) {
-            return Err(Refusal::Unsealed { dbuf: self.dbuf, seals });
+            return Err(GrantRefusal::Unsealed { dbuf: self.dbuf, seals });
         }
         // Its size was read before the seals; now that it cannot change any more, it is read again.
         let file = Memfd::from_fd(file.into())?;
         if !file.len().is_power_of_two() || !(PAGE..=SIZE_MAX).contains(&file.len()) {
-            return Err(Refusal::Size { dbuf: self.dbuf, is: file.len() });
+            return Err(GrantRefusal::Size { dbuf: self.dbuf, is: file.len() });
         }
         Ok(View::Memory(Region::reading(file.map_read()?)))
     }
 }
 
 /// A refusal of a file as one of a dbuf.
-fn of_file(dbuf: DbufId, why: file::Refusal) -> Refusal {
+fn of_file(dbuf: DbufId, why: file::Refusal) -> GrantRefusal {
     match why {
-        file::Refusal::Forbidden { uid } => Refusal::Forbidden { dbuf, uid },
-        file::Refusal::System(error) => Refusal::System(error),
-        _ => Refusal::NoFile(dbuf),
+        file::Refusal::Forbidden { uid } => GrantRefusal::Forbidden { dbuf, uid },
+        file::Refusal::System(error) => GrantRefusal::System(error),
+        _ => GrantRefusal::NoFile(dbuf),
     }
 }
 
@@ -269,7 +273,7 @@ impl Window {
 
     /// Maps what was granted. What was mapped before under the same id stays: its owner gives no id
     /// twice.
-    pub fn admit(&mut self, grant: Grant) -> Result<(), Refusal> {
+    pub fn admit(&mut self, grant: Grant) -> Result<(), GrantRefusal> {
         if let Entry::Vacant(place) = self.views.entry(grant.dbuf) {
             place.insert(grant.map()?);
         }
@@ -331,99 +335,6 @@ impl Window {
     /// Unmaps a pool; `false`: it was not mapped.
     pub fn forget(&mut self, dbuf: DbufId) -> bool {
         self.views.remove(&dbuf).is_some()
-    }
-}
-
-/// Why a pool is not shared, not granted, or not mapped.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// The owner has no such dbuf, or shares it no more.
-    UnknownDbuf(DbufId),
-    /// Nobody of this name is there (any more).
-    UnknownPeer(PeerId),
-    /// The access list of the dbuf does not let this user read.
-    Forbidden {
-        /// The dbuf.
-        dbuf: DbufId,
-        /// The user that the peer runs under.
-        uid: u32,
-    },
-    /// The peer keeps as many segments as it may.
-    Limit {
-        /// The peer.
-        peer: PeerId,
-        /// How many segments a peer may keep.
-        limit: usize,
-    },
-    /// Another pool is shared under this id.
-    Taken(DbufId),
-    /// The memory of this pool is not a file of its own and cannot be handed to another process.
-    NoFile(DbufId),
-    /// The file lacks seals that must be on: its owner could cut, empty or change it.
-    Unsealed {
-        /// The dbuf.
-        dbuf: DbufId,
-        /// The seals that are on.
-        seals: Seals,
-    },
-    /// No pool has this size.
-    Size {
-        /// The dbuf.
-        dbuf: DbufId,
-        /// Bytes that the file has.
-        is: usize,
-    },
-    /// The owner is gone, has shown us out, or answers what is no answer.
-    Abandoned,
-    /// The kernel refused a call.
-    System(sys::Error),
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownDbuf(dbuf) => write!(f, "dbuf {} is not shared here", dbuf.number()),
-            Self::UnknownPeer(_) => f.write_str("this peer has not joined, or is gone"),
-            Self::Forbidden { dbuf, uid } => write!(
-                f,
-                "user {uid} may not read dbuf {}: ask its owner for a pool with another access \
-                 list",
-                dbuf.number()
-            ),
-            Self::Limit { limit, .. } => write!(
-                f,
-                "this peer keeps {limit} segments, as many as it may: it must give some back first"
-            ),
-            Self::Taken(dbuf) => write!(f, "another pool is shared as dbuf {}", dbuf.number()),
-            Self::NoFile(dbuf) => write!(
-                f,
-                "the memory of dbuf {} is not a file of its own: copy what is to be handed on",
-                dbuf.number()
-            ),
-            Self::Unsealed { dbuf, seals } => {
-                write!(f, "dbuf {} is not sealed as it must be ({seals:?})", dbuf.number())
-            }
-            Self::Size { dbuf, is } => {
-                write!(f, "dbuf {} has {is} bytes, which no pool has", dbuf.number())
-            }
-            Self::Abandoned => f.write_str("the owner of this memory answers no more"),
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Refusal {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::System(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl From<sys::Error> for Refusal {
-    fn from(error: sys::Error) -> Self {
-        Self::System(error)
     }
 }
 

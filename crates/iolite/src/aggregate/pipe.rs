@@ -20,7 +20,7 @@
 //! nowhere are faults, and bytes of a pool are foreign until they are copied.
 
 use super::holders::PeerId;
-use super::owner::Refusal;
+use super::refusal::GrantRefusal;
 use super::server::{Client, GrantServer, Unreadable};
 use super::{Aggregate, AllocationPool, Error, SLICES_MAX};
 use abi::access::Credentials;
@@ -96,7 +96,7 @@ impl Sender {
 
     /// Sends an aggregate: it is kept for the reader from here on, whatever becomes of it here.
     /// Refused if the reader may not read one of its pools, or keeps as much as it may
-    /// ([`Refusal::Limit`]): then nothing was sent.
+    /// ([`GrantRefusal::Limit`]): then nothing was sent.
     pub fn try_send(&mut self, server: &GrantServer, aggregate: &Aggregate) -> Result<(), Unsent> {
         let slices = aggregate.slices().count();
         if slices * POINTER > self.output.block_max() {
@@ -129,7 +129,7 @@ impl Sender {
         loop {
             let seen = server.returns();
             match self.try_send(server, aggregate) {
-                Err(Unsent::Refused(Refusal::Limit { .. })) => server.wait_for_returns(seen),
+                Err(Unsent::Refused(GrantRefusal::Limit { .. })) => server.wait_for_returns(seen),
                 done => return done,
             }
         }
@@ -215,7 +215,7 @@ impl Receiver {
 
     /// Says that an aggregate is needed no longer: its owner may use the memory again.
     #[expect(clippy::needless_pass_by_value, reason = "its pointers are of no use any more")]
-    pub fn give_back(&self, received: Received) -> Result<(), Refusal> {
+    pub fn give_back(&self, received: Received) -> Result<(), GrantRefusal> {
         received.pointers.iter().try_for_each(|pointer| self.client.give_back(*pointer))
     }
 
@@ -280,7 +280,7 @@ impl Received {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unsent {
     /// The reader may not read it, keeps too much, or is gone.
-    Refused(Refusal),
+    Refused(GrantRefusal),
     /// Nobody reads any more.
     Fault(Fault),
     /// The ring has no room for so many pointers at once: gather the aggregate.

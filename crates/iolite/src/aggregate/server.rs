@@ -15,7 +15,8 @@
 //! client in turn. Pointers do not pass here; they travel in rings.
 
 use super::holders::PeerId;
-use super::owner::{Creator, Grant, Kind, Owner as _, Refusal, Window};
+use super::owner::{Creator, Grant, Kind, Owner as _, Window};
+use super::refusal::GrantRefusal;
 use super::{Aggregate, AllocationPool, Error};
 use abi::access::Credentials;
 use abi::{DbufId, RichPointer};
@@ -234,9 +235,9 @@ impl Client {
     }
 
     /// Tells the owner that a slice is needed no longer: the pointer as it came.
-    pub fn give_back(&self, pointer: RichPointer) -> Result<(), Refusal> {
+    pub fn give_back(&self, pointer: RichPointer) -> Result<(), GrantRefusal> {
         let message = Message::new(BACK, pointer.dbuf(), pointer.words());
-        descriptor::send(&self.socket, message.as_bytes(), &[]).map_err(|_| Refusal::Abandoned)
+        descriptor::send(&self.socket, message.as_bytes(), &[]).map_err(|_| GrantRefusal::Abandoned)
     }
 
     /// Who made this grant server, as the kernel knows it.
@@ -246,31 +247,35 @@ impl Client {
 
     /// As [`Client::ask`], of an owner that may have stopped: who has not answered in time counts
     /// as gone, and must not be asked again.
-    pub(crate) fn ask_within(&mut self, dbuf: DbufId, limit: Duration) -> Result<Grant, Refusal> {
+    pub(crate) fn ask_within(
+        &mut self,
+        dbuf: DbufId,
+        limit: Duration,
+    ) -> Result<Grant, GrantRefusal> {
         self.question(dbuf)?;
         match poll::readable_within(&[self.socket.as_fd()], Some(limit)).as_slice() {
             [true] => self.answer(dbuf),
-            _ => Err(Refusal::Abandoned),
+            _ => Err(GrantRefusal::Abandoned),
         }
     }
 
-    /// Asks for a dbuf. The answer may be late, never lost; [`Refusal::Abandoned`] says that there
-    /// is nobody any more.
-    pub fn ask(&mut self, dbuf: DbufId) -> Result<Grant, Refusal> {
+    /// Asks for a dbuf. The answer may be late, never lost; [`GrantRefusal::Abandoned`] says that
+    /// there is nobody any more.
+    pub fn ask(&mut self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
         self.question(dbuf)?;
         self.answer(dbuf)
     }
 
-    fn question(&self, dbuf: DbufId) -> Result<(), Refusal> {
+    fn question(&self, dbuf: DbufId) -> Result<(), GrantRefusal> {
         let message = Message::new(GRANT, dbuf, [0; 2]);
         let sent = descriptor::send(&self.socket, message.as_bytes(), &[]);
-        sent.map_err(|_| Refusal::Abandoned)
+        sent.map_err(|_| GrantRefusal::Abandoned)
     }
 
-    fn answer(&self, dbuf: DbufId) -> Result<Grant, Refusal> {
+    fn answer(&self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
         let mut bytes = [0; Message::SIZE];
         let received = descriptor::receive(&self.socket, &mut bytes);
-        let (length, mut fds) = received.map_err(|_| Refusal::Abandoned)?;
+        let (length, mut fds) = received.map_err(|_| GrantRefusal::Abandoned)?;
         let answer = bytes.get(..length).and_then(|b| Message::read_from_bytes(b).ok());
         match (answer, fds.pop()) {
             (Some(answer), Some(file))
@@ -284,7 +289,7 @@ impl Client {
                 Ok(Grant::of_file(dbuf, file))
             }
             (Some(answer), None) if answer.kind == REFUSED => Err(refusal(dbuf, answer.words)),
-            _ => Err(Refusal::Abandoned),
+            _ => Err(GrantRefusal::Abandoned),
         }
     }
 
@@ -294,7 +299,7 @@ impl Client {
         &self.window
     }
 
-    fn map(&mut self, dbuf: DbufId) -> Result<(), Refusal> {
+    fn map(&mut self, dbuf: DbufId) -> Result<(), GrantRefusal> {
         let grant = self.ask(dbuf)?;
         self.window.admit(grant)
     }
@@ -306,7 +311,7 @@ pub enum Unreadable {
     /// The pointer is not one into what is mapped.
     Fault(Fault),
     /// What it leads to is not ours to read.
-    Refused(Refusal),
+    Refused(GrantRefusal),
     /// There is no room for a copy.
     Aggregate(Error),
 }
@@ -337,8 +342,8 @@ impl From<Fault> for Unreadable {
     }
 }
 
-impl From<Refusal> for Unreadable {
-    fn from(refusal: Refusal) -> Self {
+impl From<GrantRefusal> for Unreadable {
+    fn from(refusal: GrantRefusal) -> Self {
         Self::Refused(refusal)
     }
 }
@@ -387,21 +392,23 @@ impl Message {
 }
 
 /// A refusal as it is told to a client: what concerns it, and nothing of the owner's.
-fn refusal_words(refusal: &Refusal) -> [u64; 2] {
+fn refusal_words(refusal: &GrantRefusal) -> [u64; 2] {
     match refusal {
-        Refusal::Forbidden { uid, .. } => [FORBIDDEN, u64::from(*uid)],
-        Refusal::System(error) => [SYSTEM, u64::from(error.errno.unsigned_abs())],
+        GrantRefusal::Forbidden { uid, .. } => [FORBIDDEN, u64::from(*uid)],
+        GrantRefusal::System(error) => [SYSTEM, u64::from(error.errno.unsigned_abs())],
         _ => [UNKNOWN, 0],
     }
 }
 
 /// The refusal that was told.
-fn refusal(dbuf: DbufId, words: [u64; 2]) -> Refusal {
+fn refusal(dbuf: DbufId, words: [u64; 2]) -> GrantRefusal {
     let [why, number] = words;
     match (why, u32::try_from(number), i32::try_from(number)) {
-        (FORBIDDEN, Ok(uid), _) => Refusal::Forbidden { dbuf, uid },
-        (SYSTEM, _, Ok(errno)) => Refusal::System(sys::Error::new("grant", "by its owner", errno)),
-        _ => Refusal::UnknownDbuf(dbuf),
+        (FORBIDDEN, Ok(uid), _) => GrantRefusal::Forbidden { dbuf, uid },
+        (SYSTEM, _, Ok(errno)) => {
+            GrantRefusal::System(sys::Error::new("grant", "by its owner", errno))
+        }
+        _ => GrantRefusal::UnknownDbuf(dbuf),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::{CachedFile, Refusal, Sent};
 use crate::indirect::{Home, Lent};
-use crate::interface::{Ready, StreamReader};
+use crate::interface::StreamReader;
 use abi::{BLOCK_MAX, RichPointer};
 use buffer::Fault;
+use buffer::stream::Ready;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -20,18 +21,22 @@ const LENT_MAX: usize = 64 << 10;
 pub struct Reader {
     file: CachedFile,
     at: u64,
-    /// A copy to be looked at ([`Stream::peek`]), and where it begins.
+    /// A copy to be looked at ([`StreamReader::peek`]), and where it begins.
     ahead: Vec<u8>,
     ahead_at: u64,
     /// Whether its bytes are lent as pointers.
     lends: bool,
 }
 
-impl Reader {
-    pub(super) const fn new(file: CachedFile) -> Self {
-        Self { file, at: 0, ahead: Vec::new(), ahead_at: 0, lends: false }
+impl CachedFile {
+    /// Opens the file for reading from the beginning.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader { file: self.clone(), at: 0, ahead: Vec::new(), ahead_at: 0, lends: false }
     }
+}
 
+impl Reader {
     /// Lends pointers into the file to who splices from it, instead of copies: for streams whose
     /// readers can ask for it ([`Creator::share_file`](crate::aggregate::owner::Creator)). They
     /// find what the file contains when they look.

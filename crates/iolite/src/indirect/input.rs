@@ -27,6 +27,7 @@ use abi::ring::{reader, writer};
 use buffer::ibuf::{self, Lanes};
 use buffer::share::Refusal;
 use buffer::signal::Spin;
+use buffer::stream::Ready;
 use buffer::wait::{Ringer, Sleeper, Urgency};
 use buffer::{Fault, Policy, Put, Taken};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,8 +36,6 @@ use std::time::Duration;
 use sys::doorbell::{Peer, SocketDoorbell};
 
 mod entry;
-
-pub use buffer::stream::Ready;
 
 /// A reader of an indirect stream.
 #[derive(Debug)]
@@ -286,7 +285,7 @@ impl Input {
         let pointer = whole.within(0, short);
         self.lent = Some(whole);
         self.keeper.look(self.ring.side.next, pointer, 0, view);
-        Ok(Some(Lent { pointer, home: Home::Input(&self.keeper) }))
+        Ok(Some(Lent { pointer, home: Home::Entry(&self.keeper) }))
     }
 
     /// Whether all was lent and the stream has ended; `None`: nothing is lent here.

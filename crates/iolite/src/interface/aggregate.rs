@@ -1,12 +1,13 @@
 //! An aggregate as a stream that is read: a file that lies in memory, frozen or in pools.
 //! [SL §5.3.3, the disk cache as a dbuf]
 
-use super::{Lent, Ready, StreamReader};
+use super::{Lent, StreamReader};
 use crate::aggregate::{Aggregate, Slice};
 use crate::indirect::Home;
 use abi::RichPointer;
 use buffer::Fault;
 use buffer::pool::Lease;
+use buffer::stream::Ready;
 use std::time::Duration;
 
 /// Reads an aggregate from its first byte to its last, in blocks of one size at most. What is

@@ -1,8 +1,8 @@
 //! Streams of bytes behind the interface.
 
-use super::{Ready, StreamReader, StreamWriter};
+use super::{StreamReader, StreamWriter};
 use buffer::Fault;
-use buffer::stream::{Input, Output};
+use buffer::stream::{Input, Output, Ready};
 use std::time::Duration;
 
 /// The reading end of a stream of bytes. To peek at a block it takes a copy where the writer may be

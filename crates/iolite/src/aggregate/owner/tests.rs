@@ -27,7 +27,7 @@ fn q4_who_may_read_gets_the_pool_and_who_may_not_does_not() {
     let mut owner = Creator::new(4);
     let mut shared = pool(1, AccessList::new(1000, 100, 0o640));
     owner.share(&shared).unwrap();
-    assert_eq!(owner.share(&shared), Err(Refusal::Taken(shared.pool().id())));
+    assert_eq!(owner.share(&shared), Err(GrantRefusal::Taken(shared.pool().id())));
     let secret = pool(2, AccessList::new(1001, 100, 0o600));
     owner.share(&secret).unwrap();
     let [own, member, other] = [(1000, 1), (1002, 100), (1003, 1)]
@@ -36,23 +36,23 @@ fn q4_who_may_read_gets_the_pool_and_who_may_not_does_not() {
     for peer in [own, member] {
         assert_eq!(owner.grant(one, peer).unwrap().dbuf(), one);
         let refused = owner.grant(two, peer).unwrap_err();
-        assert!(matches!(refused, Refusal::Forbidden { dbuf, .. } if dbuf == two));
+        assert!(matches!(refused, GrantRefusal::Forbidden { dbuf, .. } if dbuf == two));
     }
     let refused = owner.grant(one, other).unwrap_err();
-    assert_eq!(refused, Refusal::Forbidden { dbuf: one, uid: 1003 });
+    assert_eq!(refused, GrantRefusal::Forbidden { dbuf: one, uid: 1003 });
     let said = "user 1003 may not read dbuf 1: ask its owner for a pool with another access list";
     assert_eq!(refused.to_string(), said);
     let unknown = DbufId::new(77).unwrap();
-    assert_eq!(owner.grant(unknown, own).unwrap_err(), Refusal::UnknownDbuf(unknown));
+    assert_eq!(owner.grant(unknown, own).unwrap_err(), GrantRefusal::UnknownDbuf(unknown));
     let data = shared.copy(b"data").unwrap();
     owner.lend(&data, own).unwrap();
     assert!(owner.lend(&data, other).is_err());
     assert_eq!(owner.holders().peers().count(), 3);
     assert_eq!(owner.holders_mut().gone(own).unwrap().references, 1);
-    assert_eq!(owner.grant(one, own).unwrap_err(), Refusal::UnknownPeer(own));
-    assert_eq!(owner.lend(&data, own).unwrap_err(), Refusal::UnknownPeer(own));
+    assert_eq!(owner.grant(one, own).unwrap_err(), GrantRefusal::UnknownPeer(own));
+    assert_eq!(owner.lend(&data, own).unwrap_err(), GrantRefusal::UnknownPeer(own));
     assert!(owner.withdraw(one) && !owner.withdraw(one));
-    assert_eq!(owner.grant(one, member).unwrap_err(), Refusal::UnknownDbuf(one));
+    assert_eq!(owner.grant(one, member).unwrap_err(), GrantRefusal::UnknownDbuf(one));
 }
 
 /// CONTRACT 21: of several pools, only who may read every one.
@@ -143,7 +143,10 @@ fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
     owner.share_frozen(&frozen, AccessList::new(1000, 100, 0o640)).unwrap();
     let [own, other] =
         [1000, 1001].map(|user| owner.holders_mut().join(Credentials::new(user, user)));
-    assert_eq!(owner.grant(id, other).unwrap_err(), Refusal::Forbidden { dbuf: id, uid: 1001 });
+    assert_eq!(
+        owner.grant(id, other).unwrap_err(),
+        GrantRefusal::Forbidden { dbuf: id, uid: 1001 }
+    );
     let grant = owner.grant(id, own).unwrap();
     let file = Memfd::from_fd(copy(grant.descriptor()).unwrap()).unwrap();
     assert!(file.map().is_err() && File::from(OwnedFd::from(file)).write_at(b"x", 0).is_err());
@@ -172,13 +175,13 @@ fn who_can_still_write_is_not_believed() {
         let file = Memfd::create("test", PAGE).unwrap();
         file.seal(seals).unwrap();
         let refused = Frozen::map(id, again(&file), 1).unwrap_err();
-        assert_eq!(refused, Refusal::Unsealed { dbuf: id, seals });
+        assert_eq!(refused, GrantRefusal::Unsealed { dbuf: id, seals });
     }
     assert!(Frozen::map(id, again(&file), 1).is_err());
     drop(writing);
     file.seal(Seals::FROZEN).unwrap();
     let refused = Frozen::map(id, again(&file), 2 * PAGE + 1).unwrap_err();
-    assert_eq!(refused, Refusal::Size { dbuf: id, is: 2 * PAGE });
+    assert_eq!(refused, GrantRefusal::Size { dbuf: id, is: 2 * PAGE });
     assert_eq!(
         Frozen::map(id, again(&file), 2 * PAGE).unwrap().aggregate().unwrap().len(),
         2 * PAGE
@@ -187,10 +190,10 @@ fn who_can_still_write_is_not_believed() {
         let file = Memfd::create("test", wrong).unwrap();
         file.seal(Seals::FROZEN).unwrap();
         let refused = Frozen::map(id, again(&file), 0).unwrap_err();
-        assert_eq!(refused, Refusal::Size { dbuf: id, is: wrong });
+        assert_eq!(refused, GrantRefusal::Size { dbuf: id, is: wrong });
     }
     let null = File::open("/dev/null").unwrap();
-    assert!(matches!(Frozen::map(id, null.into(), 0), Err(Refusal::System(_))));
+    assert!(matches!(Frozen::map(id, null.into(), 0), Err(GrantRefusal::System(_))));
 }
 
 #[test]
@@ -225,16 +228,16 @@ fn what_is_no_pool_is_not_mapped_and_no_pointer_leaves_it() {
         window.admit(Grant::from_descriptor(dbuf, file.into()))
     };
     for seals in [Seals::NONE, Seals::SIZE, Seals::FUTURE_WRITE] {
-        assert_eq!(admit(PAGE, seals), Err(Refusal::Unsealed { dbuf, seals }));
+        assert_eq!(admit(PAGE, seals), Err(GrantRefusal::Unsealed { dbuf, seals }));
     }
     for bytes in [0, PAGE / 2, PAGE + 1, 3 * PAGE] {
-        assert_eq!(admit(bytes, Seals::READER), Err(Refusal::Size { dbuf, is: bytes }));
+        assert_eq!(admit(bytes, Seals::READER), Err(GrantRefusal::Size { dbuf, is: bytes }));
     }
     admit(2 * PAGE, Seals::READER).unwrap();
     let null = File::open("/dev/null").unwrap();
     let unknown_id = DbufId::new(2).unwrap();
     let refused = window.admit(Grant::from_descriptor(unknown_id, null.into()));
-    assert!(matches!(refused, Err(Refusal::System(_))));
+    assert!(matches!(refused, Err(GrantRefusal::System(_))));
     let mut random = testkit::Random::replayable();
     let mut copied = 0;
     for _ in 0..50_000 {

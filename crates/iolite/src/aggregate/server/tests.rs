@@ -41,12 +41,12 @@ fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
     assert_eq!(&out, b"for everybody");
     assert!(client.window().has(pointer.dbuf()));
     let hidden = pointers(&secret.copy(b"not for everybody").unwrap())[0];
-    let forbidden = Refusal::Forbidden { dbuf: hidden.dbuf(), uid: 1001 };
+    let forbidden = GrantRefusal::Forbidden { dbuf: hidden.dbuf(), uid: 1001 };
     let refused = client.copy(hidden, &mut [0; 17]);
     assert_eq!(refused, Err(Unreadable::Refused(forbidden)));
     let unknown = DbufId::new(77).unwrap();
     let refused = client.copy(RichPointer::new(unknown, pointer.place, pointer.class), &mut out);
-    assert_eq!(refused, Err(Unreadable::Refused(Refusal::UnknownDbuf(unknown))));
+    assert_eq!(refused, Err(Unreadable::Refused(GrantRefusal::UnknownDbuf(unknown))));
     let hole = client.copy(RichPointer::hole(13), &mut out);
     assert_eq!(hole, Err(Unreadable::Fault(Fault::Hole)));
     let short = client.copy(pointer, &mut [0; 5]);
@@ -116,7 +116,7 @@ fn misbehaving_client_is_evicted_alone() {
         until("it is shown out", || references(&server, peer).is_none());
         let mut evicted = Client::new(socket);
         while evicted.ask(id).is_ok() {}
-        assert_eq!(evicted.ask(id).unwrap_err(), Refusal::Abandoned);
+        assert_eq!(evicted.ask(id).unwrap_err(), GrantRefusal::Abandoned);
         client.copy(pointers(&sent)[0], &mut [0; 4]).unwrap();
         assert!(client.ask(id).is_ok(), "the others are served");
     }
@@ -139,8 +139,8 @@ fn closing_server_leaves_no_client_waiting() {
     client.copy(pointer, &mut out).unwrap();
     drop((sent, server));
     assert_eq!(pool.usage().leased, 0);
-    assert_eq!(client.ask(pool.pool().id()).unwrap_err(), Refusal::Abandoned);
-    assert_eq!(client.give_back(pointer), Err(Refusal::Abandoned));
+    assert_eq!(client.ask(pool.pool().id()).unwrap_err(), GrantRefusal::Abandoned);
+    assert_eq!(client.give_back(pointer), Err(GrantRefusal::Abandoned));
     client.copy(pointer, &mut out).unwrap();
     assert_eq!(&out, b"data", "what is mapped stays");
 }

@@ -85,7 +85,7 @@ impl Output {
         }
         let until = self.ring.side.head + 1;
         match lent.home {
-            Home::Input(keeper) => {
+            Home::Entry(keeper) => {
                 let Some(upstream) = self.flights.follow(keeper) else { return Ok(None) };
                 if !self.flights.claim(upstream, lent.pointer, until) {
                     return Ok(None);
