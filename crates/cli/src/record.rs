@@ -12,7 +12,7 @@ use crate::status::Status;
 use crate::{line, terminal};
 use engine::build::Extras;
 use engine::catalogue::Repeated;
-use engine::record::told::{differences, told};
+use engine::digest::{differences, digest};
 use engine::record::{Head, Record, Recording, Replay, Tape, Whole, layout, write};
 use engine::run::Outcome;
 use pipeline::Graph;
@@ -59,7 +59,7 @@ pub(crate) fn begin(
 
 /// Ends a record, and tells what is not in it.
 pub(crate) fn end(recording: &Recording, outcome: &Outcome, given: &RunArguments) {
-    let summary = recording.finish(&told(outcome));
+    let summary = recording.finish(&digest(outcome));
     let target = &summary.target;
     if let Some(why) = summary.failure {
         terminal::warn(&format!("the record {target} is not whole: {why}"));
@@ -126,7 +126,7 @@ pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status
     }
     match whole {
         Whole::Whole { told: before } if !outcome.stopped => {
-            Ok(compared(&before, &told(&outcome), given, status))
+            Ok(compared(&before, &digest(&outcome), given, status))
         }
         _ => Ok(status),
     }

@@ -12,8 +12,8 @@ use crate::shared::hosts::Hosts;
 use crate::shared::member::{Member, Starter};
 use crate::status::Status;
 use crate::{analyze, engines, line, record, terminal};
-use engine::adapt::Adapt;
 use engine::build::{self, BuildError, Extras, Settings};
+use engine::path::Adapt;
 use engine::record::Tape;
 use engine::run::{self as engine_run, Alarm, Outcome, Progress, Until, Watch};
 use engine::{signal, suspect};
@@ -348,7 +348,7 @@ pub(crate) fn quiet_panics() {
     }
     let other = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if !engine::run::runs_space() {
+        if !engine::path::runs_space() {
             terminal::wipe();
             other(panic);
         }

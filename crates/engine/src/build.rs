@@ -6,82 +6,45 @@
 //! Everything is owned, so what was built is given back when a later step fails. Activation is
 //! [`crate::run`]'s.
 
-use self::between::{Ends, bell};
+use self::between::Ends;
+use self::builder::{Builder, Draft, Local, home, programs};
 use self::copies::Shared;
-use self::origins::Origins;
-use self::outside::Outside;
-use self::running::{Ids, State, Whole};
-use crate::adapt::Adapt;
+pub use crate::error::BuildError;
+use crate::kernel::Host;
 use crate::kernel::point::Points;
-use crate::kernel::{Host, Kernel, Refuses};
 use crate::live::Live;
+use crate::numbering::Ids;
+use crate::path::origins::Origins;
+use crate::path::running::{self, State, Whole};
+pub use crate::path::{Extras, GONE, Settings};
+use crate::pools::{intake_for, intake_of};
 use crate::record::Tape;
 use crate::why::Why;
-use buffer::pool::{Config as PoolConfig, Pool};
-use buffer::signal::Doorbell;
-use endpoint::{SinkEntry, SourceEntry};
-use filter::{Filter, Kind};
-use pipeline::graph::{Graph, NodeId, Step, Use};
+use buffer::pool::Config as PoolConfig;
+use filter::Kind;
+use pipeline::graph::{NodeId, Step};
 use pipeline::plan::Plan;
 use runtime::control::Control;
-use runtime::latency::Budget;
-use runtime::process::{Demand, Links};
-use runtime::space::assemble::Assembly;
 use runtime::space::graft::Key;
-use runtime::space::node::{NodeId as Local, Part};
+use runtime::space::node::Part;
 use runtime::space::turn::Left;
 use runtime::space::{Clock, GENERAL, Input, Parts, Space};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use sys::memory::Lender;
-use sys::steps::{Makes, Steps};
+use sys::steps::Steps;
 
 mod again;
 mod between;
+mod builder;
 mod copies;
-mod error;
 mod inside;
 mod latency;
 mod nodes;
-pub(crate) mod numbering;
-pub(crate) mod origins;
 mod outside;
-mod pools;
 mod programs;
-pub(crate) mod running;
 mod signals;
 
-pub(crate) use again::{Again, Prepared, prepare};
-pub use error::BuildError;
-pub(crate) use inside::Succession;
-use nodes::wanted;
-pub(crate) use nodes::{HOLD_BYTES, counts, describe};
-use pools::pool;
-use pools::{fresh_id, intake_of};
-pub(crate) use pools::{intake_for, pool_unasked};
-pub use running::GONE;
-
-/// How a path is to run, beyond what the request says.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Settings {
-    /// Sources beside those of the catalogue: what an embedding program or a test brings along.
-    pub sources: &'static [SourceEntry],
-    /// Sinks beside those of the catalogue.
-    pub sinks: &'static [SinkEntry],
-    /// End when the sinks have taken this many blocks (`-c`).
-    pub count: Option<u64>,
-    /// Measure the time in each filter (`--stats`).
-    pub timed: bool,
-    /// Have the kernel measure the time of programs, too (`--analyze`).
-    pub programs_timed: bool,
-    /// Which of several processes this is that run the line, from 0 on, and of how many: so that no
-    /// two of them number sessions alike.
-    pub one_of: Option<(u32, u32)>,
-    /// Edit nothing where it lies: every edit writes a copy.
-    pub copies: bool,
-    /// What the kernel is to refuse, besides what it does refuse: for tests.
-    pub refuses: Refuses,
-}
+pub(crate) use again::{Prepared, prepare};
+pub(crate) use builder::{Again, Succession};
 
 /// Spaces that are ready to run: one connected part of a request.
 #[derive(Debug)]
@@ -130,27 +93,6 @@ pub fn build_at(plan: &Plan, settings: Settings, host: &dyn Host) -> Result<Vec<
     build_with(plan, settings, host, &Extras::default())
 }
 
-/// What a path is built with for the sake of who looks at it, now or later.
-#[derive(Clone, Default, Debug)]
-pub struct Extras {
-    /// Whether it is written down, or comes from a record.
-    pub tape: Tape,
-    /// Sinks write their files into this folder, whatever they are called in the request.
-    pub into: Option<PathBuf>,
-    /// Sinks write nothing at all.
-    pub silent: bool,
-    /// In how many bytes each source of a live path remembers what it gave, for taps.
-    pub history: Option<usize>,
-    /// Who wants to know what becomes of a flow: then a turn has one block.
-    pub why: Option<Arc<Why>>,
-    /// What the path may do by itself while it runs; nothing: it stays as it is.
-    pub adapt: Option<Arc<Adapt>>,
-    /// The log of this allocation. What it notes is kept when the paths are activated.
-    pub steps: Steps,
-    /// How long blocks are on their way, measured against what the request allows: of one path.
-    pub budget: Arc<Budget>,
-}
-
 /// Builds every connected part of a plan, with more than it needs to run.
 pub fn build_with(
     plan: &Plan,
@@ -194,138 +136,7 @@ fn build_all(
     Ok(paths)
 }
 
-/// Returns the edges and heads of a graph by the numbers of its nodes.
-pub(crate) fn links(graph: &Graph, numbers: &[usize]) -> Links {
-    let number = |id: NodeId| numbers[id.0];
-    Links {
-        edges: graph.edges.iter().map(|edge| (number(edge.from), number(edge.to))).collect(),
-        heads: graph.heads().into_iter().map(number).collect(),
-    }
-}
-
-/// What gives blocks of its own.
-pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
-    graph
-        .ids()
-        .filter_map(|(id, node)| Some((id, node.filter()?)))
-        .filter(|(_, used)| used.description.kind == Kind::Source || used.endpoint.process)
-}
-
-/// What runs in a process of its own, in all parts: programs, and filters that nobody vouches for.
-fn programs(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
-    let nodes = graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
-    nodes.filter(|(_, used)| used.is_process())
-}
-
-/// The name of a node as people read it: `tcp`, `tcp#X`.
-pub(crate) fn title(used: &Use) -> String {
-    match &used.mark {
-        Some(mark) => format!("{}#{mark}", used.description.name),
-        None => used.description.name.to_owned(),
-    }
-}
-
-/// A space without what changes the world: sinks and programs, for which room is left.
-#[derive(Default)]
-struct Draft {
-    assembly: Assembly,
-    sinks: Vec<(Local, NodeId)>,
-    programs: Vec<(Local, NodeId)>,
-    inputs: Vec<Input>,
-    /// The memory that sources brought along, and who lends it.
-    lent: Vec<Pool>,
-    lenders: Vec<Arc<dyn Lender>>,
-    /// The programs whose frames come in here.
-    kernels: Vec<(Local, Kernel)>,
-    /// What is to run in the place of what programs run.
-    successors: Vec<(Local, Succession)>,
-    /// What comes up from programs that run already: where, and along which edges.
-    rising: Vec<(Local, Vec<(usize, NodeId)>)>,
-    /// The places of what runs already.
-    kept: Vec<(Local, Key)>,
-    /// What is made anew although it runs.
-    renewed: Vec<(Key, Filter)>,
-}
-
-impl Draft {
-    /// The intake of a source that lends this memory, or none.
-    fn intake(
-        &mut self,
-        lent: Option<Arc<dyn Lender>>,
-        steps: &Steps,
-    ) -> Result<usize, BuildError> {
-        let Some(lender) = lent else { return Ok(GENERAL) };
-        steps.take(Makes::Memory, "an intake that is lent")?;
-        self.lent.push(Pool::lent(fresh_id()?, Arc::clone(&lender))?);
-        self.lenders.push(lender);
-        Ok(GENERAL + self.lent.len())
-    }
-
-    /// An intake of its own.
-    fn own(&mut self, config: PoolConfig, steps: &Steps) -> Result<usize, BuildError> {
-        self.lent.push(pool(config, steps)?);
-        Ok(GENERAL + self.lent.len())
-    }
-}
-
-struct Builder<'p> {
-    plan: &'p Plan,
-    /// The numbers that nodes and edges of the plan keep for as long as the path lives.
-    ids: &'p Ids,
-    /// What runs already.
-    again: Option<&'p Again<'p>>,
-    origins: &'p Origins,
-    host: &'p dyn Host,
-    settings: Settings,
-    extras: &'p Extras,
-    part: usize,
-    /// The spaces of this part, by their place in the plan.
-    spaces: Vec<usize>,
-    bells: Vec<Arc<Doorbell>>,
-    control: Arc<Control>,
-    demand: Arc<Demand>,
-    tells_time: bool,
-    epoch: u64,
-}
-
-impl<'p> Builder<'p> {
-    fn new(
-        (plan, ids): (&'p Plan, &'p Ids),
-        part: usize,
-        (origins, host): (&'p Origins, &'p dyn Host),
-        (settings, extras): (Settings, &'p Extras),
-    ) -> Result<Self, BuildError> {
-        let spaces = inside::threads(plan, part);
-        let steps = &extras.steps;
-        steps.take(Makes::Descriptor, "control over a path")?;
-        let control = Arc::new(Control::new()?);
-        let epoch = sys::clock::real().wrapping_sub(sys::clock::monotonic());
-        let bells = spaces.iter().map(|space| bell(plan, *space, steps).map(Arc::new));
-        let bells = bells.collect::<sys::Result<Vec<_>>>()?;
-        let demand = Arc::<Demand>::default();
-        demand.follow(links(&plan.graph, &ids.nodes));
-        for bell in &bells {
-            control.ring_too(bell);
-        }
-        let (tells_time, again) = (false, None);
-        Ok(Self {
-            plan,
-            ids,
-            again,
-            origins,
-            host,
-            settings,
-            extras,
-            part,
-            spaces,
-            bells,
-            control,
-            demand,
-            tells_time,
-            epoch,
-        })
-    }
-
+impl Builder<'_> {
     fn build(mut self, left: &Option<Arc<Left>>) -> Result<(Path, running::Part), BuildError> {
         let mut rings = self.rings()?;
         let running_rings = rings.iter().map(|ends| self.running_ring(ends)).collect();
@@ -407,41 +218,6 @@ impl<'p> Builder<'p> {
         Ok((Path { spaces, kernels, control: self.control, live, steps }, part))
     }
 
-    fn pool(&self, config: PoolConfig) -> Result<Pool, BuildError> {
-        pool(config, &self.extras.steps)
-    }
-
-    /// Memory for what sources give.
-    fn intake(&self, mut config: PoolConfig) -> Result<Pool, BuildError> {
-        if let Tape::Play(_) = self.extras.tape {
-            // Memory that a source lent is not there, and nobody may have to wait for any.
-            config.segments *= 16;
-        }
-        self.pool(config)
-    }
-
-    /// Returns the most blocks of a batch.
-    const fn batch_max(&self) -> usize {
-        if self.extras.why.is_some() { 1 } else { self.plan.at_once.most }
-    }
-
-    fn outside(&self) -> Outside<'p> {
-        let Self { plan, ids, origins, settings, extras, .. } = *self;
-        Outside { plan, ids, origins, settings, extras }
-    }
-
-    /// Which of this part's spaces hands a node what comes: its own, unless it is a program.
-    fn enters(&self, node: NodeId) -> Option<usize> {
-        let space = inside::home(self.plan, self.plan.placed[node.0].enters);
-        self.spaces.iter().position(|s| *s == space)
-    }
-
-    /// Which of this part's spaces takes up what a node gives: its own, unless it is a program.
-    fn leaves(&self, node: NodeId) -> Option<usize> {
-        let space = inside::home(self.plan, self.plan.placed[node.0].leaves);
-        self.spaces.iter().position(|s| *s == space)
-    }
-
     /// Builds all of a space but what changes the world.
     fn space(
         &mut self,
@@ -453,9 +229,7 @@ impl<'p> Builder<'p> {
         let mut draft = Draft::default();
         let mut locals: Vec<Option<Local>> = vec![None; graph.nodes.len()];
         // A program is placed in a process, so its halves are not among them.
-        let here = |id: NodeId| {
-            inside::home(self.plan, self.plan.placed[id.0].space) == self.spaces[place]
-        };
+        let here = |id: NodeId| home(self.plan, self.plan.placed[id.0].space) == self.spaces[place];
         let (inner, outer): (Vec<_>, Vec<_>) = graph
             .ids()
             .filter(|(id, _)| here(*id) && !self.is_copied(*id))

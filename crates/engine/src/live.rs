@@ -4,9 +4,9 @@
 //! A [`Live`] outlives its path: what has ended answers [`NotTaken::Ended`], and its counters are
 //! those with which it ended. How commands reach a space: [`runtime::commands`].
 
-use crate::build::running::Whole;
 use crate::kernel::{Kernel, ProgramRan, SoFar};
-use crate::run::Crew;
+use crate::path::crew::Crew;
+use crate::path::running::Whole;
 use crate::spaces::{Found, Runs};
 use pipeline::plan::Plan;
 use runtime::commands::{CommandQueue, NotTaken};

@@ -4,10 +4,10 @@
 //! deduced from privileges but tried: the smallest program is loaded and thrown away.
 
 use crate::calibrate;
+use crate::kernel::is_trusted;
 use ebpf::insn::{Insn, R0, encode};
 use pipeline::plan::{Costs, Kernel, Machine};
 use sys::bpf::{Kind, Program};
-use sys::machine::Capabilities;
 
 /// Bytes of a first-level data cache, where the machine does not say.
 const L1D: usize = 32 << 10;
@@ -64,12 +64,6 @@ fn kernel(release: String) -> Kernel {
             Kernel::Closed { release, why }
         }
     }
-}
-
-/// Whether programs of this process are verified as those of somebody who may look anywhere.
-pub(crate) fn is_trusted() -> bool {
-    let may = sys::privilege::Privilege::look().effective;
-    may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
 }
 
 #[cfg(test)]

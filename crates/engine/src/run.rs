@@ -9,10 +9,11 @@
 
 use crate::adapt::Watcher;
 use crate::build::Path;
-use crate::build::running::Kernels;
+use crate::change::Changer;
 use crate::kernel::{Kernel, ProgramRan};
 use crate::live::Live;
-use crate::record::change::Changer;
+use crate::path::crew::{Crew, Ended, Thread};
+use crate::path::running::Kernels;
 use endpoint::Seen;
 use runtime::control::Control;
 use runtime::failure::PathFailure;
@@ -21,12 +22,10 @@ use runtime::ledger::Ledger;
 use runtime::process;
 use runtime::report::{self, Reported};
 use runtime::space::{Remains, Space};
-use std::cell::Cell;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::steps::{Makes, Steps};
@@ -160,48 +159,6 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     Ok(outcome)
 }
 
-/// Who starts the threads of a path, also while it runs.
-#[derive(Clone, Debug)]
-pub(crate) struct Crew {
-    number: usize,
-    /// The place of the next space.
-    next: Arc<AtomicUsize>,
-    control: Arc<Control>,
-    ended: mpsc::Sender<Ended>,
-    done: Arc<EventFd>,
-    running: Arc<AtomicUsize>,
-}
-
-/// A thread that waits for its space. It has ended when this is dropped and none came.
-#[derive(Debug)]
-pub(crate) struct Thread {
-    give: Option<mpsc::Sender<Space>>,
-    handle: Option<JoinHandle<()>>,
-    running: Arc<AtomicUsize>,
-}
-
-impl Thread {
-    /// Runs this space.
-    pub(crate) fn go(mut self, space: Space) {
-        // Counted before it can end: who waits for all does not miss it.
-        self.running.fetch_add(1, Ordering::Relaxed);
-        self.handle = None;
-        space.moves();
-        // It waits for this.
-        if let Some(give) = self.give.take() {
-            let _ = give.send(space);
-        }
-    }
-}
-
-impl Drop for Thread {
-    fn drop(&mut self) {
-        self.give = None;
-        // A thread that has no space does nothing that could fail.
-        let _ = self.handle.take().map(JoinHandle::join);
-    }
-}
-
 /// A thread for each space of paths that are about to run.
 struct Manned {
     /// By path, as what follows.
@@ -240,46 +197,6 @@ impl Manned {
     }
 }
 
-impl Crew {
-    /// Starts a thread for a space that comes later, behind those that there are.
-    pub(crate) fn further(&self, name: String) -> sys::Result<Thread> {
-        self.start(name, self.next.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn start(&self, name: String, place: usize) -> sys::Result<Thread> {
-        let Self { number, control, ended, done, .. } = self.clone();
-        let (give, comes) = mpsc::channel::<Space>();
-        let body = move || {
-            let Ok(space) = comes.recv() else { return };
-            RUNS_SPACE.set(true);
-            let remains = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.run()));
-            if remains.is_err() {
-                control.stop();
-            }
-            // Nobody listens any more only when the process is ending.
-            let _ = ended.send((number, place, remains.ok()));
-            done.notify();
-        };
-        let refused = |error: std::io::Error| {
-            sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
-        };
-        let handle = std::thread::Builder::new().name(name).spawn(body).map_err(refused)?;
-        let (give, handle) = (Some(give), Some(handle));
-        Ok(Thread { give, handle, running: Arc::clone(&self.running) })
-    }
-}
-
-thread_local! {
-    /// True in a thread of a path.
-    static RUNS_SPACE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Returns true in a thread that [`run`] started for a space, whose panics its path reports.
-#[must_use]
-pub fn runs_space() -> bool {
-    RUNS_SPACE.get()
-}
-
 /// Runs paths in this thread, one space after the other, never asleep. For measurements of one
 /// core, and for callers that have no thread to give. A filter may not put more at once than a ring
 /// holds, and a program may wait for ever: it needs its two sides to run at one time.
@@ -313,8 +230,6 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
     lives.first().into_iter().for_each(|live| place(live, &mut outcome));
     outcome
 }
-
-type Ended = (usize, usize, Option<Remains>);
 
 struct Waited {
     remains: Vec<Ended>,

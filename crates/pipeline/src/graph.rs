@@ -114,6 +114,15 @@ impl Use {
         Some(self.only.map_or_else(|| format!("pinned to {pin}"), str::to_owned))
     }
 
+    /// The name as people read it: `tcp`, `tcp#X`.
+    #[must_use]
+    pub fn title(&self) -> String {
+        match &self.mark {
+            Some(mark) => format!("{}#{mark}", self.description.name),
+            None => self.description.name.to_owned(),
+        }
+    }
+
     /// Returns true if it is a sink.
     #[must_use]
     pub fn is_sink(&self) -> bool {

@@ -5,8 +5,8 @@ use crate::scratch::Scratch;
 use engine::build::{Extras, Settings, build_with};
 use engine::catalogue::House;
 use engine::change::change;
+use engine::digest::digest;
 use engine::kernel::point::Points;
-use engine::record::told::told;
 use engine::record::{Head, Record, Recording, Replay, Tape, Whole, layout};
 use engine::run::{Until, run};
 use pipeline::edit::Edit;
@@ -65,7 +65,7 @@ fn recorded(line: &str, changes: &[&str]) -> Vec<u8> {
         }
         run.join().expect("a run")
     });
-    let summary = recording.finish(&told(&outcome));
+    let summary = recording.finish(&digest(&outcome));
     assert_eq!(summary.failure, None, "{line}");
     let bytes = std::fs::read(&file).expect("what was just written");
     let record = Record::open(&file).expect("a record");
@@ -96,7 +96,7 @@ fn replayed(record: Record) -> Option<usize> {
         Extras { tape: Tape::Play(Arc::clone(&replay)), silent: true, ..Extras::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras).ok()?;
     let outcome = run(paths, Until::default()).expect("a run");
-    assert_eq!(outcome.ledger.imbalances(), [], "{}", told(&outcome));
+    assert_eq!(outcome.ledger.imbalances(), [], "{}", digest(&outcome));
     for failure in &outcome.failures {
         assert!(!failure.to_string().is_empty());
     }

@@ -116,13 +116,20 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "engine",
         &[
-            // All that a request may name, and the machine as the planner takes it.
-            &["catalogue", "compiler", "names", "keys", "seen", "machine", "testing"],
+            // All that a request may name, and what all parts of control build with.
+            &["catalogue", "compiler", "names", "keys", "seen", "testing", "signal"],
+            &["error", "described", "pools", "numbering"],
             // Spaces besides the threads of this process, and what is written of a run.
             &["kernel", "record", "sandbox"],
-            // Control: from a plan to a path that runs, and to another plan.
-            &["build", "run", "live", "spaces", "tap", "why", "joint", "change", "adapt"],
-            &["calibrate", "doctor"],
+            &["why", "lateness", "suspect"],
+            // A path: what it was built with, what runs of it, how it is reached.
+            &["path", "live", "tap", "spaces"],
+            &["build"],
+            &["change"],
+            &["adapt"],
+            &["run"],
+            &["joint", "digest", "calibrate"],
+            &["machine", "doctor"],
         ],
     ),
     (

@@ -5,22 +5,7 @@
 //! rate decides: who does not get more through than before goes back, and waits each time eight
 //! times as long before the next try. Copies that one processor could do the work of go, too.
 
-/// How often is looked, and how sure one wants to be.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Pace {
-    /// How long a look takes, in ns.
-    pub look_ns: u64,
-    /// How many looks in a row must say the same.
-    pub looks: u32,
-    /// How long nothing is changed after a change, in ns, at first.
-    pub rest_ns: u64,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self { look_ns: 25_000_000, looks: 2, rest_ns: 500_000_000 }
-    }
-}
+use crate::path::Pace;
 
 /// How many times as long as a look the longest sleep between two is.
 const SLEEP_MAX: u64 = 80;

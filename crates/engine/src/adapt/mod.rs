@@ -14,45 +14,22 @@ mod copies;
 mod look;
 mod moves;
 
-pub use copies::Pace;
 pub use look::seen;
 
 use crate::change::{Place, Unchanged, reshape, worth_copies, worth_moves};
 use crate::live::Live;
+use crate::path::Adapt;
 use copies::{Copies, Sight, Step};
 use look::{Look, Mark};
 use moves::{Moves, Offer};
 use pipeline::explain;
-use pipeline::plan::{Adapts, Costs, Machine, Plan};
+use pipeline::plan::{Costs, Machine, Plan};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long a space may take until it is at a block boundary: then nothing is changed this time.
 const LIMIT: Duration = Duration::from_secs(2);
-
-/// What a path may do by itself.
-#[derive(Clone, Debug)]
-pub struct Adapt {
-    /// The machine, with what is known of costs before anything was seen.
-    pub machine: Machine,
-    /// Share work among copies.
-    pub copies: bool,
-    /// Move filters between the kernel and threads.
-    pub moves: bool,
-    /// How often it looks, and how sure it wants to be.
-    pub pace: Pace,
-}
-
-impl Adapt {
-    /// What the request of a plan lets the path do; nothing: it stays as it is.
-    #[must_use]
-    pub fn asked(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {
-        let Adapts { copies, moves } = plan.adapts();
-        let (machine, pace) = (machine.clone(), Pace::default());
-        (copies || moves).then(|| Arc::new(Self { machine, copies, moves, pace }))
-    }
-}
 
 /// The thread that looks. Dropping it ends it.
 #[derive(Debug)]

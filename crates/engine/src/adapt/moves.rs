@@ -5,8 +5,9 @@
 //! same nodes, and a while after the last one. Whoever moves back what was moved before waits
 //! eight times as long the next time: at the border of what pays, a path comes to rest.
 
-use super::copies::{LONGER, Pace, REST_MAX};
+use super::copies::{LONGER, REST_MAX};
 use crate::change::Place;
+use crate::path::Pace;
 use pipeline::graph::NodeId;
 use std::collections::HashSet;
 

@@ -5,41 +5,22 @@
 //! cheapest to undo, and nothing that runs is touched: whatever was made is given back when a later
 //! step fails.
 
-use super::origins::Origins;
-use super::running::{Ids, Part, Rising, RunningRing, RunningSpace};
-use super::{
-    BuildError, Builder, Draft, Extras, Parts, PoolConfig, Settings, Space, Succession, bell,
-    between, inside, intake_for, programs,
-};
+use super::builder::{Again, Builder, Draft, Succession, bell, programs, reads, threads};
+use super::inside;
+use crate::error::BuildError;
 use crate::kernel::point::Points;
+use crate::numbering::Ids;
+use crate::path::origins::Origins;
+use crate::path::running::{Rising, RunningRing, RunningSpace};
+use crate::path::{Extras, Settings};
+use crate::pools::intake_for;
+use buffer::pool::Config as PoolConfig;
 use pipeline::plan::Plan;
 use runtime::space::assemble::Assembly;
-use runtime::space::graft::{Graft, Key};
-use std::collections::{HashMap, HashSet};
+use runtime::space::graft::Graft;
+use runtime::space::{Parts, Space};
 use std::sync::Arc;
 use sys::memory::Lender;
-
-/// What runs of a part for which another plan is built.
-pub(crate) struct Again<'a> {
-    pub(crate) part: &'a Part,
-    /// The nodes that stay.
-    pub(crate) kept: &'a HashSet<usize>,
-    /// Those of them that are made anew.
-    pub(crate) renewed: &'a HashSet<usize>,
-    /// For the number of every edge out of the kernel, its place in the new plan.
-    pub(crate) ways: &'a HashMap<usize, usize>,
-    /// Whether something else is to run in the kernel.
-    pub(crate) anew: bool,
-    /// How many spaces there were in all plans before: where a record counts on.
-    pub(crate) spaces: usize,
-}
-
-impl Again<'_> {
-    /// Whether this stays.
-    pub(super) fn keeps(&self, key: Key) -> bool {
-        matches!(key, Key::Node(number) | Key::Given(number) if self.kept.contains(&number))
-    }
-}
 
 /// What is to be put into the spaces of a part.
 #[derive(Debug)]
@@ -71,13 +52,13 @@ pub(crate) fn prepare(
     origins: &Origins,
     (settings, extras): (Settings, &Extras),
 ) -> Result<Prepared, BuildError> {
-    let spaces = inside::threads(plan, part);
+    let spaces = threads(plan, part);
     let running = again.part;
     let mut all = Vec::new();
     for space in &spaces {
         let name = inside::name(plan, *space);
         let known = running.spaces.iter().find(|known| known.name == name);
-        let reads = between::reads(plan, *space);
+        let reads = reads(plan, *space);
         all.push(match known {
             Some(known) => {
                 if reads {

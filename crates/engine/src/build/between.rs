@@ -1,15 +1,15 @@
 //! What joins spaces, and nodes within one: rings, arcs, the bells on which spaces sleep.
 
-use super::running::RunningRing;
-use super::{BuildError, Builder, Draft, Local, inside, programs, sources, wanted};
+use super::builder::{Builder, Draft, Local};
+use super::nodes::wanted;
+use crate::error::BuildError;
+use crate::path::running::RunningRing;
 use crate::record::Tape;
 use buffer::crossing::{Config as RingConfig, crossing};
 use buffer::ibuf::Lanes;
-use buffer::signal::Doorbell;
 use buffer::signal::moderate::Threshold;
 use filter::Counts;
-use pipeline::graph::NodeId;
-use pipeline::plan::{Plan, PlannedEdge, RingPlan};
+use pipeline::plan::{PlannedEdge, RingPlan};
 use runtime::ledger::{NodeName, RingEnd};
 use runtime::ring::{Export, Import};
 use runtime::space::Input;
@@ -17,7 +17,7 @@ use runtime::space::graft::Key;
 use runtime::space::node::{Node, Part};
 use runtime::space::select::Wanted;
 use std::sync::Arc;
-use sys::steps::{Makes, Steps};
+use sys::steps::Makes;
 
 /// A ring that has been made and not yet been put between two nodes.
 ///
@@ -30,22 +30,6 @@ pub(super) struct Ends {
     kept: Option<(usize, bool)>,
     /// Where the edges meet in the near space, once that is built.
     enter: Option<Local>,
-}
-
-/// What a space sleeps on: where it reads descriptors, whoever rings must wake it too.
-pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Doorbell> {
-    if !reads(plan, space) {
-        return Ok(Doorbell::new());
-    }
-    steps.take(Makes::Descriptor, "a bell")?;
-    Doorbell::with_alarm()
-}
-
-/// Whether a space may sleep on descriptors.
-pub(super) fn reads(plan: &Plan, space: usize) -> bool {
-    let leaves = |id: NodeId| inside::home(plan, plan.placed[id.0].leaves);
-    let graph = &plan.graph;
-    sources(graph).chain(programs(graph)).any(|(id, _)| leaves(id) == space)
 }
 
 impl Ends {

@@ -5,7 +5,9 @@
 //! the chain is one node: what leads to its first filter leads to what shares out, what leaves its
 //! last one leaves the join.
 
-use super::{BuildError, Builder, Draft, Local, wanted};
+use super::builder::{Builder, Draft, Local};
+use super::nodes::wanted;
+use crate::error::BuildError;
 use buffer::crossing::{Config as RingConfig, crossing};
 use buffer::ibuf::Lanes;
 use buffer::signal::moderate::Threshold;

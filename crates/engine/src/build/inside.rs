@@ -4,50 +4,20 @@
 //! that. [SL §7.1; CONTRACT 18]
 
 use super::between::Ends;
-use super::running::Rising;
-use super::{Again, BuildError, Builder, Draft, GENERAL, Local, counts, title};
-use crate::kernel::{Era, Kernel, Next, Wanted};
+use super::builder::{Again, Builder, Draft, Local, Succession};
+use crate::described::counts;
+use crate::error::BuildError;
+use crate::kernel::{Era, Kernel, Wanted, is_trusted};
+use crate::path::running::Rising;
 use endpoint::Source;
 use filter::{Counts, Kind};
-use pipeline::graph::NodeId;
+use pipeline::graph::{NodeId, Use};
 use pipeline::plan::{Plan, Program, Refused, SpaceKind};
-use runtime::space::Input;
 use runtime::space::graft::Key;
 use runtime::space::node::{Node, Part, SourcePart};
 use runtime::space::select::Wanted as Classes;
+use runtime::space::{GENERAL, Input};
 use std::sync::PoisonError;
-
-/// The spaces of a part that are threads of ours.
-pub(super) fn threads(plan: &Plan, part: usize) -> Vec<usize> {
-    let here = |kind: SpaceKind| {
-        let spaces = plan.spaces.iter().enumerate();
-        let found = spaces.filter(move |(_, space)| space.part == part && space.kind == kind);
-        found.map(|(place, _)| place)
-    };
-    // A process is a space that we start and do not build.
-    let threads: Vec<usize> = here(SpaceKind::Thread).collect();
-    if threads.is_empty() { here(SpaceKind::Kernel).collect() } else { threads }
-}
-
-/// Where the blocks of a space come up in this process: in itself, unless it is the kernel.
-pub(super) fn home(plan: &Plan, space: usize) -> usize {
-    let Some(kernel) = plan.spaces.get(space).filter(|space| space.kind == SpaceKind::Kernel)
-    else {
-        return space;
-    };
-    threads(plan, kernel.part).first().copied().unwrap_or(space)
-}
-
-/// What is to run in the place of what a program runs, ready to be put there.
-#[derive(Debug)]
-pub(crate) struct Succession {
-    /// Which of the programs of the part.
-    pub(crate) kernel: usize,
-    /// The number of the source that it stands for.
-    pub(crate) first: usize,
-    /// What it will be, and how it is put there.
-    pub(crate) next: Next,
-}
 
 /// The thread of a part that runs in the kernel as a whole.
 const THREAD: &str = "thread0";
@@ -162,7 +132,7 @@ impl Builder<'_> {
             nodes: &self.in_kernel(planned),
             origin,
             host: self.host,
-            hardened: !crate::machine::is_trusted(),
+            hardened: !is_trusted(),
             refuses: self.settings.refuses,
             timed: self.settings.programs_timed,
             opening: &outside.giving(first, used),
@@ -179,7 +149,7 @@ impl Builder<'_> {
     ) -> Local {
         let part = Part::Source(SourcePart::new(source));
         let used = self.plan.graph.node(first).filter();
-        let name = used.map_or_else(String::new, title);
+        let name = used.map_or_else(String::new, Use::title);
         let counts = used.map_or_else(Counts::default, |used| counts(used.description));
         let local = draft.assembly.node(Node::new(name, self.number(first), part, counts));
         draft.inputs.push(Input::Source { node: local, intake });

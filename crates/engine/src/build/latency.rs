@@ -1,8 +1,9 @@
 //! Where the latency of a path is measured: see [`runtime::latency`].
 
-use super::{Builder, Draft, Input};
+use super::builder::{Builder, Draft};
 use pipeline::explain;
 use runtime::latency::{Aging, Gauge};
+use runtime::space::Input;
 use runtime::space::node::{Node, Part};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,11 +1,13 @@
 //! The nodes of a space: every filter made with its arguments, what counts its blocks beside it.
 
-use super::{BuildError, Builder, Draft, title};
+use super::builder::{Builder, Draft};
+use crate::described::{counts, describe};
+use crate::error::BuildError;
 use crate::record::Tape;
 use endpoint::Failure;
-use filter::{Counts, Description, Form, Holds, Kind, SessionNumbers};
+use filter::{Counts, Form, Kind, SessionNumbers};
 use pipeline::ClassSet;
-use pipeline::graph::{Boolean, Edge, Link, NodeId, Step};
+use pipeline::graph::{Boolean, Edge, Link, NodeId, Step, Use};
 use pipeline::plan::Plan;
 use runtime::space::asks::{self, Asked, Asks};
 use runtime::space::graft::Key;
@@ -14,9 +16,6 @@ use runtime::space::section::Section;
 use runtime::space::select::Wanted;
 use runtime::space::shown::Showing;
 use std::sync::Arc;
-
-/// How many bytes a filter may hold, all sessions together.
-pub(crate) const HOLD_BYTES: u64 = 64 << 20;
 
 impl Builder<'_> {
     /// The number that a node keeps.
@@ -61,7 +60,7 @@ impl Builder<'_> {
     /// The place of a node that runs already.
     pub(super) fn place(&self, id: NodeId) -> Node {
         let used = self.plan.graph.node(id).filter();
-        let name = used.map_or_else(|| "merge".to_owned(), title);
+        let name = used.map_or_else(|| "merge".to_owned(), Use::title);
         Node::new(name, self.number(id), Part::Pass, Counts::default())
     }
 
@@ -112,7 +111,7 @@ impl Builder<'_> {
             }
         };
         Ok(describe(
-            Node::new(title(used), self.number(id), part, counts(description)),
+            Node::new(used.title(), self.number(id), part, counts(description)),
             description,
         ))
     }
@@ -188,17 +187,6 @@ impl Builder<'_> {
         let end = graph.outputs(id).next().is_none();
         reports.contains(&id) || end && !reported(id)
     }
-}
-
-pub(crate) fn counts(description: &Description) -> Counts {
-    Counts::new(description.reasons.len(), description.counters.len())
-}
-
-pub(crate) fn describe(mut node: Node, description: &'static Description) -> Node {
-    node.reasons = description.reasons;
-    node.counters = description.counters;
-    node.holds = Holds::new(description.state.held_max, HOLD_BYTES);
-    node
 }
 
 fn section(body: &Boolean, locals: &[Option<Local>]) -> Section {

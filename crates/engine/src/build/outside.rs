@@ -3,9 +3,11 @@
 //! In: nodes of the plan. Out: what runs in the nodes of spaces. Each is looked for among what an
 //! embedding program brought along, then in the catalogue.
 
-use super::origins::Origins;
-use super::running::Ids;
-use super::{BuildError, Extras, Settings};
+use super::builder::Builder;
+use crate::error::BuildError;
+use crate::numbering::Ids;
+use crate::path::origins::Origins;
+use crate::path::{Extras, Settings};
 use crate::record::Tape;
 use crate::record::play::{Deaf, Played, Replay};
 use crate::sandbox::{self, About};
@@ -23,6 +25,14 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use sys::memory::Lender;
 use sys::steps::Makes;
+
+impl<'p> Builder<'p> {
+    /// What this part needs to open anything.
+    pub(super) fn outside(&self) -> Outside<'p> {
+        let Self { plan, ids, origins, settings, extras, .. } = *self;
+        Outside { plan, ids, origins, settings, extras }
+    }
+}
 
 /// What is needed to open anything.
 pub(super) struct Outside<'p> {

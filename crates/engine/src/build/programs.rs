@@ -1,6 +1,8 @@
 //! Programs: their two halves in the spaces on their two sides, and their start.
 
-use super::{BuildError, Builder, Draft, Local, counts, title};
+use super::builder::{Builder, Draft, Local};
+use crate::described::counts;
+use crate::error::BuildError;
 use crate::sandbox::About;
 use endpoint::process::Stands;
 use pipeline::graph::{Graph, NodeId, Use};
@@ -28,7 +30,7 @@ impl Builder<'_> {
             true => Key::Given(number),
             false => Key::Node(number),
         };
-        let mut made = Node::new(title(used), number, Part::Pass, counts(used.description));
+        let mut made = Node::new(used.title(), number, Part::Pass, counts(used.description));
         made.counted = self.is_counted(id);
         if used.is_untrusted() {
             (made.reasons, made.counters) = (used.description.reasons, used.description.counters);

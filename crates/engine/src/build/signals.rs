@@ -1,8 +1,10 @@
 //! When rings between spaces send events, beyond what the plan says: what the plan cannot know is
 //! how long the blocks of a source are.
 
+use super::builder::{Builder, Draft};
 use super::copies::Shared;
-use super::{Builder, Draft, PoolConfig, intake_of};
+use crate::pools::intake_of;
+use buffer::pool::Config as PoolConfig;
 use runtime::space::assemble::Assembly;
 use runtime::space::node::Part;
 

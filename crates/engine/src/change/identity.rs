@@ -5,9 +5,10 @@
 //! classes through, and crosses the same spaces.
 
 use super::Unchanged;
-use crate::build::origins::Origins;
-use crate::build::running::{Ids, Part, State, rings_of_copies};
 use crate::catalogue::House;
+use crate::numbering::{Ids, rings_of_copies};
+use crate::path::origins::Origins;
+use crate::path::running::{Part, State};
 use filter::{Keeps, Kind};
 use pipeline::edit::Edited;
 use pipeline::graph::{Edge, Graph, Node, NodeId, Step};

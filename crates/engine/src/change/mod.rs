@@ -18,20 +18,25 @@
 
 mod crossing;
 mod identity;
+mod repeat;
 mod shape;
 mod switch;
 
+pub(crate) use repeat::Changer;
 pub use shape::{Place, reshape};
 pub(crate) use shape::{worth_copies, worth_moves};
 
-use crate::build::origins::Origins;
-use crate::build::running::{Ids, Manned, Part, RunningSpace, State, Whole};
-use crate::build::{Again, BuildError, Extras, Prepared, Settings, prepare};
+use crate::build::{Again, Prepared, prepare};
 use crate::catalogue::{House, Repeated};
+use crate::error::BuildError;
 use crate::kernel::NotSwitched;
 use crate::live::Live;
+use crate::numbering::{Ids, links};
+use crate::path::crew::Thread;
+use crate::path::origins::Origins;
+use crate::path::running::{Manned, Part, RunningSpace, State, Whole};
+use crate::path::{Extras, Settings};
 use crate::record::{self, Tape};
-use crate::run::Thread;
 use crossing::Crossing;
 use endpoint::DropReason;
 use filter::Kind;
@@ -455,7 +460,7 @@ impl Changed {
     fn keep(self, state: &mut State, text: Option<String>) {
         let Self { plan, ids, origins, parts, .. } = self;
         for (part, prepared) in state.parts.iter_mut().zip(parts) {
-            part.demand.follow(crate::build::links(&plan.graph, &ids.nodes));
+            part.demand.follow(links(&plan.graph, &ids.nodes));
             let left = |old: &&RunningSpace| {
                 !prepared.spaces.iter().any(|new| Arc::ptr_eq(&new.running.orders, &old.orders))
             };

@@ -7,8 +7,9 @@
 
 use super::identity::{Matched, home};
 use super::{Changed, Switched, Unchanged, own_sessions};
-use crate::build::{BuildError, Extras};
+use crate::error::BuildError;
 use crate::live::Live;
+use crate::path::Extras;
 use crate::record::Tape;
 use filter::Kind;
 use pipeline::graph::{Graph, NodeId, Step};

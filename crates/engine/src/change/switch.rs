@@ -4,9 +4,9 @@
 use super::crossing::Crossing;
 use super::{Switched, Unchanged};
 use crate::build::Succession;
-use crate::build::running::{Kernels, RunningSpace};
+use crate::path::crew::Thread;
+use crate::path::running::{Kernels, RunningSpace};
 use crate::record::Replay;
-use crate::run::Thread;
 use buffer::signal::Doorbell;
 use runtime::commands::{CommandQueue, ExclusiveBorrow, NotTaken};
 use runtime::ledger::{DropReason, EdgeKind, Ledger};

@@ -62,7 +62,8 @@ pub(super) fn shared(graph: &Graph) -> Vec<Shared> {
     let mut found = Vec::new();
     for source in graph.heads() {
         let Some((edge, to)) = only(graph, source) else { continue };
-        let name = graph.node(source).filter().map_or_else(String::new, crate::build::title);
+        let name =
+            graph.node(source).filter().map_or_else(String::new, pipeline::graph::Use::title);
         let nth = names.iter().filter(|known| **known == name).count();
         names.push(name.clone());
         if graph.node(to).name() == SHARD {

@@ -15,7 +15,7 @@ use super::point::New;
 use super::point::Points;
 use super::tree::{Tree, Which};
 use super::{Asked, Held, Lent, NotSwitched, Refusal, Refuses, Succeeds, Successor};
-use crate::build::BuildError;
+use crate::error::BuildError;
 use ebpf::emit::tap::EXITS_MAX;
 use endpoint::source::kernel::Arrived;
 

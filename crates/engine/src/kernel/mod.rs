@@ -27,8 +27,8 @@ mod tree;
 pub use told::ProgramRan;
 pub(crate) use told::SoFar;
 
-use crate::build::BuildError;
-use crate::build::running::Ids;
+use crate::error::BuildError;
+use crate::numbering::Ids;
 use ebpf::emit::tap::{self, WakePolicy, Wakeup};
 use ebpf::emit::user_sockets;
 use endpoint::source::kernel::place::{Closed, Place};
@@ -94,6 +94,12 @@ pub(crate) struct Next {
 
 /// A line that runs there, and what hands over in this process what it gives.
 type Opened = (Arc<dyn Held>, Box<dyn Source>);
+
+/// Whether programs of this process are verified as those of somebody who may look anywhere.
+pub(crate) fn is_trusted() -> bool {
+    let may = Privilege::look().effective;
+    may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
+}
 
 /// Who adds lines to programs: this process, or somebody who may.
 pub trait Host: fmt::Debug + Sync {

@@ -40,7 +40,7 @@ use self::version::Version;
 use super::handout::Ended;
 use super::joint::Counted;
 use super::{Lent, Refusal, closed};
-use crate::build::BuildError;
+use crate::error::BuildError;
 use endpoint::source::kernel::place::{Closed, Place};
 use filter::Attach;
 use std::collections::VecDeque;

@@ -13,7 +13,7 @@ use super::joint::{Joint, Member};
 use super::load::{Failed, How, Loaded, load};
 use super::tree::Tree;
 use super::{Held, Opened, Refusal, Wanted, leads};
-use crate::build::BuildError;
+use crate::error::BuildError;
 use ebpf::Hook;
 use ebpf::emit::Target;
 use ebpf::emit::redirect::{Redirect, TARGETS_MAX, headroom};

@@ -10,12 +10,12 @@ use super::handout::Ended;
 use super::joint::REFUSED;
 use super::tree::{Handed, Step, Which};
 use super::{Era, Kernel};
-use crate::build::{counts, title};
+use crate::described::counts;
 use endpoint::sink::ended::ended as ended_sink;
 use endpoint::source::kernel::Arrived;
 use endpoint::{DropReason, Seen};
 use filter::{Amount, Counts, Filter, Holds, Kind, Moved, PRIVATE};
-use pipeline::graph::NodeId;
+use pipeline::graph::{NodeId, Use};
 use runtime::ledger::{Edge, EdgeKind};
 use runtime::report::{ExitEdge, OutsideCounts};
 use runtime::space::Remains;
@@ -222,7 +222,7 @@ impl Era {
             },
             (false, None) => Part::Pass,
         };
-        let mut node = Node::new(title(used), number, part, counts(description));
+        let mut node = Node::new(used.title(), number, part, counts(description));
         (node.reasons, node.counters) = (description.reasons, description.counters);
         node.taken.push(taken);
         if is_sink {
@@ -333,7 +333,7 @@ fn of(amounts: &[Amount], number: usize) -> Amount {
 
 fn era_name(era: &Era, id: NodeId) -> String {
     let node = era.graph.node(id);
-    node.filter().map_or_else(|| node.name().to_owned(), title)
+    node.filter().map_or_else(|| node.name().to_owned(), Use::title)
 }
 
 fn plain(

@@ -10,11 +10,10 @@
 //!
 //! - [`form`]: the bytes of the file, a pcapng capture that any reader of captures opens;
 //! - `event`: the events of a space as bytes;
-//! - [`change`]: changes of the path, and the same made again;
+//! - [`change`]: changes of the path;
 //! - [`write`]: writing it beside a running path, in bounds;
 //! - [`read`]: opening it, whole, cut or damaged;
 //! - [`play`]: the turns of a space, taken from it;
-//! - [`told`]: what a run did, as text that two runs can be compared by.
 //!
 //! While a path is recorded nothing of it runs in the kernel: what a program refuses there never
 //! comes to the process, and a record without it could not tell why something is missing. Why all
@@ -25,7 +24,6 @@ pub(crate) mod event;
 pub mod form;
 pub mod play;
 pub mod read;
-pub mod told;
 pub mod write;
 
 pub use change::Change;

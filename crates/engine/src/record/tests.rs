@@ -263,12 +263,3 @@ fn a_record_replaces_nothing_and_nobody_else_reads_it() {
     assert!(refused.contains("file exists; a record replaces nothing"), "{refused}");
     std::fs::remove_file(path).unwrap();
 }
-
-#[test]
-fn two_runs_are_compared_line_by_line() {
-    let (one, two) = ("a: 1\nb: 2\nc: 3\n", "a: 1\nb: 4\nd: 5\n");
-    assert_eq!(told::differences(one, one), []);
-    let text = |text: &str| Some(text.to_owned());
-    let expected = [(text("b: 2"), text("b: 4")), (None, text("d: 5")), (text("c: 3"), None)];
-    assert_eq!(told::differences(one, two), expected);
-}

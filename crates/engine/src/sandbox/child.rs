@@ -8,8 +8,9 @@
 use super::message::{self, LONGEST, Lie, Wanted};
 use super::state::{self, Account, Gathering, Record};
 use super::{MEMORY, ring};
-use crate::build::{counts, describe, intake_for, pool_unasked};
 use crate::catalogue::House;
+use crate::described::{counts, describe};
+use crate::pools::{intake_for, pool_unasked};
 use buffer::Fault;
 use buffer::pool::Config as PoolConfig;
 use buffer::signal::Doorbell;

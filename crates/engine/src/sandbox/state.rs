@@ -17,7 +17,7 @@
 //! of it ([`Gathering`]).
 
 use super::message::{self, HEAD, LONGEST, Lie};
-use crate::build::HOLD_BYTES;
+use crate::described::HOLD_BYTES;
 use abi::{ContextLane, Entry, Flags};
 use filter::{Counts, Description};
 use runtime::space::node::Node;

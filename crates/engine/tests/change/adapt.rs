@@ -1,11 +1,11 @@
 //! A path that gives filters copies by itself, and takes them back.
 
 use crate::common::{Stop, given, numbers, settings};
-use engine::adapt::{Adapt, Pace};
 use engine::build::{Extras, build_with};
 use engine::catalogue::House;
 use engine::kernel::point::Points;
 use engine::live::Live;
+use engine::path::{Adapt, Pace};
 use engine::run::{Outcome, Until, run};
 use pipeline::plan::{Costs, Machine, plan};
 use std::sync::Arc;

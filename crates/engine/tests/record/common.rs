@@ -3,9 +3,9 @@
 use endpoint::source::inject::{Injected, Injector};
 use engine::build::{Extras, Settings, build_with};
 use engine::catalogue::House;
+use engine::digest::{differences, digest};
 use engine::kernel::point::Points;
 use engine::live::Live;
-use engine::record::told::{differences, told};
 use engine::record::{Head, Record, Recording, Replay, Tape, Whole, layout};
 use engine::run::{Outcome, Until, run};
 use pipeline::plan::{Machine, Plan, plan};
@@ -74,7 +74,7 @@ pub(crate) fn recorded(
         run.join().expect("a run")
     });
     assert_eq!(outcome.ledger.imbalances(), []);
-    let said = told(&outcome);
+    let said = digest(&outcome);
     let summary = recording.finish(&said);
     assert_eq!(summary.failure, None);
     (outcome, said)
@@ -91,7 +91,7 @@ pub(crate) fn replayed(record: &Path, into: &Path) -> (Outcome, String, bool) {
     let extras = Extras { tape, into: Some(into.to_owned()), ..Extras::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras).expect("spaces");
     let outcome = run(paths, Until::default()).expect("a run");
-    let said = told(&outcome);
+    let said = digest(&outcome);
     (outcome, said, replay.ended_short())
 }
 

@@ -30,18 +30,11 @@ pub fn names(graph: &Graph) -> Vec<String> {
 
 fn plain(graph: &Graph, id: NodeId) -> String {
     match &graph.node(id).step {
-        Step::Filter(used) => title(used),
+        Step::Filter(used) => used.title(),
         Step::Boolean(body) => {
-            boolean(body, true, &|id| graph.node(id).filter().map_or_else(String::new, title))
+            boolean(body, true, &|id| graph.node(id).filter().map_or_else(String::new, Use::title))
         }
         Step::Merge | Step::Unknown => graph.node(id).name().to_owned(),
-    }
-}
-
-fn title(used: &Use) -> String {
-    match &used.mark {
-        Some(mark) => format!("{}#{mark}", used.description.name),
-        None => used.description.name.to_owned(),
     }
 }
 
@@ -69,7 +62,7 @@ pub fn plain_text(graph: &Graph, id: NodeId) -> String {
 }
 
 fn given(used: &Use) -> String {
-    with_arguments(title(used), used)
+    with_arguments(used.title(), used)
 }
 
 fn with_arguments(mut text: String, used: &Use) -> String {

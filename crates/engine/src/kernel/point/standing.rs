@@ -2,7 +2,7 @@
 
 use super::line::New;
 use super::{Point, successor};
-use crate::build::BuildError;
+use crate::error::BuildError;
 use crate::kernel::handout::Ended;
 use crate::kernel::{Asked, Held, Successor};
 use std::sync::{Arc, OnceLock};

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 /// What a run did, a line for each source, filter, edge, report and failure.
 #[must_use]
-pub fn told(outcome: &Outcome) -> String {
+pub fn digest(outcome: &Outcome) -> String {
     let mut text = String::new();
     let mut lines: Vec<String> = Vec::new();
     let ledger = &outcome.ledger;
@@ -84,4 +84,18 @@ pub fn differences(before: &str, now: &str) -> Vec<(Option<String>, Option<Strin
     }
     found.extend(left.into_iter().map(|line| (Some(line.to_owned()), None)));
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_runs_are_compared_line_by_line() {
+        let (one, two) = ("a: 1\nb: 2\nc: 3\n", "a: 1\nb: 4\nd: 5\n");
+        assert_eq!(differences(one, one), []);
+        let text = |text: &str| Some(text.to_owned());
+        let expected = [(text("b: 2"), text("b: 4")), (None, text("d: 5")), (text("c: 3"), None)];
+        assert_eq!(differences(one, two), expected);
+    }
 }

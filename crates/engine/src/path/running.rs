@@ -5,11 +5,11 @@
 //! ledger and in reports, they have the places of the plan ([`State::place_of`]); what is in no
 //! plan any more has the place [`GONE`].
 
-use super::numbering::Numbering;
+use super::crew::Crew;
 use super::origins::Origins;
 use super::{Extras, Settings};
 use crate::kernel::Kernel;
-use crate::run::Crew;
+use crate::numbering::Ids;
 use buffer::signal::Doorbell;
 use filter::Time;
 use pipeline::plan::Plan;
@@ -54,19 +54,6 @@ pub(crate) struct State {
     /// All sources that there have been.
     pub(crate) origins: Origins,
     pub(crate) parts: Vec<Part>,
-}
-
-/// The numbers of the nodes and edges of a plan.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Ids {
-    pub(crate) nodes: Vec<usize>,
-    pub(crate) edges: Vec<usize>,
-    /// The first of the rings to and from copies, which are no edges of the graph.
-    pub(crate) copies: usize,
-    /// The numbers of sessions that filters give.
-    pub(crate) numbering: Numbering,
-    /// The next that are free.
-    pub(crate) next: (usize, usize),
 }
 
 /// One connected part.
@@ -154,23 +141,6 @@ impl RunningRing {
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Self { number: 0, ..self.clone() } == Self { number: 0, ..other.clone() }
     }
-}
-
-impl Ids {
-    /// The numbers of a plan that is the first; in a run that is repeated from a record of an older
-    /// form filters number sessions each for itself.
-    pub(crate) fn of(plan: &Plan, each_for_itself: bool) -> Self {
-        let (nodes, edges) = (plan.graph.nodes.len(), plan.graph.edges.len());
-        let next = (nodes, edges + rings_of_copies(plan));
-        let nodes: Vec<usize> = (0..nodes).collect();
-        let numbering = Numbering::of(&plan.graph, &nodes, each_for_itself);
-        Self { nodes, edges: (0..edges).collect(), copies: edges, numbering, next }
-    }
-}
-
-/// How many rings the copies of a plan have at most: one to each and one from each.
-pub(crate) fn rings_of_copies(plan: &Plan) -> usize {
-    plan.copied.iter().map(|copied| 2 * copied.spaces.len()).sum()
 }
 
 impl State {

@@ -1,6 +1,6 @@
 //! The memory that blocks lie in: a pool for each intake, and one for what filters write.
 
-use super::BuildError;
+use crate::error::BuildError;
 use abi::DbufId;
 use buffer::pool::{Config as PoolConfig, Pool};
 use runtime::space::node::{Node, Part};
@@ -12,7 +12,7 @@ const SEGMENT_MIN: usize = 128 << 10;
 
 /// The shape of a pool for the blocks of these sources: as much memory as always, in segments so
 /// small that the two or three in use at a time stay in the cache (BASELINES, "Working set").
-pub(super) fn intake_of(nodes: &[Node]) -> PoolConfig {
+pub(crate) fn intake_of(nodes: &[Node]) -> PoolConfig {
     let longest = nodes.iter().filter_map(|node| match &node.part {
         Part::Source(part) => Some(part.properties.block_max),
         _ => None,
@@ -39,7 +39,7 @@ pub(crate) fn pool_unasked(config: PoolConfig) -> Result<Pool, BuildError> {
 }
 
 /// An id that no other pool of this process has had.
-pub(super) fn fresh_id() -> Result<DbufId, BuildError> {
+pub(crate) fn fresh_id() -> Result<DbufId, BuildError> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     DbufId::new(number)

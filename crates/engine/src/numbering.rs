@@ -1,6 +1,6 @@
-//! Which filter gives which numbers to sessions, for as long as a path lives (CONTRACT 8).
+//! Numbers that nodes, edges and sessions keep for as long as a path lives, whatever plan it follows.
 //!
-//! In: the plans that the path follows, one after the other. Out: for each filter that gives
+//! Of sessions (CONTRACT 8): in: the plans that the path follows, one after the other. Out: for each filter that gives
 //! numbers those that no other of the request gives, whatever thread, replica or process it runs
 //! in, and whatever came or went before. Filters of the first plan count in steps of how many they
 //! are; each that comes later has a range of its own. A range is given again as late as can be:
@@ -10,8 +10,40 @@
 //! docs/book/decisions/0046-session-numbers.md
 
 use filter::SessionNumbers;
-use pipeline::graph::{Graph, Node};
+use pipeline::graph::{Graph, Node, NodeId};
+use pipeline::plan::Plan;
+use runtime::process::Links;
 use std::collections::VecDeque;
+
+/// The numbers of the nodes and edges of a plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Ids {
+    pub(crate) nodes: Vec<usize>,
+    pub(crate) edges: Vec<usize>,
+    /// The first of the rings to and from copies, which are no edges of the graph.
+    pub(crate) copies: usize,
+    /// The numbers of sessions that filters give.
+    pub(crate) numbering: Numbering,
+    /// The next that are free.
+    pub(crate) next: (usize, usize),
+}
+
+impl Ids {
+    /// The numbers of a plan that is the first; in a run that is repeated from a record of an older
+    /// form filters number sessions each for itself.
+    pub(crate) fn of(plan: &Plan, each_for_itself: bool) -> Self {
+        let (nodes, edges) = (plan.graph.nodes.len(), plan.graph.edges.len());
+        let next = (nodes, edges + rings_of_copies(plan));
+        let nodes: Vec<usize> = (0..nodes).collect();
+        let numbering = Numbering::of(&plan.graph, &nodes, each_for_itself);
+        Self { nodes, edges: (0..edges).collect(), copies: edges, numbering, next }
+    }
+}
+
+/// How many rings the copies of a plan have at most: one to each and one from each.
+pub(crate) fn rings_of_copies(plan: &Plan) -> usize {
+    plan.copied.iter().map(|copied| 2 * copied.spaces.len()).sum()
+}
 
 /// The numbers of sessions that the filters of a plan give.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,6 +125,15 @@ fn numbering<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<Item = u
     giving.filter_map(|(id, _)| nodes.get(id.0).copied())
 }
 
+/// Returns the edges and heads of a graph by the numbers of its nodes.
+pub(crate) fn links(graph: &Graph, numbers: &[usize]) -> Links {
+    let number = |id: NodeId| numbers[id.0];
+    Links {
+        edges: graph.edges.iter().map(|edge| (number(edge.from), number(edge.to))).collect(),
+        heads: graph.heads().into_iter().map(number).collect(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,7 +152,7 @@ mod tests {
         let branches = vec!["udp"; udp.len()].join(" + ");
         let graph = graph(&format!("generate | ({branches}) | drop"));
         let mut own = udp.iter().copied();
-        let number = |(id, node): (pipeline::graph::NodeId, &Node)| match node.name() {
+        let number = |(id, node): (NodeId, &Node)| match node.name() {
             "udp" => own.next().unwrap_or_default(),
             _ => 1_000_000 + id.0,
         };

@@ -4,8 +4,17 @@
 //! the source stands in it: what is written down of a block is read by it later. One that comes by
 //! a change has the next.
 
-use super::{sources, title};
+use filter::Kind;
 use pipeline::Graph;
+use pipeline::graph::{NodeId, Use};
+
+/// Nodes that give blocks of their own.
+pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
+    graph
+        .ids()
+        .filter_map(|(id, node)| Some((id, node.filter()?)))
+        .filter(|(_, used)| used.description.kind == Kind::Source || used.endpoint.process)
+}
 
 /// The origins of a path, and the sources that have them.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +42,7 @@ impl Origins {
             let number = numbers[id.0];
             if !self.nodes.contains(&number) {
                 self.nodes.push(number);
-                self.names.push(title(used));
+                self.names.push(used.title());
             }
         }
     }
@@ -71,7 +80,7 @@ mod tests {
         let one = graph("replay one.pcap | count");
         let both = graph("(replay two.pcap + replay one.pcap) | count");
         let numbers = |graph: &Graph, of: &[(&str, usize)]| -> Vec<usize> {
-            let number = |used: &pipeline::graph::Use| {
+            let number = |used: &Use| {
                 let named = of.iter().find(|(name, _)| used.arguments.text("file") == Some(name));
                 named.map_or(90, |(_, number)| *number)
             };

@@ -1,0 +1,94 @@
+//! Threads for the spaces of a path, at its start and while it runs.
+
+use runtime::control::Control;
+use runtime::space::{Remains, Space};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use sys::eventfd::EventFd;
+
+/// A space that has ended: its path, its place there, and what it left unless it panicked.
+pub(crate) type Ended = (usize, usize, Option<Remains>);
+
+/// Who starts the threads of a path, also while it runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Crew {
+    pub(crate) number: usize,
+    /// The place of the next space.
+    pub(crate) next: Arc<AtomicUsize>,
+    pub(crate) control: Arc<Control>,
+    pub(crate) ended: mpsc::Sender<Ended>,
+    pub(crate) done: Arc<EventFd>,
+    pub(crate) running: Arc<AtomicUsize>,
+}
+
+/// A thread that waits for its space. It has ended when this is dropped and none came.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    give: Option<mpsc::Sender<Space>>,
+    handle: Option<JoinHandle<()>>,
+    running: Arc<AtomicUsize>,
+}
+
+impl Thread {
+    /// Runs this space.
+    pub(crate) fn go(mut self, space: Space) {
+        // Counted before it can end: who waits for all does not miss it.
+        self.running.fetch_add(1, Ordering::Relaxed);
+        self.handle = None;
+        space.moves();
+        // It waits for this.
+        if let Some(give) = self.give.take() {
+            let _ = give.send(space);
+        }
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.give = None;
+        // A thread that has no space does nothing that could fail.
+        let _ = self.handle.take().map(JoinHandle::join);
+    }
+}
+
+impl Crew {
+    /// Starts a thread for a space that comes later, behind those that there are.
+    pub(crate) fn further(&self, name: String) -> sys::Result<Thread> {
+        self.start(name, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn start(&self, name: String, place: usize) -> sys::Result<Thread> {
+        let Self { number, control, ended, done, .. } = self.clone();
+        let (give, comes) = mpsc::channel::<Space>();
+        let body = move || {
+            let Ok(space) = comes.recv() else { return };
+            RUNS_SPACE.set(true);
+            let remains = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.run()));
+            if remains.is_err() {
+                control.stop();
+            }
+            // Nobody listens any more only when the process is ending.
+            let _ = ended.send((number, place, remains.ok()));
+            done.notify();
+        };
+        let refused = |error: std::io::Error| {
+            sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
+        };
+        let handle = std::thread::Builder::new().name(name).spawn(body).map_err(refused)?;
+        let (give, handle) = (Some(give), Some(handle));
+        Ok(Thread { give, handle, running: Arc::clone(&self.running) })
+    }
+}
+
+thread_local! {
+    /// True in a thread of a path.
+    static RUNS_SPACE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns true in a thread that runs a space, whose panics its path reports.
+#[must_use]
+pub fn runs_space() -> bool {
+    RUNS_SPACE.get()
+}
