@@ -279,7 +279,7 @@ fn round(d: &'static Description, words: &[String], random: &mut Random) {
 }
 
 #[test]
-fn v18_no_state_that_is_taught_makes_a_filter_panic_or_exceed_its_bounds() {
+fn v18_forged_state_makes_no_filter_panic_or_exceed_bounds() {
     let mut random = Random::replayable();
     let keeps =
         |d: &&&'static Description| matches!(d.state.keeps, Keeps::Private | Keeps::Sessions);

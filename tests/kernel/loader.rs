@@ -40,7 +40,7 @@ impl Prepared {
 }
 
 #[test]
-fn o9_programs_load_with_and_without_perfmon_and_a_refusal_names_what_is_missing() {
+fn o9_programs_load_without_perfmon_and_refusals_name_the_right() {
     let Some(()) = need::bpf() else { return };
     let mut minded = 0;
     for chain in chains(1) {

@@ -78,7 +78,7 @@ fn a_sink_that_fails_in_the_middle() {
 const LIMIT: u64 = 40_000_000;
 
 #[test]
-fn what_a_sink_could_not_write_is_told_number_by_number() {
+fn blocks_a_sink_could_not_write_are_reported_by_number() {
     let name = "ends::a_sink_that_fails_in_the_middle";
     let program = std::env::current_exe().expect("this program");
     let mut shell = Command::new("sh");

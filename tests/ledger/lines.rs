@@ -35,7 +35,7 @@ fn prove(behind: &str, sent: u64) {
 }
 
 #[test]
-fn v2_what_filters_drop_is_told_number_by_number() {
+fn v2_blocks_dropped_by_filters_are_reported_by_number() {
     prove("", 20_000);
     prove(" | third", 20_000);
     prove(" | even", 20_000);
@@ -69,7 +69,7 @@ fn lines_at_random_account_for_every_number() {
 }
 
 #[test]
-fn several_rings_between_two_spaces_are_told_apart() {
+fn rings_between_the_same_spaces_are_counted_separately() {
     let text = "generate@thread0 count=9000 seq=yes \
                 | (third@thread0 | count@thread1) + (even@thread0 | inspect@thread1) + few@thread1";
     let outcome = run(text, Settings::default());
@@ -100,7 +100,7 @@ fn a5_a13_a_cycle_lets_every_number_around_sixteen_times() {
 }
 
 #[test]
-fn a_cycle_that_is_full_drops_and_says_so() {
+fn a_full_cycle_drops_with_a_reason() {
     // What was held comes at once: more batches than may wait on the back edge.
     let text = "generate count=30000 seq=yes | hoard \
                 | dport --name=X |9 (watch | dport --name=X) + discard";
@@ -115,7 +115,7 @@ fn a_cycle_that_is_full_drops_and_says_so() {
 }
 
 #[test]
-fn what_comes_behind_the_count_is_not_lost_and_told() {
+fn blocks_behind_the_count_are_reported_and_not_lost() {
     for space in ["", "@thread0"] {
         let scratch = Scratch::new();
         let file = scratch.path("some.pcap");

@@ -125,7 +125,7 @@ impl Drop for Stop {
 }
 
 #[test]
-fn v6_o8_a_filter_moves_by_itself_when_fewer_frames_match_and_back_when_more_do() {
+fn v6_o8_a_filter_moves_by_itself_as_the_share_of_matches_changes() {
     let outcome = adapting(|line| {
         line.until(32, "few match: into the kernel", inside);
         line.until(1, "all match: out of it", |live| !inside(live));

@@ -10,7 +10,7 @@ use testkit::need;
 use testkit::net::{CLIENT_DEVICE, SERVER, SERVER_DEVICE, counters, until};
 
 #[test]
-fn t12_who_spends_more_time_in_the_kernel_than_it_may_is_ended_and_the_others_go_on() {
+fn t12_a_line_over_its_kernel_time_ends_and_others_go_on() {
     let Some(mut house) = House::new(&format!("{POLICY}[users.41101]\nkernel-ns = 1\n")) else {
         return;
     };
@@ -39,7 +39,7 @@ fn t12_who_spends_more_time_in_the_kernel_than_it_may_is_ended_and_the_others_go
 
 /// The daemon, which may send, sends for nobody who may not.
 #[test]
-fn t12_nobody_has_frames_sent_by_the_right_of_the_daemon() {
+fn t12_the_daemon_lends_no_user_its_right_to_send() {
     let Some(mut house) = House::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;
@@ -97,7 +97,7 @@ fn holds(bytes: &[u8], mark: &str) -> bool {
 }
 
 #[test]
-fn p7_what_comes_for_a_group_is_seen_by_those_whose_sockets_have_joined() {
+fn p7_multicast_reaches_users_whose_sockets_joined() {
     const GROUPS: [(u32, u16, &str); 2] = [(CAROL, 5001, "<carol's>"), (DAVE, 5002, "<dave's>")];
     let Some(mut house) = House::new(POLICY) else { return };
     if need::command("setpriv").is_none() {

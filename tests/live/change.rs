@@ -32,7 +32,7 @@ pub(crate) fn set(live: &Live, words: &str) -> Switched {
 }
 
 #[test]
-fn v3_what_follows_the_kernel_changes_while_frames_come() {
+fn v3_filters_behind_the_kernel_change_while_frames_come() {
     let Some(pair) = silent() else { return };
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");
@@ -77,7 +77,7 @@ fn v3_what_follows_the_kernel_changes_while_frames_come() {
 
 /// A change of the kernel's part swaps programs, and every frame meets exactly one of both.
 #[test]
-fn v6_i5_o8_filters_move_between_the_kernel_and_threads_while_frames_come() {
+fn v6_i5_o8_filters_move_in_and_out_of_the_kernel_under_traffic() {
     let Some(pair) = silent() else { return };
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");

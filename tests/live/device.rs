@@ -38,7 +38,7 @@ fn a_device_that_vanishes_ends_the_run_with_what_was_captured() {
 }
 
 #[test]
-fn vanished_device_is_told_with_all_frames_that_came_to_programs() {
+fn a_vanished_device_is_reported_with_all_its_frames() {
     // The same frames, where the program in the kernel counts them all, and where a socket's
     // filter does not.
     let came = "the interface was removed after 10 frames;";
@@ -101,7 +101,7 @@ fn a_device_that_goes_down_and_comes_back_goes_on() {
 }
 
 #[test]
-fn a_device_in_another_name_space_is_found_by_name_path_and_process() {
+fn a_namespace_is_found_by_name_path_and_process() {
     let Some(pair) = silent() else { return };
     let mut inside = pair.server.command("sleep").arg("1000").spawn().expect("sleep");
     let process = inside.id().to_string();
@@ -214,7 +214,7 @@ fn h2_directions_are_those_of_the_host() {
 }
 
 #[test]
-fn h2_what_the_last_filter_sends_arrives() {
+fn h2_frames_sent_by_the_last_filter_arrive() {
     let Some(pair) = silent() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
@@ -238,7 +238,7 @@ fn a_device_that_is_not_there_is_named_with_those_that_are() {
 }
 
 #[test]
-fn frames_for_others_are_asked_for_only_while_somebody_looks() {
+fn promiscuous_mode_lasts_as_long_as_its_observers() {
     let Some(pair) = silent() else { return };
     let promiscuous = || {
         let told = pair.server.ip(&format!("-d link show dev {SERVER_DEVICE}"));

@@ -128,7 +128,7 @@ fn assert_same(ours: &[Vec<u8>], theirs: &[Vec<u8>], told: &str) {
 }
 
 #[test]
-fn what_the_kernel_leaves_out_is_what_bpf_would_refuse() {
+fn the_kernel_leaves_out_exactly_what_bpf_refuses() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let Some(_) = need::command("tcpdump") else { return };
     let frames = frames();

@@ -139,7 +139,7 @@ pub(crate) fn tagged() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn tags_are_in_their_place_whoever_took_them_out() {
+fn tags_removed_by_device_or_driver_are_back_in_place() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let frames = tagged();
     let observers = [

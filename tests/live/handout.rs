@@ -73,7 +73,7 @@ fn holds(rings: &Rings, mark: &[u8]) -> bool {
 }
 
 #[test]
-fn p3_each_users_frames_are_in_rings_of_its_own_wherever_memory_is_used_again() {
+fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     const MARKS: [(u16, &[u8]); 3] = [(53, b"<alice's>"), (80, b"<bob's>"), (443, b"<carol's>")];
     let Some(pair) = silent() else { return };
     let points = Points::default();
@@ -220,7 +220,7 @@ fn serve(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &d
 }
 
 #[test]
-fn p4_t19_another_users_process_reads_what_it_was_handed_and_cannot_write() {
+fn p4_t19_another_user_reads_delegated_rings_and_cannot_write() {
     let Some(pair) = silent() else { return };
     let points = Points::default();
     let text = format!("rx {SERVER_DEVICE} {LINE}");

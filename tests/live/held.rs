@@ -84,7 +84,7 @@ pub(crate) fn assert_each_once(ran: &Ran, sent: u64) {
 }
 
 #[test]
-fn v3_users_change_their_lines_in_the_program_of_all_while_frames_come() {
+fn v3_users_change_lines_in_a_shared_program_under_traffic() {
     let Some(mut house) = House::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;
@@ -139,7 +139,7 @@ impl Drop for Ends<'_> {
 }
 
 #[test]
-fn p5_what_is_not_open_to_a_user_does_not_come_into_its_line_by_a_change() {
+fn p5_a_change_cannot_add_what_policy_does_not_open() {
     let policy = format!("{POLICY}[kernel]\nfilters = [\"rx\", \"ip\", \"udp\", \"drop\"]\n");
     let Some(mut house) = House::new(&policy) else { return };
     if need::command("setpriv").is_none() {

@@ -33,12 +33,12 @@ fn start(manager: &Manager, space: &Namespace, words: &[String]) -> Child {
 }
 
 #[test]
-fn t10_lines_in_the_kernel_go_on_while_the_daemon_is_killed_and_started_again() {
+fn t10_kernel_lines_survive_a_killed_and_restarted_daemon() {
     if !able() {
         return;
     }
     // Descriptors that are handed over must not be those of other tests too.
-    let name = "keeps::t10_lines_in_the_kernel_go_on_while_the_daemon_is_killed_and_started_again";
+    let name = "keeps::t10_kernel_lines_survive_a_killed_and_restarted_daemon";
     if !testkit::alone(name) {
         return;
     }
@@ -110,12 +110,11 @@ fn t10_lines_in_the_kernel_go_on_while_the_daemon_is_killed_and_started_again() 
 }
 
 #[test]
-fn p7_what_a_user_sees_of_its_own_sockets_goes_on_while_the_daemon_is_started_again() {
+fn p7_own_traffic_survives_a_restarted_daemon() {
     if !able() {
         return;
     }
-    let name =
-        "keeps::p7_what_a_user_sees_of_its_own_sockets_goes_on_while_the_daemon_is_started_again";
+    let name = "keeps::p7_own_traffic_survives_a_restarted_daemon";
     if !testkit::alone(name) {
         return;
     }
@@ -197,7 +196,7 @@ fn program_of(link: &OwnedFd) -> u32 {
 }
 
 #[test]
-fn v3_p7_a_daemon_killed_between_the_two_links_of_a_users_sockets_leaves_both_with_the_new_line() {
+fn v3_p7_a_daemon_killed_between_both_own_links_finishes_the_change() {
     let name = "keeps::v3_p7_a_daemon_killed_between_the_two_links_of_a_users_sockets_leaves_both_\
                 with_the_new_line";
     if !able() || !testkit::alone(name) {
@@ -267,8 +266,8 @@ fn stands(process: u32) -> bool {
 }
 
 #[test]
-fn v3_a_daemon_killed_at_some_steps_of_a_change_leaves_the_old_or_the_new_line() {
-    let name = "keeps::v3_a_daemon_killed_at_some_steps_of_a_change_leaves_the_old_or_the_new_line";
+fn v3_a_daemon_killed_at_some_steps_of_a_change_leaves_one_line() {
+    let name = "keeps::v3_a_daemon_killed_at_some_steps_of_a_change_leaves_one_line";
     if able() && testkit::alone(name) {
         killed_at_steps(3);
     }
@@ -276,8 +275,8 @@ fn v3_a_daemon_killed_at_some_steps_of_a_change_leaves_the_old_or_the_new_line()
 
 #[test]
 #[ignore = "minutes: cargo test -p streamline-tests --test live -- --ignored every_step_of"]
-fn v3_a_daemon_killed_at_every_step_of_a_change_leaves_the_old_or_the_new_line() {
-    let name = "keeps::v3_a_daemon_killed_at_every_step_of_a_change_leaves_the_old_or_the_new_line";
+fn v3_a_daemon_killed_at_every_step_of_a_change_leaves_one_line() {
+    let name = "keeps::v3_a_daemon_killed_at_every_step_of_a_change_leaves_one_line";
     if able() && testkit::alone(name) {
         killed_at_steps(1);
     }

@@ -82,7 +82,7 @@ fn flow(ran: &Ran, names: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn k1_neighbours_in_the_kernel_are_one_program_and_count_as_in_a_thread() {
+fn k1_kernel_neighbors_are_one_program_and_count_as_in_a_thread() {
     let Some(pair) = silent() else { return };
     let lines: [(&str, &[&str]); 6] = [
         ("| count", &["rx", "count"]),
@@ -106,7 +106,7 @@ fn k1_neighbours_in_the_kernel_are_one_program_and_count_as_in_a_thread() {
 }
 
 #[test]
-fn j1_what_leaves_the_kernel_is_what_a_packet_socket_gives() {
+fn j1_a_program_gives_the_frames_that_a_packet_socket_gives() {
     let Some(pair) = silent() else { return };
     let Some(_) = need::command("tcpdump") else { return };
     let frames = frames();
@@ -159,7 +159,7 @@ fn j1_several_branches_leave_one_program() {
 }
 
 #[test]
-fn v5_what_the_kernel_refuses_runs_in_a_thread_and_says_so() {
+fn v5_a_refused_filter_runs_in_a_thread_with_a_note() {
     let Some(pair) = silent() else { return };
     let frames = frames();
     let mut told = Vec::new();
@@ -246,7 +246,7 @@ fn a_program_that_comes_round_is_accounted_for() {
 /// While a reader is stopped and as much as fills the ring many times over goes by, frames are only
 /// counted. It comes back to what is sent then, and the ledger knows of all.
 #[test]
-fn what_goes_by_while_a_reader_is_stopped_is_counted() {
+fn frames_of_a_stopped_reader_are_counted() {
     const FRAMES: u64 = 12_000;
     const SIZE: usize = 1_400;
     let Some(pair) = silent() else { return };
@@ -353,7 +353,7 @@ fn nothing_stays_of_a_line_that_is_killed() {
 }
 
 #[test]
-fn a_way_out_of_the_kernel_that_no_ring_carries_is_refused_and_not_left_out() {
+fn an_exit_without_a_ring_is_refused_not_dropped() {
     let Some(pair) = silent() else { return };
     let text = format!("rx@kernel {SERVER_DEVICE} | udp@kernel | (count@thread0 + drop@thread1)");
     let (graph, mistakes) = pipeline::read(&text, &House);

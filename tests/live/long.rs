@@ -130,7 +130,7 @@ fn v5_a_line_of_200_filters_is_decided_in_the_kernel() {
 
 /// A program can tally so much and no more.
 #[test]
-fn v5_of_a_line_with_more_ways_out_than_a_program_has_the_beginning_stays() {
+fn v5_the_beginning_of_a_line_with_too_many_exits_stays() {
     let Some(pair) = silent() else { return };
     let line = line(&format!("rx {SERVER_DEVICE}"), "ip", 330);
     let ran = observed(&pair, &line, &datagrams(FRAMES));
@@ -144,7 +144,7 @@ fn v5_of_a_line_with_more_ways_out_than_a_program_has_the_beginning_stays() {
 
 /// A frame that goes to many at once takes as many ways.
 #[test]
-fn v5_of_a_line_that_a_frame_leaves_on_too_many_ways_the_beginning_stays() {
+fn v5_the_beginning_stays_where_a_frame_has_too_many_exits() {
     let Some(pair) = silent() else { return };
     let branches = vec!["|all count"; 40].join(" + ");
     let line = format!("rx {SERVER_DEVICE} | ip | udp | ( {branches} )");
@@ -163,7 +163,7 @@ fn v5_of_a_line_that_a_frame_leaves_on_too_many_ways_the_beginning_stays() {
 /// Sure and unsure frames share one ring. Losses of a slow reader are counted for the edge they
 /// took, and what arrives is in order.
 #[test]
-fn v5_what_is_lapped_is_counted_for_the_way_that_it_took() {
+fn v5_lapped_frames_are_counted_for_their_exit() {
     const LAPPED: u64 = 20_000;
     const SIZE: usize = 400;
     let Some(pair) = silent() else { return };

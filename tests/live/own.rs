@@ -206,7 +206,7 @@ fn address(ip: &str, port: u16) -> SocketAddr {
 }
 
 #[test]
-fn p7_a_user_sees_all_that_its_own_sockets_exchange_and_nothing_else() {
+fn p7_a_user_observes_all_of_its_own_sockets_and_nothing_else() {
     const MARKS: [&[u8]; 2] = [b"<carol's own>", b"<dave's own>"];
     let Some(()) = able() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
@@ -257,7 +257,7 @@ fn p7_a_user_sees_all_that_its_own_sockets_exchange_and_nothing_else() {
 
 /// Frames that others could place before a user, and frames that reach no socket.
 #[test]
-fn p7_v7_what_is_not_a_users_own_is_nowhere_in_its_memory() {
+fn p7_v7_foreign_bytes_are_nowhere_in_a_users_memory() {
     let Some(()) = able() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let points = Points::default();

@@ -24,7 +24,7 @@ fn as_nobody(mut command: Command, words: &[&str]) -> Command {
 }
 
 #[test]
-fn without_privilege_it_says_what_is_missing_and_what_to_do() {
+fn missing_privilege_is_named_with_a_remedy() {
     let Some(space) = Namespace::new() else { return };
     let Some(setpriv) = need::command("setpriv") else { return };
     let folder = Scratch::new();

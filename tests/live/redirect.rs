@@ -88,7 +88,7 @@ fn run(line: &Line, text: &str, takes: bool, frames: &[Vec<u8>]) -> (Vec<Vec<u8>
 }
 
 #[test]
-fn redirect_sends_copies_of_what_is_observed_and_the_host_gets_it_too() {
+fn redirect_sends_copies_and_the_host_gets_the_frames() {
     const FRAMES: u64 = 900;
     let Some(line) = Line::new() else { return };
     let frames = datagrams(FRAMES);
@@ -109,7 +109,7 @@ fn redirect_sends_copies_of_what_is_observed_and_the_host_gets_it_too() {
 }
 
 #[test]
-fn redirect_sends_what_is_taken_and_nobody_else_gets_it() {
+fn redirect_of_taken_frames_leaves_none_for_the_host() {
     const FRAMES: u64 = 600;
     let Some(line) = Line::new() else { return };
     let probe = line.pair.server.enter(sys::probe::xdp_socket);
@@ -138,7 +138,7 @@ fn redirect_sends_what_is_taken_and_nobody_else_gets_it() {
 }
 
 #[test]
-fn redirect_is_not_led_back_to_where_it_is_seen_and_explain_tells_where_frames_leave() {
+fn redirect_loops_are_refused_and_explain_names_the_exit() {
     let Some(line) = Line::new() else { return };
     let server = &line.pair.server;
     let program = crate::observer::program();

@@ -35,7 +35,7 @@ pub(crate) fn refused(ran: &Ran) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn v1_an_analysis_tells_the_time_and_the_bells_of_a_program() {
+fn v1_an_analysis_reports_time_and_notifications_of_a_program() {
     let Some(pair) = silent() else { return };
     let folder = Scratch::new();
     let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | print");
@@ -69,7 +69,7 @@ fn v1_an_analysis_tells_the_time_and_the_bells_of_a_program() {
 }
 
 #[test]
-fn a_program_tells_its_frames_and_bells_in_the_ledger() {
+fn the_ledger_counts_frames_and_notifications_of_a_program() {
     let Some(pair) = silent() else { return };
     let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | pcap seen.pcap");
     let observer = Observer::start(&pair.server, &line);
@@ -118,7 +118,7 @@ fn forked(pair: &Pair, way: impl Fn(usize) -> String) -> Ran {
 
 /// However many classes are told apart: a frame has one.
 #[test]
-fn v5_ways_of_which_a_frame_takes_one_are_no_more_than_a_program_has() {
+fn v5_exclusive_exits_fit_the_limit_of_a_program() {
     let Some(pair) = silent() else { return };
     let ran = forked(&pair, |file| (9 + file).to_string());
     assert_eq!(filter(&ran, "dport")["space"], "kernel", "{}", ran.err);
@@ -129,7 +129,7 @@ fn v5_ways_of_which_a_frame_takes_one_are_no_more_than_a_program_has() {
 /// A frame leaves a program on so many ways at most; a filter that needs more runs in a thread, and
 /// says why.
 #[test]
-fn v5_a_filter_with_more_ways_out_than_a_program_has_runs_in_a_thread() {
+fn v5_a_filter_with_too_many_exits_runs_in_a_thread() {
     let Some(pair) = silent() else { return };
     let ran = forked(&pair, |_| "all".to_owned());
     assert_eq!(filter(&ran, "dport")["space"], "thread0", "{}", ran.err);

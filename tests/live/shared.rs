@@ -177,8 +177,8 @@ fn o6_a_filter_that_keeps_something_is_each_lines_own() {
 }
 
 #[test]
-fn a_line_that_cannot_be_added_changes_nothing_whichever_step_fails() {
-    let name = "shared::a_line_that_cannot_be_added_changes_nothing_whichever_step_fails";
+fn adding_a_line_changes_nothing_whichever_step_fails() {
+    let name = "shared::adding_a_line_changes_nothing_whichever_step_fails";
     if !testkit::alone(name) {
         return;
     }
@@ -314,7 +314,7 @@ fn comes_and_goes(pair: &Pair, points: &Points, scratch: &Scratch, round: usize)
 }
 
 #[test]
-fn o6_lines_come_and_go_at_a_steady_pace() {
+fn o6_lines_come_and_go_at_a_steady_rate() {
     come_and_go(12, 100);
 }
 

@@ -83,7 +83,7 @@ fn g1_times_are_those_at_which_frames_came() {
 }
 
 #[test]
-fn g1_what_finds_no_frame_of_the_memory_is_lost_by_the_ring() {
+fn g1_frames_without_room_are_ring_losses() {
     let Some(pair) = silent() else { return };
     let line = format!("rx {SERVER_DEVICE} take ring=512K | pcap seen.pcap");
     let observer = take(&pair, &line);
@@ -157,7 +157,7 @@ s.sendto(bytes(i * 7 % 256 for i in range(60000)), (sys.argv[1], 9))
 ";
 
 #[test]
-fn g1_what_a_device_was_to_cut_comes_whole_or_in_parts_and_nothing_is_missing() {
+fn g1_unsegmented_frames_arrive_complete() {
     let Some(pair) = pair(Cable::default()) else { return };
     let Some(python) = need::command("python3") else { return };
     let told = pair.server.ip(&format!("-o link show dev {SERVER_DEVICE}"));
@@ -196,7 +196,7 @@ const PUSH: [[u8; 8]; 5] = [
 ];
 
 #[test]
-fn g2_tags_are_in_their_place_whether_they_came_in_the_frame_or_beside_it() {
+fn g2_tags_are_in_place_from_the_frame_or_beside_it() {
     let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
     let inside = crate::frames::tagged();
     let ran = taken(&pair, &format!("rx {SERVER_DEVICE} take"), &inside, 10);
@@ -237,7 +237,7 @@ fn index(pair: &Pair) -> u32 {
 }
 
 #[test]
-fn v17_who_is_there_already_stays_and_is_named() {
+fn v17_an_attached_program_stays_and_is_named() {
     let Some(pair) = silent() else { return };
     let index = index(&pair);
     let link = pair.server.enter(|| {
@@ -295,7 +295,7 @@ fn g7_the_interface_of_the_default_route_is_taken_by_force_only() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_said() {
+fn refused_interfaces_are_reported() {
     let Some(pair) = silent() else { return };
     let refused = |line: &str| {
         let output = pair.server.command(program()).args(["run", line]).output().unwrap();
@@ -311,7 +311,7 @@ fn what_cannot_be_taken_is_said() {
 }
 
 #[test]
-fn an_interface_that_goes_away_ends_the_path_and_all_before_it_counts() {
+fn a_vanished_interface_ends_the_path_with_a_whole_ledger() {
     let Some(pair) = silent() else { return };
     let frames = numbered(0..10, SIZE);
     let mut observer = take(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
@@ -369,7 +369,7 @@ fn pass(
 }
 
 #[test]
-fn g6_from_interface_to_interface_descriptors_move_and_no_byte_does() {
+fn g6_descriptors_move_between_interfaces_without_a_copy() {
     let Some(pair) = silent() else { return };
     back(&pair);
     let frames = numbered(0..5_000, SIZE);
@@ -386,7 +386,7 @@ fn g6_from_interface_to_interface_descriptors_move_and_no_byte_does() {
 }
 
 #[test]
-fn g6_what_was_changed_or_put_together_is_copied() {
+fn g6_changed_or_joined_frames_are_copied() {
     let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
     back(&pair);
     pair.server.ip("link set dev back0 mtu 9000");

@@ -77,7 +77,7 @@ fn datagrams(count: u64) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn i6_what_a_line_drops_ends_in_the_kernel_and_the_rest_comes_up() {
+fn i6_dropped_frames_end_in_the_kernel_and_the_rest_comes_up() {
     const FRAMES: u64 = 6_000;
     let Some(pair) = silent(1500) else { return };
     let frames = datagrams(FRAMES);
@@ -103,7 +103,7 @@ fn i6_what_a_line_drops_ends_in_the_kernel_and_the_rest_comes_up() {
 }
 
 #[test]
-fn v5_what_takes_and_is_refused_in_the_kernel_takes_in_a_thread() {
+fn v5_a_refused_line_that_takes_frames_takes_them_in_a_thread() {
     let Some(pair) = silent(1500) else { return };
     let frames = datagrams(300);
     let line = format!("rx {SERVER_DEVICE} take | ip | udp | dport | ( |53 drop + |80 count )");
@@ -166,7 +166,7 @@ fn k1_twins_that_write_change_frames_as_the_filters_do() {
 }
 
 #[test]
-fn g1_what_finds_no_frame_of_the_memory_is_lost_by_the_ring_number_by_number() {
+fn g1_frames_without_room_are_ring_losses_by_number() {
     const FRAMES: u64 = 20_000;
     let Some(pair) = silent(1500) else { return };
     let line = format!("rx {SERVER_DEVICE} take ring=512K | ip |udp pcap seen.pcap");
@@ -215,7 +215,7 @@ const PUSH: [[u8; 8]; 5] = [
 ];
 
 #[test]
-fn g2_what_the_driver_took_a_tag_out_of_is_decided_with_the_tag() {
+fn g2_a_frame_without_its_tag_is_decided_with_the_tag() {
     if sys::bpf::kernel_function("bpf_xdp_metadata_rx_vlan_tag").is_none() {
         need::skip::<()>("needs drivers that tell of tags (Linux 6.8)");
         return;

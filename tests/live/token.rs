@@ -130,7 +130,7 @@ fn h22_the_same_tokens_pass_in_the_kernel_and_in_a_thread() {
 
 /// In a process of its own that reads no files, it has its key all the same.
 #[test]
-fn t2_the_same_tokens_pass_where_nobody_vouches_for_the_filter() {
+fn t2_the_same_tokens_pass_in_a_sandbox() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let folder = Scratch::new();
     let file = key(&folder).display().to_string();
@@ -151,7 +151,7 @@ fn t2_the_same_tokens_pass_where_nobody_vouches_for_the_filter() {
 
 /// The numbers already passed move with the filter, so nothing passes twice.
 #[test]
-fn m1_a_filter_that_moves_out_of_the_kernel_remembers_what_has_passed() {
+fn m1_a_filter_leaving_the_kernel_remembers_passed_tokens() {
     let Some(pair) = silent() else { return };
     let folder = Scratch::new();
     let (file, out) = (key(&folder).display().to_string(), folder.path("good.pcap"));

@@ -79,7 +79,7 @@ fn send(pair: &Pair) {
 }
 
 #[test]
-fn o6_p3_p7_users_share_one_program_and_nobody_finds_anothers_bytes() {
+fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     let Some(mut house) = House::new(POLICY) else { return };
     let Some(nginx) = Nginx::start(&house.pair.server) else { return };
     if need::command("setpriv").is_none() {
@@ -281,7 +281,7 @@ fn network() -> String {
 }
 
 #[test]
-fn t10_who_is_killed_leaves_the_program_and_who_loses_the_daemon_is_told() {
+fn t10_killed_users_leave_and_a_lost_daemon_is_reported() {
     let Some(mut house) = House::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;
@@ -312,7 +312,7 @@ fn t10_who_is_killed_leaves_the_program_and_who_loses_the_daemon_is_told() {
 }
 
 #[test]
-fn a_daemon_that_is_asked_to_end_tells_what_was_counted() {
+fn a_daemon_asked_to_end_reports_its_counts() {
     let Some(mut house) = House::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;
@@ -347,7 +347,7 @@ fn rings(house: &House) -> Vec<(Option<u32>, Option<String>, usize)> {
 }
 
 #[test]
-fn p8_who_shares_with_the_world_reads_what_any_of_those_chose_and_nobody_else_does() {
+fn p8_world_rings_are_read_by_their_members_only() {
     let Some(house) = House::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;
@@ -365,7 +365,7 @@ fn p8_who_shares_with_the_world_reads_what_any_of_those_chose_and_nobody_else_do
 }
 
 #[test]
-fn p3_members_of_a_group_who_say_so_share_a_ring_and_nobody_else_can_join_them() {
+fn p3_group_rings_are_shared_by_members_only() {
     let Some(house) = House::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;

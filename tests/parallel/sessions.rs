@@ -64,7 +64,7 @@ fn torn(seed: u64, connections: usize) -> testkit::traffic::Capture {
 }
 
 #[test]
-fn n2_v13_what_is_open_at_the_end_leaves_in_the_order_of_one_instance() {
+fn n2_v13_open_sessions_end_in_the_order_of_one_instance() {
     let scratch = Scratch::new();
     let file = scratch.path("torn.pcap");
     let mut random = testkit::Random::replayable();

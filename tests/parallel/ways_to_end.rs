@@ -5,7 +5,7 @@ use crate::line::Line;
 use engine::build::Settings;
 
 #[test]
-fn n9_a_copy_that_has_a_bug_ends_the_line_and_nobody_waits() {
+fn n9_a_replica_with_a_bug_ends_the_line_without_a_hang() {
     for copies in [1, 2, 3, 4] {
         let text = "generate count=200000 seq=yes | fails | KEEP | discard";
         let (seen, outcome) = run(text, copies);

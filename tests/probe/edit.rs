@@ -86,7 +86,7 @@ fn swapped(text: &str, editor: &str, back: &str) -> String {
 }
 
 #[test]
-fn an_edit_is_seen_behind_it() {
+fn an_edit_is_visible_downstream() {
     let text =
         format!("generate count={FRAMES} size={SIZE} seq=yes | compress | decompress | total");
     let outcome = line(&text, &[&TOTAL]);

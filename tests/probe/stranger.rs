@@ -197,7 +197,7 @@ fn bytes(offer: &Offer) -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn p4_a_stranger_reads_a_ring_and_cannot_write() {
+fn p4_an_untrusted_peer_reads_a_ring_and_cannot_write() {
     let Some(()) = need::root() else { return };
     for policy in [Policy::Overwrite, Policy::Block, Policy::DropNew] {
         let id = abi::DbufId::new(7).unwrap();

@@ -104,7 +104,7 @@ fn captures_are_answered_by_all_and_mostly_surely() {
 }
 
 #[test]
-fn corpus_what_others_captured_is_answered_by_all_and_mostly_surely() {
+fn corpus_captures_are_answered_by_all_and_mostly_surely() {
     let Some(corpus) = testkit::corpus() else { return };
     are_answered_mostly_surely(corpus.paths.into_iter().step_by(3).collect());
 }

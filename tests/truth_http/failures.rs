@@ -63,7 +63,7 @@ fn only_response(path: &Path) -> Message {
 }
 
 #[test]
-fn a_capture_that_is_cut_is_told_and_what_was_before_is_there() {
+fn a_truncated_capture_is_reported_and_read_up_to_the_cut() {
     let scratch = Scratch::new();
     let body: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
     let capture = conversation(REQUEST, &response("", &body), usize::MAX);
@@ -143,7 +143,7 @@ fn a_folder_that_cannot_be_written_is_refused_by_name() {
 
 /// A file system of 64 KB that a body of 100 KB does not fit into.
 #[test]
-fn a_full_disk_is_told_and_the_ledger_knows_what_is_lost() {
+fn a_full_disk_is_reported_and_losses_are_in_the_ledger() {
     if testkit::need::root().is_none() {
         return;
     }

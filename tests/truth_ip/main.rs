@@ -141,7 +141,7 @@ fn fragments_are_held_while_the_memory_laps_around_them() {
 /// tshark reads what `ip | pcap` writes, and sees the same UDP payloads in the same order as in the
 /// capture itself, where it puts the fragments together.
 #[test]
-fn h3_what_is_written_behind_ip_is_what_tshark_sees() {
+fn h3_packets_behind_ip_are_those_of_tshark() {
     let names = ["many", "reversed", "padded", "twice"];
     let files = names.map(|name| testkit::made::file(&format!("fragments/{name}.pcap")));
     write_for_tshark(&files, 303);

@@ -121,7 +121,7 @@ const MADE: &[(&str, &str, &[Want])] = &[
 ];
 
 #[test]
-fn what_was_sent_is_found_and_nothing_else() {
+fn streams_hold_all_sent_bytes_and_no_others() {
     let judged = MADE.iter().flat_map(|(name, arguments, wants)| {
         judge(name, &testkit::made::file(&format!("streams/{name}.pcap")), arguments, wants)
     });

@@ -157,7 +157,7 @@ fn readers_account_for_every_packet() {
 /// A reader is woken by the first notification after it has taken all earlier ones, and by no
 /// other.
 #[test]
-fn who_takes_bells_is_not_woken_for_more_than_it_has_yet_to_take() {
+fn a_reader_with_pending_notifications_is_not_woken() {
     let Some(pair) = pair(false) else { return };
     let shape =
         Shape { cpus: cpus(), sinks: 1, pointers: 1 << 10, bytes: 1 << 20, record_max: 2048 };
@@ -177,7 +177,7 @@ fn who_takes_bells_is_not_woken_for_more_than_it_has_yet_to_take() {
 /// Frames without a reader are counted and not copied; once it takes a notification, frames are
 /// copied again.
 #[test]
-fn what_nobody_comes_for_is_only_counted() {
+fn frames_without_a_reader_are_only_counted() {
     const BUNCH: u32 = 1_000;
     let Some(pair) = pair(false) else { return };
     // The one who sends is the one who writes: always the same, where that can be had.
