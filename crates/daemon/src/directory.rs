@@ -20,10 +20,10 @@ use sys::local::{self, Form};
 use sys::steps::{Makes, Steps};
 
 const LOCK: &str = "lock";
-/// How many may wait until they are let in.
+/// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// The reason why no daemon can be in a directory.
+/// A directory in which no daemon can be, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DirectoryError {
     /// Another daemon has the directory.
@@ -37,7 +37,7 @@ pub enum DirectoryError {
     Unsafe {
         /// The directory.
         directory: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// It cannot be told where the directory of this user is.
@@ -95,7 +95,7 @@ pub struct Directory {
     path: PathBuf,
     directory: OwnedFd,
     lock: File,
-    /// Whether we have made the directory.
+    /// True if we made the directory.
     made: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Who asks: the daemon, or the process of a path.
+//! The client of the daemon, or of the process of a path.
 //!
 //! Calls wait no longer than [`PATIENCE`], those that need more than [`LONG`]; many paths are asked
 //! at once and wait no longer than [`TOGETHER`] ([`Client::ask_all`]);
@@ -23,25 +23,25 @@ use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 use sys::local::{self, Form};
 
-/// How long an answer is waited for.
+/// The timeout of a call.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// How long one is waited for that needs more than a look: spaces come to it between two blocks, or
-/// the kernel looks through a program, and others may be in front.
+/// The timeout of a call that needs more than a look: spaces answer between two blocks, the kernel
+/// verifies a program, and other calls may be queued before it.
 pub const LONG: Duration = Duration::from_secs(120);
 
-/// How long answers of many paths are waited for, all together.
+/// The timeout of calls to many paths, all together.
 pub const TOGETHER: Duration = Duration::from_secs(2);
 
-/// Why there is no answer.
+/// The failure of a call.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ClientError {
-    /// Nobody listens there.
+    /// No daemon listens at these addresses.
     Nobody(Vec<PathBuf>),
-    /// Who listens there is neither root nor this user.
+    /// The listening process belongs to neither root nor this user.
     Stranger {
         /// The directory.
         directory: PathBuf,
-        /// Who listens.
+        /// The user of the listening process.
         uid: u32,
     },
     /// No answer came in time.
@@ -50,7 +50,7 @@ pub enum ClientError {
     Gone,
     /// This path has ended while it was asked.
     Ended(String),
-    /// What came is no answer.
+    /// The answer is malformed.
     Strange(Malformed),
     /// An answer, and not the one that was wanted.
     Refused(Fault),
@@ -220,18 +220,18 @@ impl Client {
         Ok(Self { caller: Caller(socket), directory: directory.to_owned() })
     }
 
-    /// Where it is.
+    /// Returns the directory of the daemon.
     #[must_use]
     pub fn directory(&self) -> &FilePath {
         &self.directory
     }
 
-    /// Who answers.
+    /// Returns the identity of the daemon.
     pub fn about(&self) -> Result<About, ClientError> {
         self.caller.call("io.streamline.About", &Nothing {})
     }
 
-    /// What this user may have.
+    /// Returns the rights and quota of this user.
     pub fn allowed(&self) -> Result<Allowed, ClientError> {
         self.caller.call("io.streamline.Allowed", &Nothing {})
     }
@@ -365,7 +365,7 @@ impl AsFd for Client {
 #[derive(Debug)]
 pub struct ToPath {
     caller: Caller,
-    /// What it was called by who asked.
+    /// The name by which the caller asked for it.
     path: String,
     process: OwnedFd,
     number: u32,
@@ -379,7 +379,7 @@ impl ToPath {
         self.number
     }
 
-    /// Whose it is.
+    /// Returns the owner.
     #[must_use]
     pub const fn uid(&self) -> u32 {
         self.uid
@@ -396,12 +396,12 @@ impl ToPath {
         self.process.as_fd()
     }
 
-    /// What it is.
+    /// Returns the description of the path.
     pub fn describe(&self) -> Result<Described, ClientError> {
         self.call(DESCRIBE, &Nothing {})
     }
 
-    /// What it has counted.
+    /// Returns the counters of the path.
     pub fn count(&self) -> Result<Counters, ClientError> {
         let Count { counters } = self.call(COUNT, &Nothing {})?;
         Ok(counters)
@@ -433,7 +433,7 @@ impl ToPath {
         Ok((began, pipe.ok_or_else(none)?))
     }
 
-    /// What the tap of this connection has told.
+    /// Returns the state of this connection's tap.
     pub fn tapped(&self) -> Result<Tapped, ClientError> {
         self.call("io.streamline.path.Tapped", &Nothing {})
     }
@@ -453,7 +453,7 @@ impl ToPath {
         self.caller.send(&Call { more: true, ..call }, &[])
     }
 
-    /// What was told next; the caller has waited for it.
+    /// Returns the next update; the caller has waited for it.
     pub fn followed(&self) -> Result<Followed, ClientError> {
         Ok(self.caller.reply()?.0.take()?)
     }
@@ -467,7 +467,7 @@ impl ToPath {
         self.caller.call(method, parameters).map_err(|error| self.ended(error))
     }
 
-    /// Who hangs up on us has ended: it was there when we came.
+    /// Turns a hangup into the end of the path: it was there when we connected.
     fn ended(&self, error: ClientError) -> ClientError {
         match error {
             ClientError::Gone => ClientError::Ended(self.path.clone()),

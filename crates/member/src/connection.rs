@@ -20,9 +20,9 @@ const DESCRIPTORS_MAX: usize = 16;
 pub struct Connection {
     socket: OwnedFd,
     form: Form,
-    /// Of a stream: what has come and is no whole message yet.
+    /// Bytes of an incomplete message, on a stream.
     half: Vec<u8>,
-    /// How much of that was looked through for an end.
+    /// Bytes of it already searched for an end.
     looked: usize,
     out: VecDeque<Unsent>,
     unsent: usize,
@@ -31,7 +31,7 @@ pub struct Connection {
 #[derive(Debug)]
 struct Unsent {
     bytes: Vec<u8>,
-    /// How many of them have gone.
+    /// Number of them already sent.
     sent: usize,
     descriptors: Vec<OwnedFd>,
 }
@@ -152,7 +152,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether something waits for room.
+    /// Returns true if messages wait for room.
     pub fn has_unsent(&self) -> bool {
         !self.out.is_empty()
     }

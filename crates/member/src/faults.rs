@@ -53,7 +53,7 @@ pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
     Fault::new(NOT_IN_KERNEL, &json!({ "node": node, "by": by, "why": why }))
 }
 
-/// Nobody refuses it: the daemon was started again before it was done.
+/// The daemon was started again before the call was done; no refusal.
 pub const AGAIN: &str = "again";
 
 /// The name of that error.
@@ -71,7 +71,7 @@ pub fn unchanged(why: &str) -> Fault {
     Fault::new("io.streamline.path.Unchanged", &json!({ "why": why }))
 }
 
-/// Nobody can look there.
+/// A node that cannot be tapped.
 #[must_use]
 pub fn untapped(why: &str) -> Fault {
     Fault::new("io.streamline.path.Untapped", &json!({ "why": why }))

@@ -71,7 +71,7 @@ pub fn gather<A, P: AsFd, R>(
     }
 }
 
-/// Those who were not asked yet, by user, and the places of each user.
+/// Peers not yet asked, by user, and the indexes of each user.
 struct Waiting {
     users: BTreeMap<u32, User>,
     share: usize,

@@ -32,20 +32,20 @@ use sys::steps::Makes;
 pub struct Through {
     directory: PathBuf,
     release: String,
-    /// What this user may have run there; none: whatever it wants.
+    /// The limits of this user; `None` for no limits.
     bounds: Option<Arc<Bounds>>,
 }
 
-/// What root has opened to a user.
+/// The rights that root has opened to a user.
 #[derive(Debug)]
 struct Bounds {
     filters: Vec<String>,
     interfaces: Vec<String>,
-    /// Where that is written.
+    /// The policy file.
     file: String,
 }
 
-/// How many descriptors come with a part: frames, pointers, bell.
+/// Descriptors of a part: frames, pointers, doorbell.
 const HANDED: usize = 3;
 
 impl Through {
@@ -63,8 +63,8 @@ impl Through {
         Ok(Some(Self { directory, release, bounds }))
     }
 
-    /// What of a plan will not run in the kernel by the policy of this machine, as far as that can
-    /// be known before it is asked for: nothing of what a user has already is counted.
+    /// Returns the nodes of a plan that policy keeps out of the kernel, as far as that is known in
+    /// advance: what the user already uses is not counted.
     #[must_use]
     pub fn foreseen(&self, plan: &Plan) -> Vec<Refused> {
         let Some(bounds) = &self.bounds else { return Vec::new() };
@@ -164,17 +164,17 @@ impl Host for Through {
     }
 }
 
-/// What the daemon hands over, the number of the line, and the connection on which it hangs.
+/// The daemon's answer: rings, number of the line, and the connection on which the line depends.
 type Answer = (Handout, u64, Caller);
 
-/// What was lent by the daemon, and the line.
+/// The rings from the daemon, and the line.
 type Made = (Lent, Arc<There>);
 
 /// A line that the daemon runs.
 #[derive(Debug)]
 struct There {
     through: Through,
-    /// By which number the daemon knows it.
+    /// The line's number at the daemon.
     line: u64,
     /// The line goes with it.
     caller: Caller,
@@ -183,14 +183,14 @@ struct There {
     lost: Mutex<Option<Failure>>,
 }
 
-/// Why the last word about a line is heard.
+/// The state of waiting for a line's final counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hears {
     /// It is to leave.
     Leaves,
     /// Another one runs in its place.
     Replaced,
-    /// Nobody knows here.
+    /// No daemon knows the line.
     Ended,
 }
 
@@ -214,12 +214,12 @@ impl There {
         self.heard(why, told)
     }
 
-    /// What the daemon says next.
+    /// Returns the daemon's next message.
     fn word(&self) -> Result<Attached, ClientError> {
         Ok(self.caller.reply()?.0.take()?)
     }
 
-    /// Whether the line is there still when nothing was heard of it for a while.
+    /// Returns true if the line still exists although nothing was heard of it for a while.
     fn is_kept(&self) -> bool {
         sys::poll::readable_within(&[self.caller.as_fd()], Some(SEEK));
         Standing::lost(self).is_none() && self.ended.get().is_none()
@@ -244,7 +244,7 @@ impl There {
         ended.unwrap_or_else(|| self.lose("the daemon says not what was counted"))
     }
 
-    /// Nobody says any more what the line has counted.
+    /// Gives up on the line's counts.
     fn lose(&self, why: &str) -> Ended {
         let why = format!("{why}, and with it the program that handed frames over");
         let hint = "all that had come before was handed on; what the kernel counted is lost, so \
@@ -350,8 +350,8 @@ pub fn network() -> String {
     about.map_or_else(|_| String::new(), |about| format!("{}:{}", about.dev(), about.ino()))
 }
 
-/// How long a next daemon is looked for, in ns, and how often.
+/// The longest search for the next daemon, in ns, and its interval.
 const LONG_NS: u64 = 120_000_000_000;
 const SEEK: Duration = Duration::from_millis(100);
-/// What is told of a daemon that says nothing of use.
+/// The message for a daemon that gives no usable answer.
 const NOT_SAID: &str = "the daemon does not say why it changes it not";

@@ -1,5 +1,5 @@
-//! What travels between a client, the daemon and the process of a path: the types of the interface
-//! files. The names of the errors, and how a person reads them, are in [`faults`].
+//! The types of the interface files: messages between a client, the daemon and the process of a
+//! path. The names of errors, and their texts, are in [`faults`].
 
 use serde::{Deserialize, Serialize};
 
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 pub struct Path {
     /// Its number.
     pub number: u32,
-    /// What its user calls it.
+    /// The name that its user gave it.
     pub name: Option<String>,
-    /// Whose it is.
+    /// The owner.
     pub uid: u32,
     /// The process in which it runs.
     pub process: Option<i32>,
-    /// When it began, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub started: Option<u64>,
     /// The line.
     pub line: Option<String>,
-    /// Where what it prints is kept.
+    /// The log file of its output.
     pub log: Option<String>,
-    /// Whether who asks may connect to it.
+    /// True if the caller may connect to it.
     pub yours: bool,
 }
 
-/// How much a user may have, or has. Nothing: no bound.
+/// Limits of a user, or usage. `None`: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quota {
@@ -45,7 +45,7 @@ pub struct Quota {
 /// `About`: who answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct About {
-    /// Of which version.
+    /// The version.
     pub version: String,
     /// Its process.
     pub process: u32,
@@ -69,7 +69,7 @@ pub struct Paths {
 pub struct Event {
     /// `present`, `came` or `went`.
     pub event: String,
-    /// Which.
+    /// The path.
     pub path: Path,
 }
 
@@ -77,15 +77,15 @@ pub struct Event {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
-    /// What its user calls it.
+    /// The name that its user gave it.
     pub name: Option<String>,
     /// The line.
     pub line: String,
-    /// Where what it prints is kept.
+    /// The log file of its output.
     pub log: Option<String>,
     /// Its number with a daemon before.
     pub number: Option<u32>,
-    /// When it began.
+    /// Start time.
     pub started: Option<u64>,
 }
 
@@ -109,18 +109,18 @@ pub struct Connect {
 pub struct Connected {
     /// The number of the path.
     pub number: u32,
-    /// Whose it is.
+    /// The user.
     pub uid: u32,
 }
 
 /// `Allowed`: what one may have.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Allowed {
-    /// Whether there are no bounds.
+    /// True if there are no limits.
     pub everything: bool,
-    /// How much one may have.
+    /// The limits.
     pub quota: Quota,
-    /// How much one has.
+    /// The usage.
     pub used: Quota,
     /// The filters that one may have in the kernel.
     pub filters: Vec<String>,
@@ -130,7 +130,7 @@ pub struct Allowed {
     /// The release of the kernel in which the daemon runs programs; none: it cannot.
     #[serde(default)]
     pub kernel: Option<String>,
-    /// Why not.
+    /// The reason, if it is closed.
     #[serde(default)]
     pub closed: Option<String>,
 }
@@ -141,7 +141,7 @@ pub struct Allowed {
 pub struct Attach {
     /// The line.
     pub line: String,
-    /// Which part of it, as [`engine::kernel::handout::Part::text`] says it.
+    /// The part, as [`engine::kernel::handout::Part::text`] writes it.
     pub part: String,
     /// The network name space of the caller, by which it is told from others.
     pub network: String,
@@ -156,7 +156,7 @@ pub struct Attach {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Instead {
-    /// That line, as [`Attached::line`] says it.
+    /// The line, as in [`Attached::line`].
     pub line: u64,
     /// The steps of both that are the same filter.
     pub stays: Vec<Stay>,
@@ -166,9 +166,9 @@ pub struct Instead {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stay {
-    /// Which step it was.
+    /// The old step.
     pub was: u64,
-    /// Which step it is.
+    /// The new step.
     pub is: u64,
 }
 
@@ -178,13 +178,13 @@ pub struct Stay {
 pub struct Attached {
     /// As [`engine::kernel::handout::Layout::text`] says it.
     pub layout: Option<String>,
-    /// By which number the daemon knows the line.
+    /// The number of the line at the daemon.
     pub line: Option<u64>,
-    /// Whether it has taken the place of another line.
+    /// True if it has replaced another line.
     pub switched: Option<bool>,
     /// As [`engine::kernel::handout::Ended::text`] says it.
     pub ended: Option<String>,
-    /// Why it was taken away, where nobody has asked for that.
+    /// The reason, if it was removed without being asked to.
     pub why: Option<String>,
 }
 
@@ -206,7 +206,7 @@ pub struct Program {
     pub side: String,
     /// Its number in the kernel.
     pub program: u32,
-    /// How often another took its place.
+    /// Number of replacements.
     pub replaced: u64,
     /// Frames that came while lines were here: each of them ran one program once.
     pub frames: u64,
@@ -223,7 +223,7 @@ pub struct Program {
 pub struct InKernel {
     /// The path of which it is part.
     pub path: Option<u32>,
-    /// Whose it is.
+    /// The owner.
     pub uid: u32,
     /// Frames that came since it is there; of one's own, as all that follows.
     pub taken: Option<u64>,
@@ -231,7 +231,7 @@ pub struct InKernel {
     pub given: Option<Amount>,
     /// Frames that could not be copied for it.
     pub lost: Option<u64>,
-    /// What it costs in the kernel by estimate, in ns of each second.
+    /// Estimated cost in the kernel, in ns of each second.
     pub kernel_ns: Option<u64>,
 }
 
@@ -240,7 +240,7 @@ pub struct InKernel {
 pub struct Step {
     /// Its name.
     pub name: String,
-    /// How many lines use it: it runs once for all.
+    /// Number of lines that use it: it runs once for all.
     pub lines: usize,
     /// Blocks that came to it.
     pub blocks: u64,
@@ -249,14 +249,14 @@ pub struct Step {
 /// A ring of frames.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelRing {
-    /// Whose it is, if one user's alone.
+    /// The owner, if it belongs to one user.
     pub uid: Option<u32>,
-    /// Of the lines of which group it is, those that say `--share=group:NAME`. Without a user and a
-    /// group: of all that say `--share=world`.
+    /// The group whose lines share it with `--share=group:NAME`. Without user and group: all that
+    /// say `--share=world`.
     pub group: Option<String>,
     /// Bytes.
     pub bytes: u64,
-    /// How many lines lead there.
+    /// Number of lines that lead there.
     pub lines: usize,
 }
 
@@ -271,38 +271,38 @@ pub struct Admit {
 /// Blocks and their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Amount {
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
-    /// How long together.
+    /// Their length together.
     pub bytes: u64,
 }
 
-/// What was lost.
+/// A loss.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lost {
-    /// Where or why.
+    /// The place or reason.
     pub why: String,
-    /// How many; none: it cannot be known.
+    /// Number of blocks; `None` if it cannot be known.
     pub blocks: Option<u64>,
 }
 
-/// What a source saw and gave.
+/// The counters of a source.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Source {
     /// Its name.
     pub name: String,
-    /// What the device or file had.
+    /// Blocks that the device or file had.
     pub seen: Option<Amount>,
-    /// What was put into the path.
+    /// Blocks put into the path.
     pub given: Amount,
-    /// By place.
+    /// Losses by place.
     pub lost: Vec<Lost>,
 }
 
-/// What came to a filter, source or sink, and what became of it.
+/// The counters of a filter, source or sink.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Filter {
-    /// Which node of the plan.
+    /// The node of the plan.
     pub node: usize,
     /// Its name.
     pub name: String,
@@ -318,24 +318,24 @@ pub struct Filter {
     pub consumed: Amount,
     /// Is held.
     pub held: Amount,
-    /// By reason.
+    /// Losses by reason.
     pub lost: Vec<Lost>,
-    /// How often it was called.
+    /// Number of calls.
     pub calls: u64,
     /// Time in it, in ns, where it is measured.
     pub busy_ns: u64,
 }
 
-/// What joins two of them.
+/// An edge between two of them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Edge {
-    /// Which edge of the plan.
+    /// The edge of the plan.
     pub edge: usize,
     /// From which node.
     pub from: String,
     /// To which.
     pub to: String,
-    /// Which kind.
+    /// The kind.
     pub kind: String,
     /// Counted by the near side.
     pub put: Amount,
@@ -343,7 +343,7 @@ pub struct Edge {
     pub taken: Amount,
     /// Lies there.
     pub resident: Amount,
-    /// By reason.
+    /// Losses by reason.
     pub lost: Vec<Lost>,
 }
 
@@ -368,14 +368,14 @@ pub struct Space {
     pub processor_ns: u64,
     /// Bytes: of a thread those of its own pools, of a process all that it has.
     pub memory: Option<u64>,
-    /// Why it did not answer in time: what it counted is older.
+    /// The reason for a late answer; its counters are older then.
     pub late: Option<String>,
 }
 
-/// What a path has counted.
+/// The counters of a path.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
-    /// How long it runs.
+    /// Running time.
     pub elapsed_ns: u64,
     /// All sources.
     pub sources: Vec<Source>,
@@ -386,37 +386,37 @@ pub struct Counters {
     /// The spaces in which it runs.
     #[serde(default)]
     pub spaces: Vec<Space>,
-    /// What the path did by itself, and why; nothing where its program does not say so.
+    /// Changes the path made by itself, with reasons; empty if its program does not report them.
     #[serde(default)]
     pub adapted: Vec<String>,
-    /// How long blocks were on their way, where the line bounds that.
+    /// Latency, if the line bounds it.
     #[serde(default)]
     pub latency: Option<Latency>,
 }
 
-/// How long blocks were on their way.
+/// The latency of blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Latency {
-    /// What the line asks for.
+    /// The bound of the line.
     pub asked_ns: u64,
-    /// How often an alarm was given.
+    /// Number of alarms.
     pub alarms: u64,
     /// The whole way, by sink.
     pub ways: Vec<Measured>,
-    /// Where blocks wait.
+    /// Latencies by place.
     pub waits: Vec<Measured>,
 }
 
-/// How long blocks were under way to a place, or waited there.
+/// The latency of blocks up to a place, or their wait there.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Measured {
     /// The sink, or the ends of the edge.
     pub name: String,
-    /// How long it may take.
+    /// The share of the bound.
     pub share_ns: u64,
     /// Blocks that were looked at.
     pub blocks: u64,
-    /// Those of them that took longer.
+    /// Blocks that took longer.
     pub late: u64,
     /// The longest.
     pub worst_ns: u64,
@@ -440,13 +440,13 @@ pub struct Follow {
 /// `Follow`: how far it is, or how it ended.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Followed {
-    /// What was counted.
+    /// The counters.
     pub counters: Option<Counters>,
-    /// How it ended.
+    /// The end, once it has ended.
     pub ended: Option<Ended>,
 }
 
-/// How a path ended.
+/// The end of a path.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ended {
     /// The status of its process.
@@ -466,7 +466,7 @@ pub struct Change {
 /// `Change`: what became of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Changed {
-    /// What the ledger says of the switch.
+    /// The ledger's verdict on the switch.
     pub said: String,
     /// The line that runs now.
     pub line: String,
@@ -476,11 +476,11 @@ pub struct Changed {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tap {
-    /// What leaves this node; none: the source.
+    /// The tapped node; `None` for the source.
     pub node: Option<String>,
     /// From where on: `-5s`, `block:100`, `oldest`; none: from now on.
     pub from: Option<String>,
-    /// Whether it ends where it would skip something.
+    /// True if the tap ends where it would skip blocks.
     pub all: Option<bool>,
     /// After how long it ends if nothing is taken, in ms.
     pub patience_ms: Option<u64>,
@@ -491,11 +491,11 @@ pub struct Tap {
 pub struct Tapping {
     /// The number of its first block, of those that left the node.
     pub block: u64,
-    /// How many of them are of the past.
+    /// Number of frames from the past.
     pub past: u64,
-    /// How long before now the first of those came, in ns.
+    /// The age of the first of those, in ns.
     pub ago_ns: u64,
-    /// Whether the path remembers what left this node.
+    /// True if the path remembers the frames that left this node.
     pub remembers: bool,
 }
 
@@ -506,12 +506,12 @@ pub struct Tapped {
     pub frames: u64,
     /// Frames that came while it was too far behind.
     pub skipped: u64,
-    /// Which those were, of the blocks that left the node, in words: `4211 to 4260, 5000`.
+    /// Their positions among the blocks that left the node: `4211 to 4260, 5000`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// Blocks that lie in no frame, or in one of another kind than the first.
     pub no_frame: u64,
-    /// Why it is over, if it is.
+    /// The reason of the end, once it is over.
     pub over: Option<String>,
 }
 
@@ -528,9 +528,9 @@ pub struct NewLine {
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// Where it runs.
+    /// The space.
     pub space: String,
-    /// Where copies of it run, itself among them, if there are any.
+    /// The spaces of its replicas, itself included, if there are any.
     #[serde(default)]
     pub copies: Vec<String>,
 }
@@ -544,9 +544,9 @@ pub struct Link {
     pub to: usize,
     /// The classes that go there, as the line says them.
     pub classes: String,
-    /// How.
+    /// The transport.
     pub transport: String,
-    /// How many blocks fit; of rings alone.
+    /// Capacity in blocks; rings only.
     pub room: Option<u64>,
 }
 
@@ -555,15 +555,15 @@ pub struct Link {
 pub struct Described {
     /// Its number.
     pub number: u32,
-    /// What its user calls it.
+    /// The name that its user gave it.
     pub name: Option<String>,
     /// The line.
     pub line: String,
     /// The process in which it runs.
     pub process: u32,
-    /// When it began, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub started: u64,
-    /// Where what it prints is kept.
+    /// The log file of its output.
     pub log: Option<String>,
     /// The nodes of the plan.
     pub nodes: Vec<Node>,

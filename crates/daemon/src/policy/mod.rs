@@ -1,4 +1,4 @@
-//! What users may: the file in which root says so.
+//! The policy: the file in which root states the rights and quotas of users.
 //!
 //! ```toml
 //! others-see = "names"          # of a path of another user: nothing, names or lines
@@ -36,21 +36,21 @@ use std::path::{Path, PathBuf};
 /// The longest file.
 const FILE_MAX: u64 = 1 << 20;
 
-/// What users may.
+/// The rights and quotas of users.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// What others see of a path.
+    /// Visibility of paths to other users.
     pub others_see: Seen,
     /// The filters that users may have in the kernel.
     pub filters: Vec<String>,
-    /// Where it stands; none: it is the one that is built in.
+    /// The file; `None` for the built-in policy.
     pub file: Option<PathBuf>,
     pub(crate) quota: Quota,
     pub(crate) users: BTreeMap<u32, Quota>,
     pub(crate) open: Vec<Opened>,
 }
 
-/// What others see of a path.
+/// The visibility of a path to other users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Seen {
@@ -62,12 +62,12 @@ pub enum Seen {
     Lines,
 }
 
-/// Why a policy is none.
+/// An invalid policy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PolicyError {
     /// The file.
     pub file: PathBuf,
-    /// What is wrong, and where.
+    /// The mistake and its place.
     pub why: String,
 }
 
@@ -107,7 +107,7 @@ struct InKernel {
     filters: Option<Vec<String>>,
 }
 
-/// What each user has who is not named.
+/// The quota of a user that is not named.
 const QUOTA: Quota = Quota {
     paths: Some(32),
     connections: Some(64),
@@ -117,8 +117,8 @@ const QUOTA: Quota = Quota {
     kernel_ns: Some(50_000_000),
 };
 
-/// What users may have in the kernel: what looks at packets and neither changes, sends nor takes
-/// them.
+/// Filters that users may have in the kernel: those that look at packets and neither change, send
+/// nor take them.
 const FILTERS: &[&str] = &[
     "rx",
     "bpf",
@@ -203,19 +203,20 @@ impl Policy {
         })
     }
 
-    /// Whether nothing bounds this user: root, and whoever the daemon is.
+    /// Returns true if the user has no quota: root, and the daemon's own user.
     #[must_use]
     pub fn is_free(&self, uid: u32) -> bool {
         uid == 0 || uid == sys::process::identity().0
     }
 
-    /// Whether somebody is in a group, which is named or numbered; none: there is no such group.
+    /// Returns true if the peer is a member of the group, given by name or number; `None` if there
+    /// is no such group.
     pub(crate) fn is_in(&self, who: &Credentials, group: &str) -> Option<bool> {
         let number = group.parse().ok().or_else(|| rights::group_number(group))?;
         Some(self.is_free(who.uid) || who.is_in(number))
     }
 
-    /// Whether somebody may watch an interface.
+    /// Returns true if the peer may watch an interface.
     pub(crate) fn opens(&self, who: &Credentials, interface: &str, netns: Option<&str>) -> bool {
         let mut open = self.open.iter();
         self.is_free(who.uid) || open.any(|open| open.is_to(who) && open.is_of(interface, netns))
@@ -233,18 +234,18 @@ impl Policy {
         all
     }
 
-    /// Whether somebody may have a filter in the kernel.
+    /// Returns true if the user may have a filter in the kernel.
     pub(crate) fn has(&self, uid: u32, filter: &str) -> bool {
         self.is_free(uid) || self.filters.iter().any(|known| known == filter)
     }
 
-    /// Where it stands, or would.
+    /// Returns the path of the policy file, present or not.
     pub(crate) fn place(&self) -> String {
         let file = self.file.as_deref().unwrap_or_else(|| Path::new(FILE));
         file.display().to_string()
     }
 
-    /// How much a user may have.
+    /// Returns the quota of a user.
     #[must_use]
     pub fn quota(&self, uid: u32) -> Quota {
         match self.users.get(&uid) {
@@ -256,7 +257,7 @@ impl Policy {
 }
 
 impl Bounds {
-    /// What is said here, and where nothing is, what holds otherwise.
+    /// Completes the quota with values from `otherwise`.
     fn over(self, otherwise: Quota) -> Quota {
         Quota {
             paths: self.paths.or(otherwise.paths),

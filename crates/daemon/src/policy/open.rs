@@ -40,7 +40,7 @@ enum Who {
     Name(String),
 }
 
-/// How names become numbers.
+/// Resolves names to numbers.
 pub(super) type Numbers<'n> = &'n dyn Fn(&str) -> Option<u32>;
 
 impl Opened {
@@ -65,7 +65,7 @@ impl Opened {
         Ok(Self { grantees: Grantees { users, groups }, interfaces })
     }
 
-    /// Whether it is open to them.
+    /// Returns true if the entry covers this peer.
     pub(super) fn is_to(&self, who: &Credentials) -> bool {
         self.grantees.include(who)
     }
@@ -74,7 +74,7 @@ impl Opened {
         &self.interfaces
     }
 
-    /// Whether it is about this interface.
+    /// Returns true if the entry covers this interface.
     pub(super) fn is_of(&self, interface: &str, netns: Option<&str>) -> bool {
         is_named(&self.interfaces, interface, netns)
     }

@@ -10,9 +10,9 @@ use std::os::fd::OwnedFd;
 use sys::local::{self, Form};
 use sys::watcher::Interest;
 
-/// How many are let in before it is somebody else's turn.
+/// Connections accepted before other work gets its turn.
 const GUESTS_A_TURN: usize = 64;
-/// How many places are kept for root and for the daemon's own user.
+/// Connections reserved for root and the daemon's own user.
 const RESERVED: usize = 64;
 
 impl Server {

@@ -1,4 +1,4 @@
-//! Who is connected: what it said, what it gets, and how much of the daemon's time.
+//! A connected client: its messages, its answers, and its share of the daemon's time.
 
 use super::Server;
 use super::kernel::Line;
@@ -12,27 +12,27 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, OwnedFd};
 use sys::watcher::{Happened, Interest};
 
-/// Whoever is connected.
+/// A connected client.
 #[derive(Debug)]
 pub(super) struct Guest {
     pub(super) connection: Connection,
-    /// Who it was when it connected.
+    /// Its credentials at connect time.
     pub(super) who: Credentials,
     /// Its process number, for people.
     pub(super) process: i32,
-    /// Whether it is told which paths come and go.
+    /// True if it is notified of paths that come and go.
     pub(super) watches: bool,
     /// The path that it has registered.
     pub(super) path: Option<Worker>,
-    /// What it has in the kernel.
+    /// Its part in the kernel.
     pub(super) line: Line,
-    /// What it knows of that by what a service manager keeps of it, if one does.
+    /// Its knowledge of that part, according to the service manager's store.
     pub(super) kept: Option<Knows>,
-    /// Whether it has asked what runs there, and was not told yet.
+    /// True if it waits for the kernel thread's answer.
     pub(super) waits_for_kernel: bool,
-    /// What it said meanwhile.
+    /// Messages received in the meantime.
     later: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
-    /// Whether room to send is waited for.
+    /// True if it waits for room to send.
     waits: bool,
 }
 
@@ -42,11 +42,11 @@ pub(super) struct Worker {
     pub(super) number: u32,
     /// It ends when this can be read.
     pub(super) process: OwnedFd,
-    /// Where it takes connections.
+    /// The socket on which it accepts connections.
     pub(super) way: Connection,
 }
 
-/// Which descriptor of a guest something happens to.
+/// The descriptor of a client on which an event occurred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
     Connection = 0,
@@ -61,7 +61,7 @@ pub(super) const fn number(id: u64, part: Part) -> u64 {
     id << 2 | part as u64
 }
 
-/// What a number means.
+/// Splits an event number into client and descriptor.
 pub(super) const fn parts(number: u64) -> (u64, Part) {
     let part = match number & 3 {
         0 => Part::Connection,
@@ -72,9 +72,9 @@ pub(super) const fn parts(number: u64) -> (u64, Part) {
     (number >> 2, part)
 }
 
-/// How many messages of one guest are answered before it is somebody else's turn.
+/// Messages of one client answered before the others get their turn.
 const MESSAGES_A_TURN: usize = 8;
-/// How many messages lie here until an answer comes from the kernel.
+/// The most messages queued until the kernel thread answers.
 const LATER_MAX: usize = 16;
 
 impl Guest {

@@ -1,4 +1,4 @@
-//! What the daemon answers: `io.streamline`.
+//! The methods of `io.streamline`.
 
 use super::guest::{self, Guest, Part, Worker};
 use super::kernel::Seen;
@@ -21,15 +21,15 @@ use sys::local::{self, Form};
 use sys::steps::Makes;
 use sys::watcher::Interest;
 
-/// What is answered: replies with what goes with them.
+/// An answer: replies and their descriptors.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) replies: Vec<(Value, Vec<OwnedFd>)>,
-    /// Whether more replies follow some time.
+    /// True if more replies follow later.
     pub(super) continues: bool,
 }
 
-/// How long a path is as text at most, without its line: a name and a log.
+/// The most bytes of a path as text, without its line: a name and a log.
 const PATH_BYTES: usize = 4096 + 512;
 
 /// A method that takes nothing.
@@ -174,7 +174,7 @@ impl Server {
         }
     }
 
-    /// What runs in the kernel, as far as this user may know of it.
+    /// Describes what runs in the kernel, as far as this user may know of it.
     pub(super) fn told(&self, uid: u32, seen: &[Seen]) -> Sharing {
         let free = self.policy.is_free(uid);
         let path_of = |process: i32| {
@@ -341,7 +341,8 @@ impl Server {
     }
 }
 
-/// The one descriptor that comes with a path: where its process takes connections.
+/// Returns the one descriptor that comes with a path: the socket on which its process accepts
+/// connections.
 fn way_to(guest: &Guest, descriptors: Vec<OwnedFd>) -> Result<Connection, Fault> {
     if guest.connection.form() != Form::Packets {
         return Err(faults::needs_descriptors(PACKETS));

@@ -45,16 +45,16 @@ pub struct Server {
     watcher: Watcher,
     sockets: Vec<(OwnedFd, Form)>,
     place: Option<Directory>,
-    /// Whether the sockets in the directory are ours, and not those of a service manager.
+    /// True if the sockets in the directory are ours, not a service manager's.
     own_sockets: bool,
     /// Is told each step.
     steps: Steps,
     policy: Policy,
     registry: Registry,
-    /// What runs in the kernel for users.
+    /// The users' programs in the kernel.
     kernel: Kernel,
     guests: BTreeMap<u64, Guest>,
-    /// How many connections each user has.
+    /// Connections by user.
     per_user: BTreeMap<u32, u64>,
     /// Guests that are let go when it is the turn of nobody.
     leaving: Vec<u64>,
@@ -64,13 +64,13 @@ pub struct Server {
     notes: Vec<String>,
 }
 
-/// What the service manager or the caller knows about the signal to end.
+/// The event number of the stop descriptor.
 const STOP: u64 = 3;
-/// Where the numbers of guests begin.
+/// The first client number.
 const FIRST: u64 = 16;
 /// The most guests.
 const GUESTS_MAX: usize = 4096;
-/// How long nobody is let in after the kernel refused to: it is out of descriptors, or of memory.
+/// The pause before accepting again after the kernel refused: it is out of descriptors or memory.
 const REST: Duration = Duration::from_millis(20);
 
 impl Server {
@@ -176,13 +176,13 @@ impl Server {
         Ok(server)
     }
 
-    /// What people are to know of how it began: what of the daemon before it could not be taken up.
+    /// Returns remarks about the start: objects of the previous daemon that could not be adopted.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What answers need, as far as it may be refused.
+    /// Prepares answers, as far as the preparation may fail.
     fn begin(
         sockets: &[(OwnedFd, Form)],
         policy: &Policy,
@@ -307,7 +307,7 @@ impl Server {
         self.place.as_ref().map(Directory::path)
     }
 
-    /// How many paths run.
+    /// Returns the number of running paths.
     #[must_use]
     pub fn paths(&self) -> usize {
         self.registry.all().count()

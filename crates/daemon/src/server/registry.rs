@@ -1,7 +1,6 @@
-//! Which paths run, whose they are, and who may know and do what about them.
+//! The registry: running paths, their owners, and the rights of others on them.
 //!
-//! Values alone: who asks is what the kernel said about the other end of a connection, and the time
-//! is handed in.
+//! Values alone: credentials come from the kernel, and time is handed in.
 
 use crate::policy::{Policy, Seen};
 use buffer::name::{Address, Error as NameError};
@@ -11,7 +10,7 @@ use member::varlink::Fault;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Whose a path is, and what it is.
+/// A registered path and its owner.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) number: u32,
@@ -94,7 +93,7 @@ impl Registry {
         self.entries.values()
     }
 
-    /// How many a user has.
+    /// Returns the number of paths of a user.
     pub(crate) fn of_user(&self, uid: u32) -> u64 {
         self.all().filter(|entry| entry.uid == uid).count() as u64
     }
@@ -145,12 +144,12 @@ impl Registry {
 }
 
 impl Entry {
-    /// Whether this user may connect to it.
+    /// Returns true if this user may connect to it.
     pub(crate) const fn is_controlled_by(&self, uid: u32) -> bool {
         uid == self.uid || uid == ROOT
     }
 
-    /// What this user sees of it.
+    /// Returns the path as this user may see it.
     pub(crate) fn shown(&self, uid: u32, policy: &Policy) -> Option<Path> {
         let yours = self.is_controlled_by(uid);
         let lines = yours || policy.others_see == Seen::Lines;

@@ -1,5 +1,5 @@
-//! What a service manager keeps for us while we start again: of each path the connection that
-//! registered it, the way to its process, and what was registered (sd_notify(3), `FDSTORE=1`).
+//! The store of a service manager during a restart: of each path the connection that registered it,
+//! the socket of its process, and its registration (sd_notify(3), `FDSTORE=1`).
 //!
 //! So nobody notices that the daemon was started again: the other end of a connection that the
 //! manager holds does not hang up. What is not kept (no manager, or one whose store is full) is
@@ -38,52 +38,52 @@ pub(super) struct Kept {
     way: OwnedFd,
 }
 
-/// What the parts of a path are called in the store, behind its number.
+/// Names of the parts of a path in the store, behind its number.
 const CONNECTION: &str = "connection";
 const WAY: &str = "way";
 const ENTRY: &str = "entry";
 const PARTS: [&str; 3] = [CONNECTION, WAY, ENTRY];
-/// What all of them are called before it.
+/// The prefix of these names.
 const PATH: &str = "path-";
-/// What the connection of a line in the kernel is called before the number of its guest, if the
-/// line runs and the guest knows it; if the guest waits to hear that it is in the place of another
-/// one, or is about to ask for that; and if it waits to hear what it has counted.
+/// The prefix of a kernel line's connection, before the number of its client: the line runs and the
+/// client knows it; the client waits to replace another line, or is about to ask for that; the
+/// client waits for the final counts.
 const LINE: &str = "line-";
 const WAITS: &str = "waits-";
 const LEAVES: &str = "leaves-";
-/// How long a manager may take to hear of something in the kernel.
+/// The longest wait for the manager to accept a kernel object.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What is said to who was about to change a line when the daemon died.
+/// The message to a client whose change was cut off by the daemon's death.
 const NOT_CHANGED: &str = "the daemon was started again before it was changed: it runs as before, \
                            and can be changed now";
 /// An entry is no longer than a line with a name and a log.
 const ENTRY_MAX: usize = 256 << 10;
 
-/// What a manager has given.
+/// The objects returned by a manager.
 #[derive(Debug, Default)]
 pub(super) struct Sorted {
     /// Sockets to listen at.
     pub(super) sockets: Vec<OwnedFd>,
     pub(super) paths: Vec<Kept>,
-    /// What belongs to lines in the kernel, by name.
+    /// Objects of kernel lines, by name.
     pub(super) kernel: Vec<(String, OwnedFd)>,
     /// The connections on which such lines hang, by guest, and what those know.
     pub(super) lines: BTreeMap<u64, (OwnedFd, Knows)>,
 }
 
-/// What a guest knows of its line.
+/// The state of a line as its client knows it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Knows {
-    /// That it was made to be put in the place of another one.
+    /// Made, to replace another one.
     Waits,
-    /// That it runs.
+    /// Running.
     Runs,
-    /// That it is to leave.
+    /// Leaving.
     Leaves,
 }
 
 impl Knows {
-    /// What is known first comes first.
+    /// Ordered: the state known first comes first.
     const ALL: [Self; 3] = [Self::Waits, Self::Runs, Self::Leaves];
 
     const fn name(self) -> &'static str {

@@ -1,4 +1,4 @@
-//! What a method answers when it cannot: the name of an error, and what there is to know.
+//! The error reply of a method: its name and parameters.
 
 use super::{Parameters, Reply, object};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use std::fmt;
 pub struct Fault {
     /// The interface and the error, joined by a dot.
     pub name: String,
-    /// What there is to know.
+    /// The parameters.
     pub parameters: Parameters,
 }
 
@@ -24,7 +24,7 @@ impl Fault {
         Self { name: name.to_owned(), parameters: object(parameters) }
     }
 
-    /// Nobody here knows this interface.
+    /// An interface that this service does not have.
     #[must_use]
     pub fn interface(interface: &str) -> Self {
         Self::standard("InterfaceNotFound", &json!({ "interface": shortened(interface) }))
@@ -84,7 +84,7 @@ impl Fault {
     }
 }
 
-/// What a stranger sent is not sent back at length.
+/// Shortens a text of an untrusted peer before it is sent back.
 fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }

@@ -12,13 +12,13 @@ pub struct Interface {
     pub text: &'static str,
 }
 
-/// What the daemon answers.
+/// The interface of the daemon.
 pub const DAEMON: Interface =
     Interface { name: "io.streamline", text: include_str!("../io.streamline.varlink") };
-/// What the process answers in which a path runs.
+/// The interface of the process of a path.
 pub const PATH: Interface =
     Interface { name: "io.streamline.path", text: include_str!("../io.streamline.path.varlink") };
-/// What every service answers.
+/// The interface of every service.
 pub const SERVICE: Interface =
     Interface { name: "org.varlink.service", text: include_str!("org.varlink.service.varlink") };
 

@@ -34,32 +34,32 @@ pub const REPLY_MAX: usize = 192 << 10;
 /// Names with values, as calls and replies carry them.
 pub type Parameters = Map<String, Value>;
 
-/// What somebody asks for.
+/// A call.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Call {
     /// The interface and the method, joined by a dot.
     pub method: String,
-    /// What the method takes.
+    /// The parameters of the method.
     #[serde(default, skip_serializing_if = "Map::is_empty", deserialize_with = "nullable")]
     pub parameters: Parameters,
-    /// Whether more than one reply is understood.
+    /// True if the caller accepts several replies.
     #[serde(default, skip_serializing_if = "is_false", deserialize_with = "nullable")]
     pub more: bool,
-    /// Whether no reply is wanted.
+    /// True if the caller wants no reply.
     #[serde(default, skip_serializing_if = "is_false", deserialize_with = "nullable")]
     pub oneway: bool,
-    /// Whether the connection is to become something else: nothing here can.
+    /// True if the caller wants to upgrade the connection: refused here.
     #[serde(default, skip_serializing_if = "is_false", deserialize_with = "nullable")]
     pub upgrade: bool,
 }
 
-/// What is answered.
+/// A reply.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Reply {
-    /// What the method gives, or what there is to know about the error.
+    /// The result of the method, or the parameters of the error.
     #[serde(default, skip_serializing_if = "Map::is_empty", deserialize_with = "nullable")]
     pub parameters: Parameters,
-    /// Whether more replies follow.
+    /// True if more replies follow.
     #[serde(default, skip_serializing_if = "is_false", deserialize_with = "nullable")]
     pub continues: bool,
     /// The name of the error, if it is one.
@@ -67,7 +67,7 @@ pub struct Reply {
     pub error: Option<String>,
 }
 
-/// Why bytes are no message.
+/// A malformed message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Malformed {
     /// There are more than [`MESSAGE_MAX`], or [`REPLY_MAX`].
@@ -97,7 +97,7 @@ impl Call {
         Self { method: method.to_owned(), parameters, more: false, oneway: false, upgrade: false }
     }
 
-    /// What these bytes ask for.
+    /// Parses a call.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         read(bytes, MESSAGE_MAX)
     }
@@ -114,7 +114,7 @@ impl Call {
         self.method.rsplit_once('.').unwrap_or(("", &self.method))
     }
 
-    /// What the method takes, as what it knows.
+    /// Deserializes the parameters.
     pub fn take<T: DeserializeOwned>(&self) -> Result<T, Fault> {
         from_object(self.parameters.clone()).map_err(|error| Fault::invalid(&culprit(&error)))
     }
@@ -127,7 +127,7 @@ impl Reply {
         Self { parameters: object(parameters), ..Self::default() }
     }
 
-    /// What these bytes answer.
+    /// Parses a reply.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         read(bytes, REPLY_MAX)
     }
@@ -138,7 +138,7 @@ impl Reply {
         text(self)
     }
 
-    /// What was given, as what the caller knows.
+    /// Deserializes the result.
     pub fn take<T: DeserializeOwned>(self) -> Result<T, Malformed> {
         from_object(self.parameters).map_err(|error| Malformed::NotOne(error.to_string()))
     }

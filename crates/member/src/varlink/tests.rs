@@ -214,14 +214,14 @@ fn every_error_of_the_daemon_is_described_and_has_a_sentence() {
 }
 
 proptest! {
-    /// Whatever comes: a call or a reason, in bounded time, never a panic.
+    /// Random bytes give a call or an error, in bounded time, without a panic.
     #[test]
     fn anything_is_a_call_or_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
         let _ = Call::read(&bytes);
         let _ = Reply::read(&bytes);
     }
 
-    /// What is cut, or has one byte changed, is read as something or refused.
+    /// A truncated message, or one with a byte changed, gives a call or an error.
     #[test]
     fn a_damaged_call_is_a_call_or_is_refused(
         at in 0..100usize,

@@ -25,34 +25,34 @@ pub(super) struct Answering {
     shared: Arc<Shared>,
     path: Registered,
     about: Described,
-    /// How often the path had been changed when that was written.
+    /// Number of changes of the path when that was written.
     changes: u64,
     lives: Vec<Live>,
     watcher: Watcher,
-    /// What ties us to a daemon; none: it has ended.
+    /// The tie to a daemon; `None` if it has ended.
     tie: Option<Tie>,
-    /// Where that daemon was.
+    /// The directory of that daemon.
     directory: PathBuf,
-    /// When another daemon is looked for.
+    /// Time of the next search for a daemon.
     seek: u64,
     callers: BTreeMap<u64, Caller>,
     next: u64,
     begin: u64,
-    /// Whether time is measured because somebody looks.
+    /// True if time is measured because a client watches.
     measures: bool,
 }
 
-/// Whoever was let in.
+/// An accepted caller.
 #[derive(Debug)]
 struct Caller {
     connection: Connection,
     follows: Option<Follows>,
     waits: bool,
-    /// What it looks at; ends with it.
+    /// Its tap, which ends with it.
     tap: Option<runtime::space::taps::Tap>,
 }
 
-/// Somebody who is told again and again.
+/// A caller that is sent updates.
 #[derive(Clone, Copy, Debug)]
 struct Follows {
     every: u64,
@@ -66,16 +66,16 @@ const WAY: u64 = 2;
 const FIRST: u64 = 16;
 /// The most callers.
 const CALLERS_MAX: usize = 64;
-/// How many messages of one caller are answered in a row.
+/// Messages of one caller answered in a row.
 const MESSAGES_A_TURN: usize = 4;
-/// How long counters are waited for.
+/// The timeout for counters.
 const COUNTED: Duration = Duration::from_millis(200);
-/// How long spaces have to come to a boundary between two blocks: on a busy machine they may not
-/// have run for a while. Who asks is more patient ([`crate::client::LONG`]).
+/// The timeout for spaces to come to a boundary between two blocks: on a busy machine they may not
+/// have run for a while. Clients are more patient ([`crate::client::LONG`]).
 const SWITCHED: Duration = Duration::from_secs(10);
-/// How often somebody is told who does not say how often, and how often at most, in ms.
+/// The default interval of updates, and the shortest, in ms.
 const EVERY_MS: (u64, u64) = (1000, 50);
-/// How long those who follow are given to take the last word.
+/// The time that followers get to take the last update.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// A method that takes nothing.
@@ -135,7 +135,7 @@ impl Answering {
         self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How long there is nothing to do.
+    /// Returns the time until the next task.
     fn limit(&self) -> Option<Duration> {
         let follows = self.callers.values().filter_map(|caller| caller.follows);
         let next = follows.map(|follows| follows.next);
@@ -305,14 +305,14 @@ impl Answering {
         Changed { said, line }
     }
 
-    /// Where everything runs now.
+    /// Records the current place of every node.
     fn looks_so(&mut self, plan: &Plan) {
         let now = Registered::new(&self.path.line, plan);
         (self.about.nodes, self.about.links) = (now.nodes.clone(), now.links.clone());
         (self.path.nodes, self.path.links) = (now.nodes, now.links);
     }
 
-    /// Where everything runs now, if it has been changed: a path may do so by itself.
+    /// Reads the current places if the path has changed, which it may do by itself.
     fn look_again(&mut self) {
         let Some(live) = self.lives.first() else { return };
         let changes = live.changes();

@@ -16,7 +16,7 @@ macro_rules! amount {
     }};
 }
 
-/// What the parts of a path have counted until now.
+/// Converts the counts of a path's parts so far.
 pub(super) fn counters(
     lives: &[Live],
     (nodes, links): (&[Node], &[Link]),
@@ -39,7 +39,7 @@ pub(super) fn counters(
     told
 }
 
-/// What several processes that run a path have told.
+/// Adds up the counts of several processes that run a path.
 pub(super) fn of_joint(joint: &dyn Joint, nodes: &[Node], elapsed_ns: u64) -> Counters {
     let latency = joint.latency().map(late);
     let spaces = joint.processes().into_iter().map(spaces::of_engine).collect();

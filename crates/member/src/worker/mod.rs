@@ -1,4 +1,4 @@
-//! What the process of a path answers: `io.streamline.path`.
+//! The service of a path's process: `io.streamline.path`. `io.streamline.path`.
 //!
 //! One thread beside the spaces. It registers the path with the daemon, takes connections from it,
 //! answers them by orders to the spaces ([`engine::live`]), and registers again when the daemon has
@@ -34,13 +34,13 @@ use sys::steps::{Makes, Steps};
 
 /// A path that several processes run: how whoever answers for it reaches all of them.
 pub trait Joint: Send + Sync + std::fmt::Debug {
-    /// What all of them have counted, as far as they have told.
+    /// Returns the ledger of all of them, as far as they have reported.
     fn ledger(&self) -> Ledger;
 
-    /// How long blocks were on their way in all of them, where the request asks for that.
+    /// Returns the latency of blocks in all of them, if the request bounds it.
     fn latency(&self) -> Option<Latency>;
 
-    /// What each is called, and its process, while it runs.
+    /// Returns the name and process of each, while it runs.
     fn processes(&self) -> Vec<(String, u32)>;
 
     /// Changes the line of all of them, or of none: what was said of the switch, and the plan of
@@ -51,22 +51,22 @@ pub trait Joint: Send + Sync + std::fmt::Debug {
 /// A path as it is registered.
 #[derive(Clone, Debug, Default)]
 pub struct Registered {
-    /// What its user calls it.
+    /// The name that its user gave it.
     pub name: Option<String>,
     /// The line.
     pub line: String,
-    /// Where what it prints is kept.
+    /// The log file of its output.
     pub log: Option<PathBuf>,
     /// The nodes of its plan.
     pub nodes: Vec<Node>,
     /// Its edges.
     pub links: Vec<Link>,
-    /// Whether time is measured in its filters, even when nobody looks.
+    /// True if time is measured in its filters even without a client.
     pub timed: bool,
     /// The kernel for which it was planned, if that is not as this process finds it: a daemon runs
     /// programs there for it.
     pub kernel: Option<Kernel>,
-    /// Where several processes run it: all of them.
+    /// All processes, if several run it.
     pub joint: Option<Arc<dyn Joint>>,
 }
 
@@ -78,17 +78,17 @@ pub struct Worker {
     number: Option<u32>,
 }
 
-/// What the thread and the one that runs the path have in common.
+/// State shared by this thread and the one that runs the path.
 #[derive(Debug)]
 struct Shared {
-    /// Somebody wants the path to end.
+    /// Written to end the path.
     stop: EventFd,
     /// The thread is to look here.
     turn: EventFd,
     ended: Mutex<Option<Ended>>,
 }
 
-/// How long after it has lost its daemon a path looks for another, again and again.
+/// The interval at which a path without daemon looks for another.
 const SEEK: Duration = Duration::from_millis(250);
 
 impl Registered {
@@ -220,11 +220,11 @@ impl Drop for Worker {
     }
 }
 
-/// What ties a path to a daemon: when either end of it goes, the daemon has ended.
+/// The tie of a path to a daemon: when either end hangs up, the daemon has ended.
 #[derive(Debug)]
 struct Tie {
     client: Client,
-    /// Where the daemon sends connections.
+    /// The socket by which the daemon sends connections.
     way: Connection,
     number: u32,
 }

@@ -9,7 +9,7 @@ use runtime::space::taps::{Began, Policy, Tap, TapStats};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// How long a tap of which nothing is taken stays, where nothing is said, and at most, in ms.
+/// The default and the longest time that a tap stays unread, in ms.
 const PATIENCE_MS: (u64, u64) = (10_000, 600_000);
 
 /// Begins one; answers where, and the reading end of its pipe.
@@ -41,7 +41,7 @@ pub(super) fn begin(
     Ok((tap, Tapping { block, past, ago_ns, remembers }, near))
 }
 
-/// What a tap has told.
+/// Returns the state of a tap.
 pub(super) fn told(tap: Option<&Tap>) -> Result<Tapped, Fault> {
     let none = || faults::untapped("this connection has no tap");
     let TapStats { frames, skipped, missing, no_frame, over } = tap.ok_or_else(none)?.stats();

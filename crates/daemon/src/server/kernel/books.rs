@@ -1,4 +1,5 @@
-//! What users have in the kernel: rings, bytes, descriptors, time. (RELIABILITY T12, T18)
+//! Accounts for the users' share of the kernel: rings, bytes, descriptors, time. (RELIABILITY T12,
+//! T18) (RELIABILITY T12, T18)
 //!
 //! Rings and bytes are counted before anything is made. Time is estimated, by the table by which
 //! lines are planned, from what came to each filter and what was copied: a filter that runs once
@@ -15,7 +16,7 @@ use pipeline::graph::NodeId;
 use pipeline::plan::Costs;
 use std::collections::BTreeMap;
 
-/// What a line would take.
+/// The cost of a line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost<'c> {
     /// Its nodes.
@@ -35,7 +36,7 @@ pub(super) struct Cost<'c> {
 pub(super) struct Books {
     costs: Costs,
     lines: BTreeMap<u64, Entry>,
-    /// When it was looked last.
+    /// Time of the last measurement.
     looked: u64,
     /// Frames that came to each place until then, and how many each second.
     rates: BTreeMap<Where, (u64, f64)>,
@@ -50,12 +51,12 @@ struct Entry {
     number: u32,
     bytes: (u64, u64),
     share: Share,
-    /// What it had spent until the last look, and what it spent in the last second, in ns.
+    /// The time spent until the last measurement, and in the last second, in ns.
     spent: (f64, f64),
 }
 
 impl Entry {
-    /// By what its ring of frames is told from others of its user at one place.
+    /// Returns the key that separates its ring of frames from others of its user at one place.
     const fn frames(&self) -> (u64, &Share) {
         (self.bytes.1, &self.share)
     }
@@ -72,7 +73,8 @@ impl Books {
         Self { costs, lines: BTreeMap::new(), looked: 0, rates: BTreeMap::new(), over: Vec::new() }
     }
 
-    /// Whether a user may have this too; else the node that does not run in the kernel, and why.
+    /// Checks that the user may have this too; the error names the node that does not run in the
+    /// kernel, and the reason.
     pub(super) fn allow(
         &self,
         uid: u32,
@@ -140,12 +142,12 @@ impl Books {
         self.lines.remove(&guest);
     }
 
-    /// What a line spends in a second, in ns.
+    /// Returns the time that a line spends per second, in ns.
     pub(super) fn costs(&self, guest: u64) -> u64 {
         self.lines.get(&guest).map_or(0, |entry| entry.spent.1 as u64)
     }
 
-    /// What all users have.
+    /// Returns the usage of all users.
     pub(super) fn used(&self) -> BTreeMap<u32, Quota> {
         self.lines.values().map(|entry| (entry.uid, self.of_user(entry.uid))).collect()
     }
@@ -174,7 +176,7 @@ impl Books {
         }
     }
 
-    /// Whether it is time for another look.
+    /// Returns true if the next measurement is due.
     pub(super) fn is_due(&self) -> bool {
         sys::clock::monotonic().saturating_sub(self.looked) >= BETWEEN
     }
@@ -225,7 +227,7 @@ impl Books {
     }
 }
 
-/// What a line has cost so far, in ns, beside so many others.
+/// Returns the time spent by a line so far, in ns, its shared filters divided among the lines.
 fn spent(costs: &Costs, line: &ShownLine, lines: usize) -> f64 {
     let steps = line.steps.iter();
     let steps = steps.map(|(_, lines, blocks)| *blocks as f64 / (*lines).max(1) as f64);

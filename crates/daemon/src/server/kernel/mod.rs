@@ -38,7 +38,7 @@ use sys::local::Form;
 use sys::steps::Steps;
 use sys::watcher::{Interest, Watcher};
 
-/// What is to be done.
+/// A command to the kernel thread.
 #[derive(Debug)]
 pub(super) enum Order {
     /// A part of a line is to run for this guest.
@@ -47,7 +47,7 @@ pub(super) enum Order {
     Switch { guest: u64 },
     /// The line of a guest leaves; why, if the guest has not asked for it.
     Detach { guest: u64, why: Option<String> },
-    /// Somebody wants to know what runs.
+    /// Reports the running programs.
     Show { guest: u64 },
     /// All lines leave.
     End { why: String },
@@ -55,7 +55,7 @@ pub(super) enum Order {
     Keep,
 }
 
-/// What was done.
+/// The result of a command.
 #[derive(Debug)]
 pub(super) enum Done {
     Attached {
@@ -112,15 +112,15 @@ pub(super) struct Kernel {
     bell: Arc<EventFd>,
     used: Arc<Mutex<BTreeMap<u32, Quota>>>,
     thread: Option<JoinHandle<()>>,
-    /// What goes first.
+    /// Commands that go first.
     urgent: VecDeque<Order>,
     waiting: BTreeMap<u32, VecDeque<Order>>,
-    /// Whose turn was last.
+    /// The user served last.
     last: u32,
     busy: bool,
 }
 
-/// What was taken up of the daemon before, and why other lines were not.
+/// Objects adopted from the previous daemon, and the reasons why others were not.
 #[derive(Debug, Default)]
 pub(super) struct TakenUp {
     pub(super) lines: Vec<OfGuest>,
@@ -132,16 +132,17 @@ pub(super) struct TakenUp {
 pub(super) struct OfGuest {
     pub(super) guest: u64,
     pub(super) uid: u32,
-    /// What it has left behind: it had been replaced or was about to leave, and that was not told.
+    /// The counts it left behind: it had been replaced or was about to leave, and its client had
+    /// not been told.
     pub(super) ended: Option<Box<Ended>>,
 }
 
 /// The number by which its bell is watched.
 pub(super) const DONE: u64 = 4;
-/// How many orders of one user wait.
+/// The most queued commands of one user.
 const WAITING_MAX: usize = 256;
-/// How long the end of all lines is waited for when the daemon ends: each waits until the kernel
-/// has let go of its program, and no service manager is as patient.
+/// The longest wait for the end of all lines at shutdown: each waits until the kernel has released
+/// its program, and no service manager is as patient.
 const LAST_NS: u64 = 60_000_000_000;
 
 impl Kernel {
@@ -202,7 +203,7 @@ impl Kernel {
         Ok(taken.recv().unwrap_or_default())
     }
 
-    /// What a user has there.
+    /// Returns the usage of a user.
     pub(super) fn used(&self, uid: u32) -> Quota {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.get(&uid).copied().unwrap_or_default()

@@ -29,19 +29,19 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::steps::Steps;
 
-/// Where a program stands, as people say it: interface, name space, direction.
+/// The place of a program as printed: interface, namespace, direction.
 pub(in crate::server) type Where = (String, Option<String>, &'static str);
 
-/// What runs at an interface, and of which guests.
+/// The program at an interface, and its clients.
 #[derive(Debug)]
 pub(in crate::server) struct Seen {
     pub(in crate::server) at: Where,
     pub(in crate::server) shown: Shown,
-    /// By the number of the line: its process, and what it costs.
+    /// The process and cost of each line, by number.
     pub(in crate::server) lines: BTreeMap<u32, (i32, u64)>,
 }
 
-/// What the thread has.
+/// The state of the thread.
 #[derive(Debug)]
 pub(super) struct Work {
     points: Points,
@@ -64,7 +64,7 @@ struct Line {
     process: i32,
 }
 
-/// What is to be known of a line when another daemon takes it up.
+/// The description of a line from which another daemon adopts it.
 #[derive(Debug, Serialize, Deserialize)]
 struct About {
     guest: u64,
@@ -83,12 +83,12 @@ type Before<'l> = (u64, &'l Running, Vec<(usize, usize)>);
 #[derive(Debug)]
 struct Successor {
     waiting: Waiting,
-    /// Whose line that is.
+    /// The owner of that line.
     instead: u64,
     process: i32,
 }
 
-/// How often it is looked what lines cost.
+/// The interval at which the cost of lines is measured.
 const EVERY: Duration = Duration::from_secs(1);
 
 impl Work {
@@ -290,8 +290,8 @@ impl Work {
         (at, number)
     }
 
-    /// What waits to be in the place of a user's line goes: another one is to be there. Who made
-    /// it has given up, and we may not have heard so yet.
+    /// Removes the pending replacement of a user's line to make room for another: its client has
+    /// given up, and we may not have heard so yet.
     fn give_way(&mut self, uid: u32, line: u64, tell: &dyn Fn(Done)) {
         let ours = self.lines.get(&line).is_some_and(|line| line.owner == uid);
         let waits = self.waiting.iter().find(|(_, one)| ours && one.instead == line);
@@ -325,8 +325,8 @@ impl Work {
         }
     }
 
-    /// Whether root has opened to a user what a part of its line needs: the node that is not, and
-    /// why.
+    /// Checks that root has opened to a user all that a part of its line needs; the error names the
+    /// node and the reason.
     fn opens(
         &self,
         who: &Credentials,
@@ -419,7 +419,7 @@ impl Work {
     }
 }
 
-/// What is said to a caller in another network name space.
+/// The message to a caller in another network namespace.
 const ELSEWHERE: &str = "the daemon is in another network name space, where interfaces are others: \
                          start one there, or name the space by `netns=`";
 
