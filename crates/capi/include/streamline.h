@@ -1,5 +1,6 @@
 /*
- * streamline.h: streams between processes behind the interface of Unix files, as local calls.
+ * streamline.h: streams between processes behind the interface of Unix files, as local calls; and
+ * requests that run beside the program.
  *
  *     cc program.c -lstreamline            (or `pkg-config --cflags --libs streamline`)
  *
@@ -9,6 +10,7 @@
  * Errors. As those of system calls: -1 (or a null pointer) and errno. streamline_error() says in
  * words what was the matter with the last call of this thread.
  *
+ *     EIO      a request has failed
  *     EBADF    no end of ours, or one that goes in the other direction; also: closed twice
  *     EFAULT   a null pointer where there must be memory
  *     EINVAL   a number that cannot be; what is meant stands in streamline_error()
@@ -99,6 +101,33 @@ typedef struct streamline_config {
      */
     uint32_t every;
 } streamline_config;
+
+/*
+ Wishes about a run that its request does not say. Zeros and null pointers stand for none.
+ */
+typedef struct streamline_options {
+    /*
+     Ends the run when its sinks have taken this many blocks.
+     */
+    uint64_t count;
+    /*
+     Ends the run after this many milliseconds.
+     */
+    uint64_t time_ms;
+    /*
+     The name under which the daemon knows it; then there must be one.
+     */
+    const char *name;
+    /*
+     A program that serves as a worker (`--engines`) and runs untrusted filters: the command
+     `streamline`. Without, requests for those are refused: this program is never started again.
+     */
+    const char *helper;
+    /*
+     1: without the daemon of the machine, if there is one.
+     */
+    int32_t embedded;
+} streamline_options;
 
 #ifdef __cplusplus
 extern "C" {
@@ -320,6 +349,47 @@ int streamline_close(int fd);
  stop, good until the next one that fails; empty: none has.
  */
 const char *streamline_error(void);
+
+/*
+ Opens a request in the language of the shell, such as `rx eth0 | tcp | http |exchange weblog
+ PATH`, and runs it in threads of its own. Returns its number, which becomes readable (poll(2))
+ when it has ended; streamline_wait() waits for that, streamline_close() stops it.
+
+ EINVAL: the request has mistakes, which streamline_error() shows at their places. No signal
+ handler is installed, and nothing is printed but by sinks that the request names. options may be
+ null.
+ */
+int streamline_run(const char *request,
+                   const struct streamline_options *options);
+
+/*
+ Makes an end of this program for a request, which names it by the path that is written into
+ `path` (at least 32 bytes) in place of a file. Returns a plain descriptor, for read(2), write(2)
+ and close(2): STREAMLINE_READ: this program reads what a sink writes; STREAMLINE_WRITE: it
+ writes what a source reads. The other side belongs to the next request that names the path.
+ */
+int streamline_end(int direction,
+                   char *path,
+                   size_t size);
+
+/*
+ Lets the sources of a request end: what is under way drains.
+ */
+int streamline_stop(int run);
+
+/*
+ Waits until a request has ended. EIO: it failed, or its ledger does not balance;
+ streamline_error() says why. Close its number after that.
+ */
+int streamline_finish(int run);
+
+/*
+ Writes the ledger of a request, so far or of its end, as one object of JSON into `out`: the form
+ of `streamline run --json`, as a string, cut where it does not fit. Returns its length.
+ */
+ptrdiff_t streamline_report(int run,
+                            char *out,
+                            size_t size);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -181,7 +181,9 @@ pub(crate) fn read(fd: i32, out: &mut [u8]) -> Outcome<usize> {
             Ok(count)
         }
         Kind::Closed => Ok(0),
-        Kind::Writer(_) | Kind::Inbox(_) | Kind::State(_) => Err(wrong_end("one to read from")),
+        Kind::Writer(_) | Kind::Inbox(_) | Kind::State(_) | Kind::Run(_) => {
+            Err(wrong_end("one to read from"))
+        }
     }
 }
 
@@ -196,7 +198,7 @@ pub(crate) fn write(fd: i32, bytes: &[u8]) -> Outcome<usize> {
             region.at += count as u64;
             Ok(count)
         }
-        Kind::Reader(_) | Kind::Inbox(_) | Kind::State(_) | Kind::Closed => {
+        Kind::Reader(_) | Kind::Inbox(_) | Kind::State(_) | Kind::Run(_) | Kind::Closed => {
             Err(wrong_end("one to write to"))
         }
     }
@@ -295,6 +297,7 @@ pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
             Ok(sys::poll::readable(&[inbox.as_fd()], limit).contains(&true))
         }
         Some(Kind::State(state)) => Ok(state.wait(limit)),
+        Some(Kind::Run(run)) => Ok(run.wait(limit)),
         Some(Kind::Region(_) | Kind::Closed) => Ok(true),
         None => Err(not_ours(fd)),
     }

@@ -1,5 +1,7 @@
 //! The configuration of a stream, as C programs write it.
 
+use std::ffi::c_char;
+
 /// The shape of a stream. Zeros stand for what is best for most.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -19,4 +21,22 @@ pub struct streamline_config {
     /// (32) is several times faster for small blocks; then call streamline_flush() before waiting
     /// for an answer.
     pub every: u32,
+}
+
+/// Wishes about a run that its request does not say. Zeros and null pointers stand for none.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(non_camel_case_types, reason = "its name in C")]
+pub struct streamline_options {
+    /// Ends the run when its sinks have taken this many blocks.
+    pub count: u64,
+    /// Ends the run after this many milliseconds.
+    pub time_ms: u64,
+    /// The name under which the daemon knows it; then there must be one.
+    pub name: *const c_char,
+    /// A program that serves as a worker (`--engines`) and runs untrusted filters: the command
+    /// `streamline`. Without, requests for those are refused: this program is never started again.
+    pub helper: *const c_char,
+    /// 1: without the daemon of the machine, if there is one.
+    pub embedded: i32,
 }

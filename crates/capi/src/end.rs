@@ -1,6 +1,7 @@
 //! What a number stands for.
 
 use crate::failure::{EAGAIN, ENOBUFS, Failure};
+use crate::run::Run;
 use crate::state::State;
 use buffer::name::{Inbox, SharedRegion};
 use buffer::stream::{Input, Output, Ready, Room};
@@ -24,6 +25,8 @@ pub(crate) enum Kind {
     Inbox(Inbox),
     /// What a filter shows.
     State(State),
+    /// A request that runs.
+    Run(Run),
     /// The reading end of a pipe whose writing end was closed before anybody used it.
     Closed,
 }

@@ -7,13 +7,14 @@
 //!   checked.
 //! - X2 No slice is longer than `isize::MAX`: longer ones are refused first.
 
-use crate::config::streamline_config;
+use crate::config::{streamline_config, streamline_options};
 use crate::failure::{self, EFAULT, EINVAL, Failure};
-use crate::{calls, state};
+use crate::{calls, run, state};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 use std::time::Duration;
+use streamline::Options;
 
 /// The writer waits for the slowest reader.
 pub const STREAMLINE_BLOCK: i32 = 0;
@@ -332,7 +333,92 @@ pub extern "C" fn streamline_error() -> *const c_char {
     failure::last()
 }
 
+// ---- requests
+
+/// Opens a request in the language of the shell, such as `rx eth0 | tcp | http |exchange weblog
+/// PATH`, and runs it in threads of its own. Returns its number, which becomes readable (poll(2))
+/// when it has ended; streamline_wait() waits for that, streamline_close() stops it.
+///
+/// EINVAL: the request has mistakes, which streamline_error() shows at their places. No signal
+/// handler is installed, and nothing is printed but by sinks that the request names. options may be
+/// null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_run(
+    request: *const c_char,
+    options: *const streamline_options,
+) -> c_int {
+    number(|| {
+        // SAFETY: X1, as the header asks for.
+        let (request, options) = (unsafe { text(request) }?, unsafe { wishes(options) }?);
+        run::open(request, options)
+    })
+}
+
+/// Makes an end of this program for a request, which names it by the path that is written into
+/// `path` (at least 32 bytes) in place of a file. Returns a plain descriptor, for read(2), write(2)
+/// and close(2): STREAMLINE_READ: this program reads what a sink writes; STREAMLINE_WRITE: it
+/// writes what a source reads. The other side belongs to the next request that names the path.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_end(direction: c_int, path: *mut c_char, size: usize) -> c_int {
+    number(|| {
+        // SAFETY: X1.
+        let out = unsafe { bytes_mut(path.cast(), size) }?;
+        let reads = match direction {
+            STREAMLINE_READ => true,
+            STREAMLINE_WRITE => false,
+            other => return Err(Failure::invalid(format!("there is no direction {other}"))),
+        };
+        if size < 32 {
+            return Err(Failure::invalid("a path needs 32 bytes"));
+        }
+        let (path, fd) = run::end(reads)?;
+        run::string(&path, out);
+        Ok(fd)
+    })
+}
+
+/// Lets the sources of a request end: what is under way drains.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_stop(run: c_int) -> c_int {
+    done(|| run::stop(run))
+}
+
+/// Waits until a request has ended. EIO: it failed, or its ledger does not balance;
+/// streamline_error() says why. Close its number after that.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_finish(run: c_int) -> c_int {
+    done(|| run::finish(run))
+}
+
+/// Writes the ledger of a request, so far or of its end, as one object of JSON into `out`: the form
+/// of `streamline run --json`, as a string, cut where it does not fit. Returns its length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_report(run: c_int, out: *mut c_char, size: usize) -> isize {
+    // SAFETY: X1.
+    length(|| run::report(run, unsafe { bytes_mut(out.cast(), size) }?))
+}
+
 // ---- pointers
+
+/// # Safety
+/// X1: null, or one set of options, whose pointers are null or strings that end.
+unsafe fn wishes(options: *const streamline_options) -> Result<Options, Failure> {
+    // SAFETY: the promise of this function.
+    let Some(given) = (unsafe { options.as_ref() }) else { return Ok(Options::default()) };
+    let some = |number: u64| (number > 0).then_some(number);
+    let string = |at: *const c_char| {
+        // SAFETY: the promise of this function.
+        (!at.is_null()).then(|| unsafe { text(at) }.map(str::to_owned)).transpose()
+    };
+    Ok(Options {
+        count: some(given.count),
+        time: some(given.time_ms).map(Duration::from_millis),
+        name: string(given.name)?,
+        helper: string(given.helper)?.map(Into::into),
+        embedded: given.embedded != 0,
+        ..Options::default()
+    })
+}
 
 /// # Safety
 /// X1: null, or a string that ends.
@@ -342,7 +428,7 @@ unsafe fn text<'a>(name: *const c_char) -> Result<&'a str, Failure> {
     }
     // SAFETY: the promise of this function.
     let name = unsafe { CStr::from_ptr(name) };
-    name.to_str().map_err(|_| Failure::invalid("a name has letters, digits, dots and hyphens"))
+    name.to_str().map_err(|_| Failure::invalid("the string is no UTF-8"))
 }
 
 /// # Safety

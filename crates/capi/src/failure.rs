@@ -18,7 +18,9 @@ pub(crate) type Outcome<T> = Result<T, Failure>;
 
 pub(crate) const EPERM: i32 = 1;
 pub(crate) const ENOENT: i32 = 2;
+pub(crate) const EIO: i32 = 5;
 pub(crate) const EBADF: i32 = 9;
+pub(crate) const ECHILD: i32 = 10;
 pub(crate) const EAGAIN: i32 = 11;
 pub(crate) const EACCES: i32 = 13;
 pub(crate) const EFAULT: i32 = 14;
@@ -30,6 +32,7 @@ pub(crate) const EPIPE: i32 = 32;
 pub(crate) const EPROTO: i32 = 71;
 pub(crate) const EUSERS: i32 = 87;
 pub(crate) const EMSGSIZE: i32 = 90;
+pub(crate) const ENOTSUP: i32 = 95;
 pub(crate) const ENOBUFS: i32 = 105;
 pub(crate) const ETIMEDOUT: i32 = 110;
 

@@ -14,10 +14,15 @@ use testkit::need;
 
 const PARTS: [&str; 6] = ["arguments", "calls", "region", "inbox", "mpipe", "threads"];
 
-/// Where cargo puts what it has made of this crate: beside this test.
+/// A folder with the library under its installed name. Cargo puts it beside this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    test.parent().unwrap().to_path_buf()
+    let built = test.parent().unwrap().join("libstreamline_c.so");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
+    std::fs::create_dir_all(&folder).unwrap();
+    // It may be there.
+    let _ = std::os::unix::fs::symlink(built, folder.join("libstreamline.so"));
+    folder
 }
 
 /// Whether there is such a program; else says so.

@@ -1,10 +1,12 @@
 //! `streamline check`: what is wrong with a line, all of it.
 
 use crate::arguments::CheckArguments;
+use crate::failure;
 use crate::line;
 use crate::status::Status;
 use crate::terminal;
 use pipeline::Diagnostic;
+use streamline::Options;
 
 /// Tells all mistakes; 0 if there are none, 2 otherwise.
 pub(crate) fn check(given: &CheckArguments) -> Status {
@@ -18,7 +20,10 @@ pub(crate) fn check(given: &CheckArguments) -> Status {
             line::tell(&text, &mistakes);
             !mistakes.iter().any(Diagnostic::is_error)
         }
-        false => line::graph(&text).is_ok(),
+        false => {
+            let options = Options { notices: failure::notices(false), ..Options::default() };
+            streamline::read(&text, &options).map_err(failure::refuse).is_ok()
+        }
     };
     match (right, given.verbose) {
         (false, _) => Status::Usage,

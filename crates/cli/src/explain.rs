@@ -5,15 +5,16 @@
 //! meaning.
 
 use crate::arguments::{ExplainArguments, RunArguments};
+use crate::failure::refuse;
 use crate::privilege::Shut;
-use crate::report::{Refused, json_line, refused};
-use crate::shared::hosts::Hosts;
-use crate::shared::member::Starter;
+use crate::run::{self, Starter};
 use crate::status::Status;
-use crate::{analyze, engines, line, run, terminal};
+use crate::{line, terminal};
 use pipeline::explain;
 use pipeline::plan::{Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind};
 use serde::Serialize;
+use streamline::report::{Refused, json_line, refused};
+use streamline::{Prepared, analysis};
 
 /// The version of the form of `--json`.
 const VERSION: u32 = 1;
@@ -21,39 +22,43 @@ const VERSION: u32 = 1;
 /// Explains the line of these words.
 pub(crate) fn explain(given: &ExplainArguments) -> Status {
     let explained = line::text(&given.line).and_then(|text| {
-        let (mut text, mut graph) = line::settled(text)?;
-        if let Some(of) = engines::wanted(&graph) {
-            text = engines::line_of(&graph, 1, of)?;
+        let run = RunArguments {
+            time: given.time,
+            count: given.count,
+            embedded: given.embedded,
+            stats: given.analyze,
+            analyze: given.analyze,
+            ..RunArguments::default()
+        };
+        let options = run::options(&run);
+        let mut prepared = Prepared::read(&text, &options).map_err(refuse)?;
+        if let Some(first) = prepared.workers().first() {
+            let of = prepared.workers().len();
             terminal::note(&format!(
                 "{of} processes, each on a processor of its own, run the line for their share of \
-                 the sessions; this is the first of them: {text}"
+                 the sessions; this is the first of them: {first}"
             ));
-            graph = line::graph(&text)?;
+            prepared = prepared.first_worker();
         }
-        let (hosts, machine) = Hosts::find(&mut graph, given.embedded);
-        let plan = line::planned(&text, graph, &machine)?;
+        let text = prepared.text().to_owned();
         if given.analyze {
-            terminal::tell(&format!("{}\n", explain::text(&plan, &machine)));
-            tell_changes(&text, &plan);
-            let (time, count) = (given.time, given.count);
-            let (stats, analyze) = (true, true);
-            let given = RunArguments { time, count, stats, analyze, ..RunArguments::default() };
-            return run::start(&text, plan, (&machine, &hosts), &given, Starter::NOBODY);
+            terminal::tell(&format!("{}\n", explain::text(prepared.plan(), prepared.machine())));
+            tell_changes(&text, prepared.plan());
+            return run::go(prepared, &options, &run, Starter::NONE);
         }
-        let whole = plan.graph.clone();
-        let plan = hosts.foresee(plan, &machine);
-        let plan = plan.map_err(|refused| line::unplaceable(&text, &whole, &refused))?;
+        let prepared = prepared.foreseen().map_err(refuse)?;
+        let (plan, machine) = (prepared.plan(), prepared.machine());
         if !given.json && !given.dot {
-            tell_changes(&text, &plan);
+            tell_changes(&text, plan);
         }
         let printed = terminal::print(&match () {
             () if given.json => {
-                json_line(&Explained::new(&plan, &machine, &explain::names(&plan.graph)))
+                json_line(&Explained::new(plan, machine, &explain::names(&plan.graph)))
             }
-            () if given.dot => explain::dot(&plan),
-            () => explain::text(&plan, &machine),
+            () if given.dot => explain::dot(plan),
+            () => explain::text(plan, machine),
         });
-        tell_shut(&text, &plan, &machine);
+        tell_shut(&text, plan, machine);
         Ok(printed)
     });
     explained.unwrap_or_else(|status| status)
@@ -83,7 +88,7 @@ fn tell_shut(text: &str, plan: &Plan, machine: &Machine) {
 
 /// Tells what is different since the line was analyzed, and why.
 fn tell_changes(text: &str, plan: &Plan) {
-    for change in analyze::changes(text, plan) {
+    for change in analysis::changes(text, plan) {
         terminal::note(&format!("since it was analyzed: {change}"));
     }
 }

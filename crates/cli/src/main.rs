@@ -4,28 +4,27 @@
 //! warnings, the ledger) on standard error or in the file of `--report`, so that data and reports
 //! do not mix (CONTRACT 28); and an exit status, see [`status`].
 //!
-//! This crate decides nothing about lines: `pipeline` reads, checks, places and explains them,
-//! `engine` runs them.
+//! This crate decides nothing about requests: the library `streamline` reads, plans, builds and
+//! runs them; here is what a person reads of that.
 #![forbid(unsafe_code)]
 
-mod analyze;
 mod arguments;
 mod arranged;
 mod bench;
 mod check;
 mod completion;
 mod doctor;
-mod engines;
 mod examples;
 mod explain;
+mod failure;
 mod filters;
 mod habits;
 mod line;
 mod man;
+mod place;
 mod privilege;
 mod progress;
 mod record;
-mod report;
 mod run;
 mod shared;
 mod shell;
@@ -38,13 +37,15 @@ use arguments::{Arguments, Command};
 use clap::Parser;
 use status::Status;
 use std::process::ExitCode;
+use streamline::Served;
 
 fn main() -> ExitCode {
-    if let Some(status) = engine::sandbox::serve_if_asked() {
-        return ExitCode::from(status);
-    }
-    if let Some(status) = engines::serve_if_asked() {
-        return status.into();
+    match streamline::serve_if_asked(&failure::notices(false)) {
+        Some(Served::Filter(status)) => return ExitCode::from(status),
+        Some(Served::Worker(ended)) => {
+            return ended.map_or_else(failure::refuse, |()| Status::Done).into();
+        }
+        None => {}
     }
     let arguments = match Arguments::try_parse_from(arranged::arranged(std::env::args_os())) {
         Ok(arguments) => arguments,

@@ -6,10 +6,10 @@
 //! then a seccomp filter stands before the kernel, or the capability counts in a user name space
 //! that does not own this network name space, or a security module says no.
 
-use crate::report::quoted;
 use engine::doctor::{self, Binary, Capabilities, Privilege, Refusal, Refused, Seccomp};
 use pipeline::explain::table::wrap;
 use std::fmt::Write as _;
+use streamline::report::quoted;
 
 /// Something for which a privilege is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,8 +6,6 @@
 //! Without `--progress` it is shown when a person watches standard error, nothing of the line is
 //! printed on the same terminal, and we are not in the background of a shell.
 
-use crate::arguments::RunArguments;
-use crate::report::counted;
 use crate::terminal;
 use engine::run::Progress;
 use pipeline::plan::Plan;
@@ -15,6 +13,7 @@ use runtime::ledger::{DropReason, Position};
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
+use streamline::report::counted;
 
 /// How often it is told without a word about it, in ns.
 const EVERY_NS: u64 = 1_000_000_000;
@@ -66,18 +65,18 @@ struct Sum {
 }
 
 impl Teller {
-    /// A teller, if anybody is to be told.
-    pub(crate) fn new(given: &RunArguments, plan: &Plan) -> Option<Self> {
+    /// A teller, if progress is to be shown.
+    pub(crate) fn new(wish: Option<Wish>, quiet: bool, plan: &Plan) -> Option<Self> {
         let rewrites = terminal::can_rewrite();
-        let every_ns = match given.progress {
+        let every_ns = match wish {
             Some(Wish::No) => return None,
             Some(Wish::Yes) => EVERY_NS,
             Some(Wish::Every(ns)) => ns,
-            None if given.quiet || !rewrites => return None,
+            None if quiet || !rewrites => return None,
             None if io::stdout().is_terminal() && prints(plan) => return None,
             None => EVERY_NS,
         };
-        let asked = given.progress.is_some();
+        let asked = wish.is_some();
         Some(Self { every_ns, rewrites, asked, before: Cell::default() })
     }
 

@@ -1,240 +1,149 @@
-//! `streamline run`: a line from text to outcome.
+//! `streamline run`: prints what becomes of a request.
 //!
-//! Standard output gets what sinks write, and what the last filters of the line report (`… |
+//! Standard output gets what sinks write, and the reports of the last filters of the request (`… |
 //! count`). The ledger goes to standard error or to the file of `--report`: one line as a rule, all
 //! of it with `--stats`, `--json` or `--report`, or if something was lost or does not balance.
 
 use crate::arguments::RunArguments;
-use crate::privilege::Shut;
+use crate::failure::{self, refuse, refused};
+use crate::place::Place;
 use crate::progress::Teller;
-use crate::report::{self, Form, Part, Place, Report};
-use crate::shared::hosts::Hosts;
-use crate::shared::member::{Member, Starter};
 use crate::status::Status;
-use crate::{analyze, engines, line, record, terminal};
-use engine::build::{self, BuildError, Extras, Settings};
-use engine::path::Adapt;
-use engine::record::Tape;
-use engine::run::{self as engine_run, Alarm, Outcome, Progress, Until, Watch};
-use engine::{signal, suspect};
-use pipeline::Graph;
-use pipeline::plan::{Machine, Plan, Refused};
-use runtime::failure::{Cause, PathFailure};
+use crate::{line, record, terminal};
+use engine::lateness;
+use engine::run::{Alarm, Progress, Watch};
+use engine::signal;
+use member::protocol::Number;
+use runtime::failure::PathFailure;
 use runtime::latency::Breach;
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use streamline::analysis::{self, Unkept};
+use streamline::report::Form;
+use streamline::{Finished, Options, Prepared, Ready, Results, Until};
 
-/// Runs the line of these words.
+/// Runs the request of these words.
 pub(crate) fn run(given: &RunArguments) -> Status {
     if let Some(file) = &given.replay {
         return record::replay(file, given).unwrap_or_else(|status| status);
     }
     let ran = Starter::leave(given).and_then(|starter| {
-        let (text, mut graph) = line::settled(line::text(&given.line)?)?;
-        if let Some(of) = engines::wanted(&graph) {
-            return engines::run(&text, &graph, of, given, starter);
-        }
-        // What is recorded runs in this process.
-        let alone = given.embedded || given.record.is_some();
-        let (hosts, machine) = Hosts::find(&mut graph, alone);
-        let machine = record::machine(machine, given);
-        let plan = line::planned(&text, graph, &machine)?;
-        start(&text, plan, (&machine, &hosts), given, starter)
+        let options = options(given);
+        let prepared = Prepared::read(&line::text(&given.line)?, &options).map_err(refuse)?;
+        go(prepared, &options, given, starter)
     });
     ran.unwrap_or_else(|status| status)
 }
 
-/// Runs a plan, and tells what became of it. What the kernel refuses of it runs elsewhere.
-pub(crate) fn start(
-    text: &str,
-    plan: Plan,
-    on: (&Machine, &Hosts),
+/// The wishes of these words.
+pub(crate) fn options(given: &RunArguments) -> Options {
+    let history = given.history.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    Options {
+        count: given.count,
+        time: given.time.map(Duration::from_nanos),
+        timed: given.is_timed(),
+        programs_timed: given.analyze,
+        embedded: given.embedded,
+        name: given.path_name.clone(),
+        registered: given.background,
+        log: given.log.clone(),
+        history,
+        record: given.record.clone(),
+        record_bytes: given.record_bytes,
+        captures_crashes: true,
+        notices: failure::notices(given.quiet),
+        steps: given.steps(),
+        refuses: given.kernel_refuses,
+        ..Options::default()
+    }
+}
+
+/// Runs a prepared request, and prints what became of it.
+pub(crate) fn go(
+    prepared: Prepared,
+    options: &Options,
     given: &RunArguments,
     starter: Starter,
 ) -> Result<Status, Status> {
-    let steps = given.steps();
-    let recording = record::begin(text, &plan, on.0, given, &steps)?;
-    let tape = recording.clone().map_or_else(Tape::default, Tape::Record);
-    let history = given.history.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    let adapt = recording.is_none().then(|| Adapt::asked(&plan, on.0)).flatten();
-    let extras = Extras { tape, history, adapt, steps: steps.clone(), ..Extras::default() };
-    let gone = go(text, plan, on, (given, starter), &extras);
-    if gone.is_err() {
-        steps.back_to_beginning();
+    let file = given.report.as_deref().map(Place::open).transpose()?;
+    quiet_panics();
+    // A signal from now on ends it in good order.
+    signal::watch().map_err(|error| refused(&error))?;
+    let ready = prepared.build(options).map_err(refuse)?;
+    if let Some(number) = ready.number() {
+        starter.tell(number);
     }
-    let Gone { text, plan, outcome, file, member } = gone?;
-    let status = told(&text, &plan, given, &outcome, file);
-    if let Some(recording) = recording {
-        record::end(&recording, &outcome, given);
+    let finished = watched(ready, given)?;
+    let status = told(&finished.results, given, file);
+    if let Some(summary) = &finished.results.recorded {
+        record::ended(summary, given);
     }
-    member.end(status, ended(&plan, &outcome));
+    let sentence = finished.results.sentence();
+    finished.end(status.number(), sentence);
     Ok(status)
 }
 
-/// A run that has ended.
-pub(crate) struct Gone {
-    /// The request that ran when it ended.
-    pub(crate) text: String,
-    pub(crate) plan: Plan,
-    pub(crate) outcome: Outcome,
-    /// Where the report goes.
-    pub(crate) file: Option<Place>,
-    /// What it has to do with a daemon.
-    pub(crate) member: Member,
-}
-
-/// Runs a plan to its end. What the kernel refuses of it runs elsewhere.
-pub(crate) fn go(
-    text: &str,
-    plan: Plan,
-    on: (&Machine, &Hosts),
-    (given, starter): (&RunArguments, Starter),
-    extras: &Extras,
-) -> Result<Gone, Status> {
-    let file = given.report.as_deref().map(Place::open).transpose()?;
-    quiet_panics();
-    let signals = signal::watch().map_err(|error| {
-        terminal::complain(&error.to_string());
-        Status::Failed
-    })?;
-    let settings = Settings {
-        count: given.count,
-        timed: given.is_timed(),
-        programs_timed: given.analyze,
-        refuses: given.kernel_refuses,
-        ..Settings::default()
-    };
-    let log = extras.steps.clone();
-    let (plan, paths) = built(text, plan, on, (settings, extras))?;
-    let live = paths.first().map(build::Path::live);
-    live.iter().for_each(|live| live.says(text));
-    if !given.quiet {
-        plan.refused.iter().for_each(|refused| terminal::note(&elsewhere(&plan, refused)));
-    }
-    let teller = Teller::new(given, &plan);
+/// Runs what was built to its end, with progress and alarms on standard error.
+pub(crate) fn watched(ready: Ready, given: &RunArguments) -> Result<Finished, Status> {
+    let signals = signal::watch().map_err(|error| refused(&error))?;
+    let teller = Teller::new(given.progress, given.quiet, ready.plan());
     let tell = |progress: &Progress| teller.iter().for_each(|teller| teller.tell(progress));
     let watch = teller.as_ref().map(|teller| Watch { every_ns: teller.every_ns(), tell: &tell });
     let named = given.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
-    let late =
-        |breach: &Breach| terminal::warn(&format!("{named}{}", engine::lateness::describe(breach)));
+    let late = |breach: &Breach| terminal::warn(&format!("{named}{}", lateness::describe(breach)));
     let alarm = (!given.quiet).then_some(Alarm(&late));
-    let lives = paths.iter().map(build::Path::live).collect();
-    let mut member = Member::begin((text, &plan), on.0, (lives, None), given, (starter, &log))?;
-    let until = Until { readable: Some(member.stop(signals)?), elapsed: given.time, watch, alarm };
-    let outcome = engine_run::run(paths, until);
+    let until = Until { readable: Some(signals), elapsed: given.time, watch, alarm };
+    let finished = ready.run(until);
     terminal::wipe();
-    let outcome = outcome.map_err(|error| {
-        terminal::complain(&error.to_string());
-        Status::Failed
-    })?;
-    // It may have been changed meanwhile.
-    let last = live.and_then(|live| live.text().zip(live.plan()));
-    let (text, plan) = last.unwrap_or_else(|| (text.to_owned(), plan));
-    Ok(Gone { text, plan, outcome, file, member })
+    finished.map_err(refuse)
 }
 
-/// How it ended, in a sentence: why, or how much it was.
-pub(crate) fn ended(plan: &Plan, outcome: &Outcome) -> String {
-    let failure = outcome.failures.iter().find(|failure| !failure.is_quiet());
-    failure.map_or_else(|| Report::new(plan, outcome, &[]).sentence(), ToString::to_string)
-}
+/// The process that started a path in the background, and waits to hear that it runs.
+#[derive(Debug)]
+pub(crate) struct Starter(Option<OwnedFd>);
 
-/// Builds a plan; what the kernel refuses is planned again.
-pub(crate) fn built(
-    text: &str,
-    mut plan: Plan,
-    (machine, hosts): (&Machine, &Hosts),
-    (settings, extras): (Settings, &Extras),
-) -> Result<(Plan, Vec<build::Path>), Status> {
-    loop {
-        let error = match build::build_with(&plan, settings, hosts, extras) {
-            Ok(paths) => return Ok((plan, paths)),
-            Err(error) => error,
-        };
-        let BuildError::Refused(what) = &error else { return Err(refused(text, &plan, &error)) };
-        plan = match plan.again(machine, std::slice::from_ref(what)) {
-            None => return Err(refused(text, &plan, &error)),
-            Some(again) => {
-                let whole = plan.graph;
-                again.map_err(|unplaceable| line::unplaceable(text, &whole, &unplaceable))?
-            }
-        };
+impl Starter {
+    /// No process waits.
+    pub(crate) const NONE: Self = Self(None);
+
+    /// Leaves the terminal, if this is a path in the background.
+    fn leave(given: &RunArguments) -> Result<Self, Status> {
+        if !given.background {
+            return Ok(Self::NONE);
+        }
+        let left = sys::process::leave_terminal().and_then(|()| sys::process::empty_input());
+        left.map(|socket| Self(Some(socket))).map_err(|error| refused(&error))
     }
-}
 
-/// What runs elsewhere because the kernel refused it, in a sentence.
-fn elsewhere(plan: &Plan, refused: &Refused) -> String {
-    let name = plan.graph.node(refused.node).name();
-    format!("`{name}` runs in {}: {}", plan.space_of(refused.node).name, refused.why)
-}
-
-/// Tells what could not be built, at its place in the line.
-fn refused(text: &str, plan: &Plan, error: &BuildError) -> Status {
-    match error {
-        BuildError::Mistake { node, mistake } => {
-            let span = plan.graph.node(*node).span;
-            line::tell_at(text, span, &mistake.what, mistake.hint.as_deref());
-            Status::Usage
-        }
-        BuildError::Outside { node, failure } => {
-            let span = plan.graph.node(*node).span;
-            let what = format!("cannot {} {}: {}", failure.call, failure.target, failure.why);
-            let used = plan.graph.node(*node).filter();
-            let name = used.map_or("", |used| used.description.name);
-            match Shut::at(name, failure.call, failure.needs) {
-                Some(shut) => {
-                    line::tell_at(text, span, &what, None);
-                    terminal::note(&shut.sentence());
-                    terminal::tell(&shut.ways(text));
-                }
-                None => line::tell_at(text, span, &what, failure.hint.as_deref()),
-            }
-            if failure.is_missing() { Status::Nothing } else { Status::Failed }
-        }
-        BuildError::Refused(_) | BuildError::Machine(_) | BuildError::Unexpected(_) => {
-            terminal::complain(&error.to_string());
-            Status::Failed
+    /// Tells it that the path runs.
+    fn tell(self, number: u32) {
+        if let Some(socket) = self.0 {
+            let text = serde_json::to_vec(&Number { number }).unwrap_or_default();
+            // One that has gone need not know.
+            let _ = sys::descriptor::send(socket, &text, &[]);
         }
     }
 }
 
-/// Tells the outcome: reports of the line's end, failures, losses, the ledger.
-pub(crate) fn told(
-    text: &str,
-    plan: &Plan,
-    given: &RunArguments,
-    outcome: &Outcome,
-    file: Option<Place>,
-) -> Status {
-    tell_outcome(text, plan, given, (outcome, &[]), file)
-}
-
-/// The same, of several engines and of each by itself.
-pub(crate) fn tell_outcome(
-    text: &str,
-    plan: &Plan,
-    given: &RunArguments,
-    (outcome, parts): (&Outcome, &[Part]),
-    file: Option<Place>,
-) -> Status {
-    let kept = keep(text, &plan.graph, &outcome.failures);
+/// Prints the outcome: reports of the request's end, failures, losses, the ledger.
+pub(crate) fn told(results: &Results, given: &RunArguments, file: Option<Place>) -> Status {
+    let Results { plan, outcome, crashes, .. } = results;
     let form = if given.json { Form::Json } else { Form::Text };
-    let report = Report::new(plan, outcome, &kept).of_engines(parts);
+    let report = results.report();
     let printed = terminal::print(&report.line_ends(form));
     if given.analyze {
-        analyze::tell(text, plan, outcome);
+        analyzed(results);
     }
 
     // The report has them, if it is asked for.
     if !given.quiet && !given.stats && !given.json {
         outcome.adapted.iter().for_each(|told| terminal::note(told));
     }
-    for (failure, kept) in outcome.failures.iter().zip(&kept) {
+    for (failure, capture) in outcome.failures.iter().zip(crashes) {
         if !failure.is_quiet() {
             terminal::complain(&failure.to_string());
         }
-        if let Some(kept) = kept {
-            kept.tell();
-        }
+        capture.iter().for_each(failure::crash);
     }
     let unread = printed == Status::Unread || outcome.failures.iter().any(PathFailure::is_quiet);
     let failed = outcome.failures.iter().any(|failure| !failure.is_quiet());
@@ -272,72 +181,29 @@ pub(crate) fn tell_outcome(
     }
 }
 
-/// A block that a filter failed on.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    /// Where it lies.
-    pub(crate) path: PathBuf,
-    /// What fails again.
-    pub(crate) command: String,
-}
-
-impl Kept {
-    /// Says where it is, and what to do with it.
-    pub(crate) fn tell(&self) {
-        let path = self.path.display();
-        terminal::note(&format!("the block is kept in {path}; replay it with"));
-        terminal::tell(&format!("  {}\n", self.command));
+/// Prints measurements, and their effect on the next plan.
+fn analyzed(results: &Results) {
+    let analysis = analysis::analyze(results);
+    terminal::tell(&format!("{}\n", analysis.text));
+    match &analysis.kept {
+        Err(Unkept::Homeless) => {
+            terminal::note("nothing is kept of this: neither XDG_STATE_HOME nor HOME is set");
+            return;
+        }
+        Err(Unkept::Failed(why)) => {
+            terminal::warn(&format!("nothing is kept of this: {why}"));
+            return;
+        }
+        Ok(0) => {}
+        Ok(filters) => terminal::note(&format!(
+            "what a filter costs is learned from {} blocks on: too few came to {filters} of them",
+            pipeline::explain::LEARNED_MIN
+        )),
     }
-}
-
-/// Keeps the blocks on which filters failed, one per failure.
-pub(crate) fn keep(text: &str, graph: &Graph, failures: &[PathFailure]) -> Vec<Option<Kept>> {
-    failures
-        .iter()
-        .map(|failure| {
-            let Cause::Panic { block: Some(block), .. } = &failure.cause else { return None };
-            let folder = state()?;
-            match suspect::keep(block, &failure.node, &folder) {
-                Ok(kept) => {
-                    let line = replaced(text, graph, &kept.source);
-                    let command = format!("streamline {}", report::quoted(&line));
-                    Some(Kept { path: kept.path, command })
-                }
-                Err(why) => {
-                    terminal::warn(&format!("the block could not be kept: {why}"));
-                    None
-                }
-            }
-        })
-        .collect()
-}
-
-/// The folder for what is left behind: `$XDG_STATE_HOME/streamline`, by default in
-/// `~/.local/state`.
-pub(crate) fn state() -> Option<PathBuf> {
-    let absolute =
-        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = absolute("XDG_STATE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
-    if base.is_none() {
-        terminal::warn("nothing can be kept: neither XDG_STATE_HOME nor HOME is set");
+    if analysis.changes.is_empty() {
+        terminal::note("kept for the next plan, which would be the same");
     }
-    Some(base?.join("streamline"))
-}
-
-/// The line with another source in the place of each of its own.
-pub(crate) fn replaced(text: &str, graph: &Graph, source: &str) -> String {
-    let mut spans: Vec<_> = graph.heads().into_iter().map(|head| graph.node(head).span).collect();
-    spans.sort_unstable();
-    let mut line = String::new();
-    let mut from = 0;
-    for span in spans {
-        line.push_str(text.get(from..span.start).unwrap_or_default());
-        line.push_str(source);
-        from = span.end;
-    }
-    line.push_str(text.get(from..).unwrap_or_default());
-    line
+    analysis.changes.iter().for_each(|change| terminal::note(&format!("next time {change}")));
 }
 
 /// A panic in a space is reported with its path; the message in between would say less. With

@@ -4,26 +4,27 @@
 //! for each node that saw blocks of the flow, in the order of the line.
 
 use crate::arguments::{RunArguments, WhyArguments};
-use crate::report::json_line;
-use crate::run::{self, Gone};
-use crate::shared::hosts::Hosts;
-use crate::shared::member::Starter;
+use crate::failure::{self, refuse, refused};
+use crate::run::{self, quiet_panics};
 use crate::status::Status;
-use crate::{line, record, terminal};
+use crate::terminal;
 use engine::build::Extras;
 use engine::catalogue::House;
-use engine::machine;
-use engine::record::{Head, Replay, Tape};
+use engine::record::Tape;
+use engine::signal;
 use engine::why::{Row, Why};
 use pipeline::explain;
 use pipeline::explain::table::{Column, Table};
 use pipeline::graph::NodeId;
-use pipeline::plan::{Machine, Plan};
+use pipeline::plan::Plan;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use streamline::record::Recorded;
+use streamline::report::json_line;
+use streamline::{Options, Prepared, Results};
 
 /// The version of the form of `--json`.
 const VERSION: u32 = 1;
@@ -33,25 +34,25 @@ pub(crate) fn why(given: &WhyArguments) -> Status {
     answer(given, &expression(&given.flow)).unwrap_or_else(|status| status)
 }
 
-/// A path to ask: its text, its plan, the machine of the plan, where its blocks come from, and how
-/// many it takes.
-type Asked = (String, Plan, Machine, Tape, Option<u64>);
+/// A path to ask: its plan, where its blocks come from, and how many it takes.
+type Asked = (Prepared, Tape, Option<u64>);
 
 fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
-    let (text, plan, machine, tape, count) = match given.words.as_slice() {
+    let (prepared, tape, count) = match given.words.as_slice() {
         [] => recorded(&given.file)?,
         words => over(&given.file, &words.join(" "))?,
     };
-    let why = Why::new(expression, &plan.graph, &tape).map_err(|mistake| {
+    let why = Why::new(expression, &prepared.plan().graph, &tape).map_err(|mistake| {
         terminal::complain(&format!("`{expression}` is no flow: {mistake}"));
         Status::Usage
     })?;
     let why = Arc::new(why);
-    let asked = Some(Arc::clone(&why));
-    let extras = Extras { tape, silent: true, why: asked, ..Extras::default() };
+    let extras = Extras { tape, silent: true, why: Some(Arc::clone(&why)), ..Extras::default() };
     let quiet = RunArguments { quiet: true, count, ..RunArguments::default() };
-    let Gone { plan, outcome, .. } =
-        run::go(&text, plan, (&machine, &Hosts::alone()), (&quiet, Starter::NOBODY), &extras)?;
+    quiet_panics();
+    signal::watch().map_err(|error| refused(&error))?;
+    let ready = prepared.build_with(&run::options(&quiet), extras).map_err(refuse)?;
+    let Results { plan, outcome, .. } = run::watched(ready, &quiet)?.results;
     for failure in outcome.failures.iter().filter(|failure| !failure.is_quiet()) {
         terminal::complain(&failure.to_string());
     }
@@ -68,8 +69,8 @@ fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
 
 /// The run of a record.
 fn recorded(file: &Path) -> Result<Asked, Status> {
-    let record = record::open(file)?;
-    if !record.changes.is_empty() {
+    let recorded = Recorded::open(file).map_err(refuse)?;
+    if recorded.is_changed() {
         let file = file.display();
         terminal::complain(&format!(
             "{file} is of a path that was changed while it ran, and `why` tells of one line: `why \
@@ -77,9 +78,7 @@ fn recorded(file: &Path) -> Result<Asked, Status> {
         ));
         return Err(Status::Failed);
     }
-    let plan = record::planned(&record)?;
-    let Head { request, machine, count, .. } = record.head.clone();
-    Ok((request, plan, machine, Tape::Play(Replay::new(record)), count))
+    Ok(recorded.into_parts())
 }
 
 /// A line over the packets of a file.
@@ -92,13 +91,13 @@ fn over(file: &Path, words: &str) -> Result<Asked, Status> {
         used.is_some_and(|used| used.description.kind.is_source())
     };
     let text = match graph.heads().iter().all(begins) {
-        true => run::replaced(words, &graph, &source),
+        true => streamline::replaced(words, &graph, &source),
         false => format!("{source} | {words}"),
     };
-    let machine = Head::outside_kernel(machine::look());
-    let (text, graph) = line::settled(text)?;
-    let plan = line::planned(&text, graph, &machine)?;
-    Ok((text, plan, machine, Tape::Off, None))
+    let notices = failure::notices(false);
+    let options = Options { outside_kernel: true, notices, ..Options::default() };
+    let prepared = Prepared::read(&text, &options).map_err(refuse)?;
+    Ok((prepared.first_worker(), Tape::Off, None))
 }
 
 /// The expression that these words mean: two ends of a connection, or what they say.

@@ -12,8 +12,7 @@
 //! - [`place`]: the directories in which a client looks for a daemon;
 //! - [`client`]: calls to a daemon or to a path; [`gather`]: many calls at once;
 //! - [`host`]: requests that a daemon runs in the kernel for this process; [`rights`]: the words
-//!   for
-//!   those that root has not opened;
+//!   for those that root has not opened;
 //! - [`worker`]: the answers of a path.
 //!
 //! The server is the crate `daemon`. A path needs none: it runs in a process of its user, and goes

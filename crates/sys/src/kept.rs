@@ -9,6 +9,7 @@ use crate::group::Ended;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -29,11 +30,11 @@ struct End {
 }
 
 impl Kept {
-    /// Starts this executable again with these words, an empty environment, `socket` as its
-    /// standard input and no output, in a process group of its own.
-    pub fn start(words: &[&str], socket: OwnedFd) -> Result<Self> {
+    /// Starts a program, by default this executable again, with these words, an empty environment,
+    /// `socket` as its standard input and no output, in a process group of its own.
+    pub fn start(program: Option<&Path>, words: &[&str], socket: OwnedFd) -> Result<Self> {
         // Itself, even where the file has been replaced meanwhile.
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(program.unwrap_or_else(|| Path::new("/proc/self/exe")));
         command.args(words).env_clear().process_group(0).current_dir("/");
         command.stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
         Self::of(command)
@@ -177,7 +178,7 @@ mod tests {
     #[test]
     fn a_kept_process_tells_how_it_ended() {
         let (_here, there) = descriptor::pair().unwrap();
-        let kept = Kept::start(&["--list"], there).unwrap();
+        let kept = Kept::start(None, &["--list"], there).unwrap();
         assert_eq!(kept.wait(Duration::from_secs(60)), Some(Ended::Status(0)));
         assert_eq!((kept.ended(), kept.processor_ns()), (Some(Ended::Status(0)), None));
     }

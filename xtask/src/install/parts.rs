@@ -70,11 +70,14 @@ pub(super) fn all(root: &Path, place: &Folders, bench: bool) -> io::Result<Vec<P
         "for `streamline sh`",
         library,
     ));
-    for name in ["libstreamline.so", "libstreamline.a"] {
-        let library = read(built.join(name))?;
-        parts.push(Part::new(Path::new("lib").join(name), "for C programs", library));
+    for ending in ["so", "a"] {
+        let library = read(built.join(format!("libstreamline_c.{ending}")))?;
+        let to = format!("lib/libstreamline.{ending}");
+        parts.push(Part::new(to, "for C programs", library));
     }
     let capi = root.join("crates/capi");
+    let python = read(capi.join("python/streamline.py"))?;
+    parts.push(Part::new("share/streamline/python/streamline.py", "for Python", python));
     let header = read(capi.join("include/streamline.h"))?;
     parts.push(Part::new("include/streamline.h", "for C programs", header));
     let about = about(&text(capi.join("streamline.pc"))?, &place.prefix);

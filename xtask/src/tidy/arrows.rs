@@ -27,7 +27,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 
 fn names(folder: &str, file: &File, manifest: &Manifest, found: &mut Findings) {
     let wanted = match folder {
-        UNPREFIXED => UNPREFIXED.to_owned(),
+        folder if UNPREFIXED.contains(&folder) => folder.to_owned(),
         folder => format!("{PREFIX}{folder}"),
     };
     if manifest.name != wanted {

@@ -82,8 +82,14 @@ pub(super) const ROOMS: &[Room] = &[
         &["runtime", "pipeline", "endpoint", "filter", "buffer", "ebpf", "sys", "abi"],
     ),
     // Membership of a path in this machine: above the engine, below the library.
-    room("member", 3, &["engine", "runtime", "pipeline", "buffer", "sys", "abi"]),
+    room("member", 3, &["engine", "runtime", "pipeline", "sys", "abi"]),
     room("daemon", 3, &["member", "engine", "pipeline", "buffer", "sys", "abi"]),
+    // The library: what every door uses. Its closures become filters, sources and sinks.
+    room(
+        "streamline",
+        3,
+        &["member", "engine", "runtime", "pipeline", "endpoint", "filter", "sys", "abi"],
+    ),
     room("pipesfs", DOORS, &["engine", "sys"]),
     // A library inside other programs: it carries buffers and what finds them, not the engine.
     Room {
@@ -93,14 +99,25 @@ pub(super) const ROOMS: &[Room] = &[
     Room { fence: Fence::Files(&["export.rs"]), ..room("pcap", DOORS, &["engine", "wire"]) },
     Room {
         fence: Fence::Files(&["export.rs"]),
-        ..room("capi", DOORS, &["iolite", "buffer", "sys", "abi"])
+        ..room("capi", DOORS, &["streamline", "engine", "iolite", "buffer", "sys", "abi"])
     },
     room("web", DOORS, &["engine", "buffer", "wire"]),
     // It starts programs whose edges become streams: `sys` starts them, `abi` tells them.
     room(
         "cli",
         DOORS,
-        &["daemon", "member", "engine", "runtime", "pipeline", "pipesfs", "web", "sys", "abi"],
+        &[
+            "streamline",
+            "daemon",
+            "member",
+            "engine",
+            "runtime",
+            "pipeline",
+            "pipesfs",
+            "web",
+            "sys",
+            "abi",
+        ],
     ),
     room("testkit", BESIDE, &["wire", "abi", "sys"]),
     Room { arrows: Arrows::Free, ..room("tests", BESIDE, &[]) },
@@ -180,8 +197,8 @@ pub(super) fn named(name: &str) -> Option<&'static Room> {
 
 /// The prefix of package names outside the workspace.
 pub(super) const PREFIX: &str = "streamline-";
-/// The one package without the prefix: `cargo xtask` is an alias for it.
-pub(super) const UNPREFIXED: &str = "xtask";
+/// The packages without the prefix: `cargo xtask` is an alias for one; the other is the library.
+pub(super) const UNPREFIXED: &[&str] = &["xtask", "streamline"];
 
 /// The crates that may call the C library.
 pub(super) const FOREIGN: &[&str] = &["sys", "testkit", "bench"];

@@ -1,7 +1,6 @@
 //! `streamline doctor --calibrate`: measures what things cost here, keeps it, and shows it.
 
 use crate::arguments::DoctorArguments;
-use crate::report::json_line;
 use crate::status::Status;
 use crate::terminal;
 use engine::calibrate::{self, Calibration, Kept};
@@ -10,6 +9,7 @@ use pipeline::explain::table::{Column, Table, wrap};
 use pipeline::plan::FilterCost;
 use serde::Serialize;
 use std::fmt::Write as _;
+use streamline::report::json_line;
 
 /// The version of the form of `--json`.
 const VERSION: u32 = 1;

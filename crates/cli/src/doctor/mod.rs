@@ -14,11 +14,11 @@ mod page;
 mod unit;
 
 use crate::arguments::{About, DoctorArguments};
-use crate::report::json_line;
 use crate::status::Status;
 use crate::terminal;
 use engine::doctor::Facts;
 use findings::{Checkup, Verdict};
+use streamline::report::json_line;
 
 /// Looks at the machine and tells.
 pub(crate) fn doctor(given: &DoctorArguments) -> Status {

@@ -5,6 +5,7 @@
 //! that of the daemon's unit (`streamline.service`), which may stand in the same folder.
 
 use crate::arguments::LineArguments;
+use crate::failure;
 use crate::line;
 use crate::privilege::INSTALLED;
 use crate::status::Status;
@@ -12,11 +13,13 @@ use crate::terminal;
 use engine::doctor::Binary;
 use pipeline::Graph;
 use std::path::Path;
+use streamline::Options;
 
 /// Prints the unit of a line.
 pub(super) fn print(given: &LineArguments) -> Status {
     let told = line::text(given).and_then(|text| {
-        let graph = line::graph(&text)?;
+        let options = Options { notices: failure::notices(false), ..Options::default() };
+        let graph = streamline::read(&text, &options).map_err(failure::refuse)?;
         if let Some(space) = name_space(&graph) {
             terminal::complain("a service cannot change its name space while it runs");
             terminal::note(&format!(

@@ -4,7 +4,6 @@
 use super::words::AttachArguments;
 use super::{complain, reach, signals, user, wait};
 use crate::progress::short;
-use crate::report::counted;
 use crate::status::Status;
 use crate::terminal;
 use abi::text::VisibleLines;
@@ -15,6 +14,7 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
+use streamline::report::counted;
 use sys::file::Kind;
 
 /// How often it is looked at.

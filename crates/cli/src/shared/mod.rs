@@ -2,8 +2,6 @@
 //!
 //! - `words`: the words of these commands;
 //! - `daemon`: `streamline daemon`;
-//! - `member`: a run that is registered, and one in the background; `hosts`: who runs its beginning
-//!   in the kernel;
 //! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`: what one does with paths; `sharing`:
 //!   what of them runs in the kernel; `spaces`: what each has that runs them; `state`: what their
 //!   filters show;
@@ -13,8 +11,6 @@
 
 mod attach;
 mod daemon;
-pub(crate) mod hosts;
-pub(crate) mod member;
 pub(crate) mod next;
 mod ps;
 mod rates;
@@ -29,10 +25,11 @@ mod tap;
 mod top;
 pub(crate) mod words;
 
+use crate::failure::{complain, is_over, refused};
 use crate::status::Status;
 use crate::terminal;
-use ::member::client::{Client, ClientError, TOGETHER, ToPath};
-use ::member::protocol::{Described, Path};
+use member::client::{Client, ClientError, TOGETHER, ToPath};
+use member::protocol::{Described, Path};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -98,31 +95,6 @@ fn numbered(numbers: &[u32]) -> String {
     }
 }
 
-/// Tells why there is no answer.
-fn complain(error: &ClientError) -> Status {
-    terminal::complain(&error.to_string());
-    match error {
-        ClientError::Nobody(_) => Status::Nothing,
-        error if is_over(error) => Status::Nothing,
-        _ => Status::Failed,
-    }
-}
-
-/// Whether there is no such path, or none any more.
-fn is_over(error: &ClientError) -> bool {
-    match error {
-        ClientError::Ended(_) => true,
-        ClientError::Refused(fault) => fault.name == "io.streamline.NoSuchPath",
-        _ => false,
-    }
-}
-
-/// Tells what the machine refuses.
-fn refused(error: &sys::Error) -> Status {
-    terminal::complain(&error.to_string());
-    Status::Failed
-}
-
 /// The signals that ask us to end.
 fn signals() -> Result<BorrowedFd<'static>, Status> {
     engine::signal::watch().map_err(|error| refused(&error))
@@ -144,7 +116,7 @@ fn wait(
 
 /// The name of a user, or its number.
 fn user(uid: u32) -> String {
-    ::member::rights::user_name(uid).unwrap_or_else(|| uid.to_string())
+    member::rights::user_name(uid).unwrap_or_else(|| uid.to_string())
 }
 
 /// A stretch of time as people read it.

@@ -7,7 +7,6 @@ use super::table::{cut, table};
 use super::words::PsArguments;
 use super::{client, complain, is_over, signals, since, user, wait};
 use crate::progress::short;
-use crate::report::json_line;
 use crate::status::Status;
 use crate::terminal;
 use member::client::{COUNT, Client, ClientError, TOGETHER, plain};
@@ -15,6 +14,7 @@ use member::protocol::{About, Count, Counters, Path, Program};
 use member::varlink::Reply;
 use serde::Serialize;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use streamline::report::json_line;
 
 /// The version of the form of `--json`.
 const VERSION: u32 = 1;

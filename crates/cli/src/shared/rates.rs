@@ -1,10 +1,10 @@
 //! Rates: what passed between two looks at a path.
 
-use crate::report::counted;
 use member::protocol::{Amount, Counters, Lost, Measured};
 use pipeline::explain::{about, nanoseconds};
 use runtime::ledger::DropReason;
 use serde::Serialize;
+use streamline::report::counted;
 
 /// What passed each second.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]

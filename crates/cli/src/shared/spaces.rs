@@ -6,13 +6,13 @@ use super::table::table;
 use super::words::SpacesArguments;
 use super::{client, complain, is_over, sharing, user};
 use crate::progress::short;
-use crate::report::json_line;
 use crate::status::Status;
 use crate::terminal;
 use member::client::{COUNT, Client, ClientError, DESCRIBE, TOGETHER, plain};
 use member::protocol::{Amount, Count, Counters, Described, Edge, Node, Path, Program, Space};
 use pipeline::explain::about as spent;
 use serde::Serialize;
+use streamline::report::json_line;
 
 /// The version of the form of `--json`.
 const VERSION: u32 = 1;

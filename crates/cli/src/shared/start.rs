@@ -6,11 +6,11 @@
 
 use super::words::StartArguments;
 use super::{client, refused, signals};
-use crate::report::quoted;
-use crate::run::state;
+use crate::failure;
 use crate::status::Status;
-use crate::{line, terminal};
+use crate::terminal;
 use abi::text::VisibleLines;
+use engine::calibrate;
 use engine::catalogue::House;
 use member::client::{Client, ToPath};
 use member::protocol::{Number, Path as Listed};
@@ -22,6 +22,8 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use streamline::Options;
+use streamline::report::quoted;
 use sys::open::{self, Regular, Writes};
 use sys::steps::{Makes, Steps};
 
@@ -34,7 +36,8 @@ const OWN: u32 = 0o600;
 /// Starts a path.
 pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let (name, text) = split(&given.words);
-    let (text, _) = line::settled(text)?;
+    let options = Options { notices: failure::notices(false), ..Options::default() };
+    let text = streamline::read(&text, &options).map_err(failure::refuse)?.text.as_ref().to_owned();
     let steps = Steps::with(given.fault.clone().unwrap_or_default());
     let untaken = |error: sys::Error| refused(&error);
     steps.take(Makes::Descriptor, "a connection to the daemon").map_err(untaken)?;
@@ -71,7 +74,7 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
 fn is_free(client: &Client, name: Option<&str>) -> Result<(), Status> {
     let Some(name) = name else { return Ok(()) };
     let own = sys::process::identity().0;
-    let listed = client.list().map_err(|error| super::complain(&error))?;
+    let listed = client.list().map_err(|error| failure::complain(&error))?;
     let has_it = |path: &&Listed| path.uid == own && path.name.as_deref() == Some(name);
     let Some(there) = listed.iter().find(has_it) else { return Ok(()) };
     // One that has just ended may still be listed.
@@ -121,7 +124,14 @@ fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), St
             (path, opened.map(|target| target.file))
         }
         None => {
-            let folder = state().ok_or(Status::Failed)?.join("paths");
+            let folder = calibrate::folder()
+                .ok_or_else(|| {
+                    terminal::complain(
+                        "there is no place for a log: set HOME, or name one by --log",
+                    );
+                    Status::Failed
+                })?
+                .join("paths");
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
             made.map_err(|error| failed(&folder, &error))?;
             let process = || format!("process-{}", std::process::id());

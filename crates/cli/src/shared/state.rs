@@ -4,7 +4,6 @@
 use super::table::rows as table;
 use super::words::StateArguments;
 use super::{refused, signals, user, wait};
-use crate::report::{counted, json_line};
 use crate::status::Status;
 use crate::terminal;
 use engine::seen::{Address, Column, Error, Look, Names, Reader};
@@ -14,6 +13,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
+use streamline::report::{counted, json_line};
 
 /// The version of the form of `--json`.
 const VERSION: u32 = 1;

@@ -5,19 +5,18 @@
 //! it: what it does not take in time is skipped and counted, and told at the end.
 
 use super::words::TapArguments;
-use super::{complain, reach, since};
+use super::{reach, since};
 use crate::arguments::RunArguments;
-use crate::report::counted;
-use crate::run::{self, Gone};
-use crate::shared::hosts::Hosts;
-use crate::shared::member::Starter;
+use crate::failure::{self, complain, refuse, refused};
+use crate::run::{self, quiet_panics};
 use crate::status::Status;
-use crate::{line, terminal};
+use crate::terminal;
 use engine::build::Extras;
-use engine::record::Head;
 use member::client::plain;
 use member::protocol::{Tap, Tapped, Tapping};
 use std::os::fd::AsRawFd as _;
+use streamline::report::counted;
+use streamline::{Notices, Options, Prepared};
 
 /// Looks.
 pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
@@ -33,21 +32,26 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
         all: given.all.then_some(true),
         patience_ms: given.patience.map(|ns| ns / 1_000_000),
     };
-    // What it says of the line is said before anything is asked of the path.
     let text = |fd: i32| format!("replay \"/proc/self/fd/{fd}\" | {words}");
-    line::graph(&text(0))?;
+    // What is to be said of the line is said before anything is asked of the path.
+    let notices = failure::notices(false);
+    let options = Options { outside_kernel: true, notices, ..Options::default() };
+    streamline::read(&text(0), &options).map_err(refuse)?;
     let (began, pipe) = to.tap(&wanted).map_err(|error| complain(&error))?;
     terminal::note(&beginning(&given.path, &began, given.from.is_some()));
-    let text = text(pipe.as_raw_fd());
-    let machine = Head::outside_kernel(engine::machine::look());
-    let plan = line::planned(&text, line::graph(&text)?, &machine)?;
     let quiet = RunArguments { quiet: true, ..RunArguments::default() };
-    let extras = Extras::default();
-    let gone =
-        run::go(&text, plan, (&machine, &Hosts::alone()), (&quiet, Starter::NOBODY), &extras)?;
+    let options = Options { outside_kernel: true, ..run::options(&quiet) };
+    let prepared = Prepared::read(
+        &text(pipe.as_raw_fd()),
+        &Options { notices: Notices::default(), ..options.clone() },
+    );
+    let prepared = prepared.map_err(refuse)?;
+    quiet_panics();
+    engine::signal::watch().map_err(|error| refused(&error))?;
+    let ready = prepared.build_with(&options, Extras::default()).map_err(refuse)?;
+    let finished = run::watched(ready, &quiet)?;
     let told = to.tapped();
-    let Gone { plan, outcome, .. } = gone;
-    let status = run::told(&text, &plan, &quiet, &outcome, None);
+    let status = run::told(&finished.results, &quiet, None);
     match told {
         Ok(told) => terminal::note(&end(&told)),
         // It has ended, and said everything before.

@@ -86,7 +86,8 @@ impl Outside<'_> {
         if let Tape::Play(replay) = &self.extras.tape {
             return Ok(recorded(replay, self.ids.nodes[id.0], used, sandbox::STANDS));
         }
-        sandbox::start(used, (about, self.origins.told()), &self.extras.steps).map_err(at(id))
+        let with = (self.extras.helper.as_deref(), &self.extras.steps);
+        sandbox::start(used, (about, self.origins.told()), with).map_err(at(id))
     }
 
     /// Opens a sink.

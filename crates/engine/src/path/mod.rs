@@ -59,6 +59,8 @@ pub struct Extras {
     pub why: Option<Arc<Why>>,
     /// What the path may do by itself while it runs; nothing: it stays as it is.
     pub adapt: Option<Arc<Adapt>>,
+    /// The program that runs untrusted filters; none: this one, if it serves as such.
+    pub helper: Option<PathBuf>,
     /// The log of this allocation. What it notes is kept when the paths are activated.
     pub steps: Steps,
     /// How long blocks are on their way, measured against what the request allows: of one path.

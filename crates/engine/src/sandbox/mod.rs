@@ -39,6 +39,7 @@ use pipeline::graph::Use;
 use runtime::space::node::{Node, Part};
 pub(crate) use state::Account;
 use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use sys::descriptor;
@@ -80,13 +81,13 @@ pub(crate) struct About {
 pub(crate) fn start(
     used: &Use,
     (about, origins): (About, &Origins),
-    steps: &Steps,
+    (helper, steps): (Option<&Path>, &Steps),
 ) -> Result<Started, Failure> {
     let name = used.description.name;
     let refused = |why: &dyn std::fmt::Display| Failure::new("start", target(name), why);
-    if !child::serves() {
+    if helper.is_none() && !child::serves() {
         let why = "this program does not serve as one";
-        let hint = "it must call engine::sandbox::serve_if_asked first of all";
+        let hint = "name a program that does, such as the command `streamline`, as helper";
         return Err(refused(&why).hint(hint));
     }
     let message = Wanted::of(used, about).written();
@@ -96,7 +97,7 @@ pub(crate) fn start(
         let (entrance, inlet) = descriptor::pair()?;
         let (exit, outlet) = descriptor::pair()?;
         steps.take(Makes::Thread, "a process for a filter")?;
-        let kept = Kept::start(&[WORD], there)?;
+        let kept = Kept::start(helper, &[WORD], there)?;
         steps.take(Makes::Memory, "a ring to it")?;
         let (mut output, sent) = stream::send_to(&ring(1), vec![entrance])?;
         sent.into_iter().collect::<sys::Result<Vec<()>>>()?;

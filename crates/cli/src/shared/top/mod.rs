@@ -11,7 +11,6 @@ mod look;
 
 use super::words::TopArguments;
 use super::{complain, reach, sharing, signals, wait};
-use crate::report::json_line;
 use crate::status::Status;
 use crate::terminal;
 use look::{Look, Watched};
@@ -27,6 +26,7 @@ use ratatui::crossterm::terminal::{
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
+use streamline::report::json_line;
 
 /// The size of a picture where there is no terminal.
 const SIZE: (u16, u16) = (80, 24);

@@ -3,7 +3,8 @@
 //! `version` changes when a field goes or changes its meaning; new fields may come without. Amounts
 //! are in blocks and bytes, times in ns. What cannot be known is `null`.
 
-use super::{Part, Report};
+use super::Report;
+use crate::workers::WorkerRun;
 use abi::text::Escaped;
 use pipeline::plan::Plan;
 use runtime::report::Reported;
@@ -210,7 +211,7 @@ struct Program<'r> {
 
 /// A filter that runs elsewhere because the kernel refused it.
 #[derive(Serialize, Debug)]
-pub(crate) struct Refused<'r> {
+pub struct Refused<'r> {
     filter: &'r str,
     /// Where it runs.
     space: &'r str,
@@ -279,12 +280,12 @@ pub(super) fn run<'r>(report: &'r Report<'_>) -> Run<'r> {
                 right: imbalance.right,
             })
             .collect(),
-        engines: report.parts.iter().map(engine).collect(),
+        engines: report.workers.iter().map(engine).collect(),
     }
 }
 
-fn engine<'r>((part, own): &'r (&Part, Report<'_>)) -> Engine<'r> {
-    let Part { number, process, processor, .. } = **part;
+fn engine<'r>((worker, own): &'r (&WorkerRun, Report<'_>)) -> Engine<'r> {
+    let WorkerRun { number, process, processor, .. } = **worker;
     Engine { number, process, processor, run: run(own) }
 }
 
@@ -407,7 +408,7 @@ fn programs<'r>(report: &'r Report<'_>) -> Vec<Program<'r>> {
 }
 
 /// What the kernel refused of a plan.
-pub(crate) fn refused<'r>(plan: &'r Plan, names: &'r [String]) -> Vec<Refused<'r>> {
+pub fn refused<'r>(plan: &'r Plan, names: &'r [String]) -> Vec<Refused<'r>> {
     let each = plan.refused.iter().map(|refused| Refused {
         filter: &names[refused.node.0],
         space: &plan.space_of(refused.node).name,
@@ -417,13 +418,13 @@ pub(crate) fn refused<'r>(plan: &'r Plan, names: &'r [String]) -> Vec<Refused<'r
 }
 
 fn failures<'r>(report: &'r Report<'_>) -> Vec<Failure<'r>> {
-    let failures = report.outcome.failures.iter().zip(report.kept);
+    let failures = report.outcome.failures.iter().zip(report.crashes);
     failures
-        .map(|(failure, kept)| Failure {
+        .map(|(failure, crash)| Failure {
             node: &failure.node,
             what: failure.to_string(),
-            block: kept.as_ref().map(|kept| kept.path.display().to_string()),
-            replay: kept.as_ref().map(|kept| kept.command.as_str()),
+            block: crash.as_ref().map(|crash| crash.path.display().to_string()),
+            replay: crash.as_ref().map(|crash| crash.command.as_str()),
         })
         .collect()
 }
@@ -442,7 +443,7 @@ fn remarks(reported: &Reported) -> impl Iterator<Item = &str> {
 }
 
 /// An object as a line.
-pub(crate) fn line(object: &impl Serialize) -> String {
+pub fn line(object: &impl Serialize) -> String {
     // Numbers, texts, lists and maps with texts as keys: nothing here can fail.
     let text = serde_json::to_string(object).unwrap_or_else(|error| format!("\"{error}\""));
     format!("{}\n", Escaped(&text))

@@ -1,15 +1,15 @@
-//! What became of a run: the ledger in a sentence, as a table, as JSON; losses; what the line's end
-//! reports.
+//! Reports on a run: the ledger in a sentence, as a table, as JSON; losses; the rows of the filters
+//! at the end of the request.
 //!
 //! In: the plan and the outcome. Out: text. Names are those of `explain`, so that the two of
 //! several equal filters are told apart.
 
 mod json;
 mod nothing;
-mod place;
 mod table;
 
-use crate::run::Kept;
+use crate::crash::CrashCapture;
+use crate::workers::WorkerRun;
 use engine::run::Outcome;
 use pipeline::explain;
 use pipeline::plan::Plan;
@@ -17,63 +17,62 @@ use runtime::ledger::{Edge, Filtered, Imbalance};
 use runtime::report::Reported;
 use std::fmt::Write as _;
 
-/// How a report is written.
+pub use json::{Refused, line as json_line, refused};
+
+/// The form of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub enum Form {
     /// For people.
     Text,
     /// One JSON object per line.
     Json,
 }
 
-/// One of several processes that ran the line, and what came of it there.
-#[derive(Debug)]
-pub(crate) struct Part {
-    /// Which engine it was.
-    pub(crate) number: u32,
-    pub(crate) process: u32,
-    pub(crate) processor: usize,
-    pub(crate) outcome: Outcome,
-}
-
 /// An outcome with the names of its plan.
 #[derive(Debug)]
-pub(crate) struct Report<'o> {
+pub struct Report<'o> {
     plan: &'o Plan,
     outcome: &'o Outcome,
-    kept: &'o [Option<Kept>],
+    crashes: &'o [Option<CrashCapture>],
     names: Vec<String>,
     imbalances: Vec<Imbalance>,
-    /// Of several engines, each by itself.
-    parts: Vec<(&'o Part, Self)>,
+    /// Of several workers, each by itself.
+    workers: Vec<(&'o WorkerRun, Self)>,
 }
 
 impl<'o> Report<'o> {
-    pub(crate) fn new(plan: &'o Plan, outcome: &'o Outcome, kept: &'o [Option<Kept>]) -> Self {
+    pub(crate) fn new(
+        plan: &'o Plan,
+        outcome: &'o Outcome,
+        crashes: &'o [Option<CrashCapture>],
+    ) -> Self {
         let names = explain::names(&plan.graph);
         let imbalances = outcome.ledger.imbalances();
-        Self { plan, outcome, kept, names, imbalances, parts: Vec::new() }
+        Self { plan, outcome, crashes, names, imbalances, workers: Vec::new() }
     }
 
-    /// The report of several engines.
-    pub(crate) fn of_engines(mut self, parts: &'o [Part]) -> Self {
-        let own = |part: &'o Part| (part, Report::new(self.plan, &part.outcome, &[]));
-        self.parts = parts.iter().map(own).collect();
+    /// The same report, with several workers each by itself.
+    pub(crate) fn of_workers(mut self, workers: &'o [WorkerRun]) -> Self {
+        let own = |worker: &'o WorkerRun| (worker, Report::new(self.plan, &worker.outcome, &[]));
+        self.workers = workers.iter().map(own).collect();
         self
     }
 
-    /// Where the ledger does not balance.
-    pub(crate) fn imbalances(&self) -> &[Imbalance] {
+    /// The places where the ledger does not balance.
+    #[must_use]
+    pub fn imbalances(&self) -> &[Imbalance] {
         &self.imbalances
     }
 
-    /// How many blocks were lost.
-    pub(crate) fn lost(&self) -> u64 {
+    /// The number of lost blocks.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
         self.outcome.ledger.lost()
     }
 
     /// The whole report.
-    pub(crate) fn whole(&self, form: Form) -> String {
+    #[must_use]
+    pub fn whole(&self, form: Form) -> String {
         match form {
             Form::Text => table::text(self),
             Form::Json => json::line(&json::run(self)),
@@ -81,7 +80,8 @@ impl<'o> Report<'o> {
     }
 
     /// The report in one line.
-    pub(crate) fn sentence(&self) -> String {
+    #[must_use]
+    pub fn sentence(&self) -> String {
         let sources = self.outcome.ledger.sources.iter().map(|(_, seen)| seen.given);
         let (blocks, bytes) =
             sources.fold((0, 0), |(blocks, n), given| (blocks + given.blocks, n + given.bytes));
@@ -103,7 +103,7 @@ impl<'o> Report<'o> {
         format!("{read}, {bytes} bytes in {time}, {unwanted}{lost}")
     }
 
-    /// What came out of the line, in words; none where no sink has put anything anywhere.
+    /// The output of all sinks, in words; none where no sink has put anything anywhere.
     fn outputs(&self) -> Option<String> {
         let each = self.outcome.reports.iter().flat_map(|reported| &reported.report.outputs);
         let each = each.map(|one| format!("{} {}", counted(one.count, &one.unit), one.done));
@@ -112,8 +112,8 @@ impl<'o> Report<'o> {
         Some(if each.is_empty() { last } else { format!("{} and {last}", each.join(", ")) })
     }
 
-    /// What a person should read besides, though nothing has failed.
-    pub(crate) fn remarks(&self) -> impl Iterator<Item = &str> {
+    /// Remarks of filters and sinks for people, though nothing has failed.
+    pub fn remarks(&self) -> impl Iterator<Item = &str> {
         let reports = self.outcome.reports.iter();
         reports.flat_map(|reported| &reported.report.remarks).map(String::as_str)
     }
@@ -124,8 +124,9 @@ impl<'o> Report<'o> {
         places.any(|(place, blocks)| blocks.is_none() && place.is_lost())
     }
 
-    /// How many blocks were lost, where and why.
-    pub(crate) fn losses(&self) -> String {
+    /// The number of lost blocks, by place and reason, in a sentence.
+    #[must_use]
+    pub fn losses(&self) -> String {
         let mut places: Vec<(u64, String)> = Vec::new();
         let ledger = &self.outcome.ledger;
         for (name, seen) in &ledger.sources {
@@ -150,8 +151,9 @@ impl<'o> Report<'o> {
         format!("{} {were} lost: {}", counted(self.lost(), "block"), told.join(", "))
     }
 
-    /// What the filters at the ends of the line have to say: the output of `… | count`.
-    pub(crate) fn line_ends(&self, form: Form) -> String {
+    /// The reports of filters at the ends of the request: the output of `… | count`.
+    #[must_use]
+    pub fn line_ends(&self, form: Form) -> String {
         let told: Vec<&Reported> = self
             .plan
             .reports
@@ -173,7 +175,7 @@ impl<'o> Report<'o> {
         out
     }
 
-    /// Whether the output of the line is what this filter says.
+    /// Returns true if the output of the request is the report of this filter.
     fn is_end(&self, reported: &Reported) -> bool {
         self.plan.reports.iter().any(|end| end.0 == reported.planned)
     }
@@ -198,12 +200,14 @@ impl<'o> Report<'o> {
 }
 
 /// `1 block`, `2 blocks`.
-pub(crate) fn counted(n: u64, what: &str) -> String {
+#[must_use]
+pub fn counted(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
 /// A measured time, with three figures.
-pub(crate) fn milliseconds(ns: u64) -> String {
+#[must_use]
+pub fn milliseconds(ns: u64) -> String {
     match ns {
         0..1_000_000 => format!("{} us", ns / 1_000),
         1_000_000..1_000_000_000 => format!("{} ms", ns / 1_000_000),
@@ -212,9 +216,7 @@ pub(crate) fn milliseconds(ns: u64) -> String {
 }
 
 /// A text as one word of a shell.
-pub(crate) fn quoted(text: &str) -> String {
+#[must_use]
+pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
-
-pub(crate) use json::{Refused, line as json_line, refused};
-pub(crate) use place::Place;

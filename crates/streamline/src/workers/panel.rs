@@ -1,11 +1,12 @@
-//! All engines of a path as one, for whoever answers for it: `top` and `set` reach it here.
+//! All workers of a path as one, for `top` and `set`.
 //!
-//! A change is made in one engine after the other. They run the same line, so what one does the
-//! next can do too; if one does not all the same, those before it go back to the line that they
+//! A change is made in one worker after the other. They run the same request, so what one does the
+//! next can do too; if one does not all the same, those before it go back to the request that they
 //! had.
 
-use super::planned;
-use super::told::{Order, Told};
+use super::message::{Command, Counts};
+use crate::options::Options;
+use crate::prepared::Prepared;
 use engine::joint::{Engine, joint, shares_out};
 use engine::run::Outcome;
 use member::worker::Joint;
@@ -20,50 +21,50 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Which engine, and what became of a change there: what the ledger says of it, and the line that
+/// The place of a worker, and its answer to a change: a sentence of the ledger and the request that
 /// runs; or why it was not made.
 pub(super) type Answer = (usize, Result<(String, String), String>);
 
-/// How long an engine may take to answer: longer than it waits itself.
+/// The time that a worker has to answer: longer than it waits itself.
 const ANSWERED: Duration = Duration::from_secs(20);
 
-/// What one engine has told, and how far that can be relied on.
+/// The last counts of a worker, and how far they can be relied on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counted {
-    pub(super) told: Option<Told>,
+    pub(super) counts: Option<Counts>,
     pub(super) killed: bool,
     pub(super) quiet: bool,
 }
 
 impl Counted {
-    /// The outcome, as far as it is told.
+    /// Its outcome, as far as it is known.
     pub(super) fn outcome(&self) -> Outcome {
-        self.told.as_ref().map(Told::outcome).unwrap_or_default()
+        self.counts.as_ref().map(Counts::outcome).unwrap_or_default()
     }
 
-    /// The same for the ledger of all.
+    /// Its part in the ledger of all.
     pub(super) fn engine(&self) -> Engine {
         Engine { outcome: self.outcome(), killed: self.killed, quiet: self.quiet }
     }
 }
 
-/// All engines of a path.
+/// All workers of a path.
 #[derive(Debug)]
-pub(super) struct Panel {
-    /// What each has told last.
-    told: Mutex<Vec<Counted>>,
+pub(crate) struct Panel {
+    /// The last counts of each.
+    counted: Mutex<Vec<Counted>>,
     running: Mutex<Running>,
-    /// What each is called, and its process.
+    /// The name of each, and its process.
     processes: Vec<(String, u32)>,
-    embedded: bool,
+    options: Options,
 }
 
-/// What runs, and how it is changed: by one at a time.
+/// The requests that run; one change at a time.
 #[derive(Debug)]
 struct Running {
     orders: Vec<UnixStream>,
     answers: Receiver<Answer>,
-    /// The line of each, and the graph of the first.
+    /// The request of each, and the graph of the first.
     lines: Vec<String>,
     graph: Graph,
 }
@@ -77,23 +78,23 @@ impl Panel {
         orders: Vec<UnixStream>,
         answers: Receiver<Answer>,
         (lines, graph): (&[String], &Graph),
-        (processes, embedded): (Vec<(String, u32)>, bool),
+        (processes, options): (Vec<(String, u32)>, Options),
     ) -> Self {
         let (lines, graph) = (lines.to_vec(), graph.clone());
         let running = Mutex::new(Running { orders, answers, lines, graph });
-        Self { told: Mutex::default(), running, processes, embedded }
+        Self { counted: Mutex::default(), running, processes, options }
     }
 
-    /// Takes what engines have told.
-    pub(super) fn tell(&self, told: Vec<Counted>) {
-        *locked(&self.told) = told;
+    /// Takes the last counts of all.
+    pub(super) fn update(&self, counted: Vec<Counted>) {
+        *locked(&self.counted) = counted;
     }
 }
 
 impl Running {
-    /// Has an engine run this line; answers what it said.
+    /// Has a worker run this request; returns its sentence.
     fn change(&mut self, at: usize, line: &str) -> Result<String, String> {
-        let mut text = serde_json::to_vec(&Order::Change(line.to_owned())).unwrap_or_default();
+        let mut text = serde_json::to_vec(&Command::Change(line.to_owned())).unwrap_or_default();
         text.push(b'\n');
         let gone = |_| format!("engine {} has ended", at + 1);
         self.orders[at].write_all(&text).map_err(gone)?;
@@ -110,9 +111,9 @@ impl Running {
 }
 
 impl Panel {
-    /// What all have come to, as far as they have told.
-    fn outcome(&self) -> Outcome {
-        let engines = locked(&self.told).iter().map(Counted::engine).collect();
+    /// The outcome of all, as far as it is known.
+    pub(crate) fn outcome(&self) -> Outcome {
+        let engines = locked(&self.counted).iter().map(Counted::engine).collect();
         joint(&locked(&self.running).graph, engines)
     }
 }
@@ -136,8 +137,8 @@ impl Joint for Panel {
         let new = before.iter().map(|line| edit.apply(line).map(|edited| edited.text));
         let new = new.collect::<Result<Vec<String>, _>>().map_err(|why| why.to_string())?;
         let first = new.first().map_or("", String::as_str);
-        let planned = planned(first, self.embedded);
-        let (_, plan) = planned.map_err(|_| "the new line cannot be planned".to_owned())?;
+        let planned = Prepared::worker(first, &self.options);
+        let plan = planned.map_err(|_| "the new line cannot be planned".to_owned())?.plan;
         if shares_out(&running.graph) && !shares_out(&plan.graph) {
             let what = "each process sees all blocks up to `shard`: what is to be counted once \
                         goes behind it";

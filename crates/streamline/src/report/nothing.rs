@@ -1,4 +1,4 @@
-//! Why a line wrote nothing: for each sink that got no block, the nodes at which blocks ended.
+//! Reasons why a request wrote nothing: by sink, the nodes that ended blocks.
 //!
 //! In: the plan and the ledger. Out: one sentence per sink. The walk goes from the sink against the
 //! stream and stops at the first nodes to which blocks came.
@@ -14,7 +14,8 @@ const REASONS_MAX: usize = 4;
 impl Report<'_> {
     /// One sentence for each sink, if no sink got a block; nothing otherwise, and nothing where no
     /// block came in, which the closing line says.
-    pub(crate) fn nothing_written(&self) -> Vec<String> {
+    #[must_use]
+    pub fn nothing_written(&self) -> Vec<String> {
         let graph = &self.plan.graph;
         let sink = |id: &NodeId| graph.node(*id).filter().is_some_and(Use::is_sink);
         let sinks: Vec<NodeId> = graph.ends().into_iter().filter(sink).collect();

@@ -1,9 +1,9 @@
-//! What engines print, on the one standard output: whole blocks, never torn.
+//! Output of all workers on the one standard output: whole blocks, never torn.
 //!
-//! In: the standard output of each engine, a socket that keeps messages. Out: ours. A sink writes
+//! In: the standard output of each worker, a socket that keeps messages. Out: ours. A sink writes
 //! when its buffer is full, at the end of a block; so what it writes at once are whole blocks, and
-//! the last message of them says so (`endpoint::sink::out`). Blocks of two engines have no order
-//! among each other, but those of a session, which come from one of them, keep theirs. Of an engine
+//! the last message of them says so (`endpoint::sink::out`). Blocks of two workers have no order
+//! among each other, but those of a session, which come from one of them, keep theirs. Of a worker
 //! that was killed in the middle of a block that block is left out.
 
 use std::io::{ErrorKind, Write as _};
@@ -11,21 +11,21 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::thread::JoinHandle;
 use sys::descriptor;
 
-/// As long as a message of theirs can be.
+/// Bytes of the longest message.
 const MESSAGE: usize = 64 << 10;
 
-/// Joins what engines print.
+/// The thread that joins what workers print.
 #[derive(Debug)]
-pub(super) struct Output(JoinHandle<Option<ErrorKind>>);
+pub(crate) struct Output(JoinHandle<Option<ErrorKind>>);
 
 impl Output {
-    /// Begins; ends when all of these have.
+    /// Begins; ends when all of these sockets have.
     pub(super) fn begin(engines: Vec<OwnedFd>) -> std::io::Result<Self> {
         let thread = std::thread::Builder::new().name("output".to_owned());
         thread.spawn(move || join(engines)).map(Self)
     }
 
-    /// Waits until all that was printed is written; answers why not, if that failed.
+    /// Waits until everything printed is written; returns the error if that failed.
     pub(super) fn end(self) -> Option<ErrorKind> {
         self.0.join().unwrap_or(None)
     }

@@ -1,6 +1,7 @@
 //! The ledger for people: a table of filters, one of rings, what else was counted, the balance.
 
-use super::{Part, Report, counted};
+use super::{Report, counted};
+use crate::workers::WorkerRun;
 use pipeline::explain;
 use pipeline::explain::table::{Column, Table};
 use runtime::latency::{Latency, Measured};
@@ -26,8 +27,8 @@ pub(super) fn text(report: &Report<'_>) -> String {
         n => format!("the ledger does not balance in {}", counted(n as u64, "place")),
     };
     let _ = writeln!(out, "\n {}; {balance}", report.sentence());
-    for (part, own) in &report.parts {
-        let Part { number, process, processor, .. } = part;
+    for (worker, own) in &report.workers {
+        let WorkerRun { number, process, processor, .. } = worker;
         let _ = writeln!(out, "\n engine {number}: process {process}, processor {processor}\n");
         out.push_str(&text(own));
     }

@@ -1,4 +1,4 @@
-//! What an engine and whoever started it say to each other: one JSON object in a line.
+//! Messages between a worker and the process that started it: one JSON object in a line.
 //!
 //! Both ends are this very program, so the forms have no version. Words that the ledger knows as
 //! constants (why something was dropped) come back as such: there are as many as this program has.
@@ -17,71 +17,70 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// What an engine is started for.
+/// The task of a worker.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct Wanted {
-    /// Its line.
+    /// Its request.
     pub(super) text: String,
-    /// Which engine it is, from 1 on, and of how many.
+    /// Its number, from 1 on, and the number of all.
     pub(super) number: u32,
     pub(super) of: u32,
-    /// Where it runs.
+    /// Its processor.
     pub(super) processor: usize,
     pub(super) timed: bool,
     pub(super) embedded: bool,
-    /// Whether it says nothing but mistakes.
-    pub(super) quiet: bool,
-    pub(super) history: Option<u64>,
+    pub(super) history: Option<usize>,
 }
 
-/// What an engine is told.
+/// A command to a worker.
 #[derive(Serialize, Deserialize, Clone, Debug)]
-pub(super) enum Order {
-    /// All engines are ready: run.
+pub(super) enum Command {
+    /// All workers are ready: run.
     Go,
     /// Let the sources end, and drain.
     Stop,
-    /// Say what you have counted.
+    /// Send your counts.
     Count,
-    /// Run this line from now on, and keep what of it runs already.
+    /// Run this request from now on, and keep what of it runs already.
     Change(String),
 }
 
-/// What an engine says.
+/// A message of a worker.
 #[derive(Serialize, Deserialize, Debug)]
-pub(super) enum Said {
+pub(super) enum Message {
     /// It can run.
     Ready,
-    /// It runs, since all engines have been built; whether nothing had come to its sources then.
+    /// It runs, since all workers have been built.
     Began {
-        /// Nothing had.
+        /// True if nothing had come to its sources.
         quiet: bool,
     },
-    /// What it has counted until now.
-    Counted(Box<Told>),
-    /// Its line was changed: what the ledger says of that, and the new line; or why it was not.
+    /// Its counts so far.
+    Counted(Box<Counts>),
+    /// Its request was changed: a sentence of the ledger about that, and the new request; or why it
+    /// was not.
     Changed(Result<(String, String), String>),
-    /// It has ended; the line that ran last.
-    Ended(Box<Told>, String),
+    /// It has ended; the request that ran last.
+    Ended(Box<Counts>, String),
 }
 
 /// An amount: blocks, and bytes.
 type Pair = (u64, u64);
 
-/// The report of a filter: which, its name, its rows.
+/// The report of a filter.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 struct Spoke {
     planned: usize,
     name: String,
     rows: Vec<(String, u64)>,
-    /// How many, of what, and what was done with them.
+    /// How many, of what, and where they went.
     outputs: Vec<(u64, String, String)>,
     remarks: Vec<String>,
 }
 
-/// What an engine has counted.
+/// The counts of a worker.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Counts {
     sources: Vec<Source>,
     filters: Vec<Filter>,
     edges: Vec<Crossed>,
@@ -93,10 +92,10 @@ pub(super) struct Told {
     elapsed_ns: u64,
 }
 
-/// Why a path ended early: where, what, the error number, and true if a reader has gone.
+/// A failure: the node, the cause, the error number, and true if a reader has gone.
 type Failed = (String, String, Option<i32>, bool);
 
-/// How long blocks were on their way.
+/// Times of blocks on their way.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 struct Late {
     asked_ns: u64,
@@ -105,7 +104,7 @@ struct Late {
     waits: Vec<Spent>,
 }
 
-/// Where, how long it may be, how many were looked at and how many were too long, the longest.
+/// Name, share in ns, blocks looked at, blocks over it, the longest in ns.
 type Spent = (String, u64, u64, u64, u64);
 
 #[derive(Serialize, Deserialize, Clone, Debug)]
@@ -151,7 +150,7 @@ struct Crossed {
     resident: Pair,
 }
 
-/// Where blocks are missing: the place, the ranges with their processors, how many more there were.
+/// Missing blocks: the place, the ranges with their processors, how many more there were.
 type Lacks = (String, Vec<(u64, u64, Option<u32>)>, u64);
 
 fn lacks(all: &[(&'static str, Missing)]) -> Vec<Lacks> {
@@ -194,8 +193,8 @@ fn word(text: &str) -> &'static str {
     word
 }
 
-impl Told {
-    /// How it ended.
+impl Counts {
+    /// The counts of an outcome.
     pub(super) fn of(outcome: &Outcome) -> Self {
         let mut told = Self::counted(&outcome.ledger, &outcome.reports);
         let failed = |failure: &PathFailure| {
@@ -210,7 +209,7 @@ impl Told {
         told
     }
 
-    /// What paths have counted until now.
+    /// The counts of paths that run.
     pub(super) fn so_far(lives: &[Live], limit: Duration) -> Self {
         let (mut ledger, mut reports) = (Ledger::default(), Vec::new());
         for live in lives {
@@ -283,7 +282,7 @@ impl Told {
         }
     }
 
-    /// The same as an outcome.
+    /// The outcome that they stand for.
     pub(super) fn outcome(&self) -> Outcome {
         let source = |told: &Source| {
             let dropped = told.dropped.iter().map(|(place, n)| (word(place).into(), *n)).collect();

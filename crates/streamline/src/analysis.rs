@@ -1,10 +1,9 @@
-//! `streamline explain --analyze`: what a run measured beside what was expected of it, and what the
-//! next plan learns from it.
+//! `explain --analyze`: measurements of a run beside its estimates, and changes of the next plan.
 //!
-//! What was seen goes into the table of costs that is kept, and the plan beside it, so that the
-//! next `explain` of the same line can say what became different and why.
+//! The measurements go into the table of costs that is kept, and the plan beside it, so that the
+//! next `explain` of the same request can say what became different and why.
 
-use crate::terminal;
+use crate::ready::Results;
 use engine::calibrate::{self, Kept};
 use engine::run::Outcome;
 use pipeline::explain::{self, Measurements, ProgramMeasurement};
@@ -13,49 +12,59 @@ use pipeline::plan::{COSTS_VERSION, Costs, Machine, Plan, PlannedEdge, Remembere
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Tells what was measured, keeps it, and says what the next plan would change.
-pub(crate) fn tell(text: &str, plan: &Plan, outcome: &Outcome) {
-    let seen = seen(plan, outcome);
-    terminal::tell(&format!("{}\n", explain::analysis(plan, &seen)));
-    let Some(folder) = calibrate::folder() else {
-        terminal::note("nothing is kept of this: neither XDG_STATE_HOME nor HOME is set");
-        return;
-    };
-    match keep(&folder, text, plan, &seen) {
-        Err(why) => {
-            terminal::warn(&format!("nothing is kept of this: {why}"));
-            return;
-        }
-        Ok(0) => {}
-        Ok(filters) => terminal::note(&format!(
-            "what a filter costs is learned from {} blocks on: too few came to {filters} of them",
-            explain::LEARNED_MIN
-        )),
-    }
-    let machine = engine::machine::look();
-    let changes = next(plan, &machine);
-    if changes.is_empty() {
-        terminal::note("kept for the next plan, which would be the same");
-    }
-    changes.iter().for_each(|change| terminal::note(&format!("next time {change}")));
+/// Measurements of a run, and their effect on the next plan.
+#[derive(Debug)]
+pub struct Analysis {
+    /// A table: estimates and measurements.
+    pub text: String,
+    /// The number of filters that saw too few blocks to be learned from; or why nothing is kept.
+    pub kept: Result<usize, Unkept>,
+    /// Changes of the next plan.
+    pub changes: Vec<String>,
 }
 
-/// What became different since the line was analyzed; nothing if it never was.
-pub(crate) fn changes(text: &str, plan: &Plan) -> Vec<String> {
+/// The reason why measurements are not kept.
+#[derive(Debug)]
+pub enum Unkept {
+    /// Neither `XDG_STATE_HOME` nor `HOME` is set.
+    Homeless,
+    /// Something failed.
+    Failed(String),
+}
+
+/// Compares a run with its plan and keeps its measurements.
+#[must_use]
+pub fn analyze(results: &Results) -> Analysis {
+    let Results { text, plan, outcome, .. } = results;
+    let seen = seen(plan, outcome);
+    let kept = match calibrate::folder() {
+        None => Err(Unkept::Homeless),
+        Some(folder) => keep(&folder, text, plan, &seen).map_err(Unkept::Failed),
+    };
+    let changes = match kept {
+        Ok(_) => next(plan, &engine::machine::look()),
+        Err(_) => Vec::new(),
+    };
+    Analysis { text: explain::analysis(plan, &seen), kept, changes }
+}
+
+/// Differences between a plan and that of the last analyzed run; none if it never was analyzed.
+#[must_use]
+pub fn changes(text: &str, plan: &Plan) -> Vec<String> {
     let kept = calibrate::folder().map(|folder| place(&folder, text));
     let known = kept.and_then(|path| fs::read_to_string(path).ok());
     let known = known.as_deref().and_then(Remembered::parse);
     known.map_or_else(Vec::new, |known| known.changes(plan))
 }
 
-/// What a plan by the costs that are known now would change.
+/// Changes that a plan by the costs known now would make.
 fn next(plan: &Plan, machine: &Machine) -> Vec<String> {
     let next = plan.once_more(machine).ok();
     next.map_or_else(Vec::new, |next| Remembered::of(plan).changes(&next))
 }
 
-/// Keeps what was seen of filters and arcs, and the plan. Answers of how many filters too little
-/// was seen.
+/// Keeps measurements of filters and arcs, and the plan. Returns the number of filters that saw too
+/// few blocks.
 fn keep(folder: &Path, text: &str, plan: &Plan, seen: &Measurements) -> Result<usize, String> {
     let known = calibrate::load(folder)?.filter(|kept| kept.is_here().is_ok());
     let base = || Costs { version: COSTS_VERSION, ..Costs::default() };
@@ -69,7 +78,7 @@ fn keep(folder: &Path, text: &str, plan: &Plan, seen: &Measurements) -> Result<u
     Ok(too_few)
 }
 
-/// Where the plan of a line lies.
+/// The file for the plan of a request.
 fn place(folder: &Path, text: &str) -> PathBuf {
     // FNV-1a: names files, protects nothing.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -78,7 +87,7 @@ fn place(folder: &Path, text: &str) -> PathBuf {
     folder.join("plans").join(format!("{hash:016x}"))
 }
 
-/// What a run counted, by node and edge of its plan.
+/// Counts of a run, by node and edge of its plan.
 fn seen(plan: &Plan, outcome: &Outcome) -> Measurements {
     let elapsed_ns = outcome.elapsed_ns;
     let mut seen = Measurements { elapsed_ns, ..engine::adapt::seen(plan, &outcome.ledger) };

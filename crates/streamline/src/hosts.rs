@@ -1,12 +1,12 @@
-//! Who runs the beginning of a line in the kernel: the daemon, where one is that may, in the
-//! program that all users share; else this process.
+//! The party that runs the beginning of a request in the kernel: the daemon, where one is that may,
+//! in the program that all users share; else this process.
 //!
 //! What the daemon refuses this process runs itself, if it may; else it runs in a thread, as the
-//! plan that is made again says. Who may not even open a packet socket has sources nowhere but in
-//! the kernel, by the daemon: then that is written into the request, so that no plan puts them
-//! elsewhere.
+//! plan that is made again says. A user who may not even open a packet socket has sources nowhere
+//! but in the kernel, by the daemon: then that is written into the request, so that no plan puts
+//! them elsewhere.
 
-use crate::terminal;
+use crate::options::Notices;
 use engine::build::BuildError;
 use engine::kernel::point::Points;
 use engine::kernel::{Asked, Host, Lent};
@@ -17,31 +17,31 @@ use pipeline::Graph;
 use pipeline::graph::Step;
 use pipeline::plan::{Machine, Plan, Unplaceable};
 
-/// Who runs lines in the kernel.
+/// The parties that can run parts of a request in the kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     daemon: Option<Through>,
     own: Points,
-    /// Whether this process may do it.
+    /// True if this process may do it.
     may: bool,
 }
 
 impl Hosts {
-    /// This process.
+    /// This process alone.
     pub(crate) fn alone() -> Self {
         Self { may: true, ..Self::default() }
     }
 
-    /// Who is there for this line, and the machine as it is planned for then; `alone`: this
-    /// process.
-    pub(crate) fn find(graph: &mut Graph, alone: bool) -> (Self, Machine) {
+    /// The parties for this request, and the machine as it is planned for then; `alone`: without
+    /// the daemon.
+    pub(crate) fn find(graph: &mut Graph, alone: bool, notices: &Notices) -> (Self, Machine) {
         let mut machine = machine::look();
         if alone || !sources(graph).any(|live| live) {
             return (Self::alone(), machine);
         }
         let found = Through::find().unwrap_or_else(|error| {
             if !matches!(error, ClientError::Nobody(_)) {
-                terminal::note(&format!("the daemon runs nothing of it in the kernel: {error}"));
+                notices.note(&format!("the daemon runs nothing of it in the kernel: {error}"));
             }
             None
         });
@@ -81,17 +81,17 @@ impl Host for Hosts {
     }
 }
 
-/// Whether each source of a request is one for which a program can stand.
+/// One item for each source: true if a program can stand for it.
 fn sources(graph: &Graph) -> impl Iterator<Item = bool> {
     graph
         .ids()
         .filter_map(|(_, node)| Some(node.filter()?.attach()?.is_ok_and(|attach| !attach.takes)))
 }
 
-/// Why a source runs in the kernel and nowhere else, though nobody has asked for it.
+/// The reason of a pin that the request does not have.
 const NO_SOCKET: &str = "you may open no packet socket: only the kernel can give it, by the daemon";
 
-/// Sources for which a program can stand run in the kernel and nowhere else.
+/// Pins sources for which a program can stand to the kernel.
 fn pin(graph: &mut Graph) {
     for node in &mut graph.nodes {
         let Step::Filter(used) = &mut node.step else { continue };

@@ -1,0 +1,152 @@
+//! Requests that run beside the C program, and the ends that they name.
+
+use crate::end::Kind;
+use crate::failure::{ECHILD, EINVAL, EIO, ENOTSUP, Failure, Outcome, wrong_end};
+use crate::table::{self, add, copy, not_ours};
+use engine::build::BuildError;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use streamline::report::Form;
+use streamline::{OpenError, Options, Own, Results, Running};
+use sys::number;
+
+/// A request that runs, or its results.
+#[derive(Debug)]
+pub(crate) enum Run {
+    Running(Box<Running>),
+    Ended(Box<Results>),
+    /// It could not be run to its end.
+    Failed(String),
+}
+
+/// The far sides of ends that no request has named yet, with their paths.
+static ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
+
+/// Makes an end: the path by which a request names it, and the number of the near side.
+pub(crate) fn end(reads: bool) -> Outcome<(String, i32)> {
+    let (reading, writing) = sys::descriptor::pipe()?;
+    let (near, far) = if reads { (reading, writing) } else { (writing, reading) };
+    let path = format!("/proc/self/fd/{}", far.as_raw_fd());
+    ENDS.lock().unwrap_or_else(PoisonError::into_inner).push((path.clone(), far));
+    Ok((path, number::give(near)))
+}
+
+/// Opens a request; returns its number, which becomes readable when it has ended.
+pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
+    let mut own = Own::default();
+    let is_named = |path: &str| {
+        let behind = |at: usize| request[at + path.len()..].chars().next();
+        let mut places = request.match_indices(path);
+        places.any(|(at, _)| !behind(at).is_some_and(|c| c.is_ascii_digit()))
+    };
+    let mut ends = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
+    for (_, far) in ends.extract_if(.., |(path, _)| is_named(path)) {
+        own.end(far);
+    }
+    drop(ends);
+    let running = streamline::open(request, Options { own, ..options })?;
+    let ended = copy(&running.ended())?;
+    add(Kind::Run(Run::Running(Box::new(running))), Some(ended))
+}
+
+fn with<T>(fd: i32, work: impl FnOnce(&mut Run) -> Outcome<T>) -> Outcome<T> {
+    match table::place(fd)?.end().map(|end| &mut end.kind) {
+        Some(Kind::Run(run)) => work(run),
+        Some(_) => Err(wrong_end("a request that runs")),
+        None => Err(not_ours(fd)),
+    }
+}
+
+/// Lets the sources of a request end.
+pub(crate) fn stop(fd: i32) -> Outcome<()> {
+    with(fd, |run| {
+        if let Run::Running(running) = run {
+            running.stop();
+        }
+        Ok(())
+    })
+}
+
+/// Waits for the end of a request; an error if it failed.
+pub(crate) fn finish(fd: i32) -> Outcome<()> {
+    with(fd, |run| {
+        run.join();
+        match run {
+            Run::Ended(results) if results.has_failed() => {
+                Err(Failure::new(EIO, results.sentence()))
+            }
+            Run::Failed(why) => Err(Failure::new(EIO, why)),
+            Run::Ended(_) | Run::Running(_) => Ok(()),
+        }
+    })
+}
+
+/// Writes the report as a string of JSON into `out`, cut where it does not fit; returns its length.
+pub(crate) fn report(fd: i32, out: &mut [u8]) -> Outcome<usize> {
+    with(fd, |run| {
+        if run.wait(Some(Duration::ZERO)) {
+            run.join();
+        }
+        let text = match run {
+            Run::Running(running) => running.report().report().whole(Form::Json),
+            Run::Ended(results) => results.report().whole(Form::Json),
+            Run::Failed(why) => return Err(Failure::new(EIO, why)),
+        };
+        let text = text.trim_end();
+        string(text, out);
+        Ok(text.len())
+    })
+}
+
+/// Writes a string into `out`, cut where it does not fit.
+pub(crate) fn string(text: &str, out: &mut [u8]) {
+    let bytes = text.bytes().chain([0]);
+    out.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+    if let Some(last) = out.last_mut() {
+        *last = 0;
+    }
+}
+
+impl Run {
+    /// Waits until it has ended.
+    pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
+        match self {
+            Self::Running(running) => {
+                sys::poll::readable_within(&[running.ended()], limit) == [true]
+            }
+            Self::Ended(_) | Self::Failed(_) => true,
+        }
+    }
+
+    fn join(&mut self) {
+        if !matches!(self, Self::Running(_)) {
+            return;
+        }
+        let taken = std::mem::replace(self, Self::Failed("a fault in libstreamline".to_owned()));
+        if let Self::Running(running) = taken {
+            *self = match running.wait() {
+                Ok(results) => Self::Ended(Box::new(results)),
+                Err(error) => Self::Failed(error.to_string()),
+            };
+        }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        let errno = match &error {
+            OpenError::Mistakes { .. } | OpenError::Unfit(_) => EINVAL,
+            OpenError::Unplaceable { .. } => ENOTSUP,
+            OpenError::Worker { .. } => ECHILD,
+            OpenError::System(error) => error.errno,
+            OpenError::Build { error, .. } => match error.as_ref() {
+                BuildError::Mistake { .. } => EINVAL,
+                BuildError::Outside { failure, .. } => failure.errno.unwrap_or(EIO),
+                _ => EIO,
+            },
+            _ => EIO,
+        };
+        Self::new(errno, error)
+    }
+}

@@ -1,0 +1,137 @@
+//! A program that opens a line, from Rust, C and Python: it counts the URLs of a capture, and of a
+//! cable between two name spaces.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use testkit::need;
+use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, watches};
+use testkit::until;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A folder with the library under its installed name.
+fn installed() -> &'static PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("embed");
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let beside = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
+        let library = beside.join("libstreamline_c.so");
+        std::os::unix::fs::symlink(library, folder.join("libstreamline.so")).unwrap();
+        folder
+    })
+}
+
+/// The example in each language, as far as there is a compiler or interpreter for it.
+fn programs() -> Vec<Vec<String>> {
+    let text = |path: PathBuf| path.display().to_string();
+    let beside = std::env::current_exe().unwrap();
+    let rust = beside.parent().unwrap().parent().unwrap().join("examples/embed");
+    let mut all = vec![vec![text(rust)]];
+    let has = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    if has("cc") {
+        let program = installed().join("embed");
+        let library = text(installed().clone());
+        let built = Command::new("cc")
+            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(&program)
+            .arg(root().join("examples/embed.c"))
+            .arg(format!("-I{}", text(root().join("crates/capi/include"))))
+            .args([format!("-L{library}"), format!("-Wl,-rpath,{library}")])
+            .arg("-lstreamline")
+            .output()
+            .unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        all.push(vec![text(program)]);
+    } else {
+        let _: Option<()> = need::skip("no `cc`: no program from C");
+    }
+    if has("python3") {
+        all.push(vec!["python3".to_owned(), text(root().join("examples/embed.py"))]);
+    } else {
+        let _: Option<()> = need::skip("no `python3`: no program from Python");
+    }
+    all
+}
+
+/// A command in this name space, or in ours.
+fn command(words: &[String], space: Option<&Namespace>) -> Command {
+    let mut command = match space {
+        Some(space) => space.command(&words[0]),
+        None => Command::new(&words[0]),
+    };
+    command.args(&words[1..]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .env("STREAMLINE_LIBRARY", installed().join("libstreamline.so"))
+        .env("PYTHONPATH", root().join("crates/capi/python"))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+#[test]
+fn programs_in_three_languages_count_the_urls_of_a_capture() {
+    let capture = root().join("examples/web.pcap");
+    let source = format!("replay {}", capture.display());
+    let mut counts = Vec::new();
+    for words in programs() {
+        let ran = command(&words, None).arg(&source).output().unwrap();
+        let told = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{words:?}: {told}");
+        counts.push(String::from_utf8(ran.stdout).unwrap());
+    }
+    assert!(counts[0].lines().count() > 1, "{}", counts[0]);
+    assert!(counts.iter().all(|count| *count == counts[0]), "{counts:#?}");
+    // A mistake is told at its place, and nothing is left running.
+    for words in programs() {
+        let ran = command(&words, None).arg("replay no.pcap | no-such-filter").output().unwrap();
+        let told = String::from_utf8_lossy(&ran.stderr);
+        assert!(!ran.status.success() && told.contains("no-such-filter"), "{words:?}: {told}");
+    }
+}
+
+/// Answers so many requests with nothing.
+fn serve(listener: &TcpListener, requests: usize) {
+    for stream in listener.incoming().take(requests) {
+        let mut stream = stream.unwrap();
+        let lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+        lines.take_while(|line| !line.is_empty()).for_each(drop);
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            .unwrap();
+    }
+}
+
+/// Asks for a page, and waits until the server has closed.
+fn ask(page: &str) {
+    let mut stream = TcpStream::connect((SERVER, 80)).unwrap();
+    write!(stream, "GET {page} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    BufReader::new(stream).lines().map_while(Result::ok).for_each(drop);
+}
+
+#[test]
+fn programs_in_three_languages_count_the_urls_of_a_cable() {
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    for words in programs() {
+        let source = format!("rx {SERVER_DEVICE} both=yes");
+        let mut program = command(&words, Some(&pair.server));
+        let program = program.args([&source, "3"]).spawn().unwrap();
+        until("the program watches", || watches(&pair.server, program.id()));
+        let listener = pair.server.enter(|| TcpListener::bind((SERVER, 80)).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| serve(&listener, 3));
+            pair.client.enter(|| ["/one", "/two", "/one"].map(ask));
+        });
+        let ran = program.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{words:?}: {told}");
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), "2 /one\n1 /two\n", "{words:?}: {told}");
+    }
+}

@@ -1,0 +1,114 @@
+//! Errors and notices as a person reads them, and the exit status of each error.
+
+use crate::privilege::Shut;
+use crate::status::Status;
+use crate::{line, terminal};
+use engine::build::BuildError;
+use member::client::ClientError;
+use pipeline::plan::Plan;
+use pipeline::{Diagnostic, explain};
+use streamline::{CrashCapture, Notice, Notices, OpenError};
+use sys::group::Ended;
+
+/// The reader of notices; a quiet one leaves notes out.
+pub(crate) fn notices(quiet: bool) -> Notices {
+    Notices::to(move |notice| match notice {
+        Notice::Note(_) if quiet => {}
+        Notice::Note(text) => terminal::note(text),
+        Notice::Warning(text) => terminal::warn(text),
+        Notice::Doubts(text, list) => line::tell(text, list),
+        Notice::Crash(capture) => crash(capture),
+    })
+}
+
+/// Says where the block of a crash is, and what to do with it.
+pub(crate) fn crash(capture: &CrashCapture) {
+    let path = capture.path.display();
+    terminal::note(&format!("the block is kept in {path}; replay it with"));
+    terminal::tell(&format!("  {}\n", capture.command));
+}
+
+/// Prints why a request does not run.
+pub(crate) fn refuse(error: OpenError) -> Status {
+    match error {
+        OpenError::Mistakes { text, list } => {
+            line::tell(&text, &list);
+            Status::Usage
+        }
+        OpenError::Unplaceable { text, graph, refused } => {
+            let what = format!("no space can run `{}`", refused.name);
+            line::tell(&text, &[Diagnostic::error(graph.node(refused.node).span, what)]);
+            terminal::tell(&explain::unplaceable(&graph, &refused));
+            Status::Failed
+        }
+        OpenError::Build { text, plan, error } => unbuilt(&text, &plan, &error),
+        OpenError::Unregistered(error) => complain(&error),
+        // It has said why.
+        OpenError::Worker { ended: Some(Ended::Status(status)), .. } => {
+            Status::numbered(u8::try_from(status).unwrap_or(1))
+        }
+        other => {
+            terminal::complain(&other.to_string());
+            match other {
+                OpenError::Unfit(_) => Status::Usage,
+                OpenError::Broken(broken) if broken.is_missing() => Status::Nothing,
+                _ => Status::Failed,
+            }
+        }
+    }
+}
+
+/// Prints why a plan could not be built, at its place in the request.
+fn unbuilt(text: &str, plan: &Plan, error: &BuildError) -> Status {
+    match error {
+        BuildError::Mistake { node, mistake } => {
+            let span = plan.graph.node(*node).span;
+            line::tell_at(text, span, &mistake.what, mistake.hint.as_deref());
+            Status::Usage
+        }
+        BuildError::Outside { node, failure } => {
+            let span = plan.graph.node(*node).span;
+            let what = format!("cannot {} {}: {}", failure.call, failure.target, failure.why);
+            let used = plan.graph.node(*node).filter();
+            let name = used.map_or("", |used| used.description.name);
+            match Shut::at(name, failure.call, failure.needs) {
+                Some(shut) => {
+                    line::tell_at(text, span, &what, None);
+                    terminal::note(&shut.sentence());
+                    terminal::tell(&shut.ways(text));
+                }
+                None => line::tell_at(text, span, &what, failure.hint.as_deref()),
+            }
+            if failure.is_missing() { Status::Nothing } else { Status::Failed }
+        }
+        BuildError::Refused(_) | BuildError::Machine(_) | BuildError::Unexpected(_) => {
+            terminal::complain(&error.to_string());
+            Status::Failed
+        }
+    }
+}
+
+/// Prints why a daemon or a path does not answer.
+pub(crate) fn complain(error: &ClientError) -> Status {
+    terminal::complain(&error.to_string());
+    match error {
+        ClientError::Nobody(_) => Status::Nothing,
+        error if is_over(error) => Status::Nothing,
+        _ => Status::Failed,
+    }
+}
+
+/// Returns true if there is no such path, or none any more.
+pub(crate) fn is_over(error: &ClientError) -> bool {
+    match error {
+        ClientError::Ended(_) => true,
+        ClientError::Refused(fault) => fault.name == "io.streamline.NoSuchPath",
+        _ => false,
+    }
+}
+
+/// Prints a refusal of the machine.
+pub(crate) fn refused(error: &sys::Error) -> Status {
+    terminal::complain(&error.to_string());
+    Status::Failed
+}
