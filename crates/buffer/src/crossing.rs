@@ -1,4 +1,4 @@
-//! Where blocks cross from one space to another: a ring of rich pointers whose bytes stay where
+//! Crossings of blocks from one space to another: rings of rich pointers whose bytes stay where
 //! they are. [SL §5.3.1, §5.3.3]
 //!
 //! The writer pushes entries together with the *origin* of their bytes: its pool, or the batch that
@@ -63,7 +63,7 @@ pub fn crossing(
     Ok((Writer::new(writer, shared), readers))
 }
 
-/// What both sides of a crossing know.
+/// The shared state of a crossing.
 #[derive(Debug)]
 struct Shared {
     /// The memories that entries may point into (C5).
@@ -74,7 +74,7 @@ struct Shared {
     reader_bells: Box<[Arc<Doorbell>]>,
 }
 
-/// How many pools one crossing can carry blocks of.
+/// Pools whose blocks one crossing can carry.
 const KNOWN: usize = 64;
 
 impl Shared {

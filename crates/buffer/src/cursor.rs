@@ -1,4 +1,4 @@
-//! Who is where in a ring: the positions of its writer and of its readers. [SL §5.2]
+//! Positions in a ring: of its writer and of its readers. [SL §5.2]
 //!
 //! A position is monotone and 64 bits wide; it counts bytes in a dbuf and entries in an ibuf. Each
 //! party writes only its own page of control words, keeps its own position privately, and remembers
@@ -55,7 +55,7 @@ pub struct Store {
     pub readers: Box<[Arc<Region>]>,
     /// Positions from one lap to the next: a power of two.
     pub capacity: u64,
-    /// What the writer does when the ring is full.
+    /// Policy of a full ring.
     pub policy: Policy,
 }
 
@@ -77,12 +77,12 @@ impl Store {
         })
     }
 
-    /// What the writer has published about its count.
+    /// Returns the counts that the writer has published.
     pub(crate) fn put(&self) -> Put {
         Put::from_words(told::told(&self.writer, writer::COMMIT, writer::LEDGER))
     }
 
-    /// What a reader has published about its count.
+    /// Returns the counts that a reader has published.
     pub(crate) fn taken(&self, index: usize) -> Option<Taken> {
         self.readers.get(index).map(|page| taken(page))
     }
@@ -105,16 +105,16 @@ pub struct Producer {
     /// Up to here blocks are written; published by [`Producer::publish`].
     pub head: u64,
     published: u64,
-    /// Where a lapped reader goes on (lossy rings).
+    /// Position at which a lapped reader resumes (lossy rings).
     marked: u64,
-    /// Where the segment begins that we write: memory that no reader has anything in from before.
+    /// Start of the segment that we write: memory in which no reader has older data.
     start: u64,
     /// The capacity moved within the same memory, and readers may still be before that.
     cut: Option<Cut>,
     /// The oldest position that some reader still needs, when we last looked.
     oldest: u64,
     seen: Vec<Seen>,
-    /// Where readers come in while the ring runs, if they may.
+    /// Door through which readers join while the ring runs.
     door: Option<Arc<Door>>,
     /// Readers that came or left since somebody asked.
     changes: Vec<Change>,
@@ -125,7 +125,7 @@ pub struct Producer {
     teller: Teller,
 }
 
-/// What the writer knows of one reader.
+/// The writer's record of one reader.
 #[derive(Debug, Default)]
 struct Seen {
     cursor: u64,
@@ -197,7 +197,7 @@ impl Producer {
         came.or_else(|| self.store.readers.get(reader)).map(|page| &**page)
     }
 
-    /// What a reader has published about its count.
+    /// Returns the counts that a reader has published.
     pub(crate) fn taken(&self, reader: usize) -> Option<Taken> {
         self.page(reader).map(taken)
     }
@@ -249,8 +249,8 @@ impl Producer {
         }
     }
 
-    /// How many positions are free, looking at the readers only if fewer than `wanted` seem to be.
-    /// A ring that overwrites is always free.
+    /// Returns the free positions; looks at the readers only if fewer than `wanted` seem free. A
+    /// ring that overwrites is always free.
     pub(crate) fn room(&mut self, wanted: u64) -> Result<u64, Fault> {
         if self.policy == Policy::Overwrite {
             return Ok(self.capacity);
@@ -261,7 +261,7 @@ impl Producer {
         Ok(self.free())
     }
 
-    /// How many positions are free, as of the last look. What readers still have in an older
+    /// Returns the free positions as of the last look. Data that readers still have in an older
     /// segment takes no room in this one; before a cut, where they have it in the same memory, the
     /// smaller of both capacities holds (`segment`, invariant S4).
     fn free(&self) -> u64 {
@@ -313,7 +313,7 @@ impl Producer {
         self.cut.take_if(|cut| oldest >= cut.at).map(|cut| cut.from)
     }
 
-    /// Whether some reader has not come to the last change of the segment yet.
+    /// Returns true if some reader has not reached the last change of the segment.
     pub(crate) const fn is_changing(&self) -> bool {
         self.oldest < self.start || self.cut.is_some()
     }
@@ -360,7 +360,7 @@ impl Producer {
         self.evicted
     }
 
-    /// Whether every reader has left or was shut out, as of the last look.
+    /// Returns true if every reader has left or was shut out, as of the last look.
     pub fn abandoned(&self) -> bool {
         let nobody = self.seen.iter().all(|seen| seen.gone);
         nobody && self.door.as_ref().map_or(!self.seen.is_empty(), |door| door.is_shut())

@@ -47,9 +47,9 @@ pub struct Config {
     pub id: DbufId,
     /// Bytes that it holds, headers included; rounded up to a power of two, at least a page.
     pub capacity: usize,
-    /// What happens when it is full.
+    /// Policy of a full ring.
     pub policy: Policy,
-    /// How many readers it has.
+    /// Number of readers.
     pub readers: usize,
 }
 
@@ -87,7 +87,7 @@ impl Visitor {
         Self(Walk::new(side))
     }
 
-    /// How it goes from record to record, for who waits on the ring.
+    /// Returns the walk, for a caller that waits on the ring.
     pub(crate) const fn walk(&mut self) -> &mut Walk {
         &mut self.0
     }

@@ -1,10 +1,9 @@
-//! Why an allegation did not become bytes, or why a ring cannot go on.
+//! Faults: reasons for which a pointer did not become bytes, or a ring cannot go on.
 
 use abi::{DbufId, Place};
 use std::fmt;
 
-/// What is wrong with a rich pointer, or with the other party of a ring. [SL §5.3.1, "buffer
-/// fault"]
+/// A fault of a rich pointer, or of the other party of a ring. [SL §5.3.1, "buffer fault"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The pointer names a dbuf that is not known here.
@@ -33,15 +32,15 @@ pub enum Fault {
     },
     /// A record in the ring is not one: its writer is broken or lies. The ring is poisoned.
     Damaged {
-        /// Where the record should begin.
+        /// Position at which the record should begin.
         position: u64,
     },
-    /// Nobody reads this ring any more.
+    /// All readers of this ring are gone.
     Abandoned,
     /// This operation needs a ring whose blocks are kept until they are read; this one overwrites.
     Lossy,
-    /// What is asked for is given only of a writer that is trusted: this one could be a untrusted
-    /// peer, or the stream was not opened trusting.
+    /// The call needs a trusted writer: this one may be an untrusted peer, or the stream was not
+    /// opened trusting.
     Foreign,
     /// The owner of a dbuf does not let this user read it: asked when the first pointer into it
     /// came.
@@ -57,7 +56,7 @@ pub enum Fault {
     Unmapped {
         /// The dbuf.
         dbuf: DbufId,
-        /// What the kernel says; 0: it is not what its owner alleges.
+        /// Error number of the kernel; 0: the memory is not what its owner claims.
         errno: i32,
     },
     /// The dbuf that stands behind a stream is full of what others keep.
@@ -69,7 +68,7 @@ pub enum Fault {
     },
     /// The ring goes on in a segment that is not what it must be. The ring is poisoned.
     Segment {
-        /// Where that segment should begin.
+        /// Position at which that segment should begin.
         position: u64,
     },
 }

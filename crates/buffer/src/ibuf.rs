@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[cfg(not(loom))]
 mod bare;
 
-/// Which lanes travel in the ring.
+/// The columns that travel in the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Lanes {
     /// The rich pointer alone: 16 bytes.
@@ -43,13 +43,13 @@ impl Lanes {
 /// The shape of a ring of rich pointers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// How many entries it holds; rounded up to a power of two.
+    /// Capacity in entries; rounded up to a power of two.
     pub entries: usize,
-    /// What travels in an entry.
+    /// Columns of an entry.
     pub lanes: Lanes,
-    /// What happens when it is full.
+    /// Policy of a full ring.
     pub policy: Policy,
-    /// How many readers it has.
+    /// Number of readers.
     pub readers: usize,
 }
 
@@ -59,7 +59,7 @@ impl Default for Config {
     }
 }
 
-/// How often a reader of a ring that overwrites tries before it says that it has only lost.
+/// Attempts of a reader of an overwriting ring before it reports that it has only lost.
 const ATTEMPTS: usize = 8;
 
 /// Makes a ring for threads of this process.
@@ -73,7 +73,7 @@ pub fn ring(config: &Config) -> (Writer, Vec<Reader>) {
     (Writer::new(store, config.lanes), readers)
 }
 
-/// What became of a push.
+/// The result of a push.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pushed {
     /// The first so many entries are in the ring.
@@ -176,13 +176,13 @@ impl Writer {
         self.side.publish();
     }
 
-    /// How many of `wanted` entries go in now.
+    /// Returns how many of `wanted` entries fit now.
     pub(crate) fn fitting(&mut self, wanted: usize) -> Result<usize, Fault> {
         let room = self.room(wanted)?;
         if self.side.abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
     }
 
-    /// How many entries the ring holds.
+    /// Returns the capacity in entries.
     #[must_use]
     pub fn capacity(&self) -> usize {
         usize::try_from(self.side.store.capacity).unwrap_or(usize::MAX)
@@ -193,7 +193,7 @@ impl Writer {
         Ok(usize::try_from(self.side.room(wanted as u64)?).unwrap_or(usize::MAX))
     }
 
-    /// Whether all readers have left.
+    /// Returns true if all readers have left.
     pub fn is_abandoned(&mut self) -> bool {
         // A reader that lies is shut out by the look; who is left is what counts here.
         let _ = self.side.refresh();
@@ -206,13 +206,13 @@ impl Writer {
         self.side.evicted()
     }
 
-    /// What this side has counted.
+    /// Returns the counts of this side.
     #[must_use]
     pub const fn count(&self) -> Put {
         self.side.put
     }
 
-    /// What a reader has published about its count: a look over the fence, for whoever balances.
+    /// Returns the counts that a reader has published, for the balance of the edge.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<Taken> {
         self.side.store.taken(reader)
@@ -246,7 +246,7 @@ impl Drop for Writer {
     }
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Read {
     /// So many entries were copied.
@@ -285,30 +285,30 @@ impl Reader {
         Ok(read)
     }
 
-    /// How many entries are there to be read.
+    /// Returns the number of entries to be read.
     pub fn waiting(&mut self) -> Result<usize, Fault> {
         let ahead = self.side.available()?.wrapping_sub(self.side.next);
         Ok(usize::try_from(ahead).unwrap_or(usize::MAX))
     }
 
-    /// Whether the writer has closed the ring: what is there behind this is all.
+    /// Returns true if the writer has closed the ring: what is there after this call is all.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.side.closed()
     }
 
-    /// Whether the writer has closed the ring and everything has been read.
+    /// Returns true if the writer has closed the ring and everything has been read.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.side.ended()
     }
 
-    /// What this side has counted.
+    /// Returns the counts of this side.
     #[must_use]
     pub const fn count(&self) -> Taken {
         self.side.taken
     }
 
-    /// What the writer has published about its count: a look over the fence, for whoever balances.
+    /// Returns the counts that the writer has published, for the balance of the edge.
     #[must_use]
     pub fn written(&self) -> Put {
         self.side.store.put()
@@ -489,7 +489,7 @@ impl<'s> Slots<'s> {
         }
     }
 
-    /// How many bytes the entry at a position views: its first word tells.
+    /// Returns the bytes that the entry at a position views, as its first word says.
     #[inline]
     pub(crate) fn length(self, position: u64) -> u32 {
         let word = self.words.get(self.lanes.stride() / 8 * index(position, self.capacity));

@@ -25,7 +25,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 use sys::doorbell::SocketDoorbell;
 
-/// Where readers come in and writers look.
+/// The place where readers join and the writer looks for them.
 pub(crate) struct Door {
     /// Not 0: there is something to look at.
     rung: AtomicU32,
@@ -38,7 +38,7 @@ struct State {
     leaving: Vec<Ticket>,
     /// The writer is gone: nobody can come any more.
     has_ended: bool,
-    /// Nobody lets readers in any more.
+    /// True once no reader may join any more.
     is_shut: bool,
     next: u64,
     /// Rung when the writer is gone.
@@ -55,13 +55,13 @@ pub(crate) struct Coming {
     pub(crate) ticket: Ticket,
     /// Its page; nobody else has it yet.
     pub(crate) page: Arc<Region>,
-    /// How it is reached; the models have none.
+    /// Connection to the reader; the models have none.
     pub(crate) contact: Option<Contact>,
-    /// Whether its cursor says where it starts.
+    /// True if its cursor holds its start.
     is_decided: bool,
 }
 
-/// How the writer reaches a reader.
+/// The writer's connection to a reader.
 #[derive(Debug)]
 pub struct Contact {
     /// Our end of its doorbell.
@@ -70,7 +70,7 @@ pub struct Contact {
     pub(crate) page: OwnedFd,
 }
 
-/// What the writer finds at the door.
+/// The news at the door.
 #[derive(Debug, Default)]
 pub(crate) struct News {
     pub(crate) came: Vec<Coming>,
@@ -124,7 +124,7 @@ impl Door {
         self.lock().is_shut = true;
     }
 
-    /// Whether nobody will come any more.
+    /// Returns true if no reader will join any more.
     pub(crate) fn is_shut(&self) -> bool {
         let state = self.lock();
         state.is_shut && state.coming.is_empty()
@@ -144,19 +144,20 @@ impl Door {
         self.lock().doorbell = Some(doorbell);
     }
 
-    /// Whether the writer is gone.
+    /// Returns true if the writer is gone.
     pub(crate) fn has_ended(&self) -> bool {
         self.lock().has_ended
     }
 
-    /// Whether the writer should look. Asked after it has shown its position.
+    /// Returns true if the writer should look. Called after it has published its position.
     pub(crate) fn has_news(&self) -> bool {
         // SYNC POINT: entering; pairs with the fence in `enter`.
         fence(Ordering::SeqCst);
         self.rung.load(Ordering::Acquire) != 0
     }
 
-    /// Who came and who left. Readers whose start is not decided yet start at `shown`.
+    /// Returns the readers that joined and left. Those whose start is not decided yet start at
+    /// `shown`.
     pub(crate) fn look(&self, shown: u64) -> News {
         let mut state = self.lock();
         self.rung.store(0, Ordering::Relaxed);
@@ -179,7 +180,7 @@ impl Coming {
         }
     }
 
-    /// Where it starts.
+    /// Returns the position at which it starts.
     pub(crate) fn start(&self) -> u64 {
         acquire(self.page.word(reader::CURSOR))
     }

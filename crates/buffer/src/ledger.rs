@@ -1,10 +1,10 @@
-//! What each side of an edge has counted for itself (CONTRACT 19).
+//! Counts of each side of an edge (CONTRACT 19).
 //!
 //! put = taken + lost + skipped + resident, per reader. The two sides never count for each other:
 //! the writer's figures come from the writer, the reader's from the reader, and a third party
 //! compares them.
 
-/// What the writer of a ring has counted.
+/// The counts of a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Put {
     /// Blocks put into the ring.
@@ -17,7 +17,7 @@ pub struct Put {
     pub dropped_bytes: u64,
 }
 
-/// What one reader of a ring has counted.
+/// The counts of one reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Taken {
     /// Blocks taken.

@@ -1,5 +1,5 @@
-//! Where bytes rest: the pool that a space writes, the rings that join spaces, and the one function
-//! that turns a rich pointer into bytes. [SL §5.1, §5.2, §5.3]
+//! Memory and rings: the pool that a space writes, the rings that join spaces, and the streams over
+//! them. [SL §5.1, §5.2, §5.3]
 //!
 //! Three kinds of shared memory, never mixed:
 //! 1. *control words* are atomics, laid out in `abi::ring`; every Release names its Acquire;
@@ -62,7 +62,7 @@ pub use abi::ring;
 pub use fault::Fault;
 pub use ledger::{Put, Taken};
 
-/// What happens when a ring is full. [SL §5.2]
+/// The policy of a full ring. [SL §5.2]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
     /// The writer waits for the slowest reader.
@@ -85,7 +85,7 @@ impl Policy {
         }
     }
 
-    /// What a geometry says, if it is one.
+    /// Returns the policy for the number in a geometry.
     pub const fn from_code(code: u32) -> Option<Self> {
         match code {
             0 => Some(Self::Block),

@@ -1,4 +1,4 @@
-//! What a reader wants of a ring: where it begins, and whether it takes everything. [SL §5.2: each
+//! Rate policies: where a reader starts in a ring, and whether it takes every block. [SL §5.2: each
 //! reader at its own pace]
 //!
 //! In: the wish of one reader, beside which others have theirs; the writer and its policy do not
@@ -17,7 +17,7 @@ use crate::dbuf::{self, fixed};
 use crate::stream::{Input, Piece};
 use crate::{Fault, Taken};
 
-/// Where a reader begins.
+/// The start of a reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Start {
     /// With the oldest block that is still there.
@@ -27,7 +27,7 @@ pub enum Start {
     Now,
 }
 
-/// Which blocks a reader takes.
+/// The blocks that a reader takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pace {
     /// All of them, in order.
@@ -45,7 +45,7 @@ pub trait Skip {
     fn skip_to_latest(&mut self) -> Result<u64, Fault>;
     /// Goes on with what is written from now on; answers how many blocks were skipped.
     fn skip_to_now(&mut self) -> Result<u64, Fault>;
-    /// What this side has counted.
+    /// Returns the counts of this side.
     fn count(&self) -> Taken;
 }
 
@@ -74,7 +74,7 @@ impl<R: Skip> Paced<R> {
         self.reader.read(out)
     }
 
-    /// What this side has counted.
+    /// Returns the counts of this side.
     pub fn count(&self) -> Taken {
         self.reader.count()
     }

@@ -1,5 +1,5 @@
-//! Which pages the memory of a ring or pool is made of, when they are taken, and near whom.
-//! [Th §5.3.3], BASELINES, working set
+//! Pages of the memory of a ring or pool: their size, when they are taken, and their node. [Th
+//! §5.3.3], BASELINES, working set
 //!
 //! In: how many bytes, and what the machine offers ([`Facts`]). Out: a [`Choice`], by a function of
 //! these alone, that can say why; and the memory. What is chosen is a wish: where the machine
@@ -18,15 +18,15 @@ use std::sync::OnceLock;
 use sys::memory::{Mapping, Memfd};
 pub use sys::pages::Facts;
 
-/// What a piece of memory is to be made of.
+/// The choice of pages for a piece of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
     /// The pages.
     pub pages: Pages,
-    /// Whether they are taken and mapped at once.
+    /// True if they are taken and mapped at once.
     pub populate: bool,
-    /// Whether they are to lie on the node of the thread that makes the memory, which is the one
-    /// that writes it, whoever touches them first.
+    /// True if they are to lie on the node of the thread that makes the memory, which is the one
+    /// that writes it, not of the first that touches them.
     pub local: bool,
 }
 
@@ -47,7 +47,7 @@ const RESERVED_MIN: usize = 16 << 20;
 /// So many bytes are populated at once: 1 ms at 1 µs for each page.
 const POPULATE_MAX: usize = 4 << 20;
 
-/// What memory of `bytes` bytes is made of on such a machine.
+/// Returns the choice for `bytes` bytes on a machine with these facts.
 #[must_use]
 pub const fn choose(facts: &Facts, bytes: usize) -> Choice {
     let has_room = facts.huge > 0 && bytes >= facts.huge;
@@ -64,7 +64,7 @@ pub const fn choose(facts: &Facts, bytes: usize) -> Choice {
 }
 
 impl Choice {
-    /// What is chosen for so many bytes on this machine.
+    /// Returns the choice for `bytes` bytes on this machine.
     #[must_use]
     pub fn here(bytes: usize) -> Self {
         choose(facts(), bytes)
@@ -112,7 +112,7 @@ impl Choice {
     }
 }
 
-/// What this machine offers; looked up once.
+/// Returns the facts of this machine, looked up once.
 pub fn facts() -> &'static Facts {
     static FACTS: OnceLock<Facts> = OnceLock::new();
     FACTS.get_or_init(Facts::look)
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Whatever is wished, memory comes, and all of it can be written and sealed.
+    /// Every choice yields memory, all of which can be written and sealed.
     #[test]
     fn d18_every_choice_becomes_memory_on_every_machine() {
         for pages in [Pages::Small, Pages::Transparent, Pages::Reserved] {
@@ -196,12 +196,12 @@ mod tests {
         println!("here 1 MB are {}; {:?}", Choice::here(MB), facts());
     }
 
-    /// Whether the machine had reserved huge pages after all.
+    /// Returns true if the machine had reserved huge pages after all.
     fn pages_set_aside(file: &Memfd) -> bool {
         file.resident().unwrap() > 0
     }
 
-    /// What is populated costs no fault when it is touched.
+    /// Populated memory costs no fault when it is touched.
     #[test]
     fn populated_memory_is_touched_without_a_fault() {
         let choice = Choice { pages: Pages::Small, populate: true, local: false };

@@ -65,8 +65,7 @@ pub use lease::Memory;
 pub struct Config {
     /// Bytes of a segment: a power of two, at least a page. No block crosses the end of one.
     pub segment: usize,
-    /// How many segments there may be: a power of two. Memory is taken when a segment is first
-    /// used.
+    /// Segments at most: a power of two. Memory is taken when a segment is first used.
     pub segments: usize,
 }
 
@@ -93,7 +92,7 @@ impl Config {
 #[derive(Debug)]
 pub struct Pool {
     memory: Arc<Memory>,
-    /// Where the next block may begin, and where the segment ends; equal: no segment is open.
+    /// Position of the next block, and the end of the segment; equal: no segment is open.
     next: Cell<u64>,
     end: Cell<u64>,
     /// Number for the next segment, at least.
@@ -102,7 +101,8 @@ pub struct Pool {
     populated: Cell<usize>,
     /// Number of the oldest segment that a lender has not got back.
     oldest: Cell<u64>,
-    /// How often each slot of lent memory was opened out of order, and which are open so.
+    /// Times that each slot of lent memory was opened out of order, with a mark on those that are
+    /// open so.
     laps: Box<[Cell<u64>]>,
     out: RefCell<Vec<usize>>,
     drafting: Cell<bool>,
@@ -111,7 +111,7 @@ pub struct Pool {
     /// in the region; 0: all of it.
     needed: Box<[Cell<usize>]>,
     cold: RefCell<Cold>,
-    /// Whether others may know the memory by other ways than leases.
+    /// True if other parties may know the memory by other ways than leases.
     given: Cell<bool>,
     mistakes: Cell<u64>,
 }
@@ -134,7 +134,7 @@ impl Pin {
     }
 }
 
-/// How full a pool is, in segments.
+/// The fill of a pool, in segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Segments that can still be opened.
@@ -275,7 +275,7 @@ impl Pool {
         Some(Segment { dbuf: self.id(), start: start.position, bytes })
     }
 
-    /// Why there are no bytes behind this pointer, or the bytes.
+    /// Returns the bytes that a pointer names, or the fault.
     pub fn resolve(&self, pointer: RichPointer) -> Result<&[u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -312,7 +312,7 @@ impl Pool {
         count.is_some()
     }
 
-    /// How many unpins named no pin: a bug of the caller if not 0.
+    /// Returns the unpins that named no pin: a bug of the caller if not 0.
     #[must_use]
     pub const fn mistakes(&self) -> u64 {
         self.mistakes.get()
@@ -353,7 +353,8 @@ impl Pool {
         }
     }
 
-    /// How full the pool is. A space under pressure copies what it holds, pushes back, or drops.
+    /// Returns the fill of the pool. A space under pressure copies what it holds, pushes back, or
+    /// drops.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let slots = &self.memory.slots;
@@ -394,7 +395,7 @@ impl Pool {
     }
 }
 
-/// What is filled of one segment; by default of none.
+/// The filled part of one segment; empty by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment<'a> {
     pub(crate) dbuf: DbufId,
@@ -439,7 +440,7 @@ impl<'a> Segment<'a> {
 pub struct Draft<'a> {
     pool: &'a Pool,
     position: u64,
-    /// Where the bytes lie in the region.
+    /// Offset of the bytes in the region.
     at: usize,
     len: usize,
 }
@@ -463,7 +464,7 @@ impl Draft<'_> {
         Place::new(self.position, used as u32)
     }
 
-    /// Where the first byte will be.
+    /// Returns the position of the first byte.
     #[must_use]
     pub const fn position(&self) -> u64 {
         self.position

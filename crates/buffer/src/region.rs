@@ -22,7 +22,7 @@ pub struct Region {
     owner: Owner,
 }
 
-/// What keeps the memory.
+/// The owner of the memory.
 #[expect(dead_code, reason = "held only to be dropped with the region")]
 enum Owner {
     Heap(Arc<[Line]>),

@@ -1,4 +1,4 @@
-//! How large a ring should be: decided once a round, from how full it was. [SL §5.4]
+//! Sizing of a ring, decided once a round from how full it was. [SL §5.4]
 //!
 //! A larger ring saves task switches, a smaller one cache misses; which of them costs more is known
 //! only while it runs. A *round* ends when the writer comes to the end of the ring. *Pressure* is
@@ -29,7 +29,7 @@ use far::Far;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// What a ring goes by.
+/// The rule by which a ring is sized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scaling {
     /// Least and largest size in bytes where both sides share a processor.
@@ -85,7 +85,7 @@ const FAR_MAX: usize = 256 << 20;
 /// No ring becomes smaller than this by itself.
 const LEAST: usize = 16 << 10;
 
-/// Where writer and reader run.
+/// The relative location of writer and reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sides {
     /// On the same processor.
@@ -94,22 +94,22 @@ pub enum Sides {
     Apart,
 }
 
-/// What was seen in a round.
+/// The observations of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Round {
     /// Bytes that the ring holds.
     pub capacity: usize,
     /// Bytes between the writer and the slowest reader when the writer wrapped.
     pub distance: usize,
-    /// Whether the writer found the ring full.
+    /// True if the writer found the ring full.
     pub was_full: bool,
-    /// Where both sides run.
+    /// Relative location of both sides.
     pub sides: Sides,
-    /// What some blocks took; none: the writer never wrote two batches without a wait.
+    /// Time per block; `None`: the writer never wrote two batches without a wait.
     pub taken: Option<Taken>,
 }
 
-/// Why a ring became larger or smaller, or did not.
+/// The reason for which a ring became larger or smaller, or did not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
     /// Pressure between the marks.
@@ -130,26 +130,26 @@ pub enum Why {
     WasFull,
 }
 
-/// What to do after a round.
+/// The decision after a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
     /// The size from now on.
     pub capacity: usize,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
-/// What has been decided so far.
+/// The state of the decisions so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scale {
     scaling: Scaling,
     /// Rounds that have ended.
     pub rounds: u64,
-    /// How often the ring became larger.
+    /// Times that the ring became larger.
     pub grown: u64,
-    /// How often the ring became smaller.
+    /// Times that the ring became smaller.
     pub shrunk: u64,
-    /// What the last round was like, and what came of it.
+    /// The last round and its decision.
     pub last: Option<(Round, Step)>,
     /// Before this round the ring does not become smaller.
     patient_until: u64,
@@ -204,8 +204,8 @@ impl Scale {
         }
     }
 
-    /// Whether the ring is to be larger than what caches hold. What it costs is only known of the
-    /// two sizes that are compared.
+    /// Returns true if the ring is to exceed the caches. The cost is known of the two sizes that
+    /// are compared, and of no other.
     fn is_far(&mut self, round: &Round) -> bool {
         let range = self.scaling.range(Sides::Apart);
         if round.sides == Sides::Together || self.scaling.far <= *range.end() {
@@ -308,8 +308,8 @@ mod tests {
         Round { capacity, distance, was_full: false, sides, taken: None }
     }
 
-    /// Who reads each block at once needs the smallest ring; who is always behind gets
-    /// what the cache holds.
+    /// A reader of each block at once needs the smallest ring; one that is always behind gets what
+    /// the cache holds.
     #[test]
     fn f1_f5_pressure_decides_between_the_bounds_of_the_caches() {
         let mut scale = Scale::new(Scaling::reallocation(&CACHES));
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(sizes(&mut cut, 16 << 20, 60, slow)[59], 4 << 20, "there is no such memory");
     }
 
-    /// Where a step costs little, the ring follows closer.
+    /// Marks of a cut lie closer together: where a step costs little the ring follows closer.
     #[test]
     fn f3_marks_of_a_cut_lie_closer_together() {
         let third = |c| seen(c, c / 3, Sides::Together);

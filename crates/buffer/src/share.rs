@@ -71,7 +71,7 @@ pub fn pointers(config: &ibuf::Config, id: DbufId) -> sys::Result<(ibuf::Writer,
     Ok((ibuf::Writer::new(store, config.lanes), offers))
 }
 
-/// What one reader of a ring gets: three descriptors.
+/// The three descriptors that one reader of a ring gets.
 #[derive(Debug)]
 pub struct Offer {
     geometry: OwnedFd,
@@ -93,7 +93,7 @@ pub(crate) fn blocks_with_door(config: &dbuf::Config) -> sys::Result<(dbuf::Writ
     Ok((writer, Hall { current: Mutex::new(current), door }))
 }
 
-/// What is on this side of a door: all that a reader needs to come in.
+/// The inner side of a door: all that a reader needs to join.
 #[derive(Debug)]
 pub(crate) struct Hall {
     /// The segment that is written: locked while somebody enters and while the ring goes on in
@@ -134,7 +134,7 @@ impl Offer {
         Ok(Self { geometry, ring, cursor })
     }
 
-    /// Who made the ring, if that is somebody whom we can trust.
+    /// Returns proof that the ring's maker can be trusted.
     pub(crate) fn maker(&self) -> Option<Trusted> {
         Trusted::maker(&self.ring)
     }
@@ -201,21 +201,21 @@ impl Offer {
 /// The longest ring that a reader maps: less than the window that 44 bits of position tell apart.
 const CAPACITY_MAX: u64 = 1 << 40;
 
-/// Why an offer was refused. Nothing of it has been touched.
+/// The reason for which an offer was refused. No part of it has been touched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// There must be three descriptors.
     Descriptors(usize),
     /// A descriptor lacks seals that must be on: its owner could cut, empty or change the file.
     Unsealed {
-        /// Which one.
+        /// Name of the part.
         part: &'static str,
         /// The seals that are on.
         seals: Seals,
     },
     /// A file is not as long as the geometry says.
     Size {
-        /// Which one.
+        /// Name of the part.
         part: &'static str,
         /// Bytes that it has.
         is: usize,

@@ -1,4 +1,4 @@
-//! Which segment lies in which slot of a pool, how far it is filled, and who keeps it.
+//! Slots of a pool: the segment in each of them, its filled part, and its leases.
 //!
 //! The part of a pool that several threads touch; `pool` argues with it (M1 to M4) why bytes may be
 //! lent.
@@ -20,7 +20,7 @@ pub(crate) struct Slots {
     slots: Box<[Slot]>,
 }
 
-/// What is in a slot. On a line of its own: leases are given back by other threads.
+/// The state of a slot. On a line of its own: leases are given back by other threads.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot {
@@ -57,7 +57,7 @@ impl Slots {
         self.slot(slot).segment.load(Ordering::Relaxed)
     }
 
-    /// How many leases are on a slot.
+    /// Returns the leases on a slot.
     pub(crate) fn leases(&self, slot: usize) -> u64 {
         self.slot(slot).leases.load(Ordering::Relaxed)
     }
@@ -74,7 +74,7 @@ impl Slots {
         self.slot(slot).filled.store(filled, Ordering::Release);
     }
 
-    /// How many bytes of the segment in a slot are shown.
+    /// Returns the published bytes of the segment in a slot.
     pub(crate) fn filled(&self, slot: usize) -> usize {
         // SYNC POINT: bytes filled; pairs with the store in `fill`. Never more than a segment.
         usize::try_from(self.slot(slot).filled.load(Ordering::Acquire)).unwrap_or(0)
@@ -91,14 +91,14 @@ impl Slots {
         self.slot(slot).leases.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether there is no lease on a slot; who was the last has looked at it for the last time.
+    /// Returns true if there is no lease on a slot; its last holder has looked for the last time.
     /// The caller proves that none is being made (M4).
     pub(crate) fn is_unleased(&self, slot: usize) -> bool {
         // SYNC POINT: lease given back; pairs with the subtraction in `give_back`.
         self.slot(slot).leases.load(Ordering::Acquire) == 0
     }
 
-    /// Whether the segment in a slot is the one that a place lies in.
+    /// Returns true if a place lies in the segment of a slot.
     pub(crate) fn is_named(&self, slot: usize, place: Place) -> bool {
         let resident = self.resident(slot);
         let low_bits = (1 << (Place::POSITION_BITS - self.shift)) - 1;
@@ -165,7 +165,7 @@ impl Slots {
         self.slot_of(position >> self.shift)
     }
 
-    /// Where a position lies in the region.
+    /// Returns the offset of a position in the region.
     pub(crate) fn offset(&self, position: u64) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "less than the size of the region")]
         let at = (position & (((self.slots.len() as u64) << self.shift) - 1)) as usize;

@@ -1,5 +1,5 @@
-//! What a filter knows, as a table that others read by name. [Th §5.3.3, "communicating state"],
-//! FEATURES M3
+//! State of a filter as a table that other processes read by name. [Th §5.3.3, "communicating
+//! state"], FEATURES M3
 //!
 //! ```text
 //!  writer: one process                     a region of memory             readers: any number

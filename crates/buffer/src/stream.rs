@@ -75,7 +75,7 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
 #[derive(Debug)]
 pub enum Bytes {}
 
-/// What a reader gets: four descriptors.
+/// The four descriptors that a reader gets.
 pub type Offer = share::DoorbellOffer<Bytes>;
 
 impl Offer {

@@ -39,7 +39,7 @@ impl Sleeper {
     }
 }
 
-/// Whether more is about to be published.
+/// The urgency of a publication: whether more is about to follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
     /// More comes at once, and then this is asked again, at the end with one of the other two: who
@@ -60,7 +60,8 @@ pub struct Ringer {
 }
 
 impl Ringer {
-    /// Whether the other party sleeps and has not been rung for yet. Asked after a publication.
+    /// Returns true if the other party sleeps and has not been notified. Called after a
+    /// publication.
     pub(crate) fn is_awaited(&self, page: &Region, at: usize) -> bool {
         // SYNC POINT: falling asleep; pairs with the fence in `falls_asleep`.
         fence(Ordering::SeqCst);
@@ -68,8 +69,8 @@ impl Ringer {
         !turn.is_multiple_of(2) && turn != self.rung
     }
 
-    /// Whether the other party sleeps and wants to be woken now that we have published `position`,
-    /// and has not been rung for yet. Asked after the publication.
+    /// Returns true if the other party sleeps, wants to be woken at `position`, which we have
+    /// published, and has not been notified. Called after the publication.
     pub fn is_due(&mut self, page: &Region, at: usize, position: u64, urgency: Urgency) -> bool {
         if urgency != Urgency::Flow {
             // SYNC POINT: falling asleep; pairs with the fence in `falls_asleep`.

@@ -79,19 +79,19 @@ typedef struct streamline_config {
      */
     uint64_t capacity;
     /*
-     When it is full: STREAMLINE_BLOCK, STREAMLINE_DROP_NEW or STREAMLINE_OVERWRITE.
+     Policy of a full ring: STREAMLINE_BLOCK, STREAMLINE_DROP_NEW or STREAMLINE_OVERWRITE.
      */
     int32_t policy;
     /*
-     Who may open it, as permission bits; 0: 0600, this user alone.
+     Permission bits of those who may open it; 0: 0600, this user alone.
      */
     uint32_t mode;
     /*
-     How many may read it at a time; 0: 32.
+     Simultaneous readers at most; 0: 32.
      */
     uint32_t readers;
     /*
-     How many of them may be of any one user who is not the owner; 0: 8.
+     Readers of any one user but the owner at most; 0: 8.
      */
     uint32_t readers_of_one_stranger;
     /*
@@ -265,7 +265,7 @@ int streamline_commit(int fd,
 int streamline_state_open(const char *name);
 
 /*
- How many columns there are. They do not change.
+ Returns the number of columns, which never changes.
  */
 ptrdiff_t streamline_state_columns(int fd);
 
@@ -345,8 +345,8 @@ int streamline_nonblock(int fd,
 int streamline_close(int fd);
 
 /*
- What was the matter with the last call of this thread that failed: a sentence without a full
- stop, good until the next one that fails; empty: none has.
+ Returns the message of this thread's last failure: a sentence without a full stop, valid until
+ the next failure; empty if there was none.
  */
 const char *streamline_error(void);
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use sys::number;
 use sys::process::identity;
 
-/// What a C program may ask for in a configuration; null: what is best for most.
+/// Reads the configuration of a C program; null selects the defaults.
 pub(crate) fn shape(config: Option<&streamline_config>) -> Outcome<(Config, bool)> {
     let Some(asked) = config else { return Ok((Config { every: 1, ..plain()? }, true)) };
     let policy = match asked.policy {
@@ -47,8 +47,8 @@ fn access(mode: u32) -> AccessList {
     AccessList { mode: mode & 0o777, ..AccessList::private(identity()) }
 }
 
-/// Who answers for the names of this process: made when the first one is, and anew after a fork,
-/// because the thread of the parent does not live here.
+/// The host of this process's names: made with the first name, and anew after a fork, because the
+/// parent's thread does not live in the child.
 static HOST: Mutex<Option<(u32, Host)>> = Mutex::new(None);
 
 fn with_host<T>(work: impl FnOnce(&Host) -> Result<T, Error>) -> Outcome<T> {
@@ -276,7 +276,7 @@ pub(crate) fn flush(fd: i32) -> Outcome<()> {
     }
 }
 
-/// How many readers were evicted from what this end writes.
+/// Returns the number of readers that were evicted from a stream written here.
 pub(crate) fn evicted(fd: i32) -> Outcome<usize> {
     match table::place(fd)?.end().map(|end| &end.kind) {
         Some(Kind::Writer(writer)) => {

@@ -9,13 +9,13 @@ use std::ffi::c_char;
 pub struct streamline_config {
     /// Bytes of the ring, rounded up to a power of two; 0: 1 MB.
     pub capacity: u64,
-    /// When it is full: STREAMLINE_BLOCK, STREAMLINE_DROP_NEW or STREAMLINE_OVERWRITE.
+    /// Policy of a full ring: STREAMLINE_BLOCK, STREAMLINE_DROP_NEW or STREAMLINE_OVERWRITE.
     pub policy: i32,
-    /// Who may open it, as permission bits; 0: 0600, this user alone.
+    /// Permission bits of those who may open it; 0: 0600, this user alone.
     pub mode: u32,
-    /// How many may read it at a time; 0: 32.
+    /// Simultaneous readers at most; 0: 32.
     pub readers: u32,
-    /// How many of them may be of any one user who is not the owner; 0: 8.
+    /// Readers of any one user but the owner at most; 0: 8.
     pub readers_of_one_stranger: u32,
     /// After how many blocks what was written is shown. 0 or 1: each write is seen at once. More
     /// (32) is several times faster for small blocks; then call streamline_flush() before waiting

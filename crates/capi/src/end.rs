@@ -1,4 +1,4 @@
-//! What a number stands for.
+//! The objects that a number can stand for: ends, regions, inboxes, states.
 
 use crate::failure::{EAGAIN, ENOBUFS, Failure};
 use crate::run::Run;
@@ -23,7 +23,7 @@ pub(crate) enum Kind {
     Writer(Writer),
     Region(Region),
     Inbox(Inbox),
-    /// What a filter shows.
+    /// The state of a filter.
     State(State),
     /// A request that runs.
     Run(Run),
@@ -98,7 +98,7 @@ impl Reader {
         }
     }
 
-    /// What can be looked at; empty: the end.
+    /// Returns the bytes to look at; none at the end of the stream.
     pub(crate) fn peek(&mut self, nonblocking: bool) -> Result<&[u8], Failure> {
         while self.stream().peek()?.is_none() {
             if !nonblocking {
@@ -202,7 +202,7 @@ impl Writer {
 }
 
 impl Region {
-    /// How many bytes there are from here on, at most `length`.
+    /// Returns the bytes from here on, at most `length`.
     pub(crate) fn span(&self, at: u64, length: usize) -> usize {
         let left = (self.memory.len() as u64).saturating_sub(at);
         usize::try_from(left).unwrap_or(usize::MAX).min(length)

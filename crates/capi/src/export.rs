@@ -223,7 +223,7 @@ pub unsafe extern "C" fn streamline_state_open(name: *const c_char) -> c_int {
     number(|| state::open(unsafe { text(name) }?))
 }
 
-/// How many columns there are. They do not change.
+/// Returns the number of columns, which never changes.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_state_columns(fd: c_int) -> isize {
     length(|| state::columns(fd))
@@ -326,8 +326,8 @@ pub extern "C" fn streamline_close(fd: c_int) -> c_int {
     done(|| calls::close(fd))
 }
 
-/// What was the matter with the last call of this thread that failed: a sentence without a full
-/// stop, good until the next one that fails; empty: none has.
+/// Returns the message of this thread's last failure: a sentence without a full stop, valid until
+/// the next failure; empty if there was none.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_error() -> *const c_char {
     failure::last()

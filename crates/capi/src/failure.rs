@@ -1,4 +1,4 @@
-//! What a C program is told when a call fails: `errno`, and words.
+//! Failures as C programs see them: `errno` and a message.
 
 use buffer::{Fault, name, share};
 use iolite::mpipe;
@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
 
-/// Why a call failed.
+/// The failure of a call.
 #[derive(Debug)]
 pub(crate) struct Failure {
     errno: i32,

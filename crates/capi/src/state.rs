@@ -1,4 +1,5 @@
-//! What a filter shows (`state=NAME`), from C: opened by name, copied, and asked for numbers.
+//! The state of a filter (`state=NAME`), from C: opened by name, copied, and read by row and
+//! column.
 
 use crate::end::Kind;
 use crate::failure::{ENOENT, Failure, Outcome, wrong_end};
@@ -38,7 +39,7 @@ fn with<T>(fd: i32, work: impl FnOnce(&mut State) -> Outcome<T>) -> Outcome<T> {
     }
 }
 
-/// How many columns there are.
+/// Returns the number of columns.
 pub(crate) fn columns(fd: i32) -> Outcome<usize> {
     with(fd, |state| Ok(state.reader.shape().columns.len()))
 }

@@ -1,4 +1,4 @@
-//! Which number is which end.
+//! The table from numbers to ends.
 //!
 //! A place for each number, with a lock that nobody waits for: an end is for one thread at a time.
 //! Finding an end costs one exchange of a word that no other thread writes.
@@ -30,7 +30,7 @@ impl Used {
         self.0.take()
     }
 
-    /// What this number is from now on.
+    /// Puts an end under this number.
     pub(crate) fn put(&mut self, end: End) {
         *self.0 = Some(Box::new(end));
     }

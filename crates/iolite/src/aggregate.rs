@@ -113,7 +113,7 @@ impl Aggregate {
         self.length
     }
 
-    /// Whether there are no bytes.
+    /// Returns true if there are no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.length == 0
@@ -130,8 +130,8 @@ impl Aggregate {
         self.slices().map(Slice::bytes)
     }
 
-    /// What is sent of this aggregate to another space: a block for each slice, the first and the
-    /// last marked (CONTRACT 6). The aggregate is the origin for
+    /// Returns the entries by which this aggregate is sent to another space: a block for each
+    /// slice, the first and the last marked (CONTRACT 6). The aggregate is the origin for
     /// [`crossing::Writer::push`](buffer::crossing::Writer::push).
     pub fn entries(&self, context: ContextLane) -> impl Iterator<Item = Entry> {
         let last = self.slices.len().saturating_sub(1);
@@ -347,26 +347,25 @@ impl fmt::Debug for Aggregate {
     }
 }
 
-/// Why an aggregate was not made, or not changed.
+/// The reason for which an aggregate was not made or not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// What should become a slice is no block that the lease keeps; or it is longer than a block
-    /// of this pool can be.
+    /// The lease does not cover the block, or the block is longer than the pool allows.
     Fault(Fault),
     /// The pool has no room.
     Full(Usage),
     /// It would have more than [`SLICES_MAX`] slices.
     TooMany {
-        /// How many it would have.
+        /// Slices that the result would have.
         slices: usize,
     },
     /// The range does not lie in the aggregate.
     OutOfRange {
-        /// Where the range begins.
+        /// Start of the range.
         from: usize,
-        /// Where it ends.
+        /// End of the range.
         to: usize,
-        /// How many bytes the aggregate has.
+        /// Bytes of the aggregate.
         length: usize,
     },
 }

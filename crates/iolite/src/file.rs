@@ -50,12 +50,12 @@ struct Inner {
     id: DbufId,
     /// Opened for reading and for nothing else.
     file: OwnedFd,
-    /// Nobody can cut it.
+    /// True if a seal keeps the file from being cut.
     is_uncut: bool,
     view: RwLock<View>,
 }
 
-/// What is mapped.
+/// The mapping of a file.
 #[derive(Clone, Debug, Default)]
 struct View {
     /// None for a file that has no bytes, or that cannot be mapped.
@@ -169,7 +169,7 @@ impl CachedFile {
         self.inner.file.as_fd()
     }
 
-    /// What is mapped, looked at anew if that does not reach to `end`.
+    /// Returns the mapping, made anew if it does not reach to `end`.
     fn view(&self, end: u64) -> Result<View, Refusal> {
         let view = self.inner.view.read().unwrap_or_else(PoisonError::into_inner).clone();
         if end <= view.size { Ok(view) } else { self.look() }
@@ -212,7 +212,7 @@ fn system(call: &'static str, errno: i32) -> Refusal {
     Refusal::System(sys::Error::new(call, "a file", errno))
 }
 
-/// Why a file is no dbuf, or not somebody's to read.
+/// The reason for which a file is no dbuf, or not readable by a peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// It is a directory, a pipe, a socket or a device.

@@ -48,11 +48,11 @@ use sys::doorbell::SocketDoorbell;
 pub struct Config {
     /// The id of the ring itself.
     pub id: DbufId,
-    /// How many pointers it holds; rounded up to a power of two, at least 256.
+    /// Pointers that the ring holds; rounded up to a power of two, at least 256.
     pub entries: usize,
-    /// What happens when it is full, or the backing dbuf is.
+    /// Policy of a full ring and of a full backing dbuf.
     pub policy: Policy,
-    /// How many readers it has.
+    /// Number of readers.
     pub readers: usize,
     /// After how many blocks what was written is shown (T_b), unless a dbuf that it points into
     /// wants it earlier.
@@ -88,7 +88,7 @@ pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<O
 #[derive(Debug)]
 pub enum Pointers {}
 
-/// What a reader gets: four descriptors, as of a [stream](buffer::stream::Offer).
+/// The four descriptors that a reader gets, as of a [stream](buffer::stream::Offer).
 pub type Offer = share::DoorbellOffer<Pointers>;
 
 /// A block that a stream lends, so that another one can pass it on: not taken yet.
@@ -99,20 +99,20 @@ pub struct Lent<'a> {
 }
 
 impl Lent<'_> {
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.pointer.length() as usize
     }
 
-    /// Whether it has no byte.
+    /// Returns true if it has no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What keeps a block that is lent.
+/// The keeper of a lent block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Home<'a> {
     /// An input, which has not given it back.

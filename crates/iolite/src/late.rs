@@ -26,7 +26,7 @@ fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-/// How a writer goes.
+/// A writer's manner of going.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum How {
     Ends,
@@ -36,7 +36,7 @@ enum How {
 const BOTH: [How; 2] = [How::IsKilled, How::Ends];
 
 impl How {
-    /// What a reader gets that has read everything: no bytes, or a fault.
+    /// Returns the end that a reader sees after all bytes: no bytes, or a fault.
     const fn end(self) -> Result<Vec<u8>, Fault> {
         match self {
             Self::Ends => Ok(Vec::new()),
@@ -132,7 +132,7 @@ fn of_an_indirect_stream_nothing_that_was_shown_is_lost() {
     }
 }
 
-/// Who passes on neither maps nor reads, and asks in its own way whether that was all.
+/// A splice neither maps nor reads, and asks in its own way for the end.
 #[test]
 fn what_was_shown_is_passed_on_before_its_writer_is_missed() {
     for how in BOTH {

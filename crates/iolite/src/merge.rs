@@ -39,7 +39,7 @@ pub use stamped::Stamped;
 pub enum Order {
     /// In current, at most so many blocks of one producer while others have some.
     Fair(usize),
-    /// By time.
+    /// Blocks in order of their stamps.
     Stamped(Stamped),
 }
 
@@ -47,12 +47,12 @@ pub enum Order {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProducerId(u64);
 
-/// What a look has found.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// A block of so many bytes.
     Block {
-        /// Who wrote it.
+        /// The producer of the block.
         from: ProducerId,
         /// Its bytes.
         length: usize,
@@ -66,13 +66,13 @@ pub enum Next {
 /// A producer that is there no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Departed {
-    /// Who.
+    /// The producer.
     pub producer: ProducerId,
-    /// Why, if it did not end its stream in peace.
+    /// The fault, if it did not close its stream.
     pub fault: Option<Fault>,
-    /// What it has put, by its own account.
+    /// Counts that the producer claims to have put.
     pub put: Put,
-    /// What was taken of that.
+    /// Counts that were taken of those.
     pub taken: Taken,
 }
 
@@ -82,7 +82,7 @@ pub struct Merged {
     producers: Vec<Producer>,
     departed: VecDeque<Departed>,
     next: u64,
-    /// Whose current it is, and how many blocks it has given in this current.
+    /// Index of the producer that is read, and the blocks that it has given in this round.
     current: usize,
     given: usize,
     spins: u32,
@@ -114,7 +114,7 @@ impl Merged {
         }
     }
 
-    /// How often to look at every producer before sleeping; 0 where all share a processor.
+    /// Sets how often to look at every producer before sleeping; 0 where all share a processor.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -139,7 +139,7 @@ impl Merged {
         true
     }
 
-    /// How many producers there are.
+    /// Returns the number of producers.
     #[must_use]
     pub fn producers(&self) -> usize {
         self.producers.len()
@@ -150,7 +150,8 @@ impl Merged {
         self.departed.pop_front()
     }
 
-    /// How many blocks came later than a younger one of another producer had been given.
+    /// Returns the number of blocks that came after a younger one of another producer had been
+    /// given.
     #[must_use]
     pub const fn late(&self) -> u64 {
         match &self.order {
@@ -159,7 +160,7 @@ impl Merged {
         }
     }
 
-    /// What was taken of a producer so far, which includes what waits for its current.
+    /// Returns the counts taken of a producer so far, waiting blocks included.
     #[must_use]
     pub fn count(&self, producer: ProducerId) -> Option<Taken> {
         self.producers.iter().find(|known| known.id == producer).map(|known| known.input.taken())
@@ -291,7 +292,7 @@ impl Merged {
 }
 
 impl Producer {
-    /// Whether its next block is to come from its ring.
+    /// Returns true if its next block must come from its ring.
     fn is_waited_for(&self) -> bool {
         self.over.is_none() && self.stage.is_empty()
     }

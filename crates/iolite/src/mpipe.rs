@@ -80,8 +80,8 @@ pub fn open_read(end: OwnedFd) -> Result<Option<Input>, Error> {
     }
 }
 
-/// Whether the first message in an end is of this kind, or there will be none. Nothing is taken:
-/// who is wrong about an end does no harm to it.
+/// Returns true if the first message in an end is of this kind, false if there will be none. Takes
+/// nothing, so a wrong guess does no harm.
 fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, Error> {
     if !descriptor::is_one(end) {
         return Ok(false);
@@ -91,7 +91,7 @@ fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, Error> {
     Ok(length == 0 || (length == first.len() && first == *magic))
 }
 
-/// What lies in the writing end.
+/// The message in the writing end.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Shape {
@@ -129,7 +129,7 @@ impl Shape {
     }
 }
 
-/// Why there is no pipe, or an end was not opened.
+/// The reason for which there is no pipe, or an end was not opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
     /// So many ends a pipe cannot have.
@@ -138,7 +138,7 @@ pub enum Error {
     NoEnd,
     /// This end was opened before, here or in another process.
     Opened,
-    /// What was handed over is not what it should be.
+    /// A descriptor in the message is not what it must be.
     Refused(Refusal),
     /// A ring could not go on.
     Fault(Fault),

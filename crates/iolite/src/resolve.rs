@@ -15,7 +15,7 @@ use buffer::crossing::Batch;
 use buffer::dbuf::Visitor;
 use buffer::pool::{Lease, Pool};
 
-/// What one space can look into right now.
+/// The memory that one space can read right now.
 #[derive(Debug, Default)]
 pub struct Table<'a> {
     held: Vec<Held<'a>>,

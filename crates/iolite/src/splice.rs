@@ -19,7 +19,7 @@
 use crate::interface::{StreamReader, StreamWriter};
 use buffer::Fault;
 
-/// What went over.
+/// The bytes that a splice moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moved {
     /// All bytes; 0: the source has ended.
@@ -113,7 +113,7 @@ where
     Ok(())
 }
 
-/// What became of a block that was to be passed on as a pointer.
+/// The result of passing a block on as a pointer.
 enum Passed {
     On,
     /// The destination takes no pointer to it.

@@ -45,8 +45,8 @@ mod translation;
 
 pub(crate) use translation::{BackOff, Translation};
 
-/// What a space can look into beside its own memory: which owners it asks, and what it has mapped.
-/// Clones are the same space.
+/// The foreign memory of a space: the owners that it asks, and its mappings. Clones are the same
+/// space.
 ///
 /// Ids of dbufs must be unique among the owners of one space; they are asked in the order in which
 /// they were introduced, and the first that has the dbuf decides.
@@ -66,7 +66,7 @@ struct Known {
     faults: Faults,
 }
 
-/// What a space had to ask its owners. [SL §5.3.1]
+/// Counts of the questions that a space asked its owners. [SL §5.3.1]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     /// Dbufs that were mapped on demand.
@@ -99,7 +99,7 @@ impl Space {
         self.lock().owners.push(Client::new(server));
     }
 
-    /// Whether a dbuf is mapped.
+    /// Returns true if a dbuf is mapped.
     #[must_use]
     pub fn has(&self, dbuf: DbufId) -> bool {
         self.lock().views.contains_key(&dbuf)
@@ -111,13 +111,13 @@ impl Space {
         self.lock().views.remove(&dbuf).is_some()
     }
 
-    /// What had to be asked so far.
+    /// Returns the counts of questions so far.
     #[must_use]
     pub fn faults(&self) -> Faults {
         self.lock().faults
     }
 
-    /// Whether a process of this user could write our memory anyway (V3).
+    /// Returns true if a process of this user could write our memory anyway (V3).
     pub(crate) fn trusts(&self, user: u32) -> bool {
         self.0.trusts && Trusted::of(user).is_some()
     }
@@ -235,7 +235,7 @@ impl View {
         Ok(Self { id, region: Region::reading(mapping), file: None, mask, frozen, trusted })
     }
 
-    /// Where the bytes lie that a place of this dbuf names. Every allegation is checked here.
+    /// Returns the offset of a block in this dbuf. Every pointer is checked here.
     #[inline]
     pub(crate) fn locate(&self, pointer: RichPointer) -> Result<usize, Fault> {
         let at = pointer.place.position() & self.mask;
@@ -247,7 +247,7 @@ impl View {
         Ok(at as usize)
     }
 
-    /// What lies behind what is mapped: that of a file is there if the file says so now.
+    /// Checks a block beyond the mapping: in a file it is there if the file reaches that far now.
     #[cold]
     fn beyond(&self, place: Place, end: u64) -> Result<(), Fault> {
         match &self.file {
@@ -281,31 +281,31 @@ impl View {
         Ok(())
     }
 
-    /// Whether the bytes may be looked at in place by whoever holds the pointer (V2, V3).
+    /// Returns true if the holder of a pointer may read the bytes in place (V2, V3).
     #[inline]
     pub(crate) const fn is_direct(&self) -> bool {
         self.frozen || self.trusted
     }
 
-    /// Whether the bytes stay without anybody keeping them: they are frozen, or those of a file.
+    /// Returns true if the bytes stay without a keeper: frozen memory, or a file.
     pub(crate) const fn stays(&self) -> bool {
         self.frozen || self.file.is_some()
     }
 
-    /// Whether nobody can ever write the bytes (V2).
+    /// Returns true if the bytes can never be written again (V2).
     pub(crate) const fn is_frozen(&self) -> bool {
         self.frozen
     }
 
-    /// Where the byte at an offset lies that [`View::locate`] has found; none where the bytes from
-    /// there on are foreign (V4).
+    /// Returns the address of an offset that [`View::locate`] has returned; `None` if the bytes
+    /// there are foreign (V4).
     pub(crate) fn in_place(&self, at: usize) -> Option<InPlace> {
         // Inside the region, as `locate` has found.
         let first = self.region.words().as_ptr().cast::<u8>().wrapping_add(at);
         NonNull::new(first.cast_mut()).filter(|_| self.is_direct()).map(InPlace)
     }
 
-    /// Where the first byte lies.
+    /// Returns the address of the first byte.
     pub(crate) fn address(&self) -> usize {
         self.region.words().as_ptr().addr()
     }
@@ -316,7 +316,7 @@ impl View {
     }
 }
 
-/// Where bytes lie that may be looked at in place.
+/// The address of bytes that may be read in place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InPlace(NonNull<u8>);
 

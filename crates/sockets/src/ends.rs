@@ -1,4 +1,4 @@
-//! Which descriptors of this program are ends of edges, and what became of each edge.
+//! The descriptors of this program that are ends of edges, and the state of each edge.
 //!
 //! In: the variable that the launcher has set. A descriptor is looked at when it is first used, and
 //! again after it was closed; numbers from [`NUMBERS`] on are never ends.
@@ -12,19 +12,19 @@ use sys::preload;
 
 /// Descriptors below this number are known.
 const NUMBERS: usize = 1024;
-/// What is known about a descriptor: nothing yet,
+/// State of a descriptor that has not been looked at yet.
 const UNKNOWN: u8 = 0;
 /// that it is no end of an edge,
 const OTHER: u8 = 1;
 /// or, from here on, of which edge.
 const FIRST: u8 = 2;
 
-/// How often others are let run before a sleep where there is one processor.
+/// Times that others are let run before a sleep, where there is one processor.
 const TURNS_ALONE: usize = 8;
 
 static KNOWN: [AtomicU8; NUMBERS] = [const { AtomicU8::new(UNKNOWN) }; NUMBERS];
 static HOLDERS: OnceLock<Vec<Holder>> = OnceLock::new();
-/// Whether there is anything to do at all: false before the start, without edges, and in a child.
+/// False before the start, without edges, and in a child: then there is nothing to do.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
 /// An edge of this program.
@@ -36,7 +36,7 @@ pub(crate) struct Holder {
     owner: AtomicUsize,
 }
 
-/// How far an edge is.
+/// The progress of an edge.
 #[derive(Debug)]
 pub(crate) enum State {
     Reading(Reading),
@@ -80,9 +80,9 @@ pub(crate) fn holders() -> &'static [Holder] {
     }
 }
 
-/// How often a program that finds nothing to do lets others run before it sleeps: where all share
-/// one processor the other end is most likely to run next, and nobody need be woken (a turn costs
-/// 1.25 us, a sleep and a wake 4 us: BASELINES).
+/// Returns how often an idle program yields before it sleeps: where all share one processor the
+/// other end is most likely to run next, and needs no wake-up (a yield costs 1.25 us, a sleep and a
+/// wake 4 us: BASELINES).
 pub(crate) fn turns() -> u32 {
     static TURNS: AtomicUsize = AtomicUsize::new(usize::MAX);
     let mut turns = TURNS.load(Ordering::Relaxed);
@@ -151,8 +151,8 @@ pub(crate) fn replaced(number: i32) {
     }
 }
 
-/// Whether the meeting place is still where it was: the program may have closed its descriptor, and
-/// may have got the number for something else.
+/// Returns true if the rendezvous descriptor is still the same: the program may have closed it and
+/// reused its number.
 pub(crate) fn meets(edge: &Edge) -> bool {
     preload::inode(edge.socket) == Some(edge.inode)
 }
@@ -172,7 +172,7 @@ impl Holder {
         Self { edge, state: Mutex::new(state), owner: AtomicUsize::new(0) }
     }
 
-    /// Whether the edge is a pipe now, and no ring can be on its way.
+    /// Returns true if the edge is a pipe now, and no ring can be on its way.
     pub(crate) fn is_pipe(&self) -> bool {
         self.enter().is_none_or(|entered| entered.is_fresh())
     }
@@ -209,7 +209,7 @@ impl Holder {
 }
 
 impl Entered<'_> {
-    /// Whether nothing has happened here that another program in this process need know.
+    /// Returns true if nothing has happened here that another program in this process must know.
     pub(crate) fn is_fresh(&self) -> bool {
         match &*self.state {
             State::Writing(writing) => !matches!(writing, Writing::Ring { .. }),
@@ -217,7 +217,7 @@ impl Entered<'_> {
         }
     }
 
-    /// Whether there is a ring to be read.
+    /// Returns true if there is a ring to be read.
     pub(crate) fn reads_ring(&self) -> bool {
         matches!(&*self.state, State::Reading(Reading::Ring(_) | Reading::Offered(_)))
     }

@@ -43,7 +43,7 @@ fn behind(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
 pub mod calls;
 pub mod leap;
 
-/// What a call answers that nobody has.
+/// Returns the failure of a call that the C library lacks.
 fn missing<T: From<i8>>() -> T {
     preload::set_errno(preload::ENOSYS);
     T::from(-1)
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
     })
 }
 
-/// What a buffer stands for goes from the file to where it is written.
+/// Sends the file range behind a lazily read buffer straight to the destination.
 fn handed(range: &lazy::Range, fd: c_int) -> isize {
     let errno = preload::errno();
     match lazy::hand(range, fd) {

@@ -29,7 +29,7 @@ use sys::preload::{self, window};
 
 /// The programs that write what they read.
 const PROGRAMS: &[&str] = &["cat", "dd"];
-/// Who reads less at once, or not into whole pages, gets copies.
+/// Smallest aligned read that is done lazily; shorter ones copy.
 const PAGE: usize = 4096;
 /// Files that are shorter are read as ever.
 const SHORTEST: u64 = 256 << 10;
@@ -47,16 +47,16 @@ struct Source {
     /// Its descriptors.
     numbers: Vec<i32>,
     file: CachedFile,
-    /// Where the program is.
+    /// File position of the program.
     at: Arc<AtomicU64>,
     size: u64,
-    /// Whether the kernel's position lags behind.
+    /// True if the kernel's position lags behind.
     lags: bool,
     /// The kernel's position may have changed.
     asked: bool,
     /// Reads so far.
     reads: u64,
-    /// Whether a thread fills the tables of the mapping.
+    /// True if a thread fills the page tables ahead.
     runs_ahead: bool,
     /// Set when the file is read no more: the thread that runs ahead ends.
     over: Arc<AtomicBool>,
@@ -77,7 +77,7 @@ pub(crate) struct Range {
     pub(crate) len: usize,
 }
 
-/// Whether this program copies lazily. To be called once, when it starts.
+/// Starts lazy copies where the program allows them. Called once, at its start.
 pub(crate) fn start() {
     let asked = std::env::var_os(abi::edge::LAZY).is_some_and(|value| value == "1");
     let own = std::env::current_exe().unwrap_or_default();
@@ -173,7 +173,7 @@ pub(crate) fn was_read(number: i32, count: isize) {
     }
 }
 
-/// What a buffer stands for, if the program has not looked into it.
+/// Returns the file range behind a buffer that the program has not looked into.
 pub(crate) fn range(from: usize, count: usize) -> Option<Range> {
     let sources = sources()?;
     let (number, at) = window::find(from, count)?;

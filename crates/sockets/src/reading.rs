@@ -14,10 +14,10 @@ use buffer::stream::{Input, Offer, Ready};
 use sys::doorbell::Peer;
 use sys::preload::{self, Heard};
 
-/// Who reads less at once does not get a ring.
+/// Smallest read that gets a ring.
 const LARGE: usize = 4096;
 
-/// How far a reading end is.
+/// The progress of a reading end.
 #[derive(Debug)]
 pub(crate) enum Reading {
     /// In the pipe, after so many bytes.
@@ -38,7 +38,7 @@ impl Default for Reading {
     }
 }
 
-/// What to do after a step.
+/// The next action after a step.
 enum Step {
     /// Tell the program.
     Answer(isize),

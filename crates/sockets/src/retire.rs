@@ -6,7 +6,7 @@ use crate::ends::{self, Entered, Holder, State};
 use crate::reading::Reading;
 use sys::preload;
 
-/// Why an edge goes back.
+/// The reason for which an edge goes back to a pipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Why {
     /// A child will have the same descriptors.

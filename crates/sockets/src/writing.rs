@@ -24,7 +24,7 @@ const RING: usize = 2 << 20;
 /// Bytes of the longest block in it.
 const PIECE: usize = 64 << 10;
 
-/// What is written.
+/// The bytes of a write.
 #[derive(Debug)]
 pub(crate) enum Bytes<'a> {
     /// Memory of the program.
@@ -59,7 +59,7 @@ impl Bytes<'_> {
     }
 }
 
-/// How far a writing end is.
+/// The progress of a writing end.
 #[derive(Debug)]
 pub(crate) enum Writing {
     /// In the pipe, after so many bytes; it is looked for a reader when there are as many as that.
@@ -68,7 +68,7 @@ pub(crate) enum Writing {
     Ring {
         /// The ring.
         output: Box<Output>,
-        /// What was written before may still be in the pipe.
+        /// True while earlier bytes may still be in the pipe.
         fresh: bool,
     },
     /// In the pipe, for ever.
@@ -199,7 +199,7 @@ fn put(output: &mut Output, number: i32, bytes: &Bytes<'_>) -> Result<isize, Fau
     Ok(answer(done, 0))
 }
 
-/// What the program is told: how much was done, or why nothing was.
+/// Returns the result of the call: the bytes done, or the error.
 pub(crate) fn answer(done: usize, errno: i32) -> isize {
     if done == 0 && errno != 0 {
         preload::set_errno(errno);

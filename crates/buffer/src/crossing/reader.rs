@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct Reader {
     ring: ibuf::Reader,
     shared: Arc<Shared>,
-    /// What was copied last: from which position on, how many entries, how many bytes they view.
+    /// The last copy: its first position, its entries, and the bytes that they view.
     copied: Cell<(u64, usize, u64)>,
 }
 
@@ -58,30 +58,30 @@ impl Reader {
         Ok(())
     }
 
-    /// How many entries are there to be read.
+    /// Returns the number of entries to be read.
     pub fn waiting(&mut self) -> Result<usize, Fault> {
         self.ring.waiting()
     }
 
-    /// Whether the writer is gone: what is there behind this is all.
+    /// Returns true if the writer is gone: what is there after this call is all.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.ring.is_closed()
     }
 
-    /// Whether the writer is gone and everything has been read. Drop a reader that has finished:
-    /// what the writer left behind is kept until then.
+    /// Returns true if the writer is gone and everything has been read. Drop a reader that has
+    /// finished: what the writer left behind is kept until then.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.ring.is_finished()
     }
 
-    /// What this side has counted.
+    /// Returns the counts of this side.
     #[must_use]
     pub const fn count(&self) -> Taken {
         self.ring.count()
     }
 
-    /// What the writer has published about its count, for whoever balances the edge.
+    /// Returns the counts that the writer has published, for the balance of the edge.
     #[must_use]
     pub fn written(&self) -> Put {
         self.ring.written()
@@ -104,13 +104,13 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// How many entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
@@ -201,7 +201,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Whether an entry of this batch points into this slot.
+    /// Returns true if an entry of this batch points into this slot.
     fn keeps(&self, memory: &Arc<Memory>, slot: usize) -> bool {
         self.entries().any(|entry| {
             let there = |place: Place| memory.locate(place).is_ok_and(|(found, _)| found == slot);

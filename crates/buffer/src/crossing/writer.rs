@@ -115,18 +115,18 @@ impl Writer {
         Ok(self.flight.len())
     }
 
-    /// How many entries would go in now (see [`ibuf::Writer::room`]).
+    /// Returns the room in entries (see [`ibuf::Writer::room`]).
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
         self.ring.room(wanted)
     }
 
-    /// How many entries the ring holds.
+    /// Returns the capacity in entries.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.ring.capacity()
     }
 
-    /// Whether all readers have left.
+    /// Returns true if all readers have left.
     pub fn is_abandoned(&mut self) -> bool {
         self.ring.is_abandoned()
     }
@@ -137,13 +137,13 @@ impl Writer {
         self.flight.iter().map(|flight| flight.lease.segment_len()).sum()
     }
 
-    /// What this side has counted.
+    /// Returns the counts of this side.
     #[must_use]
     pub const fn count(&self) -> Put {
         self.ring.count()
     }
 
-    /// What a reader has published about its count, for whoever balances the edge.
+    /// Returns the counts that a reader has published, for the balance of the edge.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<Taken> {
         self.ring.taken(reader)
@@ -169,8 +169,8 @@ fn keep(
     }
 }
 
-/// How many segments in flight are looked at for one that is leased already. Where each block has
-/// one of its own there are as many as blocks, and another lease costs less than a longer look.
+/// Segments in flight that are searched for an existing lease. Where each block has a segment of
+/// its own a longer search costs more than another lease.
 const NEAR: usize = 8;
 
 #[cold]
@@ -226,14 +226,14 @@ impl Drop for Writer {
 pub(super) struct Flight {
     lease: Lease,
     until: u64,
-    /// Where the segment begins, and how much of it was filled when that was last looked at: what
-    /// lies there needs no other look. Filled bytes stay so as long as the lease is held.
+    /// Start of the segment, and its filled part when last looked at: blocks in it need no other
+    /// look. Filled bytes stay so as long as the lease is held.
     start: u64,
     filled: u64,
 }
 
 impl Flight {
-    /// Whether the lease keeps these bytes, as far as is known.
+    /// Returns true if the lease is known to keep these bytes.
     #[inline]
     fn is_known_to_cover(&self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.start);
@@ -241,14 +241,14 @@ impl Flight {
         pointer.length() > 0 && pointer.dbuf() == self.lease.dbuf() && to <= self.filled
     }
 
-    /// Whether the lease keeps all bytes of an extent, as far as is known.
+    /// Returns true if the lease is known to keep all bytes of an extent.
     fn holds(&self, extent: &Extent) -> bool {
         let ends = extent.high.checked_sub(self.start);
         let within = extent.low >= self.start && ends.is_some_and(|ends| ends <= self.filled);
         within && extent.dbuf == self.lease.dbuf()
     }
 
-    /// Whether the lease keeps these bytes; what is known is brought up to date.
+    /// Returns true if the lease keeps these bytes; looks at the filled part again if needed.
     fn covers(&mut self, pointer: RichPointer) -> bool {
         let covers = self.lease.covers(pointer.dbuf(), pointer.place);
         if covers && let Some((start, filled)) = self.lease.extent(pointer) {
@@ -258,14 +258,14 @@ impl Flight {
     }
 }
 
-/// Where the bytes of several entries lie, each of which has some.
+/// The range of the bytes of several entries, none of which is empty.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     dbuf: DbufId,
     /// From here to there, views and frames.
     low: u64,
     high: u64,
-    /// How many are in view.
+    /// Bytes in view.
     bytes: u64,
 }
 

@@ -57,7 +57,7 @@ impl Consumer {
         if self.next == self.commit { self.refresh() } else { Ok(self.commit) }
     }
 
-    /// Whether there is anything to read.
+    /// Returns true if there is anything to read.
     pub fn has_more(&mut self) -> Result<bool, Fault> {
         Ok(self.available()? != self.next)
     }
@@ -68,7 +68,7 @@ impl Consumer {
         self.commit
     }
 
-    /// Whether everything that was seen has been read; the writer is not looked at.
+    /// Returns true if everything observed so far has been read; does not look at the writer.
     #[inline]
     pub const fn is_read(&self) -> bool {
         self.next == self.commit
@@ -94,8 +94,8 @@ impl Consumer {
         Ok(commit)
     }
 
-    /// Whether the writer may have begun to overwrite what we copied from `start` (lossy rings).
-    /// Asked after the copy.
+    /// Returns true if the writer may have begun to overwrite what we copied from `start` (lossy
+    /// rings). Called after the copy.
     pub fn overtaken(&self, start: u64) -> bool {
         // SYNC POINT: writing begins; pairs with the store and fence in `Producer::begin`.
         fence(Ordering::Acquire);
@@ -103,9 +103,9 @@ impl Consumer {
         reserve.wrapping_sub(start) > self.capacity
     }
 
-    /// Where a reader that was lapped at `start` goes on: at the mark, at most half a lap and a
-    /// record behind, so that the next attempt is likely to succeed. `None`: the writer is just
-    /// writing over everything that there was, and the reader stays where it is.
+    /// Returns the position at which a reader that was lapped at `start` resumes: the mark, at most
+    /// half a lap and a record behind, so that the next attempt is likely to succeed. `None`: the
+    /// writer is just overwriting all that there was, and the reader stays where it is.
     pub(crate) fn resume(&mut self, start: u64) -> Result<Option<u64>, Fault> {
         let mark = acquire(self.store.writer.word(writer::MARK));
         let commit = self.refresh()?;
@@ -155,25 +155,25 @@ impl Consumer {
         self.page().word(reader::PROCESSOR).store(processor + 1, Ordering::Relaxed);
     }
 
-    /// How many positions are published (as of the last look) and not released.
+    /// Returns the positions published (as of the last look) and not released.
     pub(crate) fn resident(&self) -> u64 {
         self.commit.wrapping_sub(self.released)
     }
 
-    /// Whether the writer has left this segment. Asked before the position, which is the last one
-    /// then, with a switch before it.
+    /// Returns true if the writer has left this segment. Called before the position is loaded,
+    /// which is the last one then, with a switch before it.
     pub(crate) fn has_switched(&self) -> bool {
         // SYNC POINT: switched; pairs with the store in `Producer::leave_segment`.
         acquire(self.store.writer.word(writer::STATE)) == SWITCHED
     }
 
-    /// Whether the writer has closed: a position that is loaded behind this is the last one.
+    /// Returns true if the writer has closed: a position loaded after this is the last one.
     pub(crate) fn closed(&self) -> bool {
         // SYNC POINT: closed; pairs with the store in `Producer::close`.
         acquire(self.store.writer.word(writer::STATE)) == CLOSED
     }
 
-    /// Whether the writer has closed and everything has been read.
+    /// Returns true if the writer has closed and everything has been read.
     pub fn ended(&mut self) -> Result<bool, Fault> {
         Ok(self.closed() && self.refresh()? == self.next)
     }

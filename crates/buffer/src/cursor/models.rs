@@ -1,5 +1,5 @@
-//! What the public interface cannot show, in all interleavings: that a slot is written again only
-//! after everybody has read it, and what becomes of a party whose peer lies (RELIABILITY T3).
+//! Models of what the public interface cannot show, in all interleavings: a slot is written again
+//! only after all readers have read it; a party survives a peer that lies (RELIABILITY T3).
 
 use super::*;
 use crate::ibuf::{self, Config, Lanes};

@@ -1,4 +1,4 @@
-//! Which words who writes.
+//! Tests of which party writes which words.
 
 use super::*;
 use crate::wait::Sleeper;

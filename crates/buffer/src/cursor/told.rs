@@ -1,5 +1,5 @@
-//! What a party tells the others of its count, so that it is true of what the party has shown even
-//! if it is killed between the two. (CONTRACT 19; RELIABILITY, kill -9)
+//! Published counts of a party, true of what the party has published even if it is killed between
+//! the two. (CONTRACT 19; RELIABILITY, kill -9)
 //!
 //! There are two copies, each with the position that it belongs to. The one that does not belong to
 //! what is shown is written, then the position is shown; who looks takes the copy that belongs to

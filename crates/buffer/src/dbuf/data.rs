@@ -1,5 +1,5 @@
-//! Where the blocks of a ring lie: what both sides need for each block, in one place and without a
-//! way round by the store.
+//! The data of a ring: what both sides need for each block, in one place and without an indirection
+//! through the store.
 //!
 //! Invariants, cited below:
 //! - A1 `base` is the address of the first data word in the writer's memory of `store`, which keeps
@@ -52,13 +52,13 @@ impl Data {
         self.mask + 1
     }
 
-    /// How many bytes there are from a position to the end of its lap.
+    /// Returns the bytes from a position to the end of its lap.
     #[inline]
     pub(crate) const fn left(&self, position: u64) -> u64 {
         self.mask + 1 - (position & self.mask)
     }
 
-    /// Where a position lies, in bytes.
+    /// Returns the byte offset of a position.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "less than the capacity, which is mapped")]
     pub(super) const fn offset(&self, position: u64) -> usize {

@@ -41,11 +41,11 @@ pub struct Config {
     pub id: DbufId,
     /// Bytes of a slot, and so of the longest block; rounded up to a power of two, at least 64.
     pub slot: usize,
-    /// How many slots; rounded up to a power of two, and so that they fill a page.
+    /// Number of slots; rounded up to a power of two, and so that they fill a page.
     pub slots: usize,
-    /// What happens when all are full.
+    /// Policy when all slots are full.
     pub policy: Policy,
-    /// How many readers it has.
+    /// Number of readers.
     pub readers: usize,
 }
 
@@ -63,12 +63,12 @@ impl Config {
     }
 }
 
-/// Where slots lie in the writer's memory.
+/// The layout of slots in the writer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
     /// Bytes of a slot: a power of two, from 64 to 1 MB.
     pub(crate) slot: usize,
-    /// How many: a power of two, all together at least a page.
+    /// Number of slots: a power of two, together at least a page.
     pub(crate) slots: usize,
 }
 
@@ -97,12 +97,12 @@ impl Shape {
         (position & (self.slots as u64 - 1)) as usize
     }
 
-    /// Where the word of a slot lies in the table, in words.
+    /// Returns the index of a slot's word in the table.
     const fn word(self, position: u64) -> usize {
         DATA_WORDS + self.index(position)
     }
 
-    /// Where a slot lies, in bytes.
+    /// Returns the byte offset of a slot.
     const fn offset(self, position: u64) -> usize {
         DATA_WORDS * 8 + self.table() + (self.index(position) << self.slot.trailing_zeros())
     }
@@ -135,7 +135,7 @@ pub struct Writer {
     shape: Shape,
     policy: Policy,
     id: DbufId,
-    /// What a reservation is written into where the ring overwrites (D5).
+    /// Buffer for a reservation in a ring that overwrites (D5).
     staging: Vec<u8>,
 }
 
@@ -173,7 +173,7 @@ impl Writer {
         Ok(Some(Reservation { writer: self, at, length }))
     }
 
-    /// Whether a slot is known to be free.
+    /// Returns true if a slot is known to be free.
     #[inline]
     const fn fits(&self) -> bool {
         self.side.head < self.limit
@@ -247,13 +247,13 @@ impl Writer {
         self.side.evicted()
     }
 
-    /// What this side has counted.
+    /// Returns the counts of this side.
     #[must_use]
     pub const fn count(&self) -> Put {
         self.side.put
     }
 
-    /// What a reader has published about its count: a look over the fence, for whoever balances.
+    /// Returns the counts that a reader has published, for the balance of the edge.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<Taken> {
         self.side.store.taken(reader)
@@ -294,7 +294,7 @@ impl Drop for Writer {
 #[must_use]
 pub struct Reservation<'a> {
     writer: &'a mut Writer,
-    /// Where the slot lies in the writer's memory.
+    /// Offset of the slot in the writer's memory.
     at: usize,
     length: usize,
 }

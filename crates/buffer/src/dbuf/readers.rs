@@ -9,7 +9,7 @@ use crate::{Fault, Policy, Put, Taken};
 use abi::Place;
 use std::fmt;
 
-/// How a reader goes through a ring; of this crate alone.
+/// The steps of a reader through a ring; internal to this crate.
 pub trait Walks: fmt::Debug {
     /// A block that was found and checked.
     type Found: Copy;
@@ -27,7 +27,7 @@ pub trait Walks: fmt::Debug {
     fn find(&mut self) -> Result<Option<Self::Found>, Fault>;
     /// Goes past it.
     fn pass(&mut self, found: &Self::Found);
-    /// Where its bytes lie, and how many they are.
+    /// Returns the address and the length of its bytes.
     fn lies(&self, found: &Self::Found) -> (*const u8, usize);
     /// Copies the next block, takes it, and gives it back.
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
@@ -149,20 +149,20 @@ macro_rules! both {
                 self.0.skip_to_now()
             }
 
-            /// Whether the writer has closed the ring and everything has been read. A writer in
-            /// another process that was killed closes nothing: its control socket tells
-            /// (RELIABILITY T10).
+            /// Returns true if the writer has closed the ring and everything has been read. A
+            /// writer in another process that was killed closes nothing: its control socket reports
+            /// that (RELIABILITY T10).
             pub fn is_finished(&mut self) -> Result<bool, Fault> {
                 self.0.side_mut().ended()
             }
 
-            /// What this side has counted.
+            /// Returns the counts of this side.
             #[must_use]
             pub fn count(&self) -> Taken {
                 self.0.side().taken
             }
 
-            /// What the writer has published about its count, or alleges to have put.
+            /// Returns the counts that the writer has published, or claims.
             #[must_use]
             pub fn written(&self) -> Put {
                 self.0.side().store.put()

@@ -1,6 +1,5 @@
-//! How a reader of blocks goes from record to record. It believes nothing that it finds in the
-//! ring: each header is copied once, and checked against the window before it is used (RELIABILITY
-//! T3 to T5).
+//! Steps of a reader of blocks from record to record. Nothing in the ring is believed: each header
+//! is copied once, and checked against the window before it is used (RELIABILITY T3 to T5).
 
 use super::data::Data;
 use super::readers::Walks;
@@ -13,7 +12,7 @@ use std::sync::Arc;
 mod plain;
 mod skip;
 
-/// How a reader goes from record to record, believing nothing.
+/// The steps of a reader from record to record, which trust nothing.
 #[derive(Debug)]
 pub struct Walk {
     /// A record that ends here or before was seen to be there, lies in this lap, and is not too
@@ -23,7 +22,7 @@ pub struct Walk {
     expected: u64,
     pub(super) data: Data,
     pub(crate) side: Consumer,
-    /// Where whoever uses the walk wants to be asked.
+    /// Position at which the user of the walk wants control.
     stop: u64,
     /// We have not just joined.
     known: bool,
@@ -44,7 +43,7 @@ pub struct Found {
     /// The position of its first byte.
     pub(crate) at: u64,
     pub(crate) length: u32,
-    /// How many of them have been read.
+    /// Bytes of them that were read.
     done: u32,
     sequence: u64,
     /// Blocks that we missed before it.
@@ -60,7 +59,7 @@ impl Found {
         self.at + self.done as u64
     }
 
-    /// How many bytes are left.
+    /// Returns the bytes that are left.
     #[inline]
     pub(crate) const fn left(&self) -> usize {
         (self.length - self.done) as usize
@@ -74,7 +73,7 @@ impl Found {
     }
 }
 
-/// How often a reader of a ring that overwrites tries before it says that nothing is there.
+/// Attempts of a reader of an overwriting ring before it reports that nothing is there.
 const ATTEMPTS: usize = 8;
 /// So many records that are no blocks may stand before a block.
 const MARKS_MAX: usize = 8;
@@ -105,7 +104,7 @@ impl Walk {
         &self.data
     }
 
-    /// What this side has counted.
+    /// Returns the counts of this side.
     #[inline]
     pub(crate) const fn count(&self) -> Taken {
         Taken { blocks: self.expected.wrapping_sub(self.first), ..self.side.taken }
@@ -222,7 +221,7 @@ impl Walk {
         }
     }
 
-    /// How far records are plain from here on, as far as has been seen.
+    /// Returns the position up to which records are known to be plain.
     fn look_ahead(&self) -> u64 {
         if !self.known || self.side.policy == Policy::Overwrite {
             return 0;
@@ -271,7 +270,7 @@ impl Walk {
         Err(self.damaged(self.side.next))
     }
 
-    /// Whether what was seen at a position may be half of two records.
+    /// Returns true if what was read at a position may be halves of two records.
     fn torn(&self, position: u64) -> bool {
         self.side.policy == Policy::Overwrite && self.side.overtaken(position)
     }
@@ -304,7 +303,8 @@ impl Walk {
         self.side.taken.bytes += u64::from(found.length);
     }
 
-    /// How many blocks may have been written between the last one that we passed and this position.
+    /// Returns the blocks at most that may have been written between the last one passed and this
+    /// position.
     fn lost_at_most(&self, position: u64) -> u64 {
         match self.side.policy {
             Policy::Overwrite => position.saturating_sub(self.passed) / Record::SIZE as u64,

@@ -14,10 +14,10 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// What processors take from each other.
+/// Bytes of a cache line, the unit that processors exchange.
 const LINE: u64 = 64;
-/// Of blocks that lie closer together a reader that looks at their first words takes nearly all
-/// lines, and stores wait for them together anyway.
+/// Spacing of blocks from which on stores are batched by line. Below it the reader touches nearly
+/// every cache line of the blocks anyway, so batching gains nothing.
 const APART: u64 = 8 * LINE;
 
 /// The one writer of a ring of blocks.
@@ -31,14 +31,14 @@ pub struct Writer {
     far: u64,
     data: Data,
     side: Producer,
-    /// Where whoever uses the writer wants to be asked.
+    /// Position at which the user of the writer wants control.
     stop: u64,
     /// So much is always left.
     reserve: u64,
     /// Another writer goes on.
     is_away: bool,
     id: DbufId,
-    /// What a reservation is written into where the ring overwrites (D5).
+    /// Buffer for a reservation in a ring that overwrites (D5).
     staging: Vec<u8>,
     /// The head and the number of blocks when they were last shown.
     shown: (u64, u64),
@@ -85,13 +85,13 @@ impl Writer {
         self.side.head
     }
 
-    /// How many blocks were put.
+    /// Returns the number of blocks put.
     #[inline]
     pub(crate) const fn blocks(&self) -> u64 {
         self.side.put.blocks
     }
 
-    /// Whether another writer goes on.
+    /// Returns true if another writer has taken the ring over.
     pub(crate) const fn is_away(&self) -> bool {
         self.is_away
     }
@@ -107,7 +107,7 @@ impl Writer {
         self.reserve = Record::SIZE as u64;
     }
 
-    /// Whether a block of this length begins a new lap.
+    /// Returns true if a block of this length begins a new lap.
     pub(crate) fn wraps(&self, length: usize) -> bool {
         let left = self.data.left(self.side.head);
         left == self.data.capacity() || Record::spans(length) > left
@@ -247,7 +247,7 @@ impl Writer {
         Ok(Some(Reservation { writer: self, pad, length }))
     }
 
-    /// How far blocks fit without another look, where so much is free.
+    /// Returns the position up to which blocks fit without another look, given this much room.
     fn limit(&self, pad: u64, room: u64) -> u64 {
         // The lap ends with the padding, which is not written yet.
         if pad > 0 || self.side.policy == Policy::Overwrite {
@@ -317,19 +317,19 @@ impl Writer {
         self.side.evicted()
     }
 
-    /// What this side has counted.
+    /// Returns the counts of this side.
     #[must_use]
     pub const fn count(&self) -> Put {
         self.side.put
     }
 
-    /// What a reader has published about its count: a look over the fence, for whoever balances.
+    /// Returns the counts that a reader has published, for the balance of the edge.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<Taken> {
         self.side.taken(reader)
     }
 
-    /// How many positions must be free for a block of this length where the head is now.
+    /// Returns the positions that must be free for a block of this length at the present head.
     #[inline]
     pub(crate) fn needs(&self, length: usize) -> Result<u64, Fault> {
         let limit = self.block_max();
@@ -339,7 +339,7 @@ impl Writer {
         }
     }
 
-    /// How many bytes of padding stand before a block of this length, and how many it needs in all.
+    /// Returns the bytes of padding before a block of this length, and all bytes that it needs.
     #[inline]
     fn need(&self, length: u32) -> (u64, u64) {
         let (left, span) = (self.data.left(self.side.head), Record::span(length));
@@ -400,7 +400,7 @@ impl Reservation<'_> {
         self.writer.commit(self.pad, used)
     }
 
-    /// Where the block will lie.
+    /// Returns the position of the block.
     #[inline]
     const fn position(&self) -> u64 {
         self.writer.side.head + self.pad + Record::SIZE as u64

@@ -42,7 +42,7 @@ impl Writer {
 }
 
 impl Reader {
-    /// What travels in an entry.
+    /// Returns the columns of an entry.
     pub const fn lanes(&self) -> Lanes {
         self.lanes
     }
@@ -65,7 +65,7 @@ impl Reader {
 }
 
 impl Slots<'_> {
-    /// How many entries there are from the place of one on, before the ring begins anew.
+    /// Returns the entries from this one to the end of the ring's memory.
     #[inline]
     fn before_the_end(&self, first: usize) -> usize {
         usize::try_from(self.capacity).unwrap_or(usize::MAX).saturating_sub(first)

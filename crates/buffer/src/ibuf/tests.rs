@@ -14,7 +14,7 @@ fn config(entries: usize, policy: Policy, readers: usize) -> Config {
     Config { entries, policy, readers, ..Config::default() }
 }
 
-/// What is named may be as long as it likes: an entry takes what an index takes.
+/// A block may be of any length: its entry takes the room of an index.
 #[test]
 fn d2_a_ring_holds_indices_and_no_bytes() {
     let shape = Config { lanes: Lanes::Pointer, ..config(1024, Policy::Block, 1) };

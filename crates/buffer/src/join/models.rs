@@ -1,4 +1,5 @@
-//! That a reader that comes while the writer writes finds what it starts at, in all interleavings.
+//! Models, in all interleavings, of a reader that joins while the writer writes and finds the data
+//! at its start.
 
 use super::*;
 use crate::Policy;

@@ -13,7 +13,7 @@ fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-/// How a writer goes.
+/// A writer's manner of going.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum How {
     Ends,
@@ -23,7 +23,7 @@ enum How {
 const BOTH: [How; 2] = [How::IsKilled, How::Ends];
 
 impl How {
-    /// What a reader gets that has read everything: no bytes, or a fault.
+    /// Returns the end that a reader sees after all bytes: no bytes, or a fault.
     const fn end(self) -> Result<Vec<u8>, Fault> {
         match self {
             Self::Ends => Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! What a name is: `NAME`, of this user, or `UID/NAME`, of another one.
+//! Names: `NAME`, of this user, or `UID/NAME`, of another one.
 //!
 //! A name has 1 to 64 letters, digits, dots, hyphens and underscores; nothing is escaped, so that
 //! it reads the same in `/proc/net/unix`, in a shell and in a path.
@@ -7,7 +7,7 @@ use super::Error;
 use std::fmt;
 use std::str::FromStr;
 
-/// Whose name, and which.
+/// A name, and the user whose it is.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
     uid: u32,
@@ -15,13 +15,13 @@ pub struct Address {
     of: Realm,
 }
 
-/// What is named: each has names of its own, so that one sees by the name of a socket what it is
-/// for.
+/// The sort of named object; each has names of its own, so that the name of a socket shows its
+/// purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Realm {
     /// Streams, inboxes, regions.
     Streams,
-    /// What filters know ([`crate::state`]).
+    /// States of filters ([`crate::state`]).
     States,
 }
 
@@ -54,7 +54,7 @@ impl Address {
         Self { of: Realm::States, ..self }
     }
 
-    /// What has this name, for messages.
+    /// Returns the noun for messages.
     pub(super) const fn noun(&self) -> &'static str {
         match self.of {
             Realm::Streams => "stream",
@@ -62,7 +62,7 @@ impl Address {
         }
     }
 
-    /// Whose name it is.
+    /// Returns the owner of the name.
     #[must_use]
     pub const fn uid(&self) -> u32 {
         self.uid
@@ -74,7 +74,7 @@ impl Address {
         &self.name
     }
 
-    /// Where the host of this name listens, without the byte 0 before it.
+    /// Returns the address at which the host of this name listens, without the leading zero byte.
     pub(super) fn socket(&self) -> Vec<u8> {
         format!("{}{}/{}", self.root(), self.uid, self.name).into_bytes()
     }
@@ -145,7 +145,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What the names of sockets begin with.
+/// Prefixes of the names of sockets.
 const STREAMS: &str = "streamline/";
 const STATES: &str = "streamline-state/";
 /// Digits of a spare place.

@@ -5,17 +5,17 @@ use abi::access::AccessList;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What a host answers: what there is, or why not.
+/// The answer of a host: an object, or a refusal.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Answer {
     magic: u64,
     kind: u32,
-    /// Whose it is, of which group, and what the bits are.
+    /// Owner, group and permission bits.
     uid: u32,
     gid: u32,
     mode: u32,
-    /// Of a region: its bytes; of a refusal for lack of places: how many there are.
+    /// Bytes of a region, or, in a refusal for lack of places, the limit.
     number: u64,
 }
 
@@ -71,7 +71,7 @@ impl Answer {
         sys::descriptor::send(to, self.as_bytes(), descriptors)
     }
 
-    /// What a host has answered: what there is, with its descriptors.
+    /// Receives the answer of a host, with its descriptors.
     pub(super) fn receive(from: &OwnedFd, address: &Address) -> Result<Granted, Error> {
         let mut bytes = [0; Self::SIZE];
         let received = sys::descriptor::receive(from, &mut bytes);
@@ -115,7 +115,7 @@ impl Answer {
     }
 }
 
-/// What there is.
+/// The object that a host has granted.
 #[derive(Debug)]
 pub(super) enum Granted {
     Stream(Vec<OwnedFd>),

@@ -1,20 +1,20 @@
-//! Why a name was not made or not opened.
+//! Errors of making and opening names.
 
 use super::Address;
 use crate::share::Refusal;
 use std::fmt;
 
-/// Why a name was not made or not opened: what, where, whose, and what to do.
+/// The reason for which a name was not made or not opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
     /// This is no name.
     Name {
-        /// What was given; cut where it is long.
+        /// The text as given; cut where it is long.
         name: String,
-        /// Why it is none.
+        /// The reason for which it is no name.
         why: &'static str,
     },
-    /// Nobody has this name.
+    /// The name does not exist.
     Unknown(Address),
     /// Another process of this user, or this one, has the name.
     Taken(Address),
@@ -22,14 +22,14 @@ pub enum Error {
     Squatted {
         /// The name.
         address: Address,
-        /// Who keeps it.
+        /// The user that holds it.
         holder: u32,
     },
     /// The access list does not let this user in.
     Forbidden {
         /// The name.
         address: Address,
-        /// Whose it is.
+        /// The owner.
         owner: u32,
         /// The group that the middle bits are for.
         group: u32,
@@ -40,7 +40,7 @@ pub enum Error {
     Full {
         /// The name.
         address: Address,
-        /// How many there are.
+        /// The limit.
         limit: u64,
         /// Those are the ones for any one untrusted peer; others have more.
         of_user: bool,
@@ -51,24 +51,24 @@ pub enum Error {
     Kind {
         /// The name.
         address: Address,
-        /// What it is.
+        /// The sort of object that it is.
         is: &'static str,
-        /// What was asked for.
+        /// The sort of object that was wanted.
         wanted: &'static str,
     },
     /// The process that has the name does not answer in time: it is stopped, or overrun.
     Silent(Address),
-    /// What answers there is no host of ours, or one of another version.
+    /// The process that answers is no host, or a host of another version.
     Strange(Address),
-    /// What was handed out is not what it should be.
+    /// A descriptor of the answer is not what it must be.
     Refused(Refusal),
     /// The range does not lie in the region.
     Range {
-        /// Where it begins.
+        /// Start of the range.
         at: u64,
-        /// How long it is.
+        /// Length of the range.
         length: usize,
-        /// How long the region is.
+        /// Bytes of the region.
         bytes: usize,
     },
     /// This region may only be read here.

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use sys::name::Takes;
 
-/// What is found at a socket.
+/// The finding at a socket.
 pub(super) enum Found {
     /// A process of the user to whom the name belongs.
     Owner(OwnedFd),
@@ -21,7 +21,7 @@ pub(super) enum Found {
     Other(u32),
     /// There is no place in the queue: nobody can tell whose it is.
     Full,
-    /// Nobody listens.
+    /// The socket has no listener.
     Nobody,
 }
 
@@ -114,9 +114,9 @@ fn is_taken(taken: &sys::Result<OwnedFd>) -> bool {
     taken.as_ref().is_err_and(|error| error.errno == TAKEN)
 }
 
-/// How long spare sockets are looked through: a squatter may make many of them.
+/// Time spent on the spare sockets of a name, of which a squatter may make many.
 const SPARES: Duration = Duration::from_secs(2);
-/// How long a process of ours may take to look at its queue.
+/// Time that a process of ours may take to look at its queue.
 const ANSWER: Duration = Duration::from_secs(1);
 /// In the flags of a socket: it listens.
 const LISTENS: u32 = 0x0001_0000;

@@ -1,4 +1,4 @@
-//! Who has created names, and answers whoever comes: one thread for all names of a process.
+//! The host of a process: one thread that answers visitors for all its names.
 //!
 //! The thread takes one visitor of each name in turn, asks the kernel who it is, answers with one
 //! message that fits into an empty socket, and goes on: it reads nothing, and waits for nobody.
@@ -33,9 +33,9 @@ pub struct Host {
 pub struct Listed {
     /// The name.
     pub address: Address,
-    /// What it is: a stream, an inbox or a region.
+    /// The sort of object: a stream, an inbox or a region.
     pub kind: &'static str,
-    /// How many read it now; of inboxes nobody counts it.
+    /// Present readers; inboxes do not count them.
     pub readers: usize,
 }
 
@@ -312,7 +312,7 @@ fn let_in(entrance: &Entrance, clients: &mut Clients<Ticket>, uid: u32, visitor:
     }
 }
 
-/// Whoever is gone again needs no answer.
+/// Sends an answer; a visitor that is gone again needs none.
 fn tell(visitor: &OwnedFd, answer: &Answer) {
     let _ = answer.send(visitor, &[]);
 }
@@ -358,9 +358,9 @@ fn serve(shared: &Shared, doorbell: &SocketDoorbell) {
     }
 }
 
-/// How many may wait until they are answered.
+/// Visitors that may wait for an answer.
 const VISITORS: i32 = 64;
-/// How long nobody is let in after the kernel refused to: it is out of descriptors, or of memory.
+/// Pause after the kernel has refused to accept: it is out of descriptors, or of memory.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The bits that let somebody write.
 const ANY_WRITER: u32 = 0o222;

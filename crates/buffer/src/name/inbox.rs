@@ -26,15 +26,15 @@ pub struct Inbox {
 /// Somebody who has come to write.
 #[derive(Debug)]
 pub struct Arrival {
-    /// Who it was when it came.
+    /// Credentials of the writer when it came.
     pub who: Credentials,
     /// Its process, for people.
     pub process: i32,
-    /// What it writes.
+    /// The stream that it writes.
     pub input: Input,
 }
 
-/// Who waits at the inbox.
+/// The queue of an inbox.
 #[derive(Debug)]
 pub(super) struct Queue {
     waiting: Mutex<VecDeque<Waiting>>,
@@ -48,7 +48,7 @@ pub(super) struct Waiting {
     pub(super) socket: OwnedFd,
 }
 
-/// How many may be waited for.
+/// Writers that may be waited for.
 const WAITING_MAX: usize = 32;
 
 impl Queue {
@@ -73,7 +73,7 @@ impl Queue {
         true
     }
 
-    /// Whether the inbox is gone.
+    /// Returns true if the inbox is gone.
     pub(super) fn is_over(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) == 1
     }
@@ -83,8 +83,8 @@ impl Queue {
     }
 }
 
-/// Who of these makes room: of the user who has most of them the oldest that has offered nothing,
-/// or else the oldest.
+/// Picks the entry to evict: of the heaviest user, the oldest that has offered nothing, else the
+/// oldest.
 fn one_too_many(queue: &VecDeque<Waiting>) -> usize {
     let of = |uid: u32| queue.iter().filter(|waiting| waiting.who.uid == uid).count();
     let most = queue.iter().map(|waiting| of(waiting.who.uid)).max().unwrap_or(0);

@@ -8,7 +8,7 @@ use crate::stream::{self, Config, Input, Offer, Output};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// What a name turned out to be.
+/// The object behind a name.
 #[derive(Debug)]
 pub enum Opened {
     /// A stream, from now on.
@@ -100,7 +100,7 @@ impl Visit {
         Err(why)
     }
 
-    /// What is there. Waits for the answer unless the descriptor can be read.
+    /// Waits for the answer and returns the object; returns at once if the descriptor is readable.
     pub fn answered(self) -> Result<Opened, Error> {
         let Self { address, socket } = self;
         granted(&address, socket)
@@ -113,7 +113,7 @@ impl AsFd for Visit {
     }
 }
 
-/// Why nobody was found to be the owner.
+/// Returns the error for a name whose owner does not hold its socket.
 fn refusal(address: &Address, found: &Found) -> Error {
     match found {
         Found::Other(holder) => Error::Squatted { address: address.clone(), holder: *holder },
@@ -160,8 +160,7 @@ impl Opened {
     }
 }
 
-/// How long a host may take to answer: it does nothing but answer, on a machine that may do much
-/// else.
+/// Time that a host may take to answer: it does nothing else, on a machine that may do much.
 const LIMIT: Duration = Duration::from_secs(20);
 /// ECONNREFUSED: nobody listens.
 const CONNECTION_REFUSED: i32 = 111;

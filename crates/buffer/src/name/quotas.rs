@@ -37,7 +37,7 @@ struct Client<T> {
     doorbell: Arc<OwnedFd>,
 }
 
-/// Why there is no place.
+/// The refusal of one more reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Full {
     pub(super) limit: usize,
@@ -45,7 +45,7 @@ pub(super) struct Full {
 }
 
 impl<T> Clients<T> {
-    /// Whether there is a place for somebody of this user.
+    /// Checks that there is a place for one more reader of this user.
     pub(super) fn room(&self, uid: u32, owner: u32, limits: Limits) -> Result<(), Full> {
         let of_user = self.0.iter().filter(|client| client.uid == uid).count();
         if self.0.len() >= limits.readers {

@@ -30,7 +30,7 @@ pub struct SharedRegion {
     host: Option<OwnedFd>,
 }
 
-/// What the host hands out.
+/// The memory that the host hands out.
 #[derive(Debug)]
 pub(crate) struct Handout {
     pub(super) read: OwnedFd,
@@ -99,14 +99,14 @@ impl SharedRegion {
         self.bytes
     }
 
-    /// Whether it can be written here.
+    /// Returns true if it can be written here.
     #[must_use]
     pub const fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Whether the host has withdrawn the name or is gone, however that happened: nobody comes to
-    /// it any more, and where the host alone writes, it stays as it is.
+    /// Returns true if the host has withdrawn the name or is gone: no reader comes to it any more,
+    /// and where the host alone writes, it stays as it is.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.host.as_ref().is_some_and(|host| {
@@ -115,7 +115,7 @@ impl SharedRegion {
         })
     }
 
-    /// What can be waited for until the host is gone.
+    /// Returns the descriptor that polls ready when the host is gone.
     #[must_use]
     pub fn host(&self) -> Option<BorrowedFd<'_>> {
         self.host.as_ref().map(AsFd::as_fd)
@@ -149,7 +149,7 @@ impl SharedRegion {
         Ok(())
     }
 
-    /// Where a range begins, if it lies in the region.
+    /// Returns the offset of a range that lies in the region.
     fn range(&self, at: u64, length: usize) -> Result<usize, Error> {
         let first = usize::try_from(at).ok();
         let end = first.and_then(|first| first.checked_add(length));

@@ -171,8 +171,8 @@ fn whoever_writes_to_an_inbox_has_a_stream_of_its_own() {
     assert!(matches!(open_write(&name, &config()), Err(Error::Unknown(_) | Error::Ended(_))));
 }
 
-/// Who has come once and offered something is not pushed out by one who comes again and again, and
-/// who is pushed out sees it.
+/// A writer that came once and offered something is not evicted for one that comes again and again,
+/// and an evicted one sees it.
 #[test]
 fn t12_who_comes_often_takes_nobody_elses_place_at_an_inbox() {
     use super::inbox::{Queue, Waiting};
@@ -211,7 +211,8 @@ fn t12_who_comes_often_takes_nobody_elses_place_at_an_inbox() {
     assert_eq!(all.filter(|near| !gone(near)).count(), 32 - 5, "and the others know");
 }
 
-/// Who comes while an inbox goes is told so: nobody writes to where nobody reads.
+/// A writer that comes while an inbox closes is refused: no write is lost to an inbox without a
+/// reader.
 #[test]
 fn an_inbox_that_is_gone_promises_nothing() {
     let host = Host::open().unwrap();

@@ -1,22 +1,21 @@
-//! Where memory lies in this process: from an address back to a place. [SL §5.3.3]
+//! Translation from an address in this process back to a place. [SL §5.3.3]
 
 use super::{Lease, Memory};
 use abi::{Place, RichPointer};
 use std::sync::Arc;
 
-/// What is known of the memory around some bytes: a segment, as far as it is filled; of frozen
-/// memory all of it.
+/// The memory around some bytes: a segment, as far as it is filled; of frozen memory all of it.
 #[derive(Debug)]
 pub struct Around {
     /// Keeps it.
     pub lease: Lease,
-    /// Where the segment begins, in this process.
+    /// Start of the segment, in this process.
     pub address: usize,
     /// The same as a place tells it.
     pub position: u64,
-    /// How many bytes of it are filled.
+    /// Bytes of it that are filled.
     pub filled: usize,
-    /// How many it has.
+    /// Bytes of it.
     pub segment: usize,
 }
 
@@ -65,20 +64,21 @@ impl Memory {
         Some(Around { lease, address, position: start, filled, segment })
     }
 
-    /// Whether this memory can be handed to other processes.
+    /// Returns true if this memory can be handed to other processes.
     pub const fn can_be_granted(&self) -> bool {
         self.file().is_some()
     }
 }
 
 impl Lease {
-    /// Whether this keeps the bytes of a block: those of its segment, or of all frozen memory (M8).
+    /// Returns true if this keeps the bytes of a block: those of its segment, or of all frozen
+    /// memory (M8).
     pub fn keeps(&self, pointer: RichPointer) -> bool {
         let frozen = self.memory().is_frozen() && self.dbuf() == pointer.dbuf();
         frozen || self.covers(pointer.dbuf(), pointer.place)
     }
 
-    /// What is known of the memory around a block that this keeps, which has bytes.
+    /// Returns the memory around a block that this keeps and that has bytes.
     pub fn around(&self, pointer: RichPointer) -> Option<Around> {
         let memory = self.memory();
         let (base, len) = memory.extent();

@@ -23,7 +23,7 @@ use crate::slots::FREE;
 use abi::Place;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is packed, and what has been there since the last look.
+/// The packed segments, and the others observed at the last look.
 #[derive(Debug, Default)]
 pub(super) struct Cold {
     packed: BTreeMap<usize, Packed>,
@@ -40,7 +40,7 @@ struct Packed {
     length: usize,
 }
 
-/// What is packed.
+/// The amount of packed memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Saved {
     /// Segments.
@@ -79,7 +79,7 @@ impl Pool {
         self.saved()
     }
 
-    /// What is packed right now.
+    /// Returns the amount of memory that is packed now.
     #[must_use]
     pub fn saved(&self) -> Saved {
         let cold = self.cold.borrow();
@@ -137,7 +137,7 @@ impl Pool {
         memory.locate(place)
     }
 
-    /// Whether the pages of this free slot have been given back.
+    /// Returns true if the pages of this free slot have been given back.
     pub(super) fn is_hole(&self, slot: usize) -> bool {
         self.cold.borrow().holes.contains(&slot)
     }

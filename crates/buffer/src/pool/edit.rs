@@ -31,7 +31,7 @@ pub struct Editing<'p> {
 }
 
 impl Pool {
-    /// Whether [`Pool::edit`] would let this block be changed now.
+    /// Returns true if [`Pool::edit`] would admit this block now.
     #[must_use]
     pub fn is_unshared(&self, place: Place) -> bool {
         self.unshared(place).is_some()
@@ -57,7 +57,7 @@ impl Pool {
         }
     }
 
-    /// Where the bytes lie, if M9 allows them to be changed by who has the pool.
+    /// Returns the offset of a block that the pool's holder may change by M9.
     fn unshared(&self, place: Place) -> Option<usize> {
         let (slot, at) = self.memory.locate(place).ok()?;
         let end = at + place.length() as usize;

@@ -40,12 +40,12 @@ impl Lease {
         Ok(unsafe { self.memory.bytes(at, place.length() as usize) })
     }
 
-    /// Whether this is the only lease on its segment right now.
+    /// Returns true if this is the only lease on its segment now.
     pub fn is_only(&self) -> bool {
         self.memory.slots.leases(self.slot) == 1
     }
 
-    /// Where a block of this segment lies.
+    /// Returns the offset of a block of this segment.
     #[inline]
     fn offset(&self, place: Place) -> Result<usize, Fault> {
         let (slot, at) = self.memory.locate(place)?;
@@ -58,7 +58,7 @@ impl Lease {
         self.memory.id == dbuf && self.offset(place).is_ok()
     }
 
-    /// Where the segment of a block begins, as a place tells it, and how much of it is filled. The
+    /// Returns the position at which the segment of a block begins, and its filled bytes. The
     /// caller knows that the lease covers the block.
     pub(crate) fn extent(&self, pointer: RichPointer) -> Option<(u64, u64)> {
         let (slot, start) = self.memory.around(pointer)?;
@@ -117,7 +117,7 @@ pub struct Memory {
     pub(super) editing: Mark,
 }
 
-/// Where the segments come from.
+/// The origin of the segments.
 #[derive(Debug)]
 enum Backing {
     /// The heap, where nothing can be mapped.
@@ -137,7 +137,7 @@ const FROZEN_SEGMENT: usize = 1 << 19;
 /// EPERM.
 const NOT_ALLOWED: i32 = 1;
 
-/// Where a segment begins: in the region, and as a place tells it.
+/// The start of a segment, in the region and as a position.
 #[derive(Clone, Copy)]
 pub(crate) struct Start {
     pub(crate) at: usize,
@@ -209,7 +209,7 @@ impl Memory {
         self.id
     }
 
-    /// Who fills the segments, if it is not us.
+    /// Returns the party that fills the segments, if it is another one.
     pub(super) fn lender(&self) -> Option<&dyn Lender> {
         match &self.backing {
             Backing::Lent(lender) => Some(&**lender),
@@ -225,7 +225,7 @@ impl Memory {
         }
     }
 
-    /// Whether nobody can write it any more (M8).
+    /// Returns true if it can never be written again (M8).
     pub(crate) const fn is_frozen(&self) -> bool {
         matches!(self.backing, Backing::Frozen(_))
     }

@@ -31,8 +31,8 @@ impl Pool {
         Ok(Self { laps, ..Self::over(Memory::lent(id, lender), segments) })
     }
 
-    /// Whether another party fills this pool: nothing can be appended to it, and what is held must
-    /// soon be copied.
+    /// Returns true if another party fills this pool: nothing can be appended to it, and what is
+    /// held must soon be copied.
     #[inline]
     #[must_use]
     pub fn is_lent(&self) -> bool {
@@ -79,14 +79,13 @@ impl Pool {
         Some(Draft { pool: self, position, at: slots.offset(position), len })
     }
 
-    /// How many segments that came by [`Pool::arrived_at`] have not been given back.
+    /// Returns the segments that came by [`Pool::arrived_at`] and have not been given back.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.out.borrow().len()
     }
 
-    /// Whether the place of the segment that comes next is still taken: somebody keeps what lay
-    /// there the last time, and the lender waits for it.
+    /// Returns true if the slot of the next segment is still leased: the lender waits for it.
     #[must_use]
     pub fn next_is_kept(&self) -> bool {
         let slots = &self.memory.slots;
@@ -146,7 +145,7 @@ mod tests {
         memory: Mapping,
         /// A bit for each segment that is filled.
         there: AtomicUsize,
-        /// How many segments it has filled, and how many it got back.
+        /// Segments that it has filled, then those that it got back.
         filled: AtomicUsize,
         returned: AtomicUsize,
     }

@@ -13,12 +13,12 @@
 
 use super::{PATIENCE, PATIENCE_MAX};
 
-/// What some blocks took, in a lap.
+/// The time that some blocks took, in a lap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
     /// Their bytes.
     pub bytes: u64,
-    /// How long it took to write them, in ns.
+    /// Time to write them, in ns.
     pub ns: u64,
 }
 
@@ -45,18 +45,18 @@ const ENOUGH: u64 = 70;
 /// After so many laps in the larger ring the other one is looked at again.
 const AGAIN: u64 = 256;
 
-/// What is known about the two processors.
+/// The comparison of sizes within and beyond the caches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Far {
-    /// Whether the ring is to be larger than the caches.
+    /// True if the ring is to exceed the caches.
     pub(super) is_on: bool,
     /// Laps since that changed, or of those that are looked at together.
     laps: u64,
-    /// How many of them were slow.
+    /// Slow laps among them.
     slow: u64,
-    /// What blocks cost: added up of the slow laps, the least of them on trial.
+    /// Cost of blocks: summed over slow laps, the least of them on trial.
     cost: u64,
-    /// What they cost in the smaller ring.
+    /// Their cost in the smaller ring.
     before: u64,
     /// In the smaller ring: laps before the larger one is tried again.
     pause: u64,

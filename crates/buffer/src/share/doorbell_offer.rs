@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::doorbell::SocketDoorbell;
 
-/// What a reader gets: four descriptors. `K` is what lies in the ring, and decides how it is
-/// opened.
+/// A ring with a doorbell: the four descriptors that a reader gets. `K` is the content of the ring,
+/// and decides how it is opened.
 #[derive(Debug)]
 pub struct DoorbellOffer<K> {
     /// The ring.
@@ -16,11 +16,11 @@ pub struct DoorbellOffer<K> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// How many descriptors they are.
+/// Descriptors of an offer.
 const ALL: usize = 4;
 
 impl<K> DoorbellOffer<K> {
-    /// How many descriptors an offer has.
+    /// Descriptors of an offer.
     pub const DESCRIPTORS: usize = ALL;
 
     /// Joins the two.
@@ -36,7 +36,7 @@ impl<K> DoorbellOffer<K> {
         [geometry, ring, cursor, self.doorbell.as_fd()]
     }
 
-    /// What somebody sent, if it is as many descriptors as an offer has.
+    /// Reads an offer from received descriptors; refuses another number of them.
     pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
         match (descriptors.len(), descriptors.pop()) {
             (ALL, Some(doorbell)) => {

@@ -53,7 +53,7 @@ impl Segment {
         Ok(Self { files, geometry, store })
     }
 
-    /// What readers get.
+    /// Returns the descriptors that readers get.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.files.geometry.as_fd(), self.files.ring.as_fd()]
     }
@@ -69,13 +69,13 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// What came by a doorbell, if it is as many descriptors as a segment has.
+    /// Takes the descriptors that came by a doorbell, if they are as many as a segment has.
     pub(crate) fn new(number: u64, descriptors: Vec<OwnedFd>) -> Option<Self> {
         let [geometry, ring] = <[OwnedFd; 2]>::try_from(descriptors).ok()?;
         Some(Self { geometry, ring, number })
     }
 
-    /// Who made it, if that is somebody whom we can trust.
+    /// Returns proof that its maker can be trusted.
     pub(crate) fn maker(&self) -> Option<Trusted> {
         Trusted::maker(&self.ring)
     }

@@ -54,7 +54,8 @@ impl Threshold {
     }
 }
 
-/// What the timer does in place of a writer: it shows what was written, and wakes who waits for it.
+/// Work that the timer does in place of a writer: publishes what was written, and wakes its
+/// readers.
 pub trait Signal: Send + Sync {
     /// Sends an event. Must not block.
     fn signal(&self);
@@ -66,7 +67,7 @@ impl Signal for Doorbell {
     }
 }
 
-/// How many events were sent, and why.
+/// Counts of events by their cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Events {
     /// T_b blocks were there.
@@ -111,7 +112,7 @@ impl Moderator {
         Self { threshold, pending: 0, alarm, timer, events: Events::default() }
     }
 
-    /// What it goes by.
+    /// Returns the threshold.
     #[must_use]
     pub const fn threshold(&self) -> Threshold {
         self.threshold
@@ -178,20 +179,20 @@ impl Moderator {
         }
     }
 
-    /// How many events were sent.
+    /// Returns the counts of events.
     #[must_use]
     pub fn events(&self) -> Events {
         Events { timer: self.alarm.fired.load(Ordering::Relaxed), ..self.events }
     }
 }
 
-/// What a writer and the timer share for one buffer.
+/// The alarm that a writer and the timer share for one buffer.
 struct Alarm {
-    /// When it goes off, or [`UNSET`].
+    /// Time at which it goes off, or [`UNSET`].
     deadline: AtomicU64,
-    /// How often it did.
+    /// Times that it went off.
     fired: AtomicU64,
-    /// How far ahead it is set.
+    /// Delay for which it is set.
     after: AtomicU64,
     signal: Arc<dyn Signal>,
 }
@@ -200,8 +201,8 @@ struct Alarm {
 const UNSET: u64 = 0;
 /// The timer looks at nothing before it is rung.
 const DORMANT: u64 = u64::MAX;
-/// How often the timer still looks, T_t apart, when no alarm is set: a stream that trickles sets
-/// one again soon, and waking a thread costs its writer 7 µs.
+/// Looks of the timer, T_t apart, while no alarm is set: a stream that trickles sets one again
+/// soon, and waking a thread costs its writer 7 µs.
 const LINGER: u32 = 8;
 
 impl fmt::Debug for Alarm {
@@ -214,7 +215,7 @@ impl fmt::Debug for Alarm {
 #[derive(Debug)]
 pub struct Timer {
     alarms: Mutex<Vec<Weak<Alarm>>>,
-    /// When it looks next: a later alarm need not wake it.
+    /// Time of its next look: a later alarm need not wake it.
     next: AtomicU64,
     doorbell: Doorbell,
     #[cfg(not(loom))]
@@ -325,7 +326,7 @@ impl Timer {
         self.earliest()
     }
 
-    /// When the next alarm goes off.
+    /// Returns the time of the next alarm.
     fn earliest(&self) -> Option<u64> {
         let set = |alarm: &Weak<Alarm>| {
             let deadline = alarm.upgrade()?.deadline.load(Ordering::Relaxed);
@@ -334,7 +335,7 @@ impl Timer {
         self.alarms().iter().filter_map(set).min()
     }
 
-    /// How far ahead the nearest alarm is set that can be.
+    /// Returns the shortest delay of any alarm.
     fn shortest(&self) -> u64 {
         let after = |alarm: &Weak<Alarm>| Some(alarm.upgrade()?.after.load(Ordering::Relaxed));
         self.alarms().iter().filter_map(after).min().unwrap_or(0)

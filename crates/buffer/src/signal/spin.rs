@@ -1,5 +1,5 @@
-//! How often to look before sleeping, learned from what came of it: polling where much comes,
-//! events where little does. [SL §6.2], FEATURES K10
+//! Adaptive spinning: how often to look before sleeping, by what looking yielded: polling where
+//! much comes, events where little does. [SL §6.2], FEATURES K10
 //!
 //! A look finds what comes sooner than a sleep and a wake take (2 to 25 us: BASELINES). So who
 //! waits first looks for as long as that. Where that was in vain some times in a row, little comes,
@@ -18,16 +18,16 @@
 use super::spins;
 use crate::Fault;
 
-/// How often one party looks.
+/// The spinning of one party.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spin {
-    /// What somebody said, whatever comes of it.
+    /// Number of looks that was set by hand.
     fixed: Option<u32>,
     /// Waits in a row in which looking was in vain.
     vain: u32,
     /// Pauses before each look, less one.
     pace: u32,
-    /// How many blocks had been taken when it was waited the last time.
+    /// Count of blocks at the last wait.
     waited_at: u64,
 }
 
@@ -47,8 +47,8 @@ impl Spin {
         self.fixed = Some(looks);
     }
 
-    /// How often to look this time. Who shares a processor with whom it waits for does not look at
-    /// all: the other one cannot run meanwhile.
+    /// Returns how often to look this time: never where both parties share a processor, since the
+    /// other one cannot run meanwhile.
     pub(crate) fn looks(&self, together: bool) -> u32 {
         match (self.fixed, together) {
             (Some(looks), _) => looks,
@@ -86,13 +86,13 @@ impl Spin {
         Ok(false)
     }
 
-    /// How many pauses to make before each look, where so many blocks came since the last wait.
+    /// Returns the pauses before each look, given the blocks since the last wait.
     fn pauses(&mut self, came: u64) -> u32 {
         self.pace = if came >= FLOW { (self.pace * 2 + 1).min(PACE_MAX) } else { self.pace / 2 };
         self.pace + 1
     }
 
-    /// Whether it is left to the other side to run, as somebody said; none: nobody did.
+    /// Returns true if it was set by hand to yield to the other side; `None`: it was not set.
     pub(crate) fn yields(&self) -> Option<bool> {
         self.fixed.map(|looks| looks == 0)
     }

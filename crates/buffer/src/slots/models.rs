@@ -15,7 +15,7 @@ struct World {
     bytes: Bytes,
 }
 
-/// What lies in slot 0. Nothing is read or written: loom only sees who looks, and when.
+/// The content of slot 0. Nothing is read or written: loom only observes who looks, and when.
 struct Bytes(UnsafeCell<()>);
 
 #[expect(unsafe_code, reason = "loom judges whether the accesses race")]

@@ -1,4 +1,4 @@
-//! How a table lies in its region: a head of words, the columns as text, the rows.
+//! Layout of a table in its region: a head of words, the columns as text, the rows.
 //!
 //! In: words that somebody else wrote. Out: a shape that fits into the region, or why it is none.
 
@@ -10,24 +10,24 @@ use crate::share::Refusal;
 
 /// Words of the head, in this order.
 pub(super) mod word {
-    /// What it is, and in which version of the form.
+    /// Magic number with the version of the form.
     pub(in super::super) const MAGIC: usize = 0;
     /// Bytes of the text with the columns.
     pub(in super::super) const TEXT: usize = 1;
-    /// How many columns, and how many rows at most.
+    /// Number of columns, then of rows at most.
     pub(in super::super) const COLUMNS: usize = 2;
     pub(in super::super) const ROWS: usize = 3;
     /// The lock of all that follows.
     pub(in super::super) const LOCK: usize = 4;
-    /// When it was written last, by the monotonic clock, in ns.
+    /// Time of the last write, by the monotonic clock, in ns.
     pub(in super::super) const WRITTEN: usize = 5;
-    /// How many sessions have no row, for want of room.
+    /// Sessions without a row, for want of room.
     pub(in super::super) const LEFT_OUT: usize = 6;
     /// One past the last row that was ever used.
     pub(in super::super) const USED: usize = 7;
-    /// Whether its writer has ended it; one that was killed is told by its socket alone.
+    /// 1 once its writer has ended it; the death of a writer is reported by its socket alone.
     pub(in super::super) const ENDED: usize = 8;
-    /// How many there are.
+    /// Number of words in the head.
     pub(in super::super) const COUNT: usize = 9;
 }
 
@@ -43,18 +43,18 @@ const TEXT_MAX: usize = 1 << 16;
 pub struct Column {
     /// Its name.
     pub name: String,
-    /// What it counts: `blocks`, `bytes`, `ns`; nothing where a number means itself.
+    /// Unit: `blocks`, `bytes`, `ns`; empty for a plain number.
     pub unit: String,
 }
 
-/// What a table looks like.
+/// The shape of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// Whose it is: the filter, as it stands in the line.
+    /// The filter, as it stands in the request.
     pub filter: String,
     /// Its columns.
     pub columns: Vec<Column>,
-    /// How many rows there can be.
+    /// Rows at most.
     pub rows: usize,
 }
 
@@ -74,7 +74,7 @@ impl Shape {
         HEAD + self.columns.len()
     }
 
-    /// Where the rows begin, with a text of so many bytes.
+    /// Returns the word at which rows begin behind a text of `text` bytes.
     pub(super) const fn first(text: usize) -> usize {
         // Rows begin where a line of the cache does.
         (word::COUNT + text.div_ceil(size_of::<u64>())).next_multiple_of(8)
@@ -85,12 +85,12 @@ impl Shape {
         Self::first(self.text().len()) + self.rows * self.width()
     }
 
-    /// Whether it can be made.
+    /// Returns true if it can be made.
     pub(super) fn fits(&self) -> bool {
         self.columns.len() <= COLUMNS_MAX && self.rows <= ROWS_MAX && self.text().len() <= TEXT_MAX
     }
 
-    /// What others have written there, and where its rows begin.
+    /// Reads a shape that another process wrote, and the word at which its rows begin.
     pub(super) fn read(words: &[AtomicU64]) -> Result<(Self, usize), Error> {
         let mut head = [0; word::COUNT * size_of::<u64>()];
         foreign::copy_out(words, 0, &mut head);

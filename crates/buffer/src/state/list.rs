@@ -1,4 +1,4 @@
-//! Which tables there are in this network namespace, as the kernel lists them.
+//! The list of tables in this network namespace, as the kernel reports them.
 
 use crate::name::{Address, Error, Visit, holder};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Who looks at a table: maps it to be read, and copies.
+//! Readers of a table, which map it and copy from it.
 
 use super::layout::{Shape, word};
 use super::rows::{self, Reading, Seen};
@@ -23,26 +23,26 @@ impl Deref for Reader {
     }
 }
 
-/// What a table had when it was looked at.
+/// The content of a table at a look.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Look {
     /// Each row: a number for each column.
     pub rows: Vec<Vec<u64>>,
-    /// Whether all rows are of one moment; else each is of one, but not all of the same.
+    /// True if all rows are of one moment; else each row is of one moment, but not all of the same.
     pub whole: bool,
     /// Rows that could not be read: their writer was stopped in the middle of a change.
     pub torn: usize,
     /// Sessions that have no row for want of room.
     pub left_out: u64,
-    /// When it was written last, by the monotonic clock, in ns; 0: never.
+    /// Time of the last write, by the monotonic clock, in ns; 0: never.
     pub written_ns: u64,
-    /// Whether its writer is gone, or has ended it: nothing changes any more.
+    /// True if its writer is gone, or has ended it: nothing changes any more.
     pub ended: bool,
 }
 
-/// How often a table is read that changes meanwhile, until what was read is taken as it is.
+/// Attempts at a table that changes during the read, before the result is taken as it is.
 const LOOKS: usize = 8;
-/// How often a row is read that changes meanwhile. The writer needs less than a microsecond for
+/// Attempts at a row that changes during the read. The writer needs less than a microsecond for
 /// one; where it lost its processor in the middle, it gets ours.
 const TRIES: usize = 10_000;
 
@@ -64,14 +64,14 @@ impl Reader {
         Ok(Self { table: Table { region, address, shape, first } })
     }
 
-    /// Whether its writer is gone, or has ended it.
+    /// Returns true if its writer is gone, or has ended it.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         let ended = self.words().get(word::ENDED);
         ended.is_some_and(|word| word.load(Ordering::Acquire) != 0) || self.region.has_ended()
     }
 
-    /// What hangs up when the writer is gone.
+    /// Returns the descriptor that hangs up when the writer is gone.
     #[must_use]
     pub fn host(&self) -> Option<BorrowedFd<'_>> {
         self.region.host()

@@ -55,7 +55,7 @@ impl Reading {
         before.is_multiple_of(2).then_some(Self(before))
     }
 
-    /// Whether what was read since is of one moment.
+    /// Returns true if all that was read since is of one moment.
     pub(super) fn is_whole(self, lock: &AtomicU64) -> bool {
         // SYNC POINT: change begins.
         fence(Ordering::Acquire);
@@ -63,7 +63,7 @@ impl Reading {
     }
 }
 
-/// What a row was when it was read.
+/// The result of reading a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Seen {
     /// `out` has its numbers.

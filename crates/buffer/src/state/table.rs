@@ -21,7 +21,7 @@ impl Table {
         &self.address
     }
 
-    /// What it looks like.
+    /// Returns the shape.
     #[must_use]
     pub const fn shape(&self) -> &Shape {
         &self.shape

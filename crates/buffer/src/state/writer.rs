@@ -1,4 +1,4 @@
-//! Who keeps a table. Its rows change where it says so and at no other time.
+//! Writers of a table. Its rows change at [`Writer::end`]'s bracket and at no other time.
 
 use super::layout::{MAGIC, Shape, word};
 use super::rows;
@@ -20,7 +20,7 @@ pub struct Writer {
     used: usize,
     /// Places for which there is no room.
     beyond: HashSet<usize>,
-    /// Whether something was put since the last end.
+    /// True if something was put since the last end.
     is_open: bool,
 }
 
@@ -94,8 +94,8 @@ impl Writer {
         rows::put(self.table.row(at), numbers);
     }
 
-    /// What was put since the last time belongs together, and is as of now, by the monotonic clock
-    /// in ns.
+    /// Ends a bracket: what was put since the last end belongs together, as of now, by the
+    /// monotonic clock in ns.
     pub fn end(&mut self, now: u64) {
         if !std::mem::take(&mut self.is_open) {
             return;

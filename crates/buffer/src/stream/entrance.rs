@@ -54,7 +54,7 @@ impl Entrance {
         self.0.door.tell(doorbell);
     }
 
-    /// Whether the writer has ended the stream.
+    /// Returns true if the writer has ended the stream.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.0.door.has_ended()
@@ -89,7 +89,7 @@ pub fn send_to(
     Ok((output, sent))
 }
 
-/// What an offer by a socket says.
+/// Message of an offer by a socket.
 pub const OFFER: &[u8; 8] = b"SL offer";
 
 impl Offer {
@@ -109,7 +109,7 @@ impl Offer {
         Ok(Some(Self::rung_by(ring, socket)))
     }
 
-    /// What a ring is to a reader, with the socket that is its doorbell.
+    /// Joins a ring with the socket that is its doorbell.
     #[must_use]
     pub fn rung_by(ring: share::Offer, socket: OwnedFd) -> Self {
         Self::new(ring, SocketDoorbell::from(socket))

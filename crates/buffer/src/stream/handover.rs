@@ -28,7 +28,7 @@ pub struct Handover {
     ends: Vec<(OwnedFd, OwnedFd)>,
 }
 
-/// What the successor carries on.
+/// The state that the successor takes over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct State {
     id: DbufId,
@@ -79,10 +79,10 @@ impl Output {
 }
 
 impl Handover {
-    /// How long the message is.
+    /// Bytes of the message.
     pub const MESSAGE: usize = 10 * 8;
 
-    /// What is to be sent with [`Handover::descriptors`].
+    /// Returns the message to send with [`Handover::descriptors`].
     #[must_use]
     pub fn message(&self) -> Vec<u8> {
         let State { id, policy, capacity, every, segment, start, put } = self.state;
@@ -98,7 +98,7 @@ impl Handover {
         self.ends.iter().flat_map(|(page, doorbell)| [page.as_fd(), doorbell.as_fd()]).collect()
     }
 
-    /// What was received from the predecessor.
+    /// Reads the message and descriptors of the predecessor.
     pub fn from_parts(message: &[u8], descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
         let count = descriptors.len();
         let state = State::read(message).ok_or(Refusal::Descriptors(count))?;

@@ -28,15 +28,15 @@ pub struct Input {
     doorbell: SocketDoorbell,
     sleeper: Sleeper,
     ringer: Ringer,
-    /// What is left of a block that did not fit into what it was read into.
+    /// Rest of a block that did not fit into the caller's buffer.
     rest: Option<Found>,
     /// The writer is gone, whether it closed the stream or not.
     gone: bool,
-    /// Whether the ring overwrites.
+    /// True if the ring overwrites.
     lossy: bool,
-    /// How often to look before sleeping.
+    /// Adaptive spinning before a sleep.
     spin: Spin,
-    /// What both sides agree on in the segment that we read.
+    /// Geometry of the segment that is read.
     shape: Geometry,
     /// Segments that have come and are not ours yet.
     inbox: Vec<Received>,
@@ -85,8 +85,8 @@ impl Input {
         self
     }
 
-    /// How often to look before sleeping. Without it that is decided at each wait: who shares a
-    /// processor with the writer does not look at all, others as long as it has been worth it.
+    /// Sets how often to look before sleeping. By default each wait decides: never where both sides
+    /// share a processor, else as long as looking has paid off.
     pub const fn spin(&mut self, spins: u32) {
         self.spin.fix(spins);
     }
@@ -141,7 +141,8 @@ impl Input {
         Ok(self.is_at_end()?.then_some(0))
     }
 
-    /// Whether the stream has ended, now that nothing is there; a fault if it cannot go on.
+    /// Returns true if the stream has ended, given that nothing is there; a fault if it cannot go
+    /// on.
     fn is_at_end(&mut self) -> Result<bool, Fault> {
         #[cfg(any(test, feature = "testing"))]
         if self.late.fire() {
@@ -215,7 +216,7 @@ impl Input {
         found
     }
 
-    /// Whether the writer runs on our processor, as far as is known: then it is left to it to run.
+    /// Returns true if the writer is known to run on our processor, so that we yield to it.
     fn is_together(&mut self) -> bool {
         let here = sys::machine::processor() as u64 + 1;
         let there = acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
@@ -246,20 +247,20 @@ impl Input {
         }
     }
 
-    /// What this side has counted.
+    /// Returns the counts of this side.
     #[must_use]
     pub fn count(&self) -> Taken {
         self.ring.count()
     }
 
-    /// What the writer alleges about its count.
+    /// Returns the counts that the writer claims.
     #[must_use]
     pub fn written(&self) -> Put {
         self.ring.written()
     }
 
-    /// How many bytes a read would copy now: one for sure, and no more than this. 0: nothing is
-    /// there, or the ring overwrites and nothing is for sure.
+    /// Returns the bytes that a read would copy now, at least one and at most this many. 0: nothing
+    /// is there, or the ring overwrites and nothing is certain.
     pub fn readable(&mut self) -> Result<usize, Fault> {
         if self.lossy {
             return Ok(0);
@@ -281,7 +282,7 @@ impl Input {
         }
     }
 
-    /// Whether there is something to read, or the end.
+    /// Returns true if there is something to read, or the end.
     pub fn has_something(&mut self) -> Result<bool, Fault> {
         if self.rest.is_some() || self.gone {
             return Ok(true);

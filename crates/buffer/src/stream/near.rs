@@ -31,7 +31,8 @@ impl Output {
     }
 }
 
-/// By the number of a processor plus 1.
+/// Keeps this thread near a processor, given by its number plus 1: on those that share a cache with
+/// it.
 fn stay_near(alleged: u64) -> sys::Result<bool> {
     let number = alleged.checked_sub(1).and_then(|number| usize::try_from(number).ok());
     let near = number.map(sys::machine::sharers).unwrap_or_default();
@@ -49,7 +50,7 @@ mod tests {
     use abi::ring::writer;
     use std::sync::atomic::Ordering;
 
-    /// Where this thread may run.
+    /// Returns the processors that this thread may run on.
     fn allowed() -> String {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));

@@ -1,4 +1,4 @@
-//! What a writer tells by a doorbell, beside that it rings.
+//! Notes of a writer, sent with a notification.
 
 /// A note.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ pub(super) fn write(note: Note) -> Vec<u8> {
     }
 }
 
-/// What was told; `None`: a mere ring, or nothing that we know.
+/// Reads a note; `None`: a mere notification, or an unknown note.
 pub(super) fn read(told: &[u8]) -> Option<Note> {
     match told.split_first()? {
         (&SEGMENT, number) => Some(Note::Segment(u64::from_le_bytes(number.try_into().ok()?))),

@@ -28,21 +28,21 @@ pub struct Output {
     sleeper: Sleeper,
     /// After how many blocks what was written is shown.
     pub(super) every: u64,
-    /// How many blocks were put when that is next due.
+    /// Count of blocks at which the next publication is due.
     show_after: u64,
-    /// Where the head is when what was written is shown, however few blocks it is.
+    /// Head position at which a publication is due, however few blocks there are.
     show_at: u64,
     pub(super) segments: Segments,
-    /// How the ring finds its size, if it does.
+    /// Sizing of the ring, if it sizes itself.
     pub(super) scaler: Option<Scaler>,
-    /// How often to look before sleeping.
+    /// Adaptive spinning before a sleep.
     pub(super) spin: Spin,
     /// The bound on the latency, if there is one.
     latency: Option<Latency>,
     waking: Waking,
 }
 
-/// What we know of a reader.
+/// The writer's record of a reader.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) doorbell: SocketDoorbell,
@@ -101,8 +101,8 @@ impl Output {
         output
     }
 
-    /// How often to look before sleeping. Without it that is decided at each wait: who shares a
-    /// processor with its readers does not look at all, others as long as it has been worth it.
+    /// Sets how often to look before sleeping. By default each wait decides: never where both sides
+    /// share a processor, else as long as looking has paid off.
     pub const fn spin(&mut self, spins: u32) {
         self.spin.fix(spins);
     }
@@ -112,7 +112,8 @@ impl Output {
         self.waking = waking;
     }
 
-    /// How often readers were woken because of the bound on the latency; none: there is no bound.
+    /// Returns the counts of wake-ups because of the bound on the latency; `None`: there is no
+    /// bound.
     #[must_use]
     pub fn events(&self) -> Option<Events> {
         self.latency.as_ref().map(Latency::events)
@@ -227,7 +228,7 @@ impl Output {
         self.ring.stop_at(self.show_at);
     }
 
-    /// What this side has counted.
+    /// Returns the counts of this side.
     #[must_use]
     pub const fn count(&self) -> Put {
         self.ring.count()
@@ -240,13 +241,13 @@ impl Output {
         self.ring.evicted()
     }
 
-    /// What a reader has published about its count.
+    /// Returns the counts that a reader has published.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<crate::Taken> {
         self.ring.taken(reader)
     }
 
-    /// How many places for readers there are; those of readers that are gone are used again.
+    /// Returns the number of places for readers; those of departed readers are used again.
     #[must_use]
     pub const fn readers(&self) -> usize {
         self.ends.len()
@@ -290,7 +291,7 @@ impl Output {
         }
     }
 
-    /// Whether a block of this length can be written without waiting.
+    /// Returns true if a block of this length can be written without waiting.
     #[inline]
     pub fn is_ready(&mut self, length: usize) -> Result<bool, Fault> {
         Ok(self.ring.fits(length).is_some() || self.has_room(length)?)
@@ -381,7 +382,7 @@ impl Output {
         self.tell_timer();
     }
 
-    /// Whether a reader sleeps and was not rung for.
+    /// Returns true if a reader sleeps and was not notified.
     #[cfg(test)]
     pub(super) fn is_awaited(&mut self) -> bool {
         let side = self.ring.side();

@@ -14,7 +14,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     #[must_use]
     pub const fn length(&self) -> usize {
         self.length

@@ -6,17 +6,17 @@ use crate::atomic::acquire;
 use crate::scale::{Round, Scale, Scaling, Sides, Taken};
 use abi::ring::reader;
 
-/// What the writer notes between two decisions.
+/// The writer's notes between two decisions on the size.
 #[derive(Debug)]
 pub(super) struct Scaler {
     scale: Scale,
     /// The ring was full since the last decision.
     was_full: bool,
-    /// Where the head was at the last decision.
+    /// Head position at the last decision.
     decided_at: Option<u64>,
-    /// Where the head was when we began to look how long blocks take, and when that was.
+    /// Head position and time at which the measurement of blocks began.
     begun: Option<(u64, u64)>,
-    /// What they have taken.
+    /// Time that they took.
     taken: Option<Taken>,
 }
 
@@ -52,7 +52,7 @@ impl Scaler {
 }
 
 impl Output {
-    /// What was decided about the size so far, and why; none: the size is not looked at.
+    /// Returns the decisions on the size so far; `None`: the ring does not size itself.
     #[must_use]
     pub fn scale(&self) -> Option<&Scale> {
         self.scaler.as_ref().map(|scaler| &scaler.scale)
@@ -83,8 +83,9 @@ impl Output {
         }
     }
 
-    /// Whether all readers were last seen on our processor. Who has not been seen yet is where the
-    /// spins say, or not here if we may run on others.
+    /// Returns the relative location of the readers: ours if all were last observed on our
+    /// processor. An unobserved reader is where the spins say, or elsewhere if we may run on
+    /// others.
     pub(super) fn sides(&mut self) -> Sides {
         let here = sys::machine::processor() as u64 + 1;
         // Whether we may run on others is asked of the kernel, and of its files: not at each wait.

@@ -17,13 +17,13 @@ use std::sync::Arc;
 use sys::doorbell::{Sent, SocketDoorbell};
 use sys::memory::Memfd;
 
-/// Which segment is written, and what the next ones are made after.
+/// The segment that is written, and the shape of the next ones.
 #[derive(Debug)]
 pub(super) struct Segments {
     pub(super) shape: Geometry,
     /// The last number that was given to a segment, whether it came to be or not.
     pub(super) number: u64,
-    /// Where readers get the current segment who come while the stream runs.
+    /// Place where readers that join the running stream get the current segment.
     hall: Option<Arc<Hall>>,
     /// The memory, where its size changes in place.
     file: Option<Memfd>,
@@ -49,13 +49,13 @@ impl Segments {
         self.file.is_some()
     }
 
-    /// Whether more readers may come.
+    /// Returns true if more readers may join.
     pub(super) fn is_open(&self) -> bool {
         self.hall.as_ref().is_some_and(|hall| !hall.door.is_shut())
     }
 }
 
-/// Why a stream stays as it is.
+/// The reason for which a stream stays as it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stay {
     /// Some reader has not come to the last segment yet; it is asked for again later.
@@ -100,13 +100,13 @@ impl std::error::Error for Stay {
 const CAPACITY_MAX: usize = 1 << 36;
 
 impl Output {
-    /// How many bytes the ring holds now.
+    /// Returns the present capacity of the ring in bytes.
     #[must_use]
     pub fn capacity(&self) -> usize {
         usize::try_from(self.segments.shape.capacity).unwrap_or(usize::MAX)
     }
 
-    /// How many bytes of memory the kernel holds for a ring whose size changes in place.
+    /// Returns the bytes of memory that the kernel holds for a ring whose size changes in place.
     #[must_use]
     pub fn resident(&self) -> Option<u64> {
         self.segments.file.as_ref()?.resident().ok()

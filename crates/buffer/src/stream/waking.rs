@@ -1,4 +1,4 @@
-//! When the readers of a stream are woken, beyond what they ask for themselves. [Th §5.2.2]
+//! Wake-ups of a stream's readers beyond those that they ask for. [Th §5.2.2]
 //!
 //! By itself a stream shows what was written after T_b blocks, and wakes a reader that sleeps when
 //! there is as much as that reader asked for, or when its writer turns to something else. With a
@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
 
-/// How readers are woken and room is waited for, where that is what is measured. By default: as
-/// said above, and never with a timer for a wait.
+/// Overrides of how readers are woken and room is waited for, for measurements. By default: as
+/// above, and never with a timer for a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Waking {
     /// Every flush rings, whether somebody sleeps or not.
@@ -28,7 +28,7 @@ pub struct Waking {
 pub(super) struct Latency {
     moderator: Moderator,
     doorbells: Arc<Doorbells>,
-    /// How many blocks were put when they were shown last.
+    /// Count of blocks at the last publication.
     shown: u64,
 }
 

@@ -1,5 +1,5 @@
-//! That no wake is lost, in all interleavings: whoever falls asleep before the position was reached
-//! is rung for, or sees it.
+//! Models, in all interleavings, of a wake-up: a sleeper that falls asleep before the position was
+//! reached is notified, or observes it.
 
 use super::*;
 use crate::atomic::AtomicU64;

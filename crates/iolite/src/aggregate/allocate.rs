@@ -29,7 +29,7 @@ impl AllocationPool {
         Ok(Self { pool: Pool::new(id, config)?, access: Arc::new(access), open: None })
     }
 
-    /// Who may read what is allocated here.
+    /// Returns the list of those who may read what is allocated here.
     #[must_use]
     pub const fn access(&self) -> &Arc<AccessList> {
         &self.access
@@ -47,7 +47,7 @@ impl AllocationPool {
         self.pool.block_max()
     }
 
-    /// How full it is.
+    /// Returns the fill of the pool.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut usage = self.pool.usage();
@@ -148,7 +148,7 @@ impl AllocationPool {
         }
     }
 
-    /// What keeps a block, and its name.
+    /// Leases the segment of a block, and names the block.
     fn keep(&mut self, place: Place) -> Result<(Arc<Lease>, RichPointer), Error> {
         let dbuf = self.pool.id();
         let pointer = RichPointer::new(dbuf, place, Class::YES);
@@ -184,7 +184,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// What was written.
+    /// Returns the bytes written so far as an aggregate.
     #[must_use]
     pub fn finish(self) -> Aggregate {
         self.aggregate

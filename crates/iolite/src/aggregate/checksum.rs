@@ -51,7 +51,7 @@ impl ChecksumCache {
         total.folded()
     }
 
-    /// How many slices were not looked at, and how many were.
+    /// Returns the slices whose sum was known, and those that were summed.
     #[must_use]
     pub const fn hits_and_misses(&self) -> (u64, u64) {
         (self.hits, self.misses)
@@ -76,7 +76,7 @@ impl ChecksumCache {
         sum
     }
 
-    /// Where a slice belongs: its id and length, mixed so that every bit reaches the index.
+    /// Returns the index of a slice's set: its id and length, mixed so that every bit reaches it.
     fn set_of(&self, content: ContentId, length: u32) -> usize {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         let word = content.position ^ u64::from(length).rotate_left(40);

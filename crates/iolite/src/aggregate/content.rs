@@ -81,13 +81,13 @@ impl Aggregate {
     }
 }
 
-/// How many slices one call writes: 1 KB of stack. The kernel takes up to 1,024.
+/// Slices that one call writes: 1 KB of stack. The kernel takes up to 1,024.
 const GATHERED: usize = 64;
 
 /// Reads an aggregate as a file: [`Read`], and [`BufRead`] without a copy.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
-    /// What is left of the slice that is being read: nothing only at the end.
+    /// Rest of the slice that is being read; empty only at the end.
     piece: &'a [u8],
     rest: Slices<'a>,
 }

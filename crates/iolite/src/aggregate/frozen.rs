@@ -87,13 +87,13 @@ impl Frozen {
         self.length
     }
 
-    /// Whether there is no byte.
+    /// Returns true if there are no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Which dbuf it is.
+    /// Returns the id of the dbuf.
     #[must_use]
     pub fn dbuf(&self) -> DbufId {
         self.memory.id()

@@ -1,5 +1,5 @@
-//! What other processes refer to: leases held in their name, given back when they are gone.
-//! [IOL §2.1, system-wide reference counts], RELIABILITY T8, T10, T12
+//! Leases in the name of other processes, given back when the process is gone. [IOL §2.1,
+//! system-wide reference counts], RELIABILITY T8, T10, T12
 //!
 //! In: who joined, which aggregates were sent to whom, what came back, and who is gone (their
 //! control socket or their doorbell says so, however they ended: `sys::doorbell`). Out: segments
@@ -32,7 +32,7 @@ pub struct Holders {
 #[derive(Debug)]
 struct Peer {
     credentials: Credentials,
-    /// By dbuf, then by where the segment begins, as a place tells it.
+    /// Keyed by dbuf and by the position at which the segment begins.
     held: BTreeMap<(DbufId, u64), Held>,
     /// Bytes of a segment of each dbuf that was ever sent.
     segments: BTreeMap<DbufId, u64>,
@@ -47,7 +47,7 @@ struct Held {
     references: u64,
 }
 
-/// What one peer keeps.
+/// The holdings of one peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Holding {
     /// Segments that cannot be used again because of it.
@@ -59,7 +59,7 @@ pub struct Holding {
 }
 
 impl Holders {
-    /// Nobody yet; each peer will keep up to `limit` segments.
+    /// Makes an empty record; each peer will keep up to `limit` segments.
     #[must_use]
     pub const fn new(limit: usize) -> Self {
         Self { peers: BTreeMap::new(), next: 0, limit }
@@ -76,7 +76,7 @@ impl Holders {
         id
     }
 
-    /// Who a peer is, if it is (still) there.
+    /// Returns the credentials of a peer that is still present.
     #[must_use]
     pub fn credentials(&self, peer: PeerId) -> Option<&Credentials> {
         self.peers.get(&peer).map(|peer| &peer.credentials)
@@ -116,7 +116,7 @@ impl Holders {
         self.peers.remove(&peer).map(|peer| peer.holding())
     }
 
-    /// What a peer keeps.
+    /// Returns the holdings of a peer.
     #[must_use]
     pub fn holding(&self, peer: PeerId) -> Option<Holding> {
         self.peers.get(&peer).map(Peer::holding)

@@ -7,7 +7,7 @@ use std::collections::{VecDeque, vec_deque};
 use std::iter::Flatten;
 use std::slice;
 
-/// How many slices need no heap: a header, data, and what is left and right of a change.
+/// Slices that need no heap: a header, data, and the parts left and right of a change.
 const FEW: usize = 4;
 
 /// Either `few`, filled from the left, or `many` has all of them.
@@ -70,7 +70,7 @@ impl List {
         }
     }
 
-    /// Whether one more slice goes into `few`; moves all of them to the heap if it does not.
+    /// Returns true if one more slice fits into `few`; otherwise moves all of them to the heap.
     fn has_few(&mut self) -> bool {
         if self.count == FEW {
             self.many.reserve(2 * FEW);

@@ -1,4 +1,5 @@
-//! Who hands pools to other processes, and what they get. [IOL §2.2, §2.3], [SL §8], CONTRACT 21
+//! Owners, which hand pools to other processes, and the grants by which they do. [IOL §2.2, §2.3],
+//! [SL §8], CONTRACT 21
 //!
 //! In: pools with their access lists, peers with their credentials. Out: a [`Grant`] (one sealed
 //! descriptor), or a [`GrantRefusal`] that says why. Permission is asked here and nowhere else,
@@ -29,7 +30,7 @@ use sys::memory::{Memfd, Seals};
 
 /// Decides who gets which memory.
 pub trait Owner {
-    /// What a peer needs to map this dbuf, if it may.
+    /// Returns the grant by which a permitted peer maps this dbuf.
     fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, GrantRefusal>;
 }
 
@@ -96,8 +97,8 @@ impl Creator {
         self.pools.remove(&dbuf).is_some() || self.files.remove(&dbuf).is_some()
     }
 
-    /// Whether somebody may read an aggregate: only who may read every pool that a slice of it lies
-    /// in (CONTRACT 21). Of a pool that is not shared nobody may.
+    /// Checks that a peer may read every pool that a slice of the aggregate lies in (CONTRACT 21).
+    /// A pool that is not shared may be read by no peer, not even root.
     pub fn may_read(&self, aggregate: &Aggregate, peer: &Credentials) -> Result<(), GrantRefusal> {
         let mut asked = DbufId::HOLE;
         for slice in aggregate.slices() {
@@ -160,7 +161,7 @@ fn copy(file: BorrowedFd<'_>) -> sys::Result<OwnedFd> {
     file.try_clone_to_owned().map_err(|e| sys::Error::new("fcntl", "F_DUPFD_CLOEXEC", errno(e)))
 }
 
-/// What a peer gets: the memory of a pool, or a file, to be read.
+/// The memory of a pool, or a file, granted for reading.
 #[derive(Debug)]
 pub struct Grant {
     dbuf: DbufId,
@@ -168,7 +169,7 @@ pub struct Grant {
     kind: Kind,
 }
 
-/// What is granted.
+/// The sort of granted memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Memory, sealed.
@@ -178,7 +179,7 @@ pub enum Kind {
 }
 
 impl Grant {
-    /// Which dbuf it is.
+    /// Returns the id of the dbuf.
     #[must_use]
     pub const fn dbuf(&self) -> DbufId {
         self.dbuf
@@ -203,14 +204,14 @@ impl Grant {
         Self { dbuf, file, kind: Kind::File }
     }
 
-    /// What the descriptor leads to; the receiver has to be told.
+    /// Returns the sort of memory behind the descriptor; the receiver must be sent it too.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What was granted as frozen, of which the first `length` bytes are data: no copy is needed to
-    /// look at it.
+    /// Maps a grant of frozen memory, of which the first `length` bytes are data: it is read
+    /// without a copy.
     pub fn frozen(self, length: usize) -> Result<Frozen, GrantRefusal> {
         Frozen::map(self.dbuf, self.file, length)
     }
@@ -255,7 +256,7 @@ pub struct Window {
     views: BTreeMap<DbufId, View>,
 }
 
-/// What is mapped of another.
+/// A mapping of another process's dbuf.
 #[derive(Debug)]
 enum View {
     /// Memory of a pool: foreign bytes of a size that stays.
@@ -326,7 +327,7 @@ impl Window {
         Ok(received)
     }
 
-    /// Whether a pool is mapped.
+    /// Returns true if a pool is mapped.
     #[must_use]
     pub fn has(&self, dbuf: DbufId) -> bool {
         self.views.contains_key(&dbuf)

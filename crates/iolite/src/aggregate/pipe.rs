@@ -40,7 +40,7 @@ pub fn pipe(server: &GrantServer, id: DbufId, reader: Credentials) -> sys::Resul
     Ok((Sender { output, peer }, Offer { stream: offers.pop().ok_or_else(none)?, asks }))
 }
 
-/// What the reader gets: five descriptors.
+/// The five descriptors that the reader gets.
 #[derive(Debug)]
 pub struct Offer {
     stream: stream::Offer,
@@ -48,7 +48,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// How many descriptors an offer has.
+    /// Descriptors of an offer.
     pub const DESCRIPTORS: usize = stream::Offer::DESCRIPTORS + 1;
 
     /// The descriptors, in the order in which they are sent.
@@ -59,7 +59,7 @@ impl Offer {
         all
     }
 
-    /// What somebody sent, if it is as many descriptors as an offer has.
+    /// Reads an offer from received descriptors; refuses another number of them.
     pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, share::Refusal> {
         let count = descriptors.len();
         match descriptors.pop() {
@@ -88,7 +88,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Who reads.
+    /// Returns the peer that reads.
     #[must_use]
     pub const fn peer(&self) -> PeerId {
         self.peer
@@ -141,7 +141,7 @@ impl Sender {
 pub struct Receiver {
     input: Input,
     client: Client,
-    /// Where a message is copied to.
+    /// Buffer to which messages are copied.
     room: Vec<u8>,
 }
 
@@ -197,7 +197,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// What is mapped, and who is asked for more: for pointers that came by another way.
+    /// Returns the reader's mappings and its connection to the grant server, for pointers that came
+    /// by another way.
     pub const fn client(&mut self) -> &mut Client {
         &mut self.client
     }
@@ -263,29 +264,29 @@ impl Received {
         self.length
     }
 
-    /// Whether there are no bytes.
+    /// Returns true if there are no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// What names its slices, in order.
+    /// Returns the pointers to its slices, in order.
     #[must_use]
     pub fn pointers(&self) -> &[RichPointer] {
         &self.pointers
     }
 }
 
-/// Why an aggregate was not sent. Nothing is kept for the reader because of it.
+/// The reason for which an aggregate was not sent. Nothing is held for the reader because of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unsent {
     /// The reader may not read it, keeps too much, or is gone.
     Refused(GrantRefusal),
-    /// Nobody reads any more.
+    /// The reader is gone.
     Fault(Fault),
     /// The ring has no room for so many pointers at once: gather the aggregate.
     TooMany {
-        /// How many slices it has.
+        /// Slices of the aggregate.
         slices: usize,
     },
 }
@@ -363,8 +364,7 @@ mod tests {
         }
     }
 
-    /// What comes out of the ring is an allegation: each is bytes of a pool that may be read, or a
-    /// fault.
+    /// Pointers out of the ring are unchecked: each becomes bytes of a readable pool, or a fault.
     #[test]
     fn a_sender_that_writes_anything_gets_faults_out_of_its_reader() {
         let (mut pool, server) = fixture();

@@ -5,12 +5,12 @@ use abi::DbufId;
 use std::fmt;
 use sys::memory::Seals;
 
-/// Why a pool is not shared, not granted, or not mapped.
+/// The reason for which memory is not shared, granted or mapped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum GrantRefusal {
     /// The owner has no such dbuf, or shares it no more.
     UnknownDbuf(DbufId),
-    /// Nobody of this name is there (any more).
+    /// The peer has not joined, or is gone.
     UnknownPeer(PeerId),
     /// The access list of the dbuf does not let this user read.
     Forbidden {
@@ -23,7 +23,7 @@ pub enum GrantRefusal {
     Limit {
         /// The peer.
         peer: PeerId,
-        /// How many segments a peer may keep.
+        /// Segments that a peer may keep.
         limit: usize,
     },
     /// Another pool is shared under this id.

@@ -45,7 +45,7 @@ struct State {
     creator: Creator,
     clients: Vec<(PeerId, Arc<OwnedFd>)>,
     is_closing: bool,
-    /// How often something was given back, or somebody has gone.
+    /// Count of returned aggregates and departed clients.
     returns: u64,
 }
 
@@ -79,13 +79,13 @@ impl GrantServer {
         Ok((peer, there))
     }
 
-    /// What is shared, and who keeps what: to share pools and to lend aggregates. Nobody is
-    /// answered until `work` has returned, which must not call this grant server.
+    /// Runs `work` on the owner, to share pools and lend aggregates. Clients are answered after
+    /// `work` has returned; it must not call this grant server.
     pub fn owner<T>(&self, work: impl FnOnce(&mut Creator) -> T) -> T {
         work(&mut lock(&self.state).creator)
     }
 
-    /// How often something has come back so far, or somebody has gone.
+    /// Returns the count of returned aggregates and departed clients.
     #[must_use]
     pub fn returns(&self) -> u64 {
         lock(&self.state).returns
@@ -200,7 +200,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// By the socket that an owner handed over.
+    /// Makes a client of the socket that an owner handed over.
     #[must_use]
     pub const fn new(socket: OwnedFd) -> Self {
         Self { socket, window: Window::new() }
@@ -240,7 +240,7 @@ impl Client {
         descriptor::send(&self.socket, message.as_bytes(), &[]).map_err(|_| GrantRefusal::Abandoned)
     }
 
-    /// Who made this grant server, as the kernel knows it.
+    /// Returns the user and group of the server's process, as the kernel reports them.
     pub(crate) fn owner(&self) -> sys::Result<(u32, u32)> {
         descriptor::made_by(&self.socket)
     }
@@ -293,7 +293,7 @@ impl Client {
         }
     }
 
-    /// What is mapped.
+    /// Returns the mappings.
     #[must_use]
     pub const fn window(&self) -> &Window {
         &self.window
@@ -305,12 +305,12 @@ impl Client {
     }
 }
 
-/// Why a pointer did not become bytes.
+/// The reason for which a pointer did not become bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unreadable {
     /// The pointer is not one into what is mapped.
     Fault(Fault),
-    /// What it leads to is not ours to read.
+    /// The owner refused the memory that the pointer leads to.
     Refused(GrantRefusal),
     /// There is no room for a copy.
     Aggregate(Error),
@@ -354,7 +354,7 @@ impl From<Error> for Unreadable {
     }
 }
 
-/// What passes between client and grant server, both ways.
+/// A message between client and grant server, in either direction.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Message {

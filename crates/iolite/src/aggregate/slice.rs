@@ -74,14 +74,14 @@ impl Slice {
         &self.lease
     }
 
-    /// What the content is known by.
+    /// Returns the identity of the content.
     #[must_use]
     pub fn content(&self) -> ContentId {
         let position = self.lease.position(self.pointer.place);
         ContentId { dbuf: self.lease.dbuf(), position }
     }
 
-    /// Where the segment begins that the slice lies in, as a place tells it.
+    /// Returns the position at which the slice's segment begins.
     pub(super) fn segment(&self) -> u64 {
         self.pointer.place.position() & !(self.lease.segment_len() as u64 - 1)
     }

@@ -10,7 +10,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// How much is copied to be looked at.
+/// Bytes that are copied for a look.
 const AHEAD: usize = 64 << 10;
 
 /// As much is lent as one pointer: a reader copies it in one go.
@@ -24,7 +24,7 @@ pub struct Reader {
     /// A copy to be looked at ([`StreamReader::peek`]), and where it begins.
     ahead: Vec<u8>,
     ahead_at: u64,
-    /// Whether its bytes are lent as pointers.
+    /// True if its bytes are lent as pointers.
     lends: bool,
 }
 
@@ -46,7 +46,7 @@ impl Reader {
         self
     }
 
-    /// Where the next byte is read.
+    /// Returns the offset of the next read.
     #[must_use]
     pub const fn position(&self) -> u64 {
         self.at
@@ -57,7 +57,7 @@ impl Reader {
         self.at = at;
     }
 
-    /// What is left of the copy that is looked at.
+    /// Returns the rest of the copy made for a look.
     fn ahead(&self) -> &[u8] {
         let from = self.at.checked_sub(self.ahead_at).and_then(|from| usize::try_from(from).ok());
         from.and_then(|from| self.ahead.get(from..)).unwrap_or_default()

@@ -12,7 +12,7 @@ use abi::{Place, RichPointer};
 use std::os::fd::{AsFd, BorrowedFd};
 use sys::file::{Kind, PIECES_MAX};
 
-/// What became of a splice.
+/// The result of a splice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
     /// So many bytes were taken, maybe fewer than asked for.
@@ -21,7 +21,7 @@ pub enum Sent {
     End,
 }
 
-/// By which call bytes leave the cache.
+/// The system call by which bytes leave the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// `write` or `writev` of the mapped address: one copy, by the kernel.
@@ -105,7 +105,7 @@ impl CachedFile {
         self.are_there(&view, sent, &pieces)
     }
 
-    /// Whether the file still has what was sent of these pieces.
+    /// Returns true if the file still has what was sent of these pieces.
     fn are_there(
         &self,
         view: &View,
@@ -138,8 +138,8 @@ impl CachedFile {
 
 /// EFAULT: a page that should be there cannot be read.
 const FAULT: i32 = 14;
-/// How often a page is asked for that should be there. Of a file that is cut and grown all the time
-/// it is missing once in some thousand calls; on a broken disk it is missing each time.
+/// Retries for a page that should be there. In a file that is cut and grown all the time it is
+/// missing once in some thousand calls; on a broken disk it is missing each time.
 const TRIES: usize = 8;
 
 /// Does it again where nothing was sent because of a page that was missing for a moment.
@@ -153,7 +153,7 @@ fn again(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, Refusal> {
     once()
 }
 
-/// What there is of a place.
+/// Returns the part of a place that the mapping holds.
 fn inside(view: &View, place: Place) -> Option<(usize, usize)> {
     let left = view.size.checked_sub(place.position()).filter(|&left| left > 0)?;
     let length = left.min(place.length().into());

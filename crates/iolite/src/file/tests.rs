@@ -92,7 +92,7 @@ fn a_file_of_no_bytes_is_a_dbuf_of_none_and_may_grow() {
     }
 }
 
-/// What was mapped before the file was cut: no signal, and never a byte too much without a word.
+/// A file cut after it was mapped: no signal, and every missing byte is reported.
 #[test]
 fn truncated_file_is_reported_and_never_faults() {
     let (file, cached) = file(&[7; 10 * 4096]);

@@ -1,4 +1,4 @@
-//! Where a space writes what lies in no dbuf yet: its default dbuf. [SL §5.3.2, D8]
+//! The default dbuf of a space, for bytes that lie in no dbuf yet. [SL §5.3.2, D8]
 
 use super::flight;
 use crate::aggregate::AllocationPool;
@@ -19,7 +19,7 @@ pub struct Backing {
     block_max: usize,
 }
 
-/// Why nothing was written.
+/// The reason for which nothing was written.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// There is no room now.
@@ -40,7 +40,7 @@ impl Backing {
         work(&mut self.lock())
     }
 
-    /// What one stream writes to.
+    /// Returns the memory that one stream writes to.
     pub(super) fn stand(self) -> Stand {
         let Self { pool, id, block_max } = self;
         let pool = match Arc::try_unwrap(pool) {
@@ -67,7 +67,7 @@ pub(super) struct Stand {
 
 #[derive(Debug)]
 enum Pool {
-    /// Nobody else has it: no lock.
+    /// Used by one stream alone: no lock.
     Own(Box<AllocationPool>),
     Shared(Arc<Mutex<AllocationPool>>),
 }

@@ -1,5 +1,5 @@
-//! What a writer keeps until its readers have passed: segments of pools, and entries of rings that
-//! it reads itself. [SL §5.3.3]
+//! Memory that a writer keeps until its readers have passed: segments of pools, and entries of
+//! rings that it reads itself. [SL §5.3.3]
 //!
 //! Invariants, cited here and in `output`:
 //! - F1 An entry is put only after what keeps its bytes is here, with the position after the last
@@ -81,7 +81,7 @@ impl Flights {
         Ok(lease)
     }
 
-    /// What is last is needed until readers have passed this position.
+    /// Keeps the last entry until readers have passed this position.
     pub(super) fn extend(&self, until: u64) {
         if let Some(last) = self.lock().back_mut() {
             last.until = last.until.max(until);
@@ -104,7 +104,7 @@ impl Flights {
         self.lock().iter().map(|kept| kept.until).chain(claims).min()
     }
 
-    /// How many segments and claims there are.
+    /// Returns the number of segments and claims.
     pub(super) fn len(&self) -> usize {
         self.lock().len() + self.upstream.iter().map(|up| up.line.len()).sum::<usize>()
     }
@@ -125,7 +125,8 @@ impl Flights {
         self.upstream.iter().enumerate().find_map(found)
     }
 
-    /// Which of the inputs that we follow this is; one more, if it has a place for us.
+    /// Returns the index of this input among those that we follow; follows it if it has a place
+    /// left.
     pub(super) fn follow(&mut self, keeper: &Arc<Keeper>) -> Option<usize> {
         let is_it = |upstream: &Upstream| Arc::ptr_eq(&upstream.keeper, keeper);
         if let Some(at) = self.upstream.iter().position(is_it) {
@@ -159,7 +160,7 @@ struct Claim {
     until: u64,
 }
 
-/// How many entries one claim stands for.
+/// Entries that one claim stands for.
 const CLAIM: u64 = 32;
 
 impl Upstream {
@@ -212,7 +213,7 @@ impl Drop for Upstream {
 /// Between an input and the outputs of the same process that pass on what it brings.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    /// Which places outputs have claimed.
+    /// Bits of the places that outputs have claimed.
     claimed: AtomicU32,
     /// The oldest position that each of them needs.
     needed: [AtomicU64; FOLLOWERS],
@@ -227,9 +228,9 @@ pub(crate) struct Keeper {
     is_frozen: AtomicBool,
 }
 
-/// How many outputs can pass on what one input brings without a copy.
+/// Outputs that can pass on one input's entries without a copy.
 const FOLLOWERS: usize = 8;
-/// How many bytes may be kept of a dbuf whose size is not known.
+/// Bytes that may be kept of a dbuf of unknown size.
 const WINDOW: u64 = 256 << 10;
 
 impl Keeper {
@@ -246,7 +247,7 @@ impl Keeper {
         })
     }
 
-    /// Whether anybody follows.
+    /// Returns true if an output follows.
     #[inline]
     pub(super) fn is_followed(&self) -> bool {
         self.claimed.load(Ordering::Relaxed) != 0
@@ -259,7 +260,8 @@ impl Keeper {
         words.min().unwrap_or(u64::MAX)
     }
 
-    /// What the input looks at now. `view` is the length of its dbuf, and whether it is frozen.
+    /// Sets the entry that the input looks at. `view` is the length of its dbuf, and whether it is
+    /// frozen.
     pub(super) fn look(
         &self,
         position: u64,
@@ -304,13 +306,13 @@ impl Keeper {
     }
 }
 
-/// What all writers of this process keep.
+/// Everything that writers of this process keep.
 static FLIGHTS: Mutex<All> = Mutex::new(All { live: Vec::new(), left: Vec::new() });
 
 #[derive(Debug)]
 struct All {
     live: Vec<Weak<Shared>>,
-    /// What writers left behind that have gone away (F3).
+    /// Memory left behind by writers that were dropped (F3).
     left: Vec<Left>,
 }
 

@@ -45,13 +45,13 @@ pub struct Input {
     sleeper: Sleeper,
     ringer: Ringer,
     translation: Translation,
-    /// Whether the writer of the ring is trusted (V3).
+    /// True if the writer of the ring is trusted (V3).
     trusted: bool,
     policy: Policy,
     current: Option<Current>,
     /// The entry at `next`, if it was lent and not looked at.
     lent: Option<RichPointer>,
-    /// What was copied to be looked at: the bytes of `current`.
+    /// Copied bytes of `current`.
     staging: Vec<u8>,
     staged: bool,
     /// Bytes of entries that were passed and not given back; at most an eighth of the ring.
@@ -59,7 +59,7 @@ pub struct Input {
     owed_bytes: u64,
     gone: bool,
     spin: Spin,
-    /// Whether whoever writes runs where we do, because there is one processor.
+    /// True if the writer shares our only processor.
     alone: bool,
     keeper: Arc<Keeper>,
     #[cfg(test)]
@@ -70,15 +70,15 @@ pub struct Input {
 #[derive(Clone, Copy, Debug)]
 struct Current {
     pointer: RichPointer,
-    /// Where its bytes lie in its view.
+    /// Offset of its bytes in its view.
     at: usize,
-    /// How many of them have been taken.
+    /// Bytes of it that were taken.
     done: usize,
-    /// Where that is, if they are looked at in place.
+    /// Address of that offset, if it is read in place.
     first: Option<InPlace>,
 }
 
-/// Where an entry lies that was only passed on so far: nobody has looked.
+/// Offset of an entry that was only passed on, and not looked at.
 const UNMAPPED: usize = usize::MAX;
 /// Bytes that were read are given back after as many as these.
 const OWED_BYTES: u64 = 64 << 10;
@@ -120,8 +120,8 @@ impl Input {
         }
     }
 
-    /// How often to look before sleeping; 0 where both sides share a processor. Without it that is
-    /// learned from what comes of it.
+    /// Sets how often to look before sleeping; 0 where both sides share a processor. By default it
+    /// adapts to what looking yielded.
     pub const fn spin(&mut self, spins: u32) {
         self.spin.fix(spins);
     }
@@ -237,7 +237,7 @@ impl Input {
         }
     }
 
-    /// Where an entry is looked at in place that was found to be at this offset, if it is.
+    /// Returns the address of an entry that may be read in place, checked to be at this offset.
     fn direct(&self, pointer: RichPointer, at: usize) -> Option<InPlace> {
         let view = self.translation.view(pointer.dbuf())?;
         let keeps = self.policy != Policy::Overwrite && (view.is_frozen() || self.trusted);
@@ -288,7 +288,7 @@ impl Input {
         Ok(Some(Lent { pointer, home: Home::Entry(&self.keeper) }))
     }
 
-    /// Whether all was lent and the stream has ended; `None`: nothing is lent here.
+    /// Returns true if all was lent and the stream has ended; `None`: this ring does not lend.
     pub(crate) fn is_lent_out(&mut self) -> Result<Option<bool>, Fault> {
         if self.policy == Policy::Overwrite {
             return Ok(None);
@@ -372,13 +372,13 @@ impl Input {
         }
     }
 
-    /// What this side has counted.
+    /// Returns the counts of this side.
     #[must_use]
     pub const fn count(&self) -> Taken {
         self.ring.count()
     }
 
-    /// What the writer alleges about its count.
+    /// Returns the counts that the writer claims.
     #[must_use]
     pub fn written(&self) -> Put {
         self.ring.written()
@@ -394,13 +394,13 @@ impl Input {
         &self.keeper
     }
 
-    /// What is mapped, and whom to ask.
+    /// Returns the space, with its mappings and owners.
     #[must_use]
     pub const fn space(&self) -> &Space {
         self.translation.space()
     }
 
-    /// Whether there is something to read, or the end.
+    /// Returns true if there is something to read, or the end.
     fn has_something(&mut self) -> Result<bool, Fault> {
         if self.current.is_some() || self.gone {
             return Ok(true);

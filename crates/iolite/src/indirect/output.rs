@@ -45,7 +45,7 @@ pub struct Output {
     policy: Policy,
     /// Entries up to here have room, as far as is known.
     limit: u64,
-    /// When the head is here what was written is shown.
+    /// Head position at which the next publication is due.
     show_at: u64,
     /// The nearer of the two: up to here nothing has to be looked at.
     stop: u64,
@@ -62,7 +62,7 @@ pub struct Output {
     copied: u64,
 }
 
-/// How writes became entries.
+/// Counts of writes by the way they became entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spliced {
     /// Blocks of which only a pointer was written.
@@ -159,7 +159,7 @@ impl Output {
         self.every
     }
 
-    /// How often to look before sleeping; 0 where both sides share a processor.
+    /// Sets how often to look before sleeping; 0 where both sides share a processor.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -296,7 +296,7 @@ impl Output {
         self.doorbells.ring_due(&mut self.ring.side, urgency);
     }
 
-    /// What this side has counted.
+    /// Returns the counts of this side.
     #[must_use]
     pub const fn count(&self) -> Put {
         Put { blocks: self.ring.side.head, ..self.ring.count() }
@@ -308,13 +308,13 @@ impl Output {
         self.ring.evicted()
     }
 
-    /// How many blocks were spliced, and how many copied.
+    /// Returns the number of blocks spliced and copied.
     #[must_use]
     pub const fn spliced(&self) -> Spliced {
         Spliced { blocks: self.ring.side.head - self.copied, copied: self.copied }
     }
 
-    /// What a reader has published about its count.
+    /// Returns the counts that a reader has published.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<buffer::Taken> {
         self.ring.taken(reader)
@@ -325,7 +325,7 @@ impl Output {
         self.doorbells.shut_out(&mut self.ring.side, reader);
     }
 
-    /// What to poll: the doorbells of the readers that are there.
+    /// Returns the descriptors to poll: the doorbells of present readers.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.doorbells.all()

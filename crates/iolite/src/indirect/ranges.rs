@@ -1,5 +1,5 @@
-//! Where the bytes of a write may lie already: the ranges of up to eight dbufs in one cache line.
-//! [SL §5.3.3]
+//! Address ranges of up to eight dbufs in one cache line, searched by every write for the dbuf that
+//! its bytes may lie in. [SL §5.3.3]
 //!
 //! In: the address of what is written. Out: which known dbuf it lies in. A range is one word: the
 //! page that it begins at, and how many pages it has. What was hit last is looked at first, before
@@ -12,7 +12,7 @@ pub(super) const RANGES: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     line: Line,
-    /// Which of the known dbufs a range is.
+    /// Index of the known dbuf for each range.
     names: [usize; RANGES],
     /// The range that is replaced next.
     next: usize,
@@ -30,7 +30,7 @@ const COUNT_BITS: u32 = 28;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 impl Ranges {
-    /// Which known dbuf an address may lie in. The answer is a hint: the caller asks the dbuf.
+    /// Returns the known dbuf that an address may lie in. A hint: the caller asks the dbuf.
     #[inline]
     pub(super) fn find(&self, address: usize) -> Option<usize> {
         let page = address as u64 >> PAGE_BITS;

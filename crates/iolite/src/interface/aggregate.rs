@@ -15,10 +15,10 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Held<'a> {
     slices: Box<[(&'a [u8], RichPointer, &'a Lease)]>,
-    /// Which slice comes next.
+    /// Index of the next slice.
     next: usize,
     block: usize,
-    /// What is left of the slice that we are in, and what names and keeps it.
+    /// Rest of the current slice, its pointer, and its lease.
     piece: &'a [u8],
     rest: RichPointer,
     lease: Option<&'a Lease>,

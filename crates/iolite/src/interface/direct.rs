@@ -11,12 +11,12 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Reading {
     input: Input,
-    /// What was copied and not taken.
+    /// Bytes copied and not taken.
     ahead: Vec<u8>,
     from: usize,
 }
 
-/// How much is copied ahead to be looked at.
+/// Bytes that are copied ahead for a look.
 const AHEAD: usize = 64 << 10;
 
 impl Reading {

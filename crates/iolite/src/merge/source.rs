@@ -1,4 +1,4 @@
-//! What can be merged: the reading end of a stream of blocks, or of slots.
+//! Readers that can be merged: of a stream of blocks, or of slots.
 
 use buffer::dbuf::fixed;
 use buffer::pace::Skip;
@@ -13,11 +13,11 @@ pub trait Source: Reads {}
 impl Source for Input {}
 impl Source for fixed::stream::Input {}
 
-/// What [`Merged`](super::Merged) asks of one.
+/// The reading end of one producer, as [`Merged`](super::Merged) needs it.
 pub trait Reads: fmt::Debug + Send {
     /// Copies one block and takes it; waits for nothing.
     fn read_block(&mut self, out: &mut [u8]) -> Result<Piece, Fault>;
-    /// Whether there is something to read, or the end.
+    /// Returns true if there is something to read, or the end.
     fn has_something(&mut self) -> Result<bool, Fault>;
     /// Says that we are about to sleep; answers whether there is something after all.
     fn fall_asleep(&mut self) -> Result<bool, Fault>;
@@ -25,9 +25,9 @@ pub trait Reads: fmt::Debug + Send {
     fn wake(&mut self, rang: bool);
     /// The doorbell.
     fn doorbell(&self) -> BorrowedFd<'_>;
-    /// What the producer alleges to have put.
+    /// Returns the counts that the producer claims to have put.
     fn put(&self) -> Put;
-    /// What was taken of it.
+    /// Returns the counts that were taken.
     fn taken(&self) -> Taken;
 }
 

@@ -1,4 +1,4 @@
-//! By time: what was taken of each producer and waits until nothing older can come.
+//! Merging by stamp: taken blocks wait until no older one can come.
 
 use super::{Merged, Next, Order, ProducerId};
 use buffer::Fault;
@@ -8,24 +8,24 @@ use std::time::Duration;
 
 type Stamp = dyn FnMut(&[u8]) -> u64 + Send;
 
-/// What is needed to merge by time.
+/// The parameters of a merge by stamp.
 pub struct Stamped {
     /// The time of a block, as its producer alleges it, in any unit.
     stamp: Box<Stamp>,
-    /// How far apart producers may be, in the same unit.
+    /// Distance in stamps that producers may have from each other.
     window: u64,
-    /// How long to wait for a producer that shows nothing, when others have.
+    /// Time to wait for a silent producer while others have blocks.
     pub(super) patience: Duration,
     /// The youngest time that was given.
     last: u64,
-    /// Who gave a block that came too late: it waits until somebody else has given one.
+    /// Producer of a late block, which is passed over until another one has given a block.
     behind: Option<ProducerId>,
     pub(super) late: u64,
 }
 
 impl Stamped {
-    /// By the time that `stamp` reads in a block. Producers may be `window` apart in that time, and
-    /// one that shows nothing is waited for as long as `patience`.
+    /// Makes the parameters. `stamp` reads the time of a block; producers may be `window` apart in
+    /// it, and a silent one is waited for during `patience`.
     pub fn new(
         window: u64,
         patience: Duration,
@@ -61,8 +61,8 @@ impl Stage {
         self.blocks.is_empty()
     }
 
-    /// Whether a block of it need not wait for anybody: it, or enough behind it, is younger by the
-    /// window.
+    /// Returns true if a block need wait for no other producer: it, or enough behind it, is younger
+    /// by the window.
     fn is_due(&self, window: u64) -> bool {
         let (first, last) = (self.blocks.front(), self.blocks.back());
         let passed = first.zip(last).is_some_and(|((first, _), (last, _))| {

@@ -1,5 +1,5 @@
-//! What one reader has translated: a small table, looked up by the low bits of the id.
-//! [SL §5.3.1]
+//! The translation cache of one reader: a small table, indexed by the low bits of the id. [SL
+//! §5.3.1]
 //!
 //! Faults are remembered too. A dbuf that was refused is asked for again only after as many
 //! pointers into it as it was refused before, doubled each time; and a ring that has brought
@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub(crate) struct Translation {
     space: Space,
     lines: [Line; LINES],
-    /// How long this reader asks nobody.
+    /// Pause during which this reader asks no owner.
     quiet: BackOff,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct BackOff {
 const LEFT_ALONE_MAX: u32 = 1 << 16;
 
 impl BackOff {
-    /// Whether to try now.
+    /// Returns true if it is time to try.
     #[inline]
     pub(crate) const fn is_over(&mut self) -> bool {
         if self.left == 0 {

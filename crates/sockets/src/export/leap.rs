@@ -54,7 +54,7 @@ extern "C" fn before(which: usize) -> *const c_void {
     }
 }
 
-/// What a function answers that nobody has.
+/// Returns the failure of a function that the C library lacks.
 extern "C" fn nowhere() -> isize {
     super::missing()
 }

@@ -8,7 +8,7 @@ use crate::{Fault, Policy, foreign};
 use abi::Place;
 use abi::ring::writer;
 
-/// How a reader goes from slot to slot.
+/// The steps of a reader from slot to slot.
 #[derive(Debug)]
 pub struct Walk {
     /// Blocks before this position were seen to be there. 0: each is looked at with all care.
@@ -23,12 +23,12 @@ pub struct Walk {
 /// A slot whose length was copied and checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// Where its bytes lie in the writer's memory.
+    /// Offset of its bytes in the writer's memory.
     at: usize,
     length: usize,
 }
 
-/// How often a reader of a ring that overwrites tries before it says that nothing is there.
+/// Attempts of a reader of an overwriting ring before it reports that nothing is there.
 const ATTEMPTS: usize = 8;
 
 impl Walk {
@@ -94,9 +94,9 @@ impl Walk {
         Ok(None)
     }
 
-    /// Where a reader that was lapped at `position` goes on: as far back as the writer will not
-    /// come soon. No mark is needed, as every slot begins a block. `None`: the writer is writing
-    /// over all that it has shown.
+    /// Returns the position at which a reader that was lapped at `position` resumes: as old as the
+    /// writer will not soon overwrite. Every slot begins a block, so no mark is needed. `None`: the
+    /// writer is overwriting all that it has published.
     fn youngest(&mut self, position: u64) -> Result<Option<u64>, Fault> {
         let (commit, slots) = (self.side.refresh()?, self.shape.slots as u64);
         let reserve = acquire(self.side.store.writer.word(writer::RESERVE));
@@ -240,12 +240,12 @@ impl Visitor {
         &mut self.0.side
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub(super) const fn slots(&self) -> u64 {
         self.0.shape.slots as u64
     }
 
-    /// How many slots were passed and not given back.
+    /// Returns the slots that were passed and not given back.
     pub(super) const fn held(&self) -> u64 {
         self.0.side.next - self.0.side.released()
     }

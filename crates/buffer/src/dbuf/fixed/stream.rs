@@ -39,7 +39,7 @@ fn spins() -> u32 {
 #[derive(Debug)]
 pub enum Slots {}
 
-/// What a reader gets: four descriptors.
+/// The four descriptors that a reader gets.
 pub type Offer = share::DoorbellOffer<Slots>;
 
 impl Offer {
@@ -73,7 +73,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// How often to look before sleeping; 0 where both sides share a processor.
+    /// Sets how often to look before sleeping; 0 where both sides share a processor.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -134,13 +134,13 @@ impl Output {
         self.ring.evicted()
     }
 
-    /// What this side has counted.
+    /// Returns the counts of this side.
     #[must_use]
     pub const fn count(&self) -> Put {
         self.ring.count()
     }
 
-    /// What a reader has published about its count.
+    /// Returns the counts that a reader has published.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<Taken> {
         self.ring.taken(reader)
@@ -151,7 +151,7 @@ impl Output {
         self.doorbells.shut_out(&mut self.ring.side, reader);
     }
 
-    /// What to poll: the doorbells of the readers that are there.
+    /// Returns the descriptors to poll: the doorbells of present readers.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.doorbells.all()
@@ -163,7 +163,7 @@ impl Output {
         self.doorbells.ring_due(&mut self.ring.side, urgency);
     }
 
-    /// Whether a block need not wait.
+    /// Returns true if a block need not wait.
     fn has_room(&mut self) -> Result<bool, Fault> {
         if self.ring.policy != Policy::Block {
             return Ok(true);
@@ -236,7 +236,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// How often to look before sleeping; 0 where both sides share a processor.
+    /// Sets how often to look before sleeping; 0 where both sides share a processor.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -326,7 +326,7 @@ impl Input {
         }
     }
 
-    /// What the writer alleges about its count.
+    /// Returns the counts that the writer claims.
     #[must_use]
     pub fn written(&self) -> Put {
         self.ring.written()

@@ -61,7 +61,7 @@ fn a_reader_that_was_lapped_knows_to_the_block_what_it_lost() {
     assert_eq!(reader.peek(), Err(Fault::Lossy));
 }
 
-/// What the table says is an allegation.
+/// A length in the table is unchecked input.
 #[test]
 fn a_length_that_no_slot_has_is_damage() {
     let (mut writer, mut readers) = ring(&config(64, Policy::Block));

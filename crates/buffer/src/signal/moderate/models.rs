@@ -1,5 +1,5 @@
-//! That the event comes, in all interleavings, from a writer that publishes and is then busy
-//! elsewhere for ever: its reader is woken by the timer, or by T_b, or has seen the blocks.
+//! Model, in all interleavings, of a writer that publishes and is then busy elsewhere for ever: its
+//! reader is woken by the timer, or by T_b, or has observed the blocks.
 
 use super::*;
 use crate::atomic::AtomicU32;

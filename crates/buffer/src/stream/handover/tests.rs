@@ -9,7 +9,7 @@ fn config(policy: Policy) -> Config {
     Config::new(DbufId::new(3).unwrap()).capacity(4096).policy(policy)
 }
 
-/// What the successor gets.
+/// Sends a handover to the successor, and returns it as received.
 fn sent(handover: &Handover) -> Handover {
     let copies = handover.descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
     Handover::from_parts(&handover.message(), copies).unwrap()

@@ -5,7 +5,7 @@ use crate::Fault;
 use crate::dbuf::Visitor;
 use abi::ring::reader;
 
-/// What [`Input::read_block`] has found.
+/// The result of [`Input::read_block`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece {
     /// A block of so many bytes, which may be none.

@@ -8,8 +8,8 @@ use crate::Fault;
 use crate::dbuf::walk::Found;
 
 impl Input {
-    /// Whether [`Input::peek`] works here: the stream was opened trusting, its segment was made by
-    /// a process of our own user or of root, and the ring does not overwrite.
+    /// Returns true if [`Input::peek`] works here: the stream was opened trusting, its segment was
+    /// made by a process of our own user or of root, and the ring does not overwrite.
     #[must_use]
     pub const fn looks_in_place(&self) -> bool {
         self.trusted.is_some() && !self.lossy
@@ -63,7 +63,7 @@ impl Input {
         found.filter(|found| found.left() > 0)
     }
 
-    /// What is left of the next block, if it was seen to be there.
+    /// Returns the rest of the next block, if it was found to be there.
     #[inline]
     fn next(&mut self) -> Result<Option<Found>, Fault> {
         match self.rest {

@@ -155,8 +155,8 @@ fn f4_a20_positions_go_on_over_all_segments() {
     }
 }
 
-/// Who is revoked finishes what was written for it, then is told so, and nobody else notices.
-/// (RELIABILITY T11)
+/// A revoked reader finishes what was written for it, then is notified, and no other reader
+/// notices. (RELIABILITY T11)
 #[test]
 fn who_is_revoked_reads_to_the_switch_and_no_further() {
     for policy in [Policy::Block, Policy::Overwrite] {
@@ -230,7 +230,7 @@ fn who_comes_between_segments_gets_what_comes_after() {
     assert!(number > 300 && output.segment() > 5, "{number} {}", output.segment());
 }
 
-/// Who reads block by block, or skips, comes over a switch as well.
+/// A reader that reads block by block, or skips, crosses a switch as well.
 #[test]
 fn blocks_and_skips_come_over_a_switch() {
     use crate::stream::Piece;

@@ -107,7 +107,7 @@ fn q5_q6_a_pool_is_mapped_once_and_only_its_maker_writes_it() {
     assert_eq!(read(&window, &data), Err(Fault::UnknownDbuf(dbuf)));
 }
 
-/// What was received is copied once, and then nobody can change it.
+/// Received memory that its sender may still change is copied once.
 #[test]
 fn what_was_another_s_to_change_is_received_as_a_copy() {
     let mut owner = Creator::new(64);

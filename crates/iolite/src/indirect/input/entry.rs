@@ -1,4 +1,4 @@
-//! How a reader goes from entry to entry, believing nothing (RELIABILITY T3, T4).
+//! Steps from entry to entry that trust nothing (RELIABILITY T3, T4).
 
 use super::{Current, Input, UNMAPPED, View};
 use abi::RichPointer;
@@ -9,7 +9,7 @@ use buffer::atomic::acquire;
 /// A pointer, and the length of its view and whether that stays by itself, if it is mapped.
 pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
 
-/// How often a reader of a ring that overwrites tries before it says that nothing is there.
+/// Attempts of a reader of an overwriting ring before it reports that nothing is there.
 const ATTEMPTS: usize = 8;
 
 impl Current {
@@ -75,7 +75,7 @@ impl Input {
         }
     }
 
-    /// Where a pointer leads, if it may be followed.
+    /// Returns the offset that a pointer leads to, if it may be followed.
     #[inline]
     fn check(&mut self, pointer: RichPointer) -> Result<usize, Fault> {
         // No flags are known yet: an entry that has some was written by nobody we understand.
@@ -246,8 +246,7 @@ impl Input {
 }
 
 impl View {
-    /// How many of these pointers lead into this dbuf and stay inside, one after the other, and how
-    /// many bytes they view.
+    /// Returns how many leading pointers stay inside this dbuf, and how many bytes they view.
     #[inline]
     pub(super) fn fits(&self, pointers: &[RichPointer]) -> (usize, u64) {
         let (mut any, mut bytes) = (0, 0);

@@ -11,7 +11,7 @@ pub(super) struct Hot {
     pub(super) filled: usize,
     /// Bytes that it can have.
     pub(super) segment: usize,
-    /// Where it begins, as a place tells it.
+    /// Position at which it begins.
     pub(super) position: u64,
     /// A pointer into its dbuf.
     pub(super) home: RichPointer,
@@ -28,7 +28,7 @@ impl Hot {
         pointer
     }
 
-    /// Whether the flight that was hit last keeps these bytes.
+    /// Returns true if the flight that was hit last keeps these bytes.
     #[inline]
     pub(super) fn covers(&self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.position);
@@ -48,8 +48,8 @@ impl Hot {
         };
     }
 
-    /// Whether this block, which has just been filled, lies in the same segment; so much more of it
-    /// is filled then.
+    /// Returns true if this block, just filled, lies in the same segment, and extends the filled
+    /// part by it.
     #[inline]
     pub(super) fn grows_by(&mut self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.position);
@@ -62,8 +62,7 @@ impl Hot {
         same && self.address != 0
     }
 
-    /// How many of these pointers lie in this segment, one after the other, and how many bytes they
-    /// view.
+    /// Returns how many leading pointers lie in this segment, and how many bytes they view.
     #[inline]
     pub(super) fn covers_first(&self, pointers: &[RichPointer]) -> (usize, u64) {
         let (mut any, mut bytes) = (0, 0);

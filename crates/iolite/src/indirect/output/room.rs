@@ -1,4 +1,4 @@
-//! Where room comes from: readers that have passed, or, where the ring overwrites, nobody.
+//! Room for entries: made by readers that have passed, or by overwriting.
 
 use super::{Hot, Output};
 use abi::RichPointer;

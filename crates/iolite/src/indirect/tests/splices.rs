@@ -111,7 +111,7 @@ fn e4_the_dbufs_that_were_hit_last_lie_in_one_line() {
     assert_eq!(ranges.find(at(RANGES) + SEGMENT), None, "behind its end");
 }
 
-/// What lies in no dbuf goes to the default one of the space, for all its streams.
+/// Bytes that lie in no dbuf go to the default one of the space, for all its streams.
 #[test]
 fn d8_what_lies_nowhere_is_written_to_the_default_dbuf_of_the_space() {
     let fixture = Fixture::new();
@@ -131,7 +131,7 @@ fn d8_what_lies_nowhere_is_written_to_the_default_dbuf_of_the_space() {
     assert_eq!(space.faults().mapped, 1);
 }
 
-/// What is drafted is not shown to anybody: its address is no hit. (S4)
+/// A draft is not published: its address is no hit. (S4)
 #[test]
 fn e1_bytes_that_are_still_written_are_copied() {
     let fixture = Fixture::new();
@@ -186,8 +186,8 @@ fn e1_what_is_peeked_at_in_one_stream_becomes_a_pointer_in_another() {
     assert_eq!(leased(&backing), 0);
 }
 
-/// What is passed on holds the first writer back until it is read, as in a pipeline of pipes, and
-/// nobody waits for ever: who passes on waits for both sides.
+/// Entries that were passed on hold the first writer back until they are read, as in a pipeline of
+/// pipes; the process in between waits for both sides.
 #[test]
 fn e1_who_passes_on_waits_for_both_sides() {
     let fixture = Fixture::new();

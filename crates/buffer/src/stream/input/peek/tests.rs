@@ -1,4 +1,4 @@
-//! What is looked at in place is what was written, whatever happens to the ring meanwhile.
+//! Tests that peeked bytes are those that were written, whatever happens to the ring.
 
 use crate::stream::{Config, Input, Output, stream};
 use crate::{Fault, Policy};
