@@ -1,17 +1,16 @@
-//! Patterns over a text that comes in pieces: one automaton, whose whole memory is one number.
+//! Pattern matching over segmented text: one automaton, whose entire state is one number.
 //!
-//! In: patterns, once; then the pieces of a text, each with the [`State`] that the piece before it
-//! left. Out: the state behind the piece, and the first pattern in the list of which a match *ends*
-//! in it. Where the text is cut changes nothing: what begins in one piece ends in another. Every
-//! way to match counts, not only the leftmost, so that the answer does not depend on what was found
-//! before. [SL §6.1 Table I]
+//! In: patterns, once; then the pieces of a text, each with the [`State`] left by the previous
+//! piece. Out: the state behind the piece, and the first pattern in the list of which a match
+//! *ends* in it. Segmentation changes nothing: a match may span pieces. All matches count, not only
+//! leftmost ones, so that the result does not depend on earlier matches. [SL §6.1 Table I]
 //!
-//! The automaton is regex-automata's dense DFA. It says a match one byte late, because assertions
-//! (`$`, `\b`) look at the byte behind it; at the end of a piece that byte is not there yet. So
-//! there is a last step: a match counts in its own piece if every byte that may follow leaves it a
-//! match, and else in the piece that decides it.
+//! The automaton is regex-automata's dense DFA. It reports a match one byte late, because
+//! assertions (`$`, `\b`) inspect the next byte, which is not there yet at the end of a piece. A
+//! final step therefore checks that a match holds for every possible next byte; otherwise it counts
+//! in the piece that decides it.
 //!
-//! Patterns are bytes, not UTF-8: `.` and `\xff` are one byte, `(?i)` concerns ASCII.
+//! Patterns match bytes, not UTF-8: `.` and `\xff` match one byte, `(?i)` applies to ASCII.
 
 use crate::contract::Mistake;
 use regex_automata::dfa::{Automaton as _, StartKind, dense};
@@ -30,45 +29,45 @@ pub(crate) struct Automaton {
     dfa: dense::DFA<Vec<u32>>,
     begin: StateID,
     behind_hole: StateID,
-    /// By pattern: whether no match of it needs to be seen from behind.
+    /// Per pattern: true if its matches do not depend on the next byte.
     settled: Vec<bool>,
     skip: Option<Skip>,
     print: u32,
-    /// The last state that can be reached.
+    /// The last reachable state.
     last: StateID,
 }
 
-/// What an automaton knows of a text so far. Plain data; it means something only to automata with
-/// the same [`Automaton::print`].
+/// The match state of a text. Plain data; meaningful only to automata with the same
+/// [`Automaton::print`].
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(transparent)]
 pub(crate) struct State(u32);
 
 impl State {
-    /// Nothing yet.
+    /// The state before the first byte.
     pub(crate) const BEGIN: Self = Self(0);
 }
 
-/// How patterns are compiled.
+/// Compilation options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// How many bytes the automaton may take at most.
+    /// Maximum size of the automaton in bytes.
     pub(crate) size: usize,
-    /// Whether matches must begin where the text does.
+    /// True if matches must begin at the start of the text.
     pub(crate) anchored: bool,
 }
 
-/// Where nothing has begun, no byte has to be looked at until one of a few literals occurs.
+/// Prefilter: while no match is in progress, bytes are skipped until a literal occurs.
 struct Skip {
     literals: Prefilter,
-    /// So many bytes at the end of a piece may be the beginning of a literal.
+    /// Length of a literal's possible prefix at the end of a piece.
     tail: usize,
-    /// The state in which nothing has begun, by the byte before it.
+    /// States without a match in progress, by the previous byte.
     starts: Vec<StateID>,
 }
 
 impl Automaton {
-    /// Compiles patterns. A mistake says which of them is wrong, and where.
+    /// Compiles patterns. An error names the pattern and the position.
     pub(crate) fn new(patterns: &[&[u8]], plan: Plan) -> Result<Self, Wrong> {
         let parsed = patterns.iter().enumerate().map(|(which, pattern)| {
             parse(pattern).map_err(|wrong| Wrong { which: Some(which), ..wrong })
@@ -86,7 +85,7 @@ impl Automaton {
             dfa.start_state(&start::Config::new().anchored(anchored).look_behind(before))
         };
         let from = |before| from(before).map_err(|error| Wrong::of(error.to_string()));
-        // Bytes that nobody saw are taken for one that ends no line and is in no word.
+        // Unseen bytes count as one that neither ends a line nor belongs to a word.
         let (begin, behind_hole) = (from(None)?, from(Some(0))?);
         let starts: Vec<StateID> =
             (0..=u8::MAX).map(|byte| from(Some(byte))).collect::<Result<_, _>>()?;
@@ -101,19 +100,19 @@ impl Automaton {
         Ok(Self { dfa, begin, behind_hole, settled, skip, print, last })
     }
 
-    /// What the states of this automaton are known by: the same for the same patterns.
+    /// Returns a fingerprint of the automaton's states: the same for the same patterns.
     pub(crate) const fn print(&self) -> u32 {
         self.print
     }
 
-    /// The state behind bytes that nobody saw: what was under way is over, and it is not where a
-    /// text begins.
+    /// Returns the state behind unseen bytes: no match is in progress, and it is not the start of
+    /// the text.
     pub(crate) fn behind_hole(&self) -> State {
         State(self.behind_hole.as_u32() + 1)
     }
 
-    /// Reads on behind `state`: the new state, and the first pattern before number `below` of which
-    /// a match ends here. `last` says that the text ends with these bytes.
+    /// Continues from `state`: returns the new state, and the first pattern with a number below
+    /// `below` of which a match ends here. `last` marks the end of the text.
     #[inline]
     pub(crate) fn read(
         &self,
@@ -129,7 +128,7 @@ impl Automaton {
                 let before = id;
                 id = self.dfa.next_state(id, *byte);
                 if self.dfa.is_match_state(id) {
-                    // A match that ended with the piece before, and was not known there.
+                    // A match that ended with the previous piece, undecided there.
                     found.look(self, id, |pattern| !self.is_known(before, pattern));
                 }
                 id = self.run(id, rest, &mut found);
@@ -149,13 +148,13 @@ impl Automaton {
         (State(id.as_u32() + 1), found.first)
     }
 
-    /// Whether nothing can be found any more, whatever follows.
+    /// Returns true if no match is possible any more.
     pub(crate) fn is_dead(&self, state: State) -> bool {
         self.dfa.is_dead_state(self.id(state))
     }
 
-    /// The state of the automaton. A number that names none was not said by this automaton, and
-    /// says nothing.
+    /// Returns the automaton's state. A number that names no state, as forged data may, counts as
+    /// the initial state.
     #[inline]
     fn id(&self, state: State) -> StateID {
         let id = state.0.wrapping_sub(1);
@@ -168,7 +167,8 @@ impl Automaton {
         }
     }
 
-    /// The state behind `bytes`, all matches in them looked at but those that end with the last.
+    /// Returns the state behind `bytes`, recording all matches but those that end with the last
+    /// byte.
     #[inline]
     fn run(&self, mut id: StateID, bytes: &[u8], found: &mut Found) -> StateID {
         let dfa = &self.dfa;
@@ -196,7 +196,7 @@ impl Automaton {
         id
     }
 
-    /// Where to go on from `at`, where nothing has begun: nothing begins before it.
+    /// Skips from `at` to the next possible start of a match.
     #[inline]
     fn skip(&self, id: StateID, bytes: &[u8], at: usize) -> (StateID, usize) {
         let Some(skip) = &self.skip else { return (id, at) };
@@ -211,7 +211,7 @@ impl Automaton {
         (start.copied().unwrap_or(id), to)
     }
 
-    /// Whether a match of this pattern that ends at `id` is one, whatever follows.
+    /// Returns true if a match of this pattern that ends at `id` holds for every next byte.
     fn is_known(&self, id: StateID, pattern: PatternID) -> bool {
         if self.settled.get(pattern.as_usize()) == Some(&true) {
             return true;
@@ -227,14 +227,14 @@ impl Automaton {
     }
 }
 
-/// The first pattern that was found before number `below`.
+/// The first matching pattern with a number below `below`.
 struct Found {
     below: u32,
     first: Option<u32>,
 }
 
 impl Found {
-    /// Looks at the patterns of a match state that `counts` accepts.
+    /// Records the patterns of a match state that `counts` accepts.
     #[inline]
     fn look(&mut self, automaton: &Automaton, id: StateID, counts: impl Fn(PatternID) -> bool) {
         if self.below == 0 {
@@ -250,16 +250,16 @@ impl Found {
     }
 }
 
-/// What is wrong with a list of patterns.
+/// An error in a list of patterns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Wrong {
-    /// Which pattern; `None`: all together.
+    /// Index of the pattern; `None` for all together.
     pub(crate) which: Option<usize>,
-    /// Where in it.
+    /// Byte range in it.
     pub(crate) at: Option<Range<usize>>,
-    /// What.
+    /// Description.
     pub(crate) what: String,
-    /// What to do.
+    /// Suggested correction.
     pub(crate) hint: Option<String>,
 }
 
@@ -272,7 +272,7 @@ impl Wrong {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// The mistake in the argument for `parameter`.
+    /// Converts to an error in the argument of `parameter`.
     pub(crate) fn mistake(self, parameter: &'static str) -> Mistake {
         let Self { which, at, what, hint } = self;
         let named = which.map(|_| parameter);
@@ -280,7 +280,7 @@ impl Wrong {
     }
 }
 
-/// How deep groups may be nested.
+/// Maximum nesting of groups.
 const NEST_MAX: u32 = 100;
 
 fn parse(pattern: &[u8]) -> Result<Hir, Wrong> {
@@ -309,7 +309,7 @@ fn parse(pattern: &[u8]) -> Result<Hir, Wrong> {
     }
 }
 
-/// The pattern as text: bytes that are none become `\xHH`, which means the same.
+/// Converts the pattern to text; invalid UTF-8 becomes equivalent `\xHH` escapes.
 fn as_text(pattern: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(pattern) {
         Ok(text) => Cow::Borrowed(text),
@@ -324,7 +324,7 @@ fn as_text(pattern: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Whether no match of the pattern depends on the byte behind it.
+/// Returns true if no match of the pattern depends on the next byte.
 fn is_settled(pattern: &Hir) -> bool {
     let behind = LookSet::singleton(Look::Start).insert(Look::StartLF);
     pattern.properties().look_set().subtract(behind).is_empty()
@@ -362,14 +362,14 @@ fn too_big(size: usize) -> Wrong {
     )
 }
 
-/// A number that automata with other states do not have, as far as 32 bits tell.
+/// Returns a 32-bit hash that distinguishes automata with different states.
 fn print(dfa: &dense::DFA<Vec<u32>>) -> u32 {
     let (bytes, padding) = dfa.to_bytes_little_endian();
     twox_hash::XxHash32::oneshot(0, bytes.get(padding..).unwrap_or_default())
 }
 
-/// The last of the states that can be reached from these: their numbers are steps of the stride, so
-/// that every step up to it is a state.
+/// Returns the last state reachable from these. State numbers are multiples of the stride, so every
+/// multiple up to it is a state.
 fn last(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> StateID {
     let bytes: Vec<u8> =
         dfa.byte_classes().representatives(0..=u8::MAX).filter_map(|unit| unit.as_u8()).collect();
@@ -392,7 +392,7 @@ fn last(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> Stat
     last
 }
 
-/// Where one of up to three bytes stands from `at` on, or the end.
+/// Returns the offset of one of up to three bytes from `at` on, or the end.
 #[inline]
 fn nearest(bytes: &[u8], among: &[u8], at: usize) -> usize {
     let rest = among.get(at..).unwrap_or_default();

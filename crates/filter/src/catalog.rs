@@ -1,7 +1,7 @@
-//! The list of all filters, by hand, in the order in which a packet meets them.
+//! The catalog: all filters, listed by hand, in the order in which a packet meets them.
 //!
-//! What stands here has help, a man page, completion, counters, catalog tests, the twin exam and a
-//! name in PipesFS; nothing else has to be registered.
+//! A filter listed here has help, a man page, completion, counters, catalog tests, the twin exam
+//! and a name in PipesFS; no other registration is needed.
 
 use crate::contract::Description;
 use crate::{application, content, general, link, network, stats, transport};
@@ -42,7 +42,7 @@ pub const FILTERS: &[&Description] = &[
     &stats::inspect::INSPECT,
 ];
 
-/// The filter with this name.
+/// Returns the filter with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Description> {
     FILTERS.iter().copied().find(|description| description.name == name)

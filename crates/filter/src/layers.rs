@@ -1,12 +1,12 @@
-//! How filters read headers through the marks (CONTRACT 4).
+//! Header access for filters, through the marks (CONTRACT 4).
 //!
-//! In: a block. Out: where its network and transport headers lie and what they are. What the marks
-//! already say is used; what they do not say is found by one pass of `wire::layers` and remembered
-//! in them, so that in a chain of filters only the first pays.
+//! In: a block. Out: the offsets and kinds of its network and transport headers. Marks that are set
+//! are used; missing ones are computed by one pass of `wire::layers` and recorded, so that only the
+//! first filter of a chain pays.
 //!
-//! Only the first [`HEAD`] bytes of a frame are looked at, even where more are here: so the answer
-//! is the same whether the space hands out a head or the whole frame (CONTRACT 14). Lengths that
-//! concern the rest are weighed against `marks.captured`, never against the slice.
+//! Only the first [`HEAD`] bytes of a frame are parsed, even if more are present: the answer is the
+//! same whether the space provides a head or the whole frame (CONTRACT 14). Lengths beyond it are
+//! checked against `marks.captured`, never against the slice.
 
 use crate::contract::{Block, Description, Reason};
 use abi::Marks;
@@ -22,39 +22,39 @@ use wire::udp::{self, Udp};
 use wire::vlan::is_tag;
 use wire::{Layers, LinkType};
 
-/// How many bytes from the start of a frame the header filters look at: eight tags, the longest
-/// IPv4 and TCP headers, and 300 bytes of IPv6 extension headers behind them. What lies deeper is
-/// `cut`.
+/// Bytes from the start of a frame that header filters parse: eight tags, the longest IPv4 and TCP
+/// headers, and 300 bytes of IPv6 extension headers. Deeper headers are `cut`.
 pub const HEAD: u16 = 512;
 
-/// Why a block has no answer for a filter that reads headers. The reasons of such a filter begin
-/// with [`Missing::NAMES`], in this order ([`Missing::lead`]).
+/// The reason why a header filter has no answer. The reasons of such a filter begin with
+/// [`Missing::NAMES`], in this order ([`Missing::lead`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {
-    /// The frame holds no IP packet, or the block is no frame.
+    /// The frame holds no IP packet, or the block is not a frame.
     NotIp,
     /// A header contradicts itself or the one around it.
     Malformed,
     /// The header was not captured, or lies beyond [`HEAD`].
     Cut,
-    /// There are more extension headers or tags than are followed.
+    /// Too many extension headers or tags.
     TooDeep,
-    /// A later fragment: the transport header is in another frame.
+    /// A later fragment, without the transport header.
     Fragment,
 }
 
 impl Missing {
-    /// The reasons in a description, in the order of the variants. A filter that never answers
-    /// `fragment` may leave it out.
+    /// Names of the reasons in a description, in variant order. A filter that never answers
+    /// `fragment` may omit it.
     pub const NAMES: [&'static str; 5] = ["not ip", "malformed", "cut", "too deep", "fragment"];
 
-    /// The number of this reason in every description that [`Missing::lead`] accepts.
+    /// Returns the number of this reason in every description that [`Missing::lead`] accepts.
     #[must_use]
     pub const fn reason(self) -> Reason {
         Reason(self as u8)
     }
 
-    /// Checks when compiled that the reasons of `description` begin with the first `count` names.
+    /// Asserts at compile time that the reasons of `description` begin with the first `count`
+    /// names.
     #[expect(clippy::indexing_slicing, reason = "at build time only: every caller is a constant")]
     pub const fn lead(description: &Description, count: usize) {
         let mut i = 0;
@@ -64,7 +64,7 @@ impl Missing {
         }
     }
 
-    /// Why a pass over the layers did not find what was asked for.
+    /// Returns the reason for an incomplete pass over the layers.
     fn of(layers: &Layers) -> Self {
         let faults = layers.faults;
         match layers.network {
@@ -78,46 +78,46 @@ impl Missing {
     }
 }
 
-/// An IP packet in a frame. Offsets count from the first byte of the frame.
+/// An IP packet in a frame. Offsets count from the frame's first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// The protocol behind all IP headers.
+    /// Protocol behind all IP headers.
     pub protocol: u8,
-    /// Where the IP header begins.
+    /// Offset of the IP header.
     pub network: u32,
-    /// Where the packet's data begin, behind options and extension headers.
+    /// Offset of the packet's data, behind options and extension headers.
     pub data: u32,
-    /// One past the packet's last byte, captured or not.
+    /// Offset past the packet's last byte, captured or not.
     pub end: u32,
-    /// Which part of a packet it is.
+    /// Position within a fragmented packet.
     pub fragment: Fragment,
 }
 
 /// A transport header in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transport {
-    /// Its protocol.
+    /// Protocol number.
     pub protocol: u8,
-    /// Where it begins in the frame.
+    /// Offset in the frame.
     pub at: u32,
 }
 
-/// The bytes of the frame that header filters may look at.
+/// Returns the bytes of the frame that header filters may parse.
 #[inline]
 #[must_use]
 pub fn head<'a>(block: &Block<'a>) -> &'a [u8] {
     block.frame.get(..usize::from(HEAD)).unwrap_or(block.frame)
 }
 
-/// One pass over the layers of the frame; what it finds is remembered in the marks.
+/// Parses the frame's layers and records them in the marks.
 pub fn find(block: &mut Block<'_>) -> Layers {
     let layers = wire::layers(LinkType(block.marks.link), head(block));
     remember(&mut block.marks, &layers);
     layers
 }
 
-/// Remembers what a pass over a frame has found, as if it had looked at the first [`HEAD`] bytes
-/// alone: for a source that looks at whole frames anyway, so that no filter behind it has to.
+/// Records a parse of the whole frame as if it had seen only the first [`HEAD`] bytes: for a source
+/// that parses frames anyway, so that no filter behind it has to.
 #[inline]
 pub fn remember(marks: &mut Marks, layers: &Layers) {
     let mark = |offset: Option<u16>| offset.filter(|at| *at <= HEAD).unwrap_or(Marks::UNKNOWN);
@@ -126,7 +126,7 @@ pub fn remember(marks: &mut Marks, layers: &Layers) {
     marks.payload = mark(layers.payload);
 }
 
-/// The IP packet in the frame, its header checked.
+/// Returns the IP packet in the frame, its header validated.
 pub fn packet(block: &mut Block<'_>) -> Result<Packet, Missing> {
     if let Some(marked) = marked_packet(block) {
         return Ok(marked);
@@ -147,7 +147,7 @@ pub fn packet(block: &mut Block<'_>) -> Result<Packet, Missing> {
     Ok(Packet { protocol, network, data, end: end(block, network), fragment: layers.fragment })
 }
 
-/// The protocol behind all IP headers, for fragments too.
+/// Returns the protocol behind all IP headers, also for fragments.
 #[inline]
 pub fn ip_protocol(block: &mut Block<'_>) -> Result<u8, Missing> {
     if let Some(marked) = marked(block) {
@@ -157,7 +157,7 @@ pub fn ip_protocol(block: &mut Block<'_>) -> Result<u8, Missing> {
     layers.protocol.ok_or_else(|| Missing::of(&layers))
 }
 
-/// The transport header of the frame.
+/// Returns the transport header of the frame.
 #[inline]
 pub fn transport(block: &mut Block<'_>) -> Result<Transport, Missing> {
     if let Some(marked) = marked(block) {
@@ -170,7 +170,7 @@ pub fn transport(block: &mut Block<'_>) -> Result<Transport, Missing> {
     }
 }
 
-/// The ports of the frame; `Ok(None)` where its transport protocol has none.
+/// Returns the ports of the frame; `Ok(None)` if its transport protocol has none.
 #[inline]
 pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, Missing> {
     let Transport { protocol, at } = transport(block)?;
@@ -183,8 +183,8 @@ pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, Missing> {
     }
 }
 
-/// The UDP datagram of the frame: where its payload begins, and one past its last byte; `Ok(None)`
-/// where the frame carries another protocol.
+/// Returns the UDP datagram of the frame: ports, offset of the payload, and offset past its last
+/// byte; `Ok(None)` for another protocol.
 pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Missing> {
     let Transport { protocol, at } = transport(block)?;
     if protocol != protocol::UDP {
@@ -200,7 +200,7 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Miss
         0 => Ok(Some((ports, payload, packet_end))),
         length if length < udp::LENGTH as u32 => Err(Missing::Malformed),
         _ if stated <= packet_end => Ok(Some((ports, payload, stated))),
-        // The first fragment of a datagram states the length of the whole datagram.
+        // The first fragment states the length of the whole datagram.
         _ if is_first_fragment(block) => Ok(Some((ports, payload, packet_end))),
         _ => Err(Missing::Malformed),
     }
@@ -209,20 +209,20 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Miss
 /// A TCP segment in a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
-    /// The fixed part of its header.
+    /// Fixed part of the header.
     pub header: &'a Tcp,
-    /// Who sent it to whom.
+    /// Source and target.
     pub flow: Flow,
-    /// Where the header begins in the frame.
+    /// Offset of the header in the frame.
     pub at: u32,
-    /// Where the payload begins.
+    /// Offset of the payload.
     pub payload: u32,
-    /// One past the last byte of the payload, captured or not.
+    /// Offset past the payload, captured or not.
     pub end: u32,
 }
 
-/// The TCP segment of the frame; `Ok(None)` where the frame carries another protocol. A first
-/// fragment is one too few bytes of a segment: it is not answered either.
+/// Returns the TCP segment of the frame; `Ok(None)` for another protocol. A first fragment is an
+/// incomplete segment and has no answer either.
 #[inline]
 pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, Missing> {
     match plain_segment(block) {
@@ -231,8 +231,8 @@ pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, Missing
     }
 }
 
-/// The segment of the commonest frame by far, where all lies where it mostly lies: Ethernet without
-/// tags, IPv4 without options, no fragment. What [`any_segment`] finds is the same.
+/// Fast path for the most common frame: untagged Ethernet, IPv4 without options, unfragmented.
+/// Agrees with [`any_segment`].
 #[inline]
 pub(crate) fn plain_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
     const AT: u32 = 34;
@@ -285,7 +285,7 @@ fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, Missing
     Ok(Some(Segment { header, flow, at, payload, end }))
 }
 
-/// The flow of a frame whose IP header the marks know.
+/// Returns the flow of a frame whose IP header is marked.
 #[inline]
 #[must_use]
 pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
@@ -298,14 +298,14 @@ pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
     Some(Flow { source, target, protocol, ports: Some(ports) })
 }
 
-/// The flow of any IP packet; without ports where its transport protocol has none, or where they
-/// are in another frame.
+/// Returns the flow of any IP packet; without ports if its transport protocol has none, or if
+/// another fragment holds them.
 pub fn any_flow(block: &mut Block<'_>) -> Result<Flow, Missing> {
     let layers = find(block);
     Flow::of(&layers, head(block)).ok_or_else(|| Missing::of(&layers))
 }
 
-/// How many bytes two ports take.
+/// Size of two ports in bytes.
 const PORTS: u32 = 4;
 
 /// Returns the bytes from `at`, counted from the start of the frame, to the end of the IP packet.
@@ -320,7 +320,8 @@ pub fn within<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
     bytes.get(at as usize..end).unwrap_or_default()
 }
 
-/// Why fewer than `length` bytes follow at `at`: the packet says so, or they were not captured.
+/// Returns the reason for fewer than `length` bytes at `at`: the packet ends, or they were not
+/// captured.
 #[cold]
 fn short(block: &Block<'_>, at: u32, length: u32) -> Missing {
     match end(block, block.marks.network.into()) {
@@ -329,7 +330,7 @@ fn short(block: &Block<'_>, at: u32, length: u32) -> Missing {
     }
 }
 
-/// The transport header, if the marks know it.
+/// Returns the transport header if it is marked.
 #[inline]
 fn marked(block: &Block<'_>) -> Option<Transport> {
     let marks = &block.marks;
@@ -351,8 +352,8 @@ fn marked(block: &Block<'_>) -> Option<Transport> {
     Some(Transport { protocol, at: marks.transport.into() })
 }
 
-/// The IP packet, if the marks know its headers up to that of transport, and nothing stands between
-/// them.
+/// Returns the IP packet if its headers are marked up to the transport header without others in
+/// between.
 #[inline]
 fn marked_packet(block: &Block<'_>) -> Option<Packet> {
     let Transport { protocol, .. } = marked(block)?;
@@ -361,14 +362,14 @@ fn marked_packet(block: &Block<'_>) -> Option<Packet> {
     let (header, fragment) = match bytes.first()? >> 4 {
         4 => Ipv4::parse(bytes).map(|(ip, _)| (ip.header_length().into(), ip.fragment()))?,
         6 if *bytes.get(ipv6::NEXT_HEADER)? == protocol => (ipv6::LENGTH as u32, Fragment::Whole),
-        // Extension headers are followed anew.
+        // Extension headers are parsed again.
         _ => return None,
     };
     let data = network + header;
     Some(Packet { protocol, network, data, end: end(block, network), fragment })
 }
 
-/// What an Ethernet header without tags announces, if the marks know that there is such a one.
+/// Returns the EtherType if an untagged Ethernet header is marked.
 #[inline]
 pub(crate) fn marked_type(block: &Block<'_>) -> Option<u16> {
     let Marks { link, network, .. } = block.marks;
@@ -379,8 +380,8 @@ pub(crate) fn marked_type(block: &Block<'_>) -> Option<u16> {
     Some(u16::from_be_bytes(*field)).filter(|kind| *kind >= ethernet::TYPE_MIN && !is_tag(*kind))
 }
 
-/// One past the last byte of the IP packet at `network`, captured or not; where the packet states
-/// no length (it will yet be cut up by the card), the end of the frame.
+/// Returns the offset past the IP packet at `network`, captured or not; the end of the frame if the
+/// packet states no length (segmentation offload).
 fn end(block: &Block<'_>, network: u32) -> u32 {
     let bytes = head(block).get(network as usize..).unwrap_or_default();
     let stated = match bytes.first().map(|first| first >> 4) {
@@ -415,9 +416,9 @@ mod tests {
     use crate::testing::{Arena, Frame, Space};
     use testkit::Random;
 
-    /// What is found where it mostly lies is what a look at all layers finds.
+    /// The fast path agrees with the parse of all layers.
     #[test]
-    fn the_short_way_and_the_long_way_agree() {
+    fn fast_path_agrees_with_the_full_parse() {
         let mut random = Random::replayable();
         let mut plain = 0;
         for _ in 0..20_000 {

@@ -1,16 +1,15 @@
-//! What happens to bytes: the contract that every filter keeps, the catalog, and one file per
-//! filter.
+//! Filters: the contract that every filter keeps, the catalog, and one file per filter.
 //!
-//! A filter knows bytes, not places: nothing here names a ring, a socket, a file or a clock, which
-//! is what lets the planner put a filter anywhere. This crate does no I/O. [SL §6.1], [Th §5.3]
+//! A filter knows bytes, not places: nothing here names a ring, a socket, a file or a clock, so
+//! that the planner can place a filter anywhere. This crate does no I/O. [SL §6.1], [Th §5.3]
 //!
-//! Read [`contract`] first (what a block is, what a filter may do), then [`catalog`] (the list),
-//! then [`layers`] (how headers are read), then any filter, in the order in which a packet meets
-//! them: `link`, `network`, `transport`, `general`, `content`, `stats`.
+//! Read [`contract`] first (blocks, and the rights of a filter), then [`catalog`] (the list), then
+//! [`layers`] (header access), then any filter, in the order in which a packet meets them: `link`,
+//! `network`, `transport`, `general`, `content`, `stats`.
 //!
-//! The signatures take away the rights that a kind does not give. Each of these four builds, and
-//! does not build any more with the one line changed that breaks the rule. A statistics filter sees
-//! no bytes:
+//! Signatures withhold the rights that a kind does not have. Each of these four examples builds,
+//! and stops building with the one changed line that breaks the rule. A statistics filter sees no
+//! bytes:
 //! ```
 //! # use filter::prelude::*;
 //! # struct Lengths(u64);
@@ -29,7 +28,7 @@
 //!     }
 //! }
 //! ```
-//! Nobody keeps bytes beyond the call:
+//! Bytes cannot be kept beyond the call:
 //! ```
 //! # use filter::prelude::*;
 //! # struct Last(Option<usize>);
@@ -70,7 +69,7 @@
 //!     }
 //! }
 //! ```
-//! A reason that the description does not have is found when compiling:
+//! A reason missing from the description does not compile:
 //! ```
 //! # use filter::prelude::*;
 //! const D: Description = Description { reasons: &["no port"], ..Description::EMPTY };
@@ -111,7 +110,7 @@ pub use abi::text;
 pub use contract::*;
 pub use endpoint::{Attach, EndpointFacts, Observed, Outlet, Shares, Side};
 
-/// What a filter file starts from.
+/// The imports of a filter file.
 pub mod prelude {
     pub use crate::contract::*;
     pub use crate::sharing::Sharing;

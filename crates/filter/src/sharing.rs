@@ -1,12 +1,12 @@
-//! Which of several copies of a filter gets a block, so that no session is split.
+//! Assignment of blocks to replicas of a filter, such that no session is split.
 //!
 //! In: a block. Out: a number that is the same for all blocks of a session, both ways, on every
 //! machine. [Par §IV-A], [Th §5.4; CONTRACT 16]
 //!
-//! Where the filter itself tells sessions apart, that is a hash of addresses and ports, or of the
-//! addresses alone if it also joins fragments, which have no ports. Behind a filter that has told
-//! sessions apart it is the number of the session. What belongs to no session may go anywhere: all
-//! of it has one number.
+//! For a filter that tracks sessions itself it is a hash of addresses and ports, or of the
+//! addresses alone if the filter also reassembles fragments, which have no ports. Behind a filter
+//! that assigned sessions it is the session number. Blocks without a session share one number,
+//! since any replica may take them.
 
 use crate::contract::Block;
 use crate::layers;
@@ -15,22 +15,22 @@ use ebpf::emit::{Cmp, Layers, Num, Scope, Transport, Unfit, Wide, WideVar, be16,
 use wire::flow::Flow;
 use wire::{ipv4, ipv6, ports};
 
-/// What blocks of one session have in common.
+/// The key that blocks of one session share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
     /// The two addresses.
     Addresses,
     /// The two addresses and ports, and the protocol.
     Flow,
-    /// The number that a filter before gave them.
+    /// The session number from an earlier filter.
     Session,
 }
 
-/// No seed: who shares out must do it everywhere alike.
+/// No seed: every process must compute the same number.
 pub(crate) const SEED: u64 = 0;
 
 impl Sharing {
-    /// The number that blocks of one session have in common.
+    /// Returns the number that blocks of one session share.
     #[inline]
     #[must_use]
     pub fn number(self, block: &Block<'_>) -> u64 {
@@ -43,8 +43,8 @@ impl Sharing {
         }
     }
 
-    /// The same number as eBPF, of what has a flow; everything else leaves by these ways. What a
-    /// filter in a thread has numbered, no twin can know.
+    /// Emits the same number as eBPF, for blocks with a flow; others leave by these exits. Session
+    /// numbers are unknown to a twin.
     pub(crate) fn emitted<'s>(
         self,
         s: &mut Scope<'s, '_>,
@@ -93,7 +93,7 @@ impl Sharing {
     }
 }
 
-/// The ports of both ends, zero where the protocol has none.
+/// Loads the ports of both ends, zero for protocols without ports.
 fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, ways: Ways<'s>) -> [Wide<'s>; 2] {
     let (source, target) = (s.var(0), s.var(0));
     s.arm(|t, done| {
@@ -116,7 +116,7 @@ fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, ways: Ways<'s>) -> [
     [s.get(source), s.get(target)].map(|port: Num<'s>| s.widen(port))
 }
 
-/// `end` of `wire::flow` of both ends, added. Without ports there are none to mix in.
+/// Sums `end` of `wire::flow` for both ends; without ports none are mixed in.
 fn both_ends<'s>(
     s: &mut Scope<'s, '_>,
     halves: [(Wide<'s>, Wide<'s>); 2],
@@ -146,7 +146,7 @@ fn flow(block: &Block<'_>) -> Option<Flow> {
     }
 }
 
-/// Numbers that follow each other, spread over all bits.
+/// Spreads consecutive numbers over all bits.
 const fn spread(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 32
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn n2_both_ways_of_a_flow_have_one_number() {
+    fn n2_flow_has_one_number_both_ways() {
         for by in [Sharing::Flow, Sharing::Addresses] {
             let frames = |swapped: bool| -> Vec<Frame> {
                 let frame = |port: u16| match port % 2 {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_no_flow_goes_one_way() {
+    fn blocks_without_flow_share_a_number() {
         let frames = [Frame::ethernet(&[8, 6, 0]), Frame::ethernet(&[0, 0])];
         assert_eq!(numbers(Sharing::Flow, &frames), [0, 0]);
     }

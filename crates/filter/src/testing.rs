@@ -1,9 +1,8 @@
-//! What tests of filters stand on: literal frames, a space of plain memory, and a node that drives
-//! one filter and adds up its ledger. Not part of the house: built for tests only (feature
-//! `testing`).
+//! Test support for filters: literal frames, a space over plain memory, and a node that runs one
+//! filter and adds up its ledger. Compiled for tests only (feature `testing`).
 //!
-//! The space keeps every block it was given until it goes away, so that a test may look at
-//! everything; it edits in copies only, and it runs out of memory when its cells are used up.
+//! The space keeps every block until it is dropped, so that tests can inspect everything; it edits
+//! in copies only, and runs out of memory when its cells are used up.
 
 use crate::contract::{
     Amount, Arguments, Batch, Block, Columns, Counts, Description, Fill, Filter, Gateway, Holds,
@@ -25,7 +24,7 @@ pub use example::example_words;
 pub use fragments::{Fragment, pieces};
 pub use frame::Frame;
 
-/// Memory that only grows: cells that are written once.
+/// Append-only memory: cells that are written once.
 #[derive(Debug)]
 pub struct Arena {
     cells: Box<[OnceCell<Vec<u8>>]>,
@@ -33,13 +32,13 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Room for this many blocks.
+    /// Creates room for this many blocks.
     #[must_use]
     pub fn new(cells: usize) -> Self {
         Self { cells: (0..cells).map(|_| OnceCell::new()).collect(), used: Cell::new(0) }
     }
 
-    /// Keeps `bytes`; answers where they lie. `None`: all cells are used.
+    /// Stores `bytes`; returns their location, or `None` if all cells are used.
     pub fn keep(&self, bytes: Vec<u8>) -> Option<(RichPointer, &[u8])> {
         let number = self.used.get();
         let kept = self.cells.get(number)?.get_or_init(|| bytes);
@@ -67,20 +66,19 @@ pub struct Space<'a> {
 }
 
 impl<'a> Space<'a> {
-    /// A space that hands out whole frames.
+    /// Creates a space that provides whole frames.
     #[must_use]
     pub const fn new(arena: &'a Arena) -> Self {
         Self { arena, head: usize::MAX }
     }
 
-    /// The same space, handing out at most the first `head` bytes of frames, as one over a ring
-    /// does that may lap.
+    /// Limits the space to the first `head` bytes of frames, as a space over a lossy ring does.
     #[must_use]
     pub const fn heads(self, head: usize) -> Self {
         Self { head, ..self }
     }
 
-    /// A batch of frames, as a source puts them.
+    /// Makes a batch of frames, as a source does.
     ///
     /// # Panics
     /// When there are more frames than lanes, or the arena is full.
@@ -138,27 +136,27 @@ impl<'a> Gateway<'a> for Space<'a> {
     }
 }
 
-/// One filter with what a space keeps for it.
+/// A filter with the state that a space keeps for it.
 #[derive(Debug)]
 pub struct Node {
-    /// Its description.
+    /// Description of the filter.
     pub description: &'static Description,
     /// The filter.
     pub filter: Filter,
-    /// What it counted.
+    /// Its ledger.
     pub counts: Counts,
-    /// When it wants to be called.
+    /// Time of its next requested tick.
     pub wake: Option<Time>,
     holds: Holds,
 }
 
 impl Node {
-    /// A filter with these arguments, written as in a request but without quotes.
+    /// Creates a filter with these arguments, in request syntax without quotes.
     pub fn new(description: &'static Description, words: &[&str]) -> Result<Self, Mistake> {
         Self::asked_for(description, words, &[])
     }
 
-    /// The same for a filter whose arcs name these ranges of classes.
+    /// Creates a filter whose arcs select these ranges of classes.
     pub fn asked_for(
         description: &'static Description,
         words: &[&str],
@@ -175,7 +173,7 @@ impl Node {
         })
     }
 
-    /// One turn: the batches that leave, unselected blocks among them.
+    /// Runs one pass; returns the batches that leave, unselected blocks included.
     pub fn turn<'a>(
         &mut self,
         mut batch: Batch<'a>,
@@ -202,7 +200,7 @@ impl Node {
         vec![batch]
     }
 
-    /// What leaves because the path's clock has reached `now`.
+    /// Advances the path's clock to `now`; returns the batches that leave.
     pub fn tick<'a>(&mut self, space: &mut Space<'a>, now: Time) -> Vec<Batch<'a>> {
         match self.filter {
             Filter::Stream(_) => self.stream(space, now, |filter, cx| filter.tick(cx)),
@@ -210,7 +208,7 @@ impl Node {
         }
     }
 
-    /// What still leaves when nothing more will come.
+    /// Finishes the filter; returns the batches that still leave.
     pub fn finish<'a>(&mut self, space: &mut Space<'a>, now: Time) -> Vec<Batch<'a>> {
         match self.filter {
             Filter::Stream(_) => self.stream(space, now, |filter, cx| filter.finish(cx)),
@@ -218,14 +216,13 @@ impl Node {
         }
     }
 
-    /// What the filter has to say.
+    /// Returns the filter's report.
     #[must_use]
     pub fn report(&self) -> Report {
         self.filter.report()
     }
 
-    /// Takes all state out of the filter, as it would travel to another process. What is held goes
-    /// with it.
+    /// Takes all state out of the filter, held blocks included, as for a move to another process.
     pub fn save(&mut self) -> Vec<Moved> {
         let Some(state) = self.filter.state() else { return Vec::new() };
         let keys = state.sessions().into_iter();
@@ -234,14 +231,14 @@ impl Node {
         saved
     }
 
-    /// Puts saved state into this filter.
+    /// Restores saved state into this filter.
     pub fn restore(&mut self, saved: Vec<Moved>) -> Result<(), Mistake> {
         let Some(state) = self.filter.state() else { return Ok(()) };
         held(&saved).for_each(|bytes| self.counts.held.add(bytes));
         saved.into_iter().try_for_each(|moved| state.put(moved, &mut self.holds))
     }
 
-    /// Why blocks were not answered so far, by reason.
+    /// Yields the number of unanswered blocks by reason.
     pub fn unanswered(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.description.reasons.iter().copied().zip(self.counts.unanswered.iter().copied())
     }
@@ -261,19 +258,19 @@ impl Node {
     }
 }
 
-/// The lengths of the blocks that saved state holds.
+/// Yields the lengths of the blocks held in saved state.
 fn held(saved: &[Moved]) -> impl Iterator<Item = u32> + '_ {
     saved.iter().flat_map(|moved| &moved.held).flatten().map(|(_, entry, _)| entry.pointer.length())
 }
 
-/// What became of one block.
+/// The result of a filter for one block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// The class that the filter answered.
+    /// Class of the answer.
     pub class: Class,
-    /// Where the view begins.
+    /// Offset of the view.
     pub view: u32,
-    /// How long the view is.
+    /// Length of the view.
     pub length: u32,
     /// The viewed bytes.
     pub bytes: Vec<u8>,
@@ -281,11 +278,11 @@ pub struct Answer {
     pub marks: Marks,
     /// Time, session, origin, flags.
     pub context: ContextLane,
-    /// Why there is no answer, if there is none.
+    /// Reason for a missing answer.
     pub why: Option<&'static str>,
 }
 
-/// What a filter makes of each of these frames, one by one. A block that it ended is left out.
+/// Runs a filter over single frames; blocks that it ended are left out.
 ///
 /// # Panics
 /// When the arguments are wrong.
@@ -293,7 +290,7 @@ pub fn answers(description: &'static Description, words: &[&str], frames: &[Fram
     chain(&[(description, words)], frames)
 }
 
-/// What a chain of filters makes of each of these frames; `why` is the last filter's.
+/// Runs a chain of filters over single frames; `why` is the last filter's.
 ///
 /// # Panics
 /// When arguments are wrong.
@@ -322,7 +319,7 @@ fn through(nodes: &mut [Node], frame: &Frame) -> Vec<Answer> {
     blocks.map(|(_, block)| Answer::of(&block, why)).collect()
 }
 
-/// What a filter reports after these frames, taken in full batches.
+/// Returns a filter's report on these frames, in full batches.
 ///
 /// # Panics
 /// When the arguments are wrong.
@@ -341,7 +338,7 @@ pub fn report(
     node.report().rows
 }
 
-/// Arguments from words: `name=value` if the filter has that parameter, positional otherwise.
+/// Parses words: `name=value` if the filter has that parameter, otherwise positional.
 pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Arguments, Mistake> {
     let keys: Arc<dyn Keys> = Arc::new(ExamKeys);
     let mut arguments = Arguments::defaults(description).trusted_with(Some(keys));
@@ -374,10 +371,10 @@ pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Ar
     }
 }
 
-/// The key of all tests, whatever the file is called.
+/// Key in all tests, whatever the key file is called.
 pub const EXAM_KEY: Key = Key(*b"a key for tests!");
 
-/// Who reads no file.
+/// A key provider without files.
 #[derive(Debug)]
 struct ExamKeys;
 
@@ -392,7 +389,7 @@ fn mistake(what: &str) -> Mistake {
 }
 
 impl Answer {
-    /// What a block looks like now.
+    /// Captures the current state of a block.
     #[must_use]
     pub fn of(block: &Block<'_>, why: Option<&'static str>) -> Self {
         Self {
@@ -407,7 +404,7 @@ impl Answer {
     }
 }
 
-/// All packets of a capture file, as far as it can be read.
+/// Reads all packets of a capture file, up to the first error.
 #[must_use]
 pub fn capture(bytes: &[u8]) -> Vec<Frame> {
     let packets = wire::capture::packets(bytes).map_while(Result::ok);
@@ -421,7 +418,7 @@ pub fn capture(bytes: &[u8]) -> Vec<Frame> {
         .collect()
 }
 
-/// Adds up what several batches hold.
+/// Sums the contents of several batches.
 #[must_use]
 pub fn amount(batches: &[Batch<'_>]) -> Amount {
     let mut sum = Amount::default();

@@ -1,33 +1,33 @@
-//! Which blocks are pieces of one text, for filters that look for what may lie across blocks.
+//! Groups blocks into texts, for filters whose matches may span blocks.
 //!
-//! In: a block. Out: whether it goes on with the text of its session and direction, begins one
-//! there, ends it, or is a text by itself. One direction of a connection is a text, and so is a
-//! message (its description, then its fragments), a datagram, and any block without a session.
+//! In: a block. Out: its position in the text of its session and direction: continuation,
+//! beginning, end, or a text of its own. Texts are a direction of a connection, a message (its
+//! description, then its fragments), a datagram, and any block without a session.
 
 use crate::contract::Block;
 use crate::layers;
 use abi::{Flags, Marks};
 use wire::ip::protocol;
 
-/// What a block is in its text.
+/// The position of a block in its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
-    /// The session that the text belongs to; `None`: the block is a whole text.
+    /// Session of the text; `None` if the block is a whole text.
     pub(crate) session: Option<u64>,
-    /// Whether it goes backward in that session.
+    /// True if it is a piece of the backward direction.
     pub(crate) backward: bool,
-    /// Whether the text begins here.
+    /// True if the text begins here.
     pub(crate) begins: bool,
-    /// Whether it ends here.
+    /// True if the text ends here.
     pub(crate) ends: bool,
-    /// Whether bytes of the text are missing here.
+    /// True if bytes of the text are missing here.
     pub(crate) hole: bool,
-    /// Whether this describes a message, whose bytes follow.
+    /// True for the description of a message, whose bytes follow.
     pub(crate) described: bool,
 }
 
 impl Piece {
-    /// What this block is.
+    /// Classifies this block.
     #[inline]
     pub(crate) fn of(block: &Block<'_>) -> Self {
         let flags = block.context.flags;
@@ -48,7 +48,7 @@ fn is_last(flags: Flags) -> bool {
     flags.has(Flags::LAST) || flags.has(Flags::END)
 }
 
-/// Whether the block views a UDP datagram: what follows in its flow does not go on with it.
+/// Returns true if the block views a UDP datagram, which later blocks of its flow do not continue.
 fn is_datagram(block: &Block<'_>) -> bool {
     block.marks.is_frame() && layers::ip_protocol(&mut block.clone()) == Ok(protocol::UDP)
 }

@@ -1,13 +1,12 @@
-//! How twins read headers: what [`crate::layers`] finds, once more as eBPF.
+//! Header access for twins: the eBPF counterpart of [`crate::layers`].
 //!
-//! In: what the pieces before know about the frame. Out: handles to the network and transport
-//! headers. Twins speak of Ethernet frames. What is rare or long is not followed here but left to
-//! the user implementation, which is never an approximate answer (CONTRACT 18): fragments, more
-//! than two tags, 802.3 with a length, IP without a length (offload, jumbograms), options that were
-//! cut, and IPv6 extension headers other than at most two short hop-by-hop, routing or destination
-//! ones.
+//! In: the layers known from previous twins. Out: handles to the network and transport headers.
+//! Twins parse Ethernet frames. Rare or long cases are unsure and go to the user implementation,
+//! never answered approximately (CONTRACT 18): fragments, more than two tags, 802.3 with a length,
+//! IP without a length (offload, jumbograms), truncated options, and IPv6 extension headers other
+//! than at most two short hop-by-hop, routing or destination ones.
 //!
-//! A tag that the kernel keeps beside the frame is read as if it stood in its place (CONTRACT 3).
+//! A tag that the kernel keeps beside the frame is read as if it were inline (CONTRACT 3).
 
 use ebpf::emit::{
     Answer, Cmp, Exit, FramePos, Layers, Meta, Num, Scope, Transport, Unfit, Window, be16, byte,
@@ -16,10 +15,10 @@ use wire::ethernet::{ETHERTYPE, TYPE_MIN, ethertype};
 use wire::ip::protocol;
 use wire::{ethernet, ipv4, ipv6, ports, udp, vlan};
 
-/// What a twin answers.
+/// The result of a twin.
 pub(crate) type Emitted<'s> = Result<Answer<'s>, Unfit>;
 
-/// The ways out of a twin that reads headers, named as its reasons.
+/// The exits of a header-parsing twin, named by its reasons.
 #[derive(Clone, Copy)]
 pub(crate) struct Ways<'s> {
     pub(crate) not_ip: Exit<'s>,
@@ -29,7 +28,7 @@ pub(crate) struct Ways<'s> {
 }
 
 impl<'s> Ways<'s> {
-    /// The ways out; blocks without an answer go on to `out`.
+    /// Creates the exits; unanswered blocks continue at `out`.
     pub(crate) fn new(s: &mut Scope<'s, '_>, out: Exit<'s>) -> Self {
         Self {
             not_ip: s.absent("not ip", out),
@@ -40,15 +39,16 @@ impl<'s> Ways<'s> {
     }
 }
 
-/// How many tags are followed.
+/// Maximum tags followed.
 const TAGS_MAX: u8 = 2;
-/// How many IPv6 extension headers are followed, each of this length.
+/// Maximum IPv6 extension headers followed, and the length of each.
 const EXTENSIONS_MAX: usize = 2;
 const EXTENSION_LENGTH: usize = 8;
-/// The longest IPv4 header.
+/// Maximum length of an IPv4 header.
 const IPV4_MAX: u16 = ipv4::LENGTH_MAX as u16;
 
-/// The type of what lies in view and where it begins, reading the link header if no piece has.
+/// Returns the type and position of the view's first header, parsing the link header if no twin
+/// has.
 pub(crate) fn link<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -76,7 +76,7 @@ pub(crate) fn link<'s>(
     (s.get(kind), at)
 }
 
-/// The type of a packet that begins without a link header, as its first byte says.
+/// Returns the type of a packet without link header, from its version nibble.
 fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> {
     let first = s.need::<1>(on.frame, cut);
     let first = s.load(first, byte::<0>());
@@ -91,7 +91,7 @@ fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> 
     s.get(kind)
 }
 
-/// Leaves to `other` if `kind` announces no tag.
+/// Leaves to `other` unless `kind` announces a tag.
 pub(crate) fn only_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>) {
     if !s.hook().has_link_header() {
         return s.leave(other);
@@ -104,8 +104,8 @@ pub(crate) fn only_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>
     });
 }
 
-/// Reads the tag at `at`, the one beside the frame if none was read before: its control
-/// information, the type behind it, and where that begins.
+/// Parses the tag at `at`, or the one beside the frame if none was read before; returns its control
+/// information, the type behind it, and the position behind it.
 pub(crate) fn tag<'s>(
     s: &mut Scope<'s, '_>,
     (frame, at): (FramePos<'s>, FramePos<'s>),
@@ -137,7 +137,7 @@ pub(crate) fn tag<'s>(
     (s.get(control), s.get(next), s.get_at(behind))
 }
 
-/// Goes on only if `kind` is a type that needs no further look: no tag, no length.
+/// Continues only if `kind` is neither a tag nor a length.
 pub(crate) fn only_plain<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>) {
     for tag in [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED] {
         s.only(kind, Cmp::Ne, u32::from(tag), unsure);
@@ -145,7 +145,7 @@ pub(crate) fn only_plain<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<
     s.only(kind, Cmp::Ge, u32::from(TYPE_MIN), unsure);
 }
 
-/// The IP packet in the frame: where its header begins, and its data.
+/// Returns the position of the IP header, and the packet's data.
 pub(crate) fn packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -175,8 +175,7 @@ pub(crate) fn packet<'s>(
     (l3, Transport { at, protocol, length })
 }
 
-/// The IP packet in the frame, found anew from the first byte on, whatever the pieces before have
-/// found: what they call layer 3 may be a tag.
+/// Returns the IP packet, parsed again from the first byte: layer 3 of previous twins may be a tag.
 pub(crate) fn whole_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -189,7 +188,7 @@ pub(crate) fn whole_packet<'s>(
     Ok(packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, ways))
 }
 
-/// How many bytes are in view. What lies beside the frame is in view until `vlan` has passed it.
+/// Returns the length of the view. A tag beside the frame counts until `vlan` has passed it.
 pub(crate) fn length<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) -> Num<'s> {
     let rest = s.rest(on.at);
     match on.length {
@@ -203,7 +202,7 @@ pub(crate) fn length<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) -> Num<'s> {
     }
 }
 
-/// Goes on only if all of the view lies in the frame, nothing beside it.
+/// Continues only if the view lies within the frame, with no tag beside it.
 pub(crate) fn only_inside<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
     if on.length.is_none() && on.tags == 0 && s.has_tag_beside() {
         let unsure = s.unsure();
@@ -212,7 +211,7 @@ pub(crate) fn only_inside<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
     }
 }
 
-/// The transport header of the frame, as the pieces before found it or by a look at the IP header.
+/// Returns the transport header, as known from previous twins or parsed from the IP header.
 pub(crate) fn transport<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -224,7 +223,7 @@ pub(crate) fn transport<'s>(
     }
 }
 
-/// The header of a UDP datagram, checked, and how many bytes of payload it states.
+/// Returns the validated header of a UDP datagram, and its payload length.
 pub(crate) fn datagram<'s>(
     s: &mut Scope<'s, '_>,
     l4: Transport<'s>,
@@ -247,14 +246,14 @@ pub(crate) fn datagram<'s>(
     (header, s.sub(stated, HEADER))
 }
 
-/// Which port a twin answers.
+/// The port that a twin answers.
 #[derive(Clone, Copy)]
 pub(crate) enum Port {
     Source,
     Target,
 }
 
-/// The twin of `sport` and `dport`.
+/// Emits the twin of `sport` and `dport`.
 pub(crate) fn port<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -279,12 +278,12 @@ pub(crate) fn port<'s>(
     Ok(Answer::new(s.natural(number), Layers { l4: Some(l4), ..on }))
 }
 
-/// The network protocol behind all tags, and where its header begins.
+/// Returns the network protocol behind all tags, and the position of its header.
 fn network<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, ways: Ways<'s>) -> (Num<'s>, FramePos<'s>) {
     network_or(s, on, ways.cut)
 }
 
-/// The same; leaves to `cut` if the frame ends before.
+/// The same, with an exit of its own for a truncated frame.
 pub(crate) fn network_or<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -308,11 +307,11 @@ pub(crate) fn network_or<'s>(
     });
     let (kind, l3) = (s.get(kind), s.get_at(l3));
     only_plain(s, kind, unsure);
-    // Most frames have no tag inside, and a header beside nothing else.
+    // Most frames have no inline tag.
     (kind, if on.linked { s.usually(l3, ethernet::LENGTH as u16) } else { l3 })
 }
 
-/// Protocol, length of the data, and where they begin.
+/// Returns the protocol, the length of the data, and their position.
 fn ipv4<'s>(
     s: &mut Scope<'s, '_>,
     l3: FramePos<'s>,
@@ -342,7 +341,7 @@ fn ipv4<'s>(
     (protocol, rest, s.advance_by(l3, bytes, IPV4_MAX, ways.malformed))
 }
 
-/// Protocol behind the extension headers, length of the data, and where they begin.
+/// Returns the protocol behind the extension headers, the length of the data, and their position.
 fn ipv6<'s>(
     s: &mut Scope<'s, '_>,
     l3: FramePos<'s>,
@@ -379,7 +378,7 @@ fn ipv6<'s>(
     (s.get(number), s.get(length), s.get_at(data))
 }
 
-/// Goes on if `kind` is an extension header that is followed here; leaves to `upper` if it is none.
+/// Continues if `kind` is a supported extension header; leaves to `upper` if it is none.
 fn only_extension<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>, upper: Exit<'s>) {
     use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
     for other in [FRAGMENT, AH, MOBILITY, HIP, SHIM6] {

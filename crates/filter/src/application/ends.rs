@@ -1,5 +1,4 @@
-//! What the descriptions of messages have in common: who talks to whom, and numbers and names as
-//! text.
+//! Endpoints and formatted fields, for descriptions of messages.
 
 use crate::contract::Block;
 use crate::layers;
@@ -7,10 +6,10 @@ use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 use wire::record::{Field, Writer};
 
-/// The longest text of a name or an address in a description; longer ones are cut.
+/// Maximum length of a formatted name or address; longer ones are cut.
 const TEXT: usize = 1024;
 
-/// The two ends of a connection, or of a datagram.
+/// The endpoints of a connection or datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ends {
     client: (IpAddr, u16),
@@ -18,8 +17,8 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// The ends of the frame that a block lies in, whose sender is the server if `backward`;
-    /// nothing if it lies in none.
+    /// Returns the endpoints of a block's frame, whose sender is the server if `backward`; `None`
+    /// without a frame.
     pub(super) fn of(mut block: Block<'_>, backward: bool) -> Option<Self> {
         if !block.marks.is_frame() || block.pointer.is_hole() {
             return None;
@@ -50,15 +49,15 @@ fn address(writer: &mut Writer<'_>, field: Field, address: IpAddr) {
     }
 }
 
-/// Writes a field as it is shown.
+/// Writes a field in its `Display` format.
 pub(super) fn shown(writer: &mut Writer<'_>, field: Field, value: impl fmt::Display) {
     let mut text = Text { bytes: [0; TEXT], used: 0 };
-    // What does not fit is cut.
+    // Overlong text is cut.
     let _ = write!(text, "{value}");
     writer.text(field, text.bytes.get(..text.used).unwrap_or_default());
 }
 
-/// Text of bounded length. Refuses what does not fit, so that nothing more is formatted.
+/// A bounded text buffer. Overflow is an error, so that formatting stops.
 struct Text {
     bytes: [u8; TEXT],
     used: usize,

@@ -1,5 +1,4 @@
-//! Filters of the application layer: messages out of streams and datagrams, and what speaks in
-//! them.
+//! Application layer filters: messages in streams and datagrams, and protocol recognition.
 
 pub mod dns;
 pub mod http;

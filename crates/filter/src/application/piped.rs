@@ -1,5 +1,5 @@
-//! What the tests of these filters stand on: blocks of connections as `tcp` gives them, one by one
-//! into a filter, with its ledger added up, and its state moved on the way if a test asks for it.
+//! Test support for application filters: feeds blocks of connections, as `tcp` gives them, one by
+//! one, adds up the ledger, and moves the state on request.
 
 use crate::prelude::*;
 use crate::testing::{Arena, Frame, Node, Space};
@@ -10,40 +10,40 @@ use wire::record::{Field, Record, TEXT_MAX};
 pub(super) struct Piece {
     session: u32,
     flags: Flags,
-    /// Its bytes; a hole is so many.
+    /// Its bytes, or the length of a hole.
     bytes: Result<Vec<u8>, u32>,
 }
 
-/// Bytes from the client in session 1.
+/// Makes bytes from the client in session 1.
 pub(super) fn sent(bytes: &[u8]) -> Piece {
     Piece { session: 1, flags: Flags::NONE, bytes: Ok(bytes.to_vec()) }
 }
 
-/// A gap of so many bytes.
+/// Makes a gap.
 pub(super) fn gap(length: u32) -> Piece {
     Piece { session: 1, flags: Flags::NONE, bytes: Err(length) }
 }
 
 impl Piece {
-    /// The same from the server.
+    /// Returns the same piece from the server.
     pub(super) fn back(mut self) -> Self {
         self.flags = self.flags.with(Flags::BACKWARD);
         self
     }
 
-    /// The same in another session.
+    /// Returns the same piece in another session.
     pub(super) fn of(self, session: u32) -> Self {
         Self { session, ..self }
     }
 
-    /// The same as the last of its direction.
+    /// Returns the same piece as the last of its direction.
     pub(super) fn end(mut self) -> Self {
         self.flags = self.flags.with(Flags::END);
         self
     }
 }
 
-/// A block that came out.
+/// An output block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Out {
     pub(super) class: Class,
@@ -51,7 +51,7 @@ pub(super) struct Out {
     pub(super) flags: Flags,
     pub(super) bytes: Vec<u8>,
     pub(super) length: u32,
-    /// The fields, if it is a description.
+    /// Fields of a description.
     pub(super) described: Option<Vec<(Field, Vec<u8>)>>,
 }
 
@@ -73,7 +73,7 @@ impl Out {
         }
     }
 
-    /// The text of a field of a description, the values of a list with commas between them.
+    /// Returns the text of a description's field; list values are separated by commas.
     pub(super) fn text(&self, field: Field) -> String {
         let fields = self.described.as_deref().unwrap_or_default();
         let values = fields.iter().filter(|(found, _)| *found == field);
@@ -81,7 +81,7 @@ impl Out {
         values.join(",")
     }
 
-    /// The number of a field of a description.
+    /// Returns the number in a description's field.
     pub(super) fn number(&self, field: Field) -> Option<u64> {
         let fields = self.described.as_deref().unwrap_or_default();
         let found = fields.iter().find(|(found, _)| *found == field);
@@ -89,8 +89,8 @@ impl Out {
     }
 }
 
-/// What comes out of a filter that gets these pieces, one in each turn, and why blocks were not
-/// answered; `moved`: after so many pieces its state moves to another instance.
+/// Runs pieces through a filter, one per pass; returns the output and the reasons for missing
+/// answers. After `moved` pieces the state moves to another instance.
 pub(super) fn through(
     description: &'static Description,
     words: &[&str],
@@ -140,7 +140,7 @@ fn batch<'a>(piece: &Piece, time: u64, space: &Space<'a>) -> Batch<'a> {
     batch
 }
 
-/// The ledger of a filter behind its last block.
+/// Asserts that the filter's ledger balances after its last block.
 fn balance(counts: &Counts, taken: usize, passed: usize) {
     let dropped: u64 = counts.dropped.iter().map(|amount| amount.blocks).sum();
     let lost = dropped + counts.evicted.blocks + counts.no_room.blocks;

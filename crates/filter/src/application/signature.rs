@@ -1,14 +1,14 @@
-//! `ssh`, `rtsp`, `mpeg`, `telnet`: whether a connection, message or datagram is of this protocol,
-//! by its first bytes.
+//! `ssh`, `rtsp`, `mpeg`, `telnet`: recognize the protocol of a connection, message or datagram by
+//! its first bytes.
 //!
-//! In: bytes in view, as `tcp`, `udp` or `http` give them. Out: the same blocks, answered yes from
-//! the one on that holds the byte that decides; nothing is held back, so what came before it in
-//! blocks of its own is not answered (`undecided`). A connection is recognised by either direction,
-//! and then both are answered. [SL §4.2, `tcp | http + ssh + rtsp | inspect`, `mpeg +* !http`]
+//! In: bytes in view, as `tcp`, `udp` or `http` give them. Out: the same blocks, answered with yes
+//! from the block with the deciding byte on; nothing is held back, so earlier blocks have no answer
+//! (`undecided`). Either direction identifies a connection, and then both are answered. [SL §4.2,
+//! `tcp | http + ssh + rtsp | inspect`, `mpeg +* !http`]
 //!
-//! A signature is a pattern and how many bytes of a text are looked at. Between blocks the state of
-//! one automaton is remembered ([`crate::automaton`]), so that it does not matter how the bytes
-//! were cut. The sources name these filters and do not say what they look at.
+//! A signature is a pattern and the number of bytes to search. Between blocks the state of one
+//! automaton is kept ([`crate::automaton`]), so that segmentation does not matter. The sources name
+//! these filters without their signatures.
 
 use crate::automaton::{Automaton, Plan, State};
 use crate::layers;
@@ -84,7 +84,7 @@ bytes were not seen).",
     ..RECOGNISER
 };
 
-/// What the four have in common.
+/// The common part of the four descriptions.
 const RECOGNISER: Description = Description {
     kind: Kind::Classification,
     takes: Forms::of(&[Form::Stream, Form::Message, Form::Record, Form::Bytes]),
@@ -106,18 +106,18 @@ const UNDECIDED: Reason = RECOGNISER.reason("undecided");
 const OTHER: Reason = RECOGNISER.reason("not recognised");
 const EVICTED: Counter = RECOGNISER.counter("evicted sessions");
 
-/// What a protocol is recognised by.
+/// The signature of a protocol.
 struct Signature {
     /// Patterns for the first bytes of a text.
     first: &'static [&'static str],
-    /// The same for texts that go backward only, the server's.
+    /// Patterns for texts of the server only.
     server: &'static [&'static str],
-    /// So many bytes are looked at.
+    /// Number of bytes to search.
     look: u32,
 }
 
-/// RFC 4253, 4.2. Lines before the version must not begin like it; those that begin like HTTP are
-/// no server of SSH.
+/// RFC 4253, 4.2. Lines before the version must not begin like it; a server whose lines begin like
+/// HTTP is not SSH.
 const BANNER: Signature = Signature {
     first: &[r"\ASSH-[12]\.[0-9]{1,2}-[!-~]"],
     server: &[concat!(
@@ -179,7 +179,7 @@ const VIDEO: Signature = Signature {
 };
 
 fn make(arguments: &Arguments, signature: &'static Signature) -> Result<Filter, Mistake> {
-    /// More than any of the signatures above takes.
+    /// More than any signature above needs.
     const SIZE: usize = 4 << 20;
     let compiled = |patterns: &[&str]| {
         let patterns: Vec<&[u8]> = patterns.iter().map(|pattern| pattern.as_bytes()).collect();
@@ -200,39 +200,39 @@ fn make(arguments: &Arguments, signature: &'static Signature) -> Result<Filter, 
 
 struct Recogniser {
     any: Automaton,
-    /// For what goes backward, if that is something else.
+    /// Automaton for the server's direction, if different.
     server: Option<Automaton>,
     look: u32,
     most: usize,
     sessions: Sessions<Known>,
 }
 
-/// What is known of the two directions of a session.
+/// The state of a session's two directions.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
 struct Known {
     forward: Side,
     backward: Side,
-    /// Of which automaton the states are.
+    /// Fingerprint of the automata to which the states belong.
     print: u32,
 }
 
-/// What is known of one text.
+/// The state of one text.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
 struct Side {
     state: State,
-    /// How many bytes were looked at.
+    /// Number of bytes searched.
     seen: u32,
-    /// See below.
+    /// [`YES`], [`NO`], or 0 while undecided.
     verdict: u16,
-    /// Not 0: it is a message, which says nothing about the other direction.
+    /// Nonzero for a message, which says nothing about the other direction.
     message: u8,
-    /// Not 0: it has ended; the verdict holds for the other direction.
+    /// Nonzero once the text has ended; its verdict holds for the other direction.
     over: u8,
 }
 
-/// Verdicts: none yet, and the two that stay.
+/// Final verdicts; 0 means undecided.
 const YES: u16 = 1;
 const NO: u16 = 2;
 
@@ -271,8 +271,8 @@ impl Classify for Recogniser {
     }
 }
 
-/// The payload of a packet whose view begins with its transport header, as `ip` leaves it; any
-/// other block as it is.
+/// Returns the payload of a packet whose view begins with its transport header, as `ip` leaves it;
+/// other blocks unchanged.
 #[inline]
 fn payload<'a>(block: &Block<'a>) -> Block<'a> {
     let Marks { view, transport, .. } = block.marks;
@@ -292,7 +292,7 @@ fn payload<'a>(block: &Block<'a>) -> Block<'a> {
 }
 
 impl Recogniser {
-    /// The verdict on a piece of a text that has others.
+    /// Returns the verdict on a piece of a longer text.
     fn go_on(&mut self, session: u64, piece: Piece, bytes: &[u8], cx: &mut Tell<'_>) -> u16 {
         let full = self.sessions.len() >= self.most && self.sessions.get(session).is_none();
         if full && self.sessions.evict().is_some() {
@@ -324,7 +324,7 @@ impl Recogniser {
         verdict
     }
 
-    /// Looks at the next bytes of a text that has no verdict yet.
+    /// Searches the next bytes of an undecided text.
     fn look(&self, side: &mut Side, piece: Piece, bytes: &[u8]) {
         let automaton = self.automaton(piece.backward);
         let room = self.look.saturating_sub(side.seen) as usize;

@@ -1,9 +1,9 @@
 //! `blank`: overwrites bytes in view.
 //!
-//! In: anything. Out: the same block with some of its bytes changed, so that a capture can be given
-//! away without what was said in it: `rx | ip | tcp | blank | pcap headers.pcap` keeps headers,
-//! lengths and times. Checksums are left alone: they tell that the payload is not what was sent. It
-//! asks the space for the bytes that it overwrites and for no others. [SL §6.1, rewriting]
+//! In: anything. Out: the same block with some bytes overwritten, so that a capture can be shared
+//! without its payload: `rx | ip | tcp | blank | pcap headers.pcap` keeps headers, lengths and
+//! times. Checksums stay: they show that the payload was changed. Only the overwritten bytes are
+//! requested for writing. [SL §6.1, rewriting]
 
 use crate::prelude::*;
 
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn all_in_view_or_a_part_is_overwritten() {
+    fn whole_view_or_a_part_is_overwritten() {
         assert_eq!(blanked(&[]), [0; 10]);
         assert_eq!(blanked(&["with=46", "from=8"]), b"01234567..");
         assert_eq!(blanked(&["with=46", "from=2", "length=3"]), b"01...56789");

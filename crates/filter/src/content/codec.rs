@@ -1,13 +1,13 @@
-//! Compressed formats over bytes: what `compress` and `decompress` share.
+//! Compressed formats, for `compress` and `decompress`.
 //!
-//! In: the bytes of one block. Out: the bytes of another, in a buffer that is used again, or what
-//! is wrong. Output is bounded before it is made, so that a small block cannot become a large one.
+//! In: the bytes of one block. Out: the bytes of another, in a reused buffer, or an error. Output
+//! is bounded before it is produced, against decompression bombs.
 
 use super::lz4;
 use abi::BLOCK_MAX;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-/// The words for the formats, in requests.
+/// Names of the formats in requests.
 pub(super) const FORMATS: &[&str] = &["gzip", "deflate", "zlib", "lz4"];
 
 /// A compressed format.
@@ -23,23 +23,23 @@ pub(super) enum Format {
     Lz4,
 }
 
-/// What is wrong with a block.
+/// The reason why a block cannot be converted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Bad {
-    /// It does not begin as the format does.
+    /// It does not begin like the format.
     Format,
-    /// A code, a length or a checksum is wrong.
+    /// Invalid code, length or checksum.
     Corrupt,
-    /// It ends too early.
+    /// It is truncated.
     Cut,
-    /// The result is longer than a block can be, or than the ratio allows.
+    /// The result exceeds the maximum block length or the ratio.
     TooLarge,
-    /// Something follows that is not of this format.
+    /// Trailing bytes of another format.
     Trailing,
 }
 
 impl Format {
-    /// The format that this word means; gzip for what is none of [`FORMATS`].
+    /// Returns the format with this name; gzip for any name not in [`FORMATS`].
     pub(super) fn of(word: Option<&str>) -> Self {
         match word {
             Some("deflate") => Self::Deflate,
@@ -50,10 +50,10 @@ impl Format {
     }
 }
 
-/// Base-2 logarithm of the window: the format's largest.
+/// Base-2 logarithm of the window: the formats' maximum.
 const WINDOW_BITS: u8 = 15;
 
-/// Compresses blocks.
+/// A block compressor.
 pub(super) struct Encoder {
     format: Format,
     deflate: Compress,
@@ -61,7 +61,7 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder; `level` from 0 to 9 concerns the formats of the deflate family.
+    /// Creates an encoder; `level` from 0 to 9 applies to the deflate family.
     pub(super) fn new(format: Format, level: u32) -> Self {
         let level = Compression::new(level.min(9));
         let deflate = match format {
@@ -73,7 +73,7 @@ impl Encoder {
         Self { format, deflate, out: Vec::new() }
     }
 
-    /// The compressed form of `bytes`.
+    /// Compresses `bytes`.
     pub(super) fn encode(&mut self, bytes: &[u8]) -> Result<&[u8], Bad> {
         self.out.clear();
         match self.format {
@@ -85,7 +85,7 @@ impl Encoder {
 
     fn deflate(&mut self, bytes: &[u8]) -> Result<(), Bad> {
         self.deflate.reset();
-        // Nine bits for every eight at worst, and the headers.
+        // Nine bits per eight in the worst case, and the headers.
         self.out.reserve(bytes.len() + bytes.len() / 8 + 1024);
         match self.deflate.compress_vec(bytes, &mut self.out, FlushCompress::Finish) {
             Ok(Status::StreamEnd) => Ok(()),
@@ -94,24 +94,24 @@ impl Encoder {
     }
 }
 
-/// Decompresses blocks.
+/// A block decompressor.
 pub(super) struct Decoder {
     format: Format,
     ratio: usize,
     out: Vec<u8>,
 }
 
-/// Below this many bytes no ratio is looked at: short blocks of equal bytes have large ones.
+/// Size below which no ratio applies: short runs compress very well.
 pub(super) const RATIO_FREE: usize = 64 * 1024;
 
 impl Decoder {
-    /// A decoder whose output is at most `ratio` times its input.
+    /// Creates a decoder whose output is at most `ratio` times its input.
     pub(super) fn new(format: Format, ratio: usize) -> Self {
         Self { format, ratio, out: Vec::new() }
     }
 
-    /// What `bytes` were before they were compressed. Several members one after another are one
-    /// text, as their formats say (RFC 1952 §2.2, LZ4 frame format).
+    /// Decompresses `bytes`. Consecutive members form one text, as their formats say (RFC 1952
+    /// §2.2, LZ4 frame format).
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<&[u8], Bad> {
         let limit = bytes.len().saturating_mul(self.ratio).clamp(RATIO_FREE, BLOCK_MAX);
         let (mut rest, mut used) = (bytes, 0);
@@ -128,8 +128,8 @@ impl Decoder {
         Ok(self.out.get(..used).unwrap_or_default())
     }
 
-    /// Decodes one member behind `used` bytes of output; answers how much of `bytes` it took and
-    /// where the output ends now.
+    /// Decodes one member behind `used` bytes of output; returns the bytes consumed and the new end
+    /// of the output.
     fn member(&mut self, bytes: &[u8], used: usize, limit: usize) -> Result<(usize, usize), Bad> {
         if !begins(self.format, bytes) {
             return Err(if bytes.is_empty() { Bad::Cut } else { Bad::Format });
@@ -150,11 +150,11 @@ impl Decoder {
         used: usize,
         limit: usize,
     ) -> Result<(usize, usize), Bad> {
-        /// The first guess at how long the output is; it doubles until it fits.
+        /// Initial output size; doubled until it fits.
         const FIRST: usize = 16 * 1024;
         let (mut taken, mut made) = (0, used);
         loop {
-            // One byte more than allowed tells too large from exactly full.
+            // One byte beyond the limit distinguishes too large from exactly full.
             let room = (made.max(FIRST) * 2).min(limit + 1);
             if self.out.len() < room {
                 self.out.resize(room, 0);
@@ -179,7 +179,7 @@ impl Decoder {
     }
 }
 
-/// Whether `bytes` begin as this format does, as far as they go.
+/// Returns true if `bytes` begin like this format, as far as they go.
 fn begins(format: Format, bytes: &[u8]) -> bool {
     match (format, bytes) {
         (Format::Gzip, [0x1f, 0x8b, ..] | [0x1f]) => true,

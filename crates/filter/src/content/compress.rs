@@ -1,8 +1,8 @@
-//! `compress`: replaces what is in view by its compressed form.
+//! `compress`: replaces the view by its compressed form.
 //!
-//! In: anything. Out: bytes, one block for one; the frame around the view is left behind. Each
-//! block is a whole gzip member or LZ4 frame, so that any of them can be read alone and all of them
-//! one after another are a file that the usual tools read. [SL §4.2], [Par §IV]
+//! In: anything. Out: bytes, one block per block; the frame around the view is dropped. Each block
+//! is a complete gzip member or LZ4 frame, so that it can be read alone, and their concatenation is
+//! a valid file. [SL §4.2], [Par §IV]
 
 use super::codec::{Encoder, FORMATS, Format};
 use crate::prelude::*;
@@ -69,7 +69,7 @@ mod tests {
     use crate::testing::{Frame, Node, answers};
 
     #[test]
-    fn h11_a_block_becomes_a_gzip_member_that_others_read() {
+    fn h11_block_becomes_a_standard_gzip_member() {
         let found = answers(&COMPRESS, &[], &[Frame::of(1, &[b'a'; 1000])]);
         let (class, view) = (found[0].class, found[0].view);
         assert_eq!((class, view, found[0].marks.link), (Class::YES, 0, Marks::NO_LINK));

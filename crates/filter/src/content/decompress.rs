@@ -1,8 +1,8 @@
-//! `decompress`: replaces what is in view by what it was before it was compressed.
+//! `decompress`: replaces the view by its decompressed form.
 //!
-//! In: anything whose view is whole members of a compressed format. Out: bytes, one block for one.
-//! A block that cannot be decompressed stays as it is, without an answer, and the reason is
-//! counted: so `decompress |0 files bad/` keeps what was wrong. [SL §4.2]
+//! In: anything whose view is complete members of a compressed format. Out: bytes, one block per
+//! block. A block that cannot be decompressed stays unchanged and unanswered, and the reason is
+//! counted: `decompress |0 files bad/` keeps such blocks. [SL §4.2]
 
 use super::codec::{Bad, Decoder, FORMATS, Format};
 use crate::prelude::*;
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn h11_what_was_compressed_comes_back() {
+    fn h11_compressed_text_round_trips() {
         for format in FORMATS {
             for text in texts() {
                 let frames = [Frame::of(1, &text)];
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_is_found_and_leaves_the_block_as_it_was() {
+    fn truncation_is_detected_and_leaves_the_block() {
         for format in FORMATS {
             let whole = packed(format, &b"to be or not to be ".repeat(40));
             for cut in 0..whole.len() {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_is_found_or_harmless() {
+    fn flipped_bit_is_detected_or_harmless() {
         let text = b"to be or not to be ".repeat(40);
         for format in ["gzip", "zlib", "lz4"] {
             let whole = packed(format, &text);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_block_does_not_become_a_large_one() {
+    fn decompression_bomb_is_refused() {
         let bomb = packed("gzip", &vec![0; 1_000_000]);
         assert!(bomb.len() < 2000);
         assert_eq!(unpacked("gzip", &bomb).why, Some("too large"));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn other_formats_are_named_so() {
+    fn other_formats_are_reported() {
         for format in ["gzip", "zlib", "lz4"] {
             assert_eq!(unpacked(format, b"GET / HTTP/1.1").why, Some("other format"), "{format}");
         }

@@ -1,10 +1,9 @@
-//! The LZ4 frame format, as its specification 1.6.4 has it.
+//! The LZ4 frame format, specification 1.6.4.
 //!
-//! In: one frame at the beginning of some bytes. Out: its contents behind what is already in a
-//! buffer. The blocks are decoded by `lz4_flex`; the frame around them is walked here, because the
-//! crate's own reader allocates and clears up to 8 MB per frame on the word of its header, and
-//! takes a frame that was cut between two blocks for a whole one. Dictionaries, legacy and
-//! skippable frames are refused.
+//! In: one frame at the start of some bytes. Out: its contents, appended to a buffer. `lz4_flex`
+//! decodes the blocks; the frame is parsed here, because that crate's reader allocates and zeroes
+//! up to 8 MB per frame as its header claims, and accepts a frame truncated between two blocks.
+//! Dictionaries, legacy and skippable frames are rejected.
 
 use super::codec::Bad;
 use lz4_flex::block::{DecompressError, decompress_into_with_dict};
@@ -14,18 +13,18 @@ use std::io::Write;
 use twox_hash::XxHash32;
 
 const MAGIC: [u8; 4] = 0x184d_2204_u32.to_le_bytes();
-/// How far back a match may reach, also into the blocks before.
+/// Maximum match distance, across blocks of a frame.
 const WINDOW: usize = 64 * 1024;
-/// The bit of a block's size that says that it is stored as it is.
+/// Bit in a block's size that marks it as uncompressed.
 const STORED: u32 = 1 << 31;
 
-/// Whether `bytes` begin as a frame does, as far as they go.
+/// Returns true if `bytes` begin like a frame, as far as they go.
 pub(super) fn begins(bytes: &[u8]) -> bool {
     let here = bytes.get(..MAGIC.len()).unwrap_or(bytes);
     !here.is_empty() && MAGIC.starts_with(here)
 }
 
-/// Adds `bytes` as one frame with its length and a checksum.
+/// Appends `bytes` as one frame with content size and checksum.
 pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Bad> {
     let info = FrameInfo::new().content_size(Some(bytes.len() as u64)).content_checksum(true);
     let mut encoder = FrameEncoder::with_frame_info(info, out);
@@ -33,8 +32,8 @@ pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Bad> {
     encoder.finish().map(|_| ()).map_err(|_| Bad::TooLarge)
 }
 
-/// Decodes the frame at the beginning of `bytes` to `out` behind `used`; answers how much of
-/// `bytes` it took and where the output ends now, which is at most `limit`.
+/// Decodes the frame at the start of `bytes` into `out` behind `used`; returns the bytes consumed
+/// and the new end of the output, at most `limit`.
 pub(super) fn decode(
     bytes: &[u8],
     out: &mut Vec<u8>,
@@ -143,7 +142,7 @@ impl Header {
     }
 }
 
-/// Where in a frame we are; what is not there is a frame that was cut.
+/// A cursor over a frame; missing bytes mean truncation.
 struct Reader<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -171,7 +170,7 @@ mod tests {
     use super::*;
     use lz4_flex::frame::{BlockMode, BlockSize};
 
-    /// What streaming writers make: several blocks that reach back into the ones before.
+    /// Output of streaming encoders: blocks that refer back to previous ones.
     #[test]
     fn linked_blocks_with_checksums() {
         let text: Vec<u8> = (0..150_000u32).map(|n| (n % 251) as u8).collect();
@@ -188,7 +187,7 @@ mod tests {
             assert_eq!(end, Ok((frame.len(), 6 + text.len())));
             assert!(out[6..6 + text.len()] == text && out.starts_with(b"before"));
             assert_eq!(decode(&frame, &mut out, 0, 149_999), Err(Bad::TooLarge));
-            // Between two blocks nothing looks wrong but that the frame does not end.
+            // Truncated between two blocks, the frame lacks only its end mark.
             let first = 7 + 4 + usize::from(u16::from_le_bytes([frame[7], frame[8]]));
             let cut = &frame[..first + if checksums { 4 } else { 0 }];
             assert_eq!(decode(cut, &mut out, 0, 1 << 20), Err(Bad::Cut));

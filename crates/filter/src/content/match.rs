@@ -1,9 +1,9 @@
-//! `match`: the number of the first of several patterns that the view contains.
+//! `match`: classifies by the first of several patterns in the view.
 //!
-//! In: anything, looked at in its view. Out: the same block with the class. Patterns are bytes,
-//! written as text or in hexadecimal; all are searched in one pass. [SL §6.1 Table I], [Th §5.2.1]
+//! In: anything, searched within its view. Out: the same block with the class. Patterns are bytes,
+//! written as text or in hexadecimal; one pass searches for all. [SL §6.1 Table I], [Th §5.2.1]
 //!
-//! A pattern is found within one block only: what lies across two blocks of a stream is not.
+//! Matches across two blocks of a stream are not found.
 
 use crate::prelude::*;
 use crate::twin::{self, Emitted};
@@ -45,14 +45,14 @@ Not answered: `no pattern` (none of them occurs).",
 
 const AT_HELP: &str = "the offset in the view at which a pattern must stand";
 const NO_PATTERN: Reason = MATCH.reason("no pattern");
-/// More patterns than fit into the longest request.
+/// Exceeds the number of patterns in the longest request.
 const PATTERNS_MAX: usize = 65_535;
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let patterns = patterns(arguments)?;
     let nocase = arguments.flag("nocase");
     let at = arguments.number("at").map(|at| at as usize);
-    // Each search is a filter of its own, so that nothing is chosen per block.
+    // Each kind of search is a filter type of its own, so that no choice is made per block.
     Ok(match (at, patterns.as_slice()) {
         (Some(at), [one]) if one.len() == 1 && !nocase => {
             Filter::lanes(Byte { at, byte: one.first().copied().unwrap_or(0) })
@@ -63,7 +63,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     })
 }
 
-/// The patterns, in the order in which they were written.
+/// Returns the patterns in the order of the request.
 fn patterns(arguments: &Arguments) -> Result<Vec<Vec<u8>>, Mistake> {
     let mut patterns = Vec::new();
     for (name, value) in arguments.iter() {
@@ -109,31 +109,31 @@ fn hex(text: &str) -> Result<Vec<u8>, Mistake> {
     pairs.map(|at| Ok((value(at)? << 4 | value(at + 1)?) as u8)).collect()
 }
 
-/// Looks for patterns in a view.
+/// A search for patterns in a view.
 trait Search: Send {
-    /// The index of the first pattern in the list that matches.
+    /// Returns the index of the first matching pattern in the list.
     fn first(&self, bytes: &[u8]) -> Option<usize>;
 }
 
-/// One byte at one offset.
+/// Search for one byte at one offset.
 struct Byte {
     at: usize,
     byte: u8,
 }
 
-/// One pattern anywhere.
+/// Search for one pattern anywhere.
 struct One(Finder<'static>);
 
-/// Patterns at one offset.
+/// Search for patterns at one offset.
 struct At {
     at: usize,
     patterns: Vec<Vec<u8>>,
     nocase: bool,
 }
 
-/// Two automata over the same patterns. The first is fast where nothing matches and finds where a
-/// match begins; only from there the second looks for all, because the first pattern in the list
-/// may begin later than others.
+/// Search for several patterns anywhere, with two automata. The first is fast on text without
+/// matches and finds the start of the leftmost match; from there the second finds all matches,
+/// because the first pattern in the list may match later than others.
 struct Many {
     leftmost: AhoCorasick,
     all: AhoCorasick,
@@ -204,7 +204,8 @@ impl Search for Many {
     }
 }
 
-/// The twin: patterns at one offset, byte by byte. A search has no bound that a verifier could see.
+/// Emits the twin: patterns at one offset, byte by byte. A search over the view has no bound that
+/// the verifier could accept.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let patterns = patterns(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
     let too_long = || Unfit::new("its patterns are too many or too long");
@@ -249,11 +250,11 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     Ok(Answer::new(s.get(class), on))
 }
 
-/// Bytes of all patterns of a twin: each word of them is a comparison.
+/// Maximum bytes of all patterns of a twin; each word is a comparison.
 const TWIN_BYTES_MAX: usize = 2048;
 
-/// The next bytes of a pattern that one load compares: how many, their value, and the bits that
-/// make letters small.
+/// Returns the next bytes of a pattern for one load: their number, value, and the mask that lowers
+/// letters.
 fn word(rest: &mut &[u8], nocase: bool) -> Option<(u16, u32, u32)> {
     let part = [4, 2, 1].into_iter().find(|part| *part <= rest.len())?;
     let (bytes, behind) = rest.split_at_checked(part)?;
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_in_the_list_wins_not_the_first_in_the_block() {
+    fn first_pattern_in_the_list_wins() {
         assert_eq!(classes(&["bc", "ab"], &[b"xabcx", b"xab", b"bx", b""]), [1, 2, 0, 0]);
         assert_eq!(classes(&["GET "], &[b"..GET /", b"PUT /"]), [1, 0]);
     }
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_searched_for_is_refused() {
+    fn invalid_patterns_are_refused() {
         for words in [&[][..], &[""], &["hex=0"], &["hex=0g"], &["hex="]] {
             assert!(Node::new(&MATCH, words).is_err(), "{words:?}");
         }
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn h13_one_pass_answers_what_a_search_for_each_pattern_answers() {
+    fn h13_one_pass_agrees_with_one_search_per_pattern() {
         let patterns = ["aa", "b", "ab", "bab", "aab"];
         for number in 0..3u32.pow(7) {
             let digit = |place: u32| b"abc"[(number / 3u32.pow(place) % 3) as usize];

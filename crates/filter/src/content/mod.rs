@@ -1,4 +1,4 @@
-//! Filters that look at the contents in view, or change them: patterns, compression.
+//! Content filters: patterns, compression, overwriting.
 
 pub mod blank;
 pub mod compress;
@@ -11,8 +11,7 @@ mod lz4;
 
 use crate::prelude::*;
 
-/// Puts `bytes` in the place of the block of a lane. Without memory for them the lane ends,
-/// counted.
+/// Replaces the block of a lane by `bytes`. Without memory the lane ends, counted.
 fn put<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>, bytes: &[u8]) {
     cx.replace(batch, l, bytes.len(), |_, room| {
         let room = room.get_mut(..bytes.len())?;

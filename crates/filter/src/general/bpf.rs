@@ -1,13 +1,13 @@
-//! `bpf`: answers whether a pcap-filter(7) expression holds for the frame.
+//! `bpf`: answers whether a pcap-filter(7) expression accepts the frame.
 //!
-//! In: anything that still lies in a frame; the expression is run on the whole frame, whatever the
-//! view. Out: the same block with class 1 or no answer. [SL §4.2, `rx | bpf "tcp" | user`]
+//! In: anything within a frame; the expression applies to the whole frame, whatever the view. Out:
+//! the same block with class 1 or no answer. [SL §4.2, `rx | bpf "tcp" | user`]
 //!
-//! An expression means something only for a link type. So it is compiled once for each link type
-//! that comes by; when the filter is made it is compiled for those that its source is known to
-//! have, so that mistakes are found by `check` ([`judge`]). On a link type on which no frame can
-//! match, there is no answer. What our own compiler does not know goes to the compiler that came
-//! with the arguments (CONTRACT 27); names are answered by [`names`].
+//! An expression has a meaning per link type, so it is compiled once for each link type that
+//! arrives; on creation it is compiled for those that its source is known to have, so that `check`
+//! finds errors ([`judge`]). Link types on which no frame can match have no answer. Expressions
+//! that our compiler does not support go to the compiler in the arguments (CONTRACT 27); [`names`]
+//! resolves names.
 
 mod ahead;
 mod judge;
@@ -70,8 +70,8 @@ about frames of this link type, or the block is no frame).",
 const NO_MATCH: Reason = BPF.reason("no match");
 const LINK_TYPE: Reason = BPF.reason("link type");
 
-/// For how many link types an expression is compiled. No machine has so many; a capture that claims
-/// more would otherwise be answered by nothing but compiling.
+/// Maximum link types per expression. No machine has as many; a capture that claims more would cost
+/// compilation without end.
 const LINKS_MAX: usize = 64;
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -79,7 +79,8 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(Bpf { arguments: arguments.clone(), programs }))
 }
 
-/// Whether a text is a pcap-filter(7) expression on some link type, whatever the names in it mean.
+/// Returns true if a text is a pcap-filter(7) expression on some link type, whatever its names
+/// mean.
 #[must_use]
 pub fn is_expression(text: &str) -> bool {
     !text.trim().is_empty() && classic::name_queries(text).is_ok()
@@ -91,12 +92,12 @@ fn expression(arguments: &Arguments) -> &str {
 
 struct Bpf {
     arguments: Arguments,
-    /// The program of each link type that came by; `None`: the expression has none for it. Made
-    /// again from the expression when the filter moves, hence no state.
+    /// Program per link type that arrived; `None` if the expression has none for it. Recompiled
+    /// when the filter moves, hence not state.
     programs: Programs,
 }
 
-/// Programs by link type, as capture files number them.
+/// Programs by link type, in the numbering of capture files.
 type Programs = Vec<(u16, Option<ClassicProgram>)>;
 
 impl Classify for Bpf {
@@ -112,7 +113,7 @@ impl Classify for Bpf {
     }
 }
 
-/// Tags were put back into their frames (CONTRACT 3), and nothing else is asked for.
+/// Tags are inline again (CONTRACT 3); other metadata is not available.
 const METADATA: Metadata = Metadata::NOTHING;
 
 impl Bpf {
@@ -133,7 +134,7 @@ impl Bpf {
     }
 }
 
-/// An expression that somebody else than the filter asks: what triggers, what belongs to a flow.
+/// An expression for uses other than the filter: triggers, membership in a flow.
 #[derive(Debug)]
 pub struct Matcher {
     arguments: Arguments,
@@ -141,13 +142,13 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    /// Asks the expression of these arguments, which are those of a `bpf`.
+    /// Creates the matcher from the arguments of a `bpf`.
     pub fn new(arguments: Arguments) -> Result<Self, Mistake> {
         let programs = made(&arguments)?;
         Ok(Self { arguments, programs })
     }
 
-    /// Whether it holds for the frame of a block; not for a block that lies in none.
+    /// Returns true if the expression accepts the block's frame; false without a frame.
     pub fn matches(&mut self, block: &Block<'_>) -> bool {
         let (link, wire_length) = (block.marks.link, block.marks.wire_length);
         if !block.marks.is_frame() {
@@ -166,11 +167,11 @@ impl Matcher {
     }
 }
 
-/// An expression for a link type.
+/// An expression compiled for a link type.
 struct Compiled {
-    /// `None` where no frame can match.
+    /// The program; `None` if no frame can match.
     program: Option<ClassicProgram>,
-    /// The compiler that made it, if not our own.
+    /// Name of the compiler, if not our own.
     by: Option<String>,
 }
 
@@ -196,10 +197,10 @@ impl Compiled {
     }
 }
 
-/// Why nobody compiled an expression.
+/// The reason why no compiler accepted an expression.
 struct Refusal {
     own: classic::ExpressionError,
-    /// The other compiler, and what it says.
+    /// The other compiler and its error.
     other: Option<(String, String)>,
 }
 
@@ -217,7 +218,7 @@ fn compile(arguments: &Arguments, link: u16) -> Result<Compiled, Mistake> {
     Ok(Compiled::new(arguments, &Answers::of(arguments)?, link)?)
 }
 
-/// The twin.
+/// Emits the twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let link = match s.hook().has_link_header() {
         true if !on.linked => return Err(Unfit::new("the link header is cut off")),
@@ -246,7 +247,7 @@ mod tests {
     use wire::LinkType as Link;
 
     #[test]
-    fn the_expression_is_run_on_the_whole_frame() {
+    fn expression_applies_to_the_whole_frame() {
         let frames =
             [Frame::tcp(4000, 80, b"GET"), Frame::tcp(80, 81, b""), Frame::udp(1, 80, b"")];
         let found = answers(&BPF, &["tcp dst port 80"], &frames);
@@ -271,18 +272,17 @@ mod tests {
         assert_eq!(why, [Some("link type"), Some("no match"), Some("link type")]);
     }
 
-    /// BACnet MS/TP: our own compiler does not know where its protocol number stands.
+    /// BACnet MS/TP: our compiler does not know the offset of its protocol number.
     const BACNET: u16 = 165;
     const WLAN: u16 = 105;
 
-    /// The arguments of a `bpf` behind a source of these link types.
+    /// Makes the arguments of a `bpf` behind a source with these link types.
     fn behind(text: &str, links: &[u16]) -> Arguments {
         let links: Vec<Link> = links.iter().map(|link| Link(*link)).collect();
         arguments(&BPF, &[text]).unwrap().behind(Some(links.into()))
     }
 
-    /// Knows one link type, on which it accepts frames that begin with 0x55, and counts the
-    /// questions.
+    /// A compiler for one link type that accepts frames beginning with 0x55 and counts its calls.
     #[derive(Debug, Default)]
     struct Other(AtomicUsize);
 
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_our_compiler_does_not_know_goes_to_the_other() {
+    fn unsupported_expression_goes_to_the_other_compiler() {
         let other = Arc::new(Other::default());
         let mut bpf = served("ip", &other);
         let mut run = |link, frame: &[u8]| {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_is_not_asked_about_mistakes() {
+    fn other_compiler_is_not_asked_about_mistakes() {
         let other = Arc::new(Other::default());
         let compiler: Arc<dyn Compiler> = other.clone();
         let of = |text| arguments(&BPF, &[text]).unwrap().served_by(Some(compiler.clone()));
@@ -367,7 +367,7 @@ mod tests {
         let mistake = judged("type mgt", &[1]).unwrap_err();
         assert_eq!(mistake.what, "`type` is not supported on EN10MB (Ethernet)");
         assert_eq!(judged("type mgt", &[1, WLAN]), Ok(()), "one of them knows it");
-        // Not known before the first frame: right if it is right for any link type.
+        // Before the first frame the link type is unknown: valid for any one suffices.
         let anywhere = |text: &str| make(&arguments(&BPF, &[text]).unwrap()).map(drop);
         assert_eq!(anywhere("type mgt"), Ok(()));
         assert_eq!(anywhere("fisu"), Ok(()));
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn link_types_without_end_are_not_compiled_for() {
+    fn compiled_link_types_are_bounded() {
         let other = Arc::new(Other::default());
         let mut bpf = served("ip", &other);
         for link in 1000..u16::MAX {
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_those_of_the_wire() {
+    fn length_is_that_on_the_wire() {
         let mut cut = Frame::udp(1, 2, &[0; 400]);
         cut.wire_length = Some(cut.bytes.len() as u32);
         cut.bytes.truncate(60);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_says_where_it_is() {
+    fn mistake_has_a_position() {
         let mistake = Node::new(&BPF, &["tcp prot 80"]).unwrap_err();
         assert_eq!((mistake.parameter, mistake.at), (Some("expression"), Some(4..8)));
         assert!(Node::new(&BPF, &[]).is_err());

@@ -1,4 +1,4 @@
-//! Filters that belong to no layer.
+//! Filters of no particular layer.
 
 pub mod bpf;
 pub mod ratelimit;

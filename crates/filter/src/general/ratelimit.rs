@@ -1,11 +1,11 @@
-//! `ratelimit`: lets so many blocks through in a time, and no more.
+//! `ratelimit`: limits the rate of blocks.
 //!
-//! In: anything. Out: the blocks that conform. The generic cell rate algorithm of ATM (ITU-T
-//! I.371): one number, the time at which the next block is due if all come evenly; a block may come
-//! before it by what `burst` allows. A token bucket would say the same with two numbers; one can be
-//! exchanged in one step by several processors. The clock is the path's, in the kernel that of the
-//! machine; a block has come when its stamp says so, however long it waited for others to be looked
-//! at with it. [SL §6.1 Table I; CONTRACT 11]
+//! In: anything. Out: the conforming blocks. The generic cell rate algorithm of ATM (ITU-T I.371)
+//! keeps one number, the time at which the next block is due at an even rate; a block may come
+//! earlier by an allowance derived from `burst`. It is equivalent to a token bucket of two numbers,
+//! but one number can be exchanged atomically between processors. The clock is the path's, in the
+//! kernel the machine's; a block's arrival is its timestamp, however long it waited in a batch. [SL
+//! §6.1 Table I; CONTRACT 11]
 
 use crate::prelude::*;
 use crate::twin::Emitted;
@@ -39,16 +39,16 @@ Not answered: `too fast`.",
     state: StateFacts::private::<Due>(),
     user: Some(make),
     kernel: Some(emit),
-    // A day is longer than an exam, whatever clock its judges have.
+    // A day exceeds the duration of an exam, whatever the judges' clocks.
     examined: &["1 per=1440m burst=20"],
     ..Description::EMPTY
 };
 
 const RATE_HELP: &str = "how many blocks may pass in the time";
 const TOO_FAST: Reason = RATELIMIT.reason("too fast");
-/// How much older than a block before it one may be and still be taken at its word, in ns.
+/// Maximum regression between timestamps of successive blocks, in ns.
 const LATE: u64 = 1_000_000_000;
-/// Nanoseconds of a day: times that are added stay far from the end of the clock.
+/// Nanoseconds of a day: sums stay far below the end of the clock.
 const DAY: u64 = 86_400_000_000_000;
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -56,12 +56,12 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(RateLimit { pace, kept: Sessions::default() }))
 }
 
-/// How fast blocks may come, in nanoseconds.
+/// The rate limit, in nanoseconds.
 #[derive(Clone, Copy)]
 struct Pace {
-    /// From one block to the next, if they come evenly.
+    /// Interval between blocks at an even rate.
     step: u64,
-    /// How much earlier one may come.
+    /// Allowance for early blocks.
     early: u64,
 }
 
@@ -79,10 +79,10 @@ impl Pace {
         Ok(Self { step, early: step.saturating_mul(number("burst").max(1) - 1) })
     }
 
-    /// When a block with this stamp came, if the next one is due then and the path's clock is at
-    /// `now`: at `now` if it has no stamp, or one of a time of day that was set meanwhile. What is
-    /// due is never further ahead of the blocks before than this, so one that says otherwise has
-    /// gone back.
+    /// Returns the arrival time of a block with this timestamp, when `due` is the next due time and
+    /// `now` the path's clock: `now` if the timestamp is missing, or if the wall clock was set
+    /// back. The due time never runs further ahead of earlier blocks than this, so a larger
+    /// distance means a clock change.
     fn came(self, stamp: u64, due: u64, now: u64) -> u64 {
         let ahead = self.early.saturating_add(self.step).saturating_add(LATE);
         match stamp == 0 || due > stamp.saturating_add(ahead) {
@@ -95,7 +95,7 @@ impl Pace {
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Due {
-    /// When the next block is due.
+    /// Time at which the next block is due.
     next: u64,
 }
 
@@ -131,7 +131,7 @@ impl Classify for RateLimit {
     }
 }
 
-/// The twin. Who loses the exchange to another processor this often leaves the block to the user
+/// Attempts of the twin's exchange; a processor that loses more races leaves the block to the user
 /// implementation.
 const TRIES: usize = 4;
 
@@ -166,7 +166,7 @@ mod tests {
     use ebpf::{FilterSpan, Hook};
 
     const MS: u64 = 1_000_000;
-    /// When blocks come, and whether they conform to ten in a second, three at once.
+    /// Arrival times, and whether they conform to ten per second with bursts of three.
     const COME: [(u64, bool); 9] = [
         (0, true),
         (0, true),
@@ -180,7 +180,7 @@ mod tests {
     ];
 
     #[test]
-    fn so_many_pass_in_a_time_and_some_at_once() {
+    fn conforming_blocks_pass_and_bursts_are_allowed() {
         let mut node = Node::new(&RATELIMIT, &["10", "burst=3"]).unwrap();
         for (now, conforms) in COME {
             let arena = Arena::new(1);
@@ -192,11 +192,11 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_passes_as_its_blocks_would_one_by_one() {
+    fn batch_passes_like_single_blocks() {
         let mut node = Node::new(&RATELIMIT, &["10", "burst=3"]).unwrap();
         let arena = Arena::new(COME.len());
         let mut space = Space::new(&arena);
-        // No stamp would be 0.
+        // Zero means no timestamp.
         let frames: Vec<_> = COME.map(|(at, _)| Frame::udp(1, 2, b"").at(at + 1)).into();
         let batch = node.turn(space.batch(&frames), &mut space, 1_000 * MS + 1).remove(0);
         let passed = batch.select(Class::answered);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_that_cannot_be_is_not_gone_by() {
+    fn implausible_timestamp_is_ignored() {
         let pace = Pace { step: 100 * MS, early: 0 };
         let (second, now) = (1_000 * MS, 9_000 * MS);
         assert_eq!(pace.came(now - MS, now, now), now - MS);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_twin_goes_by_the_kernels_clock() {
+    fn twin_uses_the_kernel_clock() {
         let given = arguments(&RATELIMIT, &["10", "burst=3"]).unwrap();
         let program = emit::program(Hook::Tc, Finish::Answer, |s, on, out| {
             s.piece(FilterSpan::new("ratelimit", 0, 9), emit, &given, on, out)
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_a_mistake() {
+    fn invalid_arguments_are_mistakes() {
         for words in [&["0"][..], &["5", "per=0s"], &["5", "per=2000m"], &["5", "per=2ns"]] {
             assert!(Node::new(&RATELIMIT, words).is_err(), "{words:?}");
         }

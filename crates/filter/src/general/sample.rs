@@ -1,11 +1,10 @@
-//! `sample`: lets one block of so many through.
+//! `sample`: passes one block in `every`.
 //!
-//! In: anything. Out: the first block, and each that comes `every` blocks later. Which blocks these
-//! are depends on their order alone, so that the same capture gives the same sample. What it keeps
-//! is one private number, so that it goes on counting wherever it moves. [SL §6.1 Table I]
+//! In: anything. Out: the first block, and each `every` blocks later. The selection depends on
+//! block order alone, so that the same capture gives the same sample. The state is one private
+//! counter, which continues wherever the filter moves. [SL §6.1 Table I]
 //!
-//! The twin keeps one number for all processors: of the frames that they see together, one of so
-//! many passes.
+//! The twin keeps one counter for all processors.
 
 use crate::prelude::*;
 use crate::twin::Emitted;
@@ -79,7 +78,7 @@ impl Classify for Sample {
     }
 }
 
-/// The twin.
+/// Emits the twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let passed_over = s.absent("passed over", out);
     let seen = s.state(size_of::<Seen>() as u16);
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_each_three_passes_whatever_the_batch() {
+    fn first_of_three_passes_for_any_batch_size() {
         let mut node = Node::new(&SAMPLE, &["3"]).unwrap();
         assert_eq!(passed(&mut node, 7), [0, 3, 6]);
         assert_eq!(passed(&mut node, 2), [], "the eighth and the ninth");
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_one_is_all() {
+    fn every_one_passes_all() {
         assert_eq!(passed(&mut Node::new(&SAMPLE, &["1"]).unwrap(), 5).len(), 5);
         assert!(Node::new(&SAMPLE, &["0"]).is_err());
     }

@@ -1,9 +1,9 @@
-//! `shard`: lets one share of the flows through, of so many.
+//! `shard`: passes one of several shares of the flows.
 //!
-//! In: anything. Out: the blocks of one share, with the class that they had. Several processes
-//! that each read all of a source and begin with `shard 1 of=2`, `shard 2 of=2` have every block
-//! once, and all blocks of a session in one of them, both ways: the number is that of [`Sharing`].
-//! What belongs to no flow is of the first share, so that it is somewhere. [Par §IV-A], [Par §V-B]
+//! In: anything. Out: the blocks of one share, with their class. Several processes that each read
+//! the whole source and begin with `shard 1 of=2`, `shard 2 of=2` see every block once, and all
+//! blocks of a session in one of them, both ways: the share is computed by [`Sharing`]. Blocks
+//! without a flow belong to the first share. [Par §IV-A], [Par §V-B]
 //!
 //! The twin computes the same number.
 
@@ -52,7 +52,7 @@ const SHARES_MAX: u32 = 4096;
 const ANOTHER: &str = "another share";
 const OTHERS: Reason = SHARD.reason(ANOTHER);
 
-/// Which share passes, of how many.
+/// The share that passes, and the number of shares.
 #[derive(Clone, Copy)]
 struct Share {
     number: u32,
@@ -91,14 +91,14 @@ impl Classify for Share {
     }
 }
 
-/// The twin.
+/// Emits the twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let Share { number, of, by } = Share::of(a);
     let others = s.absent(ANOTHER, out);
     let unsure = s.unsure();
     let zero = s.wide(0);
     let found = s.wide_var(zero);
-    // What has no flow keeps the number 0.
+    // Without a flow the number is 0.
     s.arm(|t, none| {
         let ways = Ways { not_ip: none, malformed: none, cut: none, unsure };
         by.emitted(t, on, ways).map(|number| t.set_wide(found, number))
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::testing::{Frame, Node, answers};
 
-    /// Which of the shares each frame is of.
+    /// Returns the shares of each frame.
     fn shares(of: usize, by: &str, frames: &[Frame]) -> Vec<Vec<usize>> {
         let mut found = vec![Vec::new(); frames.len()];
         for number in 1..=of {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn n7_every_block_is_of_one_share_and_both_ways_of_a_flow_of_the_same() {
+    fn n7_flow_belongs_to_one_share_both_ways() {
         let there: Vec<Frame> = (1..100).map(|port| Frame::udp(port, 53, b"x")).collect();
         let back: Vec<Frame> = (1..100).map(|port| Frame::udp(53, port, b"x").swapped()).collect();
         for by in ["flow", "addresses"] {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn n7_what_has_no_flow_is_of_the_first_share() {
+    fn n7_blocks_without_flow_are_in_the_first_share() {
         let frames = [Frame::ethernet(&[8, 6, 0]), Frame::ethernet(&[0])];
         assert_eq!(shares(4, "flow", &frames), [[1], [1]]);
         assert!(Node::new(&SHARD, &["3", "of=2"]).is_err() && Node::new(&SHARD, &["1"]).is_err());

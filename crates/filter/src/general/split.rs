@@ -1,11 +1,11 @@
-//! `split`: tells blocks apart by number, so that several filters share the work.
+//! `split`: numbers blocks so that several filters share the work.
 //!
 //! In: anything. Out: the same, with a class from 1 to `ways`: `split 2 | (|1 regex a + |2 regex
 //! a)`. By flow, all packets of a connection have one class, both ways, on every machine: the hash
-//! is that of `wire::flow` without a seed [Par §IV-A]. By block, they take turns. [Th §5.4,
+//! is that of `wire::flow` without a seed [Par §IV-A]. By block, classes rotate. [Th §5.4,
 //! `split_rr`]
 //!
-//! The twin computes the same hash. By block it keeps one number for all processors.
+//! The twin computes the same hash. By block it keeps one counter for all processors.
 
 use crate::layers::{self, HEAD, Missing};
 use crate::prelude::*;
@@ -76,7 +76,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(Split { ways, by_flow, given }))
 }
 
-/// The class of what a hash or a count came to.
+/// Returns the class of a hash or count.
 fn class(number: u64, ways: u64) -> Class {
     Class((number % ways) as u32 + 1)
 }
@@ -117,7 +117,7 @@ impl Classify for Split {
     }
 }
 
-/// The twin.
+/// Emits the twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let number = match by_flow(a) {
         true => {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_of_a_flow_have_one_class() {
+    fn flow_has_one_class_both_ways() {
         let there: Vec<Frame> = (1..100).map(|port| Frame::udp(port, 53, b"x")).collect();
         let back: Vec<Frame> = (1..100).map(|port| Frame::udp(53, port, b"x").swapped()).collect();
         let there = classes(&["8"], &there);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_flow_has_a_reason() {
+    fn block_without_flow_has_a_reason() {
         let answer = &answers(&SPLIT, &["2"], &[Frame::ethernet(&[8, 6, 0])])[0];
         assert_eq!((answer.class, answer.why), (Class::NONE, Some("not ip")));
         let icmp = [Frame::ipv4(1, &[8, 0, 0, 0])];
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_take_turns() {
+    fn blocks_rotate_through_the_classes() {
         let frames: Vec<Frame> = (0..7).map(|_| Frame::ethernet(&[0, 0])).collect();
         assert_eq!(classes(&["3", "by=block"], &frames), [1, 2, 3, 1, 2, 3, 1]);
         assert!(Node::new(&SPLIT, &["0"]).is_err() && Node::new(&SPLIT, &["2", "by=x"]).is_err());

@@ -1,11 +1,10 @@
-//! `eth`: checks the link header, answers the ethertype, moves the view behind the header.
+//! `eth`: validates the link header, answers the EtherType, moves the view behind the header.
 //!
 //! In: frames of any link type that `wire` knows. Out: packets, viewed from the network header or
-//! the first VLAN tag on. For link types without an ethertype the class is the one that
-//! corresponds, so that `eth |ip` means the same on Ethernet, on a tunnel and on loopback. [SL
-//! §4.1]
+//! the first VLAN tag. Link types without an EtherType answer the corresponding one, so that `eth
+//! |ip` means the same on Ethernet, on a tunnel and on loopback. [SL §4.1]
 //!
-//! Deviation: frames of IEEE 802.3 that state a length and no SNAP have no ethertype and no answer;
+//! Deviation: IEEE 802.3 frames with a length and no SNAP header have no EtherType and no answer;
 //! their length is not answered in its place.
 
 use crate::layers;
@@ -81,9 +80,9 @@ impl Lanes for Eth {
     }
 }
 
-/// The type that the link header states and the offset of what it announces.
+/// Returns the type in the link header and the offset of the announced header.
 fn outermost(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
-    /// Where version 2 of the cooked header keeps the type; everywhere else it is the last field.
+    /// Offset of the type in a cooked header, version 2; in all others it is the last field.
     const COOKED2_TYPE: usize = 0;
     if let Some(ethertype) = layers::marked_type(block) {
         return Ok((ethertype, block.marks.network));
@@ -106,7 +105,7 @@ fn outermost(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
     }
 }
 
-/// The twin.
+/// Emits the twin.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let cut = s.absent("cut", out);
     let unsure = s.unsure();
@@ -114,7 +113,7 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     s.arm(|t, done| {
         t.arm(|u, plain| {
             twin::only_tag(u, kind, plain);
-            // The whole tag must be here, and it says whether more must be.
+            // The whole tag must be present, and may announce another.
             let (_, next, _) = twin::tag(u, (on.frame, at), 0, cut);
             twin::only_plain(u, next, unsure);
             u.leave(done);
@@ -130,7 +129,7 @@ mod tests {
     use crate::testing::{Frame, answers};
 
     #[test]
-    fn the_ethertype_and_the_view_behind_the_header() {
+    fn ethertype_is_answered_and_the_view_moves() {
         let frames = [
             Frame::ethernet(&[8, 0, 0x45]),
             Frame::ethernet(&[0x86, 0xdd, 0x60]),

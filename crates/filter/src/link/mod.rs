@@ -1,4 +1,4 @@
-//! Filters of the link layer: Ethernet and what stands in its place, VLAN tags.
+//! Link layer filters: Ethernet and its equivalents, VLAN tags.
 
 pub mod eth;
 pub mod strip;

@@ -1,11 +1,11 @@
-//! `strip`: cuts off what stands in front.
+//! `strip`: cuts off headers or bytes in front.
 //!
 //! In: frames and packets. Out: the same without their link header, without a tag, or without their
-//! first bytes. Cutting off is a change of offsets, and copies nothing; only a tag has something in
-//! front that stays, and moves. [SL §2, header stripping], [Th Table 5.1]
+//! first bytes. Cutting changes offsets and copies nothing; only removing a tag moves the addresses
+//! in front of it. [SL §2, header stripping], [Th Table 5.1]
 //!
-//! The twin changes the frame itself, so it runs only where frames were taken from the host. At
-//! traffic control only a tag can go.
+//! The twin edits the frame, so it runs only on frames taken from the host. At traffic control only
+//! a tag can be removed.
 
 use crate::prelude::*;
 use crate::twin::{self, Emitted};
@@ -42,7 +42,7 @@ Not answered: `not ip` (`eth` leaves IP packets only), `no tag`, `short` (there 
 const NOT_IP: Reason = STRIP.reason("not ip");
 const NO_TAG: Reason = STRIP.reason("no tag");
 const SHORT: Reason = STRIP.reason("short");
-/// More than any header has.
+/// Exceeds every header.
 const BYTES_MAX: u16 = 4096;
 
 #[derive(Clone, Copy)]
@@ -138,7 +138,7 @@ fn without_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
     Ok(stripped)
 }
 
-/// The addresses, a tag, and the type behind it.
+/// Addresses, a tag, and the type behind it.
 const TAGGED: usize = ethernet::LENGTH + vlan::LENGTH;
 
 fn has_tag(block: &Block<'_>) -> bool {
@@ -148,7 +148,7 @@ fn has_tag(block: &Block<'_>) -> bool {
         && kind.is_some_and(|kind| vlan::is_tag(u16::from_be_bytes(*kind)))
 }
 
-/// Moves the addresses over the tag, and lets the frame begin there.
+/// Moves the addresses over the tag and lets the frame begin there.
 fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
     const LENGTH: u32 = vlan::LENGTH as u32;
     let moved = cx.edit_frame(batch, l, |frame| {
@@ -158,7 +158,7 @@ fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>)
         return;
     }
     let block = batch.block(l);
-    // What was in view behind the link header is behind it again.
+    // A view behind the link header stays behind it.
     let behind = block.marks.view >= ethernet::LENGTH as u32;
     let mut stripped = block.without_front(LENGTH);
     let marks = &mut stripped.marks;
@@ -170,7 +170,7 @@ fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>)
     batch.set(l, stripped);
 }
 
-/// The twin.
+/// Emits the twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     match what(a).map_err(|mistake| Unfit::new(mistake.to_string()))? {
         What::Link => emit_link(s, on, out),
@@ -222,7 +222,7 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted
     twin::only_tag(s, kind, no_tag);
     let (_, next, _) = twin::tag(s, (on.frame, at), 0, no_tag);
     if s.has_tag_beside() {
-        // The kernel would put a second tag beside the frame, and does not know the third kind.
+        // The kernel would move a second tag into metadata, and does not know the third type.
         twin::only_plain(s, next, unsure);
         s.only(kind, Cmp::Ne, u32::from(vlan::STACKED), unsure);
         s.pop_tag();
@@ -239,7 +239,7 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted
     }
     let frame = s.position_at(FrameOffset::at(0));
     let behind = s.position_at(FrameOffset::at(ethernet::LENGTH as u16));
-    // Only where a piece has looked is anything known about the view.
+    // The view's contents are known only after an earlier twin parsed them.
     let (at, next, l3) = match on.next {
         Some(_) => (behind, Some(next), Some(behind)),
         None => (frame, None, None),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_link_header_goes_with_its_tags() {
+    fn link_header_is_cut_with_its_tags() {
         let mut tagged = Frame::udp(1, 2, b"xyz");
         tagged.bytes.splice(12..12, [0x81, 0, 0, 7]);
         let frames = [Frame::udp(1, 2, b"xyz"), tagged, Frame::ipv6(17, &[0; 8])];
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_is_taken_out() {
+    fn tag_is_removed() {
         let frames = [Frame::ethernet(&TAGGED), Frame::ethernet(&TAGGED[4..])];
         let found = answers(&STRIP, &["vlan"], &frames);
         assert_eq!(found[0].bytes, frames[1].bytes);

@@ -1,8 +1,8 @@
 //! `vlan`: answers the VLAN id and moves the view behind the tag.
 //!
-//! In: frames, or packets behind `eth`. Out: packets, viewed behind the outermost tag that lies at
-//! or behind the view; so `vlan | vlan` reads two tags, outer first. Id 0 (priority only) is
-//! answered as `zero` (CONTRACT 9). At most eight tags are followed.
+//! In: frames, or packets behind `eth`. Out: packets, viewed behind the outermost tag at or behind
+//! the view; so `vlan | vlan` parses two tags, outer first. Id 0 (priority only) is answered as
+//! `zero` (CONTRACT 9). At most eight tags are followed.
 
 use crate::layers;
 use crate::prelude::*;
@@ -56,7 +56,7 @@ impl Lanes for Vlan {
     }
 }
 
-/// The first tag at or behind the view, and the offset behind it.
+/// Returns the first tag at or behind the view, and the offset behind it.
 fn next(block: &Block<'_>) -> Option<(Tag, u32)> {
     let head = layers::head(block);
     let tags = wire::link::read(LinkType(block.marks.link), head).tags;
@@ -65,7 +65,7 @@ fn next(block: &Block<'_>) -> Option<(Tag, u32)> {
     Some((tag, at + vlan::LENGTH as u32))
 }
 
-/// The twin.
+/// Emits the twin.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let no_tag = s.absent("no tag", out);
     let unsure = s.unsure();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_read_from_outside_inwards() {
+    fn tags_are_read_outer_first() {
         let frames = [Frame::ethernet(&STACKED), Frame::ethernet(&[8, 0, 0x45])];
         assert_eq!(seen(&answers(&VLAN, &[], &frames)), [(100, 18), (0, 0)]);
         let second = chain(&[(&VLAN, &[]), (&VLAN, &[])], &frames[..1]);

@@ -1,8 +1,7 @@
 //! `ipproto`: answers the IP protocol number and changes nothing else.
 //!
-//! In: anything that still lies in a frame; the number is read through the marks, whatever the
-//! view. Out: the same block with the class. Where `ip` goes into a packet, `ipproto` only splits a
-//! stream. [SL §4.1]
+//! In: anything within a frame; the number is read through the marks, whatever the view. Out: the
+//! same block with the class. Unlike `ip` it does not move the view. [SL §4.1]
 
 use crate::layers::{self, Missing};
 use crate::network::PROTOCOLS;
@@ -50,7 +49,7 @@ impl Classify for Ipproto {
     }
 }
 
-/// The twin.
+/// Emits the twin.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let ways = Ways::new(s, out);
     let l4 = twin::transport(s, on, ways);
@@ -65,7 +64,7 @@ mod tests {
     use crate::testing::{Frame, answers, chain};
 
     #[test]
-    fn h3_the_number_is_read_through_the_marks() {
+    fn h3_protocol_is_read_through_the_marks() {
         let mut later = Frame::ipv4(17, &[1, 2, 3, 4]);
         later.bytes[14 + 7] = 9;
         let frames = [

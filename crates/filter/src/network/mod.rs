@@ -1,4 +1,4 @@
-//! Filters of the network layer: IPv4 and IPv6.
+//! Network layer filters: IPv4 and IPv6.
 
 pub mod ip;
 pub mod ipproto;
@@ -6,7 +6,7 @@ pub mod rewrite;
 
 use wire::ip::protocol;
 
-/// Names of IP protocols, for arcs and for printing.
+/// Names of IP protocols, for arcs and output.
 pub(crate) const PROTOCOLS: &[(&str, u32)] = &[
     ("icmp", protocol::ICMP as u32),
     ("igmp", 2),

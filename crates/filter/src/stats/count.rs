@@ -1,8 +1,8 @@
 //! `count`: counts messages, blocks and the bytes in their views.
 //!
-//! In: anything. Out: the same. Sees rich pointers, no bytes: the description that begins a message
-//! is known by the flag of a first block that shows nothing of what it points at. Its numbers are
-//! one private session of plain data, so that they move with the filter. [SL §6.1 Table I]
+//! In: anything. Out: the same. Reads rich pointers, no bytes: the description of a message is
+//! recognized as a first block with an empty view. Its counters are one private session of plain
+//! data, which moves with the filter. [SL §6.1 Table I]
 
 use crate::prelude::*;
 use crate::twin::{self, Emitted};
@@ -72,13 +72,13 @@ impl Statistics for Count {
     }
 }
 
-/// Whether a block begins a message and shows nothing of what it points at. The end of a direction
-/// of which nothing came points at nothing.
+/// Returns true for the description that begins a message: a first block with an empty view. The
+/// empty end of a direction without data is a hole.
 fn is_description(pointer: RichPointer, context: ContextLane) -> bool {
     pointer.length() == 0 && !pointer.is_hole() && context.flags.has(Flags::FIRST)
 }
 
-/// The twin. Frames describe no messages.
+/// Emits the twin. Frames describe no messages.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
     let seen = s.state(size_of::<Seen>() as u16);
     s.add_to(seen, offset_of!(Seen, blocks) as u16, 1);

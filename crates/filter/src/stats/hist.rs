@@ -1,11 +1,11 @@
-//! `hist`: a histogram of the time between blocks, or of their lengths.
+//! `hist`: a histogram of the intervals between blocks, or of their lengths.
 //!
-//! In: anything. Out: the same. Sees rich pointers and times, no bytes. Buckets double in width, so
-//! that nanoseconds and hours fit into 65 of them; the whole state is one private session of plain
+//! In: anything. Out: the same. Reads rich pointers and timestamps, no bytes. Buckets double in
+//! width, so that 65 of them cover nanoseconds to hours; the state is one private session of plain
 //! data. [SL §6.1 Table I]
 //!
-//! Time is that of the blocks, not of the path's clock, so that a replay gives the histogram of the
-//! capture at any speed.
+//! Intervals come from block timestamps, not from the path's clock, so that a replay gives the
+//! capture's histogram at any speed.
 
 use crate::prelude::*;
 use crate::twin::{self, Emitted};
@@ -45,7 +45,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::statistics(Hist { of: Of::new(arguments), seen: Sessions::default() }))
 }
 
-/// One bucket for 0 and one for each power of two that fits in 64 bits.
+/// One bucket for 0, and one per power of two in 64 bits.
 const BUCKETS: usize = 65;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
@@ -145,7 +145,7 @@ impl Of {
         if arguments.text("of") == Some("length") { Self::Length } else { Self::Time }
     }
 
-    /// The name of a bucket: bounds of which the first is inside.
+    /// Returns the label of a bucket, as a half-open interval.
     fn name(self, number: usize) -> String {
         let low = number.checked_sub(1).map_or(0, |power| 1u64 << power);
         let high = 1u64.checked_shl(number as u32).unwrap_or(u64::MAX);
@@ -158,7 +158,7 @@ impl Of {
     }
 }
 
-/// A time in the largest unit of which there is at least one, with at most three decimals.
+/// Formats a time in the largest unit that gives at least one, with at most three decimals.
 fn span(ns: u64) -> String {
     let (unit, name) = match ns {
         0..1_000 => return format!("{ns} ns"),
@@ -171,7 +171,7 @@ fn span(ns: u64) -> String {
     format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// The twin. The time of a block is when the kernel comes to it.
+/// Emits the twin. A block's time is the kernel's clock when it is processed.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
     let seen = s.state(size_of::<Seen>() as u16);
     match Of::new(a) {
@@ -187,8 +187,8 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -
     Ok(Answer::new(on.class, on))
 }
 
-/// A block came now. Two processors may each come between the two steps of the other, and see an
-/// interval that is shorter.
+/// Records the arrival of a block now. Another processor may run between the two steps, and see a
+/// shorter interval.
 fn came<'s>(s: &mut Scope<'s, '_>, seen: Kept<'s>) {
     let now = s.now();
     let last = s.exchange(seen, LAST, now);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_fall_into_buckets_that_double() {
+    fn intervals_fall_into_doubling_buckets() {
         let times = [1_000, 1_000, 1_003, 2_500, 2_400, 4_000_002_400];
         let frames: Vec<Frame> = times.map(|time| Frame::udp(1, 2, b"").at(time)).into();
         let found = report(&HIST, &[], &frames);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_twin_counts_intervals_of_the_kernels_clock() {
+    fn twin_counts_intervals_of_the_kernel_clock() {
         let arguments = crate::testing::arguments(&HIST, &["time"]).unwrap();
         let program = emit::program(Hook::Xdp, Finish::Answer, |s, on, out| {
             s.piece(FilterSpan::new("hist", 0, 4), emit, &arguments, on, out)
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_bucket_has_a_name() {
+    fn last_bucket_has_a_label() {
         assert_eq!(Of::Time.name(64), "9223372036.854 s to 18446744073.709 s");
     }
 }

@@ -1,7 +1,7 @@
-//! `inspect`: what the blocks are made of: lengths, printable share, entropy.
+//! `inspect`: statistics of contents: lengths, printable share, entropy.
 //!
-//! In: anything. Out: the same. Reads every byte in view and changes nothing; what it keeps is how
-//! often each byte occurred, one private session of plain data.
+//! In: anything. Out: the same. Reads every byte in view and changes nothing; its state is a count
+//! per byte value, one private session of plain data.
 
 use crate::prelude::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -112,7 +112,7 @@ const fn is_printable(byte: u8) -> bool {
     byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// Shannon's entropy of a byte, in thousandths of a bit, rounded.
+/// Returns the Shannon entropy per byte in thousandths of a bit, rounded.
 fn millibits(bytes: &[u64; 256], read: u64) -> u64 {
     let share = |n: &u64| *n as f64 / read as f64;
     let seen = bytes.iter().filter(|n| **n > 0).map(share);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_blocks_are_made_of() {
+    fn report_describes_the_contents() {
         let every: Vec<u8> = (0..=255).collect();
         assert_eq!(values(&[Frame::of(1, &every)]), [1, 256, 256, 256, 256, 382, 8000]);
         let same = [Frame::of(1, b"aaaa"), Frame::of(1, b"aa"), Frame::of(1, &[])];
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_is_left_as_it_was() {
+    fn block_stays_unchanged() {
         let found = answers(&INSPECT, &[], &[Frame::udp(1, 2, b"abc")]);
         assert_eq!((found[0].class, found[0].view, found[0].length), (Class::YES, 0, 45));
     }

@@ -1,4 +1,4 @@
-//! Filters that leave every block as it is and say something when asked: counts, histograms,
+//! Statistics filters, which report on blocks and leave them unchanged: counts, histograms,
 //! contents.
 
 pub mod count;

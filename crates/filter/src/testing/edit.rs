@@ -1,11 +1,11 @@
-//! Editing block by block in plain memory: always in copies.
+//! Editing in plain memory, block by block: always in copies.
 
 use super::Space;
 use crate::contract::{Batch, Block, Edit, Editable, Keep, Tell, Workbench, lanes};
 use abi::Marks;
 use std::ops::Range;
 
-/// A block that is edited in a copy.
+/// A block under edit, as a copy.
 struct Copied {
     frame: Vec<u8>,
     old: Option<Vec<u8>>,
@@ -26,7 +26,7 @@ impl Workbench for Copied {
     }
 }
 
-/// Has a filter edit the live blocks; answers the lengths of those that were lost.
+/// Runs an editing filter over the live blocks; returns the lengths of lost blocks.
 pub(super) fn edited<'a>(
     filter: &mut dyn Edit,
     batch: &mut Batch<'a>,

@@ -1,8 +1,9 @@
-//! What filters are tried with: the arguments that they have in their own examples.
+//! Arguments of filters, taken from their own examples.
 
 use crate::contract::Description;
 
-/// The arguments of a filter in its own example: the words behind its name, up to the next pipe.
+/// Returns the arguments of a filter in its own example: the words behind its name, up to the next
+/// pipe.
 ///
 /// # Panics
 /// When the filter is not in its own example.
@@ -14,7 +15,7 @@ pub fn example_words(description: &Description) -> Vec<String> {
     own.into_iter().skip(1).collect()
 }
 
-/// The arguments with which its twin is examined.
+/// Returns the arguments with which its twin is examined.
 pub(super) fn examined_words(description: &Description) -> Vec<Vec<String>> {
     match description.examined {
         [] => vec![example_words(description)],
@@ -22,7 +23,7 @@ pub(super) fn examined_words(description: &Description) -> Vec<Vec<String>> {
     }
 }
 
-/// The words of a line, stage by stage.
+/// Splits a request into words, stage by stage.
 fn stages(text: &str) -> Vec<Vec<String>> {
     let mut stages = vec![Vec::new()];
     let mut word: Option<String> = None;

@@ -1,4 +1,4 @@
-//! Blocks that are pieces of texts: what `tcp` and `http` give, without them.
+//! Pieces of texts, as `tcp` and `http` emit them, without running these filters.
 
 use super::{Answer, Arena, Node, Space};
 use crate::contract::{Batch, Columns};
@@ -9,43 +9,43 @@ use abi::{ContextLane, Entry, Flags, Marks, RichPointer};
 pub struct Fragment {
     /// Its session.
     pub session: u32,
-    /// Direction, first and last piece.
+    /// Direction, first and last flags.
     pub flags: Flags,
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// How many bytes were never seen: then it is a hole.
+    /// Length of a hole; 0 for bytes.
     pub missing: u32,
-    /// Whether its bytes describe the message that begins here, and are not in view.
+    /// True for the description of a message, whose bytes are not in view.
     pub described: bool,
 }
 
 impl Fragment {
-    /// These bytes of a session, in the middle of a text.
+    /// Makes bytes of a session, in the middle of a text.
     #[must_use]
     pub fn of(session: u32, bytes: &[u8]) -> Self {
         Self { session, bytes: bytes.to_vec(), ..Self::default() }
     }
 
-    /// Bytes of a session that were never seen.
+    /// Makes a hole in a session.
     #[must_use]
     pub fn hole(session: u32, missing: u32) -> Self {
         Self { session, missing, ..Self::default() }
     }
 
-    /// What describes a message of a session, and begins it.
+    /// Makes the description that begins a message of a session.
     #[must_use]
     pub fn description(session: u32) -> Self {
         let piece = Self { described: true, ..Self::of(session, b"a record") };
         piece.with(Flags::FIRST)
     }
 
-    /// The same piece with these flags as well.
+    /// Returns the same piece with additional flags.
     #[must_use]
     pub fn with(self, flags: Flags) -> Self {
         Self { flags: self.flags.with(flags), ..self }
     }
 
-    /// A whole text, cut at these places.
+    /// Makes the pieces of a text, cut at these offsets.
     #[must_use]
     pub fn cut(session: u32, text: &[u8], places: &[usize]) -> Vec<Self> {
         let from = std::iter::once(0).chain(places.iter().copied());
@@ -63,7 +63,7 @@ impl Fragment {
 }
 
 impl<'a> Space<'a> {
-    /// A batch of pieces.
+    /// Makes a batch of pieces.
     ///
     /// # Panics
     /// When there are more pieces than lanes, or the arena is full.
@@ -91,7 +91,7 @@ impl<'a> Space<'a> {
     }
 }
 
-/// What a filter that keeps blocks in their lanes makes of these pieces, in one batch.
+/// Runs pieces through a filter that keeps blocks in their lanes, in one batch.
 ///
 /// # Panics
 /// When there are more pieces than lanes.

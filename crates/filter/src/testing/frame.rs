@@ -1,35 +1,35 @@
-//! Literal frames for tests: the least that makes a header valid, everything else zero.
+//! Literal frames: the minimum for valid headers, everything else zero.
 
 use super::ETHERNET;
 use wire::ip::protocol;
 
-/// A frame to be put into a test.
+/// A literal frame.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Frame {
     /// Its link type.
     pub link: u16,
-    /// What was captured of it.
+    /// Captured bytes.
     pub bytes: Vec<u8>,
-    /// Its length on the wire, if more than was captured.
+    /// Length on the wire, if longer than the capture.
     pub wire_length: Option<u32>,
-    /// When.
+    /// Timestamp.
     pub time: u64,
 }
 
 impl Frame {
-    /// These bytes with this link type.
+    /// Makes a frame of this link type.
     #[must_use]
     pub fn of(link: u16, bytes: &[u8]) -> Self {
         Self { link, bytes: bytes.to_vec(), wire_length: None, time: 0 }
     }
 
-    /// Two addresses of zero, then these bytes, which begin with the ethertype.
+    /// Makes an Ethernet frame with zero addresses; `rest` begins with the EtherType.
     #[must_use]
     pub fn ethernet(rest: &[u8]) -> Self {
         Self::of(ETHERNET, &[&[0; 12], rest].concat())
     }
 
-    /// An IPv4 packet with 20 bytes of header: data at 34.
+    /// Makes an IPv4 packet with a 20-byte header; data at offset 34.
     #[must_use]
     pub fn ipv4(protocol: u8, data: &[u8]) -> Self {
         let [high, low] = length(20 + data.len());
@@ -38,7 +38,7 @@ impl Frame {
         Self::ethernet(&[&[8, 0], &header[..], &addresses, data].concat())
     }
 
-    /// An IPv6 packet: extension headers and data at 54.
+    /// Makes an IPv6 packet; extension headers and data at offset 54.
     #[must_use]
     pub fn ipv6(next: u8, data: &[u8]) -> Self {
         let [high, low] = length(data.len());
@@ -46,7 +46,7 @@ impl Frame {
         Self::ethernet(&[&[0x86, 0xdd], &header[..], &[0; 32], data].concat())
     }
 
-    /// A UDP datagram over IPv4: payload at 42.
+    /// Makes a UDP datagram over IPv4; payload at offset 42.
     #[must_use]
     pub fn udp(source: u16, target: u16, payload: &[u8]) -> Self {
         let stated = length(8 + payload.len());
@@ -54,7 +54,7 @@ impl Frame {
         Self::ipv4(protocol::UDP, &[&ports, &stated[..], &[0, 0], payload].concat())
     }
 
-    /// A TCP segment over IPv4: payload at 54.
+    /// Makes a TCP segment over IPv4; payload at offset 54.
     #[must_use]
     pub fn tcp(source: u16, target: u16, payload: &[u8]) -> Self {
         let ports = [source.to_be_bytes(), target.to_be_bytes()].concat();
@@ -62,8 +62,8 @@ impl Frame {
         Self::ipv4(protocol::TCP, &[&ports, &rest[..], payload].concat())
     }
 
-    /// A TCP segment over IPv4 with these flags, from 10.0.0.1 to 10.0.0.2, with no acknowledgement
-    /// number unless [`Frame::acknowledging`] sets one: payload at 54.
+    /// Makes a TCP segment over IPv4 with these flags, from 10.0.0.1 to 10.0.0.2, with an
+    /// acknowledgement only if [`Frame::acknowledging`] sets one; payload at offset 54.
     #[must_use]
     pub fn segment(ports: (u16, u16), flags: u8, sequence: u32, payload: &[u8]) -> Self {
         let mut frame = Self::tcp(ports.0, ports.1, payload);
@@ -72,7 +72,7 @@ impl Frame {
         frame
     }
 
-    /// The same segment over IPv4 with the ACK flag and this number.
+    /// Returns the same IPv4 segment with the ACK flag and this number.
     #[must_use]
     pub fn acknowledging(mut self, number: u32) -> Self {
         self.put(34 + 8, &number.to_be_bytes());
@@ -81,7 +81,7 @@ impl Frame {
         self
     }
 
-    /// The same frame over IPv4 with its two addresses swapped.
+    /// Returns the same IPv4 frame with its addresses swapped.
     #[must_use]
     pub fn swapped(mut self) -> Self {
         let (source, target) = (self.bytes[26..30].to_vec(), self.bytes[30..34].to_vec());
@@ -89,12 +89,12 @@ impl Frame {
         self
     }
 
-    /// The same frame with these bytes from `at` on.
+    /// Overwrites bytes from `at` on.
     pub fn put(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The same frame, of which only so many bytes were captured.
+    /// Returns the same frame truncated to a captured length.
     #[must_use]
     pub fn captured(mut self, length: usize) -> Self {
         self.wire_length = Some(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
@@ -102,7 +102,7 @@ impl Frame {
         self
     }
 
-    /// The same frame at this time.
+    /// Returns the same frame at this time.
     #[must_use]
     pub fn at(mut self, time: u64) -> Self {
         self.time = time;

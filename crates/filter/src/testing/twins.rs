@@ -1,5 +1,5 @@
-//! What exams of twins stand on: every chain of twins that the forms allow, each as one program,
-//! and the user implementations as a judge beside the interpreter and the kernel.
+//! Test support for exams of twins: every chain of twins that the forms allow, as one program, and
+//! the user implementations as a judge beside the interpreter and the kernel.
 
 use super::example::examined_words;
 use super::{Arena, ETHERNET, Frame, Node, Space, arguments};
@@ -12,7 +12,7 @@ use ebpf::interpret::Packet;
 use ebpf::{FilterSpan, Program};
 use wire::LinkType;
 
-/// A filter with a twin, and the arguments with which it is examined.
+/// A filter with a twin, and arguments for its exam.
 #[derive(Clone, Debug)]
 pub struct Examined {
     /// The filter.
@@ -21,19 +21,19 @@ pub struct Examined {
 }
 
 impl Examined {
-    /// A filter without arguments.
+    /// Creates a case without arguments.
     #[must_use]
     pub const fn plain(description: &'static Description) -> Self {
         Self { description, words: Vec::new() }
     }
 
-    /// A filter with these arguments.
+    /// Creates a case with these arguments.
     #[must_use]
     pub fn new(description: &'static Description, words: &[&str]) -> Self {
         Self { description, words: words.iter().map(|word| (*word).to_owned()).collect() }
     }
 
-    /// All of the catalog.
+    /// Returns all cases of the catalog.
     fn all() -> Vec<Self> {
         let twins = FILTERS.iter().copied().filter(|d| d.kernel.is_some());
         let each = twins.flat_map(|description| {
@@ -53,11 +53,11 @@ impl Examined {
     }
 }
 
-/// Filters with twins, one behind the other.
+/// Consecutive filters with twins.
 pub type Chain = Vec<Examined>;
 
-/// Every chain of at most `length` filters of the catalog that have a twin, in which each takes
-/// what the one before gives.
+/// Returns every chain of at most `length` catalog filters with twins in which each accepts the
+/// previous one's output.
 #[must_use]
 pub fn chains(length: usize) -> Vec<Chain> {
     let twins = Examined::all();
@@ -80,7 +80,7 @@ pub fn chains(length: usize) -> Vec<Chain> {
     all
 }
 
-/// Lines of more than forty filters, each too long for one program.
+/// Returns chains of more than forty filters, too long for one program.
 #[must_use]
 pub fn long_chains() -> Vec<Chain> {
     let twin = |name: &str, words: &[&str]| Examined {
@@ -100,13 +100,13 @@ pub fn long_chains() -> Vec<Chain> {
     turns.into_iter().map(long).collect()
 }
 
-/// Whether one of them changes frames: such a chain does not fit everywhere.
+/// Returns true if a filter of the chain edits frames: such a chain does not fit every hook.
 #[must_use]
 pub fn changes(chain: &[Examined]) -> bool {
     chain.iter().any(|twin| twin.description.kind == Kind::Editing)
 }
 
-/// The chain as one program, where it fits.
+/// Emits the chain as one program, if it fits.
 ///
 /// # Panics
 /// When it does not fit and changes no frame.
@@ -119,7 +119,7 @@ pub fn fitting(chain: &[Examined], target: impl Into<Target>) -> Option<Program>
     }
 }
 
-/// The chain as it is written, but for quotes.
+/// Formats the request, without quotes.
 #[must_use]
 pub fn request(chain: &[Examined]) -> String {
     let written =
@@ -127,7 +127,7 @@ pub fn request(chain: &[Examined]) -> String {
     chain.iter().map(written).collect::<Vec<_>>().join(" | ")
 }
 
-/// The chain as one program that returns the class. Word n of it is filter n.
+/// Emits the chain as one program that returns the class. Index n of its filters is filter n.
 pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program, Unfit> {
     emit::program(target.into().taking(), Finish::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
@@ -143,8 +143,8 @@ pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program,
     })
 }
 
-/// The user implementations of a chain as a judge of its program, which tells the place and the
-/// order of the counters.
+/// The user implementations of a chain as a judge of its program, which supplies the hook and the
+/// order of counters.
 #[derive(Debug)]
 pub struct User<'p> {
     nodes: Vec<Node>,
@@ -152,7 +152,7 @@ pub struct User<'p> {
 }
 
 impl<'p> User<'p> {
-    /// Judges what `program` was made from.
+    /// Creates the judge for `program`.
     ///
     /// # Panics
     /// When the arguments are wrong.
@@ -194,7 +194,7 @@ impl Judge for User<'_> {
         let (mut class, mut last) = (Class::NONE, None);
         for node in &mut self.nodes {
             batch = node.turn(batch, &mut space, 0).remove(0);
-            // A block that was held or ended here has no class any more.
+            // A held or ended block has no class.
             class = if batch.live() == 0 { Class::HELD } else { batch.class(0) };
             last = lanes(batch.live()).next().map(|l| batch.block(l).frame.to_vec());
             batch.keep(batch.select(Class::answered));
@@ -212,7 +212,7 @@ impl Judge for User<'_> {
         let states = maps.map(|(word, size)| {
             let node = self.nodes.get_mut(word).expect("a filter for each word");
             let saved = node.save();
-            // A filter that has seen nothing has no session yet.
+            // A filter without input has no session yet.
             let private = saved.iter().find(|moved| moved.key == PRIVATE);
             let bytes =
                 private.map(|moved| moved.bytes.clone()).unwrap_or_else(|| vec![0; size as usize]);

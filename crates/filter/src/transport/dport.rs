@@ -1,8 +1,8 @@
 //! `dport`: answers the destination port and changes nothing else.
 //!
-//! In: anything that still lies in a frame; the port is read through the marks, whatever the view.
-//! Out: the same block with the class: the TCP, UDP or SCTP destination port in host order, port 0
-//! as `zero`. Stateless, hence replicable. [SL §4.2, `dport |22 ssh`]
+//! In: anything within a frame; the port is read through the marks, whatever the view. Out: the
+//! same block with the class: the TCP, UDP or SCTP destination port in host order, port 0 as
+//! `zero`. Stateless, hence replicable. [SL §4.2, `dport |22 ssh`]
 
 use crate::layers::{self, Missing};
 use crate::prelude::*;
@@ -39,7 +39,7 @@ elsewhere).",
 const _: () = Missing::lead(&DPORT, 5);
 const NO_PORT: Reason = DPORT.reason("no port");
 
-/// The port of one side: of `sport` too.
+/// The filter for one side's port, shared with `sport`.
 pub(super) struct PortOf<const SOURCE: bool>;
 
 impl<const SOURCE: bool> Classify for PortOf<SOURCE> {
@@ -54,7 +54,7 @@ impl<const SOURCE: bool> Classify for PortOf<SOURCE> {
     }
 }
 
-/// The twin.
+/// Emits the twin.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     twin::port(s, on, out, Port::Target)
 }
@@ -66,7 +66,7 @@ mod tests {
     use crate::transport::sport::SPORT;
 
     #[test]
-    fn h4_the_port_of_either_side_or_why_there_is_none() {
+    fn h4_port_of_either_side_or_a_reason() {
         let mut cut = Frame::tcp(1000, 22, b"");
         cut.bytes.truncate(34 + 3);
         let mut padded = Frame::ipv4(6, &[]);

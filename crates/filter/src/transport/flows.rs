@@ -1,16 +1,16 @@
-//! Flows as sessions (CONTRACT 8): which one a frame belongs to, and which way it goes in it.
+//! Flow table: assigns frames to sessions and directions (CONTRACT 8).
 //!
-//! In: the flow of a frame. Out: what its filter remembers of it (a [`Record`]), with the number of
-//! its session. Numbers are given in the order in which flows are first seen, from the lowest of
-//! those that no other filter of the request gives ([`SessionNumbers`]); one that is alone counts
-//! from 1. When all have been given, they are given again, but none that a known flow has.
+//! In: the flow of a frame. Out: the filter's [`Record`] of it, with its session number. Numbers
+//! are assigned in the order of first appearance, from the lowest of the filter's own range
+//! ([`SessionNumbers`]); a lone filter counts from 1. After the range is exhausted numbers are
+//! reused, except those of known flows.
 //!
-//! Flows are told apart by a hash of 64 bits. Its seed is random, so nobody can make two flows meet
-//! on purpose; by chance, among 65,536 flows at once, two meet with a probability of 2⁻³³. State is
-//! plain data: one small record per flow, and one, the private one, for what they share.
+//! Flows are distinguished by a 64-bit hash. Its seed is random, so that collisions cannot be
+//! forced; the probability of a chance collision among 65,536 concurrent flows is 2⁻³³. State is
+//! plain data: one small record per flow, and a private one for the table itself.
 //!
-//! When as many flows are known as may be, one is forgotten that was not met for long
-//! ([`Sessions::evict`]): its next block begins a new session.
+//! At the maximum number of flows an idle one is evicted ([`Sessions::evict`]): its next block
+//! begins a new session.
 
 use crate::contract::{
     Field, Holds, Mistake, Moved, PRIVATE, Row, Session, SessionNumbers, Sessions, State, Unit,
@@ -20,44 +20,43 @@ use std::net::{IpAddr, Ipv4Addr};
 use wire::flow::{Direction, Flow};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The flows that are known.
+/// A table of known flows.
 #[derive(Debug)]
 pub(crate) struct Flows<R> {
     table: Sessions<R>,
     most: usize,
-    /// The numbers that it gives.
+    /// Range of session numbers.
     numbers: SessionNumbers,
-    /// Once numbers are given again: those beyond the last given that flows still have, the lowest
-    /// last. None: it must be looked which they are.
+    /// In the reuse phase: numbers of known flows beyond the last assigned, in descending order.
+    /// `None` if they must be collected again.
     taken: Option<Vec<u32>>,
 }
 
-/// What a filter remembers of a flow: plain data that holds an [`Identity`].
+/// A filter's record of a flow: plain data that contains an [`Identity`].
 pub(crate) trait Record: Session {
-    /// The part that all records have.
+    /// Returns the common part of all records.
     fn identity(&self) -> &Identity;
-    /// The same, to be changed.
+    /// Returns the common part for changing.
     fn identity_mut(&mut self) -> &mut Identity;
 }
 
-/// What every record has, and the private record of all of them.
+/// The common part of every record, the private one included.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Identity {
-    /// In the private record the seed of the hash; in the others what their filter likes.
+    /// Hash seed in the private record; otherwise free for the filter.
     pub(crate) word: u64,
-    /// The number of the session; in the private record the last that was given.
+    /// Session number; in the private record the last one assigned.
     pub(crate) session: u32,
-    /// Whether forward is down (from the greater address and port to the lesser).
+    /// Nonzero if forward is down: from the greater address and port to the lesser.
     pub(crate) down: u8,
-    /// In the private record whether numbers are given again ([`AGAIN`]); in the others what their
-    /// filter likes.
+    /// [`AGAIN`] in the private record; otherwise free for the filter.
     pub(crate) flags: u8,
-    /// What the filter likes.
+    /// Free for the filter.
     pub(crate) port: u16,
 }
 
-/// A record of nothing but who it is.
+/// A record without further data.
 impl Session for Identity {
     const FIELDS: &'static [Field<Self>] =
         &[Field::new("down", Unit::YesNo, "forward is to the lesser address", |known, _| {
@@ -79,23 +78,23 @@ impl Record for Identity {
     }
 }
 
-/// Where a block belongs.
+/// The session of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
-    /// The number of its session.
+    /// Session number.
     pub(crate) session: u32,
-    /// Whether it goes against the first block.
+    /// True if the block goes against the session's first block.
     pub(crate) backward: bool,
-    /// Whether it is the first block.
+    /// True for the session's first block.
     pub(crate) new: bool,
-    /// Whether another flow had to be forgotten for it.
+    /// True if another flow was evicted for it.
     pub(crate) evicted: bool,
 }
 
-/// In the flags of the private record: all numbers have been given once.
+/// Flag of the private record: all numbers have been assigned once.
 const AGAIN: u8 = 1;
 
-/// The state, to be moved or shown.
+/// Moves and shows the state.
 impl<R: Record> State for Flows<R> {
     fn sessions(&self) -> Vec<u64> {
         self.table.keys()
@@ -115,7 +114,7 @@ impl<R: Record> State for Flows<R> {
         let numbers = self.numbers;
         let shared = self.table.of(PRIVATE).identity_mut();
         if !numbers.has(shared.session) {
-            // What it gave elsewhere others may give here: it goes on with what no flow has.
+            // Numbers assigned elsewhere may belong to others here: continue with unused ones.
             (shared.session, shared.flags) = (0, shared.flags | AGAIN);
         }
         Ok(())
@@ -127,23 +126,23 @@ impl<R: Record> State for Flows<R> {
 }
 
 impl<R: Record> Flows<R> {
-    /// Room for `most` flows, at least one, told apart by a hash with this seed
-    /// ([`Arguments::seed`](crate::Arguments::seed)). Their sessions get these numbers.
+    /// Creates a table for `most` flows, at least one, with this hash seed
+    /// ([`Arguments::seed`](crate::Arguments::seed)) and range of session numbers.
     pub(crate) fn new(most: usize, seed: u64, numbers: SessionNumbers) -> Self {
         let mut table = Sessions::<R>::default();
         table.of(PRIVATE).identity_mut().word = seed;
-        // So there is always a number that no flow has.
+        // Guarantees a free number.
         let most = most.clamp(1, usize::try_from(numbers.count()).unwrap_or(usize::MAX));
         Self { table, most, numbers, taken: None }
     }
 
-    /// The seed for [`Flows::key`], to be asked for once per batch.
+    /// Returns the seed for [`Flows::key`]; read once per batch.
     pub(crate) fn seed(&self) -> u64 {
         self.table.get(PRIVATE).map_or(0, |shared| shared.identity().word)
     }
 
-    /// The key of a flow, the same for both ways, and whether a frame of it goes from the greater
-    /// address and port to the lesser. No flow has the key of the private record.
+    /// Returns the key of a flow, the same both ways, and true for a frame from the greater address
+    /// and port to the lesser. Never the private record's key.
     #[inline]
     pub(crate) fn key(flow: &Flow, seed: u64) -> (u64, bool) {
         let (hash, down) = match (flow.source, flow.target, flow.ports) {
@@ -159,23 +158,23 @@ impl<R: Record> Flows<R> {
         (hash.max(PRIVATE + 1), down)
     }
 
-    /// What is known of the flow with this key.
+    /// Returns the record with this key.
     #[inline]
     pub(crate) fn find(&mut self, key: u64) -> Option<&mut R> {
         self.table.find(key)
     }
 
-    /// Brings what is known of these flows into the cache ([`Sessions::look_ahead`]).
+    /// Prefetches the records of these flows ([`Sessions::look_ahead`]).
     pub(crate) fn look_ahead(&mut self, keys: impl IntoIterator<Item = u64>) {
         self.table.look_ahead(keys);
     }
 
-    /// What is known of the flow with this key, only to look at.
+    /// Returns the record with this key, read-only.
     pub(crate) fn get(&self, key: u64) -> Option<&R> {
         self.table.get(key)
     }
 
-    /// The record of a new flow, with the number of its session.
+    /// Begins a flow: returns its record with a new session number.
     pub(crate) fn begin(&mut self, key: u64, down: bool) -> &mut R {
         let session = self.next_number();
         let record = self.table.of(key);
@@ -185,7 +184,7 @@ impl<R: Record> Flows<R> {
         record
     }
 
-    /// The number of the next session: of those that no flow has, the next behind the last given.
+    /// Returns the next session number that no known flow has.
     fn next_number(&mut self) -> u32 {
         let shared = self.table.of(PRIVATE).identity_mut();
         match self.numbers.after(shared.session) {
@@ -197,15 +196,15 @@ impl<R: Record> Flows<R> {
         }
     }
 
-    /// The same when all numbers have been given once; `next` is behind the last given, if any is.
+    /// Returns the next number in the reuse phase; `next` follows the last one assigned, if any.
     #[cold]
     fn next_again(&mut self, next: Option<u32>) -> u32 {
         let next = next.and_then(|next| {
             let taken = self.taken.take().unwrap_or_else(|| self.taken_from(next));
             self.free(next, taken)
         });
-        // There are more numbers than flows; of one that was taught more than it may know, the
-        // lowest is as good as any.
+        // There are more numbers than flows; if a moved state brought too many flows, the lowest
+        // number will do.
         let from_the_lowest = || self.free(self.numbers.first(), self.taken_from(0));
         let next = next.or_else(from_the_lowest).unwrap_or_else(|| self.numbers.first());
         let shared = self.table.of(PRIVATE).identity_mut();
@@ -213,7 +212,7 @@ impl<R: Record> Flows<R> {
         next
     }
 
-    /// The first number from `next` on that is not among these.
+    /// Returns the first number from `next` on that is not in `taken`.
     fn free(&mut self, mut next: u32, mut taken: Vec<u32>) -> Option<u32> {
         while taken.last().is_some_and(|lowest| *lowest <= next) {
             if taken.pop() == Some(next) {
@@ -224,7 +223,7 @@ impl<R: Record> Flows<R> {
         Some(next)
     }
 
-    /// The numbers from this one on that flows have, the lowest last.
+    /// Returns the numbers of known flows from `from` on, in descending order.
     fn taken_from(&self, from: u32) -> Vec<u32> {
         let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE);
         let numbers = keys.filter_map(|key| Some(self.get(key)?.identity().session));
@@ -238,21 +237,21 @@ impl<R: Record> Flows<R> {
         self.table.end(key)
     }
 
-    /// Forgets a flow that was not met for long, if there is no room for one more.
+    /// Evicts an idle flow if the table is full.
     pub(crate) fn make_room(&mut self) -> Option<R> {
-        // The private record is one more.
+        // The private record counts as one more.
         match self.table.len() > self.most {
             true => self.table.evict().map(|(_, record)| record),
             false => None,
         }
     }
 
-    /// The keys of all records, the private one's among them.
+    /// Returns the keys of all records, the private one included.
     pub(crate) fn keys(&self) -> Vec<u64> {
         self.table.keys()
     }
 
-    /// The keys of all flows by the numbers of their sessions.
+    /// Returns the keys of all flows, ordered by session number.
     pub(crate) fn in_order(&self) -> Vec<u64> {
         let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE);
         let session = |key: u64| self.get(key).map_or(0, |record| record.identity().session);
@@ -263,7 +262,7 @@ impl<R: Record> Flows<R> {
 }
 
 impl Flows<Identity> {
-    /// The session of a flow of which nothing else is remembered, made if it is new.
+    /// Looks up or begins the session of a flow without further data.
     pub(crate) fn session(&mut self, flow: &Flow, seed: u64) -> Found {
         let (key, down) = Self::key(flow, seed);
         let down = u8::from(down);
@@ -277,9 +276,8 @@ impl Flows<Identity> {
     }
 }
 
-/// The hash of a flow over IPv4, whose ends are 48 bits each: a product of both, each beside a
-/// secret, then the finisher of SplitMix64. What `wire::flow` has for addresses of any length costs
-/// four times as much.
+/// Hashes an IPv4 flow, whose ends have 48 bits each: the product of both, each combined with a
+/// secret, and the SplitMix64 finalizer. The general hash of `wire::flow` costs four times as much.
 #[inline]
 fn hash(low: u64, high: u64, protocol: u8, seed: u64) -> u64 {
     let other = seed.rotate_left(23) ^ 0x9e37_79b9_7f4a_7c15 ^ u64::from(protocol) << 48;
@@ -301,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_are_one_session_and_the_first_is_forward() {
+    fn flow_is_one_session_both_ways_and_first_is_forward() {
         let mut flows = Flows::new(10, 7, SessionNumbers::ALL);
         let seed = flows.seed();
         let mut find = |flow: Flow| {
@@ -318,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn n2_replicas_give_no_session_the_same_number() {
+    fn n2_replicas_assign_distinct_session_numbers() {
         let mut seen = std::collections::HashSet::new();
         for number in 0..3 {
             let mut flows = Flows::new(100, 7, SessionNumbers::ALL.split(number, 3));
@@ -331,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_the_one_that_was_not_met_for_long_is_forgotten() {
+    fn full_table_evicts_an_idle_flow() {
         for most in [1, 2, 7] {
             let mut flows = Flows::new(most, 7, SessionNumbers::ALL);
             let seed = flows.seed();
@@ -346,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_tell_flows_apart_and_not_their_ways() {
+    fn keys_distinguish_flows_but_not_directions() {
         for seed in [0, 1, 0x0123_4567_89ab_cdef] {
             let mut keys = std::collections::HashSet::new();
             for n in 0..40_000_u32 {
@@ -367,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_not_given_again() {
+    fn numbers_are_not_reused_early() {
         let mut flows = Flows::new(3, 7, SessionNumbers::ALL);
         let seed = flows.seed();
         let numbers = (0..1000).map(|port| flows.session(&flow(port, 53), seed).session);
@@ -377,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a14_numbers_of_known_flows_are_passed_over_when_the_others_come_again() {
+    fn a14_reuse_skips_numbers_of_known_flows() {
         let mut flows = Flows::new(4, 7, SessionNumbers::ALL);
         let seed = flows.seed();
         for port in [1, 2, 3] {
@@ -389,10 +387,10 @@ mod tests {
         assert_eq!([4, 1, 3, 5].map(&mut given), [2, 1, 3, 4], "1 and 3 are still known");
     }
 
-    /// Few numbers, many flows: whatever ends, is pushed out, or moves to another instance, no two
-    /// known flows ever have one number, and each has one of the numbers of its filter.
+    /// Few numbers, many flows: after any sequence of ends, evictions and moves, known flows have
+    /// distinct numbers within their filter's range.
     #[test]
-    fn a14_no_two_known_flows_ever_have_one_number() {
+    fn a14_known_flows_have_distinct_numbers() {
         let mut random = testkit::Random::replayable();
         for _ in 0..40 {
             let step = random.within(1..5) as u32;

@@ -1,4 +1,4 @@
-//! Filters of the transport layer: streams, datagrams and ports.
+//! Transport layer filters: streams, datagrams and ports.
 
 pub mod dport;
 mod flows;
@@ -9,7 +9,7 @@ pub mod udp;
 
 use crate::contract::{Usable, ValueRange};
 
-/// The packets of a transport protocol, where a filter before has told protocols apart.
+/// Declares the packets of a transport protocol as input, where an earlier filter classified them.
 pub(crate) const fn of_protocol(protocol: u8, hint: &'static str) -> [Usable; 2] {
     let classes = ValueRange { low: protocol as u32, high: protocol as u32 };
     [
@@ -18,8 +18,8 @@ pub(crate) const fn of_protocol(protocol: u8, hint: &'static str) -> [Usable; 2]
     ]
 }
 
-/// Names of ports, for arcs and for printing: the services that an operator looks for. Most are
-/// those of the IANA registry, with `_` for `-`.
+/// Names of ports, for arcs and output: services that operators look for, mostly from the IANA
+/// registry, with `_` for `-`.
 pub(crate) const SERVICES: &[(&str, u32)] = &[
     ("ftp_data", 20),
     ("ftp", 21),

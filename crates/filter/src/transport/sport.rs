@@ -1,8 +1,8 @@
 //! `sport`: answers the source port and changes nothing else.
 //!
-//! In: anything that still lies in a frame; the port is read through the marks, whatever the view.
-//! Out: the same block with the class: the TCP, UDP or SCTP source port in host order, port 0 as
-//! `zero`. Stateless, hence replicable. [SL §4.2, `dport |22 ssh`] All else is as of `dport`.
+//! In: anything within a frame; the port is read through the marks, whatever the view. Out: the
+//! same block with the class: the TCP, UDP or SCTP source port in host order, port 0 as `zero`.
+//! Stateless, hence replicable. [SL §4.2, `dport |22 ssh`] Otherwise like `dport`.
 
 use super::dport::{DPORT, PortOf};
 use crate::prelude::*;
@@ -31,7 +31,7 @@ elsewhere).",
     ..DPORT
 };
 
-/// The twin.
+/// Emits the twin.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     twin::port(s, on, out, Port::Source)
 }

@@ -1,13 +1,12 @@
-//! `udp`: checks the UDP header, answers the destination port, moves the view to the payload, and
-//! tells flows apart as sessions.
+//! `udp`: validates the UDP header, answers the destination port, moves the view to the payload,
+//! and identifies flows as sessions.
 //!
-//! In: anything that still lies in a frame. Out: datagrams, viewed from the payload to the end that
-//! UDP states. A length of zero means the end of the packet (RFC 2675, and frames that the card
-//! will yet cut up). The first fragment of a datagram is viewed as far as it goes; later fragments
-//! have no header and no answer. Checksums are not verified: a sender may have left them to its
-//! card.
+//! In: anything within a frame. Out: datagrams, viewed from the payload to the end that UDP states.
+//! A length of zero means the end of the packet (RFC 2675, and segmentation offload). The first
+//! fragment of a datagram is viewed as far as it goes; later fragments have no header and no
+//! answer. Checksums are not verified: a sender may leave them to its device.
 //!
-//! Its twin answers the same and sets no session.
+//! Its twin answers the same and assigns no session.
 
 use crate::layers::{self, Missing};
 use crate::prelude::*;
@@ -110,7 +109,7 @@ impl Udp {
     }
 }
 
-/// The twin.
+/// Emits the twin.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let ways = Ways::new(s, out);
     let not_udp = s.absent("not udp", out);
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_payload_ends_where_udp_says() {
+    fn payload_ends_where_udp_says() {
         let mut longer = Frame::udp(7, 53, b"abc");
         longer.bytes.extend([0; 9]);
         let mut unstated = Frame::udp(7, 0, b"abc");
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn h4_a_flow_is_one_session_both_ways() {
+    fn h4_flow_is_one_session_both_ways() {
         let query = Frame::udp(4000, 53, b"who");
         let mut answer = Frame::udp(53, 4000, b"you");
         let (source, target) = (query.bytes[26..30].to_vec(), query.bytes[30..34].to_vec());
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_and_other_protocols_are_not_answered() {
+    fn invalid_lengths_and_other_protocols_are_unanswered() {
         let with_length = |length: u8| {
             let mut frame = Frame::udp(7, 53, b"abc");
             frame.bytes[34 + 5] = length;
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_fragment_states_more_than_it_has() {
+    fn first_fragment_states_more_than_it_has() {
         let mut first = Frame::udp(7, 53, b"abc");
         first.bytes[34 + 4] = 3;
         first.bytes[14 + 6] = 0x20;
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_when_captured_is_viewed_as_far_as_it_is_here() {
+    fn truncated_datagram_is_viewed_as_captured() {
         let mut cut = Frame::udp(7, 53, b"abcdefgh");
         cut.wire_length = Some(50);
         cut.bytes.truncate(45);

@@ -1,4 +1,4 @@
-//! What a message is worth: its class, and its description.
+//! Class and description of one DNS message.
 
 use super::{AHEAD, CUT, MALFORMED, NOT_DNS, QUERIES, RESPONSE, RESPONSES};
 use crate::application::ends::{Ends, shown};
@@ -6,22 +6,23 @@ use crate::prelude::*;
 use wire::dns::{Entry, Fault, Message, Name, Question, Section};
 use wire::record::{Field, Kind as About, Writer};
 
-/// The room for a description.
+/// Size of the buffer for a description.
 const ROOM: usize = 4096;
-/// How many answers a description has at most.
+/// Maximum answers in a description.
 const ANSWERS: usize = 16;
 
-/// A message with what it came in.
+/// A message and the block around it.
 pub(super) struct Telling<'a, 'm> {
-    /// The block that it begins in.
+    /// The block in which it begins.
     pub(super) block: Block<'a>,
-    /// Its bytes, as far as they are here.
+    /// Its captured bytes.
     pub(super) of: &'m [u8],
-    /// How long it was on the wire.
+    /// Its length on the wire.
     pub(super) length: usize,
 }
 
-/// The class of a message, and its description if there is memory for it; why there is no class.
+/// Returns the class of a message and, if there is memory for it, its description; or the reason
+/// why it has no class.
 pub(super) fn tell<'a>(
     telling: Telling<'a, '_>,
     cx: &mut StreamContext<'_, 'a>,
@@ -53,19 +54,19 @@ fn first_of(context: ContextLane) -> ContextLane {
     ContextLane { flags, ..context }
 }
 
-/// What one walk over a message finds.
+/// The contents of a message, from one pass over it.
 struct Found<'m> {
     question: Option<Question<'m>>,
-    /// Whose the first record is: in multicast DNS responses have no question.
+    /// Owner of the first record: multicast DNS responses have no question.
     owner: Option<Name<'m>>,
     response: bool,
-    /// The response code, with the bits of an OPT record.
+    /// The response code, including the bits of an OPT record.
     code: u16,
-    /// The least time to live of the answers.
+    /// Minimum time to live of the answers.
     ttl: Option<u32>,
-    /// Whether it was cut before its end, or cannot be read behind the answers.
+    /// True if the message is truncated, or unreadable behind the answers.
     incomplete: bool,
-    /// True if a name of it has a pointer that points ahead.
+    /// True if a name has a compression pointer that points ahead.
     ahead: bool,
 }
 
@@ -86,7 +87,7 @@ impl<'m> Found<'m> {
         let mut answers = 0;
         for entry in message.entries() {
             match entry {
-                // Nobody asks for type 0 in class 0.
+                // No client asks for type 0 in class 0.
                 Ok(Entry::Question(question)) if (question.kind.0, question.class.0) == (0, 0) => {
                     return Err(NOT_DNS);
                 }
@@ -109,7 +110,7 @@ impl<'m> Found<'m> {
                     match fault {
                         Fault::Ends(_) if cut && !asked => return Err(CUT),
                         Fault::Ends(_) if cut => {}
-                        // Who reads answers only does not mind what lies behind them.
+                        // An error behind the answers does not matter to a reader of answers.
                         _ if !answered => return Err(MALFORMED),
                         _ => {}
                     }
@@ -170,7 +171,7 @@ impl<'m> Found<'m> {
     }
 }
 
-/// The flags of a message with spaces between them.
+/// Formats the flags of a message, separated by spaces.
 struct Spaced<'s, 'm>(&'s Message<'m>);
 
 impl std::fmt::Display for Spaced<'_, '_> {

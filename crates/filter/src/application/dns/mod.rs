@@ -1,17 +1,17 @@
-//! `dns`: finds DNS messages, classifies them by what is asked or answered, and describes them.
+//! `dns`: finds DNS messages, classifies them by query type or response code, and describes them.
 //!
 //! In: datagrams (behind `udp`), or the bytes of connections in order (behind `tcp`), where two
-//! bytes before each message say how long it is. Which of both a block is, its transport protocol
-//! says. Out: messages (CONTRACT 6): first the description, a `wire::record` with nothing in view,
-//! then the bytes of the message as views of the frames in which they came; the two bytes of length
-//! are in no view. A message that lies across blocks of a connection is held until it is whole, and
-//! gathered in a copy only to be read. [SL §4.2]
+//! bytes before each message give its length; the block's transport protocol distinguishes them.
+//! Out: messages (CONTRACT 6): first the description, a `wire::record` with an empty view, then the
+//! message as views of the frames in which it arrived, without the two length bytes. A message
+//! across several blocks is held until it is complete, and copied only to be parsed. [SL §4.2]
 //!
-//! What is no message goes on with class 0, each block for itself. On a connection the first
-//! message decides; where a gap hides a length, messages are found again at the next block that
-//! begins as one does. A message with a gap in it is not answered, the next one is.
+//! Other blocks pass with class 0. On a connection the first message decides; after a gap over a
+//! length field, the filter resynchronizes at the next block that begins with a message. A message
+//! with a gap has no answer, the next one has.
 //!
-//! State is plain data: per direction the held blocks of one message, and how much is missing.
+//! State is plain data: per direction the held blocks of one message, and the number of missing
+//! bytes.
 
 mod message;
 mod stream;
@@ -26,7 +26,7 @@ use wire::dns::{RCODES, TYPES};
 use wire::ip::protocol;
 use wire::udp::{self, Udp};
 
-/// The payloads that a transport filter gives.
+/// Declares the input from a transport filter.
 const fn carried(giver: &'static str) -> Usable {
     Usable { giver, classes: ValueRange::ALL, on_request: false, hint: "put `udp` before it" }
 }
@@ -85,9 +85,9 @@ followed, as resolvers do); and how often messages of a connection were found ag
     ..Description::EMPTY
 };
 
-/// The class of a response without an error.
+/// Class of a response without an error.
 const RESPONSE: u32 = 1 << 16;
-/// What queries ask for, then what responses answer.
+/// Names of query types, then of response codes.
 const NAMES: [(&str, u32); TYPES.len() + RCODES.len()] = names();
 
 const NOT_DNS: Reason = DNS.reason("not dns");
@@ -124,7 +124,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 struct Dns {
     table: Sessions<Dialogue>,
     most: usize,
-    /// Where a message is put together to be read.
+    /// Buffer in which a message is assembled.
     room: Vec<u8>,
 }
 
@@ -133,7 +133,7 @@ impl Stream for Dns {
         match transport(&mut block) {
             Some(protocol::TCP) => self.connection(block, true, cx),
             Some(_) => datagram(block, cx),
-            // A gap or a made block: a connection's, if it is one that is known.
+            // A gap or a generated block belongs to a known connection, if any.
             None => self.connection(block, block.pointer.is_hole(), cx),
         }
     }
@@ -160,7 +160,7 @@ impl Dns {
                 return datagram(block, cx);
             }
             if block.context.session == 0 {
-                // What is in no session is of no one connection.
+                // Blocks without a session belong to no connection.
                 let block = unanswered(block, NOT_DNS, cx);
                 return cx.pass(block);
             }
@@ -177,16 +177,16 @@ impl Dns {
     }
 }
 
-/// The transport protocol of the frame that a block lies in; nothing if it lies in none.
+/// Returns the transport protocol of the block's frame; `None` without a frame.
 fn transport(block: &mut Block<'_>) -> Option<u8> {
     let framed = block.marks.is_frame() && !block.pointer.is_hole();
     framed.then(|| layers::transport(block).map_or(0, |transport| transport.protocol))
 }
 
-/// A datagram is a message, or none.
+/// Handles a datagram as one message, or none.
 fn datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     if block.marks.is_description() {
-        // Another filter's: it describes nothing that leaves here.
+        // Another filter's description: it describes nothing that leaves here.
         return cx.consume(&block);
     }
     let Some(block) = cx.whole(block).filter(Block::is_whole) else {
@@ -206,7 +206,7 @@ fn datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     }
 }
 
-/// The length of the message in a datagram as UDP states it: what is here may be less.
+/// Returns the message length according to UDP, which may exceed the captured bytes.
 fn stated(block: &Block<'_>) -> usize {
     let here = block.length() as usize;
     let header = Udp::parse(layers::within(block, block.marks.transport.into()));
@@ -214,7 +214,7 @@ fn stated(block: &Block<'_>) -> usize {
     here.max(stated.saturating_sub(udp::LENGTH))
 }
 
-/// Gives the description out, if there was memory for it; what the first fragment is then.
+/// Emits the description, if there was memory for it; returns the flags of the first fragment.
 fn described<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
     match description {
         Some(description) => {
@@ -225,19 +225,19 @@ fn described<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>)
     }
 }
 
-/// A fragment of a message.
+/// Turns a block into a fragment of a message.
 fn fragment<'a>(mut block: Block<'a>, class: Class, flags: Flags) -> Block<'a> {
     let was = block.context.flags.without(Flags::FIRST).without(Flags::LAST);
     block.context.flags = was.with(flags);
     block.with_class(class)
 }
 
-/// A block that is no part of a message: it stands for itself.
+/// Turns a block into a complete message of its own, outside of any DNS message.
 fn alone(block: Block<'_>, class: Class) -> Block<'_> {
     fragment(block, class, Flags::FIRST.with(Flags::LAST))
 }
 
-/// A block that is no part of a message, and why.
+/// Passes a block on without an answer, for this reason.
 fn unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) -> Block<'a> {
     alone(block, cx.absent(why))
 }

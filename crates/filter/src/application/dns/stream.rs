@@ -1,9 +1,9 @@
-//! The two directions of a connection that carries DNS: where messages begin and end.
+//! Message framing in the two directions of a DNS connection.
 //!
-//! In: the blocks of one direction in order, holes among them. Out: messages. The state of a
-//! direction is [`Way`]: two bytes of length, the pieces of one message that is not whole, and how
-//! much of it is missing. Where two bytes came alone and what follows shows that they were no
-//! length, they are in no view.
+//! In: the blocks of one direction in order, holes included. Out: messages. The state of a
+//! direction is [`Way`]: the two length bytes, the pieces of one incomplete message, and the number
+//! of its missing bytes. If two bytes arrived alone and turn out not to be a length, they are in no
+//! view.
 
 use super::message::{Telling, tell};
 use super::{
@@ -13,10 +13,10 @@ use crate::prelude::*;
 use wire::dns::{LENGTH, Message};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// How many blocks a message may lie in: one of 65,535 bytes in segments of 536 lies in 123.
+/// Maximum blocks of a message: one of 65,535 bytes in segments of 536 has 123.
 const PIECES_MAX: u32 = 256;
 
-/// A connection.
+/// The state of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Dialogue {
@@ -24,32 +24,32 @@ pub(super) struct Dialogue {
     backward: Way,
 }
 
-/// One direction of it.
+/// The state of one direction.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 struct Way {
-    /// The pieces of the message that has begun.
+    /// Pieces of the current message.
     list: HeldList,
-    /// How much of it is still to come.
+    /// Number of missing bytes of it.
     missing: u32,
-    /// How long it is.
+    /// Its length.
     length: u16,
-    /// How many of the two bytes of `length` are here.
+    /// Number of length bytes received.
     prefix: u8,
-    /// Whether a message was seen here.
+    /// Nonzero once a message was recognized.
     met: u8,
-    /// Whether the message that has begun cannot be read: one and the reason's number.
+    /// Nonzero if the current message is unreadable: one plus the reason's number.
     broken: u8,
-    /// Whether nothing more can be read: one and the reason's number.
+    /// Nonzero if the direction is unreadable: one plus the reason's number.
     closed: u8,
-    /// Whether blocks have come.
+    /// Nonzero once blocks have arrived.
     seen: u8,
-    /// Whether the last block has come.
+    /// Nonzero once the last block has arrived.
     ended: u8,
 }
 
 impl Session for Dialogue {
-    /// Key 0 is the private session's, so keys are one more.
+    /// Key 0 is the private session's, so keys are offset by one.
     fn number(&self, key: u64) -> u64 {
         key.saturating_sub(1)
     }
@@ -72,7 +72,7 @@ const MISSING_HELP: &str = "of the message that has begun";
 const ENDED_HELP: &str = "the last block of the direction has come";
 
 impl Dialogue {
-    /// Takes the next block; answers whether the connection is over.
+    /// Handles the next block; returns true if the connection is over.
     pub(super) fn take<'a>(
         &mut self,
         block: Block<'a>,
@@ -92,13 +92,13 @@ impl Dialogue {
         }
         let over = [self.forward, self.backward].iter().all(|way| way.seen == way.ended);
         if over {
-            // Bytes may have come behind the end of a direction.
+            // Bytes may arrive behind the end of a direction.
             self.give_up(CUT, cx);
         }
         over
     }
 
-    /// Lets all pieces go that are held, and says why they are no message.
+    /// Releases all held pieces without an answer, for this reason.
     pub(super) fn give_up(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.forward.release(why, cx);
         self.backward.release(why, cx);
@@ -156,7 +156,7 @@ impl Way {
         }
     }
 
-    /// The next of the two bytes that say how long the next message is.
+    /// Takes the next length byte.
     fn length(&mut self, pieces: &mut Pieces<'_>) {
         let byte = pieces.next(1).bytes().first().copied().unwrap_or(0);
         self.length = self.length << 8 | u16::from(byte);
@@ -179,7 +179,7 @@ impl Way {
         }
     }
 
-    /// A piece of a message, perhaps its last, perhaps all of it.
+    /// Handles a piece of a message: a middle piece, the last, or the whole.
     fn piece<'a>(
         &mut self,
         piece: Block<'a>,
@@ -233,8 +233,8 @@ impl Way {
         self.broken = if whole { 0 } else { mark(PIECES) };
     }
 
-    /// Whether what is held, and the piece behind it, may begin a message, as far as that can be
-    /// seen: asked when its header has come.
+    /// Returns true if the held pieces and `piece` may begin a message; checked once its header is
+    /// complete.
     fn may_be(&self, piece: &Block<'_>, cx: &StreamContext<'_, '_>) -> bool {
         let before = u32::from(self.length).saturating_sub(self.missing + piece.length());
         if before as usize >= LENGTH {
@@ -249,7 +249,7 @@ impl Way {
         message.is_none_or(|message| message.is_likely(length) || message.is_possible(length))
     }
 
-    /// The message that is held is whole.
+    /// Handles a message that is complete in held pieces.
     fn gathered(&mut self, length: usize, room: &mut Vec<u8>, cx: &mut StreamContext<'_, '_>) {
         room.clear();
         for (_, piece) in cx.held(&self.list) {
@@ -276,7 +276,7 @@ impl Way {
         }
     }
 
-    /// Lets the pieces go that are held: they are no message.
+    /// Releases the held pieces without an answer.
     fn release(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         while !self.list.is_empty() {
             let class = cx.absent(why);
@@ -285,8 +285,8 @@ impl Way {
     }
 }
 
-/// Whether a message begins here for certain, behind bytes that nobody has seen: its length, then a
-/// likely header, and, as far as all of it is here, what the header states.
+/// Returns true if a message certainly begins here, after unseen bytes: its length, a plausible
+/// header and, where the whole message is present, contents that match the header.
 fn begins(bytes: &[u8]) -> bool {
     let Some((length, rest)) = bytes.split_first_chunk() else { return false };
     let length = usize::from(u16::from_be_bytes(*length));
@@ -295,7 +295,7 @@ fn begins(bytes: &[u8]) -> bool {
     likely.is_some_and(|likely| message.len() < length || likely.is_sound())
 }
 
-/// A block on its way out in pieces: the first takes its place, the others are made.
+/// A block that leaves in pieces: the first replaces it, the others are new blocks.
 struct Pieces<'a> {
     block: Block<'a>,
     at: u32,
@@ -303,7 +303,8 @@ struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// The next piece, at most so long. Only the last says that the session ends.
+    /// Returns the next piece of at most `length` bytes. Only the last keeps the end-of-session
+    /// flag.
     fn next(&mut self, length: u32) -> Block<'a> {
         let mut piece = self.block.narrow(self.at, length);
         self.at += piece.length();
@@ -313,7 +314,7 @@ impl<'a> Pieces<'a> {
         piece
     }
 
-    /// So many bytes are to be taken again, if they lie in this block.
+    /// Steps back over bytes of this block.
     fn back(&mut self, length: u32) {
         self.at = self.at.saturating_sub(length);
     }
@@ -336,7 +337,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// A reason as it stands in a session: zero is none.
+/// Reasons, encoded in a session as index plus one; zero is none.
 const REASONS: [Reason; 5] = [NOT_DNS, MALFORMED, CUT, GAP, PIECES];
 
 fn mark(reason: Reason) -> u8 {

@@ -1,4 +1,4 @@
-//! `dns` on literal messages: datagrams, connections cut anywhere, gaps, ends, noise.
+//! `dns` on literal messages: datagrams, connections cut at every offset, gaps, ends, noise.
 
 use super::*;
 use crate::application::piped::{Out, Piece, gap, sent, through};
@@ -7,7 +7,7 @@ use wire::record::{Field, Record};
 
 const NXDOMAIN: u32 = RESPONSE + 3;
 
-/// A message with one question about `name`, and these bytes behind it.
+/// Makes a message with one question about `name`, followed by `rest`.
 fn message(id: u16, flags: u16, counts: [u16; 3], name: &[u8], kind: u16, rest: &[u8]) -> Vec<u8> {
     let words = [id, flags, 1, counts[0], counts[1], counts[2]];
     let mut bytes: Vec<u8> = words.into_iter().flat_map(u16::to_be_bytes).collect();
@@ -41,10 +41,10 @@ fn classes(out: &[Out]) -> Vec<u32> {
     out.iter().map(|o| o.class.0).collect()
 }
 
-/// Class, flags, bytes in view, and the description that a block is.
+/// Class, flags, bytes in view, and contents of a description.
 type Datagram = (Class, Flags, Vec<u8>, Option<Vec<u8>>);
 
-/// What becomes of frames that each are one datagram; their payload begins at 42.
+/// Runs frames that each hold one datagram, with the payload at offset 42.
 fn datagrams(frames: &[Frame]) -> Vec<Datagram> {
     let arena = Arena::new(4 * frames.len());
     let mut space = Space::new(&arena);
@@ -64,7 +64,7 @@ fn datagrams(frames: &[Frame]) -> Vec<Datagram> {
 }
 
 #[test]
-fn a_datagram_is_described_and_passed() {
+fn datagram_is_described_and_passed() {
     let (query, answer) = (query(7), answer(7));
     let frames = [Frame::udp(4000, 53, &query).at(5), Frame::udp(53, 4000, &answer).swapped()];
     let out = datagrams(&frames);
@@ -101,7 +101,7 @@ fn a_datagram_is_described_and_passed() {
 }
 
 #[test]
-fn what_is_no_message_is_not_answered() {
+fn invalid_messages_are_not_answered() {
     let whole = query(1);
     let mut looping = whole.clone();
     looping[12] = 0xc0;
@@ -132,7 +132,7 @@ fn what_is_no_message_is_not_answered() {
     }
     let (not, malformed) = (Some("not dns"), Some("malformed"));
     let cut = Some("cut");
-    // The one that is a byte too short for its question cannot be told from other bytes.
+    // A message one byte too short for its question looks like any other bytes.
     assert_eq!(why, [not, not, malformed, malformed, cut, cut, None, not]);
     let both = Flags::FIRST.with(Flags::LAST);
     assert_eq!(out[..6], [(0, both); 6]);
@@ -140,7 +140,7 @@ fn what_is_no_message_is_not_answered() {
 }
 
 #[test]
-fn queries_that_nobody_should_send_are_dns() {
+fn unusual_queries_are_dns() {
     let mut inverse = query(1);
     inverse.truncate(12);
     inverse[2..8].copy_from_slice(&[0x09, 0, 0, 0, 0, 1]);
@@ -166,16 +166,16 @@ fn queries_that_nobody_should_send_are_dns() {
 }
 
 #[test]
-fn a_message_cut_by_the_capture_says_so() {
+fn truncated_message_is_marked_incomplete() {
     let out = datagrams(&[Frame::udp(53, 4000, &answer(1)).captured(42 + 40)]);
     let record = Record::parse(out[0].3.as_deref().unwrap()).unwrap();
     assert_eq!(record.number(Field::Incomplete), Some(1));
     assert_eq!((record.number(Field::Answers), record.text(Field::Data)), (Some(2), None));
 }
 
-/// However a connection is cut into blocks, the same messages come out, and their bytes.
+/// The same messages come out of a connection cut at any offset, with the same bytes.
 #[test]
-fn messages_are_found_however_a_connection_is_cut() {
+fn messages_are_the_same_for_any_segmentation() {
     let wire = [framed(&query(1)), framed(&answer(2)), framed(&query(3))].concat();
     for step in [1, 2, 3, 5, 17, 33, 40, 63, wire.len()] {
         let mut pieces: Vec<Piece> = wire.chunks(step).map(sent).collect();
@@ -190,7 +190,7 @@ fn messages_are_found_however_a_connection_is_cut() {
         let starts = out.iter().filter(|o| o.flags.has(Flags::FIRST)).count();
         let ends = out.iter().filter(|o| o.flags.has(Flags::LAST)).count();
         assert_eq!((starts, ends), (3, 3), "{step}");
-        // Wherever its state moves, the same comes out.
+        // Moving the state at any point changes nothing.
         for at in [pieces.len() / 3, pieces.len() / 2, pieces.len() - 1] {
             assert_eq!(through(&DNS, &[], &pieces, Some(at)).0, out, "{step} {at}");
         }
@@ -200,7 +200,7 @@ fn messages_are_found_however_a_connection_is_cut() {
 }
 
 #[test]
-fn a14_segments_in_no_session_are_no_connection() {
+fn a14_segments_without_session_are_not_answered() {
     let (a, b) = (framed(&query(1)), framed(&answer(1)));
     let pieces = [sent(&a[..9]).of(0), sent(&b[..20]).of(0), gap(3).of(0), sent(&a)];
     let (out, unanswered) = through(&DNS, &[], &pieces, None);
@@ -209,7 +209,7 @@ fn a14_segments_in_no_session_are_no_connection() {
 }
 
 #[test]
-fn directions_and_sessions_do_not_mix() {
+fn directions_and_sessions_stay_apart() {
     let (a, b) = (framed(&query(1)), framed(&answer(1)));
     let pieces = [
         sent(&a[..9]),
@@ -227,7 +227,7 @@ fn directions_and_sessions_do_not_mix() {
 }
 
 #[test]
-fn a_gap_in_a_message_costs_that_message_only() {
+fn gap_loses_only_its_message() {
     let wire = [framed(&query(1)), framed(&answer(2)), framed(&query(3))].concat();
     let (one, two) = (2 + query(1).len(), 2 + answer(2).len());
     let hole = |from: usize, length: usize| {
@@ -244,7 +244,7 @@ fn a_gap_in_a_message_costs_that_message_only() {
     assert_eq!(ids(&hole(one + 10, two - 10)), (vec![1, 3], vec!["gap"]), "up to its end");
     assert_eq!(ids(&hole(one + 10, two)), (vec![1], vec!["gap"]), "beyond");
     assert_eq!(ids(&hole(one + 1, 4)), (vec![1], vec!["gap"]), "where a length stands");
-    // A hole as long as a message, or as several, that begins where one does.
+    // A hole of one or several whole messages.
     assert_eq!(ids(&hole(one, two)), (vec![1, 3], vec!["gap"]), "all of it");
     assert_eq!(ids(&hole(0, one + two)), (vec![3], vec!["gap"]), "from the first");
     assert_eq!(
@@ -264,7 +264,7 @@ fn a_gap_in_a_message_costs_that_message_only() {
 }
 
 #[test]
-fn a_connection_that_is_not_dns_is_told_from_its_first_bytes() {
+fn other_protocol_is_recognized_by_its_first_bytes() {
     let pieces = [sent(b"GET / HTTP/1.1\r\n"), sent(b"\r\n"), sent(b"HTTP/1.1 200\r\n").back()];
     let (out, unanswered) = through(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("not dns", 3)]);
@@ -282,7 +282,7 @@ fn a_connection_that_is_not_dns_is_told_from_its_first_bytes() {
 }
 
 #[test]
-fn a_connection_that_ends_in_a_message_lets_it_go() {
+fn incomplete_message_at_the_end_is_released() {
     let wire = framed(&query(1));
     let (out, unanswered) = through(&DNS, &[], &[sent(&wire[..20]), sent(b"").end()], None);
     assert_eq!((classes(&out), unanswered), (vec![0], vec![("cut", 1)]));
@@ -294,7 +294,7 @@ fn a_connection_that_ends_in_a_message_lets_it_go() {
 }
 
 #[test]
-fn a_message_in_too_many_pieces_is_let_go() {
+fn message_in_too_many_pieces_is_released() {
     let long = message(
         1,
         0x0100,
@@ -312,14 +312,14 @@ fn a_message_in_too_many_pieces_is_let_go() {
 }
 
 #[test]
-fn classes_have_the_names_of_types_and_codes() {
+fn classes_are_named_by_types_and_codes() {
     let named = |name: &str| DNS.class_named(name);
     assert_eq!([named("a"), named("aaaa"), named("https")], [Some(1), Some(28), Some(65)]);
     assert_eq!([named("noerror"), named("nxdomain")], [Some(65536), Some(65539)]);
 }
 
 #[test]
-fn bytes_behind_the_end_of_a_direction_leave_with_the_connection() {
+fn bytes_behind_fin_leave_with_the_connection() {
     let whole = framed(&query(1));
     let part = &whole[..20];
     let ends = sent(&whole).back().end();
@@ -329,7 +329,7 @@ fn bytes_behind_the_end_of_a_direction_leave_with_the_connection() {
 }
 
 #[test]
-fn any_bytes_in_any_pieces_balance() {
+fn random_bytes_balance_the_ledger() {
     let mut random = testkit::Random::replayable();
     let good = [framed(&query(1)), framed(&answer(2)), framed(&query(3))].concat();
     for _ in 0..400 {

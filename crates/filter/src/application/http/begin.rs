@@ -1,23 +1,23 @@
-//! Where messages begin: what a connection speaks, and heads, whole or in pieces.
+//! Starts of messages: protocol detection, and heads in one or several pieces.
 
 use super::state::{Kind, Way, at};
 use super::walk::Walk;
 use super::{Emit, why};
 use wire::http::{Body, Fields, Guess, Head, Manner, Seek, Start, Stop, guess, method_number};
 
-/// The class of a response whose status is no number from 100 to 999.
+/// Class of a response whose status is not a number from 100 to 999.
 const NO_STATUS: u32 = 999;
-/// How far the head of a response may stand behind a line that belongs to none.
+/// Maximum distance of a response head behind a stray line.
 const JUNK_MAX: usize = 256;
-/// So many bytes decide what a connection speaks.
+/// Number of bytes that decide the protocol of a connection.
 const DECIDES: usize = 32;
 
 impl Walk<'_, '_, '_> {
-    /// What stands where a message begins.
+    /// Handles the bytes at the start of a message.
     pub(super) fn begin(&mut self) {
         let lost = self.way().state == at::LOST;
         if !lost {
-            // Empty lines between messages belong to none.
+            // Skips empty lines between messages.
             let line_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
             self.at += self.rest().iter().take_while(line_end).count() as u32;
         }
@@ -36,8 +36,8 @@ impl Walk<'_, '_, '_> {
             }
             Err(Stop::More) if !lost || convinces(rest) => {
                 let mut seek = Seek::default();
-                // What a head may end with may need another byte to be sure: so the end is looked
-                // for behind all of this.
+                // The end of a head may need one more byte to be certain, so the search for it
+                // starts behind all of this.
                 let _ = seek.ends_in(rest);
                 self.hold_head(rest.len(), seek);
             }
@@ -47,16 +47,15 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Whether what stands there may be a response all the same: the first bytes that answer a
-    /// request.
+    /// Returns true if the bytes may still be a response: the first ones after a request.
     fn answers_without_a_head(&self) -> bool {
         let lenient = self.options.manner == Manner::Lenient;
         let first = self.it.ways[self.way].state == at::NEW;
         lenient && first && !self.is_requests() && self.request().is_some()
     }
 
-    /// A head behind a line that belongs to none, or a body without a head (HTTP/0.9), which ends
-    /// with its connection.
+    /// Handles a head behind a stray line, or a body without a head (HTTP/0.9), which ends with its
+    /// connection.
     fn headless(&mut self) {
         let rest = self.rest();
         let within = rest.get(..JUNK_MAX).unwrap_or(rest);
@@ -77,8 +76,8 @@ impl Walk<'_, '_, '_> {
         self.message(&head, self.at, self.at);
     }
 
-    /// Whether the direction may be HTTP/1 for all that its first bytes say; they also say which
-    /// way requests go. Otherwise what stands there was dealt with.
+    /// Returns true if the first bytes allow HTTP/1, and derives the direction of requests.
+    /// Otherwise the bytes have been handled.
     pub(super) fn chooses(&mut self, rest: &[u8]) -> bool {
         let lost = self.way().state == at::LOST;
         match guess(rest) {
@@ -92,9 +91,9 @@ impl Walk<'_, '_, '_> {
         true
     }
 
-    /// The direction is no HTTP/1: nothing of it is looked at any more. What it is instead is known
-    /// for the other one too, unless it is unknown for both. A direction that was not seen from its
-    /// first byte on may still become one.
+    /// Stops parsing the direction: it is not HTTP/1. The protocol holds for the other direction as
+    /// well, unless it is unknown for both. A direction whose first byte was not seen may still
+    /// become HTTP/1.
     pub(super) fn speaks(&mut self, kind: Kind) -> bool {
         let lost = self.way().state == at::LOST;
         self.let_go(self.way, why::NOT_HTTP);
@@ -119,7 +118,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Keeps what is left of the block as a piece of a head.
+    /// Holds the rest of the block as a piece of a head.
     fn hold_head(&mut self, length: usize, seek: Seek) {
         let gathered = self.way().gathered.saturating_add(length as u32);
         if gathered as usize > self.options.head {
@@ -130,13 +129,13 @@ impl Walk<'_, '_, '_> {
         way.seek = seek.number();
         way.gathered = gathered;
         if !self.hold() {
-            // There is no room for it: what it begins is lost.
+            // No memory to hold it: the message that it begins is lost.
             self.lose();
             self.at = self.block.length();
         }
     }
 
-    /// Keeps what is left of the block. Answers false if there is no room for it.
+    /// Holds the rest of the block. Returns false without memory for it.
     pub(super) fn hold(&mut self) -> bool {
         let piece = self.block.narrow(self.at, u32::MAX);
         self.at = self.block.length();
@@ -148,7 +147,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// What goes on with a head of which pieces are held.
+    /// Continues a head with held pieces.
     pub(super) fn gather(&mut self) {
         let rest = self.rest();
         let mut seek = Seek::of(self.way().seek);
@@ -177,9 +176,9 @@ impl Walk<'_, '_, '_> {
         *self.text = text;
     }
 
-    /// The direction ends in a head that has no empty line. If its start line is whole, the message
-    /// is described by it and by the fields that are whole, as one that broke off (RFC 9112 §8);
-    /// a body that it announces is not looked for.
+    /// Ends a direction within a head. If its start line is complete, the message is described by
+    /// it and its complete fields, as one that broke off (RFC 9112 §8); an announced body is not
+    /// looked for.
     pub(super) fn unfinished(&mut self) {
         let mut text = std::mem::take(self.text);
         text.clear();
@@ -206,10 +205,10 @@ impl Walk<'_, '_, '_> {
         *self.text = text;
     }
 
-    /// A message begins, with a head whose last piece lies from `from` to `to`.
+    /// Begins a message whose head's last piece lies at `from..to`.
     pub(super) fn message(&mut self, head: &Head<'_>, from: u32, to: u32) {
         if head.is_preface() {
-            // The response that agreed to it was not seen.
+            // The response that agreed to the switch was not seen.
             self.let_go(self.way, why::SWITCHED);
             return self.switch();
         }
@@ -228,7 +227,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Notes what a head says, and describes its message; `broken`: it broke off in the head.
+    /// Records and describes a message; `broken` if it broke off in its head.
     fn open_message(&mut self, head: &Head<'_>, body: Body, broken: bool) {
         self.it.kind = Kind::Http1.number();
         let other = &mut self.it.ways[1 - self.way];
@@ -261,7 +260,7 @@ impl Walk<'_, '_, '_> {
     }
 }
 
-/// The class of the message that begins with this head.
+/// Returns the class of the message with this head.
 fn class_of(head: &Head<'_>) -> u32 {
     match head.start {
         Start::Request { number, .. } => number.into(),
@@ -270,7 +269,7 @@ fn class_of(head: &Head<'_>) -> u32 {
     }
 }
 
-/// Whether a head begins here for certain, in the middle of bytes that nobody understands.
+/// Returns true if a head certainly begins here, amid unparsed bytes.
 pub(super) fn convinces(rest: &[u8]) -> bool {
     match guess(rest) {
         Guess::Request => {

@@ -1,12 +1,12 @@
-//! Bodies without their content codings (RFC 9110 §8.4).
+//! Undoes the content codings of bodies (RFC 9110 §8.4).
 //!
-//! In: the pieces of a coded body, held until it ends. Out: blocks of what it was before, or, where
-//! that cannot be, the pieces as they came. What is made is bounded before it is made, so that a
-//! small body cannot become a large one.
+//! In: the pieces of a coded body, held until it ends. Out: blocks of the decoded body or, if
+//! decoding fails, the pieces unchanged. Output is bounded before it is produced, against
+//! decompression bombs.
 //!
-//! It takes what browsers take: a coding that was announced and not applied, gzip with a wrong or
-//! missing checksum, `deflate` without the zlib header that RFC 9110 §8.4.1.2 asks for, a body that
-//! breaks off.
+//! It accepts the deviations that browsers accept: an announced coding that was not applied, gzip
+//! with a wrong or missing checksum, `deflate` without the zlib header that RFC 9110 §8.4.1.2
+//! requires, a truncated body.
 
 use super::walk::Walk;
 use super::why;
@@ -18,7 +18,7 @@ use std::io::Read;
 use wire::http::{Coding, Codings};
 
 impl Walk<'_, '_, '_> {
-    /// Holds the body of the open message from `from` to where the block is taken.
+    /// Holds the body of the open message from `from` to the current offset.
     pub(super) fn hold_data(&mut self, from: u32) {
         let length = self.at - from;
         let gathered = self.way().gathered.saturating_add(length);
@@ -41,7 +41,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Lets the pieces go on as they came.
+    /// Releases the pieces unchanged.
     pub(super) fn give_up_decoding(&mut self) {
         let class = Class(self.way().class);
         self.way().codings = 0;
@@ -57,7 +57,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Gives what the pieces were before they were coded.
+    /// Emits the decoded body of the held pieces.
     pub(super) fn decode(&mut self) {
         let codings = self.codings();
         self.decoder.input.clear();
@@ -113,16 +113,16 @@ impl Walk<'_, '_, '_> {
     }
 }
 
-/// Why a body is not decoded.
+/// The reason why a body cannot be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Bad {
-    /// It is not coded as it was announced, or in a coding that is not known here.
+    /// It has another coding than announced, or an unknown one.
     Format,
-    /// It would become too large.
+    /// It would be too large.
     TooLarge,
 }
 
-/// Undoes codings, in buffers that are used again.
+/// A decoder with reusable buffers.
 pub(super) struct Decoder {
     ratio: usize,
     most: usize,
@@ -130,21 +130,22 @@ pub(super) struct Decoder {
     output: Vec<u8>,
 }
 
-/// Below this many bytes no ratio is looked at: short bodies of equal bytes have large ones.
+/// Size below which no ratio applies: short runs compress very well.
 const RATIO_FREE: usize = 64 * 1024;
-/// So much is made at a time.
+/// Output step.
 const STEP: usize = 64 * 1024;
-/// How many codings may lie over one another; more cannot be told apart in a session.
+/// Maximum nested codings; a session cannot encode more.
 const LAYERS: usize = 4;
 
 impl Decoder {
-    /// A decoder that makes at most `most` bytes, and beyond 64 KB at most `ratio` times its input.
+    /// Creates a decoder with at most `most` bytes of output and, beyond 64 KB, `ratio` times the
+    /// input.
     pub(super) const fn new(ratio: usize, most: usize) -> Self {
         Self { ratio, most, input: Vec::new(), output: Vec::new() }
     }
 
-    /// Undoes the codings of the input; answers whether it was whole. A coding that the bytes do
-    /// not have was announced only.
+    /// Undoes the codings of the input; returns true if the input was complete. A coding that the
+    /// bytes do not have counts as announced only.
     fn decode(&mut self, codings: Codings) -> Result<bool, Bad> {
         let limit = self.input.len().saturating_mul(self.ratio).max(RATIO_FREE).min(self.most);
         let (mut whole, mut undone) = (true, false);
@@ -165,7 +166,7 @@ impl Decoder {
     }
 }
 
-/// Undoes one coding; answers whether the end of the coded form was there.
+/// Undoes one coding; returns true if the coded form was complete.
 fn undo(coding: Coding, bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Bad> {
     match coding {
         Coding::Gzip => gunzip(bytes, out, limit),
@@ -190,18 +191,18 @@ fn undo(coding: Coding, bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result
     }
 }
 
-/// How a coded form ends.
+/// The end of a coded form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// As it should.
+    /// Regular.
     Whole,
-    /// Too early.
+    /// Premature.
     Cut,
-    /// Never: there is something in it that cannot be.
+    /// Invalid contents.
     Corrupt,
 }
 
-/// Members of gzip, one after another (RFC 1952). Checksums are not looked at.
+/// Decodes consecutive gzip members (RFC 1952). Checksums are ignored.
 fn gunzip(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Bad> {
     const TRAILER: usize = 8;
     let mut rest = behind_gzip_header(bytes).ok_or(Bad::Format)?;
@@ -242,7 +243,7 @@ fn behind_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
     Some(rest)
 }
 
-/// Inflates bare deflate (RFC 1951); answers how it ends and how many bytes it took.
+/// Inflates raw deflate (RFC 1951); returns the kind of end and the bytes consumed.
 fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(End, usize), Bad> {
     let mut inflate = Decompress::new(false);
     loop {
@@ -250,7 +251,7 @@ fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(End, usize)
         if made > limit {
             return Err(Bad::TooLarge);
         }
-        // One byte more than allowed tells too large from exactly full.
+        // One byte beyond the limit distinguishes too large from exactly full.
         out.resize(made + STEP.min(limit + 1 - made), 0);
         let before = inflate.total_out();
         let room = out.get_mut(made..).unwrap_or_default();

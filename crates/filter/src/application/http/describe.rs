@@ -1,5 +1,5 @@
-//! Descriptions: what is known about a message when its head has come, and about a request with
-//! its response when both have ended.
+//! Descriptions: of a message once its head is complete, and of a request with its response once
+//! both have ended.
 
 use super::state::Way;
 use super::walk::Walk;
@@ -14,10 +14,10 @@ use wire::http::{Head, Start};
 use wire::ip::protocol;
 use wire::record::{Field, Kind, Record, Writer};
 
-/// What a description needs beside the texts of a head.
+/// Space for a description besides the texts of its head.
 const ROOM: usize = 256;
 
-/// The ends of a connection, as far as the frame tells.
+/// The endpoints of a connection, where the frame has them.
 #[derive(Clone, Copy)]
 struct Ends {
     client: (IpAddr, u16),
@@ -25,8 +25,8 @@ struct Ends {
 }
 
 impl<'a> Walk<'_, '_, 'a> {
-    /// Gives the description of a message that begins; `alone`: nothing of it follows. One that has
-    /// broken off already is marked as incomplete.
+    /// Emits the description of a message that begins; `alone` if nothing of it follows. A message
+    /// that already broke off is marked as incomplete.
     pub(super) fn describe(&mut self, head: &Head<'_>, alone: bool) {
         let requests = self.is_requests();
         self.cx.count(if requests { why::REQUESTS } else { why::RESPONSES }, 1);
@@ -71,14 +71,14 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// When the first byte of the head came.
+    /// Returns the arrival time of the head's first byte.
     fn begun_at(&self) -> u64 {
         let held = self.cx.front(&self.it.ways[self.way].held);
         held.map_or(self.block.context.time, |(_, block)| block.context.time)
     }
 
     fn ends(&self) -> Option<Ends> {
-        // The last block of a connection may be none that was captured.
+        // The last block of a connection may be a generated one.
         let held = self.cx.front(&self.it.ways[self.way].held);
         let mut block = held.map_or(self.block, |(_, block)| block);
         let ports = layers::ports(&mut block).ok()??;
@@ -90,7 +90,7 @@ impl<'a> Walk<'_, '_, 'a> {
         })
     }
 
-    /// Gives an exchange: what these two descriptions say, and what was seen of the bodies.
+    /// Emits an exchange from these two descriptions and the observed bodies.
     pub(super) fn exchange(
         &mut self,
         request: Option<Record<'a>>,
@@ -137,7 +137,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// What was seen of a body, as a record that waits for the response.
+    /// Records an observed body until the response arrives.
     pub(super) fn seen_record(&mut self, seen: Seen) -> Option<Block<'a>> {
         let context = self.block.context;
         self.cx.describe(ROOM, Class::YES, context, |room| {
@@ -154,7 +154,7 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 }
 
-/// What was seen of a body.
+/// The observed part of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) bytes: u64,
@@ -168,7 +168,7 @@ impl Seen {
     }
 }
 
-/// Whether another response follows this one for the same request (RFC 9110 §15.2).
+/// Returns true if another response to the same request follows (RFC 9110 §15.2).
 pub(super) const fn is_interim(class: Class) -> bool {
     100 <= class.0 && class.0 < 200 && class.0 != 101
 }
@@ -211,7 +211,7 @@ fn response(
     writer.number(Field::ResponseHead, (head.end - head.begin) as u64);
 }
 
-/// What a head says about the body behind it.
+/// Writes the fields of a head about its body.
 fn body(writer: &mut Writer<'_>, head: &Head<'_>) {
     let fields = &head.fields;
     line(writer, Field::ContentType, fields.content_type);
@@ -221,7 +221,7 @@ fn body(writer: &mut Writer<'_>, head: &Head<'_>) {
     }
 }
 
-/// What an exchange says about its response, and, where the request is not known, about both.
+/// Writes the response's part of an exchange; without a known request, also the common fields.
 fn answered(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
     for (field, value) in record.fields() {
         match field {
@@ -249,14 +249,14 @@ fn text(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     }
 }
 
-/// The value of a field, in one line.
+/// Writes a field value as one line.
 fn line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     if !value.is_empty() {
         writer.line(field, value);
     }
 }
 
-/// A value as it is stored in another record.
+/// Copies a value from another record.
 fn copy(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     writer.text(field, value);
 }
@@ -274,10 +274,10 @@ fn address(writer: &mut Writer<'_>, ends: Option<Ends>) {
     }
 }
 
-/// The name in credentials of the scheme `Basic` (RFC 7617), at most this long.
+/// Maximum length of a user name in `Basic` credentials (RFC 7617).
 const USER_MAX: usize = 192;
 
-/// Padding may be there or not: what matters is the name, not the form.
+/// Accepts missing padding: the name matters, not the form.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -290,7 +290,7 @@ fn user(writer: &mut Writer<'_>, authorization: &[u8]) {
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return;
     }
-    // Three bytes for four letters; the password behind the name is not decoded further than that.
+    // Four letters give three bytes; decoding stops at the maximum, possibly within the password.
     let letters = rest.trim_ascii();
     let (letters, is_whole) = match letters.get(..USER_MAX / 3 * 4) {
         Some(beginning) => (beginning, beginning.len() == letters.len()),
@@ -301,13 +301,13 @@ fn user(writer: &mut Writer<'_>, authorization: &[u8]) {
     let decoded = bytes.get(..length).unwrap_or_default();
     match decoded.iter().position(|byte| *byte == b':') {
         Some(end) => text(writer, Field::User, decoded.get(..end).unwrap_or_default()),
-        // The colon may be further on. Without one these are no credentials.
+        // The colon may lie beyond the maximum. Without a colon these are no credentials.
         None if !is_whole => text(writer, Field::User, decoded),
         None => {}
     }
 }
 
-/// How long the texts of a description can be.
+/// Returns the maximum length of a description's texts.
 fn texts(head: &Head<'_>) -> usize {
     let fields = &head.fields;
     let start = match head.start {
@@ -324,7 +324,7 @@ fn texts(head: &Head<'_>) -> usize {
         + fields.content_encoding.len()
 }
 
-/// How long a description that is there is at most.
+/// Returns the maximum length of an existing description's texts.
 fn texts_of(record: &Record<'_>) -> usize {
     record.fields().map(|(_, value)| value.len() + 3).sum()
 }

@@ -1,4 +1,4 @@
-//! What leaves: fragments of messages as views of the block, and what is no message, as it came.
+//! Output: fragments of messages as views of the block, and other bytes unchanged.
 
 use super::state::at;
 use super::walk::Walk;
@@ -30,7 +30,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// The body of the open message goes on from `from` to where the block is taken.
+    /// Continues the body of the open message from `from` to the current offset.
     pub(super) fn give_data(&mut self, from: u32, last: bool) {
         let coded = self.way().codings != 0;
         match self.options.emit {
@@ -43,7 +43,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Gives the fragment of the open message up to where the block is taken.
+    /// Emits the open message's fragment up to the current offset.
     pub(super) fn flush(&mut self, last: bool) {
         let from = self.open.take().filter(|from| last || *from < self.at);
         if let Some(from) = from {
@@ -51,13 +51,13 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// What the last fragment of the open message says. Of a message that is not whole it says that
-    /// nothing follows, and not that it is the last.
+    /// Returns the flags of the open message's last fragment: an incomplete message ends without
+    /// being marked as complete.
     pub(super) fn last(&self) -> Flags {
         if self.it.ways[self.way].broken != 0 { Flags::END } else { Flags::LAST }
     }
 
-    /// Gives a fragment of the open message.
+    /// Emits a fragment of the open message.
     pub(super) fn give(&mut self, from: u32, to: u32, last: bool) {
         let mut piece = self.block.narrow(from, to - from).with_class(Class(self.way().class));
         let end = self.last();
@@ -74,7 +74,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// The flags of a fragment without those that concern the stream, and with its true direction.
+    /// Returns a map of flags: without those about the stream, with the true direction.
     pub(super) fn turned(&self) -> impl Fn(Flags) -> Flags + use<> {
         let requests = self.is_requests();
         move |flags: Flags| {
@@ -84,7 +84,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Lets the rest of the block go on without an answer.
+    /// Passes the rest of the block without an answer.
     pub(super) fn aside(&mut self) {
         let reason = match self.way().state {
             at::SWITCHED => why::SWITCHED,
@@ -105,7 +105,7 @@ impl<'a> Walk<'_, '_, 'a> {
         self.at = self.block.length();
     }
 
-    /// Lets held pieces of a head go on without an answer.
+    /// Releases the held pieces of a head without an answer.
     pub(super) fn let_go(&mut self, way: usize, reason: Reason) {
         let mut held = std::mem::take(&mut self.it.ways[way].held);
         self.it.ways[way].gathered = 0;

@@ -1,18 +1,17 @@
-//! `http`: takes HTTP/1 messages out of streams, and says of each what it is.
+//! `http`: extracts HTTP/1 messages from streams, classifies and describes them.
 //!
-//! In: blocks of connections, in order, as `tcp` gives them, holes among them. Out: messages: for
-//! each a description (`wire::record`, nothing in view), then its bytes as views of the frames in
-//! which they came. Bodies are never touched: a length is counted down, and chunks are told from
-//! their framing byte by byte (`wire::http`). Only a head that a block boundary cuts is looked at a
-//! second time, in one piece; what leaves are its pieces. [SL §4.2], CONTRACT 4-8
+//! In: blocks of connections in order, as `tcp` gives them, holes included. Out: messages: for each
+//! a description (`wire::record`, empty view), then its bytes as views of the frames in which they
+//! arrived. Bodies are not copied: a length is counted down, and chunk framing is parsed byte by
+//! byte (`wire::http`). Only a head across blocks is copied, to be parsed; its pieces are what
+//! leaves. [SL §4.2], CONTRACT 4-8
 //!
 //! State is plain data, 152 bytes per connection. A request waits there, as its description, for
-//! its response: responses come in the order of their requests (RFC 9112 §9.3.2), and their framing
+//! its response: responses arrive in the order of requests (RFC 9112 §9.3.2), and their framing
 //! depends on them (§6.3).
 //!
-//! It reads leniently unless told otherwise: who watches a connection must not see less than its
-//! ends do. What a connection loses, it finds again at the next block that begins as a message
-//! does.
+//! Parsing is lenient by default: an observer must not see less than the endpoints do. After a loss
+//! the filter resynchronizes at the next block that begins with a message.
 
 mod begin;
 mod decode;
@@ -150,7 +149,7 @@ or too large to decode. The report counts connections by what they speak.",
 
 const EXCHANGES: ValueRange = ValueRange { low: 1000, high: 1999 };
 
-/// Names of methods, for arcs and for printing; the numbers are those of `wire::http::METHODS`.
+/// Names of methods, for arcs and output; the numbers are those of `wire::http::METHODS`.
 const METHODS: &[(&str, u32)] = &[
     ("get", 1),
     ("head", 2),
@@ -217,7 +216,7 @@ mod why {
     pub(super) const TOO_LARGE: Counter = HTTP.counter("too large to decode");
 }
 
-/// Only decoding makes bytes that were not there.
+/// Only decoding creates new bytes.
 fn effect(arguments: &Arguments) -> Effect {
     let kind = if arguments.flag("decode") { Kind::Editing } else { Kind::Reordering };
     Effect { kind, gives: HTTP.gives, reads: HTTP.reads }
@@ -258,7 +257,7 @@ struct Options {
     most: usize,
 }
 
-/// What of a message follows its description.
+/// The parts of a message that follow its description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Emit {
     Message,
@@ -269,7 +268,7 @@ enum Emit {
 struct Http {
     options: Options,
     connections: Sessions<Connection>,
-    /// Where a head is put together; empty between calls.
+    /// Buffer in which a head is assembled; empty between calls.
     text: Vec<u8>,
     decoder: Decoder,
 }
@@ -282,7 +281,7 @@ impl Stream for Http {
 
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         if block.marks.is_description() {
-            // What a filter before has said is no part of the stream.
+            // A previous filter's description is not part of the stream.
             return cx.consume(&block);
         }
         let key = u64::from(block.context.session);
@@ -301,8 +300,7 @@ impl Stream for Http {
             }
             None => self.make_room(cx),
         }
-        // Bytes may have gone with the ring in which they lay, or a view may claim more than there
-        // are: that is a hole.
+        // Bytes overwritten in the ring, or a view beyond the captured bytes, count as a hole.
         let block = match block.pointer.is_hole() {
             true => block,
             false => {
@@ -342,9 +340,9 @@ impl Stream for Http {
 }
 
 impl Http {
-    /// Forgets a connection that was not met for long, if as many are known as may be.
+    /// Evicts the connection idle for longest if the maximum is reached.
     fn make_room(&mut self, cx: &mut StreamContext<'_, '_>) {
-        // The private one is one more.
+        // The private session counts as one more.
         if self.connections.len() <= self.options.connections {
             return;
         }
@@ -360,7 +358,7 @@ impl Http {
         }
     }
 
-    /// What is held of a connection leaves.
+    /// Releases everything held for a connection.
     fn close(&mut self, key: u64, mut connection: Connection, cx: &mut StreamContext<'_, '_>) {
         let before = connection.kind;
         for way in 0..2 {

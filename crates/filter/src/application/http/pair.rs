@@ -1,9 +1,9 @@
-//! Requests and their responses: the n-th of one belongs to the n-th of the other (RFC 9112
-//! §9.3.2), but for interim responses.
+//! Pairs requests with responses: the n-th with the n-th (RFC 9112 §9.3.2), except interim
+//! responses.
 //!
-//! What waits is kept as descriptions in one list: a request under the key `4 n`, what was seen of
-//! its body under `4 n + 1`, its response, while that is open, under `4 n + 2`. The latter two are
-//! there only where exchanges are asked for.
+//! Pending descriptions are kept in one list: a request under key `4 n`, the observed part of its
+//! body under `4 n + 1`, its open response under `4 n + 2`. The latter two exist only if exchanges
+//! are requested.
 
 use super::describe::{Seen, is_interim};
 use super::state::at;
@@ -15,18 +15,18 @@ use wire::record::{Field, Record};
 
 const SENT: u32 = 1;
 const RESPONSE: u32 = 2;
-/// What tells the three of one exchange apart.
+/// Mask of the entry's kind within an exchange.
 const PART: u32 = 3;
 
 impl<'a> Walk<'_, '_, 'a> {
-    /// The request that the next response answers, with its key.
+    /// Returns the request that the next response answers, with its key.
     pub(super) fn request(&self) -> Option<(u32, Record<'a>)> {
         let (key, block) = self.cx.front(&self.it.asked)?;
         let record = Record::parse(block.frame).filter(|_| key & PART == 0)?;
         Some((key, record))
     }
 
-    /// What it asks, as far as the response's framing depends on that.
+    /// Returns the request's influence on the response's framing.
     pub(super) fn asked(&self) -> Asked {
         let method = self.request().and_then(|(_, record)| record.text(Field::Method));
         match method {
@@ -36,7 +36,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Keeps the description of a request until its response has come.
+    /// Keeps the description of a request until its response arrives.
     pub(super) fn asks(&mut self, described: &Block<'a>) {
         let key = self.it.serial << 2;
         let waiting = self.it.asked.len() as usize;
@@ -61,7 +61,7 @@ impl<'a> Walk<'_, '_, 'a> {
         self.cx.keep(&mut self.it.asked, described, key);
     }
 
-    /// A request ended.
+    /// Ends a request.
     pub(super) fn request_ended(&mut self) {
         let seen = Seen::of(self.way());
         let nothing = seen.bytes == 0 && seen.missing == 0 && !seen.broken;
@@ -76,7 +76,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// A response ended: so did what it answers.
+    /// Ends a response, and the request that it answers.
     pub(super) fn response_ended(&mut self) {
         if is_interim(Class(self.way().class)) {
             return;
@@ -94,7 +94,7 @@ impl<'a> Walk<'_, '_, 'a> {
         self.forget_front(front);
     }
 
-    /// What still waits will not be answered, as far as we shall know.
+    /// Drops all pending requests: they will not be answered.
     pub(super) fn drain(&mut self) {
         while let Some((front, _)) = self.cx.front(&self.it.asked) {
             self.cx.count(why::UNPAIRED, 1);
@@ -115,7 +115,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Gives the exchange of what waits longest; `ended`: its response ended in this block.
+    /// Emits the oldest exchange; `ended` if its response ended in this block.
     fn exchange_of_front(&mut self, ended: bool) {
         let (mut request, mut sent, mut response) = (None, None, None);
         let mut front = None;
@@ -132,7 +132,7 @@ impl<'a> Walk<'_, '_, 'a> {
         let requests = usize::from(self.it.flipped);
         let open = &self.it.ways[requests];
         let last = self.it.serial.wrapping_sub(1) << 2 | PART;
-        // A request that is still open when its response has ended.
+        // A request that is still open when its response ends.
         if sent.is_none() && open.state == at::BODY && front == Some(last) {
             let seen = Seen { broken: true, ..Seen::of(open) };
             sent = self.seen_record(seen).and_then(|block| Record::parse(block.frame));

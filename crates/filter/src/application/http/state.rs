@@ -1,31 +1,32 @@
-//! What is known of a connection: plain data, 152 bytes.
+//! State of a connection: plain data, 152 bytes.
 
 use crate::contract::{Block, Field, HeldList, Session, Unit};
 use abi::{Class, Flags};
 use wire::http::Body;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A connection; the private one counts the others.
+/// The state of a connection; that of the private session holds the tallies.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Connection {
-    /// Its directions, as the stream filter numbered them: 0 forward, 1 backward.
+    /// Its directions, as the stream filter numbers them: 0 forward, 1 backward.
     pub(super) ways: [Way; 2],
-    /// Descriptions of what waits for its response, two keys apart from each other: a request
-    /// `4 n`, how it ended `4 n + 1`, its response `4 n + 2`.
+    /// Pending descriptions: requests under key `4 n`, their bodies under `4 n + 1`, responses
+    /// under `4 n + 2`.
     pub(super) asked: HeldList,
-    /// The number of the next request.
+    /// Number of the next request.
     pub(super) serial: u32,
-    /// How many requests behind those in `asked` were not kept.
+    /// Number of requests after those in `asked` that were not kept.
     pub(super) unkept: u32,
-    /// What it speaks: one of [`Kind`].
+    /// Protocol: one of [`Kind`], 0 if unknown.
     pub(super) kind: u8,
-    /// Whether requests go backward: the stream filter saw no handshake and guessed otherwise.
+    /// Nonzero if requests go backward: without a handshake the stream filter guessed the
+    /// direction.
     pub(super) flipped: u8,
-    /// Whether the last request may turn the connection to another protocol.
+    /// Nonzero if the last request may switch the protocol.
     pub(super) may_switch: u8,
     pub(super) spare: u8,
-    /// How many connections were of each kind; only in the private one.
+    /// Number of connections per protocol; used in the private session only.
     pub(super) tally: [u32; Kind::ALL.len()],
 }
 
@@ -51,61 +52,61 @@ impl Session for Connection {
 const SPEAKS_HELP: &str = "0 not known yet, 1 HTTP/1, 2 TLS, 3 HTTP/2, 4 something else";
 const BODY_HELP: &str = "seen of the body of the open message";
 
-/// One direction of a connection.
+/// The state of one direction.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Way {
-    /// How far the body of the open message has come.
+    /// Progress in the open message's body.
     pub(super) body: Body,
-    /// How many of its bytes were seen.
+    /// Body bytes observed.
     pub(super) seen: u64,
-    /// How many were not.
+    /// Body bytes missing.
     pub(super) missing: u32,
-    /// Pieces of a head that is not all here, or of a body that is to be decoded.
+    /// Held pieces of an incomplete head, or of a body to be decoded.
     pub(super) held: HeldList,
-    /// The bytes in them.
+    /// Number of bytes in them.
     pub(super) gathered: u32,
-    /// The class of the open message.
+    /// Class of the open message.
     pub(super) class: u32,
-    /// What the body is coded with, if it is to be decoded.
+    /// Content codings to undo.
     pub(super) codings: u16,
     /// One of [`at`].
     pub(super) state: u8,
-    /// How far the search for the end of the head is.
+    /// Progress of the search for the head's end.
     pub(super) seek: u8,
-    /// Whether the open message has not got its last fragment.
+    /// Nonzero if the open message still needs its last fragment.
     pub(super) owes: u8,
-    /// Whether it broke off.
+    /// Nonzero if the open message broke off.
     pub(super) broken: u8,
-    /// Whether the direction was seen from its first byte.
+    /// Nonzero if the direction was observed from its first byte.
     pub(super) begun: u8,
-    /// Whether the connection ends behind the open message, strictly read.
+    /// Nonzero if the connection ends behind the open message, in strict mode.
     pub(super) closes: u8,
 }
 
 /// Where a direction stands.
 pub(super) mod at {
-    /// Nothing was seen yet.
+    /// Nothing observed yet.
     pub(in super::super) const NEW: u8 = 0;
     /// Between messages.
     pub(in super::super) const BETWEEN: u8 = 1;
-    /// In a head of which pieces are held.
+    /// In a head, pieces of which are held.
     pub(in super::super) const HEAD: u8 = 2;
-    /// Behind a head.
+    /// In a body.
     pub(in super::super) const BODY: u8 = 3;
-    /// Somewhere between or within messages: nobody knows.
+    /// Out of sync with the message framing.
     pub(in super::super) const LOST: u8 = 4;
-    /// No HTTP/1.
+    /// Not HTTP/1.
     pub(in super::super) const OTHER: u8 = 5;
-    /// Another protocol, since both ends agreed on it.
+    /// Another protocol, after both ends agreed to switch.
     pub(in super::super) const SWITCHED: u8 = 6;
-    /// Behind the last message that may be.
+    /// Behind the last message of a strict connection.
     pub(in super::super) const CLOSED: u8 = 7;
     /// Ended.
     pub(in super::super) const ENDED: u8 = 8;
 }
 
-/// What a connection speaks.
+/// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Http1,
@@ -115,7 +116,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// All kinds, with their names in the report.
+    /// All protocols, with their names in the report.
     pub(super) const ALL: [(Self, &'static str); 4] = [
         (Self::Http1, "connections: HTTP/1"),
         (Self::Tls, "connections: TLS"),
@@ -123,14 +124,14 @@ impl Kind {
         (Self::Other, "connections: other"),
     ];
 
-    /// How it is stored; 0 is not known yet.
+    /// Returns the stored number; 0 means unknown.
     pub(super) const fn number(self) -> u8 {
         self as u8 + 1
     }
 }
 
 impl Connection {
-    /// Whether nothing more can come that belongs to it.
+    /// Returns true if no more blocks can belong to the connection.
     pub(super) fn is_over(&self) -> bool {
         let [one, other] = &self.ways;
         let ended = |way: &Way| way.state == at::ENDED;
@@ -138,7 +139,7 @@ impl Connection {
         (ended(one) && (ended(other) || unmet(other))) || (ended(other) && unmet(one))
     }
 
-    /// The block as it goes on, if all of it is in the middle of a body: most blocks are.
+    /// Returns the block unchanged if all of it lies within a body: the common case.
     #[inline]
     pub(super) fn goes_on<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
         let flags = block.context.flags;
@@ -158,7 +159,7 @@ impl Connection {
         Some(block)
     }
 
-    /// Whether bytes of it came.
+    /// Returns true if any bytes arrived.
     pub(super) fn was_met(&self) -> bool {
         self.ways.iter().any(|way| way.begun != 0)
     }

@@ -1,4 +1,4 @@
-//! Connections by hand: blocks in, messages out.
+//! Hand-written connections: blocks in, messages out.
 
 mod broken;
 mod codings;
@@ -9,12 +9,12 @@ use super::*;
 use crate::testing::{Arena, Frame, Node, Space};
 use wire::record::{Field, Kind as Told, Record};
 
-/// What the stream filter gives.
+/// A block as the stream filter emits it.
 #[derive(Clone, Debug)]
 struct Part {
     back: bool,
     bytes: Vec<u8>,
-    /// The length of a hole instead of bytes.
+    /// Length of a hole, which has no bytes.
     hole: u32,
     flags: Flags,
 }
@@ -35,7 +35,7 @@ fn end(back: bool) -> Part {
     Part { flags: Flags::END, ..hole(back, 0) }
 }
 
-/// A message as it left, put together.
+/// A reassembled output message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Message {
     class: u32,
@@ -60,13 +60,13 @@ impl Message {
     }
 }
 
-/// What a connection becomes.
+/// The output of a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Seen {
     messages: Vec<Message>,
-    /// Bytes that were not answered, by direction.
+    /// Unanswered bytes, per direction.
     asides: [Vec<u8>; 2],
-    /// Open messages, by direction.
+    /// Open messages, per direction.
     open: [Option<usize>; 2],
 }
 
@@ -125,7 +125,7 @@ impl Seen {
 
 const SESSION: u32 = 7;
 
-/// The block that a part is, in a frame of its own.
+/// Makes the block of a part, in a frame of its own.
 fn block<'a>(space: &Space<'a>, part: &Part, time: u64) -> Block<'a> {
     let frame = match part.back {
         false => Frame::tcp(4000, 80, &part.bytes),
@@ -157,7 +157,7 @@ fn turn<'a>(node: &mut Node, space: &mut Space<'a>, part: &Part, time: u64) -> V
     node.turn(batch, space, time)
 }
 
-/// What the filter makes of a connection whose directions are seen from their first byte.
+/// Runs a connection whose directions are observed from their first byte.
 fn connection(words: &[&str], exchanges: bool, parts: &[Part]) -> (Seen, Node) {
     let mut parts = parts.to_vec();
     for back in [false, true] {
@@ -191,10 +191,10 @@ const GET: &str = "GET /a?b HTTP/1.1\r\nHost: h\r\nUser-Agent: me\r\nReferer: r\
                    Authorization: Basic am9lOnNlY3JldA==\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 fine\r\nContent-Length: 5\r\nContent-Type: text/plain\r\n\r\nhello";
 
-/// As a server writes them into its log: `""` and `"-"` are two things, and what has no colon is no
-/// name with a password (RFC 7617).
+/// As servers log them: `""` and `"-"` differ, and credentials without a colon have no user name
+/// (RFC 7617).
 #[test]
-fn what_is_empty_is_told_apart_from_what_is_not_there() {
+fn empty_fields_differ_from_absent_fields() {
     let told = |fields: &str, field: Field| {
         let get = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
         let (seen, _) = connection(&[], true, &[ahead(&get), back(OK), end(false), end(true)]);
@@ -212,7 +212,7 @@ fn what_is_empty_is_told_apart_from_what_is_not_there() {
 }
 
 #[test]
-fn v22_a_request_and_its_response_are_described() {
+fn v22_request_and_response_are_described() {
     let (seen, node) = connection(&[], true, &[ahead(GET), back(OK), end(false), end(true)]);
     assert_eq!(seen.classes(), [1, 200, 1200]);
     assert_eq!(seen.texts(), [GET, OK, ""]);
@@ -264,14 +264,14 @@ fn length(body: &str) -> String {
     format!("Content-Length: {}\r\n", body.len())
 }
 
-/// Status and method of every response or exchange with classes from `low`.
+/// Status and method of every response or exchange with a class of at least `low`.
 fn pairs(seen: &Seen, low: u32) -> Vec<(u32, &str)> {
     let from = seen.messages.iter().filter(|message| message.class >= low);
     from.map(|message| (message.class, message.text(Field::Method))).collect()
 }
 
 #[test]
-fn responses_belong_to_requests_in_their_order() {
+fn responses_pair_with_requests_in_order() {
     let requests = [
         request("GET", "", ""),
         request("HEAD", "", ""),
@@ -313,7 +313,7 @@ fn responses_belong_to_requests_in_their_order() {
 }
 
 #[test]
-fn what_is_given_is_what_was_asked_for() {
+fn emit_selects_the_parts_of_a_message() {
     let chunked =
         response(200, "Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
     let get = request("GET", "", "");
@@ -326,7 +326,7 @@ fn what_is_given_is_what_was_asked_for() {
 }
 
 #[test]
-fn v21_the_report_tells_connections_apart() {
+fn v21_report_counts_connections_per_protocol() {
     let tally = |there: &str, here: &str| {
         let (seen, node) = connection(&[], false, &[ahead(there), back(here)]);
         let tally: Vec<u64> = node.report().rows.iter().map(|(_, n)| *n).collect();
@@ -340,7 +340,7 @@ fn v21_the_report_tells_connections_apart() {
 }
 
 #[test]
-fn a_head_that_never_ends_is_none() {
+fn overlong_head_is_malformed() {
     let long = format!("GET / HTTP/1.1\r\nA: {}", "a".repeat(600));
     let mut parts: Vec<Part> = long.as_bytes().chunks(50).map(ahead).collect();
     parts.push(ahead(GET));
@@ -356,7 +356,7 @@ fn a_head_that_never_ends_is_none() {
 }
 
 #[test]
-fn strictly_read_the_last_message_is_the_last() {
+fn strict_mode_stops_behind_the_last_message() {
     let close = response(200, &format!("{}Connection: close\r\n", length("x")), "x");
     let parts = [ahead(GET), back(close.repeat(2))];
     assert_eq!(connection(&[], false, &parts).0.classes(), [1, 200, 200]);
@@ -369,7 +369,7 @@ fn strictly_read_the_last_message_is_the_last() {
 }
 
 #[test]
-fn of_too_many_connections_one_is_forgotten() {
+fn connection_beyond_the_maximum_evicts_one() {
     let arena = Arena::new(4096);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&HTTP, &["connections=3"]).expect("good arguments");
@@ -389,7 +389,7 @@ fn of_too_many_connections_one_is_forgotten() {
 }
 
 #[test]
-fn a_view_of_more_than_there_is_is_a_hole() {
+fn view_beyond_captured_bytes_is_a_hole() {
     let arena = Arena::new(64);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&HTTP, &[]).expect("good arguments");

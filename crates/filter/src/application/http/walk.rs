@@ -1,7 +1,7 @@
-//! One block of a direction: what in it belongs to which message.
+//! The pass over one block of a direction: assigns its bytes to messages.
 //!
-//! In: the state of its connection and the block. Out: fragments. The block itself goes on as the
-//! first of them, so that one block for one message costs nothing but its description.
+//! In: the state of its connection and the block. Out: fragments. The block itself leaves as the
+//! first of them, so that one block for one message costs nothing but the description.
 
 use super::begin::convinces;
 use super::decode::Decoder;
@@ -10,7 +10,7 @@ use super::{Emit, Options, why};
 use crate::prelude::*;
 use wire::http::{Codings, Piece};
 
-/// A walk over one block.
+/// A pass over one block.
 pub(super) struct Walk<'w, 'c, 'a> {
     pub(super) options: &'w Options,
     pub(super) text: &'w mut Vec<u8>,
@@ -18,24 +18,24 @@ pub(super) struct Walk<'w, 'c, 'a> {
     pub(super) cx: &'w mut StreamContext<'c, 'a>,
     pub(super) it: &'w mut Connection,
     pub(super) block: Block<'a>,
-    /// Which direction the block goes.
+    /// Direction of the block.
     pub(super) way: usize,
-    /// How far the block is taken.
+    /// Number of bytes consumed.
     pub(super) at: u32,
-    /// Where the fragment of the open message begins that was not given yet.
+    /// Start of the open message's pending fragment.
     pub(super) open: Option<u32>,
-    /// Whether the block itself went on.
+    /// True once the block itself has left.
     pub(super) given: bool,
 }
 
-/// A hole in place of this block.
+/// Makes a hole in place of this block.
 pub(super) fn hole_like(block: Block<'_>) -> Block<'_> {
     let pointer = RichPointer::hole(block.length());
     let marks = Marks::bare(block.length()).with_ticket(block.marks.ticket());
     Block { pointer, frame: &[], marks, context: block.context }
 }
 
-/// What ends a direction of which no more blocks come, although nobody ended it: an empty hole.
+/// Makes an empty hole that ends a direction without FIN.
 pub(super) fn end_of<'a>(key: u64, way: usize, now: Time) -> Block<'a> {
     let back = if way == 1 { Flags::BACKWARD } else { Flags::NONE };
     let context = ContextLane {
@@ -60,7 +60,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         Self { options, text, decoder, cx, it, block, way, at: 0, open: None, given: false }
     }
 
-    /// Takes the whole block.
+    /// Handles the whole block.
     pub(super) fn run(mut self) {
         let first = self.block.context.flags.has(Flags::FIRST);
         let length = self.block.length();
@@ -92,7 +92,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
     }
 
-    /// Ends the direction of a block that did not come.
+    /// Ends a direction without a block.
     pub(super) fn close(mut self) {
         self.given = true;
         self.end();
@@ -104,7 +104,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         if self.way == 0 { one } else { other }
     }
 
-    /// Whether requests go this way.
+    /// Returns true if requests flow in this direction.
     pub(super) fn is_requests(&self) -> bool {
         self.way == usize::from(self.it.flipped)
     }
@@ -113,7 +113,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         self.block.bytes().get(self.at as usize..).unwrap_or_default()
     }
 
-    /// What lies behind a head.
+    /// Handles the bytes of a body.
     fn body(&mut self) {
         let rest = self.rest();
         let at = self.at;
@@ -145,7 +145,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
     }
 
-    /// The open message ends here.
+    /// Ends the open message.
     pub(super) fn finish_message(&mut self) {
         if self.way().codings != 0 {
             self.decode();
@@ -169,7 +169,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
     }
 
-    /// From here on both directions speak another protocol.
+    /// Switches both directions to another protocol.
     pub(super) fn switch(&mut self) {
         for way in 0..2 {
             if self.it.ways[way].state == at::HEAD {
@@ -181,7 +181,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
     }
 
-    /// What stands there breaks the rules.
+    /// Handles a violation of the syntax.
     pub(super) fn fault(&mut self) {
         let may_switch = self.it.may_switch != 0 && self.is_requests();
         if self.it.kind == 0 {
@@ -194,7 +194,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             return self.aside();
         }
         let lost = self.way().state == at::LOST;
-        // What broke the rules may have come before this block, which begins a message then.
+        // The violation may lie in an earlier block, and a message may begin here.
         let before = self.at == 0 && !self.it.ways[self.way].held.is_empty();
         self.let_go(self.way, why::MALFORMED);
         if lost {
@@ -207,9 +207,8 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         self.give_aside(why::MALFORMED);
     }
 
-    /// Where the next message begins is not known any more. Of responses that means that nobody
-    /// knows which request the next one answers. Requests that were understood are answered first,
-    /// whatever came behind them, and go on waiting.
+    /// Loses the message framing. For responses that also loses the pairing with requests. Complete
+    /// requests are answered first, and keep waiting.
     pub(super) fn lose(&mut self) {
         self.let_go(self.way, why::LOST);
         self.way().state = at::LOST;
@@ -218,7 +217,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
     }
 
-    /// Bytes that were never seen.
+    /// Handles bytes that were never captured.
     fn hole(&mut self) {
         let length = self.block.length();
         if length == 0 {
@@ -250,11 +249,11 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
     }
 
-    /// The direction ends here.
+    /// Ends the direction.
     fn end(&mut self) {
         match self.way().state {
             at::BODY => {
-                // Only the sender can say that a body without a length is whole.
+                // Only the sender's FIN proves that a body without length is complete.
                 let said = !self.block.context.flags.has(Flags::BROKEN);
                 let whole = said && self.way().body.ends_with_connection();
                 self.way().broken = u8::from(!whole);
@@ -269,12 +268,12 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
     }
 
-    /// Whether the open body has ended.
+    /// Returns true if the open body has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.it.ways[self.way].body.has_ended()
     }
 
-    /// What the codings of the open body are.
+    /// Returns the codings of the open body.
     pub(super) fn codings(&mut self) -> Codings {
         Codings::of(self.way().codings)
     }

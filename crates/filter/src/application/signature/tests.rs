@@ -1,4 +1,5 @@
-//! Signatures on texts that are cut everywhere, on what they must not recognise, and on captures.
+//! Signatures on texts segmented at every offset, on similar texts that do not match, and on
+//! captures.
 
 use super::*;
 use crate::testing::{Fragment, Node, pieces};
@@ -14,7 +15,7 @@ fn classes(node: &mut Node, fragments: &[Fragment]) -> Vec<u32> {
     pieces(node, fragments).iter().map(|answer| answer.class.0).collect()
 }
 
-/// A transport stream of this many packets.
+/// Makes a transport stream of `count` packets.
 fn packets(count: usize) -> Vec<u8> {
     let packet = |number: usize| {
         let mut packet = vec![0xaa; 188];
@@ -28,7 +29,7 @@ fn after(before: &[u8], rest: &[u8]) -> Vec<u8> {
     [before, rest].concat()
 }
 
-/// Filters, the way a text goes, the text, and how many bytes of it decide.
+/// Samples: filter, direction, text, and the number of bytes that decide.
 fn samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
     let (client, server) = (Flags::NONE, Flags::BACKWARD);
     let text = |bytes: &[u8]| bytes.to_vec();
@@ -63,7 +64,7 @@ fn samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
     ]
 }
 
-/// Texts that are none of the four, and look like one.
+/// Texts that resemble the four protocols without being one.
 fn others() -> Vec<Vec<u8>> {
     let text = |bytes: &[u8]| bytes.to_vec();
     let late = after(b"HTTP/1.1 200 OK\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n");
@@ -92,7 +93,7 @@ fn others() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_decides_is_the_same_byte_however_the_text_is_cut() {
+fn deciding_byte_is_the_same_for_any_segmentation() {
     for other in ALL {
         let mut filter = node(other);
         for (description, way, text, decides) in samples() {
@@ -118,7 +119,7 @@ fn what_decides_is_the_same_byte_however_the_text_is_cut() {
 fn random_cuts_and_moves_change_nothing() {
     let mut random = Random::replayable();
     let samples = samples();
-    // Two of each, between which the state goes to and fro.
+    // Two instances of each, between which the state moves.
     let mut pairs: Vec<[Node; 2]> = ALL.iter().map(|filter| [node(filter), node(filter)]).collect();
     for _ in 0..2000 {
         let (description, way, text, decides) = random.pick(&samples);
@@ -139,7 +140,7 @@ fn random_cuts_and_moves_change_nothing() {
 }
 
 #[test]
-fn others_are_not_recognised() {
+fn similar_texts_are_not_recognized() {
     for description in ALL {
         let mut filter = node(description);
         for text in others() {
@@ -157,7 +158,7 @@ fn others_are_not_recognised() {
 }
 
 #[test]
-fn either_direction_is_enough_and_reasons_tell_why_not() {
+fn either_direction_suffices_and_others_have_reasons() {
     let client = |bytes: &[u8]| Fragment::of(1, bytes);
     let server = |bytes: &[u8]| Fragment::of(1, bytes).with(Flags::BACKWARD);
     let mut ssh = node(&SSH);
@@ -180,7 +181,7 @@ fn either_direction_is_enough_and_reasons_tell_why_not() {
 }
 
 #[test]
-fn who_did_not_see_the_first_bytes_does_not_guess() {
+fn midstream_text_is_not_guessed() {
     let pieces = [
         Fragment::of(1, b"SSH-").with(Flags::FIRST),
         Fragment::hole(1, 1),
@@ -195,7 +196,7 @@ fn who_did_not_see_the_first_bytes_does_not_guess() {
 }
 
 #[test]
-fn a_message_is_recognised_by_itself() {
+fn message_is_recognized_by_itself() {
     let back = |piece: Fragment| piece.with(Flags::BACKWARD);
     let found = classes(
         &mut node(&MPEG),
@@ -214,7 +215,7 @@ fn a_message_is_recognised_by_itself() {
 }
 
 #[test]
-fn a_datagram_may_end_with_its_last_packet() {
+fn datagram_may_end_with_its_last_packet() {
     let mut mpeg = node(&MPEG);
     let mut whole = |bytes: &[u8]| classes(&mut mpeg, &[Fragment::of(0, bytes)]);
     assert_eq!(whole(&packets(7)), [1]);
@@ -224,7 +225,7 @@ fn a_datagram_may_end_with_its_last_packet() {
 }
 
 #[test]
-fn packets_as_ip_leaves_them_are_looked_at_behind_their_headers() {
+fn packets_are_searched_behind_their_headers() {
     use crate::testing::{Arena, Frame, Space};
     let arena = Arena::new(8);
     let mut space = Space::new(&arena);
@@ -245,7 +246,7 @@ fn packets_as_ip_leaves_them_are_looked_at_behind_their_headers() {
 }
 
 #[test]
-fn of_too_many_sessions_some_are_forgotten() {
+fn sessions_beyond_the_maximum_evict_others() {
     let mut filter = Node::new(&TELNET, &["sessions=4"]).unwrap();
     let many: Vec<Fragment> = (1..60).map(|session| Fragment::of(session, b"\xff")).collect();
     classes(&mut filter, &many);
@@ -254,7 +255,7 @@ fn of_too_many_sessions_some_are_forgotten() {
 }
 
 #[test]
-fn noise_makes_no_panic_and_no_state_is_believed() {
+fn noise_and_forged_state_never_panic() {
     let mut random = Random::replayable();
     for description in ALL {
         let mut filter = node(description);

@@ -1,4 +1,4 @@
-//! The two directions of a connection: what their first bytes are, and what is said about them.
+//! Protocol detection and hellos in the two directions of a connection.
 //!
 //! In: the blocks of one direction in order. Out: descriptions of hellos, and the same blocks with
 //! their class.
@@ -12,54 +12,54 @@ use wire::record::{Field, Kind as About, Record, Writer};
 use wire::tls::{Begin, ClientHello, HANDSHAKE, ServerHello, Version, begin, ends_with_a_record};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// How many blocks a hello may lie in.
+/// Maximum blocks of a hello.
 const PIECES_MAX: u32 = 1024;
-/// The room for a description.
+/// Size of the buffer for a description.
 const ROOM: usize = 4096;
-/// The longest server name that is told: those of DNS are shorter.
+/// Maximum length of a server name; those of DNS are shorter.
 const NAME_MAX: usize = 512;
-/// How many application protocols are told.
+/// Maximum application protocols in a description.
 const PROTOCOLS_MAX: usize = 8;
 
-/// A connection.
+/// The state of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Connection {
     forward: Way,
     backward: Way,
-    /// The client's description, until the server's has taken from it what it repeats.
+    /// The client's description, kept until the server's has copied the common fields.
     said: HeldList,
-    /// The version that was offered or, better, chosen; 0: none yet.
+    /// The version chosen, or else offered; 0 if unknown.
     version: u16,
-    /// Whether the server has chosen.
+    /// Nonzero once the server has chosen.
     chosen: u8,
-    /// How long the session's identifier is that the client would resume.
+    /// Length of the session id that the client offers to resume.
     resumes: u8,
     session: [u8; 32],
 }
 
-/// One direction of it.
+/// The state of one direction.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 struct Way {
-    /// The blocks that came before anything could be told.
+    /// Blocks that arrived before the direction was decided.
     list: HeldList,
-    /// How many bytes lie in them.
+    /// Number of bytes in them.
     bytes: u32,
-    /// How many are needed to tell more.
+    /// Number of bytes needed to decide more.
     need: u32,
-    /// Whether it is decided: 1: TLS; 2 and a reason's number: what it is instead.
+    /// Nonzero once decided: 1 for TLS, otherwise 2 plus the reason's number.
     decided: u8,
-    /// Whether blocks have come.
+    /// Nonzero once blocks have arrived.
     seen: u8,
-    /// Whether the last block has come.
+    /// Nonzero once the last block has arrived.
     ended: u8,
-    /// True if what has come asks for another hello, which another one answers.
+    /// Nonzero if a retry was seen: a second hello follows, in both directions.
     retries: u8,
 }
 
 impl Session for Connection {
-    /// Key 0 is the private session's, so keys are one more.
+    /// Key 0 is the private session's, so keys are offset by one.
     fn number(&self, key: u64) -> u64 {
         key.saturating_sub(1)
     }
@@ -80,7 +80,7 @@ impl Session for Connection {
 }
 
 impl Connection {
-    /// Takes the next block; answers whether the connection is over.
+    /// Handles the next block; returns true if the connection is over.
     pub(super) fn take<'a>(
         &mut self,
         block: Block<'a>,
@@ -100,7 +100,7 @@ impl Connection {
         [self.forward, self.backward].iter().all(|way| way.seen == way.ended)
     }
 
-    /// Lets everything go that is held, and says why.
+    /// Releases everything held, for this reason.
     pub(super) fn give_up(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.decide(false, Err(why), cx);
         self.decide(true, Err(why), cx);
@@ -111,7 +111,7 @@ impl Connection {
         if backward { &mut self.backward } else { &mut self.forward }
     }
 
-    /// A block of a direction of which too little has come.
+    /// Handles a block of an undecided direction.
     fn undecided<'a>(
         &mut self,
         block: Block<'a>,
@@ -140,7 +140,7 @@ impl Connection {
                 self.give(block, backward, cx);
                 let way = self.way(backward);
                 if way.retries == 1 {
-                    // The hello that counts is looked for from here on, once.
+                    // From here on the second hello is searched for, once.
                     (way.decided, way.bytes, way.need, way.retries) = (0, 0, 0, 2);
                 }
             }
@@ -148,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// Why there is no hello in a direction that ends here: it was cut, or had not begun.
+    /// Returns the reason for a missing hello at the end of a direction: truncated, or never begun.
     fn unfinished<'a>(
         &mut self,
         block: Block<'a>,
@@ -173,8 +173,8 @@ impl Connection {
         }
     }
 
-    /// Looks at all that has come of a direction, this block included; describes a hello. Nothing:
-    /// it is too little.
+    /// Parses everything received in a direction, this block included, and describes a hello.
+    /// `None` if more bytes are needed.
     fn look<'a>(
         &mut self,
         block: Block<'a>,
@@ -222,13 +222,13 @@ impl Connection {
             }
             Begin::Malformed => Err(MALFORMED),
             Begin::TooLong => Err(TOO_LONG),
-            // Only whoever was spoken to in TLS answers with an alert.
+            // Only a peer that was addressed in TLS replies with an alert.
             Begin::Alert | Begin::NoHello => Err(NO_HELLO),
             Begin::NotTls => Err(NOT_TLS),
         })
     }
 
-    /// Decides a direction and lets its blocks go. A direction that is decided stays so.
+    /// Decides a direction and releases its blocks. A decision is final.
     fn decide(
         &mut self,
         backward: bool,
@@ -246,13 +246,13 @@ impl Connection {
         }
     }
 
-    /// Lets a block go on.
+    /// Emits a block.
     fn give<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
         let class = self.class(backward, cx);
         cx.pass(block.with_class(class));
     }
 
-    /// The class of a block: what cannot be read is of the same version as the other direction.
+    /// Returns the class of a block: an unreadable direction takes the version of the other.
     fn class(&mut self, backward: bool, cx: &mut StreamContext<'_, '_>) -> Class {
         let version = self.version;
         match reason(self.way(backward).decided) {
@@ -335,7 +335,7 @@ impl Connection {
         self.unsay(cx);
     }
 
-    /// What the client said is needed no more.
+    /// Drops the client's description.
     fn unsay(&mut self, cx: &mut StreamContext<'_, '_>) {
         while !self.said.is_empty() {
             cx.forget(&mut self.said);
@@ -366,9 +366,9 @@ fn describe<'a>(
     })
 }
 
-/// A direction that is TLS.
+/// Mark of a TLS direction.
 const DECIDED: u8 = 1;
-/// What a direction may be instead; its place and two stand in the state.
+/// Reasons for not being TLS; encoded in the state as index plus two.
 const INSTEAD: [Reason; 7] = [NOT_TLS, NO_HELLO, MALFORMED, TOO_LONG, GAP, CUT, super::FORGOTTEN];
 
 fn mark(why: Reason) -> u8 {

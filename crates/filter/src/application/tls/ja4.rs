@@ -1,20 +1,20 @@
-//! JA4: a client's fingerprint, made of what its hello offers, not in which order (FoxIO, "JA4: TLS
-//! Client Fingerprinting", a specification under the BSD licence).
+//! JA4: a client fingerprint from the set of offers in its hello (FoxIO, "JA4: TLS Client
+//! Fingerprinting", a specification under the BSD license).
 //!
-//! In: a ClientHello. Out: 36 characters: how it is carried, version, whether it names a server,
-//! how many cipher suites and extensions, the first protocol; then the beginnings of two hashes, of
-//! the sorted cipher suites, and of the sorted extensions with the signature algorithms. GREASE is
-//! left out everywhere.
+//! In: a ClientHello. Out: 36 characters: transport, version, presence of a server name, numbers of
+//! cipher suites and extensions, first protocol; then two truncated hashes, of the sorted cipher
+//! suites, and of the sorted extensions with the signature algorithms. GREASE is ignored
+//! everywhere.
 
 use sha2::{Digest, Sha256};
 use wire::tls::{ClientHello, Version, extension, is_grease};
 
-/// The length of a fingerprint.
+/// Length of a fingerprint.
 const LENGTH: usize = 36;
-/// How many characters of a hash are taken.
+/// Number of characters kept of a hash.
 const HASH: usize = 12;
 
-/// The fingerprint of a client that speaks TLS over TCP. `numbers` is room for sorting.
+/// Returns the fingerprint of a TLS client over TCP. `numbers` is scratch space for sorting.
 pub(super) fn fingerprint(hello: &ClientHello<'_>, numbers: &mut Vec<u16>) -> [u8; LENGTH] {
     let named = hello.extensions().find(extension::SERVER_NAME).is_some();
     let extensions = || hello.extensions().map(|(number, _)| number).filter(|n| !is_grease(*n));
@@ -52,7 +52,7 @@ pub(super) fn fingerprint(hello: &ClientHello<'_>, numbers: &mut Vec<u16>) -> [u
     text
 }
 
-/// The highest version of the extension or, without it, that of the old field.
+/// Returns the highest version in the extension, or else that of the legacy field.
 fn version(hello: &ClientHello<'_>) -> [u8; 2] {
     let highest = hello.versions().and_then(|words| words.meant().max());
     match highest.map_or(hello.version, Version) {
@@ -66,14 +66,14 @@ fn version(hello: &ClientHello<'_>) -> [u8; 2] {
     }
 }
 
-/// Two digits, 99 at most.
+/// Formats two digits, at most 99.
 fn count(number: usize) -> [u8; 2] {
     let number = number.min(99) as u8;
     [b'0' + number / 10, b'0' + number % 10]
 }
 
-/// The first and the last character of the first protocol or, if one of them is neither letter nor
-/// digit, of its bytes in hexadecimal.
+/// Returns the first and last character of the first protocol; of its hexadecimal form if either is
+/// not alphanumeric.
 fn ends(protocol: &[u8]) -> [u8; 2] {
     let (Some(&first), Some(&last)) = (protocol.first(), protocol.last()) else { return *b"00" };
     if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() {
@@ -92,7 +92,8 @@ fn sorted(numbers: &mut Vec<u16>, values: impl Iterator<Item = u16>) {
     numbers.sort_unstable();
 }
 
-/// The beginning of the hash of a list and, behind a low line, of another; zeros for no list.
+/// Returns the truncated hash of a list, followed by another behind an underscore; zeros for an
+/// empty list.
 fn hash(list: &[u16], behind: &[u16]) -> [u8; HASH] {
     if list.is_empty() {
         return [b'0'; HASH];

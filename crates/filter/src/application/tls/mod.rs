@@ -1,22 +1,21 @@
-//! `tls`: tells connections that speak TLS, by their version, and describes their hellos.
+//! `tls`: recognizes TLS connections, classifies them by version, and describes their hellos.
 //!
-//! In: the bytes of connections in order, holes among them (behind `tcp`). Out: the same blocks,
+//! In: the bytes of connections in order, holes included (behind `tcp`). Out: the same blocks,
 //! unchanged but for their class, and before the blocks of each hello a description of it: a
-//! `wire::record` with nothing in view, first and last fragment of a message of its own (CONTRACT
-//! 6). So what comes out is still a stream. Blocks are held until the first message of their
-//! direction can be read, and gathered in a copy only where it lies in several. [SL §4.2]
+//! `wire::record` with an empty view, first and last fragment of a message of its own (CONTRACT 6).
+//! The output is thus still a stream. Blocks are held until their direction's first message is
+//! readable, and copied only if it spans several. [SL §4.2]
 //!
-//! Each direction is decided once, by its first bytes. What cannot be read there (a gap, a hello
-//! that contradicts itself) takes the version of the other direction, if that is known. Where a
-//! server asks for another ClientHello, its second hello is the one that counts, and the client's
-//! first is the one that is described; TLS that begins behind another protocol (STARTTLS, CONNECT)
-//! is not looked at.
+//! Each direction is decided once, by its first bytes. An unreadable one (a gap, an inconsistent
+//! hello) takes the version of the other direction, if known. After a HelloRetryRequest the
+//! server's second hello counts, and the client's first is described. TLS behind another protocol
+//! (STARTTLS, CONNECT) is not recognized.
 //!
-//! JA4 is computed as its authors specify it, and licence to everybody (BSD); JA4S and the others
-//! of that family are not free for every use, and therefore not here.
+//! JA4 follows its specification, which is under the BSD license; JA4S and the rest of that family
+//! are not free for every use, and therefore absent.
 //!
-//! State is plain data: per direction what is held and what was decided, the session that the
-//! client would resume, and its description, held until the server has answered.
+//! State is plain data: per direction the held blocks and the decision, the session that the client
+//! offers to resume, and its description, held until the server answers.
 
 mod connection;
 mod ja4;
@@ -97,25 +96,25 @@ struct Tls {
     rooms: Rooms,
 }
 
-/// Where a hello is put together to be read; nothing in it lasts.
+/// Buffers in which a hello is assembled; scratch space.
 #[derive(Debug, Default)]
 struct Rooms {
-    /// Blocks.
+    /// Bytes of blocks.
     blocks: Vec<u8>,
-    /// Records.
+    /// Payloads of records.
     records: Vec<u8>,
-    /// Numbers to be sorted.
+    /// Numbers to sort.
     numbers: Vec<u16>,
 }
 
 impl Stream for Tls {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         if block.marks.is_description() {
-            // Another filter's: it goes on where it stands.
+            // Another filter's description: it keeps its place.
             return cx.pass(block);
         }
         if block.context.session == 0 {
-            // What is in no session is of no one connection.
+            // Blocks without a session belong to no connection.
             let class = cx.absent(NOT_TLS);
             return cx.pass(block.with_class(class));
         }

@@ -1,15 +1,14 @@
-//! `regex`: the number of the first of several regular expressions of which a match ends in a
+//! `regex`: classifies by the first of several regular expressions of which a match ends in the
 //! block.
 //!
-//! In: anything, looked at in its view. Out: the same block with the class. What begins in one
-//! block of a connection or message is found where it ends, however the bytes were cut into blocks:
-//! between blocks only the number of a state is remembered, for each direction of each session.
-//! [SL §6.1 Table I], [Th §5.2.1]
+//! In: anything, searched within its view. Out: the same block with the class. A match may span
+//! blocks of a connection or message, whatever the segmentation: between blocks only a state number
+//! is kept, per direction of each session. [SL §6.1 Table I], [Th §5.2.1]
 //!
-//! The sources answer packets. Here a block is answered for what ends in it, as `grep` gives the
-//! line and `Suricata` the packet that completes a match, since that can be said at once and
-//! without holding blocks back; `keep=yes` answers the rest of the text too. A hole ends what was
-//! under way. Sessions that end are forgotten, and of too many the ones not met for long.
+//! The sources answer packets. Here a block is answered for the matches that end in it, as `grep`
+//! reports the line and Suricata the packet that completes a match, since that needs no holding
+//! back; `keep=yes` also answers the rest of the text. A hole ends matches in progress. Sessions
+//! are dropped at their end, or evicted when idle for longest.
 
 use crate::automaton::{Automaton, Plan, State};
 use crate::prelude::*;
@@ -72,7 +71,7 @@ Not answered: `no match`.",
 
 const NO_MATCH: Reason = REGEX.reason("no match");
 const EVICTED: Counter = REGEX.counter("evicted sessions");
-/// More patterns than fit into the longest request.
+/// Exceeds the number of patterns in the longest request.
 const PATTERNS_MAX: u32 = 65_535;
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -105,7 +104,7 @@ struct Regex {
 struct Search {
     forward: Side,
     backward: Side,
-    /// Of which automaton the states are.
+    /// Fingerprint of the automaton to which the states belong.
     print: u32,
 }
 
@@ -114,7 +113,7 @@ struct Search {
 #[repr(C)]
 struct Side {
     state: State,
-    /// The number of the first pattern in the list that was found, from 1; 0: none.
+    /// Number of the first pattern in the list that matched, from 1; 0: none.
     first: u32,
 }
 
@@ -137,7 +136,7 @@ impl Search {
     }
 }
 
-/// No pattern has this number.
+/// Above every pattern number.
 const ALL: u32 = u32::MAX;
 
 impl Classify for Regex {
@@ -159,7 +158,7 @@ impl Classify for Regex {
 }
 
 impl Regex {
-    /// The number of the pattern that answers a piece of a text that has others.
+    /// Returns the pattern number that answers a piece of a longer text.
     fn go_on(
         &mut self,
         session: u64,
@@ -184,7 +183,7 @@ impl Regex {
         }
         let below = if self.keep { side.first.checked_sub(1).unwrap_or(ALL) } else { ALL };
         let mut answer = if self.keep { side.first } else { 0 };
-        // Behind the first pattern of the list nothing can be found that would change the answer.
+        // Only earlier patterns in the list can change the answer.
         if below > 0 {
             let (state, found) = self.automaton.read(side.state, bytes, piece.ends, below);
             side.state = state;

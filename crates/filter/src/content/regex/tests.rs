@@ -1,4 +1,4 @@
-//! `regex` against the regex crate, on texts that are cut everywhere.
+//! `regex` against the regex crate, on texts segmented at every offset.
 
 use super::*;
 use crate::testing::{Answer, Fragment, Frame, Node, answers, pieces};
@@ -24,7 +24,7 @@ fn of(words: &[&str], fragments: &[Fragment]) -> Vec<u32> {
 }
 
 #[test]
-fn a_block_without_a_session_is_searched_alone() {
+fn block_without_session_is_searched_alone() {
     assert_eq!(alone(&["b+c", "^a"], &[b"abbc", b"abb", b"c", b"xa", b""]), [1, 2, 0, 0, 0]);
     assert_eq!(alone(&["(?i)get /", r"\xff\x00"], &[b"GeT /", b"\xff\0", b"\xc3\xbf"]), [1, 2, 0]);
     assert_eq!(alone(&["a.b", "(?s)a.b"], &[b"a\xffb", b"a\nb"]), [1, 2]);
@@ -32,7 +32,7 @@ fn a_block_without_a_session_is_searched_alone() {
 }
 
 #[test]
-fn a_match_is_answered_where_it_ends() {
+fn match_is_answered_where_it_ends() {
     let text = b"..needle..";
     for at in 1..text.len() {
         let wanted = if at >= 8 { [1, 0] } else { [0, 1] };
@@ -46,7 +46,7 @@ fn a_match_is_answered_where_it_ends() {
 }
 
 #[test]
-fn directions_and_sessions_are_texts_of_their_own() {
+fn directions_and_sessions_are_separate_texts() {
     let ne = |session| Fragment::of(session, b"ne");
     let edle = |session| Fragment::of(session, b"edle");
     let back = |piece: Fragment| piece.with(Flags::BACKWARD);
@@ -58,7 +58,7 @@ fn directions_and_sessions_are_texts_of_their_own() {
 }
 
 #[test]
-fn a_message_begins_anew_and_a_hole_ends_what_was_under_way() {
+fn messages_and_holes_restart_the_search() {
     let (ne, edle) = (Fragment::of(1, b"ne"), Fragment::of(1, b"edle"));
     let first = |piece: &Fragment| piece.clone().with(Flags::FIRST);
     let last = |piece: &Fragment| piece.clone().with(Flags::LAST);
@@ -74,7 +74,7 @@ fn a_message_begins_anew_and_a_hole_ends_what_was_under_way() {
 }
 
 #[test]
-fn what_needs_the_byte_behind_it_waits_for_it() {
+fn lookahead_match_waits_for_the_next_byte() {
     let end = Fragment::of(1, b"").with(Flags::END);
     let cat = Fragment::of(1, b"a cat");
     let with = |text: &[u8]| Fragment::of(1, text);
@@ -86,7 +86,7 @@ fn what_needs_the_byte_behind_it_waits_for_it() {
 }
 
 #[test]
-fn sessions_that_end_are_forgotten_and_of_too_many_some() {
+fn ended_and_surplus_sessions_are_dropped() {
     let mut filter = node(&["ab", "sessions=3"]);
     let mut keys = |fragments: &[Fragment]| {
         pieces(&mut filter, fragments);
@@ -103,7 +103,7 @@ fn sessions_that_end_are_forgotten_and_of_too_many_some() {
 }
 
 #[test]
-fn a_state_of_other_patterns_is_not_gone_on_with() {
+fn state_of_other_patterns_is_discarded() {
     let mut one = node(&["needle"]);
     pieces(&mut one, &[Fragment::of(1, b"need")]);
     let saved = one.save();
@@ -116,7 +116,7 @@ fn a_state_of_other_patterns_is_not_gone_on_with() {
 }
 
 #[test]
-fn mistakes_have_a_place_and_a_way_out() {
+fn errors_have_a_position_and_a_hint() {
     let wrong = |words: &[&str]| Node::new(&REGEX, words).expect_err("a mistake");
     let unclosed = wrong(&["fine", "a(b"]);
     assert_eq!((unclosed.which, unclosed.at), (1, Some(1..2)));
@@ -154,7 +154,7 @@ fn patterns_are_bytes() {
     assert_eq!(classes(&found), [1, 0]);
 }
 
-/// Literals that a block's end may cut: what may be skipped must not be skipped too far.
+/// Literals across the end of a block: the prefilter must not skip too far.
 #[test]
 fn literals_are_found_across_every_cut() {
     for patterns in [&["needle", "haystack"][..], &["(?i)needle"], &["nee|nex|haystack.x"]] {
@@ -171,15 +171,15 @@ fn literals_are_found_across_every_cut() {
     }
 }
 
-/// Says with the regex crate where matches end.
+/// The expected ends of matches, by the regex crate.
 #[derive(Default)]
 struct Court(HashMap<(String, usize), Judge>);
 
-/// One byte of every kind that a pattern of these tests tells apart, and one more.
+/// One byte of each kind that these patterns distinguish, and one more.
 const KINDS: &[u8] = b"abc \n_\r\xff\0";
 
 impl Court {
-    /// Whether a match of `pattern` ends `behind` bytes before the end of `text`.
+    /// Returns true if a match of `pattern` ends `behind` bytes before the end of `text`.
     fn ends(&mut self, pattern: &str, text: &[u8], behind: usize) -> bool {
         let judge = self.0.entry((pattern.to_owned(), behind)).or_insert_with(|| {
             let whole = format!("(?s-u:\\A.*?)(?:{pattern})(?s-u:.{{{behind}}}\\z)");
@@ -189,14 +189,14 @@ impl Court {
         judge.is_match(text)
     }
 
-    /// Whether a match ends at `at`, whatever follows.
+    /// Returns true if a match ends at `at` for every continuation.
     fn is_known(&mut self, pattern: &str, text: &[u8], at: usize) -> bool {
         let before = &text[..at];
         self.ends(pattern, before, 0)
             && KINDS.iter().all(|byte| self.ends(pattern, &[before, &[*byte]].concat(), 1))
     }
 
-    /// The classes of the pieces of `text` that end at `ends`.
+    /// Returns the classes of the pieces of `text` that end at `ends`.
     fn classes(&mut self, patterns: &[&str], text: &[u8], ends: &[usize]) -> Vec<u32> {
         let mut classes = vec![0; ends.len()];
         for (number, pattern) in patterns.iter().enumerate().rev() {
@@ -204,8 +204,8 @@ impl Court {
                 if !self.ends(pattern, text, text.len() - at) {
                     continue;
                 }
-                // Piece by its last byte; what is not known at its end belongs to the next byte's,
-                // or to the last piece.
+                // A match belongs to the piece with its last byte or, if undecided there, to the
+                // piece of the next byte or the last piece.
                 let piece = ends.iter().position(|end| at <= *end).unwrap();
                 let waits = at == ends[piece] && !self.is_known(pattern, text, at);
                 let next = ends.iter().position(|end| at < *end).unwrap_or(ends.len() - 1);
@@ -251,10 +251,10 @@ const PATTERNS: &[&str] = &[
     r"(?mR)a$",
 ];
 
-/// Where a text is cut changes nothing: against the regex crate over the whole text, with texts of
-/// several sessions and directions side by side, state moved in between, and every batch size.
+/// Random segmentation gives the whole text's answers: against the regex crate, with several
+/// sessions and directions interleaved, state moves in between, and every batch size.
 #[test]
-fn random_cuts_answer_what_the_whole_text_says() {
+fn random_segmentation_agrees_with_the_whole_text() {
     let mut random = Random::replayable();
     let mut court = Court::default();
     for _ in 0..300 {
@@ -307,7 +307,7 @@ fn random_cuts_answer_what_the_whole_text_says() {
 }
 
 #[test]
-fn noise_makes_no_panic() {
+fn noise_and_forged_state_never_panic() {
     let mut random = Random::replayable();
     let mut filter = node(&["a.*b$", r"\b[^c]{3}\b", "(?i)needle", "keep=yes", "sessions=5"]);
     for _ in 0..2000 {
@@ -318,7 +318,7 @@ fn noise_makes_no_panic() {
         }
         pieces(&mut filter, &[piece]);
     }
-    // A state that no automaton has: it is in the right form, and that is all.
+    // A well-formed state that no automaton has.
     let mut saved = filter.save();
     for moved in &mut saved {
         moved.bytes = random.bytes(moved.bytes.len());

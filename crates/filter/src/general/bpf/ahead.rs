@@ -1,7 +1,7 @@
-//! What a `bpf` asks, asked ahead: the socket filter of the source before it.
+//! Pushdown of a `bpf` into the socket filter of the source before it.
 //!
-//! In: the arguments of a `bpf`; out: a program for `SO_ATTACH_FILTER` that refuses nothing but
-//! what that `bpf` refuses. [CONTRACT 18, `ebpf::classic::kernel`]
+//! In: the arguments of a `bpf`. Out: a program for `SO_ATTACH_FILTER` that rejects only frames
+//! that the `bpf` rejects. [CONTRACT 18, `ebpf::classic::kernel`]
 
 use super::compile;
 use crate::Arguments;
@@ -11,15 +11,16 @@ use wire::LinkType;
 
 pub use ebpf::classic::kernel::{Direction, Refusal};
 
-/// The program of an expression for frames of a link type; none where no frame can match, or where
-/// the expression says nothing about such frames.
+/// Returns the expression's program for a link type; `None` if no frame can match, or if the
+/// expression has no meaning there.
 #[must_use]
 pub fn program(arguments: &Arguments, link: u16) -> Option<ClassicProgram> {
     compile(arguments, link).ok()?.program
 }
 
-/// The socket filter for frames of this direction, of which a `bpf` with these arguments asks the
-/// rest. Where the kernel cannot be asked that, only the direction is in it, with the reason.
+/// Returns the socket filter for frames of this direction; the `bpf` stays behind it. If the
+/// expression cannot run in the kernel, the filter tests the direction only, and the reason is
+/// returned.
 #[must_use]
 pub fn socket_filter(
     direction: Direction,
@@ -34,23 +35,24 @@ pub fn socket_filter(
     (bare.unwrap_or_else(|_| unreachable!("a direction alone is never refused")), refusal)
 }
 
-/// What of the frames the kernel cannot be asked about although the program fits.
+/// Note on the frames that the kernel does not filter, although the program fits.
 const NOT_RAW: &str = "of devices without an Ethernet header everything enters, because there is \
                        no room for their program";
 
-/// Whether the kernel can be asked what a `bpf` with these arguments asks.
+/// Returns a note on frames that the kernel does not filter, or the reason why it cannot filter at
+/// all.
 pub(super) fn ahead(arguments: &Arguments) -> Result<Option<&'static str>, String> {
-    // No direction is longer.
+    // The program for both directions is the longest.
     let asked = rewritten(Direction::Both, arguments);
     asked.map(|(_, except)| except).map_err(|refusal| refusal.to_string())
 }
 
-/// The socket filter, and what it does not ask about.
+/// Returns the socket filter, and a note on frames that it does not filter.
 fn rewritten(
     direction: Direction,
     asked: &Arguments,
 ) -> Result<(ClassicProgram, Option<&'static str>), Refusal> {
-    // On a link type without a program `bpf` answers nothing, whatever the frame.
+    // On a link type without a program `bpf` accepts no frame.
     let never = || ClassicProgram::new(vec![Instruction::plain(code::RET | code::K, 0)]).ok();
     let of = |link: LinkType| program(asked, link.0).or_else(never);
     let (ethernet, raw) = (of(LinkType::ETHERNET), of(LinkType::RAW));
@@ -64,8 +66,7 @@ fn rewritten(
     }
 }
 
-/// The link type of frames from a device of this kind (`ARPHRD_…`): the one whose program the
-/// socket filter asks.
+/// Returns the link type whose program the socket filter uses for a device type (`ARPHRD_…`).
 #[must_use]
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     match kernel::link_type(hardware_type)? {
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_asked_what_bpf_asks_of_each_kind_of_device() {
+    fn socket_filter_agrees_with_bpf_on_each_device_type() {
         let (filter, refusal) = socket_filter(Direction::Received, Some(&asked("udp port 53")));
         assert_eq!(refusal, None);
         let raw = Metadata { hardware_type: 65534, ..Metadata::NOTHING };
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_in_the_skb_is_one_in_its_place() {
+    fn tag_in_the_skb_counts_as_inline() {
         let (filter, _) = socket_filter(Direction::Both, Some(&asked("vlan 7 and udp port 53")));
         let frame = Frame::udp(9, 53, b"").bytes;
         for (tci, wanted) in [(7, true), (8, false)] {
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_about_a_kind_of_device_lets_nothing_of_it_through() {
+    fn expression_without_program_rejects_the_device_type() {
         let (filter, refusal) =
             socket_filter(Direction::Both, Some(&asked("ether host 1:2:3:4:5:6")));
         let raw = Metadata { hardware_type: 65534, ..Metadata::NOTHING };
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_cannot_be_asked_leaves_the_direction() {
+    fn unsuitable_expression_leaves_the_direction() {
         let walk = asked("ip protochain 51");
         let (filter, refusal) = socket_filter(Direction::Sent, Some(&walk));
         assert_eq!(refusal, Some(Refusal::Loops));
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_for_all_devices_is_asked_on_those_of_ethernet() {
+    fn overlong_filter_is_limited_to_ethernet() {
         let hosts: Vec<String> = (0..200).map(|n| format!("host 10.0.0.{n}")).collect();
         let hosts = asked(&hosts.join(" or "));
         assert_eq!(ahead(&hosts), Ok(Some(NOT_RAW)));
@@ -146,14 +147,14 @@ mod tests {
         assert_eq!(refusal, None);
         let raw = Metadata { hardware_type: 65534, ..Metadata::NOTHING };
         assert!(passes(&filter, &[0x45; 60], &raw) && !passes(&filter, &[0x45; 60], &ETHERNET));
-        // Asked of tagged frames as well, which are twice too many instructions.
+        // With its copy for tagged frames the program is twice too long.
         let values: Vec<String> = (0..2100).map(|n| format!("ether[20:4] = {n}")).collect();
         let refused = ahead(&asked(&values.join(" or "))).unwrap_err();
         assert!(refused.ends_with("instructions, the kernel takes 4096"), "{refused}");
     }
 
     #[test]
-    fn device_and_link_type_belong_together() {
+    fn device_types_map_to_link_types() {
         assert_eq!([1, 772].map(link_type), [Some(LinkType::ETHERNET); 2]);
         assert_eq!([65534, 519, 512].map(link_type), [Some(LinkType::RAW); 3]);
         assert_eq!(link_type(803), None);

@@ -1,19 +1,18 @@
-//! What is said of an expression before the first frame comes: whether it is a mistake, whether it
-//! can match anything, and who compiled it.
+//! Checks of an expression before the first frame: errors, satisfiability, and the compiler used.
 //!
-//! In: the arguments, with the link types that the source is known to have. An expression is a
-//! mistake if it is one for all of them. Where they are not known, it is judged as if frames were
-//! Ethernet, and then as if they were of any link type that has a name here.
+//! In: the arguments, with the link types of the source if known. An expression is an error if it
+//! is one for all of them. With unknown link types it is compiled for Ethernet, then for every
+//! named link type.
 
 use super::names::Answers;
 use super::{Compiled, Programs, Refusal, expression};
 use crate::{Arguments, Mistake};
 use ebpf::classic::LinkType;
 
-/// The expression for each link type that may come.
+/// The expression compiled for each possible link type.
 struct Judged {
     for_links: Vec<(u16, Result<Compiled, Refusal>)>,
-    /// The source is known to have these link types.
+    /// True if the source's link types are known.
     known: bool,
 }
 
@@ -42,7 +41,7 @@ impl Judged {
     }
 }
 
-/// The program for each link type that is known to come, or why the expression is a mistake.
+/// Returns the program per known link type, or the expression's error.
 pub(super) fn made(arguments: &Arguments) -> Result<Programs, Mistake> {
     let judged = Judged::of(arguments)?;
     let mut programs = Vec::new();
@@ -59,7 +58,7 @@ pub(super) fn made(arguments: &Arguments) -> Result<Programs, Mistake> {
     }
 }
 
-/// That no frame can match, or none of one of the link types that come.
+/// Returns a warning if no frame can match, or none of one of the link types.
 pub(super) fn warns(arguments: &Arguments) -> Option<Mistake> {
     let judged = Judged::of(arguments).ok()?;
     let whole = 0..expression(arguments).len();
@@ -92,8 +91,7 @@ fn named(link: u16) -> LinkType {
     LinkType::from_file(link.into())
 }
 
-/// Which compiler serves the expression on which link type, and who is asked about what it does not
-/// know.
+/// Returns a note on the compiler per link type, and on the compiler for unsupported expressions.
 pub(super) fn remark(arguments: &Arguments) -> Option<String> {
     let judged = Judged::of(arguments).ok()?;
     let mut parts = Vec::new();

@@ -1,8 +1,8 @@
-//! The names of an expression, and what they mean: asked once, and written into the request.
+//! Names in an expression: resolved once, and recorded in the request.
 //!
-//! Written as `names="host:gw=10.0.0.1,fe80::1 port:web=8080/tcp"`: one word for a name, in the
-//! order of the expression. Where `names` is given, nothing else is asked. What the tables of the
-//! own compiler answer alike is not written.
+//! The form is `names="host:gw=10.0.0.1,fe80::1 port:web=8080/tcp"`: one word per name, in the
+//! order of the expression. With `names` given, nothing else is resolved. Names that the built-in
+//! tables resolve identically are not recorded.
 
 use super::expression;
 use crate::contract::names::{Answer, NameQuery, Names};
@@ -12,10 +12,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The parameter in which answers are written.
+/// The parameter in which resolved names are recorded.
 pub(super) const NAMES: &str = "names";
 
-/// Answers names: those that are written down, or else those of the machine.
+/// A resolver: recorded names, or else the machine's.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     written: Option<Vec<Known>>,
@@ -31,7 +31,7 @@ struct Known {
 }
 
 impl Answers {
-    /// What these arguments bring along.
+    /// Reads the names recorded in the arguments.
     pub(super) fn of(arguments: &Arguments) -> Result<Self, Mistake> {
         let machine = arguments.names().cloned();
         let Some(text) = arguments.text(NAMES) else { return Ok(Self { written: None, machine }) };
@@ -96,8 +96,8 @@ impl Resolver for Answers {
     }
 }
 
-/// The meanings of the names in an expression, to be written into the request; `None`: there are
-/// none, they are written, or one of them means nothing here.
+/// Resolves the names of an expression, for recording in the request; `None` if it has none, if
+/// they are recorded already, or if one is unknown.
 pub(super) fn settles(arguments: &Arguments) -> Option<(&'static str, String)> {
     let machine = arguments.names().filter(|_| arguments.text(NAMES).is_none())?;
     let mut known = Vec::new();
@@ -146,7 +146,7 @@ impl fmt::Display for Known {
 }
 
 impl Known {
-    /// Reads what [`fmt::Display`] writes.
+    /// Parses the `Display` format.
     fn parse(word: &str) -> Option<Self> {
         let (kind, rest) = word.split_once(':')?;
         let question = QUESTIONS.into_iter().find(|question| self::word(*question) == kind)?;
@@ -181,7 +181,7 @@ const QUESTIONS: [NameQuery; 5] = [
     NameQuery::Protocol,
 ];
 
-/// What a question is written as.
+/// Returns the keyword of a query.
 const fn word(question: NameQuery) -> &'static str {
     match question {
         NameQuery::Host => "host",
@@ -205,7 +205,7 @@ mod tests {
     use crate::testing::arguments;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Knows two hosts, a network, a link address and two services, and counts the questions.
+    /// A machine with two hosts, a network, a link address and two services; counts queries.
     #[derive(Debug, Default)]
     struct Machine(AtomicUsize);
 
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_written_once_and_then_nothing_is_asked() {
+    fn recorded_names_are_not_resolved_again() {
         let (given, machine) =
             asked("gateway gw or net lab or port web or port ssh or ip proto own or host 10.0.0.9");
         let (parameter, text) = settles(&given).unwrap();
@@ -250,7 +250,7 @@ mod tests {
         assert!(make(&again).is_ok());
         assert_eq!(settles(&again), None);
         assert_eq!(machine.0.load(Ordering::Relaxed), before, "nothing is asked again");
-        // The same wherever nobody can be asked.
+        // The same without a machine to ask.
         assert!(make(&again.answered_by(None)).is_ok());
     }
 
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_where_no_name_is() {
+    fn expression_without_names_records_none() {
         let (given, machine) = asked("tcp port 80 and host 10.0.0.1 or port ssh");
         assert_eq!(settles(&given), None, "the own table says the same of ssh");
         assert_eq!(machine.0.load(Ordering::Relaxed), 1);

@@ -1,12 +1,12 @@
-//! Datagrams of which fragments are here: plain data, so that they can move (CONTRACT 15).
+//! Reassembly of IP datagrams; the state is plain data and can move (CONTRACT 15).
 //!
 //! In: fragments. Out: whole datagrams as new frames. Bounded in number, in fragments per datagram,
-//! in bytes by IP itself, and in time: which time has passed between two fragments is read from the
-//! blocks, so that it does not depend on how they are batched; the path's clock only says when what
-//! nobody completes is dropped.
+//! in bytes by IP itself, and in time: the time between fragments is read from the blocks, so that
+//! it does not depend on batching; the path's clock only expires datagrams that no fragment
+//! completes.
 //!
-//! A datagram that cannot become whole any more (overlaps, contradictions, too many fragments) is
-//! remembered until its time is over, so that what still comes of it does not begin it anew.
+//! A datagram that cannot be completed (overlaps, contradictions, too many fragments) is remembered
+//! until it expires, so that its remaining fragments do not start it anew.
 
 use super::covered::Covered;
 use super::fragment::Piece;
@@ -16,22 +16,22 @@ use crate::prelude::*;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// How many fragments of one datagram may come: the longest datagram in fragments of 64 bytes.
+/// Maximum fragments of a datagram: the longest datagram in fragments of 64 bytes.
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
-/// How often datagrams are looked through for those whose time is over: at most once in this time.
+/// Minimum interval between scans for expired datagrams, in ns.
 const LOOK_EVERY: Time = 1_000_000_000;
 
-/// What bounds the datagrams of which fragments are held.
+/// Limits on incomplete datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// How many there are at most.
+    /// Maximum number.
     pub(super) datagrams: usize,
-    /// How long each is waited for, in ns.
+    /// Timeout of each, in ns.
     pub(super) timeout: Time,
 }
 
-/// The datagrams of which fragments are here.
+/// The incomplete datagrams.
 #[derive(Debug)]
 pub(super) struct Datagrams {
     table: Sessions<Datagram>,
@@ -39,31 +39,31 @@ pub(super) struct Datagrams {
     policy: Policy,
 }
 
-/// What is known of a datagram; in the private record only the seed.
+/// The state of a datagram; the private record holds only the seed.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Debug)]
 #[repr(C)]
 pub(super) struct Datagram {
-    /// The seed of the keys; only in the private record.
+    /// Hash seed of the keys; only in the private record.
     seed: u64,
-    /// The last time that a block of it may bear.
+    /// Latest timestamp that its blocks may have.
     until: Time,
-    /// When the path's clock ends it.
+    /// Expiry by the path's clock.
     deadline: Time,
-    /// Its fragments, by [`Place`].
+    /// Its fragments, keyed by [`Place`].
     held: HeldList,
-    /// One past its last byte, as its last fragment says; 0: that has not come.
+    /// Offset past its last byte, from its last fragment; 0 until that arrives.
     end: u32,
-    /// How many fragments have come, duplicates too.
+    /// Number of fragments received, duplicates included.
     arrived: u32,
-    /// Why it cannot become whole: 0, or one more than the place in [`GIVEN_UP`].
+    /// Nonzero if it cannot be completed: one plus the index in [`GIVEN_UP`].
     given_up: u8,
-    /// Whether fragments overlapped.
+    /// Nonzero if fragments overlapped.
     overlaps: u8,
     spare: [u8; 2],
     covered: Covered,
 }
 
-/// Why a datagram is given up.
+/// Reasons for giving up a datagram.
 const GIVEN_UP: [Reason; 3] = [OVERLAP, MANY, MISSING];
 
 impl Session for Datagram {
@@ -72,32 +72,32 @@ impl Session for Datagram {
     }
 }
 
-/// How a fragment fits to those that are here.
+/// The relation of a fragment to those received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fit {
-    /// It lies where none does.
+    /// No overlap.
     Beside,
-    /// It lies where others do.
+    /// An overlap.
     Over,
-    /// It says that the datagram ends elsewhere.
+    /// A contradiction about the datagram's end.
     Against,
 }
 
 impl Datagrams {
-    /// No datagrams yet; their keys are hashed with this seed.
+    /// Creates an empty table; `seed` hashes its keys.
     pub(super) fn new(limits: Limits, policy: Policy, seed: u64) -> Self {
         let mut table = Sessions::<Datagram>::default();
         table.of(PRIVATE).seed = seed;
         Self { table, limits, policy }
     }
 
-    /// The state, to be moved.
+    /// Returns the state, for moving.
     pub(super) fn state(&mut self) -> &mut dyn State {
         &mut self.table
     }
 
-    /// Takes a fragment that is all here: holds it, drops it, or puts its datagram together, which
-    /// uses the fragment up and is then answered.
+    /// Handles a completely captured fragment: holds it, drops it, or completes its datagram, which
+    /// consumes the fragment and is returned.
     pub(super) fn take<'a>(
         &mut self,
         piece: &Piece,
@@ -128,7 +128,7 @@ impl Datagrams {
                 .collect();
             let mut alike = alike.into_iter().filter_map(|other| cx.whole(other));
             if alike.any(|other| other.bytes() == block.bytes()) {
-                // Looking for it has cost time, so it counts as one that came.
+                // Finding a duplicate costs time, so it counts as a fragment.
                 datagram.arrived = datagram.arrived.saturating_add(1);
                 cx.drop(&block, DUPLICATE);
                 return Taken::Ended;
@@ -149,7 +149,7 @@ impl Datagrams {
         Taken::Ended
     }
 
-    /// Drops what has waited too long.
+    /// Drops expired datagrams.
     pub(super) fn tick(&mut self, cx: &mut StreamContext<'_, '_>) {
         let mut next = None;
         for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE) {
@@ -167,19 +167,19 @@ impl Datagrams {
         }
     }
 
-    /// Drops all that wait.
+    /// Drops all datagrams.
     pub(super) fn finish(&mut self, cx: &mut StreamContext<'_, '_>) {
         for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE) {
             self.end(key, cx);
         }
     }
 
-    /// Sees to it that there is a datagram with this key, which a block of this time belongs to.
+    /// Looks up or begins the datagram with this key, for a block of this time.
     fn meet(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.until => return cx.wake_at(known.deadline),
             Some(_) => self.end(key, cx),
-            // The private record is one more.
+            // The private record counts as one more.
             None if self.table.len() > self.limits.datagrams => {
                 if let Some((_, mut oldest)) = self.table.evict() {
                     cx.count(EVICTED, u64::from(!oldest.held.is_empty()));
@@ -194,14 +194,14 @@ impl Datagrams {
         cx.wake_at(begun.deadline);
     }
 
-    /// Ends a datagram that is not whole.
+    /// Ends an incomplete datagram.
     fn end(&mut self, key: u64, cx: &mut StreamContext<'_, '_>) {
         if let Some(mut ended) = self.table.end(key) {
             ended.drop_all(MISSING, cx);
         }
     }
 
-    /// Drops what is here of a datagram and what is yet to come.
+    /// Drops the received fragments of a datagram and all later ones.
     fn give_up<'a>(
         &mut self,
         key: u64,
@@ -220,7 +220,7 @@ impl Datagrams {
         datagram.give_up(reason);
     }
 
-    /// Puts a datagram together, of which all fragments are here; `block` came last.
+    /// Completes a datagram whose fragments have all arrived; `block` is the last.
     fn join<'a>(
         &mut self,
         key: u64,
@@ -263,8 +263,8 @@ impl Datagrams {
     }
 }
 
-/// Whether a fragment that fits so ends its datagram: to Linux, one that contradicts another about
-/// where the end is; to the others, the first who says so is right, or the last.
+/// Returns true if a fragment with this relation ends its datagram: Linux rejects contradictory
+/// ends, other systems believe the first or the last.
 fn refuses(policy: Policy, fit: Fit) -> bool {
     match policy {
         Policy::Drop => fit != Fit::Beside,
@@ -273,19 +273,18 @@ fn refuses(policy: Policy, fit: Fit) -> bool {
     }
 }
 
-/// What became of a fragment.
+/// The result of handling a fragment.
 #[derive(Debug)]
 pub(super) enum Taken<'a> {
-    /// It is held, or it was dropped.
+    /// It was held or dropped.
     Ended,
-    /// It was the last that its datagram waited for; the datagram is this new frame, which nothing
-    /// has counted yet.
+    /// It completed this datagram, a new frame that is not counted yet.
     Whole(Block<'a>),
 }
 
-/// The datagram as a new frame: the link header and the IP headers of the fragment that gives its
-/// first byte, then its data. `None`: with these headers it is too long. `Some(None)`: there is no
-/// memory, which is counted.
+/// Builds the datagram as a new frame: link and IP headers of the fragment with its first byte,
+/// then its data. `None` if it is too long with these headers, `Some(None)` without memory, which
+/// is counted.
 fn joined<'a>(
     parts: &[(u32, Block<'a>)],
     end: u32,
@@ -315,8 +314,7 @@ fn joined<'a>(
     }))
 }
 
-/// Copies what a segment gives, as far as there is room: what lies behind the datagram's end is
-/// nobody's.
+/// Copies a segment's bytes, without those beyond the datagram's end.
 fn fill(data: &mut [u8], segment: &Segment, parts: &[(u32, Block<'_>)]) {
     let Some((offset, part)) = parts.get(segment.piece) else { return };
     let (from, to) = (segment.from as usize, (segment.to as usize).min(data.len()));
@@ -327,7 +325,7 @@ fn fill(data: &mut [u8], segment: &Segment, parts: &[(u32, Block<'_>)]) {
 }
 
 impl Datagram {
-    /// How a fragment fits to those that are here.
+    /// Returns the relation of a fragment to those received.
     fn fit(&self, piece: &Piece) -> Fit {
         let ends = self.end != 0;
         let against = match piece.last {
@@ -349,7 +347,7 @@ impl Datagram {
         }
     }
 
-    /// The bytes behind the last whole unit are those of the fragment that says where the end is.
+    /// Bytes behind the last whole unit belong to the last fragment.
     fn is_whole(&self) -> bool {
         self.end != 0 && self.covered.has_all(self.end / 8)
     }
@@ -370,8 +368,8 @@ impl Datagram {
     }
 }
 
-/// The key of a held fragment: when it came, whether it is the last, and where it belongs. So a
-/// list is in order of arrival.
+/// Key of a held fragment: arrival number, last-fragment flag, and offset. Lists are thus in order
+/// of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place(u32);
 
@@ -387,15 +385,15 @@ impl Place {
         (self.0 & (Self::LAST - 1)) * 8
     }
 
-    /// Whether the fragment in `block`, which belongs here, lies where the one that is held as
-    /// `other` does.
+    /// Returns true if the fragment in `block`, with this key, covers the same bytes as the held
+    /// one with key `at`.
     const fn is_alike(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
         self.0 & 0xffff == at & 0xffff && block.pointer.length() == other.pointer.length()
     }
 }
 
 impl Piece {
-    /// The units of 8 bytes that it carries wholly.
+    /// Returns the units of 8 bytes that it covers completely.
     const fn units(&self) -> Range<u32> {
         self.offset / 8..self.end() / 8
     }

@@ -1,7 +1,7 @@
-//! What a fragment says: which datagram it belongs to, and which bytes of it it carries.
+//! Parses a fragment: its datagram, and its bytes of it.
 //!
-//! In: a block. Out: a [`Piece`], or why the fragment cannot be used. The transport header behind
-//! the IP headers is not looked at: in a tiny fragment it may not be here.
+//! In: a block. Out: a [`Piece`], or the reason why the fragment is unusable. The transport header
+//! is not parsed: a tiny fragment may lack it.
 
 use super::overlap::Policy;
 use crate::layers::{self, Missing};
@@ -13,37 +13,37 @@ use wire::ipv6::{self, Ipv6};
 use wire::link::Network;
 use wire::{Layers, LinkType, checksum, ipv4};
 
-/// The longest packet that IPv4 can state, and the longest behind a fixed IPv6 header.
+/// Maximum length of an IPv4 packet, and of the data behind a fixed IPv6 header.
 const LENGTH_MAX: u32 = 65_535;
 
-/// A fragment of a datagram. Places in the frame count from its first byte.
+/// A fragment of a datagram. Frame offsets count from its first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
-    /// Where its data begin in the frame.
+    /// Offset of its data in the frame.
     pub(super) data: u32,
-    /// Where they belong in the datagram's data.
+    /// Offset in the datagram's data.
     pub(super) offset: u32,
-    /// How many they are; a multiple of 8 unless it is the last.
+    /// Length of its data; a multiple of 8 unless it is the last.
     pub(super) length: u32,
-    /// Whether the datagram ends with it.
+    /// True for the datagram's last fragment.
     pub(super) last: bool,
     /// Its IP headers.
     pub(super) head: Head,
 }
 
-/// The IP headers of a fragment, as far as they are those of the whole datagram.
+/// The IP headers that a fragment shares with its datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Head {
-    /// Where they begin in the frame.
+    /// Their start in the frame.
     from: u32,
-    /// Where they end: IPv4 at the data, IPv6 at the fragment header.
+    /// Their end: at the data for IPv4, at the fragment header for IPv6.
     to: u32,
-    /// Of IPv6: where the fragment header is announced, and what is to stand there instead.
+    /// For IPv6: offset of the field that announces the fragment header, and its new value.
     announced: Option<(u32, u8)>,
 }
 
 impl Piece {
-    /// The fragment in the frame; `None`: what lies there is none, or nobody can tell.
+    /// Returns the fragment in the frame; `None` if it is none, or undecidable.
     pub(super) fn find(block: &Block<'_>, policy: Policy) -> Option<Result<Self, Missing>> {
         let frame = layers::head(block);
         let layers = wire::layers(LinkType(block.marks.link), frame);
@@ -89,8 +89,8 @@ impl Piece {
         Some(Ok(Self { data, offset, length, last: !header.more, head }))
     }
 
-    /// RFC 791 and RFC 8200 §4.5: all fragments but the last carry a multiple of 8 bytes. Linux
-    /// takes of others what fits.
+    /// RFC 791 and RFC 8200 §4.5: all fragments but the last have a multiple of 8 bytes. Linux
+    /// truncates others to that.
     fn fits(mut self, block: &Block<'_>, policy: Policy) -> Result<Self, Missing> {
         if self.data + self.length > block.marks.captured {
             return Err(Missing::Cut);
@@ -104,19 +104,19 @@ impl Piece {
         if self.length == 0 { Err(Missing::Malformed) } else { Ok(self) }
     }
 
-    /// Whether it is a fragment of an IPv6 packet.
+    /// Returns true for a fragment of an IPv6 packet.
     pub(super) const fn is_six(&self) -> bool {
         self.head.announced.is_some()
     }
 
-    /// One past its last byte in the datagram's data.
+    /// Returns the offset past its last byte in the datagram's data.
     pub(super) const fn end(&self) -> u32 {
         self.offset + self.length
     }
 
-    /// Which datagram it belongs to: addresses and identification, of IPv4 also the protocol
-    /// (RFC 791 §2.3, RFC 8200 §4.5), and the network that it was seen in: VLAN tags and source.
-    /// What is seen in two of them is put together twice, as a whole packet is seen twice.
+    /// Returns the key of its datagram: addresses and identification, for IPv4 also the protocol
+    /// (RFC 791 §2.3, RFC 8200 §4.5), and the network: VLAN tags and source. A datagram seen on two
+    /// networks is reassembled twice, as a whole packet is seen twice.
     pub(super) fn key(&self, block: &Block<'_>, seed: u64) -> u64 {
         let frame = layers::head(block);
         let part = |from: usize, length: usize| {
@@ -141,7 +141,7 @@ impl Piece {
 }
 
 impl Head {
-    /// Whether a datagram with `length` bytes of data is too long for these headers.
+    /// Returns true if `length` bytes of data are too long for these headers.
     pub(super) const fn is_too_short_for(&self, length: u32) -> bool {
         let headers = self.to - self.from;
         let counted =
@@ -149,13 +149,13 @@ impl Head {
         counted + length > LENGTH_MAX
     }
 
-    /// One past their last byte in the frame.
+    /// Returns the offset past the headers in the frame.
     pub(super) const fn end(&self) -> usize {
         self.to as usize
     }
 
-    /// Makes the headers at the front of `frame`, which are those of a fragment, say that `length`
-    /// bytes of data follow and that this is all.
+    /// Turns the headers at the front of `frame` into those of an unfragmented packet with `length`
+    /// bytes of data.
     pub(super) fn complete(&self, frame: &mut [u8], length: u32) {
         let (from, to) = (self.from as usize, self.to as usize);
         if let Some((announced, next)) = self.announced {
@@ -169,7 +169,7 @@ impl Head {
         put(frame, from + ipv4::TOTAL_LENGTH, self.to - self.from + length);
         let fields = frame.get_mut(from + ipv4::FLAGS_FRAGMENT..to).unwrap_or_default();
         if let [flags, offset, ..] = fields {
-            // What stays is "don't fragment" and the reserved bit.
+            // Keeps "don't fragment" and the reserved bit.
             (*flags, *offset) = (*flags & 0xc0, 0);
         }
         put(frame, from + ipv4::CHECKSUM, 0);

@@ -1,19 +1,19 @@
-//! `ip`: checks the IP header, answers the protocol, moves the view to the packet's data, and puts
-//! fragments together.
+//! `ip`: validates the IP header, answers the protocol, moves the view to the packet's data, and
+//! reassembles fragments.
 //!
 //! In: frames or packets, IPv4 and IPv6. Out: segments, viewed from the transport header to the end
-//! that IP states, so that Ethernet's padding is out of view. Options and extension headers are
-//! passed, within bounds. Header checksums are not verified: cards fill them in late, and a host
-//! would have dropped the packet. [SL §4.1]
+//! that IP states, without Ethernet padding. Options and extension headers are skipped, within
+//! bounds. Header checksums are not verified: devices fill them in late, and a host would have
+//! dropped the packet. [SL §4.1]
 //!
-//! Fragments are held until their datagram is whole. It goes on as one new frame in the place of
-//! the fragment that completed it, so that whatever stands behind `ip` sees a frame like any other;
-//! packets that are not fragmented stay in their lanes and are not copied. Why not a list of
-//! fragments: docs/book/decisions/0009-fragments.md.
+//! Fragments are held until their datagram is complete. It leaves as one new frame in the place of
+//! the completing fragment, so that filters behind `ip` see ordinary frames; unfragmented packets
+//! stay in their lanes and are not copied. The alternative of fragment lists is discussed in
+//! docs/book/decisions/0009-fragments.md.
 //!
-//! Deviations: who sent a datagram that stays incomplete is not told by ICMP, since an observer
-//! sends nothing; a fragment inside a datagram that was put together is not opened again; and the
-//! datagrams are sessions here, but no block leaves with their number (CONTRACT 8).
+//! Deviations: no ICMP message reports an incomplete datagram, since an observer sends nothing; a
+//! fragment inside a reassembled datagram is not reassembled again; and datagrams are sessions
+//! here, but no block carries their number (CONTRACT 8).
 
 mod covered;
 mod datagrams;
@@ -134,7 +134,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     }))
 }
 
-/// Answers every packet by itself.
+/// The filter without reassembly.
 struct AsSeen;
 
 impl Lanes for AsSeen {
@@ -150,7 +150,7 @@ impl Lanes for AsSeen {
     }
 }
 
-/// Puts fragments together.
+/// The filter with reassembly.
 struct Joining {
     datagrams: Datagrams,
     policy: Policy,
@@ -163,7 +163,7 @@ impl HoldingLanes for Joining {
             let answered = match layers::packet(&mut block) {
                 Ok(packet) if packet.fragment == Fragment::Whole => view(block, &packet),
                 Err(Missing::NotIp) => block.with_class(cx.absent(Missing::NotIp.reason())),
-                // The headers of a tiny first fragment may end in another one.
+                // A tiny first fragment may lack the end of the headers.
                 other => match Piece::find(&block, self.policy) {
                     Some(Ok(piece)) => {
                         self.fragment(batch, l, &piece, cx);
@@ -194,8 +194,7 @@ impl HoldingLanes for Joining {
 }
 
 impl Joining {
-    /// Takes the fragment in a lane, and answers the datagram there if it is the last that was
-    /// missing.
+    /// Handles the fragment in a lane, and answers its datagram there if that is now complete.
     #[cold]
     fn fragment<'a>(
         &mut self,
@@ -222,7 +221,7 @@ impl Joining {
     }
 }
 
-/// The packet's data in view, with its protocol as the class.
+/// Returns the block with the packet's data in view and its protocol as class.
 #[inline]
 fn view<'a>(block: Block<'a>, packet: &Packet) -> Block<'a> {
     block
@@ -230,7 +229,7 @@ fn view<'a>(block: Block<'a>, packet: &Packet) -> Block<'a> {
         .with_class(Class::natural(packet.protocol.into()))
 }
 
-/// The twin.
+/// Emits the twin.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let ways = Ways::new(s, out);
     let (l3, l4) = twin::packet(s, on, ways);

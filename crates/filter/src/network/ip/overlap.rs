@@ -1,47 +1,47 @@
-//! Whose bytes count where fragments overlap: the rules of those who receive them.
+//! Overlap policies: whose bytes count where fragments overlap.
 //!
 //! In: pieces in order of arrival. Out: disjoint segments, each of one piece. Operating systems
-//! decide differently, and who sends overlapping fragments on purpose counts on that: an observer
-//! must put them together as the receiver does (J. Novak, "Target-Based Fragmentation Reassembly",
-//! 2005). A rule weighs one piece that is here against one that comes, by where they lie; a piece
-//! that others have trimmed is weighed by what is left of it, as in the queues of the systems.
+//! differ, and attackers exploit the difference: an observer must reassemble like the receiver (J.
+//! Novak, "Target-Based Fragmentation Reassembly", 2005). A policy compares a received piece with
+//! an arriving one by their positions; a trimmed piece is compared by its remainder, as in the
+//! systems' queues.
 
-/// Who wins where fragments overlap.
+/// The rule for overlapping fragments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Policy {
-    /// What came first.
+    /// The first to arrive.
     First,
-    /// What came last.
+    /// The last to arrive.
     Last,
-    /// What begins first; at the same place, what came first.
+    /// The one with the lower start; at equal starts the first to arrive.
     Bsd,
-    /// What begins first; at the same place, what came last. Linux up to 4.18.
+    /// The one with the lower start; at equal starts the last to arrive. Linux up to 4.18.
     Linux,
-    /// What came first, unless what comes begins before it and ends behind it.
+    /// The first to arrive, unless the new one begins before and ends behind it.
     Windows,
-    /// What came first, unless what comes begins before it and does not end before it.
+    /// The first to arrive, unless the new one begins before and does not end before it.
     Solaris,
-    /// Nobody: the datagram is dropped. Linux since 4.19; everybody for IPv6 (RFC 5722).
+    /// None: the datagram is dropped. Linux since 4.19; for IPv6 everywhere (RFC 5722).
     Drop,
 }
 
-/// Bytes of a datagram that one piece gives.
+/// Bytes of a datagram that one piece provides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Segment {
-    /// The first byte.
+    /// First byte.
     pub(super) from: u32,
-    /// One past the last.
+    /// Offset past the last byte.
     pub(super) to: u32,
-    /// The number of the piece, by arrival.
+    /// Index of the piece, by arrival.
     pub(super) piece: usize,
 }
 
 impl Policy {
-    /// The words in a request, in the order of the variants.
+    /// Keywords in a request, in variant order.
     pub(super) const WORDS: &'static [&'static str] =
         &["first", "last", "bsd", "linux", "windows", "solaris", "drop"];
 
-    /// The policy that this word stands for.
+    /// Returns the policy with this keyword.
     pub(super) fn of(word: &str) -> Option<Self> {
         use Policy::{Bsd, Drop, First, Last, Linux, Solaris, Windows};
         let all = [First, Last, Bsd, Linux, Windows, Solaris, Drop];
@@ -51,7 +51,7 @@ impl Policy {
             .map(|(policy, _)| policy)
     }
 
-    /// Whether what is here stays, where what comes overlaps it.
+    /// Returns true if the received segment wins over the arriving one.
     const fn keeps(self, here: &Segment, comes: &Segment) -> bool {
         match self {
             Self::First | Self::Drop => true,
@@ -63,8 +63,7 @@ impl Policy {
         }
     }
 
-    /// Settles who gives which bytes; `pieces` are first byte and one past the last, in order of
-    /// arrival.
+    /// Resolves overlaps; `pieces` are start and end offsets in order of arrival.
     pub(super) fn settle(self, pieces: impl Iterator<Item = (u32, u32)>) -> Vec<Segment> {
         let mut settled: Vec<Segment> = Vec::new();
         for (piece, (from, to)) in pieces.enumerate() {
@@ -78,7 +77,7 @@ impl Policy {
         settled
     }
 
-    /// What becomes of segments that `comes` meets, and of itself.
+    /// Splits the segments that `comes` overlaps, and itself.
     fn divide(self, met: &[Segment], comes: Segment) -> Vec<Segment> {
         let mut now = Vec::with_capacity(2 * met.len() + 1);
         let (mut at, mut rest) = (comes.from, None);

@@ -1,5 +1,5 @@
-//! `ip` on literal packets and fragments: what is viewed, in which order fragments may come, what
-//! is dropped and why, and that the ledger balances whatever comes.
+//! `ip` on literal packets and fragments: views, orders of arrival, drops and their reasons, and
+//! the balance of the ledger.
 
 mod bounds;
 mod overlaps;
@@ -15,7 +15,7 @@ fn seen(found: &[Answer]) -> Vec<(u32, u32, u32)> {
 }
 
 #[test]
-fn the_view_ends_where_the_packet_ends() {
+fn view_ends_with_the_packet() {
     let mut padded = Frame::ipv4(17, &[1, 2, 3]);
     padded.bytes.extend([0; 20]);
     let frames = [padded, Frame::ipv4(0, &[9]), Frame::ipv6(6, &[7, 7])];
@@ -33,7 +33,7 @@ fn options_and_extension_headers_are_passed() {
 }
 
 #[test]
-fn a_later_fragment_has_no_transport_header() {
+fn later_fragment_has_no_transport_header() {
     let later = four(8, false, &[1, 2, 3, 4]);
     let found = answers(&IP, &["defragment=no"], &[later]);
     assert_eq!(seen(&found), [(17, 34, 4)]);
@@ -42,7 +42,7 @@ fn a_later_fragment_has_no_transport_header() {
 }
 
 #[test]
-fn what_is_not_answered_keeps_its_view() {
+fn unanswered_block_keeps_its_view() {
     let mut lying = Frame::ipv4(6, &[]);
     lying.bytes[14] = 0x43;
     let mut cut = Frame::ipv4(6, &[]);
@@ -71,7 +71,7 @@ fn six(offset: u16, more: bool, data: &[u8]) -> Frame {
     Frame::ipv6(44, &[&[17, 0, high, low, 0, 0, 0, 7], data].concat())
 }
 
-/// What came of some frames: what left, whole frames; and what the filter counted.
+/// The output of a run: emitted frames, and counters.
 #[derive(Debug)]
 struct Came {
     left: Vec<Answer>,
@@ -84,14 +84,14 @@ impl Came {
         self.counts.get(name).copied().unwrap_or(0)
     }
 
-    /// The data of the only block that left.
+    /// Returns the data of the only emitted block.
     fn only(&self) -> &[u8] {
         assert_eq!(self.left.len(), 1, "{:?}", self.counts);
         &self.left[0].bytes
     }
 }
 
-/// Where a run is interrupted: its state is saved and goes on in another filter.
+/// Batch after which the state moves to another instance.
 type Move = Option<usize>;
 
 fn run(words: &[&str], frames: &[Frame]) -> Came {
@@ -102,7 +102,7 @@ fn testing_batches(frames: usize, size: usize) -> Vec<usize> {
     (0..frames.div_ceil(size)).map(|_| size).collect()
 }
 
-/// Runs frames in batches of these sizes, and checks the ledger behind each.
+/// Runs frames in batches of these sizes, and checks the ledger after each.
 fn run_in(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move) -> Came {
     let arena = Arena::new(3 * frames.len() + 2);
     let mut space = Space::new(&arena);
@@ -136,8 +136,8 @@ fn run_in(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move) -> C
     Came { left, frames: whole, counts: named(&nodes) }
 }
 
-/// CONTRACT 19, over all instances that the state went through: a block that moved is taken by one
-/// and released by another.
+/// CONTRACT 19, over all instances of the state: a moved block is taken by one and released by
+/// another.
 fn balances(nodes: &[Node], taken: u64, passed: u64) {
     let sum = |of: fn(&Counts) -> u64| {
         nodes.iter().map(|node| of(&node.counts)).fold(0, u64::wrapping_add)
@@ -167,7 +167,7 @@ fn unanswered(node: &Node) -> impl Iterator<Item = (&'static &'static str, u64)>
     IP.reasons.iter().zip(node.counts.unanswered.iter().copied())
 }
 
-/// Every order of these.
+/// Returns every permutation.
 fn orders(frames: &[Frame]) -> Vec<Vec<Frame>> {
     let [one] = frames else {
         let each = (0..frames.len()).flat_map(|first| {
@@ -183,7 +183,7 @@ fn orders(frames: &[Frame]) -> Vec<Vec<Frame>> {
 const DATA: &[u8] = b"\x00\x07\x00\x35\x00\x1c\x00\x00twenty bytes of data";
 
 #[test]
-fn fragments_in_every_order_are_one_frame() {
+fn fragments_in_any_order_make_one_frame() {
     let whole4 = {
         let mut frame = four(0, false, DATA);
         frame.bytes[24..26].copy_from_slice(&[0x66, 0xb4]);
@@ -205,7 +205,7 @@ fn fragments_in_every_order_are_one_frame() {
     ];
     for (fragments, whole) in sets {
         for mut order in orders(&fragments) {
-            // A packet that is no fragment goes on before the datagram that was begun before it.
+            // An unfragmented packet overtakes the pending datagram.
             order.insert(1, Frame::tcp(1, 2, b"plain"));
             order.push(Frame::tcp(3, 4, b"plain"));
             let came = run(&[], &order);
@@ -223,7 +223,7 @@ fn fragments_in_every_order_are_one_frame() {
 }
 
 #[test]
-fn the_headers_are_those_of_the_first_fragment() {
+fn headers_come_from_the_first_fragment() {
     let options = |frame: Frame| {
         let mut bytes = frame.bytes;
         bytes.splice(34..34, [7, 4, 0, 0]);
@@ -241,7 +241,7 @@ fn the_headers_are_those_of_the_first_fragment() {
     assert!(wire::ipv4::checksum_holds(&came.frames[0][18..]));
     assert_eq!(came.frames[0][38..42], [7, 4, 0, 0]);
 
-    // Of IPv6, what stands before the fragment header stays, and what stands behind it is data.
+    // IPv6 headers before the fragment header stay; those behind it are data.
     let before = |mut frame: Frame| {
         frame.bytes.splice(54..54, [44, 0, 1, 4, 0, 0, 0, 0]);
         (frame.bytes[20], frame.bytes[19]) = (60, frame.bytes[19] + 8);
@@ -277,7 +277,7 @@ fn tiny_fragments_hide_nothing() {
 }
 
 #[test]
-fn atomic_fragments_are_whole_as_they_are() {
+fn atomic_fragments_pass_unchanged() {
     let atomic = six(0, false, DATA);
     let fragments = [six(0, true, &DATA[..8]), atomic.clone(), six(8, false, &DATA[8..])];
     let came = run(&[], &fragments);
@@ -286,7 +286,7 @@ fn atomic_fragments_are_whole_as_they_are() {
 }
 
 #[test]
-fn what_belongs_elsewhere_is_not_mixed_in() {
+fn datagrams_with_other_keys_stay_apart() {
     let first = four(0, true, &DATA[..8]);
     let last = four(8, false, &DATA[8..]);
     let with = |at: usize, byte: u8| {
@@ -303,14 +303,14 @@ fn what_belongs_elsewhere_is_not_mixed_in() {
         let came = run(&[], &[first.clone(), other, last.clone()]);
         assert_eq!((came.only(), came.count("fragments missing")), (DATA, 1));
     }
-    // Of IPv6 the protocol does not tell datagrams apart (RFC 8200 §4.5).
+    // For IPv6 the protocol is not part of the key (RFC 8200 §4.5).
     let mut other = six(8, false, &DATA[8..]);
     other.bytes[54] = 6;
     assert_eq!(run(&[], &[six(0, true, &DATA[..8]), other]).only(), DATA);
 }
 
 #[test]
-fn a_fragment_once_more_is_a_duplicate() {
+fn repeated_fragment_is_a_duplicate() {
     for six_or_four in [six, four] {
         let (first, last) =
             (six_or_four(0, true, &DATA[..16]), six_or_four(16, false, &DATA[16..]));
@@ -323,7 +323,7 @@ fn a_fragment_once_more_is_a_duplicate() {
 }
 
 #[test]
-fn a_datagram_that_is_too_long_is_not_made() {
+fn overlong_datagram_is_not_made() {
     // Ping of death (CVE-1999-0128): the last fragment ends behind 65,535.
     let most = 65_535 - 20 - 65_512;
     for (length, fits) in [(most, true), (most + 1, false)] {
@@ -337,7 +337,7 @@ fn a_datagram_that_is_too_long_is_not_made() {
         assert_eq!(came.count("too big"), u64::from(!fits));
         assert_eq!(came.count("fragments missing") == 0, fits);
     }
-    // Options of the first fragment alone can make it too long.
+    // Options of the first fragment can make it too long.
     let mut first = four(0, true, &[7; 12]);
     (first.bytes[14], first.bytes[17]) = (0x46, 32);
     let mut frames = vec![first];
@@ -348,7 +348,7 @@ fn a_datagram_that_is_too_long_is_not_made() {
 }
 
 #[test]
-fn fragments_that_contradict_themselves_are_not_answered() {
+fn contradictory_fragments_are_not_answered() {
     let frames = [
         four(8, true, &[1; 9]),
         four(0, true, &[]),
@@ -363,12 +363,12 @@ fn fragments_that_contradict_themselves_are_not_answered() {
     let came = run(&[], &frames);
     assert_eq!(came.left.len(), frames.len());
     assert_eq!((came.count("malformed"), came.count("cut")), (4, 1));
-    // Linux takes what fits.
+    // Linux takes the aligned part.
     let frames = [four(0, true, &DATA[..19]), four(16, false, &DATA[16..])];
     assert_eq!(run(&["policy=linux"], &frames).only(), DATA);
 }
 
-/// A datagram, and where it is cut.
+/// Makes a datagram and fragments of it.
 fn cut(random: &mut Random, id: u8) -> (Vec<u8>, Vec<Frame>) {
     let length = if random.within(0..8) == 0 { 65_515 } else { random.within(9..6000) };
     let data = random.bytes(length);
@@ -382,7 +382,7 @@ fn cut(random: &mut Random, id: u8) -> (Vec<u8>, Vec<Frame>) {
         let make = if is_six { six } else { four };
         let mut frame = make(at as u16, to < length, &data[at..to]);
         frame.bytes[if is_six { 60 } else { 18 }] = id;
-        // Nothing for the checks of the transport header.
+        // An unassigned protocol: no transport header is validated.
         frame.bytes[if is_six { 54 } else { 23 }] = 253;
         fragments.push(frame);
         at = to;
@@ -390,10 +390,10 @@ fn cut(random: &mut Random, id: u8) -> (Vec<u8>, Vec<Frame>) {
     (data, fragments)
 }
 
-/// Datagrams cut anywhere, mixed, in any order, with fragments twice, in batches of any size, and
-/// with the state moved in the middle: every datagram comes out, byte for byte, once.
+/// Datagrams in random fragments, interleaved, shuffled, duplicated, in random batches and with a
+/// state move: every datagram is emitted once, byte for byte.
 #[test]
-fn whatever_the_cuts_and_the_order_the_datagrams_are_the_same() {
+fn random_fragments_reassemble_to_their_datagrams() {
     let mut random = Random::replayable();
     for round in 0..60 {
         let count = random.within(1..6);
@@ -403,7 +403,7 @@ fn whatever_the_cuts_and_the_order_the_datagrams_are_the_same() {
             if fragments.len() == 1 {
                 continue;
             }
-            // Duplicates come before the last fragment of their datagram does.
+            // Duplicates precede the last fragment of their datagram.
             let mut order: Vec<Frame> = fragments;
             random.shuffle(&mut order);
             for _ in 0..random.within(0..4) {
@@ -441,8 +441,8 @@ fn whatever_the_cuts_and_the_order_the_datagrams_are_the_same() {
 }
 
 #[test]
-fn the_fragment_header_counts_where_the_packet_ends() {
-    // Padding behind the packet is no data, and a payload length of zero is no fragment's.
+fn fragment_length_ends_with_the_packet() {
+    // Padding is no data, and a zero payload length is invalid for a fragment.
     let mut padded = six(8, false, &DATA[8..]);
     padded.bytes.extend([0; 30]);
     assert_eq!(run(&[], &[padded, six(0, true, &DATA[..8])]).only(), DATA);

@@ -1,11 +1,11 @@
-//! What is to be written where, before anything is written: a block is changed in full or not.
+//! Pending writes: collected first, so that a block is edited completely or not at all.
 
 use std::ops::Range;
 
 /// Two link addresses, a TTL, two addresses, two ports, two checksums.
 const MOST: usize = 9;
 
-/// Some bytes at a place in the frame.
+/// Bytes to write at an offset in the frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Change {
     at: usize,
@@ -14,7 +14,7 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Up to six bytes.
+    /// Creates a change of up to six bytes.
     pub(super) fn bytes(at: usize, bytes: &[u8]) -> Self {
         let mut change = Self { at, length: bytes.len().min(6), ..Self::default() };
         change.bytes.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -45,14 +45,14 @@ impl Changes {
         self.all.iter().take(self.count)
     }
 
-    /// The part of the frame in which all of them lie.
+    /// Returns the part of the frame that covers all changes.
     pub(super) fn range(&self) -> Range<usize> {
         let first = self.iter().map(|change| change.at).min().unwrap_or(0);
         let end = self.iter().map(|change| change.at + change.length).max().unwrap_or(first);
         first..end
     }
 
-    /// Makes them, in the bytes of that part.
+    /// Applies the changes to that part.
     pub(super) fn make(&self, part: &mut [u8]) {
         let first = self.range().start;
         for Change { at, bytes, length } in self.iter() {

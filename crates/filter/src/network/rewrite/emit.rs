@@ -1,4 +1,4 @@
-//! The twin of `rewrite`: looks, decides, keeps its places, and changes.
+//! The twin of `rewrite`: parses, decides, saves its positions, then edits.
 
 use super::{CHECKED, OTHERS, Wanted};
 use crate::prelude::*;
@@ -11,7 +11,7 @@ use ebpf::emit::{
 use wire::ip::protocol;
 use wire::{ethernet, ipv4, ipv6, ports};
 
-/// The twin.
+/// Emits the twin.
 pub(super) fn emit<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -43,15 +43,15 @@ pub(super) fn emit<'s>(
     Ok(Answer::new(on.class, layers))
 }
 
-/// What is there before the change.
+/// The headers before the edit.
 struct Found<'s> {
     l3: FrameOffset<'s>,
     l4: FrameOffset<'s>,
-    /// Behind the last byte that changes.
+    /// Offset behind the last edited byte.
     end: FrameOffset<'s>,
     version: Num<'s>,
     protocol: Num<'s>,
-    /// Time to live and protocol of IPv4.
+    /// Time to live and protocol, for IPv4.
     life: Num<'s>,
     addresses: [Num<'s>; 2],
     ports: [Num<'s>; 2],
@@ -103,7 +103,7 @@ impl<'s> Found<'s> {
         Ok(Self { l3, l4, end, version, protocol, life, addresses, ports })
     }
 
-    /// Leaves where the transport header cannot be changed in full.
+    /// Leaves if the transport header cannot be edited completely.
     fn transport(
         s: &mut Scope<'s, '_>,
         wanted: &Wanted,
@@ -184,7 +184,7 @@ impl<'s> Found<'s> {
     }
 }
 
-/// Goes on only with a protocol whose checksum is known.
+/// Continues only with a protocol whose checksum is known.
 fn only_checked<'s>(s: &mut Scope<'s, '_>, number: Num<'s>, other: Exit<'s>) {
     s.arm(|t, known| {
         for (protocol, ..) in CHECKED {
@@ -194,7 +194,7 @@ fn only_checked<'s>(s: &mut Scope<'s, '_>, number: Num<'s>, other: Exit<'s>) {
     });
 }
 
-/// Leaves where the checksum is the sum of the pseudo header and no more: a card is to fill it in.
+/// Leaves if the checksum is not filled in yet and equals the sum of the pseudo header.
 fn only_filled<'s>(
     s: &mut Scope<'s, '_>,
     (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),

@@ -1,13 +1,13 @@
-//! `rewrite`: writes other addresses, ports or another TTL into headers, and mends checksums.
+//! `rewrite`: overwrites addresses, ports or the TTL, and updates checksums.
 //!
-//! In: frames and what lies in them. Out: the same with these numbers changed. Checksums are mended
-//! by the difference (RFC 1624), never computed anew, so that a wrong one stays wrong and a payload
-//! is never read; where a card was to fill one in, only the part that is there changes: the pseudo
-//! header. [SL §6.1, rewriting]
+//! In: frames and their contents. Out: the same with these fields changed. Checksums are updated
+//! incrementally (RFC 1624), never recomputed, so that a wrong one stays wrong and no payload is
+//! read; where checksum offload is pending only the pseudo header's sum changes. [SL §6.1,
+//! rewriting]
 //!
-//! The twin changes the frame itself, so it runs only where frames were taken from the host. XDP
-//! does not know whether a checksum is filled in; one that is the sum of its pseudo header and no
-//! more goes to the user implementation.
+//! The twin edits the frame, so it runs only on frames taken from the host. XDP does not know
+//! whether a checksum is filled in; one equal to the sum of its pseudo header goes to the user
+//! implementation.
 
 mod change;
 mod emit;
@@ -76,10 +76,10 @@ const NOT_IPV4: Reason = REWRITE.reason("not ipv4");
 const NO_PORT: Reason = REWRITE.reason("no port");
 const OTHER_CHECKSUM: Reason = REWRITE.reason("other checksum");
 const PORT: Type = Type::Number { low: 0, high: 0xffff };
-/// Transport protocols whose checksums cover the addresses, in ways that are not followed.
+/// Transport protocols with checksums over the addresses that are not supported.
 const OTHERS: [u8; 2] = [33, 136];
 
-/// What is to be written.
+/// The fields to write.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     macs: [Option<[u8; 6]>; 2],
@@ -171,8 +171,8 @@ impl Edit for Rewrite {
     }
 }
 
-/// A transport header with a checksum over addresses: where that lies, how much of the header must
-/// be here, and whether 0 says that there is none.
+/// Transport headers with a checksum over the addresses: its offset, the number of header bytes
+/// required, and true if 0 means no checksum.
 const CHECKED: [(u8, usize, usize, bool); 2] = [
     (protocol::TCP, tcp::CHECKSUM, tcp::CHECKSUM + 2, false),
     (protocol::UDP, udp::CHECKSUM, udp::LENGTH, true),
@@ -247,7 +247,8 @@ impl Wanted {
         Ok(())
     }
 
-    /// Where the checksum is that covers what changes, if any does, and whether 0 means none.
+    /// Returns the offset of the checksum that covers the changes, if any, and true if 0 means
+    /// none.
     fn transport(
         &self,
         block: &Block<'_>,
@@ -277,7 +278,7 @@ impl Wanted {
     }
 }
 
-/// A checksum that is being mended.
+/// A checksum under incremental update.
 #[derive(Clone, Copy, Debug)]
 struct Sum {
     at: usize,
@@ -291,7 +292,7 @@ impl Sum {
         Self { at, value: word(frame, at), unfilled: false, may_be_absent: false }
     }
 
-    /// Another number under a transport checksum, as the kernel does it.
+    /// Replaces a number under a transport checksum, as the kernel does.
     fn replace(&mut self, pseudo: bool, old: u32, new: u32) {
         use wire::checksum::{pseudo_replaced32, replaced32};
         let mended = match self.unfilled {

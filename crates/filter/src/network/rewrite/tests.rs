@@ -1,11 +1,11 @@
-//! Checksums against sums computed anew; what cannot be changed stays.
+//! Compares updated checksums with recomputed sums; unsupported packets stay unchanged.
 
 use super::*;
 use crate::testing::{Arena, Frame, Node, Space};
 use testkit::Random;
 use wire::checksum::{self, pseudo};
 
-/// A frame with right checksums.
+/// Returns the frame with valid checksums.
 fn right(mut frame: Frame) -> Frame {
     let sum = checksum::of(&frame.bytes[14..34]);
     frame.put(24, &sum.to_be_bytes());
@@ -16,7 +16,7 @@ fn right(mut frame: Frame) -> Frame {
     frame
 }
 
-/// What the checksum would be, the one that is there counted as 0 if it is; 0 if it is right.
+/// Returns the recomputed transport checksum, the present one counted as zero; 0 if it is valid.
 fn transport_sum(frame: &[u8]) -> u16 {
     let [source, target] =
         [26, 30].map(|at| Ipv4Addr::from(*frame[at..].first_chunk::<4>().unwrap()).into());
@@ -65,7 +65,7 @@ fn i6_rewritten_frames_have_right_checksums() {
 }
 
 #[test]
-fn i6_a_checksum_that_a_card_will_fill_in_stays_a_sum_of_the_pseudo_header() {
+fn i6_pending_checksum_stays_a_pseudo_header_sum() {
     let mut frame = Frame::udp(1, 2, b"payload");
     let sum = |frame: &[u8]| {
         let [source, target] =
@@ -81,7 +81,7 @@ fn i6_a_checksum_that_a_card_will_fill_in_stays_a_sum_of_the_pseudo_header() {
 }
 
 #[test]
-fn what_cannot_be_changed_in_full_is_not_changed() {
+fn partially_editable_packets_stay_unchanged() {
     let dccp = Frame::ipv4(33, &[0; 16]);
     let short = Frame::ipv4(6, &[0; 8]);
     let mut later = Frame::udp(1, 2, b"abc");
@@ -102,7 +102,7 @@ fn what_cannot_be_changed_in_full_is_not_changed() {
 }
 
 #[test]
-fn no_udp_checksum_stays_none_and_macs_need_no_packet() {
+fn absent_udp_checksum_stays_and_macs_need_no_packet() {
     let frame = Frame::udp(1, 2, b"abc");
     let (_, bytes) = rewritten(&["dst=9.9.9.9", "sport=7"], &frame, Flags::NONE);
     assert_eq!(word(&bytes, 40), 0);
@@ -112,7 +112,7 @@ fn no_udp_checksum_stays_none_and_macs_need_no_packet() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn mistakes_are_reported() {
     let why = |words: &[&str]| Node::new(&REWRITE, words).unwrap_err().what;
     assert!(why(&[]).starts_with("nothing is to be changed"));
     assert!(why(&["src=10.0.0"]).contains("write it as 10.0.0.1"));

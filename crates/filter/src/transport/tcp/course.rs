@@ -1,8 +1,7 @@
-//! The course of a connection: how it begins, what each segment does to it, how it ends.
+//! Life cycle of a connection: its start, the effect of each segment, its end.
 //!
-//! A side ends where its FIN lies, and says so as soon as something of the connection was given: of
-//! a connection without data nothing leaves, of any other both sides end, also one that was never
-//! heard.
+//! A side ends at its FIN, and emits its end once anything of the connection was emitted: a
+//! connection without data emits nothing, in any other both sides end, even an unobserved one.
 
 use super::CLOSED_BEFORE;
 use super::connection::{
@@ -15,29 +14,29 @@ use crate::contract::{Block, StreamContext, Time};
 use abi::{Class, ContextLane, Flags};
 use wire::tcp::flag;
 
-/// For how long a connection that has ended is remembered, so that what comes late begins no other:
-/// as long as hosts do.
+/// Time for which an ended connection is remembered, so that late segments begin no new one: as
+/// long as in hosts.
 const LINGER: Time = 60_000_000_000;
-/// The number of the client's side, and of the server's.
+/// Index of the client's side, and of the server's.
 pub(super) const CLIENT: usize = 0;
 pub(super) const SERVER: usize = 1;
 
 impl Connection {
-    /// Which side sends a segment.
+    /// Returns the side that sent a segment.
     #[inline]
     pub(super) fn sender(&self, heard: &Heard) -> usize {
         if heard.down == (self.identity.down != 0) { CLIENT } else { SERVER }
     }
 
-    /// When it is forgotten if nothing more is heard.
+    /// Returns the time at which it is dropped without further segments.
     pub(super) const fn ends_at(&self, timeout: Time) -> Time {
         let silence = if self.has(CLOSED) && LINGER < timeout { LINGER } else { timeout };
         self.identity.word.saturating_add(silence)
     }
 
-    /// Whether a segment belongs to another connection between the same ends, which has begun
-    /// since. For an open connection a SYN alone is no proof (RFC 9293 §3.10.7.4): only if the
-    /// server agrees, or is not heard.
+    /// Returns true if a segment belongs to a later connection between the same ends. In an open
+    /// connection a SYN alone is no proof (RFC 9293 §3.10.7.4): the server must agree, or be
+    /// unobserved.
     pub(super) fn is_over(&self, heard: &Heard) -> bool {
         let [client, server] = &self.sides;
         let probed = self.has(PROBED);
@@ -58,15 +57,14 @@ impl Connection {
         }
     }
 
-    /// Whether something of it was given.
+    /// Returns true if anything was emitted.
     pub(super) fn was_heard(&self) -> bool {
         self.sides.iter().any(|side| side.has(GIVEN))
     }
 
-    /// Takes what a segment of the commonest kind by far acknowledges, and answers which side sent
-    /// it: one that neither begins nor ends anything, with its data (`here` bytes of them were
-    /// captured) the next, or without, where nothing waits for anything. It is in order, then; what
-    /// [`Connection::take`] does with it is the same.
+    /// Fast path for the most common segment: processes its acknowledgement and returns the sending
+    /// side if the segment neither begins nor ends anything, and its data (`here` captured bytes)
+    /// are next in order, or empty with nothing pending. Agrees with [`Connection::take`].
     #[inline]
     pub(super) fn goes_on(&mut self, heard: &Heard, here: u32, timeout: Time) -> Option<usize> {
         const PLAIN: u8 = flag::ACK;
@@ -89,7 +87,7 @@ impl Connection {
         Some(sender)
     }
 
-    /// The data that are next on a side, as they leave.
+    /// Returns the next data of a side as they are emitted.
     #[inline]
     pub(super) fn next<'a>(&mut self, number: usize, block: Block<'a>) -> Block<'a> {
         let (class, context) = self.beside(number, block.context.time);
@@ -98,7 +96,7 @@ impl Connection {
         side.leaves(class, context, block)
     }
 
-    /// Takes a segment of this connection.
+    /// Processes a segment of this connection.
     pub(super) fn take<'a>(
         &mut self,
         heard: &Heard,
@@ -113,7 +111,7 @@ impl Connection {
         }
         self.weigh(heard, rules, cx);
         if heard.has(flag::SYN) && !self.synchronise(sender, heard) {
-            // Within a connection the other end answers it and takes nothing of it (RFC 9293
+            // Within a connection the other end acknowledges it and ignores its data (RFC 9293
             // §3.10.7.4).
             return cx.consume(&block);
         }
@@ -132,7 +130,7 @@ impl Connection {
         self.settle(heard.time, rules, cx);
     }
 
-    /// Takes what a segment acknowledges.
+    /// Processes the acknowledgement of a segment.
     #[inline]
     pub(super) fn acknowledged(
         &mut self,
@@ -147,8 +145,8 @@ impl Connection {
         side.was_acknowledged(&mut way);
     }
 
-    /// A SYN: one that begins a side, one that is sent again, or one that we do not believe yet.
-    /// Answers whether its side begins with it.
+    /// Processes a SYN: the start of a side, a retransmission, or an unproven one. Returns true if
+    /// its side begins with it.
     #[cold]
     fn synchronise(&mut self, sender: usize, heard: &Heard) -> bool {
         let [client, server] = &mut self.sides;
@@ -169,7 +167,7 @@ impl Connection {
             self.probe = from;
             self.identity.flags |= PROBED;
         } else if sender == SERVER && !again && answers && side.may_restart() {
-            // An end that was heard counts by the other number.
+            // An end that was observed before uses the other number.
             side.flags &= !(ACKED | FIN);
             side.open(from, true);
             (side.scale, side.signed) = (heard.scale, heard.signed.into());
@@ -177,7 +175,7 @@ impl Connection {
         side.start == from
     }
 
-    /// Says which sides have ended, once anything was given.
+    /// Emits the ends of finished sides, once anything was emitted.
     #[inline]
     pub(super) fn settle(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         if self.sides.iter().any(Side::is_at_end) && !self.has(CLOSED) {
@@ -200,7 +198,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection: what is held leaves, and both sides end.
+    /// Ends the connection: emits held data and both ends.
     pub(super) fn close(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         for number in [CLIENT, SERVER] {
             let (side, mut way) = self.way(number, rules, time, cx);
@@ -211,10 +209,10 @@ impl Connection {
         self.identity.flags |= CLOSED | reset;
     }
 
-    /// Gives up what was missing for longer than the rules say.
+    /// Gives up gaps older than the rules allow.
     pub(super) fn give_up(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         if let Some(until) = self.reset_until(rules).filter(|until| *until < time) {
-            // When it was believed does not depend on when that was noticed.
+            // The time of acceptance does not depend on when it was noticed.
             return self.close(until, rules, cx);
         }
         for number in [CLIENT, SERVER] {
@@ -226,14 +224,14 @@ impl Connection {
         self.settle(time, rules, cx);
     }
 
-    /// When the first side has waited long enough, if one waits, or a RST has.
+    /// Returns the earliest timeout of a gap or a pending RST.
     pub(super) fn waits_until(&self, rules: Rules) -> Option<Time> {
         let waiting = self.sides.iter().filter(|side| side.waits());
         let gaps = waiting.map(|side| side.since.saturating_add(rules.gap));
         gaps.chain(self.reset_until(rules)).min()
     }
 
-    /// A side, and the way that its blocks leave by.
+    /// Returns a side and the context for its output.
     #[inline]
     fn way<'s, 'w, 'c, 'a>(
         &'s mut self,
@@ -248,7 +246,7 @@ impl Connection {
         (side, Way { cx, rules, class, context })
     }
 
-    /// The class of the blocks of a side, and what is beside them.
+    /// Returns the class and metadata of a side's blocks.
     #[inline]
     fn beside(&self, number: usize, time: Time) -> (Class, ContextLane) {
         let flags = if number == CLIENT { Flags::NONE } else { Flags::BACKWARD };
@@ -257,8 +255,8 @@ impl Connection {
         (Class::natural(self.identity.port.into()), context)
     }
 
-    /// By how many bits the windows of a side are shifted: scaling is used if both offer it (RFC
-    /// 7323 §2.2). Where the SYN was not seen, by as many as may be.
+    /// Returns the window scale of a side: scaling applies if both ends offer it (RFC 7323 §2.2).
+    /// Without an observed SYN the maximum is assumed.
     #[inline]
     fn shift(&self, number: usize) -> u8 {
         let [client, server] = &self.sides;

@@ -1,4 +1,4 @@
-//! What a segment says, as far as it concerns its connection.
+//! The fields of a segment that concern its connection.
 
 use super::connection::UNSCALED;
 use super::overlap::Span;
@@ -11,25 +11,25 @@ use wire::ip::protocol;
 use wire::ports::Ports;
 use wire::tcp::{flag, options};
 
-/// The option that says how windows are scaled (RFC 7323 §2.2).
+/// Window scale option (RFC 7323 §2.2).
 const WINDOW_SCALE: u8 = 3;
-/// The options that sign a segment: TCP-MD5 (RFC 2385) and TCP-AO (RFC 5925).
+/// Signature options: TCP-MD5 (RFC 2385) and TCP-AO (RFC 5925).
 const SIGNATURES: [u8; 2] = [19, 29];
 
 /// A segment without its bytes.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Heard {
     pub(super) flags: u8,
-    /// Its data as they were sent; a SYN takes the number before them.
+    /// Sequence numbers of its data; a SYN takes the number before them.
     pub(super) span: Span,
     pub(super) acknowledgement: u32,
     pub(super) window: u32,
     pub(super) ports: Ports,
-    /// Whether it goes from the greater address and port to the lesser.
+    /// True if it goes from the greater address and port to the lesser.
     pub(super) down: bool,
-    /// How its sender scales windows; only a SYN says that.
+    /// Window scale of its sender; only in a SYN.
     pub(super) scale: u8,
-    /// True if it is signed; only asked of what begins or ends a connection.
+    /// True if it is signed; evaluated only where a connection begins or ends.
     pub(super) signed: bool,
     pub(super) time: Time,
 }
@@ -63,17 +63,17 @@ impl Heard {
         self.span.from != self.span.to
     }
 
-    /// How many bytes of data it was sent with.
+    /// Returns the length of its data as sent.
     pub(super) const fn length(&self) -> u32 {
         self.span.to.wrapping_sub(self.span.from)
     }
 
-    /// Whether a connection is worth remembering for it: one that begins, or data.
+    /// Returns true if it justifies a connection record: a SYN, or data.
     pub(super) const fn begins(&self) -> bool {
         !self.has(flag::RST) && (self.has(flag::SYN) || self.has_data())
     }
 
-    /// Whether the client sent it, if nothing else is known of the connection.
+    /// Returns true if the client sent it, judging by the segment alone.
     pub(super) const fn is_from_client(&self) -> bool {
         match self.has(flag::SYN) {
             true => !self.has(flag::ACK),
@@ -82,7 +82,7 @@ impl Heard {
     }
 }
 
-/// How the sender of a SYN scales its windows.
+/// Returns the window scale that a SYN offers.
 #[cold]
 fn scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
     let header = block.frame.get(segment.at as usize..).unwrap_or_default();
@@ -90,14 +90,14 @@ fn scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
     offered.and_then(|option| option.data.first().copied()).unwrap_or(UNSCALED)
 }
 
-/// Whether a segment carries a signature. What it is worth only those can tell who have the key.
+/// Returns true if a segment carries a signature, which only holders of the key can verify.
 #[cold]
 fn is_signed(block: &Block<'_>, segment: &Segment<'_>) -> bool {
     let header = block.frame.get(segment.at as usize..).unwrap_or_default();
     options(header).any(|option| SIGNATURES.contains(&option.kind))
 }
 
-/// Whether the checksum is right, or cannot be told.
+/// Returns true if the checksum is valid, or cannot be verified.
 pub(super) fn is_right<'a>(mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) -> bool {
     let Ok(Some(segment)) = layers::segment(&mut block) else { return true };
     if block.context.flags.has(Flags::CHECKSUM_UNSET) || segment.end > block.marks.captured {

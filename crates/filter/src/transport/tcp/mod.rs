@@ -1,23 +1,23 @@
-//! `tcp`: puts the segments of each connection in order, without copying, and tells connections
-//! apart as sessions. [SL §4.2], [Th §5.3.2]
+//! `tcp`: reorders the segments of each connection without copying, and identifies connections as
+//! sessions. [SL §4.2], [Th §5.3.2]
 //!
-//! In: anything that still lies in a frame. Out: the data of each side of a connection in order,
-//! each byte once, as views of the frames that carried them; where bytes were sent that nobody
-//! showed us, a **hole** of their length. A segment in order leaves at once; one that comes too
-//! early is held until what is missing has come or is given up.
+//! In: anything within a frame. Out: the data of each side of a connection in order, each byte
+//! once, as views of the frames that carried them; bytes that were sent but not captured become a
+//! **hole** of their length. A segment in order leaves at once; an early one is held until the
+//! missing bytes arrive or are given up.
 //!
-//! - [`connection`]: what is remembered of a connection;
+//! - [`connection`]: state of a connection;
 //! - [`reassembly`]: one side of it;
-//! - [`overlap`]: whose bytes count where segments overlap;
-//! - [`course`]: how a connection begins, goes on and ends;
-//! - [`reset`]: whether a reset is believed;
-//! - [`heard`]: what a segment says;
-//! - [`track`]: which connection a segment belongs to;
-//! - [`wheel`]: what falls due by time.
+//! - [`overlap`]: overlap policies;
+//! - [`course`]: life cycle of a connection;
+//! - [`reset`]: acceptance of resets;
+//! - [`heard`]: fields of a segment;
+//! - [`track`]: lookup of connections;
+//! - [`wheel`]: timeouts.
 //!
 //! The sources reassemble in the receiver's own stack, which knows what it acknowledged. Here both
-//! ends are watched from outside: so holes, sides that were never seen, and resets that are weighed
-//! before they are believed.
+//! ends are observed from outside: hence holes, unobserved sides, and resets that are verified
+//! before they are accepted.
 
 mod connection;
 mod course;
@@ -132,7 +132,7 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
     ..Description::EMPTY
 };
 
-/// The same under the name that tells it from a filter that sends.
+/// The same filter under a name that distinguishes it from a sender.
 pub const UNTCP: Description =
     Description { name: "untcp", example: "replay web.pcap | untcp |http files out/", ..TCP };
 

@@ -1,9 +1,8 @@
-//! Who wins where a segment overlaps others that came earlier and are held.
+//! Overlap policies: which bytes count where a segment overlaps held ones.
 //!
-//! What was given cannot be changed, so a policy speaks only of bytes that are still held. The
-//! rules are those that Novak and Sturges found by trying systems ("Target-Based TCP Stream
-//! Reassembly", 2007), as Snort (`stream_tcp`) and Suricata (`host-os-policy`) follow them. The new
-//! segment wins the overlap with an old one
+//! Emitted bytes are final, so a policy applies to held bytes only. The rules are those that Novak
+//! and Sturges measured ("Target-Based TCP Stream Reassembly", 2007), as implemented in Snort
+//! (`stream_tcp`) and Suricata (`host-os-policy`). The new segment wins the overlap with an old one
 //!
 //! - `first`: never;
 //! - `last`: always;
@@ -11,25 +10,25 @@
 //! - `linux`: if it begins before it, or begins with it and ends behind it;
 //! - `solaris`: if it ends behind it, or ends with it and does not begin behind it.
 //!
-//! Suricata compares the bytes first; where they are the same both rules give the same stream.
+//! Suricata compares the bytes first; for equal bytes both rules give the same stream.
 
 use super::connection::{Side, after, distance};
 use super::reassembly::Way;
 use super::{DUPLICATE, OVERLAPPED};
 use crate::contract::{Block, HeldList};
 
-/// Who wins.
+/// The overlap policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Policy {
     First,
     Last,
     Linux,
-    /// And of Windows.
+    /// Also that of Windows.
     Bsd,
     Solaris,
 }
 
-/// A stretch of sequence numbers, the last not included.
+/// A half-open range of sequence numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Span {
     pub(super) from: u32,
@@ -50,7 +49,7 @@ impl Policy {
         }
     }
 
-    /// Whether `new` wins where it overlaps `old`.
+    /// Returns true if `new` wins where it overlaps `old`.
     const fn new_wins(self, new: Span, old: Span) -> bool {
         let before = after(old.from, new.from);
         let behind = after(new.to, old.to);
@@ -70,13 +69,13 @@ impl Span {
     }
 }
 
-/// The stretch that a held block covers.
+/// Returns the range that a held block covers.
 pub(super) fn span(key: u32, block: &Block<'_>) -> Span {
     Span { from: key, to: key.wrapping_add(block.length()) }
 }
 
 impl Side {
-    /// Ends what is held where `new` wins.
+    /// Trims held segments where `new` wins.
     pub(super) fn give_way(&mut self, way: &mut Way<'_, '_, '_>, new: Span) {
         let policy = way.rules.policy;
         if policy == Policy::First {
@@ -89,7 +88,7 @@ impl Side {
         let held = way.cx.held(&self.held).take_while(|(key, _)| after(new.to, *key));
         let mut losers: Vec<_> = held.enumerate().filter(loses).collect();
         let mut list = self.held;
-        // From the back, so that what stands before keeps its place.
+        // From the back, so that earlier entries keep their position.
         while let Some((before, (key, block))) = losers.pop() {
             let old = span(key, &block);
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
@@ -108,7 +107,7 @@ impl Side {
         self.held = list;
     }
 
-    /// Holds what came, viewed from `from` on, where nothing else is held.
+    /// Holds a new block, viewed from `from` on, between the held ones.
     pub(super) fn hold_between<'a>(
         &mut self,
         way: &mut Way<'_, '_, 'a>,
@@ -150,7 +149,7 @@ impl Side {
         self.held = list;
     }
 
-    /// Holds a piece more than came.
+    /// Holds one more piece.
     fn keep<'a>(
         &mut self,
         way: &mut Way<'_, '_, 'a>,

@@ -1,10 +1,9 @@
-//! One side of a connection: segments as they come, bytes in order.
+//! One side of a connection: from segments to an ordered stream.
 //!
 //! In: a segment with its sequence number. Out: views of the frames in order, each byte once;
-//! **holes** where bytes were sent that nobody showed us; the end. A segment that comes too early
-//! is held. Bytes are given up for missing when the other end has acknowledged them, when the frame
-//! was cut short when it was captured, when what waits behind them is too much or too old, and when
-//! the connection ends.
+//! **holes** for bytes that were sent but not captured; the end. An early segment is held. Missing
+//! bytes are given up when the other end has acknowledged them, when the frame was truncated by the
+//! capture, when the data held behind them are too many or too old, and when the connection ends.
 
 use super::connection::{BEGUN, BROKEN, FAR, FIN, GIVEN, SCALED, Side, TOLD, after, distance};
 use super::overlap::{Policy, Span, span};
@@ -13,43 +12,43 @@ use crate::contract::{Block, StreamContext, Time};
 use crate::layers;
 use abi::{BLOCK_MAX, Class, ContextLane, Flags, Marks, RichPointer};
 
-/// What the arguments say.
+/// The filter's arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) policy: Policy,
-    /// How many bytes one side may hold.
+    /// Maximum bytes held per side.
     pub(super) held: u32,
-    /// How long missing bytes are waited for.
+    /// Timeout of a gap.
     pub(super) gap: Time,
 }
 
-/// How many blocks one side may hold.
+/// Maximum blocks held per side.
 pub(super) const HELD_BLOCKS: u32 = 4096;
 
-/// The way that the blocks of one side leave by.
+/// The output of one side's blocks.
 pub(super) struct Way<'w, 'c, 'a> {
     pub(super) cx: &'w mut StreamContext<'c, 'a>,
     pub(super) rules: Rules,
-    /// The class of all its blocks.
+    /// Class of all its blocks.
     pub(super) class: Class,
-    /// The time; and what is beside all its blocks: session and direction.
+    /// Metadata of all its blocks: time, session and direction.
     pub(super) context: ContextLane,
 }
 
-/// What a segment says.
+/// The data of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
-    /// Its data, as they were sent.
+    /// Its sequence numbers, as sent.
     pub(super) span: Span,
-    /// Whether nothing follows.
+    /// True if nothing follows.
     pub(super) fin: bool,
 }
 
-/// The flags that a block gets here, and that it loses.
+/// Flags that this filter sets and clears.
 const OURS: Flags = Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::ENDING);
 
 impl Side {
-    /// Takes a segment; `block` views as much of its data as was captured.
+    /// Processes a segment; `block` views its captured data.
     pub(super) fn take<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: Block<'a>, piece: Piece) {
         let Piece { mut span, fin } = piece;
         if fin && !self.has(FIN) && self.may_end_at(way, span.to) {
@@ -81,7 +80,7 @@ impl Side {
         self.in_order(way, block, span);
     }
 
-    /// Whether a FIN can be true: nothing behind it has come or was acknowledged.
+    /// Returns true if a FIN is plausible: nothing behind it was received or acknowledged.
     fn may_end_at(&self, way: &Way<'_, '_, '_>, fin: u32) -> bool {
         let held = way.cx.back(&self.held);
         let behind = held.is_some_and(|(key, block)| after(span(key, &block).to, fin));
@@ -90,8 +89,8 @@ impl Side {
         ahead && self.may_be_taken(fin) && !behind && !beyond
     }
 
-    /// A segment begins behind `next`: gives up what is missing before it, if it need not be waited
-    /// for. Answers whether the segment is then in order, or will never be.
+    /// Handles a segment behind `next`: gives up the gap if waiting is pointless. Returns true if
+    /// the segment is then in order, or never can be.
     fn comes_up(&mut self, way: &mut Way<'_, '_, '_>, span: Span) -> bool {
         if distance(self.next, span.from).unsigned_abs() > FAR {
             return true;
@@ -112,8 +111,8 @@ impl Side {
         !after(span.from, self.next)
     }
 
-    /// Goes on to `to` ([`Side::skip`]), or gives something up that is held: where somebody else
-    /// says what there is of a connection, `to` may be no way ahead.
+    /// Advances to `to` ([`Side::skip`]), or else drops something held: with forged state `to` may
+    /// lie behind.
     fn advance(&mut self, way: &mut Way<'_, '_, '_>, to: u32) {
         let before = (self.next, self.held.len());
         self.skip(way, to);
@@ -125,7 +124,7 @@ impl Side {
     fn hold<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: &Block<'a>, span: Span) {
         let here = block.length().min(span.to.wrapping_sub(span.from));
         if here == 0 {
-            // Nothing of it was captured: what it would say is said by who acknowledges it.
+            // Not captured at all: its acknowledgement will report the gap.
             return way.cx.consume(block);
         }
         self.mark(way);
@@ -144,14 +143,15 @@ impl Side {
         self.hold_between(way, &block, span);
     }
 
-    /// Notes since when bytes are missing, if they were not before.
+    /// Records the start of a gap, if there was none.
     fn mark(&mut self, way: &Way<'_, '_, '_>) {
         if self.held.is_empty() {
             self.since = way.cx.now;
         }
     }
 
-    /// Gives a segment that begins at `next` or before, and what it was missing for.
+    /// Emits a segment that begins at or before `next`, and everything held behind it that is now
+    /// in order.
     fn in_order<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: Block<'a>, span: Span) {
         let known = self.next.wrapping_sub(span.from);
         let block = block.narrow(known, span.to.wrapping_sub(self.next));
@@ -165,12 +165,12 @@ impl Side {
             way.cx.consume(&block);
         }
         if after(span.to, self.next) {
-            // It was cut short when it was captured.
+            // The capture truncated it.
             self.skip(way, span.to);
         }
     }
 
-    /// Gives a segment that begins at `next`, around what is held.
+    /// Emits a segment that begins at `next`, interleaved with held ones.
     fn between_held<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: Block<'a>) {
         let new = span(self.next, &block);
         self.give_way(way, new);
@@ -190,7 +190,7 @@ impl Side {
         self.drain(way);
     }
 
-    /// Lets go what is held and in order now.
+    /// Emits held segments that are now in order.
     fn drain(&mut self, way: &mut Way<'_, '_, '_>) {
         let mut list = self.held;
         while let Some((key, block)) = way.cx.front(&list) {
@@ -219,7 +219,7 @@ impl Side {
         self.held = list;
     }
 
-    /// Goes on to `to`: what is held until then leaves, and what is missing leaves as holes.
+    /// Advances to `to`: emits held data up to there, and holes for missing bytes.
     pub(super) fn skip(&mut self, way: &mut Way<'_, '_, '_>, to: u32) {
         let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
         while after(to, self.next) {
@@ -229,7 +229,7 @@ impl Side {
         }
     }
 
-    /// Gives the bytes up to `to` as missing.
+    /// Emits a hole up to `to`.
     fn hole(&mut self, way: &mut Way<'_, '_, '_>, to: u32) {
         let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
         if !after(to, self.next) {
@@ -246,12 +246,12 @@ impl Side {
         }
     }
 
-    /// Gives up what has been waited for: the bytes before the first held block, or before the end.
-    /// A block or an end that the other end would not take is no reason to.
+    /// Gives up the gap before the first held block, or before the end. Blocks or ends that the
+    /// other end would not accept are dropped instead.
     pub(super) fn give_up(&mut self, way: &mut Way<'_, '_, '_>) {
         let front = way.cx.front(&self.held).map(|(key, _)| key);
-        // Whoever calls this calls it until nothing waits any more: each call takes something away,
-        // whatever a connection of nonsense has come to.
+        // Each call removes something, even from forged state, so that callers can repeat it until
+        // nothing is pending.
         let ahead = |place: u32| after(place, self.next) && self.may_be_taken(place);
         match front {
             Some(front) if ahead(front) && (!self.has(FIN) || after(self.fin, front)) => {
@@ -270,8 +270,8 @@ impl Side {
         }
     }
 
-    /// The other end has acknowledged more: what is missing before that was sent and not seen.
-    /// Only what lies before something that was seen is given up at once.
+    /// Handles a new acknowledgement: missing bytes before it were sent but not captured. Only gaps
+    /// before observed data are given up at once.
     pub(super) fn was_acknowledged(&mut self, way: &mut Way<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
         while !self.held.is_empty() && after(number, self.next) {
@@ -283,8 +283,8 @@ impl Side {
         }
     }
 
-    /// Nothing will come any more: what is held leaves, and the rest of what is known to have been
-    /// sent is missing; of a side that was never heard, nothing is. One byte may have been a FIN.
+    /// Finishes the side: emits held data, and holes up to the last acknowledged byte; an
+    /// unobserved side emits none. One acknowledged byte may be a FIN.
     pub(super) fn finish(&mut self, way: &mut Way<'_, '_, '_>) {
         while self.waits() {
             self.give_up(way);
@@ -299,7 +299,7 @@ impl Side {
         }
     }
 
-    /// Says that the side has ended, unless its last block did.
+    /// Emits the end of the side, unless its last block carried it.
     pub(super) fn tell_end(&mut self, way: &mut Way<'_, '_, '_>) {
         if !self.has(TOLD) {
             self.fin = self.next;
@@ -309,7 +309,7 @@ impl Side {
         }
     }
 
-    /// A block as it leaves, and what is next after it.
+    /// Prepares a block for output and advances `next`.
     #[inline]
     pub(super) fn leaves<'a>(
         &mut self,
@@ -337,7 +337,7 @@ impl Side {
     }
 }
 
-/// A block of missing bytes.
+/// Makes a hole.
 fn nothing<'a>(way: &Way<'_, '_, '_>, length: u32) -> Block<'a> {
     Block {
         pointer: RichPointer::hole(length),
@@ -347,7 +347,7 @@ fn nothing<'a>(way: &Way<'_, '_, '_>, length: u32) -> Block<'a> {
     }
 }
 
-/// How many bytes of the segment follow the view that were cut off when the frame was captured.
+/// Returns the number of bytes behind the view that the capture truncated.
 fn cut_off(mut block: Block<'_>) -> u32 {
     let end = block.marks.view + block.length();
     if block.marks.captured >= block.marks.wire_length || end != block.marks.captured {

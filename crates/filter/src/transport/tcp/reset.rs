@@ -1,17 +1,17 @@
-//! Resets, weighed before they are believed.
+//! Acceptance of resets.
 //!
-//! In: a RST, and what follows it. Out: whether the connection is over. A host that sends a RST has
-//! no connection any more, and one that heeds it neither: so whoever goes on shows that the RST was
-//! forged, or that it was ignored. That is seen only afterwards. So a RST that the other end may
-//! heed ends the connection when nobody has gone on for `gap`; until then what comes is taken as
-//! before. A RST that the other end ignores for certain changes nothing:
+//! In: a RST and the following segments. Out: whether the connection is over. A host that sends a
+//! RST has dropped the connection, and so has one that accepts it: further segments show that the
+//! RST was forged or ignored. That is known only afterwards. A RST that the other end may accept
+//! therefore ends the connection once `gap` has passed without further segments; until then
+//! segments are processed as before. A RST that the other end certainly ignores has no effect:
 //!
 //! - its number lies outside of the window (RFC 9293 §3.5.3, RFC 5961 §3);
-//! - it is signed although the SYN of its side was not, or the other way round: who has no key
-//!   drops what is signed, and who has one drops what is not (RFC 2385, RFC 5925, Linux).
+//! - it is signed although its side's SYN was not, or the reverse: a host without a key drops
+//! signed segments, and one with a key drops unsigned ones (RFC 2385, RFC 5925, Linux).
 //!
-//! If somebody goes on after all, when the connection was taken for closed, what comes then is
-//! another session, which begins in the middle.
+//! If a connection continues after it was considered closed, the rest is another session, which
+//! begins in midstream.
 
 use super::IGNORED;
 use super::TAKEN_BACK;
@@ -23,18 +23,17 @@ use crate::contract::{StreamContext, Time};
 use wire::tcp::flag;
 
 impl Connection {
-    /// Returns true if a RST waits for what follows it.
+    /// Returns true if a RST is pending.
     pub(super) const fn is_reset(&self) -> bool {
         self.has(ANY_RESET) && !self.has(CLOSED)
     }
 
-    /// Until when somebody must go on, if a RST waits.
+    /// Returns the time at which a pending RST takes effect.
     pub(super) fn reset_until(&self, rules: Rules) -> Option<Time> {
         self.is_reset().then(|| self.identity.word.saturating_add(rules.gap))
     }
 
-    /// A RST. Of one that the other end may heed the time is kept, in place of when the connection
-    /// was last heard of.
+    /// Handles a RST. If the other end may accept it, its time replaces that of the last segment.
     #[cold]
     pub(super) fn reset(
         &mut self,
@@ -63,15 +62,15 @@ impl Connection {
         }
     }
 
-    /// Whether the other end takes a segment that is signed as this one is. Where the SYN was not
-    /// seen, nobody can tell.
+    /// Returns true if the other end may accept a segment with this signature status. Without an
+    /// observed SYN that is unknown.
     pub(super) fn may_be_signed(&self, sender: usize, heard: &Heard) -> bool {
         let [client, server] = &self.sides;
         let side = if sender == CLIENT { client } else { server };
         !side.has(SCALED) || heard.signed == (side.signed != 0)
     }
 
-    /// Takes a RST back if this segment shows that somebody has gone on.
+    /// Withdraws a pending RST if this segment shows that the connection continues.
     #[inline]
     pub(super) fn weigh(&mut self, heard: &Heard, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         if self.is_reset() && self.goes_on_nevertheless(heard, rules) {
@@ -81,9 +80,9 @@ impl Connection {
         }
     }
 
-    /// Whether a segment shows that the RST was forged or ignored. Its sender goes on if it sends
-    /// what is new, or acknowledges more; what the other end sends may have been under way for half
-    /// of `gap`, unless it acknowledges what its sender sent since.
+    /// Returns true if a segment shows that the RST was forged or ignored: new data or a new
+    /// acknowledgement from the RST's sender; from the other end only after half of `gap`, since
+    /// segments may be in flight, or if it acknowledges later data.
     #[cold]
     pub(super) fn goes_on_nevertheless(&self, heard: &Heard, rules: Rules) -> bool {
         if heard.has(flag::SYN) || heard.has(flag::RST) || !self.may_be_signed_at_all(heard) {
@@ -107,13 +106,13 @@ impl Connection {
         late || (more && other.has(OPEN) && after(number, other.next))
     }
 
-    /// Returns true if a FIN, if the segment has one, is signed as its side is.
+    /// Returns true if the segment's FIN, if any, has its side's signature status.
     fn may_be_signed_at_all(&self, heard: &Heard) -> bool {
         !heard.has(flag::FIN) || self.may_be_signed(self.sender(heard), heard)
     }
 }
 
-/// The flag that says that this side sent a RST.
+/// Returns the flag for a RST from this side.
 const fn by(sender: usize) -> u8 {
     if sender == CLIENT { RESET[0] } else { RESET[1] }
 }

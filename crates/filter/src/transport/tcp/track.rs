@@ -1,4 +1,4 @@
-//! The filter: which connection a segment belongs to, and what falls due by time.
+//! The filter: connection lookup and timeouts.
 
 use super::connection::{ANY_RESET, CLOSED, Connection, Side, WATCHED};
 use super::heard::{Heard, is_right};
@@ -10,29 +10,29 @@ use crate::prelude::*;
 use crate::transport::flows::Flows;
 use wire::ports::Ports;
 
-/// The filter.
+/// The `tcp` filter.
 #[derive(Debug)]
 pub(super) struct Tcp {
     flows: Flows<Connection>,
     rules: Rules,
     timeout: Time,
     checksum: bool,
-    /// All connections, by when they have been silent for too long.
+    /// Idle timeouts of all connections.
     silent: Wheel,
-    /// Those that wait for missing bytes.
+    /// Gap timeouts.
     gaps: Wheel,
-    /// What was found of the blocks of a batch before the first is taken.
+    /// Lookups of a batch's blocks, done before the first is processed.
     found: Vec<Found>,
 }
 
-/// A segment, and the connection that it belongs to.
+/// A segment and the key of its connection.
 #[derive(Clone, Copy, Default, Debug)]
 struct Found {
-    /// Why the block is no segment.
+    /// Reason why the block is not a segment.
     none: Option<Reason>,
     key: u64,
     heard: Heard,
-    /// Where its data begin.
+    /// Offset of its data.
     payload: u32,
 }
 
@@ -112,7 +112,7 @@ impl StreamBatches for Tcp {
     }
 }
 
-/// What falls due is found anew where a connection comes to.
+/// Timeouts are not state: they are rebuilt where a connection moves.
 impl State for Tcp {
     fn sessions(&self) -> Vec<u64> {
         self.flows.keys()
@@ -160,15 +160,15 @@ impl Tcp {
         Self { flows, rules, timeout, checksum, silent, gaps, found }
     }
 
-    /// Asks to be called when something falls due.
+    /// Requests a tick at the next timeout.
     fn arm(&self, cx: &mut StreamContext<'_, '_>) {
         for time in [self.silent.next(), self.gaps.next()].into_iter().flatten() {
             cx.wake_at(time);
         }
     }
 
-    /// Finds the segments of a batch and their connections before the first is taken, so that the
-    /// processor waits for all these places of memory at once.
+    /// Looks up the segments of a batch and prefetches their connections, so that the memory
+    /// accesses overlap.
     #[inline]
     fn look_ahead(&mut self, batch: &mut Batch<'_>, now: Time, found: &mut [Found]) {
         let seed = self.flows.seed();
@@ -233,7 +233,7 @@ impl Tcp {
         watch(&mut self.gaps, waiting, connection, rules, cx.now);
     }
 
-    /// Whether the connection of a segment is known and goes on; one that is over is ended.
+    /// Returns true if the segment's connection is known and continues; ends one that is over.
     fn is_known(&mut self, key: u64, heard: &Heard, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
@@ -272,8 +272,7 @@ impl Tcp {
         self.silent.add(waiting, heard.time.saturating_add(self.timeout), cx.now);
     }
 
-    /// Goes on with a connection that a RST seemed to have ended: as another session, which begins
-    /// in the middle of it.
+    /// Continues a connection that a RST had apparently ended, as another session in midstream.
     #[cold]
     fn reopen(&mut self, key: u64, heard: &Heard, cx: &mut StreamContext<'_, '_>) {
         let Some(old) = self.flows.end(key) else { return };
@@ -288,7 +287,7 @@ impl Tcp {
         self.silent.add(waiting, heard.time.saturating_add(self.timeout), cx.now);
     }
 
-    /// Ends a connection because it was silent, or because another has begun.
+    /// Ends a connection after a timeout, or because another has begun.
     #[cold]
     fn end(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         let Some(mut connection) = self.flows.end(key) else { return };
@@ -298,7 +297,7 @@ impl Tcp {
         }
     }
 
-    /// Gives up what was missing for too long.
+    /// Gives up an expired gap.
     fn look_at_gap(&mut self, waiting: Waiting, cx: &mut StreamContext<'_, '_>) {
         if self.known(waiting).is_none() {
             return;
@@ -314,14 +313,14 @@ impl Tcp {
         watch(&mut self.gaps, waiting, connection, self.rules, cx.now);
     }
 
-    /// The connection that waits, if it still is that one.
+    /// Returns the waiting connection, if it is still the same one.
     fn known(&self, waiting: Waiting) -> Option<&Connection> {
         let connection = self.flows.get(waiting.key)?;
         (connection.identity.session == waiting.session).then_some(connection)
     }
 }
 
-/// Has a connection looked at when its gap gets too old, if it waits and is not watched yet.
+/// Schedules a connection's gap timeout, if it waits and is not scheduled yet.
 fn watch(gaps: &mut Wheel, waiting: Waiting, connection: &mut Connection, rules: Rules, now: Time) {
     if connection.has(WATCHED) {
         return;

@@ -1,40 +1,40 @@
-//! What must be looked at later, by time: adding and finding costs the same however much waits.
+//! A timer wheel: insertion and expiry take constant time.
 //!
-//! In: keys with the times at which they fall due. Out: those whose time has come, once each. What
-//! is found not to be due yet, because it was heard of since, is put back. The wheel says nothing
-//! that the connections do not say themselves: it is made anew where they are moved to.
+//! In: keys with their due times. Out: those that are due, once each. A key that turns out not to
+//! be due yet is inserted again. The wheel holds no state of its own: it is rebuilt where
+//! connections move.
 
 use crate::contract::Time;
 
-/// Keys in buckets by time.
+/// A timer wheel with keys in buckets by time.
 #[derive(Debug)]
 pub(super) struct Wheel {
-    /// How much time one bucket spans.
+    /// Time span of a bucket, in ns.
     span: u64,
-    /// The first bucket that may not be empty, counted from time 0.
+    /// First bucket that may be non-empty, counted from time 0.
     at: u64,
     buckets: [Vec<Waiting>; BUCKETS],
     len: usize,
 }
 
-/// A session that waits.
+/// A waiting session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Waiting {
     pub(super) key: u64,
-    /// Its number: another session may have its key by then.
+    /// Session number; the key may belong to another session by then.
     pub(super) session: u32,
 }
 
 const BUCKETS: usize = 32;
 
 impl Wheel {
-    /// For times that lie about `ahead`: what is due is found within a sixteenth of that.
+    /// Creates a wheel for due times about `ahead` from now; the resolution is a sixteenth of that.
     pub(super) fn new(ahead: u64) -> Self {
         let span = (ahead / (BUCKETS as u64 / 2)).max(1);
         Self { span, at: 0, buckets: [const { Vec::new() }; BUCKETS], len: 0 }
     }
 
-    /// Adds what is due at `due`, at time `now`. What lies beyond all buckets is found too early.
+    /// Inserts a key due at `due`, at time `now`. Times beyond the last bucket expire early.
     pub(super) fn add(&mut self, waiting: Waiting, due: Time, now: Time) {
         if self.len == 0 {
             self.at = now / self.span;
@@ -47,13 +47,13 @@ impl Wheel {
         }
     }
 
-    /// Whether what is due at `due` has come by `now`. That depends on nothing else, so that it is
-    /// the same wherever the wheel was made.
+    /// Returns true if `due` has passed by `now`. Depends on nothing else, so that the result is
+    /// the same for every wheel.
     pub(super) const fn is_due(&self, due: Time, now: Time) -> bool {
         now / self.span > due / self.span
     }
 
-    /// When [`Wheel::due`] will next find something.
+    /// Returns the next time at which [`Wheel::due`] may return something.
     pub(super) fn next(&self) -> Option<Time> {
         if self.len == 0 {
             return None;
@@ -63,7 +63,7 @@ impl Wheel {
         Some(next.saturating_mul(self.span))
     }
 
-    /// Takes out what may be due by `now`.
+    /// Removes and returns keys that may be due by `now`.
     pub(super) fn due(&mut self, now: Time) -> Vec<Waiting> {
         let until = now / self.span;
         let mut due = Vec::new();
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_is_found_within_a_sixteenth() {
+    fn keys_expire_within_the_resolution() {
         let mut wheel = Wheel::new(1600);
         let mut random = testkit::Random::replayable();
         let mut now = 12_345;
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_costs_one_round() {
+    fn clock_jump_costs_one_round() {
         let mut wheel = Wheel::new(16);
         wheel.add(Waiting { key: 1, session: 1 }, 1 << 60, 5);
         assert_eq!(wheel.next(), Some(5 + 31), "too early: it is put back");

@@ -1,8 +1,8 @@
-//! The twin of `token`: the same tag, word for word, in plain instructions.
+//! The twin of `token`: the same tag in straight-line code.
 //!
-//! Whole words of what is covered are taken as long as there are any. The last bytes come from a
-//! word that ends where they end, and begins in the token if there are fewer than eight; what does
-//! not belong to them is shifted out. So no byte is read alone, and nothing behind the datagram.
+//! Whole words of the covered bytes are absorbed while there are any. The last bytes come from a
+//! word that ends with them, and begins within the token if there are fewer than eight; the excess
+//! is shifted out. So no byte is loaded alone, and none behind the datagram.
 
 use super::{COVERS_MAX, LENGTH, NUMBER, WINDOW, Wanted};
 use crate::prelude::*;
@@ -14,15 +14,15 @@ use ebpf::emit::{
 use wire::ip::protocol;
 use wire::{ipv4, ipv6, udp};
 
-/// What a program covers at most: deeper than this frames are not made linear.
+/// Maximum covered bytes of a program: frames are not pulled beyond them.
 const TWIN_COVERS_MAX: u16 = 128;
 const _: () = assert!(TWIN_COVERS_MAX <= COVERS_MAX);
-/// Bytes of a word.
+/// Bytes per word.
 const WORD: usize = 8;
 /// Bytes that the tag covers before the addresses.
 const BEFORE: u32 = NUMBER as u32 + 8;
 
-/// The twin.
+/// Emits the twin.
 pub(super) fn emit<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -36,7 +36,7 @@ pub(super) fn emit<'s>(
     let ways = Ways::new(s, out);
     let [not_udp, no_token, forged, replayed] =
         ["not udp", "no token", "forged", "replayed"].map(|reason| s.absent(reason, out));
-    // What is needed once only is made in arms: the stack has 512 bytes.
+    // Intermediate values live in arms: the stack has 512 bytes.
     let found = [s.at_var(on.frame), s.at_var(on.frame)];
     let [rest, payload] = [s.var(0), s.var(0)];
     s.arm(|t, _| {
@@ -68,16 +68,16 @@ pub(super) fn emit<'s>(
     Ok(Answer::new(Class::YES.0, Layers { at, length: Some(length), l4, ..on }))
 }
 
-/// What the tag is made of.
+/// The input of the tag.
 struct Covered<'s> {
     l3: FramePos<'s>,
     l4: FramePos<'s>,
     token: FramePos<'s>,
-    /// Of the data.
+    /// Length of the data.
     length: Num<'s>,
 }
 
-/// The tag that the token must have.
+/// Computes the expected tag.
 fn signed<'s>(
     s: &mut Scope<'s, '_>,
     key: &Key,
@@ -126,7 +126,7 @@ fn signed<'s>(
     Ok(s.get_wide(tag))
 }
 
-/// The last bytes that are covered, and the number of all.
+/// Returns the last covered bytes with the length of the input.
 fn last_word<'s>(
     s: &mut Scope<'s, '_>,
     token: FramePos<'s>,
@@ -137,7 +137,7 @@ fn last_word<'s>(
     let place = s.advance_by(behind, covered, covers, ways.unsure);
     let ending = s.need::<WORD>(place, ways.cut);
     let ending = word(s, ending, 0)?;
-    // What belongs to a word that was taken already goes out in front; the last byte is free.
+    // Bytes absorbed with the previous word are shifted out in front; the last byte is free.
     let left = s.and(covered, WORD as u32 - 1);
     let left = s.shl(left, 3);
     let bits = s.constant(56);
@@ -150,7 +150,7 @@ fn last_word<'s>(
     Ok(s.or_wide(ending, bytes))
 }
 
-/// Takes the addresses; gives how many bytes the tag covers up to their end.
+/// Absorbs the addresses; returns the number of covered bytes up to their end.
 fn addresses<'s>(
     s: &mut Scope<'s, '_>,
     sip: Sip<'s>,
@@ -182,7 +182,7 @@ fn addresses<'s>(
     Ok(s.get(bytes))
 }
 
-/// Eight bytes as the number that they are in network byte order.
+/// Loads eight bytes as a number in network byte order.
 fn word<'s, const N: usize>(
     s: &mut Scope<'s, '_>,
     window: Window<'s, N>,

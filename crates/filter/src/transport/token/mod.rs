@@ -1,23 +1,23 @@
-//! `token`: lets datagrams through that carry a token under a key.
+//! `token`: passes datagrams that carry a valid token.
 //!
-//! In: anything that still lies in a frame. Out: datagrams whose payload begins with a token that
-//! is right and was not seen before, viewed behind it. The token-based switch gives packets their
-//! way by such tokens [SL §9.3]; there a network processor computes HMAC-SHA1, here the tag is
-//! SipHash-2-4, which is made for short input and which a program in the kernel computes in plain
-//! instructions (docs/book/decisions/0031-tokens.md).
+//! In: anything within a frame. Out: datagrams whose payload begins with a valid, unused token,
+//! viewed behind it. The token-based switch routes packets by such tokens [SL §9.3]; there a
+//! network processor computes HMAC-SHA1, here the tag is SipHash-2-4, which is made for short input
+//! and which a kernel program can compute in straight-line code
+//! (docs/book/decisions/0031-tokens.md).
 //!
 //! ```text
 //! 0          8          16
 //! | number   | tag      | data …
 //! ```
 //!
-//! The tag is SipHash-2-4, its eight bytes as they leave the function, of these bytes: the number;
-//! the two ports; the length of the data in four bytes; the two addresses; the first `covers` bytes
-//! of the data, or all if there are fewer. Numbers stand in network byte order.
+//! The tag is SipHash-2-4, in the byte order of the function's output, over these bytes: the
+//! number; the two ports; the length of the data in four bytes; the two addresses; the first
+//! `covers` bytes of the data, or all if there are fewer. Numbers are in network byte order.
 //!
-//! No number is let through twice. Of each of 256 rests the largest number that was seen is kept,
-//! so that packets may overtake each other by 256; what is written is one number, so that several
-//! processors do it at once, each in one exchange.
+//! No number passes twice. For each of 256 residues the largest number seen is kept, so that
+//! packets may be reordered by up to 256; a single number is written, so that several processors
+//! can do so concurrently, with one exchange each.
 
 mod emit;
 #[cfg(any(test, feature = "testing"))]
@@ -96,16 +96,16 @@ const FORGED: Reason = TOKEN.reason("forged");
 const REPLAYED: Reason = TOKEN.reason("replayed");
 const UNSURE: Reason = TOKEN.reason("unsure");
 
-/// Bytes of a token.
+/// Size of a token in bytes.
 const LENGTH: usize = 16;
-/// Bytes of its number.
+/// Size of its number in bytes.
 const NUMBER: usize = 8;
-/// What is covered at most.
+/// Maximum covered bytes.
 const COVERS_MAX: u16 = 1024;
-/// Of how many rests the largest number is kept; a power of two.
+/// Number of residues whose largest number is kept; a power of two.
 const WINDOW: usize = 256;
 
-/// What the arguments ask for.
+/// The filter's arguments.
 struct Wanted {
     key: Key,
     covers: u16,
@@ -124,7 +124,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::lanes(Token { key, covers, unsure: arguments.is_reserve(), seen }))
 }
 
-/// The largest number of each rest, 0 if none was seen.
+/// The largest number per residue, 0 if none was seen.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Seen {
@@ -140,7 +140,7 @@ impl Default for Seen {
 impl Session for Seen {}
 
 impl Seen {
-    /// Whether this number is new; from now on it is not.
+    /// Returns true if this number is new, and records it.
     fn is_new(&mut self, number: u64) -> bool {
         let place = self.numbers.get_mut(number as usize % WINDOW);
         let new = place.filter(|largest| **largest < number);
@@ -151,7 +151,7 @@ impl Seen {
 struct Token {
     key: Key,
     covers: u16,
-    /// Whether a program in the kernel has the numbers that were seen.
+    /// True while a kernel program has the numbers seen.
     unsure: bool,
     seen: Sessions<Seen>,
 }
@@ -175,7 +175,7 @@ impl Lanes for Token {
     }
 }
 
-/// Who is given the numbers that its twin has seen need not be unsure any more.
+/// A filter that received the numbers of its twin is sure again.
 impl State for Token {
     fn sessions(&self) -> Vec<u64> {
         self.seen.sessions()
@@ -201,7 +201,7 @@ impl State for Token {
 }
 
 impl Token {
-    /// Where the data of a datagram begin and end that may pass.
+    /// Returns start and end of the data of a datagram that may pass.
     fn verified(&mut self, block: &mut Block<'_>) -> Result<(u32, u32), Reason> {
         if self.unsure {
             return Err(UNSURE);
@@ -222,7 +222,7 @@ impl Token {
     }
 }
 
-/// A token, and what it covers.
+/// A token and the bytes that it covers.
 struct Found<'a> {
     number: [u8; NUMBER],
     tag: u64,
@@ -254,8 +254,8 @@ impl<'a> Found<'a> {
         })
     }
 
-    /// The tag that it must have. Two numbers are compared in one instruction, which takes no
-    /// longer the more of them is right.
+    /// Returns the expected tag. Tags are compared in one instruction, so the time is independent
+    /// of the number of matching bytes.
     fn signed(&self, key: &Key, length: u32) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&key.0);
         hasher.write(&self.number);

@@ -4,8 +4,8 @@ use super::{Found, LENGTH, NUMBER};
 use crate::contract::Key;
 use wire::{ipv4, ipv6};
 
-/// Puts a token into a frame of Ethernet without tags whose UDP payload begins with 16 bytes for
-/// it: under this key, with this number, covering so many bytes.
+/// Writes a token into an untagged Ethernet frame whose UDP payload begins with 16 bytes for it:
+/// under this key, with this number, covering `covers` bytes.
 ///
 /// # Panics
 /// When there is no such payload.

@@ -1,4 +1,4 @@
-//! Good, forged, replayed and cut tokens; the format against numbers that another program computed.
+//! Valid, forged, replayed and truncated tokens; the format against an independent implementation.
 
 use super::TOKEN;
 use super::sealed::seal;
@@ -22,9 +22,9 @@ fn why(words: &[&str], frames: &[Frame]) -> Vec<Option<&'static str>> {
     answers(&TOKEN, words, frames).iter().map(|answer| answer.why).collect()
 }
 
-/// Computed by another implementation of SipHash, from what the first lines of the filter say.
+/// Computed by another implementation of SipHash, from the format in the filter's first lines.
 #[test]
-fn h22_the_format_is_what_is_written_about_it() {
+fn h22_tag_matches_the_documented_format() {
     let token = [&[0, 0, 0, 0, 0, 0, 0, 7], &0x1001_4a64_35e1_4345_u64.to_be_bytes()[..]].concat();
     let mut four = Frame::udp(4000, 53, &[&token, TEXT].concat());
     four.put(26, &[192, 0, 2, 1, 198, 51, 100, 2]);
@@ -39,7 +39,7 @@ fn h22_the_format_is_what_is_written_about_it() {
 }
 
 #[test]
-fn h22_what_is_behind_a_good_token_is_viewed() {
+fn h22_data_behind_a_valid_token_is_viewed() {
     let mut padded = sealed(2);
     padded.bytes.extend([0; 9]);
     for answer in answers(&TOKEN, &[KEY], &[sealed(1), padded]) {
@@ -48,7 +48,7 @@ fn h22_what_is_behind_a_good_token_is_viewed() {
 }
 
 #[test]
-fn h22_every_bit_that_is_covered_counts() {
+fn h22_every_covered_bit_counts() {
     let good = sealed(1);
     // Addresses and ports; the number, the tag and the data.
     for at in (26..38).chain(42..good.bytes.len()) {
@@ -67,7 +67,7 @@ fn h22_every_bit_that_is_covered_counts() {
 }
 
 #[test]
-fn h22_no_number_passes_twice_and_some_may_be_late() {
+fn h22_number_passes_once_and_may_be_late() {
     let passes = |numbers: &[u64]| {
         let frames: Vec<Frame> = numbers.iter().map(|number| sealed(*number)).collect();
         why(&[KEY], &frames).iter().map(Option::is_none).collect::<Vec<_>>()
@@ -76,7 +76,7 @@ fn h22_no_number_passes_twice_and_some_may_be_late() {
     assert_eq!(passes(&[0]), [false], "numbers begin with 1");
     assert_eq!(passes(&[300, 44, 45, 301]), [true, false, true, true], "256 behind is too late");
     assert_eq!(passes(&[u64::MAX, u64::MAX - 1, u64::MAX]), [true, true, false]);
-    // A forged number takes nothing away from the right one.
+    // A forged number does not use up the real one.
     let mut forged = sealed(9);
     forged.bytes[57] ^= 1;
     let again = why(&[KEY], &[forged, sealed(9), sealed(9)]);
@@ -84,7 +84,7 @@ fn h22_no_number_passes_twice_and_some_may_be_late() {
 }
 
 #[test]
-fn h22_what_has_no_token_is_told_apart() {
+fn h22_missing_token_has_its_reason() {
     let short = Frame::udp(4000, 53, &[0; 15]);
     let cut = sealed(1).captured(42 + 16 + 3);
     let covered = sealed(2).captured(42 + 16 + 3);
@@ -99,7 +99,7 @@ fn h22_what_has_no_token_is_told_apart() {
 }
 
 #[test]
-fn h22_what_was_seen_moves_with_the_filter() {
+fn h22_seen_numbers_move_with_the_filter() {
     let turn = |node: &mut Node, number| {
         let arena = Arena::new(1);
         let mut space = Space::new(&arena);
@@ -113,7 +113,7 @@ fn h22_what_was_seen_moves_with_the_filter() {
     assert!(!turn(&mut moved, 7) && turn(&mut moved, 8));
 }
 
-/// Behind its own twin the filter does not know what that has seen, and lets nothing through.
+/// In reserve behind its own twin the filter lacks the numbers seen, and passes nothing.
 #[test]
 fn h22_in_reserve_nothing_passes() {
     let given = arguments(&TOKEN, &[KEY]).unwrap().in_reserve(true);
@@ -126,7 +126,7 @@ fn h22_in_reserve_nothing_passes() {
     assert_eq!(node.unanswered().find(|(_, count)| *count > 0), Some(("unsure", 1)));
 }
 
-/// The most that a program covers has room on its stack, whoever loads it; more is refused.
+/// The maximum of a program fits on its stack for every loader; more is refused.
 #[test]
 fn h22_a_program_covers_128_bytes() {
     let program = |target: Target, covers: &str| {
@@ -151,7 +151,7 @@ fn h22_a_program_covers_128_bytes() {
 }
 
 #[test]
-fn h22_without_a_reader_of_keys_there_is_no_filter() {
+fn h22_without_key_access_there_is_no_filter() {
     let given = arguments(&TOKEN, &[KEY]).unwrap().trusted_with(None);
     let mistake = TOKEN.user.unwrap()(&given).expect_err("no key");
     assert_eq!(mistake.parameter, Some("key"));

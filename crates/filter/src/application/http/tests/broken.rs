@@ -1,8 +1,8 @@
-//! Connections that end before their messages do, and what stands where no message should.
+//! Connections that end within messages, and bytes outside of messages.
 
 use super::*;
 
-/// The end of a direction that nobody announced: a reset, silence, the end of a capture.
+/// Ends a direction without FIN: a reset, a timeout, the end of a capture.
 fn cut(back: bool) -> Part {
     Part { flags: Flags::ENDING, ..hole(back, 0) }
 }
@@ -13,7 +13,7 @@ fn count(node: &Node, name: &str) -> u64 {
 }
 
 #[test]
-fn only_a_fin_completes_a_body_without_a_length() {
+fn only_fin_completes_a_body_without_length() {
     for (ending, whole) in [(end(true), true), (cut(true), false)] {
         let parts = [ahead(GET), back(response(200, "", "to the end")), end(false), ending];
         let (seen, node) = connection(&["emit=body"], true, &parts);
@@ -25,7 +25,7 @@ fn only_a_fin_completes_a_body_without_a_length() {
         assert_eq!(seen.messages[2].number(Field::Incomplete).is_none(), whole);
         assert_eq!(count(&node, "incomplete messages"), u64::from(!whole));
     }
-    // The stream filter says nothing at the end of a path, or of an evicted connection.
+    // The stream filter reports no FIN at the end of a path or of an evicted connection.
     let parts = [ahead(GET), back(response(200, "", "to the end"))];
     let (seen, _) = connection(&[], true, &parts);
     assert!(!seen.messages[1].whole);
@@ -33,7 +33,7 @@ fn only_a_fin_completes_a_body_without_a_length() {
 }
 
 #[test]
-fn a_decoded_body_that_was_cut_is_not_whole() {
+fn truncated_decoded_body_is_incomplete() {
     let fields = "Content-Encoding: gzip\r\n";
     let coded = codings::gzipped(b"some text in a body");
     let head = response(200, fields, "");
@@ -46,7 +46,7 @@ fn a_decoded_body_that_was_cut_is_not_whole() {
 }
 
 #[test]
-fn stray_bytes_behind_a_request_leave_it_its_response() {
+fn stray_bytes_behind_a_request_keep_its_response() {
     let post = "POST /form HTTP/1.1\r\nHost: h\r\n\r\n";
     let strays =
         ["name=value", "name=value\r\n", "a\r\nb\r\nc\r\n", "\0\x01\x02\n", "a b c\n\n", "{\n}"];
@@ -59,7 +59,7 @@ fn stray_bytes_behind_a_request_leave_it_its_response() {
             assert_eq!(pairs(&seen, 1000), [(1200, "POST")], "{stray:?}");
             assert_eq!(pairs(&seen, 200)[0], (200, "POST"), "{stray:?}");
         }
-        // What follows in a block of its own is found again, and answered in its turn.
+        // A request in the next block is recognized and paired.
         let parts =
             [ahead(post), ahead(stray), ahead(GET), back(OK.repeat(2)), end(false), end(true)];
         let (seen, _) = connection(&[], true, &parts);
@@ -68,7 +68,7 @@ fn stray_bytes_behind_a_request_leave_it_its_response() {
 }
 
 #[test]
-fn a_head_without_its_empty_line_is_told_as_incomplete() {
+fn head_without_empty_line_is_incomplete() {
     for ending in [end(false), cut(false)] {
         let parts = [ahead("GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: half a na"), ending];
         for words in [&["emit=message"][..], &["emit=head"], &["emit=body"], &["strict=yes"]] {
@@ -87,7 +87,7 @@ fn a_head_without_its_empty_line_is_told_as_incomplete() {
     assert_eq!(pairs(&seen, 100), [(404, "GET"), (1404, "GET")]);
     assert!(!seen.messages[1].whole && seen.aside().is_empty());
     assert_eq!(seen.messages[2].number(Field::Incomplete), Some(1));
-    // A start line that is not whole says nothing for certain.
+    // An incomplete start line proves nothing.
     for line in ["GET /index.ht", "GET /a HTTP/1.1", "GET /a HTTP/1.1\r"] {
         let (seen, node) = connection(&[], true, &[ahead(line), end(false)]);
         assert_eq!((seen.classes(), seen.aside()), (vec![], line.as_bytes().to_vec()));
@@ -96,7 +96,7 @@ fn a_head_without_its_empty_line_is_told_as_incomplete() {
 }
 
 #[test]
-fn the_preface_of_http2_is_no_request() {
+fn http2_preface_is_no_request() {
     let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let upgrade = request("GET", "Connection: Upgrade\r\nUpgrade: h2c\r\n", "");
     for cut in 1..preface.len() {

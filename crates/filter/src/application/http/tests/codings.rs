@@ -1,4 +1,4 @@
-//! Bodies whose codings are undone, and those whose are not.
+//! Bodies with content codings, decodable and not.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn coded(coding: &str, body: &[u8]) -> Vec<u8> {
     [response(200, &fields, "").as_bytes(), body].concat()
 }
 
-/// The body that a coded one becomes, and what was counted.
+/// Returns the decoded body and the counters.
 fn decoded(words: &[&str], coding: &str, body: &[u8]) -> (Vec<u8>, Vec<&'static str>) {
     let words = [&["decode=yes", "emit=body"], words].concat();
     let mut parts = vec![ahead(GET)];
@@ -39,7 +39,7 @@ fn codings_are_undone() {
     for (coding, body) in [("gzip", &gzip), ("deflate", &zlib), ("deflate", &bare)] {
         assert_eq!(decoded(&[], coding, body), (text.clone(), done.to_vec()), "{coding}");
     }
-    // `brotli` of "to be or not to be" by another program.
+    // `brotli` output for "to be or not to be", from another program.
     let brotli = [
         0x8b, 8, 0x80, b't', b'o', b' ', b'b', b'e', b' ', b'o', b'r', b' ', b'n', b'o', b't',
         b' ', b't', b'o', b' ', b'b', b'e', 3,
@@ -53,7 +53,7 @@ fn codings_are_undone() {
 }
 
 #[test]
-fn what_cannot_be_decoded_is_given_as_it_came() {
+fn undecodable_body_passes_unchanged() {
     let text = b"to be or not to be, that is the question".to_vec();
     for coding in ["gzip", "deflate", "br", "zstd"] {
         assert_eq!(decoded(&[], coding, &text), (text.clone(), vec!["not decodable"]), "{coding}");

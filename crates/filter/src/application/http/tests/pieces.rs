@@ -1,9 +1,9 @@
-//! Connections that are cut anywhere, and state that moves anywhere: nothing comes out otherwise.
+//! Segmentation and state moves at any point do not change the output.
 
 use super::codings::gzipped;
 use super::*;
 
-/// Connections that mean something, each direction as one text.
+/// Example connections, each direction as one text.
 fn examples() -> Vec<(String, String)> {
     let chunks = "Transfer-Encoding: chunked\r\n";
     vec![
@@ -34,7 +34,7 @@ fn examples() -> Vec<(String, String)> {
     ]
 }
 
-/// What must not depend on how the bytes were cut.
+/// Reduces the output to the parts that must not depend on segmentation.
 fn essence(seen: &Seen) -> Vec<Message> {
     let mut messages = seen.messages.clone();
     for message in &mut messages {
@@ -46,7 +46,7 @@ fn essence(seen: &Seen) -> Vec<Message> {
 }
 
 #[test]
-fn messages_are_the_same_however_they_are_cut() {
+fn messages_are_the_same_for_any_segmentation() {
     for words in [&["emit=message"][..], &["emit=body"], &["strict=yes", "emit=head"]] {
         for (there, here) in examples() {
             let whole = [ahead(&there), back(&here), end(false), end(true)];
@@ -75,7 +75,7 @@ fn messages_are_the_same_however_they_are_cut() {
 }
 
 #[test]
-fn state_that_moves_at_any_time_changes_nothing() {
+fn moving_state_at_any_time_changes_nothing() {
     for words in [&["emit=message"][..], &["emit=body", "decode=yes"]] {
         let gzip = gzipped(b"some text to be packed, some text");
         let mut packed = response(
@@ -106,7 +106,7 @@ fn state_that_moves_at_any_time_changes_nothing() {
     }
 }
 
-/// The same connection with its state saved, dropped and restored before part `moved`.
+/// Runs the connection with its state saved, dropped and restored before part `moved`.
 fn moved_at(words: &[&str], parts: &[Part], moved: usize) -> Seen {
     let arena = Arena::new(parts.len() * 8 + 64);
     let mut space = Space::new(&arena);

@@ -1,4 +1,4 @@
-//! Connections of which something was not seen: holes, a direction, the beginning.
+//! Partially observed connections: holes, one direction, a missing beginning.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn holes_in_bodies_are_counted_and_passed_on() {
 }
 
 #[test]
-fn behind_a_hole_that_hides_a_head_messages_are_found_again() {
+fn messages_are_found_again_behind_a_lost_head() {
     for (hidden, lost) in [(3, "456789 not a message"), (40, "in the middle of it")] {
         let parts = [
             ahead(request("GET", "", "")),
@@ -51,7 +51,7 @@ fn behind_a_hole_that_hides_a_head_messages_are_found_again() {
 }
 
 #[test]
-fn one_direction_alone_is_told_as_it_is() {
+fn single_direction_is_described() {
     let (seen, _) = connection(&[], true, &[ahead(GET), ahead(GET), end(false)]);
     assert_eq!(seen.classes(), [1, 1, 1000, 1000]);
     let (seen, _) = connection(&[], true, &[back(OK), back(OK), end(true)]);
@@ -66,7 +66,7 @@ fn one_direction_alone_is_told_as_it_is() {
 }
 
 #[test]
-fn who_asks_is_found_out_where_nobody_saw_a_handshake() {
+fn client_is_detected_without_a_handshake() {
     let (seen, _) = midstream(&[], true, &[back(GET), ahead(OK)]);
     let ways: Vec<(u32, bool)> = seen.messages.iter().map(|m| (m.class, m.back)).collect();
     assert_eq!(ways, [(1, false), (200, true), (1200, false)]);

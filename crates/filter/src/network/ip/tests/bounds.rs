@@ -1,11 +1,11 @@
-//! What bounds the datagrams that are waited for: time, numbers, memory.
+//! Bounds on pending datagrams: time, numbers, memory.
 
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
 #[test]
-fn what_is_not_whole_in_time_is_dropped() {
+fn incomplete_datagram_expires() {
     let (first, last) = (four(0, true, &DATA[..8]), four(8, false, &DATA[8..]));
     for (after, whole) in [(30 * SECOND, true), (30 * SECOND + 1, false)] {
         let frames = [first.clone().at(5), last.clone().at(5 + after)];
@@ -15,7 +15,7 @@ fn what_is_not_whole_in_time_is_dropped() {
             assert_eq!(came.count("fragments missing"), if whole { 0 } else { 2 });
         }
     }
-    // Without another fragment, the clock alone ends it.
+    // Without further fragments the clock alone expires it.
     let arena = Arena::new(2);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&IP, &["timeout=2s"]).unwrap();
@@ -43,14 +43,14 @@ fn numbers_are_bounded() {
     let came = run(&[], &many);
     assert_eq!((came.left.len(), came.count("too many fragments")), (0, 1026));
 
-    // What is sent again and again is not looked for again and again.
+    // Repeated fragments are not searched for again and again.
     let again = vec![four(0, true, &[1; 8]); 2000];
     let came = run(&[], &again);
     assert_eq!((came.count("duplicate"), came.count("too many fragments")), (1023, 977));
 }
 
 #[test]
-fn without_memory_everything_is_accounted_for() {
+fn without_memory_the_ledger_balances() {
     let arena = Arena::new(3);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&IP, &[]).unwrap();

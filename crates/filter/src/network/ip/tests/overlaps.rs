@@ -1,9 +1,9 @@
-//! Fragments that overlap: which of their bytes count, by whose rules.
+//! Overlapping fragments under each policy.
 
 use super::*;
 
 #[test]
-fn ipv6_fragments_that_overlap_end_their_datagram() {
+fn overlapping_ipv6_fragments_end_their_datagram() {
     let frames = [
         six(0, true, &DATA[..16]),
         six(8, false, &DATA[8..]),
@@ -14,13 +14,13 @@ fn ipv6_fragments_that_overlap_end_their_datagram() {
         let came = run(&[&format!("policy={policy}")], &frames);
         assert_eq!((came.left.len(), came.count("overlap")), (0, 4), "{policy}: RFC 5722");
     }
-    // Also one whose last fragments disagree.
+    // Also with contradictory last fragments.
     let frames = [six(16, false, &DATA[16..]), six(16, false, &DATA[16..20])];
     assert_eq!(run(&[], &frames).count("overlap"), 2);
 }
 
 #[test]
-fn ipv4_fragments_that_overlap_are_dropped_where_nobody_wins() {
+fn overlapping_ipv4_fragments_are_dropped_under_drop() {
     let frames = [four(0, true, &DATA[..16]), four(8, false, &DATA[8..])];
     let came = run(&["policy=drop"], &frames);
     assert_eq!((came.left.len(), came.count("overlap")), (0, 2));
@@ -38,7 +38,7 @@ fn teardrop_stays_within_the_datagram() {
     }
     let came = run(&["policy=last"], &frames);
     assert_eq!(came.only(), [&[b'a'; 24][..], b"bbbb"].concat());
-    // Linux: the first says that the datagram goes on behind its end.
+    // Linux: the first fragment contradicts the end.
     assert_eq!(run(&["policy=linux"], &frames).count("overlap"), 2);
 }
 
@@ -67,7 +67,7 @@ fn letters(set: &[(u16, usize, bool, u8)]) -> Vec<Frame> {
     set.iter().map(|&(at, length, more, letter)| four(at, more, &vec![letter; length])).collect()
 }
 
-/// One letter for eight bytes.
+/// Reduces eight bytes to one letter.
 fn units(data: &[u8]) -> String {
     let unit = |unit: &[u8]| {
         assert!(unit.iter().all(|byte| *byte == unit[0]), "{unit:?}");
@@ -76,10 +76,9 @@ fn units(data: &[u8]) -> String {
     data.chunks(8).map(unit).collect()
 }
 
-/// What the systems made of it, as the paper's table says (and as Suricata's and Snort's tests of
-/// the same set ask for).
+/// Results per system, from the paper's table; Suricata's and Snort's tests of the same set agree.
 #[test]
-fn every_policy_puts_novaks_set_together_as_its_system_does() {
+fn policies_reassemble_novaks_set_like_their_systems() {
     let frames = letters(&NOVAK);
     for (policy, expected) in [
         ("bsd", "AAAJJBCCCLLLMMMFFFGGHHIQ"),
@@ -96,12 +95,12 @@ fn every_policy_puts_novaks_set_together_as_its_system_does() {
 }
 
 #[test]
-fn policies_on_sets_that_bugs_were_found_with() {
-    // A fragment that begins with the end of another and reaches into a third.
+fn policies_on_sets_that_revealed_bugs() {
+    // A fragment that begins at the end of one and extends into another.
     let linux =
         [(0, 24, true, b'A'), (40, 48, true, b'B'), (24, 48, true, b'C'), (88, 14, false, b'D')];
     assert_eq!(units(run(&["policy=linux"], &letters(&linux)).only()), "AAACCCCCCBBDD");
-    // The last fragment first, and one between that overlaps both of its neighbours.
+    // The last fragment first, and one that overlaps both neighbors.
     let bsd =
         [(24, 16, false, b'A'), (8, 16, true, b'B'), (16, 16, true, b'C'), (0, 8, true, b'D')];
     assert_eq!(units(run(&["policy=bsd"], &letters(&bsd)).only()), "DBBCA");
@@ -116,10 +115,10 @@ fn policies_on_sets_that_bugs_were_found_with() {
     assert_eq!(run(&["policy=linux"], &letters(&beyond)).count("overlap"), 3);
 }
 
-/// Fragments that overlap at random: what each policy makes of them is what a byte-by-byte model
-/// makes that knows nothing of segments, and the ledger balances.
+/// Random overlaps: each policy agrees with a byte-by-byte model without segments, and the ledger
+/// balances.
 #[test]
-fn first_and_last_are_what_painting_makes() {
+fn first_and_last_agree_with_a_bytewise_model() {
     let mut random = Random::replayable();
     for round in 0..300 {
         let units = random.within(2..20);

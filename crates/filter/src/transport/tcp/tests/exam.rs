@@ -1,6 +1,5 @@
-//! Known streams, cut up, sent again, reordered and lost at random: the bytes must come out, holes
-//! where bytes were lost, and the ledger balanced, whatever the batch and the policy, and wherever
-//! the state lives.
+//! Random conversations, segmented, retransmitted, reordered and lost: the output has the same
+//! bytes, holes for lost ones, and a balanced ledger, for every batch size, policy and state move.
 
 use super::run::{Outcome, run, run_moving};
 use super::{ACK, FIN, SYN};
@@ -10,20 +9,20 @@ use testkit::Random;
 const POLICIES: [&str; 6] = ["first", "last", "linux", "windows", "bsd", "solaris"];
 const ROUNDS: usize = 300;
 
-/// What is done to a conversation before we see it.
+/// Disturbances of a conversation.
 #[derive(Clone, Copy, Debug)]
 struct Harm {
-    /// One segment in so many is lost, with all its copies; 0: none.
+    /// One segment in this many is lost, with its retransmissions; 0: none.
     lost: u64,
-    /// By how many places segments are moved at most.
+    /// Maximum displacement of a segment.
     moved: usize,
-    /// Whether parts of it come again.
+    /// True to retransmit parts.
     again: bool,
-    /// Whether its beginning was not seen.
+    /// True to omit the handshake.
     running: bool,
 }
 
-/// A conversation as it was, and the frames of it that are seen.
+/// A conversation and its captured frames.
 struct Talk {
     port: u16,
     sides: [Vec<u8>; 2],
@@ -32,7 +31,7 @@ struct Talk {
     running: bool,
 }
 
-/// A segment on its way.
+/// A segment in flight.
 #[derive(Clone, Debug)]
 struct Sent {
     side: usize,
@@ -78,7 +77,7 @@ impl Talk {
         Self { port, sides, lost, frames, running: harm.running }
     }
 
-    /// What left must be this conversation.
+    /// Asserts that the output contains this conversation.
     fn is_in(&self, outcome: &Outcome) {
         let session = outcome.blocks.iter().find(|block| block.class == u32::from(self.port));
         let session = session.expect("something of it leaves").session;
@@ -101,7 +100,7 @@ impl Talk {
     }
 }
 
-/// Neighbouring stretches as one.
+/// Merges adjacent ranges.
 fn joined(stretches: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let mut joined: Vec<(usize, usize)> = Vec::new();
     for &(from, length) in stretches {
@@ -113,7 +112,7 @@ fn joined(stretches: &[(usize, usize)]) -> Vec<(usize, usize)> {
     joined
 }
 
-/// Adds parts that come again, cut otherwise; none of what was lost.
+/// Adds retransmissions with other boundaries, but of no lost bytes.
 fn again(
     random: &mut Random,
     sent: &mut Vec<Sent>,
@@ -127,14 +126,14 @@ fn again(
         if lost[side].iter().any(|(a, b)| from < *b && *a < to) {
             continue;
         }
-        // Not before all of it was sent for the first time: the other end cannot know it.
+        // Not before its first transmission is complete: the other end cannot know it.
         let earliest = sent.iter().rposition(|s| s.side == side && s.flags == 0 && s.from < to);
         let at = random.within(earliest.unwrap_or(0)..sent.len()) + 1;
         sent.insert(at, Sent { side, flags: 0, from, to, seen: true });
     }
 }
 
-/// Moves segments about; the first of each side of a running connection stays the first.
+/// Reorders segments; in midstream the first of each side stays first.
 fn reorder(random: &mut Random, sent: &mut [Sent], harm: Harm) {
     for at in 0..sent.len() {
         let other = (at + random.within(0..harm.moved + 1)).min(sent.len() - 1);
@@ -145,7 +144,7 @@ fn reorder(random: &mut Random, sent: &mut [Sent], harm: Harm) {
     }
 }
 
-/// The frames that are seen. Each acknowledges what its sender has by then, seen or not.
+/// Makes the captured frames. Each acknowledges what its sender has received by then.
 fn frames(
     random: &mut Random,
     port: u16,
@@ -180,7 +179,7 @@ fn frames(
     frames
 }
 
-/// Several conversations at once, in the order of each.
+/// Interleaves conversations, each in its order.
 fn mixed(random: &mut Random, talks: &[Talk]) -> Vec<Frame> {
     let mut next = vec![0; talks.len()];
     let mut frames = Vec::new();
@@ -205,7 +204,7 @@ fn harmed(random: &mut Random, lost: u64) -> Harm {
 }
 
 #[test]
-fn whatever_order_it_comes_in_the_bytes_come_out() {
+fn reordered_bytes_come_out_in_order() {
     let mut random = Random::replayable();
     for round in 0..ROUNDS {
         let harm = harmed(&mut random, 0);
@@ -222,7 +221,7 @@ fn whatever_order_it_comes_in_the_bytes_come_out() {
 }
 
 #[test]
-fn what_was_lost_is_a_hole_of_its_length() {
+fn lost_bytes_become_a_hole_of_their_length() {
     let mut random = Random::replayable();
     for round in 0..ROUNDS {
         let lost = *random.pick(&[2, 5, 20]);
@@ -245,7 +244,7 @@ fn what_was_lost_is_a_hole_of_its_length() {
     }
 }
 
-/// Who is evicted from a full table is no part of the state: here the table is large enough.
+/// Eviction order is not part of the state: here the table is large enough.
 #[test]
 fn state_may_move_after_every_batch() {
     let mut random = Random::replayable();
@@ -266,7 +265,7 @@ fn state_may_move_after_every_batch() {
     }
 }
 
-/// Frames with bits flipped, cut short, and with times that jump.
+/// Flips bits, truncates, and shifts times of frames.
 fn hostile(random: &mut Random, frames: &mut [Frame]) {
     let mut later = 0;
     for frame in frames {
@@ -287,10 +286,10 @@ fn hostile(random: &mut Random, frames: &mut [Frame]) {
     }
 }
 
-/// A byte of the stream by the policy, as slowly as can be: every stretch of one piece is weighed
-/// against the new segment.
+/// The expected stream by the policy, byte by byte: every range of a piece is compared with the new
+/// segment.
 #[test]
-fn overlaps_are_settled_as_the_policy_says() {
+fn overlaps_follow_the_policy() {
     let mut random = Random::replayable();
     for round in 0..ROUNDS {
         let policy = POLICIES[round % POLICIES.len()];
@@ -317,7 +316,7 @@ fn overlaps_are_settled_as_the_policy_says() {
     }
 }
 
-/// Who owns which byte after a new segment.
+/// Computes the owner of each byte after a new segment.
 fn settle(
     policy: &str,
     owner: &mut [Option<(usize, u8)>],
@@ -343,7 +342,7 @@ fn settle(
         };
         if wins {
             owner[old_from.max(from)..old_to.min(to)].fill(None);
-            // What is left behind it is a piece of its own.
+            // The part behind it becomes a piece of its own.
             *pieces += 1;
             if old_to > to {
                 let letter = before[old_from].map_or(0, |(_, letter)| letter);

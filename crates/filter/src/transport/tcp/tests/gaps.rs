@@ -1,4 +1,4 @@
-//! Bytes that were sent and not seen.
+//! Bytes that were sent but not captured.
 
 use super::run::run;
 use super::*;
@@ -6,7 +6,7 @@ use super::*;
 const SECOND: u64 = 1_000_000_000;
 
 #[test]
-fn what_was_acknowledged_and_not_seen_is_a_hole() {
+fn acknowledged_unseen_bytes_are_a_hole() {
     let frames = begun([
         client(0, 101, b"abc").acknowledging(501),
         client(0, 109, b"ij").acknowledging(501),
@@ -22,7 +22,7 @@ fn what_was_acknowledged_and_not_seen_is_a_hole() {
 }
 
 #[test]
-fn what_follows_something_acknowledged_need_not_wait() {
+fn data_behind_acknowledged_bytes_is_not_delayed() {
     let frames = begun([
         client(0, 101, b"abc").acknowledging(501),
         server(0, 501, b"").acknowledging(109),
@@ -34,7 +34,7 @@ fn what_follows_something_acknowledged_need_not_wait() {
 }
 
 #[test]
-fn who_is_not_acknowledged_waits_for_a_second() {
+fn unacknowledged_gap_waits_for_a_second() {
     let mut frames = vec![
         client(SYN, 100, b""),
         client(0, 103, b"cd"),
@@ -52,7 +52,7 @@ fn who_is_not_acknowledged_waits_for_a_second() {
 }
 
 #[test]
-fn more_than_may_be_held_gives_the_gap_up() {
+fn exceeded_hold_limit_gives_the_gap_up() {
     let mut frames = vec![client(SYN, 100, b"")];
     frames.extend((0..5).map(|n| client(0, 105 + 4 * n, b"abcd")));
     frames.push(client(0, 130, b"xyz"));
@@ -62,7 +62,7 @@ fn more_than_may_be_held_gives_the_gap_up() {
 }
 
 #[test]
-fn what_was_cut_off_when_captured_is_a_hole() {
+fn truncated_bytes_are_a_hole() {
     let frames = begun([
         client(0, 101, b"abcdef").captured(54 + 2),
         client(0, 113, b"mnopqr").captured(54 + 3),
@@ -75,7 +75,7 @@ fn what_was_cut_off_when_captured_is_a_hole() {
 }
 
 #[test]
-fn what_nobody_would_take_is_no_gap() {
+fn segment_beyond_the_window_makes_no_gap() {
     let frames = begun([
         client(0, 101, b"abc").acknowledging(501),
         client(0, 101 + (1 << 29), b"forged").acknowledging(501),
@@ -89,7 +89,7 @@ fn what_nobody_would_take_is_no_gap() {
 }
 
 #[test]
-fn a_fin_may_come_too_early_too() {
+fn early_fin_waits_for_missing_bytes() {
     let frames = begun([
         client(FIN, 105, b"ef"),
         client(0, 103, b"cd"),
@@ -102,7 +102,7 @@ fn a_fin_may_come_too_early_too() {
 }
 
 #[test]
-fn a_hole_of_more_than_a_block_is_several() {
+fn hole_longer_than_a_block_is_split() {
     let far = 101 + (3 << 20);
     let frames = [client(SYN, 100, b""), client(0, far, b"x").at(1), client(0, far + 1, b"y")];
     let found = run(&[], &frames, 64);

@@ -1,4 +1,4 @@
-//! How connections begin and end.
+//! Starts and ends of connections.
 
 use super::run::run;
 use super::*;
@@ -6,7 +6,7 @@ use super::*;
 const SECOND: u64 = 1_000_000_000;
 
 #[test]
-fn a_connection_without_data_says_nothing() {
+fn connection_without_data_emits_nothing() {
     let closed = begun([client(FIN, 101, b""), server(FIN, 501, b"").acknowledging(102)]);
     let refused = [client(SYN, 100, b""), server(RST, 0, b"").acknowledging(101)];
     for frames in [&closed[..], &refused] {
@@ -17,7 +17,7 @@ fn a_connection_without_data_says_nothing() {
 }
 
 #[test]
-fn a_reset_ends_both_sides() {
+fn reset_ends_both_sides() {
     let frames = begun([
         client(0, 101, b"abc").acknowledging(501),
         client(0, 106, b"fg").acknowledging(501),
@@ -32,7 +32,7 @@ fn a_reset_ends_both_sides() {
 }
 
 #[test]
-fn a_reset_outside_of_the_window_is_ignored() {
+fn reset_outside_of_the_window_is_ignored() {
     let data = |rst: Frame| {
         let said =
             [client(0, 101, b"abc").acknowledging(501), server(0, 501, b"").acknowledging(104)];
@@ -52,7 +52,7 @@ fn a_reset_outside_of_the_window_is_ignored() {
 }
 
 #[test]
-fn windows_are_scaled_if_both_sides_say_so() {
+fn windows_are_scaled_if_both_sides_offer_it() {
     let scaled = |frame: Frame| {
         let mut bytes = frame.bytes;
         bytes[14 + 3] += 4;
@@ -75,7 +75,7 @@ fn windows_are_scaled_if_both_sides_say_so() {
 }
 
 #[test]
-fn half_a_connection_may_stay_open() {
+fn half_closed_connection_stays_open() {
     let frames = begun([
         client(FIN, 101, b"ask").acknowledging(501),
         server(0, 501, b"one").acknowledging(105),
@@ -89,7 +89,7 @@ fn half_a_connection_may_stay_open() {
 }
 
 #[test]
-fn a_syn_behind_the_end_begins_another_session() {
+fn syn_behind_the_end_begins_another_session() {
     let whole = begun([
         client(FIN, 101, b"a").acknowledging(501),
         server(FIN, 501, b"b").acknowledging(103),
@@ -110,7 +110,7 @@ fn a_syn_behind_the_end_begins_another_session() {
 }
 
 #[test]
-fn a_syn_that_comes_again_begins_nothing() {
+fn repeated_syn_begins_nothing() {
     let mut frames = handshake();
     frames.insert(1, client(SYN, 100, b""));
     frames.extend([client(SYN, 100, b""), client(0, 101, b"abc"), client(SYN, 100, b"")]);
@@ -118,10 +118,10 @@ fn a_syn_that_comes_again_begins_nothing() {
     assert_eq!((found.line().as_str(), found.counted("new sessions")), (">^abc|$ <^$", 1));
 }
 
-/// The end of a stream that never was lies behind the numbers that count then: whoever waited for
-/// it would wait for ever.
+/// The end of an abandoned stream lies behind the numbers that count then: waiting for it would
+/// never end.
 #[test]
-fn an_end_that_was_heard_before_another_answer_counts_no_more() {
+fn end_before_another_answer_is_discarded() {
     let answers = |number: u32| server(SYN, number, b"").acknowledging(101);
     for fin in [600, 2_000_000_000] {
         let frames = [
@@ -137,7 +137,7 @@ fn an_end_that_was_heard_before_another_answer_counts_no_more() {
 }
 
 #[test]
-fn a_server_may_answer_with_another_number_until_the_client_agrees() {
+fn server_number_may_change_until_acknowledged() {
     let answers = |number: u32| server(SYN, number, b"").acknowledging(101);
     let frames = [
         client(SYN, 100, b""),
@@ -153,7 +153,7 @@ fn a_server_may_answer_with_another_number_until_the_client_agrees() {
 }
 
 #[test]
-fn for_an_open_connection_a_syn_counts_once_the_server_agrees() {
+fn syn_in_open_connection_needs_the_server_to_agree() {
     let open = begun([client(0, 101, b"abc").acknowledging(501), client(SYN, 7000, b"")]);
     let forged = open.iter().cloned().chain([client(0, 104, b"def").acknowledging(501)]);
     let found = run(&[], &forged.collect::<Vec<_>>(), 64);
@@ -165,7 +165,7 @@ fn for_an_open_connection_a_syn_counts_once_the_server_agrees() {
 }
 
 #[test]
-fn who_is_silent_for_too_long_has_ended() {
+fn silent_connection_times_out() {
     let frames = [
         client(0, 101, b"abc"),
         Frame::segment((5000, 80), 0, 1, b"other").at(599 * SECOND),
@@ -188,7 +188,7 @@ fn who_is_silent_for_too_long_has_ended() {
 }
 
 #[test]
-fn a_clock_says_when_nobody_else_does() {
+fn clock_expires_idle_connection() {
     let frames = [client(0, 101, b"abc"), Frame::udp(1, 2, b"").at(700 * SECOND)];
     let found = run(&[], &frames, 1);
     let ends = found.blocks.iter().filter(|block| block.flags.has(abi::Flags::END));
@@ -197,7 +197,7 @@ fn a_clock_says_when_nobody_else_does() {
 }
 
 #[test]
-fn of_too_many_one_ends_early() {
+fn surplus_connection_is_evicted() {
     let one =
         |port: u16, sequence: u32, payload: &[u8]| Frame::segment((port, 80), 0, sequence, payload);
     let frames = [
@@ -215,7 +215,7 @@ fn of_too_many_one_ends_early() {
 }
 
 #[test]
-fn checksums_are_verified_where_that_is_asked_for() {
+fn checksums_are_verified_on_request() {
     let right = |frame: Frame| {
         let mut frame = frame;
         let (ends, segment) = (&frame.bytes[26..34], &frame.bytes[34..]);

@@ -1,8 +1,8 @@
-//! Literal segments, and what must come of them.
+//! Literal segments and the expected output.
 //!
-//! A case is a list of segments of one connection, port 4000 to 80, and what leaves, written in one
-//! line: `>` for what the client sends, `<` for the server, the bytes, `*n` for n missing ones,
-//! `^` at a beginning, `$` at an end.
+//! A case is a list of segments of one connection, port 4000 to 80, and the output as one line: `>`
+//! for the client's data, `<` for the server's, the bytes, `*n` for n missing ones, `^` at a start,
+//! `$` at an end.
 
 mod exam;
 mod gaps;
@@ -16,10 +16,10 @@ mod run;
 use crate::testing::Frame;
 use wire::tcp::flag::{ACK, FIN, RST, SYN};
 
-/// The ports of the client and of the server.
+/// Ports of client and server.
 const PORTS: (u16, u16) = (4000, 80);
 
-/// A segment of the client.
+/// Makes a segment of the client.
 fn client(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
     Frame::segment(PORTS, flags, sequence, payload)
 }
@@ -29,7 +29,7 @@ fn server(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
     Frame::segment((PORTS.1, PORTS.0), flags, sequence, payload).swapped()
 }
 
-/// The beginning of a connection: the client's data begin at 101, the server's at 501.
+/// Makes a handshake: the client's data begin at 101, the server's at 501.
 fn handshake() -> Vec<Frame> {
     vec![
         client(SYN, 100, b""),
@@ -38,7 +38,7 @@ fn handshake() -> Vec<Frame> {
     ]
 }
 
-/// A connection that has begun, and then these segments.
+/// Makes a handshake followed by these segments.
 fn begun(rest: impl IntoIterator<Item = Frame>) -> Vec<Frame> {
     handshake().into_iter().chain(rest).collect()
 }

@@ -1,5 +1,4 @@
-//! Connections that somebody else says there are (decision 0041): what cannot be true of them must
-//! not keep the filter from going on.
+//! Forged connection state (decision 0041): impossible values must not stall the filter.
 
 use super::super::TCP;
 use super::super::connection::Connection;
@@ -8,10 +7,9 @@ use crate::contract::PRIVATE;
 use crate::testing::{Arena, Node, Space};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// What is held lies behind what was given, and there is no room for more: each segment that comes
-/// has something of it go.
+/// Held data lie behind emitted data, and the limit is reached: each arriving segment drops some.
 #[test]
-fn what_is_held_behind_what_was_given_goes() {
+fn held_data_behind_emitted_data_is_dropped() {
     let arena = Arena::new(16);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&TCP, &[]).unwrap();

@@ -1,10 +1,10 @@
-//! Segments that come in order, too early, again, in part again.
+//! Segments in order, early, repeated, and partly repeated.
 
 use super::run::run;
 use super::*;
 use crate::transport::tcp::TCP;
 
-/// What leaves, and whether the size of a batch matters: it must not.
+/// Runs frames with several batch sizes, which must not matter; returns the output.
 fn line(frames: &[Frame]) -> String {
     let one = run(&[], frames, 1);
     assert_eq!(one, run(&[], frames, 64));
@@ -12,7 +12,7 @@ fn line(frames: &[Frame]) -> String {
 }
 
 #[test]
-fn what_comes_in_order_leaves_at_once_both_ways() {
+fn segments_in_order_leave_at_once_both_ways() {
     let frames = begun([
         client(0, 101, b"GET").acknowledging(501),
         server(0, 501, b"200").acknowledging(104),
@@ -28,7 +28,7 @@ fn what_comes_in_order_leaves_at_once_both_ways() {
 }
 
 #[test]
-fn h6_what_comes_too_early_waits() {
+fn h6_early_segment_waits() {
     let frames = begun([
         client(0, 104, b"def"),
         client(0, 110, b"jkl"),
@@ -40,7 +40,7 @@ fn h6_what_comes_too_early_waits() {
 }
 
 #[test]
-fn h6_what_comes_again_is_dropped_and_what_is_new_of_it_is_not() {
+fn h6_repeated_bytes_are_dropped_and_new_ones_kept() {
     let frames = begun([
         client(0, 101, b"abc"),
         client(0, 101, b"abc"),
@@ -55,7 +55,7 @@ fn h6_what_comes_again_is_dropped_and_what_is_new_of_it_is_not() {
 }
 
 #[test]
-fn numbers_wrap_around() {
+fn sequence_numbers_wrap_around() {
     let frames = [
         client(SYN, u32::MAX - 2, b""),
         client(0, u32::MAX - 1, b"ab"),
@@ -68,7 +68,7 @@ fn numbers_wrap_around() {
 }
 
 #[test]
-fn a_connection_that_was_running_begins_with_its_first_data() {
+fn midstream_connection_begins_with_its_first_data() {
     let frames = [
         server(0, 900, b"").acknowledging(40),
         server(0, 900, b"xyz").acknowledging(40),
@@ -81,7 +81,7 @@ fn a_connection_that_was_running_begins_with_its_first_data() {
 }
 
 #[test]
-fn one_side_is_enough() {
+fn single_side_suffices() {
     let frames = [
         server(SYN | ACK, 500, b"").acknowledging(101),
         server(0, 504, b"de").acknowledging(150),
@@ -94,7 +94,7 @@ fn one_side_is_enough() {
 }
 
 #[test]
-fn data_may_come_with_the_syn_and_bytes_behind_the_end_do_not_count() {
+fn syn_may_carry_data_and_bytes_behind_fin_are_ignored() {
     let frames = [
         client(SYN, 100, b"early"),
         server(SYN, 500, b"").acknowledging(106),
@@ -109,7 +109,7 @@ fn data_may_come_with_the_syn_and_bytes_behind_the_end_do_not_count() {
 }
 
 #[test]
-fn what_is_no_segment_goes_on_unanswered() {
+fn other_packets_pass_unanswered() {
     let mut first = client(0, 101, b"abc");
     first.put(14 + 6, &[0x20, 0]);
     let mut later = client(0, 101, b"abc");

@@ -1,12 +1,12 @@
-//! Segments that overlap, and whose bytes count.
+//! Overlapping segments under each policy.
 
 use super::run::run;
 use super::*;
 
 const POLICIES: [&str; 6] = ["first", "last", "linux", "windows", "bsd", "solaris"];
 
-/// What the stream is by each policy, when `new` comes after the old ones: each is its offset in
-/// the stream and its letter, as often as it is long. Offset 0 comes last.
+/// Returns the stream under each policy when `new` arrives after the old ones, given as offset and
+/// letters. Offset 0 arrives last.
 fn policies(old: &[(u32, &str)], new: (u32, &str)) -> [String; 6] {
     let segment = |&(at, bytes): &(u32, &str)| client(0, 101 + at, bytes.as_bytes());
     let segments = old.iter().chain([&new]).map(segment);
@@ -20,7 +20,7 @@ fn policies(old: &[(u32, &str)], new: (u32, &str)) -> [String; 6] {
 }
 
 #[test]
-fn a_new_segment_that_begins_before() {
+fn new_segment_begins_before_the_old() {
     let ends_before = policies(&[(3, "aaaa")], (1, "bbbb"));
     assert_eq!(ends_before, ["_bbaaaa", "_bbbbaa", "_bbbbaa", "_bbbbaa", "_bbbbaa", "_bbaaaa"]);
     let ends_with = policies(&[(3, "aa")], (1, "bbbb"));
@@ -30,7 +30,7 @@ fn a_new_segment_that_begins_before() {
 }
 
 #[test]
-fn a_new_segment_that_begins_with_the_old() {
+fn new_segment_begins_with_the_old() {
     let ends_before = policies(&[(1, "aaaa")], (1, "bb"));
     assert_eq!(ends_before, ["_aaaa", "_bbaa", "_aaaa", "_aaaa", "_aaaa", "_aaaa"]);
     let ends_with = policies(&[(1, "aaaa")], (1, "bbbb"));
@@ -40,7 +40,7 @@ fn a_new_segment_that_begins_with_the_old() {
 }
 
 #[test]
-fn a_new_segment_that_begins_behind() {
+fn new_segment_begins_behind_the_old() {
     let ends_before = policies(&[(1, "aaaa")], (2, "bb"));
     assert_eq!(ends_before, ["_aaaa", "_abba", "_aaaa", "_aaaa", "_aaaa", "_aaaa"]);
     let ends_with = policies(&[(1, "aaaa")], (3, "bb"));
@@ -50,7 +50,7 @@ fn a_new_segment_that_begins_behind() {
 }
 
 #[test]
-fn a_new_segment_over_several() {
+fn new_segment_covers_several() {
     let old = [(2, "aa"), (6, "cc"), (9, "dd")];
     let over = policies(&old, (1, "bbbbbbbbb"));
     assert_eq!(
@@ -60,7 +60,7 @@ fn a_new_segment_over_several() {
 }
 
 #[test]
-fn one_that_is_in_order_is_weighed_too_and_what_was_given_stays() {
+fn in_order_segment_follows_policy_and_emitted_bytes_stay() {
     let frames = begun([
         client(0, 104, b"aaa"),
         client(0, 101, b"bbbbb"),
@@ -74,7 +74,7 @@ fn one_that_is_in_order_is_weighed_too_and_what_was_given_stays() {
 }
 
 #[test]
-fn a_segment_in_order_around_two_that_wait() {
+fn in_order_segment_surrounds_two_held_ones() {
     let frames = begun([client(0, 103, b"a"), client(0, 106, b"a"), client(FIN, 101, b"bbbbbbbb")]);
     let found = run(&[], &frames, 64);
     assert_eq!(found.line(), ">^bb|a|bb|a|bb$ <^$");

@@ -1,11 +1,11 @@
-//! Resets that nobody sent, or that nobody heeded.
+//! Forged and ignored resets.
 
 use super::run::{Left, Outcome, run, run_moving};
 use super::*;
 
 const MILLISECOND: u64 = 1_000_000;
 
-/// A segment with an option behind its header.
+/// Adds an option to a segment's header.
 fn with_option(frame: Frame, option: &[u8]) -> Frame {
     let mut bytes = frame.bytes;
     let padded = option.len().next_multiple_of(4);
@@ -16,12 +16,12 @@ fn with_option(frame: Frame, option: &[u8]) -> Frame {
     Frame { bytes, ..frame }
 }
 
-/// TCP-MD5 and TCP-AO, with signatures that are worth nothing.
+/// TCP-MD5 and TCP-AO options with invalid signatures.
 fn signatures() -> [Vec<u8>; 2] {
     [[&[19, 18][..], &[7; 16]].concat(), [&[29, 16, 1, 1][..], &[7; 12]].concat()]
 }
 
-/// The same however it is cut into batches, and wherever the state moves.
+/// Runs frames with several batch sizes and state moves, which must not matter.
 fn settled(frames: &[Frame]) -> Outcome {
     let found = run(&[], frames, 1);
     for batch in [1, 2, 3, 64] {
@@ -32,7 +32,7 @@ fn settled(frames: &[Frame]) -> Outcome {
     found
 }
 
-/// A connection in which something was said, then these, then both go on at this time.
+/// A connection with some data, then these segments, then data both ways at this time.
 fn disturbed(by: &[Frame], then: u64) -> Vec<Frame> {
     let said =
         [client(0, 101, b"abc").acknowledging(501), server(0, 501, b"one").acknowledging(104)];
@@ -58,7 +58,7 @@ fn forged() -> [Vec<Frame>; 4] {
 }
 
 #[test]
-fn a_reset_that_nobody_heeds_is_taken_back() {
+fn ignored_reset_is_withdrawn() {
     for resets in forged() {
         let found = settled(&disturbed(&resets, 300 * MILLISECOND));
         assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
@@ -70,7 +70,7 @@ fn a_reset_that_nobody_heeds_is_taken_back() {
 }
 
 #[test]
-fn what_comes_after_a_reset_was_believed_is_another_session() {
+fn data_behind_an_accepted_reset_is_another_session() {
     for resets in forged() {
         let found = settled(&disturbed(&resets, 5_000 * MILLISECOND));
         assert_eq!(found.line(), ">^abc <^one >$ <$ 2>def 2<two 2>$ 2<$");
@@ -81,16 +81,16 @@ fn what_comes_after_a_reset_was_believed_is_another_session() {
 }
 
 #[test]
-fn a_reset_is_believed_when_nobody_goes_on() {
+fn reset_is_accepted_after_silence() {
     let frames = begun([
         client(0, 101, b"ask").acknowledging(501),
         server(0, 501, b"one").acknowledging(104),
         client(RST, 104, b""),
-        // It was under way.
+        // It was in flight.
         server(0, 504, b"two").acknowledging(104).at(100 * MILLISECOND),
         client(RST, 104, b"").at(101 * MILLISECOND),
         Frame::segment((5000, 80), 0, 1, b"").at(3_000 * MILLISECOND),
-        // And this was sent again by who has not got the RST.
+        // Retransmitted by an end that missed the RST.
         server(0, 504, b"two").acknowledging(104).at(3_001 * MILLISECOND),
     ]);
     let found = settled(&frames);
@@ -100,8 +100,8 @@ fn a_reset_is_believed_when_nobody_goes_on() {
 }
 
 #[test]
-fn the_other_end_alone_shows_that_it_goes_on() {
-    // Only what the server sends is seen, and a RST in the name of the client.
+fn other_end_alone_can_withdraw_a_reset() {
+    // Only the server's data are observed, and a RST in the client's name.
     let frames = [
         server(0, 501, b"one").acknowledging(104),
         client(RST, 104, b""),
@@ -111,7 +111,7 @@ fn the_other_end_alone_shows_that_it_goes_on() {
     let found = settled(&frames);
     assert_eq!(found.streams()[&(1, true)].bytes, b"onetwothree");
     assert_eq!(found.counted("resets taken back"), 1);
-    // It acknowledges what its peer has sent since: it still has the connection.
+    // It acknowledges later data of its peer: it still has the connection.
     let frames = begun([
         client(0, 101, b"abc").acknowledging(501),
         client(RST, 104, b""),
@@ -124,7 +124,7 @@ fn the_other_end_alone_shows_that_it_goes_on() {
 }
 
 #[test]
-fn a_reset_signed_otherwise_than_its_connection_is_ignored() {
+fn reset_with_other_signature_status_is_ignored() {
     for signature in signatures() {
         for plain in [client(RST, 104, b""), server(RST, 504, b"").acknowledging(104)] {
             let reset = with_option(plain.clone(), &signature);
@@ -132,7 +132,7 @@ fn a_reset_signed_otherwise_than_its_connection_is_ignored() {
             assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
             let counted = ["resets ignored", "resets taken back"].map(|name| found.counted(name));
             assert_eq!(counted, [1, 0]);
-            // Where the connection is signed, what is not is ignored.
+            // In a signed connection unsigned segments are ignored.
             let sign = |mut frames: Vec<Frame>| {
                 for frame in &mut frames[..2] {
                     *frame = with_option(frame.clone(), &signature);
@@ -142,7 +142,7 @@ fn a_reset_signed_otherwise_than_its_connection_is_ignored() {
             let found =
                 settled(&sign(disturbed(std::slice::from_ref(&plain), 400_000 * MILLISECOND)));
             assert_eq!(found.counted("resets ignored"), 1);
-            // What is signed as the connection is cannot be told from the truth.
+            // A RST signed like its connection is indistinguishable from a real one.
             let reset = with_option(plain.clone(), &signature);
             let found = settled(&sign(disturbed(&[reset], 300 * MILLISECOND)));
             let counted = ["resets ignored", "resets taken back"].map(|name| found.counted(name));
@@ -152,7 +152,7 @@ fn a_reset_signed_otherwise_than_its_connection_is_ignored() {
 }
 
 #[test]
-fn an_end_that_the_receiver_ignores_is_none() {
+fn fin_that_the_receiver_ignores_has_no_effect() {
     let [signature, _] = signatures();
     let forged = [
         with_option(client(FIN, 104, b"").acknowledging(504), &signature),
@@ -166,7 +166,7 @@ fn an_end_that_the_receiver_ignores_is_none() {
 }
 
 #[test]
-fn a_syn_within_a_connection_brings_no_data() {
+fn syn_within_a_connection_has_no_data() {
     for syn in [client(SYN, 103, b"XYZ"), server(SYN, 503, b"XYZ").acknowledging(104)] {
         let found = settled(&disturbed(&[syn], 300 * MILLISECOND));
         assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
@@ -175,7 +175,7 @@ fn a_syn_within_a_connection_brings_no_data() {
 }
 
 #[test]
-fn a_reset_moves_no_acknowledgement_unless_it_counts() {
+fn ignored_reset_moves_no_acknowledgement() {
     let frames = begun([
         client(0, 101, b"abc").acknowledging(501),
         client(0, 106, b"fg").acknowledging(501),

@@ -1,4 +1,4 @@
-//! Runs the filter over frames, checks the ledger, and writes down what leaves.
+//! Runs the filter over frames, checks the ledger, and records the output.
 
 use super::super::TCP;
 use crate::contract::{Batch, Block, Counts, LANES};
@@ -6,35 +6,34 @@ use crate::testing::{Arena, Frame, Node, Space};
 use abi::{Flags, Marks};
 use std::collections::BTreeMap;
 
-/// What left the filter, and what it counted.
+/// The output and the counters of a run.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Outcome {
     pub(super) blocks: Vec<Left>,
     pub(super) counts: Counts,
 }
 
-/// A block that left.
+/// An output block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Left {
     pub(super) session: u32,
     pub(super) class: u32,
     pub(super) flags: Flags,
-    /// How long it is.
+    /// Length in bytes.
     pub(super) length: u32,
-    /// Its bytes; none for a hole.
+    /// Bytes; empty for a hole.
     pub(super) bytes: Vec<u8>,
     pub(super) hole: bool,
-    /// When, as its context says.
+    /// Timestamp in its context.
     pub(super) time: u64,
 }
 
-/// What leaves the filter with these arguments, taken in batches of this many frames, until the
-/// path ends.
+/// Runs the filter with these arguments over batches of this many frames, to the end of the path.
 pub(super) fn run(words: &[&str], frames: &[Frame], batch: usize) -> Outcome {
     run_moving(words, frames, batch, false)
 }
 
-/// The same; if `moves`, all state goes to another instance of the filter after every batch.
+/// The same; with `moves` all state moves to another instance after every batch.
 pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: bool) -> Outcome {
     let arena = Arena::new(frames.len() + 1);
     let mut space = Space::new(&arena);
@@ -65,7 +64,7 @@ pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: 
     Outcome { blocks, counts }
 }
 
-/// The ledger: taken + made = given + used up + held + dropped.
+/// The ledger: taken + made = passed + consumed + held + dropped.
 fn balances(counts: &Counts, came: usize, left: usize) {
     let dropped: u64 = counts.dropped.iter().map(|dropped| dropped.blocks).sum();
     let ended = counts.consumed.blocks + counts.evicted.blocks + counts.held.blocks + dropped;
@@ -103,7 +102,7 @@ impl Left {
 }
 
 impl Outcome {
-    /// All that left, in order, in one line.
+    /// Formats the whole output as one line.
     pub(super) fn line(&self) -> String {
         let mut line = String::new();
         let mut last = None;
@@ -122,8 +121,8 @@ impl Outcome {
         line
     }
 
-    /// What each direction of each session is in the end: bytes, with zeros for missing ones, and
-    /// where those lie.
+    /// Returns the stream of each direction of each session: bytes, with zeros for missing ones,
+    /// and the holes.
     pub(super) fn streams(&self) -> BTreeMap<(u32, bool), Stream> {
         let mut streams: BTreeMap<(u32, bool), Stream> = BTreeMap::new();
         for block in &self.blocks {
@@ -146,13 +145,13 @@ impl Outcome {
         streams
     }
 
-    /// How many blocks were dropped for this reason.
+    /// Returns the number of blocks dropped for this reason.
     pub(super) fn dropped(&self, reason: &str) -> u64 {
         let at = TCP.reasons.iter().position(|name| *name == reason).expect("a reason");
         self.counts.dropped[at].blocks
     }
 
-    /// What was counted under this name.
+    /// Returns the value of this counter.
     pub(super) fn counted(&self, counter: &str) -> u64 {
         let at = TCP.counters.iter().position(|name| *name == counter).expect("a counter");
         self.counts.counters[at]
@@ -163,7 +162,7 @@ impl Outcome {
 #[derive(Default, PartialEq, Eq, Debug)]
 pub(super) struct Stream {
     pub(super) bytes: Vec<u8>,
-    /// Where bytes are missing, and how many.
+    /// Offsets and lengths of the holes.
     pub(super) holes: Vec<(usize, usize)>,
     pub(super) first: bool,
     pub(super) ended: bool,
