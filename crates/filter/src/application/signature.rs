@@ -16,7 +16,7 @@ use crate::prelude::*;
 use crate::texts::Piece;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What everybody knows about `ssh`.
+/// The description of `ssh`.
 pub const SSH: Description = Description {
     name: "ssh",
     summary: "recognise SSH by the line with its version",
@@ -32,7 +32,7 @@ bytes were not seen).",
     ..RECOGNISER
 };
 
-/// What everybody knows about `rtsp`.
+/// The description of `rtsp`.
 pub const RTSP: Description = Description {
     name: "rtsp",
     summary: "recognise RTSP by its first request or response",
@@ -48,7 +48,7 @@ bytes were not seen).",
     ..RECOGNISER
 };
 
-/// What everybody knows about `mpeg`.
+/// The description of `mpeg`.
 pub const MPEG: Description = Description {
     name: "mpeg",
     summary: "recognise MPEG streams by their packets and start codes",
@@ -67,7 +67,7 @@ were not seen).",
     ..RECOGNISER
 };
 
-/// What everybody knows about `telnet`.
+/// The description of `telnet`.
 pub const TELNET: Description = Description {
     name: "telnet",
     summary: "recognise telnet by the options that it negotiates first",

@@ -7,7 +7,7 @@
 
 use crate::prelude::*;
 
-/// What everybody knows about `blank`.
+/// The description of `blank`.
 pub const BLANK: Description = Description {
     name: "blank",
     summary: "overwrite what is in view, all of it or a part",

@@ -7,7 +7,7 @@
 use super::codec::{Encoder, FORMATS, Format};
 use crate::prelude::*;
 
-/// What everybody knows about `compress`.
+/// The description of `compress`.
 pub const COMPRESS: Description = Description {
     name: "compress",
     summary: "compress what is in view, block by block",

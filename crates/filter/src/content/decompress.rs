@@ -7,7 +7,7 @@
 use super::codec::{Bad, Decoder, FORMATS, Format};
 use crate::prelude::*;
 
-/// What everybody knows about `decompress`.
+/// The description of `decompress`.
 pub const DECOMPRESS: Description = Description {
     name: "decompress",
     summary: "decompress what is in view, block by block",

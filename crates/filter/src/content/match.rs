@@ -11,7 +11,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, Unfit};
 use memchr::memmem::Finder;
 
-/// What everybody knows about `match`.
+/// The description of `match`.
 pub const MATCH: Description = Description {
     name: "match",
     summary: "classify by the first of several patterns that the view contains",

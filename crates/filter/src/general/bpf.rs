@@ -22,7 +22,7 @@ use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
 use judge::{made, remark, warns};
 use names::{Answers, settles};
 
-/// What everybody knows about `bpf`.
+/// The description of `bpf`.
 pub const BPF: Description = Description {
     name: "bpf",
     summary: "let through what a pcap-filter(7) expression matches",

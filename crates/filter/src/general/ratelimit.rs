@@ -12,7 +12,7 @@ use crate::twin::Emitted;
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What everybody knows about `ratelimit`.
+/// The description of `ratelimit`.
 pub const RATELIMIT: Description = Description {
     name: "ratelimit",
     summary: "let so many blocks through in a time, no more",

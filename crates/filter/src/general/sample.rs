@@ -11,7 +11,7 @@ use crate::twin::Emitted;
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What everybody knows about `sample`.
+/// The description of `sample`.
 pub const SAMPLE: Description = Description {
     name: "sample",
     summary: "let one block of so many through",

@@ -13,7 +13,7 @@ use crate::sharing::Sharing;
 use crate::twin::{Emitted, Ways};
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 
-/// What everybody knows about `shard`.
+/// The description of `shard`.
 pub const SHARD: Description = Description {
     name: "shard",
     summary: "let one share of the flows through, of so many",

@@ -14,7 +14,7 @@ use crate::twin::{Emitted, Ways};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What everybody knows about `split`.
+/// The description of `split`.
 pub const SPLIT: Description = Description {
     name: "split",
     summary: "share blocks out among so many branches, by flow or in turn",

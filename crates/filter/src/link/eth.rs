@@ -15,7 +15,7 @@ use wire::LinkType;
 use wire::ethernet::ethertype;
 use wire::link::Network;
 
-/// What everybody knows about `eth`.
+/// The description of `eth`.
 pub const ETH: Description = Description {
     name: "eth",
     summary: "check the link header, classify by ethertype, view what follows",

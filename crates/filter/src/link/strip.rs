@@ -14,7 +14,7 @@ use wire::ethernet::ETHERTYPE;
 use wire::link::Network;
 use wire::{LinkType, ethernet, vlan};
 
-/// What everybody knows about `strip`.
+/// The description of `strip`.
 pub const STRIP: Description = Description {
     name: "strip",
     summary: "cut off the link header, a VLAN tag, or the first bytes",

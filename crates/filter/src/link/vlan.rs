@@ -11,7 +11,7 @@ use ebpf::emit::{Answer, Exit, Layers, Scope};
 use wire::LinkType;
 use wire::vlan::{self, Tag};
 
-/// What everybody knows about `vlan`.
+/// The description of `vlan`.
 pub const VLAN: Description = Description {
     name: "vlan",
     summary: "classify by VLAN id, view what follows the tag",

@@ -9,7 +9,7 @@ use crate::prelude::*;
 use crate::twin::{self, Emitted, Ways};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 
-/// What everybody knows about `ipproto`.
+/// The description of `ipproto`.
 pub const IPPROTO: Description = Description {
     name: "ipproto",
     summary: "classify by IP protocol number, leave the view as it is",

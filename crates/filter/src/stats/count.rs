@@ -10,7 +10,7 @@ use ebpf::emit::{Answer, Exit, Layers, Scope};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What everybody knows about `count`.
+/// The description of `count`.
 pub const COUNT: Description = Description {
     name: "count",
     summary: "count messages, blocks and bytes",

@@ -13,7 +13,7 @@ use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, State as Kept};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What everybody knows about `hist`.
+/// The description of `hist`.
 pub const HIST: Description = Description {
     name: "hist",
     summary: "histogram of the time between blocks, or of their lengths",

@@ -6,7 +6,7 @@
 use crate::prelude::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What everybody knows about `inspect`.
+/// The description of `inspect`.
 pub const INSPECT: Description = Description {
     name: "inspect",
     summary: "lengths, printable share and entropy of what goes by",

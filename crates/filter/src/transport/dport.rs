@@ -10,7 +10,7 @@ use crate::transport::SERVICES;
 use crate::twin::{self, Emitted, Port};
 use ebpf::emit::{Exit, Layers, Scope};
 
-/// What everybody knows about `dport`.
+/// The description of `dport`.
 pub const DPORT: Description = Description {
     name: "dport",
     summary: "classify by TCP, UDP or SCTP destination port",

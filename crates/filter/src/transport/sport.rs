@@ -10,7 +10,7 @@ use crate::transport::SERVICES;
 use crate::twin::{self, Emitted, Port};
 use ebpf::emit::{Exit, Layers, Scope};
 
-/// What everybody knows about `sport`.
+/// The description of `sport`.
 pub const SPORT: Description = Description {
     name: "sport",
     summary: "classify by TCP, UDP or SCTP source port",

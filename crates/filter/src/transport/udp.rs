@@ -18,7 +18,7 @@ use wire::ip::protocol;
 use wire::ports::Ports;
 use wire::udp;
 
-/// What everybody knows about `udp`.
+/// The description of `udp`.
 pub const UDP: Description = Description {
     name: "udp",
     summary: "check the UDP header, classify by destination port, view the payload",

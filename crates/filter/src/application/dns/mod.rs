@@ -31,7 +31,7 @@ const fn carried(giver: &'static str) -> Usable {
     Usable { giver, classes: ValueRange::ALL, on_request: false, hint: "put `udp` before it" }
 }
 
-/// What everybody knows about `dns`.
+/// The description of `dns`.
 pub const DNS: Description = Description {
     name: "dns",
     summary: "find DNS messages, classify by query type or response code",

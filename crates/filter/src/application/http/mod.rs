@@ -29,7 +29,7 @@ use state::{Connection, Kind as Speaks};
 use walk::Walk;
 use wire::http::Manner;
 
-/// What everybody knows about `http`.
+/// The description of `http`.
 pub const HTTP: Description = Description {
     name: "http",
     summary: "take HTTP/1 messages out of streams, classify by method or status",

@@ -26,7 +26,7 @@ use crate::prelude::*;
 use connection::Connection;
 use wire::tls::Version;
 
-/// What everybody knows about `tls`.
+/// The description of `tls`.
 pub const TLS: Description = Description {
     name: "tls",
     summary: "find TLS connections, classify by version, describe the hellos",

@@ -15,7 +15,7 @@ use crate::prelude::*;
 use crate::texts::Piece;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What everybody knows about `regex`.
+/// The description of `regex`.
 pub const REGEX: Description = Description {
     name: "regex",
     summary: "classify by the first of several regular expressions that match",

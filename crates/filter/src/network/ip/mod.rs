@@ -30,7 +30,7 @@ use fragment::Piece;
 use overlap::Policy;
 use wire::ip::Fragment;
 
-/// What everybody knows about `ip`.
+/// The description of `ip`.
 pub const IP: Description = Description {
     name: "ip",
     summary: "check the IP header, classify by protocol, join fragments",

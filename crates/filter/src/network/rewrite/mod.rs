@@ -22,7 +22,7 @@ use std::net::Ipv4Addr;
 use wire::ip::{Fragment, protocol};
 use wire::{LinkType, ethernet, ipv4, ipv6, ports, tcp, udp};
 
-/// What everybody knows about `rewrite`.
+/// The description of `rewrite`.
 pub const REWRITE: Description = Description {
     name: "rewrite",
     summary: "write other addresses, ports or another TTL, and mend checksums",

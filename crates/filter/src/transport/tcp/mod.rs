@@ -38,7 +38,7 @@ use reassembly::Rules;
 use track::Tcp;
 use wire::ip::protocol;
 
-/// What everybody knows about `tcp`.
+/// The description of `tcp`.
 pub const TCP: Description = Description {
     name: "tcp",
     summary: "put the segments of connections in order, classify by server port",

@@ -34,7 +34,7 @@ use std::hash::Hasher as _;
 use wire::{ipv4, ipv6, udp};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What everybody knows about `token`.
+/// The description of `token`.
 pub const TOKEN: Description = Description {
     name: "token",
     summary: "let UDP datagrams through that carry a valid token, each once",
