@@ -1,6 +1,6 @@
 //! Pattern matching over segmented text: one automaton, whose entire state is one number.
 //!
-//! In: patterns, once; then the pieces of a text, each with the [`State`] left by the previous
+//! In: patterns, once; then the pieces of a text, each with the [`MatchState`] left by the previous
 //! piece. Out: the state behind the piece, and the first pattern in the list of which a match
 //! *ends* in it. Segmentation changes nothing: a match may span pieces. All matches count, not only
 //! leftmost ones, so that the result does not depend on earlier matches. [SL §6.1 Table I]
@@ -41,9 +41,9 @@ pub(crate) struct Automaton {
 /// [`Automaton::print`].
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(transparent)]
-pub(crate) struct State(u32);
+pub(crate) struct MatchState(u32);
 
-impl State {
+impl MatchState {
     /// The state before the first byte.
     pub(crate) const BEGIN: Self = Self(0);
 }
@@ -107,8 +107,8 @@ impl Automaton {
 
     /// Returns the state behind unseen bytes: no match is in progress, and it is not the start of
     /// the text.
-    pub(crate) fn behind_hole(&self) -> State {
-        State(self.behind_hole.as_u32() + 1)
+    pub(crate) fn behind_hole(&self) -> MatchState {
+        MatchState(self.behind_hole.as_u32() + 1)
     }
 
     /// Continues from `state`: returns the new state, and the first pattern with a number below
@@ -116,13 +116,13 @@ impl Automaton {
     #[inline]
     pub(crate) fn read(
         &self,
-        state: State,
+        state: MatchState,
         bytes: &[u8],
         last: bool,
         below: u32,
-    ) -> (State, Option<u32>) {
+    ) -> (MatchState, Option<u32>) {
         let mut id = self.id(state);
-        let mut found = Found { below, first: None };
+        let mut found = FirstMatch { below, first: None };
         match bytes.split_first() {
             Some((byte, rest)) => {
                 let before = id;
@@ -145,18 +145,18 @@ impl Automaton {
             }
             None => {}
         }
-        (State(id.as_u32() + 1), found.first)
+        (MatchState(id.as_u32() + 1), found.first)
     }
 
     /// Returns true if no match is possible any more.
-    pub(crate) fn is_dead(&self, state: State) -> bool {
+    pub(crate) fn is_dead(&self, state: MatchState) -> bool {
         self.dfa.is_dead_state(self.id(state))
     }
 
     /// Returns the automaton's state. A number that names no state, as forged data may, counts as
     /// the initial state.
     #[inline]
-    fn id(&self, state: State) -> StateID {
+    fn id(&self, state: MatchState) -> StateID {
         let id = state.0.wrapping_sub(1);
         // The stride is a power of two.
         let between = self.dfa.stride() - 1;
@@ -170,7 +170,7 @@ impl Automaton {
     /// Returns the state behind `bytes`, recording all matches but those that end with the last
     /// byte.
     #[inline]
-    fn run(&self, mut id: StateID, bytes: &[u8], found: &mut Found) -> StateID {
+    fn run(&self, mut id: StateID, bytes: &[u8], found: &mut FirstMatch) -> StateID {
         let dfa = &self.dfa;
         let mut at = 0;
         if dfa.is_start_state(id) {
@@ -228,12 +228,12 @@ impl Automaton {
 }
 
 /// The first matching pattern with a number below `below`.
-struct Found {
+struct FirstMatch {
     below: u32,
     first: Option<u32>,
 }
 
-impl Found {
+impl FirstMatch {
     /// Records the patterns of a match state that `counts` accepts.
     #[inline]
     fn look(&mut self, automaton: &Automaton, id: StateID, counts: impl Fn(PatternID) -> bool) {

@@ -11,7 +11,7 @@ use wire::ip::protocol;
 
 /// The position of a block in its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct TextPiece {
     /// Session of the text; `None` if the block is a whole text.
     pub(crate) session: Option<u64>,
     /// True if it is a piece of the backward direction.
@@ -26,7 +26,7 @@ pub(crate) struct Piece {
     pub(crate) described: bool,
 }
 
-impl Piece {
+impl TextPiece {
     /// Classifies this block.
     #[inline]
     pub(crate) fn of(block: &Block<'_>) -> Self {

@@ -1,8 +1,8 @@
-//! What must be true of every filter in the catalog: one loop each, no code for any filter.
+//! Properties of every filter in the catalog: one loop each, no code for any filter.
 //!
-//! Names and texts; the kind against what the filter does to blocks; classes and reasons against
-//! its description; no panic on any bytes; heads against whole frames; marks against a fresh look;
-//! and state that is saved in the middle of a corpus and continued by another instance.
+//! Names and texts; the kind against the filter's effect on blocks; classes and reasons against its
+//! description; no panic on any bytes; heads against whole frames; marks against a fresh parse; and
+//! state saved in the middle of a corpus and continued by another instance.
 
 mod corpus;
 
@@ -15,7 +15,7 @@ use filter::{
     lanes,
 };
 
-/// The filter with the arguments of its own example.
+/// Creates the filter with the arguments of its own example.
 fn node(description: &'static Description) -> Node {
     let words = filter::testing::example_words(description);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -23,14 +23,14 @@ fn node(description: &'static Description) -> Node {
         .unwrap_or_else(|mistake| panic!("the example of `{}`: {mistake}", description.name))
 }
 
-/// Calls `see` with each batch before and after the filter has seen it.
+/// Calls `see` with each batch before and after the filter processed it.
 fn run(
     node: &mut Node,
     frames: &[Frame],
     head: usize,
     mut see: impl FnMut(&Node, &Batch<'_>, &[Batch<'_>]),
 ) {
-    // What is held must still be there in a later turn.
+    // Held blocks must outlive the pass.
     let arena = Arena::new(4 * frames.len() + LANES);
     let mut space = Space::new(&arena).heads(head);
     for batch in corpus::batches(frames) {
@@ -57,7 +57,7 @@ fn is_name(text: &str) -> bool {
 }
 
 #[test]
-fn names_are_words_of_the_language_and_stand_once() {
+fn names_are_unique_words_of_the_language() {
     for (number, d) in FILTERS.iter().enumerate() {
         assert!(is_name(d.name) && !["all", "zero"].contains(&d.name), "`{}`", d.name);
         let twice = FILTERS.iter().skip(number + 1).any(|other| other.name == d.name);
@@ -68,7 +68,7 @@ fn names_are_words_of_the_language_and_stand_once() {
 }
 
 #[test]
-fn texts_fit_where_they_are_printed() {
+fn texts_fit_their_columns() {
     for d in FILTERS {
         assert!((10..=72).contains(&d.summary.len()), "summary of `{}`", d.name);
         assert!(!d.summary.ends_with('.'), "summary of `{}`: no full stop", d.name);
@@ -87,7 +87,7 @@ fn texts_fit_where_they_are_printed() {
 }
 
 #[test]
-fn parameters_are_what_help_says() {
+fn parameters_match_the_help() {
     for d in FILTERS {
         for (number, p) in d.parameters.iter().enumerate() {
             assert!(is_name(p.name) && !p.help.is_empty(), "`{}` {}", d.name, p.name);
@@ -105,7 +105,7 @@ fn parameters_are_what_help_says() {
 }
 
 #[test]
-fn class_names_mean_one_number_within_the_range() {
+fn class_names_map_to_one_number_in_range() {
     for d in FILTERS {
         let Classes::Number { what, range, names } = d.classes else { continue };
         assert!(!what.is_empty() && range.low <= range.high, "`{}`", d.name);
@@ -118,10 +118,10 @@ fn class_names_mean_one_number_within_the_range() {
     }
 }
 
-/// LANGUAGE.md, at its end: a class may bear the name of a filter only if it leads there. So of the
-/// blocks with that class the filter must answer the most, where it takes what they are.
+/// LANGUAGE.md, at its end: a class may have the name of a filter only if it leads there. The
+/// filter must therefore answer most blocks of that class, where it accepts their form.
 #[test]
-fn a_class_named_like_a_filter_leads_to_it() {
+fn class_named_like_a_filter_leads_to_it() {
     classes_lead_to_their_filters(corpus::captured);
 }
 
@@ -135,14 +135,14 @@ fn classes_lead_to_their_filters(captured: Captured) {
             if !other.takes.has(form) {
                 continue;
             }
-            // What is held stays in the arena until it goes on.
+            // Held blocks stay in the arena until they leave.
             let arena = Arena::new(4 * frames.len());
             let mut space = Space::new(&arena);
             let (mut first, mut second, mut there) = (node(d), node(other), 0);
             for frames in corpus::batches(&frames) {
                 for mut batch in first.turn(space.batch(frames), &mut space, 0) {
                     batch.keep(batch.select(|class| class.0 == *value));
-                    // Ends and holes have nothing to be recognised by.
+                    // Ends and holes cannot be recognized.
                     let bytes = batch.blocks().filter(|(_, block)| !block.bytes().is_empty());
                     let bytes = bytes.fold(0, |mask, (l, _)| mask | 1 << l);
                     batch.keep(bytes);
@@ -150,7 +150,7 @@ fn classes_lead_to_their_filters(captured: Captured) {
                     second.turn(batch, &mut space, 0);
                 }
             }
-            // In one of five captures with port 22, curl asks it for a page.
+            // In one of five captures with port 22, curl requests a page from it.
             let unanswered: u64 = second.unanswered().map(|(_, n)| n).sum();
             assert!(
                 there > 0 && unanswered * 4 < there,
@@ -162,7 +162,7 @@ fn classes_lead_to_their_filters(captured: Captured) {
 }
 
 #[test]
-fn m5_the_kind_says_what_a_filter_may_do_and_it_does_no_more() {
+fn m5_filters_keep_to_the_rights_of_their_kind() {
     kinds_keep_to_their_rights(corpus::captured);
 }
 
@@ -195,10 +195,10 @@ fn kinds_keep_to_their_rights(captured: Captured) {
     }
 }
 
-/// What a filter of this kind must leave as it was.
+/// Asserts that the filter left unchanged what its kind may not change.
 fn keeps_to(d: &Description, before: &Block<'_>, after: &Block<'_>) {
     let name = d.name;
-    // Who tells sessions apart says which, and which way a block goes in it (CONTRACT 8).
+    // A filter that assigns sessions sets the session and direction (CONTRACT 8).
     let beside = |context: ContextLane| match d.state.keeps {
         Keeps::Sessions => {
             ContextLane { session: 0, flags: context.flags.without(Flags::BACKWARD), ..context }
@@ -245,7 +245,7 @@ fn in_declared_classes(d: &Description, before: &Block<'_>, after: &Block<'_>) {
 }
 
 #[test]
-fn every_block_without_an_answer_has_a_reason() {
+fn every_unanswered_block_has_a_reason() {
     blocks_have_answers_or_reasons(corpus::captured);
 }
 
@@ -277,7 +277,7 @@ fn blocks_have_answers_or_reasons(captured: Captured) {
     }
 }
 
-/// Blocks that ended in a filter, or are still there, as it counted them.
+/// Returns the number of blocks that ended in a filter or are held, from its counters.
 fn ended(counts: &Counts) -> u64 {
     let dropped: u64 = counts.dropped.iter().map(|amount| amount.blocks).sum();
     let lost = counts.evicted.blocks + counts.no_room.blocks;
@@ -285,7 +285,7 @@ fn ended(counts: &Counts) -> u64 {
 }
 
 #[test]
-fn no_bytes_and_no_marks_make_a_filter_panic() {
+fn no_bytes_or_marks_make_a_filter_panic() {
     noise_is_survived(corpus::captured);
 }
 
@@ -314,9 +314,9 @@ fn noise_is_survived(captured: Captured) {
     }
 }
 
-/// CONTRACT 14: a space may hand out a head only, and the answer must not depend on it.
+/// CONTRACT 14: a space may provide only a head, and the answer must not depend on it.
 #[test]
-fn a_head_is_enough_for_a_filter_that_reads_a_head() {
+fn head_suffices_for_filters_that_read_a_head() {
     heads_are_enough(corpus::captured);
 }
 
@@ -340,9 +340,9 @@ fn heads_are_enough(captured: Captured) {
     }
 }
 
-/// What another filter left in the marks must lead to the same answer as a fresh look.
+/// Marks left by another filter must lead to the same answer as a fresh parse.
 #[test]
-fn marks_and_a_fresh_look_agree() {
+fn marks_and_a_fresh_parse_agree() {
     marks_agree(corpus::captured);
 }
 
@@ -351,7 +351,7 @@ fn marks_agree(captured: Captured) {
     let marking = filter::catalog::find("ipproto").expect("it is in the catalog");
     for d in FILTERS.iter().filter(|d| d.kind >= Kind::Classification) {
         let (mut first, mut marked, mut fresh) = (node(marking), node(d), node(d));
-        // What is held must still be there in a later turn.
+        // Held blocks must outlive the pass.
         let arena = Arena::new(8 * frames.len());
         let mut space = Space::new(&arena);
         for frames in corpus::batches(&frames) {
@@ -368,16 +368,15 @@ fn marks_agree(captured: Captured) {
     }
 }
 
-/// A source that has looked at whole frames leaves the marks that a filter would, who looks at a
-/// head alone.
+/// A source that parsed whole frames leaves the same marks as a filter that parses a head.
 #[test]
-fn what_a_source_remembers_of_a_frame_is_what_a_filter_finds() {
+fn marks_of_a_source_agree_with_those_of_a_filter() {
     remembered_layers_agree(corpus::captured);
 }
 
 fn remembered_layers_agree(captured: Captured) {
     let shapes = corpus::shapes();
-    // Options of 248 bytes, so many times, before the transport header.
+    // Options of 248 bytes, repeated, before the transport header.
     let options = [&[30][..], &[0; 246]].concat();
     let deep = |times: usize| {
         let frame = testkit::Frame::ethernet().ipv6("fc00::1", "fc00::2");
@@ -403,7 +402,7 @@ fn remembered_layers_agree(captured: Captured) {
 }
 
 #[test]
-fn who_reports_says_something_and_nobody_else() {
+fn reports_exist_exactly_where_declared() {
     for d in FILTERS {
         let mut node = node(d);
         run(&mut node, &corpus::shapes(), usize::MAX, |_, _, _| {});
@@ -412,12 +411,12 @@ fn who_reports_says_something_and_nobody_else() {
 }
 
 #[test]
-fn m1_m4_state_that_was_saved_continues_elsewhere() {
+fn m1_m4_saved_state_continues_elsewhere() {
     saved_state_continues(corpus::captured);
 }
 
 fn saved_state_continues(captured: Captured) {
-    // Every shape on both sides, so that every filter has something to keep.
+    // Every shape on both sides of the move, so that every filter has state.
     let (shapes, captured) = (corpus::shapes(), captured(1));
     let (early, late) = captured.split_at(captured.len() / 2);
     let mut frames = [&shapes, early, &shapes, late].concat();
@@ -432,7 +431,7 @@ fn saved_state_continues(captured: Captured) {
             let mut space = Space::new(&arena);
             let mut batch = space.batch(std::slice::from_ref(frame));
             let mut block = batch.block(0);
-            // Some blocks come with sessions, as if they stood behind who tells them apart.
+            // Some blocks have sessions, as behind a filter that assigns them.
             block.context.session = number as u32 % 5;
             batch.set(0, block);
             for batch in node.turn(batch, &mut space, frame.time) {
@@ -467,7 +466,7 @@ fn saved_state_continues(captured: Captured) {
 }
 
 #[test]
-fn corpus_filters_pass_all_exams_on_what_others_captured() {
+fn corpus_filters_pass_all_exams_on_external_captures() {
     let Some(_) = testkit::corpus() else { return };
     for exam in [
         classes_lead_to_their_filters,
@@ -484,7 +483,7 @@ fn corpus_filters_pass_all_exams_on_what_others_captured() {
 }
 
 #[test]
-fn the_exam_finds_a_filter_that_breaks_its_word() {
+fn exam_detects_a_filter_that_exceeds_its_rights() {
     let arena = Arena::new(2);
     let space = Space::new(&arena);
     let before = space.batch(&[Frame::of(ETHERNET, b"abcdef")]).block(0);
@@ -511,10 +510,10 @@ fn groups_are_ranges_of_the_classes() {
     }
 }
 
-/// What a filter says that it shows is what its state shows, with names that stand once; of what
-/// was seen in a corpus every row is as wide as the head of the table.
+/// The state's columns are those of the description, with unique names; every row over a corpus has
+/// the width of the header.
 #[test]
-fn m3_what_is_shown_has_the_columns_of_the_description() {
+fn m3_shown_state_has_the_described_columns() {
     let frames = corpus::shapes();
     let mut showing = 0;
     for d in FILTERS {

@@ -1,18 +1,18 @@
-//! `dns` on what others captured: what they say stands in it, we say too.
+//! `dns` on external captures: its descriptions agree with other tools.
 //!
-//! zeek's `dns.log` has a line for each query with its response; suricata's tests count events that
-//! have certain fields. What is left out is listed, with the reason.
+//! zeek's `dns.log` has a line per query with its response; suricata's tests count events with
+//! certain fields. Exceptions are listed with their reasons.
 
-mod told;
+mod descriptions;
 
+use descriptions::{Described, FilterChain, checks};
 use filter::Description;
 use filter::catalog::find;
 use std::fs;
 use std::path::{Path, PathBuf};
-use told::{Line, Told, checks};
 use wire::record::Field;
 
-/// Tests whose captures carry DNS where these lines do not look.
+/// Tests whose captures have DNS only where this pipeline does not look.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("core.tunnels.gre-over-udp", "in a tunnel"),
     ("dns-over-http2", "in HTTP/2"),
@@ -23,15 +23,15 @@ fn filter(name: &str) -> &'static Description {
     find(name).unwrap_or_else(|| panic!("`{name}` is in the catalog"))
 }
 
-/// What the datagrams and the connections of a capture say.
-fn both(path: &Path) -> Vec<Told> {
-    let mut told = Line::new(&[filter("udp"), filter("dns")]).tell(path).to_vec();
-    told.extend_from_slice(Line::new(&[filter("tcp"), filter("dns")]).tell(path));
+/// Returns the descriptions of a capture's datagrams and connections.
+fn both(path: &Path) -> Vec<Described> {
+    let mut told = FilterChain::new(&[filter("udp"), filter("dns")]).describe(path).to_vec();
+    told.extend_from_slice(FilterChain::new(&[filter("tcp"), filter("dns")]).describe(path));
     told
 }
 
 #[test]
-fn messages_over_udp_and_tcp_are_told() {
+fn messages_over_udp_and_tcp_are_described() {
     let fields =
         [Field::Id, Field::Name, Field::Type, Field::RcodeName, Field::Answer, Field::Data];
     let shown = |name: &str| -> Vec<[String; 6]> {
@@ -49,7 +49,7 @@ fn messages_over_udp_and_tcp_are_told() {
             ["4", "xn--bcher-kva.example", "TYPE65399", "", "", ""],
         ]
     );
-    // Answers may come in another order than questions (RFC 7766 §7).
+    // Responses may arrive in another order than queries (RFC 7766 §7).
     assert_eq!(
         shown("stream"),
         [
@@ -62,7 +62,7 @@ fn messages_over_udp_and_tcp_are_told() {
 }
 
 #[test]
-fn corpus_zeek_sees_the_same_queries_and_answers() {
+fn corpus_zeek_logs_the_same_queries_and_answers() {
     let Some(cases) = testkit::cases() else { return };
     let zeek = cases.join("zeek");
     let tests = fs::read_to_string(zeek.join("tests.json")).expect("the list of tests");
@@ -93,9 +93,9 @@ fn corpus_zeek_sees_the_same_queries_and_answers() {
     assert!(rows >= 10, "{rows} rows were compared");
 }
 
-/// Whether a message is what a row of zeek's log says. Zeek puts a query and its response together:
-/// where there is a response code, the response must be it.
-fn is_row<'r>(told: &Told, value: impl Fn(&str) -> Option<&'r str>) -> bool {
+/// Returns true if a message matches a row of zeek's log. Zeek merges a query with its response:
+/// with a response code, the message must be the response.
+fn is_row<'r>(told: &Described, value: impl Fn(&str) -> Option<&'r str>) -> bool {
     let same = |name: &str, field: Field| {
         value(name).is_none_or(|value| told.text(field).eq_ignore_ascii_case(value))
     };
@@ -124,11 +124,11 @@ fn is_row<'r>(told: &Told, value: impl Fn(&str) -> Option<&'r str>) -> bool {
         && addresses.iter().all(|address| data.contains(address))
 }
 
-fn has(told: &Told, word: &str) -> bool {
+fn has(told: &Described, word: &str) -> bool {
     told.text(Field::Flags).split(' ').any(|flag| flag == word)
 }
 
-/// The trace that a test of zeek reads: what stands behind its name in the list.
+/// Returns the capture that a test of zeek reads, from the test list.
 fn trace(tests: &str, test: &str) -> String {
     let behind = tests.split(&format!("\"{test}\"")).nth(1).expect("the test is in the list");
     let list = behind.split("\"traces\"").nth(1).expect("it has traces");
@@ -169,18 +169,18 @@ fn corpus_suricata_counts_the_same_messages() {
     assert!(counted >= 15, "{counted} checks were understood");
 }
 
-type Predicate = Box<dyn Fn(&Told) -> bool>;
+type MessagePredicate = Box<dyn Fn(&Described) -> bool>;
 
-/// What a field of an event asks of a message; nothing if we do not tell it.
-fn predicate((name, value): &(String, String)) -> Option<Predicate> {
+/// Translates a field of an event to a predicate on messages; `None` if descriptions lack it.
+fn predicate((name, value): &(String, String)) -> Option<MessagePredicate> {
     let value = value.clone();
-    let field = |field: Field| -> Option<Predicate> {
+    let field = |field: Field| -> Option<MessagePredicate> {
         let value = value.clone();
-        Some(Box::new(move |told: &Told| told.text(field) == value))
+        Some(Box::new(move |told: &Described| told.text(field) == value))
     };
-    let flag = |word: &'static str| -> Option<Predicate> {
+    let flag = |word: &'static str| -> Option<MessagePredicate> {
         let value = value == "true";
-        Some(Box::new(move |told: &Told| has(told, word) == value))
+        Some(Box::new(move |told: &Described| has(told, word) == value))
     };
     match name.strip_prefix("dns.")? {
         "type" => {
@@ -194,7 +194,7 @@ fn predicate((name, value): &(String, String)) -> Option<Predicate> {
         "aa" => flag("aa"),
         "rd" => flag("rd"),
         "ra" => flag("ra"),
-        // What is not text has no form in common.
+        // Non-text data have no common format.
         "answers[0].rdata" if !value.contains('\\') => field(Field::Data),
         _ => None,
     }

@@ -1,8 +1,8 @@
-//! Fragments that others captured, and what they say must come of them.
+//! Reassembly on external captures, against other tools.
 //!
-//! Judges: tshark, datagram by datagram and byte by byte, over every outside capture that holds
-//! fragments; pcapplusplus, whole frames; suricata, the events of its tests that concern fragments;
-//! zeek, what it finds strange. Where we differ, the reason stands in the list beside.
+//! Judges: tshark, datagram by datagram and byte by byte, over every external capture with
+//! fragments; pcapplusplus, whole frames; suricata, the events of its fragment tests; zeek, its
+//! reported anomalies. Differences are listed with their reasons.
 
 use abi::Class;
 use filter::network::ip::IP;
@@ -14,11 +14,11 @@ use std::process::{Command, Stdio};
 use wire::LinkType;
 use wire::ip::Fragment;
 
-/// What `ip` makes of a capture.
+/// The output of `ip` for a capture.
 struct Made {
-    /// The frames that it put together, by the number of the frame that completed them.
+    /// Reassembled frames, by the number of the completing frame.
     joined: BTreeMap<usize, Joined>,
-    /// What it counted: dropped, not answered, other.
+    /// Counters: drops, missing answers, others.
     counts: BTreeMap<&'static str, u64>,
 }
 
@@ -67,8 +67,8 @@ fn is_fragment(frame: &Frame) -> bool {
     layers.fragment != Fragment::Whole
 }
 
-/// The datagrams that tshark puts together, by the number of the frame that completes them. What
-/// stands above IP is not dissected: it would put together what errors and tunnels quote.
+/// Returns the datagrams that tshark reassembles, by the number of the completing frame. Dissection
+/// stops at IP: otherwise tshark would also reassemble packets quoted in errors and tunnels.
 fn tshark(capture: &Path) -> BTreeMap<usize, Vec<u8>> {
     let mut command = Command::new("tshark");
     command.args(["-n", "-r"]).arg(capture).stdin(Stdio::null()).stderr(Stdio::null());
@@ -94,7 +94,7 @@ fn hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).filter_map(digit).collect()
 }
 
-/// Where we differ from tshark 4.0: capture, frame that completes the datagram, why.
+/// Differences to tshark 4.0: capture, number of the completing frame, reason.
 const OTHERWISE: [(&str, usize, &str); 8] = [
     ("ipv6-malformed-fragments-2/frag-2.pcap", 9, "they overlap: RFC 5722"),
     ("ipv6-malformed-fragments-7/frag-7.pcap", 8, "they overlap: RFC 5722"),
@@ -106,27 +106,27 @@ const OTHERWISE: [(&str, usize, &str); 8] = [
     ("ipv6-reassembly-state-leak.pcap", 92, "65,536 bytes with the hop-by-hop header: RFC 8200"),
 ];
 
-/// Where we differ on captures that are made here.
+/// The same for generated captures.
 const OTHERWISE_MADE: [(&str, usize, &str); 1] =
     [("fragments/overlap6.pcap", 5, "they overlap: RFC 5722")];
 
 #[test]
-fn tshark_puts_the_same_datagrams_together() {
+fn tshark_reassembles_the_same_datagrams() {
     if let Some(same) = as_tshark(testkit::made(), &OTHERWISE_MADE) {
         assert!(same >= 200, "only {same} datagrams were the same");
     }
 }
 
 #[test]
-fn corpus_tshark_puts_the_same_datagrams_together() {
+fn corpus_tshark_reassembles_the_same_datagrams() {
     let Some(corpus) = testkit::corpus() else { return };
     if let Some(same) = as_tshark(corpus, &OTHERWISE) {
         assert!(same >= 297, "only {same} datagrams were the same");
     }
 }
 
-/// The number of datagrams that tshark puts together as we do; the rest must be those that are
-/// known to differ: capture, frame, why.
+/// Returns the number of datagrams on which tshark agrees; all others must be in `otherwise`:
+/// capture, frame, reason.
 fn as_tshark(captures: testkit::Captures, otherwise: &[(&str, usize, &str)]) -> Option<usize> {
     testkit::need::command("tshark")?;
     let (mut same, mut differs) = (0, BTreeMap::new());
@@ -138,7 +138,7 @@ fn as_tshark(captures: testkit::Captures, otherwise: &[(&str, usize, &str)]) -> 
         let (ours, theirs) = (run(&frames, &[]), tshark(&path));
         let numbers: BTreeSet<usize> = ours.joined.keys().chain(theirs.keys()).copied().collect();
         for number in numbers {
-            // Of IPv6, tshark counts extension headers behind the fragment header as data.
+            // For IPv6 tshark counts extension headers behind the fragment header as data.
             match (ours.joined.get(&number), theirs.get(&number)) {
                 (Some(ours), Some(theirs)) if theirs.ends_with(&ours.data) => same += 1,
                 (ours, theirs) => {
@@ -157,7 +157,7 @@ fn as_tshark(captures: testkit::Captures, otherwise: &[(&str, usize, &str)]) -> 
     Some(same)
 }
 
-/// The joined frames are, byte for byte, those that pcapplusplus wrote.
+/// Reassembled frames are byte-identical to those that pcapplusplus wrote.
 #[test]
 fn corpus_pcapplusplus_makes_the_same_frames() {
     let Some(cases) = testkit::cases() else { return };
@@ -178,9 +178,9 @@ fn corpus_pcapplusplus_makes_the_same_frames() {
     }
 }
 
-/// What suricata's tests ask for, said in our words. An event about a fragment is a reason here.
+/// Expectations of suricata's tests, in our terms. An event about a fragment is a reason here.
 #[test]
-fn corpus_suricata_finds_the_same_fault_in_fragments() {
+fn corpus_suricata_reports_the_same_fragment_faults() {
     let Some(cases) = testkit::cases() else { return };
     let evasion = "ipv6-evasion/ipv6-malformed-fragments-";
     for (name, expected) in [
@@ -201,7 +201,7 @@ fn corpus_suricata_finds_the_same_fault_in_fragments() {
         let made = run(&read(&cases.join("suricata").join(&name)), &[]);
         assert_eq!(made.counts, expected.iter().copied().collect(), "{name}");
     }
-    // A SYN that came in three fragments, behind a VLAN tag and behind PPP: `tcp.flags:S`.
+    // A SYN in three fragments, behind a VLAN tag and behind PPP: `tcp.flags:S`.
     for name in [
         "bug-6887-defrag-eth-vlan-ipv4-tcp-syn/frag-eth-vlan-ip-tcp-syn.pcap",
         "bug-6887-defrag-ppp-ipv4-tcp-syn/frag-ppp-ip-tcp-syn.pcap",
@@ -210,16 +210,16 @@ fn corpus_suricata_finds_the_same_fault_in_fragments() {
         let flags = made.joined.values().map(|joined| (joined.class.0, joined.data[13]));
         assert_eq!(flags.collect::<Vec<_>>(), [(6, 2)], "{name}");
     }
-    // One of the rule's packets was whole, the other is put together; the memory cap and the
-    // verdicts that the test is about are no concern of a filter.
+    // One of the rule's packets was whole, the other is reassembled; the test's memory cap and
+    // verdicts do not concern a filter.
     let made = run(&read(&cases.join("suricata/exception-policy-defrag-01/ipv4frags.pcap")), &[]);
     assert_eq!(made.joined.into_values().map(|joined| joined.class.0).collect::<Vec<_>>(), [1]);
 }
 
-/// Tests of suricata's that name fragments and are not asked here, and why: they concern something
-/// else than what `ip` puts together. Checked is that it leaves these packets as they are.
+/// Suricata tests that mention fragments without concerning reassembly, with reasons. `ip` must
+/// leave these packets unchanged.
 #[test]
-fn corpus_what_suricata_asks_of_others_passes() {
+fn corpus_unrelated_suricata_packets_pass_unchanged() {
     let Some(cases) = testkit::cases() else { return };
     for (name, why, unfinished) in [
         ("ipv6-malformed-fragments-10/frag-10.pcap", "headers that are useless, not wrong", 0),
@@ -248,28 +248,28 @@ fn corpus_what_suricata_asks_of_others_passes() {
     }
 }
 
-/// Zeek's `weird.log`, said in our words.
+/// Zeek's `weird.log`, in our terms.
 #[test]
-fn corpus_zeek_finds_the_same_captures_strange() {
+fn corpus_zeek_reports_the_same_anomalies() {
     let Some(cases) = testkit::cases() else { return };
     let traces = cases.join("zeek/Traces");
     let counts = |name: &str, words: &[&str]| run(&read(&traces.join(name)), words).counts;
     // `excessively_small_fragment`, `fragment_size_inconsistency`, `fragment_inconsistency`: 18
-    // bytes that others follow; then one that goes on behind the last.
+    // bytes with others behind them; then a fragment behind the last one.
     let found = counts("ipv4/fragmented-1.pcap", &[]);
     let expected = [("malformed", 1), ("joined datagrams", 1), ("overlapping datagrams", 1)];
     assert_eq!(found, expected.into_iter().collect());
-    // `excessively_small_fragment` twice; the first fragment is never right.
+    // `excessively_small_fragment` twice; the first fragment is never valid.
     let found = counts("ipv4/fragmented-2.pcap", &[]);
     assert_eq!(found, [("malformed", 2), ("fragments missing", 1)].into_iter().collect());
     // `fragment_with_DF`: five fragments, no last one.
     assert_eq!(counts("ipv4/fragmented-3.pcap", &[]), [("fragments missing", 5)].into());
-    // `excessively_large_fragment`, and not more than one datagram held at once.
+    // `excessively_large_fragment`, and at most one datagram held at once.
     let found = counts("ipv6-reassembly-state-leak.pcap", &[]);
     assert_eq!(found, [("too big", 2), ("fragments missing", 90)].into());
 
-    // `fragment_inconsistency`: an attack whose middle is overwritten. Who is attacked decides what
-    // it says.
+    // `fragment_inconsistency`: an attack whose middle is overwritten; the policy decides the
+    // result.
     let attack = |policy: &str| {
         let made = run(&read(&traces.join("ipv4/fragmented-4.pcap")), &[policy]);
         let data = made.joined.into_values().map(|joined| joined.data).next();
@@ -284,10 +284,10 @@ fn corpus_zeek_finds_the_same_captures_strange() {
     assert_eq!(attack("policy=drop"), "");
 }
 
-/// Joined datagrams, by the number of the frame that completes them; what is wrong with fragments
-/// is said by its reason, and by nothing else.
+/// Reassembled datagrams by the number of the completing frame; faulty fragments are reported by
+/// their reason only.
 #[test]
-fn fragments_are_joined_or_told_by_their_reasons() {
+fn fragments_are_joined_or_counted_by_reason() {
     let joined = ("joined datagrams", 1);
     for (name, completing, counts) in [
         ("reversed", &[6][..], &[joined][..]),
@@ -299,7 +299,7 @@ fn fragments_are_joined_or_told_by_their_reasons() {
         ("missing4", &[], &[("fragments missing", 3)]),
         ("missing6", &[], &[("fragments missing", 3)]),
         ("uneven6", &[], &[("malformed", 1), ("fragments missing", 1)]),
-        // RFC 6946: a fragment of nothing is whole.
+        // RFC 6946: an atomic fragment is whole.
         ("atomic6", &[], &[]),
         ("too-big4", &[], &[("too big", 1)]),
         ("too-big6", &[], &[("too big", 1)]),
@@ -310,7 +310,7 @@ fn fragments_are_joined_or_told_by_their_reasons() {
     }
     let many = run(&read(&testkit::made::file("fragments/many.pcap")), &[]);
     assert_eq!(many.counts, [("joined datagrams", 200)].into());
-    // Each holds what was cut: a header of UDP, then bytes that count in sevens.
+    // Each holds the original data: a UDP header, then bytes that count in sevens.
     for Joined { data, class, .. } in many.joined.values() {
         assert_eq!((data.len(), class.0), (3_008, 17));
         assert!(data[8..].iter().enumerate().all(|(at, byte)| usize::from(*byte) == at * 7 % 251));
@@ -320,10 +320,10 @@ fn fragments_are_joined_or_told_by_their_reasons() {
     assert_eq!(flags.collect::<Vec<_>>(), [(6, 2)]);
 }
 
-/// 64 bytes lie over the end of the first fragment and over the begin of the second, which comes
-/// later. The policy decides which of them are seen.
+/// 64 bytes overlap the end of the first fragment and the start of the second, which arrives later.
+/// The policy decides which are visible.
 #[test]
-fn overlapping_fragments_are_joined_as_the_target_would() {
+fn overlapping_fragments_follow_the_policy() {
     let frames = read(&testkit::made::file("fragments/overlap4.pcap"));
     for (policy, seen) in [
         ("first", 56),
@@ -331,7 +331,7 @@ fn overlapping_fragments_are_joined_as_the_target_would() {
         ("bsd", 56),
         ("solaris", 56),
         ("last", 8),
-        // Its front is cut by what lies before it, and its rest by what comes behind.
+        // The earlier fragment trims its front, the later one its rest.
         ("linux", 0),
     ] {
         let made = run(&frames, &[&format!("policy={policy}")]);

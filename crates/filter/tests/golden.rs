@@ -1,5 +1,5 @@
-//! The generated code of every twin as text, so that code generation is reviewed as a diff.
-//! `UPDATE=1` rewrites. One loop over the catalogue.
+//! Golden files of every twin's generated code, so that code generation is reviewed as a diff.
+//! `UPDATE=1` rewrites them. One loop over the catalog.
 
 use std::fs;
 use std::path::Path;
@@ -9,11 +9,11 @@ use ebpf::disasm::listing;
 use filter::testing::twins::{chains, program, request};
 
 #[test]
-fn generated_code_is_as_reviewed() {
+fn generated_code_matches_golden_files() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let (mut names, mut different) = (Vec::new(), Vec::new());
     for chain in chains(1) {
-        // What traffic control cannot do, XDP can.
+        // Twins that traffic control cannot run are emitted for XDP.
         let (program, place) = match program(&chain, Hook::Tc) {
             Ok(program) => (program, "tc"),
             Err(_) => (program(&chain, Hook::Xdp).unwrap(), "xdp"),

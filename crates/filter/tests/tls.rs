@@ -1,28 +1,28 @@
-//! `tls` on what others captured: suricata's tests count connections by server name and protocols;
-//! of some captures stands here what `tshark` finds in them.
+//! `tls` on external captures: suricata's tests count connections by server name and protocols; for
+//! some captures the hellos found by `tshark` are listed here.
 //!
-//! By hand, `tshark` was the judge over all captures: over TCP it finds the same hellos, but for
-//! one in the form of SSL 2.0, one behind a greeting of MySQL, one that contradicts itself, and one
-//! of a server that gives several initial sequence numbers. JA4 was compared with what its authors
-//! publish for their captures: all first hellos have the same.
+//! Compared manually with `tshark` over all captures: over TCP it finds the same hellos, except for
+//! one in SSL 2.0 format, one behind a MySQL greeting, one that is inconsistent, and one of a
+//! server with several initial sequence numbers. JA4 was compared with its authors' values for
+//! their captures: all first hellos agree.
 
-mod told;
+mod descriptions;
 
+use descriptions::{Described, FilterChain, checks};
 use filter::Description;
 use filter::catalog::find;
 use std::path::Path;
-use told::{Line, Told, checks};
 use wire::record::Field;
 
 fn filter(name: &str) -> &'static Description {
     find(name).unwrap_or_else(|| panic!("`{name}` is in the catalog"))
 }
 
-fn hellos(path: &Path) -> Vec<Told> {
-    Line::new(&[filter("tcp"), filter("tls")]).tell(path).to_vec()
+fn hellos(path: &Path) -> Vec<Described> {
+    FilterChain::new(&[filter("tcp"), filter("tls")]).describe(path).to_vec()
 }
 
-fn by_server(told: &Told) -> bool {
+fn by_server(told: &Described) -> bool {
     !told.text(Field::Cipher).is_empty()
 }
 
@@ -30,18 +30,19 @@ fn by_server(told: &Told) -> bool {
 fn corpus_suricata_counts_the_same_connections() {
     let Some(cases) = testkit::cases() else { return };
     let (mut counted, mut wrong) = (0, Vec::new());
-    // No event at all is what comes of rules that drop packets.
+    // Checks without events belong to rules that drop packets.
     for check in checks(&cases.join("suricata"), "tls").into_iter().filter(|c| c.count > 0) {
         let told = hellos(&check.capture);
         let Some(predicates) = check.fields.iter().map(predicate).collect::<Option<Vec<_>>>()
         else {
             continue;
         };
-        // An event of suricata is a connection: both hellos together.
-        let mut connections: Vec<Vec<&Told>> = Vec::new();
+        // A suricata event is a connection: both hellos together.
+        let mut connections: Vec<Vec<&Described>> = Vec::new();
         for told in &told {
-            let ends =
-                |told: &Told| told.text(Field::Client).to_owned() + told.text(Field::ClientPort);
+            let ends = |told: &Described| {
+                told.text(Field::Client).to_owned() + told.text(Field::ClientPort)
+            };
             match connections.iter_mut().find(|c| c.iter().any(|t| ends(t) == ends(told))) {
                 Some(connection) => connection.push(told),
                 None => connections.push(vec![told]),
@@ -60,14 +61,14 @@ fn corpus_suricata_counts_the_same_connections() {
     assert!(counted >= 7, "{counted} checks were understood");
 }
 
-type Predicate = Box<dyn Fn(&[&Told]) -> bool>;
+type ConnectionPredicate = Box<dyn Fn(&[&Described]) -> bool>;
 
-/// What a field of an event asks of a connection; nothing if we do not tell it.
-fn predicate((name, value): &(String, String)) -> Option<Predicate> {
+/// Translates a field of an event to a predicate on connections; `None` if descriptions lack it.
+fn predicate((name, value): &(String, String)) -> Option<ConnectionPredicate> {
     let value = value.clone();
-    let is = |server: bool, field: Field, place: usize| -> Option<Predicate> {
+    let is = |server: bool, field: Field, place: usize| -> Option<ConnectionPredicate> {
         let value = value.clone();
-        Some(Box::new(move |hellos: &[&Told]| {
+        Some(Box::new(move |hellos: &[&Described]| {
             let hellos = hellos.iter().filter(|told| by_server(told) == server);
             hellos.into_iter().any(|told| told.all(field).get(place) == Some(&value.as_str()))
         }))
@@ -88,7 +89,7 @@ fn predicate((name, value): &(String, String)) -> Option<Predicate> {
 }
 
 #[test]
-fn v21_hellos_of_connections_are_told_whole_cut_and_alone() {
+fn v21_hellos_are_described_whole_cut_and_alone() {
     let client = ["1.3", "secret.example.org", "http/1.1", ""];
     let server = ["1.3", "secret.example.org", "", "TLS_AES_128_GCM_SHA256"];
     for (name, wanted) in [
@@ -105,7 +106,7 @@ fn v21_hellos_of_connections_are_told_whole_cut_and_alone() {
 }
 
 #[test]
-fn corpus_hellos_are_those_that_tshark_finds() {
+fn corpus_tshark_finds_the_same_hellos() {
     let Some(cases) = testkit::cases() else { return };
     for (path, wanted) in KNOWN {
         let told = hellos(&cases.join("pcapplusplus").join(path));
@@ -113,8 +114,8 @@ fn corpus_hellos_are_those_that_tshark_finds() {
     }
 }
 
-/// Version, server name, protocols and cipher suite of each hello.
-fn shown(told: &[Told]) -> Vec<[String; 4]> {
+/// Returns version, server name, protocols and cipher suite of each hello.
+fn shown(told: &[Described]) -> Vec<[String; 4]> {
     let fields = [Field::TlsVersion, Field::ServerName, Field::Alpn, Field::Cipher];
     told.iter().map(|told| fields.map(|field| told.all(field).join(","))).collect()
 }

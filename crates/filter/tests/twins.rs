@@ -1,8 +1,8 @@
 //! The twin exam: for every filter with a kernel twin, and every chain of them that the forms
-//! allow, the user implementation and the interpreter say the same of every packet, in class and in
+//! allow, the user implementation and the interpreter agree on every packet, in class and in
 //! counted reasons. One loop over the catalog, no code for any filter.
 //!
-//! A twin may be unsure instead of answering, but not of plain traffic.
+//! A twin may be unsure instead of answering, but not on plain traffic.
 
 mod corpus;
 
@@ -30,17 +30,17 @@ fn sit<'a>(
 const PLACES: [Hook; 4] = [Hook::Tc, Hook::Xdp, Hook::Socket, Hook::Cgroup];
 
 #[test]
-fn v4_every_twin_answers_as_its_filter_does() {
+fn v4_every_twin_answers_like_its_filter() {
     let borders = borders();
     let packets = shapes_of(&borders);
     let mut answered = 0;
     for (number, chain) in chains(3).iter().enumerate() {
-        // There are thousands; their parts are examined by themselves.
+        // There are thousands; their parts are examined separately.
         if chain.len() == 3 && number % 7 != 0 {
             continue;
         }
         for place in PLACES {
-            // The longer the chain, the more of it others have shown.
+            // The longer the chain, the more of it is covered by shorter ones.
             let step = match (chain.len(), place) {
                 (1, _) => 1,
                 (2, Hook::Tc) => 3,
@@ -56,9 +56,9 @@ fn v4_every_twin_answers_as_its_filter_does() {
     assert!(answered > 10_000, "only {answered} packets were answered");
 }
 
-/// What changes frames fits where it must, and what it is unsure of it leaves as it was.
+/// Editing twins fit where they must, and leave frames unchanged when unsure.
 #[test]
-fn i6_twins_that_change_frames_change_all_or_nothing() {
+fn i6_editing_twins_edit_all_or_nothing() {
     let borders = borders();
     let packets = shapes_of(&borders);
     for chain in chains(1).into_iter().filter(|chain| changes(chain)) {
@@ -83,10 +83,10 @@ fn i6_twins_that_change_frames_change_all_or_nothing() {
     }
 }
 
-/// XDP cannot tell a checksum that is to be filled in from a right one that is the same number; it
-/// leaves both to the filter. Traffic control is told, and changes the right one.
+/// XDP cannot distinguish a pending checksum from a valid one of the same value, and leaves both to
+/// the filter. Traffic control knows, and updates the valid one.
 #[test]
-fn i6_checksums_that_look_empty_by_chance_are_mended() {
+fn i6_checksums_that_look_pending_are_updated() {
     let frames = unfilled_by_chance();
     for chain in chains(1) {
         let sat = [Hook::Tc, Hook::Xdp].map(|place| {
@@ -96,16 +96,16 @@ fn i6_checksums_that_look_empty_by_chance_are_mended() {
         });
         let mends = request(&chain).starts_with("rewrite") && request(&chain).contains("port=");
         if let (true, [Some(tc), Some(xdp)]) = (mends, sat) {
-            // Half of them are IPv6, whose addresses stay as they are.
+            // Half of them are IPv6, whose addresses are not rewritten.
             assert_eq!((tc.answered * 2, tc.unsure), (tc.packets, 0), "{}", request(&chain));
             assert_eq!(xdp.unsure * 2, xdp.packets, "{}", request(&chain));
         }
     }
 }
 
-/// Where a card is to fill a checksum in, traffic control knows it, and XDP leaves the block alone.
+/// Traffic control knows pending checksums; XDP leaves such blocks alone.
 #[test]
-fn i6_checksums_that_are_not_filled_in_stay_so() {
+fn i6_pending_checksums_stay_pending() {
     let frames = unfilled();
     let packets = || frames.iter().map(|frame| Packet::new(frame).unfilled());
     for chain in chains(1) {
@@ -115,7 +115,7 @@ fn i6_checksums_that_are_not_filled_in_stay_so() {
         });
         let mends = request(&chain).starts_with("rewrite") && request(&chain).contains("port=");
         if let (true, [Some(tc), Some(xdp)]) = (mends, sat) {
-            // Half of them are IPv6, whose addresses stay as they are.
+            // Half of them are IPv6, whose addresses are not rewritten.
             assert_eq!((tc.answered * 2, tc.unsure), (tc.packets, 0), "{}", request(&chain));
             assert_eq!(xdp.unsure * 2, xdp.packets, "{}", request(&chain));
         }
@@ -123,12 +123,12 @@ fn i6_checksums_that_are_not_filled_in_stay_so() {
 }
 
 #[test]
-fn every_twin_answers_frames_cut_at_every_length() {
+fn twins_answer_frames_cut_at_every_length() {
     cut_frames_are_answered(corpus::captured);
 }
 
 #[test]
-fn corpus_twins_answer_frames_of_others_cut_at_every_length() {
+fn corpus_twins_answer_external_frames_cut_at_every_length() {
     if testkit::corpus().is_some() {
         cut_frames_are_answered(corpus::outside);
     }
@@ -155,7 +155,7 @@ fn twins_are_sure_of_plain_captures() {
 }
 
 #[test]
-fn corpus_twins_are_sure_of_what_others_captured() {
+fn corpus_twins_are_sure_of_external_captures() {
     if testkit::corpus().is_some() {
         plain_frames_are_answered(corpus::outside);
     }
@@ -177,10 +177,10 @@ fn plain_frames_are_answered(captured: corpus::Captured) {
     }
 }
 
-/// CONTRACT 18 holds for lines of any length: one too long for a program is several, and the
-/// interpreter follows from one to the next.
+/// CONTRACT 18 holds for chains of any length: one too long for a program becomes several, and the
+/// interpreter follows the tail calls.
 #[test]
-fn i6_long_lines_are_several_programs_that_answer_as_their_filters_do() {
+fn i6_long_chains_in_several_programs_answer_alike() {
     let borders = borders();
     let packets = shapes_of(&borders);
     for (number, chain) in long_chains().iter().enumerate() {
@@ -193,11 +193,11 @@ fn i6_long_lines_are_several_programs_that_answer_as_their_filters_do() {
     }
 }
 
-/// Single slips in the generated code. Survivors are equivalent programs (first values of variables
-/// that are always set, checks of bytes that a later check repeats, places that only a filter
-/// behind would read) or slips that only the kernel would notice.
+/// Mutations of the generated code. Survivors are equivalent programs (initial values of variables
+/// that are always set, repeated bounds checks, positions for later filters only) or mutations that
+/// only the kernel would notice.
 #[test]
-fn the_exam_notices_broken_twins() {
+fn exam_notices_mutated_twins() {
     let (borders, unfilled) = (borders(), unfilled());
     let (mut caught, mut all) = (0_u64, 0_u64);
     for chain in chains(1) {
@@ -221,5 +221,5 @@ fn the_exam_notices_broken_twins() {
     assert!(all > 50 && caught * 100 >= all * CAUGHT_PERCENT, "caught only {caught} of {all}");
 }
 
-/// May only rise.
+/// A ratchet: only rises.
 const CAUGHT_PERCENT: u64 = 65;

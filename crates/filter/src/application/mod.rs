@@ -5,7 +5,7 @@ pub mod http;
 pub mod signature;
 pub mod tls;
 
-mod ends;
+mod endpoints;
 
 #[cfg(test)]
-mod piped;
+mod test_support;

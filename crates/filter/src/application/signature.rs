@@ -10,10 +10,10 @@
 //! automaton is kept ([`crate::automaton`]), so that segmentation does not matter. The sources name
 //! these filters without their signatures.
 
-use crate::automaton::{Automaton, Plan, State};
+use crate::automaton::{Automaton, MatchState, Plan};
 use crate::layers;
 use crate::prelude::*;
-use crate::texts::Piece;
+use crate::texts::TextPiece;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The description of `ssh`.
@@ -98,7 +98,7 @@ const RECOGNISER: Description = Description {
     classes: Classes::YesNo,
     reasons: &["undecided", "not recognised"],
     counters: &["evicted sessions"],
-    state: StateFacts::sessions::<Known>(),
+    state: StateFacts::sessions::<SessionVerdicts>(),
     ..Description::EMPTY
 };
 
@@ -204,15 +204,15 @@ struct Recogniser {
     server: Option<Automaton>,
     look: u32,
     most: usize,
-    sessions: Sessions<Known>,
+    sessions: Sessions<SessionVerdicts>,
 }
 
 /// The state of a session's two directions.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
-struct Known {
-    forward: Side,
-    backward: Side,
+struct SessionVerdicts {
+    forward: TextVerdict,
+    backward: TextVerdict,
     /// Fingerprint of the automata to which the states belong.
     print: u32,
 }
@@ -220,8 +220,8 @@ struct Known {
 /// The state of one text.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
-struct Side {
-    state: State,
+struct TextVerdict {
+    state: MatchState,
     /// Number of bytes searched.
     seen: u32,
     /// [`YES`], [`NO`], or 0 while undecided.
@@ -236,10 +236,10 @@ struct Side {
 const YES: u16 = 1;
 const NO: u16 = 2;
 
-impl Session for Known {}
+impl Session for SessionVerdicts {}
 
-impl Known {
-    fn sides(&mut self, backward: bool) -> (&mut Side, &mut Side) {
+impl SessionVerdicts {
+    fn sides(&mut self, backward: bool) -> (&mut TextVerdict, &mut TextVerdict) {
         let Self { forward, backward: other, .. } = self;
         if backward { (other, forward) } else { (forward, other) }
     }
@@ -250,10 +250,10 @@ impl Classify for Recogniser {
 
     #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
-        let piece = Piece::of(block);
+        let piece = TextPiece::of(block);
         let verdict = match piece.session {
             None => {
-                let mut side = Side::default();
+                let mut side = TextVerdict::default();
                 self.look(&mut side, piece, payload(block).bytes());
                 side.verdict
             }
@@ -266,7 +266,7 @@ impl Classify for Recogniser {
         }
     }
 
-    fn state(&mut self) -> Option<&mut dyn crate::contract::State> {
+    fn state(&mut self) -> Option<&mut dyn State> {
         Some(&mut self.sessions)
     }
 }
@@ -293,7 +293,7 @@ fn payload<'a>(block: &Block<'a>) -> Block<'a> {
 
 impl Recogniser {
     /// Returns the verdict on a piece of a longer text.
-    fn go_on(&mut self, session: u64, piece: Piece, bytes: &[u8], cx: &mut Tell<'_>) -> u16 {
+    fn go_on(&mut self, session: u64, piece: TextPiece, bytes: &[u8], cx: &mut Tell<'_>) -> u16 {
         let full = self.sessions.len() >= self.most && self.sessions.get(session).is_none();
         if full && self.sessions.evict().is_some() {
             cx.count(EVICTED, 1);
@@ -301,11 +301,11 @@ impl Recogniser {
         let mut known = *self.sessions.of(session);
         let print = self.automaton(true).print() ^ self.any.print().rotate_left(1);
         if known.print != print {
-            known = Known { print, ..Known::default() };
+            known = SessionVerdicts { print, ..SessionVerdicts::default() };
         }
         let (side, other) = known.sides(piece.backward);
         if piece.begins {
-            *side = Side { message: piece.described.into(), ..Side::default() };
+            *side = TextVerdict { message: piece.described.into(), ..TextVerdict::default() };
         }
         let apart = side.message | other.message != 0;
         if side.verdict == 0 && (apart || other.verdict != YES) {
@@ -314,9 +314,9 @@ impl Recogniser {
         let verdict = if !apart && other.verdict == YES { YES } else { side.verdict };
         if piece.ends {
             let verdict = if apart { 0 } else { side.verdict };
-            *side = Side { verdict, over: verdict.min(1) as u8, ..Side::default() };
+            *side = TextVerdict { verdict, over: verdict.min(1) as u8, ..TextVerdict::default() };
         }
-        if piece.ends && (*other == Side::default() || other.over != 0) {
+        if piece.ends && (*other == TextVerdict::default() || other.over != 0) {
             self.sessions.end(session);
         } else {
             *self.sessions.of(session) = known;
@@ -325,7 +325,7 @@ impl Recogniser {
     }
 
     /// Searches the next bytes of an undecided text.
-    fn look(&self, side: &mut Side, piece: Piece, bytes: &[u8]) {
+    fn look(&self, side: &mut TextVerdict, piece: TextPiece, bytes: &[u8]) {
         let automaton = self.automaton(piece.backward);
         let room = self.look.saturating_sub(side.seen) as usize;
         let here = bytes.get(..room).unwrap_or(bytes);

@@ -25,7 +25,7 @@ pub(super) enum Format {
 
 /// The reason why a block cannot be converted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Bad {
+pub(super) enum CodecError {
     /// It does not begin like the format.
     Format,
     /// Invalid code, length or checksum.
@@ -74,22 +74,22 @@ impl Encoder {
     }
 
     /// Compresses `bytes`.
-    pub(super) fn encode(&mut self, bytes: &[u8]) -> Result<&[u8], Bad> {
+    pub(super) fn encode(&mut self, bytes: &[u8]) -> Result<&[u8], CodecError> {
         self.out.clear();
         match self.format {
             Format::Lz4 => lz4::encode(bytes, &mut self.out)?,
             Format::Gzip | Format::Deflate | Format::Zlib => self.deflate(bytes)?,
         }
-        if self.out.len() > BLOCK_MAX { Err(Bad::TooLarge) } else { Ok(&self.out) }
+        if self.out.len() > BLOCK_MAX { Err(CodecError::TooLarge) } else { Ok(&self.out) }
     }
 
-    fn deflate(&mut self, bytes: &[u8]) -> Result<(), Bad> {
+    fn deflate(&mut self, bytes: &[u8]) -> Result<(), CodecError> {
         self.deflate.reset();
         // Nine bits per eight in the worst case, and the headers.
         self.out.reserve(bytes.len() + bytes.len() / 8 + 1024);
         match self.deflate.compress_vec(bytes, &mut self.out, FlushCompress::Finish) {
             Ok(Status::StreamEnd) => Ok(()),
-            Ok(Status::Ok | Status::BufError) | Err(_) => Err(Bad::TooLarge),
+            Ok(Status::Ok | Status::BufError) | Err(_) => Err(CodecError::TooLarge),
         }
     }
 }
@@ -112,7 +112,7 @@ impl Decoder {
 
     /// Decompresses `bytes`. Consecutive members form one text, as their formats say (RFC 1952
     /// §2.2, LZ4 frame format).
-    pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<&[u8], Bad> {
+    pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<&[u8], CodecError> {
         let limit = bytes.len().saturating_mul(self.ratio).clamp(RATIO_FREE, BLOCK_MAX);
         let (mut rest, mut used) = (bytes, 0);
         loop {
@@ -122,7 +122,7 @@ impl Decoder {
             match self.format {
                 _ if rest.is_empty() => break,
                 Format::Gzip | Format::Lz4 if begins(self.format, rest) => {}
-                _ => return Err(Bad::Trailing),
+                _ => return Err(CodecError::Trailing),
             }
         }
         Ok(self.out.get(..used).unwrap_or_default())
@@ -130,9 +130,14 @@ impl Decoder {
 
     /// Decodes one member behind `used` bytes of output; returns the bytes consumed and the new end
     /// of the output.
-    fn member(&mut self, bytes: &[u8], used: usize, limit: usize) -> Result<(usize, usize), Bad> {
+    fn member(
+        &mut self,
+        bytes: &[u8],
+        used: usize,
+        limit: usize,
+    ) -> Result<(usize, usize), CodecError> {
         if !begins(self.format, bytes) {
-            return Err(if bytes.is_empty() { Bad::Cut } else { Bad::Format });
+            return Err(if bytes.is_empty() { CodecError::Cut } else { CodecError::Format });
         }
         let inflate = match self.format {
             Format::Lz4 => return lz4::decode(bytes, &mut self.out, used, limit),
@@ -149,7 +154,7 @@ impl Decoder {
         bytes: &[u8],
         used: usize,
         limit: usize,
-    ) -> Result<(usize, usize), Bad> {
+    ) -> Result<(usize, usize), CodecError> {
         /// Initial output size; doubled until it fits.
         const FIRST: usize = 16 * 1024;
         let (mut taken, mut made) = (0, used);
@@ -169,11 +174,11 @@ impl Decoder {
             made = used + inflate.total_out() as usize;
             let full = made - before == room;
             match step {
-                Err(_) => return Err(Bad::Corrupt),
-                _ if made > limit => return Err(Bad::TooLarge),
+                Err(_) => return Err(CodecError::Corrupt),
+                _ if made > limit => return Err(CodecError::TooLarge),
                 Ok(Status::StreamEnd) => return Ok((taken, made)),
                 Ok(Status::Ok | Status::BufError) if full => {}
-                Ok(Status::Ok | Status::BufError) => return Err(Bad::Cut),
+                Ok(Status::Ok | Status::BufError) => return Err(CodecError::Cut),
             }
         }
     }

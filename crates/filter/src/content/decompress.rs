@@ -4,7 +4,7 @@
 //! block. A block that cannot be decompressed stays unchanged and unanswered, and the reason is
 //! counted: `decompress |0 files bad/` keeps such blocks. [SL §4.2]
 
-use super::codec::{Bad, Decoder, FORMATS, Format};
+use super::codec::{CodecError, Decoder, FORMATS, Format};
 use crate::prelude::*;
 
 /// The description of `decompress`.
@@ -59,18 +59,18 @@ impl Lanes for Decompress {
     }
 }
 
-fn reason(bad: Bad) -> Reason {
+fn reason(bad: CodecError) -> Reason {
     const FORMAT: Reason = DECOMPRESS.reason("other format");
     const CORRUPT: Reason = DECOMPRESS.reason("corrupt");
     const CUT: Reason = DECOMPRESS.reason("cut");
     const TOO_LARGE: Reason = DECOMPRESS.reason("too large");
     const TRAILING: Reason = DECOMPRESS.reason("trailing bytes");
     match bad {
-        Bad::Format => FORMAT,
-        Bad::Corrupt => CORRUPT,
-        Bad::Cut => CUT,
-        Bad::TooLarge => TOO_LARGE,
-        Bad::Trailing => TRAILING,
+        CodecError::Format => FORMAT,
+        CodecError::Corrupt => CORRUPT,
+        CodecError::Cut => CUT,
+        CodecError::TooLarge => TOO_LARGE,
+        CodecError::Trailing => TRAILING,
     }
 }
 

@@ -5,7 +5,7 @@
 //! up to 8 MB per frame as its header claims, and accepts a frame truncated between two blocks.
 //! Dictionaries, legacy and skippable frames are rejected.
 
-use super::codec::Bad;
+use super::codec::CodecError;
 use lz4_flex::block::{DecompressError, decompress_into_with_dict};
 use lz4_flex::frame::{FrameEncoder, FrameInfo};
 use std::hash::Hasher;
@@ -25,11 +25,11 @@ pub(super) fn begins(bytes: &[u8]) -> bool {
 }
 
 /// Appends `bytes` as one frame with content size and checksum.
-pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Bad> {
+pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
     let info = FrameInfo::new().content_size(Some(bytes.len() as u64)).content_checksum(true);
     let mut encoder = FrameEncoder::with_frame_info(info, out);
-    encoder.write_all(bytes).map_err(|_| Bad::TooLarge)?;
-    encoder.finish().map(|_| ()).map_err(|_| Bad::TooLarge)
+    encoder.write_all(bytes).map_err(|_| CodecError::TooLarge)?;
+    encoder.finish().map(|_| ()).map_err(|_| CodecError::TooLarge)
 }
 
 /// Decodes the frame at the start of `bytes` into `out` behind `used`; returns the bytes consumed
@@ -39,7 +39,7 @@ pub(super) fn decode(
     out: &mut Vec<u8>,
     used: usize,
     limit: usize,
-) -> Result<(usize, usize), Bad> {
+) -> Result<(usize, usize), CodecError> {
     let mut at = Reader { bytes, at: 0 };
     let header = Header::read(&mut at)?;
     let mut made = used;
@@ -50,11 +50,11 @@ pub(super) fn decode(
         }
         let length = (size & !STORED) as usize;
         if length > header.block_max {
-            return Err(Bad::Corrupt);
+            return Err(CodecError::Corrupt);
         }
         let block = at.take(length)?;
         if header.block_checksums && at.le32()? != hash(block) {
-            return Err(Bad::Corrupt);
+            return Err(CodecError::Corrupt);
         }
         let room = header.block_max.min(limit - made);
         if out.len() < made + room {
@@ -72,24 +72,31 @@ pub(super) fn decode(
     }
     let contents = out.get(used..made).unwrap_or_default();
     if header.content_checksum && at.le32()? != hash(contents) {
-        return Err(Bad::Corrupt);
+        return Err(CodecError::Corrupt);
     }
     match header.content_size {
-        Some(size) if size != contents.len() as u64 => Err(Bad::Corrupt),
+        Some(size) if size != contents.len() as u64 => Err(CodecError::Corrupt),
         _ => Ok((at.at, made)),
     }
 }
 
-fn unpack(block: &[u8], out: &mut [u8], before: &[u8], block_max: usize) -> Result<usize, Bad> {
+fn unpack(
+    block: &[u8],
+    out: &mut [u8],
+    before: &[u8],
+    block_max: usize,
+) -> Result<usize, CodecError> {
     match decompress_into_with_dict(block, out, before) {
         Ok(made) => Ok(made),
-        Err(DecompressError::OutputTooSmall { .. }) if out.len() < block_max => Err(Bad::TooLarge),
-        Err(_) => Err(Bad::Corrupt),
+        Err(DecompressError::OutputTooSmall { .. }) if out.len() < block_max => {
+            Err(CodecError::TooLarge)
+        }
+        Err(_) => Err(CodecError::Corrupt),
     }
 }
 
-fn store(block: &[u8], out: &mut [u8]) -> Result<usize, Bad> {
-    out.get_mut(..block.len()).ok_or(Bad::TooLarge)?.copy_from_slice(block);
+fn store(block: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
+    out.get_mut(..block.len()).ok_or(CodecError::TooLarge)?.copy_from_slice(block);
     Ok(block.len())
 }
 
@@ -108,29 +115,29 @@ struct Header {
 }
 
 impl Header {
-    fn read(at: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn read(at: &mut Reader<'_>) -> Result<Self, CodecError> {
         const VERSION: u8 = 0b0100_0000;
         if at.array()? != MAGIC {
-            return Err(Bad::Format);
+            return Err(CodecError::Format);
         }
         let from = at.at;
         let [flags, sizes] = at.array()?;
         let has = |bit: u8| flags & 1 << bit != 0;
         if flags & 0b1100_0000 != VERSION || has(1) || has(0) || sizes & 0b1000_1111 != 0 {
-            return Err(Bad::Format);
+            return Err(CodecError::Format);
         }
         let block_max = match sizes >> 4 {
             4 => 64 * 1024,
             5 => 256 * 1024,
             6 => 1024 * 1024,
             7 => 4 * 1024 * 1024,
-            _ => return Err(Bad::Corrupt),
+            _ => return Err(CodecError::Corrupt),
         };
         let content_size = if has(3) { Some(u64::from_le_bytes(at.array()?)) } else { None };
         let described = at.bytes.get(from..at.at).unwrap_or_default();
         let wanted = (hash(described) >> 8 & 0xff) as u8;
         if at.array::<1>()? != [wanted] {
-            return Err(Bad::Corrupt);
+            return Err(CodecError::Corrupt);
         }
         Ok(Self {
             linked: !has(5),
@@ -149,18 +156,18 @@ struct Reader<'b> {
 }
 
 impl<'b> Reader<'b> {
-    fn take(&mut self, length: usize) -> Result<&'b [u8], Bad> {
-        let end = self.at.checked_add(length).ok_or(Bad::Cut)?;
-        let taken = self.bytes.get(self.at..end).ok_or(Bad::Cut)?;
+    fn take(&mut self, length: usize) -> Result<&'b [u8], CodecError> {
+        let end = self.at.checked_add(length).ok_or(CodecError::Cut)?;
+        let taken = self.bytes.get(self.at..end).ok_or(CodecError::Cut)?;
         self.at = end;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
-        self.take(N)?.first_chunk().copied().ok_or(Bad::Cut)
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
+        self.take(N)?.first_chunk().copied().ok_or(CodecError::Cut)
     }
 
-    fn le32(&mut self) -> Result<u32, Bad> {
+    fn le32(&mut self) -> Result<u32, CodecError> {
         self.array().map(u32::from_le_bytes)
     }
 }
@@ -186,11 +193,11 @@ mod tests {
             let end = decode(&frame, &mut out, 6, 1 << 20);
             assert_eq!(end, Ok((frame.len(), 6 + text.len())));
             assert!(out[6..6 + text.len()] == text && out.starts_with(b"before"));
-            assert_eq!(decode(&frame, &mut out, 0, 149_999), Err(Bad::TooLarge));
+            assert_eq!(decode(&frame, &mut out, 0, 149_999), Err(CodecError::TooLarge));
             // Truncated between two blocks, the frame lacks only its end mark.
             let first = 7 + 4 + usize::from(u16::from_le_bytes([frame[7], frame[8]]));
             let cut = &frame[..first + if checksums { 4 } else { 0 }];
-            assert_eq!(decode(cut, &mut out, 0, 1 << 20), Err(Bad::Cut));
+            assert_eq!(decode(cut, &mut out, 0, 1 << 20), Err(CodecError::Cut));
         }
     }
 }

@@ -55,11 +55,11 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     // Each kind of search is a filter type of its own, so that no choice is made per block.
     Ok(match (at, patterns.as_slice()) {
         (Some(at), [one]) if one.len() == 1 && !nocase => {
-            Filter::lanes(Byte { at, byte: one.first().copied().unwrap_or(0) })
+            Filter::lanes(ByteAtOffset { at, byte: one.first().copied().unwrap_or(0) })
         }
-        (Some(at), _) => Filter::classify(Match(At { at, patterns, nocase })),
-        (None, [one]) if !nocase => Filter::lanes(One(Finder::new(one).into_owned())),
-        (None, _) => Filter::classify(Match(Many::new(&patterns, nocase)?)),
+        (Some(at), _) => Filter::classify(Match(AtOffset { at, patterns, nocase })),
+        (None, [one]) if !nocase => Filter::lanes(OnePattern(Finder::new(one).into_owned())),
+        (None, _) => Filter::classify(Match(ManyPatterns::new(&patterns, nocase)?)),
     })
 }
 
@@ -110,22 +110,22 @@ fn hex(text: &str) -> Result<Vec<u8>, Mistake> {
 }
 
 /// A search for patterns in a view.
-trait Search: Send {
+trait PatternSearch: Send {
     /// Returns the index of the first matching pattern in the list.
     fn first(&self, bytes: &[u8]) -> Option<usize>;
 }
 
 /// Search for one byte at one offset.
-struct Byte {
+struct ByteAtOffset {
     at: usize,
     byte: u8,
 }
 
 /// Search for one pattern anywhere.
-struct One(Finder<'static>);
+struct OnePattern(Finder<'static>);
 
 /// Search for patterns at one offset.
-struct At {
+struct AtOffset {
     at: usize,
     patterns: Vec<Vec<u8>>,
     nocase: bool,
@@ -134,14 +134,14 @@ struct At {
 /// Search for several patterns anywhere, with two automata. The first is fast on text without
 /// matches and finds the start of the leftmost match; from there the second finds all matches,
 /// because the first pattern in the list may match later than others.
-struct Many {
+struct ManyPatterns {
     leftmost: AhoCorasick,
     all: AhoCorasick,
 }
 
 struct Match<S>(S);
 
-impl<S: Search> Classify for Match<S> {
+impl<S: PatternSearch> Classify for Match<S> {
     const SETS_MARKS: bool = false;
 
     #[inline]
@@ -153,21 +153,21 @@ impl<S: Search> Classify for Match<S> {
     }
 }
 
-impl Lanes for Byte {
+impl Lanes for ByteAtOffset {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let others = batch.classify_byte(self.at, |byte| byte == self.byte);
         cx.tell.absent_all(NO_PATTERN, others);
     }
 }
 
-impl Lanes for One {
+impl Lanes for OnePattern {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let others = batch.classify_view(|view| self.0.find(view).is_some());
         cx.tell.absent_all(NO_PATTERN, others);
     }
 }
 
-impl Search for At {
+impl PatternSearch for AtOffset {
     fn first(&self, bytes: &[u8]) -> Option<usize> {
         let bytes = bytes.get(self.at..)?;
         let stands = |pattern: &Vec<u8>| match bytes.get(..pattern.len()) {
@@ -178,7 +178,7 @@ impl Search for At {
     }
 }
 
-impl Many {
+impl ManyPatterns {
     fn new(patterns: &[Vec<u8>], nocase: bool) -> Result<Self, Mistake> {
         let build = |kind| {
             let mut builder = AhoCorasick::builder();
@@ -189,7 +189,7 @@ impl Many {
     }
 }
 
-impl Search for Many {
+impl PatternSearch for ManyPatterns {
     fn first(&self, bytes: &[u8]) -> Option<usize> {
         let found = self.leftmost.find(bytes)?;
         let mut first = found.pattern().as_usize();

@@ -5,22 +5,22 @@
 //!
 //! An expression has a meaning per link type, so it is compiled once for each link type that
 //! arrives; on creation it is compiled for those that its source is known to have, so that `check`
-//! finds errors ([`judge`]). Link types on which no frame can match have no answer. Expressions
+//! finds errors ([`validate`]). Link types on which no frame can match have no answer. Expressions
 //! that our compiler does not support go to the compiler in the arguments (CONTRACT 27); [`names`]
 //! resolves names.
 
-mod ahead;
-mod judge;
 mod names;
+mod pushdown;
+mod validate;
 
-pub use ahead::{Direction, Refusal as NotAhead, link_type, program, socket_filter};
+pub use pushdown::{Direction, Refusal as NotAhead, link_type, program, socket_filter};
 
 use crate::prelude::*;
 use crate::twin::Emitted;
 use ebpf::classic::{self, ClassicProgram, ErrorKind, LinkType, Metadata, Options};
 use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
-use judge::{made, remark, warns};
 use names::{Answers, settles};
+use validate::{made, remark, warns};
 
 /// The description of `bpf`.
 pub const BPF: Description = Description {
@@ -59,7 +59,7 @@ about frames of this link type, or the block is no frame).",
         settles: Some(settles),
         warns: Some(warns),
         remark: Some(remark),
-        ahead: Some(ahead::ahead),
+        ahead: Some(pushdown::ahead),
         ..Analysis::NONE
     },
     user: Some(make),

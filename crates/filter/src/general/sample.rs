@@ -29,7 +29,7 @@ Not answered: `passed over`.",
     )],
     classes: Classes::YesNo,
     reasons: &["passed over"],
-    state: StateFacts::private::<Seen>(),
+    state: StateFacts::private::<SampleCount>(),
     user: Some(make),
     kernel: Some(emit),
     examined: &["3"],
@@ -49,18 +49,18 @@ fn every(arguments: &Arguments) -> u32 {
 
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Seen {
+struct SampleCount {
     blocks: u64,
 }
 
-impl Session for Seen {
+impl Session for SampleCount {
     const FIELDS: &'static [Field<Self>] =
         &[Field::new("blocks", Unit::Blocks, "that came", |seen, _| seen.blocks)];
 }
 
 struct Sample {
     every: u64,
-    seen: Sessions<Seen>,
+    seen: Sessions<SampleCount>,
 }
 
 impl Classify for Sample {
@@ -81,7 +81,7 @@ impl Classify for Sample {
 /// Emits the twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let passed_over = s.absent("passed over", out);
-    let seen = s.state(size_of::<Seen>() as u16);
+    let seen = s.state(size_of::<SampleCount>() as u16);
     let number = s.fetch_add(seen, 0, 1);
     let rest = s.remainder(number, every(a));
     s.only(rest, Cmp::Eq, 0, passed_over);

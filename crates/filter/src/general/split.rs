@@ -45,7 +45,7 @@ Not answered, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
         names: &[],
     },
     reasons: &["not ip", "malformed", "cut", "too deep"],
-    state: StateFacts::private::<Given>(),
+    state: StateFacts::private::<RoundRobin>(),
     user: Some(make),
     kernel: Some(emit),
     examined: &["4", "3 by=block"],
@@ -71,7 +71,7 @@ fn ways(arguments: &Arguments) -> u32 {
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let (ways, by_flow) = (ways(arguments).into(), by_flow(arguments));
-    let mut given = Sessions::<Given>::default();
+    let mut given = Sessions::<RoundRobin>::default();
     given.of(PRIVATE);
     Ok(Filter::classify(Split { ways, by_flow, given }))
 }
@@ -83,11 +83,11 @@ fn class(number: u64, ways: u64) -> Class {
 
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Given {
+struct RoundRobin {
     blocks: u64,
 }
 
-impl Session for Given {
+impl Session for RoundRobin {
     const FIELDS: &'static [Field<Self>] =
         &[Field::new("blocks", Unit::Blocks, "shared out in turn", |given, _| given.blocks)];
 }
@@ -95,7 +95,7 @@ impl Session for Given {
 struct Split {
     ways: u64,
     by_flow: bool,
-    given: Sessions<Given>,
+    given: Sessions<RoundRobin>,
 }
 
 impl Classify for Split {
@@ -125,7 +125,7 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
             Sharing::Flow.emitted(s, on, ways)?
         }
         false => {
-            let given = s.state(size_of::<Given>() as u16);
+            let given = s.state(size_of::<RoundRobin>() as u16);
             s.fetch_add(given, 0, 1)
         }
     };

@@ -21,7 +21,7 @@ pub const STRIP: Description = Description {
     details: "\
 `strip eth` leaves IP packets without a link header and its tags, `strip vlan` takes the outermost
 tag out of an Ethernet frame, `strip 8` cuts off 8 bytes, whatever they are: what is left is bytes.
-What is in view stays in view, unless it is cut off. The class stays.
+StripTarget is in view stays in view, unless it is cut off. The class stays.
 
 Not answered: `not ip` (`eth` leaves IP packets only), `no tag`, `short` (there are fewer bytes).",
     example: "replay web.pcap | strip eth | pcap ip.pcap",
@@ -46,18 +46,18 @@ const SHORT: Reason = STRIP.reason("short");
 const BYTES_MAX: u16 = 4096;
 
 #[derive(Clone, Copy)]
-enum What {
+enum StripTarget {
     Link,
     Tag,
     Bytes(u16),
 }
 
-fn what(arguments: &Arguments) -> Result<What, Mistake> {
+fn what(arguments: &Arguments) -> Result<StripTarget, Mistake> {
     match arguments.text("what").unwrap_or_default() {
-        "eth" => Ok(What::Link),
-        "vlan" => Ok(What::Tag),
+        "eth" => Ok(StripTarget::Link),
+        "vlan" => Ok(StripTarget::Tag),
         bytes => match bytes.parse() {
-            Ok(bytes) if (1..=BYTES_MAX).contains(&bytes) => Ok(What::Bytes(bytes)),
+            Ok(bytes) if (1..=BYTES_MAX).contains(&bytes) => Ok(StripTarget::Bytes(bytes)),
             _ => Err(Mistake::new(
                 "what",
                 format!("`{bytes}` is neither `eth` nor `vlan` nor between 1 and {BYTES_MAX}"),
@@ -69,19 +69,19 @@ fn what(arguments: &Arguments) -> Result<What, Mistake> {
 fn effect(arguments: &Arguments) -> Effect {
     let always = Effect { kind: Kind::Reordering, gives: STRIP.gives, reads: STRIP.reads };
     match what(arguments) {
-        Ok(What::Tag) => Effect { kind: Kind::Editing, gives: Gives::Same, ..always },
-        Ok(What::Bytes(_)) => {
+        Ok(StripTarget::Tag) => Effect { kind: Kind::Editing, gives: Gives::Same, ..always },
+        Ok(StripTarget::Bytes(_)) => {
             Effect { gives: Gives::Form(Form::Bytes), reads: Reads::Nothing, ..always }
         }
-        Ok(What::Link) | Err(_) => always,
+        Ok(StripTarget::Link) | Err(_) => always,
     }
 }
 
 fn relinks(arguments: &Arguments) -> Option<&'static [LinkType]> {
     match what(arguments) {
-        Ok(What::Tag) | Err(_) => None,
-        Ok(What::Link) => Some(&[LinkType::IPV4, LinkType::IPV6]),
-        Ok(What::Bytes(_)) => Some(&[]),
+        Ok(StripTarget::Tag) | Err(_) => None,
+        Ok(StripTarget::Link) => Some(&[LinkType::IPV4, LinkType::IPV6]),
+        Ok(StripTarget::Bytes(_)) => Some(&[]),
     }
 }
 
@@ -90,7 +90,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 }
 
 struct Strip {
-    what: What,
+    what: StripTarget,
 }
 
 impl Lanes for Strip {
@@ -98,13 +98,13 @@ impl Lanes for Strip {
         for l in lanes(batch.live()) {
             let block = batch.block(l);
             let stripped = match self.what {
-                What::Link => without_link(block),
-                What::Bytes(bytes) => without_bytes(block, bytes.into()),
-                What::Tag if has_tag(&block) => {
+                StripTarget::Link => without_link(block),
+                StripTarget::Bytes(bytes) => without_bytes(block, bytes.into()),
+                StripTarget::Tag if has_tag(&block) => {
                     without_tag(batch, l, cx);
                     continue;
                 }
-                What::Tag => Err(NO_TAG),
+                StripTarget::Tag => Err(NO_TAG),
             };
             match stripped {
                 Ok(block) => batch.set(l, block),
@@ -173,9 +173,9 @@ fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>)
 /// Emits the twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     match what(a).map_err(|mistake| Unfit::new(mistake.to_string()))? {
-        What::Link => emit_link(s, on, out),
-        What::Tag => emit_tag(s, on, out),
-        What::Bytes(bytes) => emit_bytes(s, on, out, bytes),
+        StripTarget::Link => emit_link(s, on, out),
+        StripTarget::Tag => emit_tag(s, on, out),
+        StripTarget::Bytes(bytes) => emit_bytes(s, on, out, bytes),
     }
 }
 

@@ -21,7 +21,7 @@ descriptions are blocks without bytes. Leaves class and view as they came.",
     example: "replay web.pcap | count | discard",
     kind: Kind::Statistics,
     reads: Reads::Nothing,
-    state: StateFacts::private::<Seen>().several(|_| Several::Sums),
+    state: StateFacts::private::<Totals>().several(|_| Several::Sums),
     reports: true,
     user: Some(|_| Ok(Filter::statistics(Count::default()))),
     kernel: Some(emit),
@@ -30,13 +30,13 @@ descriptions are blocks without bytes. Leaves class and view as they came.",
 
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Seen {
+struct Totals {
     blocks: u64,
     bytes: u64,
     messages: u64,
 }
 
-impl Session for Seen {
+impl Session for Totals {
     const FIELDS: &'static [Field<Self>] = &[
         Field::new("blocks", Unit::Blocks, "that went by", |seen, _| seen.blocks),
         Field::new("bytes", Unit::Bytes, "in their views", |seen, _| seen.bytes),
@@ -46,7 +46,7 @@ impl Session for Seen {
 
 #[derive(Default)]
 struct Count {
-    seen: Sessions<Seen>,
+    seen: Sessions<Totals>,
 }
 
 impl Statistics for Count {
@@ -80,10 +80,10 @@ fn is_description(pointer: RichPointer, context: ContextLane) -> bool {
 
 /// Emits the twin. Frames describe no messages.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
-    let seen = s.state(size_of::<Seen>() as u16);
-    s.add_to(seen, offset_of!(Seen, blocks) as u16, 1);
+    let seen = s.state(size_of::<Totals>() as u16);
+    s.add_to(seen, offset_of!(Totals, blocks) as u16, 1);
     let length = twin::length(s, on);
-    s.add_to(seen, offset_of!(Seen, bytes) as u16, length);
+    s.add_to(seen, offset_of!(Totals, bytes) as u16, length);
     Ok(Answer::new(on.class, on))
 }
 

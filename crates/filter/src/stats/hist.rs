@@ -9,7 +9,7 @@
 
 use crate::prelude::*;
 use crate::twin::{self, Emitted};
-use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, State as Kept};
+use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, State as TwinState};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -31,7 +31,7 @@ block that is older than the one before it is counted as `backwards` and has no 
         "what is counted: the time between blocks, or their length",
     )
     .positional()],
-    state: StateFacts::private::<Seen>().several(|arguments| match arguments.text("of") {
+    state: StateFacts::private::<Histogram>().several(|arguments| match arguments.text("of") {
         Some("time") => Several::Not("it measures the time between any two blocks", Several::LEAVE),
         _ => Several::Sums,
     }),
@@ -50,20 +50,20 @@ const BUCKETS: usize = 65;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Seen {
+struct Histogram {
     buckets: [u64; BUCKETS],
     blocks: u64,
     last: u64,
     backwards: u64,
 }
 
-impl Default for Seen {
+impl Default for Histogram {
     fn default() -> Self {
         Self { buckets: [0; BUCKETS], blocks: 0, last: 0, backwards: 0 }
     }
 }
 
-impl Session for Seen {
+impl Session for Histogram {
     const FIELDS: &'static [Field<Self>] = &[
         Field::new("blocks", Unit::Blocks, "that went by", |seen, _| seen.blocks),
         Field::new("backwards", Unit::Blocks, "older than the one before", |seen, _| {
@@ -85,7 +85,7 @@ enum Of {
 
 struct Hist {
     of: Of,
-    seen: Sessions<Seen>,
+    seen: Sessions<Histogram>,
 }
 
 impl Statistics for Hist {
@@ -118,7 +118,7 @@ impl Statistics for Hist {
     }
 }
 
-impl Seen {
+impl Histogram {
     fn came(&mut self, time: u64) {
         match time.checked_sub(self.last) {
             _ if self.blocks == 0 => self.blocks = 1,
@@ -173,7 +173,7 @@ fn span(ns: u64) -> String {
 
 /// Emits the twin. A block's time is the kernel's clock when it is processed.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
-    let seen = s.state(size_of::<Seen>() as u16);
+    let seen = s.state(size_of::<Histogram>() as u16);
     match Of::new(a) {
         Of::Length => {
             s.add_to(seen, BLOCKS, 1);
@@ -189,7 +189,7 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -
 
 /// Records the arrival of a block now. Another processor may run between the two steps, and see a
 /// shorter interval.
-fn came<'s>(s: &mut Scope<'s, '_>, seen: Kept<'s>) {
+fn came<'s>(s: &mut Scope<'s, '_>, seen: TwinState<'s>) {
     let now = s.now();
     let last = s.exchange(seen, LAST, now);
     let before = s.fetch_add(seen, BLOCKS, 1);
@@ -207,10 +207,10 @@ fn came<'s>(s: &mut Scope<'s, '_>, seen: Kept<'s>) {
     });
 }
 
-const ROW: (u16, u16) = (offset_of!(Seen, buckets) as u16, BUCKETS as u16);
-const BLOCKS: u16 = offset_of!(Seen, blocks) as u16;
-const LAST: u16 = offset_of!(Seen, last) as u16;
-const BACKWARDS: u16 = offset_of!(Seen, backwards) as u16;
+const ROW: (u16, u16) = (offset_of!(Histogram, buckets) as u16, BUCKETS as u16);
+const BLOCKS: u16 = offset_of!(Histogram, blocks) as u16;
+const LAST: u16 = offset_of!(Histogram, last) as u16;
+const BACKWARDS: u16 = offset_of!(Histogram, backwards) as u16;
 
 #[cfg(test)]
 mod tests {
@@ -264,7 +264,7 @@ mod tests {
         let program = program.unwrap();
         let mut machine = Machine::of(&program);
         let times = [1_000, 1_000, 1_003, 2_500, 2_400, 4_000_002_400, u64::MAX];
-        let mut seen = Seen::default();
+        let mut seen = Histogram::default();
         for time in times {
             machine.now_ns = time;
             machine.run(&program.code, Hook::Xdp, &Packet::new(&[0; 60])).unwrap();

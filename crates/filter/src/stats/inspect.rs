@@ -19,7 +19,7 @@ they came.",
     kind: Kind::Inspection,
     reads: Reads::All,
     counters: &["bytes not here"],
-    state: StateFacts::private::<Seen>()
+    state: StateFacts::private::<ByteCounts>()
         .several(|_| Several::Not("its mean and its entropy are of all blocks", Several::LEAVE)),
     reports: true,
     user: Some(|_| Ok(Filter::classify(Inspect::default()))),
@@ -30,7 +30,7 @@ const NOT_HERE: Counter = INSPECT.counter("bytes not here");
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Seen {
+struct ByteCounts {
     bytes: [u64; 256],
     blocks: u64,
     length: u64,
@@ -38,13 +38,13 @@ struct Seen {
     longest: u32,
 }
 
-impl Default for Seen {
+impl Default for ByteCounts {
     fn default() -> Self {
         Self { bytes: [0; 256], blocks: 0, length: 0, shortest: 0, longest: 0 }
     }
 }
 
-impl Session for Seen {
+impl Session for ByteCounts {
     const FIELDS: &'static [Field<Self>] = &[
         Field::new("blocks", Unit::Blocks, "that went by", |seen, _| seen.blocks),
         Field::new("bytes", Unit::Bytes, "in their views", |seen, _| seen.length),
@@ -55,7 +55,7 @@ impl Session for Seen {
 
 #[derive(Default)]
 struct Inspect {
-    seen: Sessions<Seen>,
+    seen: Sessions<ByteCounts>,
 }
 
 impl Classify for Inspect {
@@ -95,7 +95,7 @@ impl Classify for Inspect {
     }
 }
 
-impl Seen {
+impl ByteCounts {
     fn look(&mut self, bytes: &[u8], length: u32) {
         self.shortest = if self.blocks == 0 { length } else { self.shortest.min(length) };
         self.longest = self.longest.max(length);

@@ -80,7 +80,7 @@ impl Record for Identity {
 
 /// The session of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FlowSession {
     /// Session number.
     pub(crate) session: u32,
     /// True if the block goes against the session's first block.
@@ -263,16 +263,16 @@ impl<R: Record> Flows<R> {
 
 impl Flows<Identity> {
     /// Looks up or begins the session of a flow without further data.
-    pub(crate) fn session(&mut self, flow: &Flow, seed: u64) -> Found {
+    pub(crate) fn session(&mut self, flow: &Flow, seed: u64) -> FlowSession {
         let (key, down) = Self::key(flow, seed);
         let down = u8::from(down);
         if let Some(known) = self.table.find(key) {
             let backward = known.down != down;
-            return Found { session: known.session, backward, new: false, evicted: false };
+            return FlowSession { session: known.session, backward, new: false, evicted: false };
         }
         let evicted = self.make_room().is_some();
         let session = self.begin(key, down != 0).session;
-        Found { session, backward: false, new: true, evicted }
+        FlowSession { session, backward: false, new: true, evicted }
     }
 }
 

@@ -1,17 +1,17 @@
-//! Frames at the borders of what twins tell apart, and the forms in which the kernel may hold them.
+//! Frames at the boundaries of twins' decisions, and the forms in which the kernel may hold them.
 
 use ebpf::interpret::Packet;
 use filter::testing::{ETHERNET, EXAM_KEY, Frame};
 use filter::transport::token::sealed::seal;
 use wire::checksum::Sum;
 
-/// The bytes of the frames that begin with an Ethernet header.
+/// Returns the bytes of the frames with an Ethernet header.
 pub(crate) fn ethernet(frames: Vec<Frame>) -> Vec<Vec<u8>> {
     let frames = frames.into_iter().filter(|frame| frame.link == ETHERNET);
     frames.map(|frame| frame.bytes).collect()
 }
 
-/// Tags, extension headers, lengths: each where a comparison of some twin turns.
+/// Tags, extension headers, lengths: one on each side of a twin's comparison.
 pub(crate) fn borders() -> Vec<Vec<u8>> {
     let mut frames = ethernet(super::shapes());
     let udp = Frame::udp(4000, 53, b"abcdefgh");
@@ -49,14 +49,14 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
         let chain = [&deep[..], &[third, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
         frames.push(Frame::ipv6(60, &chain).bytes);
     }
-    // What follows two headers is the last that is looked at; with padding, so that nobody takes a
-    // length from another byte.
+    // The header behind two extension headers is the last one parsed; padded, so that no other byte
+    // passes for a length.
     let padded = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
     for third in EXTENSIONS {
         let chain = [&padded(60)[..], &padded(third), datagram].concat();
         frames.push(Frame::ipv6(0, &chain).bytes);
     }
-    // Of TCP the ports, and no more.
+    // TCP ports and nothing more.
     let mut ports = [&udp.bytes[..34], &[0, 2, 0, 80]].concat();
     (ports[17], ports[23]) = (24, 6);
     frames.push(ports);
@@ -91,13 +91,13 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
     frames.extend(patterns());
     frames.extend(lengths());
     frames.extend(tokens());
-    // Flows behind two headers: who takes a port from the byte before takes another share for one.
+    // Flows behind two headers: a port read one byte early gives another share.
     for port in (0x0101..=0x0808).step_by(0x101) {
         let datagram = &Frame::udp(port, 53, b"x").bytes[34..];
         let chain = [&[60, 0, 0, 0, 0, 0, 0, 0][..], &[17, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
         frames.push(Frame::ipv6(0, &chain).bytes);
     }
-    // A checksum that becomes zero when what `rewrite` is tried with changes.
+    // A checksum that becomes zero under the changes of `rewrite`'s example.
     let mut zero = udp.bytes;
     zero[26..30].copy_from_slice(&[0x3f, 0xff, 0xff, 0xff]);
     zero[40..42].copy_from_slice(&[0xff, 0xfe]);
@@ -106,11 +106,11 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
     frames
 }
 
-/// The numbers of extension headers, and those beside them.
+/// Numbers of extension headers, and adjacent numbers.
 const EXTENSIONS: [u8; 19] =
     [0, 1, 42, 43, 44, 45, 50, 51, 52, 59, 60, 61, 134, 135, 136, 138, 139, 140, 141];
 
-/// Headers at their longest, and what lies behind them cut by each length that they may state.
+/// Headers of maximum length, followed by data cut at each length that they may state.
 fn longest() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let tag = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
@@ -154,8 +154,8 @@ fn longest() -> Vec<Vec<u8>> {
     frames
 }
 
-/// What `match` is examined with, where it is looked for: as it is, in the other case, with one bit
-/// wrong in each byte, and cut.
+/// The examined patterns of `match` at their offset: exact, in the other case, with one bit wrong
+/// in each byte, and truncated.
 fn patterns() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for pattern in [&b"et "[..], b"SH-2.0-o", b"bcdefgh"] {
@@ -176,15 +176,15 @@ fn patterns() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Frames whose lengths lie at the borders of powers of two.
+/// Frames with lengths around powers of two.
 fn lengths() -> Vec<Vec<u8>> {
     let with = |length: usize| Frame::udp(4000, 53, &vec![7; length - 42]).bytes;
     [63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 1023, 1024].map(with).into()
 }
 
-/// Datagrams with tokens as `token` is examined with: right ones over data of all lengths around
-/// whole words, whose numbers come in order, late, again and with all rests; and wrong ones, by one
-/// bit in each thing that is covered.
+/// Datagrams with tokens as in the exam of `token`: valid ones over data of all lengths around
+/// whole words, with numbers in order, late, repeated and of all residues; and invalid ones, with
+/// one bit wrong in each covered field.
 fn tokens() -> Vec<Vec<u8>> {
     let data: Vec<u8> = (1..=90).map(|n: u8| n.wrapping_mul(0x35)).collect();
     let sealed = |is_six: bool, length: usize, number: u64| {
@@ -206,7 +206,7 @@ fn tokens() -> Vec<Vec<u8>> {
         let good = sealed(is_six, 40, 0x7000 + u64::from(is_six));
         let udp = good.len() - 40 - 16 - 8;
         let addresses = udp - if is_six { 32 } else { 8 };
-        // Each address, the ports, the number, the tag, and data up to the last byte covered.
+        // Addresses, ports, number, tag, and data up to the last covered byte.
         let covered = (addresses..udp + 4).chain(udp + 8..udp + 24 + 21);
         for at in covered.step_by(if is_six { 3 } else { 1 }) {
             let mut wrong = good.clone();
@@ -223,7 +223,7 @@ fn tokens() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Frames whose transport checksum is that of the pseudo header: a card is to fill it in.
+/// Frames with pending transport checksums: the sum of the pseudo header only.
 pub(crate) fn unfilled() -> Vec<Vec<u8>> {
     let mut frames = spread(40);
     for frame in &mut frames {
@@ -233,14 +233,14 @@ pub(crate) fn unfilled() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns true if the right transport checksum of a frame is that of its pseudo header, by chance:
-/// it is then what an empty one looks like. One in 65,536 frames is so.
+/// Returns true if the valid transport checksum of a frame happens to equal that of its pseudo
+/// header, and so looks pending. True for one in 65,536 frames.
 pub(crate) fn looks_unfilled(frame: &[u8]) -> bool {
     pseudo(frame).is_some_and(|(at, sum)| frame.get(at..at + 2) == Some(&sum.to_be_bytes()))
 }
 
-/// Where the checksum of TCP or UDP lies in an Ethernet frame without tags and options, and the sum
-/// of its pseudo header.
+/// Returns the offset of the TCP or UDP checksum in an untagged Ethernet frame without options, and
+/// the sum of its pseudo header.
 fn pseudo(frame: &[u8]) -> Option<(usize, u16)> {
     let word = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
     let (ip, length, protocol) = match word(12)? {
@@ -257,7 +257,7 @@ fn pseudo(frame: &[u8]) -> Option<(usize, u16)> {
     Some((at, sum.folded()))
 }
 
-/// Frames of TCP and UDP over both versions that are whole, and [look unfilled](looks_unfilled).
+/// Makes complete TCP and UDP frames over both IP versions that [look pending](looks_unfilled).
 pub(crate) fn unfilled_by_chance() -> Vec<Vec<u8>> {
     use testkit::{Frame, Segment};
     let segment = Segment { source: 4000, target: 80, window: 512, ..Segment::default() };
@@ -275,8 +275,8 @@ pub(crate) fn unfilled_by_chance() -> Vec<Vec<u8>> {
     ]
 }
 
-/// TCP and UDP over both versions, with addresses, ports and checksums of all kinds, many of them
-/// at the borders of their bytes.
+/// Makes TCP and UDP frames over both IP versions, with varied addresses, ports and checksums, many
+/// at byte boundaries.
 fn spread(count: usize) -> Vec<Vec<u8>> {
     let mut state = 7_u32;
     let mut byte = move || {
@@ -305,13 +305,13 @@ fn spread(count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The frame, cut where headers end and one byte before.
+/// Yields the frame cut at the ends of headers, and one byte before.
 pub(crate) fn edges(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = [14, 18, 22, 34, 38, 42, 52, 54, 58, 62, 66, 70];
     ends.into_iter().flat_map(|end| [end - 1, end]).filter_map(|end| frame.get(..end))
 }
 
-/// Whole, and as the kernel may hold them: in two pieces, or with a tag beside.
+/// Returns each frame as the kernel may hold it: linear, non-linear, or with a tag beside it.
 pub(crate) fn shapes_of(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
     let mut packets = Vec::new();
     for (number, frame) in frames.iter().enumerate() {
@@ -325,7 +325,7 @@ pub(crate) fn shapes_of(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
     packets
 }
 
-/// Whether this is the number beside that of an extension header.
+/// Returns true for a number adjacent to that of an extension header.
 fn is_near(protocol: u8) -> bool {
     matches!(protocol, 1 | 42 | 45 | 52 | 61 | 134 | 136 | 138 | 141)
 }

@@ -1,4 +1,4 @@
-//! Frames for the exams that all filters sit: what others captured, what is made here, and noise.
+//! Frames for exams of all filters: external captures, generated frames, and noise.
 
 #![allow(dead_code, reason = "each exam uses its share")]
 
@@ -11,24 +11,24 @@ use std::fs;
 use testkit::Random;
 use wire::LinkType;
 
-/// Captures larger than this are left out, so that an exam takes seconds.
+/// Larger captures are skipped, so that an exam takes seconds.
 const CAPTURE_MAX: u64 = 1 << 20;
 
-/// The first frames of captures: so many of each.
+/// Provides the first frames of each capture.
 pub(crate) type Captured = fn(usize) -> Vec<Frame>;
 
-/// The first `each` packets of every capture that testkit makes.
+/// Returns the first `each` packets of every capture that testkit makes.
 pub(crate) fn captured(each: usize) -> Vec<Frame> {
     first(&testkit::made(), each)
 }
 
-/// The same of those in which nothing is strange.
+/// The same for captures of plain traffic.
 pub(crate) fn plain(each: usize) -> Vec<Frame> {
     let kinds = ["dns/", "http/", "mixed/", "streams/", "text/", "tls/", "web"];
     first(&testkit::made().of(&kinds), each)
 }
 
-/// The first `each` packets of every outside capture, which are here.
+/// Returns the first `each` packets of every external capture.
 pub(crate) fn outside(each: usize) -> Vec<Frame> {
     first(&testkit::corpus().expect("the outside cases are here"), each)
 }
@@ -41,7 +41,7 @@ fn first(captures: &testkit::Captures, each: usize) -> Vec<Frame> {
     read.flat_map(|bytes| testing::capture(&bytes).into_iter().take(each)).collect()
 }
 
-/// Frames of every shape that a header filter tells apart.
+/// Returns frames of every shape that a header filter distinguishes.
 pub(crate) fn shapes() -> Vec<Frame> {
     let mut later = Frame::ipv4(17, &[1, 2, 3, 4]);
     later.bytes[14 + 7] = 9;
@@ -90,7 +90,7 @@ pub(crate) fn shapes() -> Vec<Frame> {
     ]
 }
 
-/// Every frame cut to every length, said to have been longer on the wire.
+/// Returns every frame truncated to every length, with its original length on the wire.
 pub(crate) fn cut(frames: &[Frame]) -> Vec<Frame> {
     let cut = |frame: &Frame, length: usize| Frame {
         bytes: frame.bytes[..length].to_vec(),

@@ -1,7 +1,7 @@
 //! Class and description of one DNS message.
 
 use super::{AHEAD, CUT, MALFORMED, NOT_DNS, QUERIES, RESPONSE, RESPONSES};
-use crate::application::ends::{Ends, shown};
+use crate::application::endpoints::{Endpoints, shown};
 use crate::prelude::*;
 use wire::dns::{Entry, Fault, Message, Name, Question, Section};
 use wire::record::{Field, Kind as About, Writer};
@@ -12,7 +12,7 @@ const ROOM: usize = 4096;
 const ANSWERS: usize = 16;
 
 /// A message and the block around it.
-pub(super) struct Telling<'a, 'm> {
+pub(super) struct ReceivedMessage<'a, 'm> {
     /// The block in which it begins.
     pub(super) block: Block<'a>,
     /// Its captured bytes.
@@ -24,16 +24,16 @@ pub(super) struct Telling<'a, 'm> {
 /// Returns the class of a message and, if there is memory for it, its description; or the reason
 /// why it has no class.
 pub(super) fn tell<'a>(
-    telling: Telling<'a, '_>,
+    telling: ReceivedMessage<'a, '_>,
     cx: &mut StreamContext<'_, 'a>,
 ) -> Result<(Class, Option<Block<'a>>), Reason> {
-    let Telling { block, of, length } = telling;
+    let ReceivedMessage { block, of, length } = telling;
     let cut = of.len() < length;
     let message = Message::parse(of).ok_or(if cut { CUT } else { NOT_DNS })?;
-    let found = Found::look(&message, length, cut)?;
+    let found = MessageContents::look(&message, length, cut)?;
     let class = found.class();
     let context = first_of(block.context);
-    let ends = Ends::of(block, message.is_response());
+    let ends = Endpoints::of(block, message.is_response());
     let written = cx.describe(ROOM, class, context, |room| {
         let mut writer = Writer::new(room, About::Dns);
         writer.number(Field::Time, context.time);
@@ -55,7 +55,7 @@ fn first_of(context: ContextLane) -> ContextLane {
 }
 
 /// The contents of a message, from one pass over it.
-struct Found<'m> {
+struct MessageContents<'m> {
     question: Option<Question<'m>>,
     /// Owner of the first record: multicast DNS responses have no question.
     owner: Option<Name<'m>>,
@@ -70,7 +70,7 @@ struct Found<'m> {
     ahead: bool,
 }
 
-impl<'m> Found<'m> {
+impl<'m> MessageContents<'m> {
     fn look(message: &Message<'m>, length: usize, cut: bool) -> Result<Self, Reason> {
         if !message.is_likely(length) && (cut || !message.is_sound()) {
             return Err(NOT_DNS);

@@ -20,7 +20,7 @@ mod tests;
 
 use crate::layers;
 use crate::prelude::*;
-use message::{Telling, tell};
+use message::{ReceivedMessage, tell};
 use stream::Dialogue;
 use wire::dns::{RCODES, TYPES};
 use wire::ip::protocol;
@@ -193,7 +193,7 @@ fn datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         return cx.drop(&block, CUT);
     };
     let length = stated(&block);
-    let telling = Telling { block, of: block.bytes(), length };
+    let telling = ReceivedMessage { block, of: block.bytes(), length };
     match tell(telling, cx) {
         Ok((class, description)) => {
             let first = described(description, cx);

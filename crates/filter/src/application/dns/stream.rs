@@ -1,11 +1,11 @@
 //! Message framing in the two directions of a DNS connection.
 //!
 //! In: the blocks of one direction in order, holes included. Out: messages. The state of a
-//! direction is [`Way`]: the two length bytes, the pieces of one incomplete message, and the number
+//! direction is [`DnsDirection`]: the two length bytes, the pieces of one incomplete message, and the number
 //! of its missing bytes. If two bytes arrived alone and turn out not to be a length, they are in no
 //! view.
 
-use super::message::{Telling, tell};
+use super::message::{ReceivedMessage, tell};
 use super::{
     CUT, FOUND_AGAIN, GAP, MALFORMED, NOT_DNS, PIECES, alone, described, fragment, unanswered,
 };
@@ -20,14 +20,14 @@ const PIECES_MAX: u32 = 256;
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Dialogue {
-    forward: Way,
-    backward: Way,
+    forward: DnsDirection,
+    backward: DnsDirection,
 }
 
 /// The state of one direction.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
-struct Way {
+struct DnsDirection {
     /// Pieces of the current message.
     list: HeldList,
     /// Number of missing bytes of it.
@@ -105,7 +105,7 @@ impl Dialogue {
     }
 }
 
-impl Way {
+impl DnsDirection {
     fn hole<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let length = block.length();
         if length == 0 {
@@ -199,7 +199,7 @@ impl Way {
             return pieces.back(prefix + piece.length());
         }
         if whole && self.list.is_empty() {
-            return match tell(Telling { block: piece, of: piece.bytes(), length }, cx) {
+            return match tell(ReceivedMessage { block: piece, of: piece.bytes(), length }, cx) {
                 Ok((class, description)) => {
                     self.met = 1;
                     let first = described(description, cx);
@@ -256,7 +256,7 @@ impl Way {
             room.extend_from_slice(piece.bytes());
         }
         let Some((_, block)) = cx.front(&self.list) else { return };
-        match tell(Telling { block, of: room, length }, cx) {
+        match tell(ReceivedMessage { block, of: room, length }, cx) {
             Ok((class, description)) => {
                 self.met = 1;
                 let mut flags = described(description, cx);

@@ -1,7 +1,7 @@
 //! `dns` on literal messages: datagrams, connections cut at every offset, gaps, ends, noise.
 
 use super::*;
-use crate::application::piped::{Out, Piece, gap, sent, through};
+use crate::application::test_support::{Out, TestPiece, gap, sent, through};
 use crate::testing::{Arena, Frame, Node, Space};
 use wire::record::{Field, Record};
 
@@ -42,10 +42,10 @@ fn classes(out: &[Out]) -> Vec<u32> {
 }
 
 /// Class, flags, bytes in view, and contents of a description.
-type Datagram = (Class, Flags, Vec<u8>, Option<Vec<u8>>);
+type DatagramOutput = (Class, Flags, Vec<u8>, Option<Vec<u8>>);
 
 /// Runs frames that each hold one datagram, with the payload at offset 42.
-fn datagrams(frames: &[Frame]) -> Vec<Datagram> {
+fn datagrams(frames: &[Frame]) -> Vec<DatagramOutput> {
     let arena = Arena::new(4 * frames.len());
     let mut space = Space::new(&arena);
     let mut node = Node::new(&DNS, &[]).unwrap();
@@ -178,7 +178,7 @@ fn truncated_message_is_marked_incomplete() {
 fn messages_are_the_same_for_any_segmentation() {
     let wire = [framed(&query(1)), framed(&answer(2)), framed(&query(3))].concat();
     for step in [1, 2, 3, 5, 17, 33, 40, 63, wire.len()] {
-        let mut pieces: Vec<Piece> = wire.chunks(step).map(sent).collect();
+        let mut pieces: Vec<TestPiece> = wire.chunks(step).map(sent).collect();
         pieces.push(sent(b"").end());
         let (out, unanswered) = through(&DNS, &[], &pieces, None);
         assert_eq!(unanswered, [], "{step}");
@@ -233,7 +233,7 @@ fn gap_loses_only_its_message() {
     let hole = |from: usize, length: usize| {
         [sent(&wire[..from]), gap(length as u32), sent(&wire[from + length..])]
     };
-    let ids = |pieces: &[Piece]| {
+    let ids = |pieces: &[TestPiece]| {
         let (out, unanswered) = through(&DNS, &[], pieces, None);
         let ids: Vec<_> = out.iter().filter_map(|o| o.number(Field::Id)).collect();
         let gaps = out.iter().filter(|o| o.length > 0 && o.bytes.is_empty()).count();
@@ -271,7 +271,7 @@ fn other_protocol_is_recognized_by_its_first_bytes() {
     let bytes: Vec<u8> = out.iter().flat_map(|o| o.bytes.clone()).collect();
     assert_eq!(bytes, b"GET / HTTP/1.1\r\n\r\nHTTP/1.1 200\r\n", "nothing is left out");
     assert_eq!(flags(&out), [(true, true); 3]);
-    let typed: Vec<Piece> = b"GET / HTTP/1.1\r\n\r\n".chunks(5).map(sent).collect();
+    let typed: Vec<TestPiece> = b"GET / HTTP/1.1\r\n\r\n".chunks(5).map(sent).collect();
     let (out, unanswered) = through(&DNS, &[], &typed, None);
     assert_eq!(unanswered, [("not dns", 4)], "also where its first bytes come bit by bit");
     assert_eq!(out[2].bytes, b"/1.1\r", "as soon as it shows");
@@ -288,7 +288,7 @@ fn incomplete_message_at_the_end_is_released() {
     assert_eq!((classes(&out), unanswered), (vec![0], vec![("cut", 1)]));
     let (out, unanswered) = through(&DNS, &[], &[sent(&wire[..20])], None);
     assert_eq!((classes(&out), unanswered), (vec![0], vec![("cut", 1)]), "with the path");
-    let many: Vec<Piece> = (1..9).map(|session| sent(&wire[..20]).of(session)).collect();
+    let many: Vec<TestPiece> = (1..9).map(|session| sent(&wire[..20]).of(session)).collect();
     let (_, unanswered) = through(&DNS, &["sessions=5"], &many, None);
     assert_eq!(unanswered, [("cut", 5), ("forgotten", 3)]);
 }
@@ -304,7 +304,7 @@ fn message_in_too_many_pieces_is_released() {
         &[&[0, 0, 16, 0, 1, 0, 0, 0, 0, 1, 0][..], &[0; 256]].concat(),
     );
     let wire = [framed(&long), framed(&query(2))].concat();
-    let pieces: Vec<Piece> = wire.chunks(1).map(sent).collect();
+    let pieces: Vec<TestPiece> = wire.chunks(1).map(sent).collect();
     let (out, unanswered) = through(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("too many pieces", long.len() as u64)]);
     let ids: Vec<_> = out.iter().filter_map(|o| o.number(Field::Id)).collect();

@@ -74,8 +74,8 @@ impl Walk<'_, '_, '_> {
             }
             Err(bad) => {
                 let counter = match bad {
-                    Bad::TooLarge => why::TOO_LARGE,
-                    Bad::Format => why::NOT_DECODABLE,
+                    DecodeError::TooLarge => why::TOO_LARGE,
+                    DecodeError::Format => why::NOT_DECODABLE,
                 };
                 self.cx.count(counter, 1);
                 self.give_up_decoding();
@@ -115,7 +115,7 @@ impl Walk<'_, '_, '_> {
 
 /// The reason why a body cannot be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Bad {
+enum DecodeError {
     /// It has another coding than announced, or an unknown one.
     Format,
     /// It would be too large.
@@ -123,7 +123,7 @@ enum Bad {
 }
 
 /// A decoder with reusable buffers.
-pub(super) struct Decoder {
+pub(super) struct BodyDecoder {
     ratio: usize,
     most: usize,
     pub(super) input: Vec<u8>,
@@ -137,7 +137,7 @@ const STEP: usize = 64 * 1024;
 /// Maximum nested codings; a session cannot encode more.
 const LAYERS: usize = 4;
 
-impl Decoder {
+impl BodyDecoder {
     /// Creates a decoder with at most `most` bytes of output and, beyond 64 KB, `ratio` times the
     /// input.
     pub(super) const fn new(ratio: usize, most: usize) -> Self {
@@ -146,7 +146,7 @@ impl Decoder {
 
     /// Undoes the codings of the input; returns true if the input was complete. A coding that the
     /// bytes do not have counts as announced only.
-    fn decode(&mut self, codings: Codings) -> Result<bool, Bad> {
+    fn decode(&mut self, codings: Codings) -> Result<bool, DecodeError> {
         let limit = self.input.len().saturating_mul(self.ratio).max(RATIO_FREE).min(self.most);
         let (mut whole, mut undone) = (true, false);
         for coding in codings.outermost_first().take(LAYERS) {
@@ -156,18 +156,23 @@ impl Decoder {
                     (whole, undone) = (whole && ended, true);
                     std::mem::swap(&mut self.input, &mut self.output);
                 }
-                Err(Bad::TooLarge) => return Err(Bad::TooLarge),
-                Err(Bad::Format) => {}
+                Err(DecodeError::TooLarge) => return Err(DecodeError::TooLarge),
+                Err(DecodeError::Format) => {}
             }
         }
         std::mem::swap(&mut self.input, &mut self.output);
         self.input.shrink_to(STEP);
-        if undone { Ok(whole) } else { Err(Bad::Format) }
+        if undone { Ok(whole) } else { Err(DecodeError::Format) }
     }
 }
 
 /// Undoes one coding; returns true if the coded form was complete.
-fn undo(coding: Coding, bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Bad> {
+fn undo(
+    coding: Coding,
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+    limit: usize,
+) -> Result<bool, DecodeError> {
     match coding {
         Coding::Gzip => gunzip(bytes, out, limit),
         Coding::Deflate => {
@@ -181,13 +186,13 @@ fn undo(coding: Coding, bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result
             }
             out.clear();
             match inflate(bytes, out, limit)? {
-                (End::Corrupt, _) => Err(Bad::Format),
+                (End::Corrupt, _) => Err(DecodeError::Format),
                 (end, _) if !out.is_empty() => Ok(end == End::Whole),
-                _ => Err(Bad::Format),
+                _ => Err(DecodeError::Format),
             }
         }
         Coding::Brotli => unbrotli(bytes, out, limit),
-        Coding::Other => Err(Bad::Format),
+        Coding::Other => Err(DecodeError::Format),
     }
 }
 
@@ -203,13 +208,13 @@ enum End {
 }
 
 /// Decodes consecutive gzip members (RFC 1952). Checksums are ignored.
-fn gunzip(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Bad> {
+fn gunzip(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, DecodeError> {
     const TRAILER: usize = 8;
-    let mut rest = behind_gzip_header(bytes).ok_or(Bad::Format)?;
+    let mut rest = behind_gzip_header(bytes).ok_or(DecodeError::Format)?;
     loop {
         let (end, taken) = inflate(rest, out, limit)?;
         if end != End::Whole {
-            return if out.is_empty() { Err(Bad::Format) } else { Ok(false) };
+            return if out.is_empty() { Err(DecodeError::Format) } else { Ok(false) };
         }
         let behind = rest.get(taken..).unwrap_or_default();
         let next = behind.get(TRAILER..).and_then(behind_gzip_header);
@@ -244,12 +249,12 @@ fn behind_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 /// Inflates raw deflate (RFC 1951); returns the kind of end and the bytes consumed.
-fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(End, usize), Bad> {
+fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(End, usize), DecodeError> {
     let mut inflate = Decompress::new(false);
     loop {
         let (taken, made) = (inflate.total_in() as usize, out.len());
         if made > limit {
-            return Err(Bad::TooLarge);
+            return Err(DecodeError::TooLarge);
         }
         // One byte beyond the limit distinguishes too large from exactly full.
         out.resize(made + STEP.min(limit + 1 - made), 0);
@@ -261,7 +266,7 @@ fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(End, usize)
         let used = (inflate.total_out() - before) as usize;
         out.truncate(made + used);
         if out.len() > limit {
-            return Err(Bad::TooLarge);
+            return Err(DecodeError::TooLarge);
         }
         let taken = inflate.total_in() as usize;
         match step {
@@ -273,13 +278,13 @@ fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(End, usize)
     }
 }
 
-fn unbrotli(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Bad> {
+fn unbrotli(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, DecodeError> {
     let mut reader = Decompressor::new(bytes, 4096).take(limit as u64 + 1);
     let read = reader.read_to_end(out);
     match read {
-        _ if out.len() > limit => Err(Bad::TooLarge),
+        _ if out.len() > limit => Err(DecodeError::TooLarge),
         Ok(_) => Ok(true),
-        Err(_) if out.is_empty() => Err(Bad::Format),
+        Err(_) if out.is_empty() => Err(DecodeError::Format),
         Err(_) => Ok(false),
     }
 }

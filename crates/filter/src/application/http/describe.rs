@@ -1,7 +1,7 @@
 //! Descriptions: of a message once its head is complete, and of a request with its response once
 //! both have ended.
 
-use super::state::Way;
+use super::state::HttpDirection;
 use super::walk::Walk;
 use super::why;
 use crate::layers;
@@ -19,7 +19,7 @@ const ROOM: usize = 256;
 
 /// The endpoints of a connection, where the frame has them.
 #[derive(Clone, Copy)]
-struct Ends {
+struct MessageEnds {
     client: (IpAddr, u16),
     server: (IpAddr, u16),
 }
@@ -77,7 +77,7 @@ impl<'a> Walk<'_, '_, 'a> {
         held.map_or(self.block.context.time, |(_, block)| block.context.time)
     }
 
-    fn ends(&self) -> Option<Ends> {
+    fn ends(&self) -> Option<MessageEnds> {
         // The last block of a connection may be a generated one.
         let held = self.cx.front(&self.it.ways[self.way].held);
         let mut block = held.map_or(self.block, |(_, block)| block);
@@ -85,8 +85,8 @@ impl<'a> Walk<'_, '_, 'a> {
         let flow = layers::flow(&block, protocol::TCP, ports)?;
         let (source, target) = ((flow.source, ports.source), (flow.target, ports.target));
         Some(match self.is_requests() {
-            true => Ends { client: source, server: target },
-            false => Ends { client: target, server: source },
+            true => MessageEnds { client: source, server: target },
+            false => MessageEnds { client: target, server: source },
         })
     }
 
@@ -95,7 +95,7 @@ impl<'a> Walk<'_, '_, 'a> {
         &mut self,
         request: Option<Record<'a>>,
         sent: Option<Record<'a>>,
-        response: Option<(Record<'a>, u32, Seen)>,
+        response: Option<(Record<'a>, u32, ObservedBody)>,
     ) {
         let room = ROOM
             + request.map_or(0, |record| texts_of(&record))
@@ -138,7 +138,7 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 
     /// Records an observed body until the response arrives.
-    pub(super) fn seen_record(&mut self, seen: Seen) -> Option<Block<'a>> {
+    pub(super) fn seen_record(&mut self, seen: ObservedBody) -> Option<Block<'a>> {
         let context = self.block.context;
         self.cx.describe(ROOM, Class::YES, context, |room| {
             let mut writer = Writer::new(room, Kind::HttpRequest);
@@ -156,14 +156,14 @@ impl<'a> Walk<'_, '_, 'a> {
 
 /// The observed part of a body.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct ObservedBody {
     pub(super) bytes: u64,
     pub(super) missing: u32,
     pub(super) broken: bool,
 }
 
-impl Seen {
-    pub(super) fn of(way: &Way) -> Self {
+impl ObservedBody {
+    pub(super) fn of(way: &HttpDirection) -> Self {
         Self { bytes: way.seen, missing: way.missing, broken: way.broken != 0 }
     }
 }
@@ -261,8 +261,8 @@ fn copy(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     writer.text(field, value);
 }
 
-fn address(writer: &mut Writer<'_>, ends: Option<Ends>) {
-    let Some(Ends { client, server }) = ends else { return };
+fn address(writer: &mut Writer<'_>, ends: Option<MessageEnds>) {
+    let Some(MessageEnds { client, server }) = ends else { return };
     let fields =
         [(client, Field::Client, Field::ClientPort), (server, Field::Server, Field::ServerPort)];
     for ((address, port), field, port_field) in fields {

@@ -13,10 +13,10 @@
 //! Parsing is lenient by default: an observer must not see less than the endpoints do. After a loss
 //! the filter resynchronizes at the next block that begins with a message.
 
-mod begin;
 mod decode;
 mod describe;
-mod give;
+mod heads;
+mod output;
 mod pair;
 mod state;
 #[cfg(test)]
@@ -24,8 +24,8 @@ mod tests;
 mod walk;
 
 use crate::prelude::*;
-use decode::Decoder;
-use state::{Connection, Kind as Speaks};
+use decode::BodyDecoder;
+use state::{HttpConnection, Protocol};
 use walk::Walk;
 use wire::http::Manner;
 
@@ -141,7 +141,7 @@ or too large to decode. The report counts connections by what they speak.",
         "not decodable",
         "too large to decode",
     ],
-    state: StateFacts::sessions::<Connection>().held(1 << 20),
+    state: StateFacts::sessions::<HttpConnection>().held(1 << 20),
     reports: true,
     user: Some(make),
     ..Description::EMPTY
@@ -238,8 +238,8 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
         connections: size("connections"),
         most: size("most"),
     };
-    let decoder = Decoder::new(size("ratio"), options.most);
-    let mut connections = Sessions::<Connection>::default();
+    let decoder = BodyDecoder::new(size("ratio"), options.most);
+    let mut connections = Sessions::<HttpConnection>::default();
     connections.of(PRIVATE);
     Ok(Filter::stream(Http { options, connections, text: Vec::new(), decoder }))
 }
@@ -267,10 +267,10 @@ enum Emit {
 
 struct Http {
     options: Options,
-    connections: Sessions<Connection>,
+    connections: Sessions<HttpConnection>,
     /// Buffer in which a head is assembled; empty between calls.
     text: Vec<u8>,
-    decoder: Decoder,
+    decoder: BodyDecoder,
 }
 
 impl Stream for Http {
@@ -330,7 +330,7 @@ impl Stream for Http {
 
     fn report(&self) -> Report {
         let tally = self.connections.get(PRIVATE).map_or([0; 4], |private| private.tally);
-        let rows = Speaks::ALL.iter().zip(tally);
+        let rows = Protocol::ALL.iter().zip(tally);
         Report::of_rows(rows.map(|((_, name), n)| ((*name).to_owned(), n.into())).collect())
     }
 
@@ -359,7 +359,7 @@ impl Http {
     }
 
     /// Releases everything held for a connection.
-    fn close(&mut self, key: u64, mut connection: Connection, cx: &mut StreamContext<'_, '_>) {
+    fn close(&mut self, key: u64, mut connection: HttpConnection, cx: &mut StreamContext<'_, '_>) {
         let before = connection.kind;
         for way in 0..2 {
             let block = walk::end_of(key, way, cx.now);
@@ -370,7 +370,7 @@ impl Http {
         let (text, decoder) = (&mut self.text, &mut self.decoder);
         Walk::new(&self.options, text, decoder, cx, &mut connection, block).drain();
         if before == 0 && connection.was_met() {
-            self.tally(Speaks::Other.number());
+            self.tally(Protocol::Other.number());
         }
     }
 

@@ -5,8 +5,8 @@
 //! body under `4 n + 1`, its open response under `4 n + 2`. The latter two exist only if exchanges
 //! are requested.
 
-use super::describe::{Seen, is_interim};
-use super::state::at;
+use super::describe::{ObservedBody, is_interim};
+use super::state::Phase;
 use super::walk::Walk;
 use super::why;
 use crate::prelude::*;
@@ -63,7 +63,7 @@ impl<'a> Walk<'_, '_, 'a> {
 
     /// Ends a request.
     pub(super) fn request_ended(&mut self) {
-        let seen = Seen::of(self.way());
+        let seen = ObservedBody::of(self.way());
         let nothing = seen.bytes == 0 && seen.missing == 0 && !seen.broken;
         if nothing || !self.options.exchanges || self.it.unkept > 0 {
             return;
@@ -133,12 +133,12 @@ impl<'a> Walk<'_, '_, 'a> {
         let open = &self.it.ways[requests];
         let last = self.it.serial.wrapping_sub(1) << 2 | PART;
         // A request that is still open when its response ends.
-        if sent.is_none() && open.state == at::BODY && front == Some(last) {
-            let seen = Seen { broken: true, ..Seen::of(open) };
+        if sent.is_none() && open.phase() == Phase::Body && front == Some(last) {
+            let seen = ObservedBody { broken: true, ..ObservedBody::of(open) };
             sent = self.seen_record(seen).and_then(|block| Record::parse(block.frame));
         }
         let way = &self.it.ways[1 - requests];
-        let mut seen = Seen::of(way);
+        let mut seen = ObservedBody::of(way);
         seen.broken |= !ended;
         let response = response.map(|(record, class)| (record, class, seen));
         self.exchange(request, sent, response);

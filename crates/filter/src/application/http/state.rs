@@ -8,9 +8,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The state of a connection; that of the private session holds the tallies.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub(super) struct Connection {
+pub(super) struct HttpConnection {
     /// Its directions, as the stream filter numbers them: 0 forward, 1 backward.
-    pub(super) ways: [Way; 2],
+    pub(super) ways: [HttpDirection; 2],
     /// Pending descriptions: requests under key `4 n`, their bodies under `4 n + 1`, responses
     /// under `4 n + 2`.
     pub(super) asked: HeldList,
@@ -18,7 +18,7 @@ pub(super) struct Connection {
     pub(super) serial: u32,
     /// Number of requests after those in `asked` that were not kept.
     pub(super) unkept: u32,
-    /// Protocol: one of [`Kind`], 0 if unknown.
+    /// Protocol: one of [`Protocol`], 0 if unknown.
     pub(super) kind: u8,
     /// Nonzero if requests go backward: without a handshake the stream filter guessed the
     /// direction.
@@ -27,12 +27,12 @@ pub(super) struct Connection {
     pub(super) may_switch: u8,
     pub(super) spare: u8,
     /// Number of connections per protocol; used in the private session only.
-    pub(super) tally: [u32; Kind::ALL.len()],
+    pub(super) tally: [u32; Protocol::ALL.len()],
 }
 
-const _: () = assert!(size_of::<Connection>() <= 160);
+const _: () = assert!(size_of::<HttpConnection>() <= 160);
 
-impl Session for Connection {
+impl Session for HttpConnection {
     fn lists(&mut self) -> Vec<&mut HeldList> {
         let [one, other] = &mut self.ways;
         vec![&mut self.asked, &mut one.held, &mut other.held]
@@ -55,7 +55,7 @@ const BODY_HELP: &str = "seen of the body of the open message";
 /// The state of one direction.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub(super) struct Way {
+pub(super) struct HttpDirection {
     /// Progress in the open message's body.
     pub(super) body: Body,
     /// Body bytes observed.
@@ -70,7 +70,7 @@ pub(super) struct Way {
     pub(super) class: u32,
     /// Content codings to undo.
     pub(super) codings: u16,
-    /// One of [`at`].
+    /// The number of its [`Phase`].
     pub(super) state: u8,
     /// Progress of the search for the head's end.
     pub(super) seek: u8,
@@ -84,38 +84,54 @@ pub(super) struct Way {
     pub(super) closes: u8,
 }
 
-/// Where a direction stands.
-pub(super) mod at {
+/// The parse state of a direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Phase {
     /// Nothing observed yet.
-    pub(in super::super) const NEW: u8 = 0;
+    New,
     /// Between messages.
-    pub(in super::super) const BETWEEN: u8 = 1;
+    Between,
     /// In a head, pieces of which are held.
-    pub(in super::super) const HEAD: u8 = 2;
+    Head,
     /// In a body.
-    pub(in super::super) const BODY: u8 = 3;
+    Body,
     /// Out of sync with the message framing.
-    pub(in super::super) const LOST: u8 = 4;
+    Lost,
     /// Not HTTP/1.
-    pub(in super::super) const OTHER: u8 = 5;
+    Other,
     /// Another protocol, after both ends agreed to switch.
-    pub(in super::super) const SWITCHED: u8 = 6;
+    Switched,
     /// Behind the last message of a strict connection.
-    pub(in super::super) const CLOSED: u8 = 7;
+    Closed,
     /// Ended.
-    pub(in super::super) const ENDED: u8 = 8;
+    Ended,
+}
+
+impl HttpDirection {
+    /// Returns the parse state; a number that names none counts as [`Phase::Lost`].
+    pub(super) fn phase(&self) -> Phase {
+        use Phase::{Between, Body, Closed, Ended, Head, Lost, New, Other, Switched};
+        let all = [New, Between, Head, Body, Lost, Other, Switched, Closed, Ended];
+        all.get(usize::from(self.state)).copied().unwrap_or(Lost)
+    }
+
+    /// Changes the parse state.
+    pub(super) const fn enter(&mut self, phase: Phase) {
+        self.state = phase as u8;
+    }
 }
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum Protocol {
     Http1,
     Tls,
     Http2,
     Other,
 }
 
-impl Kind {
+impl Protocol {
     /// All protocols, with their names in the report.
     pub(super) const ALL: [(Self, &'static str); 4] = [
         (Self::Http1, "connections: HTTP/1"),
@@ -130,12 +146,18 @@ impl Kind {
     }
 }
 
-impl Connection {
+impl HttpConnection {
+    /// Returns the protocol, if it is known.
+    pub(super) fn protocol(&self) -> Option<Protocol> {
+        let known = Protocol::ALL.get(usize::from(self.kind).checked_sub(1)?);
+        known.map(|(protocol, _)| *protocol)
+    }
+
     /// Returns true if no more blocks can belong to the connection.
     pub(super) fn is_over(&self) -> bool {
         let [one, other] = &self.ways;
-        let ended = |way: &Way| way.state == at::ENDED;
-        let unmet = |way: &Way| way.state == at::NEW && self.asked.is_empty();
+        let ended = |way: &HttpDirection| way.phase() == Phase::Ended;
+        let unmet = |way: &HttpDirection| way.phase() == Phase::New && self.asked.is_empty();
         (ended(one) && (ended(other) || unmet(other))) || (ended(other) && unmet(one))
     }
 
@@ -145,7 +167,7 @@ impl Connection {
         let flags = block.context.flags;
         let [one, other] = &mut self.ways;
         let way = if flags.has(Flags::BACKWARD) { other } else { one };
-        let plain = way.state == at::BODY && way.codings == 0 && !flags.has(Flags::END);
+        let plain = way.phase() == Phase::Body && way.codings == 0 && !flags.has(Flags::END);
         if !plain || block.pointer.is_hole() || !way.body.goes_on(block.length()) {
             return None;
         }

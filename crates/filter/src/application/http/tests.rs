@@ -2,12 +2,12 @@
 
 mod broken;
 mod codings;
+mod partial;
 mod pieces;
-mod unseen;
 
 use super::*;
 use crate::testing::{Arena, Frame, Node, Space};
-use wire::record::{Field, Kind as Told, Record};
+use wire::record::{Field, Kind as RecordKind, Record};
 
 /// A block as the stream filter emits it.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ fn end(back: bool) -> Part {
 struct Message {
     class: u32,
     back: bool,
-    kind: Option<Told>,
+    kind: Option<RecordKind>,
     fields: Vec<(Field, Vec<u8>)>,
     bytes: Vec<u8>,
     /// Bytes in holes.
@@ -62,7 +62,7 @@ impl Message {
 
 /// The output of a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Seen {
+struct ConnectionOutput {
     messages: Vec<Message>,
     /// Unanswered bytes, per direction.
     asides: [Vec<u8>; 2],
@@ -70,7 +70,7 @@ struct Seen {
     open: [Option<usize>; 2],
 }
 
-impl Seen {
+impl ConnectionOutput {
     fn take(&mut self, block: &Block<'_>) {
         let back = block.context.flags.has(Flags::BACKWARD);
         if !block.pointer.class.answered() {
@@ -158,7 +158,7 @@ fn turn<'a>(node: &mut Node, space: &mut Space<'a>, part: &Part, time: u64) -> V
 }
 
 /// Runs a connection whose directions are observed from their first byte.
-fn connection(words: &[&str], exchanges: bool, parts: &[Part]) -> (Seen, Node) {
+fn connection(words: &[&str], exchanges: bool, parts: &[Part]) -> (ConnectionOutput, Node) {
     let mut parts = parts.to_vec();
     for back in [false, true] {
         if let Some(first) = parts.iter_mut().find(|part| part.back == back) {
@@ -168,12 +168,12 @@ fn connection(words: &[&str], exchanges: bool, parts: &[Part]) -> (Seen, Node) {
     midstream(words, exchanges, &parts)
 }
 
-fn midstream(words: &[&str], exchanges: bool, parts: &[Part]) -> (Seen, Node) {
+fn midstream(words: &[&str], exchanges: bool, parts: &[Part]) -> (ConnectionOutput, Node) {
     let asked: &[(u32, u32)] = if exchanges { &[(1000, 1999)] } else { &[] };
     let mut node = Node::asked_for(&HTTP, words, asked).expect("good arguments");
     let arena = Arena::new(parts.len() * 8 + 64);
     let mut space = Space::new(&arena);
-    let mut seen = Seen::default();
+    let mut seen = ConnectionOutput::default();
     let mut left = Vec::new();
     for (number, part) in parts.iter().enumerate() {
         left.extend(turn(&mut node, &mut space, part, 1000 + number as u64));
@@ -265,7 +265,7 @@ fn length(body: &str) -> String {
 }
 
 /// Status and method of every response or exchange with a class of at least `low`.
-fn pairs(seen: &Seen, low: u32) -> Vec<(u32, &str)> {
+fn pairs(seen: &ConnectionOutput, low: u32) -> Vec<(u32, &str)> {
     let from = seen.messages.iter().filter(|message| message.class >= low);
     from.map(|message| (message.class, message.text(Field::Method))).collect()
 }

@@ -3,9 +3,9 @@
 //! In: the state of its connection and the block. Out: fragments. The block itself leaves as the
 //! first of them, so that one block for one message costs nothing but the description.
 
-use super::begin::convinces;
-use super::decode::Decoder;
-use super::state::{Connection, Kind, Way, at};
+use super::decode::BodyDecoder;
+use super::heads::convinces;
+use super::state::{HttpConnection, HttpDirection, Phase, Protocol};
 use super::{Emit, Options, why};
 use crate::prelude::*;
 use wire::http::{Codings, Piece};
@@ -14,9 +14,9 @@ use wire::http::{Codings, Piece};
 pub(super) struct Walk<'w, 'c, 'a> {
     pub(super) options: &'w Options,
     pub(super) text: &'w mut Vec<u8>,
-    pub(super) decoder: &'w mut Decoder,
+    pub(super) decoder: &'w mut BodyDecoder,
     pub(super) cx: &'w mut StreamContext<'c, 'a>,
-    pub(super) it: &'w mut Connection,
+    pub(super) it: &'w mut HttpConnection,
     pub(super) block: Block<'a>,
     /// Direction of the block.
     pub(super) way: usize,
@@ -51,9 +51,9 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     pub(super) fn new(
         options: &'w Options,
         text: &'w mut Vec<u8>,
-        decoder: &'w mut Decoder,
+        decoder: &'w mut BodyDecoder,
         cx: &'w mut StreamContext<'c, 'a>,
-        it: &'w mut Connection,
+        it: &'w mut HttpConnection,
         block: Block<'a>,
     ) -> Self {
         let way = usize::from(block.context.flags.has(Flags::BACKWARD));
@@ -68,17 +68,17 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             let way = self.way();
             way.begun = 1;
             if !first {
-                way.state = at::LOST;
+                way.enter(Phase::Lost);
             }
         }
         if self.block.pointer.is_hole() {
             self.hole();
         } else {
             while self.at < length {
-                match self.way().state {
-                    at::NEW | at::BETWEEN | at::LOST => self.begin(),
-                    at::HEAD => self.gather(),
-                    at::BODY => self.body(),
+                match self.way().phase() {
+                    Phase::New | Phase::Between | Phase::Lost => self.begin(),
+                    Phase::Head => self.gather(),
+                    Phase::Body => self.body(),
                     _ => self.aside(),
                 }
             }
@@ -99,7 +99,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         self.flush(false);
     }
 
-    pub(super) fn way(&mut self) -> &mut Way {
+    pub(super) fn way(&mut self) -> &mut HttpDirection {
         let [one, other] = &mut self.it.ways;
         if self.way == 0 { one } else { other }
     }
@@ -163,7 +163,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             false => self.response_ended(),
         }
         let closes = self.way().closes != 0;
-        self.way().state = if closes { at::CLOSED } else { at::BETWEEN };
+        self.way().enter(if closes { Phase::Closed } else { Phase::Between });
         if switched {
             self.switch();
         }
@@ -172,11 +172,11 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     /// Switches both directions to another protocol.
     pub(super) fn switch(&mut self) {
         for way in 0..2 {
-            if self.it.ways[way].state == at::HEAD {
+            if self.it.ways[way].phase() == Phase::Head {
                 self.let_go(way, why::SWITCHED);
             }
-            if !matches!(self.it.ways[way].state, at::BODY | at::ENDED) {
-                self.it.ways[way].state = at::SWITCHED;
+            if !matches!(self.it.ways[way].phase(), Phase::Body | Phase::Ended) {
+                self.it.ways[way].enter(Phase::Switched);
             }
         }
     }
@@ -184,16 +184,16 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     /// Handles a violation of the syntax.
     pub(super) fn fault(&mut self) {
         let may_switch = self.it.may_switch != 0 && self.is_requests();
-        if self.it.kind == 0 {
-            self.speaks(Kind::Other);
+        if self.it.protocol().is_none() {
+            self.speaks(Protocol::Other);
             return;
         }
         if may_switch {
             self.let_go(self.way, why::SWITCHED);
-            self.way().state = at::SWITCHED;
+            self.way().enter(Phase::Switched);
             return self.aside();
         }
-        let lost = self.way().state == at::LOST;
+        let lost = self.way().phase() == Phase::Lost;
         // The violation may lie in an earlier block, and a message may begin here.
         let before = self.at == 0 && !self.it.ways[self.way].held.is_empty();
         self.let_go(self.way, why::MALFORMED);
@@ -211,8 +211,8 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     /// requests are answered first, and keep waiting.
     pub(super) fn lose(&mut self) {
         self.let_go(self.way, why::LOST);
-        self.way().state = at::LOST;
-        if self.it.kind != 0 && !self.is_requests() {
+        self.way().enter(Phase::Lost);
+        if self.it.protocol().is_some() && !self.is_requests() {
             self.drain();
         }
     }
@@ -223,7 +223,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         if length == 0 {
             return;
         }
-        if self.way().state == at::BODY {
+        if self.way().phase() == Phase::Body {
             if self.way().codings != 0 {
                 self.give_up_decoding();
             }
@@ -242,7 +242,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             self.finish_message();
         }
         if self.at < length {
-            if matches!(self.way().state, at::NEW | at::BETWEEN | at::HEAD) {
+            if matches!(self.way().phase(), Phase::New | Phase::Between | Phase::Head) {
                 self.lose();
             }
             self.aside();
@@ -251,19 +251,19 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
 
     /// Ends the direction.
     fn end(&mut self) {
-        match self.way().state {
-            at::BODY => {
+        match self.way().phase() {
+            Phase::Body => {
                 // Only the sender's FIN proves that a body without length is complete.
                 let said = !self.block.context.flags.has(Flags::BROKEN);
                 let whole = said && self.way().body.ends_with_connection();
                 self.way().broken = u8::from(!whole);
                 self.finish_message();
             }
-            at::HEAD => self.unfinished(),
+            Phase::Head => self.unfinished(),
             _ => {}
         }
-        self.way().state = at::ENDED;
-        if self.it.ways.iter().all(|way| way.state == at::ENDED) {
+        self.way().enter(Phase::Ended);
+        if self.it.ways.iter().all(|way| way.phase() == Phase::Ended) {
             self.drain();
         }
     }

@@ -6,7 +6,7 @@
 use super::{
     CLIENTS, CUT, GAP, MALFORMED, NO_HELLO, NOT_TLS, Rooms, SERVERS, TOO_LONG, ja4::fingerprint,
 };
-use crate::application::ends::{Ends, shown};
+use crate::application::endpoints::{Endpoints, shown};
 use crate::prelude::*;
 use wire::record::{Field, Kind as About, Record, Writer};
 use wire::tls::{Begin, ClientHello, HANDSHAKE, ServerHello, Version, begin, ends_with_a_record};
@@ -24,9 +24,9 @@ const PROTOCOLS_MAX: usize = 8;
 /// The state of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Connection {
-    forward: Way,
-    backward: Way,
+pub(super) struct TlsConnection {
+    forward: TlsDirection,
+    backward: TlsDirection,
     /// The client's description, kept until the server's has copied the common fields.
     said: HeldList,
     /// The version chosen, or else offered; 0 if unknown.
@@ -41,7 +41,7 @@ pub(super) struct Connection {
 /// The state of one direction.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
-struct Way {
+struct TlsDirection {
     /// Blocks that arrived before the direction was decided.
     list: HeldList,
     /// Number of bytes in them.
@@ -58,7 +58,7 @@ struct Way {
     retries: u8,
 }
 
-impl Session for Connection {
+impl Session for TlsConnection {
     /// Key 0 is the private session's, so keys are offset by one.
     fn number(&self, key: u64) -> u64 {
         key.saturating_sub(1)
@@ -79,7 +79,7 @@ impl Session for Connection {
     ];
 }
 
-impl Connection {
+impl TlsConnection {
     /// Handles the next block; returns true if the connection is over.
     pub(super) fn take<'a>(
         &mut self,
@@ -107,7 +107,7 @@ impl Connection {
         self.unsay(cx);
     }
 
-    fn way(&mut self, backward: bool) -> &mut Way {
+    fn way(&mut self, backward: bool) -> &mut TlsDirection {
         if backward { &mut self.backward } else { &mut self.forward }
     }
 
@@ -354,7 +354,7 @@ fn describe<'a>(
     let mut context = first.context;
     let flags = context.flags.without(Flags::ENDING);
     context.flags = flags.with(Flags::FIRST).with(Flags::LAST);
-    let ends = Ends::of(first, by_server);
+    let ends = Endpoints::of(first, by_server);
     cx.describe(ROOM, Class(version.into()), context, |room| {
         let mut writer = Writer::new(room, About::Tls);
         writer.number(Field::Time, context.time);

@@ -23,7 +23,7 @@ mod ja4;
 mod tests;
 
 use crate::prelude::*;
-use connection::Connection;
+use connection::TlsConnection;
 use wire::tls::Version;
 
 /// The description of `tls`.
@@ -69,7 +69,7 @@ connections were open).",
     },
     reasons: &["not tls", "no hello", "malformed", "too long", "gap", "cut", "forgotten"],
     counters: &["client hellos", "server hellos"],
-    state: StateFacts::sessions::<Connection>().held(1 << 18),
+    state: StateFacts::sessions::<TlsConnection>().held(1 << 18),
     user: Some(make),
     ..Description::EMPTY
 };
@@ -91,7 +91,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 }
 
 struct Tls {
-    table: Sessions<Connection>,
+    table: Sessions<TlsConnection>,
     most: usize,
     rooms: Rooms,
 }

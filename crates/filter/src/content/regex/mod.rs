@@ -10,9 +10,9 @@
 //! back; `keep=yes` also answers the rest of the text. A hole ends matches in progress. Sessions
 //! are dropped at their end, or evicted when idle for longest.
 
-use crate::automaton::{Automaton, Plan, State};
+use crate::automaton::{Automaton, MatchState, Plan};
 use crate::prelude::*;
-use crate::texts::Piece;
+use crate::texts::TextPiece;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The description of `regex`.
@@ -64,7 +64,7 @@ Not answered: `no match`.",
     },
     reasons: &["no match"],
     counters: &["evicted sessions"],
-    state: StateFacts { keeps_alone: Keeps::Nothing, ..StateFacts::sessions::<Search>() },
+    state: StateFacts { keeps_alone: Keeps::Nothing, ..StateFacts::sessions::<SessionSearch>() },
     user: Some(make),
     ..Description::EMPTY
 };
@@ -95,15 +95,15 @@ struct Regex {
     automaton: Automaton,
     keep: bool,
     most: usize,
-    sessions: Sessions<Search>,
+    sessions: Sessions<SessionSearch>,
 }
 
 /// The searches in the two directions of a session.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
-struct Search {
-    forward: Side,
-    backward: Side,
+struct SessionSearch {
+    forward: TextSearch,
+    backward: TextSearch,
     /// Fingerprint of the automaton to which the states belong.
     print: u32,
 }
@@ -111,13 +111,13 @@ struct Search {
 /// The search in one text.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
-struct Side {
-    state: State,
+struct TextSearch {
+    state: MatchState,
     /// Number of the first pattern in the list that matched, from 1; 0: none.
     first: u32,
 }
 
-impl Session for Search {
+impl Session for SessionSearch {
     const FIELDS: &'static [Field<Self>] = &[
         Field::new("forward_pattern", Unit::Number, FOUND_HELP, |it, _| it.forward.first.into()),
         Field::new("backward_pattern", Unit::Number, FOUND_HELP, |it, _| it.backward.first.into()),
@@ -126,13 +126,13 @@ impl Session for Search {
 
 const FOUND_HELP: &str = "the first of the list that was found, from 1; 0: none";
 
-impl Search {
-    fn side(&mut self, backward: bool) -> &mut Side {
+impl SessionSearch {
+    fn side(&mut self, backward: bool) -> &mut TextSearch {
         if backward { &mut self.backward } else { &mut self.forward }
     }
 
     fn is_over(&self) -> bool {
-        self.forward == Side::default() && self.backward == Side::default()
+        self.forward == TextSearch::default() && self.backward == TextSearch::default()
     }
 }
 
@@ -144,15 +144,17 @@ impl Classify for Regex {
 
     #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
-        let piece = Piece::of(block);
+        let piece = TextPiece::of(block);
         let found = match piece.session {
-            None => self.automaton.read(State::BEGIN, block.bytes(), true, ALL).1.map(|n| n + 1),
+            None => {
+                self.automaton.read(MatchState::BEGIN, block.bytes(), true, ALL).1.map(|n| n + 1)
+            }
             Some(session) => self.go_on(session, piece, block.bytes(), cx),
         };
         found.map_or_else(|| cx.absent(NO_MATCH), Class)
     }
 
-    fn state(&mut self) -> Option<&mut dyn crate::contract::State> {
+    fn state(&mut self) -> Option<&mut dyn State> {
         Some(&mut self.sessions)
     }
 }
@@ -162,7 +164,7 @@ impl Regex {
     fn go_on(
         &mut self,
         session: u64,
-        piece: Piece,
+        piece: TextPiece,
         bytes: &[u8],
         cx: &mut Tell<'_>,
     ) -> Option<u32> {
@@ -172,11 +174,11 @@ impl Regex {
         }
         let search = self.sessions.of(session);
         if search.print != self.automaton.print() {
-            *search = Search { print: self.automaton.print(), ..Search::default() };
+            *search = SessionSearch { print: self.automaton.print(), ..SessionSearch::default() };
         }
         let side = search.side(piece.backward);
         if piece.begins {
-            *side = Side::default();
+            *side = TextSearch::default();
         }
         if piece.hole {
             side.state = self.automaton.behind_hole();
@@ -191,7 +193,7 @@ impl Regex {
         }
         side.first = answer;
         if piece.ends {
-            *side = Side::default();
+            *side = TextSearch::default();
             if search.is_over() {
                 self.sessions.end(session);
             }

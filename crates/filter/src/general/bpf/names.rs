@@ -18,13 +18,13 @@ pub(super) const NAMES: &str = "names";
 /// A resolver: recorded names, or else the machine's.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    written: Option<Vec<Known>>,
+    written: Option<Vec<RecordedName>>,
     machine: Option<Arc<dyn Names>>,
 }
 
 /// A name and its meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
+struct RecordedName {
     question: NameQuery,
     name: String,
     answer: Answer,
@@ -36,9 +36,9 @@ impl Answers {
         let machine = arguments.names().cloned();
         let Some(text) = arguments.text(NAMES) else { return Ok(Self { written: None, machine }) };
         let words = text.split_ascii_whitespace();
-        let written: Result<Vec<Known>, Mistake> = words
+        let written: Result<Vec<RecordedName>, Mistake> = words
             .map(|word| {
-                Known::parse(word).ok_or_else(|| {
+                RecordedName::parse(word).ok_or_else(|| {
                     Mistake::new(NAMES, format!("`{word}` is no name with its meaning"))
                         .hint("write `host:NAME=ADDRESS,…` or `port:NAME=NUMBER/tcp`")
                 })
@@ -48,7 +48,7 @@ impl Answers {
     }
 
     fn ask(&self, question: NameQuery, name: &str) -> Result<Answer, String> {
-        let named = |known: &&Known| known.question == question && known.name == name;
+        let named = |known: &&RecordedName| known.question == question && known.name == name;
         if let Some(known) = self.written.iter().flatten().find(named) {
             return Ok(known.answer.clone());
         }
@@ -109,7 +109,7 @@ pub(super) fn settles(arguments: &Arguments) -> Option<(&'static str, String)> {
         };
         match (machine.answer(question, &name), own) {
             (Ok(answer), own) if own.as_ref() == Some(&answer) => {}
-            (Ok(answer), _) => known.push(Known { question, name, answer }),
+            (Ok(answer), _) => known.push(RecordedName { question, name, answer }),
             (Err(_), Some(_)) => {}
             (Err(_), None) => return None,
         }
@@ -118,7 +118,7 @@ pub(super) fn settles(arguments: &Arguments) -> Option<(&'static str, String)> {
     (!words.is_empty()).then(|| (NAMES, words.join(" ")))
 }
 
-impl fmt::Display for Known {
+impl fmt::Display for RecordedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}=", word(self.question), self.name)?;
         match &self.answer {
@@ -145,7 +145,7 @@ impl fmt::Display for Known {
     }
 }
 
-impl Known {
+impl RecordedName {
     /// Parses the `Display` format.
     fn parse(word: &str) -> Option<Self> {
         let (kind, rest) = word.split_once(':')?;

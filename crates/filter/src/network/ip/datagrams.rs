@@ -8,9 +8,9 @@
 //! A datagram that cannot be completed (overlaps, contradictions, too many fragments) is remembered
 //! until it expires, so that its remaining fragments do not start it anew.
 
-use super::covered::Covered;
-use super::fragment::Piece;
-use super::overlap::{Policy, Segment};
+use super::coverage::Coverage;
+use super::fragment::IpFragment;
+use super::overlap::{FragmentPolicy, OwnedRange};
 use super::{DATAGRAMS, DUPLICATE, EVICTED, MANY, MISSING, OVERLAP, OVERLAPS, TOO_BIG};
 use crate::prelude::*;
 use std::ops::Range;
@@ -36,7 +36,7 @@ pub(super) struct Limits {
 pub(super) struct Datagrams {
     table: Sessions<Datagram>,
     limits: Limits,
-    policy: Policy,
+    policy: FragmentPolicy,
 }
 
 /// The state of a datagram; the private record holds only the seed.
@@ -49,7 +49,7 @@ pub(super) struct Datagram {
     until: Time,
     /// Expiry by the path's clock.
     deadline: Time,
-    /// Its fragments, keyed by [`Place`].
+    /// Its fragments, keyed by [`FragmentKey`].
     held: HeldList,
     /// Offset past its last byte, from its last fragment; 0 until that arrives.
     end: u32,
@@ -60,7 +60,7 @@ pub(super) struct Datagram {
     /// Nonzero if fragments overlapped.
     overlaps: u8,
     spare: [u8; 2],
-    covered: Covered,
+    covered: Coverage,
 }
 
 /// Reasons for giving up a datagram.
@@ -85,7 +85,7 @@ enum Fit {
 
 impl Datagrams {
     /// Creates an empty table; `seed` hashes its keys.
-    pub(super) fn new(limits: Limits, policy: Policy, seed: u64) -> Self {
+    pub(super) fn new(limits: Limits, policy: FragmentPolicy, seed: u64) -> Self {
         let mut table = Sessions::<Datagram>::default();
         table.of(PRIVATE).seed = seed;
         Self { table, limits, policy }
@@ -100,26 +100,26 @@ impl Datagrams {
     /// consumes the fragment and is returned.
     pub(super) fn take<'a>(
         &mut self,
-        piece: &Piece,
+        piece: &IpFragment,
         block: Block<'a>,
         cx: &mut StreamContext<'_, 'a>,
-    ) -> Taken<'a> {
+    ) -> FragmentResult<'a> {
         let key = piece.key(&block, self.table.get(PRIVATE).map_or(0, |shared| shared.seed));
         if piece.head.is_too_short_for(piece.end()) {
             cx.drop(&block, TOO_BIG);
-            return Taken::Ended;
+            return FragmentResult::Ended;
         }
         self.meet(key, block.context.time, cx);
         let datagram = self.table.of(key);
         if let Some(reason) = datagram.given_up() {
             cx.drop(&block, reason);
-            return Taken::Ended;
+            return FragmentResult::Ended;
         }
         if datagram.arrived >= FRAGMENTS_MAX {
             return self.give_up(key, MANY, &block, cx);
         }
         let fit = datagram.fit(piece);
-        let place = Place::new(datagram.arrived, piece);
+        let place = FragmentKey::new(datagram.arrived, piece);
         if fit != Fit::Beside {
             let alike: Vec<Block<'_>> = cx
                 .held(&datagram.held)
@@ -131,7 +131,7 @@ impl Datagrams {
                 // Finding a duplicate costs time, so it counts as a fragment.
                 datagram.arrived = datagram.arrived.saturating_add(1);
                 cx.drop(&block, DUPLICATE);
-                return Taken::Ended;
+                return FragmentResult::Ended;
             }
             if piece.is_six() || refuses(self.policy, fit) {
                 return self.give_up(key, OVERLAP, &block, cx);
@@ -146,7 +146,7 @@ impl Datagrams {
         if !cx.hold(&mut datagram.held, &block, place.0) {
             self.forget(key, MISSING, cx);
         }
-        Taken::Ended
+        FragmentResult::Ended
     }
 
     /// Drops expired datagrams.
@@ -208,10 +208,10 @@ impl Datagrams {
         reason: Reason,
         block: &Block<'a>,
         cx: &mut StreamContext<'_, 'a>,
-    ) -> Taken<'a> {
+    ) -> FragmentResult<'a> {
         cx.drop(block, reason);
         self.forget(key, reason, cx);
-        Taken::Ended
+        FragmentResult::Ended
     }
 
     fn forget(&mut self, key: u64, reason: Reason, cx: &mut StreamContext<'_, '_>) {
@@ -224,13 +224,13 @@ impl Datagrams {
     fn join<'a>(
         &mut self,
         key: u64,
-        place: Place,
+        place: FragmentKey,
         block: &Block<'a>,
         cx: &mut StreamContext<'_, 'a>,
-    ) -> Taken<'a> {
-        let Some(mut datagram) = self.table.end(key) else { return Taken::Ended };
+    ) -> FragmentResult<'a> {
+        let Some(mut datagram) = self.table.end(key) else { return FragmentResult::Ended };
         let mut parts: Vec<(u32, Block<'a>)> =
-            cx.held(&datagram.held).map(|(at, held)| (Place(at).offset(), held)).collect();
+            cx.held(&datagram.held).map(|(at, held)| (FragmentKey(at).offset(), held)).collect();
         for (_, part) in &mut parts {
             *part = cx.whole(*part).unwrap_or(*part);
         }
@@ -238,13 +238,13 @@ impl Datagrams {
         if parts.iter().any(|(_, part)| !part.is_whole()) {
             cx.drop(block, MISSING);
             datagram.drop_all(MISSING, cx);
-            return Taken::Ended;
+            return FragmentResult::Ended;
         }
         let joined = joined(&parts, datagram.end, self.policy, block.context.time, cx);
         if joined.is_none() {
             cx.drop(block, TOO_BIG);
             datagram.drop_all(TOO_BIG, cx);
-            return Taken::Ended;
+            return FragmentResult::Ended;
         }
         while !datagram.held.is_empty() {
             cx.forget_into(&mut datagram.held, &block.marks);
@@ -253,11 +253,11 @@ impl Datagrams {
             Some(whole) => {
                 cx.count(DATAGRAMS, 1);
                 let marks = whole.marks.with_ticket(block.marks.ticket());
-                Taken::Whole(Block { marks, ..whole })
+                FragmentResult::Whole(Block { marks, ..whole })
             }
             None => {
                 cx.consume(block);
-                Taken::Ended
+                FragmentResult::Ended
             }
         }
     }
@@ -265,17 +265,21 @@ impl Datagrams {
 
 /// Returns true if a fragment with this relation ends its datagram: Linux rejects contradictory
 /// ends, other systems believe the first or the last.
-fn refuses(policy: Policy, fit: Fit) -> bool {
+fn refuses(policy: FragmentPolicy, fit: Fit) -> bool {
     match policy {
-        Policy::Drop => fit != Fit::Beside,
-        Policy::Linux => fit == Fit::Against,
-        Policy::First | Policy::Last | Policy::Bsd | Policy::Windows | Policy::Solaris => false,
+        FragmentPolicy::Drop => fit != Fit::Beside,
+        FragmentPolicy::Linux => fit == Fit::Against,
+        FragmentPolicy::First
+        | FragmentPolicy::Last
+        | FragmentPolicy::Bsd
+        | FragmentPolicy::Windows
+        | FragmentPolicy::Solaris => false,
     }
 }
 
 /// The result of handling a fragment.
 #[derive(Debug)]
-pub(super) enum Taken<'a> {
+pub(super) enum FragmentResult<'a> {
     /// It was held or dropped.
     Ended,
     /// It completed this datagram, a new frame that is not counted yet.
@@ -288,14 +292,14 @@ pub(super) enum Taken<'a> {
 fn joined<'a>(
     parts: &[(u32, Block<'a>)],
     end: u32,
-    policy: Policy,
+    policy: FragmentPolicy,
     now: Time,
     cx: &mut StreamContext<'_, 'a>,
 ) -> Option<Option<Block<'a>>> {
     let ends = parts.iter().map(|(offset, part)| (*offset, *offset + part.length()));
     let segments = policy.settle(ends);
     let (_, first) = segments.first().and_then(|segment| parts.get(segment.piece))?;
-    let head = Piece::find(first, policy)?.ok()?.head;
+    let head = IpFragment::find(first, policy)?.ok()?.head;
     if head.is_too_short_for(end) {
         return None;
     }
@@ -315,7 +319,7 @@ fn joined<'a>(
 }
 
 /// Copies a segment's bytes, without those beyond the datagram's end.
-fn fill(data: &mut [u8], segment: &Segment, parts: &[(u32, Block<'_>)]) {
+fn fill(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)]) {
     let Some((offset, part)) = parts.get(segment.piece) else { return };
     let (from, to) = (segment.from as usize, (segment.to as usize).min(data.len()));
     let taken = from - *offset as usize..to.max(from) - *offset as usize;
@@ -326,7 +330,7 @@ fn fill(data: &mut [u8], segment: &Segment, parts: &[(u32, Block<'_>)]) {
 
 impl Datagram {
     /// Returns the relation of a fragment to those received.
-    fn fit(&self, piece: &Piece) -> Fit {
+    fn fit(&self, piece: &IpFragment) -> Fit {
         let ends = self.end != 0;
         let against = match piece.last {
             true => (ends && piece.end() != self.end) || self.covered.reaches(piece.end() / 8),
@@ -339,10 +343,10 @@ impl Datagram {
         }
     }
 
-    fn add(&mut self, piece: &Piece, policy: Policy) {
+    fn add(&mut self, piece: &IpFragment, policy: FragmentPolicy) {
         self.arrived = self.arrived.saturating_add(1);
         self.covered.add(piece.units());
-        if piece.last && (self.end == 0 || policy == Policy::Last) {
+        if piece.last && (self.end == 0 || policy == FragmentPolicy::Last) {
             self.end = piece.end();
         }
     }
@@ -371,12 +375,12 @@ impl Datagram {
 /// Key of a held fragment: arrival number, last-fragment flag, and offset. Lists are thus in order
 /// of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Place(u32);
+struct FragmentKey(u32);
 
-impl Place {
+impl FragmentKey {
     const LAST: u32 = 1 << 13;
 
-    fn new(arrived: u32, piece: &Piece) -> Self {
+    fn new(arrived: u32, piece: &IpFragment) -> Self {
         let last = if piece.last { Self::LAST } else { 0 };
         Self((arrived << 16) | last | (piece.offset / 8))
     }
@@ -392,7 +396,7 @@ impl Place {
     }
 }
 
-impl Piece {
+impl IpFragment {
     /// Returns the units of 8 bytes that it covers completely.
     const fn units(&self) -> Range<u32> {
         self.offset / 8..self.end() / 8

@@ -1,9 +1,9 @@
 //! Parses a fragment: its datagram, and its bytes of it.
 //!
-//! In: a block. Out: a [`Piece`], or the reason why the fragment is unusable. The transport header
+//! In: a block. Out: a [`IpFragment`], or the reason why the fragment is unusable. The transport header
 //! is not parsed: a tiny fragment may lack it.
 
-use super::overlap::Policy;
+use super::overlap::FragmentPolicy;
 use crate::layers::{self, Missing};
 use crate::prelude::*;
 use std::hash::{DefaultHasher, Hasher};
@@ -18,7 +18,7 @@ const LENGTH_MAX: u32 = 65_535;
 
 /// A fragment of a datagram. Frame offsets count from its first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Piece {
+pub(super) struct IpFragment {
     /// Offset of its data in the frame.
     pub(super) data: u32,
     /// Offset in the datagram's data.
@@ -42,9 +42,9 @@ pub(super) struct Head {
     announced: Option<(u32, u8)>,
 }
 
-impl Piece {
+impl IpFragment {
     /// Returns the fragment in the frame; `None` if it is none, or undecidable.
-    pub(super) fn find(block: &Block<'_>, policy: Policy) -> Option<Result<Self, Missing>> {
+    pub(super) fn find(block: &Block<'_>, policy: FragmentPolicy) -> Option<Result<Self, Missing>> {
         let frame = layers::head(block);
         let layers = wire::layers(LinkType(block.marks.link), frame);
         let from = layers.l3?;
@@ -91,12 +91,12 @@ impl Piece {
 
     /// RFC 791 and RFC 8200 §4.5: all fragments but the last have a multiple of 8 bytes. Linux
     /// truncates others to that.
-    fn fits(mut self, block: &Block<'_>, policy: Policy) -> Result<Self, Missing> {
+    fn fits(mut self, block: &Block<'_>, policy: FragmentPolicy) -> Result<Self, Missing> {
         if self.data + self.length > block.marks.captured {
             return Err(Missing::Cut);
         }
         if !self.last && !self.length.is_multiple_of(8) {
-            if policy != Policy::Linux || self.is_six() {
+            if policy != FragmentPolicy::Linux || self.is_six() {
                 return Err(Missing::Malformed);
             }
             self.length &= !7;

@@ -15,7 +15,7 @@
 //! fragment inside a reassembled datagram is not reassembled again; and datagrams are sessions
 //! here, but no block carries their number (CONTRACT 8).
 
-mod covered;
+mod coverage;
 mod datagrams;
 mod fragment;
 mod overlap;
@@ -24,10 +24,10 @@ use crate::layers::{self, Missing, Packet};
 use crate::network::PROTOCOLS;
 use crate::prelude::*;
 use crate::twin::{self, Emitted, Ways};
-use datagrams::{Datagram, Datagrams, Limits, Taken};
+use datagrams::{Datagram, Datagrams, FragmentResult, Limits};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
-use fragment::Piece;
-use overlap::Policy;
+use fragment::IpFragment;
+use overlap::FragmentPolicy;
 use wire::ip::Fragment;
 
 /// The description of `ip`.
@@ -66,7 +66,7 @@ headers or tags than are followed).",
         Parameter::named("defragment", Type::Flag, "yes", "whether fragments are put together"),
         Parameter::named(
             "policy",
-            Type::OneOf(Policy::WORDS),
+            Type::OneOf(FragmentPolicy::WORDS),
             "first",
             "whose bytes count where IPv4 fragments overlap",
         ),
@@ -127,7 +127,8 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let most = arguments.number("datagrams").and_then(|most| usize::try_from(most).ok());
     let timeout = arguments.number("timeout").unwrap_or(0);
     let limits = Limits { datagrams: most.unwrap_or(1), timeout };
-    let policy = arguments.text("policy").and_then(Policy::of).unwrap_or(Policy::First);
+    let policy =
+        arguments.text("policy").and_then(FragmentPolicy::of).unwrap_or(FragmentPolicy::First);
     Ok(Filter::holding(Joining {
         datagrams: Datagrams::new(limits, policy, arguments.seed()),
         policy,
@@ -153,7 +154,7 @@ impl Lanes for AsSeen {
 /// The filter with reassembly.
 struct Joining {
     datagrams: Datagrams,
-    policy: Policy,
+    policy: FragmentPolicy,
 }
 
 impl HoldingLanes for Joining {
@@ -164,7 +165,7 @@ impl HoldingLanes for Joining {
                 Ok(packet) if packet.fragment == Fragment::Whole => view(block, &packet),
                 Err(Missing::NotIp) => block.with_class(cx.absent(Missing::NotIp.reason())),
                 // A tiny first fragment may lack the end of the headers.
-                other => match Piece::find(&block, self.policy) {
+                other => match IpFragment::find(&block, self.policy) {
                     Some(Ok(piece)) => {
                         self.fragment(batch, l, &piece, cx);
                         continue;
@@ -200,7 +201,7 @@ impl Joining {
         &mut self,
         batch: &mut Batch<'a>,
         l: Lane,
-        piece: &Piece,
+        piece: &IpFragment,
         cx: &mut StreamContext<'_, 'a>,
     ) {
         let came = batch.block(l);
@@ -209,8 +210,8 @@ impl Joining {
             return batch.set_class(l, class);
         };
         match self.datagrams.take(piece, block, cx) {
-            Taken::Ended => batch.keep(!(1 << l)),
-            Taken::Whole(mut whole) => {
+            FragmentResult::Ended => batch.keep(!(1 << l)),
+            FragmentResult::Whole(mut whole) => {
                 let answered = match layers::packet(&mut whole) {
                     Ok(packet) => view(whole, &packet),
                     Err(why) => whole.with_class(cx.absent(why.reason())),

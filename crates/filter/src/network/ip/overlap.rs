@@ -8,7 +8,7 @@
 
 /// The rule for overlapping fragments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Policy {
+pub(super) enum FragmentPolicy {
     /// The first to arrive.
     First,
     /// The last to arrive.
@@ -27,7 +27,7 @@ pub(super) enum Policy {
 
 /// Bytes of a datagram that one piece provides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Segment {
+pub(super) struct OwnedRange {
     /// First byte.
     pub(super) from: u32,
     /// Offset past the last byte.
@@ -36,14 +36,14 @@ pub(super) struct Segment {
     pub(super) piece: usize,
 }
 
-impl Policy {
+impl FragmentPolicy {
     /// Keywords in a request, in variant order.
     pub(super) const WORDS: &'static [&'static str] =
         &["first", "last", "bsd", "linux", "windows", "solaris", "drop"];
 
     /// Returns the policy with this keyword.
     pub(super) fn of(word: &str) -> Option<Self> {
-        use Policy::{Bsd, Drop, First, Last, Linux, Solaris, Windows};
+        use FragmentPolicy::{Bsd, Drop, First, Last, Linux, Solaris, Windows};
         let all = [First, Last, Bsd, Linux, Windows, Solaris, Drop];
         all.into_iter()
             .zip(Self::WORDS)
@@ -52,7 +52,7 @@ impl Policy {
     }
 
     /// Returns true if the received segment wins over the arriving one.
-    const fn keeps(self, here: &Segment, comes: &Segment) -> bool {
+    const fn keeps(self, here: &OwnedRange, comes: &OwnedRange) -> bool {
         match self {
             Self::First | Self::Drop => true,
             Self::Last => false,
@@ -64,10 +64,10 @@ impl Policy {
     }
 
     /// Resolves overlaps; `pieces` are start and end offsets in order of arrival.
-    pub(super) fn settle(self, pieces: impl Iterator<Item = (u32, u32)>) -> Vec<Segment> {
-        let mut settled: Vec<Segment> = Vec::new();
+    pub(super) fn settle(self, pieces: impl Iterator<Item = (u32, u32)>) -> Vec<OwnedRange> {
+        let mut settled: Vec<OwnedRange> = Vec::new();
         for (piece, (from, to)) in pieces.enumerate() {
-            let comes = Segment { from, to, piece };
+            let comes = OwnedRange { from, to, piece };
             let first = settled.partition_point(|here| here.to <= from);
             let behind = settled.partition_point(|here| here.from < to).max(first);
             let met = settled.get(first..behind).unwrap_or_default();
@@ -78,20 +78,20 @@ impl Policy {
     }
 
     /// Splits the segments that `comes` overlaps, and itself.
-    fn divide(self, met: &[Segment], comes: Segment) -> Vec<Segment> {
+    fn divide(self, met: &[OwnedRange], comes: OwnedRange) -> Vec<OwnedRange> {
         let mut now = Vec::with_capacity(2 * met.len() + 1);
         let (mut at, mut rest) = (comes.from, None);
         for here in met {
             if self.keeps(here, &comes) {
-                now.push(Segment { from: at, to: here.from, ..comes });
+                now.push(OwnedRange { from: at, to: here.from, ..comes });
                 now.push(*here);
                 at = here.to;
             } else {
-                now.push(Segment { to: comes.from, ..*here });
-                rest = Some(Segment { from: comes.to, ..*here });
+                now.push(OwnedRange { to: comes.from, ..*here });
+                rest = Some(OwnedRange { from: comes.to, ..*here });
             }
         }
-        now.push(Segment { from: at, ..comes });
+        now.push(OwnedRange { from: at, ..comes });
         now.extend(rest);
         now.retain(|segment| segment.from < segment.to);
         now

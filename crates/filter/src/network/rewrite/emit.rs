@@ -1,6 +1,6 @@
 //! The twin of `rewrite`: parses, decides, saves its positions, then edits.
 
-use super::{CHECKED, OTHERS, Wanted};
+use super::{CHECKED, OTHERS, RewriteFields};
 use crate::prelude::*;
 use crate::twin::{self, Emitted, Ways};
 use ebpf::Hook;
@@ -18,7 +18,7 @@ pub(super) fn emit<'s>(
     on: Layers<'s>,
     out: Exit<'s>,
 ) -> Emitted<'s> {
-    let wanted = Wanted::of(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
+    let wanted = RewriteFields::of(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
     if wanted.needs_link() && !on.linked {
         return Err(Unfit::new("the link header is cut off"));
     }
@@ -26,7 +26,8 @@ pub(super) fn emit<'s>(
     if wanted.needs_link() {
         s.need::<{ ethernet::LENGTH }>(on.frame, ways.cut);
     }
-    let found = if wanted.needs_ip() { Some(Found::of(s, &wanted, on, ways, out)?) } else { None };
+    let found =
+        if wanted.needs_ip() { Some(OldHeaders::of(s, &wanted, on, ways, out)?) } else { None };
     let kept = s.save_layers(on);
     let link = FrameOffset::at(ethernet::LENGTH as u16);
     let end = found.as_ref().map_or(link, |found| found.end);
@@ -44,7 +45,7 @@ pub(super) fn emit<'s>(
 }
 
 /// The headers before the edit.
-struct Found<'s> {
+struct OldHeaders<'s> {
     l3: FrameOffset<'s>,
     l4: FrameOffset<'s>,
     /// Offset behind the last edited byte.
@@ -57,10 +58,10 @@ struct Found<'s> {
     ports: [Num<'s>; 2],
 }
 
-impl<'s> Found<'s> {
+impl<'s> OldHeaders<'s> {
     fn of(
         s: &mut Scope<'s, '_>,
-        wanted: &Wanted,
+        wanted: &RewriteFields,
         on: Layers<'s>,
         ways: Ways<'s>,
         out: Exit<'s>,
@@ -106,7 +107,7 @@ impl<'s> Found<'s> {
     /// Leaves if the transport header cannot be edited completely.
     fn transport(
         s: &mut Scope<'s, '_>,
-        wanted: &Wanted,
+        wanted: &RewriteFields,
         (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),
         ways: Ways<'s>,
         out: Exit<'s>,
@@ -138,7 +139,7 @@ impl<'s> Found<'s> {
         })
     }
 
-    fn change(&self, s: &mut Scope<'s, '_>, wanted: &Wanted) {
+    fn change(&self, s: &mut Scope<'s, '_>, wanted: &RewriteFields) {
         let header = self.l3.behind(ipv4::CHECKSUM as u16);
         if let Some(ttl) = wanted.ttl {
             s.arm(|t, done| {

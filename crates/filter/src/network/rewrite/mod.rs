@@ -81,14 +81,14 @@ const OTHERS: [u8; 2] = [33, 136];
 
 /// The fields to write.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+struct RewriteFields {
     macs: [Option<[u8; 6]>; 2],
     addresses: [Option<u32>; 2],
     ports: [Option<u16>; 2],
     ttl: Option<u8>,
 }
 
-impl Wanted {
+impl RewriteFields {
     fn of(arguments: &Arguments) -> Result<Self, Mistake> {
         let address = |name: &'static str| match arguments.text(name) {
             None => Ok(None),
@@ -148,11 +148,11 @@ fn mac(arguments: &Arguments, name: &'static str) -> Result<Option<[u8; 6]>, Mis
 }
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(Filter::edit(Rewrite { wanted: Wanted::of(arguments)? }))
+    Ok(Filter::edit(Rewrite { wanted: RewriteFields::of(arguments)? }))
 }
 
 struct Rewrite {
-    wanted: Wanted,
+    wanted: RewriteFields,
 }
 
 impl Edit for Rewrite {
@@ -178,7 +178,7 @@ const CHECKED: [(u8, usize, usize, bool); 2] = [
     (protocol::UDP, udp::CHECKSUM, udp::LENGTH, true),
 ];
 
-impl Wanted {
+impl RewriteFields {
     fn changes(&self, block: &mut Block<'_>) -> Result<Changes, Reason> {
         let mut changes = Changes::default();
         if self.needs_link() {

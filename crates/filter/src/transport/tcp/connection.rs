@@ -11,12 +11,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The state of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Connection {
+pub(super) struct TcpConnection {
     /// `word`: time of the last segment, or of a pending RST; `port`: the server's; `down`: the
     /// client's direction; `flags`: [`CLOSED`] and others.
     pub(super) identity: Identity,
     /// The streams of client and server.
-    pub(super) sides: [Side; 2],
+    pub(super) sides: [StreamSide; 2],
     /// Start of the client's data according to a SYN in an open connection, if that proves valid.
     pub(super) probe: u32,
     /// Origin of its first block.
@@ -24,11 +24,11 @@ pub(super) struct Connection {
     pub(super) spare: u16,
 }
 
-const _: () = assert!(size_of::<Connection>() == 120);
+const _: () = assert!(size_of::<TcpConnection>() == 120);
 
 /// Both sides have ended; further segments are late.
 pub(super) const CLOSED: u8 = 1;
-/// A SYN arrived in an open connection: see [`Connection::probe`].
+/// A SYN arrived in an open connection: see [`TcpConnection::probe`].
 pub(super) const PROBED: u8 = 1 << 1;
 /// The connection is on the watch list for gap timeouts.
 pub(super) const WATCHED: u8 = 1 << 2;
@@ -40,7 +40,7 @@ pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
 /// The stream that one end sends.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Side {
+pub(super) struct StreamSide {
     /// Time by the path's clock since which the bytes at `next` are missing, while later ones are
     /// held.
     pub(super) since: u64,
@@ -93,7 +93,7 @@ pub(super) const FAR: u32 = 1 << 30;
 /// Tolerance beyond the known window: the latest window update may have been missed.
 const SLACK: u32 = 1 << 20;
 
-impl Session for Connection {
+impl Session for TcpConnection {
     fn lists(&mut self) -> Vec<&mut HeldList> {
         self.sides.iter_mut().map(|side| &mut side.held).collect()
     }
@@ -118,7 +118,7 @@ impl Session for Connection {
 const GIVEN_HELP: &str = "of what it sends, given or missed for good; modulo 2^32";
 const HELD_HELP: &str = "of what it sends, here before what comes before them";
 
-impl Record for Connection {
+impl Record for TcpConnection {
     fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -128,14 +128,14 @@ impl Record for Connection {
     }
 }
 
-impl Connection {
+impl TcpConnection {
     /// Returns true if any of these flags is set.
     pub(super) const fn has(&self, flag: u8) -> bool {
         self.identity.flags & flag != 0
     }
 }
 
-impl Side {
+impl StreamSide {
     pub(super) const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }

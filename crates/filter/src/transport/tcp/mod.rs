@@ -9,9 +9,9 @@
 //! - [`connection`]: state of a connection;
 //! - [`reassembly`]: one side of it;
 //! - [`overlap`]: overlap policies;
-//! - [`course`]: life cycle of a connection;
+//! - [`lifecycle`]: life cycle of a connection;
 //! - [`reset`]: acceptance of resets;
-//! - [`heard`]: fields of a segment;
+//! - [`segment_info`]: fields of a segment;
 //! - [`track`]: lookup of connections;
 //! - [`wheel`]: timeouts.
 //!
@@ -20,11 +20,11 @@
 //! before they are accepted.
 
 mod connection;
-mod course;
-mod heard;
+mod lifecycle;
 mod overlap;
 mod reassembly;
 mod reset;
+mod segment_info;
 mod track;
 mod wheel;
 
@@ -32,8 +32,8 @@ use crate::layers::{self, Missing};
 use crate::prelude::*;
 use crate::transport::SERVICES;
 use crate::transport::flows::Flows;
-use connection::Connection;
-use overlap::Policy;
+use connection::TcpConnection;
+use overlap::SegmentPolicy;
 use reassembly::Rules;
 use track::Tcp;
 use wire::ip::protocol;
@@ -80,7 +80,7 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
     parameters: &[
         Parameter::named(
             "policy",
-            Type::OneOf(Policy::NAMES),
+            Type::OneOf(SegmentPolicy::NAMES),
             "first",
             "whose bytes count where segments overlap",
         ),
@@ -127,7 +127,7 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
         "resets ignored",
         "resets taken back",
     ],
-    state: StateFacts::sessions::<Connection>().numbered(Sharing::Flow).held(1 << 17),
+    state: StateFacts::sessions::<TcpConnection>().numbered(Sharing::Flow).held(1 << 17),
     user: Some(make),
     ..Description::EMPTY
 };
@@ -164,7 +164,7 @@ fn effect(arguments: &Arguments) -> Effect {
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let number = |name: &str| arguments.number(name).unwrap_or_default();
     let rules = Rules {
-        policy: Policy::named(arguments.text("policy").unwrap_or_default()),
+        policy: SegmentPolicy::named(arguments.text("policy").unwrap_or_default()),
         held: u32::try_from(number("held")).unwrap_or(u32::MAX),
         gap: number("gap"),
     };

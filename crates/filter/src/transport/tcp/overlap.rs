@@ -12,14 +12,14 @@
 //!
 //! Suricata compares the bytes first; for equal bytes both rules give the same stream.
 
-use super::connection::{Side, after, distance};
-use super::reassembly::Way;
+use super::connection::{StreamSide, after, distance};
+use super::reassembly::SideOutput;
 use super::{DUPLICATE, OVERLAPPED};
 use crate::contract::{Block, HeldList};
 
 /// The overlap policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Policy {
+pub(super) enum SegmentPolicy {
     First,
     Last,
     Linux,
@@ -35,7 +35,7 @@ pub(super) struct Span {
     pub(super) to: u32,
 }
 
-impl Policy {
+impl SegmentPolicy {
     pub(super) const NAMES: &'static [&'static str] =
         &["first", "last", "linux", "windows", "bsd", "solaris"];
 
@@ -74,11 +74,11 @@ pub(super) fn span(key: u32, block: &Block<'_>) -> Span {
     Span { from: key, to: key.wrapping_add(block.length()) }
 }
 
-impl Side {
+impl StreamSide {
     /// Trims held segments where `new` wins.
-    pub(super) fn give_way(&mut self, way: &mut Way<'_, '_, '_>, new: Span) {
+    pub(super) fn give_way(&mut self, way: &mut SideOutput<'_, '_, '_>, new: Span) {
         let policy = way.rules.policy;
-        if policy == Policy::First {
+        if policy == SegmentPolicy::First {
             return;
         }
         let loses = |(_, (key, block)): &(usize, (u32, Block<'_>))| {
@@ -110,7 +110,7 @@ impl Side {
     /// Holds a new block, viewed from `from` on, between the held ones.
     pub(super) fn hold_between<'a>(
         &mut self,
-        way: &mut Way<'_, '_, 'a>,
+        way: &mut SideOutput<'_, '_, 'a>,
         came: &Block<'a>,
         new: Span,
     ) {
@@ -152,7 +152,7 @@ impl Side {
     /// Holds one more piece.
     fn keep<'a>(
         &mut self,
-        way: &mut Way<'_, '_, 'a>,
+        way: &mut SideOutput<'_, '_, 'a>,
         list: &mut HeldList,
         piece: &Block<'a>,
         key: u32,

@@ -5,8 +5,10 @@
 //! bytes are given up when the other end has acknowledged them, when the frame was truncated by the
 //! capture, when the data held behind them are too many or too old, and when the connection ends.
 
-use super::connection::{BEGUN, BROKEN, FAR, FIN, GIVEN, SCALED, Side, TOLD, after, distance};
-use super::overlap::{Policy, Span, span};
+use super::connection::{
+    BEGUN, BROKEN, FAR, FIN, GIVEN, SCALED, StreamSide, TOLD, after, distance,
+};
+use super::overlap::{SegmentPolicy, Span, span};
 use super::{CLOSED_BEFORE, DUPLICATE, FAR_AWAY, GAPS, MISSING};
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers;
@@ -15,7 +17,7 @@ use abi::{BLOCK_MAX, Class, ContextLane, Flags, Marks, RichPointer};
 /// The filter's arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    pub(super) policy: Policy,
+    pub(super) policy: SegmentPolicy,
     /// Maximum bytes held per side.
     pub(super) held: u32,
     /// Timeout of a gap.
@@ -26,7 +28,7 @@ pub(super) struct Rules {
 pub(super) const HELD_BLOCKS: u32 = 4096;
 
 /// The output of one side's blocks.
-pub(super) struct Way<'w, 'c, 'a> {
+pub(super) struct SideOutput<'w, 'c, 'a> {
     pub(super) cx: &'w mut StreamContext<'c, 'a>,
     pub(super) rules: Rules,
     /// Class of all its blocks.
@@ -37,7 +39,7 @@ pub(super) struct Way<'w, 'c, 'a> {
 
 /// The data of a segment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct SegmentData {
     /// Its sequence numbers, as sent.
     pub(super) span: Span,
     /// True if nothing follows.
@@ -47,10 +49,15 @@ pub(super) struct Piece {
 /// Flags that this filter sets and clears.
 const OURS: Flags = Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::ENDING);
 
-impl Side {
+impl StreamSide {
     /// Processes a segment; `block` views its captured data.
-    pub(super) fn take<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: Block<'a>, piece: Piece) {
-        let Piece { mut span, fin } = piece;
+    pub(super) fn take<'a>(
+        &mut self,
+        way: &mut SideOutput<'_, '_, 'a>,
+        block: Block<'a>,
+        piece: SegmentData,
+    ) {
+        let SegmentData { mut span, fin } = piece;
         if fin && !self.has(FIN) && self.may_end_at(way, span.to) {
             self.fin = span.to;
             self.flags |= FIN;
@@ -81,7 +88,7 @@ impl Side {
     }
 
     /// Returns true if a FIN is plausible: nothing behind it was received or acknowledged.
-    fn may_end_at(&self, way: &Way<'_, '_, '_>, fin: u32) -> bool {
+    fn may_end_at(&self, way: &SideOutput<'_, '_, '_>, fin: u32) -> bool {
         let held = way.cx.back(&self.held);
         let behind = held.is_some_and(|(key, block)| after(span(key, &block).to, fin));
         let beyond = self.acknowledged().is_some_and(|number| distance(fin, number) > 1);
@@ -91,7 +98,7 @@ impl Side {
 
     /// Handles a segment behind `next`: gives up the gap if waiting is pointless. Returns true if
     /// the segment is then in order, or never can be.
-    fn comes_up(&mut self, way: &mut Way<'_, '_, '_>, span: Span) -> bool {
+    fn comes_up(&mut self, way: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
         if distance(self.next, span.from).unsigned_abs() > FAR {
             return true;
         }
@@ -111,9 +118,9 @@ impl Side {
         !after(span.from, self.next)
     }
 
-    /// Advances to `to` ([`Side::skip`]), or else drops something held: with forged state `to` may
+    /// Advances to `to` ([`StreamSide::skip`]), or else drops something held: with forged state `to` may
     /// lie behind.
-    fn advance(&mut self, way: &mut Way<'_, '_, '_>, to: u32) {
+    fn advance(&mut self, way: &mut SideOutput<'_, '_, '_>, to: u32) {
         let before = (self.next, self.held.len());
         self.skip(way, to);
         if (self.next, self.held.len()) == before {
@@ -121,7 +128,7 @@ impl Side {
         }
     }
 
-    fn hold<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: &Block<'a>, span: Span) {
+    fn hold<'a>(&mut self, way: &mut SideOutput<'_, '_, 'a>, block: &Block<'a>, span: Span) {
         let here = block.length().min(span.to.wrapping_sub(span.from));
         if here == 0 {
             // Not captured at all: its acknowledgement will report the gap.
@@ -144,7 +151,7 @@ impl Side {
     }
 
     /// Records the start of a gap, if there was none.
-    fn mark(&mut self, way: &Way<'_, '_, '_>) {
+    fn mark(&mut self, way: &SideOutput<'_, '_, '_>) {
         if self.held.is_empty() {
             self.since = way.cx.now;
         }
@@ -152,7 +159,7 @@ impl Side {
 
     /// Emits a segment that begins at or before `next`, and everything held behind it that is now
     /// in order.
-    fn in_order<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: Block<'a>, span: Span) {
+    fn in_order<'a>(&mut self, way: &mut SideOutput<'_, '_, 'a>, block: Block<'a>, span: Span) {
         let known = self.next.wrapping_sub(span.from);
         let block = block.narrow(known, span.to.wrapping_sub(self.next));
         let here = block.length();
@@ -171,7 +178,7 @@ impl Side {
     }
 
     /// Emits a segment that begins at `next`, interleaved with held ones.
-    fn between_held<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: Block<'a>) {
+    fn between_held<'a>(&mut self, way: &mut SideOutput<'_, '_, 'a>, block: Block<'a>) {
         let new = span(self.next, &block);
         self.give_way(way, new);
         let mut passed = false;
@@ -191,7 +198,7 @@ impl Side {
     }
 
     /// Emits held segments that are now in order.
-    fn drain(&mut self, way: &mut Way<'_, '_, '_>) {
+    fn drain(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         let mut list = self.held;
         while let Some((key, block)) = way.cx.front(&list) {
             let span = span(key, &block);
@@ -220,7 +227,7 @@ impl Side {
     }
 
     /// Advances to `to`: emits held data up to there, and holes for missing bytes.
-    pub(super) fn skip(&mut self, way: &mut Way<'_, '_, '_>, to: u32) {
+    pub(super) fn skip(&mut self, way: &mut SideOutput<'_, '_, '_>, to: u32) {
         let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
         while after(to, self.next) {
             let front = way.cx.front(&self.held).map_or(to, |(key, _)| key);
@@ -230,7 +237,7 @@ impl Side {
     }
 
     /// Emits a hole up to `to`.
-    fn hole(&mut self, way: &mut Way<'_, '_, '_>, to: u32) {
+    fn hole(&mut self, way: &mut SideOutput<'_, '_, '_>, to: u32) {
         let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
         if !after(to, self.next) {
             return;
@@ -248,7 +255,7 @@ impl Side {
 
     /// Gives up the gap before the first held block, or before the end. Blocks or ends that the
     /// other end would not accept are dropped instead.
-    pub(super) fn give_up(&mut self, way: &mut Way<'_, '_, '_>) {
+    pub(super) fn give_up(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         let front = way.cx.front(&self.held).map(|(key, _)| key);
         // Each call removes something, even from forged state, so that callers can repeat it until
         // nothing is pending.
@@ -272,7 +279,7 @@ impl Side {
 
     /// Handles a new acknowledgement: missing bytes before it were sent but not captured. Only gaps
     /// before observed data are given up at once.
-    pub(super) fn was_acknowledged(&mut self, way: &mut Way<'_, '_, '_>) {
+    pub(super) fn was_acknowledged(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
         while !self.held.is_empty() && after(number, self.next) {
             let front = way.cx.front(&self.held).map_or(number, |(key, _)| key);
@@ -285,7 +292,7 @@ impl Side {
 
     /// Finishes the side: emits held data, and holes up to the last acknowledged byte; an
     /// unobserved side emits none. One acknowledged byte may be a FIN.
-    pub(super) fn finish(&mut self, way: &mut Way<'_, '_, '_>) {
+    pub(super) fn finish(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         while self.waits() {
             self.give_up(way);
         }
@@ -300,7 +307,7 @@ impl Side {
     }
 
     /// Emits the end of the side, unless its last block carried it.
-    pub(super) fn tell_end(&mut self, way: &mut Way<'_, '_, '_>) {
+    pub(super) fn tell_end(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         if !self.has(TOLD) {
             self.fin = self.next;
             self.flags |= FIN;
@@ -338,7 +345,7 @@ impl Side {
 }
 
 /// Makes a hole.
-fn nothing<'a>(way: &Way<'_, '_, '_>, length: u32) -> Block<'a> {
+fn nothing<'a>(way: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
     Block {
         pointer: RichPointer::hole(length),
         frame: &[],

@@ -15,14 +15,14 @@
 
 use super::IGNORED;
 use super::TAKEN_BACK;
-use super::connection::{ANY_RESET, CLOSED, Connection, OPEN, PROBED, RESET, SCALED, after};
-use super::course::CLIENT;
-use super::heard::Heard;
+use super::connection::{ANY_RESET, CLOSED, OPEN, PROBED, RESET, SCALED, TcpConnection, after};
+use super::lifecycle::CLIENT;
 use super::reassembly::Rules;
+use super::segment_info::SegmentInfo;
 use crate::contract::{StreamContext, Time};
 use wire::tcp::flag;
 
-impl Connection {
+impl TcpConnection {
     /// Returns true if a RST is pending.
     pub(super) const fn is_reset(&self) -> bool {
         self.has(ANY_RESET) && !self.has(CLOSED)
@@ -38,7 +38,7 @@ impl Connection {
     pub(super) fn reset(
         &mut self,
         sender: usize,
-        heard: &Heard,
+        heard: &SegmentInfo,
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
@@ -64,7 +64,7 @@ impl Connection {
 
     /// Returns true if the other end may accept a segment with this signature status. Without an
     /// observed SYN that is unknown.
-    pub(super) fn may_be_signed(&self, sender: usize, heard: &Heard) -> bool {
+    pub(super) fn may_be_signed(&self, sender: usize, heard: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
         let side = if sender == CLIENT { client } else { server };
         !side.has(SCALED) || heard.signed == (side.signed != 0)
@@ -72,7 +72,12 @@ impl Connection {
 
     /// Withdraws a pending RST if this segment shows that the connection continues.
     #[inline]
-    pub(super) fn weigh(&mut self, heard: &Heard, rules: Rules, cx: &mut StreamContext<'_, '_>) {
+    pub(super) fn weigh(
+        &mut self,
+        heard: &SegmentInfo,
+        rules: Rules,
+        cx: &mut StreamContext<'_, '_>,
+    ) {
         if self.is_reset() && self.goes_on_nevertheless(heard, rules) {
             self.identity.flags &= !ANY_RESET;
             self.identity.word = self.identity.word.max(heard.time);
@@ -84,7 +89,7 @@ impl Connection {
     /// acknowledgement from the RST's sender; from the other end only after half of `gap`, since
     /// segments may be in flight, or if it acknowledges later data.
     #[cold]
-    pub(super) fn goes_on_nevertheless(&self, heard: &Heard, rules: Rules) -> bool {
+    pub(super) fn goes_on_nevertheless(&self, heard: &SegmentInfo, rules: Rules) -> bool {
         if heard.has(flag::SYN) || heard.has(flag::RST) || !self.may_be_signed_at_all(heard) {
             return false;
         }
@@ -107,7 +112,7 @@ impl Connection {
     }
 
     /// Returns true if the segment's FIN, if any, has its side's signature status.
-    fn may_be_signed_at_all(&self, heard: &Heard) -> bool {
+    fn may_be_signed_at_all(&self, heard: &SegmentInfo) -> bool {
         !heard.has(flag::FIN) || self.may_be_signed(self.sender(heard), heard)
     }
 }

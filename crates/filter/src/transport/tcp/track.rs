@@ -1,8 +1,8 @@
 //! The filter: connection lookup and timeouts.
 
-use super::connection::{ANY_RESET, CLOSED, Connection, Side, WATCHED};
-use super::heard::{Heard, is_right};
+use super::connection::{ANY_RESET, CLOSED, StreamSide, TcpConnection, WATCHED};
 use super::reassembly::Rules;
+use super::segment_info::{SegmentInfo, is_right};
 use super::wheel::{Waiting, Wheel};
 use super::{CHECKSUM, EVICTED, NEW, NOT_TCP, TAKEN_BACK, TIMED_OUT};
 use crate::layers::{self, Segment};
@@ -13,7 +13,7 @@ use wire::ports::Ports;
 /// The `tcp` filter.
 #[derive(Debug)]
 pub(super) struct Tcp {
-    flows: Flows<Connection>,
+    flows: Flows<TcpConnection>,
     rules: Rules,
     timeout: Time,
     checksum: bool,
@@ -22,25 +22,25 @@ pub(super) struct Tcp {
     /// Gap timeouts.
     gaps: Wheel,
     /// Lookups of a batch's blocks, done before the first is processed.
-    found: Vec<Found>,
+    found: Vec<SegmentLookup>,
 }
 
 /// A segment and the key of its connection.
 #[derive(Clone, Copy, Default, Debug)]
-struct Found {
+struct SegmentLookup {
     /// Reason why the block is not a segment.
     none: Option<Reason>,
     key: u64,
-    heard: Heard,
+    heard: SegmentInfo,
     /// Offset of its data.
     payload: u32,
 }
 
-impl Found {
+impl SegmentLookup {
     #[inline]
     fn new(block: &Block<'_>, segment: &Segment<'_>, seed: u64, now: Time) -> Self {
-        let (key, down) = Flows::<Connection>::key(&segment.flow, seed);
-        let heard = Heard::new(block, segment, down, now);
+        let (key, down) = Flows::<TcpConnection>::key(&segment.flow, seed);
+        let heard = SegmentInfo::new(block, segment, down, now);
         Self { none: None, key, heard, payload: segment.payload }
     }
 
@@ -150,13 +150,13 @@ impl State for Tcp {
 
 impl Tcp {
     pub(super) fn new(
-        flows: Flows<Connection>,
+        flows: Flows<TcpConnection>,
         rules: Rules,
         timeout: Time,
         checksum: bool,
     ) -> Self {
         let (silent, gaps) = (Wheel::new(timeout), Wheel::new(rules.gap));
-        let found = vec![Found::default(); LANES];
+        let found = vec![SegmentLookup::default(); LANES];
         Self { flows, rules, timeout, checksum, silent, gaps, found }
     }
 
@@ -170,13 +170,13 @@ impl Tcp {
     /// Looks up the segments of a batch and prefetches their connections, so that the memory
     /// accesses overlap.
     #[inline]
-    fn look_ahead(&mut self, batch: &mut Batch<'_>, now: Time, found: &mut [Found]) {
+    fn look_ahead(&mut self, batch: &mut Batch<'_>, now: Time, found: &mut [SegmentLookup]) {
         let seed = self.flows.seed();
         for (l, found) in lanes(batch.live()).zip(found.iter_mut()) {
             let mut block = batch.block(l);
             *found = match layers::plain_segment(&mut block) {
-                Some(segment) => Found::new(&block, &segment, seed, now),
-                None => Found::any(&mut block, seed, now),
+                Some(segment) => SegmentLookup::new(&block, &segment, seed, now),
+                None => SegmentLookup::any(&mut block, seed, now),
             };
             batch.set_marks(l, block.marks);
         }
@@ -185,8 +185,13 @@ impl Tcp {
     }
 
     #[inline]
-    fn block<'a>(&mut self, block: Block<'a>, found: &Found, cx: &mut StreamContext<'_, 'a>) {
-        let Found { none, key, heard, payload } = found;
+    fn block<'a>(
+        &mut self,
+        block: Block<'a>,
+        found: &SegmentLookup,
+        cx: &mut StreamContext<'_, 'a>,
+    ) {
+        let SegmentLookup { none, key, heard, payload } = found;
         if let Some(why) = none {
             return unanswered(block, *why, cx);
         }
@@ -210,7 +215,7 @@ impl Tcp {
         &mut self,
         data: Block<'a>,
         key: u64,
-        heard: &Heard,
+        heard: &SegmentInfo,
         cx: &mut StreamContext<'_, 'a>,
     ) {
         if !self.is_known(key, heard, cx) {
@@ -234,7 +239,7 @@ impl Tcp {
     }
 
     /// Returns true if the segment's connection is known and continues; ends one that is over.
-    fn is_known(&mut self, key: u64, heard: &Heard, cx: &mut StreamContext<'_, '_>) -> bool {
+    fn is_known(&mut self, key: u64, heard: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
         if let Some(until) = connection.reset_until(rules).filter(|until| *until < heard.time) {
@@ -255,7 +260,13 @@ impl Tcp {
     }
 
     #[cold]
-    fn begin(&mut self, key: u64, heard: &Heard, origin: u16, cx: &mut StreamContext<'_, '_>) {
+    fn begin(
+        &mut self,
+        key: u64,
+        heard: &SegmentInfo,
+        origin: u16,
+        cx: &mut StreamContext<'_, '_>,
+    ) {
         if let Some(mut evicted) = self.flows.make_room() {
             cx.count(EVICTED, 1);
             evicted.close(heard.time, self.rules, cx);
@@ -274,7 +285,7 @@ impl Tcp {
 
     /// Continues a connection that a RST had apparently ended, as another session in midstream.
     #[cold]
-    fn reopen(&mut self, key: u64, heard: &Heard, cx: &mut StreamContext<'_, '_>) {
+    fn reopen(&mut self, key: u64, heard: &SegmentInfo, cx: &mut StreamContext<'_, '_>) {
         let Some(old) = self.flows.end(key) else { return };
         cx.count(TAKEN_BACK, 1);
         cx.count(NEW, 1);
@@ -282,7 +293,7 @@ impl Tcp {
         connection.identity.port = old.identity.port;
         connection.identity.word = heard.time;
         connection.origin = old.origin;
-        connection.sides = old.sides.map(Side::again);
+        connection.sides = old.sides.map(StreamSide::again);
         let waiting = Waiting { key, session: connection.identity.session };
         self.silent.add(waiting, heard.time.saturating_add(self.timeout), cx.now);
     }
@@ -314,14 +325,20 @@ impl Tcp {
     }
 
     /// Returns the waiting connection, if it is still the same one.
-    fn known(&self, waiting: Waiting) -> Option<&Connection> {
+    fn known(&self, waiting: Waiting) -> Option<&TcpConnection> {
         let connection = self.flows.get(waiting.key)?;
         (connection.identity.session == waiting.session).then_some(connection)
     }
 }
 
 /// Schedules a connection's gap timeout, if it waits and is not scheduled yet.
-fn watch(gaps: &mut Wheel, waiting: Waiting, connection: &mut Connection, rules: Rules, now: Time) {
+fn watch(
+    gaps: &mut Wheel,
+    waiting: Waiting,
+    connection: &mut TcpConnection,
+    rules: Rules,
+    now: Time,
+) {
     if connection.has(WATCHED) {
         return;
     }

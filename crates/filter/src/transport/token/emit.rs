@@ -4,7 +4,7 @@
 //! word that ends with them, and begins within the token if there are fewer than eight; the excess
 //! is shifted out. So no byte is loaded alone, and none behind the datagram.
 
-use super::{COVERS_MAX, LENGTH, NUMBER, WINDOW, Wanted};
+use super::{COVERS_MAX, LENGTH, NUMBER, TokenArguments, WINDOW};
 use crate::prelude::*;
 use crate::twin::{self, Emitted, Ways};
 use ebpf::emit::{
@@ -29,7 +29,8 @@ pub(super) fn emit<'s>(
     on: Layers<'s>,
     out: Exit<'s>,
 ) -> Emitted<'s> {
-    let Wanted { key, covers } = Wanted::of(a).map_err(|why| Unfit::new(why.to_string()))?;
+    let TokenArguments { key, covers } =
+        TokenArguments::of(a).map_err(|why| Unfit::new(why.to_string()))?;
     if covers > TWIN_COVERS_MAX {
         return Err(Unfit::new(format!("it covers more than {TWIN_COVERS_MAX} bytes")));
     }
@@ -53,7 +54,7 @@ pub(super) fn emit<'s>(
     let payload = s.get(payload);
     let length = s.sub(payload, LENGTH as u32);
     let token = s.advance(l4, udp::LENGTH as u16);
-    let right = signed(s, &key, covers, &Covered { l3, l4, token, length }, ways)?;
+    let right = signed(s, &key, covers, &TagInput { l3, l4, token, length }, ways)?;
     let both = s.need::<LENGTH>(token, ways.cut);
     let tag = word(s, both, NUMBER as u16)?;
     s.only_wide(tag, Cmp::Eq, right, forged);
@@ -69,7 +70,7 @@ pub(super) fn emit<'s>(
 }
 
 /// The input of the tag.
-struct Covered<'s> {
+struct TagInput<'s> {
     l3: FramePos<'s>,
     l4: FramePos<'s>,
     token: FramePos<'s>,
@@ -82,7 +83,7 @@ fn signed<'s>(
     s: &mut Scope<'s, '_>,
     key: &Key,
     covers: u16,
-    of: &Covered<'s>,
+    of: &TagInput<'s>,
     ways: Ways<'s>,
 ) -> Result<Wide<'s>, Unfit> {
     let covered = s.constant(u32::from(covers));

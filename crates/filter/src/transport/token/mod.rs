@@ -82,7 +82,7 @@ that is covered was not captured), `too deep`, `fragment`.",
         "replayed",
         "unsure",
     ],
-    state: StateFacts::private::<Seen>(),
+    state: StateFacts::private::<SeenNumbers>(),
     user: Some(make),
     kernel: Some(emit::emit),
     examined: &["key=exam covers=20"],
@@ -106,12 +106,12 @@ const COVERS_MAX: u16 = 1024;
 const WINDOW: usize = 256;
 
 /// The filter's arguments.
-struct Wanted {
+struct TokenArguments {
     key: Key,
     covers: u16,
 }
 
-impl Wanted {
+impl TokenArguments {
     fn of(arguments: &Arguments) -> Result<Self, Mistake> {
         let covers = arguments.number("covers").and_then(|bytes| u16::try_from(bytes).ok());
         Ok(Self { key: arguments.key("key")?, covers: covers.unwrap_or(COVERS_MAX) })
@@ -119,7 +119,7 @@ impl Wanted {
 }
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let Wanted { key, covers } = Wanted::of(arguments)?;
+    let TokenArguments { key, covers } = TokenArguments::of(arguments)?;
     let seen = Sessions::default();
     Ok(Filter::lanes(Token { key, covers, unsure: arguments.is_reserve(), seen }))
 }
@@ -127,19 +127,19 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 /// The largest number per residue, 0 if none was seen.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Seen {
+struct SeenNumbers {
     numbers: [u64; WINDOW],
 }
 
-impl Default for Seen {
+impl Default for SeenNumbers {
     fn default() -> Self {
         Self { numbers: [0; WINDOW] }
     }
 }
 
-impl Session for Seen {}
+impl Session for SeenNumbers {}
 
-impl Seen {
+impl SeenNumbers {
     /// Returns true if this number is new, and records it.
     fn is_new(&mut self, number: u64) -> bool {
         let place = self.numbers.get_mut(number as usize % WINDOW);
@@ -153,7 +153,7 @@ struct Token {
     covers: u16,
     /// True while a kernel program has the numbers seen.
     unsure: bool,
-    seen: Sessions<Seen>,
+    seen: Sessions<SeenNumbers>,
 }
 
 impl Lanes for Token {
@@ -209,7 +209,7 @@ impl Token {
         let (_, payload, end) = layers::datagram(block).map_err(Missing::reason)?.ok_or(NOT_UDP)?;
         let data = payload + LENGTH as u32;
         let length = end.checked_sub(data).ok_or(NO_TOKEN)?;
-        let found = Found::of(block, payload, length.min(self.covers.into()));
+        let found = TokenView::of(block, payload, length.min(self.covers.into()));
         let found = found.ok_or(Missing::Cut.reason())?;
         if found.tag != found.signed(&self.key, length) {
             return Err(FORGED);
@@ -223,7 +223,7 @@ impl Token {
 }
 
 /// A token and the bytes that it covers.
-struct Found<'a> {
+struct TokenView<'a> {
     number: [u8; NUMBER],
     tag: u64,
     ports: [u8; 4],
@@ -231,7 +231,7 @@ struct Found<'a> {
     data: &'a [u8],
 }
 
-impl<'a> Found<'a> {
+impl<'a> TokenView<'a> {
     /// The token at the beginning of this payload; `None`: it was not captured with all that it
     /// covers.
     fn of(block: &Block<'a>, payload: u32, covers: u32) -> Option<Self> {

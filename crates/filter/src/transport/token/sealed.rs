@@ -1,6 +1,6 @@
 //! Datagrams with tokens, for tests.
 
-use super::{Found, LENGTH, NUMBER};
+use super::{LENGTH, NUMBER, TokenView};
 use crate::contract::Key;
 use wire::{ipv4, ipv6};
 
@@ -17,7 +17,7 @@ pub fn seal(frame: &mut [u8], key: &Key, number: u64, covers: usize) {
     let stated = usize::from(u16::from_be_bytes([frame[udp + 4], frame[udp + 5]]));
     let (payload, end) = (udp + wire::udp::LENGTH, udp + stated);
     let data = payload + LENGTH;
-    let found = Found {
+    let found = TokenView {
         number: number.to_be_bytes(),
         tag: 0,
         ports: *frame[udp..].first_chunk().expect("a header"),

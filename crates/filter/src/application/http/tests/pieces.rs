@@ -35,7 +35,7 @@ fn examples() -> Vec<(String, String)> {
 }
 
 /// Reduces the output to the parts that must not depend on segmentation.
-fn essence(seen: &Seen) -> Vec<Message> {
+fn essence(seen: &ConnectionOutput) -> Vec<Message> {
     let mut messages = seen.messages.clone();
     for message in &mut messages {
         let times = [Field::Time, Field::End, Field::ResponseTime];
@@ -107,11 +107,11 @@ fn moving_state_at_any_time_changes_nothing() {
 }
 
 /// Runs the connection with its state saved, dropped and restored before part `moved`.
-fn moved_at(words: &[&str], parts: &[Part], moved: usize) -> Seen {
+fn moved_at(words: &[&str], parts: &[Part], moved: usize) -> ConnectionOutput {
     let arena = Arena::new(parts.len() * 8 + 64);
     let mut space = Space::new(&arena);
     let new = || Node::asked_for(&HTTP, words, &[(1000, 1999)]).expect("good arguments");
-    let (mut node, mut seen) = (new(), Seen::default());
+    let (mut node, mut seen) = (new(), ConnectionOutput::default());
     for (number, part) in parts.iter().enumerate() {
         if number == moved {
             let saved = node.save();

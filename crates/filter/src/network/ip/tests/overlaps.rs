@@ -10,7 +10,7 @@ fn overlapping_ipv6_fragments_end_their_datagram() {
         six(8, true, &DATA[8..16]),
         six(16, false, &DATA[16..]),
     ];
-    for policy in Policy::WORDS {
+    for policy in FragmentPolicy::WORDS {
         let came = run(&[&format!("policy={policy}")], &frames);
         assert_eq!((came.left.len(), came.count("overlap")), (0, 4), "{policy}: RFC 5722");
     }
@@ -149,7 +149,7 @@ fn first_and_last_agree_with_a_bytewise_model() {
                 assert!(came.only().iter().eq(model.values()), "{policy}, {round}");
             }
         }
-        for policy in Policy::WORDS {
+        for policy in FragmentPolicy::WORDS {
             run(&[&format!("policy={policy}")], &frames);
         }
     }

@@ -4,12 +4,12 @@
 //! for the client's data, `<` for the server's, the bytes, `*n` for n missing ones, `^` at a start,
 //! `$` at an end.
 
-mod exam;
+mod forged;
 mod gaps;
-mod life;
-mod nonsense;
+mod lifecycle;
 mod order;
 mod overlaps;
+mod random;
 mod resets;
 mod run;
 

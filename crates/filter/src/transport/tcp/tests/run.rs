@@ -123,8 +123,8 @@ impl Outcome {
 
     /// Returns the stream of each direction of each session: bytes, with zeros for missing ones,
     /// and the holes.
-    pub(super) fn streams(&self) -> BTreeMap<(u32, bool), Stream> {
-        let mut streams: BTreeMap<(u32, bool), Stream> = BTreeMap::new();
+    pub(super) fn streams(&self) -> BTreeMap<(u32, bool), StreamOutput> {
+        let mut streams: BTreeMap<(u32, bool), StreamOutput> = BTreeMap::new();
         for block in &self.blocks {
             let stream =
                 streams.entry((block.session, block.flags.has(Flags::BACKWARD))).or_default();
@@ -160,7 +160,7 @@ impl Outcome {
 
 /// One direction of a session.
 #[derive(Default, PartialEq, Eq, Debug)]
-pub(super) struct Stream {
+pub(super) struct StreamOutput {
     pub(super) bytes: Vec<u8>,
     /// Offsets and lengths of the holes.
     pub(super) holes: Vec<(usize, usize)>,

@@ -11,12 +11,12 @@ const TEXT: usize = 1024;
 
 /// The endpoints of a connection or datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ends {
+pub(super) struct Endpoints {
     client: (IpAddr, u16),
     server: (IpAddr, u16),
 }
 
-impl Ends {
+impl Endpoints {
     /// Returns the endpoints of a block's frame, whose sender is the server if `backward`; `None`
     /// without a frame.
     pub(super) fn of(mut block: Block<'_>, backward: bool) -> Option<Self> {

@@ -1,7 +1,7 @@
 //! Forged connection state (decision 0041): impossible values must not stall the filter.
 
 use super::super::TCP;
-use super::super::connection::Connection;
+use super::super::connection::TcpConnection;
 use super::*;
 use crate::contract::PRIVATE;
 use crate::testing::{Arena, Node, Space};
@@ -17,7 +17,7 @@ fn held_data_behind_emitted_data_is_dropped() {
     let mut saved = node.save();
     for moved in saved.iter_mut().filter(|moved| moved.key != PRIVATE) {
         assert_eq!(moved.held.iter().flatten().count(), 1);
-        let mut connection = Connection::read_from_bytes(&moved.bytes).unwrap();
+        let mut connection = TcpConnection::read_from_bytes(&moved.bytes).unwrap();
         for side in &mut connection.sides {
             (side.next, side.held_bytes) = (5000, u32::MAX);
         }

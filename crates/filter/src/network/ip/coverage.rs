@@ -7,15 +7,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The received units of 8 bytes of a datagram.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug)]
 #[repr(transparent)]
-pub(super) struct Covered([u64; Self::WORDS]);
+pub(super) struct Coverage([u64; Self::WORDS]);
 
-impl Default for Covered {
+impl Default for Coverage {
     fn default() -> Self {
         Self([0; Self::WORDS])
     }
 }
 
-impl Covered {
+impl Coverage {
     const WORDS: usize = 65_536 / 8 / 64;
 
     /// Marks these units as received.

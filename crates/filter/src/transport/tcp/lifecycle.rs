@@ -5,11 +5,11 @@
 
 use super::CLOSED_BEFORE;
 use super::connection::{
-    ACKED, ANY_RESET, BEGUN, CLOSED, Connection, FIN, GIVEN, OPEN, PROBED, SCALED, Side, TOLD,
-    UNSCALED,
+    ACKED, ANY_RESET, BEGUN, CLOSED, FIN, GIVEN, OPEN, PROBED, SCALED, StreamSide, TOLD,
+    TcpConnection, UNSCALED,
 };
-use super::heard::Heard;
-use super::reassembly::{Piece, Rules, Way};
+use super::reassembly::{Rules, SegmentData, SideOutput};
+use super::segment_info::SegmentInfo;
 use crate::contract::{Block, StreamContext, Time};
 use abi::{Class, ContextLane, Flags};
 use wire::tcp::flag;
@@ -21,10 +21,10 @@ const LINGER: Time = 60_000_000_000;
 pub(super) const CLIENT: usize = 0;
 pub(super) const SERVER: usize = 1;
 
-impl Connection {
+impl TcpConnection {
     /// Returns the side that sent a segment.
     #[inline]
-    pub(super) fn sender(&self, heard: &Heard) -> usize {
+    pub(super) fn sender(&self, heard: &SegmentInfo) -> usize {
         if heard.down == (self.identity.down != 0) { CLIENT } else { SERVER }
     }
 
@@ -37,7 +37,7 @@ impl Connection {
     /// Returns true if a segment belongs to a later connection between the same ends. In an open
     /// connection a SYN alone is no proof (RFC 9293 §3.10.7.4): the server must agree, or be
     /// unobserved.
-    pub(super) fn is_over(&self, heard: &Heard) -> bool {
+    pub(super) fn is_over(&self, heard: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
         let probed = self.has(PROBED);
         let closed = self.has(CLOSED) || self.is_reset();
@@ -64,9 +64,14 @@ impl Connection {
 
     /// Fast path for the most common segment: processes its acknowledgement and returns the sending
     /// side if the segment neither begins nor ends anything, and its data (`here` captured bytes)
-    /// are next in order, or empty with nothing pending. Agrees with [`Connection::take`].
+    /// are next in order, or empty with nothing pending. Agrees with [`TcpConnection::take`].
     #[inline]
-    pub(super) fn goes_on(&mut self, heard: &Heard, here: u32, timeout: Time) -> Option<usize> {
+    pub(super) fn goes_on(
+        &mut self,
+        heard: &SegmentInfo,
+        here: u32,
+        timeout: Time,
+    ) -> Option<usize> {
         const PLAIN: u8 = flag::ACK;
         let sender = self.sender(heard);
         let shift = self.shift(sender);
@@ -99,7 +104,7 @@ impl Connection {
     /// Processes a segment of this connection.
     pub(super) fn take<'a>(
         &mut self,
-        heard: &Heard,
+        heard: &SegmentInfo,
         block: Block<'a>,
         rules: Rules,
         cx: &mut StreamContext<'_, 'a>,
@@ -126,7 +131,7 @@ impl Connection {
             }
             side.open(heard.span.from, false);
         }
-        side.take(&mut way, block, Piece { span: heard.span, fin });
+        side.take(&mut way, block, SegmentData { span: heard.span, fin });
         self.settle(heard.time, rules, cx);
     }
 
@@ -135,7 +140,7 @@ impl Connection {
     pub(super) fn acknowledged(
         &mut self,
         sender: usize,
-        heard: &Heard,
+        heard: &SegmentInfo,
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
@@ -148,7 +153,7 @@ impl Connection {
     /// Processes a SYN: the start of a side, a retransmission, or an unproven one. Returns true if
     /// its side begins with it.
     #[cold]
-    fn synchronise(&mut self, sender: usize, heard: &Heard) -> bool {
+    fn synchronise(&mut self, sender: usize, heard: &SegmentInfo) -> bool {
         let [client, server] = &mut self.sides;
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
         let from = heard.span.from;
@@ -178,7 +183,7 @@ impl Connection {
     /// Emits the ends of finished sides, once anything was emitted.
     #[inline]
     pub(super) fn settle(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
-        if self.sides.iter().any(Side::is_at_end) && !self.has(CLOSED) {
+        if self.sides.iter().any(StreamSide::is_at_end) && !self.has(CLOSED) {
             self.settle_ends(time, rules, cx);
         }
     }
@@ -193,7 +198,7 @@ impl Connection {
                 }
             }
         }
-        if self.sides.iter().all(Side::is_at_end) {
+        if self.sides.iter().all(StreamSide::is_at_end) {
             self.identity.flags = self.identity.flags & !ANY_RESET | CLOSED;
         }
     }
@@ -239,11 +244,11 @@ impl Connection {
         rules: Rules,
         time: Time,
         cx: &'w mut StreamContext<'c, 'a>,
-    ) -> (&'s mut Side, Way<'w, 'c, 'a>) {
+    ) -> (&'s mut StreamSide, SideOutput<'w, 'c, 'a>) {
         let (class, context) = self.beside(number, time);
         let [client, server] = &mut self.sides;
         let side = if number == CLIENT { client } else { server };
-        (side, Way { cx, rules, class, context })
+        (side, SideOutput { cx, rules, class, context })
     }
 
     /// Returns the class and metadata of a side's blocks.
@@ -261,7 +266,7 @@ impl Connection {
     fn shift(&self, number: usize) -> u8 {
         let [client, server] = &self.sides;
         let side = if number == CLIENT { client } else { server };
-        let declines = |side: &Side| side.has(SCALED) && side.scale == UNSCALED;
+        let declines = |side: &StreamSide| side.has(SCALED) && side.scale == UNSCALED;
         match declines(client) || declines(server) {
             true => 0,
             false if side.has(SCALED) => side.scale.min(super::connection::SCALE_MAX),

@@ -7,7 +7,7 @@ use wire::record::{Field, Record, TEXT_MAX};
 
 /// A block of a connection.
 #[derive(Clone, Debug)]
-pub(super) struct Piece {
+pub(super) struct TestPiece {
     session: u32,
     flags: Flags,
     /// Its bytes, or the length of a hole.
@@ -15,16 +15,16 @@ pub(super) struct Piece {
 }
 
 /// Makes bytes from the client in session 1.
-pub(super) fn sent(bytes: &[u8]) -> Piece {
-    Piece { session: 1, flags: Flags::NONE, bytes: Ok(bytes.to_vec()) }
+pub(super) fn sent(bytes: &[u8]) -> TestPiece {
+    TestPiece { session: 1, flags: Flags::NONE, bytes: Ok(bytes.to_vec()) }
 }
 
 /// Makes a gap.
-pub(super) fn gap(length: u32) -> Piece {
-    Piece { session: 1, flags: Flags::NONE, bytes: Err(length) }
+pub(super) fn gap(length: u32) -> TestPiece {
+    TestPiece { session: 1, flags: Flags::NONE, bytes: Err(length) }
 }
 
-impl Piece {
+impl TestPiece {
     /// Returns the same piece from the server.
     pub(super) fn back(mut self) -> Self {
         self.flags = self.flags.with(Flags::BACKWARD);
@@ -94,7 +94,7 @@ impl Out {
 pub(super) fn through(
     description: &'static Description,
     words: &[&str],
-    pieces: &[Piece],
+    pieces: &[TestPiece],
     moved: Option<usize>,
 ) -> (Vec<Out>, Vec<(&'static str, u64)>) {
     let arena = Arena::new(8 * pieces.len() + 64);
@@ -122,7 +122,7 @@ pub(super) fn through(
     (out, unanswered)
 }
 
-fn batch<'a>(piece: &Piece, time: u64, space: &Space<'a>) -> Batch<'a> {
+fn batch<'a>(piece: &TestPiece, time: u64, space: &Space<'a>) -> Batch<'a> {
     let ports = match piece.flags.has(Flags::BACKWARD) {
         true => (53, 4000),
         false => (4000, 53),

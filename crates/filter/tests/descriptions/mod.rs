@@ -12,14 +12,14 @@ use wire::record::{Field, Record, Shape};
 
 /// A message, as it is described.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Told {
+pub(crate) struct Described {
     /// Its class.
     pub(crate) class: Class,
     /// The fields as text, in their order.
     pub(crate) fields: Vec<(Field, String)>,
 }
 
-impl Told {
+impl Described {
     fn of(class: Class, frame: &[u8]) -> Self {
         let record = Record::parse(frame).expect("the frame of a description is a record");
         let fields = record.fields().map(|(field, value)| (field, shown(field, value)));
@@ -53,12 +53,12 @@ fn shown(field: Field, value: &[u8]) -> String {
 }
 
 /// A chain of filters with what it was given to do.
-pub(crate) struct Line {
+pub(crate) struct FilterChain {
     nodes: Vec<Node>,
-    told: Vec<Told>,
+    told: Vec<Described>,
 }
 
-impl Line {
+impl FilterChain {
     /// These filters with their default arguments.
     pub(crate) fn new(filters: &[&'static Description]) -> Self {
         let node = |d: &&'static Description| Node::new(d, &[]).expect("defaults are arguments");
@@ -66,7 +66,7 @@ impl Line {
     }
 
     /// What is told about a capture.
-    pub(crate) fn tell(&mut self, path: &Path) -> &[Told] {
+    pub(crate) fn describe(&mut self, path: &Path) -> &[Described] {
         let bytes = fs::read(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
         let frames = capture(&bytes);
         let arena = Arena::new(16 * frames.len() + 1024);
@@ -89,7 +89,7 @@ impl Line {
         let Some(node) = self.nodes.get_mut(at) else {
             for batch in &batches {
                 let described = batch.blocks().filter(|(_, block)| block.marks.is_description());
-                let told = described.map(|(_, b)| Told::of(b.pointer.class, b.frame));
+                let told = described.map(|(_, b)| Described::of(b.pointer.class, b.frame));
                 self.told.extend(told);
             }
             return;

@@ -1,6 +1,6 @@
 //! Output: fragments of messages as views of the block, and other bytes unchanged.
 
-use super::state::at;
+use super::state::Phase;
 use super::walk::Walk;
 use super::{Emit, why};
 use crate::prelude::*;
@@ -86,10 +86,10 @@ impl<'a> Walk<'_, '_, 'a> {
 
     /// Passes the rest of the block without an answer.
     pub(super) fn aside(&mut self) {
-        let reason = match self.way().state {
-            at::SWITCHED => why::SWITCHED,
-            at::CLOSED => why::AFTER_CLOSE,
-            at::OTHER => why::NOT_HTTP,
+        let reason = match self.way().phase() {
+            Phase::Switched => why::SWITCHED,
+            Phase::Closed => why::AFTER_CLOSE,
+            Phase::Other => why::NOT_HTTP,
             _ => why::LOST,
         };
         self.give_aside(reason);

@@ -18,7 +18,7 @@ const SIGNATURES: [u8; 2] = [19, 29];
 
 /// A segment without its bytes.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Heard {
+pub(super) struct SegmentInfo {
     pub(super) flags: u8,
     /// Sequence numbers of its data; a SYN takes the number before them.
     pub(super) span: Span,
@@ -34,7 +34,7 @@ pub(super) struct Heard {
     pub(super) time: Time,
 }
 
-impl Heard {
+impl SegmentInfo {
     #[inline]
     pub(super) fn new(block: &Block<'_>, segment: &Segment<'_>, down: bool, now: Time) -> Self {
         let header = segment.header;

@@ -1,6 +1,6 @@
 //! Starts of messages: protocol detection, and heads in one or several pieces.
 
-use super::state::{Kind, Way, at};
+use super::state::{HttpDirection, Phase, Protocol};
 use super::walk::Walk;
 use super::{Emit, why};
 use wire::http::{Body, Fields, Guess, Head, Manner, Seek, Start, Stop, guess, method_number};
@@ -15,7 +15,7 @@ const DECIDES: usize = 32;
 impl Walk<'_, '_, '_> {
     /// Handles the bytes at the start of a message.
     pub(super) fn begin(&mut self) {
-        let lost = self.way().state == at::LOST;
+        let lost = self.way().phase() == Phase::Lost;
         if !lost {
             // Skips empty lines between messages.
             let line_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
@@ -25,12 +25,12 @@ impl Walk<'_, '_, '_> {
         if rest.is_empty() {
             return;
         }
-        if self.it.kind == 0 && !self.chooses(rest) {
+        if self.it.protocol().is_none() && !self.chooses(rest) {
             return;
         }
         match self.read(rest) {
             Ok(head) => {
-                self.cx.count(why::FOUND_AGAIN, u64::from(lost && self.it.kind != 0));
+                self.cx.count(why::FOUND_AGAIN, u64::from(lost && self.it.protocol().is_some()));
                 let (from, to) = (self.at + head.begin as u32, self.at + head.end as u32);
                 self.message(&head, from, to);
             }
@@ -50,7 +50,7 @@ impl Walk<'_, '_, '_> {
     /// Returns true if the bytes may still be a response: the first ones after a request.
     fn answers_without_a_head(&self) -> bool {
         let lenient = self.options.manner == Manner::Lenient;
-        let first = self.it.ways[self.way].state == at::NEW;
+        let first = self.it.ways[self.way].phase() == Phase::New;
         lenient && first && !self.is_requests() && self.request().is_some()
     }
 
@@ -67,7 +67,7 @@ impl Walk<'_, '_, '_> {
             let class = self.cx.absent(why::MALFORMED);
             self.put(junk.with_class(class));
             self.at += start as u32;
-            self.way().state = at::BETWEEN;
+            self.way().enter(Phase::Between);
             return;
         }
         let start = Start::Response { status: 0, reason: &[] };
@@ -79,14 +79,14 @@ impl Walk<'_, '_, '_> {
     /// Returns true if the first bytes allow HTTP/1, and derives the direction of requests.
     /// Otherwise the bytes have been handled.
     pub(super) fn chooses(&mut self, rest: &[u8]) -> bool {
-        let lost = self.way().state == at::LOST;
+        let lost = self.way().phase() == Phase::Lost;
         match guess(rest) {
             Guess::Request => self.it.flipped = u8::from(self.way == 1),
             Guess::Response => self.it.flipped = u8::from(self.way == 0),
             Guess::Short if !lost => {}
-            Guess::Tls => return self.speaks(Kind::Tls),
-            Guess::Http2 => return self.speaks(Kind::Http2),
-            Guess::Short | Guess::Other => return self.speaks(Kind::Other),
+            Guess::Tls => return self.speaks(Protocol::Tls),
+            Guess::Http2 => return self.speaks(Protocol::Http2),
+            Guess::Short | Guess::Other => return self.speaks(Protocol::Other),
         }
         true
     }
@@ -94,17 +94,17 @@ impl Walk<'_, '_, '_> {
     /// Stops parsing the direction: it is not HTTP/1. The protocol holds for the other direction as
     /// well, unless it is unknown for both. A direction whose first byte was not seen may still
     /// become HTTP/1.
-    pub(super) fn speaks(&mut self, kind: Kind) -> bool {
-        let lost = self.way().state == at::LOST;
+    pub(super) fn speaks(&mut self, protocol: Protocol) -> bool {
+        let lost = self.way().phase() == Phase::Lost;
         self.let_go(self.way, why::NOT_HTTP);
-        if kind != Kind::Other || !lost {
-            self.way().state = at::OTHER;
+        if protocol != Protocol::Other || !lost {
+            self.way().enter(Phase::Other);
         }
-        let other = self.it.ways[1 - self.way].state == at::OTHER;
-        if kind != Kind::Other || (other && !lost) {
-            self.it.kind = kind.number();
+        let other = self.it.ways[1 - self.way].phase() == Phase::Other;
+        if protocol != Protocol::Other || (other && !lost) {
+            self.it.kind = protocol.number();
             self.let_go(1 - self.way, why::NOT_HTTP);
-            self.it.ways = self.it.ways.map(|way| Way { state: at::OTHER, ..way });
+            self.it.ways.iter_mut().for_each(|way| way.enter(Phase::Other));
         }
         self.aside();
         false
@@ -125,7 +125,7 @@ impl Walk<'_, '_, '_> {
             return self.fault();
         }
         let way = self.way();
-        way.state = at::HEAD;
+        way.enter(Phase::Head);
         way.seek = seek.number();
         way.gathered = gathered;
         if !self.hold() {
@@ -152,7 +152,7 @@ impl Walk<'_, '_, '_> {
         let rest = self.rest();
         let mut seek = Seek::of(self.way().seek);
         let ends = seek.ends_in(rest);
-        let undecided = self.it.kind == 0 && (self.way().gathered as usize) < DECIDES;
+        let undecided = self.it.protocol().is_none() && (self.way().gathered as usize) < DECIDES;
         if !ends && !undecided {
             return self.hold_head(rest.len(), seek);
         }
@@ -163,7 +163,7 @@ impl Walk<'_, '_, '_> {
         }
         let before = text.len();
         text.extend_from_slice(rest);
-        if self.it.kind != 0 || self.chooses(&text) {
+        if self.it.protocol().is_some() || self.chooses(&text) {
             match self.read(&text) {
                 Ok(head) => {
                     let to = self.at + head.end.saturating_sub(before) as u32;
@@ -188,7 +188,7 @@ impl Walk<'_, '_, '_> {
         let length = text.len();
         text.truncate(memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1));
         text.extend_from_slice(b"\r\n");
-        if self.it.kind != 0 || self.chooses(&text) {
+        if self.it.protocol().is_some() || self.chooses(&text) {
             match self.read(&text).ok().filter(|head| !head.version.is_empty()) {
                 Some(head) => {
                     let head = Head { end: length, ..head };
@@ -229,25 +229,25 @@ impl Walk<'_, '_, '_> {
 
     /// Records and describes a message; `broken` if it broke off in its head.
     fn open_message(&mut self, head: &Head<'_>, body: Body, broken: bool) {
-        self.it.kind = Kind::Http1.number();
+        self.it.kind = Protocol::Http1.number();
         let other = &mut self.it.ways[1 - self.way];
-        if other.state == at::OTHER {
-            other.state = at::LOST;
+        if other.phase() == Phase::Other {
+            other.enter(Phase::Lost);
         }
         let decodes = self.options.decode && self.options.emit != Emit::Head;
         let strict = self.options.manner == Manner::Strict;
         let way = self.way();
-        *way = Way {
+        *way = HttpDirection {
             body,
             class: class_of(head),
             broken: broken.into(),
             codings: if decodes { head.fields.codings.number() } else { 0 },
-            state: at::BODY,
+            state: Phase::Body as u8,
             closes: u8::from(strict && !head.persists()),
             begun: 1,
             held: way.held,
             gathered: way.gathered,
-            ..Way::default()
+            ..HttpDirection::default()
         };
         if self.is_requests() {
             self.it.may_switch = u8::from(head.may_switch());
