@@ -1,7 +1,7 @@
 //! The names of this machine, for filter expressions: each is looked up once for a request.
 
 use ebpf::classic::Transports;
-use filter::{Answer, NameQuery, Names};
+use filter::{NameAnswer, NameQuery, Names};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use sys::names;
@@ -9,24 +9,24 @@ use sys::names;
 /// What the C library of this machine answers, kept from the first time on.
 #[derive(Debug, Default)]
 pub(crate) struct MachineNames {
-    asked: Mutex<HashMap<(NameQuery, String), Result<Answer, String>>>,
+    asked: Mutex<HashMap<(NameQuery, String), Result<NameAnswer, String>>>,
 }
 
 impl Names for MachineNames {
-    fn answer(&self, question: NameQuery, name: &str) -> Result<Answer, String> {
+    fn answer(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let found = asked.entry((question, name.to_owned()));
         found.or_insert_with(|| look_up(question, name)).clone()
     }
 }
 
-fn look_up(question: NameQuery, name: &str) -> Result<Answer, String> {
+fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
     let found = match question {
-        NameQuery::Host => return names::host(name).map(Answer::Addresses),
-        NameQuery::Network => names::network(name).map(Answer::Network),
-        NameQuery::Ethernet => names::ethernet(name).map(Answer::Ethernet),
-        NameQuery::Port => port(name).map(|(port, by)| Answer::Port(port, by)),
-        NameQuery::Protocol => names::protocol(name).map(Answer::Protocol),
+        NameQuery::Host => return names::host(name).map(NameAnswer::Addresses),
+        NameQuery::Network => names::network(name).map(NameAnswer::Network),
+        NameQuery::Ethernet => names::ethernet(name).map(NameAnswer::Ethernet),
+        NameQuery::Port => port(name).map(|(port, by)| NameAnswer::Port(port, by)),
+        NameQuery::Protocol => names::protocol(name).map(NameAnswer::Protocol),
     };
     found.ok_or_else(|| "this machine does not know it".to_owned())
 }

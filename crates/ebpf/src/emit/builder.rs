@@ -12,10 +12,9 @@ mod parts;
 
 pub(super) use frame::{PULL_MAX, skb, xdp};
 
-use super::frame_end::FrameEnd;
+use super::config::{Delivery, FrameEnd, Scratch};
 use super::handle::{Brand, Depth, Exit};
 use super::maps::Table;
-use super::tap::{Delivery, Scratch};
 use super::{Finish, Target, Unfit};
 use crate::asm::{Asm, Label};
 use crate::insn::{Insn, R1, R2, Size, atomic};

@@ -88,6 +88,7 @@
 
 mod builder;
 mod classic;
+mod config;
 mod edit;
 mod frame_end;
 mod handle;
@@ -95,6 +96,7 @@ mod lower;
 mod maps;
 pub mod redirect;
 mod remap;
+mod ring_layout;
 mod scope;
 mod siphash;
 mod state;

@@ -15,37 +15,16 @@
 //! kfunc for tags may not use such a map.
 
 use super::builder::{Builder, xdp};
-use super::frame_end::{FixedSlots, FrameEnd, program_with_end};
+pub use super::config::Redirect;
+use super::config::{Delivery, FixedSlots, FrameEnd};
+use super::frame_end::program_with_end;
 use super::handle::{Exit, Layers};
+use super::maps::GIVEN;
 use super::scope::Scope;
-use super::tap::{
-    DELIVERIES_MAX, Delivery, EXIT, GIVEN, Scratch, SharedSlot, offset, shared_slots,
-};
+use super::tap::{DELIVERIES_MAX, EXIT, SharedSlot, offset, shared_slots};
 use super::{Target, Unfit};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R8, R9, R10, Size};
 use crate::program::{self, Program};
-
-/// The configuration of a redirecting program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Redirect {
-    /// Number of processors with a region for counting.
-    pub cpus: u32,
-    /// Size of a region in bytes.
-    pub stride: u32,
-    /// BTF id of the kfunc that returns a tag which the driver removed
-    /// (`bpf_xdp_metadata_rx_vlan_tag`); `None` to ignore such tags.
-    pub tag_kfunc: Option<i32>,
-    /// Maximum number of deliveries per frame; each has room in front of the frame.
-    pub deliveries: u16,
-}
-
-impl Redirect {
-    /// Returns the layout of the memory in which it counts.
-    #[must_use]
-    pub const fn scratch(&self) -> Scratch {
-        Scratch::plain(self.stride)
-    }
-}
 
 /// Layout in front of a delivered frame: for each delivery number [`headroom::DELIVERY`] bytes; the
 /// exit numbers, [`headroom::EXIT`] bytes each, padded to eight; a bit set of the deliveries (eight

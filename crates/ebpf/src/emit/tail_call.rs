@@ -15,19 +15,9 @@
 use super::builder::Builder;
 use super::edit::SavedLayers;
 use super::handle::{Answer, Depth, FrameOffset, Num, Value};
+use super::maps::{PROCESSORS, ROW_BITS};
 use super::scope::Scope;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size};
-
-/// A part of this many instructions ends behind its current twin. The longest twins have a quarter
-/// of that, and the verifier takes a few milliseconds for it.
-pub(super) const LONG: usize = 4_000;
-/// Instructions after which the verifier is made to forget its paths, which otherwise double with
-/// each header parsed.
-pub(super) const MUCH: usize = 500;
-/// Number of processors with a row; on others the answer is unsure.
-pub(super) const PROCESSORS: i32 = 512;
-/// log2 of the bytes of a row: sixteen numbers.
-pub(super) const ROW_BITS: i32 = 7;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the same answer, in the next part if this one is long, and otherwise with all other

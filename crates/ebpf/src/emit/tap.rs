@@ -14,48 +14,33 @@
 //! share a program: its scratch memory, each owner's frames and each request's pointers are
 //! separate maps, so that each can be mapped by those who may read it, and outlives the program.
 //!
-//! [`layout`] has the offsets, [`memory`] the configuration. [`ring`] ends a frame; [`unread`]
-//! skips the copy while no reader comes; [`shared`] lets exits of which a frame takes at most one
-//! share a slot and a reader.
+//! `ring_layout` has the offsets, `config` the configuration. [`ring`] ends a frame; [`unread`] skips
+//! the copy while no reader comes; [`shared`] lets exits of which a frame takes at most one share a
+//! slot and a reader.
 
-mod layout;
-mod memory;
 mod ring;
 mod shared;
 mod unread;
 
-pub(super) use layout::EXIT;
-pub use layout::{DELIVERIES_MAX, EXITS_MAX, POINTER, READERS_MAX, TALLIES_MAX, offset, record};
-pub use memory::{Egress, FrameRing, FusedTap, PointerRing, Scratch, Tap, WakePolicy, Wakeup};
+pub use super::config::{
+    Delivery, Egress, FrameRing, FusedTap, PointerRing, Scratch, Tap, WakePolicy, Wakeup,
+};
+pub(super) use super::ring_layout::EXIT;
+pub use super::ring_layout::{
+    DELIVERIES_MAX, EXITS_MAX, POINTER, READERS_MAX, TALLIES_MAX, UNREAD_LAPS, offset, record,
+};
 pub(super) use shared::{SharedSlot, shared_slots};
 
 use super::builder::Builder;
-use super::frame_end::{FixedSlots, FrameEnd, program_with_end};
+use super::config::{FixedSlots, FrameEnd};
+use super::frame_end::program_with_end;
 use super::handle::{Exit, Layers, Num, PosBase, Value};
+use super::maps::GIVEN;
 use super::scope::{Meta, Scope};
 use super::user_sockets;
 use super::{Target, Unfit, Verdict};
-use crate::insn::{
-    Alu, Cond, Helper, Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE, R0, R1, R7, R9, R10, Reg, Size,
-};
+use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R7, R9, R10, Reg, Size};
 use crate::program::Program;
-
-/// The delivery of a frame to one consumer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivery {
-    /// [`DELIVERIES_MAX`] times the number of the pointer ring, plus a number below that: the slot
-    /// in the scratch memory.
-    pub number: u16,
-    /// Reader of the pointer ring that gets the pointer.
-    pub reader: u8,
-    /// Exit number in the pointer.
-    pub exit: u32,
-    /// True if other exits use the same slot and reader. A frame must not take two of them, and
-    /// their tallies of failures must be spaced like the exit numbers.
-    pub shared: bool,
-    /// Tally of frames whose copy failed, if counted.
-    pub failed: Option<u16>,
-}
 
 /// Emits a tap. `body` receives the layers of an untouched frame and the exit for finished frames.
 /// `unsure` handles frames of which not even the first bytes are readable; it must not read any.
@@ -189,45 +174,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-impl Delivery {
-    /// Returns the pointer ring and the bit in its word.
-    fn place(self) -> (u16, u32) {
-        let number = u32::from(self.number);
-        (self.number / DELIVERIES_MAX as u16, number % DELIVERIES_MAX)
-    }
-}
-
 /// Returns true if the view begins behind a tag that may lie beside the frame. With the tag inline
 /// it begins four bytes later.
 #[must_use]
 pub const fn is_behind_tag(on: &Layers<'_>) -> bool {
     on.tags > 0 || on.length.is_some()
-}
-
-/// Laps of the ring that are copied without a drained doorbell, as a power of two, before frames
-/// are only counted.
-pub const UNREAD_LAPS: u32 = 4;
-
-/// Number of the caller's first map, until the program's own maps are counted.
-pub(super) const GIVEN: u32 = 0x7000;
-
-/// Returns true if the number is that of a caller's map.
-pub(super) const fn is_given(number: i32) -> bool {
-    number >= GIVEN.cast_signed()
-}
-
-/// Renumbers the caller's maps behind the program's own.
-pub(super) fn number_given(code: &mut [Insn], own: usize) {
-    let own = i32::try_from(own).unwrap_or(i32::MAX);
-    let mut wide = false;
-    for insn in code {
-        let first = insn.is_load64() && !wide;
-        let map = matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE);
-        if first && map && is_given(insn.imm) {
-            insn.imm += own - GIVEN.cast_signed();
-        }
-        wide = first;
-    }
 }
 
 impl Builder {

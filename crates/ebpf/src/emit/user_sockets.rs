@@ -12,15 +12,14 @@
 //! socket, which receives everybody's packets.
 
 use super::builder::{Builder, skb};
-use super::frame_end::FixedSlots;
-use super::tap::{GIVEN, record};
+use super::config::FixedSlots;
+pub use super::config::{REGIONS_PER_CPU, UserSockets};
+use super::maps::GIVEN;
+use super::tap::record;
 use super::{Unfit, Verdict};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size, atomic};
 use crate::program::Hook;
 
-/// Regions per processor. More than two programs nest only on kernels that preempt a process while
-/// it sends.
-pub const REGIONS_PER_CPU: u32 = 4;
 /// Size of a processor's claim words in bytes: per region a word that is nonzero while claimed, and
 /// a spare word.
 pub const CLAIMS_STRIDE: u32 = REGIONS_PER_CPU * CLAIM_BYTES.cast_unsigned();
@@ -29,18 +28,6 @@ pub const CLAIM_FAILURES: i16 = 8;
 
 const CLAIM_BYTES: i32 = 16;
 const CLAIM_WORDS: [i16; REGIONS_PER_CPU as usize] = [0, 16, 32, 48];
-
-/// The user whose packets a program delivers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UserSockets {
-    /// The user.
-    pub uid: u32,
-    /// Cookie of the network namespace.
-    pub netns: u64,
-    /// Number of the claims map among the maps that the program is given: [`CLAIMS_STRIDE`] bytes
-    /// per processor, shared by all programs that write the same rings.
-    pub claims: u32,
-}
 
 /// Rejects hooks other than traffic control and, for the sockets of a user, the control group.
 pub(super) fn check_hook(hook: Hook, own: Option<&UserSockets>) -> Result<(), Unfit> {

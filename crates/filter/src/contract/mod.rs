@@ -46,7 +46,7 @@ pub use edit::{Edit, Editable, Workbench};
 pub use holds::{Fate, HeldList, Holds};
 pub use kernel::{PLAIN, expressible, joined, target};
 pub use keys::{Key, Keys};
-pub use names::{Answer, NameQuery, Names};
+pub use names::{NameAnswer, NameQuery, Names};
 pub use numbers::SessionNumbers;
 pub use parameter::{COMMON, Parameter, STATE, STATE_MODE, Type, UNTRUSTED};
 pub use shown::{Column, Field, Row, SESSION, Unit, Whose, columns};

@@ -13,7 +13,7 @@ pub use ebpf::classic::NameQuery;
 
 /// The meaning of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum NameAnswer {
     /// The addresses of a host.
     Addresses(Vec<IpAddr>),
     /// The number of an IPv4 network: four bytes, or fewer at the right end, which then stand for
@@ -31,5 +31,5 @@ pub enum Answer {
 pub trait Names: fmt::Debug + Send + Sync {
     /// The meaning of a name, or why it has none. It is asked seldom, and may take the time that a
     /// name server takes.
-    fn answer(&self, question: NameQuery, name: &str) -> Result<Answer, String>;
+    fn answer(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String>;
 }

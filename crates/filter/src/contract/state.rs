@@ -45,7 +45,7 @@ pub struct Sessions<S> {
     marks: Vec<u8>,
     free: Vec<u32>,
     /// Where sessions were found that were asked for lately, by the low bits of their keys.
-    near: [Near; NEAR],
+    near: [NearKey; NEAR],
     /// Where [`Sessions::evict`] looked last.
     hand: usize,
 }
@@ -58,7 +58,7 @@ impl<S: Session> Default for Sessions<S> {
             keys: Vec::new(),
             marks: Vec::new(),
             free: Vec::new(),
-            near: std::array::from_fn(|place| Near { key: !(place as u64), number: 0 }),
+            near: std::array::from_fn(|place| NearKey { key: !(place as u64), number: 0 }),
             hand: 0,
         }
     }
@@ -66,7 +66,7 @@ impl<S: Session> Default for Sessions<S> {
 
 /// A session's key and number. At a place where none is, a key with other low bits.
 #[derive(Clone, Copy, Debug)]
-struct Near {
+struct NearKey {
     key: u64,
     number: u32,
 }
@@ -183,12 +183,12 @@ impl<S: Session> Sessions<S> {
             return Some(near.number);
         }
         let number = *self.index.get(&key)?;
-        *self.near_mut(key) = Near { key, number };
+        *self.near_mut(key) = NearKey { key, number };
         Some(number)
     }
 
     #[inline]
-    fn near_mut(&mut self, key: u64) -> &mut Near {
+    fn near_mut(&mut self, key: u64) -> &mut NearKey {
         &mut self.near[key as usize % NEAR]
     }
 
@@ -208,7 +208,7 @@ impl<S: Session> Sessions<S> {
             }
         };
         self.index.insert(key, number);
-        *self.near_mut(key) = Near { key, number };
+        *self.near_mut(key) = NearKey { key, number };
         number
     }
 }

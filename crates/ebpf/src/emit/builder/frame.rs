@@ -12,7 +12,7 @@
 use super::Builder;
 use super::arms::Task;
 use crate::asm::Label;
-use crate::emit::frame_end::{FixedSlots, FrameEnd};
+use crate::emit::config::{FixedSlots, FrameEnd};
 use crate::emit::handle::PosBase;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size};
 use crate::program::Hook;

@@ -5,13 +5,19 @@ use std::mem;
 
 use super::{Builder, PULL_MAX, skb};
 use crate::asm::{Asm, Label};
-use crate::emit::frame_end::FrameEnd;
+use crate::emit::config::FrameEnd;
 use crate::emit::handle::{Answer, Value};
 use crate::emit::maps::{self, Table};
-use crate::emit::tail_call::{LONG, MUCH};
-use crate::emit::{Finish, Target, UNSURE, Unfit, Verdict, tap};
+use crate::emit::{Finish, Target, UNSURE, Unfit, Verdict};
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{Hook, MapSpec, Program, TailProgram};
+
+/// A part of this many instructions ends behind its current twin. The longest twins have a quarter
+/// of that, and the verifier takes a few milliseconds for it.
+const LONG: usize = 4_000;
+/// Instructions after which the verifier is made to forget its paths, which otherwise double with
+/// each header parsed.
+const MUCH: usize = 500;
 
 impl Builder {
     /// Returns true if this part is long and may end here. A program that calls a kfunc for tags
@@ -183,7 +189,7 @@ impl Builder {
             if self.counters.is_empty() {
                 maps::number_from_zero(&mut code);
             }
-            tap::number_given(&mut code, own);
+            maps::number_given(&mut code, own);
             parts.push(TailProgram { code, source });
         }
         let TailProgram { code, source } = parts.remove(0);

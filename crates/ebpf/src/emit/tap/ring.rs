@@ -5,13 +5,12 @@
 //! pointer to it, and the pointer before the pointer count: x86 keeps stores in order; elsewhere an
 //! exchange orders them. A frame that cannot be copied is counted for each delivery.
 
-use super::shared::shared_slots;
-use super::{
-    Delivery, Egress, FrameRing, FusedTap, GIVEN, POINTER, PointerRing, Scratch, Wakeup, offset,
-    record,
-};
+use super::shared::{OutletUse, shared_slots};
 use crate::asm::Label;
 use crate::emit::builder::{Builder, skb};
+use crate::emit::config::{Delivery, Egress, FrameRing, FusedTap, PointerRing, Scratch, Wakeup};
+use crate::emit::maps::GIVEN;
+use crate::emit::ring_layout::{POINTER, offset, record};
 use crate::emit::{Unfit, Verdict};
 use crate::insn::{
     Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Reg, Size, atomic,
@@ -371,11 +370,4 @@ impl Builder {
         self.asm.bind(missed);
         self.add_one(region, offset::DOORBELLS_FAILED);
     }
-}
-
-/// A pointer ring, the offset of its word in the scratch memory, and its deliveries.
-pub(super) struct OutletUse<'j> {
-    pub(super) outlet: &'j PointerRing,
-    pub(super) word: i16,
-    pub(super) deliveries: Vec<Delivery>,
 }

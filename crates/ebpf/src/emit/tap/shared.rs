@@ -5,12 +5,19 @@
 //! scratch memory and the pointer hold its number, and each exit is counted. A reader thus knows
 //! the number of frames of every exit, including those whose pointers are gone.
 
-use super::ring::OutletUse;
-use super::{Delivery, EXIT, EXITS_MAX, Scratch, offset};
 use crate::asm::Label;
 use crate::emit::Unfit;
 use crate::emit::builder::Builder;
+use crate::emit::config::{Delivery, PointerRing, Scratch};
+use crate::emit::ring_layout::{EXIT, EXITS_MAX, offset};
 use crate::insn::{Alu, Cond, Insn, R1, R3, R4, R5, R9, Reg, Size};
+
+/// A pointer ring, the offset of its word in the scratch memory, and its deliveries.
+pub(super) struct OutletUse<'j> {
+    pub(super) outlet: &'j PointerRing,
+    pub(super) word: i16,
+    pub(super) deliveries: Vec<Delivery>,
+}
 
 /// Deliveries that share a slot.
 pub(in crate::emit) struct SharedSlot {

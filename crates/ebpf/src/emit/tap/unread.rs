@@ -14,11 +14,13 @@
 //! Frames are always copied where several requests share the copy, where listeners drain nothing,
 //! and where a doorbell covers more than a whole ring.
 
-use super::ring::{OutletUse, in_order};
-use super::shared::shared_slots;
-use super::{FrameRing, GIVEN, Scratch, UNREAD_LAPS, Wakeup, offset};
+use super::ring::in_order;
+use super::shared::{OutletUse, shared_slots};
 use crate::asm::Label;
 use crate::emit::builder::Builder;
+use crate::emit::config::{FrameRing, Scratch, Wakeup};
+use crate::emit::maps::GIVEN;
+use crate::emit::ring_layout::{UNREAD_LAPS, offset};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 
 /// BPF_RB_CONS_POS: the consumer's position.

@@ -5,7 +5,7 @@
 //! tables resolve identically are not recorded.
 
 use super::expression;
-use crate::contract::names::{Answer, NameQuery, Names};
+use crate::contract::names::{NameAnswer, NameQuery, Names};
 use crate::{Arguments, Mistake};
 use ebpf::classic::{NoResolver, Resolver, Transports, name_queries};
 use std::fmt;
@@ -27,7 +27,7 @@ pub(super) struct Answers {
 struct RecordedName {
     question: NameQuery,
     name: String,
-    answer: Answer,
+    answer: NameAnswer,
 }
 
 impl Answers {
@@ -47,7 +47,7 @@ impl Answers {
         Ok(Self { written: Some(written?), machine: None })
     }
 
-    fn ask(&self, question: NameQuery, name: &str) -> Result<Answer, String> {
+    fn ask(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
         let named = |known: &&RecordedName| known.question == question && known.name == name;
         if let Some(known) = self.written.iter().flatten().find(named) {
             return Ok(known.answer.clone());
@@ -62,35 +62,35 @@ impl Answers {
 impl Resolver for Answers {
     fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         match self.ask(NameQuery::Host, name)? {
-            Answer::Addresses(addresses) => Ok(addresses),
+            NameAnswer::Addresses(addresses) => Ok(addresses),
             _ => Err("its meaning is no address".to_owned()),
         }
     }
 
     fn network(&self, name: &str) -> Option<u32> {
         match self.ask(NameQuery::Network, name) {
-            Ok(Answer::Network(number)) => Some(number),
+            Ok(NameAnswer::Network(number)) => Some(number),
             _ => None,
         }
     }
 
     fn ethernet(&self, name: &str) -> Option<[u8; 6]> {
         match self.ask(NameQuery::Ethernet, name) {
-            Ok(Answer::Ethernet(address)) => Some(address),
+            Ok(NameAnswer::Ethernet(address)) => Some(address),
             _ => None,
         }
     }
 
     fn port(&self, name: &str) -> Option<(u16, Transports)> {
         match self.ask(NameQuery::Port, name) {
-            Ok(Answer::Port(port, by)) => Some((port, by)),
+            Ok(NameAnswer::Port(port, by)) => Some((port, by)),
             _ => NoResolver.port(name),
         }
     }
 
     fn protocol(&self, name: &str) -> Option<u8> {
         match self.ask(NameQuery::Protocol, name) {
-            Ok(Answer::Protocol(number)) => Some(number),
+            Ok(NameAnswer::Protocol(number)) => Some(number),
             _ => NoResolver.protocol(name),
         }
     }
@@ -103,8 +103,8 @@ pub(super) fn settles(arguments: &Arguments) -> Option<(&'static str, String)> {
     let mut known = Vec::new();
     for (question, name) in name_queries(expression(arguments)).ok()? {
         let own = match question {
-            NameQuery::Port => NoResolver.port(&name).map(|(port, by)| Answer::Port(port, by)),
-            NameQuery::Protocol => NoResolver.protocol(&name).map(Answer::Protocol),
+            NameQuery::Port => NoResolver.port(&name).map(|(port, by)| NameAnswer::Port(port, by)),
+            NameQuery::Protocol => NoResolver.protocol(&name).map(NameAnswer::Protocol),
             NameQuery::Host | NameQuery::Network | NameQuery::Ethernet => None,
         };
         match (machine.answer(question, &name), own) {
@@ -122,25 +122,25 @@ impl fmt::Display for RecordedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}=", word(self.question), self.name)?;
         match &self.answer {
-            Answer::Addresses(addresses) => {
+            NameAnswer::Addresses(addresses) => {
                 for (index, address) in addresses.iter().enumerate() {
                     let comma = if index == 0 { "" } else { "," };
                     write!(f, "{comma}{address}")?;
                 }
                 Ok(())
             }
-            Answer::Network(number) => write!(f, "{number}"),
-            Answer::Ethernet(bytes) => {
+            NameAnswer::Network(number) => write!(f, "{number}"),
+            NameAnswer::Ethernet(bytes) => {
                 for (index, byte) in bytes.iter().enumerate() {
                     let colon = if index == 0 { "" } else { ":" };
                     write!(f, "{colon}{byte:02x}")?;
                 }
                 Ok(())
             }
-            Answer::Port(port, Transports::Both) => write!(f, "{port}"),
-            Answer::Port(port, Transports::Tcp) => write!(f, "{port}/tcp"),
-            Answer::Port(port, Transports::Udp) => write!(f, "{port}/udp"),
-            Answer::Protocol(number) => f.write_str(&number.to_string()),
+            NameAnswer::Port(port, Transports::Both) => write!(f, "{port}"),
+            NameAnswer::Port(port, Transports::Tcp) => write!(f, "{port}/tcp"),
+            NameAnswer::Port(port, Transports::Udp) => write!(f, "{port}/udp"),
+            NameAnswer::Protocol(number) => f.write_str(&number.to_string()),
         }
     }
 }
@@ -154,10 +154,10 @@ impl RecordedName {
         let answer = match question {
             NameQuery::Host => {
                 let addresses: Result<Vec<IpAddr>, _> = answer.split(',').map(str::parse).collect();
-                Answer::Addresses(addresses.ok()?)
+                NameAnswer::Addresses(addresses.ok()?)
             }
-            NameQuery::Network => Answer::Network(answer.parse().ok()?),
-            NameQuery::Ethernet => Answer::Ethernet(ethernet(answer)?),
+            NameQuery::Network => NameAnswer::Network(answer.parse().ok()?),
+            NameQuery::Ethernet => NameAnswer::Ethernet(ethernet(answer)?),
             NameQuery::Port => {
                 let (port, by) = match answer.split_once('/') {
                     None => (answer, Transports::Both),
@@ -165,9 +165,9 @@ impl RecordedName {
                     Some((port, "udp")) => (port, Transports::Udp),
                     Some(_) => return None,
                 };
-                Answer::Port(port.parse().ok()?, by)
+                NameAnswer::Port(port.parse().ok()?, by)
             }
-            NameQuery::Protocol => Answer::Protocol(answer.parse().ok()?),
+            NameQuery::Protocol => NameAnswer::Protocol(answer.parse().ok()?),
         };
         Some(Self { question, name: name.to_owned(), answer })
     }
@@ -210,18 +210,18 @@ mod tests {
     struct Machine(AtomicUsize);
 
     impl Names for Machine {
-        fn answer(&self, question: NameQuery, name: &str) -> Result<Answer, String> {
+        fn answer(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
             self.0.fetch_add(1, Ordering::Relaxed);
             let address = |text: &str| text.parse::<IpAddr>().map_err(|error| error.to_string());
             match (question, name) {
                 (NameQuery::Host, "gw") => {
-                    Ok(Answer::Addresses(vec![address("10.0.0.1")?, address("fe80::1")?]))
+                    Ok(NameAnswer::Addresses(vec![address("10.0.0.1")?, address("fe80::1")?]))
                 }
-                (NameQuery::Ethernet, "gw") => Ok(Answer::Ethernet([2, 0, 0, 0, 0, 0x1f])),
-                (NameQuery::Network, "lab") => Ok(Answer::Network(10)),
-                (NameQuery::Port, "web") => Ok(Answer::Port(8080, Transports::Tcp)),
-                (NameQuery::Port, "ssh") => Ok(Answer::Port(22, Transports::Tcp)),
-                (NameQuery::Protocol, "own") => Ok(Answer::Protocol(253)),
+                (NameQuery::Ethernet, "gw") => Ok(NameAnswer::Ethernet([2, 0, 0, 0, 0, 0x1f])),
+                (NameQuery::Network, "lab") => Ok(NameAnswer::Network(10)),
+                (NameQuery::Port, "web") => Ok(NameAnswer::Port(8080, Transports::Tcp)),
+                (NameQuery::Port, "ssh") => Ok(NameAnswer::Port(22, Transports::Tcp)),
+                (NameQuery::Protocol, "own") => Ok(NameAnswer::Protocol(253)),
                 _ => Err("nobody here knows it".to_owned()),
             }
         }

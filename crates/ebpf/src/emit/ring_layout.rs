@@ -84,3 +84,6 @@ pub const EXITS_MAX: u32 = 320;
 const _: () = assert!(offset::COUNTS as u32 + 8 * EXITS_MAX <= offset::END as u32);
 /// Number of tallies in a [`Tap`](super::Tap).
 pub const TALLIES_MAX: u16 = ((offset::END - offset::TALLIES) / 16) as u16;
+/// Laps of the ring that are copied without a drained doorbell, as a power of two, before frames
+/// are only counted.
+pub const UNREAD_LAPS: u32 = 4;

@@ -1,7 +1,7 @@
-//! Configuration of a tap's memory: rings of frames and pointers, wake policy, and scratch memory.
+//! Configuration of counting programs: rings of frames and pointers, wake policy, scratch memory,
+//! and the end of each frame.
 
-use super::layout::{DELIVERIES_MAX, TALLIES_MAX, offset};
-use crate::emit::user_sockets::UserSockets;
+use super::ring_layout::{DELIVERIES_MAX, TALLIES_MAX, offset};
 
 /// The layout of a simple tap's rings. `record_max` and `cpus` are choices; the other numbers
 /// follow from the layout of the regions.
@@ -150,7 +150,7 @@ impl Scratch {
     };
 
     /// Returns the same layout for regions of `stride` bytes; the rest of a region holds tallies.
-    pub(in crate::emit) const fn plain(stride: u32) -> Self {
+    pub(super) const fn plain(stride: u32) -> Self {
         // Offsets are signed 16-bit numbers.
         let end = if stride > i16::MAX as u32 { i16::MAX as u32 } else { stride };
         let tallies_max = (end.saturating_sub(offset::TALLIES as u32) / 16) as u16;
@@ -158,8 +158,7 @@ impl Scratch {
     }
 
     /// Scratch memory of a program that does not count.
-    pub(in crate::emit) const NONE: Self =
-        Self { outlets: 0, marks_max: 0, tallies_max: 0, ..Self::PLAIN };
+    pub(super) const NONE: Self = Self { outlets: 0, marks_max: 0, tallies_max: 0, ..Self::PLAIN };
 
     /// Creates a layout; `None` if its offsets exceed 16 bits.
     #[must_use]
@@ -190,7 +189,7 @@ impl Scratch {
     }
 
     /// Returns the offset of a tally if it exists.
-    pub(in crate::emit) fn tally_at(&self, number: u16) -> Option<i16> {
+    pub(super) fn tally_at(&self, number: u16) -> Option<i16> {
         (number < self.tallies_max).then(|| self.tallies + 16 * number.cast_signed())
     }
 
@@ -244,4 +243,115 @@ impl From<&Tap> for FusedTap {
         let scratch = Scratch { stride, ..Scratch::PLAIN };
         Self { cpus, sent, user: None, scratch, rings: vec![owner], egresses: Vec::new() }
     }
+}
+
+/// The delivery of a frame to one consumer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// [`DELIVERIES_MAX`] times the number of the pointer ring, plus a number below that: the slot
+    /// in the scratch memory.
+    pub number: u16,
+    /// Reader of the pointer ring that gets the pointer.
+    pub reader: u8,
+    /// Exit number in the pointer.
+    pub exit: u32,
+    /// True if other exits use the same slot and reader. A frame must not take two of them, and
+    /// their tallies of failures must be spaced like the exit numbers.
+    pub shared: bool,
+    /// Tally of frames whose copy failed, if counted.
+    pub failed: Option<u16>,
+}
+
+impl Delivery {
+    /// Returns the pointer ring and the bit in its word.
+    pub(super) fn place(self) -> (u16, u32) {
+        let number = u32::from(self.number);
+        (self.number / DELIVERIES_MAX as u16, number % DELIVERIES_MAX)
+    }
+}
+
+/// Regions per processor. More than two programs nest only on kernels that preempt a process while
+/// it sends.
+pub const REGIONS_PER_CPU: u32 = 4;
+/// The user whose packets a program delivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserSockets {
+    /// The user.
+    pub uid: u32,
+    /// Cookie of the network namespace.
+    pub netns: u64,
+    /// Number of the claims map among the maps that the program is given: [`CLAIMS_STRIDE`](super::user_sockets::CLAIMS_STRIDE) bytes
+    /// per processor, shared by all programs that write the same rings.
+    pub claims: u32,
+}
+
+/// The configuration of a redirecting program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// Number of processors with a region for counting.
+    pub cpus: u32,
+    /// Size of a region in bytes.
+    pub stride: u32,
+    /// BTF id of the kfunc that returns a tag which the driver removed
+    /// (`bpf_xdp_metadata_rx_vlan_tag`); `None` to ignore such tags.
+    pub tag_kfunc: Option<i32>,
+    /// Maximum number of deliveries per frame; each has room in front of the frame.
+    pub deliveries: u16,
+}
+
+impl Redirect {
+    /// Returns the layout of the memory in which it counts.
+    #[must_use]
+    pub const fn scratch(&self) -> Scratch {
+        Scratch::plain(self.stride)
+    }
+}
+
+/// The end of each frame in a counting program.
+#[derive(Clone, Debug)]
+pub(super) enum FrameEnd {
+    /// Copy the deliveries and pass the frame.
+    Tap(FusedTap),
+    /// Redirect or drop the frame.
+    Redirect(Redirect),
+}
+
+impl FrameEnd {
+    /// Returns the BTF id of the kfunc that reports tags.
+    pub(super) const fn tags(&self) -> Option<i32> {
+        match self {
+            Self::Tap(_) => None,
+            Self::Redirect(redirect) => redirect.tag_kfunc,
+        }
+    }
+
+    /// Returns the layout of the scratch memory.
+    pub(super) const fn scratch(&self) -> Scratch {
+        match self {
+            Self::Tap(fused) => fused.scratch,
+            Self::Redirect(redirect) => redirect.scratch(),
+        }
+    }
+
+    /// Returns the maximum number of processors.
+    pub(super) const fn processors(&self) -> u32 {
+        match self {
+            Self::Tap(FusedTap { user: Some(_), cpus, .. }) => *cpus / REGIONS_PER_CPU,
+            Self::Tap(fused) => fused.cpus,
+            Self::Redirect(redirect) => redirect.cpus,
+        }
+    }
+}
+
+/// Stack slots that are reserved throughout: the scratch memory of this processor, and either the
+/// region number or the frame's tag and length.
+pub(super) struct FixedSlots;
+
+impl FixedSlots {
+    pub(super) const SCRATCH: i16 = -8;
+    pub(super) const CPU: i16 = -16;
+    pub(super) const TAG: i16 = -16;
+    pub(super) const LENGTH: i16 = -24;
+    /// Number of reserved slots.
+    pub(super) const SLOTS: i16 = 3;
 }
