@@ -19,7 +19,6 @@ use crate::path::running::{self, State, Whole};
 pub use crate::path::{Extras, GONE, Settings};
 use crate::pools::{intake_for, intake_of};
 use crate::record::Tape;
-use crate::why::Why;
 use buffer::pool::Config as PoolConfig;
 use filter::Kind;
 use pipeline::graph::{NodeId, Step};
@@ -171,17 +170,11 @@ impl Builder<'_> {
                 intakes,
                 work: self.pool(PoolConfig::default())?,
                 inputs,
-                left: left.clone(),
-                timed: self.settings.timed,
-                copies: self.settings.copies,
-                batch_max: self.batch_max(),
                 control: Arc::clone(&self.control),
-                demand: Arc::clone(&self.demand),
                 bell: Arc::clone(&self.bells[place]),
                 clock: if self.tells_time { Clock::Blocks(0) } else { Clock::Live },
                 epoch: self.epoch,
-                events: self.extras.tape.port(self.spaces[place]),
-                tracer: self.extras.why.as_ref().map(Why::observer),
+                options: self.options(left.clone(), self.spaces[place]),
             }));
         }
         let running_spaces =

@@ -10,16 +10,14 @@
 use crate::commands::CommandQueue;
 use crate::latency::Gauge;
 use crate::ledger::{EdgeKind, loses_here};
-use crate::space::memory::{Frames, Memory};
+use crate::space::memory::Memory;
 use crate::space::stall::StallProbe;
-use abi::RichPointer;
 use buffer::crossing::{Batch as Taken, Columns, Origin, Pools, Reader, Writer};
 use buffer::ibuf::Pushed;
-use buffer::pool::Segment;
 use buffer::signal::Doorbell;
 use buffer::signal::moderate::{Events, Moderator, Threshold, Timer};
 use buffer::{Fault, Put};
-use filter::{Amount, Batch, Room};
+use filter::{Amount, Batch};
 use std::fmt;
 use std::sync::Arc;
 
@@ -341,15 +339,4 @@ impl Import {
         let taken = self.reader.count();
         Amount { blocks: taken.blocks, bytes: taken.bytes }
     }
-}
-
-/// A batch of what was taken, each block with its frame.
-pub(crate) fn fill<'a>(
-    taken: &Taken<'a>,
-    mut room: Room,
-    frames: Frames<'a, impl Fn(usize, RichPointer) -> Option<Segment<'a>>>,
-) -> Batch<'a> {
-    room.columns.clear();
-    room.columns.fill(|pointers, context, marks| taken.copy(pointers, context, marks));
-    frames.batch(room)
 }

@@ -156,17 +156,11 @@ impl Builder<'_> {
             intakes: vec![self.intake(intake_for(PoolConfig::default().segment))?],
             work: self.pool(PoolConfig::default())?,
             inputs: Vec::new(),
-            left: again.part.left.clone(),
-            timed: self.settings.timed,
-            copies: self.settings.copies,
-            batch_max: self.batch_max(),
             control: Arc::clone(&self.control),
-            demand: Arc::clone(&self.demand),
             bell: Arc::clone(&self.bells[place]),
             clock: again.part.clock,
             epoch: self.epoch,
-            events: self.extras.tape.port(again.spaces + self.spaces[place]),
-            tracer: self.extras.why.as_ref().map(crate::why::Why::observer),
+            options: self.options(again.part.left.clone(), again.spaces + self.spaces[place]),
         }))
     }
 }

@@ -8,6 +8,7 @@ use crate::path::running::Part;
 use crate::path::{Extras, Settings};
 use crate::pools::{fresh_id, pool};
 use crate::record::Tape;
+use crate::why::Why;
 use buffer::pool::{Config as PoolConfig, Pool};
 use buffer::signal::Doorbell;
 use filter::Filter;
@@ -18,7 +19,8 @@ use runtime::process::Demand;
 use runtime::space::assemble::Assembly;
 use runtime::space::graft::Key;
 pub(super) use runtime::space::node::NodeId as Local;
-use runtime::space::{GENERAL, Input};
+use runtime::space::turn::Left;
+use runtime::space::{GENERAL, Input, SpaceOptions};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use sys::memory::Lender;
@@ -171,9 +173,18 @@ impl<'p> Builder<'p> {
         self.pool(config)
     }
 
-    /// Returns the most blocks of a batch.
-    pub(super) const fn batch_max(&self) -> usize {
-        if self.extras.why.is_some() { 1 } else { self.plan.at_once.most }
+    /// Returns how a space of this number in the record is to run.
+    pub(super) fn options(&self, left: Option<Arc<Left>>, number: usize) -> SpaceOptions {
+        let why = self.extras.why.as_ref();
+        SpaceOptions {
+            left,
+            timed: self.settings.timed,
+            copies: self.settings.copies,
+            batch_max: if why.is_some() { 1 } else { self.plan.at_once.most },
+            demand: Arc::clone(&self.demand),
+            events: self.extras.tape.port(number),
+            tracer: why.map(Why::observer),
+        }
     }
 
     /// Which of this part's spaces hands a node what comes: its own, unless it is a program.

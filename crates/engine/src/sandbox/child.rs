@@ -16,15 +16,14 @@ use buffer::pool::Config as PoolConfig;
 use buffer::signal::Doorbell;
 use buffer::stream::{self, Input, Offer, Output, Piece};
 use endpoint::{Failure, Given, Intake, Seen, Sink, Source};
-use filter::{Amount, Batch, Counts, Description, Filter, LANES, Report, Time};
+use filter::{Amount, Batch, Counts, Description, Filter, Report, Time};
 use pipeline::Catalogue as _;
 use runtime::control::Control;
 use runtime::failure::{Cause, PathFailure};
 use runtime::space::assemble::Assembly;
-use runtime::space::events::EventPort;
 use runtime::space::node::{Node, Part, SinkPart, SourcePart};
 use runtime::space::select::Wanted as Classes;
-use runtime::space::{Clock, GENERAL, Input as SpaceInput, Parts, Space};
+use runtime::space::{Clock, GENERAL, Input as SpaceInput, Parts, Space, SpaceOptions};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -193,18 +192,12 @@ fn space(wanted: &Wanted, ends: &Ends) -> Result<(Space, u32), String> {
         intakes: vec![pool_unasked(intake_for(LONGEST)).map_err(|error| told(&error))?],
         work: pool_unasked(PoolConfig::default()).map_err(|error| told(&error))?,
         inputs: vec![SpaceInput::Source { node: 0, intake: GENERAL }],
-        left: None,
-        timed: false,
-        copies: false,
-        batch_max: LANES,
         control: Arc::new(Control::new().map_err(|error| told(&error))?),
-        demand: Arc::default(),
         bell: Arc::new(Doorbell::new()),
         clock,
         // What it knows of times is of the clock of the path, wherever it is.
         epoch: wanted.about.epoch,
-        events: EventPort::Off,
-        tracer: None,
+        options: SpaceOptions::default(),
     });
     Ok((space, description.state.held_max))
 }

@@ -6,12 +6,10 @@
 //! it, ascending. A replica that has neither ended nor given anything is waited for: what it gives
 //! may be first.
 
-use super::copies::{Gather, Ground};
-use super::edit::Stage;
-use super::memory::Memory;
+use super::copies::Gather;
+use super::graph::LocalGraph;
 use super::node::{Node, NodeId, Part};
 use super::replica::Leaving;
-use super::walk::Walk;
 use buffer::Fault;
 use filter::{Filter, LANES, Time};
 
@@ -49,7 +47,7 @@ impl Behind {
     }
 }
 
-impl Ground<'_> {
+impl LocalGraph {
     /// Lets out what comes first of what is behind all bursts; answers whether there was anything.
     pub(super) fn join_behind(&mut self, gather: &mut Gather) -> Result<bool, Fault> {
         let Some((way, place, end)) = first_elsewhere(gather)? else { return Ok(false) };
@@ -74,7 +72,7 @@ impl Ground<'_> {
             (0..taken.len()).take_while(|at| *at == 0 || taken.entry(*at).marks.step() < end);
         let count = ours.count();
         let taken = gather.ways[way].import.look(count)?;
-        self.walk(&[taken], &[node]);
+        self.walk_taken(&[taken], &[node]);
         gather.ways[way].import.release(count)?;
         Ok(true)
     }
@@ -82,9 +80,9 @@ impl Ground<'_> {
     /// The end of the replica here begins.
     fn ends_here(&mut self, gather: &Gather) -> Behind {
         self.turn.end = gather.board.end();
-        let live = sys::clock::monotonic().wrapping_add(self.epoch);
+        let live = self.live();
         let now = self.clock.not_before(gather.board.clock(), live);
-        Behind::new(self.nodes, &self.shape.order, now)
+        Behind::new(&self.nodes, &self.shape.order, now)
     }
 
     /// Where the next session that ends here stands, if one is left.
@@ -106,21 +104,9 @@ impl Ground<'_> {
     /// Ends the next session here.
     fn let_out_one(&mut self, behind: &mut Behind) {
         let Some((at, leaving)) = &mut behind.ends else { return };
-        let mut memory = Memory { intakes: self.intakes, work: self.work, imported: &[] };
-        let mut walk = Walk::new(self.nodes, &mut memory, self.shape, behind.now, self.turn);
-        walk.finish_session(*at, leaving);
-        let paused = walk.pause();
-        let mut stage = Stage {
-            nodes: self.nodes,
-            shape: self.shape,
-            intakes: self.intakes,
-            work: self.work,
-            turn: self.turn,
-            now: behind.now,
-        };
-        stage.go_on(paused, &[]);
-        self.intakes.iter_mut().for_each(buffer::pool::Pool::turn);
-        self.work.turn();
+        let at = *at;
+        self.walk(behind.now, &[], |walk| walk.finish_session(at, leaving));
+        self.turn_pools();
     }
 }
 

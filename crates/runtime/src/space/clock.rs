@@ -42,8 +42,8 @@ impl Space {
     /// How long until a filter wants to be called although no block has come; nothing if none does,
     /// or if the path goes by the time of its blocks, which then stands still.
     pub fn wakes_in(&self) -> Option<Duration> {
-        let wake = self.nodes.iter().filter_map(|node| node.wake).min()?;
-        match self.clock {
+        let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min()?;
+        match self.graph.clock {
             Clock::Live => Some(Duration::from_nanos(wake.saturating_sub(self.live()))),
             Clock::Blocks(_) => None,
         }

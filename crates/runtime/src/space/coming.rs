@@ -1,10 +1,9 @@
 //! Blocks that come: from a source of the space, or over a ring from another.
 
-use super::memory::{Frames, Memory};
+use super::memory::Frames;
 use super::node::{NodeId, Part};
 use super::sleep::earlier;
-use super::walk::Walk;
-use super::{GENERAL, Input, Pass, Space, Stage};
+use super::{GENERAL, Input, Pass, Space};
 use crate::failure::PathFailure;
 use endpoint::{Given, Intake};
 use filter::{Batch, Room, Time};
@@ -27,7 +26,7 @@ impl Space {
         // Of what is under way nothing is wanted once everybody has enough.
         let drains = !self.has_enough();
         let now = self.live();
-        let Part::Source(part) = &mut self.nodes[at].part else { return };
+        let Part::Source(part) = &mut self.graph.nodes[at].part else { return };
         if part.ended {
             return;
         }
@@ -36,9 +35,9 @@ impl Space {
             return;
         }
         let mut room = self.spare.take().unwrap_or_default();
-        let pool = &self.intakes[from];
+        let pool = &self.graph.intakes[from];
         let intake = Intake::new(pool, &mut room.columns, self.batch_max, now);
-        let mut intake = intake.beside(&self.intakes[GENERAL]);
+        let mut intake = intake.beside(&self.graph.intakes[GENERAL]);
         let given = part.source.give(&mut intake);
         let (edge, drained) = (intake.arc, intake.drained);
         let came = room.columns.len();
@@ -55,14 +54,14 @@ impl Space {
             Ok(Given::End) => part.ended = true,
             Err(failure) => {
                 part.ended = true;
-                let name = self.nodes[at].name.clone();
-                self.turn.failure = Some(PathFailure::outside(name, failure));
+                let name = self.graph.nodes[at].name.clone();
+                self.graph.turn.failure = Some(PathFailure::outside(name, failure));
             }
         }
         pass.moved |= came > 0;
-        self.turn.last = drained && self.inputs.len() == 1;
+        self.graph.turn.last = drained && self.inputs.len() == 1;
         self.spare = Some(self.turn_with((at, from, edge), room, now));
-        self.turn.last = false;
+        self.graph.turn.last = false;
     }
 
     /// Walks the blocks that a source put, what asked to be woken, and ends the turn.
@@ -73,11 +72,11 @@ impl Space {
         now: Time,
     ) -> Room {
         // A failing source may have given blocks before: they are walked, then the path ends.
-        let failure = self.turn.failure.take();
-        let now = self.clock.advance(&room.columns, now);
+        let failure = self.graph.turn.failure.take();
+        let now = self.graph.clock.advance(&room.columns, now);
         self.note_pull((at, from, edge), &room.columns, now, failure.as_ref());
         let room = self.walk_pulled((at, from, edge), room, now, true);
-        self.turn.failure = self.turn.failure.take().or(failure);
+        self.graph.turn.failure = self.graph.turn.failure.take().or(failure);
         self.note_claims();
         room
     }
@@ -91,33 +90,28 @@ impl Space {
         now: Time,
         last: bool,
     ) -> Room {
-        let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
-        let mut batch = if self.shape.looks || self.turn.observers.look() {
-            let general = &self.intakes[GENERAL];
-            let pool = &self.intakes[from];
-            Frames::new(|_, frame| pool.segment(frame).or_else(|| general.segment(frame)))
-                .batch(room)
-        } else {
-            Batch::unseen(room)
-        };
-        let mut walk = Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
-        if !batch.is_empty() {
-            match edge {
-                None => walk.source(at, &mut batch),
-                Some(arc) => walk.source_along(at, arc, &mut batch),
-            }
-        }
+        let look = self.graph.shape.looks || self.graph.turn.observers.look();
+        let mut spare = None;
         // What was put aside comes before what filters let go because their time has come.
-        let paused = walk.pause();
-        let room = batch.into_room();
-        if let Some(paused) = paused {
-            self.stage(now).go_on(Some(paused), &[]);
-        }
+        self.graph.walk(now, &[], |walk| {
+            let intakes = walk.memory.intakes;
+            let (general, pool) = (&intakes[GENERAL], &intakes[from]);
+            let segment = |_, frame| pool.segment(frame).or_else(|| general.segment(frame));
+            let mut batch =
+                if look { Frames::new(segment).batch(room) } else { Batch::unseen(room) };
+            if !batch.is_empty() {
+                match edge {
+                    None => walk.source(at, &mut batch),
+                    Some(arc) => walk.source_along(at, arc, &mut batch),
+                }
+            }
+            spare = Some(batch.into_room());
+        });
         if last {
-            self.stage(now).tick(&[]);
+            self.graph.tick(now, &[]);
         }
         self.turn_pools();
-        room
+        spare.unwrap_or_default()
     }
 
     /// Takes a batch off a ring and walks it.
@@ -138,34 +132,21 @@ impl Space {
                 pass.open |= !finished;
             }),
             Ok(Some(taken)) => {
-                let room = self.spare.take().unwrap_or_default();
-                let frames = Frames::new(|number, _| taken.segment(number));
-                let mut batch = crate::ring::fill(&taken, room, frames);
-                let count = batch.len();
-                let now = turn.now.unwrap_or_else(|| {
-                    let live = sys::clock::monotonic().wrapping_add(self.epoch);
-                    self.clock.advance(batch.columns(), live)
-                });
-                let all = [taken];
+                let mut room = self.spare.take().unwrap_or_default();
+                room.columns.clear();
+                room.columns.fill(|pointers, context, marks| taken.copy(pointers, context, marks));
+                let count = room.columns.len();
+                let now = turn.now.unwrap_or_else(|| self.graph.advance(&room.columns));
+                let (all, spare) = ([taken], &mut self.spare);
                 self.events.import(at, now, count);
-                let mut memory =
-                    Memory { intakes: &self.intakes, work: &self.work, imported: &all };
-                let mut walk =
-                    Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
-                walk.source(at, &mut batch);
-                let paused = walk.pause();
-                self.spare = Some(batch.into_room());
-                let mut stage = Stage {
-                    nodes: &mut self.nodes,
-                    shape: &self.shape,
-                    intakes: &mut self.intakes,
-                    work: &mut self.work,
-                    turn: &mut self.turn,
-                    now,
-                };
-                stage.go_on(paused, &all);
+                self.graph.walk(now, &all, |walk| {
+                    let Some(taken) = walk.memory.imported.first() else { return };
+                    let mut batch = Frames::new(|number, _| taken.segment(number)).batch(room);
+                    walk.source(at, &mut batch);
+                    *spare = Some(batch.into_room());
+                });
                 if turn.last {
-                    stage.tick(&all);
+                    self.graph.tick(now, &all);
                 }
                 pass.open = true;
                 pass.moved = true;
@@ -174,8 +155,8 @@ impl Space {
             Err(fault) => Err(fault),
         };
         if let Err(fault) = walked {
-            let name = self.nodes[at].name.clone();
-            self.turn.failure = Some(PathFailure::ring(name, fault));
+            let name = self.graph.nodes[at].name.clone();
+            self.graph.turn.failure = Some(PathFailure::ring(name, fault));
         }
         self.turn_pools();
     }

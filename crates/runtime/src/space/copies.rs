@@ -2,19 +2,16 @@
 //! where all are joined, burst after burst, in the order in which the blocks came.
 
 use super::behind::Behind;
-use super::edit::Stage;
-use super::memory::{Frames, Memory};
-use super::node::{Node, NodeId, Part};
-use super::turn::Turn;
-use super::walk::{Shape, Walk};
-use super::{Clock, Input, Pass, Space};
+use super::graph::LocalGraph;
+use super::memory::Frames;
+use super::node::{NodeId, Part};
+use super::{Input, Pass, Space};
 use crate::copies::{Board, after, burst_of, last_of};
 use crate::failure::PathFailure;
 use crate::ring::Import;
 use buffer::Fault;
 use buffer::crossing::Batch as Taken;
-use buffer::pool::Pool;
-use filter::{Batch, LANES, Room, Time};
+use filter::{LANES, Room};
 use std::sync::Arc;
 
 /// The counter of a join: blocks that came when the place where they belong was passed.
@@ -194,19 +191,11 @@ impl Space {
         let first = turns.clone().next().map_or(0, |(turn, _)| turn);
         own.near = burst_of(first, own.near);
         own.board.finish(own.number, own.near);
-        let mut ground = Ground {
-            nodes: &mut self.nodes,
-            shape: &self.shape,
-            intakes: &mut self.intakes,
-            work: &mut self.work,
-            turn: &mut self.turn,
-            clock: &mut self.clock,
-            epoch: self.epoch,
-        };
-        ground.turn.order = last_of(own.near);
+        let graph = &mut self.graph;
+        graph.turn.order = last_of(own.near);
         let walked = match import.look(count) {
             Ok(taken) => {
-                ground.walk(&[taken], &[at]);
+                graph.walk_taken(&[taken], &[at]);
                 import.release(count)
             }
             Err(fault) => Err(fault),
@@ -231,16 +220,8 @@ impl Space {
             return;
         }
         let at = gather.node;
-        let mut ground = Ground {
-            nodes: &mut self.nodes,
-            shape: &self.shape,
-            intakes: &mut self.intakes,
-            work: &mut self.work,
-            turn: &mut self.turn,
-            clock: &mut self.clock,
-            epoch: self.epoch,
-        };
-        let moved = ground.join(gather);
+        let graph = &mut self.graph;
+        let moved = graph.join(gather);
         match moved {
             Ok(true) => (pass.open, pass.moved) = (true, true),
             Ok(false) => match gather.is_finished() {
@@ -258,14 +239,14 @@ impl Space {
     }
 
     fn fails(&mut self, at: NodeId, fault: Fault) {
-        let name = self.nodes[at].name.clone();
-        self.turn.failure = Some(PathFailure::ring(name, fault));
+        let name = self.graph.nodes[at].name.clone();
+        self.graph.turn.failure = Some(PathFailure::ring(name, fault));
     }
 
     /// Says that the copy in this space that shares out has finished what it got.
     pub(super) fn finish_part(&mut self, ends: bool) {
-        for at in &self.shape.deals {
-            if let Part::Deal(deal) = &self.nodes[*at].part {
+        for at in &self.graph.shape.deals {
+            if let Part::Deal(deal) = &self.graph.nodes[*at].part {
                 match ends {
                     true => deal.end(),
                     false => deal.finish(),
@@ -275,18 +256,7 @@ impl Space {
     }
 }
 
-/// A space without its inputs.
-pub(super) struct Ground<'s> {
-    pub(super) nodes: &'s mut Vec<Node>,
-    pub(super) shape: &'s Shape,
-    pub(super) intakes: &'s mut Vec<Pool>,
-    pub(super) work: &'s mut Pool,
-    pub(super) turn: &'s mut Turn,
-    pub(super) clock: &'s mut Clock,
-    pub(super) epoch: Time,
-}
-
-impl Ground<'_> {
+impl LocalGraph {
     /// Joins a burst, or what comes behind all; answers whether anything moved.
     fn join(&mut self, gather: &mut Gather) -> Result<bool, Fault> {
         // Asked first: when it is closed, this is the last burst.
@@ -313,7 +283,7 @@ impl Ground<'_> {
             nodes.push(way.node);
         }
         self.turn.order = last_of(gather.burst);
-        self.walk(&all, &nodes);
+        self.walk_taken(&all, &nodes);
         drop(all);
         for (way, share) in gather.ways.iter_mut().zip(&shares).filter(|(_, s)| s.count > 0) {
             way.import.release(share.count)?;
@@ -334,9 +304,9 @@ impl Ground<'_> {
     }
 
     /// Walks what was taken off rings, each from the node behind it, all in one walk.
-    pub(super) fn walk(&mut self, all: &[Taken<'_>], nodes: &[NodeId]) {
+    pub(super) fn walk_taken(&mut self, all: &[Taken<'_>], nodes: &[NodeId]) {
         let mut batches: Vec<(NodeId, usize, usize, Room)> = Vec::new();
-        let mut now = sys::clock::monotonic().wrapping_add(self.epoch);
+        let mut now = self.live();
         let live = now;
         for (ring, (taken, node)) in all.iter().zip(nodes).enumerate() {
             for from in (0..taken.len()).step_by(LANES) {
@@ -355,28 +325,19 @@ impl Ground<'_> {
                 batches.push((*node, ring, from, room));
             }
         }
-        let mut memory = Memory { intakes: self.intakes, work: self.work, imported: all };
-        let mut walk = Walk::new(self.nodes, &mut memory, self.shape, now, self.turn);
         let mut rooms = Vec::new();
-        for (node, ring, from, room) in batches {
-            let taken = &all[ring];
-            let frames = Frames::new(|number, _| taken.segment(from + number));
-            let mut batch: Batch<'_> = frames.batch(room);
-            walk.route(node, &mut batch, 0);
-            rooms.push(batch.into_room());
-        }
-        walk.settle();
-        let paused = walk.pause();
+        self.walk(now, all, |walk| {
+            let all = walk.memory.imported;
+            for (node, ring, from, room) in batches {
+                let taken = &all[ring];
+                let frames = Frames::new(|number, _| taken.segment(from + number));
+                let mut batch = frames.batch(room);
+                walk.route(node, &mut batch, 0);
+                rooms.push(batch.into_room());
+            }
+            walk.settle();
+        });
         rooms.into_iter().for_each(|room| self.turn.keep(room));
-        let mut stage = Stage {
-            nodes: self.nodes,
-            shape: self.shape,
-            intakes: self.intakes,
-            work: self.work,
-            turn: self.turn,
-            now,
-        };
-        stage.go_on(paused, all);
-        stage.tick(all);
+        self.tick(now, all);
     }
 }

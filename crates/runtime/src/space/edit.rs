@@ -27,65 +27,29 @@
 mod bench;
 
 use self::bench::Bench;
-use super::memory::Memory;
-use super::node::{Node, NodeId, Part};
+use super::graph::LocalGraph;
+use super::node::{NodeId, Part};
 use super::pause::Paused;
-use super::turn::Turn;
-use super::walk::{Shape, Walk};
 use crate::failure::PathFailure;
 use crate::ledger::Edits;
 use abi::{DbufId, Entry};
 use buffer::crossing::Batch as Taken;
-use buffer::pool::Pool;
 use filter::{Amount, Block, Columns, Filter, Room, Tell, Time};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A shorter frame is copied whole: three blocks cost more than the copy (about 60 ns for 4 KB).
 pub(crate) const FRAGMENT_MIN: usize = 8 << 10;
 
-/// A space between two walks.
-pub(crate) struct Stage<'s> {
-    pub(crate) nodes: &'s mut [Node],
-    pub(crate) shape: &'s Shape,
-    pub(crate) intakes: &'s mut [Pool],
-    pub(crate) work: &'s mut Pool,
-    pub(crate) turn: &'s mut Turn,
-    pub(crate) now: Time,
-}
-
-impl Stage<'_> {
-    /// Edits what was put aside and walks on, until nothing is left.
-    pub(crate) fn go_on(&mut self, mut paused: Option<Paused>, imported: &[Taken<'_>]) {
-        while let Some(mut at_rest) = paused.take() {
-            self.edit(&mut at_rest, imported);
-            let mut memory = Memory { intakes: self.intakes, work: self.work, imported };
-            let mut walk = Walk::new(self.nodes, &mut memory, self.shape, self.now, self.turn);
-            walk.resume(at_rest);
-            paused = walk.pause();
-        }
-    }
-
-    /// Calls the filters that asked to be called by now.
-    pub(crate) fn tick(&mut self, imported: &[Taken<'_>]) {
-        if self.nodes.iter().all(|node| node.wake.is_none()) {
-            return;
-        }
-        let mut memory = Memory { intakes: self.intakes, work: self.work, imported };
-        let mut walk = Walk::new(self.nodes, &mut memory, self.shape, self.now, self.turn);
-        walk.tick();
-        let paused = walk.pause();
-        self.go_on(paused, imported);
-    }
-
+impl LocalGraph {
     /// Has the filter that comes first in the graph edit all batches that wait for it.
-    fn edit(&mut self, paused: &mut Paused, imported: &[Taken<'_>]) {
+    pub(super) fn edit(&mut self, paused: &mut Paused, imported: &[Taken<'_>], now: Time) {
         let first = paused.cuts.iter().map(|cut| cut.at).min_by_key(|at| self.shape.rank[*at]);
         let Some(at) = first else { return };
         while let Some(next) = paused.cuts.iter().position(|cut| cut.at == at) {
             let cut = paused.cuts.remove(next);
             let shared = shared(&cut.room.columns, paused);
             let mut out = Out { spare: std::mem::take(&mut self.turn.rooms), ..Out::default() };
-            self.batch(at, &cut.room.columns, (shared, imported), &mut out);
+            self.batch((at, now), &cut.room.columns, (shared, imported), &mut out);
             self.turn.rooms = out.spare;
             paused.edited.extend(out.rooms.into_iter().map(|room| (at, room, cut.hops)));
             self.turn.keep(cut.room);
@@ -95,7 +59,7 @@ impl Stage<'_> {
     /// Edits the blocks of a batch.
     fn batch(
         &mut self,
-        at: NodeId,
+        (at, now): (NodeId, Time),
         columns: &Columns,
         (shared, imported): (u64, &[Taken<'_>]),
         out: &mut Out,
@@ -109,9 +73,13 @@ impl Stage<'_> {
         let Part::Filter(Filter::Edit(filter)) = &mut node.part else { return };
         node.flow.calls += 1;
         let begin = if self.turn.observers.measure_time() { sys::clock::monotonic() } else { 0 };
-        let mut bench =
-            Bench { intakes: self.intakes, work: self.work, imported, fragments: node.fragments };
-        let mut tell = Tell::new(self.now, &mut node.counts);
+        let mut bench = Bench {
+            intakes: &mut self.intakes,
+            work: &mut self.work,
+            imported,
+            fragments: node.fragments,
+        };
+        let mut tell = Tell::new(now, &mut node.counts);
         let mut last = 0;
         let ran = catch_unwind(AssertUnwindSafe(|| {
             for l in 0..columns.len() {

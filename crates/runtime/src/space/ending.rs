@@ -1,8 +1,6 @@
 //! The end of a space: what is held leaves, then sinks, sources and rings end.
 
-use super::memory::Memory;
 use super::node::{NodeId, Part};
-use super::walk::Walk;
 use super::{Imported, Input, Remains, Space};
 use crate::failure::PathFailure;
 use crate::ring::Import;
@@ -11,10 +9,10 @@ use filter::Time;
 impl Space {
     /// Lets what is held leave, from the sources to the sinks, then ends the sinks and the rings.
     pub(super) fn finish(&mut self, now: Time) {
-        let failed = self.turn.failure.is_some();
-        self.events.finish(now, self.turn.failure.as_ref());
-        for i in 0..self.shape.order.len() {
-            let at = self.shape.order[i];
+        let failed = self.graph.turn.failure.is_some();
+        self.events.finish(now, self.graph.turn.failure.as_ref());
+        for i in 0..self.graph.shape.order.len() {
+            let at = self.graph.shape.order[i];
             self.finish_node(at, now, failed);
         }
         self.note_claims();
@@ -22,31 +20,26 @@ impl Space {
 
     /// Lets a node let out what it holds, unless something has `failed`, and ends it.
     pub(super) fn finish_node(&mut self, at: NodeId, now: Time, failed: bool) {
-        if matches!(self.nodes[at].part, Part::Deal(_)) {
+        if matches!(self.graph.nodes[at].part, Part::Deal(_)) {
             self.close_deal(at);
         }
-        let now = if self.nodes[at].copied { self.ends_replica(now) } else { now };
+        let now = if self.graph.nodes[at].copied { self.ends_replica(now) } else { now };
         if !failed {
-            let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
-            let mut walk =
-                Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
-            walk.finish(at);
-            let paused = walk.pause();
-            self.stage(now).go_on(paused, &[]);
+            self.graph.walk(now, &[], |walk| walk.finish(at));
         }
         self.turn_pools();
         self.end_node(at);
     }
 
     pub(super) fn end_node(&mut self, at: NodeId) {
-        let node = &mut self.nodes[at];
+        let node = &mut self.graph.nodes[at];
         match &mut node.part {
             Part::Sink(part) => {
                 match part.sink.finish() {
                     Ok(report) => part.report = Some(report),
                     Err(failure) => {
                         let first = PathFailure::outside(node.name.clone(), failure);
-                        self.turn.failure.get_or_insert(first);
+                        self.graph.turn.failure.get_or_insert(first);
                     }
                 }
                 // What the sink took and could not get out is lost, whenever it noticed.
@@ -66,9 +59,9 @@ impl Space {
 
     pub(super) fn remains(self) -> Remains {
         let imported = self.imported();
-        let (retired, programs) = (self.retired, self.programs_gone);
-        let failure = self.turn.failure;
-        Remains { nodes: self.nodes, imported, failure, outside: None, retired, programs }
+        let (retired, programs) = (self.retired, self.programs.gone);
+        let failure = self.graph.turn.failure;
+        Remains { nodes: self.graph.nodes, imported, failure, outside: None, retired, programs }
     }
 
     /// What came over rings.
@@ -76,7 +69,7 @@ impl Space {
         let imported = |node: NodeId, import: &Import| Imported {
             planned: import.planned,
             node,
-            name: self.nodes[node].name.clone(),
+            name: self.graph.nodes[node].name.clone(),
             taken: import.taken(),
         };
         let rings = self.inputs.iter().flat_map(|input| match input {

@@ -59,24 +59,24 @@ type OnArc = (Amount, EdgeDrops, Amount);
 impl Space {
     /// What each node is.
     pub fn keys(&self) -> Vec<Key> {
-        keys(&self.nodes, &self.inputs)
+        keys(&self.graph.nodes, &self.inputs)
     }
 
     /// Lets what goes let out what it holds, along the arcs that there are, and ends it.
     pub fn retire(&mut self, stays: &dyn Fn(Key) -> bool) {
         let keys = self.keys();
         let now = self.retires_at();
-        for i in 0..self.shape.order.len() {
-            let at = self.shape.order[i];
+        for i in 0..self.graph.shape.order.len() {
+            let at = self.graph.shape.order[i];
             if stays(keys[at]) {
                 continue;
             }
-            let failed = self.turn.failure.is_some();
+            let failed = self.graph.turn.failure.is_some();
             self.finish_node(at, now, failed);
         }
         // Copies that share work go with all that the others wait for.
         self.finish_part(true);
-        (self.turn.step, self.turn.births) = (0, Births::default());
+        (self.graph.turn.step, self.graph.turn.births) = (0, Births::default());
         self.note_retired();
     }
 
@@ -86,7 +86,7 @@ impl Space {
         for i in 0..self.inputs.len() {
             while let Input::Ring { import, ended: false, .. } = &self.inputs[i]
                 && goes(Key::Import(import.planned))
-                && self.turn.failure.is_none()
+                && self.graph.turn.failure.is_none()
             {
                 let mut pass = super::Pass::default();
                 self.import(i, &mut pass);
@@ -104,13 +104,13 @@ impl Space {
                 Input::Source { .. } => {}
             }
         }
-        emptied || self.turn.failure.is_some()
+        emptied || self.graph.turn.failure.is_some()
     }
 
     /// Takes what copies that share work have to do or have done, and answers whether nothing more
     /// can come.
     fn empty_copies(&mut self, i: usize) -> bool {
-        while self.turn.failure.is_none() {
+        while self.graph.turn.failure.is_none() {
             let mut pass = super::Pass::default();
             match &self.inputs[i] {
                 Input::Copy { ended: false, .. } => self.take_part(i, &mut pass),
@@ -145,13 +145,13 @@ impl Space {
         number: usize,
         of: fn(&mut Node) -> Option<&mut H>,
     ) -> Option<&mut H> {
-        self.nodes.iter_mut().filter(|node| node.planned == number).find_map(of)
+        self.graph.nodes.iter_mut().filter(|node| node.planned == number).find_map(of)
     }
 
     /// The source of this number that is asked here, and the memory that it fills.
     fn input_of(&self, number: usize) -> Option<(NodeId, usize)> {
         self.inputs.iter().find_map(|input| match input {
-            Input::Source { node, intake } if self.nodes[*node].planned == number => {
+            Input::Source { node, intake } if self.graph.nodes[*node].planned == number => {
                 Some((*node, *intake))
             }
             _ => None,
@@ -165,9 +165,9 @@ impl Space {
         loop {
             let mut pass = super::Pass::default();
             self.pull((at, intake), &mut pass);
-            if !pass.moved || self.turn.failure.is_some() {
+            if !pass.moved || self.graph.turn.failure.is_some() {
                 self.settle();
-                return self.turn.failure.is_none();
+                return self.graph.turn.failure.is_none();
             }
         }
     }
@@ -175,7 +175,7 @@ impl Space {
     /// What was taken of what a program hands over that stands for the source of this number, if it
     /// comes up here.
     pub fn taken_of(&mut self, first: usize) -> Option<Seen> {
-        self.nodes.iter().find_map(|node| match &node.part {
+        self.graph.nodes.iter().find_map(|node| match &node.part {
             Part::Source(part) if node.planned == first && part.properties.chooses_arc => {
                 Some(part.source.seen())
             }
@@ -187,13 +187,13 @@ impl Space {
     pub fn pour_out(&mut self, first: usize) -> bool {
         let Some((at, intake)) = self.input_of(first) else { return true };
         loop {
-            match &mut self.nodes[at].part {
+            match &mut self.graph.nodes[at].part {
                 Part::Source(part) if !part.ended => drop(part.source.stop()),
                 _ => return true,
             }
             let mut pass = super::Pass::default();
             self.pull((at, intake), &mut pass);
-            if self.turn.failure.is_some() {
+            if self.graph.turn.failure.is_some() {
                 return true;
             }
             if !pass.moved {
@@ -208,7 +208,7 @@ impl Space {
     pub fn take_rings(&mut self) {
         for i in 0..self.inputs.len() {
             while matches!(&self.inputs[i], Input::Ring { ended: false, .. })
-                && self.turn.failure.is_none()
+                && self.graph.turn.failure.is_none()
             {
                 let mut pass = super::Pass::default();
                 self.import(i, &mut pass);
@@ -223,7 +223,7 @@ impl Space {
     /// What sources have lost so far: name, place, blocks.
     pub fn lost_by_sources(&self) -> Vec<(String, DropReason, u64)> {
         let mut all = Vec::new();
-        for node in &self.nodes {
+        for node in &self.graph.nodes {
             let Part::Source(part) = &node.part else { continue };
             let lost = part.source.seen().dropped.into_iter();
             let lost = lost.filter_map(|(place, blocks)| Some((place, blocks?)));
@@ -234,7 +234,7 @@ impl Space {
 
     /// Gives a filter what its twin has kept in the kernel.
     pub fn learn(&mut self, number: usize, bytes: &[u8]) {
-        let mut nodes = self.nodes.iter_mut();
+        let mut nodes = self.graph.nodes.iter_mut();
         let node = nodes.find(|node| node.planned == number && !node.away);
         if let Some(Node { part: Part::Filter(filter), holds, .. }) = node
             && let Some(state) = filter.state()
@@ -253,11 +253,11 @@ impl Space {
         for done in 0..renewed.len() {
             let (key, filter) = &mut renewed[done];
             let Some(at) = keys.iter().position(|other| other == key) else { continue };
-            let Err(mistake) = exchange(&mut self.nodes[at], filter) else { continue };
+            let Err(mistake) = exchange(&mut self.graph.nodes[at], filter) else { continue };
             for (key, filter) in &mut renewed[..done] {
                 if let Some(at) = keys.iter().position(|other| other == key) {
                     // What was taken from it fits it.
-                    let _ = exchange(&mut self.nodes[at], filter);
+                    let _ = exchange(&mut self.graph.nodes[at], filter);
                 }
             }
             return Err(mistake);
@@ -272,14 +272,20 @@ impl Space {
         let before = self.counted();
         let (old_keys, mut between) = (self.keys(), self.between());
         let key_of = |at: NodeId, arc: &Edge| (old_keys[at], old_keys[arc.to], arc.planned);
-        let nodes = self.nodes.iter().enumerate();
+        let nodes = self.graph.nodes.iter().enumerate();
         let arcs: Vec<Vec<Between>> =
             nodes.map(|(at, node)| node.arcs.iter().map(|arc| key_of(at, arc)).collect()).collect();
-        let old_names: Vec<NodeName> = self.nodes.iter().map(|node| node.name.clone()).collect();
-        let told: Vec<Key> =
-            self.programs.iter().filter(|(_, told)| *told).map(|(at, _)| old_keys[*at]).collect();
+        let old_names: Vec<NodeName> =
+            self.graph.nodes.iter().map(|node| node.name.clone()).collect();
+        let told: Vec<Key> = self
+            .programs
+            .inputs
+            .iter()
+            .filter(|(_, told)| *told)
+            .map(|(at, _)| old_keys[*at])
+            .collect();
         let mut old: Vec<Option<Node>> =
-            std::mem::take(&mut self.nodes).into_iter().map(Some).collect();
+            std::mem::take(&mut self.graph.nodes).into_iter().map(Some).collect();
         let mut places: HashMap<Key, NodeId> = HashMap::new();
         for (local, key) in &kept {
             let here = |node: &Option<Node>| node.as_ref().is_some_and(|node| !node.away);
@@ -304,18 +310,19 @@ impl Space {
         };
         let ended = |at: NodeId| old.get(at).and_then(Option::as_ref).is_some_and(|n| !n.away);
         self.retired.add(before, &ended, &gone);
-        self.programs_gone.extend(old.into_iter().flatten().filter(|n| process::of(n).is_some()));
-        (self.nodes, self.shape) = assembly.done();
+        self.programs.gone.extend(old.into_iter().flatten().filter(|n| process::of(n).is_some()));
+        (self.graph.nodes, self.graph.shape) = assembly.done();
         self.grafts += 1;
         self.take_inputs((&old_keys, &old_names), &places, inputs);
-        self.intakes.extend(intakes);
-        let programs = (0..self.nodes.len()).filter(|at| process::is_input(&self.nodes[*at]));
-        self.programs =
+        self.graph.intakes.extend(intakes);
+        let programs =
+            (0..self.graph.nodes.len()).filter(|at| process::is_input(&self.graph.nodes[*at]));
+        self.programs.inputs =
             programs.map(|at| (at, names.get(&at).is_some_and(|key| told.contains(key)))).collect();
         self.keep_taps();
         self.shows = self.shows();
         let (queue, post) = (self.queue(), self.post());
-        for node in &mut self.nodes {
+        for node in &mut self.graph.nodes {
             if let Part::Export(export) = &mut node.part {
                 export.tells(std::sync::Arc::clone(&queue), post.clone());
             }
@@ -327,8 +334,8 @@ impl Space {
     pub fn take_out(&mut self, key: Key) -> Option<Node> {
         let at = self.keys().iter().position(|other| *other == key)?;
         let place = Node::new("", usize::MAX, Part::Pass, filter::Counts::default());
-        let mut node = std::mem::replace(&mut self.nodes[at], place);
-        let place = &mut self.nodes[at];
+        let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
+        let place = &mut self.graph.nodes[at];
         // The arcs stay until the graft, which keeps what they counted.
         (place.name, place.planned) = (node.name.clone(), node.planned);
         place.arcs = std::mem::take(&mut node.arcs);
@@ -340,8 +347,9 @@ impl Space {
     /// Copies what a node holds from the memory of the space from which it comes; answers how many
     /// blocks there was no room for.
     pub fn take_in(&mut self, node: &mut Node, from: &mut Self) -> u64 {
-        let mut theirs = Memory { intakes: &from.intakes, work: &from.work, imported: &[] };
-        let ours = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
+        let mut theirs =
+            Memory { intakes: &from.graph.intakes, work: &from.graph.work, imported: &[] };
+        let ours = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let mut lost = 0;
         node.holds.relocate(|entry, pin| {
             let moved = ours.adopt(entry, theirs.frame(entry));
@@ -394,7 +402,7 @@ impl Space {
                 }
             }
         }
-        let first = self.intakes.len();
+        let first = self.graph.intakes.len();
         self.inputs.extend(new.into_iter().map(|input| match input {
             Input::Source { node, intake } if intake != GENERAL => {
                 Input::Source { node, intake: first + intake - 1 }
@@ -407,9 +415,9 @@ impl Space {
     fn between(&self) -> HashMap<Between, OnArc> {
         let keys = self.keys();
         let mut all = HashMap::new();
-        for (at, node) in self.nodes.iter().enumerate() {
+        for (at, node) in self.graph.nodes.iter().enumerate() {
             for Edge { to, branch, planned, put, dropped, .. } in &node.arcs {
-                let taken = self.nodes[*to].taken[*branch];
+                let taken = self.graph.nodes[*to].taken[*branch];
                 all.insert((keys[at], keys[*to], *planned), (*put, *dropped, taken));
             }
         }

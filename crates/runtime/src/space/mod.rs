@@ -32,6 +32,7 @@ pub mod edit;
 mod ending;
 pub mod events;
 pub mod graft;
+mod graph;
 mod join;
 pub(crate) mod memory;
 pub mod node;
@@ -58,9 +59,9 @@ use crate::ring::Import;
 use buffer::pool::Pool;
 use buffer::signal::Doorbell;
 use coming::Taking;
-use edit::Stage;
 use events::EventPort;
-use filter::{Room, Time};
+use filter::{LANES, Room, Time};
+use graph::LocalGraph;
 use node::{Node, NodeId, Part};
 use observe::{Observer, Observers};
 use stall::{StallProbe, StallRegistration};
@@ -81,13 +82,9 @@ pub struct Space {
     pub name: String,
     /// The processor that it is to stay on.
     pub processor: Option<usize>,
-    nodes: Vec<Node>,
-    shape: Shape,
-    /// The memory of blocks that come: the first is for sources that bring none along.
-    intakes: Vec<Pool>,
-    work: Pool,
+    /// The nodes, with their memory and their clock.
+    graph: LocalGraph,
     inputs: Vec<Input>,
-    turn: Turn,
     /// Most blocks of a batch.
     batch_max: usize,
     spare: Option<Room>,
@@ -104,16 +101,8 @@ pub struct Space {
     grafts: u64,
     /// What was counted by what is no more.
     retired: Retired,
-    /// The halves of programs that are no more.
-    programs_gone: Vec<Node>,
-    demand: Arc<Demand>,
-    /// The halves of programs to which blocks go here, until their end is known; and whether it is
-    /// known to the others that they take no more.
-    programs: Vec<(NodeId, bool)>,
+    programs: Programs,
     bell: Arc<Doorbell>,
-    clock: Clock,
-    /// What the monotonic clock lacks to the time of day at which the path was built, in ns.
-    epoch: Time,
     /// Whether a filter shows what it knows.
     shows: bool,
     /// The port over which its run is written down or repeated.
@@ -121,6 +110,18 @@ pub struct Space {
     /// Its registration among the spaces that repeat a run. The last, so that it goes when all else
     /// has.
     stall: Option<StallRegistration>,
+}
+
+/// The programs that a space exchanges blocks with.
+#[derive(Debug)]
+struct Programs {
+    /// The nodes of the path that still take blocks.
+    demand: Arc<Demand>,
+    /// The halves to which blocks go here, until their end is known; true: the others know that it
+    /// takes no more.
+    inputs: Vec<(NodeId, bool)>,
+    /// The halves that are no more.
+    gone: Vec<Node>,
 }
 
 /// Where blocks come into a space.
@@ -183,6 +184,21 @@ pub struct Parts {
     pub work: Pool,
     /// Where blocks come in.
     pub inputs: Vec<Input>,
+    /// The control that the spaces of the path share.
+    pub control: Arc<Control>,
+    /// The doorbell on which the space sleeps.
+    pub bell: Arc<Doorbell>,
+    /// The clock of the path.
+    pub clock: Clock,
+    /// What the monotonic clock lacks to the time of day at which the path was built, in ns.
+    pub epoch: Time,
+    /// What a space can do without.
+    pub options: SpaceOptions,
+}
+
+/// What a space can do without. By default nothing is limited, observed or written down.
+#[derive(Debug)]
+pub struct SpaceOptions {
     /// The limit of blocks that the sinks of the path may take (`-c`).
     pub left: Option<Arc<turn::Left>>,
     /// True if the time in filters is measured.
@@ -191,20 +207,19 @@ pub struct Parts {
     pub copies: bool,
     /// Most blocks of a batch.
     pub batch_max: usize,
-    /// The control that the spaces of the path share.
-    pub control: Arc<Control>,
     /// The nodes of the path that still take blocks.
     pub demand: Arc<Demand>,
-    /// The doorbell on which the space sleeps.
-    pub bell: Arc<Doorbell>,
-    /// The clock of the path.
-    pub clock: Clock,
-    /// What the monotonic clock lacks to the time of day at which the path was built, in ns.
-    pub epoch: Time,
     /// The port over which its run is written down or repeated.
     pub events: EventPort,
     /// An observer that traces blocks.
     pub tracer: Option<Box<dyn Observer>>,
+}
+
+impl Default for SpaceOptions {
+    fn default() -> Self {
+        let (left, demand, events, tracer) = (None, Arc::default(), EventPort::Off, None);
+        Self { left, timed: false, copies: false, batch_max: LANES, demand, events, tracer }
+    }
 }
 
 /// What a space leaves behind when it has ended.
@@ -289,16 +304,16 @@ impl Space {
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         let Parts { name, nodes, shape, intakes, work, inputs, .. } = parts;
-        let Parts { left, timed, copies, batch_max, control, demand, bell, clock, epoch, .. } =
-            parts;
-        let (claims, events) = (parts.events.claims(left.is_some()), parts.events);
+        let Parts { control, bell, clock, epoch, options, .. } = parts;
+        let SpaceOptions { left, timed, copies, batch_max, demand, events, tracer } = options;
+        let claims = events.claims(left.is_some());
         let queue = Arc::new(CommandQueue::new(name.clone(), Arc::clone(&bell)));
         let commands = CommandReceiver(queue);
         let stall = events
             .shared()
             .map(|script| StallRegistration(StallProbe::new(script, Arc::clone(&commands.0))));
         let mut nodes = nodes;
-        let observers = Observers::new(timed, parts.tracer);
+        let observers = Observers::new(timed, tracer);
         let turn = Turn { left, claims, observers, copies, ..Turn::default() };
         for node in &mut nodes {
             if let Part::Export(export) = &mut node.part {
@@ -311,12 +326,8 @@ impl Space {
         Self {
             name,
             processor: None,
-            nodes,
-            shape,
-            intakes,
-            work,
+            graph: LocalGraph { nodes, shape, intakes, work, turn, clock, epoch },
             inputs,
-            turn,
             batch_max,
             spare: None,
             control,
@@ -326,12 +337,8 @@ impl Space {
             borrow: None,
             grafts: 0,
             retired: Retired::default(),
-            programs_gone: Vec::new(),
-            demand,
-            programs,
+            programs: Programs { demand, inputs: programs, gone: Vec::new() },
             bell,
-            clock,
-            epoch,
             shows,
             events,
             stall,
@@ -358,12 +365,12 @@ impl Space {
                 stand.keep_to(self.processor);
                 continue;
             }
-            if pass.open && !pass.moved && self.turn.failure.is_none() {
+            if pass.open && !pass.moved && self.graph.turn.failure.is_none() {
                 self.settle();
                 // Whoever rings after this has the space look once more before it sleeps.
                 let ticket = self.bell.listen();
                 pass = self.pass();
-                if pass.open && !pass.moved && self.turn.failure.is_none() {
+                if pass.open && !pass.moved && self.graph.turn.failure.is_none() {
                     self.sleep(pass, ticket);
                 }
             }
@@ -406,23 +413,24 @@ impl Space {
         if self.has_enough() {
             self.control.stop();
         }
-        if !self.programs.is_empty() {
+        if !self.programs.inputs.is_empty() {
             self.look_at_programs();
         }
-        self.turn.failure.is_none() && pass.open
+        self.graph.turn.failure.is_none() && pass.open
     }
 
     /// Whether the sinks of the path have taken all that was asked for.
     fn has_enough(&self) -> bool {
-        self.turn.left.as_ref().is_some_and(|left| left.is_used_up())
+        self.graph.turn.left.as_ref().is_some_and(|left| left.is_used_up())
     }
 
     /// Looks for programs that take no more blocks: if nobody else does, the path stops; if one did
     /// not end well, it fails.
     fn look_at_programs(&mut self) {
-        let (nodes, demand, control) = (&self.nodes, &self.demand, &self.control);
+        let Programs { inputs, demand, .. } = &mut self.programs;
+        let (nodes, control) = (&self.graph.nodes, &self.control);
         let mut failure = None;
-        self.programs.retain_mut(|(at, told)| {
+        inputs.retain_mut(|(at, told)| {
             let node = &nodes[*at];
             let Some(process) = process::of(node).filter(|process| process.is_deaf()) else {
                 return true;
@@ -437,12 +445,12 @@ impl Space {
             }
             ended.is_none()
         });
-        self.turn.failure = self.turn.failure.take().or(failure);
+        self.graph.turn.failure = self.graph.turn.failure.take().or(failure);
     }
 
     /// Lets everything that is held leave, and ends the sinks and the rings.
     pub fn end(mut self) -> Remains {
-        if self.turn.failure.is_some() {
+        if self.graph.turn.failure.is_some() {
             self.control.stop();
         }
         // Others may run on for long, and who asks them wants to know what came in all.
@@ -472,14 +480,14 @@ impl Space {
             if let Err(panic) = done {
                 // Who knows what it left behind.
                 let failed = || PathFailure::panicked(self.name.clone(), &*panic, None);
-                self.turn.failure.get_or_insert_with(failed);
+                self.graph.turn.failure.get_or_insert_with(failed);
             }
         }
     }
 
     /// Measures the time in each filter from now on, or no more.
     pub fn measure_time(&mut self, on: bool) {
-        self.turn.observers.set_timed(on);
+        self.graph.turn.observers.set_timed(on);
     }
 
     /// Returns what the space has, beside its counters.
@@ -487,25 +495,25 @@ impl Space {
         let number = |node: &Node| Some((node.planned, process::of(node)?.number()?));
         SpaceResources {
             memory: self.pools().map(Pool::backed).sum(),
-            processes: self.nodes.iter().filter_map(number).collect(),
+            processes: self.graph.nodes.iter().filter_map(number).collect(),
         }
     }
 
     /// Returns its nodes.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
-        &self.nodes
+        &self.graph.nodes
     }
 
     /// Returns its own memory.
     pub(crate) fn pools(&self) -> impl Iterator<Item = &Pool> {
-        self.intakes.iter().chain([&self.work])
+        self.graph.intakes.iter().chain([&self.graph.work])
     }
 
     /// What was counted here until now.
     pub fn counted(&self) -> Counted {
-        let failed = self.turn.failure.is_some();
-        Counted::new(&self.nodes, self.imported(), &self.retired, failed)
+        let failed = self.graph.turn.failure.is_some();
+        Counted::new(&self.graph.nodes, self.imported(), &self.retired, failed)
     }
 
     /// Asks every input once.
@@ -521,7 +529,7 @@ impl Space {
             self.answer(false);
         }
         for i in 0..self.inputs.len() {
-            if self.turn.failure.is_some() {
+            if self.graph.turn.failure.is_some() {
                 break;
             }
             match &self.inputs[i] {
@@ -545,7 +553,7 @@ impl Space {
         self.answered = self.control.asked();
         for input in &self.inputs {
             let Input::Source { node, .. } = input else { continue };
-            let node = &self.nodes[*node];
+            let node = &self.graph.nodes[*node];
             let inner = process::of(node).is_some_and(|program| !program.is_head());
             if let (Part::Source(part), false) = (&node.part, inner) {
                 self.control.answer(node.planned, &node.name, part.source.seen(), last);
@@ -555,7 +563,7 @@ impl Space {
 
     /// Calls the filters whose time has come although no block has.
     fn tick(&mut self, pass: &mut Pass) {
-        let now = match self.clock {
+        let now = match self.graph.clock {
             Clock::Live => self.live(),
             // Block time stands still while no block comes.
             Clock::Blocks(_) => return,
@@ -563,7 +571,7 @@ impl Space {
         if self.is_due(now) {
             pass.moved = true;
             self.note_tick(now);
-            self.stage(now).tick(&[]);
+            self.graph.tick(now, &[]);
             self.note_claims();
             self.turn_pools();
         }
@@ -571,24 +579,12 @@ impl Space {
 
     /// Whether a filter asked to be called by now.
     fn is_due(&self, now: Time) -> bool {
-        self.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now))
-    }
-
-    /// The space between two walks.
-    fn stage(&mut self, now: Time) -> Stage<'_> {
-        Stage {
-            nodes: &mut self.nodes,
-            shape: &self.shape,
-            intakes: &mut self.intakes,
-            work: &mut self.work,
-            turn: &mut self.turn,
-            now,
-        }
+        self.graph.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now))
     }
 
     /// Nothing moved: lets sinks show what they have, tells the spaces behind, takes memory back.
     pub fn settle(&mut self) {
-        for node in &mut self.nodes {
+        for node in &mut self.graph.nodes {
             let settled = match &mut node.part {
                 Part::Sink(part) => part
                     .sink
@@ -600,7 +596,7 @@ impl Space {
                 _ => Ok(()),
             };
             if let Err(failure) = settled {
-                self.turn.failure = Some(failure);
+                self.graph.turn.failure = Some(failure);
                 return;
             }
         }
@@ -610,24 +606,23 @@ impl Space {
 
     /// Ends a turn: nobody looks at blocks any more, and what is not kept can be used again.
     fn turn_pools(&mut self) {
-        self.intakes.iter_mut().for_each(Pool::turn);
-        self.work.turn();
+        self.graph.turn_pools();
         self.forget_births();
-        if !self.shape.deals.is_empty() {
+        if !self.graph.shape.deals.is_empty() {
             self.finish_part(false);
         }
     }
 
     /// The path's clock between two walks.
     fn now(&self) -> Time {
-        match self.clock {
+        match self.graph.clock {
             Clock::Blocks(newest) => newest,
             Clock::Live => self.live(),
         }
     }
 
     fn live(&self) -> Time {
-        sys::clock::monotonic().wrapping_add(self.epoch)
+        self.graph.live()
     }
 }
 

@@ -40,11 +40,11 @@ impl Space {
         failure: Option<&PathFailure>,
     ) {
         let EventPort::Journal(journal) = &mut self.events else { return };
-        let due = self.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now));
+        let due = self.graph.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now));
         if columns.is_empty() && failure.is_none() && !due {
             return;
         }
-        let (own, general) = (&self.intakes[from], &self.intakes[GENERAL]);
+        let (own, general) = (&self.graph.intakes[from], &self.graph.intakes[GENERAL]);
         let blocks = (0..columns.len()).map(|l| {
             let entry = columns.entry(l);
             let frame = entry.frame();
@@ -58,7 +58,7 @@ impl Space {
 
     /// Writes down how many of those that were counted were taken.
     pub(super) fn note_claims(&mut self) {
-        if let Claims::Noted(noted) = &mut self.turn.claims {
+        if let Claims::Noted(noted) = &mut self.graph.turn.claims {
             for count in noted.drain(..) {
                 self.events.event(|| SpaceEvent::Claim { count });
             }
@@ -69,7 +69,7 @@ impl Space {
     pub(super) fn repeat(mut self, mut player: Box<dyn Script>) -> super::Remains {
         let mut last = 0;
         let mut whole = false;
-        while self.turn.failure.is_none() && !self.control.is_stopped() {
+        while self.graph.turn.failure.is_none() && !self.control.is_stopped() {
             self.heed();
             match player.event() {
                 Some(SpaceEvent::Pull { node, now, count, edge, failure }) => {
@@ -84,7 +84,7 @@ impl Space {
                 Some(SpaceEvent::Tick { now }) => {
                     last = now;
                     self.tell_claims(&*player, 0);
-                    self.stage(now).tick(&[]);
+                    self.graph.tick(now, &[]);
                     self.turn_pools();
                 }
                 Some(SpaceEvent::Change { number }) => {
@@ -131,7 +131,7 @@ impl Space {
             self.commands.0.refuse();
             self.drain(last);
         }
-        if self.turn.failure.is_some() {
+        if self.graph.turn.failure.is_some() {
             self.control.stop();
         }
         if self.control.asked() > 0 {
@@ -159,7 +159,7 @@ impl Space {
         if let Some(what) = contradiction {
             self.is_wrong(what);
         }
-        if let Claims::Scripted(left) = &mut self.turn.claims {
+        if let Claims::Scripted(left) = &mut self.graph.turn.claims {
             *left = claimed;
         }
     }
@@ -200,7 +200,7 @@ impl Space {
     /// record ends early, here or there, that is so.
     fn came_short(&mut self, count: usize, left: usize) {
         let Some(post) = self.post() else { return };
-        if post.is_of_whole() && !self.control.is_stopped() && self.turn.failure.is_none() {
+        if post.is_of_whole() && !self.control.is_stopped() && self.graph.turn.failure.is_none() {
             let came = count - left;
             self.is_wrong(&format!("{count} blocks were taken off a ring, and {came} come"));
         }
@@ -213,7 +213,7 @@ impl Space {
             let failure = Failure::new("go on as recorded", "the run", why);
             PathFailure::outside(self.name.clone(), failure)
         };
-        self.turn.failure.get_or_insert_with(failed);
+        self.graph.turn.failure.get_or_insert_with(failed);
     }
 
     /// Puts the blocks of a turn into the intake of their source again, and walks them.
@@ -225,10 +225,10 @@ impl Space {
             // A record of another path: nothing of it means anything here.
             return self.is_wrong("it names a source that is not there");
         }
-        if pulled.edge.is_some_and(|arc| arc >= self.nodes[node].arcs.len()) {
+        if pulled.edge.is_some_and(|arc| arc >= self.graph.nodes[node].arcs.len()) {
             return self.is_wrong("it names a way out of its source that is not there");
         }
-        let planned = self.nodes[node].planned;
+        let planned = self.graph.nodes[node].planned;
         let mut left = pulled.count;
         self.tell_claims(player, left);
         loop {
@@ -250,21 +250,21 @@ impl Space {
                 room.columns.push(entry);
             }
             for pin in pins {
-                self.intakes[GENERAL].unpin(pin);
+                self.graph.intakes[GENERAL].unpin(pin);
             }
             player.gave(planned, amount);
             let place = (node, GENERAL, pulled.edge);
             self.spare = Some(self.walk_pulled(place, room, pulled.now, left == 0));
-            if left == 0 || self.turn.failure.is_some() {
+            if left == 0 || self.graph.turn.failure.is_some() {
                 break;
             }
         }
         if let Some(why) = &pulled.failure {
             let failed = || {
                 let failure = Failure::new("go on as recorded", "the source", why);
-                PathFailure::outside(self.nodes[node].name.clone(), failure)
+                PathFailure::outside(self.graph.nodes[node].name.clone(), failure)
             };
-            self.turn.failure.get_or_insert_with(failed);
+            self.graph.turn.failure.get_or_insert_with(failed);
         }
     }
 
@@ -282,7 +282,7 @@ impl Space {
         let mut wait: Option<StallWait> = None;
         loop {
             wait.iter_mut().for_each(StallWait::looks);
-            let pool = &self.intakes[GENERAL];
+            let pool = &self.graph.intakes[GENERAL];
             let put = pool.append(bytes.len(), |room| {
                 room.copy_from_slice(bytes);
                 bytes.len()
@@ -297,7 +297,7 @@ impl Space {
             let ticket = self.bell.listen();
             self.settle();
             if self.control.is_stopped()
-                || self.turn.failure.is_some()
+                || self.graph.turn.failure.is_some()
                 || self.waits_in_vain(&mut wait, || "memory".to_owned(), false)
             {
                 return None;
@@ -313,7 +313,7 @@ impl Space {
             return self.is_wrong("it names a ring that is not there");
         };
         let mut left = count;
-        while left > 0 && self.turn.failure.is_none() {
+        while left > 0 && self.graph.turn.failure.is_none() {
             let step = left.min(self.batch_max);
             if !self.has_come(i, step, false) {
                 return self.came_short(count, left);
@@ -338,8 +338,8 @@ impl Space {
                 Ok(waiting) if over => return waiting > 0,
                 Ok(_) => {}
                 Err(fault) => {
-                    let name = self.nodes[0].name.clone();
-                    self.turn.failure = Some(PathFailure::ring(name, fault));
+                    let name = self.graph.nodes[0].name.clone();
+                    self.graph.turn.failure = Some(PathFailure::ring(name, fault));
                     return false;
                 }
             }
@@ -348,7 +348,7 @@ impl Space {
             // with less than that only when another ring is filled.
             self.control.ring();
             let Input::Ring { node, .. } = &self.inputs[i] else { return false };
-            let name = self.nodes[*node].name.clone();
+            let name = self.graph.nodes[*node].name.clone();
             if self.waits_in_vain(&mut wait, || format!("{count} blocks to `{name}`"), false) {
                 return false;
             }
@@ -358,7 +358,7 @@ impl Space {
 
     /// What was claimed in the turn that is walked next, behind so many blocks.
     fn tell_claims(&mut self, player: &dyn Script, blocks: usize) {
-        if let Claims::Scripted(told) = &mut self.turn.claims {
+        if let Claims::Scripted(told) = &mut self.graph.turn.claims {
             *told = player.claims(blocks);
         }
     }
@@ -371,7 +371,7 @@ impl Space {
             if !matches!(self.inputs[i], Input::Ring { .. }) {
                 continue;
             }
-            while self.turn.failure.is_none() && self.has_come(i, 1, true) {
+            while self.graph.turn.failure.is_none() && self.has_come(i, 1, true) {
                 drained = true;
                 let taking = Taking { most: self.batch_max, now: Some(now), last: true };
                 self.walk_imported(i, &mut Pass::default(), taking);

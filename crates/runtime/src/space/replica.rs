@@ -115,20 +115,20 @@ impl Space {
     pub(super) fn ends_replica(&mut self, now: Time) -> Time {
         let known = self.board().map(|board| (board.end(), board.clock()));
         let Some((end, clock)) = known else { return now };
-        self.turn.end = end;
-        self.clock.not_before(clock, now)
+        self.graph.turn.end = end;
+        self.graph.clock.not_before(clock, now)
     }
 
     /// Says that nothing more is shared out here: the replicas may end, before the one beside.
     pub(super) fn close_deal(&mut self, at: NodeId) {
-        let Part::Deal(deal) = &self.nodes[at].part else { return };
-        deal.close(match self.clock {
+        let Part::Deal(deal) = &self.graph.nodes[at].part else { return };
+        deal.close(match self.graph.clock {
             Clock::Blocks(newest) => newest,
             Clock::Live => 0,
         });
-        let replicas: Vec<NodeId> = self.nodes[at].arcs.iter().map(|arc| arc.to).collect();
+        let replicas: Vec<NodeId> = self.graph.nodes[at].arcs.iter().map(|arc| arc.to).collect();
         for to in replicas {
-            if let Part::Export(export) = &mut self.nodes[to].part {
+            if let Part::Export(export) = &mut self.graph.nodes[to].part {
                 export.close();
             }
         }
@@ -136,10 +136,11 @@ impl Space {
 
     /// What the replicas of a chain know of each other, if one is here.
     fn board(&self) -> Option<&Board> {
-        let deal = self.shape.deals.first().and_then(|at| match &self.nodes[*at].part {
-            Part::Deal(deal) => Some(deal.board()),
-            _ => None,
-        });
+        let deal =
+            self.graph.shape.deals.first().and_then(|at| match &self.graph.nodes[*at].part {
+                Part::Deal(deal) => Some(deal.board()),
+                _ => None,
+            });
         let input = self.inputs.iter().find_map(|input| match input {
             Input::Copy { own, .. } => Some(&*own.board),
             Input::Join(gather) => Some(gather.board()),
@@ -150,16 +151,16 @@ impl Space {
 
     /// Forgets when sessions began that have ended.
     pub(super) fn forget_births(&mut self) {
-        if !self.turn.births.are_many() {
+        if !self.graph.turn.births.are_many() {
             return;
         }
         let mut live = Vec::new();
-        for node in self.nodes.iter_mut().filter(|node| node.copied) {
+        for node in self.graph.nodes.iter_mut().filter(|node| node.copied) {
             let Part::Filter(Filter::Stream(filter)) = &mut node.part else { continue };
             let Some(state) = filter.state() else { continue };
             let keys = state.sessions().into_iter();
             live.extend(keys.filter_map(|key| u32::try_from(state.number(key)).ok()));
         }
-        self.turn.births.keep(live.into_iter());
+        self.graph.turn.births.keep(live.into_iter());
     }
 }

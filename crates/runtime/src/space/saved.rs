@@ -71,8 +71,8 @@ impl Space {
         put: &mut dyn FnMut(SavedSession) -> Option<()>,
     ) -> Option<Option<Time>> {
         let at = self.filter_at(number)?;
-        let memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
-        let node = &mut self.nodes[at];
+        let memory = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
+        let node = &mut self.graph.nodes[at];
         let Part::Filter(filter) = &mut node.part else { return None };
         let Some(state) = filter.state() else { return Some(node.wake) };
         for key in state.sessions() {
@@ -95,7 +95,7 @@ impl Space {
     /// Has a new filter, which is to run here, know this. Where it does not take it, what it was
     /// given until then is with it; see [`Space::empty`].
     pub fn teach(&self, node: &mut Node, saved: &Saved) -> Result<(), String> {
-        let memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
+        let memory = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let Part::Filter(filter) = &mut node.part else {
             return Err("it is no filter".to_owned());
         };
@@ -127,9 +127,9 @@ impl Space {
     pub fn learn_all(&mut self, number: usize, saved: &Saved) -> Result<(), String> {
         let at = self.filter_at(number).ok_or("there is no such filter")?;
         let place = Node::new("", usize::MAX, Part::Pass, filter::Counts::default());
-        let mut node = std::mem::replace(&mut self.nodes[at], place);
+        let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
         let learned = self.teach(&mut node, saved);
-        self.nodes[at] = node;
+        self.graph.nodes[at] = node;
         learned
     }
 
@@ -137,17 +137,18 @@ impl Space {
     pub fn forget(&mut self, number: usize) {
         let Some(at) = self.filter_at(number) else { return };
         let place = Node::new("", usize::MAX, Part::Pass, filter::Counts::default());
-        let mut node = std::mem::replace(&mut self.nodes[at], place);
+        let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
         self.empty(&mut node);
         // Here what it held is used up; there it is made.
         let held = std::mem::take(&mut node.counts.held);
         node.counts.consumed = sum(node.counts.consumed, held);
-        self.nodes[at] = node;
+        self.graph.nodes[at] = node;
     }
 
     /// Takes all sessions from a filter, and lets go of what it holds.
     pub fn empty(&self, node: &mut Node) {
-        let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
+        let mut memory =
+            Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         node.wake = None;
         let Part::Filter(filter) = &mut node.part else { return };
         let Some(state) = filter.state() else { return };
@@ -160,7 +161,7 @@ impl Space {
 
     /// The node in which the filter of this number runs here.
     pub fn node(&self, number: usize) -> Option<&Node> {
-        self.filter_at(number).map(|at| &self.nodes[at])
+        self.filter_at(number).map(|at| &self.graph.nodes[at])
     }
 
     /// Where the filter of this number runs here.
@@ -168,7 +169,7 @@ impl Space {
         let is = |node: &Node| {
             node.planned == number && !node.away && matches!(node.part, Part::Filter(_))
         };
-        self.nodes.iter().position(is)
+        self.graph.nodes.iter().position(is)
     }
 }
 

@@ -75,14 +75,14 @@ impl Showing {
 impl Space {
     /// Whether any filter here shows what it knows.
     pub(super) fn shows(&self) -> bool {
-        self.nodes.iter().any(|node| node.shown.is_some())
+        self.graph.nodes.iter().any(|node| node.shown.is_some())
     }
 
     /// Writes what changed of what filters here show: all of it if nothing moves, else what is due.
     #[cold]
     pub(super) fn show(&mut self, moved: bool) {
         let now = sys::clock::monotonic();
-        for node in &mut self.nodes {
+        for node in &mut self.graph.nodes {
             if let (Some(shown), Part::Filter(filter)) = (&mut node.shown, &mut node.part)
                 && (!moved || now >= shown.due)
             {

@@ -35,8 +35,8 @@ impl Space {
 
     /// Sleeps until an input may have something, or a filter wants to be called.
     pub(super) fn sleep(&mut self, pass: Pass, ticket: Ticket) {
-        let wake = self.nodes.iter().filter_map(|node| node.wake).min();
-        let until = match self.clock {
+        let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min();
+        let until = match self.graph.clock {
             Clock::Live => earlier(pass.until, wake),
             Clock::Blocks(_) => pass.until,
         };
@@ -57,7 +57,7 @@ impl Space {
                 if !self.control.is_stopped() {
                     descriptors.push(self.control.as_fd());
                 }
-                descriptors.extend(self.nodes.iter().filter_map(|node| match &node.part {
+                descriptors.extend(self.graph.nodes.iter().filter_map(|node| match &node.part {
                     Part::Source(part) => part.source.descriptor(),
                     _ => None,
                 }));
@@ -74,7 +74,7 @@ impl Space {
     /// one: so two threads that have little to do would never sleep.
     fn heeds_memory(&self) -> bool {
         self.inputs.iter().any(|input| match input {
-            Input::Source { node, .. } => match &self.nodes[*node].part {
+            Input::Source { node, .. } => match &self.graph.nodes[*node].part {
                 Part::Source(part) => !part.ended && part.properties.heeds_memory,
                 _ => true,
             },

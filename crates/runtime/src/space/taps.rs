@@ -385,33 +385,33 @@ impl Observer for Taps {
 impl Space {
     /// Remembers what the sources here give, in so many bytes for each.
     pub fn remember(&mut self, bytes: usize) {
-        let sources = self.nodes.iter().filter(|node| matches!(node.part, Part::Source(_)));
+        let sources = self.graph.nodes.iter().filter(|node| matches!(node.part, Part::Source(_)));
         let sources: Vec<usize> = sources.map(|node| node.planned).collect();
-        let taps = self.turn.observers.taps();
+        let taps = self.graph.turn.observers.taps();
         sources.into_iter().for_each(|node| taps.remember(node, bytes));
     }
 
     /// Has a tap look at what leaves the node of this number; none: it does not run here.
     pub fn tap(&mut self, number: usize, since: Option<Since>, feed: Feed) -> Option<Began> {
-        let node = self.nodes.iter().find(|node| node.planned == number && node.gives())?;
+        let node = self.graph.nodes.iter().find(|node| node.planned == number && node.gives())?;
         let (left, now) = (node.flow.routed.blocks, self.now());
         let from = since.map(|since| match since {
             Since::Oldest => From::Oldest,
             Since::Ago(ns) => From::Time(now.saturating_sub(ns)),
             Since::Block(number) => From::Number(number),
         });
-        Some(self.turn.observers.taps().begin((number, left), from, feed, now))
+        Some(self.graph.turn.observers.taps().begin((number, left), from, feed, now))
     }
 
     /// Whether the node of this number gives out blocks here.
     pub fn can_tap(&self, number: usize) -> bool {
-        self.nodes.iter().any(|node| node.planned == number && node.gives())
+        self.graph.nodes.iter().any(|node| node.planned == number && node.gives())
     }
 
     /// Ends taps whose nodes are here no more.
     pub(super) fn keep_taps(&mut self) {
-        let nodes = &self.nodes;
+        let nodes = &self.graph.nodes;
         let is_here = |number| nodes.iter().any(|node| node.planned == number && node.gives());
-        self.turn.observers.keep_taps(is_here);
+        self.graph.turn.observers.keep_taps(is_here);
     }
 }

@@ -155,17 +155,11 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
         intakes: vec![pool(ids)],
         work: pool(ids + 1),
         inputs,
-        left: None,
-        timed: false,
-        copies: false,
-        batch_max: batch,
-        demand: Arc::default(),
         control: Arc::new(Control::new().unwrap()),
         bell: Arc::new(Doorbell::new()),
         clock: Clock::Live,
         epoch: 0,
-        events: EventPort::Off,
-        tracer: None,
+        options: SpaceOptions { batch_max: batch, ..SpaceOptions::default() },
     })
 }
 

@@ -23,7 +23,7 @@ impl Space {
     pub(in crate::space) fn retires_at(&mut self) -> Time {
         let now = self.now();
         let Some(mut player) = self.events.script() else {
-            let failure = self.turn.failure.as_ref();
+            let failure = self.graph.turn.failure.as_ref();
             self.events
                 .event(|| SpaceEvent::Retire { now, failure: failure.map(ToString::to_string) });
             return now;
@@ -122,7 +122,7 @@ impl Space {
                     return None;
                 }
             }
-            if self.control.is_stopped() || self.turn.failure.is_some() {
+            if self.control.is_stopped() || self.graph.turn.failure.is_some() {
                 return None;
             }
             self.control.ring();

@@ -490,7 +490,7 @@ fn arrives(steps: &[Step], how: How, batch: usize) -> (Vec<Vec<u32>>, u64) {
     }
     let input = Input::Source { node: nodes[0], intake: 0 };
     let mut space = space(a, vec![input], batch, 1);
-    space.turn.copies = how == How::Copies;
+    space.graph.turn.copies = how == How::Copies;
     let remains = space.run();
     let direct = remains.nodes.iter().map(|node| node.flow.edits.direct).sum();
     balanced(&[remains]);
