@@ -56,7 +56,10 @@ fn corpus_apply() {
                 ..Options::default()
             };
             let program = compile(text(case, "expr").unwrap(), capture.link, &options);
-            let program = program.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let program = match program {
+                Err(error) if error.kind == ErrorKind::Unknown => continue,
+                program => program.unwrap_or_else(|error| panic!("{name}: {error}")),
+            };
             let wanted: Vec<u32> =
                 serde_json::from_value(case.get("results").unwrap().clone()).unwrap();
             let found: Vec<u32> = capture
@@ -160,6 +163,7 @@ struct Row<'a> {
     theirs: Vec<ClassicProgram>,
     /// Our programs of each alias, optimized and not, without duplicates.
     ours: Vec<ClassicProgram>,
+    left_to_libpcap: bool,
 }
 
 fn accept_one(
@@ -176,9 +180,9 @@ fn accept_one(
         .filter_map(|key| text(case, key))
         .map(|listing| listing.parse().unwrap_or_else(|error| panic!("{name}: {error}")))
         .collect();
-    let mut row = Row { name, link, snaplen, theirs, ours: Vec::new() };
+    let mut row = Row { name, link, snaplen, theirs, ours: Vec::new(), left_to_libpcap: false };
     compile_aliases(case, &mut row, counts);
-    if excluded(name).is_some() {
+    if excluded(name).is_some() || row.left_to_libpcap {
         counts.excluded += 1;
         return;
     }
@@ -226,6 +230,10 @@ fn compile_aliases(case: &Value, row: &mut Row<'_>, counts: &mut Counts) {
             };
             let program = match compile(alias, link, &options) {
                 Ok(program) => program,
+                Err(error) if error.kind == ErrorKind::Unknown => {
+                    row.left_to_libpcap = true;
+                    continue;
+                }
                 Err(error) => {
                     let right = rejects && error.kind == ErrorKind::RejectsAll;
                     assert!(right, "{name}: `{alias}` on {link}: {error}");
@@ -341,7 +349,6 @@ const SAME_FACT: &[(&str, &[&str])] = &[
     ("greater than maximum", &["greater than maximum"]),
     ("syntax error", &["syntax error", "no meaning here", "without"]),
     ("invalid 802.11 subtype value", &["invalid 802.11 subtype value"]),
-    ("invalid DECnet address", &["invalid DECnet address"]),
     ("invalid IPv4 address", &["invalid IPv4 address"]),
     ("invalid IPv6 address", &["invalid IPv6 address"]),
     ("non-network bits set", &["non-network bits set"]),
@@ -415,13 +422,16 @@ fn reject(table: &[Value]) {
         let options = Options { resolver: &NoResolver, ..Options::default() };
         let error = match compile(expression, link, &options) {
             Ok(program) => panic!("{name}: `{expression}` became\n{program}"),
+            Err(error) if error.kind == ErrorKind::Unknown => {
+                *skipped.entry("is left to libpcap").or_default() += 1;
+                continue;
+            }
             Err(error) => error,
         };
         let theirs = text(case, "errstr").unwrap();
         let ours = error.to_string();
         let says = format!("{name}: `{expression}`: ours `{ours}`, theirs `{theirs}`");
         assert!(error.span.end <= expression.len() && error.span.start <= error.span.end, "{says}");
-        assert_ne!(error.kind, ErrorKind::Unknown, "{says}");
         let rejects = theirs.contains("rejects all");
         assert_eq!(error.kind == ErrorKind::RejectsAll, rejects, "{says}");
         let known = SAME_FACT.iter().find(|(words, _)| theirs.contains(words));

@@ -23,9 +23,9 @@ const SEEDS: &[&str] = &[
     "ether host 00:11:22:33:44:55 or ether src aabb.ccdd.eeff and not broadcast or ip multicast",
     "wlan type mgt subtype beacon or wlan addr4 00-11-22-33-44-55 and type data and dir tods",
     "len >= 100 and ip[2:2] - ((ip[0] & 0xf) << 2) % 3 ^ 7 > -5 * 2 / 3 or link[0:4] = 0x01020304",
-    "inbound or outbound or ifindex 3 or on eth0 or rset x or rnr 1 or reason match or action pass",
-    "vpi 10 or vci (1 or 2) and lane and oamf4 or dpc > 12 or hsls != 3 or msu or llc rnr",
-    "ip protochain 51 or ip6 protochain \\udp or iso proto \\isis or csnp or decnet src 10.15",
+    "inbound or outbound or ifindex 3 or on eth0",
+    "vpi 10 or vci (1 or 2) or llc rnr",
+    "ip protochain 51 or ip6 protochain \\udp or iso proto \\isis or csnp",
     "gateway snup or net 10.0.0.0 mask 255.255.0.0 or link dst $7f or byte 3 & 7 or less 5",
     "0x01 == tcp-fin && 017 >= 0xf || ! ( radio[2] < 3 ) or tr multicast or ip broadcast",
 ];

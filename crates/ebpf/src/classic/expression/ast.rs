@@ -32,7 +32,6 @@ pub(crate) enum Protocol {
     Esp,
     Atalk,
     Aarp,
-    Decnet,
     Lat,
     Sca,
     Moprc,
@@ -148,26 +147,12 @@ pub(crate) enum Primitive {
     Interface(u32),
     /// A header that shifts everything to its right, with its number if one is given.
     Encapsulation(Encapsulation, Option<u32>),
-    /// PF log: interface.
-    PfInterface(String),
-    /// PF log: ruleset.
-    PfRuleset(String),
-    /// PF log: a numeric field.
-    PfNumber(PfField, u32),
     /// The type and subtype of an 802.11 frame.
     WlanType { value: u32, mask: u32 },
     /// The direction bits of an 802.11 frame.
     WlanDirection(u32),
     /// Logical link control.
     Llc(Llc),
-    /// A named ATM channel or message.
-    Atm(Atm),
-    /// An ATM field.
-    AtmField(AtmField, Relation, u32),
-    /// A signal unit of MTP2.
-    Mtp2(Mtp2),
-    /// A field of MTP3.
-    Mtp3Field(Mtp3Field, Relation, u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,65 +185,11 @@ pub(crate) enum Encapsulation {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PfField {
-    Rule,
-    Subrule,
-    Reason,
-    Action,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Llc {
     Any,
     Information,
     Supervisory(Option<u32>),
     Unnumbered(Option<u32>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Atm {
-    Lane,
-    Metac,
-    Bcc,
-    OamF4Segment,
-    OamF4End,
-    Sc,
-    Ilmic,
-    Oam,
-    OamF4,
-    ConnectMessage,
-    MetaConnect,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtmField {
-    Vpi,
-    Vci,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mtp2 {
-    Fisu,
-    Lssu,
-    Msu,
-    HighFisu,
-    HighLssu,
-    HighMsu,
-}
-
-/// A field of MTP3; `high` selects its offset behind a high-speed MTP2 header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mtp3Field {
-    pub(crate) field: Mtp3,
-    pub(crate) high: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mtp3 {
-    Sio,
-    Opc,
-    Dpc,
-    Sls,
 }
 
 /// A numeric value computed from the frame.

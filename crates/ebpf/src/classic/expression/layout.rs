@@ -50,6 +50,8 @@ const fn ethernet(header: u32) -> Layout {
 pub(super) fn layout(link: LinkType) -> Option<Layout> {
     use LinkType as L;
     Some(match link {
+        // libpcap's.
+        L::SUNATM | L::PFLOG => return None,
         L::ARCNET => fixed(2, 6, 0, 0),
         L::ARCNET_LINUX => fixed(4, 8, 0, 0),
         L::EN10MB => ethernet(0),
@@ -70,7 +72,6 @@ pub(super) fn layout(link: LinkType) -> Option<Layout> {
             Layout { payload_moves: true, header_moves: true, ..fixed(24, 0, 8, 3) }
         }
         L::ATM_RFC1483 | L::ATM_CLIP => fixed(0, 0, 8, 3),
-        L::SUNATM => fixed(4, 4, 8, 3),
         L::RAW | L::IPV4 | L::IPV6 | L::LTALK | L::FRELAY => untyped(Some(0), 0),
         L::LINUX_SLL => fixed(14, 16, 0, 0),
         L::LINUX_SLL2 => fixed(0, 20, 0, 0),
@@ -78,7 +79,6 @@ pub(super) fn layout(link: LinkType) -> Option<Layout> {
         L::MFR => untyped(Some(0), 4),
         L::APPLE_IP_OVER_IEEE1394 => fixed(16, 18, 0, 0),
         L::SYMANTEC_FIREWALL => fixed(6, 44, 0, 0),
-        L::PFLOG => Layout { payload_moves: true, ..fixed(0, 0, 0, 0) },
         L::PFSYNC => untyped(Some(4), 0),
         L::IPNET => fixed(1, 24, 0, 0),
         link if link.is_juniper() => juniper(link),

@@ -98,6 +98,9 @@ fn keyword(word: &str) -> Option<Token> {
     if let Some((_, protocol)) = names::PROTOCOLS.iter().find(|(name, _)| *name == word) {
         return Some(Token::Protocol(*protocol));
     }
+    if names::FOREIGN.contains(&word) {
+        return Some(Token::Word(Keyword::Foreign));
+    }
     names::WORDS.iter().find(|(name, _)| *name == word).map(|(_, word)| Token::Word(*word))
 }
 

@@ -5,9 +5,11 @@
 //! builds the tree, `generate` makes a condition for the link type, `blocks` builds and optimizes a
 //! graph, `emit` writes instructions.
 //!
-//! Deviations from libpcap. Because a file may come from another machine, names of PF reasons and
-//! actions are known on every system, and address families of loopback and PF log headers default
-//! to those of every BSD in both byte orders. Host names go to the [`Resolver`] of the options;
+//! Words and frames of Solaris ATM, MTP, PF log and DECnet addresses are [`ErrorKind::Unknown`]:
+//! libpcap compiles them.
+//!
+//! Deviations from libpcap. Because a file may come from another machine, address families of
+//! loopback headers default to those of every BSD in both byte orders. Host names go to the [`Resolver`] of the options;
 //! ports and protocols have a built-in table. Relations between constants fold at once, an invalid
 //! constant shift or division is rejected wherever it stands, and scratch words for offsets are
 //! never reused for values, which libpcap does where a relation precedes the first use of a
@@ -56,7 +58,7 @@ pub struct Options<'a> {
     pub live_metadata: bool,
     /// Mask of the captured network, for `ip broadcast`.
     pub netmask: Option<u32>,
-    /// Address families in loopback and PF log headers.
+    /// Address families in loopback headers.
     pub families: AddressFamilies,
 }
 
@@ -73,7 +75,7 @@ impl Default for Options<'_> {
     }
 }
 
-/// The address family numbers of IPv4 and IPv6 in loopback and PF log headers.
+/// The address family numbers of IPv4 and IPv6 in loopback headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressFamilies {
     /// Those of any BSD, in any byte order: right for files.

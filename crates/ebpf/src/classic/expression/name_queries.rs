@@ -48,7 +48,6 @@ fn walk(tree: &Tree, found: &mut Vec<(NameQuery, String)>) {
 fn of(q: Qualifiers, name: &str) -> Vec<(NameQuery, &str)> {
     let within = |protocols: &[Protocol]| q.protocol.is_none_or(|own| protocols.contains(&own));
     match q.kind {
-        _ if q.protocol == Some(Protocol::Decnet) => Vec::new(),
         Some(TypeQualifier::Net) => vec![(NameQuery::Network, name)],
         None | Some(TypeQualifier::Host) if q.protocol == Some(Protocol::Link) => {
             vec![(NameQuery::Ethernet, name)]

@@ -189,7 +189,6 @@ impl Generator<'_> {
             | Protocol::Arp
             | Protocol::Rarp
             | Protocol::Atalk
-            | Protocol::Decnet
             | Protocol::Sca
             | Protocol::Lat
             | Protocol::Moprc

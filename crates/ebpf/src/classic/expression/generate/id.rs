@@ -10,9 +10,6 @@ use super::{Generated, Generator};
 
 impl Generator<'_> {
     pub(super) fn id(&mut self, q: Qualifiers, id: &Id) -> Generated<Condition> {
-        if q.protocol == Some(Protocol::Decnet) {
-            return self.decnet_id(q, id);
-        }
         match id {
             Id::Name(name) => self.named(q, name),
             Id::Number(number) => self.numbered(q, *number),

@@ -39,7 +39,6 @@ impl Generator<'_> {
                     self.test(HeaderBase::Protocol, 0, LoadSize::Half, code::JGT, 1500)?.not();
                 Ok(length.and(self.equal(HeaderBase::Llc, 0, LoadSize::Half, 0xffff)?.not()))
             }
-            L::SUNATM => self.atm_prototype(0x02),
             L::IEEE802 | L::FDDI | L::ATM_RFC1483 => Ok(Condition::Always),
             link if link.is_wlan() => self.wlan_field(0, 0x08, 0x0c),
             _ => Err(self.not_on_this_link("llc")),
@@ -57,7 +56,6 @@ impl Generator<'_> {
             L::LINUX_SLL2 => {
                 Ok(self.equal(HeaderBase::Header, 10, LoadSize::Byte, OUTGOING)?.is(outbound))
             }
-            L::PFLOG => self.equal(HeaderBase::Header, 60, LoadSize::Byte, pick(2, 1)),
             L::DSA_TAG_BRCM => {
                 self.masked(HeaderBase::Header, 12, LoadSize::Byte, pick(0x20, 0), 0xe0)
             }

@@ -40,11 +40,7 @@ impl Generator<'_> {
             return self.behind_mpls(protocol);
         }
         match self.link {
-            link if link.is_ethernet() => {
-                let inner = if self.encapsulated { None } else { self.previous_check()? };
-                let own = self.ethernet_protocol(protocol)?;
-                Ok(inner.unwrap_or(Condition::Always).and(own))
-            }
+            link if link.is_ethernet() => self.ethernet_protocol(protocol),
             link if link.is_wlan() => {
                 let data = self.masked(HeaderBase::Header, 0, LoadSize::Byte, 0x08, 0x0c)?;
                 Ok(data.and(self.llc_protocol(protocol)?))
@@ -60,10 +56,6 @@ impl Generator<'_> {
             L::FDDI | L::IEEE802 | L::ATM_RFC1483 | L::ATM_CLIP | L::IP_OVER_FC => {
                 self.llc_protocol(protocol)
             }
-            L::SUNATM => {
-                let llc = self.atm_prototype(0x02)?;
-                Ok(llc.and(self.llc_protocol(protocol)?))
-            }
             L::LINUX_SLL => self.cooked_protocol(protocol),
             L::SLIP | L::SLIP_BSDOS | L::RAW => match protocol {
                 IP => self.ip_version(HeaderBase::Header, 4),
@@ -77,7 +69,6 @@ impl Generator<'_> {
                 self.ppp_protocol(protocol)
             }
             L::NULL | L::LOOP | L::ENC => self.loopback_protocol(protocol),
-            L::PFLOG => self.family(1, LoadSize::Byte, protocol, false),
             L::ARCNET | L::ARCNET_LINUX => self
                 .one_of(protocol, &[(IP, 212), (ARP, 213), (RARP, 214), (ATALK, 221), (IP6, 0xc4)]),
             L::IPNET => self.one_of(protocol, &[(IP, 2), (IP6, 26)]),
@@ -287,15 +278,7 @@ impl Generator<'_> {
 
     /// Returns the condition on the outer header that makes the current header valid.
     pub(super) fn previous_check(&mut self) -> Generated<Option<Condition>> {
-        if self.encapsulated {
-            return self.inner_header_check().map(Some);
-        }
-        match self.previous {
-            Some((L::SUNATM, _)) => {
-                Ok(Some(self.equal(HeaderBase::PreviousHeader, 4, LoadSize::Half, 0xff00)?.not()))
-            }
-            _ => Ok(None),
-        }
+        self.encapsulated.then(|| self.inner_header_check()).transpose()
     }
 }
 

@@ -11,8 +11,6 @@ pub(super) enum HeaderBase {
     Packet,
     /// The current link header.
     Header,
-    /// The link header around the current one.
-    PreviousHeader,
     /// The start of the link payload: the LLC header, if there is one.
     Llc,
     /// The protocol number field.
@@ -77,7 +75,6 @@ impl Generator<'_> {
         Ok(match base {
             HeaderBase::Packet => Offset { constant: 0, word: None },
             HeaderBase::Header => self.header,
-            HeaderBase::PreviousHeader => self.previous.map_or(self.header, |(_, header)| header),
             HeaderBase::Llc => payload()?,
             HeaderBase::Protocol => self.protocol.ok_or_else(|| self.unplaced())?,
             HeaderBase::Network | HeaderBase::TransportIp4 => payload()?.plus(self.nl),

@@ -8,8 +8,6 @@
 //! Each submodule generates one kind of test; `load` turns offsets into instructions.
 
 mod arithmetic;
-mod atm;
-mod decnet;
 mod host;
 mod id;
 mod link_layer;
@@ -17,8 +15,6 @@ mod link_protocol;
 mod load;
 mod mac;
 mod mpls;
-mod mtp;
-mod pflog;
 mod port;
 mod prologue;
 mod protochain;
@@ -67,7 +63,7 @@ pub(super) fn generate(
         outer: link,
         link,
         header,
-        previous: None,
+        entered: false,
         protocol: layout.protocol.map(|constant| Offset { constant, word: None }),
         payload: layout
             .payload
@@ -110,8 +106,8 @@ struct Generator<'a> {
     link: LinkType,
     /// Offset of the current link header.
     header: Offset,
-    /// Link type and offset of the enclosing header.
-    previous: Option<(LinkType, Offset)>,
+    /// True behind a header of another link type than the frame's.
+    entered: bool,
     /// Offset of the current protocol number.
     protocol: Option<Offset>,
     /// Offset of the current payload.
@@ -187,16 +183,9 @@ impl Generator<'_> {
                 Encapsulation::Geneve => self.geneve(*number),
                 Encapsulation::Vxlan => self.vxlan(*number),
             },
-            Primitive::PfInterface(name) => self.pf_interface(name),
-            Primitive::PfRuleset(name) => self.pf_ruleset(name),
-            Primitive::PfNumber(field, number) => self.pf_number(*field, *number),
             Primitive::WlanType { value, mask } => self.wlan_field(0, *value, *mask),
             Primitive::WlanDirection(value) => self.wlan_field(1, *value, 0x03),
             Primitive::Llc(llc) => self.llc(*llc),
-            Primitive::Atm(atm) => self.atm(*atm),
-            Primitive::AtmField(field, op, value) => self.atm_field(*field, *op, *value),
-            Primitive::Mtp2(unit) => self.mtp2(*unit),
-            Primitive::Mtp3Field(field, op, value) => self.mtp3(*field, *op, *value),
         }
     }
 

@@ -83,7 +83,7 @@ impl Generator<'_> {
 
     /// Enters a header: `link` at `header` is current from here on.
     pub(super) fn enter(&mut self, link: L, header: Offset) {
-        self.previous = Some((self.link, self.header));
+        self.entered = true;
         self.link = link;
         self.header = header;
         self.encapsulated = false;

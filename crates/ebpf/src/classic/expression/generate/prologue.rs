@@ -22,14 +22,7 @@ impl Generator<'_> {
         if self.header_used || self.payload_used {
             self.header_to_x(&mut lines);
         }
-        if self.payload_used && self.outer == L::PFLOG {
-            lines.extend([
-                load(code::B, 0),
-                alu_k(code::ADD, 3),
-                alu_k(code::AND, !3),
-                store_a(PAYLOAD_WORD),
-            ]);
-        } else if self.payload_used {
+        if self.payload_used {
             self.wlan_payload(&mut lines);
         }
         let condition =

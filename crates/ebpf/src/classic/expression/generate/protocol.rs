@@ -48,7 +48,6 @@ fn link_number(protocol: Protocol) -> Option<u32> {
         Protocol::Rarp => link::RARP,
         Protocol::Atalk => 0x809b,
         Protocol::Aarp => 0x80f3,
-        Protocol::Decnet => link::DECNET,
         Protocol::Lat => 0x6004,
         Protocol::Sca => 0x6007,
         Protocol::Moprc => 0x6002,

@@ -27,11 +27,7 @@ impl Generator<'_> {
             self.at_most("VLAN tag", number, NUMBER_MAX)?;
         }
         let condition = match self.link {
-            L::EN10MB
-                if self.options.live_metadata
-                    && self.vlan_depth == 0
-                    && self.previous.is_none() =>
-            {
+            L::EN10MB if self.options.live_metadata && self.vlan_depth == 0 && !self.entered => {
                 self.tag_beside(number)?
             }
             link if (link.is_ethernet() || link.is_wlan()) && link != L::PPI => {

@@ -1,11 +1,11 @@
 //! Parses one primitive: a qualified identifier, a protocol, a relation, or a keyword of its own.
 
 use super::super::ast::{
-    Atm, AtmField, ByteOp, DirQualifier, Encapsulation, Llc, Mtp2, Mtp3, Mtp3Field, PfField,
-    Primitive, Protocol, Qualifiers, Relation, Tree, TypeQualifier,
+    ByteOp, DirQualifier, Encapsulation, Llc, Primitive, Protocol, Qualifiers, Tree, TypeQualifier,
 };
 use super::super::names;
 use super::super::token::{Keyword, Symbol, Token};
+use super::super::{ErrorKind, ExpressionError};
 use super::{Parsed, Parser, Term, mistake, pair};
 
 impl Parser<'_> {
@@ -21,8 +21,7 @@ impl Parser<'_> {
                 self.after_protocol(Some(protocol))?
             }
             Token::Word(word) if word != Keyword::Length => match self.worded(word)? {
-                Some(WordedPrimitive::Primitive(primitive)) => primitive,
-                Some(WordedPrimitive::Tree(tree)) => return Ok((tree, None)),
+                Some(primitive) => primitive,
                 None => self.after_protocol(None)?,
             },
             Token::Name
@@ -179,18 +178,7 @@ impl Parser<'_> {
     }
 
     /// Parses a primitive that begins with a keyword of its own.
-    fn worded(&mut self, word: Keyword) -> Parsed<Option<WordedPrimitive>> {
-        if let Some((field, named)) = mtp3_field(word) {
-            self.at += 1;
-            return self
-                .values(named, |relation, value| Primitive::Mtp3Field(field, relation, value))
-                .map(|tree| Some(WordedPrimitive::Tree(tree)));
-        }
-        if let Some(field) = atm_field(word) {
-            self.at += 1;
-            let leaf = |relation, value| Primitive::AtmField(field, relation, value);
-            return self.values("a VPI or VCI", leaf).map(|tree| Some(WordedPrimitive::Tree(tree)));
-        }
+    fn worded(&mut self, word: Keyword) -> Parsed<Option<Primitive>> {
         let start = self.at;
         self.at += 1;
         let primitive = match word {
@@ -201,37 +189,18 @@ impl Parser<'_> {
             Keyword::Outbound => Primitive::Direction { outbound: true },
             Keyword::IfIndex => Primitive::Interface(self.number("the number of an interface")?),
             Keyword::Llc => Primitive::Llc(self.llc()?),
-            Keyword::IfName => Primitive::PfInterface(self.plain_name("interface")?),
-            Keyword::Ruleset => Primitive::PfRuleset(self.plain_name("ruleset")?),
-            Keyword::RuleNumber => {
-                Primitive::PfNumber(PfField::Rule, self.number("a rule number")?)
-            }
-            Keyword::SubruleNumber => {
-                Primitive::PfNumber(PfField::Subrule, self.number("a rule number")?)
-            }
-            Keyword::Reason => {
-                let reason = self.named("PF reason", names::PF_REASONS, u32::MAX)?;
-                Primitive::PfNumber(PfField::Reason, reason)
-            }
-            Keyword::Action => {
-                let action = self.name_of("PF action", names::PF_ACTIONS)?;
-                Primitive::PfNumber(PfField::Action, action)
-            }
+            Keyword::Foreign => return Err(self.foreign(start)),
             other => {
                 if let Some((encapsulation, numbered)) = encapsulation(other) {
                     let number = if numbered { self.optional_number()? } else { None };
                     Primitive::Encapsulation(encapsulation, number)
-                } else if let Some(atm) = atm(other) {
-                    Primitive::Atm(atm)
-                } else if let Some(unit) = mtp2(other) {
-                    Primitive::Mtp2(unit)
                 } else {
                     self.at = start;
                     return Ok(None);
                 }
             }
         };
-        Ok(Some(WordedPrimitive::Primitive(primitive)))
+        Ok(Some(primitive))
     }
 
     fn byte(&mut self) -> Parsed<Primitive> {
@@ -249,7 +218,7 @@ impl Parser<'_> {
     }
 
     fn llc(&mut self) -> Parsed<Llc> {
-        if self.peek() == Token::Word(Keyword::RuleNumber)
+        if self.peek() == Token::Word(Keyword::Foreign)
             && self.text[self.span_here()].eq_ignore_ascii_case("rnr")
         {
             self.at += 1;
@@ -294,35 +263,15 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses `[relation] value` or `(value or value …)`.
-    fn values(&mut self, what: &str, leaf: impl Fn(Relation, u32) -> Primitive) -> Parsed<Tree> {
-        let start = self.at.saturating_sub(1);
-        if self.eat(Symbol::Open) {
-            let mut trees = Vec::new();
-            loop {
-                let value = self.number(what)?;
-                let leaf = leaf(Relation::Equal, value);
-                trees.push(Tree::Leaf(leaf, self.span_from(start)));
-                if self.peek() != Token::Word(Keyword::Or) {
-                    break;
-                }
-                self.at += 1;
-            }
-            self.expect(Symbol::Close, "`or` or `)`")?;
-            return Ok(Tree::Any(trees));
-        }
-        let relation = self.relation_symbol().unwrap_or(Relation::Equal);
-        let value = self.number(what)?;
-        Ok(Tree::Leaf(leaf(relation, value), self.span_from(start)))
+    /// Refuses a word of a link layer that only libpcap compiles.
+    fn foreign(&self, at: usize) -> ExpressionError {
+        let span = self.lexemes[at].span.clone();
+        let what = format!("`{}` is compiled by libpcap alone", &self.text[span.clone()]);
+        ExpressionError { span, what, hint: None, kind: ErrorKind::Unknown }
     }
 }
 
 const BRACKET: Token = Token::Symbol(Symbol::BracketOpen);
-
-enum WordedPrimitive {
-    Primitive(Primitive),
-    Tree(Tree),
-}
 
 fn encapsulation(word: Keyword) -> Option<(Encapsulation, bool)> {
     Some(match word {
@@ -334,56 +283,4 @@ fn encapsulation(word: Keyword) -> Option<(Encapsulation, bool)> {
         Keyword::Vxlan => (Encapsulation::Vxlan, true),
         _ => return None,
     })
-}
-
-fn atm(word: Keyword) -> Option<Atm> {
-    Some(match word {
-        Keyword::Lane => Atm::Lane,
-        Keyword::Metac => Atm::Metac,
-        Keyword::Bcc => Atm::Bcc,
-        Keyword::OamF4Sc => Atm::OamF4Segment,
-        Keyword::OamF4Ec => Atm::OamF4End,
-        Keyword::Sc => Atm::Sc,
-        Keyword::Ilmic => Atm::Ilmic,
-        Keyword::Oam => Atm::Oam,
-        Keyword::OamF4 => Atm::OamF4,
-        Keyword::ConnectMsg => Atm::ConnectMessage,
-        Keyword::MetaConnect => Atm::MetaConnect,
-        _ => return None,
-    })
-}
-
-fn atm_field(word: Keyword) -> Option<AtmField> {
-    match word {
-        Keyword::Vpi => Some(AtmField::Vpi),
-        Keyword::Vci => Some(AtmField::Vci),
-        _ => None,
-    }
-}
-
-fn mtp2(word: Keyword) -> Option<Mtp2> {
-    Some(match word {
-        Keyword::Fisu => Mtp2::Fisu,
-        Keyword::Lssu => Mtp2::Lssu,
-        Keyword::Msu => Mtp2::Msu,
-        Keyword::Hfisu => Mtp2::HighFisu,
-        Keyword::Hlssu => Mtp2::HighLssu,
-        Keyword::Hmsu => Mtp2::HighMsu,
-        _ => return None,
-    })
-}
-
-fn mtp3_field(word: Keyword) -> Option<(Mtp3Field, &'static str)> {
-    let (field, high, what) = match word {
-        Keyword::Sio => (Mtp3::Sio, false, "a service indicator"),
-        Keyword::Opc => (Mtp3::Opc, false, "a point code"),
-        Keyword::Dpc => (Mtp3::Dpc, false, "a point code"),
-        Keyword::Sls => (Mtp3::Sls, false, "a link selection"),
-        Keyword::Hsio => (Mtp3::Sio, true, "a service indicator"),
-        Keyword::Hopc => (Mtp3::Opc, true, "a point code"),
-        Keyword::Hdpc => (Mtp3::Dpc, true, "a point code"),
-        Keyword::Hsls => (Mtp3::Sls, true, "a link selection"),
-        _ => return None,
-    };
-    Some((Mtp3Field { field, high }, what))
 }
