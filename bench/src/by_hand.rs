@@ -1,6 +1,5 @@
-//! What clang makes of a program in C: compiled when it is measured, and the few parts of its
-//! object file that are needed, which are the code of section `program` and where it speaks of what
-//! it keeps in `.bss`.
+//! Programs in C, compiled by clang when they are measured, and the parts of their object files
+//! that are needed: the code of section `program`, and its references to variables in `.bss`.
 
 use ebpf::insn::PSEUDO_MAP_VALUE;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -17,10 +16,10 @@ const RELOCATION: usize = 16;
 /// A program in C.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'s> {
-    /// What it is called, in the kernel too.
+    /// The name, in the kernel too.
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
-    /// What is defined: `NAME` or `NAME=VALUE`.
+    /// The macros: `NAME` or `NAME=VALUE`.
     pub(crate) defined: &'s [String],
     /// Bytes of `.bss`.
     pub(crate) kept: u32,

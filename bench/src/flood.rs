@@ -19,9 +19,9 @@ use testkit::Frame;
 use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::packet::{SOURCE, TARGET};
 
-/// How many frames are sent with one call.
+/// The number of frames sent with one call.
 const BATCH: usize = 64;
-/// How many make a bunch: some ms, so that several bells ring in each.
+/// The frames of a bunch: some ms, so that each rings several doorbells.
 pub(crate) const BUNCH: usize = 2_500;
 /// The target port of what is looked for, and that of everything else.
 pub(crate) const WANTED: u16 = 53;
@@ -35,8 +35,8 @@ pub(crate) struct Flood {
     _full: Option<UdpSocket>,
 }
 
-/// How many frames go over one of two cables before it is the turn of the other: a tenth of a
-/// second at most, and more than any ring here holds of them, so that who is too slow loses some.
+/// The frames sent over one of two cables before the other is used: a tenth of a second at most,
+/// and more than any ring here holds, so that a reader that is too slow loses some.
 const TURN: usize = 25_000;
 
 /// Two cables alike.
@@ -47,19 +47,19 @@ pub(crate) struct Floods {
     alone: Flood,
 }
 
-/// What processor time it took to send as many frames over each of two cables, in ns.
+/// Measures the processor time of sending as many frames over each of two cables, in ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Took {
     pub(crate) seen: u64,
     pub(crate) alone: u64,
 }
 
-/// What the host at the end of the cable does with frames.
+/// The treatment of frames by the host at the end of the cable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Host {
-    /// They are its own: they go through all of its stack, into a socket that is full.
+    /// Frames for the host: they go through all of its stack, into a full socket.
     Receives,
-    /// They are for somebody else: its stack drops them at once.
+    /// Frames for another host: its stack drops them at once.
     Ignores,
 }
 

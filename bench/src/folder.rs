@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How the names of all such folders begin, and those of folders that are not locked yet.
+/// The prefixes of the names of such folders, and of folders that are not locked yet.
 const NAME: &str = "streamline-bench.";
 const UNNAMED: &str = ".streamline-bench.";
 

@@ -5,7 +5,7 @@ use crate::row::Row;
 use crate::sentinel::Sentinel;
 use std::sync::OnceLock;
 
-/// Of which rows somebody wants to know; none: of all.
+/// The rows that are wanted; all, if empty.
 static ONLY: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Leaves out what has none of these words in the name of its row; without words nothing is.
@@ -14,7 +14,7 @@ pub(crate) fn only(words: Vec<String>) {
     let _ = ONLY.set(words);
 }
 
-/// Whether somebody wants to know of this row.
+/// Returns true if this row is wanted.
 pub(crate) fn is_wanted(row: &str) -> bool {
     let words = ONLY.get().map_or(&[][..], Vec::as_slice);
     words.is_empty() || words.iter().any(|word| row.contains(word.as_str()))
@@ -26,7 +26,7 @@ pub(crate) struct Candidate<'c> {
     pub(crate) measure: Box<dyn FnMut() -> Result<f64, String> + 'c>,
 }
 
-/// What a row must reach: the candidate, the reference, the goal and its ratio.
+/// The goal of a row: the candidate, the reference, the goal and its ratio.
 pub(crate) struct Goal {
     pub(crate) candidate: &'static str,
     pub(crate) reference: &'static str,
@@ -40,7 +40,7 @@ pub(crate) struct Samples {
     pub(crate) values: Vec<f64>,
 }
 
-/// Which of two values is the better one.
+/// The better one of two values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Better {
     More,

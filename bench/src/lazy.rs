@@ -5,15 +5,15 @@
 //! instead of copying, and remembers the last eight buffers with what they stand for; `write` of
 //! such a buffer, if nobody has looked, is a pointer. Against it the two copies that it saves.
 
-use crate::Options;
 use crate::harness::{Candidate, interleave};
+use crate::options::Options;
 use crate::row::Row;
 use std::hint::black_box;
 use sys::revoke::{Lazy, LazyBuffer};
 
 /// Bytes of a block.
 const BLOCKS: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20];
-/// What a measurement takes at least, in ns.
+/// The shortest measurement, in ns.
 const LEAST_NS: u64 = 15_000_000;
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {

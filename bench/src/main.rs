@@ -9,6 +9,7 @@
 mod by_hand;
 mod capture;
 mod chain;
+mod child;
 mod decide;
 mod doors;
 mod edits;
@@ -22,6 +23,7 @@ mod live;
 mod moderation;
 mod mpipe;
 mod observed;
+mod options;
 mod parallel;
 mod peek;
 mod peers;
@@ -43,6 +45,7 @@ mod tcpdump;
 mod walk;
 
 use clap::Parser;
+use options::Options;
 use row::Row;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,7 +54,7 @@ use std::process::ExitCode;
 #[derive(Parser, Debug)]
 #[command(name = "streamline bench", bin_name = "streamline bench", version)]
 struct Arguments {
-    /// Which benches (see --list); all of them if none is named.
+    /// The benches to run (see --list); all of them if none is named.
     names: Vec<String>,
     /// One JSON object per row on standard output.
     #[arg(long)]
@@ -59,7 +62,7 @@ struct Arguments {
     /// A picture per bench, as SVG, into this directory.
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
-    /// How many times every candidate is measured.
+    /// The number of measurements of every candidate.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
     /// Bytes of the captures that are made; goals are judged at 1,000,000,000.
@@ -77,7 +80,7 @@ struct Arguments {
     /// Be the reading process of a bench: kind, processor and bytes of a block.
     #[arg(long, hide = true, num_args = 3, value_names = ["KIND", "PROCESSOR", "BLOCK"])]
     reader: Vec<String>,
-    /// What there is to run.
+    /// List the benches.
     #[arg(long)]
     list: bool,
 }
@@ -87,14 +90,6 @@ struct Bench {
     name: &'static str,
     summary: &'static str,
     run: fn(&Options) -> Result<Vec<Row>, String>,
-}
-
-/// How much is measured.
-struct Options {
-    /// How many times every candidate is.
-    rounds: usize,
-    /// Bytes of the captures that are made.
-    size: u64,
 }
 
 const BENCHES: &[Bench] = &[

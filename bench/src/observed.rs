@@ -1,4 +1,4 @@
-//! What observing a flood costs: samples of who observes, round by round.
+//! Costs of observing a flood: samples of each observer, round by round.
 //!
 //! It is taken in two places: in the kernel, by how much longer sending takes than over a cable
 //! that nobody observes, in turn ([`Floods`]); and in the processes.
@@ -8,7 +8,7 @@ use crate::harness::median;
 use crate::processes::when_idle;
 use crate::sentinel::Sentinel;
 
-/// What a frame came to.
+/// The costs of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     /// Sending, in ns per frame, and sending to nobody.
@@ -18,7 +18,7 @@ pub(crate) struct Sample {
     pub(crate) processes: f64,
     /// Parts of what everybody should have seen.
     pub(crate) lost: f64,
-    /// How often a bell rang that is ours.
+    /// The number of wake-ups by our doorbell.
     pub(crate) bells: u64,
 }
 
@@ -30,12 +30,12 @@ impl Sample {
         Self { sending, alone, processes, lost: 0.0, bells: 0 }
     }
 
-    /// What observing costs the kernel, in ns per frame.
+    /// Returns the cost of observing in the kernel, in ns per frame.
     pub(crate) fn kernel(&self) -> f64 {
         self.sending - self.alone
     }
 
-    /// What observing costs in all, in ns per frame; noise makes it not less than nothing.
+    /// Returns the whole cost of observing, in ns per frame; at least 0, whatever the noise.
     pub(crate) fn cost(&self) -> f64 {
         (self.kernel() + self.processes).max(1.0)
     }

@@ -5,7 +5,7 @@ use crate::folder::Folder;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What they share.
+/// The parts that peers share.
 const COMMON: &str = include_str!("../peers/common.h");
 
 /// A program in a folder of its own that goes away.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 /// The matcher as a program, if a C compiler is here.
 pub(crate) struct Pipes(Compiled);
 
-/// What a filter of the chain looks at.
+/// The bytes that a filter of the chain reads.
 #[derive(Clone, Copy)]
 pub(crate) enum Look {
     First,

@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::path::Path;
 
-/// What is varied, by bench.
+/// The variable of each bench.
 const AXES: &[(&str, &str)] = &[
     ("capture", "readers of the stream, frames of 64 B"),
     ("chain", "filters in a row"),
@@ -99,7 +99,7 @@ fn colour(place: usize) -> RGBColor {
     RGBColor(red, green, blue)
 }
 
-/// What has the same unit.
+/// The rows of one unit.
 enum Panel<'r> {
     Lines { unit: &'r str, lines: Vec<Line> },
     Bars { unit: &'r str, bars: Vec<Bar> },
@@ -183,7 +183,7 @@ fn lines<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Line> {
     if varied { lines } else { Vec::new() }
 }
 
-/// What is told of a row but for what is varied.
+/// Returns the name of a row without its variable.
 fn setting(row: &Row) -> Vec<&str> {
     let is_varied = |part: &&str| {
         let words: Vec<&str> = part.split(' ').collect();
@@ -202,7 +202,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Of positive values.
+    /// A scale for positive values.
     fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
         let low = values.clone().fold(f64::INFINITY, f64::min);
         let high = values.fold(f64::NEG_INFINITY, f64::max);
@@ -251,7 +251,7 @@ impl Axis {
     }
 }
 
-/// What is written for a value: few digits, sizes with their letter.
+/// Formats a value: few digits, sizes with their letter.
 fn written(value: f64) -> String {
     let powers = [(1024.0 * 1024.0, "M"), (1024.0, "K")];
     for (power, letter) in powers {

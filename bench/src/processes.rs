@@ -13,8 +13,8 @@ use testkit::net::{Namespace, SERVER_DEVICE, until};
 const IDLE_NS: u64 = 3_000_000;
 const WINDOW: Duration = Duration::from_millis(200);
 
-/// How often a task (`thread-self`, or the number of a process for its first thread) gave its
-/// processor up, and how often it was taken from it.
+/// Returns the voluntary and involuntary context switches of a task (`thread-self`, or the number
+/// of a process for its first thread).
 pub(crate) fn switches(task: &str) -> [u64; 2] {
     let text = fs::read_to_string(format!("/proc/{task}/status")).unwrap_or_default();
     ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| {
@@ -37,7 +37,7 @@ impl Children {
         self.0.iter().map(Child::id).collect()
     }
 
-    /// Which of them has ended by itself, by the order in which they were added.
+    /// Returns the first process that has ended by itself, by the order in which they were added.
     pub(crate) fn ended(&mut self) -> Option<usize> {
         self.0.iter_mut().position(|child| !matches!(child.try_wait(), Ok(None)))
     }
@@ -105,7 +105,7 @@ pub(crate) fn when_idle(processes: &[u32]) -> u64 {
     now
 }
 
-/// Whether a program looks at what comes in.
+/// Returns true if a program is attached to the ingress of the server's device.
 pub(crate) fn is_tapped(space: &Namespace) -> bool {
     space.enter(|| {
         let index = Links::open().and_then(|links| links.named(SERVER_DEVICE)).map(|it| it.index);
@@ -134,12 +134,12 @@ pub(crate) fn number_behind(told: &str, words: &str) -> u64 {
     number.and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
 }
 
-/// What lies in a file; nothing where it is not there.
+/// Returns the contents of a file; empty if it does not exist.
 pub(crate) fn text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
-/// Whether a program is there; says what is left out without it, and the package that has it.
+/// Returns true if a program is installed; prints the rows left out without it, and its package.
 pub(crate) fn installed(program: &str, package: &str) -> bool {
     let there = crate::replay::find(program).is_some();
     if !there {

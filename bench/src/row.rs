@@ -8,31 +8,31 @@ use std::fmt;
 pub(crate) struct Row {
     /// The bench.
     pub(crate) bench: &'static str,
-    /// What is varied: `8 filters`.
+    /// The variable: `8 filters`.
     pub(crate) row: String,
-    /// Who was measured.
+    /// The candidate.
     pub(crate) candidate: &'static str,
     /// Against whom.
     pub(crate) reference: &'static str,
     /// The median.
     pub(crate) value: f64,
-    /// Of what.
+    /// The unit.
     pub(crate) unit: &'static str,
     /// The median of the ratios round by round; above 1: the candidate is better.
     pub(crate) ratio: f64,
-    /// How many samples.
+    /// The number of samples.
     pub(crate) n: usize,
     /// Least and largest sample.
     pub(crate) spread: [f64; 2],
     /// Round trip of a cache line between two cores while it was measured, in ns.
     pub(crate) sentinel_ns: f64,
-    /// Which goal of the project this row answers.
+    /// The goal of the project that this row answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) goal: Option<&'static str>,
-    /// What the ratio must reach.
+    /// The ratio to reach.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<f64>,
-    /// Where it stands on the x axis of a picture; not a number: nowhere.
+    /// The position on the x axis of a picture; NaN if it has none.
     #[serde(skip)]
     pub(crate) x: f64,
 }

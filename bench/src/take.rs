@@ -10,10 +10,10 @@
 //! a cable with nobody at it, in turn, and in the process. On a virtual cable AF_XDP copies and the
 //! program runs in the sender's time, so these rows say little about a card with zero-copy.
 
-use crate::Options;
 use crate::flood::{Floods, Host};
 use crate::folder::Folder;
 use crate::harness::{Better, Goal, Samples, median, rows};
+use crate::options::Options;
 use crate::processes::{end, is_tapped, when_idle};
 use crate::row::Row;
 use crate::sentinel::Sentinel;
@@ -27,7 +27,7 @@ const LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
 const FRAMES: usize = 25_000;
 const BEFORE: usize = 2_000;
 
-/// What is compared: the name of the row, of the candidate, and the line.
+/// The candidates: the name of the row, of the candidate, and the request.
 const LINES: [(&str, &str, &str); 7] = [
     ("count", SOCKET, "rx@thread0 server0 ring=128M | count"),
     ("count", RING, "rx server0 ring=128M | count@thread0"),
@@ -118,7 +118,7 @@ fn observe(floods: &mut Floods, folder: &Folder, line: &str) -> Result<Sample, S
     Ok(Sample { sending, alone, process: used / frames, lost })
 }
 
-/// Whether a program of XDP is at the device.
+/// Returns true if an XDP program is at the device.
 fn is_taken(pair: &Pair) -> bool {
     pair.server.enter(|| {
         let links = sys::net::Links::open().ok();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::net::{Pair, SERVER_DEVICE, until};
 
-/// What the program is called.
+/// The names of the program.
 pub(crate) const TCPDUMP: &str = "tcpdump";
 
 /// Instances that run.
@@ -16,11 +16,11 @@ pub(crate) struct Tcpdumps {
     count: usize,
 }
 
-/// What one of them says at its end, in frames that its filter let through. What it does not say is
-/// as many as there can be.
+/// The final report of a tcpdump, in frames that its filter let through. A count that it leaves out
+/// is the largest possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Told {
-    /// Those that came.
+    /// Frames received.
     pub(crate) received: u64,
     /// Those of them that were lost.
     pub(crate) lost: u64,

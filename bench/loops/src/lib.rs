@@ -7,14 +7,14 @@
 /// A filter of the reference loop: whether the block goes on.
 pub type Matcher = fn(&[u8]) -> bool;
 
-/// Whether the first byte of a block is 2. [Th §5.2.1, fig. 5.1]
+/// Returns true if the first byte of a block is 2. [Th §5.2.1, fig. 5.1]
 #[inline(never)]
 #[must_use]
 pub fn first_byte_is_two(block: &[u8]) -> bool {
     block.first() == Some(&2)
 }
 
-/// Whether a block contains the byte 0xff, which none does: every byte is looked at.
+/// Returns true if a block contains the byte 0xff, which none does: every byte is read.
 #[inline(never)]
 #[must_use]
 pub fn no_byte_is_ff(block: &[u8]) -> bool {

@@ -18,12 +18,12 @@
 //! a cable with nobody at it, in turn ([`crate::observed`]); and in the processes. What does not
 //! arrive is counted. What is taken so with nobody there is what the measurement is worth.
 
-use crate::Options;
 use crate::by_hand::{ByHand, Source};
 use crate::flood::{Floods, Host, Took};
 use crate::folder::Folder;
 use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::observed::{Sample, Taken};
+use crate::options::Options;
 use crate::processes::{installed, processor_ns};
 use crate::row::Row;
 use crate::tap::{Reader, Tap, of_a_line, usual};
@@ -32,10 +32,10 @@ use ebpf::emit::tap::UNREAD_LAPS;
 use sys::bpf::ring::place;
 use sys::bpf::{Anchor, Kind, Link, Side};
 
-/// How many want the stream.
+/// Numbers of observers.
 const READERS: [(usize, &str); 4] =
     [(1, "1 reader"), (2, "2 readers"), (5, "5 readers"), (10, "10 readers")];
-/// What frames are like: bytes, how many of them are wanted, and what rows call it.
+/// Kinds of frames: bytes, how many of them are wanted, and their name in rows.
 const SETTINGS: [Setting; 3] = [
     Setting { length: 64, keep: 2048, name: "64 B" },
     Setting { length: 1500, keep: 96, name: "96 of 1500 B" },
@@ -70,7 +70,8 @@ const WITH_ONE: &str = "1 of ours";
 const WITH_TEN: &str = "10 of ours";
 const ONE_TCPDUMP: &str = "1 tcpdump";
 const LIMIT: &str = "what it may cost";
-/// What an added reader may cost in the kernel, and a tap that nobody reads, in ns per frame (G15).
+/// The most that an added reader, and a tap without readers, may cost in the kernel, in ns per
+/// frame (G15).
 const ADDED_NS: f64 = 30.0;
 const ALONE_NS: f64 = 150.0;
 
@@ -81,7 +82,7 @@ struct Setting {
     name: &'static str,
 }
 
-/// Who observes.
+/// The observers of a flood.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Observers {
     Nobody,
@@ -142,7 +143,7 @@ impl Bench<'_> {
         }
     }
 
-    /// How many frames fill a ring.
+    /// Returns the number of frames that fill a ring.
     fn frames_in(&self, ring: u32) -> usize {
         let kept = self.setting.length.min(self.setting.keep as usize);
         ring as usize / (kept + place::HEADER as usize)

@@ -11,11 +11,11 @@
 mod ours;
 mod peers;
 
-use crate::Options;
 use crate::by_hand::{ByHand, Source};
 use crate::flood::{Floods, Host, Took, WANTED, udp};
 use crate::folder::Folder;
 use crate::harness::{Better, Goal, Samples, median, rows};
+use crate::options::Options;
 use crate::processes::installed;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
@@ -30,9 +30,9 @@ const OURS: &str = "streamline";
 const CLANG: &str = "clang";
 const EMPTY: &str = "empty program";
 const NOBODY: &str = "nobody";
-/// How often a packet is run with one call.
+/// The number of runs of a packet with one call.
 const REPEAT: u32 = 300_000;
-/// What a generated program may cost, as a multiple of the one by hand.
+/// The most that a generated program may cost, as a multiple of the one by hand.
 const AT_MOST: f64 = 1.2;
 /// Frames of a sample; one in two is wanted.
 const FRAMES: usize = 200_000;
@@ -175,7 +175,7 @@ fn examples() -> Vec<Vec<u8>> {
     whole.iter().flat_map::<Vec<Vec<u8>>, _>(cut).collect()
 }
 
-/// Who decides at the device.
+/// The program that decides at the device.
 #[derive(Clone, Copy)]
 enum Decider<'b> {
     Nobody,
@@ -189,7 +189,7 @@ struct Bench<'b> {
 }
 
 impl Bench<'_> {
-    /// What deciding adds to a frame of a flood.
+    /// Measures the time that deciding adds to a frame of a flood.
     fn run(mut self, rounds: usize) -> Result<Vec<Row>, String> {
         let space = &self.floods.seen.pair.server;
         let mut all = vec![(NOBODY, Decider::Nobody)];
@@ -214,7 +214,8 @@ impl Bench<'_> {
         Ok(compared(&sending, median(&sentinels)))
     }
 
-    /// How long sending takes while somebody decides; who counts must have counted what was sent.
+    /// Measures the time of sending while a program decides; one that counts must have counted all
+    /// frames.
     fn decide(&mut self, decider: Decider<'_>) -> Result<Took, String> {
         let wanted = (FRAMES / ONE_IN) as u64;
         let device = self.floods.seen.device()?;

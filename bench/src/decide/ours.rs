@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Kind, Link, Map, Program};
 use testkit::net::Namespace;
 
-/// What is counted.
+/// The frames that are counted.
 const WANTED: u32 = crate::flood::WANTED as u32;
 /// The filters before the arc, and the one behind it.
 const CHAIN: [&str; 3] = ["ip", "udp", "dport"];
@@ -51,7 +51,7 @@ impl Generated {
         super::peers::hang(&self.program, space, device)
     }
 
-    /// How many frames it has counted.
+    /// Returns the number of frames that it has counted.
     pub(crate) fn blocks(&self) -> Result<u64, String> {
         self.totals().map(|totals| totals.first().copied().unwrap_or(0))
     }

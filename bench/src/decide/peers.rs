@@ -1,4 +1,5 @@
-//! Who decides the same at a device, one at a time: a program at traffic control, nftables, tc.
+//! Peers that decide the same at a device, one at a time: a program at traffic control, nftables,
+//! tc.
 
 use crate::processes::{installed, number_behind};
 use std::process::Command;
@@ -13,8 +14,8 @@ pub(super) struct Tool {
     package: &'static str,
     add: &'static [&'static str],
     remove: &'static str,
-    /// What tells how many frames it counted, and what stands before the number; nothing: it does
-    /// not tell.
+    /// The command that prints the number of counted frames, and the text before the number; `None`
+    /// if there is none.
     count: Option<(&'static str, &'static str)>,
 }
 
@@ -60,7 +61,8 @@ pub(super) const TOOLS: [Tool; 3] = [
 ];
 
 impl Tool {
-    /// Whether it is installed and this kernel takes its rules; says what is left out.
+    /// Returns true if the peer is installed and this kernel takes its rules; prints the reason
+    /// otherwise.
     pub(super) fn works(&self, space: &Namespace) -> bool {
         if !installed(self.program, self.package) {
             return false;
@@ -85,7 +87,7 @@ impl Tool {
         self.tell(space, self.remove).map(drop)
     }
 
-    /// How many frames it has counted; none if it does not tell.
+    /// Returns the number of frames that it has counted; `None` if it does not report it.
     pub(super) fn counted(&self, space: &Namespace) -> Result<Option<u64>, String> {
         let Some((words, before)) = self.count else { return Ok(None) };
         Ok(Some(number_behind(&self.tell(space, words)?, before)))

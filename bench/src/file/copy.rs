@@ -7,8 +7,8 @@
 //! hand" asks nothing and does not notice.
 
 use super::gigabytes;
-use crate::Options;
 use crate::harness::{Candidate, Goal, interleave};
+use crate::options::Options;
 use crate::row::Row;
 use abi::{DbufId, Place};
 use iolite::file::{CachedFile, Sent, Way};
@@ -33,7 +33,7 @@ const BLOCKS: [(&str, usize); 6] = [
 /// More bytes do not fit into a place.
 const PLACE: usize = 512 << 10;
 
-/// Where the bytes go.
+/// The target of the bytes.
 #[derive(Clone, Copy)]
 enum Target<'p> {
     /// Into a file that is made anew.
@@ -123,7 +123,7 @@ pub(super) fn run(
     Ok(rows)
 }
 
-/// What dd itself reports: without the time that it takes to start.
+/// Returns the time that dd reports, which leaves out its start.
 fn dd(command: &mut Command, from: &Path, to: Target<'_>, block: usize) -> Result<f64, String> {
     to.clear()?;
     command.env("LC_ALL", "C").arg(format!("bs={block}"));
@@ -157,7 +157,7 @@ fn copied(
     }
 }
 
-/// By the file dbuf.
+/// Reads through the file dbuf.
 fn sent(file: &CachedFile, at: u64, block: usize, to: &File) -> Result<usize, String> {
     let length = u32::try_from(block.min(PLACE)).unwrap_or(0);
     match file.splice_by(Way::Write, Place::new(at, length), to) {
@@ -179,7 +179,7 @@ fn sealed(path: &Path) -> Result<CachedFile, String> {
     CachedFile::of(id, to.into()).map_err(|why| why.to_string())
 }
 
-/// By nothing but the call: who does so does not learn that the file was cut meanwhile.
+/// Calls read(2) alone, which does not learn that the file is cut at the same time.
 fn bare(file: &FileMapping, at: u64, block: usize, to: &File) -> Result<usize, String> {
     let at = usize::try_from(at).unwrap_or(usize::MAX);
     let length = block.min(file.len().saturating_sub(at));

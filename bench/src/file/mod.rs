@@ -11,9 +11,9 @@
 
 mod copy;
 
-use crate::Options;
 use crate::folder::Folder;
 use crate::harness::{Candidate, Goal, interleave};
+use crate::options::Options;
 use crate::row::Row;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use std::time::Instant;
 /// Bytes of a line, and how many lines there are for one that matches.
 const LINE: usize = 100;
 const MATCHES: usize = 50;
-/// Where memory is a file system.
+/// The folder of a file system in memory.
 const MEMORY: &str = "/dev/shm";
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {

@@ -7,10 +7,10 @@ use sys::clock;
 use sys::packet::{Qdisc, Sender, Stop};
 use testkit::net::{CLIENT_DEVICE, Pair};
 
-/// How many frames are sent with one call.
+/// The number of frames sent with one call.
 const BATCH: usize = 16;
 
-/// How fast frames are sent.
+/// The rate at which frames are sent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Rate {
     FlatOut,
@@ -40,11 +40,11 @@ impl Rate {
 pub(super) struct Load {
     capture: Vec<u8>,
     frames: Vec<Range<usize>>,
-    /// How many requests begin in them.
+    /// The number of requests that begin in them.
     pub(super) requests: u64,
 }
 
-/// What was sent.
+/// The frames that were sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) frames: u64,
@@ -76,7 +76,7 @@ impl Load {
         Ok(Self { capture, frames, requests })
     }
 
-    /// How many frames there are.
+    /// Returns the number of frames.
     pub(super) fn frames(&self) -> usize {
         self.frames.len()
     }

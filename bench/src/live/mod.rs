@@ -13,9 +13,9 @@
 mod load;
 mod programs;
 
-use crate::Options;
 use crate::folder::Folder;
 use crate::harness::{Candidate, interleave, median};
+use crate::options::Options;
 use crate::replay;
 use crate::row::Row;
 use load::{Load, Rate};
@@ -25,9 +25,9 @@ use testkit::net::{Cable, Pair};
 
 /// The capture that is sent is so many times smaller than those of other benches.
 const PART: u64 = 5;
-/// How often the interval is halved in which the highest rate lies.
+/// The halvings of the interval in which the highest rate lies.
 const HALVINGS: usize = 6;
-/// How often sending is measured when nobody observes, and for how long at most, in seconds.
+/// The number of measurements of sending without observers, and the longest time of one, in s.
 const ALONE: usize = 3;
 const ALONE_S: f64 = 0.3;
 
@@ -153,7 +153,7 @@ impl Bench<'_> {
         }
     }
 
-    /// How long sending everything takes when nobody observes, in ns, from a part of it.
+    /// Estimates the time of sending everything without observers, in ns, from a part of it.
     fn alone(&self, rate: Rate) -> Result<f64, String> {
         let most = match rate {
             Rate::FlatOut => usize::MAX,
@@ -167,7 +167,7 @@ impl Bench<'_> {
         Ok(median(&took?) * self.load.frames() as f64)
     }
 
-    /// How many requests each finds at its rate.
+    /// Measures the requests that each program finds at its rate.
     fn requests(&self, row: &str, rates: &[Cell<Rate>]) -> Result<Vec<Row>, String> {
         let mut found = vec![("capture", self.load.requests as f64)];
         for (number, rate) in rates.iter().enumerate() {

@@ -23,37 +23,36 @@ pub(super) struct Program {
     path: PathBuf,
     /// Its arguments, for a folder that it may write into, and for what it runs.
     arguments: fn(&Path, Purpose) -> Vec<String>,
-    /// Whether it says what it does on standard output instead of standard error.
+    /// True if it reports on standard output instead of standard error.
     says_on_output: bool,
-    /// What it says when it has begun; nothing: it does not tell.
+    /// The line by which it reports that it has begun; `None` if it does not.
     begins: &'static str,
-    /// What it lost, from what it says; `None`: it does not tell.
+    /// Reads its losses from its report; `None` if it reports none.
     lost: Option<fn(&str) -> u64>,
-    /// How many requests are in what it wrote: to its standard output, and into the folder. `None`:
-    /// it looks for none.
+    /// Counts the requests in its standard output and its folder; `None` if it looks for none.
     requests: Option<fn(&[u8], &Path) -> u64>,
-    /// How many requests it finds when nothing is lost, where it does not tell what it loses: as
-    /// many as in the capture.
+    /// The requests that it finds without loss, for one that does not report losses: as many as in
+    /// the capture.
     all: Option<u64>,
 }
 
-/// What a program runs for.
+/// The purpose of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// To be measured.
+    /// Measuring its cost.
     Cost,
-    /// To count requests, where that is another job.
+    /// Counting requests, where that is another job.
     Requests,
 }
 
-/// What came of observing.
+/// The result of observing.
 pub(super) struct Ran {
     pub(super) sent: Sent,
     /// Processor time from the first frame until nothing was left to do.
     pub(super) processor_ns: u64,
     /// Nothing was lost.
     pub(super) whole: bool,
-    /// What it found; `None`: it looks for none.
+    /// The requests that it found; `None` if it looks for none.
     pub(super) requests: Option<u64>,
 }
 
@@ -183,7 +182,7 @@ af-packet:
 }
 
 impl Program {
-    /// Where it does not tell what it loses: counts the requests that it finds in a capture.
+    /// Counts the requests in the capture of a program that does not report losses.
     fn learn(mut self, capture: &Path) -> Result<Self, String> {
         if let (None, Some(count)) = (self.lost, self.requests) {
             let mut command = Command::new(&self.path);

@@ -23,7 +23,7 @@ const RING: u32 = 4 << 20;
 /// The rule of lines.
 const LIMITED: &str = "T_b 32, 5 ms";
 
-/// When a bell of rings of this shape rings.
+/// The wake policy of rings of this shape.
 type When = Box<dyn Fn(Shape) -> WakePolicy>;
 
 /// Both lines of the figure.

@@ -21,8 +21,8 @@ mod reader;
 
 pub(crate) use reader::serve;
 
-use crate::Options;
 use crate::harness::{Better, Candidate, Goal, Samples, interleave, is_wanted, median, rows};
+use crate::options::Options;
 use crate::processes::switches;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
@@ -51,12 +51,12 @@ const SMALL: [(usize, &str); 3] = [(64 << 10, "64 KB"), (256 << 10, "256 KB"), (
 const GOAL_MAX: usize = 256 << 10;
 /// A round trip of a cache line below this is the near state of the machine (BASELINES).
 const NEAR_NS: f64 = 250.0;
-/// What a measurement takes at least, in ns.
+/// The shortest measurement, in ns.
 const LEAST_NS: u64 = 40_000_000;
 /// For how long a reader is left waiting, in ns.
 const PARKED_NS: u64 = 300_000_000;
 
-/// How events are sent.
+/// The mode of sending events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Strict,
@@ -186,7 +186,6 @@ fn waits(rounds: usize) -> Result<Vec<Row>, String> {
 /// G9: a reader that waits leaves its processor to others.
 fn parked(rounds: usize) -> Result<Vec<Row>, String> {
     let line = Line::new(Mode::Flag, 0, 32, RING)?;
-    let mut line = line;
     line.reader.expect(BLOCK as u64)?;
     let candidates = vec![
         Candidate { name: "nobody", measure: Box::new(|| Ok(100.0)) },
@@ -274,7 +273,7 @@ impl Line {
         self.reader.done()
     }
 
-    /// How often both sides have waited so far.
+    /// Returns the number of waits of both sides so far.
     fn waited(&self) -> u64 {
         switches("thread-self")[0] + self.reader.waited()
     }

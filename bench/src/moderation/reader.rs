@@ -2,84 +2,53 @@
 //! standard input over which it gets its descriptors and its orders.
 
 use super::Mode;
+use crate::child::BenchChild;
 use crate::processes::switches;
 use buffer::stream::{Input, Offer, Ready};
-use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// How long a wait lasts at most where waits are timed.
+/// The longest wait where waits are timed.
 pub(super) const LIMIT: Duration = Duration::from_millis(1);
 
 /// The reader, as the writer sees it.
-pub(super) struct Reader {
-    process: Child,
-    orders: OwnedFd,
-}
+pub(super) struct Reader(BenchChild);
 
 impl Reader {
-    /// Starts it on a processor, and waits until it has opened its end. The error says why it could
-    /// not.
+    /// Starts it on a processor, and waits until it has opened its end; fails with its reason.
     pub(super) fn start(
         mode: Mode,
         processor: usize,
         block: usize,
         offer: &Offer,
     ) -> Result<Self, String> {
-        let (orders, theirs) = sys::descriptor::pair().map_err(|why| why.to_string())?;
-        let itself = std::env::current_exe().map_err(|why| why.to_string())?;
-        let words = ["events", mode.word(), &format!("{processor} {block}")].map(str::to_owned);
-        let process = Command::new(itself)
-            .arg("--reader")
-            .args(words)
-            .stdin(Stdio::from(theirs))
-            .spawn()
-            .map_err(|why| why.to_string())?;
-        sys::descriptor::send(&orders, b"these", &offer.descriptors())
-            .map_err(|why| why.to_string())?;
-        let mut reader = Self { process, orders };
-        reader.done()?;
-        Ok(reader)
+        let words = ["events", mode.word(), &format!("{processor} {block}")];
+        let child = BenchChild::start(words, &offer.descriptors())?;
+        child.done()?;
+        Ok(Self(child))
     }
 
-    /// Tells it how many bytes come.
-    pub(super) fn expect(&mut self, bytes: u64) -> Result<(), String> {
-        sys::descriptor::send(&self.orders, &bytes.to_le_bytes(), &[])
-            .map_err(|why| why.to_string())
+    /// Announces the number of bytes that follow.
+    pub(super) fn expect(&self, bytes: u64) -> Result<(), String> {
+        self.0.expect(bytes)
     }
 
     /// Waits until it has them.
-    pub(super) fn done(&mut self) -> Result<(), String> {
-        let mut answer = [0; 256];
-        match sys::descriptor::receive(&self.orders, &mut answer) {
-            Ok((4, _)) => Ok(()),
-            Ok((length, _)) if length > 0 => {
-                Err(String::from_utf8_lossy(&answer[..length]).into_owned())
-            }
-            Ok(_) => Err("the reading process has ended".to_owned()),
-            Err(why) => Err(why.to_string()),
-        }
+    pub(super) fn done(&self) -> Result<(), String> {
+        self.0.done()
     }
 
-    /// How often it has waited so far.
+    /// Returns the number of its waits so far.
     pub(super) fn waited(&self) -> u64 {
-        switches(&self.process.id().to_string())[0]
+        switches(&self.0.id().to_string())[0]
     }
 
     /// Processor time that it has used so far, in ns.
     pub(super) fn used_ns(&self) -> Result<u64, String> {
-        let path = format!("/proc/{}/schedstat", self.process.id());
+        let path = format!("/proc/{}/schedstat", self.0.id());
         let text = std::fs::read_to_string(&path).map_err(|why| format!("{path}: {why}"))?;
         let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
         first.ok_or_else(|| format!("{path}: no number"))
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        // It may be in the middle of waiting; nothing of it is needed any more.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

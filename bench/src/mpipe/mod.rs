@@ -13,14 +13,14 @@ mod reader;
 
 pub(crate) use reader::serve;
 
-use crate::Options;
 use crate::harness::{Candidate, interleave};
+use crate::options::Options;
 use crate::row::Row;
 use buffer::Policy;
 use buffer::stream::{Config, Output};
 use iolite::mpipe;
 use pipes::{Teed, Written};
-use reader::{Kind, Reader};
+use reader::{Kind, Reader, move_to};
 use std::cell::RefCell;
 
 /// Bytes of a block.
@@ -28,7 +28,7 @@ const BLOCKS: [usize; 3] = [64, 4096, 65_536];
 const CONSUMERS: [usize; 3] = [1, 2, 4];
 /// Bytes of the ring.
 const RING: usize = 1 << 20;
-/// What a measurement takes at least, in ns.
+/// The shortest measurement, in ns.
 const LEAST_NS: u64 = 60_000_000;
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
@@ -177,20 +177,17 @@ impl Mover for Ours {
     }
 
     fn go(&mut self, blocks: u64) -> Result<u64, String> {
-        for reader in &mut self.readers {
-            reader.expect(blocks * self.block.len() as u64)?;
-        }
-        let own = sys::clock::thread();
-        for number in 0..blocks {
-            // The last block says so: of a ring that overwrites nobody counts the bytes.
-            if let (true, Some(first)) = (self.lossy, self.block.first_mut()) {
-                *first = u8::from(number + 1 == blocks);
+        let Self { output, readers, block, lossy } = self;
+        move_to(readers, blocks * block.len() as u64, || {
+            for number in 0..blocks {
+                // Bytes of a ring that overwrites are not counted: its last block is marked.
+                if let (true, Some(first)) = (*lossy, block.first_mut()) {
+                    *first = u8::from(number + 1 == blocks);
+                }
+                output.write(std::hint::black_box(block)).map_err(|why| why.to_string())?;
             }
-            self.output.write(std::hint::black_box(&self.block)).map_err(|why| why.to_string())?;
-        }
-        self.output.flush();
-        let own = sys::clock::thread() - own;
-        self.readers.iter_mut().try_for_each(Reader::done)?;
-        Ok(own)
+            output.flush();
+            Ok(())
+        })
     }
 }

@@ -1,7 +1,7 @@
-//! What Linux has: a pipe for each consumer, written to n times, or filled by tee(2) and splice(2).
+//! Pipes of Linux: one for each consumer, written to n times, or filled by tee(2) and splice(2).
 
 use super::Mover;
-use super::reader::{Kind, Reader};
+use super::reader::{Kind, Reader, move_to};
 use rustix::pipe::{SpliceFlags, splice, tee};
 use std::fs::File;
 use std::io::Write;
@@ -39,25 +39,21 @@ impl Mover for Written {
     }
 
     fn go(&mut self, blocks: u64) -> Result<u64, String> {
-        for reader in &mut self.readers {
-            reader.expect(blocks * self.block.len() as u64)?;
-        }
-        let own = sys::clock::thread();
-        for _ in 0..blocks {
-            for pipe in &mut self.pipes {
-                pipe.write_all(std::hint::black_box(&self.block)).map_err(|why| why.to_string())?;
+        move_to(&self.readers, blocks * self.block.len() as u64, || {
+            for _ in 0..blocks {
+                for mut pipe in &self.pipes {
+                    pipe.write_all(std::hint::black_box(&self.block)).map_err(|e| e.to_string())?;
+                }
             }
-        }
-        let own = sys::clock::thread() - own;
-        self.readers.iter_mut().try_for_each(Reader::done)?;
-        Ok(own)
+            Ok(())
+        })
     }
 }
 
 /// Blocks are written once, into a pipe of our own; from there a copy of the pages goes to each
 /// consumer, pipe by pipe, and the pages themselves to the last one.
 pub(super) struct Teed {
-    /// Where the producer writes.
+    /// The pipe of the producer.
     first: File,
     /// The other end of the pipe before, the pipe of the consumer, and the way on.
     stages: Vec<Stage>,
@@ -71,7 +67,7 @@ struct Stage {
     on: OwnedFd,
 }
 
-/// What is written before it is passed on: what a pipe holds.
+/// The bytes written before they are passed on: the size of a pipe.
 const PIPE: usize = 64 << 10;
 
 impl Teed {
@@ -123,23 +119,19 @@ impl Mover for Teed {
     }
 
     fn go(&mut self, blocks: u64) -> Result<u64, String> {
-        for reader in &mut self.readers {
-            reader.expect(blocks * self.block.len() as u64)?;
-        }
-        let own = sys::clock::thread();
-        let mut held = 0;
-        for _ in 0..blocks {
-            // A page is taken for what is left of it once it was passed on: half a pipe is safe.
-            if held > 0 && held + self.block.len() > PIPE / 2 {
-                self.pass(held)?;
-                held = 0;
+        move_to(&self.readers, blocks * self.block.len() as u64, || {
+            let mut held = 0;
+            for _ in 0..blocks {
+                // A page that was passed on takes no more bytes: half a pipe is safe.
+                if held > 0 && held + self.block.len() > PIPE / 2 {
+                    self.pass(held)?;
+                    held = 0;
+                }
+                let block = std::hint::black_box(&self.block);
+                (&self.first).write_all(block).map_err(|e| e.to_string())?;
+                held += self.block.len();
             }
-            self.first.write_all(std::hint::black_box(&self.block)).map_err(|e| e.to_string())?;
-            held += self.block.len();
-        }
-        self.pass(held)?;
-        let own = sys::clock::thread() - own;
-        self.readers.iter_mut().try_for_each(Reader::done)?;
-        Ok(own)
+            self.pass(held)
+        })
     }
 }

@@ -1,14 +1,14 @@
 //! A consumer: this program again, told by its arguments what it is, with a socket as its standard
 //! input over which it gets its descriptor and its orders.
 
+use crate::child::{BenchChild, Parent};
 use buffer::stream::Input;
 use iolite::mpipe;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
 
-/// What it reads from.
+/// The source of the bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// An end of our pipe.
@@ -29,16 +29,15 @@ impl Kind {
     }
 }
 
-/// The other process, as its parent sees it.
+/// A consumer, as the producer sees it.
 pub(super) struct Reader {
-    process: Child,
-    orders: OwnedFd,
+    child: BenchChild,
     reads: bool,
 }
 
 impl Reader {
-    /// Starts it on a processor and hands it what it reads from. One that does not read opens its
-    /// end and does nothing.
+    /// Starts it on a processor and hands it its end. One that does not read opens its end and does
+    /// nothing.
     pub(super) fn start(
         kind: Kind,
         processor: usize,
@@ -46,56 +45,41 @@ impl Reader {
         end: &OwnedFd,
         reads: bool,
     ) -> Result<Self, String> {
-        let (orders, theirs) = sys::descriptor::pair().map_err(|why| why.to_string())?;
-        let itself = std::env::current_exe().map_err(|why| why.to_string())?;
-        let process = Command::new(itself)
-            .args(["--reader", kind.word(), &processor.to_string(), &block.to_string()])
-            .stdin(Stdio::from(theirs))
-            .spawn()
-            .map_err(|why| why.to_string())?;
-        sys::descriptor::send(&orders, b"this", &[end.as_fd()]).map_err(|why| why.to_string())?;
-        Ok(Self { process, orders, reads })
+        let words = [kind.word(), &processor.to_string(), &block.to_string()];
+        Ok(Self { child: BenchChild::start(words, &[end.as_fd()])?, reads })
     }
 
-    /// Tells it how many bytes come.
-    pub(super) fn expect(&mut self, bytes: u64) -> Result<(), String> {
-        if !self.reads {
-            return Ok(());
-        }
-        sys::descriptor::send(&self.orders, &bytes.to_le_bytes(), &[])
-            .map_err(|why| why.to_string())
+    /// Announces the number of bytes that follow.
+    fn expect(&self, bytes: u64) -> Result<(), String> {
+        if self.reads { self.child.expect(bytes) } else { Ok(()) }
     }
 
     /// Waits until it has them.
-    pub(super) fn done(&mut self) -> Result<(), String> {
-        if !self.reads {
-            return Ok(());
-        }
-        match sys::descriptor::receive(&self.orders, &mut [0; 8]) {
-            Ok((length, _)) if length > 0 => Ok(()),
-            Ok(_) => Err("a consumer has ended".to_owned()),
-            Err(why) => Err(why.to_string()),
-        }
+    fn done(&self) -> Result<(), String> {
+        if self.reads { self.child.done() } else { Ok(()) }
     }
 }
 
-impl Drop for Reader {
-    fn drop(&mut self) {
-        // It may be in the middle of waiting; nothing of it is needed any more.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// Announces so many bytes to all consumers, writes them, and waits until all have them; returns
+/// the processor time of the writing, in ns.
+pub(super) fn move_to(
+    readers: &[Reader],
+    bytes: u64,
+    write: impl FnOnce() -> Result<(), String>,
+) -> Result<u64, String> {
+    readers.iter().try_for_each(|reader| reader.expect(bytes))?;
+    let begin = sys::clock::thread();
+    write()?;
+    let own = sys::clock::thread() - begin;
+    readers.iter().try_for_each(Reader::done)?;
+    Ok(own)
 }
 
-/// The life of the other process: `--reader KIND PROCESSOR BLOCK`.
+/// Runs the other process: `--reader KIND PROCESSOR BLOCK`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
-    let [kind, processor, block] = words else { return Err("three words".to_owned()) };
-    let number = |word: &String| word.parse::<usize>().map_err(|why| why.to_string());
-    let (processor, block) = (number(processor)?, number(block)?);
-    sys::process::pin_to(processor).map_err(|why| why.to_string())?;
-    let orders = std::io::stdin();
-    let received = sys::descriptor::receive(orders.as_fd(), &mut [0; 8]);
-    let end = received.map_err(|why| why.to_string())?.1.into_iter().next().ok_or("no end")?;
+    let (kind, processor, block) = crate::child::arguments(words)?;
+    let (parent, descriptors) = Parent::meet(processor)?;
+    let end = descriptors.into_iter().next().ok_or("no end")?;
     let open = |end| -> Result<Box<Input>, String> {
         let input = mpipe::open_read(end).map_err(|why| why.to_string())?;
         let mut input = input.ok_or("nobody writes")?;
@@ -103,25 +87,17 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
         input.spin(0);
         Ok(Box::new(input))
     };
-    let mut from = match kind.as_str() {
+    let mut from = match kind {
         "mpipe-end" => From::End(open(end)?),
         "mpipe-lossy" => From::Lossy(open(end)?),
         _ => From::Pipe(File::from(end)),
     };
     let mut out = vec![0; block];
-    let mut order = [0; 8];
-    loop {
-        let got = sys::descriptor::receive(orders.as_fd(), &mut order);
-        if got.map_err(|why| why.to_string())?.0 == 0 {
-            return Ok(());
-        }
-        let mut left = u64::from_le_bytes(order);
-        while left > 0 {
-            left = from.read(&mut out, left)?;
-            std::hint::black_box(&mut out);
-        }
-        sys::descriptor::send(orders.as_fd(), b"done", &[]).map_err(|why| why.to_string())?;
-    }
+    parent.serve(|left| {
+        let left = from.read(&mut out, left);
+        std::hint::black_box(&mut out);
+        left
+    })
 }
 
 enum From {

@@ -13,7 +13,7 @@ use crate::sentinel::Sentinel;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What is compared: the option of the line, and what a row calls it.
+/// The candidates: the option of the request, and their name in rows.
 const WAYS: [(&str, &str); 4] = [
     ("", "1 process"),
     ("--parallel=2 ", "2 copies"),
@@ -21,7 +21,7 @@ const WAYS: [(&str, &str); 4] = [
     ("--engines=2 ", "2 engines"),
 ];
 
-/// What is run behind the source.
+/// The filters behind the source.
 const LINES: [(&str, &str); 1] = [("engines, tcp and http", "tcp |http http | discard")];
 
 pub(super) fn measured(

@@ -12,10 +12,10 @@
 mod engines;
 mod work;
 
-use crate::Options;
 use crate::folder::Folder;
 use crate::harness::{Better, Samples, median, rows};
 use crate::line::planned_on;
+use crate::options::Options;
 use crate::replay::made;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
@@ -28,18 +28,18 @@ use pipeline::explain::{Measurements, learn};
 use pipeline::plan::{Costs, Machine, Plan};
 pub(crate) use work::{DIGEST, WORK};
 
-/// What is compared: the option of the request, what a row calls it, and whether it is known what
-/// a run before it cost.
+/// A candidate: the option of the request, its name in rows, and whether the cost of a run before
+/// it is known.
 const WAYS: [(&str, &str, bool); 4] = [
     ("--parallel=no", "1 copy", false),
     ("--parallel=2", "2 copies", false),
     ("--parallel=auto", "auto", false),
     ("--parallel=auto", "auto, analyzed", true),
 ];
-/// How long a line of made frames takes with one copy, about, in ns: as long as it takes to get to
-/// know it, and ten times that.
+/// The time of a run of made frames without replicas, about, in ns: the time that measuring its
+/// cost takes, and ten times that.
 const RUNS_NS: u64 = 1_500_000_000;
-/// How often the filter whose work is set goes around for each block.
+/// The number of turns of the loop in the filter whose work is set, for each block.
 const WORKS: [u64; 6] = [0, 30, 100, 300, 1_000, 3_000];
 /// Bytes of the capture, at most.
 const CAPTURE: u64 = 100_000_000;
@@ -51,14 +51,14 @@ struct Line {
     x: f64,
 }
 
-/// What a run of a line came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sample {
     /// Blocks of its sources per second.
     rate: f64,
-    /// How many came out, and the sum over them in their order.
+    /// The number of blocks at the sink, and the sum over them in their order.
     out: (u64, u64),
-    /// How many copies there were.
+    /// The number of replicas.
     copies: usize,
 }
 
@@ -126,7 +126,7 @@ fn measured(line: &Line, rounds: usize) -> Result<Vec<Row>, String> {
     Ok(all)
 }
 
-/// Whatever the copies, what came out is what one copy gives, in its order.
+/// Checks that the output does not depend on the number of replicas, order included.
 fn in_order(line: &Line, taken: &[Vec<Sample>]) -> Result<(), String> {
     let mut all = taken.iter().flatten().map(|sample| sample.out);
     let Some(first) = all.next() else { return Ok(()) };
@@ -146,7 +146,7 @@ fn once(text: &str, machine: &Machine) -> Result<Sample, String> {
     Ok(Sample { rate, out: out(&outcome), copies })
 }
 
-/// What a run of one copy is seen to cost.
+/// Returns the costs after a run without replicas was analyzed.
 fn analyzed(text: &str, machine: &Machine) -> Result<Costs, String> {
     let plan = planned_on(&format!("--parallel=no {text}"), machine)?;
     let (outcome, plan) = ran(plan, machine, true)?;
@@ -174,7 +174,7 @@ fn ran(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan), St
     Ok((outcome, last.unwrap_or(plan)))
 }
 
-/// What the sink says: how many, and their sum.
+/// Reads the number of blocks and their sum from the sink's report.
 fn out(outcome: &Outcome) -> (u64, u64) {
     let rows: Vec<&(String, u64)> =
         outcome.reports.iter().flat_map(|reported| &reported.report.rows).collect();

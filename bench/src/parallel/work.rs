@@ -4,7 +4,7 @@ use endpoint::{Failure, Opening, Sink, SinkEntry};
 use filter::prelude::*;
 use filter::{Gives, Report, Time};
 
-/// What the sink calls what it has seen.
+/// The name of the sink's counters.
 pub(super) const COUNTED: &str = "blocks";
 pub(super) const SUM: &str = "sum in their order";
 

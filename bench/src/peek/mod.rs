@@ -12,8 +12,8 @@ mod other;
 
 pub(crate) use other::serve;
 
-use crate::Options;
 use crate::harness::{Candidate, Goal, interleave};
+use crate::options::Options;
 use crate::peers::Compiled;
 use crate::pipe::{Ring, plain};
 use crate::row::Row;
@@ -38,7 +38,7 @@ const BLOCKS: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 const DBUFS: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 /// Calls per second that one of 1.5 ns makes, in millions: "at most 1.5 ns" is "at least as many".
 const BUDGET: f64 = 1e3 / 1.5;
-/// What a measurement takes at least, in ns.
+/// The shortest measurement, in ns.
 const LEAST_NS: u64 = 12_000_000;
 
 fn id(number: u32) -> DbufId {
@@ -77,7 +77,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// What one call takes, the same block again and again.
+/// Measures one call, on the same block again and again.
 fn calls(rounds: usize) -> Result<Vec<Row>, String> {
     let (mut writer, mut readers) = dbuf::ring(&dbuf::Config::new(id(1)));
     writer.write(&[1; 1024]).map_err(words)?;

@@ -1,6 +1,7 @@
 //! Two processes: the one that writes, and the one that reads, which is this program again.
 
 use super::{id, shared, words};
+use crate::child::BenchChild;
 use abi::access::Credentials;
 use buffer::stream;
 use iolite::aggregate::owner::Creator;
@@ -10,7 +11,6 @@ use iolite::interface::StreamWriter;
 use iolite::view::Space;
 use std::hint::black_box;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
 use sys::process::identity;
 
 /// Copied out, or looked at.
@@ -21,7 +21,7 @@ pub(super) enum Kind {
     Indirect,
 }
 
-/// How much the reader looks at.
+/// The bytes that the reader reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     First,
@@ -36,7 +36,7 @@ impl Look {
         }
     }
 
-    /// What the plain ring in C calls it: in a copy, and in place.
+    /// Returns the names of the plain ring in C for it: for a copy, and in place.
     pub(super) const fn words(self) -> [&'static str; 2] {
         match self {
             Self::First => ["copy", "first"],
@@ -47,7 +47,7 @@ impl Look {
 
 /// Bytes of the ring, as in `bench pipe`.
 const RING: usize = 4 << 20;
-/// What a measurement takes at least, in ns.
+/// The shortest measurement, in ns.
 const LEAST_NS: u64 = 30_000_000;
 
 /// Both ends, as the writer sees them.
@@ -55,8 +55,7 @@ pub(super) struct Ends {
     output: Box<dyn StreamWriter>,
     block: Vec<u8>,
     blocks: u64,
-    orders: OwnedFd,
-    process: Child,
+    child: BenchChild,
     _desk: Option<GrantServer>,
 }
 
@@ -67,7 +66,6 @@ impl Ends {
         look: Look,
         block: usize,
     ) -> Result<Self, String> {
-        let (orders, theirs) = sys::descriptor::pair().map_err(words)?;
         let (output, desk, descriptors) = match kind {
             Kind::Stream | Kind::Place => {
                 let made = stream::stream(&stream::Config::new(id(1)).capacity(RING));
@@ -99,16 +97,10 @@ impl Ends {
             Kind::Place => "peek-place",
             Kind::Indirect => "peek-indirect",
         };
-        let itself = std::env::current_exe().map_err(words)?;
         let size = if look == Look::All { block } else { 8 };
-        let process = Command::new(itself)
-            .args(["--reader", word, &reader.to_string(), &size.to_string()])
-            .stdin(Stdio::from(theirs))
-            .spawn()
-            .map_err(words)?;
         let all: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        sys::descriptor::send(&orders, b"these", &all).map_err(words)?;
-        Ok(Self { output, block: vec![7; block], blocks: 1024, orders, process, _desk: desk })
+        let child = BenchChild::start([word, &reader.to_string(), &size.to_string()], &all)?;
+        Ok(Self { output, block: vec![7; block], blocks: 1024, child, _desk: desk })
     }
 
     /// GB/s, over as many blocks as take long enough.
@@ -117,15 +109,12 @@ impl Ends {
             let bytes = self.blocks * self.block.len() as u64;
             let begin = sys::clock::monotonic();
             let order = [bytes, self.block.len() as u64].map(u64::to_le_bytes);
-            sys::descriptor::send(&self.orders, order.as_flattened(), &[]).map_err(words)?;
+            self.child.send(order.as_flattened(), &[])?;
             for _ in 0..self.blocks {
                 self.output.write(black_box(&self.block)).map_err(words)?;
             }
             self.output.flush();
-            let answer = sys::descriptor::receive(&self.orders, &mut [0; 8]).map_err(words)?;
-            if answer.0 == 0 {
-                return Err("the reading process has ended".to_owned());
-            }
+            self.child.done()?;
             let ns = sys::clock::monotonic() - begin;
             if ns >= LEAST_NS {
                 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
@@ -140,23 +129,13 @@ fn copies(descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Result<Vec<OwnedFd>, S
     descriptors.iter().map(|fd| fd.try_clone_to_owned().map_err(words)).collect()
 }
 
-impl Drop for Ends {
-    fn drop(&mut self) {
-        // It may be in the middle of waiting; nothing of it is needed any more.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 /// The life of the other process: `--reader peek-KIND PROCESSOR BYTES`.
-pub(crate) fn serve(told: &[String]) -> Result<(), String> {
-    let [kind, processor, look] = told else { return Err("three words".to_owned()) };
-    let number = |word: &String| word.parse::<usize>().map_err(words);
-    let (processor, look) = (number(processor)?, number(look)?);
+pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
+    let (kind, processor, look) = crate::child::arguments(arguments)?;
     sys::process::pin_to(processor).map_err(words)?;
     let orders = std::io::stdin();
     let (_, mut fds) = sys::descriptor::receive(&orders, &mut [0; 8]).map_err(words)?;
-    let mut input = match kind.as_str() {
+    let mut input = match kind {
         "peek-stream" => {
             let offer = stream::Offer::from_descriptors(fds).map_err(words)?;
             From::Stream(Box::new(offer.open().map_err(words)?))

@@ -17,11 +17,11 @@ mod xdp;
 
 pub(crate) use xdp::serve;
 
-use crate::Options;
 use crate::decide::Generated;
 use crate::flood::{Floods, Host};
 use crate::folder::Folder;
 use crate::harness::{Better, Goal, Samples, median, rows};
+use crate::options::Options;
 use crate::processes::when_idle;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
@@ -40,7 +40,7 @@ const KERNEL: &str = "streamline, kernel";
 const XDP: &str = "AF_XDP";
 const ROW: &str = "1 % of 64 B";
 
-/// Who picks.
+/// The picking programs.
 enum Picks<'b> {
     Nobody,
     Program(&'b Generated),
@@ -48,15 +48,15 @@ enum Picks<'b> {
     Xdp,
 }
 
-/// What a sample came to.
+/// The costs of a sample.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    /// How long sending took, how long to nobody, and the processor time of the process, in ns per
-    /// frame.
+    /// The time of sending, of sending without a receiver, and the processor time of the process,
+    /// in ns per frame.
     sending: f64,
     alone: f64,
     process: f64,
-    /// Which part of what was wanted was counted.
+    /// The share of the wanted frames that was counted.
     counted: f64,
 }
 
@@ -133,7 +133,7 @@ impl Bench {
     }
 }
 
-/// How many frames there were, by those that were counted.
+/// Derives the number of frames from the number of those that were counted.
 fn of_one_in(counted: u64) -> usize {
     usize::try_from(counted).unwrap_or(0) * ONE_IN
 }

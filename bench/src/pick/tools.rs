@@ -19,9 +19,9 @@ pub(super) struct Tool {
     pub(super) name: &'static str,
     path: PathBuf,
     arguments: Vec<String>,
-    /// What it says on standard error when it has begun; nothing: it does not tell.
+    /// The line on standard error by which it reports that it has begun; `None` if it does not.
     begins: &'static str,
-    /// How many frames it counted, from what it says on both.
+    /// Reads the number of counted frames from its two outputs.
     counted: fn(&str) -> u64,
 }
 
@@ -81,7 +81,7 @@ fn seen_by_us(told: &str) -> u64 {
     told.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// What passed its filter: what lies in a block that is not full is captured too.
+/// Returns the frames that passed its filter, those of a block that is not full included.
 fn seen_by_tcpdump(told: &str) -> u64 {
     let received = number_before(told, " packets received by filter");
     let dropped = number_before(told, " packets dropped by kernel");

@@ -14,11 +14,11 @@ use testkit::net::{Namespace, SERVER_DEVICE};
 
 /// Frames of memory; entries of each ring.
 const FRAMES: u32 = 4096;
-/// How many frames are taken at once.
+/// The frames taken at once.
 const BATCH: usize = 64;
-/// How often it looks in vain before it sleeps: a wake costs who sends more than that.
+/// The empty polls before it sleeps: a wake-up costs the sender more than that.
 const SPINS: u32 = 1000;
-/// Who waits looks whether it is to end, so often.
+/// The time between two checks whether it is to end.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// A process that picks.
@@ -41,7 +41,7 @@ impl Picker {
         Ok(picker)
     }
 
-    /// How many it has counted.
+    /// Returns the number of frames that it has counted.
     pub(super) fn counted(&self) -> Result<u64, String> {
         let sent = descriptor::send(&self.socket, b"tell", &[]);
         sent.map_err(|why| why.to_string())?;
@@ -83,7 +83,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// Who takes frames.
+/// The reading process: it takes frames by AF_XDP.
 struct Taker {
     socket: Socket,
     _redirect: (Redirect, sys::bpf::Link),

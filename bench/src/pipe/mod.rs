@@ -12,14 +12,15 @@ mod rings;
 pub(crate) use other::serve;
 pub(crate) use rings::{Ring, plain};
 
-use crate::Options;
+use crate::child::BenchChild;
 use crate::harness::{Candidate, Goal, interleave, is_wanted};
+use crate::options::Options;
 use crate::peers::Compiled;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use buffer::dbuf::fixed;
 use buffer::stream::{Config, stream};
-use other::{Kind, Other};
+use other::Kind;
 use rings::{Joins, Peer, peers};
 use std::io::{PipeWriter, Write};
 use std::os::fd::AsFd;
@@ -37,12 +38,12 @@ const LONG: usize = 64 << 20;
 const NEAR_NS: f64 = 250.0;
 /// So many bytes of slots are shown at once, if they are no more than 32 blocks: as a stream does.
 const SHOWN: usize = 64 << 10;
-/// What our stream of slots is called.
+/// The name of our stream of slots.
 const SLOTS: &str = "slots";
-/// What a measurement takes at least, in ns.
+/// The shortest measurement, in ns.
 const LEAST_NS: u64 = 60_000_000;
 
-/// Where writer and reader run.
+/// The processors of writer and reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cores {
     One,
@@ -158,7 +159,7 @@ trait Mover {
     fn block(&self) -> usize;
     /// Moves so many blocks, and comes back when they have arrived.
     fn go(&mut self, blocks: u64) -> Result<(), String>;
-    /// How many blocks one measurement moves; 0: not known yet.
+    /// The number of blocks of one measurement; 0 until it is known.
     fn blocks(&mut self) -> &mut u64;
 }
 
@@ -178,7 +179,7 @@ fn measure(mover: &mut dyn Mover) -> Result<f64, String> {
     }
 }
 
-/// How many blocks to try where so many took so long, which was too short.
+/// Returns the number of blocks to try next after `blocks` took `ns`, which was too short.
 fn more(blocks: u64, ns: u64) -> u64 {
     blocks * (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64)
 }
@@ -189,7 +190,7 @@ type Writes = Box<dyn FnMut(&[u8], u64) -> Result<(), buffer::Fault>>;
 /// A stream of ours, and the process that reads it.
 struct Ours {
     write: Writes,
-    other: Other,
+    other: BenchChild,
     block: Vec<u8>,
     blocks: u64,
 }
@@ -200,7 +201,7 @@ impl Ours {
         let made = stream(&Config::new(id).capacity(ring));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
-        let other = Other::start(Kind::Stream, cores.reader(), block, &offer.descriptors())?;
+        let other = other::start(Kind::Stream, cores.reader(), block, &offer.descriptors())?;
         if cores == Cores::One {
             output.spin(0);
         }
@@ -222,7 +223,7 @@ impl Ours {
         let made = fixed::stream::stream(&config, (SHOWN / block).clamp(1, 32));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
-        let other = Other::start(Kind::Slots, cores.reader(), block, &offer.descriptors())?;
+        let other = other::start(Kind::Slots, cores.reader(), block, &offer.descriptors())?;
         if cores == Cores::One {
             output.spin(0);
         }
@@ -256,7 +257,7 @@ impl Mover for Ours {
 /// The pipe of Linux, with the 64 KB that it has by default.
 struct Pipe {
     pipe: PipeWriter,
-    other: Other,
+    other: BenchChild,
     block: Vec<u8>,
     blocks: u64,
 }
@@ -264,7 +265,7 @@ struct Pipe {
 impl Pipe {
     fn new(cores: Cores, block: usize) -> Result<Self, String> {
         let (reading, pipe) = std::io::pipe().map_err(|why| why.to_string())?;
-        let other = Other::start(Kind::Pipe, cores.reader(), block, &[reading.as_fd()])?;
+        let other = other::start(Kind::Pipe, cores.reader(), block, &[reading.as_fd()])?;
         Ok(Self { pipe, other, block: vec![7; block], blocks: 0 })
     }
 }

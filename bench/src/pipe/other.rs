@@ -1,14 +1,14 @@
 //! The process that reads: this program again, told by its arguments what it is, with a socket as
 //! its standard input over which it gets its descriptors and its orders.
 
+use crate::child::{BenchChild, Parent};
 use buffer::dbuf::fixed;
 use buffer::stream::{Input, Offer};
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::os::fd::BorrowedFd;
 
-/// What the other process reads from.
+/// The source of the other process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Stream,
@@ -26,66 +26,21 @@ impl Kind {
     }
 }
 
-/// The other process, as its parent sees it.
-pub(super) struct Other {
-    process: Child,
-    orders: OwnedFd,
+/// Starts it on a processor and hands it its end.
+pub(super) fn start(
+    kind: Kind,
+    processor: usize,
+    block: usize,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<BenchChild, String> {
+    BenchChild::start([kind.word(), &processor.to_string(), &block.to_string()], descriptors)
 }
 
-impl Other {
-    /// Starts it on a processor and hands it what it reads from.
-    pub(super) fn start(
-        kind: Kind,
-        processor: usize,
-        block: usize,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<Self, String> {
-        let (orders, theirs) = sys::descriptor::pair().map_err(|why| why.to_string())?;
-        let itself = std::env::current_exe().map_err(|why| why.to_string())?;
-        let process = Command::new(itself)
-            .args(["--reader", kind.word(), &processor.to_string(), &block.to_string()])
-            .stdin(Stdio::from(theirs))
-            .spawn()
-            .map_err(|why| why.to_string())?;
-        sys::descriptor::send(&orders, b"these", descriptors).map_err(|why| why.to_string())?;
-        Ok(Self { process, orders })
-    }
-
-    /// Tells it how many bytes come.
-    pub(super) fn expect(&mut self, bytes: u64) -> Result<(), String> {
-        sys::descriptor::send(&self.orders, &bytes.to_le_bytes(), &[])
-            .map_err(|why| why.to_string())
-    }
-
-    /// Waits until it has them.
-    pub(super) fn done(&mut self) -> Result<(), String> {
-        let mut answer = [0; 8];
-        match sys::descriptor::receive(&self.orders, &mut answer) {
-            Ok((length, _)) if length > 0 => Ok(()),
-            Ok(_) => Err("the reading process has ended".to_owned()),
-            Err(why) => Err(why.to_string()),
-        }
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        // It may be in the middle of waiting; nothing of it is needed any more.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// The life of the other process: `--reader KIND PROCESSOR BLOCK`.
+/// Runs the other process: `--reader KIND PROCESSOR BLOCK`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
-    let [kind, processor, block] = words else { return Err("three words".to_owned()) };
-    let number = |word: &String| word.parse::<usize>().map_err(|why| why.to_string());
-    let (processor, block) = (number(processor)?, number(block)?);
-    sys::process::pin_to(processor).map_err(|why| why.to_string())?;
-    let orders = std::io::stdin();
-    let received = sys::descriptor::receive(orders.as_fd(), &mut [0; 8]);
-    let (_, descriptors) = received.map_err(|why| why.to_string())?;
-    let mut from = match kind.as_str() {
+    let (kind, processor, block) = crate::child::arguments(words)?;
+    let (parent, descriptors) = Parent::meet(processor)?;
+    let mut from = match kind {
         "stream" => {
             let offer = Offer::from_descriptors(descriptors).map_err(|why| why.to_string())?;
             let mut input = offer.open().map_err(|why| why.to_string())?;
@@ -106,19 +61,11 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
         _ => From::Pipe(File::from(descriptors.into_iter().next().ok_or("no pipe")?)),
     };
     let mut out = vec![0; block];
-    let mut order = [0; 8];
-    loop {
-        let got = sys::descriptor::receive(orders.as_fd(), &mut order);
-        if got.map_err(|why| why.to_string())?.0 == 0 {
-            return Ok(());
-        }
-        let mut left = u64::from_le_bytes(order);
-        while left > 0 {
-            left = left.saturating_sub(from.read(&mut out)? as u64);
-            std::hint::black_box(&mut out);
-        }
-        sys::descriptor::send(orders.as_fd(), b"done", &[]).map_err(|why| why.to_string())?;
-    }
+    parent.serve(|left| {
+        let count = from.read(&mut out)?;
+        std::hint::black_box(&mut out);
+        Ok(left.saturating_sub(count as u64))
+    })
 }
 
 enum From {

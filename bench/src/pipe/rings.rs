@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Whom a ring joins, hence what it is to be compared with. [goal G3]
+/// The sides that a ring joins, hence its reference. [goal G3]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Joins {
     Threads,
@@ -57,7 +57,7 @@ pub(super) fn peers() -> Vec<Peer> {
     peers
 }
 
-/// Which rings are in the program of `bench/peers/rings`.
+/// Lists the rings of the program `bench/peers/rings`.
 const RINGS: [(&str, Joins); 5] = [
     ("rtrb", Joins::Threads),
     ("ringbuf", Joins::Threads),
@@ -66,7 +66,7 @@ const RINGS: [(&str, Joins); 5] = [
     ("shmem-ipc", Joins::Processes),
 ];
 
-/// Where the program is: what STREAMLINE_RINGS names, or next to this one.
+/// Returns the path of the program: that in STREAMLINE_RINGS, or next to this one.
 fn find() -> Result<PathBuf, String> {
     let named = std::env::var_os("STREAMLINE_RINGS").map(PathBuf::from);
     let beside = || {

@@ -1,5 +1,5 @@
-//! Whether a choice stays within a multiple of every other one, by what both took in the same
-//! rounds.
+//! The verdict on a choice: within a multiple of every other placement or not, by the costs of both
+//! in the same rounds.
 //!
 //! In: processor time for a frame of both, round by round. Out: the median of their ratios, and
 //! where it lies with 99 % of certainty: the interval of order statistics, which supposes nothing
@@ -14,17 +14,17 @@ const CERTAIN: f64 = 2.576;
 /// An interval that reaches no further than this to both sides is narrow enough.
 const NARROW: f64 = 0.03;
 
-/// How many times what another takes a choice takes.
+/// The ratio of the cost of a choice to that of another.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Times {
     pub(super) median: f64,
-    /// Where the median lies.
+    /// The median.
     pub(super) interval: [f64; 2],
     /// In how many rounds.
     pub(super) rounds: usize,
 }
 
-/// What can be said.
+/// The verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     /// It is within the limit.
@@ -36,7 +36,7 @@ pub(super) enum Verdict {
 }
 
 impl Times {
-    /// Of the choice and another, round by round; none without rounds.
+    /// Compares the choice with another, round by round; `None` without rounds.
     pub(super) fn of(choice: &[f64], other: &[f64]) -> Option<Self> {
         let mut all: Vec<f64> = choice.iter().zip(other).map(|(one, other)| one / other).collect();
         all.sort_by(f64::total_cmp);
@@ -56,15 +56,15 @@ impl Times {
         }
     }
 
-    /// Whether more rounds would tell no more that matters.
+    /// Returns true if more rounds would not change the verdict.
     pub(super) fn is_told(&self, limit: f64) -> bool {
         let [low, high] = self.interval.map(|end| end / self.median - 1.0);
         self.verdict(limit) != Verdict::Unknown || (low >= -NARROW && high <= NARROW)
     }
 }
 
-/// The one that says most against a choice, of those against all others: who surely loses, then who
-/// may, then the largest.
+/// Returns the strongest comparison against a choice: a sure loss, then a possible one, then the
+/// largest ratio.
 pub(super) fn worst(all: impl IntoIterator<Item = Times>, limit: f64) -> Option<Times> {
     let rank = |times: &Times| match times.verdict(limit) {
         Verdict::Loses => 2,

@@ -25,7 +25,7 @@ const ALONE: usize = 2 * BUNCH;
 const IDLE_NS: u64 = 50_000;
 const WINDOW: Duration = Duration::from_millis(6);
 
-/// What a frame came to, in ns of processor time.
+/// The processor time of a frame, in ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
     /// Sending with nobody there.
@@ -43,7 +43,8 @@ pub(super) fn sample(flood: &mut Flood, plan: &Plan) -> Result<Option<Sample>, S
     Ok(whole.then_some(sample))
 }
 
-/// What is known of costs once this plan was analyzed under the flood, as `explain --analyze` does.
+/// Returns the known costs after this plan was analyzed under the flood, as `explain --analyze`
+/// does.
 pub(super) fn analyzed(flood: &mut Flood, plan: &Plan, known: &Costs) -> Result<Costs, String> {
     let settings = Settings { timed: true, programs_timed: true, ..Settings::default() };
     let (_, outcome) = under(flood, plan, settings)?;

@@ -52,7 +52,7 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// How a line is planned here.
+    /// The plan of a request on this machine.
     pub(super) fn of(text: &str, machine: &Machine) -> Result<Self, String> {
         let (graph, mistakes) = pipeline::read(text, &House);
         if mistakes.iter().any(|mistake| mistake.is_error()) {
@@ -64,7 +64,7 @@ impl Placement {
         Ok(Self { plan, spaces })
     }
 
-    /// How many nodes stand in which space, in their order: `kernel 2 thread0 3`.
+    /// Formats the number of nodes in each space, in their order: `kernel 2 thread0 3`.
     pub(super) fn short(&self) -> String {
         let runs = self.spaces.chunk_by(|one, other| one == other);
         runs.map(|run| format!("{} {}", run[0], run.len())).collect::<Vec<_>>().join(" ")

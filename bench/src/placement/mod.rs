@@ -23,9 +23,9 @@ mod judged;
 mod line;
 mod lines;
 
-use crate::Options;
 use crate::flood::{Flood, Host};
 use crate::harness::{Better, Samples, is_wanted, median, rows};
+use crate::options::Options;
 use crate::replay;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
@@ -46,9 +46,9 @@ const FINALISTS: usize = 3;
 /// So many rounds are added to the final at a time, and so many there are at most.
 const MORE: usize = 4;
 const ROUNDS_MAX: usize = 81;
-/// How often somebody who loses frames is asked.
+/// The number of measurements of a placement that loses frames.
 const TRIES: usize = 3;
-/// What the choice may cost, as a multiple of the best.
+/// The most that the choice may cost, as a multiple of the best.
 const AT_MOST: f64 = 1.1;
 const TIMES: &str = "of the best";
 
@@ -292,7 +292,7 @@ fn told(
     made
 }
 
-/// What the goal says of all lines.
+/// Returns the goal's verdict on all requests, as rows.
 fn summary(all: &[Row], lines: usize) -> Vec<Row> {
     let of = |who: &str| -> Vec<f64> {
         let costs = |row: &&Row| row.candidate == who && row.unit == "ns CPU/frame";

@@ -14,9 +14,9 @@ use std::path::Path;
 use testkit::{Frame, Random, Segment};
 use wire::capture::write;
 
-/// How many connections are open at any time.
+/// The connections open at any time.
 const OPEN: usize = 2_000;
-/// How much data a segment takes: Ethernet's 1500 less the headers of IPv6 and TCP.
+/// The most data of a segment: Ethernet's 1500 bytes less the headers of IPv6 and TCP.
 const SEGMENT_MAX: usize = 1_440;
 /// One frame in so many is missing.
 const LOST: u64 = 1_000;
@@ -86,7 +86,8 @@ pub(super) fn open(path: &Path, connections: u32) -> Result<u64> {
     tap.end()
 }
 
-/// How many frames of a capture made here begin a request: no head is longer than a segment.
+/// Returns the number of frames of a capture made here that begin a request: no head is longer than
+/// a segment.
 pub(crate) fn requests(path: &Path) -> Result<u64> {
     let capture = std::fs::read(path)?;
     let packets = wire::capture::packets(&capture).map_while(|packet| Some(packet.ok()?.1));
@@ -97,7 +98,7 @@ pub(crate) fn requests(path: &Path) -> Result<u64> {
     Ok(packets.filter(begins).count() as u64)
 }
 
-/// Where frames become a capture.
+/// A writer of captures.
 struct Tap {
     file: BufWriter<File>,
     random: Random,

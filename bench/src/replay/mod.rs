@@ -13,9 +13,9 @@ mod programs;
 pub(crate) use capture::requests as requests_in;
 pub(crate) use programs::{EVE, find, occurrences};
 
-use crate::Options;
 use crate::folder::Folder;
 use crate::harness::{Candidate, Goal, interleave};
+use crate::options::Options;
 use crate::row::Row;
 use programs::{OURS, Program};
 use std::path::Path;

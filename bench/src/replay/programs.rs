@@ -11,8 +11,7 @@ pub(super) struct Program {
     path: PathBuf,
     /// Its arguments, for a capture and a folder that it may write into.
     arguments: fn(&Path, &Path) -> Vec<String>,
-    /// How many requests are in what it wrote: to its standard output, and into the folder. `None`:
-    /// it looks for none.
+    /// Counts the requests in its standard output and its folder; `None` if it looks for none.
     requests: Option<fn(&[u8], &Path) -> u64>,
 }
 
@@ -87,7 +86,7 @@ fn peers() -> [Program; 4] {
     ]
 }
 
-/// Where Suricata writes it.
+/// The file that Suricata writes.
 pub(crate) const EVE: &str = "eve.json";
 /// A log of HTTP transactions and nothing else.
 const SURICATA: &str = "%YAML 1.1
@@ -105,7 +104,7 @@ impl Program {
         self.run(self.command(capture, folder).stdout(Stdio::null()))
     }
 
-    /// How many requests it finds; `None`: it looks for none.
+    /// Returns the number of requests that it finds; `None` if it looks for none.
     pub(super) fn requests(&self, capture: &Path, folder: &Path) -> Result<Option<u64>, String> {
         if self.name == OURS {
             return self.own_requests(capture).map(Some);

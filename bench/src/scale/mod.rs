@@ -11,14 +11,14 @@ pub(crate) mod rounds;
 
 pub(crate) use other::serve;
 
-use crate::Options;
+use crate::child::BenchChild;
 use crate::harness::{is_wanted, median};
+use crate::options::Options;
 use crate::processes::switches;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use buffer::scale::Scaling;
 use buffer::stream::{Config, Input, Output, stream};
-use other::Other;
 
 /// Sizes of rings.
 const SIZES: [usize; 10] = [
@@ -36,12 +36,12 @@ const SIZES: [usize; 10] = [
 const LARGEST: usize = 64 << 20;
 /// Bytes of a block.
 const BLOCK: usize = 2048;
-/// What a measurement takes at least, in ns.
+/// The shortest measurement, in ns.
 const LEAST_NS: u64 = 60_000_000;
 /// Until the ring has found its size, so many times the largest ring is written at most.
 const SETTLING_MAX: usize = 40;
 
-/// Who writes and reads where.
+/// The processors of writer and reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Setting {
     Thread,
@@ -83,7 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// What one ring was measured to do.
+/// The measurements of one ring.
 #[derive(Default)]
 struct Samples {
     rates: Vec<f64>,
@@ -179,7 +179,7 @@ struct Pair {
 
 enum Reader {
     Here(Box<Input>, Vec<u8>),
-    There(Other),
+    There(BenchChild),
 }
 
 impl Pair {
@@ -196,8 +196,8 @@ impl Pair {
                 let input = offer.open().map_err(|why| why.to_string())?;
                 Reader::Here(Box::new(input), vec![0; BLOCK])
             }
-            Setting::OneCore => Reader::There(Other::start(0, &offer)?),
-            Setting::TwoCores => Reader::There(Other::start(1, &offer)?),
+            Setting::OneCore => Reader::There(other::start(0, &offer)?),
+            Setting::TwoCores => Reader::There(other::start(1, &offer)?),
         };
         Ok(Self { output, reader, block: vec![7; BLOCK], blocks: 1024 })
     }
@@ -256,7 +256,7 @@ impl Pair {
     }
 }
 
-/// How often this thread gave the processor up, or had it taken.
+/// Returns the voluntary and involuntary context switches of this thread.
 fn gave_up() -> u64 {
     switches("thread-self").iter().sum()
 }

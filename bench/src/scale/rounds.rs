@@ -4,8 +4,8 @@
 //! fixed size stays as it is, one that is reallocated and one that is cut halve as long as they are
 //! nearly empty. The rate of each round, and the sizes on the way.
 
-use crate::Options;
 use crate::harness::{Candidate, interleave};
+use crate::options::Options;
 use crate::row::Row;
 use buffer::scale::Scaling;
 use buffer::stream::{Config, stream};

@@ -15,17 +15,17 @@
 
 mod users;
 
-use crate::Options;
 use crate::flood::{Floods, Host, OTHER, WANTED};
 use crate::folder::Folder;
 use crate::harness::{Better, Samples, is_wanted, rows};
 use crate::observed::{Sample, Taken};
+use crate::options::Options;
 use crate::processes::installed;
 use crate::row::Row;
 use crate::tcpdump::{TCPDUMP, Tcpdumps};
 use users::{House, Seen};
 
-/// How many users there are.
+/// The numbers of users.
 const USERS: [(u16, &str); 4] = [(1, "1 user"), (2, "2 users"), (5, "5 users"), (10, "10 users")];
 const MOST: u16 = 10;
 /// Frames of a sample, and those that are sent before, unmeasured. Each user wants one in twenty:
@@ -33,7 +33,7 @@ const MOST: u16 = 10;
 const FRAMES: usize = 200_000;
 const BEFORE: usize = 2_000;
 const ONE_IN: usize = 20;
-/// What each user is to see.
+/// The frames sent for each user.
 const EACH: u64 = ((BEFORE + FRAMES) / ONE_IN) as u64;
 const LENGTH: usize = 64;
 /// Bytes of every ring, in MB.
@@ -43,7 +43,7 @@ const NOBODY: &str = "nobody";
 const OURS: &str = "streamline";
 const TOGETHER: &str = "one thread";
 
-/// Who observes.
+/// The observers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Observers {
     Nobody,

@@ -22,7 +22,7 @@ pub(super) struct House {
     daemon: Children,
 }
 
-/// What somebody saw of what was sent for it, in frames, and what it lost.
+/// The frames that an observer received of those sent for it, and its losses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Seen {
     pub(super) seen: u64,
@@ -105,13 +105,13 @@ impl House {
         Ok(())
     }
 
-    /// Whether one program runs the lines of exactly so many users, each with rings of its own, and
-    /// what they do alike once.
+    /// Returns true if one program runs the requests of exactly so many users, each with rings of
+    /// its own, with the parts they share in it once.
     pub(super) fn shared(&self, count: u16) -> Result<(), String> {
         one_for_all(&self.listed()?, count)
     }
 
-    /// What runs, by `ps --json`.
+    /// Returns the running paths, by `ps --json`.
     fn listed(&self) -> Result<Value, String> {
         let mut command = Command::new(self.program());
         command.args(["ps", "--json"]).env("STREAMLINE_DAEMON", self.place());
@@ -204,7 +204,7 @@ fn one_for_all(listed: &Value, count: u16) -> Result<(), String> {
     Ok(())
 }
 
-/// What the ledger of a user says, if it balances.
+/// Reads the ledger of a user; `None` if it does not balance.
 fn seen(report: &str) -> Result<Seen, String> {
     let ledger: Value =
         serde_json::from_str(report).map_err(|why| format!("the ledger of a user: {why}"))?;

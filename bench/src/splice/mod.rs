@@ -11,8 +11,8 @@ mod setup;
 
 pub(crate) use pointers::serve;
 
-use crate::Options;
 use crate::harness::{Candidate, Goal, interleave};
+use crate::options::Options;
 use crate::row::Row;
 use setup::{Kernel, Setup, Way};
 use std::cell::RefCell;

@@ -6,8 +6,8 @@
 //! it a ring in C that works as DPDK's does, by the bytes that it moves.
 
 use super::setup::{id, words};
-use crate::Options;
 use crate::harness::{Candidate, Goal, interleave};
+use crate::options::Options;
 use crate::peers::Compiled;
 use crate::pipe::Ring;
 use crate::row::Row;
@@ -34,7 +34,7 @@ const COUNT: usize = 20_000_000;
 /// A round trip of a cache line below this is the near state of the machine (BASELINES).
 const NEAR_NS: f64 = 250.0;
 
-/// What a program reaches that checks nothing and wakes nobody, with pointers half as long.
+/// The bound: a program in C that checks nothing and wakes no reader, with pointers half as long.
 const BURST: &str = include_str!("../../peers/burst.c");
 
 pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {

@@ -1,5 +1,5 @@
-//! What is measured: a file in memory, a stream of pointers that knows it, one that does not, and
-//! the pipe of Linux.
+//! Candidates: a file in memory, a stream of pointers that knows it, one that does not, and the
+//! pipe of Linux.
 
 use abi::access::{AccessList, Credentials};
 use abi::{DbufId, RichPointer};
@@ -17,7 +17,7 @@ use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
 use sys::process::identity;
 
-/// How a block goes over.
+/// The way of a block to the other side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     Peek,
@@ -29,7 +29,7 @@ pub(super) enum Way {
     ReadWrite,
 }
 
-/// What a measurement takes at least, in ns.
+/// The shortest measurement, in ns.
 const LEAST_NS: u64 = 12_000_000;
 /// Bytes that stand behind a stream: of a second-level cache of 1 MB half.
 const BACKING: usize = 512 << 10;
@@ -55,7 +55,7 @@ pub(super) fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap_or_default()
 }
 
-/// What failed, in words.
+/// Formats a failure.
 pub(super) fn words(why: impl std::fmt::Display) -> String {
     why.to_string()
 }

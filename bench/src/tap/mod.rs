@@ -18,7 +18,7 @@ pub(crate) const NEVER: u32 = u32::MAX >> 1;
 /// Records of room for each processor, as in the rings of a line.
 const POINTERS: u32 = 1 << 14;
 
-/// When the bell of a line rings that says nothing of batches and latency.
+/// The wake policy of a request that sets neither batches nor latency.
 pub(crate) fn of_a_line(shape: Shape) -> WakePolicy {
     engine::kernel::bell(&KernelRing::default(), shape)
 }
@@ -66,12 +66,12 @@ impl Tap {
         self.bell.drain(|_| ());
     }
 
-    /// How often the bell rang.
+    /// Returns the number of wake-ups.
     pub(crate) fn bells(&self) -> u64 {
         self.sum(|cpu| self.rings.region(cpu).and_then(|r| r.scratch(BELLS)).unwrap_or(0))
     }
 
-    /// How far records are whole, of all processors.
+    /// Returns the committed positions of all processors, summed.
     pub(crate) fn committed(&self) -> u64 {
         self.sum(|cpu| self.rings.region(cpu).map_or(0, |region| region.committed()))
     }
@@ -80,7 +80,7 @@ impl Tap {
         (0..self.rings.shape().cpus).map(one).sum()
     }
 
-    /// What a reader is handed.
+    /// The descriptors for a reader.
     fn descriptors(&self) -> Result<(BorrowedFd<'_>, std::os::fd::OwnedFd), String> {
         let bell = self.bell.map().read_only().map_err(|why| why.to_string())?;
         Ok((self.rings.as_fd(), bell))

@@ -11,16 +11,16 @@ use sys::descriptor;
 
 /// A reader that hears no bell looks all the same, so often.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// What is skipped beyond what is lost already, in parts of all pointers: so that the writer does
-/// not come round again at once.
+/// The share of the pointers that is skipped after a loss beyond the lost ones, so that the writer
+/// does not come round again at once.
 const MARGIN: u64 = 8;
-/// How many records are copied before it is looked whether the writer has come round meanwhile:
-/// what says so, it writes with every frame, and each look fetches that from its processor.
+/// The records copied between two checks whether the writer has come round: it writes its position
+/// with every frame, and each check fetches that cache line from its processor.
 const AT_ONCE: usize = 16;
 /// Words of the first message.
 const WORDS: usize = 5;
 
-/// What a reader has seen since it was asked before.
+/// The records that a reader received since the last request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) got: u64,
@@ -60,7 +60,7 @@ impl Reader {
         self.child.id()
     }
 
-    /// What it has seen, once it has got or lost so many records in all.
+    /// Returns its counts, once it has received or lost so many records in all.
     pub(crate) fn seen(&self, records: u64) -> Result<Seen, String> {
         let sent = descriptor::send(&self.socket, &words(&[records]), &[]);
         sent.map_err(|why| why.to_string())?;
@@ -136,7 +136,7 @@ fn order_waits(socket: impl std::os::fd::AsFd, limit: Duration) -> bool {
     sys::poll::readable(&[socket.as_fd()], Some(limit)) == [true]
 }
 
-/// How far a reader is.
+/// The position of a reader.
 struct Walk {
     shape: Shape,
     next: Vec<u64>,
@@ -211,7 +211,8 @@ impl Walk {
         inside.then_some(position)
     }
 
-    /// Whether the writer, who has reserved so far, may have come round over a record.
+    /// Returns true if the writer, which has reserved up to `reserved`, may have come round over a
+    /// record.
     fn lapped(&self, position: u64, reserved: u64) -> bool {
         reserved.wrapping_sub(position) > u64::from(self.shape.bytes)
     }

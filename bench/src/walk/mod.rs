@@ -13,15 +13,15 @@
 
 mod order;
 
-use crate::Options;
 use crate::folder::Folder;
 use crate::harness::{Better, Candidate, Goal, Samples, in_turn, is_wanted, median, rows};
 use crate::line::outcome;
+use crate::options::Options;
 use crate::replay::made;
 use crate::row::Row;
 use std::path::Path;
 
-/// What is tried: the name, and what the request says.
+/// The candidates: the name, and the option of the request.
 const TRIED: [(&str, &str); 5] = [
     (CHOSEN, ""),
     ("32", "--batch=32"),
@@ -39,7 +39,7 @@ const BYTES: u64 = 64 << 20;
 const BLOCKS: u64 = 100_000;
 /// Bytes of the capture with requests in it.
 const MIXED: u64 = 64 << 20;
-/// How far what is chosen may be from the best.
+/// The largest distance of the choice from the best.
 const WITHIN: f64 = 1.0 / 1.1;
 
 const CHEAP: &[&str] = &["match hex=02 at=0 |all"];
@@ -54,7 +54,7 @@ const DIFFERENT: &[&str] = &[
     "sample 1 |all",
     "hist of=length |all",
 ];
-/// What a chain is made of, its name, and of how many.
+/// The filters of a chain, its name, and its length.
 const CHAINS: [(&[&str], &str, &[usize]); 3] = [
     (CHEAP, "cheap", &[2, 8, 32]),
     (DIFFERENT, "different", &[8, 32]),

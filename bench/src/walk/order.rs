@@ -13,7 +13,7 @@ use std::rc::Rc;
 use testkit::Frame;
 use wire::link::LinkType;
 
-/// How many blocks go through a filter before the next is called.
+/// The blocks that go through a filter before the next is called.
 const AT_ONCE: [(usize, &str); 7] =
     [(64, "64"), (32, "32"), (16, "16"), (8, "8"), (1, "1"), (256, "256"), (1024, "1024")];
 /// Blocks of a pass: each lies elsewhere.

@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 type Service = PortFactory<ipc::Service, [u8], ()>;
 
-/// How many blocks may be under way.
+/// The most blocks under way.
 fn depth(block: usize) -> usize {
     (CAPACITY / block).clamp(16, 1024)
 }

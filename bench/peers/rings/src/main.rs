@@ -76,7 +76,7 @@ fn pin(processor: usize) -> Result<(), String> {
     rustix::thread::sched_setaffinity(None, &set).map_err(|why| why.to_string())
 }
 
-/// What to do when there is nothing to do.
+/// Policy for a side that has nothing to do.
 fn wait(cores: usize) {
     if cores == 1 { std::thread::yield_now() } else { std::hint::spin_loop() }
 }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::hint::black_box;
 use std::os::fd::AsRawFd;
 
-/// What one element is; every block is a whole number of them.
+/// One element of the ring; every block is a whole number of them.
 type Line = [u8; 64];
 
 const LINES: usize = CAPACITY / size_of::<Line>();

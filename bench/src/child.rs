@@ -1,0 +1,106 @@
+//! A child of a bench: this program again (`--reader KIND PROCESSOR BYTES`), with a socket as its
+//! standard input over which it gets descriptors and requests.
+
+use std::io::Stdin;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+
+/// A child process, killed when dropped.
+pub(crate) struct BenchChild {
+    process: Child,
+    socket: OwnedFd,
+}
+
+impl BenchChild {
+    /// Starts this program with these words behind `--reader`, and sends it the descriptors.
+    pub(crate) fn start(words: [&str; 3], descriptors: &[BorrowedFd<'_>]) -> Result<Self, String> {
+        let (socket, theirs) = sys::descriptor::pair().map_err(|why| why.to_string())?;
+        let itself = std::env::current_exe().map_err(|why| why.to_string())?;
+        let mut command = Command::new(itself);
+        command.arg("--reader").args(words).stdin(Stdio::from(theirs));
+        let process = command.spawn().map_err(|why| why.to_string())?;
+        let child = Self { process, socket };
+        child.send(b"these", descriptors)?;
+        Ok(child)
+    }
+
+    /// Sends a message.
+    pub(crate) fn send(
+        &self,
+        message: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), String> {
+        sys::descriptor::send(&self.socket, message, descriptors).map_err(|why| why.to_string())
+    }
+
+    /// Announces the number of bytes that follow.
+    pub(crate) fn expect(&self, bytes: u64) -> Result<(), String> {
+        self.send(&bytes.to_le_bytes(), &[])
+    }
+
+    /// Waits until it has them.
+    pub(crate) fn done(&self) -> Result<(), String> {
+        let mut answer = [0; 256];
+        match sys::descriptor::receive(&self.socket, &mut answer) {
+            Ok((4, _)) => Ok(()),
+            Ok((length, _)) if length > 0 => {
+                Err(String::from_utf8_lossy(&answer[..length]).into_owned())
+            }
+            Ok(_) => Err("the reading process has ended".to_owned()),
+            Err(why) => Err(why.to_string()),
+        }
+    }
+
+    /// Returns the number of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for BenchChild {
+    fn drop(&mut self) {
+        // It may be in the middle of waiting; nothing of it is needed any more.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The parent, as the child sees it: its standard input.
+pub(crate) struct Parent(Stdin);
+
+impl Parent {
+    /// Keeps to a processor, and receives the descriptors.
+    pub(crate) fn meet(processor: usize) -> Result<(Self, Vec<OwnedFd>), String> {
+        sys::process::pin_to(processor).map_err(|why| why.to_string())?;
+        let socket = std::io::stdin();
+        let received = sys::descriptor::receive(socket.as_fd(), &mut [0; 8]);
+        Ok((Self(socket), received.map_err(|why| why.to_string())?.1))
+    }
+
+    /// Serves each request for some bytes, until the parent goes. `read` returns how many of the
+    /// bytes are left.
+    pub(crate) fn serve(
+        &self,
+        mut read: impl FnMut(u64) -> Result<u64, String>,
+    ) -> Result<(), String> {
+        let mut request = [0; 8];
+        loop {
+            let got = sys::descriptor::receive(self.0.as_fd(), &mut request);
+            if got.map_err(|why| why.to_string())?.0 == 0 {
+                return Ok(());
+            }
+            let mut left = u64::from_le_bytes(request);
+            while left > 0 {
+                left = read(left)?;
+            }
+            sys::descriptor::send(self.0.as_fd(), b"done", &[]).map_err(|why| why.to_string())?;
+        }
+    }
+}
+
+/// Reads the arguments of a child: its kind, its processor, and a number of bytes.
+pub(crate) fn arguments(words: &[String]) -> Result<(&str, usize, usize), String> {
+    let [kind, processor, bytes] = words else { return Err("three words".to_owned()) };
+    let number = |word: &String| word.parse::<usize>().map_err(|why| why.to_string());
+    Ok((kind, number(processor)?, number(bytes)?))
+}
