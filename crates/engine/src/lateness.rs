@@ -10,14 +10,12 @@ pub fn describe(breach: &Breach) -> String {
     let asked = nanoseconds(breach.asked_ns).replace(' ', "");
     match (&breach.way, &breach.wait) {
         (Some((sink, age)), wait) => {
-            let old = about(*age);
-            let late = over(*age);
+            let (old, late) = (about(*age), over(*age));
             let wait = wait.as_ref().map_or_else(String::new, |(place, waited, share)| {
                 format!("; {place}: {} where it has {}", about(*waited), about(*share))
             });
-            format!(
-                "a block was {old} old when `{sink}` had taken it, {late} over --latency={asked}{wait}"
-            )
+            let taken = format!("a block was {old} old when `{sink}` had taken it");
+            format!("{taken}, {late} over --latency={asked}{wait}")
         }
         (None, Some((place, waited, _))) => {
             let (waited, late) = (about(*waited), over(*waited));

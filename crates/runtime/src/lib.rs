@@ -1,8 +1,8 @@
 //! Spaces that run a built graph: walk, rings between spaces, replicas, ledger. [SL §6.2, §7]
 //!
 //! In: spaces, each with nodes, arcs, memory and inputs. Out: counters, and the reason why a path
-//! ended early. Nothing here knows plans, kernel programs, records or daemons: they build the graph,
-//! send commands to its spaces, and connect to its ports.
+//! ended early. Nothing here knows plans, kernel programs, records or daemons: they build the
+//! graph, send commands to its spaces, and connect to its ports.
 //!
 //! - [`space`]: a thread, its memory, and the part of the graph that runs in it;
 //! - [`ring`]: the two ends of an edge between spaces;

@@ -26,8 +26,8 @@ pub(crate) struct LocalGraph {
 }
 
 impl LocalGraph {
-    /// Walks what `act` puts into the graph, edits what was put aside, and walks on until nothing is
-    /// left. `imported`: what was taken off rings for it.
+    /// Walks what `act` puts into the graph, edits what was put aside, and walks on until nothing
+    /// is left. `imported`: what was taken off rings for it.
     pub(super) fn walk(
         &mut self,
         now: Time,

@@ -105,8 +105,8 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// Walks what a source gave that chose the arc. Nothing else is under way, so what comes to a
-    /// join by this arc waits for nothing there: nearly all that leaves a program passes the filters
-    /// that decide what twins are unsure of, and joins behind them.
+    /// join by this arc waits for nothing there: nearly all that leaves a program passes the
+    /// filters that decide what twins are unsure of, and joins behind them.
     pub(crate) fn source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
         let leads = arc < self.nodes[from].arcs.len() && !loses_way();
