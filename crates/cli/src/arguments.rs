@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use sys::steps::{Fault, Steps};
 
-/// What it is, for whoever asks for the first time.
+/// The introduction for a first-time user.
 pub(crate) const ABOUT: &str =
     "Streamline runs one line of filters over packets, files or streams, where each runs best.";
 
@@ -36,7 +36,7 @@ pub(crate) const FIRST: &[(&str, &str)] = &[
     ("streamline examples", "more lines to try"),
 ];
 
-/// How it ends.
+/// The exit statuses.
 pub(crate) const STATUS: &str = "0 done, 1 failed, 2 mistakes in the command or the line, \
      3 nothing there, 141 standard output was closed; after a first ^C the run drains and ends by \
      its ledger, a second ends it with 130.";
@@ -59,12 +59,12 @@ fn template() -> String {
 #[derive(Parser, Debug)]
 #[command(name = "streamline", version, help_template = template(), disable_help_subcommand = true)]
 pub(crate) struct Arguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What the command can do.
+/// The commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Run a line (also: streamline 'LINE')
@@ -103,7 +103,7 @@ pub(crate) enum Command {
     ///
     /// For bash: streamline completion bash > ~/.local/share/bash-completion/completions/streamline
     Completion {
-        /// Which shell
+        /// Shell to complete for
         shell: Shell,
     },
     /// Say how a line may go on: what completion scripts ask
@@ -187,7 +187,7 @@ pub(crate) struct RunArguments {
     /// be repeated bit for bit
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     pub(crate) record: Option<PathBuf>,
-    /// How much a record may hold (64M); what comes after that is counted
+    /// Limit of a record (64M); what comes after it is counted
     #[arg(long, value_name = "SIZE", value_parser = pipeline::explain::size, requires = "record")]
     pub(crate) record_bytes: Option<u64>,
     /// Remember so much of what each source gave (64M), for taps that begin in the past
@@ -196,7 +196,7 @@ pub(crate) struct RunArguments {
     /// Repeat the run of a record; its files go into a new folder beside it
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["file", "words", "count", "time"])]
     pub(crate) replay: Option<PathBuf>,
-    /// Where the files of a repeated run go
+    /// Directory for the files of a repeated run
     #[arg(long, value_name = "FOLDER", requires = "replay")]
     pub(crate) into: Option<PathBuf>,
     /// Say what was measured beside what was expected, and learn from it
@@ -211,10 +211,10 @@ pub(crate) struct RunArguments {
     /// Run for `streamline start`, which waits at standard input
     #[arg(long, hide = true)]
     pub(crate) background: bool,
-    /// Where what is printed is kept: told to those who ask
+    /// Log file of the output, as others see it
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
-    /// What the kernel is to refuse, for tests: loading, attaching, or the name of a filter
+    /// Things for the kernel to refuse, for tests: loading, attaching, or the name of a filter
     #[arg(long, hide = true, value_parser = refuses, default_value = "nothing")]
     pub(crate) kernel_refuses: Refuses,
     /// A step of the allocation that fails, or before which the process stops, for tests
@@ -228,13 +228,13 @@ impl RunArguments {
         Steps::with(self.fault.clone().unwrap_or_default())
     }
 
-    /// Whether time is measured in the filters.
+    /// Returns true if time is measured in the filters.
     pub(crate) const fn is_timed(&self) -> bool {
         self.stats || self.json || self.report.is_some()
     }
 }
 
-/// What the kernel is to refuse.
+/// Parses the things that the kernel is to refuse.
 fn refuses(word: &str) -> Result<Refuses, String> {
     match word {
         "nothing" => Ok(Refuses::Nothing),
@@ -269,7 +269,7 @@ pub(crate) struct ShellArguments {
     /// A script, unless there is a command
     #[arg(value_name = "SCRIPT")]
     pub(crate) script: Option<PathBuf>,
-    /// What the command finds in $1, $2…
+    /// The words of $1, $2…
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORDS")]
     pub(crate) words: Vec<OsString>,
 }
@@ -370,14 +370,14 @@ pub(crate) struct DoctorArguments {
     pub(crate) about: Option<About>,
 }
 
-/// What `doctor` is asked about.
+/// The subjects of `doctor`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum About {
-    /// Whether packets can be captured: status 0 or 1
+    /// Capturing packets: status 0 or 1
     Rx,
-    /// Whether packets can be sent: status 0 or 1
+    /// Sending packets: status 0 or 1
     Tx,
-    /// Whether the kernel takes programs: status 0 or 1
+    /// Loading programs into the kernel: status 0 or 1
     Kernel,
     /// Print a line as a service for systemd that may capture and nothing else
     Unit(LineArguments),

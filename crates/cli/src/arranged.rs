@@ -1,4 +1,4 @@
-//! How the words of a line are told from those of the command.
+//! Separates the words of a line from those of the command.
 //!
 //! Words that begin with `-` belong to the command if it knows them, and to the line if the
 //! language does (`--latency=1ms`, `--name=X`).
@@ -28,8 +28,8 @@ pub(crate) fn arranged(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     }
 }
 
-/// Whether a first word begins a line: no command, and something that only a line can be; or an
-/// option that is not of the whole command, so that it is one of `run`.
+/// Returns true if a first word begins a line: no command, and something that only a line can be;
+/// or an option of `run` alone.
 fn is_line(word: &OsStr, command: &clap::Command) -> bool {
     let Some(word) = word.to_str() else { return false };
     if word.starts_with('-') && !["-h", "--help", "-V", "--version"].contains(&word) {
@@ -60,7 +60,7 @@ fn split(words: &[OsString], command: &clap::Command) -> Vec<OsString> {
     own
 }
 
-/// Whose a word is.
+/// The owner of a word.
 enum Word {
     /// The line's.
     Line,

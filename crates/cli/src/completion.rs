@@ -43,7 +43,7 @@ pub(crate) fn complete(line: &str) -> Status {
     terminal::print(&text)
 }
 
-/// What lies around a line: names that are no words of the language.
+/// Names around a line that are no words of the language.
 trait Around {
     /// The network interfaces.
     fn interfaces(&self) -> Vec<String>;
@@ -75,7 +75,7 @@ fn ways(line: &str, around: &dyn Around) -> Vec<String> {
     ways
 }
 
-/// Where the word begins that is being typed; none inside quotes.
+/// Returns the beginning of the word being typed; `None` inside quotes.
 fn typed(line: &str) -> Option<usize> {
     let mut quote = None;
     let mut begin = 0;
@@ -91,8 +91,8 @@ fn typed(line: &str) -> Option<usize> {
     quote.is_none().then_some(begin)
 }
 
-/// What may begin a step: a source at the head of a pipeline, anything else behind a pipe, a
-/// program in both places.
+/// Returns the words that may begin a step: a source at the head of a pipeline, anything else
+/// behind a pipe, a program in both places.
 fn names(before: &str) -> Vec<String> {
     let pipeline = before.rsplit(';').next().unwrap_or(before);
     let source = !pipeline.contains('|');
@@ -102,8 +102,7 @@ fn names(before: &str) -> Vec<String> {
     entries.map(|entry| entry.name.to_owned()).collect()
 }
 
-/// What may stand behind the name of a filter: its parameters, files where it takes one,
-/// interfaces.
+/// Returns the words that may follow a filter's name: parameters, files, interfaces.
 fn arguments(before: &str, word: &str, around: &dyn Around) -> Vec<String> {
     let step = before.rsplit(['|', '+', '!', '(', ';']).next().unwrap_or(before);
     let mut words = step.split_whitespace().skip_while(|word| House.find(word).is_none());
@@ -123,7 +122,7 @@ fn arguments(before: &str, word: &str, around: &dyn Around) -> Vec<String> {
     ways
 }
 
-/// What lies around a line on this machine.
+/// The names around a line on this machine.
 struct Machine;
 
 impl Around for Machine {

@@ -98,9 +98,9 @@ struct Explained<'p> {
     version: u32,
     /// `cost` or `deepest`.
     policy: &'static str,
-    /// What a block costs that goes everywhere.
+    /// The cost of a block that goes everywhere.
     cost_ns: f64,
-    /// Whether no cheaper placement exists.
+    /// True if no cheaper placement exists.
     proved: bool,
     /// Placements that were looked at.
     looked_at: u64,
@@ -108,12 +108,11 @@ struct Explained<'p> {
     spaces: Vec<Space<'p>>,
     filters: Vec<Filter<'p>>,
     edges: Vec<Edge>,
-    /// What the kernel would not run when it came to it; what it refuses beforehand stands among
-    /// the candidates.
+    /// Refusals of the kernel at load time; those known beforehand are among the candidates.
     refused: Vec<Refused<'p>>,
     /// Filters whose report is the output of the line.
     reports: Vec<String>,
-    /// What sources that can ask the kernel ask it.
+    /// Questions that sources ask in the kernel ahead.
     ahead: Vec<Ahead<'p>>,
 }
 
@@ -122,7 +121,7 @@ struct Explained<'p> {
 struct Ahead<'p> {
     source: String,
     filter: Option<String>,
-    /// Of which frames it does not.
+    /// The excepted frames.
     except: Option<&'p str>,
     refused: Option<&'p str>,
 }
@@ -139,11 +138,11 @@ struct OnMachine<'p> {
 #[derive(Serialize, Debug)]
 struct OnKernel<'p> {
     release: &'p str,
-    /// Whether it takes programs.
+    /// True if it takes programs.
     open: bool,
-    /// Why not.
+    /// The reason, if not.
     why: Option<&'p str>,
-    /// Whether programs are verified as those of somebody without CAP_PERFMON.
+    /// True if programs are verified as those of a user without CAP_PERFMON.
     hardened: Option<bool>,
 }
 
@@ -158,7 +157,7 @@ struct Space<'p> {
     name: &'p str,
     /// `kernel` or `thread`.
     kind: &'static str,
-    /// Which connected part of the line it runs, from 0.
+    /// The connected part of the line that it runs, from 0.
     path: usize,
 }
 

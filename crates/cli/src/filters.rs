@@ -17,7 +17,7 @@ pub(crate) fn filters(name: Option<&str>) -> Status {
     }
 }
 
-/// What stands together, and the kinds that do.
+/// Groups, and the kinds in each.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Sources, where blocks enter", &["source"]),
     ("Filters", &["statistics", "inspection", "classification", "reordering", "editing"]),
@@ -25,7 +25,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Sinks, where blocks leave", &["sink"]),
 ];
 
-/// What can stand in a line, group by group, in the order in which a block meets them.
+/// Returns the filters by group, in the order in which a block meets them.
 pub(crate) fn groups() -> impl Iterator<Item = (&'static str, Vec<Page>)> {
     GROUPS.iter().map(|(title, kinds)| {
         let there = House.descriptions().filter(|entry| {

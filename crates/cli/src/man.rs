@@ -175,7 +175,7 @@ fn part(page: &mut Roff, known: &Page) {
     page.control("PP", []).text([bold(known.example.as_str())]);
 }
 
-/// What there is to say, piece by piece.
+/// Writes facts under their labels.
 fn facts(page: &mut Roff, facts: &[(&str, String)]) {
     for (what, text) in facts {
         page.control("TP", []).text([bold(*what)]).text([roman(text.as_str())]);
@@ -208,7 +208,7 @@ fn see(page: &mut Roff, others: &[(&str, &str)]) {
     }
 }
 
-/// What the pages are of.
+/// Returns the source line of the pages.
 fn source() -> String {
     format!("streamline {}", env!("CARGO_PKG_VERSION"))
 }

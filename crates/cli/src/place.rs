@@ -1,5 +1,5 @@
-//! Where a report goes, by `--report`: standard output, or a file that stays as it was until the
-//! report is written.
+//! The destination of a report, by `--report`: standard output, or a file that is replaced once the
+//! report is complete.
 
 use crate::status::Status;
 use crate::terminal;
@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use sys::open::{Writes, target};
 
-/// Where a report goes.
+/// The destination of a report.
 #[derive(Debug)]
 pub(crate) enum Place {
     /// Standard output.

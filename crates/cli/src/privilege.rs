@@ -1,4 +1,4 @@
-//! Why packets or kernel programs were refused, and what to do about it: the only place for these
+//! Explains why packets or kernel programs were refused, and the remedies: the only place for these
 //! words.
 //!
 //! In: who we are and what came of trying. Out: a sentence, and lines that can be copied into a
@@ -22,7 +22,7 @@ pub(crate) enum Door {
     NameSpaces,
 }
 
-/// Why a door is shut.
+/// The obstacle at a door.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Lack {
     /// The capability is missing and can be given.
@@ -48,12 +48,12 @@ pub(crate) enum Lack {
 pub(crate) struct Way {
     /// The line; empty where there is only something to say.
     pub(crate) command: String,
-    /// What it does.
+    /// The explanation.
     pub(crate) says: String,
 }
 
 impl Door {
-    /// What is needed to go through.
+    /// Returns the capabilities needed.
     const fn needs(self) -> &'static str {
         match self {
             Self::Packets => "CAP_NET_RAW",
@@ -71,7 +71,7 @@ impl Door {
         }
     }
 
-    /// What cannot be done without.
+    /// Returns the action that is impossible without them.
     const fn does(self) -> &'static str {
         match self {
             Self::Packets => "open packet sockets",
@@ -92,7 +92,7 @@ impl Door {
     }
 }
 
-/// Why this door is shut for us, if it is.
+/// Returns the reason why this door is shut for us, if it is.
 pub(crate) fn lack(who: &Privilege, door: Door, tried: &Result<(), Refusal>) -> Option<Lack> {
     let refusal = tried.as_ref().err()?;
     let filtered = who.seccomp == Some(Seccomp::Filter);
@@ -160,12 +160,12 @@ impl Shut {
         lack(&Privilege::look(), door, tried).map(|lack| Self { door, lack })
     }
 
-    /// Why it is shut.
+    /// Returns the reason as a sentence.
     pub(crate) fn sentence(&self) -> String {
         self.lack.sentence(self.door)
     }
 
-    /// What to do so that this line runs.
+    /// Returns the remedies with which this line would run.
     pub(crate) fn ways(&self, line: &str) -> String {
         let ways = self.lack.ways(self.door, &Privilege::look(), &Binary::look(), line);
         let mut told = written(&ways, 2);
@@ -175,7 +175,7 @@ impl Shut {
 }
 
 impl Lack {
-    /// Why the door is shut.
+    /// Returns the reason as a sentence.
     pub(crate) fn sentence(&self, door: Door) -> String {
         let (needs, does) = (door.needs(), door.does());
         let (is, it, does_not) = match door {
@@ -216,7 +216,7 @@ impl Lack {
         }
     }
 
-    /// What to do about it, the simplest first. `line` is what was to be run.
+    /// Returns the remedies, the simplest first. `line` is the line to run.
     pub(crate) fn ways(
         &self,
         door: Door,
@@ -265,7 +265,7 @@ impl Lack {
     }
 }
 
-/// Where a program that all may start is put.
+/// The path of a program that all may start.
 pub(crate) const INSTALLED: &str = "/usr/local/bin/streamline";
 
 const OWN_SPACE: &str = "to try things: a shell in a network of its own, with nothing in it but \
@@ -319,7 +319,7 @@ mod tests {
     const RAW: Capabilities = Capabilities(1 << Capabilities::NET_RAW);
     const ALL: Capabilities = Capabilities(u64::MAX);
 
-    /// Somebody with these capabilities and no fetters.
+    /// Returns a user with these capabilities and no restrictions.
     fn who(effective: Capabilities) -> Privilege {
         Privilege {
             uid: 1000,

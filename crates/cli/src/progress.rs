@@ -15,12 +15,12 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use streamline::report::counted;
 
-/// How often it is told without a word about it, in ns.
+/// The default interval, in ns.
 const EVERY_NS: u64 = 1_000_000_000;
 /// The shortest time between two tellings, in ns.
 const LEAST_NS: u64 = 100_000_000;
 
-/// What `--progress` asks for.
+/// The value of `--progress`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wish {
     /// Once a second.
@@ -48,14 +48,14 @@ pub(crate) fn wish(text: &str) -> Result<Wish, String> {
 #[derive(Debug)]
 pub(crate) struct Teller {
     every_ns: u64,
-    /// Whether a line takes the place of the one before.
+    /// True if a line replaces the previous one.
     rewrites: bool,
-    /// Whether somebody asked for it.
+    /// True if the user asked for it.
     asked: bool,
     before: Cell<Sum>,
 }
 
-/// What all sources have given and lost.
+/// The sum over all sources.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Sum {
     elapsed_ns: u64,
@@ -99,7 +99,7 @@ impl Teller {
     }
 }
 
-/// Whether something of the line writes to standard output while it runs.
+/// Returns true if the line writes to standard output while it runs.
 fn prints(plan: &Plan) -> bool {
     let graph = &plan.graph;
     graph.ids().any(|(id, node)| {
@@ -164,8 +164,8 @@ fn told(time: &str, progress: &Progress, now: Sum, before: Sum) -> String {
     line
 }
 
-/// How far the files of a line were read, in per cent, and how long the rest will take at the pace
-/// of the whole until now: ` 42 %, 3:07 left`. None: a source has no end that is known.
+/// Formats the part of the files that has been read, in per cent, and the remaining time at the
+/// mean rate so far: ` 42 %, 3:07 left`. `None` if a source has no known end.
 fn part(progress: &Progress) -> Option<String> {
     let positions = progress.sources.iter().map(|(_, seen)| seen.position);
     let positions = positions.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())?;
@@ -182,7 +182,7 @@ fn part(progress: &Progress) -> Option<String> {
     Some(format!("{percent} %, {} left", clock(left, false)))
 }
 
-/// What was lost, by place, most first.
+/// Formats losses by place, most first.
 fn places(progress: &Progress) -> String {
     let mut places: Vec<(DropReason, u64)> = Vec::new();
     for (place, n) in progress.sources.iter().flat_map(|(_, seen)| &seen.dropped) {

@@ -55,7 +55,7 @@ pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status
     Ok(found.map_or(status, |found| told(&found, given, status)))
 }
 
-/// How many differences are printed.
+/// Differences printed.
 const TOLD: usize = 8;
 
 /// Prints whether a run did what the recorded one did.

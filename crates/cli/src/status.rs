@@ -1,4 +1,4 @@
-//! What the command ends with.
+//! Exit statuses of the command.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ pub(crate) enum Status {
     Failed,
     /// Mistakes in the command or in the line.
     Usage,
-    /// What was named is not there: a file, a filter, a program.
+    /// A named thing does not exist: a file, a filter, a program.
     Nothing,
     /// The reader of standard output has gone. What a shell reports for a program that SIGPIPE
     /// ended, as it does most filters of Unix.

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether a line stands on standard error that goes away when anything else is written. Is looked
-/// at and changed under the lock of standard error.
+/// True if standard error shows a status line that any other output replaces. Read and written
+/// under the lock of standard error.
 static STATUS: AtomicBool = AtomicBool::new(false);
 /// Goes to the beginning of the line and empties it.
 const WIPE: &str = "\r\x1b[K";
@@ -20,12 +20,13 @@ pub(crate) fn columns() -> usize {
     columns.filter(|columns| *columns > 0).map_or(usize::MAX, usize::from)
 }
 
-/// Whether mistakes are shown in colour: on a terminal that knows colours, unless NO_COLOR says no.
+/// Returns true if mistakes are printed in color: on a terminal that supports it, unless NO_COLOR
+/// is set.
 pub(crate) fn colours() -> bool {
     io::stderr().is_terminal() && wants_colours()
 }
 
-/// Whether what is printed is in colour, under the same conditions.
+/// Returns true if output is printed in color, under the same conditions.
 pub(crate) fn colours_out() -> bool {
     io::stdout().is_terminal() && wants_colours()
 }
@@ -35,18 +36,18 @@ fn wants_colours() -> bool {
     !unwanted && !is_dumb()
 }
 
-/// Whether the terminal knows nothing but lines.
+/// Returns true if the terminal supports nothing but lines.
 fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term == "dumb")
 }
 
-/// Whether a line on standard error can take the place of the one before.
+/// Returns true if a line on standard error can replace the previous one.
 pub(crate) fn can_rewrite() -> bool {
     io::stderr().is_terminal() && !is_dumb()
 }
 
-/// Whether the terminal is that of another process group at the moment: we run in the background of
-/// a shell, and somebody else writes there.
+/// Returns true if the terminal belongs to another process group at the moment: we run in the
+/// background of a shell.
 pub(crate) fn is_background() -> bool {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     is_behind(&stat)

@@ -158,7 +158,7 @@ fn list(counts: &BTreeMap<String, u64>) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// What was held, dropped, used up, made, or wanted by nobody.
+/// Formats blocks held, dropped, consumed, made, and selected by no arc.
 fn rest(row: &Row) -> String {
     let mut said = Vec::new();
     if row.held > 0 {
@@ -209,7 +209,7 @@ struct ToldRow {
     space: String,
     blocks: u64,
     bytes: u64,
-    /// How many blocks left with each class.
+    /// Blocks by the class with which they left.
     answered: BTreeMap<String, u64>,
     unselected: u64,
     made: u64,

@@ -12,10 +12,10 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 use testkit::traffic::Capture;
 use testkit::{Frame, Segment, until};
 
-/// How many connections are open.
+/// Open connections.
 const OPEN: u32 = 1000;
 
-/// Of each connection its beginning and half a message, or the other half.
+/// Returns the first half of each connection (its beginning and half a message), or the second.
 fn halves(first: bool) -> Capture {
     let frame = |at: u32, sequence: u32, flags: u8, said: &str| {
         let source = format!("10.0.{}.{}", at >> 8, at & 0xff);

@@ -1,4 +1,4 @@
-//! What the book tells people to type does what the book says.
+//! Runs the commands of the book, and compares their output with the book's.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -46,7 +46,7 @@ fn live_traffic_can_be_tried_without_privilege() {
     assert!(lines[1].contains("\"GET /nothing HTTP/1.1\" 404 "), "{lines:?}");
 }
 
-/// What the page about time tells to type, but for what needs an interface.
+/// The commands of the page about time, but for those that need an interface.
 #[test]
 fn time_can_be_tried_without_privilege() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/12-time.md");
@@ -71,7 +71,7 @@ fn time_can_be_tried_without_privilege() {
     assert!(std::fs::metadata(folder.path().join("missing.pcap")).unwrap().len() > 24);
 }
 
-/// What the page about security tells to type, and what it shows of that.
+/// The commands of the page about security, and their output.
 #[test]
 fn j5_security_can_be_tried_without_privilege() {
     let wanted = ["bash", "pkill", "timeout"].map(need::command);
@@ -126,7 +126,7 @@ fn sharing_can_be_tried_without_privilege() {
     assert!(ran.out.contains("\nfilter ") && ran.err.contains("none lost"), "{ran:?}");
 }
 
-/// What the same page tells root to type, and the tables that it shows of that.
+/// The commands of the same page for root, and their tables.
 #[test]
 fn one_program_for_all_is_shown_by_ps() {
     let Some(space) = Namespace::new() else { return };

@@ -48,7 +48,7 @@ fn carriers() -> Vec<(&'static str, u32, Vec<u8>)> {
     ]
 }
 
-/// How many blocks of the capture `x` the expression lets through.
+/// Counts the blocks of the capture `x` that the expression selects.
 fn counted(folder: &Folder, expression: &str) -> String {
     let ran = folder.run(&["run", "-q", &format!("replay x | bpf '{expression}' | count")]);
     assert_eq!(ran.status, Some(0), "{expression}: {}", ran.err);
@@ -176,7 +176,7 @@ fn blocks_are_filtered_by_the_program_of_their_own_link_type() {
     assert!(warned.err.starts_with(says), "{}", warned.err);
 }
 
-/// What a name means is asked once; then it stands in the line, and in the record.
+/// A name is resolved once; its meaning then stands in the line and in the record.
 #[test]
 fn names_are_recorded_with_what_they_mean() {
     let folder = Folder::new();

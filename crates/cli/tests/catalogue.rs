@@ -1,4 +1,5 @@
-//! What there is: filters with their help, examples, completion, explanations, the bench.
+//! The catalog on the command line: filters with their help, examples, completion, explanations,
+//! the bench.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -63,7 +64,7 @@ fn examples_can_be_typed_as_they_are_printed() {
     }
 }
 
-/// Whoever has nothing but the program has the capture that the book reads, and the lines.
+/// A user with nothing but the program gets the capture and the lines of the book.
 #[test]
 fn examples_are_written_once_and_run() {
     let folder = Folder::new();

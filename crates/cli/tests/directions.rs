@@ -11,7 +11,7 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 
 const WARNED: &str = "`http` gives nothing that takes both directions";
 
-/// What a verb says about a line at a device of this pair.
+/// Runs a verb on a line at a device of this pair.
 fn said(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> Ran {
     let netns = pair.server.path();
     let source = source.replacen(' ', &format!(" netns={} ", netns.display()), 1);

@@ -52,7 +52,7 @@ impl Fettered {
         Ran::from(command.output().unwrap())
     }
 
-    /// What is said about capturing, as JSON, and whether the status agrees.
+    /// Returns the verdict on capturing, as JSON, and checks that the status agrees.
     fn capturing(&self, before: &[&str]) -> Value {
         let ran = self.run(before, &["doctor", "rx", "--json"]);
         let told: Value = serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"));

@@ -21,7 +21,7 @@ use testkit::net::{Namespace, until};
 
 /// A user of whom the machine knows nothing.
 const READER: u32 = 41_901;
-/// How long a command may take on a busy machine.
+/// The time limit of a command on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A page, and what it takes for granted.
@@ -88,7 +88,7 @@ const ENDS_WITH: &[(&str, i32)] = &[
     ("streamline doctor rx", 1),
 ];
 
-/// What a page prints to be typed.
+/// A command of a page.
 #[derive(Debug)]
 struct Typed {
     place: String,
@@ -141,7 +141,7 @@ fn commands(file: &str, text: &str) -> Vec<Typed> {
     found
 }
 
-/// Where commands of a page run.
+/// The setting in which commands of a page run.
 struct Place {
     folder: Folder,
     space: Namespace,

@@ -22,7 +22,7 @@ fn children(process: u32) -> Vec<u32> {
     all
 }
 
-/// Whether an engine has begun to run its line.
+/// Returns true if a worker has begun to run its line.
 fn runs(process: &u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
@@ -36,7 +36,7 @@ fn engines(child: &Child, of: usize) -> Vec<u32> {
     all()
 }
 
-/// Where a process may run.
+/// Returns the processors on which a process may run.
 fn allowed(process: u32) -> String {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
@@ -58,7 +58,8 @@ fn row<'r>(run: &'r Value, name: &str) -> &'r Value {
     rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {run}"))
 }
 
-/// What `json` printed, by flow: the numbers of the frames, in the order in which they came.
+/// Returns the output of `json` by flow: the numbers of the frames, in the order in which they
+/// came.
 fn flows(out: &str) -> BTreeMap<String, Vec<u64>> {
     let mut flows: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in out.lines() {

@@ -8,7 +8,7 @@ use common::Folder;
 use serde_json::Value;
 use testkit::until;
 
-/// What is told of the latency of a line, the reports of its breaches, and how long it ran in s.
+/// Returns the reported latency of a line, its warnings, and its running time in s.
 fn measured(line: &str) -> (Value, Vec<String>, f64) {
     let ran = Folder::new().run(&["run", "--embedded", "--json", line]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);

@@ -53,7 +53,7 @@ fn a_page_that_is_not_there_is_said_so() {
     assert!(ran.err.contains("cannot write taken: "), "{}", ran.err);
 }
 
-/// What man(1) uses complains of nothing, and shows words where they belong.
+/// The tools behind man(1) accept every page and print its words in place.
 #[test]
 fn groff_takes_every_page_as_it_is() {
     let Some(groff) = testkit::need::command("groff") else { return };

@@ -22,7 +22,7 @@ fn capture() -> Vec<u8> {
     fs::read(examples().join("web.pcap")).unwrap()
 }
 
-/// How many packets a capture holds that lies in the folder.
+/// Counts the packets of a capture in the directory.
 fn packets(folder: &Folder, name: &str) -> usize {
     let ran = folder.run(&["--json", &format!("replay {name} | count")]);
     assert_eq!(ran.status, Some(0), "{ran:?}");

@@ -46,7 +46,7 @@ fn streamline(options: &[&str], script: &str) -> Command {
     command
 }
 
-/// What comes out, in time.
+/// Returns the output, within the time limit.
 fn run(mut command: Command) -> Output {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = child.spawn().unwrap();
@@ -299,7 +299,7 @@ fn d19_edges_are_kernel_pipes_where_asked_for_and_where_nothing_can_be_loaded() 
     assert!(told(&["-v"], "cat /dev/null; true").contains("no plain pipeline"));
 }
 
-/// What `cat` or `dd` makes of a command with and without lazy copies, on standard output and in a
+/// Compares the effect of `cat` or `dd` with and without lazy copies, on standard output and in a
 /// file.
 fn lazily(words: &str) {
     let out = text().with_extension("out");

@@ -12,7 +12,7 @@ use testkit::need;
 
 const WIPE: &str = "\r\x1b[K";
 
-/// What a shell says to a terminal as long as this runs.
+/// Returns the output of a shell on a terminal while this runs.
 fn on_a_terminal(script: &Path, folder: &Folder, typed: &str) -> String {
     let mut command = folder.shell("exec \"$@\"");
     command.arg("sh").arg(script).args(["-qec", typed, "/dev/null"]);
@@ -28,7 +28,7 @@ fn lines(said: &str) -> Vec<&str> {
     after.map(|line| line.split("\x1b[K\x1b[?7h").next().unwrap()).collect()
 }
 
-/// When a status line was told, in seconds.
+/// Returns the time of a status line, in seconds.
 fn second(line: &str) -> f64 {
     let told = line.trim_start().split(" s").next().and_then(|time| time.parse().ok());
     told.unwrap_or_else(|| panic!("{line:?} begins with no time"))
@@ -41,7 +41,8 @@ fn assert_apart(lines: &[&str], every: f64) {
     }
 }
 
-/// What is said when it runs for `ms`, or longer: until that is enough. A busy machine may be late.
+/// Returns the output of a run of `ms`, or longer until it is enough, since a busy machine may be
+/// late.
 fn said_in_time(ms: u32, say: impl Fn(u32) -> String, enough: impl Fn(&str) -> bool) -> String {
     let mut said = String::new();
     for times in [1, 2, 4, 8, 16] {

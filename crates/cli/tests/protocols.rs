@@ -1,5 +1,5 @@
-//! What a stranger may put on the wire to be overlooked, or to have others overlooked: whole lines
-//! over captures made for it.
+//! Traffic that a hostile peer may send to be overlooked, or to hide others: whole lines over
+//! captures made for it.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -16,7 +16,7 @@ const BARE: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n to the end";
 /// TCP-MD5 with a digest that nobody checks.
 const SIGNED: [u8; 18] = [19, 18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
-/// What a line says about a connection. Its ledger balances.
+/// Returns the output of a line about a connection. Its ledger balances.
 fn told(folder: &Folder, script: &Script, rest: &str) -> (Vec<String>, Value) {
     std::fs::write(folder.path().join("c.pcap"), script.clone().capture().to_pcap()).unwrap();
     let line = format!("replay c.pcap | tcp {rest}");
@@ -34,7 +34,7 @@ fn objects(folder: &Folder, script: &Script, rest: &str) -> Vec<Value> {
     lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// What a filter of the report has counted.
+/// Returns a counter of a filter from the report.
 fn counted(report: &Value, filter: &str, name: &str) -> u64 {
     let filters = report["filters"].as_array().unwrap();
     let found = filters.iter().find(|found| found["filter"] == filter || found["name"] == filter);

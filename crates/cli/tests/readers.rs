@@ -1,4 +1,4 @@
-//! Who may read what a line makes of files: whoever may read all of them. Real users, real files.
+//! Permissions of output files: readable by those who may read all inputs. Real users, real files.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -36,7 +36,7 @@ fn run(folder: &Folder, group: u32, line: &str) {
     assert_eq!(ran.status, Some(0), "{line}: {ran:?}");
 }
 
-/// Whether somebody can read it.
+/// Returns true if the user can read the file.
 fn reads(folder: &Folder, who: (u32, u32), file: &str) -> bool {
     let ran = folder.command_of(who, Some("cat")).arg(file).output().unwrap();
     assert!(folder.path().join(file).exists(), "{file}");

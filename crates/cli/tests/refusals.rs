@@ -1,4 +1,4 @@
-//! What the machine refuses to sinks, end to end: the message, the status, and what is left behind.
+//! Refusals of the machine to sinks, end to end: the message, the status, and the remains.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -93,7 +93,7 @@ fn as_nobody(folder: &Folder, line: &str) -> Option<Ran> {
     Some(Ran::from(output.unwrap()))
 }
 
-/// Whether this process is refused what root is not.
+/// Skips the test if this process has rights that lift the refusal.
 fn need_not_be_root() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let uids = status.lines().find(|line| line.starts_with("Uid:")).unwrap();
@@ -206,7 +206,7 @@ fn of_end(end: &str) -> String {
     }
 }
 
-/// Whoever types what tcpdump takes is told the command that does it here.
+/// A line in tcpdump's syntax is answered by the command that does it here.
 #[test]
 fn words_for_tcpdump_are_answered_by_a_command() {
     let folder = Folder::new();

@@ -21,7 +21,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// What a line that ends with `count` counted: blocks, bytes and so on, in its order.
+/// Returns the counters of a line that ends with `count`, in its order.
 fn counted(folder: &Folder, line: &str) -> Vec<u64> {
     let ran = folder.run(&["run", "-q", line]);
     assert_eq!(ran.status, Some(0), "{line}: {ran:?}");
@@ -39,7 +39,8 @@ fn blocks(out: &str) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Of every session whose it is: the protocol and the two ends. No session has blocks of two flows.
+/// Returns the flows of every session: the protocol and the two ends. No session has blocks of two
+/// flows.
 fn flows(blocks: &[Value]) -> BTreeMap<u64, BTreeSet<String>> {
     let mut flows: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
     for block in blocks {

@@ -91,7 +91,7 @@ impl House {
     }
 }
 
-/// Where the other process finds the daemon.
+/// The variable with the daemon's address for the other process.
 const PLACE: &str = "STREAMLINE_TEST_PLACE";
 
 fn own() -> u32 {
@@ -479,7 +479,7 @@ fn a_service_manager_hands_sockets_over_and_is_told() {
     assert!(!place.join("lock").exists());
 }
 
-/// How long after a `kill -9` of its process a path is gone from the register.
+/// Measures the time from `kill -9` of a path's process until it has left the registry.
 #[test]
 #[ignore = "a measurement: cargo test -p streamline-cli --test shared -- --ignored --nocapture"]
 fn t10_how_soon_a_killed_path_is_gone() {

@@ -41,14 +41,14 @@ fn again(child: &mut Child, name: &str) -> Option<i32> {
     ended.unwrap().code()
 }
 
-/// Whether one of its threads is a space.
+/// Returns true if one of its threads is a space.
 fn runs(process: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
     tasks.filter_map(|task| name(task).ok()).any(|name| name.starts_with("thread"))
 }
 
-/// Whether no signal waits to be delivered.
+/// Returns true if no signal is pending.
 fn delivered(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -132,7 +132,7 @@ fn the_second_signal_kills_programs_and_whatever_they_started() {
     }
 }
 
-/// Whether a process runs; one that has ended and nobody has waited for does not.
+/// Returns true if a process runs; a zombie does not.
 fn lives(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());

@@ -11,7 +11,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use testkit::{need, until};
 
-/// What `spaces` tells of a path.
+/// Returns the output of `spaces` for a path.
 fn told(folder: &Folder, path: &str) -> Value {
     let ran = folder.run(&["spaces", path, "--json"]);
     assert_eq!(ran.status, Some(0), "{ran:?}");

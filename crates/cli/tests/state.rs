@@ -55,7 +55,7 @@ fn opened(name: &str) -> Reader {
     reader.unwrap()
 }
 
-/// What `--json` tells of it.
+/// Returns its `--json` output.
 fn told(folder: &Folder, name: &str) -> Value {
     let ran = folder.run(&["state", name, "--json"]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -217,8 +217,8 @@ fn m3_what_cannot_be_seen_is_refused_with_its_reason() {
     first.child.wait().unwrap();
 }
 
-/// What the kernel could run runs in a thread where others are to see it, and no copies of it are
-/// made; the plan says so.
+/// A filter with published state runs in a thread without replicas, although the kernel could run
+/// it; the plan says so.
 #[test]
 fn m3_what_is_seen_stays_in_a_thread() {
     let folder = Folder::new();

@@ -78,7 +78,7 @@ impl House {
         self.client().and_then(|client| client.list().ok()).unwrap_or_default()
     }
 
-    /// How many blocks a path has counted.
+    /// Returns the number of blocks that a path has counted.
     pub(crate) fn counted(&self, name: &str) -> Option<u64> {
         let counters = self.client()?.connect(name).ok()?.count().ok()?;
         Some(counters.sources.iter().map(|source| source.given.blocks).sum())

@@ -11,7 +11,7 @@ use common::Folder;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// What a shell said to a line, and its status.
+/// Returns the output of a shell for a line, and its status.
 fn said(folder: &Folder, typed: &str) -> String {
     let output = folder.shell(&format!("{{ {typed}\n}} 2>&1")).output().unwrap();
     let mut said = String::from_utf8(output.stdout).unwrap();

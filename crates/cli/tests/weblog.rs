@@ -18,7 +18,7 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/weblog").join(name)
 }
 
-/// What a line says about the capture.
+/// Runs a line over the capture.
 fn told(folder: &Folder, rest: &str) -> Ran {
     let line = format!("replay {} | tcp | http {rest}", file("nginx.pcap").display());
     Ran::from(folder.streamline(&["run", "-q", &line]).env("TZ", ZONE).output().unwrap())

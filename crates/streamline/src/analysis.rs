@@ -23,7 +23,7 @@ pub struct Analysis {
     pub changes: Vec<String>,
 }
 
-/// The reason why measurements are not kept.
+/// Measurements that cannot be kept, with the reason.
 #[derive(Debug)]
 pub enum Unkept {
     /// Neither `XDG_STATE_HOME` nor `HOME` is set.

@@ -8,7 +8,7 @@ use pipeline::{Diagnostic, Graph};
 use std::fmt;
 use sys::group::Ended;
 
-/// The reason why a request does not run.
+/// A request that does not run, with the reason.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {

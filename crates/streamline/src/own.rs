@@ -297,7 +297,7 @@ fn given(arguments: &Arguments) -> Option<Given> {
     locked(&GIVEN).get(&arguments.number(FUNCTION)?).cloned()
 }
 
-/// The one reason of a filter that is a function.
+/// The only reason of a filter that is a function.
 const REASONS: &[&str] = &["unanswered"];
 const UNANSWERED: Reason =
     Description { reasons: REASONS, ..Description::EMPTY }.reason("unanswered");

@@ -115,7 +115,7 @@ impl Ready {
 /// A run that has ended. Those who follow the path wait to hear how: see [`end`](Self::end).
 #[derive(Debug)]
 pub struct Finished {
-    /// What became of it.
+    /// The results.
     pub results: Results,
     member: Member,
 }
@@ -128,7 +128,7 @@ impl Finished {
     }
 }
 
-/// What a run came to, or has come to so far.
+/// The results of a run, final or so far.
 #[derive(Debug)]
 pub struct Results {
     /// The request that ran last.
@@ -137,7 +137,7 @@ pub struct Results {
     pub plan: Plan,
     /// The ledger, reports of filters, failures.
     pub outcome: Outcome,
-    /// Of several workers, each by itself.
+    /// The results of each worker, if there are several.
     pub workers: Vec<WorkerRun>,
     /// Captures of blocks on which filters failed: one place for each failure.
     pub crashes: Vec<Option<CrashCapture>>,

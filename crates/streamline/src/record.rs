@@ -57,7 +57,7 @@ pub struct Repetition {
     pub ready: Ready,
     /// The folder for its files, if it writes any.
     pub into: Option<PathBuf>,
-    /// How much of the run its record holds.
+    /// The completeness of the record.
     pub whole: Whole,
 }
 

@@ -89,7 +89,7 @@ impl Running {
         self.ended.as_fd()
     }
 
-    /// What it has come to so far. Waits up to 0.2 s for the answers of its spaces.
+    /// Returns the results so far. Waits up to 0.2 s for the answers of its spaces.
     #[must_use]
     pub fn report(&self) -> Results {
         let mut outcome = match &self.panel {

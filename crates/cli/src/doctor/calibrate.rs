@@ -46,7 +46,7 @@ pub(super) fn run(given: &DoctorArguments) -> Status {
 #[derive(Serialize, Debug)]
 struct Told<'c> {
     version: u32,
-    /// Where the table is kept.
+    /// The file of the table.
     path: &'c str,
     /// Single figures by name, in ns.
     costs: std::collections::BTreeMap<&'static str, f64>,
@@ -88,7 +88,7 @@ impl<'c> Told<'c> {
     }
 }
 
-/// What the single figures are.
+/// The meanings of the single figures.
 const MEANT: [(&str, &str); 17] = [
     ("call", "calling a filter, per block of a full batch"),
     ("head", "looking at the head of a block"),

@@ -1,4 +1,4 @@
-//! What follows from the facts: what is well, what is not, what to do, and which doors are open.
+//! Conclusions from the facts: the things that work, those that do not, remedies, and open doors.
 //!
 //! These types are the form of `--json`; `version` changes when a field goes or changes its
 //! meaning.
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 /// The version of the form of `--json`.
 const VERSION: u32 = 1;
-/// What stands for a line in examples.
+/// The line of the examples.
 const LINE: &str = "rx | count";
 
 /// Everything.
@@ -36,7 +36,7 @@ pub(super) struct Section {
     pub(super) rows: Vec<Row>,
 }
 
-/// How a row is to be taken.
+/// The judgement of a row.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
@@ -54,7 +54,7 @@ pub(super) struct Row {
     pub(super) name: String,
     pub(super) state: State,
     pub(super) says: String,
-    /// What to do, where it does not work.
+    /// The remedy, if it does not work.
     pub(super) advice: Option<String>,
 }
 
@@ -70,12 +70,12 @@ pub(super) struct Seen {
     pub(super) mtu: u32,
     pub(super) received: u64,
     pub(super) sent: u64,
-    /// What the device or its driver dropped before the host saw it.
+    /// Frames that the device or its driver dropped before the host had them.
     pub(super) lost: u64,
     pub(super) errors: u64,
 }
 
-/// Whether a door is open.
+/// The judgement of a door.
 #[derive(Serialize, Debug)]
 pub(super) struct Verdict {
     /// `rx`, `tx`, `kernel` or `replay`.
@@ -165,7 +165,7 @@ fn who(facts: &Facts) -> Section {
     Section { name: "who we are", rows }
 }
 
-/// Where the table of costs is, and how old.
+/// Reports the file of the table of costs, and its age.
 fn costs() -> Section {
     const MEASURE: &str = "streamline doctor --calibrate";
     let folder = calibrate::folder();
@@ -197,7 +197,7 @@ fn costs() -> Section {
     Section { name: "what things cost", rows }
 }
 
-/// Whether a daemon is there, and what it lets this user have.
+/// Reports the daemon, and the rights that this user has there.
 fn shared() -> Section {
     let found = Client::find(None).and_then(|client| {
         let (about, allowed) = (client.about()?, client.allowed()?);
@@ -265,7 +265,7 @@ fn kernel(facts: &Facts) -> Section {
     Section { name: "what the kernel lets us do (tried, where not said otherwise)", rows }
 }
 
-/// What stands behind seccomp for a filter apart.
+/// Reports the second line of defense of a sandbox, behind seccomp.
 fn behind(landlock: Landlock) -> Row {
     const NAME: &str = "Landlock";
     match landlock {
@@ -298,7 +298,7 @@ fn tried(facts: &Facts, feature: &Feature) -> Row {
     }
 }
 
-/// What to do about a feature that does not work.
+/// Returns the remedy for a feature that does not work.
 fn remedy(facts: &Facts, feature: &Feature, kind: Refused) -> String {
     let who = &facts.privilege;
     match feature.facility {
@@ -410,7 +410,7 @@ impl Seen {
     }
 }
 
-/// Whether `rx` works.
+/// Judges `rx`.
 pub(super) fn capturing(facts: &Facts) -> Verdict {
     let mut verdict = verdict("rx", "capturing", facts, Door::Packets);
     if verdict.open {
@@ -430,12 +430,12 @@ pub(super) fn capturing(facts: &Facts) -> Verdict {
     verdict
 }
 
-/// Whether `tx` works.
+/// Judges `tx`.
 pub(super) fn sending(facts: &Facts) -> Verdict {
     verdict("tx", "sending", facts, Door::Packets)
 }
 
-/// Whether the kernel takes programs.
+/// Judges programs in the kernel.
 pub(super) fn programs(facts: &Facts) -> Verdict {
     let mut verdict = verdict("kernel", "programs", facts, Door::Programs);
     if !verdict.open {

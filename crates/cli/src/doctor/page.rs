@@ -7,7 +7,7 @@ use crate::progress::short;
 use pipeline::explain::table::{Column, Table, wrap};
 use std::fmt::Write as _;
 
-/// How many interfaces are shown; `--json` has all.
+/// Interfaces printed; `--json` has all.
 const SHOWN: usize = 16;
 
 /// The whole page.

@@ -33,7 +33,7 @@ pub(super) fn print(given: &LineArguments) -> Status {
     told.unwrap_or_else(|status| status)
 }
 
-/// Whether a line opens packet sockets.
+/// Returns true if a line opens packet sockets.
 fn is_live(graph: &Graph) -> bool {
     let names = graph.ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
     names.into_iter().any(|name| ["rx", "tx", "redirect"].contains(&name))
@@ -109,7 +109,7 @@ WantedBy=multi-user.target
     )
 }
 
-/// Where the service finds the program, and what is to be done before.
+/// Returns the program's path in the service, and the step needed before.
 fn place(path: Option<&Path>) -> (String, String) {
     let hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
     let Some(path) = path else { return (INSTALLED.to_owned(), String::new()) };

@@ -17,7 +17,7 @@ use std::time::Duration;
 use streamline::report::counted;
 use sys::file::Kind;
 
-/// How often it is looked at.
+/// The interval of updates.
 const EVERY: Duration = Duration::from_millis(250);
 
 /// Follows a path.
@@ -67,7 +67,7 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
     }
 }
 
-/// How far it is, in a line.
+/// Formats the progress as a line.
 fn line(counters: &Counters) -> String {
     let given = counters.sources.iter().map(|source| source.given);
     let (blocks, bytes) = given.fold((0, 0), |(n, m), given| (n + given.blocks, m + given.bytes));
@@ -77,7 +77,7 @@ fn line(counters: &Counters) -> String {
     format!(" {time}  {}  {}{lost}", counted(blocks, "block"), short(bytes))
 }
 
-/// What a path prints, from now on.
+/// The output of a path, from now on.
 struct Log {
     file: File,
     /// The beginning of a character whose end was not written yet.

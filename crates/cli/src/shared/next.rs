@@ -21,11 +21,11 @@ pub(crate) fn complete(words: &[String]) -> Status {
     terminal::print(&text)
 }
 
-/// What a command can be told about.
+/// Names that a command can complete.
 trait Around {
     /// The paths of this user: their names, or numbers.
     fn paths(&self) -> Vec<String>;
-    /// What a path consists of: its nodes, and the spaces in which they are.
+    /// Returns the parts of a path: its nodes, and the spaces in which they run.
     fn parts(&self, path: &str) -> (Vec<String>, Vec<String>);
 }
 

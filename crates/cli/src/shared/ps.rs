@@ -20,7 +20,7 @@ use streamline::report::json_line;
 const VERSION: u32 = 1;
 /// The time between two looks, from which rates are taken.
 const BETWEEN: Duration = Duration::from_millis(250);
-/// How long the first counts are waited for, of all paths together.
+/// The timeout for the first counts, of all paths together.
 const FIRST: Duration = Duration::from_millis(1250);
 
 #[derive(Serialize)]
@@ -32,7 +32,7 @@ struct Listed {
     kernel: Vec<Program>,
 }
 
-/// What is known of a path.
+/// The answer of a path.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 enum Answered {

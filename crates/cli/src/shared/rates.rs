@@ -6,14 +6,14 @@ use runtime::ledger::DropReason;
 use serde::Serialize;
 use streamline::report::counted;
 
-/// What passed each second.
+/// Blocks and bytes per second.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub(super) struct Rate {
     pub(super) blocks: f64,
     pub(super) bytes: f64,
 }
 
-/// What passed each second between two counts.
+/// Computes the rate between two counts.
 pub(super) fn rate(before: Amount, now: Amount, ns: u64) -> Rate {
     let seconds = ns as f64 / 1e9;
     let each = |now: u64, before: u64| match seconds > 0.0 {
@@ -23,19 +23,19 @@ pub(super) fn rate(before: Amount, now: Amount, ns: u64) -> Rate {
     Rate { blocks: each(now.blocks, before.blocks), bytes: each(now.bytes, before.bytes) }
 }
 
-/// What all sources have given.
+/// Returns the sum of all sources.
 pub(super) fn given(counters: &Counters) -> Amount {
     let sum =
         |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };
     counters.sources.iter().map(|source| source.given).fold(Amount::default(), sum)
 }
 
-/// How many blocks were lost.
+/// Returns the number of lost blocks.
 pub(super) fn lost(counters: &Counters) -> u64 {
     losses(counters).iter().map(|(_, n)| n).sum()
 }
 
-/// Where and why blocks were lost, most first.
+/// Returns losses by place and reason, most first.
 pub(super) fn losses(counters: &Counters) -> Vec<(String, u64)> {
     let mut all: Vec<(String, u64)> = Vec::new();
     for source in &counters.sources {
@@ -64,7 +64,7 @@ fn is_lost(lost: &Lost) -> bool {
     DropReason::read(&lost.why).is_none_or(DropReason::is_lost)
 }
 
-/// What was longer on its way than the line allows, in a sentence; none: nothing was.
+/// Describes latencies beyond the line's bound in a sentence; `None` if there are none.
 pub(super) fn late(counters: &Counters) -> Option<String> {
     let latency = counters.latency.as_ref()?;
     let longest = |all: &[Measured]| {

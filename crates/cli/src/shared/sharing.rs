@@ -1,5 +1,5 @@
-//! What runs in the kernel for paths of all users, as `ps` and `top` show it: for each interface
-//! and direction one program, who shares it, and what proves that.
+//! The kernel programs of all users, as `ps` and `top` print them: one for each interface and
+//! direction, with its users and its counters.
 
 use super::table::table;
 use super::user;
@@ -7,12 +7,12 @@ use crate::progress::short;
 use member::client::{Client, plain};
 use member::protocol::{InKernel, Program, Step};
 
-/// What runs there, as far as one may know of it; nothing where nobody tells.
+/// Asks for the programs, as far as the user may know of them; empty if there is no answer.
 pub(super) fn look(client: &Client) -> Vec<Program> {
     client.sharing().map_or_else(|_| Vec::new(), |sharing| sharing.programs)
 }
 
-/// What runs there for this path.
+/// Returns the programs that run a part of this path.
 pub(super) fn of_path(number: u32) -> Vec<Program> {
     let Ok(client) = Client::find(None) else { return Vec::new() };
     let mut programs = look(&client);

@@ -16,7 +16,7 @@ use streamline::report::json_line;
 
 /// The version of the form of `--json`.
 const VERSION: u32 = 1;
-/// What is no space of a process.
+/// The space that is not one of a process.
 const KERNEL: &str = "kernel";
 
 #[derive(Serialize)]
@@ -27,7 +27,7 @@ struct Listed {
     kernel: Vec<Program>,
 }
 
-/// What runs a path.
+/// The spaces of a path.
 #[derive(Serialize)]
 struct OfPath {
     number: u32,
@@ -47,7 +47,7 @@ struct Row {
     filters: Vec<String>,
 }
 
-/// What joins two spaces.
+/// A ring between two spaces.
 #[derive(Serialize)]
 struct Ring {
     kind: String,
@@ -55,13 +55,13 @@ struct Ring {
     from: (String, String),
     /// Those to which it leads.
     to: (String, String),
-    /// How many fit; none: that is not a matter of blocks.
+    /// Capacity in blocks; `None` for bytes.
     room: Option<u64>,
-    /// What was counted; none: nobody has answered yet.
+    /// The counts; `None` until they are answered.
     counted: Option<Crossed>,
 }
 
-/// What crossed, as both sides have counted it.
+/// The counts of both sides.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Crossed {
     put: Amount,
@@ -149,7 +149,7 @@ fn of_path(about: Described, uid: u32, counters: Counters) -> OfPath {
     OfPath { number, name, uid, process, line, spaces, rings }
 }
 
-/// What joins nodes of two spaces, or of one and its copies.
+/// Returns the rings between nodes of two spaces, or between a node and its replicas.
 fn rings(about: &Described, counters: &Counters) -> Vec<Ring> {
     let is_call = |kind: &str| matches!(kind, "call" | "back");
     let links = about.links.iter().enumerate();
@@ -187,7 +187,7 @@ impl Crossed {
         Self { put: edge.put, taken: edge.taken, resident: edge.resident, lost }
     }
 
-    /// What crossed in several engines.
+    /// Adds the counts of several workers.
     fn and(self, other: Self) -> Self {
         let sum =
             |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };

@@ -17,7 +17,7 @@ use streamline::report::{counted, json_line};
 
 /// The version of the form of `--json`.
 const VERSION: u32 = 1;
-/// How often one looks again (`--follow`).
+/// The interval of `--follow`.
 const BETWEEN: Duration = Duration::from_secs(1);
 
 /// Lists all names, or shows what one has.
@@ -99,7 +99,7 @@ fn look(names: &Names) -> Vec<Named> {
     states
 }
 
-/// What there is by this name; nothing if it has ended since it was listed.
+/// Reads the state under this name; `None` if it has ended since it was listed.
 fn named(address: &Address, answer: Result<Reader, Error>) -> Option<Named> {
     let (name, uid) = (address.to_string(), address.uid());
     match answer {
@@ -162,7 +162,7 @@ fn show(name: &str, given: &StateArguments) -> Result<Status, Status> {
     }
 }
 
-/// Whether we are asked to end.
+/// Returns true if a signal asks us to end.
 fn signalled(signals: std::os::fd::BorrowedFd<'_>) -> bool {
     sys::poll::readable(&[signals], Some(Duration::ZERO)).contains(&true)
 }

@@ -8,7 +8,7 @@ use member::client::{Client, ClientError, STOP, TOGETHER, ToPath, plain};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
-/// How often a path that drains tells us that it does.
+/// The interval at which a draining path confirms that it drains.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// Stops all that are named, at the same time; the worst that happened is the status.

@@ -60,7 +60,7 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     Ok(status)
 }
 
-/// Where it begins.
+/// Describes the beginning of a tap.
 fn beginning(path: &str, began: &Tapping, asked: bool) -> String {
     let Tapping { block, past, ago_ns, remembers } = *began;
     let path = plain(path);
@@ -79,7 +79,7 @@ fn beginning(path: &str, began: &Tapping, asked: bool) -> String {
     }
 }
 
-/// What it has told.
+/// Describes the end of a tap.
 fn end(told: &Tapped) -> String {
     let mut text = format!("tap: {}", counted(told.frames, "frame"));
     if told.skipped > 0 {

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use sys::steps::Fault;
 
-/// What can be done with paths of several users.
+/// Commands on paths of several users.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Run a line in the background, registered with the daemon
@@ -39,7 +39,7 @@ pub(crate) struct DaemonArguments {
     /// In this folder instead of /run/streamline; clients find it by STREAMLINE_DAEMON
     #[arg(long, value_name = "FOLDER")]
     pub(crate) socket: Option<PathBuf>,
-    /// What users may, instead of /etc/streamline/policy.toml
+    /// Policy file instead of /etc/streamline/policy.toml
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
     /// A step that fails, or before which the process stops, for tests
@@ -50,7 +50,7 @@ pub(crate) struct DaemonArguments {
 /// Words of `state`.
 #[derive(Args, Debug)]
 pub(crate) struct StateArguments {
-    /// Which: a name of yours, or UID/NAME; without, all are listed
+    /// A name of yours, or UID/NAME; without it, all are listed
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// In a form for programs
@@ -153,7 +153,7 @@ pub(crate) struct TapArguments {
     /// The name or number of a path, and one of its nodes; without, its source
     #[arg(value_name = "PATH[:NODE]")]
     pub(crate) path: String,
-    /// What is done with the frames, here, in single quotes: 'dns | print'
+    /// The line to run here over the frames, in single quotes: 'dns | print'
     #[arg(value_name = "LINE", required = true)]
     pub(crate) words: Vec<String>,
 }

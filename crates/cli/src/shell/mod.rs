@@ -21,7 +21,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// What a shell answers where a program is not there, and where it cannot be run.
+/// The statuses of a shell if a program is missing, and if it cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
 const SHELL: &str = "/bin/sh";
@@ -107,16 +107,16 @@ fn plain_shell(given: &ShellArguments, text: &str) -> ExitCode {
     failed(&format!("{SHELL}: {}", terminal::reason(&error)), NOT_RUN)
 }
 
-/// What a shell calls itself.
+/// Returns the name of the shell for `$0`.
 fn zero(given: &ShellArguments) -> OsString {
     given.script.as_ref().map_or_else(|| "sh".into(), OsString::from)
 }
 
-/// What stands between two commands.
+/// The edge between two commands.
 struct Joint {
     reads: OwnedFd,
     writes: OwnedFd,
-    /// Where the two meet, if they can.
+    /// The sockets by which the two find each other, if they can.
     place: Option<(OwnedFd, OwnedFd)>,
 }
 
@@ -156,7 +156,7 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
     Ok(if given.pipefail { any } else { last })
 }
 
-/// Why a stage has kernel pipes.
+/// Returns the reason why a stage has kernel pipes.
 fn refusal(stage: &Stage) -> Option<String> {
     match stage {
         Stage::Program(words) => probe::refusal(words.first()?),
@@ -181,7 +181,7 @@ fn name(stage: &Stage) -> &str {
     }
 }
 
-/// What stands between two commands; and why that is a kernel pipe alone, where a stream was meant
+/// Makes the edge between two commands, and the reason for a kernel pipe where a stream was meant
 /// and this process may not open what it needs.
 fn joint(meets: bool) -> sys::Result<(Joint, Option<String>)> {
     let (reads, writes) = sys::descriptor::pipe()?;
@@ -200,8 +200,7 @@ fn joint(meets: bool) -> sys::Result<(Joint, Option<String>)> {
     Ok((Joint { reads, writes, place }, why))
 }
 
-/// Where two programs meet: sockets of which each can be handed on under a number that no program
-/// uses by itself.
+/// Makes the sockets by which two programs meet, at numbers that no program uses by itself.
 fn place() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (here, there) = sys::descriptor::pair().map_err(std::io::Error::from)?;
     // Tried now: later one of the two programs may have been started already.

@@ -1,4 +1,4 @@
-//! Which commands of a shell are a plain pipeline, and of what.
+//! Recognizes the shell commands that are a plain pipeline, and takes them apart.
 //!
 //! Only what a glance can tell is taken apart: commands between `|`. A command of plain words is
 //! started as it is; one with anything that a shell would have to expand or redirect is given to a
@@ -20,8 +20,8 @@ pub(super) enum Stage {
     },
 }
 
-/// What the shell does itself, differently from a program of the same name or where there is none;
-/// and the words by which compound commands begin.
+/// Builtins of the shell that differ from programs of the same name or have none, and the words by
+/// which compound commands begin.
 const OWN: &[&str] = &[
     ".", ":", "[", "alias", "bg", "break", "cd", "command", "continue", "echo", "eval", "exec",
     "exit", "export", "false", "fg", "getopts", "hash", "jobs", "kill", "local", "printf", "pwd",

@@ -1,4 +1,4 @@
-//! Whether a library can be loaded before a program, and where that library is.
+//! Finds the library, and checks that it can be preloaded into a program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,7 +12,8 @@ const LIBRARY: &str = "libstreamline_sockets.so";
 /// The variable that says where it is.
 const VARIABLE: &str = "STREAMLINE_LIB";
 
-/// Where the library is: where the variable says, beside this program, or where libraries are.
+/// Finds the library: where the variable points, beside this program, or in the library
+/// directories.
 pub(super) fn library() -> Result<PathBuf, String> {
     if let Some(named) = std::env::var_os(VARIABLE) {
         let named = PathBuf::from(named);
@@ -52,7 +53,8 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| runs(path))
 }
 
-/// Why the loader would not load a library before this program; nothing, if it would.
+/// Returns the reason why the loader would not preload a library into this program; `None` if it
+/// would.
 pub(super) fn refusal(name: &str) -> Option<String> {
     let Some(mut path) = find(name) else { return Some(format!("`{name}` was not found")) };
     // A script leads to its interpreter, which may be a script.
@@ -87,7 +89,7 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     }
 }
 
-/// What of an ELF file keeps the loader from loading a library before it.
+/// Returns the property of an ELF file that keeps the loader from preloading.
 fn binary(file: &File, head: &[u8]) -> Option<&'static str> {
     const LOADS: u32 = 3;
     const NOTE: u32 = 4;

@@ -1,5 +1,4 @@
-//! What the tests of the command share: a folder with the bundled capture in it, and the command in
-//! it.
+//! Fixtures of the command's tests: a directory with the bundled capture, and the command in it.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -8,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where commands look for a daemon, in their folder.
+/// The daemon's address for commands, in their directory.
 const DAEMON: &str = "no-daemon";
 
 /// A folder of its own, with `examples` in it, that goes away.
@@ -157,7 +156,7 @@ pub(crate) fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").canonicalize().unwrap()
 }
 
-/// What a command wrote, and how it ended.
+/// The output of a command, and its end.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) out: String,

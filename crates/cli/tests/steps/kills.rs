@@ -10,7 +10,7 @@ use testkit::net::{Cable, Pair, packet_sockets};
 use testkit::resources::KernelObjects;
 use testkit::{need, until};
 
-/// What is killed, how often, and how soon all of it was gone.
+/// A series of kills: the victim, their number, and the time until all of it was gone.
 #[derive(Default)]
 struct Kills {
     times: Vec<Duration>,
@@ -29,7 +29,7 @@ impl Kills {
     }
 }
 
-/// Whether a process stands still; none: it has ended.
+/// Returns true if a process is stopped; `None` if it has ended.
 fn stands(guard: &mut Guard) -> Option<bool> {
     if guard.0.try_wait().unwrap().is_some() {
         return None;
@@ -172,8 +172,8 @@ fn daemons(every: usize, kills: &mut Kills) {
     house.goes_on("survivor");
 }
 
-/// Whether a path of this name, or line, is registered; none: nobody answers soon, who may stand
-/// still.
+/// Returns true if a path of this name or line is registered; `None` if the daemon, which may be
+/// stopped, does not answer soon.
 pub(crate) fn is_registered(house: &House, name: &str) -> Option<bool> {
     let packets = house.place().join("io.streamline.packets");
     let socket = local::go_to(&packets, Form::Packets, Duration::from_millis(300)).ok()?;

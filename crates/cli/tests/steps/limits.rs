@@ -1,4 +1,4 @@
-//! What the machine has no more of: each refusal says what, where, why, and what to do.
+//! Exhausted resources: each refusal names the resource, the place, the reason, and a remedy.
 
 use super::House;
 use crate::common::Ran;

@@ -13,7 +13,7 @@ use testkit::{need, until};
 
 const LINE: &str = "generate rate=1000 | count";
 
-/// What a manager has of a service.
+/// The state of a service at its manager.
 struct Manager {
     house: House,
     manager: testkit::service::Manager,
@@ -118,8 +118,8 @@ fn a_daemon_that_is_started_again_has_all_its_paths() {
     drop(daemon);
 }
 
-/// Who is about to be registered when its daemon dies runs, and is registered with the next one;
-/// who is to have a name hears that it has none.
+/// A path about to register when its daemon dies runs on and registers with the next one; a client
+/// about to get a name hears that it has none.
 #[test]
 fn t10_a_path_that_registers_while_its_daemon_dies_is_registered_with_the_next() {
     let house = House::new();

@@ -32,11 +32,11 @@ macro_rules! amount {
 #[derive(Serialize, Debug)]
 pub(super) struct Run<'r> {
     version: u32,
-    /// Whether every edge, filter and source balances.
+    /// True if every edge, filter and source balances.
     balanced: bool,
     /// Blocks that were dropped anywhere.
     lost: u64,
-    /// Whether a signal or `--for` ended it.
+    /// True if a signal or `--for` ended it.
     stopped: bool,
     elapsed_ns: u64,
     sources: Vec<Source<'r>>,
@@ -44,16 +44,16 @@ pub(super) struct Run<'r> {
     edges: Vec<Edge<'r>>,
     /// Programs in the kernel.
     programs: Vec<Program<'r>>,
-    /// What the kernel would not run of what was to run there.
+    /// Filters planned for the kernel that it refused.
     refused: Vec<Refused<'r>>,
-    /// What the path did by itself, and why.
+    /// Changes the path made by itself, with reasons.
     adapted: &'r [String],
-    /// How long blocks were on their way: of a line with `--latency`.
+    /// Latency, for a line with `--latency`.
     #[serde(skip_serializing_if = "Option::is_none")]
     latency: Option<Latency<'r>>,
     failures: Vec<Failure<'r>>,
     imbalances: Vec<Imbalance<'r>>,
-    /// Of a line with `--engines`: each of them by itself.
+    /// Each worker process, for a line with `--engines`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     engines: Vec<Engine<'r>>,
 }
@@ -73,9 +73,9 @@ struct Source<'r> {
     name: &'r str,
     seen: Option<Amount>,
     given: Amount,
-    /// By place.
+    /// Losses by place.
     dropped: BTreeMap<&'r str, Option<u64>>,
-    /// Which blocks those were, where that is known, by place.
+    /// Positions of the lost blocks by place, where known.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     missing: BTreeMap<&'r str, Missing>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,16 +93,16 @@ struct Filter<'r> {
     unselected: Amount,
     consumed: Amount,
     held: Amount,
-    /// By reason.
+    /// Drops by reason.
     dropped: BTreeMap<&'r str, Amount>,
     /// Blocks without an answer, by reason; they are among those above.
     unanswered: BTreeMap<&'r str, u64>,
     counters: BTreeMap<&'r str, u64>,
     calls: u64,
     busy_ns: u64,
-    /// What it says at the end, if it says anything, in its order.
+    /// Its final report, if it makes one, in its order.
     report: Option<Vec<Row<'r>>>,
-    /// What a sink has put where it stays.
+    /// Outputs of a sink.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     outputs: Vec<Output<'r>>,
     /// Sentences that a person should read besides.
@@ -116,7 +116,7 @@ struct Output<'r> {
     count: u64,
     /// One of them: `packet`.
     unit: &'r str,
-    /// What was done with them: `written to x.pcap`.
+    /// The action: `written to x.pcap`.
     done: &'r str,
 }
 
@@ -130,12 +130,12 @@ struct Edge<'r> {
     put: Amount,
     taken: Amount,
     resident: Amount,
-    /// By reason.
+    /// Drops by reason.
     dropped: BTreeMap<&'r str, Amount>,
-    /// Which blocks those were, where that is known, by reason.
+    /// Positions of the dropped blocks by reason, where known.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     missing: BTreeMap<&'r str, Missing>,
-    /// Of a ring: how often its reader was woken.
+    /// For a ring: the number of wakeups of its reader.
     #[serde(skip_serializing_if = "Option::is_none")]
     events: Option<Events>,
 }
@@ -144,7 +144,7 @@ struct Edge<'r> {
 #[derive(Serialize, Debug)]
 struct Missing {
     ranges: Vec<Range>,
-    /// How many ranges are not listed, behind the first `listed_first`.
+    /// Number of ranges that are not listed, behind the first `listed_first`.
     more: u64,
     listed_first: usize,
 }
@@ -170,28 +170,28 @@ struct Events {
     idle: u64,
 }
 
-/// How long blocks were on their way.
+/// The latency of blocks.
 #[derive(Serialize, Debug)]
 struct Latency<'r> {
-    /// What the request asks for.
+    /// The bound of the request.
     asked_ns: u64,
-    /// How often an alarm was given: at most once a second.
+    /// Number of alarms: at most one per second.
     alarms: u64,
     /// The whole way, by sink: every block.
     ways: Vec<Measured<'r>>,
-    /// Where blocks wait: of a ring one at a time is looked at.
+    /// Waits by place: of a ring one at a time is measured.
     waits: Vec<Measured<'r>>,
 }
 
-/// How long blocks were under way to a place, or waited there.
+/// The latency of blocks up to a place, or their wait there.
 #[derive(Serialize, Debug)]
 struct Measured<'r> {
     name: &'r str,
-    /// How long that may take.
+    /// The share of the bound.
     share_ns: u64,
     /// Blocks that were looked at.
     blocks: u64,
-    /// Those of them that took longer.
+    /// Blocks that took longer.
     late: u64,
     worst_ns: u64,
 }
@@ -202,7 +202,7 @@ struct Program<'r> {
     /// The source that it stands for.
     source: &'r str,
     frames: u64,
-    /// How often it rang the bell of the thread that reads it.
+    /// Number of notifications of its reader's thread.
     bells: u64,
     /// Runs that the kernel measured, and how long they took: with `--analyze`.
     runs: Option<u64>,
@@ -213,19 +213,19 @@ struct Program<'r> {
 #[derive(Serialize, Debug)]
 pub struct Refused<'r> {
     filter: &'r str,
-    /// Where it runs.
+    /// The space.
     space: &'r str,
     why: &'r str,
 }
 
-/// Why a path ended early.
+/// The failure that ended a path early.
 #[derive(Serialize, Debug)]
 struct Failure<'r> {
     node: &'r str,
     what: String,
-    /// Where the block lies on which the filter failed.
+    /// The file with the block on which the filter failed.
     block: Option<String>,
-    /// What fails again.
+    /// The command that repeats the failure.
     replay: Option<&'r str>,
 }
 
@@ -245,7 +245,7 @@ struct Row<'r> {
     value: u64,
 }
 
-/// What a filter at the end of the line says, on standard output.
+/// The report of a filter at the end of the line, on standard output.
 #[derive(Serialize, Debug)]
 pub(super) struct End<'r> {
     version: u32,
@@ -407,7 +407,7 @@ fn programs<'r>(report: &'r Report<'_>) -> Vec<Program<'r>> {
     each.collect()
 }
 
-/// What the kernel refused of a plan.
+/// Returns the refusals of the kernel for a plan.
 pub fn refused<'r>(plan: &'r Plan, names: &'r [String]) -> Vec<Refused<'r>> {
     let each = plan.refused.iter().map(|refused| Refused {
         filter: &names[refused.node.0],

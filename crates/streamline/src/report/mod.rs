@@ -36,7 +36,7 @@ pub struct Report<'o> {
     crashes: &'o [Option<CrashCapture>],
     names: Vec<String>,
     imbalances: Vec<Imbalance>,
-    /// Of several workers, each by itself.
+    /// The report of each worker, if there are several.
     workers: Vec<(&'o WorkerRun, Self)>,
 }
 

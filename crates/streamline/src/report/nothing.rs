@@ -8,7 +8,7 @@ use pipeline::graph::{Edge, NodeId, Use};
 use runtime::ledger::Filtered;
 use std::fmt::Write as _;
 
-/// How many reasons a sentence gives for one node.
+/// Reasons that a sentence gives for one node.
 const REASONS_MAX: usize = 4;
 
 impl Report<'_> {
@@ -46,7 +46,7 @@ impl Report<'_> {
         }
     }
 
-    /// What became of the blocks at the near end of an edge over which none went.
+    /// Describes the fate of the blocks before an edge that none took.
     fn ended(&self, edge: &Edge) -> String {
         let (name, came) = (&self.names[edge.from.0], self.came(edge.from));
         let mut text = format!("`{name}` had {}", counted(came, "block"));
@@ -76,7 +76,8 @@ impl Report<'_> {
         text
     }
 
-    /// How many blocks came to a node, over all processes and threads that ran it.
+    /// Returns the number of blocks that came to a node, over all processes and threads that ran
+    /// it.
     fn came(&self, node: NodeId) -> u64 {
         self.of(node).map(|filtered| filtered.taken.blocks + filtered.made.blocks).sum()
     }

@@ -38,11 +38,11 @@ pub(super) fn text(report: &Report<'_>) -> String {
 /// A column: its head, and what it says about a filter.
 type Figure = (&'static str, fn(&Filtered) -> u64);
 
-/// What came to a filter, and what it made itself: together as much as stands in [`FIGURES`].
+/// The input of a filter, and the blocks it made: together as much as the columns of [`FIGURES`].
 const CAME: [Figure; 2] =
     [("in", |filter| filter.taken.blocks), ("made", |filter| filter.made.blocks)];
 
-/// What became of both. Columns are left out where nothing stands in them.
+/// The fate of both. Empty columns are left out.
 const FIGURES: [Figure; 5] = [
     ("passed", |filter| filter.passed.blocks),
     ("unselected", |filter| filter.unselected.blocks),
@@ -89,7 +89,7 @@ fn filters(report: &Report<'_>) -> String {
     table.text(explain::COLUMNS)
 }
 
-/// What the table says of one filter, or of several ends of rings with one name.
+/// A row of the table: one filter, or several ends of rings with one name.
 struct Row<'r> {
     name: &'r str,
     space: &'r str,
@@ -123,7 +123,7 @@ impl Row<'_> {
     }
 }
 
-/// What is no call: rings and back edges; and every edge that lost something.
+/// Formats rings, back edges, and every edge that lost something; calls are left out.
 fn edges(report: &Report<'_>) -> String {
     let columns = [
         Column::left("edge"),
@@ -155,7 +155,7 @@ fn edges(report: &Report<'_>) -> String {
     if table.is_empty() { String::new() } else { table.text(explain::COLUMNS) }
 }
 
-/// How long blocks were on their way, and where they waited.
+/// Formats the latency of blocks, and their waits by place.
 fn late(latency: &Latency) -> String {
     let columns = [
         Column::left("latency"),
@@ -174,8 +174,8 @@ fn late(latency: &Latency) -> String {
     table.text(explain::COLUMNS)
 }
 
-/// What sources saw beyond what they gave, why blocks were dropped or not answered, what filters
-/// counted and report.
+/// Formats losses of sources, reasons for drops and unanswered blocks, counters and reports of
+/// filters.
 fn notes(report: &Report<'_>) -> String {
     let mut out = String::new();
     let ledger = &report.outcome.ledger;

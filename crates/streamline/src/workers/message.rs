@@ -73,7 +73,7 @@ struct Spoke {
     planned: usize,
     name: String,
     rows: Vec<(String, u64)>,
-    /// How many, of what, and where they went.
+    /// Number, unit and destination of each output.
     outputs: Vec<(u64, String, String)>,
     remarks: Vec<String>,
 }

@@ -45,7 +45,7 @@ pub struct WorkerRun {
     pub process: u32,
     /// Its processor.
     pub processor: usize,
-    /// What it came to.
+    /// The outcome.
     pub outcome: Outcome,
 }
 

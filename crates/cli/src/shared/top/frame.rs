@@ -12,9 +12,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 
-/// How many rings and places of loss are shown.
+/// Rings and places of loss printed.
 const MOST: usize = 4;
-/// How wide the picture of a ring's fill is.
+/// Columns of a ring's fill.
 const BAR: usize = 20;
 
 /// Draws it, from the `first` node on.
@@ -137,7 +137,7 @@ fn place(loss: &Loss) -> Line<'static> {
     Line::styled(text, Style::new().fg(Color::Red))
 }
 
-/// What keys do, where there are any.
+/// The keys, for an interactive screen.
 pub(super) const KEYS: &str = "q ends, arrows move";
 
 fn footing(look: &Look) -> Line<'static> {

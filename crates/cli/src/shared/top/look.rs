@@ -1,4 +1,4 @@
-//! What one sees of a path: two counts, and what passed between them.
+//! A view of a path: two counts, and the difference.
 
 use super::super::rates::{self, Rate};
 use member::protocol::{Amount, Counters, Described, Latency, Program, Space};
@@ -23,20 +23,20 @@ pub(super) struct Look {
     pub(super) path: Described,
     pub(super) uid: u32,
     pub(super) elapsed_ns: u64,
-    /// What the sources give, each second.
+    /// Rate of the sources.
     pub(super) rate: Rate,
     pub(super) given: Amount,
     pub(super) nodes: Vec<Seen>,
     pub(super) rings: Vec<Ring>,
-    /// Where and why blocks were lost, most first, and how many anew.
+    /// Losses by place and reason, most first, with new ones.
     pub(super) lost: Vec<Loss>,
     /// Spaces that did not answer in time.
     pub(super) late: Vec<String>,
-    /// What it did last by itself.
+    /// Its last change by itself.
     pub(super) adapted: Option<String>,
-    /// How long blocks were on their way, where the line bounds that.
+    /// Latency, if the line bounds it.
     pub(super) latency: Option<Latency>,
-    /// What of that was too long, in a sentence.
+    /// Latencies beyond the bound, in a sentence.
     #[serde(skip)]
     pub(super) behind: Option<String>,
     /// The programs in the kernel in which parts of it run, beside lines of others.
@@ -48,11 +48,11 @@ pub(super) struct Look {
 pub(super) struct Seen {
     pub(super) name: String,
     pub(super) space: String,
-    /// How deep it stands below its source.
+    /// Distance from its source.
     pub(super) depth: usize,
     /// The classes by which blocks come to it, where a line says so.
     pub(super) classes: String,
-    /// What came in, or what a source gave, each second.
+    /// Rate of its input, or of a source's output.
     pub(super) rate: Rate,
     pub(super) taken: Amount,
     pub(super) held: u64,
@@ -68,11 +68,11 @@ pub(super) struct Ring {
     pub(super) to: String,
     /// Blocks in it.
     pub(super) fill: u64,
-    /// How many fit.
+    /// Capacity.
     pub(super) room: u64,
 }
 
-/// What was lost at one place.
+/// Losses at one place.
 #[derive(Serialize, Debug)]
 pub(super) struct Loss {
     pub(super) place: String,
@@ -85,7 +85,7 @@ impl Watched {
         Self { about, uid, before: Counters::default() }
     }
 
-    /// What passed since the last look.
+    /// Computes the view from the difference to the last counts.
     pub(super) fn look(&mut self, now: Counters) -> Look {
         let before = std::mem::replace(&mut self.before, now);
         let now = &self.before;
@@ -205,12 +205,12 @@ impl Watched {
     }
 }
 
-/// Which space did not answer in time, and why.
+/// Describes a space that did not answer in time.
 fn late(space: &Space) -> Option<String> {
     Some(format!("{}: {}", space.name, space.late.as_ref()?))
 }
 
-/// What all that run one node have counted.
+/// The sum over all instances of one node.
 #[derive(Default)]
 struct Sum {
     taken: Amount,

@@ -84,7 +84,7 @@ fn looked(to: &ToPath, watched: &mut Watched, counters: Counters) -> Look {
     look
 }
 
-/// Whether a signal ended this before its time was over.
+/// Waits out the limit; returns true if a signal came first.
 fn wait_out(signals: BorrowedFd<'_>, limit: Duration) -> bool {
     sys::poll::readable(&[signals], Some(limit)).contains(&true)
 }
@@ -107,7 +107,7 @@ fn objects(to: &ToPath, watched: &mut Watched, given: &TopArguments) -> Result<S
     Ok(Status::Done)
 }
 
-/// What a path tells next; none: a signal, or it is gone.
+/// Returns the next counts of a path; `None` if a signal came, or the path is gone.
 fn next(
     to: &ToPath,
     signals: BorrowedFd<'_>,
