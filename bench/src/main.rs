@@ -204,7 +204,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.list {
         for bench in BENCHES {
-            say(&format!("{:10} {}", bench.name, bench.summary));
+            print_line(&format!("{:10} {}", bench.name, bench.summary));
         }
         return ExitCode::SUCCESS;
     }
@@ -223,7 +223,7 @@ fn main() -> ExitCode {
     if let Some(text) = &arguments.line {
         return match line::per_block(text) {
             Ok(told) => {
-                say(&told);
+                print_line(&told);
                 ExitCode::SUCCESS
             }
             Err(why) => {
@@ -252,7 +252,7 @@ fn main() -> ExitCode {
             }
         };
         for row in &rows {
-            say(&if arguments.json { row.to_json() } else { row.to_string() });
+            print_line(&if arguments.json { row.to_json() } else { row.to_string() });
         }
         if let Some(folder) = &arguments.plot
             && let Err(why) = plot::draw(folder, bench.name, &rows)
@@ -298,7 +298,7 @@ fn served(words: &[String]) -> ExitCode {
 }
 
 #[expect(clippy::print_stdout, reason = "rows are the output of this program")]
-fn say(line: &str) {
+fn print_line(line: &str) {
     println!("{line}");
 }
 

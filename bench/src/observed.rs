@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_observing_costs_is_taken_against_nobody_in_turn() {
+    fn cost_of_observing_is_relative_to_no_observer() {
         let mut turn = 0;
         let taken = Taken::take(2, &["somebody", "somebody else"], |_| {
             turn += 1;

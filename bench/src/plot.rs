@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_spans_far_is_logarithmic_with_round_values() {
+    fn wide_range_is_logarithmic_with_round_values() {
         let axis = Axis::of([3.0, 40_000.0].into_iter());
         assert!(axis.logarithmic);
         assert_eq!(axis.round_values(), [10.0, 100.0, 1000.0, 10_000.0]);

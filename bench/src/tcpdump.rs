@@ -19,7 +19,7 @@ pub(crate) struct Tcpdumps {
 /// The final report of a tcpdump, in frames that its filter let through. A count that it leaves out
 /// is the largest possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Told {
+pub(crate) struct FinalReport {
     /// Frames received.
     pub(crate) received: u64,
     /// Those of them that were lost.
@@ -60,14 +60,14 @@ impl Tcpdumps {
 
     /// Ends all; answers what each says. Frames of a block that is not full are lost to nobody:
     /// they would have come in a second.
-    pub(crate) fn end(self, folder: &Path) -> Result<Vec<Told>, String> {
+    pub(crate) fn end(self, folder: &Path) -> Result<Vec<FinalReport>, String> {
         self.children.end(TCPDUMP)?;
         Ok((0..self.count).map(|number| told(&text(&folder.join(number.to_string())))).collect())
     }
 }
 
-fn told(text: &str) -> Told {
-    Told {
+fn told(text: &str) -> FinalReport {
+    FinalReport {
         received: number_before(text, " packets received by filter"),
         lost: number_before(text, " packets dropped by kernel"),
     }
@@ -78,10 +78,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_and_was_lost_is_read_from_what_it_says() {
+    fn received_and_lost_frames_are_read_from_its_report() {
         let text = "listening on server0\n12 packets captured\n14 packets received by filter\n\
                     7 packets dropped by kernel\n";
-        assert_eq!(told(text), Told { received: 14, lost: 7 });
-        assert_eq!(told("it broke"), Told { received: u64::MAX, lost: u64::MAX });
+        assert_eq!(told(text), FinalReport { received: 14, lost: 7 });
+        assert_eq!(told("it broke"), FinalReport { received: u64::MAX, lost: u64::MAX });
     }
 }

@@ -361,7 +361,7 @@ impl Figures {
 mod tests {
     use super::*;
     #[test]
-    fn rows_tell_what_an_added_reader_costs() {
+    fn rows_show_the_cost_of_an_added_reader() {
         let sample = |kernel| {
             let alone = 1000.0;
             Sample { sending: alone + kernel, alone, ..Sample::new(1, Took::default(), 10) }

@@ -274,7 +274,7 @@ mod tests {
 
     /// Skips where nothing can be loaded or there is no clang.
     #[test]
-    fn the_generated_program_and_that_by_hand_say_the_same() {
+    fn generated_program_decides_like_the_one_by_hand() {
         if testkit::need::bpf().is_none() || testkit::need::command(CLANG).is_none() {
             return;
         }

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_are_read_from_what_programs_say() {
+    fn losses_are_read_from_reports_of_programs() {
         let lost = |program: Program, told| program.lost.map(|lost| lost(told));
         let told = "12 packets received by filter\n7 packets dropped by kernel\n";
         assert_eq!(lost(tcpdump(), told), Some(7));

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_is_read_from_what_programs_say() {
+    fn counts_are_read_from_reports_of_programs() {
         let told = "listening on server0\n12 packets captured\n14 packets received by filter\n";
         assert_eq!(seen_by_tcpdump(told), 14);
         assert_eq!(seen_by_tcpdump("it broke"), 0);

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_of_the_flood_are_told_apart() {
+    fn wanted_frames_of_the_flood_are_recognized() {
         assert!(is_wanted(&crate::flood::udp(WANTED, 64)));
         assert!(!is_wanted(&crate::flood::udp(WANTED + 1, 64)));
         assert!(!is_wanted(&[0; 20]));

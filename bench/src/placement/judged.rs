@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_rounds_tell_as_far_as_they_reach() {
+    fn few_rounds_bound_the_ratio_loosely() {
         let times = Times::of(&[2.0, 3.0, 4.0], &[2.0; 3]).unwrap();
         assert_eq!(times, Times { median: 1.5, interval: [1.0, 2.0], rounds: 3 });
         assert_eq!(times.verdict(1.1), Verdict::Unknown);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_that_were_disturbed_do_not_widen_what_many_say() {
+    fn disturbed_rounds_do_not_widen_the_bounds_of_many() {
         let mut choice = vec![1.0; 41];
         choice[3] = 9.0;
         choice[17] = 0.1;
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn who_surely_loses_says_more_than_who_may() {
+    fn sure_loss_outweighs_possible_loss() {
         let of =
             |median: f64, by| Times { median, interval: [median - by, median + by], rounds: 9 };
         let all = [of(1.0, 0.0), of(1.2, 0.01), of(1.3, 0.9)];

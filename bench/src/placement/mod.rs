@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_chosen_is_compared_with_the_best() {
+    fn choice_is_compared_with_the_best() {
         let machine = Machine::with_kernel();
         let placed = |text: &str| Placement::of(text, &machine).unwrap();
         let kernel = placed("rx lo @kernel | udp @kernel | count @kernel");
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn more_rounds_are_run_by_the_choice_and_those_that_are_not_told_apart() {
+    fn more_rounds_run_the_choice_and_its_equals_alone() {
         let of = |values: &[f64]| Some(Taken { beyond: values.to_vec(), whole: Vec::new() });
         let (choice, near, far) = (of(&[100.0; 9]), of(&[80.0, 100.0, 120.0]), of(&[200.0; 9]));
         let all = [far.clone(), choice, None, near.clone()];

@@ -178,7 +178,7 @@ mod tests {
     use crate::flood::Took;
 
     #[test]
-    fn rows_tell_frames_per_second_of_what_is_beyond_the_sender() {
+    fn rows_show_frames_per_second_beyond_the_sender() {
         let sample = |sending, lost| {
             let alone = 1000.0;
             Sample { sending, alone, lost, ..Sample::new(1, Took::default(), 100) }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_are_neither_seen_nor_lost_are_no_row() {
+    fn unaccounted_frames_give_no_row() {
         let sample = Sample::new(1, Took::default(), 0);
         let half = Seen { seen: EACH / 2, lost: EACH - EACH / 2 };
         let all = Seen { seen: EACH, lost: 0 };

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_tells_what_was_seen_if_it_balances() {
+    fn balanced_ledger_gives_received_frames() {
         let ledger = |balanced| {
             let pcap = json!({ "name": "pcap", "taken": { "blocks": 7, "bytes": 42 } });
             json!({ "balanced": balanced, "lost": 2, "filters": [pcap] }).to_string()

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn k2_what_is_chosen_is_judged_against_the_best_that_was_tried() {
+    fn k2_choice_is_judged_against_the_best_candidate() {
         let samples = [("64", 9.0), ("32", 8.0), ("8", 10.0), ("1", 2.0)]
             .map(|(name, value)| Samples { name, values: vec![value; 3] });
         let goal = goal(&samples, CHOSEN).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_takes_its_kinds_in_turn() {
+    fn chain_alternates_its_kinds() {
         assert_eq!(chain(&["a |all", "b |all"], 3), "a |all b |all a |all");
     }
 }
