@@ -51,8 +51,8 @@ fn compile(source: &str, name: &str) -> Option<PathBuf> {
         .arg(root.join("include"))
         .arg("-L")
         .arg(library())
-        .arg("-Wl,-rpath")
-        .arg(library())
+        // Before what `LD_LIBRARY_PATH` of cargo finds.
+        .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", library().display()))
         .args(["-lstreamline", "-lpthread"])
         .output()
         .unwrap();

@@ -45,7 +45,8 @@ fn programs() -> Vec<Vec<String>> {
             .arg(&program)
             .arg(root().join("examples/embed.c"))
             .arg(format!("-I{}", text(root().join("crates/capi/include"))))
-            .args([format!("-L{library}"), format!("-Wl,-rpath,{library}")])
+            // Before what `LD_LIBRARY_PATH` of cargo finds.
+            .args([format!("-L{library}"), format!("-Wl,--disable-new-dtags,-rpath,{library}")])
             .arg("-lstreamline")
             .output()
             .unwrap();
