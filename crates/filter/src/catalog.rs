@@ -20,6 +20,7 @@ pub const FILTERS: &[&Description] = &[
     &transport::sport::SPORT,
     &transport::dport::DPORT,
     &transport::token::TOKEN,
+    &transport::vxlan::VXLAN,
     &general::bpf::BPF,
     &general::sample::SAMPLE,
     &general::ratelimit::RATELIMIT,

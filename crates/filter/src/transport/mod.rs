@@ -6,6 +6,7 @@ pub mod sport;
 pub mod tcp;
 pub mod token;
 pub mod udp;
+pub mod vxlan;
 
 use crate::contract::{Usable, ValueRange};
 

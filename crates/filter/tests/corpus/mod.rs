@@ -66,6 +66,7 @@ pub(crate) fn shapes() -> Vec<Frame> {
         Frame::tcp(4002, 23, b"\xff\xfb\x18\xff\xfb\x20"),
         Frame::tcp(4003, 554, b"OPTIONS * RTSP/1.0\r\nCSeq: 1\r\n\r\n"),
         Frame::udp(4000, 53, b"question"),
+        Frame::udp(4000, 4789, &[&[8, 0, 0, 0, 0, 0, 42, 0], &udp.bytes[..]].concat()),
         Frame::ipv6(17, &[0, 53, 0, 53, 0, 8, 0, 0]),
         Frame::ipv6(0, &[60, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0, 80, 0, 80]),
         Frame::ipv6(44, &[17, 0, 0, 8, 0, 0, 0, 1, 1, 2, 3, 4]),

@@ -1,0 +1,138 @@
+//! `vxlan`: takes frames out of VXLAN, answers the network they belong to. [RFC 7348 §5]
+//!
+//! In: frames whose UDP datagram goes to the port of VXLAN. Out: the frames inside, as if they had
+//! been captured there: nothing is copied, the outer headers are in front of the frame. The reserved
+//! bits are not looked at (GPE and group policies use them).
+
+use crate::layers::{self, Missing};
+use crate::prelude::*;
+
+/// Description of `vxlan`.
+pub const VXLAN: Description = Description {
+    name: "vxlan",
+    summary: "take frames out of VXLAN, classify by network",
+    details: "\
+The class is the network identifier (VNI). The Ethernet frame inside goes on in place of the frame
+that carried it, so that `ip`, `tcp` or `pcap` behind it are about the inner one. `port=` is the
+destination port by which VXLAN is recognised.
+
+Not answered: `no vxlan` (another port or protocol, or no network identifier), `not ip`,
+`malformed`, `cut`, `too deep`, `fragment` (put `ip` before).",
+    example: "replay web.pcap | vxlan |42 dport |http count",
+    kind: Kind::Editing,
+    takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
+    gives: Gives::Form(Form::Frame),
+    reads: Reads::Head(layers::HEAD),
+    effect: Some(|_| Effect { kind: Kind::Reordering, gives: VXLAN.gives, reads: VXLAN.reads }),
+    parameters: &[Parameter::named(
+        "port",
+        Type::Number { low: 1, high: 0xffff },
+        "4789",
+        "the destination port of VXLAN",
+    )],
+    classes: Classes::Number {
+        what: "the network identifier",
+        range: ValueRange { low: 0, high: 0xff_ffff },
+        names: &[],
+    },
+    reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "no vxlan"],
+    analysis: Analysis { relinks: Some(|_| Some(&[LinkType::ETHERNET])), ..Analysis::NONE },
+    user: Some(|arguments| {
+        let port = arguments.number("port").unwrap_or_default();
+        Ok(Filter::lanes(Vxlan { port }))
+    }),
+    ..Description::EMPTY
+};
+
+const _: () = Missing::lead(&VXLAN, 5);
+const NO_VXLAN: Reason = VXLAN.reason("no vxlan");
+
+/// The length of the VXLAN header.
+const LENGTH: u32 = 8;
+/// The flag of a header with a network identifier.
+const HAS_NETWORK: u8 = 0x08;
+
+struct Vxlan {
+    port: u64,
+}
+
+impl Lanes for Vxlan {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        for l in lanes(batch.live()) {
+            match self.inner(batch.block(l)) {
+                Ok(block) => batch.set(l, block),
+                Err(why) => batch.set_class(l, cx.tell.absent(why)),
+            }
+        }
+    }
+}
+
+impl Vxlan {
+    /// Returns the frame inside.
+    fn inner<'a>(&self, mut block: Block<'a>) -> Result<Block<'a>, Reason> {
+        let datagram = layers::datagram(&mut block).map_err(Missing::reason)?;
+        let ours = datagram.filter(|(ports, ..)| u64::from(ports.target) == self.port);
+        let (_, at, end) = ours.ok_or(NO_VXLAN)?;
+        let begins = at + LENGTH;
+        if end < begins {
+            return Err(Missing::Malformed.reason());
+        }
+        let header = layers::within(&block, at).first_chunk::<{ LENGTH as usize }>();
+        let [flags, _, _, _, network @ ..] = *header.ok_or(Missing::Cut.reason())?;
+        if flags & HAS_NETWORK == 0 {
+            return Err(NO_VXLAN);
+        }
+        let mut inner = block.without_front(begins);
+        let (captured, ticket) = (inner.marks.captured.min(end - begins), inner.marks.ticket());
+        inner.marks = Marks::frame(LinkType::ETHERNET.0, inner.marks.captured, end - begins);
+        inner.marks = inner.marks.with_ticket(ticket);
+        let class = Class::natural(u32::from_be_bytes(network) >> 8);
+        Ok(inner.view_at(0, captured).with_class(class))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Frame, answers, chain};
+    use crate::transport::dport::DPORT;
+
+    fn carried(flags: u8, network: u8, inner: &Frame) -> Frame {
+        let header = [flags, 0, 0, 0, 0, 0, network, 0];
+        Frame::udp(50_000, 4789, &[&header[..], &inner.bytes].concat())
+    }
+
+    #[test]
+    fn inner_frames_leave_with_their_network() {
+        let inner = Frame::tcp(4000, 80, b"GET");
+        let mut padded = carried(8, 42, &inner);
+        padded.bytes.extend([0; 9]);
+        let frames = [carried(8, 42, &inner), carried(8, 0, &inner), padded];
+        let found = answers(&VXLAN, &[], &frames);
+        assert!(found.iter().all(|answer| answer.bytes == inner.bytes && answer.view == 0));
+        let classes: Vec<_> = found.iter().map(|answer| answer.class).collect();
+        assert_eq!(classes, [Class(42), Class::ZERO, Class(42)]);
+        let behind = chain(&[(&VXLAN, &[]), (&DPORT, &[])], &frames);
+        assert!(behind.iter().all(|answer| answer.class == Class(80)), "the inner port");
+    }
+
+    #[test]
+    fn frames_without_vxlan_have_a_reason() {
+        let inner = Frame::udp(1, 2, b"");
+        let mut short = Frame::udp(50_000, 4789, &[8, 0, 0, 0]);
+        short.bytes.extend([0; 30]);
+        let frames = [
+            carried(0, 42, &inner),
+            Frame::udp(4789, 53, b"question"),
+            Frame::tcp(1, 4789, b""),
+            short,
+            carried(8, 42, &inner).captured(46),
+            Frame::ethernet(&[8, 6]),
+        ];
+        let found = answers(&VXLAN, &[], &frames);
+        let why: Vec<_> = found.iter().filter_map(|answer| answer.why).collect();
+        assert_eq!(why, ["no vxlan", "no vxlan", "no vxlan", "malformed", "cut", "not ip"]);
+        let elsewhere = answers(&VXLAN, &["port=8472"], &[carried(8, 42, &inner)]);
+        assert_eq!(elsewhere[0].why, Some("no vxlan"));
+    }
+}
