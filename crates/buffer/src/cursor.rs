@@ -113,7 +113,7 @@ pub struct Producer {
     cut: Option<Cut>,
     /// The oldest position that some reader still needs, when we last looked.
     oldest: u64,
-    seen: Vec<Seen>,
+    seen: Vec<ReaderRecord>,
     /// Door through which readers join while the ring runs.
     door: Option<Arc<Door>>,
     /// Readers that came or left since somebody asked.
@@ -127,7 +127,7 @@ pub struct Producer {
 
 /// The writer's record of one reader.
 #[derive(Debug, Default)]
-struct Seen {
+struct ReaderRecord {
     cursor: u64,
     /// The reader has left, or was shut out because it lied.
     gone: bool,
@@ -154,7 +154,7 @@ pub enum Change {
 impl Producer {
     /// The writer of a fresh ring.
     pub(crate) fn new(store: Arc<Store>) -> Self {
-        let seen = store.readers.iter().map(|_| Seen::default()).collect();
+        let seen = store.readers.iter().map(|_| ReaderRecord::default()).collect();
         Self {
             capacity: store.capacity,
             policy: store.policy,
@@ -225,7 +225,8 @@ impl Producer {
             seen.gone |= page.is_some_and(|page| acquire(page.word(reader::STATE)) == CLOSED);
         }
         for ticket in news.left {
-            let named = |seen: &Seen| seen.came.as_ref().is_some_and(|(its, _)| *its == ticket);
+            let named =
+                |seen: &ReaderRecord| seen.came.as_ref().is_some_and(|(its, _)| *its == ticket);
             if let Some(at) = self.seen.iter().position(named) {
                 self.shut_out(at);
                 self.changes.push(Change::Left(at));
@@ -234,7 +235,7 @@ impl Producer {
         for coming in news.came {
             let start = coming.start();
             let Coming { ticket, page, contact, .. } = coming;
-            let seen = Seen { cursor: start, gone: false, came: Some((ticket, page)) };
+            let seen = ReaderRecord { cursor: start, gone: false, came: Some((ticket, page)) };
             let at = match self.seen.iter_mut().enumerate().find(|(_, seen)| seen.gone) {
                 Some((at, free)) => {
                     *free = seen;

@@ -12,12 +12,12 @@ use sys::doorbell::{Peer, SocketDoorbell};
 /// The doorbells of all readers of one writer.
 #[derive(Debug)]
 pub struct Doorbells {
-    ends: Vec<End>,
+    ends: Vec<NotifiedReader>,
     gone: Arc<Gone>,
 }
 
 #[derive(Debug)]
-struct End {
+struct NotifiedReader {
     doorbell: SocketDoorbell,
     ringer: Ringer,
     /// Notifications without room for it since the last progress.
@@ -33,7 +33,8 @@ impl Doorbells {
     #[must_use]
     pub fn new(doorbells: Vec<SocketDoorbell>) -> Self {
         let gone = Gone::new(doorbells.len());
-        let end = |doorbell| End { doorbell, ringer: Ringer::default(), false_alarms: 0 };
+        let end =
+            |doorbell| NotifiedReader { doorbell, ringer: Ringer::default(), false_alarms: 0 };
         Self { ends: doorbells.into_iter().map(end).collect(), gone }
     }
 
@@ -131,7 +132,7 @@ impl Doorbells {
         self.there().map(|end| end.doorbell.as_fd()).collect()
     }
 
-    fn there(&self) -> impl Iterator<Item = &End> {
+    fn there(&self) -> impl Iterator<Item = &NotifiedReader> {
         self.ends.iter().enumerate().filter(|(at, _)| !self.gone.is(*at)).map(|(_, end)| end)
     }
 

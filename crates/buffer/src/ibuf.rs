@@ -146,7 +146,7 @@ impl Writer {
 
     /// Puts and publishes entries, all of which [`Writer::fitting`] accepted, with `bytes` in view.
     pub(crate) fn put_columns(&mut self, entries: Columns<'_>, bytes: u64) {
-        let slots = Slots::of(&self.side.store, self.lanes);
+        let slots = EntrySlots::of(&self.side.store, self.lanes);
         let Columns { pointers, context, marks } = entries;
         let both = pointers.iter().zip(context);
         let head = self.side.head;
@@ -224,7 +224,7 @@ impl Writer {
         entries: impl Iterator<Item = Entry>,
         mut check: impl FnMut(&Entry, u64) -> Result<(), Fault>,
     ) -> Result<usize, Fault> {
-        let slots = Slots::of(&self.side.store, self.lanes);
+        let slots = EntrySlots::of(&self.side.store, self.lanes);
         let (start, mut head, mut bytes) = (self.side.head, self.side.head, 0);
         for entry in entries {
             check(&entry, head + 1)?;
@@ -399,27 +399,27 @@ impl Reader {
 
     /// The places of all entries, for who loads many.
     #[inline]
-    pub(crate) fn slots(&self) -> Slots<'_> {
-        Slots::of(&self.side.store, self.lanes)
+    pub(crate) fn slots(&self) -> EntrySlots<'_> {
+        EntrySlots::of(&self.side.store, self.lanes)
     }
 }
 
 /// The data of a ring as the places of its entries.
 #[derive(Clone, Copy)]
-pub(crate) struct Slots<'s> {
+pub(crate) struct EntrySlots<'s> {
     words: &'s [AtomicU64],
     capacity: u64,
     lanes: Lanes,
 }
 
-impl<'s> Slots<'s> {
+impl<'s> EntrySlots<'s> {
     fn of(store: &'s Store, lanes: Lanes) -> Self {
         let words = store.writer.words().get(DATA_WORDS..).unwrap_or_default();
         Self { words, capacity: store.capacity, lanes }
     }
 
     /// Stores the lanes of an entry that travel. Which they are is asked for each entry, and
-    /// answered as the time before: so this and [`Slots::load`] are straight code in a loop.
+    /// answered as the time before: so this and [`EntrySlots::load`] are straight code in a loop.
     #[inline(always)]
     fn store(self, position: u64, entry: Entry) {
         let words: [u64; 8] = zerocopy::transmute!(entry);

@@ -29,11 +29,11 @@ use sys::doorbell::SocketDoorbell;
 pub(crate) struct Door {
     /// Not 0: there is something to look at.
     rung: AtomicU32,
-    state: Mutex<State>,
+    state: Mutex<DoorState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct DoorState {
     coming: Vec<Coming>,
     leaving: Vec<Ticket>,
     /// The writer is gone: nobody can come any more.
@@ -79,7 +79,7 @@ pub(crate) struct News {
 
 impl Door {
     pub(crate) fn new() -> Self {
-        Self { rung: AtomicU32::new(0), state: Mutex::new(State::default()) }
+        Self { rung: AtomicU32::new(0), state: Mutex::new(DoorState::default()) }
     }
 
     /// Lets a reader in: its page says then where it starts. `None`: the writer is gone.
@@ -167,7 +167,7 @@ impl Door {
         News { came, left }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DoorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

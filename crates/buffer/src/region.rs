@@ -25,7 +25,7 @@ pub struct Region {
 /// The owner of the memory.
 #[expect(dead_code, reason = "held only to be dropped with the region")]
 enum Owner {
-    Heap(Arc<[Line]>),
+    Heap(Arc<[LinePair]>),
     Mapping(Mapping),
     Reading(ReadMapping),
     Lent(Arc<dyn Lender>),
@@ -34,7 +34,7 @@ enum Owner {
 /// A pair of cache lines, so that words a line apart never share one.
 #[repr(align(128))]
 #[expect(dead_code, reason = "reached through the address of the first line")]
-struct Line([AtomicU64; LINE_WORDS]);
+struct LinePair([AtomicU64; LINE_WORDS]);
 
 const LINE_WORDS: usize = abi::ring::LINE_WORDS;
 
@@ -47,12 +47,12 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Zeroed words on the heap, rounded up to whole lines.
     pub fn heap(words: usize) -> Self {
-        let line = || Line(std::array::from_fn(|_| AtomicU64::new(0)));
-        let lines: Arc<[Line]> = (0..words.div_ceil(LINE_WORDS)).map(|_| line()).collect();
+        let line = || LinePair(std::array::from_fn(|_| AtomicU64::new(0)));
+        let lines: Arc<[LinePair]> = (0..words.div_ceil(LINE_WORDS)).map(|_| line()).collect();
         let words = lines.len() * LINE_WORDS;
         // A line is an array of words without padding, and an Arc gives up no claim to be the only
         // one.
-        const { assert!(size_of::<Line>() == LINE_WORDS * size_of::<AtomicU64>()) }
+        const { assert!(size_of::<LinePair>() == LINE_WORDS * size_of::<AtomicU64>()) }
         let base = NonNull::from(&*lines).cast::<AtomicU64>();
         Self { base, words, owner: Owner::Heap(lines) }
     }

@@ -26,7 +26,7 @@ use crate::trust::Trusted;
 use crate::{Policy, dbuf, ibuf};
 use abi::DbufId;
 use abi::ring::{Geometry, PAGE, Record, reader, writer};
-use segment::Segment;
+use segment::OfferedSegment;
 use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -86,7 +86,7 @@ pub(crate) fn blocks_with_door(config: &dbuf::Config) -> sys::Result<(dbuf::Writ
     let readers = Box::default();
     let (capacity, policy) = (config.bytes() as u64, config.policy);
     let store = Arc::new(Store { writer: files.map()?, readers, capacity, policy });
-    let current = Segment { files, geometry, store: store.clone() };
+    let current = OfferedSegment { files, geometry, store: store.clone() };
     let mut writer = dbuf::Writer::new(store, config.id);
     let door = Arc::new(Door::new());
     writer.side().open(door.clone());
@@ -98,7 +98,7 @@ pub(crate) fn blocks_with_door(config: &dbuf::Config) -> sys::Result<(dbuf::Writ
 pub(crate) struct Hall {
     /// The segment that is written: locked while somebody enters and while the ring goes on in
     /// another one, so that who comes gets each segment from where it starts.
-    current: Mutex<Segment>,
+    current: Mutex<OfferedSegment>,
     pub(crate) door: Arc<Door>,
 }
 
@@ -114,7 +114,7 @@ impl Hall {
     }
 
     /// The segment that is written; nobody enters meanwhile.
-    pub(crate) fn current(&self) -> MutexGuard<'_, Segment> {
+    pub(crate) fn current(&self) -> MutexGuard<'_, OfferedSegment> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -118,7 +118,7 @@ pub unsafe extern "C" fn streamline_mpipe_with(
             return Err(null());
         }
         if !(2..=iolite::mpipe::ENDS_MAX).contains(&length) {
-            return Err(iolite::mpipe::Error::Ends(length).into());
+            return Err(iolite::mpipe::PipeError::Ends(length).into());
         }
         // SAFETY: X1; the length is small.
         let fds = unsafe { slice::from_raw_parts_mut(fds, length) };

@@ -116,15 +116,15 @@ impl From<name::Error> for Failure {
     }
 }
 
-impl From<mpipe::Error> for Failure {
-    fn from(error: mpipe::Error) -> Self {
-        use mpipe::Error;
+impl From<mpipe::PipeError> for Failure {
+    fn from(error: mpipe::PipeError) -> Self {
+        use mpipe::PipeError;
         let errno = match &error {
-            Error::Ends(_) => EINVAL,
-            Error::NoEnd => EBADF,
-            Error::Opened => EBUSY,
-            Error::Refused(_) | Error::Fault(_) => EPROTO,
-            Error::System(error) => error.errno,
+            PipeError::Ends(_) => EINVAL,
+            PipeError::NoEnd => EBADF,
+            PipeError::Opened => EBUSY,
+            PipeError::Refused(_) | PipeError::Fault(_) => EPROTO,
+            PipeError::System(error) => error.errno,
         };
         Self::new(errno, error)
     }

@@ -3,8 +3,9 @@
 //!
 //! In: numbers and pointers of a C program. Out: what the calls of `buffer` do, as numbers and
 //! `errno`. `export` is the only file with unsafe code: it checks what can be checked of a pointer,
-//! makes a slice of it, and calls one safe function of `calls`. `run` opens
-//! requests by the library `streamline`. `table` knows which number is which end; numbers are copies of descriptors, so that closing one by mistake harms nobody else.
+//! makes a slice of it, and calls one safe function of `calls`. `run` opens requests by the library
+//! `streamline`. `table` knows which number is which end; numbers are copies of descriptors, so
+//! that closing one by mistake harms nobody else.
 //!
 //! The header `include/streamline.h` is made by cbindgen out of `export` and committed; a test
 //! compares the two.

@@ -1,5 +1,5 @@
 //! By which call a cached file goes into a pipe fastest, for blocks of several sizes: the figures
-//! behind `file::Way::choose`. A reader at the other end copies all of it out.
+//! behind `file::SpliceCall::choose`. A reader at the other end copies all of it out.
 //!
 //!     cargo run --release -p streamline-buffer --example splice_ways
 
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use streamline_iolite::file::{CachedFile, Sent, Way};
+use streamline_iolite::file::{CachedFile, Sent, SpliceCall};
 
 const SIZE: usize = 64 << 20;
 const ROUNDS: usize = 5;
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for block in [512, 4 << 10, 16 << 10, 64 << 10, 256 << 10] {
         let plain = median(|pipe| copy(&cached, block, &pipe))?;
         let mut line = format!("{block:>8}");
-        for way in [Way::Write, Way::Refer, Way::Send] {
+        for way in [SpliceCall::Write, SpliceCall::Refer, SpliceCall::Send] {
             let time = median(|pipe| splice(&cached, way, block, &pipe))?;
             line += &format!(" {:>11.2}x", plain.as_secs_f64() / time.as_secs_f64());
         }
@@ -53,7 +53,7 @@ fn median(mut round: impl FnMut(OwnedFd) -> Outcome<()>) -> Outcome<Duration> {
     Ok(times[ROUNDS / 2])
 }
 
-fn splice(cached: &CachedFile, way: Way, block: usize, pipe: &OwnedFd) -> Outcome<()> {
+fn splice(cached: &CachedFile, way: SpliceCall, block: usize, pipe: &OwnedFd) -> Outcome<()> {
     let mut at = 0;
     while at < SIZE {
         let length = u32::try_from(block)?;

@@ -65,7 +65,7 @@ pub mod server;
 mod slice;
 
 pub use allocate::{AllocationPool, Writer};
-pub use content::Reader;
+pub use content::AggregateReader;
 pub use frozen::Frozen;
 use list::List;
 pub use list::Slices;

@@ -11,9 +11,9 @@
 //!                 a copy for us    another file, pipe or socket: no byte passes through us
 //! ```
 //!
-//! In: a descriptor of a regular file. Out: copies ([`CachedFile::copy`], [`Reader::read`]), and
-//! bytes handed from the cache to another descriptor ([`CachedFile::splice`]). The mapping is made
-//! once and kept, because to make one for each use costs what it saves (BASELINES, file side).
+//! In: a descriptor of a regular file. Out: copies ([`CachedFile::copy`], [`FileReader::read`]),
+//! and bytes handed from the cache to another descriptor ([`CachedFile::splice`]). The mapping is
+//! made once and kept, because to make one for each use costs what it saves (BASELINES, file side).
 //!
 //! A file is *foreign memory*: others cut it (who reads the mapping then dies of SIGBUS) and write
 //! it. So there is no reference to its bytes, and no way to make one: the address of the mapping is
@@ -27,8 +27,8 @@
 mod reader;
 mod splice;
 
-pub use reader::Reader;
-pub use splice::{Sent, Way};
+pub use reader::FileReader;
+pub use splice::{Sent, SpliceCall};
 
 use abi::access::{AccessList, Credentials};
 use abi::{BLOCK_MAX, Class, DbufId, Place, RichPointer};
@@ -52,12 +52,12 @@ struct Inner {
     file: OwnedFd,
     /// True if a seal keeps the file from being cut.
     is_uncut: bool,
-    view: RwLock<View>,
+    view: RwLock<FileView>,
 }
 
 /// The mapping of a file.
 #[derive(Clone, Debug, Default)]
-struct View {
+struct FileView {
     /// None for a file that has no bytes, or that cannot be mapped.
     mapping: Option<Arc<FileMapping>>,
     /// Bytes that the file had when we last looked.
@@ -170,13 +170,13 @@ impl CachedFile {
     }
 
     /// Returns the mapping, made anew if it does not reach to `end`.
-    fn view(&self, end: u64) -> Result<View, Refusal> {
+    fn view(&self, end: u64) -> Result<FileView, Refusal> {
         let view = self.inner.view.read().unwrap_or_else(PoisonError::into_inner).clone();
         if end <= view.size { Ok(view) } else { self.look() }
     }
 
     /// Looks how long the file is, and maps what is new of it.
-    fn look(&self) -> Result<View, Refusal> {
+    fn look(&self) -> Result<FileView, Refusal> {
         let size = sys::file::status(&self.inner.file)?.size;
         let seen = self.inner.view.read().unwrap_or_else(PoisonError::into_inner);
         if seen.size == size {

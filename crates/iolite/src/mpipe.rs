@@ -27,9 +27,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Makes a pipe of `n` ends: the first one writes, the others read. `config` is the shape of the
 /// ring; how many readers it has is `n - 1`.
-pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, Error> {
+pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, PipeError> {
     if !(2..=ENDS_MAX).contains(&n) {
-        return Err(Error::Ends(n));
+        return Err(PipeError::Ends(n));
     }
     let (server, writing) = descriptor::pair()?;
     let (mut ends, mut theirs) = (vec![writing], Vec::new());
@@ -49,19 +49,19 @@ pub const ENDS_MAX: usize = descriptor::DESCRIPTORS_MAX + 1;
 
 /// Opens the writing end: makes the ring, and hands it to the readers. The descriptor is closed.
 /// Answers also after how many blocks what was written is shown.
-pub fn open_write(end: OwnedFd) -> Result<(Output, usize), Error> {
+pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
     if !begins_with(&end, &MAGIC.to_ne_bytes())? {
-        return Err(Error::NoEnd);
+        return Err(PipeError::NoEnd);
     }
     let mut bytes = [0; size_of::<Shape>()];
     let (length, theirs) = descriptor::receive(end, &mut bytes)?;
     if length == 0 {
-        return Err(Error::Opened);
+        return Err(PipeError::Opened);
     }
     let shape = bytes.get(..length).and_then(|bytes| Shape::read_from_bytes(bytes).ok());
-    let config = shape.and_then(|shape| shape.config()).ok_or(Error::NoEnd)?;
+    let config = shape.and_then(|shape| shape.config()).ok_or(PipeError::NoEnd)?;
     if theirs.len() != config.ring.readers {
-        return Err(Error::NoEnd);
+        return Err(PipeError::NoEnd);
     }
     // Who is gone already has left: the writer will see that.
     let (output, _) = stream::send_to(&config, theirs)?;
@@ -70,9 +70,9 @@ pub fn open_write(end: OwnedFd) -> Result<(Output, usize), Error> {
 
 /// Opens a reading end: waits until the writing end was opened. `None`: it was closed, and there is
 /// nothing to read.
-pub fn open_read(end: OwnedFd) -> Result<Option<Input>, Error> {
+pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
     if !begins_with(&end, stream::OFFER)? {
-        return Err(Error::NoEnd);
+        return Err(PipeError::NoEnd);
     }
     match Offer::arrived(end)? {
         Some(offer) => Ok(Some(offer.open()?)),
@@ -82,7 +82,7 @@ pub fn open_read(end: OwnedFd) -> Result<Option<Input>, Error> {
 
 /// Returns true if the first message in an end is of this kind, false if there will be none. Takes
 /// nothing, so a wrong guess does no harm.
-fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, Error> {
+fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
     if !descriptor::is_one(end) {
         return Ok(false);
     }
@@ -131,7 +131,7 @@ impl Shape {
 
 /// The reason for which there is no pipe, or an end was not opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Error {
+pub enum PipeError {
     /// So many ends a pipe cannot have.
     Ends(usize),
     /// The descriptor is not an end of this kind.
@@ -146,7 +146,7 @@ pub enum Error {
     System(sys::Error),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for PipeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ends(n) => write!(
@@ -165,15 +165,15 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for PipeError {}
 
-impl From<sys::Error> for Error {
+impl From<sys::Error> for PipeError {
     fn from(error: sys::Error) -> Self {
         Self::System(error)
     }
 }
 
-impl From<Refusal> for Error {
+impl From<Refusal> for PipeError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }

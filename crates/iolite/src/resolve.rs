@@ -18,14 +18,14 @@ use buffer::pool::{Lease, Pool};
 /// The memory that one space can read right now.
 #[derive(Debug, Default)]
 pub struct Table<'a> {
-    held: Vec<Held<'a>>,
+    held: Vec<HeldMemory<'a>>,
     foreign: Vec<(DbufId, &'a mut Visitor)>,
     files: Vec<&'a CachedFile>,
 }
 
 /// Something that keeps bytes from being overwritten as long as it is borrowed.
 #[derive(Clone, Copy, Debug)]
-pub enum Held<'a> {
+pub enum HeldMemory<'a> {
     /// The space's own memory.
     Pool(&'a Pool),
     /// Blocks that another space has sent.
@@ -42,7 +42,7 @@ impl<'a> Table<'a> {
     }
 
     /// Makes held memory known. Put first what is asked for most: it is looked up in this order.
-    pub fn hold(&mut self, held: Held<'a>) {
+    pub fn hold(&mut self, held: HeldMemory<'a>) {
         self.held.push(held);
     }
 
@@ -97,7 +97,7 @@ impl<'a> Table<'a> {
     }
 }
 
-impl<'a> Held<'a> {
+impl<'a> HeldMemory<'a> {
     fn resolve(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         match self {
             Self::Pool(pool) => pool.resolve(pointer),

@@ -26,7 +26,7 @@
 //!   calls, and what they do not give is a fault (CONTRACT 26).
 
 use crate::aggregate::GrantRefusal;
-use crate::aggregate::owner::{Grant, Kind};
+use crate::aggregate::owner::{Grant, MemoryKind};
 use crate::aggregate::server::Client;
 use crate::file::CachedFile;
 use abi::ring::PAGE;
@@ -51,16 +51,16 @@ pub(crate) use translation::{BackOff, Translation};
 /// Ids of dbufs must be unique among the owners of one space; they are asked in the order in which
 /// they were introduced, and the first that has the dbuf decides.
 #[derive(Clone, Debug, Default)]
-pub struct Space(Arc<Shared>);
+pub struct Space(Arc<SharedSpace>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    known: Mutex<Known>,
+struct SharedSpace {
+    known: Mutex<KnownOwners>,
     trusts: bool,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownOwners {
     owners: Vec<Client>,
     views: BTreeMap<DbufId, Arc<View>>,
     faults: Faults,
@@ -91,7 +91,7 @@ impl Space {
     /// these could write its memory anyway (V3). All others it trusts no more than [`Space::new`].
     #[must_use]
     pub fn trusting() -> Self {
-        Self(Arc::new(Shared { trusts: true, ..Shared::default() }))
+        Self(Arc::new(SharedSpace { trusts: true, ..SharedSpace::default() }))
     }
 
     /// Makes an owner one that is asked, by the socket that its grant server handed over.
@@ -152,7 +152,7 @@ impl Space {
 
     /// Asks one owner after the other. A dbuf that is not known to one may be known to another; one
     /// that is forbidden is forbidden.
-    fn ask(&self, known: &mut Known, dbuf: DbufId) -> Result<View, Fault> {
+    fn ask(&self, known: &mut KnownOwners, dbuf: DbufId) -> Result<View, Fault> {
         let mut fault = Fault::UnknownDbuf(dbuf);
         if known.owners.is_empty() {
             return Err(fault);
@@ -183,7 +183,7 @@ impl Space {
         Err(fault)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, KnownOwners> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -211,7 +211,7 @@ impl View {
         let failed = |errno| Fault::Unmapped { dbuf: id, errno };
         let fd = grant.descriptor().try_clone_to_owned();
         let fd = fd.map_err(|error| failed(error.raw_os_error().unwrap_or(0)))?;
-        if grant.kind() == Kind::File {
+        if grant.kind() == MemoryKind::File {
             let file = CachedFile::received(id, fd).map_err(|_| failed(0))?;
             let (region, mask) = (Region::heap(0), u64::MAX);
             return Ok(Self { id, region, file: Some(file), mask, frozen: false, trusted: false });

@@ -13,7 +13,7 @@ use common::{Other, digest, id, receive, run, say, send, until, within};
 use std::io::stdin;
 use std::time::{Duration, Instant};
 use streamline_iolite::aggregate::owner::Creator;
-use streamline_iolite::aggregate::pipe::{Offer, Receiver, Sender, Unsent, pipe};
+use streamline_iolite::aggregate::pipe::{PipeOffer, Receiver, Sender, Unsent, pipe};
 use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{Aggregate, AllocationPool, GrantRefusal};
 use sys::process::NOBODY;
@@ -183,7 +183,7 @@ fn who_keeps_everything_or_lies_harms_itself() {
 #[ignore = "what the other process runs"]
 fn the_other_process() {
     let Some(role) = common::role() else { return };
-    let mut receiver = Offer::from_descriptors(receive(stdin()).1).unwrap().open().unwrap();
+    let mut receiver = PipeOffer::from_descriptors(receive(stdin()).1).unwrap().open().unwrap();
     match role.as_str() {
         "read" => read(&mut receiver),
         "keep some" => keep(&mut receiver, 5),

@@ -21,7 +21,7 @@ use std::path::Path;
 use streamline_iolite::aggregate::owner::Creator;
 use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{AllocationPool, Frozen};
-use streamline_iolite::file::{CachedFile, Reader};
+use streamline_iolite::file::{CachedFile, FileReader};
 use streamline_iolite::indirect::{Backing, Config, Input, Offer, Output, indirect, sweep};
 use streamline_iolite::splice::{splice, splice_all};
 use streamline_iolite::view::Space;
@@ -178,7 +178,7 @@ fn e5_g4_a_pointer_into_a_file_is_followed_by_who_may_read_the_file() {
         file.reader().by_pointer()
     };
     let (mut open, mut closed) = (reader(NAMED, &shown), reader(SECRET, &hidden));
-    let mut pass = |from: &mut Reader| {
+    let mut pass = |from: &mut FileReader| {
         let moved = splice(from, &mut output, 5).unwrap();
         assert_eq!((moved.bytes, moved.by_pointer), (5, 5));
         output.flush();
@@ -209,7 +209,11 @@ fn e5_g4_a_pointer_into_a_file_is_followed_by_who_may_read_the_file() {
 }
 
 /// Names five bytes of a file, which is cut before anybody is shown the name.
-fn name_what_is_cut(output: &mut Output, from: &mut Reader, path: &Path) -> Result<usize, Fault> {
+fn name_what_is_cut(
+    output: &mut Output,
+    from: &mut FileReader,
+    path: &Path,
+) -> Result<usize, Fault> {
     let moved = splice(from, output, 5)?;
     std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(4).unwrap();
     output.flush();

@@ -21,7 +21,7 @@
 //! it was read, the write answers what is left.
 
 use abi::{DbufId, Place};
-use iolite::file::{CachedFile, Refusal, Sent, Way};
+use iolite::file::{CachedFile, Refusal, Sent, SpliceCall};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -191,7 +191,7 @@ pub(crate) fn hand(range: &Range, to: i32) -> Result<usize, i32> {
         let piece = (range.len - done).min(PIECE);
         let length = u32::try_from(piece).unwrap_or(0);
         let place = Place::new(range.at + done as u64, length);
-        match range.file.splice_by(Way::Write, place, fd) {
+        match range.file.splice_by(SpliceCall::Write, place, fd) {
             Ok(Sent::Bytes(count)) => {
                 done += count;
                 if count < piece {

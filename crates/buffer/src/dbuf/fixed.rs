@@ -56,23 +56,23 @@ impl Config {
         Self { id, slot: 2048, slots: 512, policy: Policy::Block, readers: 1 }
     }
 
-    pub(crate) fn shape(&self) -> Shape {
-        let slot = self.slot.clamp(Shape::SLOT_MIN, BLOCK_MAX + 1).next_power_of_two();
+    pub(crate) fn shape(&self) -> SlotShape {
+        let slot = self.slot.clamp(SlotShape::SLOT_MIN, BLOCK_MAX + 1).next_power_of_two();
         let slots = self.slots.max(PAGE / slot).max(1).next_power_of_two();
-        Shape { slot, slots }
+        SlotShape { slot, slots }
     }
 }
 
 /// The layout of slots in the writer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct SlotShape {
     /// Bytes of a slot: a power of two, from 64 to 1 MB.
     pub(crate) slot: usize,
     /// Number of slots: a power of two, together at least a page.
     pub(crate) slots: usize,
 }
 
-impl Shape {
+impl SlotShape {
     /// No cache line holds bytes of two slots.
     pub(crate) const SLOT_MIN: usize = 64;
 
@@ -132,7 +132,7 @@ pub struct Writer {
     /// no block is written like this.
     limit: u64,
     side: Producer,
-    shape: Shape,
+    shape: SlotShape,
     policy: Policy,
     id: DbufId,
     /// Buffer for a reservation in a ring that overwrites (D5).
@@ -140,7 +140,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(store: Arc<Store>, shape: Shape, id: DbufId) -> Self {
+    pub(crate) fn new(store: Arc<Store>, shape: SlotShape, id: DbufId) -> Self {
         let policy = store.policy;
         let staging = match policy {
             Policy::Overwrite => vec![0; shape.block_max()],

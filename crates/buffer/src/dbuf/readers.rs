@@ -2,7 +2,7 @@
 //! goes from block to block is the matter of the ring ([`Walks`]); the invariants are those of
 //! `dbuf`.
 
-use super::walk::{Found, Walk};
+use super::walk::{FoundRecord, Walk};
 use crate::cursor::Consumer;
 use crate::trust::Trusted;
 use crate::{Fault, Policy, Put, Taken};
@@ -110,7 +110,7 @@ impl Visitor<Walk> {
     /// The rest of a block that was found and not passed, in place. The writer is trusted to keep
     /// D2 (D6).
     #[inline]
-    pub(crate) fn look(&self, found: &Found, _: Trusted) -> &[u8] {
+    pub(crate) fn look(&self, found: &FoundRecord, _: Trusted) -> &[u8] {
         match self.0.side.policy {
             Policy::Overwrite => &[],
             Policy::Block | Policy::DropNew => kept(&self.0, found),

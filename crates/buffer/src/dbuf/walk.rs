@@ -39,7 +39,7 @@ pub struct Walk {
 
 /// A record that was found and checked.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct FoundRecord {
     /// The position of its first byte.
     pub(crate) at: u64,
     pub(crate) length: u32,
@@ -52,7 +52,7 @@ pub struct Found {
     end: u64,
 }
 
-impl Found {
+impl FoundRecord {
     /// The position of the first byte that is left.
     #[inline]
     pub(crate) const fn at(&self) -> u64 {
@@ -214,7 +214,7 @@ impl Walk {
     /// The next record that is a block, if one is published. Pads are passed. Everything that the
     /// header alleges is checked against the window before it is used.
     #[inline]
-    pub(crate) fn find(&mut self) -> Result<Option<Found>, Fault> {
+    pub(crate) fn find(&mut self) -> Result<Option<FoundRecord>, Fault> {
         match self.at_hand() {
             Some(found) => Ok(Some(found)),
             None => self.look_and_find(),
@@ -233,7 +233,7 @@ impl Walk {
     }
 
     #[cold]
-    fn look_and_find(&mut self) -> Result<Option<Found>, Fault> {
+    fn look_and_find(&mut self) -> Result<Option<FoundRecord>, Fault> {
         // At most one pad stands before a block, and few cuts.
         for _ in 0..MARKS_MAX {
             let (start, commit) = (self.side.next, self.side.available()?);
@@ -262,7 +262,7 @@ impl Walk {
                         return Err(self.damaged(start));
                     }
                     self.plain = self.look_ahead();
-                    return Ok(Some(Found { at, length, done: 0, sequence, lost, end }));
+                    return Ok(Some(FoundRecord { at, length, done: 0, sequence, lost, end }));
                 }
                 _ => return Err(self.damaged(start)),
             }
@@ -287,7 +287,7 @@ impl Walk {
     }
 
     #[inline]
-    pub(crate) fn pass(&mut self, found: &Found) {
+    pub(crate) fn pass(&mut self, found: &FoundRecord) {
         if !self.known {
             // The first block that we see: what came before it was never ours.
             let before = found.sequence.wrapping_sub(self.expected);
@@ -337,7 +337,7 @@ impl Walk {
 }
 
 impl Walks for Walk {
-    type Found = Found;
+    type Found = FoundRecord;
 
     #[inline]
     fn side(&self) -> &Consumer {
@@ -349,22 +349,22 @@ impl Walks for Walk {
     }
 
     #[inline]
-    fn at_hand(&mut self) -> Option<Found> {
+    fn at_hand(&mut self) -> Option<FoundRecord> {
         Self::at_hand(self)
     }
 
     #[inline]
-    fn find(&mut self) -> Result<Option<Found>, Fault> {
+    fn find(&mut self) -> Result<Option<FoundRecord>, Fault> {
         Self::find(self)
     }
 
     #[inline]
-    fn pass(&mut self, found: &Found) {
+    fn pass(&mut self, found: &FoundRecord) {
         Self::pass(self, found);
     }
 
     #[inline]
-    fn lies(&self, found: &Found) -> (*const u8, usize) {
+    fn lies(&self, found: &FoundRecord) -> (*const u8, usize) {
         (self.data.address(found.at()), found.left())
     }
 

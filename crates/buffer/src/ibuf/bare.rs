@@ -1,6 +1,6 @@
 //! Rings of pointers alone: 16 bytes an entry, moved one by one or in batches.
 
-use super::{Lanes, Reader, Slots, Writer, index};
+use super::{EntrySlots, Lanes, Reader, Writer, index};
 use crate::atomic::Ordering;
 use crate::foreign;
 use abi::RichPointer;
@@ -11,7 +11,7 @@ impl Writer {
     /// [`Writer::count_bare`]. The caller has looked for room, and the ring carries pointers alone.
     #[inline]
     pub fn put_bare(&mut self, pointer: RichPointer) {
-        let slots = Slots::of(&self.side.store, self.lanes);
+        let slots = EntrySlots::of(&self.side.store, self.lanes);
         let slot = slots.words.as_chunks::<2>().0.get(index(self.side.head, slots.capacity));
         if let Some([place, rest]) = slot {
             let words = pointer.words();
@@ -31,7 +31,7 @@ impl Writer {
     /// view.
     #[inline]
     pub fn put_all_bare(&mut self, pointers: &[RichPointer], bytes: u64) {
-        let slots = Slots::of(&self.side.store, self.lanes);
+        let slots = EntrySlots::of(&self.side.store, self.lanes);
         let first = index(self.side.head, slots.capacity);
         let (here, rest) = pointers.split_at(pointers.len().min(slots.before_the_end(first)));
         foreign::copy_in(slots.words, 2 * first, here.as_bytes());
@@ -64,7 +64,7 @@ impl Reader {
     }
 }
 
-impl Slots<'_> {
+impl EntrySlots<'_> {
     /// Returns the entries from this one to the end of the ring's memory.
     #[inline]
     fn before_the_end(&self, first: usize) -> usize {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use sys::name::Takes;
 
 /// The finding at a socket.
-pub(super) enum Found {
+pub(super) enum SocketOwner {
     /// A process of the user to whom the name belongs.
     Owner(OwnedFd),
     /// A process of another user.
@@ -27,15 +27,15 @@ pub(super) enum Found {
 
 /// Looks who has the name of a socket, without waiting. Receiving from an owner waits no longer
 /// than `limit`.
-pub(super) fn look(socket: &[u8], owner: u32, limit: Duration) -> Result<Found, Error> {
+pub(super) fn look(socket: &[u8], owner: u32, limit: Duration) -> Result<SocketOwner, Error> {
     let there = match sys::name::go_to_now(socket, limit) {
         Ok(Some(there)) => there,
-        Ok(None) => return Ok(Found::Full),
-        Err(error) if error.errno == CONNECTION_REFUSED => return Ok(Found::Nobody),
+        Ok(None) => return Ok(SocketOwner::Full),
+        Err(error) if error.errno == CONNECTION_REFUSED => return Ok(SocketOwner::Nobody),
         Err(error) => return Err(error.into()),
     };
     let holder = sys::name::peer(&there)?.uid;
-    Ok(if holder == owner { Found::Owner(there) } else { Found::Other(holder) })
+    Ok(if holder == owner { SocketOwner::Owner(there) } else { SocketOwner::Other(holder) })
 }
 
 /// The owner of a name at one of its spare sockets other than `own`.
@@ -48,7 +48,7 @@ pub(super) fn at_spare(address: &Address, own: Option<&[u8]>, limit: Duration) -
     };
     let mut candidates = sockets.iter().filter(spare).filter(|name| Some(name.as_bytes()) != own);
     candidates.find_map(|name| match look(name.as_bytes(), address.uid(), limit) {
-        Ok(Found::Owner(there)) if Instant::now() < deadline => Some(there),
+        Ok(SocketOwner::Owner(there)) if Instant::now() < deadline => Some(there),
         _ => None,
     })
 }
@@ -73,9 +73,9 @@ pub(super) fn take(address: &Address, backlog: i32, takes: Takes) -> Result<Owne
     let mut taken = sys::name::take(&socket, backlog, takes);
     if is_taken(&taken) {
         match look_again(&socket, address.uid())? {
-            Found::Owner(_) => return Err(Error::Taken(address.clone())),
-            Found::Nobody => taken = sys::name::take(&socket, backlog, takes),
-            Found::Other(_) | Found::Full => {}
+            SocketOwner::Owner(_) => return Err(Error::Taken(address.clone())),
+            SocketOwner::Nobody => taken = sys::name::take(&socket, backlog, takes),
+            SocketOwner::Other(_) | SocketOwner::Full => {}
         }
     }
     if !is_taken(&taken) {
@@ -95,18 +95,18 @@ fn alone(address: &Address, socket: &[u8], listener: OwnedFd) -> Result<OwnedFd,
 }
 
 /// Looks who has it; a full queue is waited for a moment: that of one of ours is soon empty.
-fn look_again(socket: &[u8], owner: u32) -> Result<Found, Error> {
+fn look_again(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
     match look(socket, owner, ANSWER)? {
-        Found::Full => {}
+        SocketOwner::Full => {}
         found => return Ok(found),
     }
     match sys::name::go_to(socket, ANSWER) {
         Ok(there) => {
             let holder = sys::name::peer(&there)?.uid;
-            Ok(if holder == owner { Found::Owner(there) } else { Found::Other(holder) })
+            Ok(if holder == owner { SocketOwner::Owner(there) } else { SocketOwner::Other(holder) })
         }
-        Err(error) if error.errno == CONNECTION_REFUSED => Ok(Found::Nobody),
-        Err(_) => Ok(Found::Full),
+        Err(error) if error.errno == CONNECTION_REFUSED => Ok(SocketOwner::Nobody),
+        Err(_) => Ok(SocketOwner::Full),
     }
 }
 

@@ -23,7 +23,7 @@ use sys::poll;
 /// go on for those who have them.
 #[derive(Debug)]
 pub struct Host {
-    shared: Arc<Shared>,
+    shared: Arc<SharedHost>,
     doorbell: Arc<SocketDoorbell>,
     thread: Option<JoinHandle<()>>,
 }
@@ -40,14 +40,14 @@ pub struct Listed {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedHost {
+    state: Mutex<HostState>,
     /// The thread looks at nothing any more that is not in the state.
     turned: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HostState {
     names: Vec<Name>,
     is_closing: bool,
 }
@@ -57,11 +57,11 @@ struct Name {
     address: Address,
     listener: Arc<OwnedFd>,
     access: AccessList,
-    what: What,
+    what: NamedObject,
 }
 
 #[derive(Debug)]
-enum What {
+enum NamedObject {
     Stream { entrance: Entrance, clients: Clients<Ticket>, limits: Limits },
     Inbox(Arc<Queue>),
     Region { handout: Handout, clients: Clients<()> },
@@ -71,7 +71,7 @@ impl Host {
     /// Has no names yet.
     pub fn open() -> sys::Result<Self> {
         let (doorbell, heard) = SocketDoorbell::pair()?;
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<SharedHost>::default();
         let seen = shared.clone();
         let thread = thread::Builder::new().name("names".to_owned());
         let thread = thread
@@ -92,7 +92,7 @@ impl Host {
         let (output, entrance) = stream::joinable(config)?;
         entrance.tell(self.doorbell.clone());
         let clients = Clients::default();
-        self.add(name, access, What::Stream { entrance, clients, limits })?;
+        self.add(name, access, NamedObject::Stream { entrance, clients, limits })?;
         Ok(output)
     }
 
@@ -100,7 +100,7 @@ impl Host {
     pub fn create_inbox(&self, name: &str, access: AccessList) -> Result<Inbox, Error> {
         let (queue, doorbell) = Queue::new()?;
         let queue = Arc::new(queue);
-        self.add(name, access, What::Inbox(queue.clone()))?;
+        self.add(name, access, NamedObject::Inbox(queue.clone()))?;
         Ok(Inbox { queue, doorbell })
     }
 
@@ -124,7 +124,7 @@ impl Host {
         access: AccessList,
         handout: Handout,
     ) -> Result<(), Error> {
-        self.add_at(address, access, What::Region { handout, clients: Clients::default() })
+        self.add_at(address, access, NamedObject::Region { handout, clients: Clients::default() })
     }
 
     /// Gives a name back; those who have opened it keep what they have. `false`: it was not ours.
@@ -143,15 +143,15 @@ impl Host {
         self.lock().names.iter().map(Name::listed).collect()
     }
 
-    fn add(&self, name: &str, access: AccessList, what: What) -> Result<(), Error> {
+    fn add(&self, name: &str, access: AccessList, what: NamedObject) -> Result<(), Error> {
         self.add_at(Address::own(name)?, access, what)
     }
 
-    fn add_at(&self, address: Address, access: AccessList, what: What) -> Result<(), Error> {
+    fn add_at(&self, address: Address, access: AccessList, what: NamedObject) -> Result<(), Error> {
         self.sweep();
         let takes = match what {
-            What::Inbox(_) => Takes::Descriptors,
-            What::Stream { .. } | What::Region { .. } => Takes::Bytes,
+            NamedObject::Inbox(_) => Takes::Descriptors,
+            NamedObject::Stream { .. } | NamedObject::Region { .. } => Takes::Bytes,
         };
         let listener = super::holder::take(&address, VISITORS, takes)?;
         let name = Name { address, listener: Arc::new(listener), access, what };
@@ -160,7 +160,7 @@ impl Host {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HostState> {
         self.shared.lock()
     }
 
@@ -183,8 +183,8 @@ impl Host {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedHost {
+    fn lock(&self) -> MutexGuard<'_, HostState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -201,13 +201,13 @@ impl Drop for Host {
     }
 }
 
-impl State {
+impl HostState {
     /// Takes out what has ended.
     fn over(&mut self) -> Vec<Name> {
         let is_over = |name: &mut Name| match &name.what {
-            What::Stream { entrance, .. } => entrance.has_ended(),
-            What::Inbox(queue) => queue.is_over(),
-            What::Region { .. } => false,
+            NamedObject::Stream { entrance, .. } => entrance.has_ended(),
+            NamedObject::Inbox(queue) => queue.is_over(),
+            NamedObject::Region { .. } => false,
         };
         self.names.extract_if(.., is_over).collect()
     }
@@ -215,9 +215,9 @@ impl State {
     /// The doorbells of all readers.
     fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
         let of = |name: &Name| match &name.what {
-            What::Stream { clients, .. } => clients.doorbells().collect::<Vec<_>>(),
-            What::Region { clients, .. } => clients.doorbells().collect(),
-            What::Inbox(_) => Vec::new(),
+            NamedObject::Stream { clients, .. } => clients.doorbells().collect::<Vec<_>>(),
+            NamedObject::Region { clients, .. } => clients.doorbells().collect(),
+            NamedObject::Inbox(_) => Vec::new(),
         };
         self.names.iter().flat_map(of).collect()
     }
@@ -226,12 +226,12 @@ impl State {
     fn show_out(&mut self, gone: &[&Arc<OwnedFd>]) {
         for name in &mut self.names {
             match &mut name.what {
-                What::Stream { entrance, clients, .. } => {
+                NamedObject::Stream { entrance, clients, .. } => {
                     let left = clients.show_out(gone).into_iter();
                     left.for_each(|ticket| entrance.leave(ticket));
                 }
-                What::Region { clients, .. } => drop(clients.show_out(gone)),
-                What::Inbox(_) => {}
+                NamedObject::Region { clients, .. } => drop(clients.show_out(gone)),
+                NamedObject::Inbox(_) => {}
             }
         }
     }
@@ -240,9 +240,9 @@ impl State {
 impl Name {
     fn listed(&self) -> Listed {
         let (kind, readers) = match &self.what {
-            What::Stream { clients, .. } => ("stream", clients.count()),
-            What::Inbox(_) => ("inbox", 0),
-            What::Region { clients, .. } => ("region", clients.count()),
+            NamedObject::Stream { clients, .. } => ("stream", clients.count()),
+            NamedObject::Inbox(_) => ("inbox", 0),
+            NamedObject::Region { clients, .. } => ("region", clients.count()),
         };
         Listed { address: self.address.clone(), kind, readers }
     }
@@ -257,14 +257,14 @@ impl Name {
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
         let (reads, writes) = (self.access.may_read(&who), self.access.may_write(&who));
         match &mut self.what {
-            What::Stream { entrance, clients, limits } if reads => {
+            NamedObject::Stream { entrance, clients, limits } if reads => {
                 let room = clients.room(who.uid, self.access.owner, *limits);
                 match room {
                     Err(full) => tell(&visitor, &Answer::full(full.limit, full.of_user)),
                     Ok(()) => let_in(entrance, clients, who.uid, visitor),
                 }
             }
-            What::Region { handout, clients } if reads => {
+            NamedObject::Region { handout, clients } if reads => {
                 let room = clients.room(who.uid, self.access.owner, Limits::default());
                 let Handout { read, write, bytes } = &*handout;
                 let (file, writable) = match write {
@@ -275,7 +275,7 @@ impl Name {
                     Err(full) => tell(&visitor, &Answer::full(full.limit, full.of_user)),
                     Ok(()) => {
                         let answer = Answer::region(*bytes, writable);
-                        // What has it hangs up when it is gone, and sees when we are.
+                        // NamedObject has it hangs up when it is gone, and sees when we are.
                         if answer.send(&visitor, &[file.as_fd()]).is_ok() {
                             clients.add((), who.uid, visitor);
                         }
@@ -283,8 +283,10 @@ impl Name {
                 }
             }
             // Nobody is promised what nobody reads any more.
-            What::Inbox(queue) if writes && queue.is_over() => tell(&visitor, &Answer::ended()),
-            What::Inbox(queue) if writes => {
+            NamedObject::Inbox(queue) if writes && queue.is_over() => {
+                tell(&visitor, &Answer::ended())
+            }
+            NamedObject::Inbox(queue) if writes => {
                 tell(&visitor, &Answer::inbox());
                 queue.add(Waiting { who, process, socket: visitor });
             }
@@ -318,7 +320,7 @@ fn tell(visitor: &OwnedFd, answer: &Answer) {
 }
 
 /// The life of the thread.
-fn serve(shared: &Shared, doorbell: &SocketDoorbell) {
+fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
     let mut pause = None;
     loop {
         let (listeners, clients) = {

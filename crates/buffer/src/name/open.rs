@@ -1,7 +1,7 @@
 //! Opening what somebody else has named.
 
 use super::answer::{Answer, Granted};
-use super::holder::{self, Found};
+use super::holder::{self, SocketOwner};
 use super::{Address, Error, SharedRegion};
 use crate::share;
 use crate::stream::{self, Config, Input, Offer, Output};
@@ -80,7 +80,7 @@ impl Visit {
     pub fn begin(address: &Address) -> Result<Self, Error> {
         let visit = |socket| Self { address: address.clone(), socket };
         let found = holder::look(&address.socket(), address.uid(), LIMIT)?;
-        if let Found::Owner(socket) = found {
+        if let SocketOwner::Owner(socket) = found {
             return Ok(visit(socket));
         }
         let spare = holder::at_spare(address, None, LIMIT).map(visit);
@@ -92,8 +92,8 @@ impl Visit {
         let mut why = Error::Unknown(address.clone());
         for socket in sockets {
             match holder::look(socket.as_bytes(), address.uid(), LIMIT)? {
-                Found::Owner(socket) => return Ok(Self { address: address.clone(), socket }),
-                Found::Nobody => {}
+                SocketOwner::Owner(socket) => return Ok(Self { address: address.clone(), socket }),
+                SocketOwner::Nobody => {}
                 found => why = refusal(address, &found),
             }
         }
@@ -114,11 +114,11 @@ impl AsFd for Visit {
 }
 
 /// Returns the error for a name whose owner does not hold its socket.
-fn refusal(address: &Address, found: &Found) -> Error {
+fn refusal(address: &Address, found: &SocketOwner) -> Error {
     match found {
-        Found::Other(holder) => Error::Squatted { address: address.clone(), holder: *holder },
-        Found::Full => Error::Silent(address.clone()),
-        Found::Owner(_) | Found::Nobody => Error::Unknown(address.clone()),
+        SocketOwner::Other(holder) => Error::Squatted { address: address.clone(), holder: *holder },
+        SocketOwner::Full => Error::Silent(address.clone()),
+        SocketOwner::Owner(_) | SocketOwner::Nobody => Error::Unknown(address.clone()),
     }
 }
 

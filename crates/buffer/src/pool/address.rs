@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct Around {
     /// Keeps it.
     pub lease: Lease,
-    /// Start of the segment, in this process.
+    /// SegmentStart of the segment, in this process.
     pub address: usize,
     /// The same as a place tells it.
     pub position: u64,

@@ -139,7 +139,7 @@ const NOT_ALLOWED: i32 = 1;
 
 /// The start of a segment, in the region and as a position.
 #[derive(Clone, Copy)]
-pub(crate) struct Start {
+pub(crate) struct SegmentStart {
     pub(crate) at: usize,
     pub(crate) position: u64,
 }
@@ -254,14 +254,14 @@ impl Memory {
     }
 
     /// The slot of a block that has bytes, and where its segment begins.
-    pub(crate) fn around(&self, pointer: RichPointer) -> Option<(usize, Start)> {
+    pub(crate) fn around(&self, pointer: RichPointer) -> Option<(usize, SegmentStart)> {
         if pointer.dbuf() != self.id || pointer.length() == 0 {
             return None;
         }
         let (slot, at) = self.locate(pointer.place).ok()?;
         let inside = at & (self.segment() - 1);
         let position = pointer.place.position() - inside as u64;
-        Some((slot, Start { at: at - inside, position }))
+        Some((slot, SegmentStart { at: at - inside, position }))
     }
 
     /// See [`Slots::locate`].

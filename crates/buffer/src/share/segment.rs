@@ -34,13 +34,13 @@ use sys::memory::{Memfd, Seals};
 
 /// A new segment, as its writer has it.
 #[derive(Debug)]
-pub(crate) struct Segment {
+pub(crate) struct OfferedSegment {
     pub(super) files: Files,
     pub(crate) geometry: Geometry,
     pub(crate) store: Arc<Store>,
 }
 
-impl Segment {
+impl OfferedSegment {
     /// Makes a segment for a ring of this geometry whose readers have these pages.
     pub(crate) fn create(
         geometry: Geometry,

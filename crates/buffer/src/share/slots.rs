@@ -4,7 +4,7 @@
 use super::{Files, Offer, Refusal, checked, geometry, sealed};
 use crate::atomic::acquire;
 use crate::cursor::{Consumer, POSITION_MAX, Store};
-use crate::dbuf::fixed::{Config, Shape, Visitor, Writer};
+use crate::dbuf::fixed::{Config, SlotShape, Visitor, Writer};
 use crate::region::Region;
 use abi::BLOCK_MAX;
 use abi::ring::{Geometry, PAGE, reader};
@@ -48,14 +48,14 @@ impl Offer {
 }
 
 /// Bytes of the writer's memory: its page, the table, the slots.
-const fn bytes(shape: Shape) -> usize {
+const fn bytes(shape: SlotShape) -> usize {
     PAGE.saturating_add(shape.table()).saturating_add(shape.data())
 }
 
 /// The shape that a geometry alleges, if a ring of slots can have it.
-fn shape(geometry: &Geometry) -> Option<Shape> {
+fn shape(geometry: &Geometry) -> Option<SlotShape> {
     let (slot, data) = (geometry.stride as usize, usize::try_from(geometry.capacity).ok()?);
-    let fits = slot.is_power_of_two() && (Shape::SLOT_MIN..=BLOCK_MAX + 1).contains(&slot);
+    let fits = slot.is_power_of_two() && (SlotShape::SLOT_MIN..=BLOCK_MAX + 1).contains(&slot);
     let is_slots = geometry.magic == Geometry::SLOTS && fits && slot <= data;
-    is_slots.then(|| Shape { slot, slots: data / slot })
+    is_slots.then(|| SlotShape { slot, slots: data / slot })
 }

@@ -1,7 +1,7 @@
 //! Readers of a table, which map it and copy from it.
 
 use super::layout::{Shape, word};
-use super::rows::{self, Reading, Seen};
+use super::rows::{self, Reading, RowRead};
 use super::table::Table;
 use crate::atomic::Ordering;
 use crate::name::{Address, Error, Opened, Visit, opened};
@@ -112,11 +112,11 @@ impl Reader {
         let mut numbers = vec![0; self.shape.columns.len()];
         for attempt in 0..TRIES {
             match rows::get(row, &mut numbers) {
-                Seen::Numbers => return seen.rows.push(numbers),
-                Seen::Nothing => return,
-                Seen::Torn if seen.ended => break,
-                Seen::Torn if attempt < 100 => crate::atomic::pause(),
-                Seen::Torn => thread::yield_now(),
+                RowRead::Numbers => return seen.rows.push(numbers),
+                RowRead::Nothing => return,
+                RowRead::Torn if seen.ended => break,
+                RowRead::Torn if attempt < 100 => crate::atomic::pause(),
+                RowRead::Torn => thread::yield_now(),
             }
         }
         seen.torn += 1;

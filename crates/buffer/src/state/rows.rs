@@ -65,7 +65,7 @@ impl Reading {
 
 /// The result of reading a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Seen {
+pub(super) enum RowRead {
     /// `out` has its numbers.
     Numbers,
     /// There is none.
@@ -75,16 +75,16 @@ pub(super) enum Seen {
 }
 
 /// Reads a row once.
-pub(super) fn get(row: &[AtomicU64], out: &mut [u64]) -> Seen {
-    let [lock, present, words @ ..] = row else { return Seen::Nothing };
-    let Some(reading) = Reading::begin(lock) else { return Seen::Torn };
+pub(super) fn get(row: &[AtomicU64], out: &mut [u64]) -> RowRead {
+    let [lock, present, words @ ..] = row else { return RowRead::Nothing };
+    let Some(reading) = Reading::begin(lock) else { return RowRead::Torn };
     let present = present.load(Ordering::Relaxed);
     for (word, number) in words.iter().zip(out) {
         *number = word.load(Ordering::Relaxed);
     }
     match reading.is_whole(lock) {
-        false => Seen::Torn,
-        true if present == 0 => Seen::Nothing,
-        true => Seen::Numbers,
+        false => RowRead::Torn,
+        true if present == 0 => RowRead::Nothing,
+        true => RowRead::Numbers,
     }
 }

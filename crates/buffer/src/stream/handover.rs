@@ -9,7 +9,7 @@ use super::output::End;
 use super::switch::{Segments, Stay};
 use super::{Config, Output};
 use crate::cursor::POSITION_MAX;
-use crate::share::segment::{self, Segment};
+use crate::share::segment::{self, OfferedSegment};
 use crate::share::{self, Refusal};
 use crate::wait::Urgency;
 use crate::{Policy, Put, dbuf};
@@ -23,14 +23,14 @@ use sys::doorbell::SocketDoorbell;
 /// All that a successor needs: a message, and two descriptors for each reader.
 #[derive(Debug)]
 pub struct Handover {
-    state: State,
+    state: HandoverState,
     /// The page and the doorbell of each reader.
     ends: Vec<(OwnedFd, OwnedFd)>,
 }
 
 /// The state that the successor takes over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct State {
+struct HandoverState {
     id: DbufId,
     policy: Policy,
     capacity: u64,
@@ -65,7 +65,7 @@ impl Output {
             return Err(Stay::Reader(DESCRIPTORS_MAX / 2));
         }
         self.ring.switch_away(self.segments.number);
-        let state = State {
+        let state = HandoverState {
             id: self.ring.id(),
             policy: self.ring.side().policy,
             capacity: shape.capacity,
@@ -85,7 +85,7 @@ impl Handover {
     /// Returns the message to send with [`Handover::descriptors`].
     #[must_use]
     pub fn message(&self) -> Vec<u8> {
-        let State { id, policy, capacity, every, segment, start, put } = self.state;
+        let HandoverState { id, policy, capacity, every, segment, start, put } = self.state;
         let [blocks, bytes, dropped, dropped_bytes] = put.words();
         let shape = u64::from(id.number()) << 32 | u64::from(policy.code());
         let words = [shape, capacity, every, segment, start, blocks, bytes, dropped, dropped_bytes];
@@ -101,7 +101,7 @@ impl Handover {
     /// Reads the message and descriptors of the predecessor.
     pub fn from_parts(message: &[u8], descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
         let count = descriptors.len();
-        let state = State::read(message).ok_or(Refusal::Descriptors(count))?;
+        let state = HandoverState::read(message).ok_or(Refusal::Descriptors(count))?;
         let (mut ends, mut descriptors) = (Vec::new(), descriptors.into_iter());
         while let Some(page) = descriptors.next() {
             ends.push((page, descriptors.next().ok_or(Refusal::Descriptors(count))?));
@@ -111,7 +111,7 @@ impl Handover {
 
     /// Goes on with the stream: in a segment of this process, told to all readers.
     pub fn open(self) -> Result<Output, Refusal> {
-        let State { id, policy, capacity, every, segment, start, put } = self.state;
+        let HandoverState { id, policy, capacity, every, segment, start, put } = self.state;
         let (mut pages, mut doorbells) = (Vec::new(), Vec::new());
         for (page, doorbell) in self.ends {
             pages.push(Arc::new(segment::page(&page)?));
@@ -120,7 +120,7 @@ impl Handover {
         let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
         let ring = dbuf::Config { id, capacity: bytes, policy, readers: doorbells.len() };
         let shape = Geometry { segment, start, ..share::geometry_of(&ring) };
-        let made = Segment::create(shape, policy, pages.into())?;
+        let made = OfferedSegment::create(shape, policy, pages.into())?;
         let writer = dbuf::Writer::going_on(made.store.clone(), id, start, put);
         let every = usize::try_from(every).unwrap_or(usize::MAX);
         let config = Config { ring, every, ..Config::new(id) };
@@ -136,7 +136,7 @@ impl Handover {
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SL hand1");
 
-impl State {
+impl HandoverState {
     fn read(message: &[u8]) -> Option<Self> {
         let (words, []) = message.as_chunks::<8>() else { return None };
         let words: [[u8; 8]; 10] = words.try_into().ok()?;

@@ -4,7 +4,7 @@ use super::config::Ready;
 use super::note::{self, Note};
 use crate::atomic::acquire;
 use crate::dbuf::Visitor;
-use crate::dbuf::walk::{Found, Walk};
+use crate::dbuf::walk::{FoundRecord, Walk};
 use crate::share::segment::Received;
 use crate::signal::Spin;
 use crate::trust::Trusted;
@@ -29,7 +29,7 @@ pub struct Input {
     sleeper: Sleeper,
     ringer: Ringer,
     /// Rest of a block that did not fit into the caller's buffer.
-    rest: Option<Found>,
+    rest: Option<FoundRecord>,
     /// The writer is gone, whether it closed the stream or not.
     gone: bool,
     /// True if the ring overwrites.

@@ -8,7 +8,7 @@
 
 use super::note::{self, Note};
 use super::{Config, Output};
-use crate::share::segment::Segment;
+use crate::share::segment::OfferedSegment;
 use crate::share::{self, Hall};
 use crate::wait::Urgency;
 use abi::ring::{Geometry, PAGE};
@@ -190,7 +190,7 @@ impl Output {
         self.segments.number += 1;
         let (segment, start) = (self.segments.number, self.ring.next_start());
         let shape = Geometry { capacity, segment, start, ..self.segments.shape };
-        let made = Segment::create(shape, policy, readers).map_err(Stay::System)?;
+        let made = OfferedSegment::create(shape, policy, readers).map_err(Stay::System)?;
         self.tell(&made, revoked)?;
         self.ring.switch(segment, made.store.clone());
         self.segments.shape = shape;
@@ -206,7 +206,11 @@ impl Output {
     }
 
     /// Tells all readers but one of a segment, and that one that there is none for it.
-    pub(super) fn tell(&mut self, segment: &Segment, revoked: Option<usize>) -> Result<(), Stay> {
+    pub(super) fn tell(
+        &mut self,
+        segment: &OfferedSegment,
+        revoked: Option<usize>,
+    ) -> Result<(), Stay> {
         let next = note::write(Note::Segment(segment.geometry.segment));
         let (mut gone, mut deaf) = (Vec::new(), None);
         for (at, end) in self.ends.iter_mut().enumerate().filter(|(_, end)| !end.gone) {

@@ -27,16 +27,16 @@ pub struct Waking {
 #[derive(Debug)]
 pub(super) struct Latency {
     moderator: Moderator,
-    doorbells: Arc<Doorbells>,
+    doorbells: Arc<TimerDoorbells>,
     /// Count of blocks at the last publication.
     shown: u64,
 }
 
 /// The doorbells that the timer rings.
 #[derive(Debug, Default)]
-struct Doorbells(Mutex<Vec<SocketDoorbell>>);
+struct TimerDoorbells(Mutex<Vec<SocketDoorbell>>);
 
-impl Signal for Doorbells {
+impl Signal for TimerDoorbells {
     fn signal(&self) {
         for doorbell in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             // Who is gone is noticed by the writer.
@@ -47,7 +47,7 @@ impl Signal for Doorbells {
 
 impl Latency {
     pub(super) fn new(blocks: u64, ns: u64, entries: usize) -> Self {
-        let doorbells = Arc::<Doorbells>::default();
+        let doorbells = Arc::<TimerDoorbells>::default();
         let threshold = Threshold { blocks, ns }.within(entries);
         let moderator = Moderator::new(Timer::of_process(), threshold, doorbells.clone());
         Self { moderator, doorbells, shown: 0 }

@@ -55,8 +55,8 @@ impl Aggregate {
 
     /// Reads it from the beginning, as a file. The aggregate stays as it is.
     #[must_use]
-    pub fn reader(&self) -> Reader<'_> {
-        let mut reader = Reader { piece: &[], rest: self.slices() };
+    pub fn reader(&self) -> AggregateReader<'_> {
+        let mut reader = AggregateReader { piece: &[], rest: self.slices() };
         reader.refill();
         reader
     }
@@ -86,13 +86,13 @@ const GATHERED: usize = 64;
 
 /// Reads an aggregate as a file: [`Read`], and [`BufRead`] without a copy.
 #[derive(Clone, Debug)]
-pub struct Reader<'a> {
+pub struct AggregateReader<'a> {
     /// Rest of the slice that is being read; empty only at the end.
     piece: &'a [u8],
     rest: Slices<'a>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> AggregateReader<'a> {
     /// Fills `out` with what comes next, for a call that writes many pieces; takes nothing
     /// ([`BufRead::consume`] does). Answers how many were filled.
     pub fn io_slices(&self, out: &mut [IoSlice<'a>]) -> usize {
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Read for Reader<'_> {
+impl Read for AggregateReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while !self.piece.is_empty() && done < out.len() {
@@ -126,7 +126,7 @@ impl Read for Reader<'_> {
     }
 }
 
-impl BufRead for Reader<'_> {
+impl BufRead for AggregateReader<'_> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         Ok(self.piece)
     }

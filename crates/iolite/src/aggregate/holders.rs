@@ -33,7 +33,7 @@ pub struct Holders {
 struct Peer {
     credentials: Credentials,
     /// Keyed by dbuf and by the position at which the segment begins.
-    held: BTreeMap<(DbufId, u64), Held>,
+    held: BTreeMap<(DbufId, u64), HeldSegment>,
     /// Bytes of a segment of each dbuf that was ever sent.
     segments: BTreeMap<DbufId, u64>,
     mistakes: u64,
@@ -41,7 +41,7 @@ struct Peer {
 
 /// One segment that a peer keeps: one lease, however often it refers to it.
 #[derive(Debug)]
-struct Held {
+struct HeldSegment {
     #[expect(dead_code, reason = "held to be dropped")]
     lease: Lease,
     references: u64,
@@ -134,7 +134,7 @@ impl Peer {
         let has_room = self.held.len() < limit;
         if has_room {
             self.segments.insert(key.0, slice.lease().segment_len() as u64);
-            self.held.insert(key, Held { lease: slice.lease().clone(), references: 1 });
+            self.held.insert(key, HeldSegment { lease: slice.lease().clone(), references: 1 });
         }
         has_room
     }

@@ -37,14 +37,14 @@ pub trait Owner {
 /// The owner of the pools that this process made.
 #[derive(Debug)]
 pub struct Creator {
-    pools: BTreeMap<DbufId, Shared>,
+    pools: BTreeMap<DbufId, SharedPool>,
     files: BTreeMap<DbufId, CachedFile>,
     holders: Holders,
 }
 
 /// A pool that can be granted.
 #[derive(Debug)]
-struct Shared {
+struct SharedPool {
     access: Arc<AccessList>,
     file: OwnedFd,
 }
@@ -66,7 +66,7 @@ impl Creator {
         if !file.seals()?.has(Seals::READER) {
             file.seal(Seals::READER)?;
         }
-        let shared = Shared { access: pool.access().clone(), file: copy(file.as_fd())? };
+        let shared = SharedPool { access: pool.access().clone(), file: copy(file.as_fd())? };
         self.pools.insert(dbuf, shared);
         Ok(())
     }
@@ -80,7 +80,7 @@ impl Creator {
         let dbuf = frozen.dbuf();
         self.is_free(dbuf)?;
         let file = copy(frozen.descriptor().ok_or(GrantRefusal::NoFile(dbuf))?)?;
-        self.pools.insert(dbuf, Shared { access: Arc::new(access), file });
+        self.pools.insert(dbuf, SharedPool { access: Arc::new(access), file });
         Ok(())
     }
 
@@ -134,7 +134,7 @@ impl Creator {
         if taken { Err(GrantRefusal::Taken(dbuf)) } else { Ok(()) }
     }
 
-    fn readable(&self, dbuf: DbufId, peer: &Credentials) -> Result<&Shared, GrantRefusal> {
+    fn readable(&self, dbuf: DbufId, peer: &Credentials) -> Result<&SharedPool, GrantRefusal> {
         let shared = self.pools.get(&dbuf).ok_or(GrantRefusal::UnknownDbuf(dbuf))?;
         if shared.access.may_read(peer) {
             Ok(shared)
@@ -149,10 +149,10 @@ impl Owner for Creator {
         let credentials = self.holders.credentials(peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
         if let Some(file) = self.files.get(&dbuf) {
             let file = file.grant(credentials).map_err(|why| of_file(dbuf, why))?;
-            return Ok(Grant { dbuf, file, kind: Kind::File });
+            return Ok(Grant { dbuf, file, kind: MemoryKind::File });
         }
         let shared = self.readable(dbuf, credentials)?;
-        Ok(Grant { dbuf, file: copy(shared.file.as_fd())?, kind: Kind::Memory })
+        Ok(Grant { dbuf, file: copy(shared.file.as_fd())?, kind: MemoryKind::Memory })
     }
 }
 
@@ -166,12 +166,12 @@ fn copy(file: BorrowedFd<'_>) -> sys::Result<OwnedFd> {
 pub struct Grant {
     dbuf: DbufId,
     file: OwnedFd,
-    kind: Kind,
+    kind: MemoryKind,
 }
 
 /// The sort of granted memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum MemoryKind {
     /// Memory, sealed.
     Memory,
     /// A file, which others may cut and write.
@@ -195,18 +195,18 @@ impl Grant {
     /// yet.
     #[must_use]
     pub const fn from_descriptor(dbuf: DbufId, file: OwnedFd) -> Self {
-        Self { dbuf, file, kind: Kind::Memory }
+        Self { dbuf, file, kind: MemoryKind::Memory }
     }
 
     /// As [`Grant::from_descriptor`], of what is said to be a file.
     #[must_use]
     pub const fn of_file(dbuf: DbufId, file: OwnedFd) -> Self {
-        Self { dbuf, file, kind: Kind::File }
+        Self { dbuf, file, kind: MemoryKind::File }
     }
 
     /// Returns the sort of memory behind the descriptor; the receiver must be sent it too.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> MemoryKind {
         self.kind
     }
 
@@ -218,10 +218,10 @@ impl Grant {
 
     /// Maps memory if nobody can cut or empty it any more, and its size is one that a pool can
     /// have; a file if it is one.
-    fn map(self) -> Result<View, GrantRefusal> {
-        if self.kind == Kind::File {
+    fn map(self) -> Result<MappedPool, GrantRefusal> {
+        if self.kind == MemoryKind::File {
             let file = CachedFile::received(self.dbuf, self.file);
-            return file.map(View::File).map_err(|why| of_file(self.dbuf, why));
+            return file.map(MappedPool::File).map_err(|why| of_file(self.dbuf, why));
         }
         let file = Memfd::from_fd(self.file)?;
         let seals = file.seals()?;
@@ -233,7 +233,7 @@ impl Grant {
         if !file.len().is_power_of_two() || !(PAGE..=SIZE_MAX).contains(&file.len()) {
             return Err(GrantRefusal::Size { dbuf: self.dbuf, is: file.len() });
         }
-        Ok(View::Memory(Region::reading(file.map_read()?)))
+        Ok(MappedPool::Memory(Region::reading(file.map_read()?)))
     }
 }
 
@@ -253,12 +253,12 @@ const SIZE_MAX: usize = 1 << 40;
 /// [IOL §2.2, §2.3, the IO-Lite window]
 #[derive(Debug, Default)]
 pub struct Window {
-    views: BTreeMap<DbufId, View>,
+    views: BTreeMap<DbufId, MappedPool>,
 }
 
 /// A mapping of another process's dbuf.
 #[derive(Debug)]
-enum View {
+enum MappedPool {
     /// Memory of a pool: foreign bytes of a size that stays.
     Memory(Region),
     /// A file: not even that.
@@ -294,8 +294,8 @@ impl Window {
         }
         let view = self.views.get(&pointer.dbuf());
         let view = match view.ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))? {
-            View::Memory(memory) => memory,
-            View::File(file) => return file.copy(pointer.place, out),
+            MappedPool::Memory(memory) => memory,
+            MappedPool::File(file) => return file.copy(pointer.place, out),
         };
         // A position lies at its value modulo the size of the pool, which is a power of two.
         let at = pointer.place.position() & (view.len() as u64 - 1);

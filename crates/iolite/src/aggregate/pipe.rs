@@ -33,21 +33,25 @@ use std::time::Duration;
 
 /// Makes a pipe for a reader with these credentials: the end that sends, and what the reader gets.
 /// `id` is that of the ring of pointers.
-pub fn pipe(server: &GrantServer, id: DbufId, reader: Credentials) -> sys::Result<(Sender, Offer)> {
+pub fn pipe(
+    server: &GrantServer,
+    id: DbufId,
+    reader: Credentials,
+) -> sys::Result<(Sender, PipeOffer)> {
     let (output, mut offers) = stream::stream(&stream::Config::new(id))?;
     let (peer, asks) = server.introduce(reader)?;
     let none = || sys::Error::new("pipe", "a stream without a reader", 0);
-    Ok((Sender { output, peer }, Offer { stream: offers.pop().ok_or_else(none)?, asks }))
+    Ok((Sender { output, peer }, PipeOffer { stream: offers.pop().ok_or_else(none)?, asks }))
 }
 
 /// The five descriptors that the reader gets.
 #[derive(Debug)]
-pub struct Offer {
+pub struct PipeOffer {
     stream: stream::Offer,
     asks: OwnedFd,
 }
 
-impl Offer {
+impl PipeOffer {
     /// Descriptors of an offer.
     pub const DESCRIPTORS: usize = stream::Offer::DESCRIPTORS + 1;
 

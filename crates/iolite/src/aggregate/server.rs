@@ -15,7 +15,7 @@
 //! client in turn. Pointers do not pass here; they travel in rings.
 
 use super::holders::PeerId;
-use super::owner::{Creator, Grant, Kind, Owner as _, Window};
+use super::owner::{Creator, Grant, MemoryKind, Owner as _, Window};
 use super::refusal::GrantRefusal;
 use super::{Aggregate, AllocationPool, Error};
 use abi::access::Credentials;
@@ -34,14 +34,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The owner's end: a thread that answers.
 #[derive(Debug)]
 pub struct GrantServer {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ServerState>>,
     returned: Arc<Condvar>,
     doorbell: SocketDoorbell,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ServerState {
     creator: Creator,
     clients: Vec<(PeerId, Arc<OwnedFd>)>,
     is_closing: bool,
@@ -52,7 +52,7 @@ struct State {
 impl GrantServer {
     /// Opens a grant server for what this owner has.
     pub fn open(creator: Creator) -> sys::Result<Self> {
-        let state = State { creator, clients: Vec::new(), is_closing: false, returns: 0 };
+        let state = ServerState { creator, clients: Vec::new(), is_closing: false, returns: 0 };
         let state = Arc::new(Mutex::new(state));
         let (doorbell, other) = SocketDoorbell::pair()?;
         let (shared, returned) = (state.clone(), Arc::new(Condvar::new()));
@@ -120,7 +120,7 @@ impl Drop for GrantServer {
     }
 }
 
-impl State {
+impl ServerState {
     fn leave(&mut self, peer: PeerId) -> bool {
         self.returns += 1;
         self.clients.retain(|(id, _)| *id != peer);
@@ -128,11 +128,11 @@ impl State {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<ServerState>) -> MutexGuard<'_, ServerState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn serve(state: &Mutex<State>, returned: &Condvar, doorbell: &SocketDoorbell) {
+fn serve(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &SocketDoorbell) {
     loop {
         let clients = {
             let state = lock(state);
@@ -155,7 +155,7 @@ fn serve(state: &Mutex<State>, returned: &Condvar, doorbell: &SocketDoorbell) {
 }
 
 /// Takes one message. `false`: the client is gone, or no client of ours.
-fn answer(state: &Mutex<State>, returned: &Condvar, peer: PeerId, socket: &OwnedFd) -> bool {
+fn answer(state: &Mutex<ServerState>, returned: &Condvar, peer: PeerId, socket: &OwnedFd) -> bool {
     let mut bytes = [0; Message::SIZE + 1];
     let length = match descriptor::receive(socket, &mut bytes) {
         // What it sent along is closed here.
@@ -180,7 +180,8 @@ fn answer(state: &Mutex<State>, returned: &Condvar, peer: PeerId, socket: &Owned
             let granted = lock(state).creator.grant(dbuf, peer);
             let (message, grant) = match &granted {
                 Ok(grant) => {
-                    let kind = if grant.kind() == Kind::File { GRANTED_FILE } else { GRANTED };
+                    let kind =
+                        if grant.kind() == MemoryKind::File { GRANTED_FILE } else { GRANTED };
                     (Message::new(kind, dbuf, [0; 2]), Some(grant.descriptor()))
                 }
                 Err(refusal) => (Message::new(REFUSED, dbuf, refusal_words(refusal)), None),

@@ -18,7 +18,7 @@ const LENT_MAX: usize = 64 << 10;
 
 /// A place in a file. Dropping it changes nothing.
 #[derive(Clone, Debug)]
-pub struct Reader {
+pub struct FileReader {
     file: CachedFile,
     at: u64,
     /// A copy to be looked at ([`StreamReader::peek`]), and where it begins.
@@ -31,12 +31,12 @@ pub struct Reader {
 impl CachedFile {
     /// Opens the file for reading from the beginning.
     #[must_use]
-    pub fn reader(&self) -> Reader {
-        Reader { file: self.clone(), at: 0, ahead: Vec::new(), ahead_at: 0, lends: false }
+    pub fn reader(&self) -> FileReader {
+        FileReader { file: self.clone(), at: 0, ahead: Vec::new(), ahead_at: 0, lends: false }
     }
 }
 
-impl Reader {
+impl FileReader {
     /// Lends pointers into the file to who splices from it, instead of copies: for streams whose
     /// readers can ask for it ([`Creator::share_file`](crate::aggregate::owner::Creator)). They
     /// find what the file contains when they look.
@@ -96,7 +96,7 @@ impl Reader {
     }
 }
 
-impl StreamReader for Reader {
+impl StreamReader for FileReader {
     fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.read(out).map(Some).map_err(|_| self.fault())
     }
@@ -131,19 +131,19 @@ impl StreamReader for Reader {
     }
 }
 
-impl Reader {
+impl FileReader {
     fn fault(&self) -> Fault {
         Fault::OutOfWindow(self.file.pointer(self.at, 0).place)
     }
 }
 
-impl Read for Reader {
+impl Read for FileReader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         Self::read(self, out).map_err(io::Error::other)
     }
 }
 
-impl Seek for Reader {
+impl Seek for FileReader {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let (from, by) = match to {
             SeekFrom::Start(at) => (at, 0),

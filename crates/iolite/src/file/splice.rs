@@ -7,7 +7,7 @@
 //! ([`Refusal::Cut`]). That costs as much as a small block does; memory that is sealed against
 //! being cut (`F_SEAL_SHRINK`) is not asked.
 
-use super::{CachedFile, Refusal, View};
+use super::{CachedFile, FileView, Refusal};
 use abi::{Place, RichPointer};
 use std::os::fd::{AsFd, BorrowedFd};
 use sys::file::{Kind, PIECES_MAX};
@@ -23,7 +23,7 @@ pub enum Sent {
 
 /// The system call by which bytes leave the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum SpliceCall {
     /// `write` or `writev` of the mapped address: one copy, by the kernel.
     Write,
     /// `vmsplice`: the pipe refers to the pages.
@@ -32,7 +32,7 @@ pub enum Way {
     Send,
 }
 
-impl Way {
+impl SpliceCall {
     /// The way for so many bytes to a descriptor of this kind. What a pipe refers to is not copied,
     /// which pays from some pages on; but it is only read later, so it may then show what others
     /// have written to the file since: no more than any reader of a file must expect.
@@ -55,21 +55,26 @@ impl CachedFile {
     pub fn splice(&self, place: Place, to: impl AsFd) -> Result<Sent, Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         let kind = sys::file::status(&to)?.kind;
-        let way = Way::choose(view.mapping.is_some(), kind, place.length() as usize);
+        let way = SpliceCall::choose(view.mapping.is_some(), kind, place.length() as usize);
         self.splice_by(way, place, to)
     }
 
     /// As [`CachedFile::splice`], by this way.
-    pub fn splice_by(&self, way: Way, place: Place, to: impl AsFd) -> Result<Sent, Refusal> {
+    pub fn splice_by(&self, way: SpliceCall, place: Place, to: impl AsFd) -> Result<Sent, Refusal> {
         again(|| self.splice_once(way, place, to.as_fd()))
     }
 
-    fn splice_once(&self, way: Way, place: Place, to: BorrowedFd<'_>) -> Result<Sent, Refusal> {
+    fn splice_once(
+        &self,
+        way: SpliceCall,
+        place: Place,
+        to: BorrowedFd<'_>,
+    ) -> Result<Sent, Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         let Some((at, length)) = inside(&view, place) else { return Ok(Sent::End) };
         let sent = match (way, &view.mapping) {
-            (Way::Write, Some(mapping)) => mapping.write_to(at, length, to)?,
-            (Way::Refer, Some(mapping)) => mapping.splice_to(&[(at, length)], to)?,
+            (SpliceCall::Write, Some(mapping)) => mapping.write_to(at, length, to)?,
+            (SpliceCall::Refer, Some(mapping)) => mapping.splice_to(&[(at, length)], to)?,
             _ => sys::file::send(self.descriptor(), at as u64, length, to)?,
         };
         self.are_there(&view, sent, &[(at, length)])
@@ -108,7 +113,7 @@ impl CachedFile {
     /// Returns true if the file still has what was sent of these pieces.
     fn are_there(
         &self,
-        view: &View,
+        view: &FileView,
         sent: usize,
         pieces: &[(usize, usize)],
     ) -> Result<Sent, Refusal> {
@@ -154,7 +159,7 @@ fn again(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, Refusal> {
 }
 
 /// Returns the part of a place that the mapping holds.
-fn inside(view: &View, place: Place) -> Option<(usize, usize)> {
+fn inside(view: &FileView, place: Place) -> Option<(usize, usize)> {
     let left = view.size.checked_sub(place.position()).filter(|&left| left > 0)?;
     let length = left.min(place.length().into());
     Some((usize::try_from(place.position()).ok()?, usize::try_from(length).ok()?))

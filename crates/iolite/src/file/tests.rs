@@ -33,7 +33,7 @@ fn pipe() -> (File, OwnedFd) {
 }
 
 /// Splices and takes out of the pipe what was sent.
-fn through(cached: &CachedFile, way: Way, place: Place) -> Result<Vec<u8>, Refusal> {
+fn through(cached: &CachedFile, way: SpliceCall, place: Place) -> Result<Vec<u8>, Refusal> {
     let (mut read, write) = pipe();
     let sent = cached.splice_by(way, place, &write)?;
     drop(write);
@@ -44,7 +44,7 @@ fn through(cached: &CachedFile, way: Way, place: Place) -> Result<Vec<u8>, Refus
     Ok(out)
 }
 
-const WAYS: [Way; 3] = [Way::Write, Way::Refer, Way::Send];
+const WAYS: [SpliceCall; 3] = [SpliceCall::Write, SpliceCall::Refer, SpliceCall::Send];
 
 #[test]
 fn e5_g4_any_range_comes_out_by_copy_and_by_every_splice() {
@@ -97,10 +97,10 @@ fn a_file_of_no_bytes_is_a_dbuf_of_none_and_may_grow() {
 fn truncated_file_is_reported_and_never_faults() {
     let (file, cached) = file(&[7; 10 * 4096]);
     let all = Place::new(0, 10 * 4096);
-    let whole = through(&cached, Way::Write, all).unwrap();
+    let whole = through(&cached, SpliceCall::Write, all).unwrap();
     assert_eq!(whole, [7; 10 * 4096]);
     cached.populate(all).unwrap();
-    for way in [Way::Write, Way::Refer] {
+    for way in [SpliceCall::Write, SpliceCall::Refer] {
         file.set_len(10 * 4096).unwrap();
         cached.look().unwrap();
         file.set_len(5 * 4096 + 100).unwrap();
@@ -114,7 +114,7 @@ fn truncated_file_is_reported_and_never_faults() {
     assert_eq!(cached.copy(behind, &mut [0; 10]), Err(Fault::OutOfWindow(behind)));
     cached.populate(all).unwrap();
     file.set_len(0).unwrap();
-    assert_eq!(cached.splice_by(Way::Write, all, pipe().1), Ok(Sent::End));
+    assert_eq!(cached.splice_by(SpliceCall::Write, all, pipe().1), Ok(Sent::End));
     assert_eq!(cached.size(), Ok(0));
 }
 
@@ -268,11 +268,11 @@ fn cached_uid(file: &File) -> u32 {
 
 #[test]
 fn the_way_is_chosen_by_what_is_on_both_sides() {
-    assert_eq!(Way::choose(true, Kind::Regular, 1 << 20), Way::Write);
-    assert_eq!(Way::choose(true, Kind::Other, 1 << 20), Way::Write);
-    assert_eq!(Way::choose(true, Kind::Pipe, 100), Way::Write);
-    assert_eq!(Way::choose(true, Kind::Pipe, 1 << 20), Way::Refer);
-    assert_eq!(Way::choose(false, Kind::Pipe, 1 << 20), Way::Send);
+    assert_eq!(SpliceCall::choose(true, Kind::Regular, 1 << 20), SpliceCall::Write);
+    assert_eq!(SpliceCall::choose(true, Kind::Other, 1 << 20), SpliceCall::Write);
+    assert_eq!(SpliceCall::choose(true, Kind::Pipe, 100), SpliceCall::Write);
+    assert_eq!(SpliceCall::choose(true, Kind::Pipe, 1 << 20), SpliceCall::Refer);
+    assert_eq!(SpliceCall::choose(false, Kind::Pipe, 1 << 20), SpliceCall::Send);
 }
 
 /// Cut and grown by one thread while another hands it on.
@@ -290,7 +290,7 @@ fn file_cut_and_grown_meanwhile_counts_what_was_sent() {
     let (mut read, write) = pipe();
     let (mut good, mut cut) = (0_u64, 0);
     while !cutter.is_finished() {
-        let sent = match cached.splice_by(Way::Write, Place::new(1000, 60_000), &write) {
+        let sent = match cached.splice_by(SpliceCall::Write, Place::new(1000, 60_000), &write) {
             Ok(Sent::Bytes(count)) => count,
             Ok(Sent::End) => 0,
             Err(Refusal::Cut { sent, .. }) => {

@@ -29,14 +29,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// All that one writer keeps.
 #[derive(Debug)]
 pub(super) struct Flights {
-    shared: Arc<Shared>,
+    shared: Arc<SharedFlights>,
     upstream: Vec<Upstream>,
 }
 
 /// The segments that one writer keeps, and what tells whether they are needed: others of this
 /// process give back what readers have passed when they are short of memory.
 #[derive(Debug)]
-struct Shared {
+struct SharedFlights {
     segments: Mutex<VecDeque<Segment>>,
     store: Arc<Store>,
     gone: Arc<Gone>,
@@ -51,7 +51,7 @@ struct Segment {
 impl Flights {
     pub(super) fn new(store: &Arc<Store>, gone: &Arc<Gone>) -> Self {
         let segments = Mutex::new(VecDeque::new());
-        let shared = Arc::new(Shared { segments, store: store.clone(), gone: gone.clone() });
+        let shared = Arc::new(SharedFlights { segments, store: store.clone(), gone: gone.clone() });
         let mut all = lock(&FLIGHTS);
         all.live.push(Arc::downgrade(&shared));
         Self { shared, upstream: Vec::new() }
@@ -311,7 +311,7 @@ static FLIGHTS: Mutex<All> = Mutex::new(All { live: Vec::new(), left: Vec::new()
 
 #[derive(Debug)]
 struct All {
-    live: Vec<Weak<Shared>>,
+    live: Vec<Weak<SharedFlights>>,
     /// Memory left behind by writers that were dropped (F3).
     left: Vec<Left>,
 }
@@ -349,7 +349,7 @@ pub(super) fn leave(flights: Flights, doorbells: Doorbells) {
     sweep();
 }
 
-impl Shared {
+impl SharedFlights {
     /// The position that all readers have passed that are there. One that lies harms itself (F4).
     fn passed(&self) -> u64 {
         let pages = self.store.readers.iter().enumerate();

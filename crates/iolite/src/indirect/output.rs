@@ -56,7 +56,7 @@ pub struct Output {
     flights: Flights,
     hot: Hot,
     ranges: Ranges,
-    known: Vec<Known>,
+    known: Vec<KnownDbuf>,
     /// Lossy rings: readers were told that all before this may be overwritten.
     floor: u64,
     copied: u64,
@@ -73,7 +73,7 @@ pub struct Spliced {
 
 /// A dbuf that may be spliced from.
 #[derive(Debug)]
-struct Known {
+struct KnownDbuf {
     memory: Arc<Memory>,
     back_off: BackOff,
 }
@@ -138,7 +138,7 @@ impl Output {
         let known = self.known.iter().position(|known| Arc::ptr_eq(&known.memory, memory));
         let name = known.unwrap_or(self.known.len());
         if known.is_none() {
-            self.known.push(Known { memory: memory.clone(), back_off: BackOff::default() });
+            self.known.push(KnownDbuf { memory: memory.clone(), back_off: BackOff::default() });
         }
         let (address, length) = memory.extent();
         self.ranges.insert(address, length, name);

@@ -11,7 +11,7 @@ pub(super) const RANGES: usize = 8;
 /// The line, and which dbuf each range belongs to.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
-    line: Line,
+    line: RangeLine,
     /// Index of the known dbuf for each range.
     names: [usize; RANGES],
     /// The range that is replaced next.
@@ -21,9 +21,9 @@ pub(super) struct Ranges {
 /// Eight ranges: `first page << 28 | pages`.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Line([u64; RANGES]);
+struct RangeLine([u64; RANGES]);
 
-const _: () = assert!(size_of::<Line>() == 64);
+const _: () = assert!(size_of::<RangeLine>() == 64);
 
 const PAGE_BITS: u32 = 12;
 const COUNT_BITS: u32 = 28;

@@ -65,9 +65,9 @@ fn every_kind_of_memory_answers_and_every_fault_has_its_name() {
     blocks.publish();
 
     let mut table = Table::new();
-    table.hold(Held::Pool(&mine));
-    table.hold(Held::Batch(readers[0].peek(8).unwrap()));
-    table.hold(Held::Lease(&lease));
+    table.hold(HeldMemory::Pool(&mine));
+    table.hold(HeldMemory::Batch(readers[0].peek(8).unwrap()));
+    table.hold(HeldMemory::Lease(&lease));
     table.visit(id(4), &mut visitor);
     let at = |dbuf, place| RichPointer::new(id(dbuf), place, Class::YES);
     assert!(right(at(1, place), table.resolve(at(1, place)).unwrap()));
@@ -111,7 +111,7 @@ fn no_forged_pointer_gets_anything_but_what_lies_at_its_place() {
         }
         let mut table = Table::new();
         for pool in pools {
-            table.hold(Held::Pool(pool));
+            table.hold(HeldMemory::Pool(pool));
         }
         for _ in 0..500 {
             let pointer = forge(&mut random, &places);
@@ -158,7 +158,7 @@ proptest! {
         fill(&pool, 1000);
         fill(&pool, 3500);
         let mut table = Table::new();
-        table.hold(Held::Pool(&pool));
+        table.hold(HeldMemory::Pool(&pool));
         let wild = RichPointer::from_words(words);
         let place = Place::new(near, wild.length() & 0x1fff);
         let close = RichPointer::new(pool.id(), place, wild.class);

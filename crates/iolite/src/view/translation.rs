@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Translation {
     space: Space,
-    lines: [Line; LINES],
+    lines: [TranslationLine; LINES],
     /// Pause during which this reader asks no owner.
     quiet: BackOff,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Translation {
 const LINES: usize = 16;
 
 #[derive(Debug, Default)]
-enum Line {
+enum TranslationLine {
     #[default]
     Empty,
     Mapped(Arc<View>),
@@ -90,7 +90,7 @@ impl Translation {
             self.fault(pointer)?;
         }
         match self.lines.get(index(pointer.dbuf())) {
-            Some(Line::Mapped(view)) => Ok((view, view.locate(pointer)?)),
+            Some(TranslationLine::Mapped(view)) => Ok((view, view.locate(pointer)?)),
             _ => Err(Fault::UnknownDbuf(pointer.dbuf())),
         }
     }
@@ -98,14 +98,15 @@ impl Translation {
     /// The view that a pointer was found to lead into.
     pub(crate) fn view(&self, dbuf: DbufId) -> Option<&Arc<View>> {
         match self.lines.get(index(dbuf)) {
-            Some(Line::Mapped(view)) if view.id == dbuf => Some(view),
+            Some(TranslationLine::Mapped(view)) if view.id == dbuf => Some(view),
             _ => None,
         }
     }
 
     #[inline]
     fn is_mapped(&self, dbuf: DbufId) -> bool {
-        matches!(self.lines.get(index(dbuf)), Some(Line::Mapped(view)) if view.id == dbuf)
+        let line = self.lines.get(index(dbuf));
+        matches!(line, Some(TranslationLine::Mapped(view)) if view.id == dbuf)
     }
 
     /// A dbuf that is not in the table.
@@ -119,11 +120,11 @@ impl Translation {
             return Err(Fault::UnknownDbuf(dbuf));
         };
         if let Some(view) = self.space.mapped(dbuf) {
-            *line = Line::Mapped(view);
+            *line = TranslationLine::Mapped(view);
             return Ok(());
         }
         let (mut again, mut known) = (BackOff::default(), Fault::UnknownDbuf(dbuf));
-        if let Line::Refused(id, fault, left) = line
+        if let TranslationLine::Refused(id, fault, left) = line
             && *id == dbuf
         {
             if !left.is_over() {
@@ -136,15 +137,15 @@ impl Translation {
         }
         match self.space.map(dbuf) {
             Ok(view) => {
-                *line = Line::Mapped(view);
+                *line = TranslationLine::Mapped(view);
                 self.quiet.succeeded();
                 Ok(())
             }
             Err(fault) => {
                 again.failed();
                 // What is mapped keeps its line.
-                if !matches!(line, Line::Mapped(_)) {
-                    *line = Line::Refused(dbuf, fault, again);
+                if !matches!(line, TranslationLine::Mapped(_)) {
+                    *line = TranslationLine::Refused(dbuf, fault, again);
                 }
                 self.quiet.failed_after(REFUSALS);
                 Err(fault)

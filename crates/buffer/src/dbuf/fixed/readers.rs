@@ -1,6 +1,6 @@
 //! Readers of a ring of slots: those in the writer's process, and those that believe nothing.
 
-use super::Shape;
+use super::SlotShape;
 use crate::atomic::{Ordering, acquire};
 use crate::cursor::Consumer;
 use crate::dbuf::readers::{self, Walks};
@@ -10,11 +10,11 @@ use abi::ring::writer;
 
 /// The steps of a reader from slot to slot.
 #[derive(Debug)]
-pub struct Walk {
+pub struct SlotWalk {
     /// Blocks before this position were seen to be there. 0: each is looked at with all care.
     plain: u64,
     side: Consumer,
-    shape: Shape,
+    shape: SlotShape,
     policy: Policy,
     /// Position of the block that comes next, had none been lost since.
     expected: u64,
@@ -22,7 +22,7 @@ pub struct Walk {
 
 /// A slot whose length was copied and checked.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct FoundSlot {
     /// Offset of its bytes in the writer's memory.
     at: usize,
     length: usize,
@@ -31,8 +31,8 @@ pub struct Found {
 /// Attempts of a reader of an overwriting ring before it reports that nothing is there.
 const ATTEMPTS: usize = 8;
 
-impl Walk {
-    fn new(side: Consumer, shape: Shape) -> Self {
+impl SlotWalk {
+    fn new(side: Consumer, shape: SlotShape) -> Self {
         let policy = side.store.policy;
         Self { plain: 0, expected: side.next, side, shape, policy }
     }
@@ -63,7 +63,7 @@ impl Walk {
         let length = usize::try_from(word).ok().filter(|&length| length <= shape.block_max())?;
         let to = out.get_mut(..length)?;
         foreign::copy_out(region.words(), shape.offset(position), to);
-        self.pass(&Found { at: 0, length });
+        self.pass(&FoundSlot { at: 0, length });
         Some(length)
     }
 
@@ -117,8 +117,8 @@ impl Walk {
     }
 }
 
-impl Walks for Walk {
-    type Found = Found;
+impl Walks for SlotWalk {
+    type Found = FoundSlot;
 
     fn side(&self) -> &Consumer {
         &self.side
@@ -128,7 +128,7 @@ impl Walks for Walk {
         &mut self.side
     }
 
-    fn find(&mut self) -> Result<Option<Found>, Fault> {
+    fn find(&mut self) -> Result<Option<FoundSlot>, Fault> {
         let position = self.side.next;
         let commit = self.side.available()?;
         if commit == position {
@@ -139,10 +139,10 @@ impl Walks for Walk {
         let word = region.word(shape.word(position)).load(Ordering::Relaxed);
         match usize::try_from(word) {
             Ok(length) if length <= shape.block_max() => {
-                Ok(Some(Found { at: shape.offset(position), length }))
+                Ok(Some(FoundSlot { at: shape.offset(position), length }))
             }
             _ if self.is_lossy() && self.side.overtaken(position) => {
-                Ok(Some(Found { at: shape.offset(position), length: 0 }))
+                Ok(Some(FoundSlot { at: shape.offset(position), length: 0 }))
             }
             _ => {
                 self.plain = 0;
@@ -152,7 +152,7 @@ impl Walks for Walk {
     }
 
     #[inline]
-    fn pass(&mut self, found: &Found) {
+    fn pass(&mut self, found: &FoundSlot) {
         let position = self.side.next;
         self.side.taken.lost += position - self.expected;
         self.side.taken.blocks += 1;
@@ -161,7 +161,7 @@ impl Walks for Walk {
         self.expected = position + 1;
     }
 
-    fn lies(&self, found: &Found) -> (*const u8, usize) {
+    fn lies(&self, found: &FoundSlot) -> (*const u8, usize) {
         let first = self.side.store.writer.words().as_ptr().cast::<u8>();
         (first.wrapping_add(found.at), found.length)
     }
@@ -212,27 +212,27 @@ impl Walks for Walk {
     }
 }
 
-impl Drop for Walk {
+impl Drop for SlotWalk {
     fn drop(&mut self) {
         self.side.leave();
     }
 }
 
 /// A reader in the writer's process.
-pub type Reader = readers::Reader<Walk>;
+pub type Reader = readers::Reader<SlotWalk>;
 
 /// A reader in another process than the writer's. All it gets are copies.
-pub type Visitor = readers::Visitor<Walk>;
+pub type Visitor = readers::Visitor<SlotWalk>;
 
 impl Reader {
-    pub(super) fn new(side: Consumer, shape: Shape) -> Self {
-        Self(Walk::new(side, shape))
+    pub(super) fn new(side: Consumer, shape: SlotShape) -> Self {
+        Self(SlotWalk::new(side, shape))
     }
 }
 
 impl Visitor {
-    pub(crate) fn new(side: Consumer, shape: Shape) -> Self {
-        Self(Walk::new(side, shape))
+    pub(crate) fn new(side: Consumer, shape: SlotShape) -> Self {
+        Self(SlotWalk::new(side, shape))
     }
 
     /// Our side of the ring, for who waits on it.

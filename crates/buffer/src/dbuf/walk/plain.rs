@@ -1,7 +1,7 @@
 //! Records that need no care: what was seen to be there, up to `plain`. One comparison with what
 //! the next header must be stands for all checks.
 
-use super::{Found, Walk};
+use super::{FoundRecord, Walk};
 use abi::ring::Record;
 
 impl Walk {
@@ -34,7 +34,7 @@ impl Walk {
     /// Who wants few instructions uses the answer before it meets that of [`Walk::find`]: where the
     /// two meet, it goes through memory, and waits there for its own stores (`bench peek`).
     #[inline]
-    pub(crate) fn at_hand(&mut self) -> Option<Found> {
+    pub(crate) fn at_hand(&mut self) -> Option<FoundRecord> {
         let (start, likely) = (self.side.next, [self.likely, self.expected]);
         if start >= self.plain {
             return None;
@@ -44,7 +44,7 @@ impl Walk {
             return None;
         }
         let end = start + self.span;
-        (end <= self.plain).then(|| Found {
+        (end <= self.plain).then(|| FoundRecord {
             at: start + Record::SIZE as u64,
             length: Record::from_words([self.likely, 0]).length,
             done: 0,
@@ -57,7 +57,7 @@ impl Walk {
     /// Passes a block that was at hand, and was not passed since: it follows the one before, so
     /// nothing was lost.
     #[inline]
-    pub(crate) fn pass_at_hand(&mut self, found: &Found) {
+    pub(crate) fn pass_at_hand(&mut self, found: &FoundRecord) {
         debug_assert!(self.known && found.sequence == self.expected && found.lost == 0);
         self.side.next = found.end;
         self.expected = self.expected.wrapping_add(1);

@@ -5,7 +5,7 @@
 //! header to header; the blocks themselves are not touched. Each header is checked as when it is
 //! read.
 
-use super::{ATTEMPTS, Found, Walk};
+use super::{ATTEMPTS, FoundRecord, Walk};
 use crate::{Fault, Policy, Taken};
 
 impl Walk {
@@ -43,7 +43,7 @@ impl Walk {
     }
 
     /// Passes a block and all that was lost before it, and counts them as skipped.
-    fn leave_out(&mut self, found: &Found) {
+    fn leave_out(&mut self, found: &FoundRecord) {
         let taken = self.side.taken;
         self.pass(found);
         let skipped = self.side.taken.skipped.wrapping_add(found.lost).wrapping_add(1);

@@ -5,7 +5,7 @@
 
 use super::{Input, often};
 use crate::Fault;
-use crate::dbuf::walk::Found;
+use crate::dbuf::walk::FoundRecord;
 
 impl Input {
     /// Returns true if [`Input::peek`] works here: the stream was opened trusting, its segment was
@@ -58,14 +58,14 @@ impl Input {
 
     /// The next block, if it was seen to be there and nothing of it has been taken.
     #[inline]
-    fn whole(&mut self) -> Option<Found> {
+    fn whole(&mut self) -> Option<FoundRecord> {
         let found = if self.rest.is_none() { self.ring.walk().at_hand() } else { None };
         found.filter(|found| found.left() > 0)
     }
 
     /// Returns the rest of the next block, if it was found to be there.
     #[inline]
-    fn next(&mut self) -> Result<Option<Found>, Fault> {
+    fn next(&mut self) -> Result<Option<FoundRecord>, Fault> {
         match self.rest {
             Some(rest) => Ok(Some(rest)),
             None => self.ring.walk().find(),
@@ -74,7 +74,7 @@ impl Input {
 
     /// The same, past blocks without bytes and into the next segment.
     #[cold]
-    fn look_further(&mut self) -> Result<Option<Found>, Fault> {
+    fn look_further(&mut self) -> Result<Option<FoundRecord>, Fault> {
         loop {
             match self.next()? {
                 Some(found) if found.left() > 0 => return Ok(Some(found)),
