@@ -38,8 +38,8 @@ pub enum AsmError {
 impl fmt::Display for AsmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unbound { at } => write!(f, "the jump at {at} names a label without a site"),
-            Self::Rebound { at } => write!(f, "a label gets a second site at {at}"),
+            Self::Unbound { at } => write!(f, "the jump at {at} names an unbound label"),
+            Self::Rebound { at } => write!(f, "a label is bound a second time at {at}"),
             Self::Far { at } => write!(f, "the jump at {at} goes further than 32,767 instructions"),
             Self::OpenEnd => write!(f, "the program has no exit at its end"),
         }
@@ -183,7 +183,7 @@ mod tests {
     use crate::insn::{R0, R1};
 
     #[test]
-    fn forward_jumps_find_their_label() {
+    fn forward_jumps_reach_their_label() {
         let mut asm = Asm::new();
         let (odd, end) = (asm.label(), asm.label());
         asm.push(Insn::mov(R0, 0));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_is_left_out() {
+    fn unreachable_code_is_dropped() {
         let mut asm = Asm::new();
         let (end, nobody) = (asm.label(), asm.label());
         asm.push(Insn::mov(R0, 0));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_are_reported() {
         let mut open = Asm::new();
         open.push(Insn::mov(R0, 0));
         assert_eq!(open.finish(), Err(AsmError::OpenEnd));

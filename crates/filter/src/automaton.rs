@@ -31,7 +31,7 @@ pub(crate) struct Automaton {
     behind_hole: StateID,
     /// Per pattern: true if its matches do not depend on the next byte.
     settled: Vec<bool>,
-    skip: Option<Skip>,
+    skip: Option<LiteralSkip>,
     print: u32,
     /// The last reachable state.
     last: StateID,
@@ -58,7 +58,7 @@ pub(crate) struct Plan {
 }
 
 /// Prefilter: while no match is in progress, bytes are skipped until a literal occurs.
-struct Skip {
+struct LiteralSkip {
     literals: Prefilter,
     /// Length of a literal's possible prefix at the end of a piece.
     tail: usize,
@@ -68,9 +68,9 @@ struct Skip {
 
 impl Automaton {
     /// Compiles patterns. An error names the pattern and the position.
-    pub(crate) fn new(patterns: &[&[u8]], plan: Plan) -> Result<Self, Wrong> {
+    pub(crate) fn new(patterns: &[&[u8]], plan: Plan) -> Result<Self, PatternError> {
         let parsed = patterns.iter().enumerate().map(|(which, pattern)| {
-            parse(pattern).map_err(|wrong| Wrong { which: Some(which), ..wrong })
+            parse(pattern).map_err(|wrong| PatternError { which: Some(which), ..wrong })
         });
         let parsed: Vec<Hir> = parsed.collect::<Result<_, _>>()?;
         let literals = Prefilter::from_hirs_prefix(MatchKind::LeftmostFirst, &parsed)
@@ -78,20 +78,20 @@ impl Automaton {
         let dfa = compile(&parsed, plan, literals.is_some()).map_err(|wrong| {
             let alone = |hir: &Hir| compile(std::slice::from_ref(hir), plan, false).is_err();
             let which = if parsed.len() == 1 { Some(0) } else { parsed.iter().position(alone) };
-            Wrong { which, ..wrong }
+            PatternError { which, ..wrong }
         })?;
         let from = |before| {
             let anchored = if plan.anchored { Anchored::Yes } else { Anchored::No };
             dfa.start_state(&start::Config::new().anchored(anchored).look_behind(before))
         };
-        let from = |before| from(before).map_err(|error| Wrong::of(error.to_string()));
+        let from = |before| from(before).map_err(|error| PatternError::of(error.to_string()));
         // Unseen bytes count as one that neither ends a line nor belongs to a word.
         let (begin, behind_hole) = (from(None)?, from(Some(0))?);
         let starts: Vec<StateID> =
             (0..=u8::MAX).map(|byte| from(Some(byte))).collect::<Result<_, _>>()?;
         let skip = literals.map(|literals| {
             let tail = literals.max_needle_len().saturating_sub(1);
-            Skip { literals, tail, starts: starts.clone() }
+            LiteralSkip { literals, tail, starts: starts.clone() }
         });
         let settled = parsed.iter().map(is_settled).collect();
         let print = print(&dfa);
@@ -252,7 +252,7 @@ impl FirstMatch {
 
 /// An error in a list of patterns.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Wrong {
+pub(crate) struct PatternError {
     /// Index of the pattern; `None` for all together.
     pub(crate) which: Option<usize>,
     /// Byte range in it.
@@ -263,7 +263,7 @@ pub(crate) struct Wrong {
     pub(crate) hint: Option<String>,
 }
 
-impl Wrong {
+impl PatternError {
     fn of(what: impl Into<String>) -> Self {
         Self { which: None, at: None, what: what.into(), hint: None }
     }
@@ -283,7 +283,7 @@ impl Wrong {
 /// Maximum nesting of groups.
 const NEST_MAX: u32 = 100;
 
-fn parse(pattern: &[u8]) -> Result<Hir, Wrong> {
+fn parse(pattern: &[u8]) -> Result<Hir, PatternError> {
     let text = as_text(pattern);
     let mut parser = regex_syntax::ParserBuilder::new();
     parser.unicode(false).utf8(false).nest_limit(NEST_MAX);
@@ -295,15 +295,15 @@ fn parse(pattern: &[u8]) -> Result<Hir, Wrong> {
         };
         let straight = matches!(text, Cow::Borrowed(_));
         let at = span.filter(|_| straight).map(|span| span.start.offset..span.end.offset);
-        Wrong { at, ..Wrong::of(what) }
+        PatternError { at, ..PatternError::of(what) }
     })?;
     let properties = parsed.properties();
     match properties.minimum_len() {
-        None => Err(Wrong::of("the pattern can match nothing")),
-        Some(0) => Err(Wrong::of("the pattern may be empty: it would match every block")
+        None => Err(PatternError::of("the pattern can match nothing")),
+        Some(0) => Err(PatternError::of("the pattern may be empty: it would match every block")
             .hint("let it take at least one byte")),
         Some(_) if properties.look_set().contains_word_unicode() => {
-            Err(Wrong::of("word boundaries are those of ASCII").hint("write `(?-u:\\b)`"))
+            Err(PatternError::of("word boundaries are those of ASCII").hint("write `(?-u:\\b)`"))
         }
         Some(_) => Ok(parsed),
     }
@@ -330,7 +330,7 @@ fn is_settled(pattern: &Hir) -> bool {
     pattern.properties().look_set().subtract(behind).is_empty()
 }
 
-fn compile(parsed: &[Hir], plan: Plan, starts: bool) -> Result<dense::DFA<Vec<u32>>, Wrong> {
+fn compile(parsed: &[Hir], plan: Plan, starts: bool) -> Result<dense::DFA<Vec<u32>>, PatternError> {
     let nfa = thompson::Config::new()
         .utf8(false)
         .which_captures(WhichCaptures::None)
@@ -338,7 +338,7 @@ fn compile(parsed: &[Hir], plan: Plan, starts: bool) -> Result<dense::DFA<Vec<u3
     let nfa = thompson::Compiler::new().configure(nfa).build_many_from_hir(parsed);
     let nfa = nfa.map_err(|error| match error.size_limit() {
         Some(_) => too_big(plan.size),
-        None => Wrong::of(error.to_string()),
+        None => PatternError::of(error.to_string()),
     })?;
     let start = if plan.anchored { StartKind::Anchored } else { StartKind::Unanchored };
     let config = dense::Config::new()
@@ -350,13 +350,13 @@ fn compile(parsed: &[Hir], plan: Plan, starts: bool) -> Result<dense::DFA<Vec<u3
     dense::Builder::new().configure(config).build_from_nfa(&nfa).map_err(|error| {
         match error.is_size_limit_exceeded() {
             true => too_big(plan.size),
-            false => Wrong::of(error.to_string()),
+            false => PatternError::of(error.to_string()),
         }
     })
 }
 
-fn too_big(size: usize) -> Wrong {
-    Wrong::of(format!("the automaton would be larger than {size} bytes")).hint(
+fn too_big(size: usize) -> PatternError {
+    PatternError::of(format!("the automaton would be larger than {size} bytes")).hint(
         "write repeats as `.*` or with small counts (`.{0,9}`), classes instead of `.`, \
          or allow more with `size=`",
     )

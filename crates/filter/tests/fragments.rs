@@ -15,20 +15,20 @@ use wire::LinkType;
 use wire::ip::Fragment;
 
 /// The output of `ip` for a capture.
-struct Made {
+struct Reassembled {
     /// Reassembled frames, by the number of the completing frame.
-    joined: BTreeMap<usize, Joined>,
+    joined: BTreeMap<usize, JoinedDatagram>,
     /// Counters: drops, missing answers, others.
     counts: BTreeMap<&'static str, u64>,
 }
 
-struct Joined {
+struct JoinedDatagram {
     frame: Vec<u8>,
     class: Class,
     data: Vec<u8>,
 }
 
-fn run(frames: &[Frame], words: &[&str]) -> Made {
+fn run(frames: &[Frame], words: &[&str]) -> Reassembled {
     let mut node = Node::new(&IP, words).expect("good arguments");
     let arena = Arena::new(2 * frames.len() + 1);
     let mut space = Space::new(&arena);
@@ -41,7 +41,8 @@ fn run(frames: &[Frame], words: &[&str]) -> Made {
             let block = after.block(l);
             if !std::ptr::eq(block.frame, before.block(l).frame) {
                 let (frame, data) = (block.frame.to_vec(), block.bytes().to_vec());
-                joined.insert(number + l, Joined { frame, class: block.pointer.class, data });
+                joined
+                    .insert(number + l, JoinedDatagram { frame, class: block.pointer.class, data });
             }
         }
         number += frames.len();
@@ -54,7 +55,7 @@ fn run(frames: &[Frame], words: &[&str]) -> Made {
         reasons.map(|(name, (dropped, unanswered))| (*name, dropped + unanswered)).collect();
     counts.extend(IP.counters.iter().copied().zip(node.counts.counters.iter().copied()));
     counts.retain(|_, n| *n > 0);
-    Made { joined, counts }
+    Reassembled { joined, counts }
 }
 
 fn read(path: &Path) -> Vec<Frame> {
@@ -311,7 +312,7 @@ fn fragments_are_joined_or_counted_by_reason() {
     let many = run(&read(&testkit::made::file("fragments/many.pcap")), &[]);
     assert_eq!(many.counts, [("joined datagrams", 200)].into());
     // Each holds the original data: a UDP header, then bytes that count in sevens.
-    for Joined { data, class, .. } in many.joined.values() {
+    for JoinedDatagram { data, class, .. } in many.joined.values() {
         assert_eq!((data.len(), class.0), (3_008, 17));
         assert!(data[8..].iter().enumerate().all(|(at, byte)| usize::from(*byte) == at * 7 % 251));
     }

@@ -14,7 +14,7 @@ pub(super) use frame::{PULL_MAX, skb, xdp};
 
 use super::config::{Delivery, FrameEnd, Scratch};
 use super::handle::{Brand, Depth, Exit};
-use super::maps::Table;
+use super::maps::ProgramMap;
 use super::{Finish, Target, Unfit};
 use crate::asm::{Asm, Label};
 use crate::insn::{Insn, R1, R2, Size, atomic};
@@ -57,7 +57,7 @@ pub(super) struct Builder {
     unsure: Label,
     counters: Vec<Counter>,
     /// Map n + 1 is table n.
-    tables: Vec<Table>,
+    tables: Vec<ProgramMap>,
     finish: Finish,
     /// Finished parts, with their source maps and `reach` patches.
     ended: Vec<(Asm, Vec<CodeOwner>, Vec<usize>)>,
@@ -145,9 +145,9 @@ impl Builder {
     }
 
     /// Records that frames may go to this delivery.
-    pub(super) fn note_delivery(&mut self, hand: Delivery) {
-        if !self.deliveries.contains(&hand) {
-            self.deliveries.push(hand);
+    pub(super) fn note_delivery(&mut self, delivery: Delivery) {
+        if !self.deliveries.contains(&delivery) {
+            self.deliveries.push(delivery);
         }
     }
 
@@ -203,13 +203,13 @@ impl Builder {
     /// Returns the map of the current filter's state.
     pub(super) fn state(&mut self, size: u16) -> u32 {
         // A filter that appears at two places of a program has one state.
-        let own = |table: &Table| match table {
-            Table::State(word, bytes) => (*word, *bytes) == (self.filter, size),
+        let own = |table: &ProgramMap| match table {
+            ProgramMap::State(word, bytes) => (*word, *bytes) == (self.filter, size),
             _ => false,
         };
         let known = self.tables.iter().position(own).filter(|_| self.filter.is_some());
         let at = known.unwrap_or_else(|| {
-            self.tables.push(Table::State(self.filter, size));
+            self.tables.push(ProgramMap::State(self.filter, size));
             self.tables.len() - 1
         });
         u32::try_from(at + 1).unwrap_or(u32::MAX)

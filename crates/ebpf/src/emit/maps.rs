@@ -23,7 +23,7 @@ pub(super) fn number_from_zero(code: &mut [Insn]) {
 
 /// A map besides that of the counters.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Table {
+pub(super) enum ProgramMap {
     /// The state of a filter, with its size in bytes.
     State(Option<usize>, u16),
     /// Per-CPU rows for values between parts.
@@ -32,7 +32,7 @@ pub(super) enum Table {
     Links,
 }
 
-impl Table {
+impl ProgramMap {
     /// Returns the spec, for a program with this many continuations.
     pub(super) fn spec(self, words: &[FilterSpan], parts: usize) -> MapSpec {
         match self {

@@ -203,12 +203,12 @@ impl Builder {
         asm.push(Insn::alu(Alu::Add, R3, bytes));
         asm.jump_if(Cond::Gt, R3, R2, failed);
         asm.push(Insn::load(Size::DW, R8, R10, FixedSlots::LENGTH));
-        for SharedSlot { first: hand, .. } in shared_slots(deliveries) {
-            if hand.number >= redirect.deliveries {
+        for SharedSlot { first: delivery, .. } in shared_slots(deliveries) {
+            if delivery.number >= redirect.deliveries {
                 continue;
             }
-            let seen = offset::HANDED + 16 * hand.number.cast_signed();
-            let to = place(u32::from(hand.number) * headroom::DELIVERY);
+            let seen = offset::HANDED + 16 * delivery.number.cast_signed();
+            let to = place(u32::from(delivery.number) * headroom::DELIVERY);
             asm.push(Insn::load(Size::W, R1, R9, seen + 4));
             asm.push(Insn::store(Size::W, R7, to, R1));
             asm.push(Insn::load(Size::W, R1, R9, seen + 8));
@@ -218,7 +218,8 @@ impl Builder {
             asm.push(Insn::mov(R2, R8));
             asm.push(Insn::alu(Alu::Sub, R2, R1));
             asm.push(Insn::store(Size::H, R7, to + 6, R2));
-            let way = place(count * headroom::DELIVERY + u32::from(hand.number) * headroom::EXIT);
+            let way =
+                place(count * headroom::DELIVERY + u32::from(delivery.number) * headroom::EXIT);
             asm.push(Insn::load(Size::W, R1, R9, seen + EXIT));
             asm.push(Insn::store(Size::H, R7, way, R1));
         }

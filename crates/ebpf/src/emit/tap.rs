@@ -88,17 +88,18 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Delivers the frame with the view of `on` and this class.
-    pub fn deliver(&mut self, hand: Delivery, on: Layers<'s>, class: Value<'s>) {
+    pub fn deliver(&mut self, delivery: Delivery, on: Layers<'s>, class: Value<'s>) {
         let length = self.viewed(on);
         let b = self.builder();
         let scratch = b.scratch();
-        let (outlet, bit) = hand.place();
-        let beyond = u32::from(hand.reader) >= READERS_MAX || hand.shared && hand.exit >= EXITS_MAX;
+        let (outlet, bit) = delivery.place();
+        let beyond = u32::from(delivery.reader) >= READERS_MAX
+            || delivery.shared && delivery.exit >= EXITS_MAX;
         if outlet >= scratch.outlets || beyond {
             return b.refuse(Unfit::new("it is handed over on too many ways"));
         }
-        b.note_delivery(hand);
-        let place = scratch.handed(hand.number);
+        b.note_delivery(delivery);
+        let place = scratch.handed(delivery.number);
         b.find_region();
         b.fetch(class, R1);
         b.asm.push(Insn::store(Size::W, R9, place + 4, R1));
@@ -115,7 +116,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             }
         }
         b.asm.push(Insn::store(Size::W, R9, place + 8, R1));
-        b.asm.push(Insn::store(Size::W, R9, place + EXIT, hand.exit.cast_signed()));
+        b.asm.push(Insn::store(Size::W, R9, place + EXIT, delivery.exit.cast_signed()));
         b.asm.push(Insn::load(Size::DW, R1, R9, scratch.word(outlet)));
         b.asm.push(Insn::alu(Alu::Or, R1, 1 << bit));
         b.asm.push(Insn::store(Size::DW, R9, scratch.word(outlet), R1));

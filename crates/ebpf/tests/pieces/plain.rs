@@ -44,8 +44,8 @@ impl Judge for Plain<'_> {
             };
             match answer {
                 Ok(answered) => class = answered,
-                Err(No::Unsure) => outcome = Some(Outcome::Unsure),
-                Err(No::Absent(name)) => {
+                Err(NoAnswer::Unsure) => outcome = Some(Outcome::Unsure),
+                Err(NoAnswer::Absent(name)) => {
                     outcome = Some(Outcome::Class(0));
                     let word = self.program.filters.iter().position(|word| word.at == at);
                     let wanted = Counter { filter: word, name: name.to_owned() };
@@ -65,7 +65,7 @@ impl Judge for Plain<'_> {
     }
 }
 
-enum No {
+enum NoAnswer {
     Absent(&'static str),
     Unsure,
 }
@@ -91,19 +91,19 @@ fn natural(value: u16) -> u32 {
     if value == 0 { ZERO } else { value.into() }
 }
 
-fn eth(packet: &Packet<'_>, view: &mut View) -> Result<u32, No> {
-    let inline = be16(packet.bytes, 12).ok_or(No::Absent("short"))?;
+fn eth(packet: &Packet<'_>, view: &mut View) -> Result<u32, NoAnswer> {
+    let inline = be16(packet.bytes, 12).ok_or(NoAnswer::Absent("short"))?;
     view.next = packet.tag.map_or(inline, |tag| tag.protocol);
     view.at = 14;
     Ok(view.next.into())
 }
 
-fn vlan(packet: &Packet<'_>, view: &mut View) -> Result<u32, No> {
+fn vlan(packet: &Packet<'_>, view: &mut View) -> Result<u32, NoAnswer> {
     if !matches!(view.next, 0x8100 | 0x88a8) {
-        return Err(No::Absent("untagged"));
+        return Err(NoAnswer::Absent("untagged"));
     }
     let beside = packet.tag.filter(|_| view.tags == 0);
-    let short = No::Absent("short");
+    let short = NoAnswer::Absent("short");
     let tci = match beside {
         Some(tag) => {
             view.next = be16(packet.bytes, 12).ok_or(short)?;
@@ -112,45 +112,45 @@ fn vlan(packet: &Packet<'_>, view: &mut View) -> Result<u32, No> {
         None => {
             view.next = be16(packet.bytes, view.at + 2).ok_or(short)?;
             view.at += 4;
-            be16(packet.bytes, view.at - 4).ok_or(No::Absent("short"))?
+            be16(packet.bytes, view.at - 4).ok_or(NoAnswer::Absent("short"))?
         }
     };
     view.tags += 1;
     Ok(natural(tci & 0xfff))
 }
 
-fn ip(packet: &Packet<'_>, view: &mut View) -> Result<u32, No> {
+fn ip(packet: &Packet<'_>, view: &mut View) -> Result<u32, NoAnswer> {
     let bytes = packet.bytes.get(view.at..).unwrap_or(&[]);
     let (class, l4) = match view.next {
         0x0800 => (4, ipv4(bytes)?),
         0x86dd => (6, ipv6(bytes)?),
-        _ => return Err(No::Absent("other")),
+        _ => return Err(NoAnswer::Absent("other")),
     };
     view.at += l4.at;
     view.l4 = Some(L4 { at: view.at, ..l4 });
     Ok(class)
 }
 
-fn ipv4(bytes: &[u8]) -> Result<L4, No> {
-    let header: &[u8; 20] = bytes.first_chunk().ok_or(No::Absent("short"))?;
+fn ipv4(bytes: &[u8]) -> Result<L4, NoAnswer> {
+    let header: &[u8; 20] = bytes.first_chunk().ok_or(NoAnswer::Absent("short"))?;
     let words = usize::from(header[0] & 15) * 4;
     if header[0] >> 4 != 4 || words < 20 {
-        return Err(No::Absent("malformed"));
+        return Err(NoAnswer::Absent("malformed"));
     }
     if be16(header, 6).unwrap_or(0) & 0x3fff != 0 {
-        return Err(No::Unsure);
+        return Err(NoAnswer::Unsure);
     }
     let length = match usize::from(be16(header, 2).unwrap_or(0)) {
         0 => usize::MAX,
-        total => total.checked_sub(words).ok_or(No::Absent("malformed"))?,
+        total => total.checked_sub(words).ok_or(NoAnswer::Absent("malformed"))?,
     };
     Ok(L4 { at: words, protocol: header[9], length })
 }
 
-fn ipv6(bytes: &[u8]) -> Result<L4, No> {
-    let header: &[u8; 40] = bytes.first_chunk().ok_or(No::Absent("short"))?;
+fn ipv6(bytes: &[u8]) -> Result<L4, NoAnswer> {
+    let header: &[u8; 40] = bytes.first_chunk().ok_or(NoAnswer::Absent("short"))?;
     if header[0] >> 4 != 6 {
-        return Err(No::Absent("malformed"));
+        return Err(NoAnswer::Absent("malformed"));
     }
     let stated = usize::from(be16(header, 4).unwrap_or(0));
     let length = if stated == 0 { usize::MAX } else { stated };
@@ -158,33 +158,33 @@ fn ipv6(bytes: &[u8]) -> Result<L4, No> {
     for _ in 0..EXTENSIONS_MAX {
         match l4.protocol {
             0 | 43 | 60 => {}
-            44 => return Err(No::Unsure),
+            44 => return Err(NoAnswer::Unsure),
             _ => return Ok(l4),
         }
         let [next, units] =
-            *bytes.get(l4.at..).and_then(|b| b.first_chunk()).ok_or(No::Absent("short"))?;
+            *bytes.get(l4.at..).and_then(|b| b.first_chunk()).ok_or(NoAnswer::Absent("short"))?;
         let size = (usize::from(units) + 1) * 8;
-        l4.length = l4.length.checked_sub(size).ok_or(No::Absent("malformed"))?;
+        l4.length = l4.length.checked_sub(size).ok_or(NoAnswer::Absent("malformed"))?;
         l4.at += size;
         l4.protocol = next;
     }
-    if matches!(l4.protocol, 0 | 43 | 44 | 60) { Err(No::Unsure) } else { Ok(l4) }
+    if matches!(l4.protocol, 0 | 43 | 44 | 60) { Err(NoAnswer::Unsure) } else { Ok(l4) }
 }
 
-fn udp(packet: &Packet<'_>, view: &mut View) -> Result<u32, No> {
-    let l4 = view.l4.as_ref().ok_or(No::Absent("other"))?;
+fn udp(packet: &Packet<'_>, view: &mut View) -> Result<u32, NoAnswer> {
+    let l4 = view.l4.as_ref().ok_or(NoAnswer::Absent("other"))?;
     if l4.protocol != 17 {
-        return Err(No::Absent("other"));
+        return Err(NoAnswer::Absent("other"));
     }
     if l4.length < 8 || packet.bytes.len() < l4.at + 8 {
-        return Err(No::Absent("short"));
+        return Err(NoAnswer::Absent("short"));
     }
     view.at = l4.at + 8;
     Ok(1)
 }
 
-fn dport(packet: &Packet<'_>, view: &mut View) -> Result<u32, No> {
-    let no_port = || No::Absent("no_port");
+fn dport(packet: &Packet<'_>, view: &mut View) -> Result<u32, NoAnswer> {
+    let no_port = || NoAnswer::Absent("no_port");
     let l4 = view.l4.as_ref().ok_or_else(no_port)?;
     if !matches!(l4.protocol, 6 | 17) || l4.length < 4 {
         return Err(no_port());

@@ -45,7 +45,7 @@ impl TestPiece {
 
 /// An output block.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Out {
+pub(super) struct OutputBlock {
     pub(super) class: Class,
     pub(super) session: u32,
     pub(super) flags: Flags,
@@ -55,7 +55,7 @@ pub(super) struct Out {
     pub(super) described: Option<Vec<(Field, Vec<u8>)>>,
 }
 
-impl Out {
+impl OutputBlock {
     fn of(block: &Block<'_>) -> Self {
         let described = block.marks.is_description().then(|| {
             assert_eq!(block.length(), 0, "nothing of a description is in view");
@@ -96,7 +96,7 @@ pub(super) fn through(
     words: &[&str],
     pieces: &[TestPiece],
     moved: Option<usize>,
-) -> (Vec<Out>, Vec<(&'static str, u64)>) {
+) -> (Vec<OutputBlock>, Vec<(&'static str, u64)>) {
     let arena = Arena::new(8 * pieces.len() + 64);
     let mut space = Space::new(&arena);
     let mut node = Node::new(description, words).expect("good arguments");
@@ -111,10 +111,10 @@ pub(super) fn through(
         }
         let batch = batch(piece, number as u64, &space);
         let after = node.turn(batch, &mut space, 0);
-        out.extend(after.iter().flat_map(|batch| batch.blocks().map(|(_, b)| Out::of(&b))));
+        out.extend(after.iter().flat_map(|batch| batch.blocks().map(|(_, b)| OutputBlock::of(&b))));
     }
     let after = node.finish(&mut space, 0);
-    out.extend(after.iter().flat_map(|batch| batch.blocks().map(|(_, b)| Out::of(&b))));
+    out.extend(after.iter().flat_map(|batch| batch.blocks().map(|(_, b)| OutputBlock::of(&b))));
     balance(&node.counts, pieces.len(), out.len());
     let unanswered: Vec<_> = node.unanswered().filter(|(_, n)| *n > 0).collect();
     let silent = out.iter().filter(|out| !out.class.answered()).count() as u64;

@@ -44,25 +44,25 @@ impl EndpointFacts {
     };
 }
 
-/// Where a program must stand to see what a source gives.
+/// The attach point of a program that observes a source's frames.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Attach {
-    /// The interface; empty where none is meant.
+    /// Interface name; empty for none.
     pub interface: String,
     /// The name space in which it is, if another than ours.
     pub netns: Option<String>,
-    /// Which way frames go.
+    /// Direction of the frames.
     pub side: Side,
-    /// Whether what the line lets through is taken from the host (CONTRACT 2); otherwise the
-    /// program observes and changes nothing.
+    /// True if accepted frames are taken from the host (CONTRACT 2); otherwise the program observes
+    /// and changes nothing.
     pub takes: bool,
-    /// Whether it stands before the sockets of the user whose line it is, both ways, instead of at
-    /// an interface (CONTRACT 22): packets from layer 3 on.
+    /// True to attach to the sockets of the request's user, both ways, instead of an interface
+    /// (CONTRACT 22): packets from layer 3 on.
     pub own: bool,
 }
 
 impl Attach {
-    /// Where what an interface of ours receives is observed.
+    /// Attaches to the ingress of an interface in the own namespace.
     #[must_use]
     pub fn observing(interface: &str) -> Self {
         let (netns, side) = (None, Side::Received);
@@ -70,7 +70,7 @@ impl Attach {
     }
 }
 
-/// Which way frames go through an interface.
+/// The direction of frames at an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Side {
     /// Towards the host.

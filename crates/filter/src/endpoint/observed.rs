@@ -1,27 +1,26 @@
-//! What a source observes, so that `++` knows which sources give the same blocks (CONTRACT 10).
+//! The observed data of a source, by which `++` detects sources of the same blocks (CONTRACT 10).
 
-/// What a source gives the blocks of.
+/// The data from which a source takes its blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Observed {
     /// The bytes of a file, by the path that the request gives.
     File(String),
     /// The frames of interfaces.
     Frames {
-        /// Which interface; `None`: all of the name space.
+        /// Interface name; `None` for all of the namespace.
         interface: Option<String>,
-        /// The name space, if another than ours.
+        /// Network namespace, if not the own one.
         netns: Option<String>,
-        /// True if it gives what the host receives.
+        /// True for received frames.
         received: bool,
-        /// True if it gives what the host sends.
+        /// True for sent frames.
         sent: bool,
-        /// True if it gives what the user's own sockets exchange, instead of what an interface
-        /// carries.
+        /// True for packets of the user's own sockets, instead of an interface.
         own: bool,
     },
 }
 
-/// How much of what two sources give is the same.
+/// The overlap of two sources' blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shares {
     /// No block.
@@ -32,11 +31,11 @@ pub enum Shares {
     Blocks,
 }
 
-/// The interface on which what is sent is received.
+/// The interface that receives its own sent frames.
 const LOOPBACK: &str = "lo";
 
 impl Observed {
-    /// How much of what this gives another gives too.
+    /// Returns the overlap with another source.
     #[must_use]
     pub fn shares(&self, other: &Self) -> Shares {
         match (self, other) {

@@ -1,5 +1,5 @@
-//! What a chain of filters tells about a capture: the descriptions that come out, in their order;
-//! and the checks of suricata's tests, to compare them with.
+//! Descriptions that a chain of filters emits for a capture, in order; and the checks of suricata's
+//! tests for comparison.
 
 #![allow(dead_code, reason = "each test uses its share")]
 
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use wire::record::{Field, Record, Shape};
 
-/// A message, as it is described.
+/// A described message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Described {
     /// Its class.
@@ -26,13 +26,13 @@ impl Described {
         Self { class, fields: fields.collect() }
     }
 
-    /// All values of a field.
+    /// Returns all values of a field.
     pub(crate) fn all(&self, field: Field) -> Vec<&str> {
         let values = self.fields.iter().filter(|(found, _)| *found == field);
         values.map(|(_, value)| value.as_str()).collect()
     }
 
-    /// The first value of a field; nothing is an empty text.
+    /// Returns the first value of a field, or an empty text.
     pub(crate) fn text(&self, field: Field) -> &str {
         self.all(field).first().copied().unwrap_or_default()
     }
@@ -52,20 +52,20 @@ fn shown(field: Field, value: &[u8]) -> String {
     }
 }
 
-/// A chain of filters with what it was given to do.
+/// A chain of filters, and the descriptions emitted so far.
 pub(crate) struct FilterChain {
     nodes: Vec<Node>,
     told: Vec<Described>,
 }
 
 impl FilterChain {
-    /// These filters with their default arguments.
+    /// Creates the chain with default arguments.
     pub(crate) fn new(filters: &[&'static Description]) -> Self {
         let node = |d: &&'static Description| Node::new(d, &[]).expect("defaults are arguments");
         Self { nodes: filters.iter().map(node).collect(), told: Vec::new() }
     }
 
-    /// What is told about a capture.
+    /// Returns the descriptions of a capture.
     pub(crate) fn describe(&mut self, path: &Path) -> &[Described] {
         let bytes = fs::read(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
         let frames = capture(&bytes);
@@ -105,14 +105,14 @@ impl FilterChain {
     }
 }
 
-/// A check of a test of suricata: so many events of this kind have these fields.
+/// A check in a suricata test: the number of events with these fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Check {
     /// The test.
     pub(crate) test: String,
     /// Its capture.
     pub(crate) capture: PathBuf,
-    /// How many events.
+    /// Number of events.
     pub(crate) count: usize,
     /// Names and values.
     pub(crate) fields: Vec<(String, String)>,

@@ -145,9 +145,9 @@ impl Graph {
 
     /// Drops loads of values that A or X holds on every path in.
     fn reuse(&mut self) {
-        let mut held: Vec<Option<Held>> = vec![None; self.blocks.len()];
+        let mut held: Vec<Option<RegisterContents>> = vec![None; self.blocks.len()];
         if let EdgeTarget::Block(entry) = self.entry {
-            held[entry] = Some(Held::default());
+            held[entry] = Some(RegisterContents::default());
         }
         for at in (0..self.blocks.len()).rev() {
             let Some(before) = held[at].take() else { continue };
@@ -180,12 +180,12 @@ struct Fact {
 
 /// The contents of A and X, as the instructions that computed them.
 #[derive(Clone, Debug, Default)]
-struct Held {
+struct RegisterContents {
     a: Option<Vec<PseudoInsn>>,
     x: Option<Vec<PseudoInsn>>,
 }
 
-impl Held {
+impl RegisterContents {
     fn meet(&mut self, other: &Self) {
         if self.a != other.a {
             self.a = None;
@@ -251,12 +251,12 @@ impl Block {
     }
 
     /// Drops loads made redundant by `before`; returns the contents behind the block.
-    fn shorten(&mut self, before: Held) -> Held {
+    fn shorten(&mut self, before: RegisterContents) -> RegisterContents {
         if self.lines.is_empty() {
             return before;
         }
         if !self.is_pure() {
-            return Held::default();
+            return RegisterContents::default();
         }
         let whole = self.lines.clone();
         if before.a.as_ref() == Some(&whole) {
@@ -264,13 +264,13 @@ impl Block {
             return before;
         }
         let Some(last) = whole.iter().rposition(|line| writes_x(*line)) else {
-            return Held { a: Some(whole), x: before.x };
+            return RegisterContents { a: Some(whole), x: before.x };
         };
         let x = Some(whole[..=last].to_vec());
         if before.x == x && whole.get(last + 1).is_some_and(|line| loads_a(*line)) {
             self.lines.drain(..=last);
         }
-        Held { a: Some(whole), x }
+        RegisterContents { a: Some(whole), x }
     }
 }
 

@@ -7,7 +7,7 @@ use super::{Builder, PULL_MAX, skb};
 use crate::asm::{Asm, Label};
 use crate::emit::config::FrameEnd;
 use crate::emit::handle::{Answer, Value};
-use crate::emit::maps::{self, Table};
+use crate::emit::maps::{self, ProgramMap};
 use crate::emit::{Finish, Target, UNSURE, Unfit, Verdict};
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{Hook, MapSpec, Program, TailProgram};
@@ -46,9 +46,9 @@ impl Builder {
 
     /// Returns the map of rows and the program array of parts.
     pub(in crate::emit) fn link_maps(&mut self) -> (u32, u32) {
-        let rows = self.tables.iter().position(|table| matches!(table, Table::Rows));
+        let rows = self.tables.iter().position(|table| matches!(table, ProgramMap::Rows));
         let rows = rows.unwrap_or_else(|| {
-            self.tables.extend([Table::Rows, Table::Links]);
+            self.tables.extend([ProgramMap::Rows, ProgramMap::Links]);
             self.tables.len() - 2
         });
         let rows = u32::try_from(rows).unwrap_or(u32::MAX);

@@ -55,7 +55,7 @@ impl Builder {
                 .iter()
                 .zip(number..)
                 .map(|(outlet, number)| {
-                    let to = |hand: &&Delivery| hand.place().0 == number;
+                    let to = |delivery: &&Delivery| delivery.place().0 == number;
                     let deliveries = deliveries.iter().filter(to).copied().collect();
                     OutletUse { outlet, word: fused.scratch.word(number), deliveries }
                 })
@@ -157,9 +157,9 @@ impl Builder {
     }
 
     /// Continues only with a frame that has this delivery.
-    pub(super) fn only_chosen(&mut self, word: i16, hand: Delivery, not: Label) {
+    pub(super) fn only_chosen(&mut self, word: i16, delivery: Delivery, not: Label) {
         self.asm.push(Insn::load(Size::DW, R1, R9, word));
-        self.asm.push(Insn::alu(Alu::And, R1, 1 << hand.place().1));
+        self.asm.push(Insn::alu(Alu::And, R1, 1 << delivery.place().1));
         self.asm.jump_if(Cond::Eq, R1, 0, not);
     }
 
@@ -301,12 +301,13 @@ impl Builder {
     fn point(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, region: Reg) {
         let outlet = ours.outlet;
         for place in shared_slots(&ours.deliveries) {
-            let hand = place.first;
+            let delivery = place.first;
             let not = self.asm.label();
-            let head = offset::HEADS + 8 * i16::from(hand.reader);
-            let seen = fused.scratch.handed(hand.number);
-            let pointers = outlet.pointers_at + u32::from(hand.reader) * outlet.pointers * POINTER;
-            self.only_chosen(ours.word, hand, not);
+            let head = offset::HEADS + 8 * i16::from(delivery.reader);
+            let seen = fused.scratch.handed(delivery.number);
+            let pointers =
+                outlet.pointers_at + u32::from(delivery.reader) * outlet.pointers * POINTER;
+            self.only_chosen(ours.word, delivery, not);
             let asm = &mut self.asm;
             asm.push(Insn::load(Size::DW, R2, region, head));
             asm.push(Insn::mov(R3, R2));
@@ -321,7 +322,7 @@ impl Builder {
                 asm.push(Insn::load(Size::DW, R5, R9, seen + word));
                 asm.push(Insn::store(Size::DW, R4, 8 + word, R5));
             }
-            self.count_exit(fused.scratch, ours, hand, region, Some(R4));
+            self.count_exit(fused.scratch, ours, delivery, region, Some(R4));
             self.asm.push(Insn::alu(Alu::Add, R2, 1));
             self.asm.push(in_order(region, head));
             self.asm.bind(not);

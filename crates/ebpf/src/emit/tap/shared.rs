@@ -30,11 +30,11 @@ pub(in crate::emit) struct SharedSlot {
 /// Groups deliveries by slot, in order of first appearance.
 pub(in crate::emit) fn shared_slots(deliveries: &[Delivery]) -> Vec<SharedSlot> {
     let mut shared_slots: Vec<SharedSlot> = Vec::new();
-    for hand in deliveries.iter().copied() {
-        match shared_slots.iter_mut().find(|place| place.first.number == hand.number) {
-            None => shared_slots.push(SharedSlot { first: hand, last: hand }),
-            Some(place) if hand.exit < place.first.exit => place.first = hand,
-            Some(place) if hand.exit > place.last.exit => place.last = hand,
+    for delivery in deliveries.iter().copied() {
+        match shared_slots.iter_mut().find(|place| place.first.number == delivery.number) {
+            None => shared_slots.push(SharedSlot { first: delivery, last: delivery }),
+            Some(place) if delivery.exit < place.first.exit => place.first = delivery,
+            Some(place) if delivery.exit > place.last.exit => place.last = delivery,
             Some(_) => {}
         }
     }
@@ -48,11 +48,11 @@ impl Builder {
         &mut self,
         scratch: Scratch,
         ours: &OutletUse<'_>,
-        hand: Delivery,
+        delivery: Delivery,
         region: Reg,
         pointer: Option<Reg>,
     ) {
-        if !hand.shared {
+        if !delivery.shared {
             return;
         }
         if ours.outlet.map == 0 {
@@ -61,7 +61,7 @@ impl Builder {
         }
         let not = self.asm.label();
         let asm = &mut self.asm;
-        asm.push(Insn::load(Size::W, R1, R9, scratch.handed(hand.number) + EXIT));
+        asm.push(Insn::load(Size::W, R1, R9, scratch.handed(delivery.number) + EXIT));
         // Always in range, unknown to the verifier.
         asm.jump_if(Cond::Ge, R1, EXITS_MAX.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R1, 8));

@@ -49,10 +49,10 @@ impl Builder {
         let region = self.region_of(ours.outlet.map, ours.outlet.stride, R8);
         self.poll_consumer(owner, ours, (records, region), copied);
         for place in shared_slots(&ours.deliveries) {
-            let (hand, not) = (place.first, self.asm.label());
-            self.only_chosen(ours.word, hand, not);
-            self.count_exit(scratch, ours, hand, region, None);
-            let head = offset::HEADS + 8 * i16::from(hand.reader);
+            let (delivery, not) = (place.first, self.asm.label());
+            self.only_chosen(ours.word, delivery, not);
+            self.count_exit(scratch, ours, delivery, region, None);
+            let head = offset::HEADS + 8 * i16::from(delivery.reader);
             self.asm.push(Insn::load(Size::DW, R2, region, head));
             self.asm.push(Insn::alu(Alu::Add, R2, 1));
             self.asm.push(in_order(region, head));

@@ -1,7 +1,7 @@
 //! `dns` on literal messages: datagrams, connections cut at every offset, gaps, ends, noise.
 
 use super::*;
-use crate::application::test_support::{Out, TestPiece, gap, sent, through};
+use crate::application::test_support::{OutputBlock, TestPiece, gap, sent, through};
 use crate::testing::{Arena, Frame, Node, Space};
 use wire::record::{Field, Record};
 
@@ -33,11 +33,11 @@ fn framed(message: &[u8]) -> Vec<u8> {
     [&(message.len() as u16).to_be_bytes()[..], message].concat()
 }
 
-fn flags(out: &[Out]) -> Vec<(bool, bool)> {
+fn flags(out: &[OutputBlock]) -> Vec<(bool, bool)> {
     out.iter().map(|o| (o.flags.has(Flags::FIRST), o.flags.has(Flags::LAST))).collect()
 }
 
-fn classes(out: &[Out]) -> Vec<u32> {
+fn classes(out: &[OutputBlock]) -> Vec<u32> {
     out.iter().map(|o| o.class.0).collect()
 }
 

@@ -96,14 +96,14 @@ impl Walk<'_, '_, '_> {
     /// become HTTP/1.
     pub(super) fn speaks(&mut self, protocol: Protocol) -> bool {
         let lost = self.way().phase() == Phase::Lost;
-        self.let_go(self.way, why::NOT_HTTP);
+        self.release_held(self.way, why::NOT_HTTP);
         if protocol != Protocol::Other || !lost {
             self.way().enter(Phase::Other);
         }
         let other = self.it.ways[1 - self.way].phase() == Phase::Other;
         if protocol != Protocol::Other || (other && !lost) {
             self.it.kind = protocol.number();
-            self.let_go(1 - self.way, why::NOT_HTTP);
+            self.release_held(1 - self.way, why::NOT_HTTP);
             self.it.ways.iter_mut().for_each(|way| way.enter(Phase::Other));
         }
         self.aside();
@@ -198,7 +198,7 @@ impl Walk<'_, '_, '_> {
                 }
                 None => {
                     self.cx.count(why::INCOMPLETE, 1);
-                    self.let_go(self.way, why::CUT);
+                    self.release_held(self.way, why::CUT);
                 }
             }
         }
@@ -209,7 +209,7 @@ impl Walk<'_, '_, '_> {
     pub(super) fn message(&mut self, head: &Head<'_>, from: u32, to: u32) {
         if head.is_preface() {
             // The response that agreed to the switch was not seen.
-            self.let_go(self.way, why::SWITCHED);
+            self.release_held(self.way, why::SWITCHED);
             return self.switch();
         }
         let manner = self.options.manner;

@@ -106,7 +106,7 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 
     /// Releases the held pieces of a head without an answer.
-    pub(super) fn let_go(&mut self, way: usize, reason: Reason) {
+    pub(super) fn release_held(&mut self, way: usize, reason: Reason) {
         let mut held = std::mem::take(&mut self.it.ways[way].held);
         self.it.ways[way].gathered = 0;
         while !held.is_empty() {

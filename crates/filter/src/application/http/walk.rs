@@ -173,7 +173,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     pub(super) fn switch(&mut self) {
         for way in 0..2 {
             if self.it.ways[way].phase() == Phase::Head {
-                self.let_go(way, why::SWITCHED);
+                self.release_held(way, why::SWITCHED);
             }
             if !matches!(self.it.ways[way].phase(), Phase::Body | Phase::Ended) {
                 self.it.ways[way].enter(Phase::Switched);
@@ -189,14 +189,14 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             return;
         }
         if may_switch {
-            self.let_go(self.way, why::SWITCHED);
+            self.release_held(self.way, why::SWITCHED);
             self.way().enter(Phase::Switched);
             return self.aside();
         }
         let lost = self.way().phase() == Phase::Lost;
         // The violation may lie in an earlier block, and a message may begin here.
         let before = self.at == 0 && !self.it.ways[self.way].held.is_empty();
-        self.let_go(self.way, why::MALFORMED);
+        self.release_held(self.way, why::MALFORMED);
         if lost {
             return self.aside();
         }
@@ -210,7 +210,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     /// Loses the message framing. For responses that also loses the pairing with requests. Complete
     /// requests are answered first, and keep waiting.
     pub(super) fn lose(&mut self) {
-        self.let_go(self.way, why::LOST);
+        self.release_held(self.way, why::LOST);
         self.way().enter(Phase::Lost);
         if self.it.protocol().is_some() && !self.is_requests() {
             self.drain();

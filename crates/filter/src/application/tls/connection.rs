@@ -4,7 +4,7 @@
 //! their class.
 
 use super::{
-    CLIENTS, CUT, GAP, MALFORMED, NO_HELLO, NOT_TLS, Rooms, SERVERS, TOO_LONG, ja4::fingerprint,
+    Buffers, CLIENTS, CUT, GAP, MALFORMED, NO_HELLO, NOT_TLS, SERVERS, TOO_LONG, ja4::fingerprint,
 };
 use crate::application::endpoints::{Endpoints, shown};
 use crate::prelude::*;
@@ -84,13 +84,13 @@ impl TlsConnection {
     pub(super) fn take<'a>(
         &mut self,
         block: Block<'a>,
-        rooms: &mut Rooms,
+        buffers: &mut Buffers,
         cx: &mut StreamContext<'_, 'a>,
     ) -> bool {
         let backward = block.context.flags.has(Flags::BACKWARD);
         let end = block.context.flags.has(Flags::END);
         if self.way(backward).decided == 0 {
-            self.undecided(block, backward, end, rooms, cx);
+            self.undecided(block, backward, end, buffers, cx);
         } else {
             self.give(block, backward, cx);
         }
@@ -117,7 +117,7 @@ impl TlsConnection {
         block: Block<'a>,
         backward: bool,
         end: bool,
-        rooms: &mut Rooms,
+        buffers: &mut Buffers,
         cx: &mut StreamContext<'_, 'a>,
     ) {
         let way = *self.way(backward);
@@ -129,7 +129,7 @@ impl TlsConnection {
             }
         } else {
             let total = way.bytes.saturating_add(block.length());
-            match self.look(block, backward, total, rooms, cx) {
+            match self.look(block, backward, total, buffers, cx) {
                 None if end => Some(Err(self.unfinished(block, backward, cx))),
                 decided => decided,
             }
@@ -180,14 +180,14 @@ impl TlsConnection {
         block: Block<'a>,
         backward: bool,
         total: u32,
-        rooms: &mut Rooms,
+        buffers: &mut Buffers,
         cx: &mut StreamContext<'_, 'a>,
     ) -> Option<Result<(), Reason>> {
         let way = *self.way(backward);
         if total < way.need || total == 0 {
             return None;
         }
-        let Rooms { blocks, records, numbers } = rooms;
+        let Buffers { blocks, records, numbers } = buffers;
         let first = cx.front(&way.list).map_or(block, |(_, first)| first);
         let bytes = if way.list.is_empty() {
             cx.whole(block)?.bytes()

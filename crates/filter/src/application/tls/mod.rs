@@ -86,19 +86,20 @@ const SERVERS: Counter = TLS.counter("server hellos");
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let most = arguments.number("sessions").and_then(|most| usize::try_from(most).ok());
-    let tls = Tls { table: Sessions::default(), most: most.unwrap_or(1), rooms: Rooms::default() };
+    let tls =
+        Tls { table: Sessions::default(), most: most.unwrap_or(1), buffers: Buffers::default() };
     Ok(Filter::stream(tls))
 }
 
 struct Tls {
     table: Sessions<TlsConnection>,
     most: usize,
-    rooms: Rooms,
+    buffers: Buffers,
 }
 
 /// Buffers in which a hello is assembled; scratch space.
 #[derive(Debug, Default)]
-struct Rooms {
+struct Buffers {
     /// Bytes of blocks.
     blocks: Vec<u8>,
     /// Payloads of records.
@@ -126,7 +127,7 @@ impl Stream for Tls {
         {
             connection.give_up(FORGOTTEN, cx);
         }
-        if self.table.of(key).take(block, &mut self.rooms, cx)
+        if self.table.of(key).take(block, &mut self.buffers, cx)
             && let Some(mut connection) = self.table.end(key)
         {
             connection.give_up(CUT, cx);

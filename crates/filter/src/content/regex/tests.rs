@@ -173,12 +173,12 @@ fn literals_are_found_across_every_cut() {
 
 /// The expected ends of matches, by the regex crate.
 #[derive(Default)]
-struct Court(HashMap<(String, usize), Judge>);
+struct ExpectedMatches(HashMap<(String, usize), Judge>);
 
 /// One byte of each kind that these patterns distinguish, and one more.
 const KINDS: &[u8] = b"abc \n_\r\xff\0";
 
-impl Court {
+impl ExpectedMatches {
     /// Returns true if a match of `pattern` ends `behind` bytes before the end of `text`.
     fn ends(&mut self, pattern: &str, text: &[u8], behind: usize) -> bool {
         let judge = self.0.entry((pattern.to_owned(), behind)).or_insert_with(|| {
@@ -256,7 +256,7 @@ const PATTERNS: &[&str] = &[
 #[test]
 fn random_segmentation_agrees_with_the_whole_text() {
     let mut random = Random::replayable();
-    let mut court = Court::default();
+    let mut court = ExpectedMatches::default();
     for _ in 0..300 {
         let patterns: Vec<&str> =
             (0..random.within(1..4)).map(|_| *random.pick(PATTERNS)).collect();

@@ -74,7 +74,7 @@ impl Session for Datagram {
 
 /// The relation of a fragment to those received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fit {
+enum Overlap {
     /// No overlap.
     Beside,
     /// An overlap.
@@ -120,7 +120,7 @@ impl Datagrams {
         }
         let fit = datagram.fit(piece);
         let place = FragmentKey::new(datagram.arrived, piece);
-        if fit != Fit::Beside {
+        if fit != Overlap::Beside {
             let alike: Vec<Block<'_>> = cx
                 .held(&datagram.held)
                 .filter(|(at, other)| place.is_alike(&block, *at, other))
@@ -265,10 +265,10 @@ impl Datagrams {
 
 /// Returns true if a fragment with this relation ends its datagram: Linux rejects contradictory
 /// ends, other systems believe the first or the last.
-fn refuses(policy: FragmentPolicy, fit: Fit) -> bool {
+fn refuses(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
-        FragmentPolicy::Drop => fit != Fit::Beside,
-        FragmentPolicy::Linux => fit == Fit::Against,
+        FragmentPolicy::Drop => fit != Overlap::Beside,
+        FragmentPolicy::Linux => fit == Overlap::Against,
         FragmentPolicy::First
         | FragmentPolicy::Last
         | FragmentPolicy::Bsd
@@ -330,16 +330,16 @@ fn fill(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)]) {
 
 impl Datagram {
     /// Returns the relation of a fragment to those received.
-    fn fit(&self, piece: &IpFragment) -> Fit {
+    fn fit(&self, piece: &IpFragment) -> Overlap {
         let ends = self.end != 0;
         let against = match piece.last {
             true => (ends && piece.end() != self.end) || self.covered.reaches(piece.end() / 8),
             false => ends && piece.end() > self.end,
         };
         match against {
-            true => Fit::Against,
-            false if self.covered.meets(piece.units()) || (piece.last && ends) => Fit::Over,
-            false => Fit::Beside,
+            true => Overlap::Against,
+            false if self.covered.meets(piece.units()) || (piece.last && ends) => Overlap::Over,
+            false => Overlap::Beside,
         }
     }
 

@@ -207,12 +207,12 @@ impl RewriteFields {
         }
         let transport = self.transport(block, &packet)?;
         let frame = block.frame;
-        let mut header = is_four.then(|| Sum::at(frame, network + ipv4::CHECKSUM));
+        let mut header = is_four.then(|| ChecksumUpdate::at(frame, network + ipv4::CHECKSUM));
         let unfilled = block.context.flags.has(Flags::CHECKSUM_UNSET);
-        let mut covered = transport.map(|(at, may_be_absent)| Sum {
+        let mut covered = transport.map(|(at, may_be_absent)| ChecksumUpdate {
             unfilled,
             may_be_absent,
-            ..Sum::at(frame, at)
+            ..ChecksumUpdate::at(frame, at)
         });
         if let Some(ttl) = self.ttl {
             if let Some(sum) = &mut header {
@@ -243,7 +243,7 @@ impl RewriteFields {
                 changes.push(Change::bytes(data + at, &new.to_be_bytes()));
             }
         }
-        changes.extend([header, covered].into_iter().flatten().map(Sum::change));
+        changes.extend([header, covered].into_iter().flatten().map(ChecksumUpdate::change));
         Ok(())
     }
 
@@ -280,14 +280,14 @@ impl RewriteFields {
 
 /// A checksum under incremental update.
 #[derive(Clone, Copy, Debug)]
-struct Sum {
+struct ChecksumUpdate {
     at: usize,
     value: u16,
     unfilled: bool,
     may_be_absent: bool,
 }
 
-impl Sum {
+impl ChecksumUpdate {
     fn at(frame: &[u8], at: usize) -> Self {
         Self { at, value: word(frame, at), unfilled: false, may_be_absent: false }
     }

@@ -72,11 +72,11 @@ pub(super) const OPEN: u8 = 1;
 /// The start of the stream is known.
 pub(super) const BEGUN: u8 = 1 << 1;
 /// A block was emitted.
-pub(super) const GIVEN: u8 = 1 << 2;
+pub(super) const EMITTED: u8 = 1 << 2;
 /// The end of the stream is known.
 pub(super) const FIN: u8 = 1 << 3;
 /// The end was emitted.
-pub(super) const TOLD: u8 = 1 << 4;
+pub(super) const END_EMITTED: u8 = 1 << 4;
 /// `acknowledged` and `edge` are known.
 pub(super) const ACKED: u8 = 1 << 5;
 /// Its SYN was observed, so `scale` is known.
@@ -100,8 +100,8 @@ impl Session for TcpConnection {
 
     const FIELDS: &'static [Field<Self>] = &[
         Field::new("port", Unit::Number, "the server's", |it, _| it.identity.port.into()),
-        Field::new("client_bytes", Unit::Bytes, GIVEN_HELP, |it, _| it.sides[0].given().into()),
-        Field::new("server_bytes", Unit::Bytes, GIVEN_HELP, |it, _| it.sides[1].given().into()),
+        Field::new("client_bytes", Unit::Bytes, EMITTED_HELP, |it, _| it.sides[0].given().into()),
+        Field::new("server_bytes", Unit::Bytes, EMITTED_HELP, |it, _| it.sides[1].given().into()),
         Field::new("client_held", Unit::Bytes, HELD_HELP, |it, _| it.sides[0].held_bytes.into()),
         Field::new("server_held", Unit::Bytes, HELD_HELP, |it, _| it.sides[1].held_bytes.into()),
         Field::new("heard", Unit::Nanoseconds, "last, by the clock of the path", |it, _| {
@@ -115,7 +115,7 @@ impl Session for TcpConnection {
     }
 }
 
-const GIVEN_HELP: &str = "of what it sends, given or missed for good; modulo 2^32";
+const EMITTED_HELP: &str = "of what it sends, given or missed for good; modulo 2^32";
 const HELD_HELP: &str = "of what it sends, here before what comes before them";
 
 impl Record for TcpConnection {
@@ -156,7 +156,7 @@ impl StreamSide {
     /// way.
     pub(super) fn may_restart(&self) -> bool {
         let agreed = self.has(ACKED) && !after(self.start, self.acknowledged);
-        !self.has(GIVEN) && self.held.is_empty() && !agreed
+        !self.has(EMITTED) && self.held.is_empty() && !agreed
     }
 
     /// Returns true if the whole stream was emitted or given up.

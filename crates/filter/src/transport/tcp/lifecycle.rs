@@ -5,7 +5,7 @@
 
 use super::CLOSED_BEFORE;
 use super::connection::{
-    ACKED, ANY_RESET, BEGUN, CLOSED, FIN, GIVEN, OPEN, PROBED, SCALED, StreamSide, TOLD,
+    ACKED, ANY_RESET, BEGUN, CLOSED, EMITTED, END_EMITTED, FIN, OPEN, PROBED, SCALED, StreamSide,
     TcpConnection, UNSCALED,
 };
 use super::reassembly::{Rules, SegmentData, SideOutput};
@@ -24,8 +24,8 @@ pub(super) const SERVER: usize = 1;
 impl TcpConnection {
     /// Returns the side that sent a segment.
     #[inline]
-    pub(super) fn sender(&self, heard: &SegmentInfo) -> usize {
-        if heard.down == (self.identity.down != 0) { CLIENT } else { SERVER }
+    pub(super) fn sender(&self, info: &SegmentInfo) -> usize {
+        if info.down == (self.identity.down != 0) { CLIENT } else { SERVER }
     }
 
     /// Returns the time at which it is dropped without further segments.
@@ -37,29 +37,29 @@ impl TcpConnection {
     /// Returns true if a segment belongs to a later connection between the same ends. In an open
     /// connection a SYN alone is no proof (RFC 9293 §3.10.7.4): the server must agree, or be
     /// unobserved.
-    pub(super) fn is_over(&self, heard: &SegmentInfo) -> bool {
+    pub(super) fn is_over(&self, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
         let probed = self.has(PROBED);
         let closed = self.has(CLOSED) || self.is_reset();
-        if !heard.has(flag::SYN) {
-            let unheard = !server.has(OPEN) && heard.has_data();
-            return probed && unheard && heard.span.from == self.probe;
+        if !info.has(flag::SYN) {
+            let unheard = !server.has(OPEN) && info.has_data();
+            return probed && unheard && info.span.from == self.probe;
         }
-        let sender = self.sender(heard);
+        let sender = self.sender(info);
         let side = if sender == CLIENT { client } else { server };
-        if side.has(BEGUN) && side.start == heard.span.from {
-            return closed && !heard.has(flag::ACK) && !self.was_heard();
+        if side.has(BEGUN) && side.start == info.span.from {
+            return closed && !info.has(flag::ACK) && !self.has_emitted();
         }
-        match heard.has(flag::ACK) {
+        match info.has(flag::ACK) {
             _ if closed => true,
-            true => sender == SERVER && probed && heard.acknowledgement == self.probe,
-            false => sender == CLIENT && !self.was_heard() && !server.has(OPEN),
+            true => sender == SERVER && probed && info.acknowledgement == self.probe,
+            false => sender == CLIENT && !self.has_emitted() && !server.has(OPEN),
         }
     }
 
     /// Returns true if anything was emitted.
-    pub(super) fn was_heard(&self) -> bool {
-        self.sides.iter().any(|side| side.has(GIVEN))
+    pub(super) fn has_emitted(&self) -> bool {
+        self.sides.iter().any(|side| side.has(EMITTED))
     }
 
     /// Fast path for the most common segment: processes its acknowledgement and returns the sending
@@ -68,27 +68,27 @@ impl TcpConnection {
     #[inline]
     pub(super) fn goes_on(
         &mut self,
-        heard: &SegmentInfo,
+        info: &SegmentInfo,
         here: u32,
         timeout: Time,
     ) -> Option<usize> {
         const PLAIN: u8 = flag::ACK;
-        let sender = self.sender(heard);
+        let sender = self.sender(info);
         let shift = self.shift(sender);
         let [client, server] = &mut self.sides;
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
-        let next = heard.span.from == side.next && here == heard.length();
-        let plain = heard.flags & (flag::SYN | flag::FIN | flag::RST | flag::ACK) == PLAIN
+        let next = info.span.from == side.next && here == info.length();
+        let plain = info.flags & (flag::SYN | flag::FIN | flag::RST | flag::ACK) == PLAIN
             && (side.flags | other.flags) & FIN == 0
             && side.held.is_empty()
             && other.held.is_empty()
-            && ((next && side.has(OPEN)) || !heard.has_data());
+            && ((next && side.has(OPEN)) || !info.has_data());
         let open = self.identity.flags & (CLOSED | PROBED | ANY_RESET) == 0;
-        if !plain || !open || heard.time > self.identity.word.saturating_add(timeout) {
+        if !plain || !open || info.time > self.identity.word.saturating_add(timeout) {
             return None;
         }
-        other.acknowledge(heard.acknowledgement, heard.window << shift);
-        self.identity.word = self.identity.word.max(heard.time);
+        other.acknowledge(info.acknowledgement, info.window << shift);
+        self.identity.word = self.identity.word.max(info.time);
         Some(sender)
     }
 
@@ -104,35 +104,35 @@ impl TcpConnection {
     /// Processes a segment of this connection.
     pub(super) fn take<'a>(
         &mut self,
-        heard: &SegmentInfo,
+        info: &SegmentInfo,
         block: Block<'a>,
         rules: Rules,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        let sender = self.sender(heard);
-        if heard.has(flag::RST) {
+        let sender = self.sender(info);
+        if info.has(flag::RST) {
             cx.consume(&block);
-            return self.reset(sender, heard, rules, cx);
+            return self.reset(sender, info, rules, cx);
         }
-        self.weigh(heard, rules, cx);
-        if heard.has(flag::SYN) && !self.synchronise(sender, heard) {
+        self.weigh(info, rules, cx);
+        if info.has(flag::SYN) && !self.synchronise(sender, info) {
             // Within a connection the other end acknowledges it and ignores its data (RFC 9293
             // §3.10.7.4).
             return cx.consume(&block);
         }
-        if heard.has(flag::ACK) {
-            self.acknowledged(sender, heard, rules, cx);
+        if info.has(flag::ACK) {
+            self.acknowledged(sender, info, rules, cx);
         }
-        let fin = heard.has(flag::FIN) && self.may_be_signed(sender, heard);
-        let (side, mut way) = self.way(sender, rules, heard.time, cx);
-        if !side.has(OPEN) && (heard.has_data() || fin) {
+        let fin = info.has(flag::FIN) && self.may_be_signed(sender, info);
+        let (side, mut way) = self.way(sender, rules, info.time, cx);
+        if !side.has(OPEN) && (info.has_data() || fin) {
             if side.has(FIN) {
                 return way.cx.drop(&block, CLOSED_BEFORE);
             }
-            side.open(heard.span.from, false);
+            side.open(info.span.from, false);
         }
-        side.take(&mut way, block, SegmentData { span: heard.span, fin });
-        self.settle(heard.time, rules, cx);
+        side.take(&mut way, block, SegmentData { span: info.span, fin });
+        self.settle(info.time, rules, cx);
     }
 
     /// Processes the acknowledgement of a segment.
@@ -140,42 +140,42 @@ impl TcpConnection {
     pub(super) fn acknowledged(
         &mut self,
         sender: usize,
-        heard: &SegmentInfo,
+        info: &SegmentInfo,
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        let shift = if heard.has(flag::SYN) { 0 } else { self.shift(sender) };
-        let (side, mut way) = self.way(1 - sender, rules, heard.time, cx);
-        side.acknowledge(heard.acknowledgement, heard.window << shift);
+        let shift = if info.has(flag::SYN) { 0 } else { self.shift(sender) };
+        let (side, mut way) = self.way(1 - sender, rules, info.time, cx);
+        side.acknowledge(info.acknowledgement, info.window << shift);
         side.was_acknowledged(&mut way);
     }
 
     /// Processes a SYN: the start of a side, a retransmission, or an unproven one. Returns true if
     /// its side begins with it.
     #[cold]
-    fn synchronise(&mut self, sender: usize, heard: &SegmentInfo) -> bool {
+    fn synchronise(&mut self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &mut self.sides;
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
-        let from = heard.span.from;
+        let from = info.span.from;
         if !side.has(OPEN) {
             side.open(from, true);
             side.flags |= SCALED;
-            (side.scale, side.signed) = (heard.scale, heard.signed.into());
-            if heard.has(flag::ACK) && !other.has(OPEN) {
-                other.open(heard.acknowledgement, true);
+            (side.scale, side.signed) = (info.scale, info.signed.into());
+            if info.has(flag::ACK) && !other.has(OPEN) {
+                other.open(info.acknowledgement, true);
             }
             return true;
         }
         let again = from == side.start;
-        let answers = heard.has(flag::ACK) && heard.acknowledgement == other.start;
-        if sender == CLIENT && !again && !heard.has(flag::ACK) {
+        let answers = info.has(flag::ACK) && info.acknowledgement == other.start;
+        if sender == CLIENT && !again && !info.has(flag::ACK) {
             self.probe = from;
             self.identity.flags |= PROBED;
         } else if sender == SERVER && !again && answers && side.may_restart() {
             // An end that was observed before uses the other number.
             side.flags &= !(ACKED | FIN);
             side.open(from, true);
-            (side.scale, side.signed) = (heard.scale, heard.signed.into());
+            (side.scale, side.signed) = (info.scale, info.signed.into());
         }
         side.start == from
     }
@@ -190,11 +190,11 @@ impl TcpConnection {
 
     #[cold]
     fn settle_ends(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
-        if self.was_heard() {
+        if self.has_emitted() {
             for number in [CLIENT, SERVER] {
                 let (side, mut way) = self.way(number, rules, time, cx);
-                if side.is_at_end() && !side.has(TOLD) {
-                    side.tell_end(&mut way);
+                if side.is_at_end() && !side.has(END_EMITTED) {
+                    side.emit_end(&mut way);
                 }
             }
         }

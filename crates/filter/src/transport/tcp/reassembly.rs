@@ -6,7 +6,7 @@
 //! capture, when the data held behind them are too many or too old, and when the connection ends.
 
 use super::connection::{
-    BEGUN, BROKEN, FAR, FIN, GIVEN, SCALED, StreamSide, TOLD, after, distance,
+    BEGUN, BROKEN, EMITTED, END_EMITTED, FAR, FIN, SCALED, StreamSide, after, distance,
 };
 use super::overlap::{SegmentPolicy, Span, span};
 use super::{CLOSED_BEFORE, DUPLICATE, FAR_AWAY, GAPS, MISSING};
@@ -298,8 +298,8 @@ impl StreamSide {
         }
         if !self.has(FIN) {
             let number = self.acknowledged().unwrap_or(self.next);
-            let heard = self.has(SCALED) || self.has(GIVEN);
-            let missing = heard && distance(self.next, number) > 1;
+            let info = self.has(SCALED) || self.has(EMITTED);
+            let missing = info && distance(self.next, number) > 1;
             self.fin = if missing { number } else { self.next };
             self.flags |= FIN | BROKEN;
             self.skip(way, self.fin);
@@ -307,8 +307,8 @@ impl StreamSide {
     }
 
     /// Emits the end of the side, unless its last block carried it.
-    pub(super) fn tell_end(&mut self, way: &mut SideOutput<'_, '_, '_>) {
-        if !self.has(TOLD) {
+    pub(super) fn emit_end(&mut self, way: &mut SideOutput<'_, '_, '_>) {
+        if !self.has(END_EMITTED) {
             self.fin = self.next;
             self.flags |= FIN;
             let end = self.leaves(way.class, way.context, nothing(way, 0));
@@ -326,16 +326,16 @@ impl StreamSide {
     ) -> Block<'a> {
         self.next = self.next.wrapping_add(block.length());
         let mut flags = block.context.flags.without(OURS).with(context.flags);
-        if self.has(BEGUN) && !self.has(GIVEN) {
+        if self.has(BEGUN) && !self.has(EMITTED) {
             flags = flags.with(Flags::FIRST);
         }
-        self.flags |= GIVEN;
+        self.flags |= EMITTED;
         if self.is_at_end() {
             flags = flags.with(Flags::END);
             if self.has(BROKEN) {
                 flags = flags.with(Flags::BROKEN);
             }
-            self.flags |= TOLD;
+            self.flags |= END_EMITTED;
         }
         block.pointer.class = class;
         block.context.session = context.session;

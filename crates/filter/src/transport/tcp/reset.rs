@@ -38,7 +38,7 @@ impl TcpConnection {
     pub(super) fn reset(
         &mut self,
         sender: usize,
-        heard: &SegmentInfo,
+        info: &SegmentInfo,
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
@@ -47,40 +47,40 @@ impl TcpConnection {
         }
         let [client, server] = &self.sides;
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
-        let answers = heard.has(flag::ACK) && other.next == heard.acknowledgement;
-        if !side.may_reset(heard.span.from, answers) || !self.may_be_signed(sender, heard) {
+        let answers = info.has(flag::ACK) && other.next == info.acknowledgement;
+        if !side.may_reset(info.span.from, answers) || !self.may_be_signed(sender, info) {
             return cx.count(IGNORED, 1);
         }
-        if heard.has(flag::ACK) {
-            self.acknowledged(sender, heard, rules, cx);
+        if info.has(flag::ACK) {
+            self.acknowledged(sender, info, rules, cx);
         }
         self.identity.flags = self.identity.flags & !PROBED | by(sender);
-        self.identity.word = heard.time;
-        let refuses = !self.was_heard() && !self.sides.iter().all(|side| side.has(OPEN));
+        self.identity.word = info.time;
+        let refuses = !self.has_emitted() && !self.sides.iter().all(|side| side.has(OPEN));
         if refuses || rules.gap == 0 {
-            self.close(heard.time, rules, cx);
+            self.close(info.time, rules, cx);
         }
     }
 
     /// Returns true if the other end may accept a segment with this signature status. Without an
     /// observed SYN that is unknown.
-    pub(super) fn may_be_signed(&self, sender: usize, heard: &SegmentInfo) -> bool {
+    pub(super) fn may_be_signed(&self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
         let side = if sender == CLIENT { client } else { server };
-        !side.has(SCALED) || heard.signed == (side.signed != 0)
+        !side.has(SCALED) || info.signed == (side.signed != 0)
     }
 
     /// Withdraws a pending RST if this segment shows that the connection continues.
     #[inline]
     pub(super) fn weigh(
         &mut self,
-        heard: &SegmentInfo,
+        info: &SegmentInfo,
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        if self.is_reset() && self.goes_on_nevertheless(heard, rules) {
+        if self.is_reset() && self.goes_on_nevertheless(info, rules) {
             self.identity.flags &= !ANY_RESET;
-            self.identity.word = self.identity.word.max(heard.time);
+            self.identity.word = self.identity.word.max(info.time);
             cx.count(TAKEN_BACK, 1);
         }
     }
@@ -89,16 +89,16 @@ impl TcpConnection {
     /// acknowledgement from the RST's sender; from the other end only after half of `gap`, since
     /// segments may be in flight, or if it acknowledges later data.
     #[cold]
-    pub(super) fn goes_on_nevertheless(&self, heard: &SegmentInfo, rules: Rules) -> bool {
-        if heard.has(flag::SYN) || heard.has(flag::RST) || !self.may_be_signed_at_all(heard) {
+    pub(super) fn goes_on_nevertheless(&self, info: &SegmentInfo, rules: Rules) -> bool {
+        if info.has(flag::SYN) || info.has(flag::RST) || !self.may_be_signed_at_all(info) {
             return false;
         }
-        let sender = self.sender(heard);
+        let sender = self.sender(info);
         let [client, server] = &self.sides;
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
-        let new = side.is_new(heard.span.from, heard.span.to);
-        let number = heard.acknowledgement;
-        let more = heard.has(flag::ACK)
+        let new = side.is_new(info.span.from, info.span.to);
+        let number = info.acknowledgement;
+        let more = info.has(flag::ACK)
             && other.acknowledged().is_none_or(|known| after(number, known))
             && other.may_be_taken(number);
         if self.has(CLOSED) && !new {
@@ -107,13 +107,13 @@ impl TcpConnection {
         if self.has(by(sender)) {
             return new || more;
         }
-        let late = heard.time > self.identity.word.saturating_add(rules.gap / 2);
+        let late = info.time > self.identity.word.saturating_add(rules.gap / 2);
         late || (more && other.has(OPEN) && after(number, other.next))
     }
 
     /// Returns true if the segment's FIN, if any, has its side's signature status.
-    fn may_be_signed_at_all(&self, heard: &SegmentInfo) -> bool {
-        !heard.has(flag::FIN) || self.may_be_signed(self.sender(heard), heard)
+    fn may_be_signed_at_all(&self, info: &SegmentInfo) -> bool {
+        !info.has(flag::FIN) || self.may_be_signed(self.sender(info), info)
     }
 }
 

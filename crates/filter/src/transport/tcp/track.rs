@@ -31,7 +31,7 @@ struct SegmentLookup {
     /// Reason why the block is not a segment.
     none: Option<Reason>,
     key: u64,
-    heard: SegmentInfo,
+    info: SegmentInfo,
     /// Offset of its data.
     payload: u32,
 }
@@ -40,8 +40,8 @@ impl SegmentLookup {
     #[inline]
     fn new(block: &Block<'_>, segment: &Segment<'_>, seed: u64, now: Time) -> Self {
         let (key, down) = Flows::<TcpConnection>::key(&segment.flow, seed);
-        let heard = SegmentInfo::new(block, segment, down, now);
-        Self { none: None, key, heard, payload: segment.payload }
+        let info = SegmentInfo::new(block, segment, down, now);
+        Self { none: None, key, info, payload: segment.payload }
     }
 
     #[inline(never)]
@@ -131,10 +131,10 @@ impl State for Tcp {
         let (rules, timeout) = (self.rules, self.timeout);
         if let Some(connection) = self.flows.find(key) {
             let waiting = Waiting { key, session: connection.identity.session };
-            let heard = connection.identity.word;
-            self.silent.add(waiting, connection.ends_at(timeout), heard);
+            let info = connection.identity.word;
+            self.silent.add(waiting, connection.ends_at(timeout), info);
             connection.identity.flags &= !WATCHED;
-            watch(&mut self.gaps, waiting, connection, rules, heard);
+            watch(&mut self.gaps, waiting, connection, rules, info);
         }
         Ok(())
     }
@@ -191,46 +191,46 @@ impl Tcp {
         found: &SegmentLookup,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        let SegmentLookup { none, key, heard, payload } = found;
+        let SegmentLookup { none, key, info, payload } = found;
         if let Some(why) = none {
             return unanswered(block, *why, cx);
         }
         if self.checksum && !is_right(block, cx) {
             return cx.drop(&block, CHECKSUM);
         }
-        let data = block.view_at(*payload, heard.length());
+        let data = block.view_at(*payload, info.length());
         let timeout = self.timeout;
         if let Some(connection) = self.flows.find(*key)
-            && let Some(side) = connection.goes_on(heard, data.length(), timeout)
+            && let Some(side) = connection.goes_on(info, data.length(), timeout)
         {
-            return match heard.has_data() {
+            return match info.has_data() {
                 true => cx.pass(connection.next(side, data)),
                 false => cx.consume(&data),
             };
         }
-        self.any_block(data, *key, heard, cx);
+        self.any_block(data, *key, info, cx);
     }
 
     fn any_block<'a>(
         &mut self,
         data: Block<'a>,
         key: u64,
-        heard: &SegmentInfo,
+        info: &SegmentInfo,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        if !self.is_known(key, heard, cx) {
-            if !heard.begins() {
+        if !self.is_known(key, info, cx) {
+            if !info.begins() {
                 return cx.consume(&data);
             }
-            self.begin(key, heard, data.context.origin, cx);
+            self.begin(key, info, data.context.origin, cx);
         }
         let rules = self.rules;
         let Some(connection) = self.flows.find(key) else { return cx.consume(&data) };
         let was_closed = connection.has(CLOSED);
         if !was_closed && !connection.is_reset() {
-            connection.identity.word = connection.identity.word.max(heard.time);
+            connection.identity.word = connection.identity.word.max(info.time);
         }
-        connection.take(heard, data, rules, cx);
+        connection.take(info, data, rules, cx);
         let waiting = Waiting { key, session: connection.identity.session };
         if connection.has(CLOSED) && !was_closed {
             self.silent.add(waiting, connection.ends_at(self.timeout), cx.now);
@@ -239,63 +239,57 @@ impl Tcp {
     }
 
     /// Returns true if the segment's connection is known and continues; ends one that is over.
-    fn is_known(&mut self, key: u64, heard: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
+    fn is_known(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
-        if let Some(until) = connection.reset_until(rules).filter(|until| *until < heard.time) {
+        if let Some(until) = connection.reset_until(rules).filter(|until| *until < info.time) {
             connection.close(until, rules, cx);
             let waiting = Waiting { key, session: connection.identity.session };
             self.silent.add(waiting, connection.ends_at(timeout), cx.now);
         }
         let taken_for_closed = connection.has(CLOSED) && connection.has(ANY_RESET);
-        if taken_for_closed && connection.goes_on_nevertheless(heard, rules) {
-            self.reopen(key, heard, cx);
+        if taken_for_closed && connection.goes_on_nevertheless(info, rules) {
+            self.reopen(key, info, cx);
             return true;
         }
-        if heard.time <= connection.ends_at(timeout) && !connection.is_over(heard) {
+        if info.time <= connection.ends_at(timeout) && !connection.is_over(info) {
             return true;
         }
-        self.end(key, heard.time, cx);
+        self.end(key, info.time, cx);
         false
     }
 
     #[cold]
-    fn begin(
-        &mut self,
-        key: u64,
-        heard: &SegmentInfo,
-        origin: u16,
-        cx: &mut StreamContext<'_, '_>,
-    ) {
+    fn begin(&mut self, key: u64, info: &SegmentInfo, origin: u16, cx: &mut StreamContext<'_, '_>) {
         if let Some(mut evicted) = self.flows.make_room() {
             cx.count(EVICTED, 1);
-            evicted.close(heard.time, self.rules, cx);
+            evicted.close(info.time, self.rules, cx);
         }
         cx.count(NEW, 1);
-        let by_client = heard.is_from_client();
-        let connection = self.flows.begin(key, heard.down == by_client);
-        let Ports { source, target } = heard.ports;
+        let by_client = info.is_from_client();
+        let connection = self.flows.begin(key, info.down == by_client);
+        let Ports { source, target } = info.ports;
         connection.identity.port = if by_client { target } else { source };
-        connection.identity.word = heard.time;
+        connection.identity.word = info.time;
         connection.origin = origin;
         let waiting = Waiting { key, session: connection.identity.session };
         cx.begins(waiting.session);
-        self.silent.add(waiting, heard.time.saturating_add(self.timeout), cx.now);
+        self.silent.add(waiting, info.time.saturating_add(self.timeout), cx.now);
     }
 
     /// Continues a connection that a RST had apparently ended, as another session in midstream.
     #[cold]
-    fn reopen(&mut self, key: u64, heard: &SegmentInfo, cx: &mut StreamContext<'_, '_>) {
+    fn reopen(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) {
         let Some(old) = self.flows.end(key) else { return };
         cx.count(TAKEN_BACK, 1);
         cx.count(NEW, 1);
         let connection = self.flows.begin(key, old.identity.down != 0);
         connection.identity.port = old.identity.port;
-        connection.identity.word = heard.time;
+        connection.identity.word = info.time;
         connection.origin = old.origin;
         connection.sides = old.sides.map(StreamSide::again);
         let waiting = Waiting { key, session: connection.identity.session };
-        self.silent.add(waiting, heard.time.saturating_add(self.timeout), cx.now);
+        self.silent.add(waiting, info.time.saturating_add(self.timeout), cx.now);
     }
 
     /// Ends a connection after a timeout, or because another has begun.

@@ -11,7 +11,7 @@ const ROUNDS: usize = 300;
 
 /// Disturbances of a conversation.
 #[derive(Clone, Copy, Debug)]
-struct Harm {
+struct Disturbance {
     /// One segment in this many is lost, with its retransmissions; 0: none.
     lost: u64,
     /// Maximum displacement of a segment.
@@ -23,7 +23,7 @@ struct Harm {
 }
 
 /// A conversation and its captured frames.
-struct Talk {
+struct Conversation {
     port: u16,
     sides: [Vec<u8>; 2],
     lost: [Vec<(usize, usize)>; 2],
@@ -33,7 +33,7 @@ struct Talk {
 
 /// A segment in flight.
 #[derive(Clone, Debug)]
-struct Sent {
+struct SentSegment {
     side: usize,
     flags: u8,
     from: usize,
@@ -41,8 +41,8 @@ struct Sent {
     seen: bool,
 }
 
-impl Talk {
-    fn new(random: &mut Random, port: u16, harm: Harm) -> Self {
+impl Conversation {
+    fn new(random: &mut Random, port: u16, harm: Disturbance) -> Self {
         let sides = [0, 1].map(|_| {
             let length = random.within(1..4000);
             random.bytes(length)
@@ -63,7 +63,7 @@ impl Talk {
             if !seen {
                 lost[side].push((from, to));
             }
-            sent.push(Sent { side, flags: 0, from, to, seen });
+            sent.push(SentSegment { side, flags: 0, from, to, seen });
             at[side] = to;
         }
         if harm.again {
@@ -71,7 +71,13 @@ impl Talk {
         }
         let ends: Vec<usize> = (0..2).map(|side| sides[side].len()).collect();
         let last = (0..2).map(|side| (side, ends[side]));
-        sent.extend(last.map(|(side, at)| Sent { side, flags: FIN, from: at, to: at, seen: true }));
+        sent.extend(last.map(|(side, at)| SentSegment {
+            side,
+            flags: FIN,
+            from: at,
+            to: at,
+            seen: true,
+        }));
         reorder(random, &mut sent, harm);
         let frames = frames(random, port, harm.running, &sides, &sent);
         Self { port, sides, lost, frames, running: harm.running }
@@ -115,7 +121,7 @@ fn joined(stretches: &[(usize, usize)]) -> Vec<(usize, usize)> {
 /// Adds retransmissions with other boundaries, but of no lost bytes.
 fn again(
     random: &mut Random,
-    sent: &mut Vec<Sent>,
+    sent: &mut Vec<SentSegment>,
     sides: &[Vec<u8>; 2],
     lost: &[Vec<(usize, usize)>; 2],
 ) {
@@ -129,15 +135,15 @@ fn again(
         // Not before its first transmission is complete: the other end cannot know it.
         let earliest = sent.iter().rposition(|s| s.side == side && s.flags == 0 && s.from < to);
         let at = random.within(earliest.unwrap_or(0)..sent.len()) + 1;
-        sent.insert(at, Sent { side, flags: 0, from, to, seen: true });
+        sent.insert(at, SentSegment { side, flags: 0, from, to, seen: true });
     }
 }
 
 /// Reorders segments; in midstream the first of each side stays first.
-fn reorder(random: &mut Random, sent: &mut [Sent], harm: Harm) {
+fn reorder(random: &mut Random, sent: &mut [SentSegment], harm: Disturbance) {
     for at in 0..sent.len() {
         let other = (at + random.within(0..harm.moved + 1)).min(sent.len() - 1);
-        let begins = |s: &Sent| harm.running && s.from == 0;
+        let begins = |s: &SentSegment| harm.running && s.from == 0;
         if !sent[at..=other].iter().any(begins) {
             sent.swap(at, other);
         }
@@ -150,7 +156,7 @@ fn frames(
     port: u16,
     running: bool,
     sides: &[Vec<u8>; 2],
-    sent: &[Sent],
+    sent: &[SentSegment],
 ) -> Vec<Frame> {
     let starts = [0, 1].map(|_| match random.one_in(2) {
         true => random.next() as u32,
@@ -180,7 +186,7 @@ fn frames(
 }
 
 /// Interleaves conversations, each in its order.
-fn mixed(random: &mut Random, talks: &[Talk]) -> Vec<Frame> {
+fn mixed(random: &mut Random, talks: &[Conversation]) -> Vec<Frame> {
     let mut next = vec![0; talks.len()];
     let mut frames = Vec::new();
     let mut time = 1_700_000_000_000_000_000;
@@ -194,8 +200,8 @@ fn mixed(random: &mut Random, talks: &[Talk]) -> Vec<Frame> {
     frames
 }
 
-fn harmed(random: &mut Random, lost: u64) -> Harm {
-    Harm {
+fn harmed(random: &mut Random, lost: u64) -> Disturbance {
+    Disturbance {
         lost,
         moved: *random.pick(&[0, 1, 3, 10]),
         again: random.one_in(2),
@@ -208,8 +214,9 @@ fn reordered_bytes_come_out_in_order() {
     let mut random = Random::replayable();
     for round in 0..ROUNDS {
         let harm = harmed(&mut random, 0);
-        let talks: Vec<Talk> =
-            (1..=random.within(1..5)).map(|n| Talk::new(&mut random, n as u16, harm)).collect();
+        let talks: Vec<Conversation> = (1..=random.within(1..5))
+            .map(|n| Conversation::new(&mut random, n as u16, harm))
+            .collect();
         let frames = mixed(&mut random, &talks);
         let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
         let batch = random.within(1..65);
@@ -226,12 +233,13 @@ fn lost_bytes_become_a_hole_of_their_length() {
     for round in 0..ROUNDS {
         let lost = *random.pick(&[2, 5, 20]);
         let harm = harmed(&mut random, lost);
-        let talks: Vec<Talk> =
-            (1..=random.within(1..5)).map(|n| Talk::new(&mut random, n as u16, harm)).collect();
+        let talks: Vec<Conversation> = (1..=random.within(1..5))
+            .map(|n| Conversation::new(&mut random, n as u16, harm))
+            .collect();
         let frames = mixed(&mut random, &talks);
         let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
         let outcome = run(&[&policy], &frames, random.within(1..65));
-        let has = |side: usize, talk: &Talk| talk.lost[side].len() < talk.sides[side].len();
+        let has = |side: usize, talk: &Conversation| talk.lost[side].len() < talk.sides[side].len();
         for talk in talks.iter().filter(|talk| has(0, talk) || has(1, talk)) {
             talk.is_in(&outcome);
         }
@@ -250,7 +258,8 @@ fn state_may_move_after_every_batch() {
     let mut random = Random::replayable();
     for round in 0..ROUNDS / 4 {
         let harm = harmed(&mut random, 6);
-        let talks: Vec<Talk> = (1..=4).map(|n| Talk::new(&mut random, n as u16, harm)).collect();
+        let talks: Vec<Conversation> =
+            (1..=4).map(|n| Conversation::new(&mut random, n as u16, harm)).collect();
         let mut frames = mixed(&mut random, &talks);
         if round % 2 == 0 {
             hostile(&mut random, &mut frames);

@@ -1,6 +1,6 @@
 //! Forged and ignored resets.
 
-use super::run::{Left, Outcome, run, run_moving};
+use super::run::{EmittedBlock, Outcome, run, run_moving};
 use super::*;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -64,7 +64,7 @@ fn ignored_reset_is_withdrawn() {
         assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
         assert_eq!((found.counted("resets taken back"), found.counted("new sessions")), (1, 1));
         assert_eq!(found.counts.dropped.iter().map(|amount| amount.blocks).sum::<u64>(), 0);
-        let broken = |block: &Left| block.flags.has(abi::Flags::BROKEN);
+        let broken = |block: &EmittedBlock| block.flags.has(abi::Flags::BROKEN);
         assert!(!found.blocks.iter().any(broken), "both sides ended by a FIN");
     }
 }

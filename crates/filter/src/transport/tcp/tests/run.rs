@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 /// The output and the counters of a run.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Outcome {
-    pub(super) blocks: Vec<Left>,
+    pub(super) blocks: Vec<EmittedBlock>,
     pub(super) counts: Counts,
 }
 
 /// An output block.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Left {
+pub(super) struct EmittedBlock {
     pub(super) session: u32,
     pub(super) class: u32,
     pub(super) flags: Flags,
@@ -71,13 +71,13 @@ fn balances(counts: &Counts, came: usize, left: usize) {
     assert_eq!(came as u64 + counts.made.blocks, ended + left as u64, "{counts:?}");
 }
 
-fn note(batches: &[Batch<'_>], blocks: &mut Vec<Left>) {
+fn note(batches: &[Batch<'_>], blocks: &mut Vec<EmittedBlock>) {
     for batch in batches {
-        blocks.extend(batch.blocks().map(|(_, block)| Left::of(&block)));
+        blocks.extend(batch.blocks().map(|(_, block)| EmittedBlock::of(&block)));
     }
 }
 
-impl Left {
+impl EmittedBlock {
     fn of(block: &Block<'_>) -> Self {
         let hole = block.pointer.is_hole();
         if hole {
@@ -169,7 +169,7 @@ pub(super) struct StreamOutput {
     blocks: usize,
 }
 
-impl Left {
+impl EmittedBlock {
     fn text(&self) -> String {
         let first = if self.flags.has(Flags::FIRST) { "^" } else { "" };
         let end = if self.flags.has(Flags::END) { "$" } else { "" };
