@@ -41,9 +41,9 @@ impl serde::Serialize for Rfc3339 {
 /// Date and time as in the logs of web servers: `21/Nov/2026:09:24:46 +0100`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogTime {
-    /// When.
+    /// The time.
     pub(crate) time: Time,
-    /// How far the zone is east of UTC, in seconds.
+    /// Offset of the zone, in seconds east of UTC.
     pub(crate) offset_s: i32,
 }
 

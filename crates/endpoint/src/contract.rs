@@ -1,4 +1,4 @@
-//! What a source and a sink are.
+//! The contract of sources and sinks.
 
 use crate::missing::Missing;
 use crate::origins::Origins;
@@ -86,7 +86,7 @@ impl Default for SourceProperties {
     }
 }
 
-/// What came of asking a source.
+/// A source's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Given {
     /// Blocks were put.
@@ -94,30 +94,31 @@ pub enum Given {
     /// Nothing yet: ask again when the path's clock reaches this time, or when the descriptor is
     /// ready.
     Wait {
-        /// When to ask again at the latest; `None`: only when the descriptor is ready.
+        /// The latest time to ask again; `None`: only when the descriptor is ready.
         until: Option<Time>,
-        /// Whether to wait for [`Source::descriptor`] too.
+        /// True if [`Source::descriptor`] should be waited for too.
         readable: bool,
     },
     /// Nothing will come any more. Blocks may have been put in the same call.
     End,
 }
 
-/// What a source saw, for the ledger: seen = given + dropped, by place; `None` where a counter
-/// cannot be read.
+/// The counters of a source, for the ledger: seen = given + dropped by place; `None` where a
+/// counter cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
-    /// What the device or file had.
+    /// Blocks that the device or file had.
     pub seen: Option<Amount>,
-    /// What was put into the space.
+    /// Blocks put into the space.
     pub given: Amount,
-    /// What was lost on the way, by place.
+    /// Losses on the way, by place.
     pub dropped: Vec<(DropReason, Option<u64>)>,
-    /// Which blocks those were, by place, where that is known: positions among all that came there.
+    /// Positions of the lost blocks, by place, where known: counted among all blocks that came
+    /// there.
     pub missing: Vec<(&'static str, Missing)>,
-    /// What a person should know besides: the interface has another name now.
+    /// A remark for the user: the interface has another name now.
     pub remark: Option<String>,
-    /// How far it has read its file, for progress; none: what it reads has no end that is known.
+    /// Position in its file, for progress; `None` if the input has no known end.
     pub position: Option<Position>,
     /// The blocks of each arc, where it chooses the arc itself.
     pub arrived: Vec<Arrived>,
@@ -142,7 +143,7 @@ impl Seen {
     }
 }
 
-/// Where a source puts blocks: the pool of its space, and the columns of the next batch.
+/// The destination of a source's blocks: the pool of its space, and the columns of the next batch.
 #[derive(Debug)]
 pub struct Intake<'s> {
     /// The memory of the space. Shared, so that a source can look at bytes while it puts blocks.
@@ -174,7 +175,7 @@ impl<'s> Intake<'s> {
         Self { general: Some(general), ..self }
     }
 
-    /// How many more blocks fit.
+    /// Returns the number of blocks that still fit.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
@@ -209,14 +210,14 @@ pub trait Sink: Send {
     /// Is called when nothing will come any more: everything must be out when it returns.
     fn finish(&mut self) -> Result<Report, Failure>;
 
-    /// What has left so far, in blocks and viewed bytes, so that the ledger knows after a failure
-    /// what was taken and is lost; `None`: the sink cannot tell.
+    /// Returns the blocks and viewed bytes written so far, from which the ledger computes losses
+    /// after a failure; `None` if the sink cannot tell.
     fn written(&self) -> Option<Amount> {
         None
     }
 
-    /// What was taken and did not leave, by reason, where the sink has one to tell; what else is
-    /// missing in `written` has failed.
+    /// Returns the blocks taken and not written, by reason, where the sink has one; all others
+    /// missing in `written` have failed.
     fn dropped(&self) -> Vec<(DropReason, Amount)> {
         Vec::new()
     }
@@ -232,14 +233,14 @@ pub trait Sink: Send {
     }
 }
 
-/// What a source or sink is told when it is opened.
+/// The arguments with which a source or sink is opened.
 #[derive(Debug)]
 pub struct Opening<'o> {
     /// Its arguments, checked.
     pub arguments: &'o Arguments,
-    /// What comes in (sinks).
+    /// The form of the input (sinks).
     pub form: Form,
-    /// What the classes that come in mean: those of the nearest classifier upstream (sinks).
+    /// The meaning of the classes that come in: those of the nearest classifier upstream (sinks).
     pub classes: Classes,
     /// Its number among the sources of the path: what it writes into `ContextLane::origin`
     /// (sources).
@@ -247,16 +248,16 @@ pub struct Opening<'o> {
     /// The names of all sources of the path, by origin (sinks). More may come while the sink is
     /// open.
     pub origins: Origins,
-    /// What the first filter behind it asks, where the plan found that the kernel can ask it too
-    /// (sources whose description says `takes_filter`).
+    /// The question of the first filter behind it, where the plan found that the kernel can ask it
+    /// too (sources whose description says `takes_filter`).
     pub ahead: Option<&'o Arguments>,
-    /// How long a block may wait on its way, in ns, where the request says so (T_t).
+    /// The longest wait of a block, in ns, if the request sets a bound (T_t).
     pub latency: Option<Time>,
-    /// Whether the request takes what its writer may need (`--force`).
+    /// True if the request may take what its user may need (`--force`).
     pub force: bool,
     /// The memory that sources of this part of the path lend (sinks).
     pub lent: &'o [Arc<dyn Lender>],
-    /// Who may read all files from which blocks come (sinks).
+    /// The users who may read all files from which blocks come (sinks).
     pub readers: &'o Readers,
     /// Is told each step that may fail, and what a failure elsewhere is to take back.
     pub steps: &'o Steps,
@@ -265,7 +266,7 @@ pub struct Opening<'o> {
 /// A source in the catalogue.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceEntry {
-    /// What is known about it.
+    /// Its description.
     pub description: &'static Description,
     /// Opens it. Nothing has changed in the world when it fails.
     pub open: fn(&Opening<'_>) -> Result<Box<dyn Source>, Failure>,
@@ -302,7 +303,7 @@ impl SourceEntry {
 /// A sink in the catalogue.
 #[derive(Clone, Copy, Debug)]
 pub struct SinkEntry {
-    /// What is known about it.
+    /// Its description.
     pub description: &'static Description,
     /// Opens it. Nothing has changed in the world when it fails.
     pub open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
@@ -336,30 +337,30 @@ impl SinkEntry {
 /// A program in the catalogue, which may stand anywhere in a line.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessEntry {
-    /// What is known about it behind another filter.
+    /// Its description behind another filter.
     pub description: &'static Description,
-    /// What is known about it at the head of a line, where it is a source.
+    /// Its description at the head of a line, where it is a source.
     pub head: &'static Description,
     /// Facts for the planner.
     pub facts: EndpointFacts,
-    /// Why this cannot be a command at all.
+    /// Returns the reason why a text can be no command at all.
     pub refuses: fn(&str) -> Option<Mistake>,
     /// Starts it.
     pub start: fn(&Opening<'_>, Stands) -> Result<Started, Failure>,
 }
 
-/// Why the outside world did not let a source or sink go on.
+/// A failure of the outside world that stopped a source or sink.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What was tried: `open`, `read`, `write`.
+    /// The call: `open`, `read`, `write`.
     pub call: &'static str,
     /// On what: a file name, an interface.
     pub target: String,
-    /// Why not.
+    /// The reason.
     pub why: String,
     /// The error number of the machine, where it refused.
     pub errno: Option<i32>,
-    /// What to do about it.
+    /// The remedy.
     pub hint: Option<String>,
     /// A closed pipe on a standard stream: the reader has gone, and nobody needs to be told.
     pub quiet: bool,

@@ -1,5 +1,5 @@
-//! How a refusal of the machine becomes a [`Failure`]: the call, the target, the reason in plain
-//! words, and what to do about it where there is something to say.
+//! Turns a refusal of the machine into a [`Failure`]: the call, the target, the reason in plain
+//! words, and a remedy where there is one.
 
 use crate::Failure;
 use std::io;

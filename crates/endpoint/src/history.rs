@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use wire::capture::write;
 use wire::link::LinkType;
 
-/// How far a history reaches.
+/// The bounds of a history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reach {
     /// At most so many bytes of frames.
@@ -30,7 +30,7 @@ pub struct History {
     reach: Reach,
     kept: VecDeque<Kept>,
     bytes: VecDeque<u8>,
-    /// How many frames have come in all: the number of the next, from 0.
+    /// The number of the next frame, from 0.
     next: u64,
     newest: Time,
 }
@@ -38,7 +38,7 @@ pub struct History {
 /// A frame that is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kept {
-    /// When it came.
+    /// The time of arrival.
     pub time: Time,
     /// The link type of the frame.
     pub link: LinkType,
@@ -47,15 +47,15 @@ pub struct Kept {
     length: usize,
 }
 
-/// What a frame costs beside its bytes.
+/// Cost of a frame besides its bytes.
 const BESIDE: usize = size_of::<Kept>();
 
 /// From where on somebody looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
-    /// What is there.
+    /// The oldest frame.
     Oldest,
-    /// What came since this time.
+    /// The first frame since this time.
     Time(Time),
     /// The frame of this number, from 0, and what came after it.
     Number(u64),
@@ -105,7 +105,7 @@ impl History {
         self.bytes.len() + self.kept.len() * BESIDE
     }
 
-    /// How many frames are there, and the number of the first.
+    /// Returns the number of frames stored, and the number of the first.
     #[must_use]
     pub fn numbers(&self) -> (u64, u64) {
         let there = self.kept.len() as u64;
@@ -160,7 +160,7 @@ pub fn header(link: LinkType) -> [u8; write::HEADER] {
 }
 
 impl Kept {
-    /// What is kept of a block.
+    /// Copies a block into the history.
     #[must_use]
     pub fn of(block: &Block<'_>) -> Self {
         Self {

@@ -12,9 +12,9 @@ use wire::link::LinkType;
 pub(crate) enum Counts {
     /// All that came.
     All(u64),
-    /// Those that a filter in the kernel has let through: nobody counts the others.
+    /// Frames passed by a filter in the kernel; the others are not counted.
     Passed(u64),
-    /// Whoever has counted them is gone, too.
+    /// The process that counted them is gone, too.
     Unknown,
 }
 
@@ -74,9 +74,9 @@ pub(crate) fn named(call: &'static str, name: &str) -> Result<(Interface, LinkTy
     }
 }
 
-/// Why `rx` or `tx` with these arguments sees one direction alone of the connections of this host:
-/// its interface has addresses of its own. None on a mirror port, where both directions come in, on
-/// the loopback interface, and where nothing can be found out.
+/// Returns the reason why `rx` or `tx` with these arguments sees one direction only of this host's
+/// connections: its interface has addresses of its own. `None` on a mirror port, where both
+/// directions come in, on the loopback interface, and where it cannot be found out.
 #[must_use]
 pub fn sees_one_way(source: &Description, arguments: &Arguments) -> Option<String> {
     let side = match source.name {
@@ -102,7 +102,8 @@ pub fn sees_one_way(source: &Description, arguments: &Arguments) -> Option<Strin
     Some(format!("{place} has the address {address}, and `{}` gives only what {side}", source.name))
 }
 
-/// What the machine refused. Who lacks which right is told by whoever knows the program's door.
+/// Turns a refusal of the machine into a failure; the caller, which knows the program's door,
+/// explains missing rights.
 pub(crate) fn failed(call: &'static str, target: &str, error: &sys::Error) -> Failure {
     let why = std::io::Error::from_raw_os_error(error.errno);
     let refused = why.kind() == std::io::ErrorKind::PermissionDenied;

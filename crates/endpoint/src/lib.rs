@@ -1,8 +1,8 @@
-//! Where bytes enter and leave: one file per source and sink.
+//! Sources and sinks, one file each.
 //!
 //! A source puts bytes into the pool of its space and names them by entries; a sink takes batches.
-//! What they do to the outside world (files, standard streams, interfaces) they do through `sys`,
-//! `rustix` or `std`. [SL §5.5], [Th §5.3.2 "Source"]
+//! Both act on files, standard streams and interfaces through `sys`, `rustix` or `std`. [SL §5.5],
+//! [Th §5.3.2 "Source"]
 //!
 //! Read [`contract`] first, then [`catalog`] (the list), then any source or sink.
 #![forbid(unsafe_code)]

@@ -18,7 +18,7 @@ pub struct Gap {
     pub processor: Option<u32>,
 }
 
-/// Where blocks are missing.
+/// The positions at which blocks are missing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Missing {
     first: Vec<Gap>,
@@ -27,7 +27,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// How many ranges are kept at each end.
+    /// Ranges stored at each end.
     pub const KEPT: usize = 64;
 
     /// Adds `count` blocks from this position on. What follows the gap before directly is one gap
@@ -69,7 +69,7 @@ impl Missing {
         self.first.iter().chain(&self.last).copied()
     }
 
-    /// How many ranges behind the first [`Self::kept_first`] are not kept.
+    /// Returns the number of ranges behind the first [`Self::kept_first`] that are not stored.
     #[must_use]
     pub const fn more(&self) -> u64 {
         self.more
@@ -80,7 +80,7 @@ impl Missing {
         self.more += more;
     }
 
-    /// How many of the ranges stand before those that are not kept.
+    /// Returns the number of stored ranges before those that are not stored.
     #[must_use]
     pub fn kept_first(&self) -> usize {
         self.first.len()

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Debug, Default)]
 pub struct Origins(Arc<Rest>);
 
-/// What comes from here on, as far as it is known.
+/// The origins from here on, as far as they are known.
 #[derive(Debug, Default)]
 struct Rest(OnceLock<Box<Named>>);
 
@@ -45,7 +45,7 @@ impl Origins {
             .map(|named| named.name.as_str())
     }
 
-    /// How many there are.
+    /// Returns their number.
     #[must_use]
     pub fn count(&self) -> u16 {
         u16::try_from(self.names().count()).unwrap_or(u16::MAX)

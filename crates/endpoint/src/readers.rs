@@ -1,5 +1,5 @@
-//! Who may read what a line makes of files: whoever may read every one of them. [SL §8, fan-in;
-//! CONTRACT 21]
+//! Computes who may read a line's output files: those who may read every input file. [SL §8,
+//! fan-in; CONTRACT 21]
 //!
 //! In: the files from which blocks come. Out: the mode of a file that a sink makes, before the
 //! umask. The source says that the permissions of what is joined "correspond to the union of all
@@ -11,17 +11,17 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use sys::steps::Steps;
 
-/// Who may read all inputs.
+/// The users who may read all inputs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Readers(Vec<Input>);
 
-/// What is to be known to make a file: who is told of it, and who may read it.
+/// The arguments for making a file: the log of steps, and its readers.
 pub(crate) type Making<'m> = (&'m Steps, &'m Readers);
 
-/// Where no file is read: everybody.
+/// The readers if no file is read: everybody.
 pub static EVERYBODY: Readers = Readers(Vec::new());
 
-/// Who may read a file, beside its owner.
+/// The readers of a file besides its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Input {
     group: u32,
@@ -30,14 +30,14 @@ struct Input {
 
 const OF_GROUP: u32 = 0o040;
 const OF_OTHERS: u32 = 0o004;
-/// Where a file has its list of access (acl(5)).
+/// The attribute of a file's access list (acl(5)).
 const LIST: &str = "system.posix_acl_access";
 /// A directory that gives its group to what is made in it.
 const SET_GROUP: u32 = 0o2000;
 
 impl Readers {
-    /// Those of them who may read this file, too; `-` is standard input. What cannot be looked at
-    /// cannot be opened either, which is told there.
+    /// Intersects with the readers of this file; `-` is standard input. A file that cannot be
+    /// examined cannot be opened either, which is reported there.
     pub fn and(&mut self, path: &str) {
         let opened = if path == "-" { Path::new("/dev/stdin") } else { Path::new(path) };
         if let Some(file) = fs::metadata(opened).ok().filter(Metadata::is_file) {
@@ -71,7 +71,7 @@ impl Readers {
 }
 
 impl Input {
-    /// Who is of its group is not one of the others.
+    /// Returns true if group members have no less than others.
     const fn is_for_all(&self) -> bool {
         self.mode & (OF_GROUP | OF_OTHERS) == OF_GROUP | OF_OTHERS
     }

@@ -1,8 +1,8 @@
-//! Why blocks ended before they reached a sink, as the ledger counts it.
+//! Reasons for the end of blocks before a sink, as the ledger counts them.
 
 use std::fmt;
 
-/// Why blocks were dropped, or the place at which they were.
+/// A reason for drops, or the place of a loss.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum DropReason {
     /// The request has them dropped.

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a directory that goes away, blocks, batches, openings.
+//! Fixtures of this crate's tests: a directory that is removed, blocks, batches, openings.
 
 use abi::{Class, ContextLane, DbufId, Entry, Marks, Place, RichPointer};
 use buffer::pool::{Config, Pool};
@@ -11,7 +11,7 @@ use wire::record::{Kind, Writer};
 use crate::readers::{EVERYBODY, Making};
 use crate::{Failure, Given, Intake, Opening, Origins, Source};
 
-/// What a test makes is for everybody, and is not taken back.
+/// Makes files that everybody may read, and keeps them.
 pub(crate) static MAKING: Making<'static> = (&UNLOGGED, &EVERYBODY);
 
 /// A directory of its own that is removed with what is in it.

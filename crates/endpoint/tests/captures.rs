@@ -99,7 +99,7 @@ fn run(
     }
 }
 
-/// What a packet is, without where it lies.
+/// A packet, without its place.
 #[derive(PartialEq, Debug)]
 struct Seen {
     time: u64,
@@ -127,7 +127,7 @@ fn truth(bytes: &[u8]) -> (Vec<Seen>, Option<Fault>) {
     (seen, None)
 }
 
-/// What `replay` gives, and why it stopped.
+/// Returns the packets of `replay`, and the reason why it stopped.
 fn replayed(file: &Path, pool: &mut Pool) -> (Vec<Seen>, Option<String>) {
     let mut seen = Vec::new();
     let outcome = replay(file).and_then(|mut source| {
@@ -181,7 +181,7 @@ fn corpus_every_capture_is_given_as_it_is_and_copied_without_loss() {
     assert!(packets > 10_000 && mixed < 20, "{packets} packets, {mixed} mixed");
 }
 
-/// How many packets there are, captures with a fault, and captures of several link types.
+/// Counts packets, captures with a fault, and captures of several link types.
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn give_and_copy(captures: &Captures) -> (usize, usize, usize) {
     let captures = &captures.paths;

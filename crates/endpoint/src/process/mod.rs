@@ -33,7 +33,7 @@ use sys::steps::Makes;
 /// The shell that understands a command.
 const SHELL: &str = "/bin/sh";
 
-/// What everybody knows about `exec`.
+/// The description of `exec`.
 pub const EXEC: Description = Description {
     name: "exec",
     summary: "run a program, as between the pipes of a shell",
@@ -76,7 +76,7 @@ pub const ENTRY: ProcessEntry = ProcessEntry {
     start,
 };
 
-/// Where a program stands in its line.
+/// The position of a program in its line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stands {
     /// Nothing comes to it.
@@ -118,9 +118,9 @@ pub struct Process {
     apart: Option<Arc<dyn Apart>>,
 }
 
-/// What runs in a process of its own and is no ordinary program, as far as a path must know.
+/// A process other than an ordinary program, as far as a path must know it.
 pub trait Apart: fmt::Debug + Send + Sync {
-    /// Whether it takes nothing any more, although there may be something.
+    /// Returns true if it takes no more input, although there may be some.
     fn is_deaf(&self) -> bool;
 
     /// Waits for its end, and answers what is to be told of it, if it was not a good one.
@@ -133,13 +133,13 @@ pub trait Apart: fmt::Debug + Send + Sync {
 /// A program that did not end well.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadEnd {
-    /// What was run.
+    /// The command.
     pub command: String,
-    /// How it ended.
+    /// Its end.
     pub ended: Ended,
     /// Its output was ours, and whoever read that has gone: nobody needs to be told.
     pub quiet: bool,
-    /// What is told instead of how it ended, where it is no program.
+    /// The message in place of its end, if it is no program.
     pub told: Option<String>,
 }
 
@@ -159,7 +159,7 @@ impl fmt::Display for BadEnd {
 
 impl std::error::Error for BadEnd {}
 
-/// What no shell can be asked to run.
+/// Refuses texts that no shell can run.
 fn refuses(command: &str) -> Option<Mistake> {
     if command.trim().is_empty() {
         let mistake = Mistake::new("command", "the command is empty");
@@ -214,13 +214,13 @@ impl Process {
         Self { command: command.to_owned(), group: None, stands, deaf, released, apart: None }
     }
 
-    /// What stands in the middle of a line, in a process of its own, and is no ordinary program.
+    /// Makes a process in the middle of a line that is no ordinary program.
     #[must_use]
     pub fn apart(name: &str, apart: Arc<dyn Apart>) -> Self {
         Self { apart: Some(apart), ..Self::recorded(name, Stands::Middle) }
     }
 
-    /// Whether it takes no input any more, although there is some.
+    /// Returns true if it takes no more input, although there is some.
     #[must_use]
     pub fn is_deaf(&self) -> bool {
         match &self.apart {
@@ -238,14 +238,14 @@ impl Process {
         }
     }
 
-    /// Whether nothing comes to it.
+    /// Returns true if it has no input.
     #[must_use]
     pub fn is_head(&self) -> bool {
         self.stands == Stands::Head
     }
 
-    /// How it ended; nothing while it runs. Of what is no program only [`Process::finish`] tells
-    /// it: the path goes on.
+    /// Returns its end; `None` while it runs. For a process that is no program only
+    /// [`Process::finish`] returns it: the path goes on.
     #[must_use]
     pub fn ended(&self) -> Option<Result<(), BadEnd>> {
         // A program that cannot be looked at is told by `finish`.

@@ -10,13 +10,13 @@ use crate::{Failure, Given, Intake, Seen, Source, SourceProperties};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// How long a block is at most: as much as a pipe holds by default (pipe(7)).
+/// The largest block: the default capacity of a pipe (pipe(7)).
 const BLOCK: usize = 64 * 1024;
 
 /// The standard output of a program.
 #[derive(Debug)]
 pub(super) struct Output {
-    /// What reads it, until nothing is wanted any more.
+    /// The reading end, until its output is not wanted any more.
     pipe: Option<Read>,
     process: Arc<Process>,
     seen: Seen,

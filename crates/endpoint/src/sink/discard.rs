@@ -3,7 +3,7 @@
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::{Amount, Batch, Description, Forms, Gives, Kind, Reads, Report, Time};
 
-/// What everybody knows about `discard`.
+/// The description of `discard`.
 pub const DISCARD: Description = Description {
     name: "discard",
     summary: "end blocks and report how many there were",

@@ -8,7 +8,7 @@
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
 use filter::{Amount, Batch, Description, Forms, Gives, Kind, Reads, Report, Time};
 
-/// What everybody knows about `drop`.
+/// The description of `drop`.
 pub const DROP: Description = Description {
     name: "drop",
     summary: "end unwanted blocks, and count them as dropped by request",

@@ -19,7 +19,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use wire::link::LinkType;
 
-/// What everybody knows about `freeze`.
+/// The description of `freeze`.
 pub const FREEZE: Description = Description {
     name: "freeze",
     summary: "keep what came around a block that matters as a capture",
@@ -74,7 +74,7 @@ struct Freeze {
     counts: Counts,
 }
 
-/// What the report says.
+/// The counters of the report.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     triggers: u64,
@@ -92,7 +92,7 @@ struct Capture {
     file: File,
     link: LinkType,
     until: Time,
-    /// How many bytes it may still take.
+    /// Bytes it may still take.
     room: usize,
     buffer: Vec<u8>,
 }
@@ -120,7 +120,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     }))
 }
 
-/// What asks whether an expression matches.
+/// Compiles an expression into a matcher.
 fn matcher(expression: &str, given: &Arguments) -> Result<bpf::Matcher, Failure> {
     let arguments = Arguments::default().behind(given.links().map(Into::into));
     let arguments = arguments.served_by(given.compiler().cloned());
@@ -248,7 +248,7 @@ impl Freeze {
     }
 }
 
-/// How many bytes are collected before they are written.
+/// Bytes gathered before a write.
 const FULL: usize = 256 << 10;
 
 impl Capture {

@@ -1,4 +1,4 @@
-//! What the headers around a block say: read from the frame through the marks, whatever the view.
+//! Reads the headers around a block from its frame, through the marks, whatever the view.
 //!
 //! In: a block. Out: [`Headers`], for `json` and `files` as values and for `print` as one phrase:
 //! `vlan 7 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, payload 120`.

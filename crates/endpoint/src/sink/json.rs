@@ -23,7 +23,7 @@ use wire::link::Network;
 /// The version of the schema.
 pub const VERSION: u32 = 1;
 
-/// What everybody knows about `json`.
+/// The description of `json`.
 pub const JSON: Description = Description {
     name: "json",
     summary: "print one JSON object per block or message on standard output",
@@ -62,7 +62,7 @@ UTF-8 are replaced by U+FFFD.",
 /// The line in the catalogue.
 pub const ENTRY: SinkEntry = SinkEntry::new(&JSON, open);
 
-/// What every object begins with: the schema.
+/// The fields with which every object begins: the schema.
 #[derive(Debug, Serialize)]
 struct About<'a> {
     version: u32,
@@ -131,7 +131,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// What the headers around a block say; nothing for blocks that lie in no frame.
+    /// Converts the headers around a block; empty for blocks that lie in no frame.
     pub(crate) fn of(headers: Option<&Headers<'_>>) -> Self {
         let Some(headers) = headers else { return Self::default() };
         let network = match headers.layers.network {
@@ -190,7 +190,7 @@ struct Json {
     form: Form,
     payload: Payload,
     described: Described,
-    /// How many objects were written.
+    /// Objects written.
     lines: u64,
 }
 
@@ -292,7 +292,7 @@ fn add(out: &mut Out, object: &impl Serialize) -> Result<(), Failure> {
     written.map_err(|error| Failure::new("write", out.target(), error))
 }
 
-/// Which way a block goes, in a word.
+/// Returns the direction of a block, as a word.
 const fn way(block: &Block<'_>) -> &'static str {
     match block.context.flags.direction() {
         Direction::Forward => "forward",

@@ -1,4 +1,4 @@
-//! What a sink knows about the meaning of numbers: the names of classes and of sources.
+//! The names of classes and sources, for sinks.
 
 use crate::{Opening, Origins};
 use abi::Class;
@@ -12,7 +12,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// What the path told the sink.
+    /// Takes the names from the opening.
     pub(crate) fn new(opening: &Opening<'_>) -> Self {
         Self { classes: opening.classes, origins: opening.origins.clone() }
     }
@@ -39,7 +39,7 @@ impl Names {
         names.iter().find(|(_, named)| *named == value).map(|(name, _)| *name)
     }
 
-    /// Whether the class says more than that the block exists.
+    /// Returns true if the class says more than that the block exists.
     pub(crate) fn class_matters(&self, class: Class) -> bool {
         match self.classes {
             Classes::Number { .. } => true,

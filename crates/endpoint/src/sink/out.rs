@@ -1,4 +1,4 @@
-//! Where a sink writes its bytes: a file or standard output, behind a buffer that knows its blocks.
+//! The output of a sink: a file or standard output, behind a buffer that knows its blocks.
 //!
 //! In: the bytes of one block after another. Out: one write per 64 KB, or when somebody wants to
 //! see what is there. After a failure [`Out::written`] tells exactly how many blocks left in whole,
@@ -23,11 +23,11 @@ use sys::open::{self, Target, Writes};
 use sys::replace::{Beside, is_refused};
 use sys::steps::{Makes, Steps};
 
-/// How many bytes are gathered before they are written.
+/// Bytes gathered before a write.
 const FULL: usize = 64 * 1024;
-/// How often a file is opened again that another request replaces meanwhile.
+/// Attempts to open a file that other requests replace meanwhile.
 const TRIES: u32 = 10;
-/// How many bytes a message has at most besides its first.
+/// The most bytes of a message besides its first.
 const MESSAGE: usize = 32 * 1024;
 
 /// A file or standard output.
@@ -35,28 +35,28 @@ const MESSAGE: usize = 32 * 1024;
 pub(crate) struct Out {
     file: File,
     target: String,
-    /// Whether a closed pipe means that the reader has seen enough.
+    /// True if a closed pipe means that the reader has seen enough.
     standard: bool,
-    /// Whether a person watches, so that nothing should wait in the buffer.
+    /// True if a person watches, so that nothing should wait in the buffer.
     interactive: bool,
-    /// Whether it is a socket that keeps messages, whose reader puts what several processes write
-    /// one behind the other: the first byte of a message says whether blocks end with it.
+    /// True for a socket with message boundaries, whose reader joins the output of several
+    /// processes: the first byte of a message says if blocks end with it.
     messages: bool,
-    /// What is to be done before the first write.
+    /// The action before the first write.
     before: Before,
-    /// Whether the lock is ours; that of a shell around us on standard output is not.
+    /// True if the lock is ours; a shell's lock on standard output is not.
     locked: bool,
     /// True if other requests may append, too: each holds a lock with them.
     shared: bool,
     buffer: Vec<u8>,
-    /// Where each block of the buffer ends, and how many viewed bytes it stands for.
+    /// The end of each block in the buffer, with its viewed bytes.
     ends: Vec<(usize, u32)>,
     written: Amount,
-    /// What a person should know in the end.
+    /// Remarks for the final report.
     remarks: Vec<String>,
 }
 
-/// What becomes of old contents when there is something to write.
+/// The treatment of old contents at the first write.
 #[derive(Debug)]
 enum Before {
     /// They stay, or there are none.
@@ -169,7 +169,7 @@ impl Out {
         matches!(self.before, Before::Replace(_))
     }
 
-    /// What a person should know of it in the end.
+    /// Returns remarks for the final report.
     pub(crate) fn remarks(&self) -> &[String] {
         &self.remarks
     }
@@ -187,12 +187,12 @@ impl Out {
         report
     }
 
-    /// What is written to, for messages.
+    /// Returns the target, for messages.
     pub(crate) fn target(&self) -> &str {
         &self.target
     }
 
-    /// Whether standard output is a terminal.
+    /// Returns true if standard output is a terminal.
     pub(crate) fn is_interactive(&self) -> bool {
         self.interactive
     }
@@ -230,7 +230,7 @@ impl Out {
         outcome.map_err(|error| self.failure(&error))
     }
 
-    /// What has been written in whole.
+    /// Returns the blocks written completely.
     pub(crate) fn written(&self) -> Amount {
         self.written
     }

@@ -26,7 +26,7 @@ use abi::text::Visible;
 use filter::{Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type};
 use std::io::Write;
 
-/// What everybody knows about `print`.
+/// The description of `print`.
 pub const PRINT: Description = Description {
     name: "print",
     summary: "print one line per block on standard output",
@@ -69,7 +69,7 @@ struct Print {
     form: Form,
     payload: Payload,
     described: Described,
-    /// How many blocks were printed: the others belong to messages that were.
+    /// Blocks printed: the others belong to messages that were.
     printed: u64,
 }
 
@@ -228,7 +228,7 @@ mod tests {
     const FRAME: &str = "020000000002 020000000001 0800 4500002a 00010000 40060000
         0a000001 0a000002 04d20050 00000001 00000007 50180200 00000000 6869";
 
-    /// What is printed for these blocks.
+    /// Returns the output for these blocks.
     fn printed(payload: &str, change: fn(&mut Opening<'_>), blocks: &[Block<'_>]) -> String {
         let given = arguments(&PRINT, &[("payload", payload)]);
         let origins = ["one.pcap".to_owned(), "tw\x1b[2J".to_owned()];

@@ -16,7 +16,7 @@ use filter::{
     Reads, Type,
 };
 
-/// What everybody knows about `redirect`.
+/// The description of `redirect`.
 pub const REDIRECT: Description = Description {
     name: "redirect",
     summary: "send the frames out by another interface, in the kernel if it can be",
@@ -52,7 +52,7 @@ Needs CAP_NET_RAW, wherever it runs; `streamline doctor` tells what is missing."
 pub const ENTRY: SinkEntry = SinkEntry::new(&REDIRECT, open)
     .with(EndpointFacts { outlet: Some(outlet), ..EndpointFacts::NONE });
 
-/// Why a frame did not leave, as the ledger prints it.
+/// The reason for frames that were not sent, as the ledger prints it.
 const REFUSED: &str = "refused by the kernel";
 
 fn outlet(arguments: &Arguments) -> Outlet {

@@ -20,7 +20,7 @@ pub(crate) enum Lines {
     Json,
 }
 
-/// How far back the beginning of a line is looked for: longer ones are ended, not cut.
+/// The longest line whose beginning is searched for: longer ones are ended, not cut.
 const LINE_MAX: u64 = 1 << 20;
 
 /// Has a regular file end with a line. Says in a sentence what it did, if it did anything. Files
@@ -55,8 +55,8 @@ pub(crate) fn mend(file: &mut File, target: &str, lines: Lines) -> io::Result<Op
 /// Any object.
 type Object = serde_json::Map<String, serde_json::Value>;
 
-/// Where the last line begins that has no end, and its bytes unless it is too long; none if the
-/// file ends with a line.
+/// Returns the beginning of an unfinished last line, and its bytes unless it is too long; `None` if
+/// the file ends with a line.
 fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>>)>> {
     const PIECE: u64 = 4096;
     let first = length.saturating_sub(LINE_MAX);
@@ -80,7 +80,7 @@ fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>
     Ok(Some((first, (first == 0).then_some(line))))
 }
 
-/// How many bytes of `done` that were written end with a block, given where blocks end.
+/// Returns the part of `done` written bytes that ends with a block, given the ends of blocks.
 pub(crate) fn whole(done: usize, mut ends: impl DoubleEndedIterator<Item = usize>) -> usize {
     ends.rfind(|end| *end <= done).unwrap_or(0)
 }

@@ -4,15 +4,15 @@ use super::out::Out;
 use crate::{Failure, Sink};
 use filter::{Amount, Batch, Block, Report, Time};
 
-/// What is written about blocks.
+/// The text written about blocks.
 pub(crate) trait Text: Send {
-    /// Where it is written.
+    /// Returns the output.
     fn out(&self) -> &Out;
     /// The same, to be appended to.
     fn out_mut(&mut self) -> &mut Out;
     /// Appends what there is to say about a block.
     fn tell(&mut self, block: &Block<'_>) -> Result<(), Failure>;
-    /// What there is to say in the end, when everything is out.
+    /// Returns the final report, when everything is out.
     fn report(&self) -> Report;
 }
 

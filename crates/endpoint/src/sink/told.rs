@@ -1,4 +1,4 @@
-//! What the description of a message says (`wire::record`), for programs and for people.
+//! Reads the description of a message (`wire::record`), for programs and for people.
 //!
 //! In: a block that describes a message. Out: its fields as they stand in the objects that `json`
 //! and `files` write ([`Fields`]), and one phrase for `print`:
@@ -21,7 +21,7 @@ use wire::record::{self, Field, Kind, Record, Shape};
 pub(crate) struct Told<'a>(Record<'a>);
 
 impl<'a> Told<'a> {
-    /// What this block says about the message that it begins; nothing if it describes none.
+    /// Reads the description of the message that this block begins; `None` if it describes none.
     pub(crate) fn of(block: &Block<'a>) -> Option<Self> {
         if block.marks.is_description() { Self::read(block.frame) } else { None }
     }
@@ -31,7 +31,7 @@ impl<'a> Told<'a> {
         Record::parse(bytes).map(Self)
     }
 
-    /// What is described.
+    /// Returns the kind of the message.
     pub(crate) const fn kind(&self) -> Kind {
         self.0.kind()
     }
@@ -46,12 +46,12 @@ impl<'a> Told<'a> {
         self.0.number(field)
     }
 
-    /// When the message began.
+    /// Returns the time at which the message began.
     pub(crate) fn time(&self) -> Option<Time> {
         self.number(Field::Time)
     }
 
-    /// When it, or the last of an exchange, ended.
+    /// Returns the time at which it, or the last message of an exchange, ended.
     pub(crate) fn end(&self) -> Option<Time> {
         self.number(Field::End)
     }
@@ -66,7 +66,8 @@ impl<'a> Told<'a> {
         self.number(field).and_then(|port| u16::try_from(port).ok())
     }
 
-    /// Who sent the message to whom. Which protocol carried it is not known.
+    /// Returns the sender and receiver of the message, without a transport protocol, which is
+    /// unknown.
     pub(crate) fn flow(&self, backward: bool) -> Option<Flow> {
         let ports = self.port(Field::ClientPort).zip(self.port(Field::ServerPort));
         let flow = Flow {
@@ -83,7 +84,7 @@ impl<'a> Told<'a> {
         self.0.fields()
     }
 
-    /// Whether it has this mark.
+    /// Returns true if it has this mark.
     pub(crate) fn is(&self, field: Field) -> bool {
         self.number(field).is_some_and(|value| value != 0)
     }
@@ -211,10 +212,10 @@ const fn is_plain(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
 }
 
-/// What a sink counts that tells messages once: by their descriptions.
+/// Counts messages, once each, by their descriptions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Described {
-    /// Whether descriptions are followed by what they describe; where streams come, they stand for
+    /// True if descriptions are followed by their messages; where streams come, they stand for
     /// themselves.
     followed: bool,
     messages: u64,
@@ -230,8 +231,8 @@ impl Described {
         Self { followed: matches!(form, Form::Message), messages: 0, fragments: 0, open: None }
     }
 
-    /// Whether a block is a part of a message that was told before. Filters that describe messages
-    /// describe all of them; other filters mark the first part of theirs.
+    /// Returns true if a block is a part of a message that was counted before. Filters that
+    /// describe messages describe all of them; other filters mark the first part of theirs.
     pub(crate) fn is_told(&self, block: &Block<'_>) -> bool {
         let begins = block.context.flags.has(Flags::FIRST) && self.open != Some(place(block));
         self.followed && self.messages > 0 && !begins
@@ -249,7 +250,7 @@ impl Described {
         }
     }
 
-    /// What there was, of these blocks.
+    /// Returns the counts of these blocks.
     pub(crate) fn rows(&self, blocks: Amount) -> Vec<(String, u64)> {
         let row = |name: &str, value| (name.to_owned(), value);
         let mut rows = vec![row("blocks", blocks.blocks)];
@@ -263,7 +264,7 @@ impl Described {
     }
 }
 
-/// Which session a block belongs to, and which way it goes.
+/// Returns a block's session and direction.
 const fn place(block: &Block<'_>) -> (u32, Direction) {
     (block.context.session, block.context.flags.direction())
 }
@@ -271,9 +272,9 @@ const fn place(block: &Block<'_>) -> (u32, Direction) {
 /// A description as a phrase.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Phrase<'a> {
-    /// What is told.
+    /// The description.
     pub(crate) told: Told<'a>,
-    /// Which way the message went.
+    /// The direction of the message.
     pub(crate) direction: Direction,
 }
 

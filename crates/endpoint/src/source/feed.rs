@@ -11,9 +11,9 @@ use abi::Place;
 use buffer::pool::{Pin, Pool};
 use std::os::fd::BorrowedFd;
 
-/// How many bytes are read at once. Small enough that they are still in the cache of the processor
-/// when filters look at them, large enough that a system call for them costs nothing: of 64 KB to 1
-/// MB, 128 and 256 KB were fastest (76 ns a packet of 600 bytes looked at whole, 1 MB 90 ns).
+/// Bytes per read: small enough that they are still in the processor's cache when filters look at
+/// them, large enough that a system call for them costs nothing. Of 64 KB to 1 MB, 128 and 256 KB
+/// were fastest (76 ns a packet of 600 bytes looked at whole, 1 MB 90 ns).
 pub(crate) const PIECE: usize = 256 * 1024;
 /// A segment with less room than this is left for a fresh one.
 const LEAST: usize = 64 * 1024;
@@ -33,11 +33,11 @@ pub(crate) struct Feed {
 struct Piece {
     place: Place,
     pin: Pin,
-    /// How many of its bytes are done with.
+    /// Bytes consumed.
     at: u32,
 }
 
-/// What came of asking for more bytes.
+/// The result of asking for more bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Filled {
     /// At least as many bytes as were wanted are there.
@@ -57,12 +57,12 @@ impl Feed {
         Self { input, piece: None, carry: Vec::new(), ended: false }
     }
 
-    /// Where the bytes come from.
+    /// Returns the input.
     pub(crate) const fn input(&self) -> &Input {
         &self.input
     }
 
-    /// What to wait for.
+    /// Returns the descriptor to wait for.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.input.descriptor()
     }

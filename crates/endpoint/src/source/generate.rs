@@ -18,10 +18,10 @@ use wire::ip::protocol;
 use wire::link::LinkType;
 use wire::{ipv4, udp};
 
-/// Where the sequence number lies in a frame.
+/// Offset of the sequence number in a frame.
 pub const SEQUENCE: usize = UDP + udp::LENGTH;
 
-/// What everybody knows about `generate`.
+/// The description of `generate`.
 pub const GENERATE: Description = Description {
     name: "generate",
     summary: "make numbered or identical UDP frames",
@@ -76,7 +76,7 @@ const UDP: usize = IP + ipv4::LENGTH_MIN;
 const UDP_CHECKSUM: usize = UDP + 6;
 /// The least frame of Ethernet, without its checksum.
 const SIZE_MIN: u64 = 60;
-/// What the length field of IPv4 can say, behind an Ethernet header.
+/// The largest IPv4 length field, behind an Ethernet header.
 const SIZE_MAX: u64 = 65_549;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -88,7 +88,7 @@ struct Generate {
     rate: Option<u64>,
     numbered: bool,
     origin: u16,
-    /// When the first frame was due.
+    /// The time at which the first frame was due.
     began: Option<Time>,
     /// The frames of all flows, one behind the other, where they are named again and again.
     ready: Option<Place>,
@@ -149,7 +149,7 @@ impl Source for Generate {
 }
 
 impl Generate {
-    /// How many frames are due at this time and were not sent.
+    /// Returns the number of frames due at this time and not sent.
     fn due(&mut self, now: Time) -> u64 {
         let began = *self.began.get_or_insert(now);
         let Some(rate) = self.rate else { return u64::MAX };
@@ -158,14 +158,15 @@ impl Generate {
         u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(self.given.blocks)
     }
 
-    /// When the frame with this number is due.
+    /// Returns the time at which the frame with this number is due.
     fn time_of(&self, number: u64) -> Time {
         let rate = u128::from(self.rate.unwrap_or(SECOND_NS));
         let distance = (u128::from(number) * u128::from(SECOND_NS)).div_ceil(rate);
         self.began.unwrap_or(0).saturating_add(u64::try_from(distance).unwrap_or(u64::MAX))
     }
 
-    /// Whether frames can be named again and again: they are all alike, and one of each flow fits.
+    /// Returns true if frames can be named again and again: they are all alike, and one of each
+    /// flow fits.
     fn is_repeated(&self, pool: &Pool) -> bool {
         !self.numbered && usize::from(self.flows) * self.template.stride() <= pool.block_max()
     }

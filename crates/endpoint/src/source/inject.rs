@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::eventfd::EventFd;
 use wire::link::LinkType;
 
-/// What everybody knows about `inject`.
+/// The description of `inject`.
 pub const INJECT: Description = Description {
     name: "inject",
     summary: "give the frames that the program around hands in",
@@ -57,7 +57,7 @@ pub struct Injector {
     door: Arc<Door>,
 }
 
-/// What the two ends share.
+/// State shared by both ends.
 #[derive(Debug)]
 struct Door {
     queue: Mutex<Queue>,
@@ -68,7 +68,7 @@ struct Door {
 struct Queue {
     frames: VecDeque<Waiting>,
     bytes: u64,
-    /// How many bytes may wait: set when the source is opened. Before, nothing is taken.
+    /// The most bytes waiting, set when the source is opened; before that, nothing is taken.
     room: u64,
     offered: Amount,
     refused: u64,
@@ -82,7 +82,7 @@ struct Waiting {
     time: Time,
 }
 
-/// What became of a frame that was handed in.
+/// The result of handing in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Injected {
     /// The path will give it.

@@ -1,4 +1,4 @@
-//! Where a source reads: a file or standard input, never waiting.
+//! The input of a source: a file or standard input, read without blocking.
 //!
 //! Regular files are read at once. Pipes, terminals and sockets are asked with poll first whether a
 //! read would wait, so that the space stays awake; a FIFO is opened without waiting for its writer.
@@ -28,9 +28,9 @@ pub(super) const FACTS: EndpointFacts = EndpointFacts {
 pub(crate) struct Input {
     file: File,
     target: String,
-    /// Whether a read may have to wait.
+    /// True if a read may have to wait.
     waits: bool,
-    /// Whether the lock is ours; that of a shell around us on standard input is not.
+    /// True if the lock is ours; a shell's lock on standard input is not.
     locked: bool,
 }
 
@@ -44,7 +44,7 @@ impl Drop for Input {
     }
 }
 
-/// What a read came to.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Got {
     /// So many bytes.
@@ -73,7 +73,7 @@ impl Input {
         Ok(input)
     }
 
-    /// What this descriptor reads.
+    /// Wraps an open descriptor.
     pub(crate) fn over(file: File, target: String) -> Result<Self, Failure> {
         let meta = file.metadata().map_err(|error| failed("read", &target, &error))?;
         if meta.is_dir() {
@@ -83,17 +83,17 @@ impl Input {
         Ok(Self { file, target, waits: !meta.is_file(), locked: false })
     }
 
-    /// What is read, for messages.
+    /// Returns the target, for messages.
     pub(crate) fn target(&self) -> &str {
         &self.target
     }
 
-    /// Whether bytes may come later, unlike those of a regular file.
+    /// Returns true if bytes may come later, unlike those of a regular file.
     pub(crate) const fn waits(&self) -> bool {
         self.waits
     }
 
-    /// How far a regular file was read.
+    /// Returns the position in a regular file.
     pub(crate) fn position(&self) -> Option<Position> {
         let mut file = &self.file;
         let read = file.stream_position().ok().filter(|_| !self.waits)?;
@@ -101,7 +101,7 @@ impl Input {
         Some(Position { read, size })
     }
 
-    /// What to wait for.
+    /// Returns the descriptor to wait for.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.waits.then(|| self.file.as_fd())
     }
@@ -132,8 +132,8 @@ impl Input {
         }
     }
 
-    /// Whether a read would not wait: there are bytes, the writer has gone, or there is an error to
-    /// tell.
+    /// Returns true if a read would not block: there are bytes, the writer has gone, or there is an
+    /// error to report.
     fn is_ready(&self) -> bool {
         let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

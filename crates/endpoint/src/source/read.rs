@@ -11,7 +11,7 @@ use abi::{BLOCK_MAX, Class, ContextLane, Entry, Flags, Marks, Place, RichPointer
 use filter::{Amount, Arguments, Description, Effect, Form, Forms, Gives, Kind, Parameter, Type};
 use std::os::fd::BorrowedFd;
 
-/// What everybody knows about `read`.
+/// The description of `read`.
 pub const READ: Description = Description {
     name: "read",
     summary: "give the bytes of a file, in blocks or line by line",
@@ -53,14 +53,14 @@ pub(crate) struct Read {
     lines: bool,
     origin: u16,
     given: Amount,
-    /// Whether the next bytes begin a line.
+    /// True if the next bytes begin a line.
     line_begins: bool,
 }
 
 /// The next block in front of the bytes that are there.
 struct Next {
     length: u32,
-    /// How many bytes are done with after it: the block, and its line end.
+    /// Bytes consumed with it: the block, and its line end.
     consumed: usize,
     flags: Flags,
 }

@@ -16,7 +16,7 @@ use filter::{Amount, Description, Form, Forms, Gives, Kind, Parameter, Time, Typ
 use std::os::fd::BorrowedFd;
 use wire::capture::{Fault, Packet, Reader, Step, Why};
 
-/// What everybody knows about `replay`.
+/// The description of `replay`.
 pub const REPLAY: Description = Description {
     name: "replay",
     summary: "give the packets of a capture file",
@@ -57,9 +57,9 @@ struct Replay {
     given: Amount,
     /// A packet that was read before its time came.
     early: Option<Packet>,
-    /// What is wrong with the capture, to be told when the packets before it are gone.
+    /// The fault of the capture, reported when the packets before it are gone.
     broken: Option<Failure>,
-    /// How many bytes the reader needs, where the current piece has none for it.
+    /// Bytes that the reader needs, if the current piece has no room for them.
     wanted: Option<usize>,
 }
 
@@ -202,7 +202,7 @@ impl Replay {
     }
 }
 
-/// When packets are due.
+/// The times at which packets are due.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     /// Millionths of the capture's own speed; nothing: at once.
@@ -226,7 +226,7 @@ impl Pace {
         self.due(time, now) <= now
     }
 
-    /// When the path's clock shows that a packet of this time is due.
+    /// Returns the time on the path's clock at which a packet of this time is due.
     fn due(&self, time: Time, now: Time) -> Time {
         let (Some(factor), Some((first, began))) = (self.factor, self.began) else { return now };
         let distance = u128::from(time.saturating_sub(first)) * u128::from(MILLION);
@@ -268,7 +268,7 @@ fn failure(target: &str, fault: &Fault) -> Failure {
     failure.hint(format!("`{program} FILE | streamline 'replay - | …'`"))
 }
 
-/// What a file is that is no capture, if its first bytes say so.
+/// Recognizes a file that is no capture by its first bytes.
 fn looks_like(first: &[u8]) -> Option<&'static str> {
     const KNOWN: &[(&[u8], &str)] = &[
         (b"\x7fELF", "a program"),

@@ -15,7 +15,7 @@ use filter::{
     StateFacts, Time, Type,
 };
 
-/// What everybody knows about `files`.
+/// The description of `files`.
 pub const FILES: Description = Description {
     name: "files",
     summary: "write sessions, messages or blocks into files of a directory",
@@ -70,7 +70,7 @@ const _: () = assert!(FILL_MAX == 16 << 20, "the help says so");
 /// The line in the catalogue.
 pub const ENTRY: SinkEntry = SinkEntry::new(&FILES, open).writing_files();
 
-/// What gets a file of its own.
+/// The unit that gets a file of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Per {
     Session,
@@ -153,7 +153,7 @@ impl Files {
         })
     }
 
-    /// Where a block goes; nothing if it gets a file of its own.
+    /// Returns the key of a block's file; `None` if it gets a file of its own.
     fn key(&self, block: &Block<'_>) -> Option<Key> {
         let number = block.context.session;
         let backward = block.context.flags.direction() == Direction::Backward;
@@ -232,12 +232,12 @@ impl Files {
     }
 }
 
-/// Whether a block is all that there is of a message: what comes at the same time goes on.
+/// Returns true if a block is a whole message; blocks of the same time are later parts.
 fn is_whole_message(block: &Block<'_>) -> bool {
     block.marks.is_description() && block.context.flags.has(Flags::FIRST.with(Flags::LAST))
 }
 
-/// Whether a block has no bytes and stands for none: a direction ends of which nothing came.
+/// Returns true if a block has no bytes and stands for none: the end of a direction without data.
 fn says_nothing(block: &Block<'_>) -> bool {
     block.length() == 0 && block.pointer.is_hole()
 }

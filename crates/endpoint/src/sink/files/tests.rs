@@ -49,7 +49,7 @@ fn index(dir: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// What is in each file, in the order of their numbers.
+/// Returns the contents of the files, in the order of their numbers.
 fn texts(dir: &str) -> Vec<String> {
     contents(dir).into_iter().map(|(_, text)| text).collect()
 }

@@ -20,7 +20,7 @@ use split::Split;
 use wire::capture::write;
 use wire::link::LinkType;
 
-/// What everybody knows about `pcap`.
+/// The description of `pcap`.
 pub const PCAP: Description = Description {
     name: "pcap",
     summary: "write the frames of the blocks to a capture file",
@@ -68,7 +68,7 @@ at most `sessions` are remembered; what was forgotten goes on in another file.",
     ..Description::EMPTY
 };
 
-/// What lies in frames. Most of a message does.
+/// Forms whose blocks lie in frames. Most of a message does.
 const FRAMED: Forms =
     Forms::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream, Form::Message]);
 
@@ -158,11 +158,10 @@ fn another(target: &str, first: LinkType, second: LinkType) -> Failure {
     Failure::new("write", target, problem).hint("write each source into a file of its own")
 }
 
-/// How many frames are remembered: views of one frame come close together, but not always one
-/// behind the other.
+/// Frames remembered: views of one frame come close together, but not always one behind the other.
 const RECENT: usize = 16;
 
-/// Which frames there were.
+/// The frames seen lately, and their counts.
 #[derive(Debug)]
 struct Frames {
     /// The frames that came last, where several blocks may view one.
@@ -184,7 +183,7 @@ impl Frames {
         Self { recent, next: 0, written: 0, cut: 0, repeated: 0, bare: 0, made: 0 }
     }
 
-    /// Whether a block lies in a frame that is to be written; counts the others.
+    /// Returns true if a block lies in a frame that is to be written; counts the others.
     fn is_new(&mut self, block: &Block<'_>) -> bool {
         if !block.marks.is_frame() {
             self.bare += 1;
@@ -215,7 +214,7 @@ impl Frames {
         to.extend_from_slice(bytes);
     }
 
-    /// What there was; a failure if nothing that came lay in a frame.
+    /// Returns the counts; a failure if no block lay in a frame.
     fn rows(&self, target: &str) -> Result<Vec<(String, u64)>, Failure> {
         if self.written == 0 && self.made > 0 {
             let why = "none of the blocks that came lies in a frame";

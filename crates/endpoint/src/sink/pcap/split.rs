@@ -13,11 +13,11 @@ use wire::link::LinkType;
 #[derive(Debug)]
 pub(super) struct Split {
     shelf: Shelf,
-    /// Whether each direction gets a file of its own.
+    /// True if each direction gets a file of its own.
     one_way: bool,
     frames: Frames,
     written: Amount,
-    /// What is being written: a record, behind the header of the file if it is the first.
+    /// The record being written, behind the header of the file if it is the first.
     record: Vec<u8>,
 }
 

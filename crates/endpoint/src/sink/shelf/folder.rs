@@ -20,7 +20,7 @@ use sys::steps::Makes;
 
 /// The name of the table of contents.
 pub(crate) const INDEX: &str = "index.jsonl";
-/// How often another number is tried when somebody else takes names at the same time.
+/// Attempts at another number when other processes take names at the same time.
 const TRIES: u32 = 1000;
 
 /// An open directory.
@@ -34,7 +34,7 @@ pub(super) struct Folder {
     mode: u32,
 }
 
-/// Which file a name stood for, so that another one under the same name is recognised.
+/// The identity of a file, by which another one under the same name is recognized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     device: u64,

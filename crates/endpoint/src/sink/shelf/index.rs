@@ -60,7 +60,7 @@ impl Index {
         Self(Out::shared(file, target, Lines::Json))
     }
 
-    /// What a person should know of it in the end.
+    /// Returns remarks for the final report.
     pub(super) fn remarks(&self) -> &[String] {
         self.0.remarks()
     }

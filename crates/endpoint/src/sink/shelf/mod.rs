@@ -25,14 +25,14 @@ use volume::Paper;
 pub(crate) use folder::INDEX;
 pub(crate) use volume::{Key, Volume};
 
-/// How many bytes that never came stand in one file as zeros at most: where a number far behind the
-/// last one is a liar's, a file should not have its size.
+/// The most missing bytes written as zeros into one file: a number far behind the last one, which a
+/// peer may forge, should not determine its size.
 pub(crate) const FILL_MAX: u64 = 16 << 20;
 
-/// How many bytes of descriptions are remembered: a stranger's can be long.
+/// The most bytes of descriptions stored: a peer may send long ones.
 const RECORDS_MAX: usize = 64 << 20;
 
-/// How many files are open at one time: a parameter of every sink that writes many.
+/// The most open files: a parameter of every sink that writes many.
 pub(crate) const OPEN: Parameter = Parameter::named(
     "open",
     Type::Number { low: 1, high: 100_000 },
@@ -40,7 +40,7 @@ pub(crate) const OPEN: Parameter = Parameter::named(
     "how many files are open at one time",
 );
 
-/// How many unfinished files are remembered: the same.
+/// The most unfinished files remembered: a parameter likewise.
 pub(crate) const SESSIONS: Parameter = Parameter::named(
     "sessions",
     Type::Number { low: 1, high: 100_000_000 },
@@ -48,18 +48,18 @@ pub(crate) const SESSIONS: Parameter = Parameter::named(
     "how many sessions are remembered",
 );
 
-/// How a sink uses its directory.
+/// The rules by which a sink uses its directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habits {
-    /// What its files end in.
+    /// The suffix of its files.
     pub(crate) ending: &'static str,
-    /// Whether the index tells digests.
+    /// True if the index contains digests.
     pub(crate) digests: bool,
-    /// Whether a file holds one message, so that the index tells what describes it.
+    /// True if a file holds one message, so that the index contains its description.
     pub(crate) single: bool,
-    /// Whether what is complete has a beginning that was seen.
+    /// True if a complete file needs an observed beginning.
     pub(crate) begun: bool,
-    /// Whether bytes that never came stand in files as zeros.
+    /// True if missing bytes are written as zeros.
     pub(crate) fills: bool,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Shelf {
     open_max: usize,
     known_max: usize,
     volumes: HashMap<Key, Volume>,
-    /// How many bytes of descriptions are in them.
+    /// Bytes of descriptions stored.
     records: usize,
     /// All volumes, and those that are open, by when they were used last.
     by_use: BTreeMap<u64, Key>,
@@ -113,7 +113,7 @@ impl Shelf {
         })
     }
 
-    /// How many files were made.
+    /// Returns the number of files made.
     pub(crate) const fn made(&self) -> u64 {
         self.made
     }
@@ -282,7 +282,7 @@ impl Shelf {
 
 #[cfg(test)]
 impl Shelf {
-    /// How many volumes are remembered, and how many of them are open.
+    /// Returns the number of output files remembered, and of those open.
     pub(crate) fn kept(&self) -> (usize, usize) {
         let is_open = |volume: &&Volume| volume.paper.as_ref().is_some_and(|p| p.open.is_some());
         let open = self.volumes.values().filter(is_open).count();

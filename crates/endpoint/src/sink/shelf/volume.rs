@@ -13,14 +13,14 @@ use wire::Flow;
 use wire::link::LinkType;
 use wire::record::Field;
 
-/// Which file a block goes to.
+/// The key of a block's file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
-    /// That of a session: of one direction, or of both.
+    /// A session: one direction, or both.
     Session { number: u32, backward: bool },
-    /// That of a flow, where no filter tells sessions apart.
+    /// A flow, where no filter tells sessions apart.
     Flow(Flow),
-    /// That of all that belongs to neither.
+    /// All blocks without session and flow.
     Rest,
 }
 
@@ -29,9 +29,9 @@ pub(crate) enum Key {
 pub(crate) struct Volume {
     /// The file, once there are bytes for it.
     pub(super) paper: Option<Paper>,
-    /// When it was used last, counted in uses of any file.
+    /// Time of the last use, counted in uses of any file.
     pub(super) used: u64,
-    /// What came of each direction, the forward one first.
+    /// The input of each direction, the forward one first.
     ways: [Way; 2],
     pub(super) first: Time,
     pub(super) last: Time,
@@ -39,13 +39,12 @@ pub(crate) struct Volume {
     /// Bytes that came, and bytes that must have been there and never came.
     pub(super) bytes: u64,
     pub(super) missing: u64,
-    /// How many of the missing ones stand in the file as zeros, and how many more will as soon as
-    /// there is a file.
+    /// Missing bytes that are zeros in the file, or will be once there is a file.
     pub(super) filled: u64,
     pub(super) owed: u64,
     pub(super) origin: u16,
     pub(super) session: u32,
-    /// Which way its blocks go; nothing where both ways go to one file.
+    /// The direction of its blocks; `None` if both go to one file.
     pub(super) direction: Option<&'static str>,
     pub(super) class: Class,
     pub(super) ends: Ends,
@@ -63,9 +62,9 @@ pub(super) struct Paper {
     pub(super) identity: Identity,
     /// Nothing while it is closed for others.
     pub(super) open: Option<File>,
-    /// How many bytes are in it.
+    /// Its size in bytes.
     pub(super) size: u64,
-    /// Of what is in it, if anybody wants to know.
+    /// The digest of its bytes, if the index needs one.
     pub(super) digest: Option<Sha256>,
 }
 
@@ -169,29 +168,29 @@ impl Volume {
         way.broken |= broken;
     }
 
-    /// Whether a message is described of which nothing else has come.
+    /// Returns true if a message has a description and nothing else so far.
     pub(crate) fn is_only_described(&self) -> bool {
         self.messages > 0 && self.blocks == 0
     }
 
-    /// Whether both directions have ended.
+    /// Returns true if both directions have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.ways.iter().all(|way| way.ended)
     }
 
-    /// Whether the end of all that came was seen, and the beginning too where `begun` asks.
+    /// Returns true if the end of all input was observed, and the beginning if `begun` asks for it.
     pub(super) fn is_complete(&self, begun: bool) -> bool {
         let whole = |way: &Way| !way.came || way.ended && !way.broken && (way.begun || !begun);
         let cut = self.messages == 1 && self.told().is_some_and(|told| told.is(Field::Incomplete));
         self.missing == 0 && !cut && self.ways.iter().all(whole)
     }
 
-    /// What the description of the first message says.
+    /// Returns the description of the first message.
     pub(super) fn told(&self) -> Option<Told<'_>> {
         Told::read(&self.record)
     }
 
-    /// What its name says about it: who spoke to whom.
+    /// Returns the part of its name that says who spoke to whom.
     pub(super) fn about(&self) -> String {
         let backward = self.direction == Some("backward");
         let flow = self.flow.or_else(|| self.told()?.flow(backward));

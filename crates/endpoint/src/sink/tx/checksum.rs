@@ -43,7 +43,7 @@ mod tests {
     const SIX: &str = "60000000 000b1140 fd000000000000000000000000000001
         fd000000000000000000000000000002  04d2 0035 000b 0000  abcdef";
 
-    /// Whether the checksum of the datagram at `at` holds, by the definition (RFC 768).
+    /// Verifies the checksum of the datagram at `at` (RFC 768).
     fn holds(packet: &[u8], addresses: &[u8], at: usize) -> bool {
         let datagram = &packet[at..];
         let mut all = addresses.to_vec();

@@ -18,18 +18,18 @@ use wire::link::LinkType;
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) way: Way,
-    /// What the request calls it.
+    /// The name in the request.
     pub(super) name: String,
-    /// What its frames begin with.
+    /// The link type of its frames.
     pub(super) link: LinkType,
 }
 
-/// How frames come into it.
+/// The path of frames into the device.
 #[derive(Debug)]
 pub(super) enum Way {
-    /// By a packet socket.
+    /// A packet socket.
     Socket(Sender),
-    /// By a ring of AF_XDP.
+    /// A ring of AF_XDP.
     Ring(Box<Ring>),
 }
 
@@ -88,7 +88,7 @@ impl Device {
         }
     }
 
-    /// Whether frames of this link type can leave through it.
+    /// Returns true if frames of this link type can be sent through it.
     pub(super) fn takes(&self, link: LinkType) -> bool {
         let raw = [LinkType::RAW, LinkType::IPV4, LinkType::IPV6];
         link == self.link || self.link == LinkType::RAW && raw.contains(&link)
@@ -111,7 +111,7 @@ fn ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Res
     Ring::own(found, Links::open()?)
 }
 
-/// What could not be done.
+/// The call, for failures.
 const CALL: &str = "send through";
 /// EOPNOTSUPP.
 const NOT_SUPPORTED: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();

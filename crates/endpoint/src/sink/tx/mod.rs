@@ -28,7 +28,7 @@ use std::time::Duration;
 use sys::packet::{Sent, Stop};
 use wire::link::LinkType;
 
-/// What everybody knows about `tx` at the end of a line.
+/// The description of `tx` at the end of a line.
 pub const TX: Description = Description {
     name: "tx",
     summary: "send the frames through an interface",
@@ -74,7 +74,7 @@ Needs CAP_NET_RAW; `streamline doctor` tells what is missing.",
 /// The line in the catalogue.
 pub const ENTRY: SinkEntry = SinkEntry::new(&TX, open);
 
-/// How long one frame may wait for room in the queue.
+/// The longest wait of one frame for room in the queue.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The first pause and the longest. A queue that drops says nothing when it has room again; at
 /// 1 Gbit/s the first is the time of two frames of 1,500 bytes.
@@ -87,7 +87,7 @@ const ENETDOWN: i32 = rustix::io::Errno::NETDOWN.raw_os_error();
 const ENXIO: i32 = rustix::io::Errno::NXIO.raw_os_error();
 const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
 
-/// Why a frame did not leave.
+/// A reason why a frame was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reason {
     LinkType,
@@ -113,7 +113,7 @@ const REASONS: [&str; 7] = [
 #[derive(Debug)]
 struct Tx {
     device: Device,
-    /// Whether the blocks are frames; otherwise packets.
+    /// True if the blocks are frames; otherwise packets.
     frames: bool,
     sent: Amount,
     sent_bytes: u64,
@@ -123,17 +123,17 @@ struct Tx {
     copies: Vec<u8>,
     /// The last frame waited in vain: the next ones do not wait.
     stuck: bool,
-    /// How long one frame waits at most.
+    /// The longest wait of one frame.
     patience: Duration,
-    /// How many frames waited in vain.
+    /// Frames that waited in vain.
     vain: u64,
 }
 
 /// The frames of a batch that are to leave.
 struct Leaving<'a> {
-    /// Where their bytes are.
+    /// The bytes of the frames.
     bytes: [&'a [u8]; LANES],
-    /// How many bytes of them were in view, which is what the ledger counts.
+    /// Their bytes in view, which the ledger counts.
     views: [u32; LANES],
     count: usize,
 }

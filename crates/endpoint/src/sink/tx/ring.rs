@@ -16,11 +16,11 @@ use sys::xdp::{Frames, Packet, Sender, Settings};
 const ENTRIES: u32 = 4096;
 /// Frames of memory where nobody lends any.
 const FRAMES: u32 = 1024;
-/// How often the interface is asked what it takes.
+/// The interval at which the interface's abilities are queried.
 const LOOK: Duration = Duration::from_millis(100);
 /// Between two looks whether it has come back.
 const PAUSE: Duration = Duration::from_micros(50);
-/// How long what the kernel has taken may be on its way at the end.
+/// The longest wait, at the end, for frames that the kernel has taken.
 const LAST: Duration = Duration::from_secs(10);
 
 /// Bytes of an Ethernet header, and of a tag.
@@ -43,12 +43,11 @@ pub(super) struct Ring {
     /// Frames that stayed where they were, and those that were copied into the memory.
     pub(super) moved: u64,
     pub(super) copied: u64,
-    /// How often a frame for which the device had no room was sent again.
+    /// Number of frames sent again because the device had no room.
     pub(super) again: u64,
-    /// How many frames of this call are given; what is not taken yet stays in the ring between two
-    /// tries.
+    /// Frames of this call; those not taken yet stay in the ring between two tries.
     given: usize,
-    /// Of each of them, whether it stayed where it was.
+    /// For each of them, true if it stayed in place.
     stayed: VecDeque<bool>,
 }
 

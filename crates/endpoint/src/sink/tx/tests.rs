@@ -56,7 +56,7 @@ fn by_each_way(test: impl Fn(&Pair, Way)) {
     }
 }
 
-/// What is reported under a name.
+/// Returns a value of the report.
 fn reported(sink: &mut dyn Sink, name: &str) -> Option<u64> {
     let rows = sink.finish().unwrap().rows;
     rows.into_iter().find(|(what, _)| what == name).map(|(_, number)| number)
@@ -77,7 +77,7 @@ impl Ear {
         Self { source, pool: Pool::lent(DbufId::new(9).unwrap(), lender).unwrap() }
     }
 
-    /// What has come, and no more than that.
+    /// Receives exactly the frames that have come.
     fn hear(&mut self, heard: &mut Vec<Gift>) {
         loop {
             let (given, more) = ask(&mut *self.source, &mut self.pool, 64, 0).unwrap();

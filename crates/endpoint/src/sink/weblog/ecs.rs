@@ -95,7 +95,7 @@ fn url(object: &mut Map<String, Value>, told: &Told<'_>) {
     }
 }
 
-/// How many bytes each message has in all.
+/// Adds the total bytes of each message.
 fn bytes(object: &mut Map<String, Value>, told: &Told<'_>) {
     for (path, head, body) in [
         ("http.request.bytes", Field::RequestHead, Field::RequestBody),

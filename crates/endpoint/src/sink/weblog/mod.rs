@@ -28,7 +28,7 @@ use jiff::tz::TimeZone;
 use std::io::Write;
 use wire::record::{self, Field};
 
-/// What everybody knows about `weblog`.
+/// The description of `weblog`.
 pub const WEBLOG: Description = Description {
     name: "weblog",
     summary: "write HTTP exchanges as the log of a web server",

@@ -6,7 +6,7 @@ use filter::Amount;
 use serde_json::{Value, json};
 use wire::record::{Kind, Writer};
 
-/// What is written for these blocks, and the report.
+/// Returns the output for these blocks, and the report.
 fn written(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(String, u64)>) {
     let dir = TempDir::new();
     let path = dir.path("access.log");

@@ -1,5 +1,5 @@
-//! Which checksums a stack has left to its card: those whose field holds the sum over the pseudo
-//! header, which is what a stack puts there for the card.
+//! Recognizes checksums that a stack has left to its card: their field holds the sum over the
+//! pseudo header, which a stack puts there for the card.
 
 use wire::checksum;
 use wire::dissect::Layers;
@@ -7,7 +7,7 @@ use wire::flow::Flow;
 use wire::ip::{Fragment, protocol};
 use wire::{tcp, udp};
 
-/// Whether the checksum of TCP or UDP was left to the device, in a frame whose layers are these.
+/// Returns true if the TCP or UDP checksum was left to the device, in a frame with these layers.
 pub(super) fn is_unset(layers: &Layers, frame: &[u8]) -> bool {
     let unset = || {
         let offset = match layers.protocol? {

@@ -38,13 +38,13 @@ use wire::ethernet;
 /// An edge that leaves the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Edge {
-    /// Whether the view begins behind a tag, which may lie beside the frame.
+    /// True if the view begins behind a tag, which may lie beside the frame.
     pub behind_tag: bool,
     /// The sink of the rings to which it leads.
     pub sink: u32,
 }
 
-/// What became of what was handed over by one edge.
+/// Counts of frames handed over by one edge.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Arrived {
     /// It was put into the space.
@@ -53,36 +53,36 @@ pub struct Arrived {
     pub lapped: u64,
     /// It was there when the path ended.
     pub unread: u64,
-    /// Which were lapped: positions on the way, one processor's each.
+    /// The lapped ones: positions on the way, per processor.
     pub missing: crate::Missing,
 }
 
-/// What hands frames over at an interface, until the path stops.
+/// An attachment at an interface that hands frames over until the path stops.
 pub trait Standing: fmt::Debug + Send + Sync {
     /// Nothing is handed over any more when it returns.
     fn leave(&self);
 
-    /// How many frames the programs were given, those included that ended there. Asked when nothing
-    /// is handed over any more; none where nobody here knows.
+    /// Returns the number of frames given to the programs, including those that ended there; `None`
+    /// where that is unknown. Called once nothing is handed over any more.
     fn frames(&self) -> Option<u64> {
         None
     }
 
-    /// Why nothing is handed over any more, although nobody has asked for that: whoever did it has
-    /// ended, or has taken the line away.
+    /// Returns the reason why frames are no longer handed over without being asked to stop: the
+    /// process that did it has ended, or has removed the line.
     fn lost(&self) -> Option<Failure> {
         None
     }
 }
 
-/// What a source of handed-over frames is made of.
+/// The parts of a source of handed-over frames.
 #[derive(Debug)]
 pub struct Parts {
-    /// What the programs write.
+    /// The rings that the programs write.
     pub rings: Arc<Rings>,
     /// On which they ring.
     pub bell: RingBuffer,
-    /// What hands them over.
+    /// The attachment that hands frames over.
     pub standing: Arc<dyn Standing>,
     /// To where.
     pub place: Place,
@@ -92,7 +92,7 @@ pub struct Parts {
     pub origin: u16,
     /// After how many ns a program rings in any case (T_t).
     pub wait_ns: u64,
-    /// Whether a frame is lost that nobody counts: the ledger must find it.
+    /// True if an uncounted frame is lost, which the ledger must find.
     pub loses: bool,
 }
 
@@ -105,32 +105,32 @@ pub struct KernelSource {
     arrived: Vec<Arrived>,
     /// Over which edge the blocks went that were put last.
     edge: usize,
-    /// What was copied last, and where to.
+    /// The last copy, and its place.
     copied: Option<(u32, u64, Copied)>,
-    /// What was copied and is yet to be put: nothing between two turns.
+    /// Frames copied and not yet put; empty between two batches.
     staged: Vec<Staged>,
-    /// Whether nothing was left when blocks were put last.
+    /// True if nothing was left when blocks were last put.
     drained: bool,
-    /// When the interface was looked at last.
+    /// Time of the last look at the interface.
     looked: Time,
     ending: Option<Ending>,
     closed: bool,
 }
 
-/// Why nothing new comes.
+/// The end of the input, with its cause.
 #[derive(Debug)]
 enum Ending {
     /// The path is stopped.
     Stopped,
     /// The interface is gone.
     Gone,
-    /// Whoever handed frames over does so no more.
+    /// The handover has stopped by itself.
     Lost(Failure),
 }
 
-/// How often it is looked whether the interface is still there while nothing comes, in ns.
+/// The interval at which the interface is checked while nothing comes, in ns.
 const LOOK_NS: Time = 200_000_000;
-/// When to look again for memory, in ns.
+/// Time until the next try for memory, in ns.
 const MEMORY_NS: Time = 1_000_000;
 /// Bytes of a VLAN tag, and where it stands.
 const TAG: usize = 4;
@@ -140,9 +140,9 @@ const TAG_AT: usize = ethernet::ETHERTYPE;
 #[derive(Clone, Copy, Debug)]
 struct Copied {
     place: abi::Place,
-    /// Whether its checksum was left to the device.
+    /// True if its checksum was left to the device.
     unset: bool,
-    /// How long it is, and where its headers begin.
+    /// Its length, and the offsets of its headers.
     marks: Marks,
 }
 
@@ -156,7 +156,7 @@ struct Staged {
 }
 
 impl KernelSource {
-    /// What these programs hand over, from the first frame on.
+    /// Makes a source over these programs, from the first frame on.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         let arrived = vec![Arrived::default(); parts.edges.len()];
@@ -305,7 +305,7 @@ impl KernelSource {
         Some(Copied { place, unset, marks })
     }
 
-    /// What to say when nothing was put.
+    /// Returns the answer when nothing was put.
     fn nothing(&mut self, now: Time) -> Result<Given, Failure> {
         if let Some(ending) = &self.ending {
             return match ending {

@@ -1,4 +1,5 @@
-//! Where programs stand, as a request names it: at an interface, or before the sockets of a user.
+//! The attachment point of programs, as a request names it: at an interface, or before the sockets
+//! of a user.
 
 use crate::interface::{Counts, removed};
 use crate::source::rx::Losses;
@@ -24,15 +25,15 @@ struct Interface {
     losses: Arc<Losses>,
 }
 
-/// What could not be done.
+/// The call, for failures.
 const CALL: &str = "watch";
 /// EINVAL.
 const INVALID: i32 = 22;
-/// What a device does not do that has no such function, or whose other end is not ready.
+/// The reason for a device without the function, or whose other end is not ready.
 const TAKES_NONE: &str = "takes no frames from programs of XDP now";
-/// What a kernel lacks that does not tell what devices do.
+/// The reason for a kernel that does not report the abilities of devices.
 const NEEDS_FEATURES: &str = "whether an interface takes frames of XDP is told from Linux 6.3 on";
-/// What a kernel lacks that does not know the links by which programs stand there.
+/// The reason for a kernel without the links by which programs attach there.
 const NEEDS_TCX: &str = "programs stand at an interface by TCX, which needs Linux 6.6";
 const CALL_TAKE: &str = "take from";
 const CALL_SEND: &str = "send through";
@@ -41,14 +42,14 @@ const NO_DEVICE: i32 = 19;
 
 /// Too many packets of one user were under way on a processor.
 const BUSY: &str = "busy";
-/// Why the numbers of users in a name space do not tell who they are.
+/// The reason for namespaces in which user ids do not identify users.
 const OTHER_USERS: &str = "its name space belongs to another user name space, where numbers of \
                            users mean other users";
 
-/// Why a program cannot stand at an interface.
+/// An interface to which no program can attach, with the cause.
 #[derive(Debug)]
 pub enum Closed {
-    /// Nobody can watch it.
+    /// No line can observe it.
     Nobody(Failure),
     /// A program cannot; a packet socket may.
     Program(String),
@@ -139,14 +140,14 @@ impl Place {
         }
     }
 
-    /// What its frames begin with.
+    /// Returns the link type of its frames.
     #[must_use]
     pub const fn link(&self) -> LinkType {
         if self.attach.own { LinkType::RAW } else { LinkType::ETHERNET }
     }
 
-    /// What was lost before a program saw it, by place, and what it saw; `busy` are those that came
-    /// while it had too much under way.
+    /// Returns the losses before a program, by place, and the frames it got; `busy` are those that
+    /// came while it had too much under way.
     #[must_use]
     pub fn seen(&self, ran: Amount, busy: u64) -> Seen {
         let dropped = match &self.interface {
@@ -159,20 +160,20 @@ impl Place {
         Seen { seen, given: ran, dropped, remark, ..Seen::default() }
     }
 
-    /// Whether both are the same interface, and it is still there.
+    /// Returns true if both are the same interface, and it still exists.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         let index = |place: &Self| place.interface.as_ref().map(|interface| interface.index);
         self.attach == other.attach && index(self) == index(other) && !self.is_gone()
     }
 
-    /// By how many links a program stands here.
+    /// Returns the number of links by which a program attaches here.
     #[must_use]
     pub const fn links(&self) -> usize {
         if self.interface.is_some() { 1 } else { 2 }
     }
 
-    /// Whether a link is here, by what the kernel says about it.
+    /// Returns true if a link is here, by the kernel's information about it.
     #[must_use]
     pub fn holds(&self, target: &LinkTarget) -> bool {
         let side = match self.attach.side {
@@ -187,7 +188,7 @@ impl Place {
         }
     }
 
-    /// Whether the interface was removed, or moved to another name space.
+    /// Returns true if the interface was removed, or moved to another namespace.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.interface.as_ref().is_some_and(|interface| {
@@ -200,7 +201,7 @@ impl Place {
         removed(CALL, &self.attach.interface, frames.map_or(Counts::Unknown, Counts::All))
     }
 
-    /// What the interface is called now, if not as in the request.
+    /// Returns the current name of the interface, if it differs from the request's.
     fn remark(&self) -> Option<String> {
         let interface = self.interface.as_ref()?;
         let now = interface.links.indexed(interface.index).ok()?;

@@ -1,5 +1,5 @@
-//! What programs handed over, in order of time, copied so that the writer may come round at any
-//! moment. [SL §6.2; CONTRACT 16, 29; DESIGN §3, foreign bytes]
+//! Reads the frames that programs handed over, in order of time, copied so that the writer may come
+//! round at any moment. [SL §6.2; CONTRACT 16, 29; DESIGN §3, foreign bytes]
 //!
 //! In: the rings of all processors. Out: one frame after the other, or how many were lost for each
 //! edge, exactly. Nothing here waits, and no reference to the ring is ever made. A copy is good if
@@ -20,11 +20,11 @@ use std::sync::Arc;
 use sys::bpf::ring::place;
 use sys::bpf::{Pointer, Region, Rings, Shape};
 
-/// What is skipped beyond what is lost already, in parts of all pointers: so that the writer does
-/// not come round again at once.
+/// The part of all pointers skipped beyond those already lost, so that the writer does not come
+/// round again at once.
 const MARGIN: u64 = 8;
 
-/// How many are copied before it is looked whether the writer has come round meanwhile.
+/// Frames copied before checking if the writer has come round meanwhile.
 pub const AT_ONCE: usize = 16;
 
 /// Bytes of a record before its frame.
@@ -37,17 +37,17 @@ pub struct Handed {
     pub cpu: u32,
     /// To which sink of the ring.
     pub sink: u32,
-    /// Which way it took there.
+    /// The exit it took.
     pub way: u32,
-    /// How many took that way on this processor before it.
+    /// The number of frames on this exit and processor before it.
     pub number: u64,
-    /// What the program says about it.
+    /// The program's pointer.
     pub pointer: Pointer,
     /// The rest of what it says.
     pub header: Header,
 }
 
-/// What did not become blocks of what took a way.
+/// Frames of an exit that did not become blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Missing {
     /// The writer came round before it was copied.
@@ -56,20 +56,20 @@ pub struct Missing {
     pub unread: u64,
 }
 
-/// What lies before a frame.
+/// The words before a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// The length of the frame.
     pub length: u32,
-    /// How much of it is there.
+    /// Bytes of it that are present.
     pub kept: u32,
-    /// When the program saw it, in ns of the monotonic clock.
+    /// The program's time, in ns of the monotonic clock.
     pub time: u64,
     /// The tag beside the frame and its protocol, if there is one.
     pub tag: Option<(u16, u16)>,
     /// Into pieces of how many bytes it is yet to be cut; 0 if it is not.
     pub segment: u16,
-    /// Whether the host sends it.
+    /// True if the host sends it.
     pub sent: bool,
 }
 
@@ -82,11 +82,11 @@ pub struct Reader {
     filled: Vec<usize>,
     /// To which sink each way leads, by number.
     ways: Vec<u32>,
-    /// How many frames were lost, by way, as far as the gap between two that came has told.
+    /// Lost frames by exit, as far as the gap between two frames has shown.
     lost: Vec<u64>,
-    /// Which those were, by way.
+    /// Their positions, by exit.
     gaps: Vec<Gaps>,
-    /// Of each processor, how many went by so far, by way: of those that share a sink.
+    /// Frames passed so far, per processor and exit: of exits that share a sink.
     gone_by: Vec<u64>,
 }
 
@@ -99,9 +99,9 @@ struct Sink {
     only: Option<u32>,
     /// The number of the pointer that is looked at next.
     next: u64,
-    /// How many there were when somebody looked last.
+    /// The head at the last look.
     head: u64,
-    /// What the next ones point at, as far as somebody has looked; nothing where that is gone.
+    /// The targets of the next pointers, as far as they were read; `None` where they are gone.
     ahead: VecDeque<Option<Handed>>,
 }
 
@@ -207,8 +207,8 @@ impl Reader {
         }
     }
 
-    /// Of each way, which were lost as far as one that came behind them has told: positions on the
-    /// way, one processor's each.
+    /// Returns the lost frames of each exit, as far as one behind them has shown: positions on the
+    /// exit, per processor.
     #[must_use]
     pub fn gaps(&self) -> &[Gaps] {
         &self.gaps
@@ -222,15 +222,14 @@ impl Reader {
         })
     }
 
-    /// How far the writer of a processor may be writing, for [`Reader::is_whole`]. Ask behind the
-    /// last copy that this is to be said of.
+    /// Returns the position up to which a processor's writer may be writing, for
+    /// [`Reader::is_whole`]. Call it after the last copy that it is to cover.
     #[must_use]
     pub fn reserved(&self, cpu: u32) -> u64 {
         self.rings.region(cpu).map_or(u64::MAX, |region| region.reserved())
     }
 
-    /// Whether what was copied of this one before somebody asked how far its writer has reserved is
-    /// what was written.
+    /// Returns true if a copy of this frame, made before `reserved` was read, is what was written.
     #[must_use]
     pub fn is_whole(&self, handed: &Handed, reserved: u64) -> bool {
         is_whole(handed, reserved, self.rings.shape().bytes)
@@ -241,7 +240,8 @@ impl Reader {
         self.miss(handed.way, (handed.number, 1), handed.cpu);
     }
 
-    /// Of each way, how many were lost, and how many are there that were neither passed nor lost.
+    /// Returns, for each exit, the frames lost, and those present that were neither passed nor
+    /// lost.
     #[must_use]
     pub fn missing(&self) -> Vec<Missing> {
         let lost = self.lost.iter().map(|lost| Missing { lost: *lost, unread: 0 });
@@ -293,7 +293,7 @@ impl Reader {
         }
     }
 
-    /// When a bell rang last, in ns of the monotonic clock.
+    /// Returns the time of the last notification, in ns of the monotonic clock.
     #[must_use]
     pub fn rang(&self) -> u64 {
         let cpus = 0..self.rings.shape().cpus;
@@ -346,7 +346,7 @@ impl Sink {
         self.ahead = ahead;
     }
 
-    /// What one points at, which may be gone meanwhile.
+    /// Reads the target of a pointer, which may be gone meanwhile.
     fn look_at(
         &self,
         region: &Region<'_>,

@@ -1,12 +1,12 @@
 //! The time of day of what a program saw, which knows the monotonic clock only.
 
-/// How often the two clocks are compared, in ns.
+/// The interval at which the two clocks are compared, in ns.
 const EVERY_NS: u64 = 1_000_000_000;
-/// How far they may drift apart before the difference is taken over: less than that is what a
-/// comparison itself may err by.
+/// The drift that is tolerated before the difference is updated: a comparison itself may err by
+/// that much.
 const DRIFT_NS: u64 = 20_000;
 
-/// What the monotonic clock lacks to the time of day.
+/// The difference of the time of day and the monotonic clock.
 #[derive(Debug)]
 pub(super) struct TimeOfDay {
     lacks: u64,

@@ -6,7 +6,7 @@ use std::io::Read;
 use wire::LinkType;
 use wire::capture::{Reader, Step};
 
-/// How much of a capture is looked at.
+/// Bytes of a capture that are examined.
 const LOOKED_AT: u64 = 1 << 20;
 
 /// The link types that the beginning of a capture names; of one in pcapng those of all interfaces
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(named("-"), None);
     }
 
-    /// Whoever writes into it must not see a reader come and go.
+    /// The writer of a pipe must not see a reader come and go.
     #[test]
     fn pipes_are_not_opened_ahead() {
         let dir = TempDir::new();

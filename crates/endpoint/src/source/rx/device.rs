@@ -21,22 +21,22 @@ use sys::steps::{Makes, Steps};
 const SEGMENT: usize = 128 << 10;
 /// A ring has at least so many segments: one that is read, one that is filled, and two between.
 const SEGMENTS_MIN: usize = 4;
-/// How long a ring should last while nobody reads, at the full rate of the interface.
+/// The time for which a ring should last without a reader, at the full rate of the interface.
 const LASTS_MS: u64 = 50;
 /// The rate of an interface that does not tell its own, in Mbit/s.
 const RATE: u64 = 10_000;
-/// What a ring takes where nobody says how much: within these bytes, and a 64th of the memory.
+/// The default size of a ring: within these bytes, and a 64th of the memory.
 const RING_MIN: u64 = 4 << 20;
 const RING_MAX: u64 = 128 << 20;
-/// How long a frame waits in a segment that is not full, in ms (T_t), where the request does not
-/// say; the kernel counts in whole ms.
+/// The default wait of a frame in a segment that is not full, in ms (T_t); the kernel counts in
+/// whole ms.
 const RETIRE_MS: u64 = 10;
 const RETIRE_MAX: u64 = 1000;
 
-/// What is asked of the device.
+/// The request to the device.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
-    /// Which interface; none: all.
+    /// The interface; `None` for all.
     pub(super) interface: Option<&'a str>,
     pub(super) direction: Direction,
     /// In which name space.
@@ -44,9 +44,9 @@ pub(super) struct Asked<'a> {
     /// Bytes of the ring; none: what fits the interface.
     pub(super) ring: Option<u64>,
     pub(super) promiscuous: bool,
-    /// What the filter behind asks.
+    /// The question of the filter behind it.
     pub(super) ahead: Option<&'a Arguments>,
-    /// How long a frame may wait for others, in ns.
+    /// The longest wait of a frame for others, in ns.
     pub(super) latency: Option<Time>,
     pub(super) steps: &'a Steps,
 }
@@ -56,13 +56,13 @@ pub(super) struct Asked<'a> {
 pub(super) struct Device {
     pub(super) ring: Arc<Ring>,
     pub(super) losses: Losses,
-    /// What the request calls it.
+    /// The name in the request.
     pub(super) name: String,
     /// Its number, or [`ALL`].
     index: u32,
     /// Finds it, whatever it is called later.
     links: Links,
-    /// Whether the kernel asks what the filter behind asks.
+    /// True if the kernel asks the question of the filter behind it.
     filtered: bool,
 }
 
@@ -99,11 +99,11 @@ impl Device {
     }
 }
 
-/// What is said where the kernel has no room for a filter.
+/// The message if the kernel has no room for a filter.
 const UNFILTERED: &str = "the filter behind is too long for the kernel here \
                           (net.core.optmem_max): every frame came into the ring";
 
-/// What an interface is at the moment.
+/// The current state of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     /// It carries frames.
@@ -127,14 +127,14 @@ impl Device {
         }
     }
 
-    /// What a person should know.
+    /// Returns a remark for the user.
     pub(super) fn remark(&self) -> Option<String> {
         let unfiltered = (!self.filtered).then(|| UNFILTERED.to_owned());
         let remarks: Vec<String> = self.renamed().into_iter().chain(unfiltered).collect();
         (!remarks.is_empty()).then(|| remarks.join("; "))
     }
 
-    /// What the interface is called now, if not as in the request.
+    /// Returns the current name of the interface, if it differs from the request's.
     fn renamed(&self) -> Option<String> {
         let now = (self.index != ALL).then(|| self.links.indexed(self.index).ok())??;
         let same = now.name == self.name || now.alternative.contains(&self.name);
@@ -182,8 +182,8 @@ fn attach(socket: &Socket, asked: &Asked<'_>) -> sys::Result<bool> {
     }
 }
 
-/// How many segments a ring has: not more than were asked for, or as many as last for a moment at
-/// the rate of the interface; a power of two.
+/// Returns the number of segments of a ring: no more than were asked for, or enough to last for a
+/// moment at the rate of the interface; a power of two.
 fn segments(asked: &Asked<'_>, interface: Option<&Interface>) -> usize {
     let of = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / SEGMENT;
     if let Some(bytes) = asked.ring {
@@ -198,7 +198,7 @@ fn segments(asked: &Asked<'_>, interface: Option<&Interface>) -> usize {
     of(bytes).next_power_of_two()
 }
 
-/// What the interface says that it carries, in Mbit/s.
+/// Returns the rate that the interface reports, in Mbit/s.
 fn rate(interface: &Interface) -> Option<u64> {
     let path = Path::new("/sys/class/net").join(&interface.name).join("speed");
     std::fs::read_to_string(path).ok()?.trim().parse().ok().filter(|rate| *rate > 0)

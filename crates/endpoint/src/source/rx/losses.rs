@@ -1,4 +1,4 @@
-//! What was lost before a live source could see it, by place. (CONTRACT 19)
+//! Losses before a live source, by place. (CONTRACT 19) (CONTRACT 19)
 //!
 //! A frame on its way to the ring can be lost in four places, each of which counts for itself:
 //! - **driver**: the device had no memory for it (`rx_missed_errors`, `rx_fifo_errors`,
@@ -21,7 +21,7 @@ use sys::packet::Ring;
 /// The place of frames that found no room in our ring.
 pub(super) const RING: &str = "ring";
 
-/// What the counters said when the source began.
+/// The counters at the start of the source.
 #[derive(Debug)]
 pub(crate) struct Losses {
     links: Links,
@@ -29,7 +29,7 @@ pub(crate) struct Losses {
     index: Option<u32>,
     counters: Option<Counters>,
     backlog: Option<Backlog>,
-    /// Whether frames come from outside at all: what this host sends waits in no backlog.
+    /// True if frames come from outside: frames that this host sends wait in no backlog.
     receives: bool,
 }
 
@@ -42,8 +42,7 @@ impl Losses {
         losses
     }
 
-    /// What was seen until now, by the kernel's count of it, never by ours; with what came and was
-    /// not given, by reason.
+    /// Returns the frames received so far, by the kernel's count; with those not given, by reason.
     pub(super) fn seen(&self, ring: &Ring, given: Amount, left: &[(DropReason, u64)]) -> Seen {
         let statistics = ring.statistics().ok();
         let before = if self.receives { self.before() } else { Vec::new() };
@@ -75,7 +74,7 @@ impl Losses {
         Some(all)
     }
 
-    /// What was lost on the way to the socket.
+    /// Returns the losses on the way to the socket.
     pub(crate) fn before(&self) -> Vec<(DropReason, Option<u64>)> {
         let now = self.counters();
         let counters = now.as_ref().zip(self.counters.as_ref());

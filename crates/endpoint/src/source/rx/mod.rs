@@ -37,7 +37,7 @@ use filter::{
 use std::os::fd::{AsFd, BorrowedFd};
 use wire::LinkType;
 
-/// What everybody knows about `rx`.
+/// The description of `rx`.
 pub const RX: Description = Description {
     name: "rx",
     summary: "give the frames that an interface receives",
@@ -69,7 +69,7 @@ drain.",
     ..TX
 };
 
-/// What everybody knows about `tx` at the head of a line.
+/// The description of `tx` at the head of a line.
 pub const TX: Description = Description {
     name: "tx",
     summary: "give the frames that an interface sends",
@@ -140,8 +140,8 @@ const FACTS: EndpointFacts = EndpointFacts {
     ..EndpointFacts::NONE
 };
 
-/// What the frames of an interface begin with; of all interfaces, and of sockets, what any of them
-/// may begin with. The kinds of devices that are not known here give nothing.
+/// Returns the link types of an interface's frames; for all interfaces and for sockets, every
+/// possible one. `None` for kinds of devices that are not known here.
 fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
     if arguments.flag("own") {
         return Some(vec![LinkType::RAW]);
@@ -153,29 +153,29 @@ fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
     found.ok().map(|(_, link)| vec![link])
 }
 
-/// What could not be done.
+/// The call, for failures.
 const CALL: &str = "watch";
 
-/// Which frames `tx` observes.
+/// Returns the frames that `tx` observes.
 fn sent(arguments: &Arguments) -> Direction {
     if arguments.flag("loopback") { Direction::Sent } else { Direction::Elsewhere }
 }
 
-/// Why a program does not give what one user's sockets exchange.
+/// The text for programs, which cannot give the frames of one user's sockets.
 const NO_INTERFACE: &str =
     "`own=yes` is about sockets, whichever interface their packets take: leave the interface out";
 const NOT_TAKEN: &str = "what your own sockets exchange is watched, not taken";
 const NOT_OTHERS: &str = "`promisc` is about frames for other hosts, and `own=yes` about yours";
 
-/// Why no socket of ours can give it.
+/// Explains why no socket of ours can give it.
 fn not_own(arguments: &Arguments) -> Failure {
     let why = attach(arguments, Side::Received).err();
     let why = why.unwrap_or_else(|| "only a program in the kernel sees what they exchange".into());
     Failure::new("give", "what your own sockets exchange", why)
 }
 
-/// Where a program gives what the packet socket would, or the sockets of AF_XDP: at traffic control
-/// the one, at XDP the other.
+/// Returns the attachment point at which a program gives the frames of the packet socket (traffic
+/// control) or of the AF_XDP sockets (XDP).
 fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     let netns = arguments.text("netns").map(str::to_owned);
     if arguments.flag("own") {
@@ -200,7 +200,7 @@ fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     Ok(Attach { interface: interface.to_owned(), netns, side, takes, own: false })
 }
 
-/// What a source with these arguments observes.
+/// Returns the input that a source with these arguments observes.
 fn observed(arguments: &Arguments, side: Side) -> Observed {
     let text = |name| arguments.text(name).map(str::to_owned);
     let all = arguments.flag("both") || arguments.flag("own");
@@ -213,9 +213,9 @@ fn observed(arguments: &Arguments, side: Side) -> Observed {
     }
 }
 
-/// How soon to look again when the next segment is still kept by somebody, in ns.
+/// Time until the next look at a segment that is still held, in ns.
 const KEPT_NS: Time = 1_000_000;
-/// How often an interface that is down is looked at, in ns.
+/// The interval at which an interface that is down is checked, in ns.
 const DOWN_NS: Time = 100_000_000;
 
 struct Live {
@@ -230,8 +230,8 @@ struct Live {
     /// True if the kernel asks the first filter before a frame comes here.
     filtered: bool,
     strange: u64,
-    /// How many segments have been taken, and the position of the first frame behind them: of all
-    /// that the filter let in, dropped ones included.
+    /// The number of segments taken, and the position of the first frame behind them among all that
+    /// the filter passed, dropped ones included.
     taken: u64,
     position: u64,
     missing: Missing,
@@ -241,7 +241,7 @@ struct Live {
     closed: bool,
 }
 
-/// Why nothing new comes.
+/// The end of the input, with its cause.
 enum Ending {
     /// The path is stopped.
     Stopped,
@@ -359,7 +359,8 @@ impl Live {
         true
     }
 
-    /// Where frames are missing, as far as what came behind them has been taken, or nothing did.
+    /// Returns the positions of missing frames, as far as frames behind them were taken, or none
+    /// were.
     fn missing(&self) -> Missing {
         let (mut missing, mut position) = (self.missing.clone(), self.position);
         let unread = self.unread().unwrap_or(u64::MAX);
@@ -374,7 +375,7 @@ impl Live {
         missing
     }
 
-    /// What to say when nothing has arrived.
+    /// Returns the answer when nothing has arrived.
     fn nothing(&mut self, intake: &Intake<'_>) -> Result<Given, Failure> {
         if let Some(ending) = &self.ending {
             if self.unread().is_some_and(|unread| unread > 0) {
@@ -409,7 +410,7 @@ impl Live {
         })
     }
 
-    /// How many frames the kernel has put into the ring that were not given.
+    /// Returns the number of frames that the kernel has put into the ring and that were not given.
     fn unread(&self) -> Option<u64> {
         let all = self.device.ring.statistics().ok()?;
         Some(all.packets.saturating_sub(all.drops + self.given.blocks + self.strange))

@@ -15,7 +15,7 @@ use wire::link::LinkType;
 pub(super) const TAG: usize = 4;
 const _: () = assert!(TAG <= sys::packet::layout::ROOM);
 
-/// What was in a segment.
+/// The contents of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Unpacked {
     /// Packets of which nobody here knows the link type.
@@ -71,7 +71,8 @@ fn flags(packet: &Packet) -> Flags {
     flags
 }
 
-/// Where a frame begins, how much of it is here, and how long it was, its tag in place.
+/// Returns the offset of a frame, its bytes present, and its original length, with its tag in
+/// place.
 fn frame(packet: &Packet, link: LinkType, segment: &mut [u8]) -> (u32, u32, u32) {
     let plain = (offset(packet.frame), packet.captured, packet.length);
     let Some(tag) = packet.vlan.filter(|_| link == LinkType::ETHERNET) else { return plain };

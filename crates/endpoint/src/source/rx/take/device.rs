@@ -31,28 +31,28 @@ const FRAMES_MAX: u64 = 1 << 16;
 const SPARE: usize = 16;
 /// Entries of a ring, at most: the kernel's own limit is higher, and nobody is so late.
 const ENTRIES_MAX: u32 = 1 << 14;
-/// How long a queue is waited for that somebody has, and between two tries: on a busy machine the
-/// kernel takes some time to take it from who has ended.
+/// The longest wait for an occupied queue, and the pause between two tries: on a busy machine the
+/// kernel takes some time to free it after its owner has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 /// More queues are not looked for.
 const QUEUES_MAX: u32 = 256;
 
-/// What a program is made with.
+/// The arguments for making a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Making<'m> {
     /// The sockets to which it leads frames, by queue.
     pub sockets: &'m Map,
-    /// How it may ask the driver for tags.
+    /// Its way to ask the driver for tags.
     pub asks: Option<Asks>,
-    /// Whether it must take frames of several buffers.
+    /// True if it must accept frames of several buffers.
     pub fragments: bool,
 }
 
 /// Makes a program.
 pub type Maker<'m> = &'m (dyn Fn(&Making<'_>) -> Result<Program, LoadError> + Sync);
 
-/// What is asked.
+/// The request.
 pub(super) struct Asked<'a> {
     pub(super) interface: &'a str,
     pub(super) netns: Option<&'a str>,
@@ -84,9 +84,9 @@ pub(super) struct Device {
     _promiscuous: Option<PacketSocket>,
 }
 
-/// What people see who list programs.
+/// The name in lists of programs.
 const NAME: &str = "streamline_take";
-/// What could not be done.
+/// The call, for failures.
 const CALL: &str = "take from";
 
 impl Device {
@@ -172,7 +172,7 @@ impl Device {
         self.detached
     }
 
-    /// What the program has counted, and how much of it found no room, by the kernel's counters.
+    /// Returns the program's counts, and how many frames found no room, by the kernel's counters.
     pub(super) fn counted(&self) -> (sys::xdp::Led, Option<u64>) {
         let lost = self.queues.iter().map(|queue| {
             let of = queue.statistics().ok()?;
@@ -183,12 +183,12 @@ impl Device {
         (self.redirect.counted(), lost)
     }
 
-    /// Whether the interface has gone.
+    /// Returns true if the interface has gone.
     pub(super) fn is_gone(&self) -> bool {
         self.queues.iter().any(|queue| queue.error().is_some())
     }
 
-    /// What a person should know.
+    /// Returns a remark for the user.
     pub(super) fn remark(&self) -> Option<String> {
         if self.detached {
             return self.remarked.clone();
@@ -208,7 +208,7 @@ impl Device {
     }
 }
 
-/// Why the program is not at its place.
+/// A program that is not attached, with the cause.
 enum Refusal {
     Load(LoadError),
     Call(sys::Error),
@@ -276,7 +276,7 @@ fn patiently<T>(attempt: impl Fn() -> sys::Result<T>) -> sys::Result<T> {
     }
 }
 
-/// How many queues an interface of our own name space has, as far as files tell.
+/// Returns the number of queues of an interface in our own namespace, as files report it.
 fn channels(interface: &str) -> u32 {
     let folder = std::fs::read_dir(format!("/sys/class/net/{interface}/queues"));
     let names = folder.into_iter().flatten().flatten().map(|entry| entry.file_name());
@@ -295,7 +295,7 @@ fn promiscuous(index: u32) -> sys::Result<PacketSocket> {
     Ok(socket)
 }
 
-/// Whether frames of this interface can be taken at all.
+/// Checks that frames of this interface can be taken at all.
 fn fits(found: &Interface, link: LinkType, name: &str) -> Result<(), Failure> {
     if link != LinkType::ETHERNET {
         let why = "its frames have no Ethernet header, and XDP sees no others";
@@ -347,7 +347,7 @@ fn not_loaded(name: &str, error: &LoadError) -> Failure {
     Failure { needs: denied.then_some(Capabilities::BPF), ..failure }
 }
 
-/// What the machine refused.
+/// Turns a refusal of the machine into a failure.
 fn refused(name: &str, error: &sys::Error) -> Failure {
     let why = reason(&std::io::Error::from_raw_os_error(error.errno));
     let told =

@@ -328,7 +328,7 @@ impl Taking {
         Entry::new(RichPointer::new(dbuf, place, Class::YES), context, marks)
     }
 
-    /// What to say when nothing was given.
+    /// Returns the answer when nothing was given.
     fn nothing(&mut self, intake: &Intake<'_>) -> Result<Given, Failure> {
         let soon = Some(intake.now + KEPT_NS);
         if self.long.whole {
@@ -393,7 +393,7 @@ impl Taking {
 /// The time of day of what the monotonic clock stamped.
 struct Clock {
     real: Time,
-    /// What the monotonic clock lacks.
+    /// The difference of the time of day and the monotonic clock.
     ahead: Time,
 }
 
@@ -409,7 +409,7 @@ impl Clock {
     }
 }
 
-/// What the program wrote before a frame.
+/// Reads the program's words before a frame.
 fn stamp(before: Option<&mut [u8]>) -> Stamp {
     before.and_then(|bytes| bytes.first_chunk_mut()).map(Stamp::take).unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! How long queues are left alone while frames come one after the other. [Th §5.2.2]
+//! Decides how long to leave queues alone while frames come one after the other. [Th §5.2.2] [Th
+//! §5.2.2]
 //!
 //! A socket of AF_XDP wakes who waits for it with every frame. Where that takes longer than a frame
 //! takes to come, each frame is woken for. So whoever has taken all there was, and may expect more
@@ -11,21 +12,21 @@ use filter::Time;
 
 /// Half of what a block may wait for its signal by default, in ns.
 const REST_NS: Time = 500_000;
-/// What comes in the meantime is to fill so small a part of what there is room for.
+/// The part of the room that the frames of a rest may fill.
 const PART: u64 = 4;
 /// So many frames at least are worth to wait for.
 const WORTH: u64 = 2;
 
-/// What is known of how frames come.
+/// The measured arrival of frames.
 #[derive(Debug)]
 pub(super) struct Rest {
     most_ns: Time,
     /// Frames that a queue has room for.
     room: u64,
     came: u64,
-    /// When none was left last.
+    /// Time at which the queues were last empty.
     since: Time,
-    /// When the last rest ends.
+    /// Time at which the last rest ends.
     until: Time,
 }
 
@@ -63,7 +64,7 @@ impl Rest {
 mod tests {
     use super::*;
 
-    /// Of a rest that begins after so many frames came in so many us, how long it is.
+    /// Returns the length of a rest that begins after so many frames in so many us.
     fn after(rest: &mut Rest, frames: usize, us: Time) -> Option<Time> {
         let now = rest.since + us * 1000;
         rest.came(frames);

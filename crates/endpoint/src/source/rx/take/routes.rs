@@ -1,5 +1,5 @@
-//! Which interfaces a person may not lose by mistake: that of the default route, and that by which
-//! the person is here. (CONTRACT 2)
+//! Finds the interfaces that a user may not lose by mistake: that of the default route, and that of
+//! the user's connection. (CONTRACT 2) (CONTRACT 2)
 //!
 //! In: the tables of `/proc/net`, as text, and what sshd says of its connection. Out: names of
 //! interfaces. A table that cannot be read is empty: nothing is protected then that is not there.
@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Routes(Vec<Route>);
 
-/// Where packets to some addresses go.
+/// The destination of packets to some addresses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Route {
     network: IpAddr,
@@ -32,7 +32,7 @@ impl Routes {
         Self(four.chain(six.lines().filter_map(route6)).collect())
     }
 
-    /// Whether what has no other way goes through this interface.
+    /// Returns true if packets without another route go through this interface.
     pub(super) fn is_default(&self, interface: &str) -> bool {
         self.0.iter().any(|route| route.length == 0 && route.interface == interface)
     }

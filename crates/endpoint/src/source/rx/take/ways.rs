@@ -1,5 +1,5 @@
-//! What a program that takes says about a frame, in front of it: over which edges it leaves the
-//! kernel, with which class and view. [SL §5.5, §7.1; CONTRACT 18]
+//! Reads what a program that takes frames writes in front of each: the edges by which it leaves the
+//! kernel, with class and view. [SL §5.5, §7.1; CONTRACT 18] [SL §5.5, §7.1; CONTRACT 18]
 //!
 //! In: bytes that a program of ours wrote in front of a frame, in memory that is ours now. Out: the
 //! blocks that the frame becomes, one for each edge. Whoever asks is told over which edge blocks
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use sys::xdp::Stamp;
 use wire::link::LinkType;
 
-/// What a frame begins with, on a way out.
+/// The first header of a frame, on an exit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Head {
     /// An Ethernet header.
@@ -41,24 +41,24 @@ const fn front(places: usize) -> usize {
     rest(places) + REST
 }
 
-/// Where the rest begins.
+/// Returns the offset of the rest.
 #[must_use]
 pub const fn rest(places: usize) -> usize {
     places * PLACE + (places * WAY).next_multiple_of(8)
 }
 
-/// What stands in front of a frame.
+/// The words in front of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Front {
     bytes: [u8; FRONT_MAX],
     places: usize,
 }
 
-/// How a frame is seen over one way.
+/// The view of a frame on one exit.
 struct View {
     class: Class,
     from: u32,
-    /// How much lies behind it.
+    /// Bytes behind it.
     behind: u32,
 }
 
@@ -105,7 +105,7 @@ struct Waiting {
 #[derive(Debug)]
 pub(super) struct Ways {
     heads: Vec<Head>,
-    /// How many places there are in front of a frame.
+    /// Number of places in front of a frame.
     places: usize,
     arrived: Vec<Arrived>,
     waiting: VecDeque<Waiting>,
@@ -119,7 +119,7 @@ impl Ways {
         Self { heads, places, arrived, waiting: VecDeque::new(), edge: 0 }
     }
 
-    /// How many bytes stand in front of a frame.
+    /// Returns the number of bytes in front of a frame.
     pub(super) const fn front(&self) -> usize {
         front(self.places)
     }
@@ -129,12 +129,12 @@ impl Ways {
         Front::read(bytes, self.places)
     }
 
-    /// What became of frames, by edge.
+    /// Returns the counts of frames by edge.
     pub(super) fn arrived(&self) -> Vec<Arrived> {
         self.arrived.clone()
     }
 
-    /// How many blocks wait.
+    /// Returns the number of waiting blocks.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -208,7 +208,7 @@ impl Ways {
     }
 }
 
-/// Of two memories, that of this name.
+/// Returns the one of two pools with this id.
 fn pool_of(pools: [&Pool; 2], dbuf: DbufId) -> &Pool {
     let [one, other] = pools;
     if one.id() == dbuf { one } else { other }
