@@ -63,20 +63,20 @@ fn ends_that_are_closed_before_they_were_opened_are_closed() {
 #[test]
 fn an_end_is_opened_once_and_for_what_it_is() {
     for n in [0, 1, ENDS_MAX + 1, usize::MAX] {
-        assert_eq!(mpipe(n, &config()).unwrap_err(), Error::Ends(n));
+        assert_eq!(mpipe(n, &config()).unwrap_err(), PipeError::Ends(n));
     }
     assert_eq!(mpipe(ENDS_MAX, &config()).unwrap().len(), ENDS_MAX);
     let mut ends = mpipe(2, &config()).unwrap();
     let again = ends[0].try_clone().unwrap();
     let _output = open_write(ends.remove(0)).unwrap();
-    assert_eq!(open_write(again).unwrap_err(), Error::Opened);
+    assert_eq!(open_write(again).unwrap_err(), PipeError::Opened);
     let mut ends = mpipe(2, &config()).unwrap();
     let same = ends[0].try_clone().unwrap();
-    assert_eq!(open_read(ends.remove(0)).unwrap_err(), Error::NoEnd);
+    assert_eq!(open_read(ends.remove(0)).unwrap_err(), PipeError::NoEnd);
     drop(open_write(same).unwrap());
     let file = std::fs::File::open("/dev/null").unwrap();
-    assert_eq!(open_read(file.into()).unwrap_err(), Error::NoEnd);
+    assert_eq!(open_read(file.into()).unwrap_err(), PipeError::NoEnd);
     let (one, other) = descriptor::pair().unwrap();
     descriptor::send(&one, b"no end", &[]).unwrap();
-    assert_eq!(open_write(other).unwrap_err(), Error::NoEnd);
+    assert_eq!(open_write(other).unwrap_err(), PipeError::NoEnd);
 }
