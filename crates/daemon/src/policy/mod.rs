@@ -125,7 +125,6 @@ const FILTERS: &[&str] = &[
     "eth",
     "vlan",
     "strip",
-    "arp",
     "ip",
     "ipproto",
     "udp",
