@@ -1,7 +1,7 @@
 //! What moves blocks: copies, rings between threads, wake-ups.
 
+use super::figures::{Calibration, least};
 use super::user::timed;
-use super::{Calibration, least};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

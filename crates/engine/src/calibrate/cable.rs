@@ -7,7 +7,7 @@
 //! look at it any more. Of a card these figures say nothing: only what a program and its sockets
 //! do.
 
-use super::Calibration;
+use super::figures::Calibration;
 use super::live::{ip, spent, while_runs};
 use pipeline::plan::FilterCost;
 use std::cell::RefCell;

@@ -3,7 +3,7 @@
 //! It says when and on which machine it was measured. A table of another kernel or processor is not
 //! used; what is wrong with a file is told, and the built-in table stands.
 
-use super::Calibration;
+use super::figures::Calibration;
 use pipeline::plan::Costs;
 use std::fs;
 use std::io::Write as _;

@@ -16,6 +16,7 @@
 
 mod between;
 mod cable;
+mod figures;
 mod kept;
 mod live;
 mod made;
@@ -23,18 +24,10 @@ mod taps;
 mod twins;
 mod user;
 
+pub use figures::Calibration;
 pub use kept::{Kept, folder, load, path};
 
 use pipeline::plan::{COSTS_VERSION, Costs};
-
-/// What a calibration came to.
-#[derive(Clone, Debug)]
-pub struct Calibration {
-    /// The table. What could not be measured is as built in.
-    pub costs: Costs,
-    /// What could not be measured, and why.
-    pub missing: Vec<(String, String)>,
-}
 
 /// Measures everything; `told` is called with what comes next.
 pub fn calibrate(told: &dyn Fn(&str)) -> Calibration {
@@ -51,28 +44,6 @@ pub fn calibrate(told: &dyn Fn(&str)) -> Calibration {
     told("frames that are taken or sent on");
     cable::measure(&mut calibration);
     calibration
-}
-
-impl Calibration {
-    /// Puts a figure in, or why there is none.
-    fn note(&mut self, name: &str, measured: Result<f64, String>) {
-        match measured {
-            Ok(ns) => {
-                self.costs.set(name, ns);
-            }
-            Err(why) => self.missing.push((name.to_owned(), why)),
-        }
-    }
-}
-
-/// The least time that one of so many calls takes, in ns, over some rounds.
-fn least(rounds: usize, calls: u32, mut work: impl FnMut(u32)) -> f64 {
-    let round = |_| {
-        let begin = sys::clock::monotonic();
-        work(calls);
-        (sys::clock::monotonic() - begin) as f64 / f64::from(calls)
-    };
-    (0..rounds).map(round).fold(f64::INFINITY, f64::min)
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@
 //! disturbs the machine for a while disturbs all three. Where no name space can be made, or `ip` is
 //! missing, these figures stay as built in, or as test runs say.
 
+use super::figures::{Calibration, least};
 use super::live::{ip, spent, while_runs};
 use super::twins::{self, empty};
-use super::{Calibration, least};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size, encode};
 use std::net::UdpSocket;
 use std::os::fd::{AsFd as _, AsRawFd as _};

@@ -4,7 +4,7 @@
 //! gives each the frame as the one before has left it. So these run once for each call, many times,
 //! as does the program beside which they are set.
 
-use super::Calibration;
+use super::figures::Calibration;
 use super::made::Made;
 use super::user::words;
 use ebpf::insn::{Insn, R0, encode};

@@ -1,7 +1,7 @@
 //! What filters cost in a thread: the line of each filter's own example, up to the filter, on
 //! frames that the program brings along.
 
-use super::Calibration;
+use super::figures::Calibration;
 use super::made::Made;
 use crate::build::{Settings, build};
 use crate::run::{Outcome, run_alone};

@@ -9,7 +9,7 @@
 //! docs/book/decisions/0041-untrusted-state.md
 
 use super::switch::{Desk, Standing};
-use super::{Switched, Unchanged};
+use super::switched::{Switched, Unchanged};
 use crate::sandbox::{Account, Exit, entrance_of, exit_of};
 use runtime::space::node::{Node, Part};
 use runtime::space::saved::Saved;

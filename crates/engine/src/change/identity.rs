@@ -4,7 +4,7 @@
 //! is another matter. An edge is the same if it leads from the same node to the same, lets the same
 //! classes through, and crosses the same spaces.
 
-use super::Unchanged;
+use super::switched::Unchanged;
 use crate::catalogue::House;
 use crate::numbering::{Ids, rings_of_copies};
 use crate::path::origins::Origins;

@@ -1,7 +1,8 @@
 //! The changes of a recorded run, made again: one after the other in the order of the record, while
 //! the spaces stand still at the same places.
 
-use super::{Unchanged, change_again};
+use super::change_again;
+use super::switched::Unchanged;
 use crate::live::Live;
 use crate::record::{Replay, Tape};
 use runtime::commands::NotTaken;

@@ -6,7 +6,8 @@
 //! asked for anything else, and where something runs is not part of what it means.
 
 use super::identity::{Matched, home};
-use super::{Changed, Switched, Unchanged, own_sessions};
+use super::switched::{Switched, Unchanged};
+use super::{Changed, own_sessions};
 use crate::error::BuildError;
 use crate::live::Live;
 use crate::path::Extras;

@@ -2,7 +2,7 @@
 //! graph, get the new one, and go on.
 
 use super::crossing::Crossing;
-use super::{Switched, Unchanged};
+use super::switched::{Switched, Unchanged};
 use crate::build::Succession;
 use crate::path::crew::Thread;
 use crate::path::running::{Kernels, RunningSpace};

@@ -8,11 +8,12 @@
 //! place for it at an interface, and who takes a frame takes it from all others.
 
 use super::assemble::{Assembled, Layout, Misfit, assemble};
-use super::handout::Ended;
+use super::ended::Ended;
+use super::host::{Held, Refusal};
 use super::joint::{Joint, Member};
 use super::load::{Failed, How, Loaded, load};
 use super::tree::Tree;
-use super::{Held, Opened, Refusal, Wanted, leads};
+use super::{Opened, Wanted, leads};
 use crate::error::BuildError;
 use ebpf::Hook;
 use ebpf::emit::Target;

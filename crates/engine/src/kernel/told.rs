@@ -6,7 +6,7 @@
 //! implementation on the edge on which it came. So what both counted adds up to what the filter
 //! did.
 
-use super::handout::Ended;
+use super::ended::Ended;
 use super::joint::REFUSED;
 use super::tree::{Handed, Step, Which};
 use super::{Era, Kernel};

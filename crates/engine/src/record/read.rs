@@ -7,8 +7,8 @@
 
 use super::change::{self, Change};
 use super::form::{self, Found, LOCAL, Local, Take};
+use super::head::{FIRST, Head, VERSION};
 use super::write::Beyond;
-use super::{FIRST, Head, VERSION};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fs::File;

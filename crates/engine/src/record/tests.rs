@@ -5,6 +5,7 @@ use super::read::is_record;
 use super::write::Beyond;
 use super::*;
 use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
+use pipeline::plan::Machine;
 use runtime::space::events::{Journal as _, Script as _, SpaceEvent};
 use std::path::PathBuf;
 use sys::steps::UNLOGGED;

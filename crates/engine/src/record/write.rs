@@ -10,7 +10,7 @@
 use super::change::{self, Change};
 use super::event;
 use super::form::{self, Local, Put};
-use super::{Head, VERSION};
+use super::head::{Head, VERSION};
 use abi::{Entry, Marks};
 use endpoint::Failure;
 use filter::Time;

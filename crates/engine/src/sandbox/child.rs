@@ -5,9 +5,9 @@
 //! and what a space needs to wait; the rest of the machine is not there. What goes wrong before is
 //! told over the socket that started it, and so are a panic and a call that is not allowed.
 
+use super::limits::{MEMORY, ring};
 use super::message::{self, LONGEST, Lie, Wanted};
 use super::state::{self, Account, Gathering, Record};
-use super::{MEMORY, ring};
 use crate::catalogue::House;
 use crate::described::{counts, describe};
 use crate::pools::{intake_for, pool_unasked};

@@ -4,10 +4,10 @@
 //! space wait, as any ring does, for as long as the process gets on. What it has not taken when it
 //! ends, and what comes later, is dropped.
 
+use super::limits::{FILTER_ENDED, TOO_LONG};
 use super::message::{self, LONGEST};
 use super::state::{self, Record};
 use super::watch::Watch;
-use super::{FILTER_ENDED, TOO_LONG};
 use buffer::Fault;
 use buffer::stream::Output;
 use endpoint::process::Process;

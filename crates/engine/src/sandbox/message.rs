@@ -4,12 +4,28 @@
 //! A block is one block of a stream: its entry, as it lies in memory, then the bytes of its frame.
 //! Both ends are the same program, so there is one form and no version of it.
 
-use super::About;
 use abi::{BLOCK_MAX, Class, DbufId, Entry, Flags, Marks, Place, RichPointer};
 use endpoint::Intake;
 use filter::{Arguments, Block, Description, SessionNumbers, Value};
 use pipeline::graph::Use;
 use zerocopy::{FromBytes as _, IntoBytes as _};
+
+/// What else is to be known of a filter that is started apart.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct About {
+    /// The ranges of classes that arcs of the filter name.
+    pub(crate) asked: Vec<(u32, u32)>,
+    /// The seed of a run that is repeated.
+    pub(crate) seed: Option<u64>,
+    /// The numbers that it may give to sessions.
+    pub(crate) numbers: SessionNumbers,
+    /// Whether all behind it take fragments.
+    pub(crate) fragments: bool,
+    /// Whether the path goes by the time of its blocks.
+    pub(crate) tells_time: bool,
+    /// What the monotonic clock lacks to the clock of the path, in ns.
+    pub(crate) epoch: u64,
+}
 
 /// Bytes of a message before the frame.
 pub(super) const HEAD: usize = size_of::<Entry>();

@@ -21,19 +21,23 @@
 mod child;
 mod entrance;
 mod exit;
+mod limits;
 mod message;
 mod state;
 mod watch;
 
 pub use child::serve_if_asked;
 
-use buffer::stream::{self, Config, Offer};
+use buffer::stream::{self, Offer};
 use child::{READY, WORD};
 use endpoint::process::{Process, Stands, Started};
 use endpoint::{Failure, Origins, Sink, Source};
 pub(crate) use entrance::Entrance;
 pub(crate) use exit::Exit;
-use filter::{SessionNumbers, UNTRUSTED};
+use filter::UNTRUSTED;
+use limits::ring;
+pub use limits::{FILTER_ENDED, MEMORY, TOO_LONG};
+pub(crate) use message::About;
 use message::Wanted;
 use pipeline::graph::Use;
 use runtime::space::node::{Node, Part};
@@ -47,35 +51,8 @@ use sys::kept::Kept;
 use sys::steps::{Makes, Steps};
 use watch::Watch;
 
-/// Why what comes to a filter that has ended is dropped.
-pub const FILTER_ENDED: &str = "filter ended";
-/// Why a block cannot be handed over: with what stands before it, it is longer than a ring takes.
-pub const TOO_LONG: &str = "longer than a ring takes";
-
-/// Bytes of each of the two rings: room for two of the longest blocks.
-const RING: usize = 4 << 20;
 /// How long a process may take until its filter is ready. It reads no more than itself.
 const START: Duration = Duration::from_secs(30);
-/// How much address space a filter may use besides what it begins with, in bytes. Its blocks lie in
-/// two pools of 16 MB, and it may hold 64 MB.
-pub const MEMORY: u64 = 512 << 20;
-
-/// What else is to be known of a filter that is started apart.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct About {
-    /// The ranges of classes that arcs of the filter name.
-    pub(crate) asked: Vec<(u32, u32)>,
-    /// The seed of a run that is repeated.
-    pub(crate) seed: Option<u64>,
-    /// The numbers that it may give to sessions.
-    pub(crate) numbers: SessionNumbers,
-    /// Whether all behind it take fragments.
-    pub(crate) fragments: bool,
-    /// Whether the path goes by the time of its blocks.
-    pub(crate) tells_time: bool,
-    /// What the monotonic clock lacks to the clock of the path, in ns.
-    pub(crate) epoch: u64,
-}
 
 /// Starts a filter in a process of its own.
 pub(crate) fn start(
@@ -151,10 +128,6 @@ pub(crate) fn exit_of(node: &mut Node) -> Option<&mut Exit> {
 
 /// Where it can stand: never without anything before or behind it.
 pub(crate) const STANDS: Stands = Stands::Middle;
-
-fn ring(id: u32) -> Config {
-    Config::new(abi::DbufId::new(id).unwrap_or_default()).capacity(RING)
-}
 
 fn target(name: &str) -> String {
     format!("`{name}` with {}=yes", UNTRUSTED.name)

@@ -4,7 +4,7 @@
 //! [`BUSY`] of its own processor time, or, where it sleeps, after [`ASLEEP`]. Time in which it did
 //! not run because others did does not count, so that a busy machine ends nobody.
 
-use super::MEMORY;
+use super::limits::MEMORY;
 use abi::text::Visible;
 use endpoint::process::Apart;
 use std::os::fd::{AsFd as _, OwnedFd};

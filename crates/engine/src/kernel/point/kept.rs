@@ -15,8 +15,9 @@
 //! one was put by somebody who died before that was told is taken up too: it runs nowhere, and what
 //! it has counted is still to be told ([`Still::Ended`]).
 
-use super::super::handout::{Ended, Part, Running as Handed, bounded};
-use super::super::{Asked, Refuses};
+use super::super::ended::{self, Ended};
+use super::super::handout::{Part, Running as Handed, bounded};
+use super::super::host::{Asked, Refuses};
 use super::line::{Has, Line, New, Owned, Whose};
 use super::sockets::Sockets;
 use super::version::{States, Version};
@@ -472,7 +473,7 @@ fn hex(text: &str) -> String {
 }
 
 fn unhex(text: &str) -> Option<String> {
-    let bytes = super::super::handout::unhex(text.strip_prefix('x')?)?;
+    let bytes = ended::unhex(text.strip_prefix('x')?)?;
     String::from_utf8(bytes).ok()
 }
 

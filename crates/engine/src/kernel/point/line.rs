@@ -1,6 +1,6 @@
 //! A line at an attach point: what it has for itself, and the frames of its owner.
 
-use super::super::handout::Ended;
+use super::super::ended::Ended;
 use super::super::joint::{Counted, Member};
 use super::super::tree::Tree;
 use ebpf::emit::tap::WakePolicy;

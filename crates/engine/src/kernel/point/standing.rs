@@ -3,8 +3,8 @@
 use super::line::New;
 use super::{Point, successor};
 use crate::error::BuildError;
-use crate::kernel::handout::Ended;
-use crate::kernel::{Asked, Held, Successor};
+use crate::kernel::ended::Ended;
+use crate::kernel::host::{Asked, Held, Successor};
 use std::sync::{Arc, OnceLock};
 
 /// A line that is at its point, until it leaves.

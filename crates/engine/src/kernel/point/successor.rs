@@ -7,8 +7,8 @@
 //! processor. When the old program runs nowhere any more, what it handed over is complete, and what
 //! the old line has counted is its last word.
 
+use super::super::host::{Lent, NotSwitched, Refusal, Succeeds, Successor};
 use super::super::joint::{Member, alike};
-use super::super::{Lent, NotSwitched, Refusal, Succeeds, Successor};
 use super::Standing;
 use super::kept::Next;
 use super::line::{Line, New};
