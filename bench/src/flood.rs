@@ -13,8 +13,8 @@ use std::net::UdpSocket;
 use std::ops::Range;
 use std::sync::Arc;
 use sys::clock;
-use sys::net::Links;
-use sys::packet::{Qdisc, Sender, Stop};
+use sys::net::RouteSocket;
+use sys::packet::{Qdisc, PacketSender, SendStop};
 use testkit::Frame;
 use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::packet::{SOURCE, TARGET};
@@ -30,7 +30,7 @@ pub(crate) const OTHER: u16 = 4053;
 /// Frames and the cable that they go over.
 pub(crate) struct Flood {
     pub(crate) pair: Arc<Pair>,
-    sender: Sender,
+    sender: PacketSender,
     frames: Vec<Vec<u8>>,
     _full: Option<UdpSocket>,
 }
@@ -113,7 +113,7 @@ impl Flood {
         };
         let sender = pair.client.enter(|| {
             let index = index(CLIENT_DEVICE)?;
-            Sender::open(index, Qdisc::Bypass).map_err(|why| why.to_string())
+            PacketSender::open(index, Qdisc::Bypass).map_err(|why| why.to_string())
         })?;
         // As many as calls and all ports fit into.
         let ports = ports.iter().cycle().take(BATCH * ports.len());
@@ -156,7 +156,7 @@ impl Flood {
             while !rest.is_empty() {
                 let sent = self.sender.send(rest);
                 rest = &rest[sent.frames..];
-                if let Some(Stop::Refused(errno)) = sent.stopped {
+                if let Some(SendStop::Refused(errno)) = sent.stopped {
                     return Err(format!("the cable takes no frames: error {errno}"));
                 }
             }
@@ -192,6 +192,6 @@ fn hardware(pair: &Pair) -> Result<[u8; 6], String> {
 }
 
 fn index(device: &str) -> Result<u32, String> {
-    let links = Links::open().map_err(|why| why.to_string())?;
+    let links = RouteSocket::open().map_err(|why| why.to_string())?;
     Ok(links.named(device).map_err(|why| why.to_string())?.index)
 }

@@ -9,7 +9,7 @@ use crate::harness::{Candidate, interleave};
 use crate::options::Options;
 use crate::row::Row;
 use std::hint::black_box;
-use sys::revoke::{Lazy, LazyBuffer};
+use sys::revoke::{LazyCopy, LazyBuffer};
 
 /// Bytes of a block.
 const BLOCKS: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20];
@@ -83,7 +83,7 @@ impl<'a> Last<'a> {
 }
 
 /// Writes a pointer where nobody has looked, or else a copy.
-fn write(lazy: &Lazy<'_>, last: &Last<'_>, to: &mut [u8]) {
+fn write(lazy: &LazyCopy<'_>, last: &Last<'_>, to: &mut [u8]) {
     match last.source(lazy.address()).filter(|_| lazy.is_untouched()) {
         Some(source) => {
             black_box((source.as_ptr(), source.len()));

@@ -305,18 +305,18 @@ fn print_line(line: &str) {
 #[cfg(test)]
 mod tests {
     use super::alone;
-    use sys::process::{allowed, pin_to};
+    use sys::process::{allowed_processors, pin_to};
 
     #[test]
     fn a_bench_leaves_the_next_one_all_processors() {
-        let before = allowed().unwrap();
+        let before = allowed_processors().unwrap();
         let here = before[before.len() - 1];
         let pinned = alone("first", || {
             pin_to(here).map_err(|why| why.to_string())?;
-            allowed().map_err(|why| why.to_string())
+            allowed_processors().map_err(|why| why.to_string())
         });
         assert_eq!(pinned, Ok(vec![here]));
-        let next = alone("second", || allowed().map_err(|why| why.to_string()));
+        let next = alone("second", || allowed_processors().map_err(|why| why.to_string()));
         assert_eq!(next, Ok(before));
         assert_eq!(
             alone("third", || -> Result<(), String> { panic!("a bug") }),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 use sys::bpf::{Side, tcx_chain};
-use sys::net::Links;
+use sys::net::RouteSocket;
 use testkit::net::{Namespace, SERVER_DEVICE, until};
 
 /// A program that has used less than this in [`WINDOW`] has nothing left to do.
@@ -108,7 +108,7 @@ pub(crate) fn when_idle(processes: &[u32]) -> u64 {
 /// Returns true if a program is attached to the ingress of the server's device.
 pub(crate) fn is_tapped(space: &Namespace) -> bool {
     space.enter(|| {
-        let index = Links::open().and_then(|links| links.named(SERVER_DEVICE)).map(|it| it.index);
+        let index = RouteSocket::open().and_then(|links| links.named(SERVER_DEVICE)).map(|it| it.index);
         let chain = index.and_then(|index| tcx_chain(index, Side::Ingress));
         chain.is_ok_and(|chain| !chain.members.is_empty())
     })

@@ -14,7 +14,7 @@ impl Sentinel {
     pub(crate) fn take() -> f64 {
         // As they were before this thread was kept on one of them.
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
-        if *PROCESSORS.get_or_init(|| sys::machine::Machine::look().processors) < 2 {
+        if *PROCESSORS.get_or_init(|| sys::machine::Machine::detect().processors) < 2 {
             return 0.0;
         }
         let line = Arc::new(AtomicU64::new(0));

@@ -121,7 +121,7 @@ fn observe(floods: &mut Floods, folder: &Folder, line: &str) -> Result<Sample, S
 /// Returns true if an XDP program is at the device.
 fn is_taken(pair: &Pair) -> bool {
     pair.server.enter(|| {
-        let links = sys::net::Links::open().ok();
+        let links = sys::net::RouteSocket::open().ok();
         let found = links.and_then(|links| links.named(SERVER_DEVICE).ok());
         found.is_some_and(|interface| interface.xdp.is_some())
     })

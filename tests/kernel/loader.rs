@@ -8,8 +8,8 @@ use ebpf::{Hook, MapSpec, Program, insn};
 use filter::testing::twins::{Chain, chains, fitting, request};
 use rustix::thread::CapabilitySet;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{self, Anchor, Link, LoadError, Map, Object, Side, XdpMode, ids, tcx_chain};
-use sys::net::Links;
+use sys::bpf::{self, Anchor, Link, LoadError, Map, ObjectKind, Side, XdpMode, ids, tcx_chain};
+use sys::net::RouteSocket;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE, until};
 
@@ -94,30 +94,30 @@ fn o9_a_thousand_loads_of_generated_programs_leave_nothing_behind() {
         .collect();
     let mut made = Vec::new();
     pair.server.enter(|| {
-        let index = Links::open().unwrap().named(SERVER_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().named(SERVER_DEVICE).unwrap().index;
         for turn in 0..LOADS {
             let (chain, target) = &all[turn % all.len()];
             let prepared = Prepared::new(chain, *target).unwrap();
             let loaded = prepared.load(&name).unwrap();
-            made.push((Object::Programs, loaded.info().unwrap().id));
-            let maps = prepared.maps.iter().map(|map| (Object::Maps, map.info().unwrap().id));
+            made.push((ObjectKind::Programs, loaded.info().unwrap().id));
+            let maps = prepared.maps.iter().map(|map| (ObjectKind::Maps, map.info().unwrap().id));
             made.extend(maps);
             // Attaching takes 10 ms.
             let link = (turn % 20 == 0).then(|| match target.hook {
                 Hook::Xdp => Link::xdp(&loaded, index, XdpMode::Native).unwrap(),
                 _ => Link::tcx(&loaded, index, Side::Egress, Anchor::Head, None).unwrap(),
             });
-            made.extend(link.map(|link| (Object::Links, link.info().unwrap().id)));
+            made.extend(link.map(|link| (ObjectKind::Links, link.info().unwrap().id)));
         }
         assert!(tcx_chain(index, Side::Egress).unwrap().members.is_empty());
-        assert_eq!(Links::open().unwrap().indexed(index).unwrap().xdp, None);
+        assert_eq!(RouteSocket::open().unwrap().indexed(index).unwrap().xdp, None);
     });
     assert!(made.len() > 2 * LOADS, "{} things were made", made.len());
     // The kernel lets go of them behind a grace period.
     until("nothing is left", || {
         let left = |of| ids(of).unwrap();
-        let there = [Object::Programs, Object::Maps, Object::Links].map(|of| (of, left(of)));
-        let gone = |(of, id): &(Object, u32)| {
+        let there = [ObjectKind::Programs, ObjectKind::Maps, ObjectKind::Links].map(|of| (of, left(of)));
+        let gone = |(of, id): &(ObjectKind, u32)| {
             there.iter().all(|(kind, ids)| kind != of || ids.binary_search(id).is_err())
         };
         made.iter().all(gone)

@@ -1,4 +1,4 @@
-//! Socket filters with the real kernel as judge: what `bpf` asks ahead lets as many frames into a
+//! PacketSocket filters with the real kernel as judge: what `bpf` asks ahead lets as many frames into a
 //! packet socket as `bpf` accepts behind it.
 //!
 //! One socket for each expression and end of a cable, all of them there while the same frames pass
@@ -15,7 +15,7 @@ use filter::testing::arguments;
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
-use sys::packet::{Instruction, Qdisc, Ring, Sender, Shape, Socket};
+use sys::packet::{Instruction, Qdisc, PacketRing, PacketSender, RingShape, PacketSocket};
 use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, Random, need};
 
@@ -61,7 +61,7 @@ fn long() -> String {
 }
 
 /// A socket that nobody reads: it counts what it was given, whether it had room or not.
-const SMALL: Shape = Shape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
+const SMALL: RingShape = RingShape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
 
 fn index(space: &Namespace, device: &str) -> u32 {
     let file = format!("/sys/class/net/{device}/ifindex");
@@ -69,10 +69,10 @@ fn index(space: &Namespace, device: &str) -> u32 {
 }
 
 /// A socket on this device, behind this filter.
-fn behind(filter: &ClassicProgram, space: &Namespace, device: &str) -> Ring {
+fn behind(filter: &ClassicProgram, space: &Namespace, device: &str) -> PacketRing {
     let instructions: Vec<Instruction> =
         filter.instructions().iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect();
-    let socket = space.enter(Socket::open).expect("a packet socket");
+    let socket = space.enter(PacketSocket::open).expect("a packet socket");
     if let Err(error) = socket.attach(&instructions) {
         panic!("{error}: {} instructions\n{filter}", instructions.len());
     }
@@ -81,13 +81,13 @@ fn behind(filter: &ClassicProgram, space: &Namespace, device: &str) -> Ring {
     ring
 }
 
-fn count(ring: &Ring) -> u64 {
+fn count(ring: &PacketRing) -> u64 {
     ring.statistics().expect("they can be read").packets
 }
 
 fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     let index = index(space, device);
-    let mut sender = space.enter(|| Sender::open(index, Qdisc::Through)).expect("a way in");
+    let mut sender = space.enter(|| PacketSender::open(index, Qdisc::Through)).expect("a way in");
     for frame in frames {
         until("there is room", || sender.send(&[frame]).frames == 1);
     }
@@ -141,7 +141,7 @@ fn h9_the_kernel_lets_in_what_bpf_accepts() {
     let sockets = |asked| {
         ends.map(|(space, device, way, _)| behind(&filter(way, Some(asked)), space, device))
     };
-    let sockets: Vec<[Ring; 2]> = asked.iter().map(sockets).collect();
+    let sockets: Vec<[PacketRing; 2]> = asked.iter().map(sockets).collect();
     let frames = frames();
     send(&pair.client, CLIENT_DEVICE, &frames);
     for ring in &all {

@@ -7,19 +7,19 @@ use super::judge::kind;
 use ebpf::insn::{self, Insn, R0, R9};
 use ebpf::{Hook, MapSpec, Program};
 use filter::testing::twins::{chains, program};
-use sys::bpf::{Function, Line, Linkage, Load, Map, Program as Loaded, Source, Types};
+use sys::bpf::{FunctionInfo, LineInfo, Linkage, Load, Map, Program as Loaded, SourceInfo, BtfBuilder};
 use testkit::need;
 
 /// Loads a program with its lines; answers the verifier's log if it refuses.
 fn load(program: &Program) -> Result<Loaded, String> {
-    let mut types = Types::new();
+    let mut types = BtfBuilder::new();
     let int = types.int("int", 4);
     let main = types.function("request", int, &[("ctx", int)], Linkage::Global);
     let file = types.text("request");
-    let lines: Vec<Line> = program
+    let lines: Vec<LineInfo> = program
         .lines()
         .iter()
-        .map(|(from, number, text)| Line {
+        .map(|(from, number, text)| LineInfo {
             instruction: u32::try_from(*from).unwrap_or(u32::MAX),
             file,
             text: types.text(text),
@@ -27,9 +27,9 @@ fn load(program: &Program) -> Result<Loaded, String> {
         })
         .collect();
     let btf = types.load().expect("types by hand");
-    let functions = [Function { instruction: 0, type_id: main }];
+    let functions = [FunctionInfo { instruction: 0, type_id: main }];
     let code = insn::encode(&program.code);
-    let source = Some(Source { btf: &btf, functions: &functions, lines: &lines });
+    let source = Some(SourceInfo { btf: &btf, functions: &functions, lines: &lines });
     let load = Load { source, ..Load::new(kind(program.hook), "request", &code) };
     load.load().map_err(|refused| refused.log)
 }

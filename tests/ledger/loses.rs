@@ -15,7 +15,7 @@ use engine::run::{Until, run};
 use line::Line;
 use runtime::ledger::{EdgeKind, Imbalance};
 use std::process::Command;
-use sys::packet::{Qdisc, Sender};
+use sys::packet::{Qdisc, PacketSender};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
 use testkit::{Frame, need};
 
@@ -80,9 +80,9 @@ fn the_ledger_finds_what_was_lost_on_the_way_out_of_the_kernel() {
     let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(4000, 53, &[7; 30]);
     let mut rest = vec![frame.as_slice(); usize::try_from(FRAMES).expect("few")];
     pair.client.enter(|| {
-        let links = sys::net::Links::open().expect("links");
+        let links = sys::net::RouteSocket::open().expect("links");
         let index = links.named(CLIENT_DEVICE).expect("the device").index;
-        let mut sender = Sender::open(index, Qdisc::Through).expect("root may send");
+        let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
         until("all frames are sent", || {
             let sent = sender.send(&rest).frames;
             rest.drain(..sent);

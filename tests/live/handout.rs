@@ -248,11 +248,11 @@ fn p4_t19_another_user_reads_delegated_rings_and_cannot_write() {
 
 /// Starts this executable again as another user, in this name space.
 fn start(socket: OwnedFd, text: &str) -> Option<Child> {
-    let mut command = process::again_as(ALICE, socket).expect("this executable");
+    let mut command = process::reexec_as(ALICE, socket).expect("this executable");
     command.args(["handout::child", "--exact", "--nocapture", "--quiet"]).env(CHILD, text);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let why = "needs to become another user, who may enter the build folder";
-    process::start(&mut command).ok().or_else(|| need::skip(why))
+    process::spawn(&mut command).ok().or_else(|| need::skip(why))
 }
 
 /// A client whose lines run in the process at the other end of standard input.

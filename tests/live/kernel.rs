@@ -19,8 +19,8 @@ use std::fs;
 use std::io::{BufReader, Read as _};
 use std::net::UdpSocket;
 use std::process::Command;
-use sys::bpf::{Anchor, Chain, Kind, Link, Program, Side, XdpMode, tcx_chain};
-use sys::net::Links;
+use sys::bpf::{Anchor, Chain, ProgramKind, Link, Program, Side, XdpMode, tcx_chain};
+use sys::net::RouteSocket;
 use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, until};
 use testkit::{Frame, need};
 
@@ -309,7 +309,7 @@ fn chain(pair: &Pair, side: Side) -> Chain {
 
 /// The number of the server's device, asked in its name space.
 fn index() -> u32 {
-    Links::open().expect("links").named(SERVER_DEVICE).expect("the device").index
+    RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("the device").index
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn v17_programs_of_others_stay_and_see_what_they_saw() {
         let code = [ebpf::insn::Insn::mov(ebpf::insn::R0, answer), ebpf::insn::Insn::exit()];
         Program::load(kind, "foreign", &ebpf::insn::encode(&code)).expect("two instructions")
     };
-    let (theirs, express) = (program(Kind::Tc, 0), program(Kind::Xdp, 2));
+    let (theirs, express) = (program(ProgramKind::Tc, 0), program(ProgramKind::Xdp, 2));
     let links = pair.server.enter(|| {
         let tcx = Link::tcx(&theirs, index(), Side::Ingress, Anchor::Head, None).expect("tcx");
         (tcx, Link::xdp(&express, index(), XdpMode::Generic).expect("xdp"))

@@ -280,7 +280,7 @@ impl Source {
 /// Returns true if an XDP program is at a device.
 pub(crate) fn is_taken(space: &Namespace, device: &str) -> bool {
     space.enter(|| {
-        let links = sys::net::Links::open().expect("root may ask");
+        let links = sys::net::RouteSocket::open().expect("root may ask");
         links.named(device).is_ok_and(|interface| interface.xdp.is_some())
     })
 }

@@ -24,7 +24,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use sys::bpf::{Rings, Side, cgroup_chain, first_group};
+use sys::bpf::{Rings, Side, cgroup_chain, root_cgroup};
 use testkit::need;
 use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, until, watches};
 
@@ -374,7 +374,7 @@ fn p7_packets_that_interrupt_each_other_are_whole_and_counted() {
 fn p7_nothing_stays_attached_behind_a_process_that_was_killed() {
     let Some(()) = able() else { return };
     let Some(space) = Namespace::new() else { return };
-    let group = first_group().expect("control groups");
+    let group = root_cgroup().expect("control groups");
     let ours = || {
         let sides = [Side::Ingress, Side::Egress].map(|side| cgroup_chain(&group, side));
         let members = sides.into_iter().flat_map(|chain| chain.expect("a chain").members);

@@ -1,7 +1,7 @@
 //! Frames onto a cable, byte by byte as a test made them, and back out of captures.
 
 use crate::scratch::Scratch;
-use sys::packet::{Qdisc, Sender};
+use sys::packet::{Qdisc, PacketSender};
 use testkit::net::{
     CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, counters, until, until_received,
 };
@@ -11,7 +11,7 @@ pub(crate) fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     let told = space.ip(&format!("-o link show dev {device}"));
     let index = told.split(':').next().and_then(|number| number.parse().ok()).expect("a number");
     space.enter(|| {
-        let mut sender = Sender::open(index, Qdisc::Through).expect("root may send");
+        let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
         let mut rest: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         until("all frames are sent", || {
             let sent = sender.send(&rest);

@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use sys::bpf::{Side, Statistics, tcx_chain};
-use sys::net::Links;
-use sys::packet::{Qdisc, Sender};
-use sys::steps::{Fault, Steps};
+use sys::bpf::{Side, RunStatistics, tcx_chain};
+use sys::net::RouteSocket;
+use sys::packet::{Qdisc, PacketSender};
+use sys::steps::{InjectedFault, Steps};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, need};
 
@@ -78,7 +78,7 @@ pub(crate) fn reports(outcome: &Outcome) -> BTreeMap<String, Vec<(String, u64)>>
 }
 
 fn index() -> u32 {
-    Links::open().expect("links").named(SERVER_DEVICE).expect("the device").index
+    RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("the device").index
 }
 
 /// The programs at the receiving end.
@@ -118,7 +118,7 @@ fn o7_lines_of_a_request_are_one_program_with_one_demultiplexer() {
         )
     };
     let points = Points::default();
-    let counting = Statistics::enable().expect("statistics");
+    let counting = RunStatistics::enable().expect("statistics");
     let inside =
         Running::start(&pair, &points, &line(&format!("rx {SERVER_DEVICE}"), "inside.pcap"));
     let programs = chain(&pair);
@@ -193,7 +193,7 @@ fn adding_a_line_changes_nothing_whichever_step_fails() {
     let own = descriptors();
     for step in 0.. {
         let shows = shown(&points);
-        let steps = Steps::with(Fault::Fail(step));
+        let steps = Steps::with(InjectedFault::Fail(step));
         send_all(&pair, &datagrams(40));
         match built_with(&pair, &points, &text, &steps) {
             Err(why) => assert!(why.to_string().contains("a test"), "{step}: {why}"),
@@ -232,8 +232,8 @@ fn captured(path: &std::path::Path) -> Vec<u64> {
 pub(crate) fn send_until(pair: &Pair, apart_us: u64, ending: &AtomicBool) -> u64 {
     const AT_ONCE: u64 = 20;
     pair.client.enter(|| {
-        let index = Links::open().expect("links").named(CLIENT_DEVICE).expect("a device").index;
-        let mut sender = Sender::open(index, Qdisc::Through).expect("root may send");
+        let index = RouteSocket::open().expect("links").named(CLIENT_DEVICE).expect("a device").index;
+        let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
         let (begin, mut sent) = (Instant::now(), 0);
         while !ending.load(Ordering::Relaxed) {
             let frames = numbered(sent..sent + AT_ONCE, SHORT);

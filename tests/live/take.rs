@@ -5,8 +5,8 @@ use crate::numbers::{numbered, numbers};
 use crate::observer::{Observer, is_taken, program};
 use crate::send::{capture_length, send};
 use std::net::UdpSocket;
-use sys::bpf::{Anchor, Kind, Link, LinkTarget, Program, Side, XdpMode};
-use sys::net::Links;
+use sys::bpf::{Anchor, ProgramKind, Link, LinkTarget, Program, Side, XdpMode};
+use sys::net::RouteSocket;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, counters, until};
 use testkit::{Frame, need};
 
@@ -207,9 +207,9 @@ fn g2_tags_are_in_place_from_the_frame_or_beside_it() {
         return;
     }
     let _push = pair.client.enter(|| {
-        let index = Links::open().expect("root may ask").named(CLIENT_DEVICE);
+        let index = RouteSocket::open().expect("root may ask").named(CLIENT_DEVICE);
         let index = index.expect("it is there").index;
-        let program = Program::load(Kind::Tc, "push", &PUSH.concat()).expect("it is right");
+        let program = Program::load(ProgramKind::Tc, "push", &PUSH.concat()).expect("it is right");
         Link::tcx(&program, index, Side::Egress, Anchor::Head, None).expect("it is there")
     });
     // One of them is longer than a frame of the memory.
@@ -231,7 +231,7 @@ const PASS: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
 fn index(pair: &Pair) -> u32 {
     pair.server.enter(|| {
-        let links = Links::open().expect("root may ask");
+        let links = RouteSocket::open().expect("root may ask");
         links.named(SERVER_DEVICE).expect("it is there").index
     })
 }
@@ -241,7 +241,7 @@ fn v17_an_attached_program_stays_and_is_named() {
     let Some(pair) = silent() else { return };
     let index = index(&pair);
     let link = pair.server.enter(|| {
-        let foreign = Program::load(Kind::Xdp, "somebody_else", &PASS).unwrap();
+        let foreign = Program::load(ProgramKind::Xdp, "somebody_else", &PASS).unwrap();
         Link::xdp(&foreign, index, XdpMode::Native).unwrap()
     });
     let line = format!("rx {SERVER_DEVICE} take | count");

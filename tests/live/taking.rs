@@ -8,8 +8,8 @@ use crate::numbers::{number, numbered, numbers};
 use crate::observer::{Observer, Ran, is_taken};
 use crate::send::{capture_length, send, send_all};
 use serde_json::Value;
-use sys::bpf::{Anchor, Kind, Link, Program, Side};
-use sys::net::Links;
+use sys::bpf::{Anchor, ProgramKind, Link, Program, Side};
+use sys::net::RouteSocket;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
 use testkit::{Frame, need};
 
@@ -222,9 +222,9 @@ fn g2_a_frame_without_its_tag_is_decided_with_the_tag() {
     }
     let Some(pair) = silent(1500) else { return };
     let _push = pair.client.enter(|| {
-        let index = Links::open().expect("root may ask").named(CLIENT_DEVICE);
+        let index = RouteSocket::open().expect("root may ask").named(CLIENT_DEVICE);
         let index = index.expect("it is there").index;
-        let program = Program::load(Kind::Tc, "push", &PUSH.concat()).expect("it is right");
+        let program = Program::load(ProgramKind::Tc, "push", &PUSH.concat()).expect("it is right");
         Link::tcx(&program, index, Side::Egress, Anchor::Head, None).expect("it is there")
     });
     let frames = datagrams(90);

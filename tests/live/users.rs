@@ -21,7 +21,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use sys::local::{self, Form};
+use sys::local_socket::{self, Framing};
 use testkit::need;
 use testkit::net::{LIMIT, Pair, SERVER, SERVER_DEVICE, until};
 use testkit::resources::KernelObjects;
@@ -239,7 +239,7 @@ fn as_dave(house: &House) -> Vec<OwnedFd> {
     // Asks for more than it takes, and hangs up in the middle of an order.
     let greedy = house.socket();
     let call = Call::new("io.streamline.Sharing", &json!({})).text();
-    let sent = (0..100_000).find(|_| local::send_now(&greedy, &call, &[]).is_err());
+    let sent = (0..100_000).find(|_| local_socket::send_now(&greedy, &call, &[]).is_err());
     assert!(sent.is_some(), "nobody is served for ever");
     for _ in 0..20 {
         let attach = asks(&line, &part, &ours, own);
@@ -253,7 +253,7 @@ fn as_dave(house: &House) -> Vec<OwnedFd> {
 impl House {
     fn socket(&self) -> OwnedFd {
         let packets = self.place().join(member::place::PACKETS);
-        local::go_to(&packets, Form::Packets, LIMIT).expect("the daemon is there")
+        local_socket::connect_to(&packets, Framing::Packets, LIMIT).expect("the daemon is there")
     }
 }
 

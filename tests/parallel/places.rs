@@ -24,7 +24,7 @@ struct Where(u32);
 
 impl Lanes for Where {
     fn process<'a>(&mut self, _: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
-        let here = sys::process::allowed().expect("this thread runs somewhere");
+        let here = sys::process::allowed_processors().expect("this thread runs somewhere");
         SEEN.lock().unwrap_or_else(PoisonError::into_inner).insert(self.0, here);
         // Others get something meanwhile.
         std::thread::yield_now();
@@ -33,7 +33,7 @@ impl Lanes for Where {
 
 #[test]
 fn j4_each_copy_keeps_to_a_processor_of_its_own() {
-    let all = sys::process::allowed().expect("this process runs somewhere");
+    let all = sys::process::allowed_processors().expect("this process runs somewhere");
     for copies in [2, 3, 4] {
         SEEN.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let text = format!("--parallel={copies} generate count=20000 seq=yes | where | discard");

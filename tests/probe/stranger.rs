@@ -138,12 +138,12 @@ fn try_everything(who: &str, offer: &Offer) -> usize {
 /// or we may not become nobody.
 fn hand_on(role: &str, offer: &Offer) -> Option<Child> {
     let (here, there) = descriptor::pair().expect("a pair of sockets");
-    let mut command = process::again_as(NOBODY, there).expect("this executable");
+    let mut command = process::reexec_as(NOBODY, there).expect("this executable");
     command.args(["stranger::child", "--exact", "--nocapture"]).env(CHILD, role);
     if role == SECOND {
         command.stdout(Stdio::piped());
     }
-    let child = match process::start(&mut command) {
+    let child = match process::spawn(&mut command) {
         Ok(child) => child,
         Err(error) if [EPERM, EACCES].contains(&error.errno) => return None,
         Err(error) => panic!("{error}"),

@@ -12,7 +12,7 @@ use pipeline::plan::plan;
 use std::fs;
 use std::net::UdpSocket;
 use std::time::Duration;
-use sys::steps::{Fault, Steps};
+use sys::steps::{InjectedFault, Steps};
 use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::resources::Resources;
 use testkit::{need, until};
@@ -126,7 +126,7 @@ impl Trial {
         let mut base = self.settled();
         loop {
             let number = failed + survived;
-            let steps = Steps::with(Fault::Fail(number));
+            let steps = Steps::with(InjectedFault::Fail(number));
             let before = self.live.text();
             let changed = self.change(edit, &steps);
             let taken = steps.taken();

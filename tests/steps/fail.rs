@@ -12,7 +12,7 @@ use pipeline::plan::plan;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use sys::steps::{Fault, Steps};
+use sys::steps::{InjectedFault, Steps};
 use testkit::net::{Cable, Pair};
 use testkit::resources::Resources;
 use testkit::{need, until};
@@ -84,7 +84,7 @@ impl Trial {
         let (mut failed, mut survived) = (0, 0);
         loop {
             let number = failed + survived;
-            let steps = Steps::with(Fault::Fail(number));
+            let steps = Steps::with(InjectedFault::Fail(number));
             let attempted = self.attempt(shape, &line, &steps);
             let taken = steps.taken();
             let Some(step) = taken.get(number as usize) else {
@@ -132,7 +132,7 @@ impl Trial {
             let built = build_with(&plan, Settings::default(), &points, &extras);
             let paths = built.map_err(|why| why.to_string());
             if paths.is_err() {
-                steps.back_to_beginning();
+                steps.roll_back();
             }
             let ran = run(paths?, Until { elapsed: Some(1_000_000), ..Until::default() });
             let outcome = ran.map_err(|why| why.to_string())?;

@@ -29,8 +29,8 @@ use crate::row::Row;
 use crate::tap::{Reader, Tap, of_a_line, usual};
 use crate::tcpdump::{TCPDUMP, Tcpdumps};
 use ebpf::emit::tap::UNREAD_LAPS;
-use sys::bpf::ring::place;
-use sys::bpf::{Anchor, Kind, Link, Side};
+use sys::bpf::ring::region_offset;
+use sys::bpf::{Anchor, ProgramKind, Link, Side};
 
 /// Numbers of observers.
 const READERS: [(usize, &str); 4] =
@@ -146,7 +146,7 @@ impl Bench<'_> {
     /// Returns the number of frames that fill a ring.
     fn frames_in(&self, ring: u32) -> usize {
         let kept = self.setting.length.min(self.setting.keep as usize);
-        ring as usize / (kept + place::HEADER as usize)
+        ring as usize / (kept + region_offset::HEADER as usize)
     }
 
     fn copied(&mut self, ring: u32) -> Result<Sample, String> {
@@ -187,7 +187,7 @@ impl Bench<'_> {
         let text = include_str!("../../c/bare_tap.c");
         let source =
             Source { name: "bare_tap", text, defined: &defined, kept: bytes + BARE_BESIDE };
-        let tap = ByHand::load(&self.folder.0, Kind::Tc, source)?;
+        let tap = ByHand::load(&self.folder.0, ProgramKind::Tc, source)?;
         let device = self.floods.seen.device()?;
         let head = || Link::tcx(&tap.program, device, Side::Ingress, Anchor::Head, None);
         let _link = self.floods.seen.pair.server.enter(head).map_err(|why| why.to_string())?;

@@ -23,7 +23,7 @@ use ebpf::insn::{self, Insn, R0};
 pub(crate) use ours::Generated;
 use peers::{TOOLS, Tool, hang};
 use std::path::Path;
-use sys::bpf::{Kind, Program};
+use sys::bpf::{ProgramKind, Program};
 use testkit::Frame;
 
 const OURS: &str = "streamline";
@@ -46,7 +46,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
         let by_hand = clang.then(|| by_hand(&folder.0, kind)).transpose()?;
         Ok(Pair { ours: Generated::load(kind)?, by_hand, empty: empty(kind)?, kind })
     };
-    let (tc, xdp) = (pair(Kind::Tc)?, pair(Kind::Xdp)?);
+    let (tc, xdp) = (pair(ProgramKind::Tc)?, pair(ProgramKind::Xdp)?);
     let mut all = Vec::new();
     for pair in [&tc, &xdp] {
         pair.agree()?;
@@ -69,15 +69,15 @@ fn frames() -> [(&'static str, Vec<u8>); 3] {
 }
 
 /// The same job in C.
-fn by_hand(folder: &Path, kind: Kind) -> Result<ByHand, String> {
-    let defined = if kind == Kind::Xdp { vec!["XDP".to_owned()] } else { Vec::new() };
+fn by_hand(folder: &Path, kind: ProgramKind) -> Result<ByHand, String> {
+    let defined = if kind == ProgramKind::Xdp { vec!["XDP".to_owned()] } else { Vec::new() };
     let text = include_str!("../../c/count_dns.c");
     ByHand::load(folder, kind, Source { name: "count_dns", text, defined: &defined, kept: 64 })
 }
 
-fn empty(kind: Kind) -> Result<Program, String> {
+fn empty(kind: ProgramKind) -> Result<Program, String> {
     // At traffic control: others may look too, as for the others here.
-    let pass = if kind == Kind::Xdp { 2 } else { -1 };
+    let pass = if kind == ProgramKind::Xdp { 2 } else { -1 };
     let code = insn::encode(&[Insn::mov(R0, pass), Insn::exit()]);
     Program::load(kind, "empty", &code).map_err(|why| why.to_string())
 }
@@ -87,7 +87,7 @@ struct Pair {
     ours: Generated,
     by_hand: Option<ByHand>,
     empty: Program,
-    kind: Kind,
+    kind: ProgramKind,
 }
 
 impl Pair {
@@ -131,7 +131,7 @@ impl Pair {
         }
         let (candidate, reference) = (OURS, CLANG);
         let goal = Goal { candidate, reference, goal: "kernel path", target: 1.0 / AT_MOST };
-        let place = if self.kind == Kind::Xdp { "XDP" } else { "TC" };
+        let place = if self.kind == ProgramKind::Xdp { "XDP" } else { "TC" };
         let row = format!("{place}, {name}");
         let subject = ("kernel", row.as_str(), f64::NAN);
         Ok(rows(subject, ("ns/frame", Better::Less), Sentinel::take(), &samples, &[goal]))
@@ -279,7 +279,7 @@ mod tests {
             return;
         }
         let folder = Folder::new("agree").unwrap();
-        for kind in [Kind::Tc, Kind::Xdp] {
+        for kind in [ProgramKind::Tc, ProgramKind::Xdp] {
             let by_hand = Some(by_hand(&folder.0, kind).unwrap());
             let ours = Generated::load(kind).unwrap();
             let pair = Pair { ours, by_hand, empty: empty(kind).unwrap(), kind };

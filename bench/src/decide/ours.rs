@@ -5,7 +5,7 @@ use ebpf::{FilterSpan, Hook, insn};
 use filter::catalog::FILTERS;
 use filter::{Arguments, Description};
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Kind, Link, Map, Program};
+use sys::bpf::{ProgramKind, Link, Map, Program};
 use testkit::net::Namespace;
 
 /// The frames that are counted.
@@ -33,8 +33,8 @@ pub(crate) struct Generated {
 
 impl Generated {
     /// Emits and loads it.
-    pub(crate) fn load(kind: Kind) -> Result<Self, String> {
-        let place = if kind == Kind::Xdp { Hook::Xdp } else { Hook::Tc };
+    pub(crate) fn load(kind: ProgramKind) -> Result<Self, String> {
+        let place = if kind == ProgramKind::Xdp { Hook::Xdp } else { Hook::Tc };
         let emitted = emitted(place)?;
         let array = |map: &ebpf::MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable);
         let maps: Result<Vec<Map>, _> = emitted.maps.iter().map(array).collect();

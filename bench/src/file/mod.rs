@@ -88,7 +88,7 @@ fn make(path: &Path, size: u64) -> Result<(), String> {
 }
 
 fn keep(processors: &[usize]) -> Result<(), String> {
-    sys::process::keep_among(processors).map_err(|why| why.to_string())
+    sys::process::pin_among(processors).map_err(|why| why.to_string())
 }
 
 fn pipelines(

@@ -4,7 +4,7 @@ use std::io::Result;
 use std::ops::Range;
 use std::path::Path;
 use sys::clock;
-use sys::packet::{Qdisc, Sender, Stop};
+use sys::packet::{Qdisc, PacketSender, SendStop};
 use testkit::net::{CLIENT_DEVICE, Pair};
 
 /// The number of frames sent with one call.
@@ -94,7 +94,7 @@ impl Load {
         pair.client.enter(|| {
             // Where there is only one, it is shared.
             let _ = sys::process::pin_to(0);
-            let sender = Sender::open(index, Qdisc::Through).map_err(|why| why.to_string())?;
+            let sender = PacketSender::open(index, Qdisc::Through).map_err(|why| why.to_string())?;
             let most = most.clamp(1, self.frames.len());
             self.send_by(sender, rate, &self.frames[..most])
         })
@@ -102,7 +102,7 @@ impl Load {
 
     fn send_by(
         &self,
-        mut sender: Sender,
+        mut sender: PacketSender,
         rate: Rate,
         places: &[Range<usize>],
     ) -> std::result::Result<Sent, String> {
@@ -123,7 +123,7 @@ impl Load {
             while !rest.is_empty() {
                 let sent = sender.send(rest);
                 rest = &rest[sent.frames..];
-                if let Some(Stop::Refused(errno)) = sent.stopped {
+                if let Some(SendStop::Refused(errno)) = sent.stopped {
                     return Err(format!("the cable takes no frames: error {errno}"));
                 }
             }

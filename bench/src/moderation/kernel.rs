@@ -11,7 +11,7 @@ use crate::harness::{Candidate, interleave};
 use crate::row::Row;
 use crate::tap::{NEVER, Reader, Tap, WakePolicy, Wakeup, usual};
 use std::cell::RefCell;
-use sys::bpf::Shape;
+use sys::bpf::RingsLayout;
 
 /// Frames of a sample, those that are sent before, unmeasured, and how many are sent before the
 /// records of bells are taken out.
@@ -24,7 +24,7 @@ const RING: u32 = 4 << 20;
 const LIMITED: &str = "T_b 32, 5 ms";
 
 /// The wake policy of rings of this shape.
-type When = Box<dyn Fn(Shape) -> WakePolicy>;
+type When = Box<dyn Fn(RingsLayout) -> WakePolicy>;
 
 /// Both lines of the figure.
 pub(super) fn figure(rounds: usize, processors: usize) -> Result<Vec<Row>, String> {

@@ -83,7 +83,7 @@ impl Mode {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let processors = sys::machine::Machine::look().processors;
+    let processors = sys::machine::Machine::detect().processors;
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for mode in [Mode::Strict, Mode::Unconditional, Mode::Flag] {

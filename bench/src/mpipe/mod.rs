@@ -32,7 +32,7 @@ const RING: usize = 1 << 20;
 const LEAST_NS: u64 = 60_000_000;
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let processor = usize::from(sys::machine::Machine::look().processors > 1);
+    let processor = usize::from(sys::machine::Machine::detect().processors > 1);
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     if processor == 0 {
         eprintln!("all on one processor: this machine has no other one");

@@ -50,7 +50,7 @@ fn words(why: impl std::fmt::Display) -> String {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let processors = sys::machine::Machine::look().processors;
+    let processors = sys::machine::Machine::detect().processors;
     sys::process::pin_to(0).map_err(words)?;
     let mut rows = calls(options.rounds)?;
     for dbuf in DBUFS {

@@ -25,7 +25,7 @@ use crate::options::Options;
 use crate::processes::when_idle;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
-use sys::bpf::Kind;
+use sys::bpf::ProgramKind;
 use tools::Tool;
 use xdp::Picker;
 
@@ -63,7 +63,7 @@ struct Sample {
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
     let folder = Folder::new("filter").map_err(|why| why.to_string())?;
-    let generated = Generated::load(Kind::Tc)?;
+    let generated = Generated::load(ProgramKind::Tc)?;
     let mut all = vec![(NOBODY, Picks::Nobody), (KERNEL, Picks::Program(&generated))];
     all.extend(tools::all().into_iter().map(|tool| (tool.name, Picks::Tool(tool))));
     all.push((XDP, Picks::Xdp));

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::bpf::XdpMode;
 use sys::descriptor;
-use sys::net::Links;
-use sys::xdp::{Descriptor, Mode, Redirect, Settings, Socket, Umem, UmemShape};
+use sys::net::RouteSocket;
+use sys::xdp::{Descriptor, CopyMode, Redirect, SocketSettings, XdpSocket, Umem, UmemShape};
 use testkit::net::{Namespace, SERVER_DEVICE};
 
 /// Frames of memory; entries of each ring.
@@ -85,7 +85,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
 
 /// The reading process: it takes frames by AF_XDP.
 struct Taker {
-    socket: Socket,
+    socket: XdpSocket,
     _redirect: (Redirect, sys::bpf::Link),
     counted: u64,
     frame: Vec<u8>,
@@ -94,15 +94,15 @@ struct Taker {
 impl Taker {
     fn new() -> Result<Self, String> {
         let text = |why: sys::Error| why.to_string();
-        let index = Links::open().map_err(text)?.named(SERVER_DEVICE).map_err(text)?.index;
+        let index = RouteSocket::open().map_err(text)?.named(SERVER_DEVICE).map_err(text)?.index;
         let shape = UmemShape { frame: 2048, frames: FRAMES, headroom: 0 };
         let umem = Arc::new(Umem::create("bench_umem", shape).map_err(text)?);
-        let settings = Settings { mode: Mode::Copy, ..Settings::new(index, 0, FRAMES) };
-        let mut socket = Socket::open(&umem, settings).map_err(text)?;
+        let settings = SocketSettings { mode: CopyMode::Copy, ..SocketSettings::new(index, 0, FRAMES) };
+        let mut socket = XdpSocket::open(&umem, settings).map_err(text)?;
         let frames: Vec<u64> = (0..FRAMES).map(|frame| umem.address(frame)).collect();
         socket.fill.as_mut().ok_or("no fill ring")?.lend(&frames).map_err(text)?;
         let redirect = Redirect::load("bench_redirect", 1, false).map_err(|why| why.to_string())?;
-        redirect.lead(0, &socket).map_err(text)?;
+        redirect.redirect(0, &socket).map_err(text)?;
         let link = redirect.attach(index, XdpMode::Native).map_err(text)?;
         Ok(Self { socket, _redirect: (redirect, link), counted: 0, frame: vec![0; 64] })
     }

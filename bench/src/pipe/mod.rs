@@ -71,7 +71,7 @@ impl Cores {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let processors = sys::machine::Machine::look().processors;
+    let processors = sys::machine::Machine::detect().processors;
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let plain = plain();
     if let Err(why) = &plain {

@@ -69,7 +69,7 @@ impl Setting {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let machine = sys::machine::Machine::look();
+    let machine = sys::machine::Machine::detect();
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     let settings = [Setting::Thread, Setting::OneCore, Setting::TwoCores];

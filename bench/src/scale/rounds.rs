@@ -24,7 +24,7 @@ enum Kind {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let caches = sys::machine::Machine::look().caches;
+    let caches = sys::machine::Machine::detect().caches;
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for round in 0..ROUNDS {

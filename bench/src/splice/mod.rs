@@ -27,7 +27,7 @@ const DBUFS: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 const BUDGET: f64 = 250.0;
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let processors = sys::machine::Machine::look().processors;
+    let processors = sys::machine::Machine::detect().processors;
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     if processors < 2 {

@@ -9,8 +9,8 @@ pub(crate) use reader::{Reader, serve};
 
 use pipeline::plan::KernelRing;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use sys::bpf::ring::place::BELLS;
-use sys::bpf::{Anchor, Link, Program, RingBuffer, Rings, Shape, Side};
+use sys::bpf::ring::region_offset::NOTIFIED;
+use sys::bpf::{Anchor, Link, Program, RingBuffer, Rings, RingsLayout, Side};
 use testkit::net::Namespace;
 
 /// A time or number of bytes that never comes, for a bell.
@@ -19,12 +19,12 @@ pub(crate) const NEVER: u32 = u32::MAX >> 1;
 const POINTERS: u32 = 1 << 14;
 
 /// The wake policy of a request that sets neither batches nor latency.
-pub(crate) fn of_a_line(shape: Shape) -> WakePolicy {
+pub(crate) fn of_a_line(shape: RingsLayout) -> WakePolicy {
     engine::kernel::bell(&KernelRing::default(), shape)
 }
 
 /// The same where several listen.
-pub(crate) fn usual(shape: Shape) -> WakePolicy {
+pub(crate) fn usual(shape: RingsLayout) -> WakePolicy {
     WakePolicy { wakes: Wakeup::Everyone, ..of_a_line(shape) }
 }
 
@@ -42,11 +42,11 @@ impl Tap {
     pub(crate) fn new(
         bytes: u32,
         record_max: u32,
-        when: impl FnOnce(Shape) -> WakePolicy,
+        when: impl FnOnce(RingsLayout) -> WakePolicy,
     ) -> Result<Self, String> {
         let cpus = sys::machine::possible_processors().map_err(|why| why.to_string())?;
         let cpus = u32::try_from(cpus).map_err(|why| why.to_string())?;
-        let shape = Shape { cpus, sinks: 1, pointers: POINTERS, bytes, record_max };
+        let shape = RingsLayout { cpus, sinks: 1, pointers: POINTERS, bytes, record_max };
         let rings = Rings::create("bench_ring", shape).map_err(|why| why.to_string())?;
         let bell = RingBuffer::create("bench_bell", 1 << 16).map_err(|why| why.to_string())?;
         let program = program::load(&rings, &bell, when(shape))?;
@@ -68,7 +68,7 @@ impl Tap {
 
     /// Returns the number of wake-ups.
     pub(crate) fn bells(&self) -> u64 {
-        self.sum(|cpu| self.rings.region(cpu).and_then(|r| r.scratch(BELLS)).unwrap_or(0))
+        self.sum(|cpu| self.rings.region(cpu).and_then(|r| r.scratch(NOTIFIED)).unwrap_or(0))
     }
 
     /// Returns the committed positions of all processors, summed.

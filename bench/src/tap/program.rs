@@ -5,7 +5,7 @@ use ebpf::emit::Value;
 use ebpf::emit::tap::{Delivery, Tap, WakePolicy, tap};
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Kind, Program, RingBuffer, Rings};
+use sys::bpf::{ProgramKind, Program, RingBuffer, Rings};
 
 /// The one reader's pointers, as number 0 of ways that nobody looks at.
 const HAND: Delivery = Delivery { number: 0, reader: 0, exit: 0, shared: false, failed: None };
@@ -36,6 +36,6 @@ pub(super) fn load(rings: &Rings, ring: &RingBuffer, bell: WakePolicy) -> Result
     let maps = [rings.as_fd(), ring.as_fd()].map(|map| map.as_raw_fd());
     let code = made.map_err(|unfit| unfit.why.into_owned())?.relocate(&maps);
     let code = code.ok_or("the writer has other maps than two")?;
-    let loaded = Program::load(Kind::Tc, "ring_writer", &insn::encode(&code));
+    let loaded = Program::load(ProgramKind::Tc, "ring_writer", &insn::encode(&code));
     loaded.map_err(|why| format!("{why}\n{}", why.log))
 }

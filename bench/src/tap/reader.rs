@@ -5,8 +5,8 @@ use super::Tap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use sys::bpf::ring::place;
-use sys::bpf::{Listener, Pointer, Region, Rings, Shape};
+use sys::bpf::ring::region_offset;
+use sys::bpf::{Listener, FramePointer, Region, Rings, RingsLayout};
 use sys::descriptor;
 
 /// A reader that hears no bell looks all the same, so often.
@@ -46,7 +46,7 @@ impl Reader {
             .spawn()
             .map_err(|why| why.to_string())?;
         let reader = Self { child, socket };
-        let Shape { cpus, sinks, pointers, bytes, record_max } = tap.rings.shape();
+        let RingsLayout { cpus, sinks, pointers, bytes, record_max } = tap.rings.shape();
         let message = words(&[cpus, sinks, pointers, bytes, record_max].map(u64::from));
         let (rings, bell) = tap.descriptors()?;
         let sent = descriptor::send(&reader.socket, &message, &[rings, bell.as_fd()]);
@@ -97,7 +97,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let (_, mut descriptors) = received.map_err(|why| why.to_string())?;
     let [cpus, sinks, pointers, bytes, record_max] =
         std::array::from_fn(|at| u32::try_from(word(&message, at)).unwrap_or(0));
-    let shape = Shape { cpus, sinks, pointers, bytes, record_max };
+    let shape = RingsLayout { cpus, sinks, pointers, bytes, record_max };
     let (bell, rings) = (descriptors.pop(), descriptors.pop());
     let rings = Rings::received(rings.ok_or("rings")?, shape).map_err(|why| why.to_string())?;
     // Listening ends with the descriptor.
@@ -138,18 +138,18 @@ fn order_waits(socket: impl std::os::fd::AsFd, limit: Duration) -> bool {
 
 /// The position of a reader.
 struct Walk {
-    shape: Shape,
+    shape: RingsLayout,
     next: Vec<u64>,
     record: Vec<u8>,
     seen: Seen,
 }
 
 impl Walk {
-    fn new(shape: Shape) -> Self {
+    fn new(shape: RingsLayout) -> Self {
         Self {
             shape,
             next: vec![0; shape.cpus as usize],
-            record: vec![0; (place::HEADER + shape.record_max) as usize],
+            record: vec![0; (region_offset::HEADER + shape.record_max) as usize],
             seen: Seen::default(),
         }
     }
@@ -199,13 +199,13 @@ impl Walk {
 
     /// Copies a record; none if the writer had come round before. Answers its position.
     fn copy(&mut self, region: &Region<'_>, number: u64, reserved: u64) -> Option<u64> {
-        let Pointer { position, length, .. } = region.pointer(0, number)?;
+        let FramePointer { position, length, .. } = region.pointer(0, number)?;
         // Who is behind already copies nothing, or would never come up.
         if self.lapped(position, reserved) {
             return None;
         }
         let length = length.min(self.shape.record_max) as usize;
-        let to = self.record.get_mut(..place::HEADER as usize + length)?;
+        let to = self.record.get_mut(..region_offset::HEADER as usize + length)?;
         let inside = region.copy(position, 0, to);
         std::hint::black_box(to);
         inside.then_some(position)

@@ -7,7 +7,7 @@ use streamline_buffer::stream::{Config, stream};
 
 #[expect(clippy::print_stdout, reason = "shows what happens")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let caches = sys::machine::Machine::look().caches;
+    let caches = sys::machine::Machine::detect().caches;
     let config = Config::new(DbufId::new(1).ok_or("no id")?)
         .capacity(16 << 20)
         .scaling(Scaling::reallocation(&caches));

@@ -10,7 +10,7 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-use sys::memory::foreign::{LONG, SHORT, by_pieces, into_words};
+use sys::memory::foreign::{LIBC_MIN, COPY_MIN, copy_bytes, copy_into_words};
 
 const WORD: usize = size_of::<u64>();
 
@@ -19,7 +19,7 @@ const WORD: usize = size_of::<u64>();
 #[inline]
 pub fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    if out.len() >= SHORT && at.checked_add(out.len()).is_some_and(|end| end <= size_of_val(words))
+    if out.len() >= COPY_MIN && at.checked_add(out.len()).is_some_and(|end| end <= size_of_val(words))
     {
         return copy_by_instruction(words, at, out);
     }
@@ -32,9 +32,9 @@ pub fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
 pub fn copy(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "as many bytes as there is room for");
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    if (SHORT..LONG).contains(&from.len()) {
+    if (COPY_MIN..LIBC_MIN).contains(&from.len()) {
         // SAFETY: `from` is borrowed, and as long as `to` (asserted).
-        return unsafe { by_pieces(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+        return unsafe { copy_bytes(from.as_ptr(), to.as_mut_ptr(), to.len()) };
     }
     to.copy_from_slice(from);
 }
@@ -61,15 +61,15 @@ fn copy_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     }
 }
 
-/// Copies from byte `at` of `words` on as many bytes as `to` has: at least [`SHORT`].
+/// Copies from byte `at` of `words` on as many bytes as `to` has: at least [`COPY_MIN`].
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 #[inline]
 fn copy_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
-    assert!(to.len() >= SHORT && at + to.len() <= size_of_val(words), "the caller has looked");
+    assert!(to.len() >= COPY_MIN && at + to.len() <= size_of_val(words), "the caller has looked");
     let from = words.as_ptr().cast::<u8>().wrapping_add(at);
     // SAFETY: the range lies in the words (asserted), which are mapped and readable as long as they
     // are borrowed; torn bytes are what the caller expects.
-    unsafe { by_pieces(from, to.as_mut_ptr(), to.len()) }
+    unsafe { copy_bytes(from, to.as_mut_ptr(), to.len()) }
 }
 
 /// Copies `bytes` into the words from word `first` on. The last word is filled up with zeros; what
@@ -77,11 +77,11 @@ fn copy_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
 #[inline]
 pub(crate) fn copy_in(words: &[AtomicU64], first: usize, bytes: &[u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    if bytes.len() >= SHORT
+    if bytes.len() >= COPY_MIN
         && bytes.len().is_multiple_of(WORD)
         && let Some(room) = words.get(first..).and_then(|to| to.get(..bytes.len() / WORD))
     {
-        return into_words(bytes, room);
+        return copy_into_words(bytes, room);
     }
     put_by_words(words, first, bytes);
 }

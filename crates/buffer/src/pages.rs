@@ -1,7 +1,7 @@
 //! Pages of the memory of a ring or pool: their size, when they are taken, and their node. [Th
 //! §5.3.3], BASELINES, working set
 //!
-//! In: how many bytes, and what the machine offers ([`Facts`]). Out: a [`Choice`], by a function of
+//! In: how many bytes, and what the machine offers ([`PageFacts`]). Out: a [`Choice`], by a function of
 //! these alone, that can say why; and the memory. What is chosen is a wish: where the machine
 //! refuses it, the next simpler kind is taken, so memory never fails for want of comfort.
 //!
@@ -16,7 +16,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 use sys::memory::{Mapping, Memfd};
-pub use sys::pages::Facts;
+pub use sys::pages::PageFacts;
 
 /// The choice of pages for a piece of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +49,7 @@ const POPULATE_MAX: usize = 4 << 20;
 
 /// Returns the choice for `bytes` bytes on a machine with these facts.
 #[must_use]
-pub const fn choose(facts: &Facts, bytes: usize) -> Choice {
+pub const fn choose(facts: &PageFacts, bytes: usize) -> Choice {
     let has_room = facts.huge > 0 && bytes >= facts.huge;
     let is_whole = has_room && bytes.is_multiple_of(facts.huge) && bytes >= RESERVED_MIN;
     let pages = if is_whole && facts.reserved >= bytes / facts.huge {
@@ -113,9 +113,9 @@ impl Choice {
 }
 
 /// Returns the facts of this machine, looked up once.
-pub fn facts() -> &'static Facts {
-    static FACTS: OnceLock<Facts> = OnceLock::new();
-    FACTS.get_or_init(Facts::look)
+pub fn facts() -> &'static PageFacts {
+    static FACTS: OnceLock<PageFacts> = OnceLock::new();
+    FACTS.get_or_init(PageFacts::detect)
 }
 
 impl fmt::Display for Choice {
@@ -137,35 +137,35 @@ mod tests {
     use super::*;
 
     const MB: usize = 1 << 20;
-    const PLAIN: Facts = Facts { huge: 2 * MB, reserved: 0, transparent: false, nodes: 1 };
+    const PLAIN: PageFacts = PageFacts { huge: 2 * MB, reserved: 0, transparent: false, nodes: 1 };
 
     #[test]
     fn the_choice_is_a_function_of_size_and_machine() {
-        let told = |facts: Facts, bytes| choose(&facts, bytes).to_string();
+        let told = |facts: PageFacts, bytes| choose(&facts, bytes).to_string();
         let cases = [
             (PLAIN, MB, "small pages, mapped at once"),
             (PLAIN, 64 * MB, "small pages, mapped as they are used"),
-            (Facts::default(), 64 * MB, "small pages, mapped as they are used"),
-            (Facts { transparent: true, ..PLAIN }, MB, "small pages, mapped at once"),
+            (PageFacts::default(), 64 * MB, "small pages, mapped as they are used"),
+            (PageFacts { transparent: true, ..PLAIN }, MB, "small pages, mapped at once"),
             (
-                Facts { transparent: true, ..PLAIN },
+                PageFacts { transparent: true, ..PLAIN },
                 2 * MB,
                 "huge pages where the kernel finds some, mapped at once",
             ),
             (
-                Facts { reserved: 1000, transparent: true, ..PLAIN },
+                PageFacts { reserved: 1000, transparent: true, ..PLAIN },
                 8 * MB,
                 "huge pages where the kernel finds some, mapped at once",
             ),
-            (Facts { reserved: 1000, ..PLAIN }, 16 * MB, "reserved huge pages, mapped at once"),
-            (Facts { reserved: 7, ..PLAIN }, 16 * MB, "small pages, mapped as they are used"),
+            (PageFacts { reserved: 1000, ..PLAIN }, 16 * MB, "reserved huge pages, mapped at once"),
+            (PageFacts { reserved: 7, ..PLAIN }, 16 * MB, "small pages, mapped as they are used"),
             (
-                Facts { reserved: 1000, ..PLAIN },
+                PageFacts { reserved: 1000, ..PLAIN },
                 16 * MB + 4096,
                 "small pages, mapped as they are \
                  used",
             ),
-            (Facts { nodes: 2, ..PLAIN }, MB, "small pages, mapped at once, on the writer's node"),
+            (PageFacts { nodes: 2, ..PLAIN }, MB, "small pages, mapped at once, on the writer's node"),
         ];
         for (facts, bytes, expected) in cases {
             assert_eq!(told(facts, bytes), expected, "{facts:?} {bytes}");

@@ -17,6 +17,6 @@ impl Trusted {
 
     /// Returns the proof for the maker of this file.
     pub(crate) fn maker(file: &OwnedFd) -> Option<Self> {
-        sys::descriptor::owner(file).ok().and_then(Self::of)
+        sys::descriptor::owner_uid(file).ok().and_then(Self::of)
     }
 }

@@ -227,17 +227,17 @@ fn the_other_process() {
             wait();
         }
         "squat" => {
-            let taken = sys::name::take(
+            let taken = sys::abstract_socket::claim(
                 format!("streamline/0/{name}").as_bytes(),
                 100,
-                sys::name::Takes::Bytes,
+                sys::abstract_socket::Accepts::Bytes,
             )
             .unwrap();
             say("squatting");
             loop {
                 sys::poll::readable(&[taken.as_fd()], None);
                 // It may promise what it likes.
-                if let Some(visitor) = sys::name::accept(&taken).unwrap() {
+                if let Some(visitor) = sys::abstract_socket::accept(&taken).unwrap() {
                     let _ = sys::descriptor::send(&visitor, &[1; 32], &[]);
                 }
             }
@@ -255,7 +255,7 @@ fn wait() {
 fn region(name: &str) {
     // The descriptor as it comes, before it is mapped.
     let socket = format!("streamline/{name}");
-    let visit = sys::name::go_to(socket.as_bytes(), common::patience::limit()).unwrap();
+    let visit = sys::abstract_socket::connect_to(socket.as_bytes(), common::patience::limit()).unwrap();
     let (_, files) = receive(&visit);
     let region = name::open_region(name).unwrap();
     let mut seen = [0; 4];
@@ -280,7 +280,7 @@ fn storm(name: &str) -> ! {
     let mut held = std::collections::VecDeque::new();
     let mut number = 0u32;
     loop {
-        if let Ok(visit) = sys::name::go_to(socket.as_bytes(), Duration::from_millis(100)) {
+        if let Ok(visit) = sys::abstract_socket::connect_to(socket.as_bytes(), Duration::from_millis(100)) {
             let garbage = [number as u8; 3000];
             let length = 1 + number as usize % garbage.len();
             let _ = sys::descriptor::send(&visit, &garbage[..length], &[visit.as_fd()]);

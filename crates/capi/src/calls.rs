@@ -13,7 +13,7 @@ use iolite::{mpipe, splice};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use sys::number;
+use sys::raw_fd;
 use sys::process::identity;
 
 /// Reads the configuration of a C program; null selects the defaults.
@@ -138,8 +138,8 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
     let (shape, _) = shape(config)?;
     let ends = mpipe::mpipe(fds.len(), &shape)?;
     for (fd, end) in fds.iter_mut().zip(ends) {
-        *fd = number::give(end);
-        number::inherit(*fd)?;
+        *fd = raw_fd::give(end);
+        raw_fd::inherit(*fd)?;
     }
     Ok(())
 }
@@ -155,8 +155,8 @@ fn used(fd: i32, write: bool) -> Outcome<Used> {
 
 #[cold]
 fn adopted(fd: i32, write: bool) -> Outcome<Kind> {
-    let own = number::copy(fd)?;
-    if !sys::descriptor::is_one(&own) {
+    let own = raw_fd::copy(fd)?;
+    if !sys::descriptor::is_packet_socket(&own) {
         return Err(not_ours(fd));
     }
     if write {
@@ -340,11 +340,11 @@ pub(crate) fn close(fd: i32) -> Outcome<()> {
     let end = used.take();
     if end.is_none() {
         // It may be an end of a pipe that nobody has used, and nothing else.
-        let own = number::copy(fd)?;
-        if !sys::descriptor::is_one(&own) {
+        let own = raw_fd::copy(fd)?;
+        if !sys::descriptor::is_packet_socket(&own) {
             return Err(not_ours(fd));
         }
     }
     drop(end);
-    Ok(number::close(fd)?)
+    Ok(raw_fd::close(fd)?)
 }

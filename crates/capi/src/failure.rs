@@ -52,7 +52,7 @@ impl Failure {
         let text = CString::new(text).unwrap_or_default();
         // A thread that ends has nobody to tell.
         let _ = LAST.try_with(|last| last.replace(text));
-        sys::number::set_errno(self.errno);
+        sys::raw_fd::set_errno(self.errno);
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use streamline::report::Form;
 use streamline::{OpenError, Options, Own, Results, Running};
-use sys::number;
+use sys::raw_fd;
 
 /// A request that runs, or its results.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) fn end(reads: bool) -> Outcome<(String, i32)> {
     let (near, far) = if reads { (reading, writing) } else { (writing, reading) };
     let path = format!("/proc/self/fd/{}", far.as_raw_fd());
     ENDS.lock().unwrap_or_else(PoisonError::into_inner).push((path.clone(), far));
-    Ok((path, number::give(near)))
+    Ok((path, raw_fd::give(near)))
 }
 
 /// Opens a request; returns its number, which becomes readable when it has ended.

@@ -61,11 +61,11 @@ pub(crate) fn add(kind: Kind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
         Some(descriptor) => descriptor,
         None => copy(&sys::eventfd::EventFd::new()?)?,
     };
-    let fd = sys::number::give(descriptor);
+    let fd = sys::raw_fd::give(descriptor);
     match enter(fd, End::new(kind)) {
         Ok(()) => Ok(fd),
         Err(failure) => {
-            sys::number::close(fd)?;
+            sys::raw_fd::close(fd)?;
             Err(failure)
         }
     }

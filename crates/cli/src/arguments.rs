@@ -11,7 +11,7 @@ use engine::kernel::Refuses;
 use pipeline::explain;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use sys::steps::{Fault, Steps};
+use sys::steps::{InjectedFault, Steps};
 
 /// The introduction for a first-time user.
 pub(crate) const ABOUT: &str =
@@ -219,7 +219,7 @@ pub(crate) struct RunArguments {
     pub(crate) kernel_refuses: Refuses,
     /// A step of the allocation that fails, or before which the process stops, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
-    pub(crate) fault: Option<Fault>,
+    pub(crate) fault: Option<InjectedFault>,
 }
 
 impl RunArguments {

@@ -8,7 +8,7 @@ use member::client::ClientError;
 use pipeline::plan::Plan;
 use pipeline::{Diagnostic, explain};
 use streamline::{CrashCapture, Notice, Notices, OpenError};
-use sys::group::Ended;
+use sys::process_group::ProcessEnd;
 
 /// The reader of notices; a quiet one leaves notes out.
 pub(crate) fn notices(quiet: bool) -> Notices {
@@ -44,7 +44,7 @@ pub(crate) fn refuse(error: OpenError) -> Status {
         OpenError::Build { text, plan, error } => unbuilt(&text, &plan, &error),
         OpenError::Unregistered(error) => complain(&error),
         // It has said why.
-        OpenError::Worker { ended: Some(Ended::Status(status)), .. } => {
+        OpenError::Worker { ended: Some(ProcessEnd::Status(status)), .. } => {
             Status::numbered(u8::try_from(status).unwrap_or(1))
         }
         other => {

@@ -80,7 +80,7 @@ fn write(folder: &Path, sheets: &[Sheet]) -> io::Result<()> {
         let folder = folder.join(format!("man{}", sheet.section));
         fs::create_dir_all(&folder)?;
         let file = folder.join(format!("{}.{}", sheet.name, sheet.section));
-        sys::replace::whole(&file, sheet.text.as_bytes())?;
+        sys::replace::replace_file(&file, sheet.text.as_bytes())?;
     }
     Ok(())
 }

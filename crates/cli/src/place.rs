@@ -6,7 +6,7 @@ use crate::terminal;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use sys::open::{Writes, target};
+use sys::open::{WriteMode, open_target};
 
 /// The destination of a report.
 #[derive(Debug)]
@@ -23,18 +23,18 @@ impl Place {
         if path.as_os_str() == "-" {
             return Ok(Self::Output);
         }
-        let opened = target(path, Writes::Over, 0o666);
+        let opened = open_target(path, WriteMode::FromStart, 0o666);
         opened
             .map(|target| Self::File(path.to_owned(), target.file))
             .map_err(|error| refused(path, &error))
     }
 
-    /// Writes the report there.
+    /// WriteMode the report there.
     pub(crate) fn write(self, text: &str) -> Status {
         match self {
             Self::Output => terminal::print(text),
             Self::File(path, mut file) => {
-                let written = sys::replace::contents(&path, &mut file, text.as_bytes());
+                let written = sys::replace::replace_contents(&path, &mut file, text.as_bytes());
                 written.map_or_else(|error| refused(&path, &error), |()| Status::Done)
             }
         }

@@ -157,7 +157,7 @@ impl Shut {
     }
 
     fn of(door: Door, tried: &Result<(), Refusal>) -> Option<Self> {
-        lack(&Privilege::look(), door, tried).map(|lack| Self { door, lack })
+        lack(&Privilege::detect(), door, tried).map(|lack| Self { door, lack })
     }
 
     /// Returns the reason as a sentence.
@@ -167,7 +167,7 @@ impl Shut {
 
     /// Returns the remedies with which this line would run.
     pub(crate) fn ways(&self, line: &str) -> String {
-        let ways = self.lack.ways(self.door, &Privilege::look(), &Binary::look(), line);
+        let ways = self.lack.ways(self.door, &Privilege::detect(), &Binary::look(), line);
         let mut told = written(&ways, 2);
         told.push_str("  streamline doctor\n      says what else works here\n");
         told

@@ -111,7 +111,7 @@ impl Starter {
         if !given.background {
             return Ok(Self::NONE);
         }
-        let left = sys::process::leave_terminal().and_then(|()| sys::process::empty_input());
+        let left = sys::process::leave_terminal().and_then(|()| sys::process::detach_stdin());
         left.map(|socket| Self(Some(socket))).map_err(|error| refused(&error))
     }
 

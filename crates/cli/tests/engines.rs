@@ -234,7 +234,7 @@ fn watched_with(
     command.env("STREAMLINE_DAEMON", folder.path().join("none"));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let all = engines(&child, of);
-    let processors = sys::process::allowed().unwrap();
+    let processors = sys::process::allowed_processors().unwrap();
     let mut wanted: Vec<String> =
         (0..of).map(|at| processors[at % processors.len()].to_string()).collect();
     let mut places: Vec<String> = all.iter().map(|engine| allowed(*engine)).collect();

@@ -251,7 +251,7 @@ fn t10_what_a_path_had_is_free_when_it_has_ended_whoever_is_heard_first() {
     let daemon = house.daemon();
     let process = daemon.process(house.start(own(), "web")).unwrap();
     let packets = house.place().join("io.streamline.packets");
-    let socket = sys::local::go_to(&packets, sys::local::Form::Packets, LONG).unwrap();
+    let socket = sys::local_socket::connect_to(&packets, sys::local_socket::Framing::Packets, LONG).unwrap();
     let hear = || {
         let mut answer = vec![0; 1 << 16];
         let (length, _) = sys::descriptor::receive(&socket, &mut answer).unwrap();
@@ -319,7 +319,7 @@ fn the_greedy_client() {
     let mut all = Vec::new();
     let mut refused = 0;
     for _ in 0..300 {
-        let socket = sys::local::go_to(&packets, sys::local::Form::Packets, LONG).unwrap();
+        let socket = sys::local_socket::connect_to(&packets, sys::local_socket::Framing::Packets, LONG).unwrap();
         // Who is refused is told so, and hung up on, before it has asked.
         let _ = sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.About\"}", &[]);
         let mut answer = [0; 4096];
@@ -489,10 +489,10 @@ fn t10_how_soon_a_killed_path_is_gone() {
     for _ in 0..20 {
         let number = house.start(own(), "web");
         let process = daemon.process(number).unwrap();
-        let handle = sys::local::process(process).unwrap();
+        let handle = sys::local_socket::open_process(process).unwrap();
         let client = Client::at(&daemon.place).unwrap();
         let begin = Instant::now();
-        sys::local::kill(&handle).unwrap();
+        sys::local_socket::kill(&handle).unwrap();
         while !client.list().unwrap().is_empty() {}
         times.push(begin.elapsed());
     }
@@ -511,8 +511,8 @@ fn t8_a_hundred_thousand_connections_change_nothing() {
     let before = open();
     let packets = daemon.place.join("io.streamline.packets");
     for number in 0..100_000 {
-        let form = sys::local::Form::Packets;
-        let socket = sys::local::go_to(Path::new(&packets), form, LONG).unwrap();
+        let form = sys::local_socket::Framing::Packets;
+        let socket = sys::local_socket::connect_to(Path::new(&packets), form, LONG).unwrap();
         if number % 3 == 0 {
             let _ = sys::descriptor::send(&socket, b"{\"method\":", &[]);
         }

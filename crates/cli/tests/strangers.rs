@@ -17,7 +17,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use sys::local::{self, Form};
+use sys::local_socket::{self, Framing};
 use testkit::packet::{Frame, Segment};
 use testkit::traffic::Capture;
 use testkit::{need, until};
@@ -59,7 +59,7 @@ fn the_hostile_process() {
         "squat" => {
             let named = |realm: &str, uid| format!("{realm}/{uid}/{name}");
             let names = [named("streamline-state", 0), named("streamline", 0)];
-            let take = |name: &String| sys::name::take(name.as_bytes(), 1, sys::name::Takes::Bytes);
+            let take = |name: &String| sys::abstract_socket::claim(name.as_bytes(), 1, sys::abstract_socket::Accepts::Bytes);
             let kept: Vec<_> = names.iter().map(|name| take(name).unwrap()).collect();
             println!("\nready");
             let _ = std::io::stdin().read(&mut [0]);
@@ -74,7 +74,7 @@ fn the_hostile_process() {
 fn register(log: Option<String>) -> (OwnedFd, OwnedFd) {
     let place = PathBuf::from(std::env::var_os("STREAMLINE_DAEMON").unwrap());
     let packets = place.join("io.streamline.packets");
-    let socket = local::go_to(&packets, Form::Packets, testkit::wait::LIMIT).unwrap();
+    let socket = local_socket::connect_to(&packets, Framing::Packets, testkit::wait::LIMIT).unwrap();
     let (near, far) = sys::descriptor::pair().unwrap();
     let path = Register { line: "rx lo | count".to_owned(), log, ..Register::default() };
     let call = Call::new("io.streamline.Register", &path).text();

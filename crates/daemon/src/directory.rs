@@ -16,8 +16,8 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use sys::local::{self, Form};
-use sys::steps::{Makes, Steps};
+use sys::local_socket::{self, Framing};
+use sys::steps::{Resource, Steps};
 
 const LOCK: &str = "lock";
 /// Connections that may wait to be accepted.
@@ -105,13 +105,13 @@ impl Directory {
         let mark = steps.mark();
         let taken = Self::taken(path, open, steps);
         if taken.is_err() {
-            steps.back_to(mark);
+            steps.roll_back_to(mark);
         }
         taken
     }
 
     fn taken(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
-        steps.take(Makes::File, "the directory of a daemon")?;
+        steps.take(Resource::File, "the directory of a daemon")?;
         let mode = if open { 0o755 } else { 0o700 };
         if let Some(base) = path.parent().filter(|_| !open) {
             // Those of a user's state, and of nobody else.
@@ -126,15 +126,15 @@ impl Directory {
         if made {
             let own = path.to_owned();
             // Only an empty one can be removed.
-            steps.undo(format!("directory {}", path.display()), move || drop(fs::remove_dir(own)));
+            steps.on_rollback(format!("directory {}", path.display()), move || drop(fs::remove_dir(own)));
         }
-        steps.take(Makes::Descriptor, "the directory of a daemon")?;
-        let directory = local::directory(path).map_err(|error| match error.errno {
+        steps.take(Resource::Descriptor, "the directory of a daemon")?;
+        let directory = local_socket::directory(path).map_err(|error| match error.errno {
             LINK | NO_DIRECTORY => unsafe_place(path, "it is no directory, or a link to one"),
             _ => DirectoryError::System(error),
         })?;
         check(path, &directory)?;
-        steps.take(Makes::File, "the lock of a daemon")?;
+        steps.take(Resource::File, "the lock of a daemon")?;
         let lock = Self::locked(path, &directory)?;
         Ok(Self { path: path.to_owned(), directory, lock, made })
     }
@@ -142,8 +142,8 @@ impl Directory {
     /// The lock, ours from now on.
     fn locked(path: &Path, directory: &OwnedFd) -> Result<File, DirectoryError> {
         loop {
-            let file = local::private_file(directory, LOCK)?;
-            if !local::lock(&file)? {
+            let file = local_socket::private_file(directory, LOCK)?;
+            if !local_socket::lock(&file)? {
                 let mut text = String::new();
                 // Who has it may not have said yet who it is.
                 let _ = File::from(file).take(32).read_to_string(&mut text);
@@ -151,7 +151,7 @@ impl Directory {
                 return Err(DirectoryError::Held { directory: path.to_owned(), process });
             }
             // A daemon that ends removes its lock: ours may be one that is there no more.
-            if local::is_still(directory, LOCK, &file) {
+            if local_socket::is_same_file(directory, LOCK, &file) {
                 let mut file = File::from(file);
                 let told = file
                     .set_len(0)
@@ -165,15 +165,15 @@ impl Directory {
     /// Listens in the directory, in the place of a daemon that left its sockets behind.
     pub(crate) fn listen(
         &self,
-        form: Form,
+        form: Framing,
         open: bool,
         steps: &Steps,
     ) -> Result<OwnedFd, DirectoryError> {
         let name = name(form);
-        steps.take(Makes::Descriptor, name)?;
-        local::remove(&self.directory, name)?;
+        steps.take(Resource::Descriptor, name)?;
+        local_socket::remove(&self.directory, name)?;
         let mode = if open { 0o666 } else { 0o600 };
-        Ok(local::listen_at(&self.directory, name, mode, form, BACKLOG)?)
+        Ok(local_socket::listen_at(&self.directory, name, mode, form, BACKLOG)?)
     }
 
     /// The directory.
@@ -186,11 +186,11 @@ impl Directory {
     pub(crate) fn clear(self, sockets: bool) {
         // Nobody needs what cannot be removed, and the next daemon removes it.
         if sockets {
-            for form in [Form::Packets, Form::Stream] {
-                let _ = local::remove(&self.directory, name(form));
+            for form in [Framing::Packets, Framing::Stream] {
+                let _ = local_socket::remove(&self.directory, name(form));
             }
         }
-        let _ = local::remove(&self.directory, LOCK);
+        let _ = local_socket::remove(&self.directory, LOCK);
         drop(self.lock);
         if self.made {
             let _ = fs::remove_dir(&self.path);
@@ -258,8 +258,8 @@ mod tests {
         let place = Directory::take(&path, true, &UNLOGGED).unwrap();
         let held = Directory::take(&path, true, &UNLOGGED).unwrap_err();
         assert!(held.to_string().contains(&format!("process {}", std::process::id())), "{held}");
-        place.listen(Form::Packets, true, &UNLOGGED).unwrap();
-        place.listen(Form::Packets, true, &UNLOGGED).unwrap();
+        place.listen(Framing::Packets, true, &UNLOGGED).unwrap();
+        place.listen(Framing::Packets, true, &UNLOGGED).unwrap();
         place.clear(true);
         assert!(!path.exists());
         fs::create_dir(&path).unwrap();

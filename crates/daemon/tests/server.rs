@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::eventfd::EventFd;
-use sys::local::{self, Form};
+use sys::local_socket::{self, Framing};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -45,9 +45,9 @@ impl Daemon {
         Client::find(Some(&self.folder)).unwrap()
     }
 
-    fn socket(&self, form: Form) -> OwnedFd {
-        let name = if form == Form::Packets { place::PACKETS } else { place::STREAM };
-        local::go_to(&self.folder.join(name), form, LIMIT).unwrap()
+    fn socket(&self, form: Framing) -> OwnedFd {
+        let name = if form == Framing::Packets { place::PACKETS } else { place::STREAM };
+        local_socket::connect_to(&self.folder.join(name), form, LIMIT).unwrap()
     }
 }
 
@@ -81,7 +81,7 @@ fn ask(socket: &OwnedFd, method: &str, parameters: Value) -> Reply {
 /// A path that nobody runs: a connection that has registered one, and the way to it.
 fn path(daemon: &Daemon, name: &str) -> (OwnedFd, OwnedFd, Reply) {
     let (near, far) = sys::descriptor::pair().unwrap();
-    let socket = daemon.socket(Form::Packets);
+    let socket = daemon.socket(Framing::Packets);
     let register = Register {
         name: Some(name.to_owned()),
         line: "rx lo | count".to_owned(),
@@ -96,7 +96,7 @@ fn path(daemon: &Daemon, name: &str) -> (OwnedFd, OwnedFd, Reply) {
 #[test]
 fn j3_the_usual_tools_are_understood() {
     let daemon = Daemon::start();
-    let stream = daemon.socket(Form::Stream);
+    let stream = daemon.socket(Framing::Stream);
     send(&stream, b"{\"method\":\"org.varlink.service.GetInfo\"}\0");
     let info = reply(&stream).unwrap().0;
     assert_eq!(info.parameters["interfaces"], json!(["org.varlink.service", "io.streamline"]));
@@ -122,9 +122,9 @@ fn j3_the_usual_tools_are_understood() {
 #[test]
 fn what_cannot_be_answered_is_answered_by_the_standard_errors() {
     let daemon = Daemon::start();
-    for form in [Form::Packets, Form::Stream] {
+    for form in [Framing::Packets, Framing::Stream] {
         let socket = daemon.socket(form);
-        let end: &[u8] = if form == Form::Stream { b"\0" } else { b"" };
+        let end: &[u8] = if form == Framing::Stream { b"\0" } else { b"" };
         for (call, error) in [
             (r#"{"method":"no.such.Thing"}"#, "org.varlink.service.InterfaceNotFound"),
             (r#"{"method":"io.streamline.Thing"}"#, "org.varlink.service.MethodNotFound"),
@@ -133,7 +133,7 @@ fn what_cannot_be_answered_is_answered_by_the_standard_errors() {
             (r#"{"method":"io.streamline.Watch"}"#, "org.varlink.service.ExpectedMore"),
             (
                 r#"{"method":"io.streamline.Connect","parameters":{"path":"x"}}"#,
-                if form == Form::Stream {
+                if form == Framing::Stream {
                     "io.streamline.NeedsDescriptors"
                 } else {
                     "io.streamline.NoSuchPath"
@@ -158,7 +158,7 @@ fn what_cannot_be_answered_is_answered_by_the_standard_errors() {
 #[test]
 fn interfaces_describe_themselves() {
     let daemon = Daemon::start();
-    let socket = daemon.socket(Form::Packets);
+    let socket = daemon.socket(Framing::Packets);
     let method = "org.varlink.service.GetInterfaceDescription";
     let described = ask(&socket, method, json!({"interface": "io.streamline"}));
     let text = described.parameters["description"].as_str().unwrap();
@@ -168,7 +168,7 @@ fn interfaces_describe_themselves() {
 #[test]
 fn a_path_is_there_as_long_as_its_connection() {
     let daemon = Daemon::start();
-    let watch = daemon.socket(Form::Packets);
+    let watch = daemon.socket(Framing::Packets);
     send(&watch, &Call { more: true, ..Call::new("io.streamline.Watch", &json!({})) }.text());
     let (socket, near, answer) = path(&daemon, "web");
     assert_eq!(answer.parameters["number"], json!(1));
@@ -204,7 +204,7 @@ fn a_path_is_there_as_long_as_its_connection() {
 #[test]
 fn a_way_that_is_none_is_refused_and_one_that_is_full_is_busy() {
     let daemon = Daemon::start();
-    let socket = daemon.socket(Form::Packets);
+    let socket = daemon.socket(Framing::Packets);
     let register = Register { line: "rx lo | count".to_owned(), ..Register::default() };
     let call = Call::new("io.streamline.Register", &register).text();
     let file = std::fs::File::open("/dev/null").unwrap();
@@ -268,27 +268,27 @@ fn t8_t12_a_hostile_client_harms_nobody() {
     let (_socket, _near, _) = path(&daemon, "victim");
     let call = Call::new("io.streamline.List", &json!({})).text();
     // Asks and never reads: it is hung up on in the end.
-    let greedy = daemon.socket(Form::Packets);
+    let greedy = daemon.socket(Framing::Packets);
     let sent = (0..1_000_000).find(|_| sys::descriptor::send(&greedy, &call, &[]).is_err());
     assert!(sent.is_some(), "nobody is served for ever");
     // Half messages, too long ones, descriptors that nobody asked for.
     let mut halves = Vec::new();
     for _ in 0..50 {
-        let half = daemon.socket(Form::Stream);
+        let half = daemon.socket(Framing::Stream);
         send(&half, &vec![b'{'; MESSAGE_MAX - 1]);
         halves.push(half);
     }
-    let long = daemon.socket(Form::Packets);
+    let long = daemon.socket(Framing::Packets);
     let _ = sys::descriptor::send(&long, &vec![b' '; MESSAGE_MAX + 1], &[]);
-    let laden = daemon.socket(Form::Packets);
+    let laden = daemon.socket(Framing::Packets);
     let many = vec![laden.as_fd(); 64];
     for _ in 0..200 {
         sys::descriptor::send(&laden, b"{\"method\":\"x\"}", &many).unwrap();
         assert!(reply(&laden).unwrap().0.error.is_some());
     }
     for _ in 0..2000 {
-        drop(daemon.socket(Form::Packets));
-        drop(daemon.socket(Form::Stream));
+        drop(daemon.socket(Framing::Packets));
+        drop(daemon.socket(Framing::Stream));
     }
     assert_eq!(daemon.client().list().unwrap().len(), 1);
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();

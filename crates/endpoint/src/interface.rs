@@ -4,7 +4,7 @@ use crate::Failure;
 use crate::fail::reason;
 use filter::{Arguments, Description};
 use sys::machine::Capabilities;
-use sys::net::{Interface, Links, Namespace};
+use sys::net::{Interface, RouteSocket, Namespace};
 use wire::link::LinkType;
 
 /// The frames that a source counts, for the message about an interface that is gone.
@@ -50,12 +50,12 @@ pub(crate) fn within<T: Send>(
         }
     };
     let space = Namespace::open(netns).map_err(enter)?;
-    sys::net::within(&space, work).map_err(enter)?
+    sys::net::run_in(&space, work).map_err(enter)?
 }
 
 /// The interface of this name in the name space of this thread, and what its frames begin with.
 pub(crate) fn named(call: &'static str, name: &str) -> Result<(Interface, LinkType), Failure> {
-    let all = Links::open().and_then(|links| links.all());
+    let all = RouteSocket::open().and_then(|links| links.all());
     let all = all.map_err(|error| failed(call, name, &error))?;
     let called = |interface: &&Interface| {
         interface.name == name || interface.alternative.iter().any(|other| other == name)
@@ -86,11 +86,11 @@ pub fn sees_one_way(source: &Description, arguments: &Arguments) -> Option<Strin
     };
     let interface = arguments.text("interface");
     let found = within(arguments.text("netns"), || {
-        let of_links = |links: Links| {
+        let of_links = |links: RouteSocket| {
             let one = interface.map(|name| links.named(name)).transpose()?;
             Ok((one, links.addresses()?))
         };
-        Links::open().and_then(of_links).map_err(|error| failed("look at", "addresses", &error))
+        RouteSocket::open().and_then(of_links).map_err(|error| failed("look at", "addresses", &error))
     });
     let (one, addresses) = found.ok()?;
     if one.as_ref().is_some_and(|one| one.flags.loopback()) {

@@ -102,7 +102,7 @@ pub fn build_with(
     let mark = extras.steps.mark();
     let built = build_all(plan, settings, host, extras);
     if built.is_err() {
-        extras.steps.back_to(mark);
+        extras.steps.roll_back_to(mark);
     }
     built
 }

@@ -12,7 +12,7 @@ pub use sys::probe::Facility;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use sys::packet::{Shape, Socket};
+use sys::packet::{RingShape, PacketSocket};
 
 /// All that was found.
 #[derive(Clone, Debug)]
@@ -109,13 +109,13 @@ impl Facts {
     /// Looks at this machine and tries what it can do.
     #[must_use]
     pub fn look() -> Self {
-        let machine = sys::machine::Machine::look();
+        let machine = sys::machine::Machine::detect();
         Self {
             release: machine.release,
             processors: machine.processors,
             memory: machine.memory,
-            privilege: Privilege::look(),
-            user_namespaces: sys::privilege::UserNamespaces::look().allowed(),
+            privilege: Privilege::detect(),
+            user_namespaces: sys::privilege::UserNamespaces::detect().allowed(),
             packet_ring: packet_ring(),
             kernel_program: kernel_program(),
             program: Binary::look(),
@@ -130,8 +130,8 @@ impl Facts {
 
 /// Tries whether a packet socket with a mapped ring can be had, which `rx` needs.
 pub fn packet_ring() -> Result<(), Refusal> {
-    let shape = Shape { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };
-    refused(Socket::open().and_then(|socket| socket.ring(shape)).map(drop))
+    let shape = RingShape { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };
+    refused(PacketSocket::open().and_then(|socket| socket.ring(shape)).map(drop))
 }
 
 /// Tries whether the kernel takes a program.

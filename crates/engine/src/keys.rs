@@ -7,7 +7,7 @@ use filter::{Key, Keys};
 use std::fs::Metadata;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
-use sys::open::Regular;
+use sys::open::OpenRegular;
 
 /// The files of this machine, as this process may read them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,7 +21,7 @@ const OTHERS: u32 = 0o077;
 impl Keys for KeyFiles {
     fn key(&self, file: &str) -> Result<Key, String> {
         let failed = |error: std::io::Error| format!("the key in {file} cannot be read: {error}");
-        let opened = Regular::read().open(file).map_err(failed)?;
+        let opened = OpenRegular::read().open(file).map_err(failed)?;
         fit(file, &opened.metadata().map_err(failed)?)?;
         let mut text = Vec::new();
         opened.take(BYTES_MAX).read_to_end(&mut text).map_err(failed)?;

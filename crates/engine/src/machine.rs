@@ -7,7 +7,7 @@ use crate::calibrate;
 use crate::kernel::is_trusted;
 use ebpf::insn::{Insn, R0, encode};
 use pipeline::plan::{Costs, Kernel, Machine};
-use sys::bpf::{Kind, Program};
+use sys::bpf::{ProgramKind, Program};
 
 /// Bytes of a first-level data cache, where the machine does not say.
 const L1D: usize = 32 << 10;
@@ -17,7 +17,7 @@ const L2: usize = 256 << 10;
 /// Looks at this machine.
 #[must_use]
 pub fn look() -> Machine {
-    let found = sys::machine::Machine::look();
+    let found = sys::machine::Machine::detect();
     let level = |level: usize, otherwise| found.caches.get(level).copied().unwrap_or(otherwise);
     Machine {
         processors: found.processors,
@@ -55,7 +55,7 @@ fn costs() -> Costs {
 
 fn kernel(release: String) -> Kernel {
     let nothing = encode(&[Insn::mov(R0, 0), Insn::exit()]);
-    match Program::load(Kind::Tc, "trial", &nothing) {
+    match Program::load(ProgramKind::Tc, "trial", &nothing) {
         Ok(_) => Kernel::Open { release, hardened: !is_trusted() },
         Err(refused) => {
             let reason = std::io::Error::from_raw_os_error(refused.error.errno).to_string();

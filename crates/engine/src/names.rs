@@ -4,7 +4,7 @@ use ebpf::classic::Transports;
 use filter::{NameAnswer, NameQuery, Names};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use sys::names;
+use sys::name_service;
 
 /// What the C library of this machine answers, kept from the first time on.
 #[derive(Debug, Default)]
@@ -22,18 +22,18 @@ impl Names for MachineNames {
 
 fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
     let found = match question {
-        NameQuery::Host => return names::host(name).map(NameAnswer::Addresses),
-        NameQuery::Network => names::network(name).map(NameAnswer::Network),
-        NameQuery::Ethernet => names::ethernet(name).map(NameAnswer::Ethernet),
+        NameQuery::Host => return name_service::host(name).map(NameAnswer::Addresses),
+        NameQuery::Network => name_service::network(name).map(NameAnswer::Network),
+        NameQuery::Ethernet => name_service::ethernet(name).map(NameAnswer::Ethernet),
         NameQuery::Port => port(name).map(|(port, by)| NameAnswer::Port(port, by)),
-        NameQuery::Protocol => names::protocol(name).map(NameAnswer::Protocol),
+        NameQuery::Protocol => name_service::protocol(name).map(NameAnswer::Protocol),
     };
     found.ok_or_else(|| "this machine does not know it".to_owned())
 }
 
 /// As libpcap: the port of TCP, and that of UDP too where it is the same; or that of UDP alone.
 fn port(name: &str) -> Option<(u16, Transports)> {
-    match (names::port(name, c"tcp"), names::port(name, c"udp")) {
+    match (name_service::port(name, c"tcp"), name_service::port(name, c"udp")) {
         (Some(tcp), Some(udp)) if tcp == udp => Some((tcp, Transports::Both)),
         (Some(tcp), _) => Some((tcp, Transports::Tcp)),
         (None, Some(udp)) => Some((udp, Transports::Udp)),

@@ -5,7 +5,7 @@ use abi::DbufId;
 use buffer::pool::{Config as PoolConfig, Pool};
 use runtime::space::node::{Node, Part};
 use std::sync::atomic::{AtomicU32, Ordering};
-use sys::steps::{Makes, Steps};
+use sys::steps::{Resource, Steps};
 
 /// The least segment of an intake pool, in bytes.
 const SEGMENT_MIN: usize = 128 << 10;
@@ -29,7 +29,7 @@ pub(crate) fn intake_for(longest: usize) -> PoolConfig {
 }
 
 pub(crate) fn pool(config: PoolConfig, steps: &Steps) -> Result<Pool, BuildError> {
-    steps.take(Makes::Memory, "a pool")?;
+    steps.take(Resource::Memory, "a pool")?;
     Ok(Pool::new(fresh_id()?, config)?)
 }
 

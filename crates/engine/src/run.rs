@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::Duration;
 use sys::eventfd::EventFd;
-use sys::steps::{Makes, Steps};
+use sys::steps::{Resource, Steps};
 
 /// When to stop, besides when the sources end.
 #[derive(Clone, Copy, Debug, Default)]
@@ -116,11 +116,11 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
         Err(error) => {
             paths.iter().for_each(|path| path.live.is_run_by(None));
             drop(paths);
-            logs.iter().for_each(Steps::back_to_beginning);
+            logs.iter().for_each(Steps::roll_back);
             return Err(error);
         }
     };
-    logs.iter().for_each(Steps::keep);
+    logs.iter().for_each(Steps::commit);
     let mut controls = Vec::new();
     let mut kernels = Vec::new();
     let mut lives = Vec::new();
@@ -133,20 +133,20 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
             path.control.ask();
         }
         for (space, thread) in path.spaces.into_iter().zip(threads).rev() {
-            steps.pass(&space.name);
+            steps.checkpoint(&space.name);
             thread.go(space);
         }
         if let Some(live) = lives.last() {
             live.is_run_by(Some(crew));
         }
     }
-    steps.pass("all runs");
+    steps.checkpoint("all runs");
     let watcher = Watcher::of(&lives);
     let changer = Changer::of(&lives);
     let alarms = Alarms::new(until.alarm, lives.first());
     let stopped = wait(&controls, until, (begin, alarms), &done, &remains, &running);
     drop((watcher, changer));
-    steps.pass("all has ended");
+    steps.checkpoint("all has ended");
     lives.iter().for_each(|live| live.is_run_by(None));
     let mut all = stopped.remains;
     all.sort_by_key(|(number, place, _)| (*number, *place));
@@ -171,7 +171,7 @@ struct Manned {
 
 impl Manned {
     fn all(paths: &[Path], steps: &Steps) -> sys::Result<Self> {
-        steps.take(Makes::Descriptor, "what tells that spaces have ended")?;
+        steps.take(Resource::Descriptor, "what tells that spaces have ended")?;
         let done = Arc::new(EventFd::new()?);
         let (ended, remains) = mpsc::channel();
         let running = Arc::new(AtomicUsize::new(0));
@@ -187,7 +187,7 @@ impl Manned {
         let of_path = |(crew, path): (&Crew, &Path)| {
             let spaces = path.spaces.iter().enumerate();
             let thread = |(place, space): (usize, &Space)| {
-                steps.take(Makes::Thread, &space.name)?;
+                steps.take(Resource::Thread, &space.name)?;
                 crew.start(space.name.clone(), place)
             };
             spaces.map(thread).collect::<sys::Result<Vec<Thread>>>()
@@ -205,7 +205,7 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
     let mut ended: Vec<Ended> = Vec::new();
     let mut kernels = Vec::new();
     let lives: Vec<_> = paths.iter().map(Path::live).collect();
-    paths.iter().for_each(|path| path.steps.keep());
+    paths.iter().for_each(|path| path.steps.commit());
     lives.iter().for_each(|live| live.is_run_by(None));
     for (number, path) in paths.into_iter().enumerate() {
         kernels.push(path.kernels);

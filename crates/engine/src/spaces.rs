@@ -101,7 +101,7 @@ impl Live {
 pub fn keep_child(process: u32, processors: &[usize]) -> Result<(), NotKept> {
     let ours = |task: &Task| task.parent == std::process::id();
     Task::of_process(process).filter(ours).ok_or(NotKept::Ended)?;
-    task::keep_process(process, processors).map_err(NotKept::System)
+    task::pin_process(process, processors).map_err(NotKept::System)
 }
 
 /// The space of a node.

@@ -3,7 +3,7 @@
 
 use filter::StateFacts;
 use filter::prelude::*;
-use sys::misdeeds::{DEEDS, Deed};
+use sys::hostile_syscalls::{HOSTILE_SYSCALLS, HostileSyscall};
 
 /// What everybody knows about `panics`.
 pub(crate) const PANICS: Description = Description {
@@ -28,7 +28,7 @@ pub(crate) const HOSTILE: Description = Description {
     details: "Leaves blocks as they are, until it does what its name says.",
     example: "replay web.pcap | hostile fork untrusted=yes | discard",
     kind: Kind::Inspection,
-    parameters: &[Parameter::needed("deed", Type::OneOf(DEEDS), "what it does")],
+    parameters: &[Parameter::needed("deed", Type::OneOf(HOSTILE_SYSCALLS), "what it does")],
     user: Some(make_hostile),
     ..Description::EMPTY
 };
@@ -37,12 +37,12 @@ pub(crate) const HOSTILE: Description = Description {
 const HUNDREDTH: u32 = 100;
 
 struct Hostile {
-    deed: Deed,
+    deed: HostileSyscall,
     left: u32,
 }
 
 fn make_hostile(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let deed = Deed::prepare(arguments.text("deed").unwrap_or_default());
+    let deed = HostileSyscall::prepare(arguments.text("deed").unwrap_or_default());
     Ok(Filter::classify(Hostile { deed, left: HUNDREDTH }))
 }
 
@@ -93,13 +93,13 @@ const LIES: &[&str] = &[
 
 struct Liar {
     lie: String,
-    deed: Deed,
+    deed: HostileSyscall,
     blocks: u64,
 }
 
 fn make_liar(arguments: &Arguments) -> Result<Filter, Mistake> {
     let lie = arguments.text("lie").unwrap_or_default().to_owned();
-    let deed = Deed::prepare(lie.trim_start_matches("taught-"));
+    let deed = HostileSyscall::prepare(lie.trim_start_matches("taught-"));
     Ok(Filter::classify(Liar { lie, deed, blocks: 0 }))
 }
 

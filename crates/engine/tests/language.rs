@@ -137,12 +137,12 @@ fn a12_a_negation_lets_through_what_is_not_answered_as_it_came() {
 #[test]
 fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
     use engine::build::{Extras, build_with};
-    use sys::steps::{Fault, Steps};
+    use sys::steps::{InjectedFault, Steps};
     let text = "generate@thread0 count=100 | count@thread1 | inspect@thread2 | discard@thread3";
     let (graph, _) = pipeline::read(text, &House);
     let plan = plan(graph, &House, &Machine::example()).expect("a plan");
     // A log remembers its steps where one of them might fail.
-    let steps = Steps::with(Fault::Fail(u32::MAX));
+    let steps = Steps::with(InjectedFault::Fail(u32::MAX));
     let extras = Extras { steps: steps.clone(), ..Extras::default() };
     let host = engine::kernel::point::Points::default();
     let paths = build_with(&plan, Settings::default(), &host, &extras).expect("spaces");

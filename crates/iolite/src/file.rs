@@ -37,7 +37,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
-use sys::file::{Access, FileMapping, Kind};
+use sys::file::{Access, FileMapping, FileKind};
 
 /// A file as a dbuf. Clones are the same file with the same mapping.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ impl CachedFile {
     /// Opens a file. `id` is one that no other dbuf has.
     pub fn open(id: DbufId, path: impl AsRef<Path>) -> Result<Self, Refusal> {
         let target = || path.as_ref().display().to_string();
-        let file = sys::open::Regular::read().open(&path).map_err(|e| match e.raw_os_error() {
+        let file = sys::open::OpenRegular::read().open(&path).map_err(|e| match e.raw_os_error() {
             Some(errno) => sys::Error::new("open", target(), errno).into(),
             None => Refusal::NoFile,
         })?;
@@ -78,15 +78,15 @@ impl CachedFile {
     /// Takes a descriptor that we opened ourselves. One that can write is opened anew, so that
     /// nobody gets a way to write.
     pub fn of(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
-        if sys::file::status(&file)?.kind != Kind::Regular {
+        if sys::file::status(&file)?.kind != FileKind::Regular {
             return Err(Refusal::NoFile);
         }
         let file = match sys::file::access(&file)? {
             Access::Read => file,
-            Access::ReadWrite => sys::file::read_only(file.as_fd())?,
+            Access::ReadWrite => sys::file::reopen_read_only(file.as_fd())?,
             Access::None => return Err(Refusal::Unreadable),
         };
-        let is_uncut = sys::file::is_uncut(&file);
+        let is_uncut = sys::file::cannot_shrink(&file);
         let inner = Inner { id, file, is_uncut, view: RwLock::default() };
         let cached = Self { inner: Arc::new(inner) };
         cached.look()?;

@@ -83,11 +83,11 @@ pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
 /// Returns true if the first message in an end is of this kind, false if there will be none. Takes
 /// nothing, so a wrong guess does no harm.
 fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
-    if !descriptor::is_one(end) {
+    if !descriptor::is_packet_socket(end) {
         return Ok(false);
     }
     let mut first = [0; 8];
-    let length = descriptor::look(end, &mut first)?;
+    let length = descriptor::peek(end, &mut first)?;
     Ok(length == 0 || (length == first.len() && first == *magic))
 }
 

@@ -21,7 +21,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
-use sys::local::{self, Form};
+use sys::local_socket::{self, Framing};
 
 /// The timeout of a call.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -134,9 +134,9 @@ impl Caller {
         method: &str,
         parameters: &impl Serialize,
     ) -> Result<T, ClientError> {
-        local::patience(&self.0, LONG)?;
+        local_socket::set_timeouts(&self.0, LONG)?;
         let answer = self.call(method, parameters);
-        local::patience(&self.0, PATIENCE)?;
+        local_socket::set_timeouts(&self.0, PATIENCE)?;
         answer
     }
 
@@ -208,12 +208,12 @@ impl Client {
 
     /// Goes to the daemon in this directory.
     pub fn at(directory: &FilePath) -> Result<Self, ClientError> {
-        let socket = local::go_to(&directory.join(PACKETS), Form::Packets, PATIENCE);
+        let socket = local_socket::connect_to(&directory.join(PACKETS), Framing::Packets, PATIENCE);
         let socket = socket.map_err(|error| match error.errno {
             MISSING | REFUSED | NO_DIRECTORY => ClientError::Nobody(vec![directory.to_owned()]),
             _ => error.into(),
         })?;
-        let (uid, _) = sys::descriptor::made_by(&socket)?;
+        let (uid, _) = sys::descriptor::peer_identity(&socket)?;
         if uid != ROOT && uid != sys::process::identity().0 && !place::is_of(directory, uid) {
             return Err(ClientError::Stranger { directory: directory.to_owned(), uid });
         }
@@ -244,7 +244,7 @@ impl Client {
 
     /// The connection alone, on which an answer is waited for so long.
     pub(crate) fn into_caller(self, limit: Duration) -> Result<Caller, ClientError> {
-        local::patience(&self.caller.0, limit)?;
+        local_socket::set_timeouts(&self.caller.0, limit)?;
         Ok(self.caller)
     }
 
@@ -273,7 +273,7 @@ impl Client {
         let mut descriptors = descriptors.into_iter();
         match (descriptors.next(), descriptors.next()) {
             (Some(socket), Some(process)) => {
-                local::patience(&socket, PATIENCE)?;
+                local_socket::set_timeouts(&socket, PATIENCE)?;
                 let path = path.to_owned();
                 Ok(ToPath { caller: Caller(socket), path, process, number, uid })
             }
@@ -387,7 +387,7 @@ impl ToPath {
 
     /// Waits no longer than this for an answer from now on.
     pub fn be_patient(&self, limit: Duration) -> Result<(), ClientError> {
-        Ok(local::patience(&self.caller.0, limit)?)
+        Ok(local_socket::set_timeouts(&self.caller.0, limit)?)
     }
 
     /// Its process: can be read when it has ended.
@@ -422,10 +422,10 @@ impl ToPath {
 
     /// Looks at what leaves a node; the frames come in the pipe, as a capture.
     pub fn tap(&self, wanted: &Tap) -> Result<(Tapping, OwnedFd), ClientError> {
-        local::patience(&self.caller.0, LONG)?;
+        local_socket::set_timeouts(&self.caller.0, LONG)?;
         self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
         let answer = self.caller.reply().map_err(|error| self.ended(error));
-        local::patience(&self.caller.0, PATIENCE)?;
+        local_socket::set_timeouts(&self.caller.0, PATIENCE)?;
         let (reply, descriptors) = answer?;
         let began = reply.take()?;
         let pipe = descriptors.into_iter().next();
@@ -440,7 +440,7 @@ impl ToPath {
 
     /// Ends its process at once; that it has ended is as good.
     pub fn kill(&self) -> Result<(), ClientError> {
-        match local::kill(&self.process) {
+        match local_socket::kill(&self.process) {
             Err(error) if error.errno == NO_PROCESS => Ok(()),
             killed => Ok(killed?),
         }

@@ -8,7 +8,7 @@
 use crate::varlink::MESSAGE_MAX;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use sys::local::{self, Form};
+use sys::local_socket::{self, Framing};
 
 /// The most bytes of replies that lie here.
 pub const UNSENT_MAX: usize = 1 << 20;
@@ -19,7 +19,7 @@ const DESCRIPTORS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
-    form: Form,
+    form: Framing,
     /// Bytes of an incomplete message, on a stream.
     half: Vec<u8>,
     /// Bytes of it already searched for an end.
@@ -56,27 +56,27 @@ pub struct Over;
 impl Connection {
     /// A connection over this socket.
     #[must_use]
-    pub const fn new(socket: OwnedFd, form: Form) -> Self {
+    pub const fn new(socket: OwnedFd, form: Framing) -> Self {
         Self { socket, form, half: Vec::new(), looked: 0, out: VecDeque::new(), unsent: 0 }
     }
 
     /// The form of its socket.
     #[must_use]
-    pub const fn form(&self) -> Form {
+    pub const fn form(&self) -> Framing {
         self.form
     }
 
     /// The next message.
     pub fn next(&mut self) -> Arrived {
         match self.form {
-            Form::Packets => self.packet(),
-            Form::Stream => self.piece(),
+            Framing::Packets => self.packet(),
+            Framing::Stream => self.piece(),
         }
     }
 
     fn packet(&self) -> Arrived {
         let mut bytes = vec![0; MESSAGE_MAX];
-        match sys::descriptor::receive_now(&self.socket, &mut bytes) {
+        match sys::descriptor::try_receive(&self.socket, &mut bytes) {
             Ok(None) => Arrived::Nothing,
             Ok(Some((0, _))) => Arrived::Gone,
             Ok(Some((length, descriptors))) => {
@@ -104,7 +104,7 @@ impl Connection {
                 return Arrived::TooLong;
             }
             let mut bytes = [0; 4096];
-            match sys::descriptor::receive_now(&self.socket, &mut bytes) {
+            match sys::descriptor::try_receive(&self.socket, &mut bytes) {
                 Ok(None) => return Arrived::Nothing,
                 Ok(Some((0, _))) => return Arrived::Gone,
                 // Descriptors have no place in a stream of messages: they are closed here.
@@ -119,7 +119,7 @@ impl Connection {
 
     /// Says something. What cannot go at once goes when the socket has room again.
     pub fn say(&mut self, mut bytes: Vec<u8>, descriptors: Vec<OwnedFd>) -> Result<(), Over> {
-        if self.form == Form::Stream {
+        if self.form == Framing::Stream {
             bytes.push(0);
         }
         self.unsent += bytes.len();
@@ -136,7 +136,7 @@ impl Connection {
         while let Some(first) = self.out.front_mut() {
             let rest = first.bytes.get(first.sent..).unwrap_or_default();
             let with: Vec<BorrowedFd<'_>> = first.descriptors.iter().map(AsFd::as_fd).collect();
-            match local::send_now(&self.socket, rest, &with) {
+            match local_socket::send_now(&self.socket, rest, &with) {
                 Ok(None) => return Ok(()),
                 Ok(Some(sent)) => {
                     first.sent += sent;
@@ -171,10 +171,10 @@ const TOO_LONG: i32 = 90;
 mod tests {
     use super::*;
 
-    fn pair(form: Form) -> (Connection, OwnedFd) {
+    fn pair(form: Framing) -> (Connection, OwnedFd) {
         let (here, there) = match form {
-            Form::Packets => sys::descriptor::pair().unwrap(),
-            Form::Stream => {
+            Framing::Packets => sys::descriptor::pair().unwrap(),
+            Framing::Stream => {
                 let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
                 (here.into(), there.into())
             }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     fn send(to: &OwnedFd, bytes: &[u8]) {
-        assert_eq!(local::send_now(to, bytes, &[]).unwrap(), Some(bytes.len()));
+        assert_eq!(local_socket::send_now(to, bytes, &[]).unwrap(), Some(bytes.len()));
     }
 
     fn message(from: &mut Connection) -> String {
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn pieces_become_messages() {
-        let (mut here, there) = pair(Form::Stream);
+        let (mut here, there) = pair(Framing::Stream);
         for piece in [&b"on"[..], b"", b"e\0two\0th"] {
             if !piece.is_empty() {
                 send(&there, piece);
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_message_has_its_bounds() {
-        for form in [Form::Packets, Form::Stream] {
+        for form in [Framing::Packets, Framing::Stream] {
             let (mut here, there) = pair(form);
             send(&there, &[b'x'; MESSAGE_MAX + 4097]);
             assert!(matches!(here.next(), Arrived::TooLong), "{form:?}");
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn who_takes_nothing_is_let_go() {
-        for form in [Form::Packets, Form::Stream] {
+        for form in [Framing::Packets, Framing::Stream] {
             let (mut here, there) = pair(form);
             let said = (0..1_000_000).find(|_| here.say(vec![b'x'; 1000], Vec::new()).is_err());
             assert!(said.is_some_and(|n| n > 100), "{form:?}: {said:?}");
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn what_did_not_go_at_once_goes_later() {
-        let (mut here, there) = pair(Form::Stream);
+        let (mut here, there) = pair(Framing::Stream);
         let sent: usize = (0..300)
             .map(|n: usize| {
                 here.say(vec![b'a'; n * 3], Vec::new()).unwrap();
@@ -243,7 +243,7 @@ mod tests {
         let mut taken = 0;
         while taken < sent {
             let mut bytes = [0; 5000];
-            taken += sys::descriptor::receive_now(&there, &mut bytes).unwrap().unwrap().0;
+            taken += sys::descriptor::try_receive(&there, &mut bytes).unwrap().unwrap().0;
             here.flush().unwrap();
         }
         assert!(taken == sent && !here.has_unsent());

@@ -25,7 +25,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use sys::steps::Makes;
+use sys::steps::Resource;
 
 /// A daemon that runs parts of requests in the kernel.
 #[derive(Clone, Debug)]
@@ -133,7 +133,7 @@ impl Through {
 
     /// Asks for it; in the place of another line, when it is switched.
     fn ask(&self, asked: &Asked<'_>, instead: Option<Instead>) -> Result<Answer, ClientError> {
-        asked.steps.take(Makes::Descriptor, "a connection to the daemon for a line")?;
+        asked.steps.take(Resource::Descriptor, "a connection to the daemon for a line")?;
         let caller = Client::at(&self.directory)?.into_caller(LONG)?;
         let attach = Attach {
             line: asked.graph.text.as_ref().to_owned(),

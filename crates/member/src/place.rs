@@ -13,7 +13,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use sys::local::Form;
+use sys::local_socket::Framing;
 
 /// The directory of the machine's daemon.
 pub const MACHINE: &str = "/run/streamline";
@@ -69,9 +69,9 @@ pub(crate) fn is_of(directory: &Path, uid: u32) -> bool {
 
 /// The name of the socket of this form.
 #[must_use]
-pub const fn name(form: Form) -> &'static str {
+pub const fn name(form: Framing) -> &'static str {
     match form {
-        Form::Packets => PACKETS,
-        Form::Stream => STREAM,
+        Framing::Packets => PACKETS,
+        Framing::Stream => STREAM,
     }
 }

@@ -208,7 +208,7 @@ impl CommandQueue {
     /// Notes that the calling thread runs the space, which has these resources.
     pub fn is_run_here(&self, resources: SpaceResources) {
         self.inbox().resources = Some(resources);
-        self.thread.store(task::own(), Ordering::Relaxed);
+        self.thread.store(task::current_thread(), Ordering::Relaxed);
     }
 
     /// Returns the edge on which the space waits for room.
@@ -244,7 +244,7 @@ impl CommandQueue {
         // While this is held the thread does not end, and its number is its own.
         let inbox = self.inbox();
         let thread = Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended);
-        Some(task::keep(Some(thread?), processors))
+        Some(task::pin(Some(thread?), processors))
     }
 }
 

@@ -21,9 +21,9 @@ const CHUNK: usize = 64 << 10;
 pub(crate) fn pour(input: Box<Input>, numbers: &[i32]) -> Result<(), Box<Input>> {
     let Some(old) = numbers.first().copied() else { return Ok(()) };
     let Ok((from, to)) = sys::descriptor::pipe() else { return Err(input) };
-    match preload::branch() {
-        Ok(preload::Branch::Here) => {}
-        Ok(preload::Branch::There) => {
+    match preload::fork_detached() {
+        Ok(preload::ForkSide::Parent) => {}
+        Ok(preload::ForkSide::Child) => {
             let keep = [old, to.as_raw_fd(), input.as_fd().as_raw_fd()];
             preload::close_others(keep);
             run(input, old, &to);
@@ -45,7 +45,7 @@ pub(crate) fn pour(input: Box<Input>, numbers: &[i32]) -> Result<(), Box<Input>>
 fn run(mut input: Box<Input>, old: i32, to: &OwnedFd) {
     let mut room = vec![0; CHUNK];
     // What was in the pipe before the ring came to be.
-    while preload::pending(old) > 0 {
+    while preload::bytes_waiting(old) > 0 {
         if !move_some(old, to, &mut room) {
             return;
         }
@@ -59,12 +59,12 @@ fn run(mut input: Box<Input>, old: i32, to: &OwnedFd) {
                 }
             }
             Ok(None) => {
-                let Some(pipe) = preload::lent(old) else { return };
+                let Some(pipe) = preload::borrow(old) else { return };
                 let waited = input.wait_beside(&[pipe, to.as_fd()], None);
                 if waited == Ok(Ready::Something) {
                     continue;
                 }
-                let Some([seen, there]) = preload::look([old, to.as_raw_fd()], false) else {
+                let Some([seen, there]) = preload::poll_pair([old, to.as_raw_fd()], false) else {
                     continue;
                 };
                 if there.over {
@@ -82,7 +82,7 @@ fn run(mut input: Box<Input>, old: i32, to: &OwnedFd) {
     }
     drop(input);
     loop {
-        match preload::look([old, to.as_raw_fd()], true) {
+        match preload::poll_pair([old, to.as_raw_fd()], true) {
             Some([_, there]) if there.over => return,
             Some([seen, _]) if seen.readable || seen.over => match move_some(old, to, &mut room) {
                 true => {}

@@ -180,7 +180,7 @@ impl Holder {
     /// Shuts the meeting place for ever.
     pub(crate) fn shut(&self) {
         if meets(&self.edge) {
-            preload::shut(self.edge.socket);
+            preload::shut_down(self.edge.socket);
         }
     }
 

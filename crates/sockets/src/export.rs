@@ -35,7 +35,7 @@ fn behind(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     if !known.is_null() {
         return known;
     }
-    let found = preload::next(name).map_or(ptr::null_mut(), ptr::NonNull::as_ptr);
+    let found = preload::next_symbol(name).map_or(ptr::null_mut(), ptr::NonNull::as_ptr);
     place.store(found, Ordering::Release);
     found
 }

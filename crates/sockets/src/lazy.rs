@@ -82,7 +82,7 @@ pub(crate) fn start() {
     let asked = std::env::var_os(abi::edge::LAZY).is_some_and(|value| value == "1");
     let own = std::env::current_exe().unwrap_or_default();
     let name = own.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    if asked && PROGRAMS.contains(&name) && window::catch() {
+    if asked && PROGRAMS.contains(&name) && window::install_handler() {
         ON.store(true, Ordering::Release);
     }
 }
@@ -97,8 +97,8 @@ fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
 /// The program has opened a file.
 pub(crate) fn opened(number: i32) {
     let Some(mut sources) = sources() else { return };
-    let Some(size) = preload::plain_file(number).filter(|size| *size >= SHORTEST) else { return };
-    let Some(fd) = preload::lent(number) else { return };
+    let Some(size) = preload::plain_file_size(number).filter(|size| *size >= SHORTEST) else { return };
+    let Some(fd) = preload::borrow(number) else { return };
     let (Ok(copy), Some(id)) = (fd.try_clone_to_owned(), DbufId::new(1)) else { return };
     let Ok(file) = CachedFile::of(id, copy) else { return };
     sources.push(Source {
@@ -129,7 +129,7 @@ pub(crate) fn closing(number: i32) {
     for source in sources.iter_mut() {
         source.numbers.retain(|known| *known != number);
         if source.numbers.is_empty() {
-            window::give_back();
+            window::restore_all();
             source.over.store(true, Ordering::Release);
         }
     }
@@ -142,7 +142,7 @@ pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
     let found = sources.iter_mut().find(|source| source.numbers.contains(&number));
     let answer = found.and_then(|source| lend(source, number, to, count));
     if answer.is_none() {
-        window::need(to, count);
+        window::restore_range(to, count);
     }
     answer
 }
@@ -187,7 +187,7 @@ pub(crate) fn hand(range: &Range, to: i32) -> Result<usize, i32> {
     run_ahead(range);
     let mut done = 0;
     while done < range.len {
-        let Some(fd) = preload::lent(to) else { return Err(preload::EBADF) };
+        let Some(fd) = preload::borrow(to) else { return Err(preload::EBADF) };
         let piece = (range.len - done).min(PIECE);
         let length = u32::try_from(piece).unwrap_or(0);
         let place = Place::new(range.at + done as u64, length);
@@ -220,7 +220,7 @@ pub(crate) fn asks(number: i32) {
 /// The program gives these bytes to a call that is not followed.
 pub(crate) fn needs(from: usize, count: usize) {
     if ON.load(Ordering::Relaxed) {
-        window::need(from, count);
+        window::restore_range(from, count);
     }
 }
 
@@ -233,7 +233,7 @@ pub(crate) fn stop() {
         source.over.store(true, Ordering::Release);
     }
     sources.clear();
-    window::give_back();
+    window::restore_all();
     ON.store(false, Ordering::Release);
 }
 
@@ -272,5 +272,5 @@ fn run_ahead(range: &Range) {
         }
     };
     // Without it pages are found one by one.
-    let _ = preload::quietly(|| std::thread::Builder::new().stack_size(64 << 10).spawn(ahead));
+    let _ = preload::with_signals_blocked(|| std::thread::Builder::new().stack_size(64 << 10).spawn(ahead));
 }

@@ -12,7 +12,7 @@ use abi::edge::Edge;
 use buffer::Fault;
 use buffer::stream::{Input, Offer, Ready};
 use sys::doorbell::Peer;
-use sys::preload::{self, Heard};
+use sys::preload::{self, Handover};
 
 /// Smallest read that gets a ring.
 const LARGE: usize = 4096;
@@ -70,7 +70,7 @@ impl Reading {
                     Step::Answer(count)
                 }
                 Self::Asked => self.look(edge, number),
-                Self::Offered(_) if preload::pending(number) > 0 => Step::Pipe,
+                Self::Offered(_) if preload::bytes_waiting(number) > 0 => Step::Pipe,
                 Self::Offered(_) => {
                     if let Self::Offered(input) = std::mem::replace(self, Self::Plain) {
                         *self = Self::Ring(input);
@@ -98,7 +98,7 @@ impl Reading {
 
     fn ask(&mut self, edge: &Edge) {
         let meets = ends::meets(edge);
-        *self = match meets.then(|| preload::say(edge.socket)) {
+        *self = match meets.then(|| preload::send_byte(edge.socket)) {
             Some(Peer::Here) => Self::Asked,
             _ => Self::Plain,
         };
@@ -110,19 +110,19 @@ impl Reading {
         match std::mem::replace(self, Self::Plain) {
             Self::Pipe { .. } | Self::Plain => None,
             Self::Offered(input) | Self::Ring(input) => Some(input),
-            Self::Asked => match ends::meets(edge).then(|| preload::hear(edge.socket))? {
-                Heard::Message(fds) => {
+            Self::Asked => match ends::meets(edge).then(|| preload::receive(edge.socket))? {
+                Handover::Message(fds) => {
                     Some(Box::new(Offer::from_descriptors(fds).ok()?.open().ok()?))
                 }
-                Heard::Nothing | Heard::Over => None,
+                Handover::Nothing | Handover::Over => None,
             },
         }
     }
 
     /// Waits for the pipe and for an offer.
     fn look(&mut self, edge: &Edge, number: i32) -> Step {
-        let patient = !preload::is_impatient(number);
-        let Some([_, place]) = preload::look([number, edge.socket], patient) else {
+        let patient = !preload::is_nonblocking(number);
+        let Some([_, place]) = preload::poll_pair([number, edge.socket], patient) else {
             let errno = preload::EINTR;
             return if preload::is_restarted() {
                 Step::Again
@@ -133,10 +133,10 @@ impl Reading {
         if !place.readable && !place.over {
             return Step::Pipe;
         }
-        match preload::hear(edge.socket) {
-            Heard::Nothing => Step::Pipe,
-            Heard::Over => self.leave(),
-            Heard::Message(descriptors) => {
+        match preload::receive(edge.socket) {
+            Handover::Nothing => Step::Pipe,
+            Handover::Over => self.leave(),
+            Handover::Message(descriptors) => {
                 match Offer::from_descriptors(descriptors).map(Offer::open) {
                     Ok(Ok(input)) => {
                         *self = Self::Offered(Box::new(input));
@@ -167,12 +167,12 @@ fn take(input: &mut Input, number: i32, out: &mut [u8]) -> Result<Step, Fault> {
             std::thread::yield_now();
             continue;
         }
-        let Some(pipe) = preload::lent(number) else { return Ok(Step::Pipe) };
-        let impatient = preload::is_impatient(number);
+        let Some(pipe) = preload::borrow(number) else { return Ok(Step::Pipe) };
+        let impatient = preload::is_nonblocking(number);
         if !impatient && input.wait_beside(&[pipe], None)? == Ready::Something {
             continue;
         }
-        let Some([seen, _]) = preload::look([number, -1], false) else { continue };
+        let Some([seen, _]) = preload::poll_pair([number, -1], false) else { continue };
         if seen.readable || seen.over {
             // Who wrote there, or went away, did so after all that it had put into the ring.
             return match input.try_read(out)? {

@@ -15,7 +15,7 @@ use abi::DbufId;
 use abi::edge::Edge;
 use buffer::Fault;
 use buffer::stream::{Config, Output, Ready, stream};
-use sys::preload::{self, Heard};
+use sys::preload::{self, Handover};
 
 /// So much goes through the pipe before there is a ring: who writes less has nothing to gain.
 pub(crate) const BULK: u64 = 64 << 10;
@@ -111,9 +111,9 @@ impl Writing {
                     }
                 }
                 Self::Ring { output, fresh } => {
-                    let pending = preload::pending(number) > 0;
+                    let pending = preload::bytes_waiting(number) > 0;
                     *fresh &= pending;
-                    if (pending && !*fresh) || preload::is_unread(number) {
+                    if (pending && !*fresh) || preload::has_no_reader(number) {
                         *self = Self::Plain;
                         continue;
                     }
@@ -133,14 +133,14 @@ impl Writing {
 
     /// Makes a ring and offers it, if a reader has asked for one.
     fn rise(&mut self, edge: &Edge, number: i32) {
-        let heard = if ends::meets(edge) { preload::hear(edge.socket) } else { Heard::Over };
+        let heard = if ends::meets(edge) { preload::receive(edge.socket) } else { Handover::Over };
         match heard {
-            Heard::Nothing => return,
-            Heard::Over => {
+            Handover::Nothing => return,
+            Handover::Over => {
                 *self = Self::Plain;
                 return;
             }
-            Heard::Message(_) => {}
+            Handover::Message(_) => {}
         }
         // What the C library writes by itself goes into the pipe. Later it is noticed there; now it
         // could not be told from what was written before.
@@ -155,7 +155,7 @@ impl Writing {
 fn offered(edge: &Edge) -> Option<Output> {
     let id = DbufId::new(1)?;
     let (output, offers) = stream(&Config::new(id).capacity(RING)).ok()?;
-    let socket = preload::lent(edge.socket)?;
+    let socket = preload::borrow(edge.socket)?;
     let offer = offers.first()?;
     sys::descriptor::send(socket, b"ring", &offer.descriptors()).ok()?;
     Some(output)
@@ -174,11 +174,11 @@ fn put(output: &mut Output, number: i32, bytes: &Bytes<'_>) -> Result<isize, Fau
                 std::thread::yield_now();
                 continue;
             }
-            let stop = if preload::is_impatient(number) {
+            let stop = if preload::is_nonblocking(number) {
                 Some(preload::EAGAIN)
             } else if output.wait(length)? == Ready::Something {
                 None
-            } else if preload::is_unread(number) {
+            } else if preload::has_no_reader(number) {
                 return Err(Fault::Abandoned);
             } else {
                 (!preload::is_restarted()).then_some(preload::EINTR)

@@ -74,7 +74,7 @@ fn keep(folder: &Path, text: &str, plan: &Plan, seen: &Measurements) -> Result<u
     let path = place(folder, text);
     let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
     path.parent().map_or(Ok(()), fs::create_dir_all).map_err(why)?;
-    sys::replace::whole(&path, Remembered::of(plan).text().as_bytes()).map_err(why)?;
+    sys::replace::replace_file(&path, Remembered::of(plan).text().as_bytes()).map_err(why)?;
     Ok(too_few)
 }
 

@@ -6,7 +6,7 @@ use member::client::ClientError;
 use pipeline::plan::{Plan, Unplaceable};
 use pipeline::{Diagnostic, Graph};
 use std::fmt;
-use sys::group::Ended;
+use sys::process_group::ProcessEnd;
 
 /// A request that does not run, with the reason.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub enum OpenError {
         /// Its number, from 1 on.
         number: u32,
         /// Its end, if it is known.
-        ended: Option<Ended>,
+        ended: Option<ProcessEnd>,
     },
     /// The record could not be begun.
     Unrecorded(endpoint::Failure),

@@ -9,15 +9,15 @@ use member::protocol::Ended;
 use member::worker::{Joint, Registered, Worker};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use sys::poll::Group;
-use sys::steps::Makes;
+use sys::poll::PollSet;
+use sys::steps::Resource;
 
 /// The registration of a run, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Member {
     worker: Option<Worker>,
     /// The caller's wish that the run ends, or the daemon's.
-    stop: Option<Group>,
+    stop: Option<PollSet>,
 }
 
 impl Member {
@@ -39,7 +39,7 @@ impl Member {
             ..Registered::new(&prepared.text, &prepared.plan)
         };
         let (steps, notices) = (&options.steps, &options.notices);
-        let begun = steps.take(Makes::Entry, "a connection to the daemon");
+        let begun = steps.take(Resource::Entry, "a connection to the daemon");
         let begun = begun.map_err(ClientError::from).and_then(|()| Client::find(None));
         let begun = begun.and_then(|client| Worker::begin(client, registered, lives, steps));
         match begun {
@@ -49,7 +49,7 @@ impl Member {
                         "the daemon ended while it was told of this path: the next one will be",
                     );
                 }
-                steps.pass("the path is registered");
+                steps.checkpoint("the path is registered");
                 Ok(Self { worker: Some(worker), stop: None })
             }
             Err(error) if options.registered || options.name.is_some() => Err(error.into()),
@@ -78,7 +78,7 @@ impl Member {
             (None, wish) => Ok(wish),
             (Some(worker), None) => Ok(Some(worker.stopped())),
             (Some(worker), Some(wish)) => {
-                let both: &Group = self.stop.insert(Group::new(&[wish, worker.stopped()])?);
+                let both: &PollSet = self.stop.insert(PollSet::new(&[wish, worker.stopped()])?);
                 Ok(Some(both.as_fd()))
             }
         }

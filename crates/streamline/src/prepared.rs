@@ -116,7 +116,7 @@ impl Prepared {
         let helper = options.helper.clone();
         let ready = self.built(options, &Extras { helper, steps: steps.clone(), ..extras });
         if ready.is_err() {
-            steps.back_to_beginning();
+            steps.roll_back();
         }
         ready
     }

@@ -18,7 +18,7 @@ static CHILDREN: [AtomicI32; MANY] = [const { AtomicI32::new(0) }; MANY];
 static PASSED: AtomicI32 = AtomicI32::new(0);
 
 /// From now on SIGINT, SIGTERM, SIGHUP and SIGQUIT that a process sends us go to the programs.
-pub fn pass_signals_on() -> Result<()> {
+pub fn forward_signals() -> Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
         // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
         let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -45,11 +45,11 @@ extern "C" fn pass(signal: libc::c_int, about: *const libc::siginfo_t, _: *const
     // either we see the program, or who adds it sees the signal.
     PASSED.store(signal, Ordering::SeqCst);
     for child in CHILDREN.iter().map(|child| child.load(Ordering::SeqCst)).filter(|pid| *pid > 0) {
-        tell(child, signal);
+        send_signal(child, signal);
     }
 }
 
-fn tell(child: i32, signal: libc::c_int) {
+fn send_signal(child: i32, signal: libc::c_int) {
     // SAFETY: kill(2) takes any numbers; the process was not waited for yet, so the number is its
     // own.
     unsafe { libc::kill(child, signal) };
@@ -66,7 +66,7 @@ pub fn add(child: &Child) {
     // SYNC POINT: passing on; pairs with the store in `pass`.
     let signal = PASSED.load(Ordering::SeqCst);
     if signal != 0 && pid > 0 {
-        tell(pid, signal);
+        send_signal(pid, signal);
     }
 }
 
@@ -86,7 +86,7 @@ pub fn wait(child: &mut Child) -> u8 {
 }
 
 /// A copy of a descriptor, with a number out of the way of programs, that is kept on exec.
-pub fn inherited(fd: impl AsFd, lowest: i32) -> Result<OwnedFd> {
+pub fn dup_inheritable(fd: impl AsFd, lowest: i32) -> Result<OwnedFd> {
     use std::os::fd::AsRawFd as _;
     // SAFETY: fcntl(2) with F_DUPFD takes any number and makes a new one.
     let made = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_DUPFD, lowest) };

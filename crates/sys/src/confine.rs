@@ -6,7 +6,7 @@
 //! allocates memory, waits, and sends and receives over sockets that are open (seccomp). None of it
 //! can be given back.
 //!
-//! Who asks for more ends: the number of the call is told over a socket ([`last_words`]), as is
+//! Who asks for more ends: the number of the call is told over a socket ([`set_report_socket`]), as is
 //! whatever else a process has to say about its end. What is told is said by whom nobody trusts.
 //!
 //! The list is one of calls that are allowed. Landlock forbids nothing that it allows; it stands
@@ -31,18 +31,18 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// With what a process ends that asked the kernel for what it may not: as a shell tells SIGSYS.
-pub const ASKED_TOO_MUCH: i32 = 128 + libc::SIGSYS;
+pub const EXIT_REFUSED_CALL: i32 = 128 + libc::SIGSYS;
 /// The first byte of what is told by a process that asked the kernel for what it may not; the
 /// number of the call follows, four bytes, lowest first.
-pub const CALL: u8 = b'S';
+pub const REFUSED_CALL: u8 = b'S';
 /// The first byte of what a process says itself about its end; text follows.
-pub const TEXT: u8 = b'T';
+pub const REPORT_TEXT: u8 = b'T';
 
 /// The newest rules of Landlock that we know; an older kernel has fewer.
 const RULES: ABI = ABI::V6;
 
 /// Where the number of a call is told that is not allowed; -1: nowhere.
-static LAST_WORDS: AtomicI32 = AtomicI32::new(-1);
+static REPORT_SOCKET: AtomicI32 = AtomicI32::new(-1);
 
 /// Whether Landlock stands behind seccomp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,30 +76,30 @@ pub fn close_all_but_standard() -> Result<()> {
 
 /// From now on, what a process has to say about its end goes over this socket, which stays open for
 /// as long as it lives.
-pub fn last_words(socket: OwnedFd) {
-    LAST_WORDS.store(socket.as_raw_fd(), Ordering::Release);
+pub fn set_report_socket(socket: OwnedFd) {
+    REPORT_SOCKET.store(socket.as_raw_fd(), Ordering::Release);
     // Nobody closes it: the number is to be this socket for ever.
     std::mem::forget(socket);
 }
 
 /// Says something about the end of this process, as far as it fits a message.
-pub fn say(text: &str) {
+pub fn report(text: &str) {
     let mut message = [0; 512];
     let room = message.len() - 1;
     let length = text.len().min(room);
-    message[0] = TEXT;
+    message[0] = REPORT_TEXT;
     message[1..=length].copy_from_slice(&text.as_bytes()[..length]);
-    tell(&message[..=length]);
+    send_report(&message[..=length]);
 }
 
 /// Says that all is ready, in these words.
-pub fn ready(words: &[u8]) {
-    tell(words);
+pub fn report_ready(words: &[u8]) {
+    send_report(words);
 }
 
 /// Only an atomic and send(2), which signal-safety(7) allows.
-fn tell(message: &[u8]) {
-    let socket = LAST_WORDS.load(Ordering::Acquire);
+fn send_report(message: &[u8]) {
+    let socket = REPORT_SOCKET.load(Ordering::Acquire);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: send(2) reads the message, which lives; a number that is no socket is refused.
     unsafe { libc::send(socket, message.as_ptr().cast(), message.len(), flags) };
@@ -243,9 +243,9 @@ extern "C" fn ends(_: libc::c_int, about: *const libc::siginfo_t, _: *const libc
     // SAFETY: with SA_SIGINFO the kernel gives a structure of 128 bytes that lives as long as the
     // handler runs; of SIGSYS these four are the number of the call.
     let call = unsafe { ptr::read_unaligned(place) }.to_le_bytes();
-    tell(&[CALL, call[0], call[1], call[2], call[3]]);
+    send_report(&[REFUSED_CALL, call[0], call[1], call[2], call[3]]);
     // SAFETY: _exit(2) takes any status and does not return.
-    unsafe { libc::_exit(ASKED_TOO_MUCH) };
+    unsafe { libc::_exit(EXIT_REFUSED_CALL) };
 }
 
 /// The calls that are allowed, whatever their arguments: over what is open, memory that is there,
@@ -315,7 +315,7 @@ fn program() -> Result<BpfProgram> {
 
 /// The name of a system call, where it is one that somebody may try who wants more than he may.
 #[must_use]
-pub fn name_of(call: u32) -> Option<&'static str> {
+pub fn syscall_name(call: u32) -> Option<&'static str> {
     let known: &[(libc::c_long, &str)] = &[
         (libc::SYS_openat, "openat"),
         (libc::SYS_openat2, "openat2"),

@@ -24,14 +24,14 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
 
 /// Who made the socket at the other end, as the kernel knows it: user and group. Of a [`pair`] that
 /// is whoever made the pair, wherever the other end is now.
-pub fn made_by(socket: impl AsFd) -> Result<(u32, u32)> {
+pub fn peer_identity(socket: impl AsFd) -> Result<(u32, u32)> {
     let peer = rustix::net::sockopt::socket_peercred(socket).named("getsockopt", "SO_PEERCRED")?;
     Ok((peer.uid.as_raw(), peer.gid.as_raw()))
 }
 
 /// The user who made a file: of a memfd that is the effective user of its maker for ever, unless
 /// root says otherwise.
-pub fn owner(file: impl AsFd) -> Result<u32> {
+pub fn owner_uid(file: impl AsFd) -> Result<u32> {
     Ok(rustix::fs::fstat(file).named("fstat", "a file")?.st_uid)
 }
 
@@ -61,7 +61,7 @@ pub fn receive(socket: impl AsFd, message: &mut [u8]) -> Result<(usize, Vec<Owne
 }
 
 /// As [`receive`], without waiting: `None` where nothing is there.
-pub fn receive_now(socket: impl AsFd, message: &mut [u8]) -> Result<Option<(usize, Vec<OwnedFd>)>> {
+pub fn try_receive(socket: impl AsFd, message: &mut [u8]) -> Result<Option<(usize, Vec<OwnedFd>)>> {
     match receive_with(socket, message, RecvFlags::DONTWAIT) {
         Err(error) if error.errno == libc::EAGAIN => Ok(None),
         got => got.map(Some),
@@ -94,13 +94,13 @@ fn receive_with(
 
 /// The first bytes of the next message, which stays, and nothing of what comes with it. Waits for
 /// one. 0 bytes: the other end is closed.
-pub fn look(socket: impl AsFd, message: &mut [u8]) -> Result<usize> {
+pub fn peek(socket: impl AsFd, message: &mut [u8]) -> Result<usize> {
     let got = retry_on_intr(|| rustix::net::recv(&socket, &mut *message, RecvFlags::PEEK));
     got.map(|(bytes, _)| bytes).named("recv", "a socket")
 }
 
 /// Whether a descriptor is a socket of this kind: local, and keeping message boundaries.
-pub fn is_one(descriptor: impl AsFd) -> bool {
+pub fn is_packet_socket(descriptor: impl AsFd) -> bool {
     let kind = rustix::net::sockopt::socket_type(&descriptor);
     let family = rustix::net::sockopt::socket_domain(&descriptor);
     kind == Ok(SocketType::SEQPACKET) && family == Ok(AddressFamily::UNIX)
@@ -123,8 +123,8 @@ mod tests {
         let lengths: Vec<_> = got.into_iter().map(|fd| Memfd::from_fd(fd).unwrap().len()).collect();
         assert_eq!(lengths, [4096, 8192]);
         assert_eq!(receive(&there, &mut [0; 2]).unwrap_err().errno, libc::EMSGSIZE);
-        assert_eq!(made_by(&there).unwrap(), crate::process::identity());
-        assert!(made_by(&files[0]).is_err(), "no socket");
+        assert_eq!(peer_identity(&there).unwrap(), crate::process::identity());
+        assert!(peer_identity(&files[0]).is_err(), "no socket");
         drop(here);
         assert_eq!(receive(&there, &mut message).unwrap().0, 0, "closed");
     }

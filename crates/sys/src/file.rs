@@ -13,9 +13,9 @@ use std::ptr::{self, NonNull};
 
 /// What the kernel says about a file right now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Status {
+pub struct FileStatus {
     /// What it is.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// Bytes that it has.
     pub size: u64,
     /// Whose it is.
@@ -28,7 +28,7 @@ pub struct Status {
 
 /// What a descriptor leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum FileKind {
     /// A file with bytes at offsets.
     Regular,
     /// A pipe, named or not.
@@ -38,19 +38,19 @@ pub enum Kind {
 }
 
 /// Looks at what a descriptor leads to.
-pub fn status(file: impl AsFd) -> Result<Status> {
+pub fn status(file: impl AsFd) -> Result<FileStatus> {
     let stat = rustix::fs::fstat(file).named("fstat", "")?;
     let kind = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
-        rustix::fs::FileType::RegularFile => Kind::Regular,
-        rustix::fs::FileType::Fifo => Kind::Pipe,
-        _ => Kind::Other,
+        rustix::fs::FileType::RegularFile => FileKind::Regular,
+        rustix::fs::FileType::Fifo => FileKind::Pipe,
+        _ => FileKind::Other,
     };
     let size = u64::try_from(stat.st_size).unwrap_or(0);
-    Ok(Status { kind, size, uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 })
+    Ok(FileStatus { kind, size, uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 })
 }
 
 /// Whether nobody can cut the file: memory that was sealed so (`F_SEAL_SHRINK`).
-pub fn is_uncut(file: impl AsFd) -> bool {
+pub fn cannot_shrink(file: impl AsFd) -> bool {
     // No file but such memory has seals to be asked for.
     let seals = rustix::fs::fcntl_get_seals(file);
     seals.is_ok_and(|seals| seals.contains(rustix::fs::SealFlags::SHRINK))
@@ -81,7 +81,7 @@ pub fn access(file: impl AsFd) -> Result<Access> {
 
 /// A place in the file system, whatever lies there: nothing of it is opened, so no pipe is waited
 /// for and no device begins to work. For [`status`], and then [`read_only`].
-pub fn place(path: &std::path::Path) -> Result<OwnedFd> {
+pub fn open_path(path: &std::path::Path) -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let shown = path.display().to_string();
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).named("open", shown)
@@ -89,7 +89,7 @@ pub fn place(path: &std::path::Path) -> Result<OwnedFd> {
 
 /// The same file opened anew for reading alone, whatever can be done with this descriptor. Needs
 /// the permission to read it, and `/proc`.
-pub fn read_only(file: BorrowedFd<'_>) -> Result<OwnedFd> {
+pub fn reopen_read_only(file: BorrowedFd<'_>) -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -154,8 +154,8 @@ impl FileMapping {
     }
 
     /// Writes these ranges (place, length) one behind the other by one call (`writev(2)`), and
-    /// answers how many bytes. At most [`PIECES_MAX`].
-    pub fn write_pieces(&self, pieces: &[(usize, usize)], to: impl AsFd) -> Result<usize> {
+    /// answers how many bytes. At most [`RANGES_MAX`].
+    pub fn write_ranges(&self, pieces: &[(usize, usize)], to: impl AsFd) -> Result<usize> {
         let vectors = self.vectors(pieces)?;
         let (to, count) = (to.as_fd().as_raw_fd(), small(vectors.len()));
         // SAFETY: as in `write_to`; the list lives through the call.
@@ -167,7 +167,7 @@ impl FileMapping {
     pub fn splice_to(&self, pieces: &[(usize, usize)], pipe: impl AsFd) -> Result<usize> {
         let vectors = self.vectors(pieces)?;
         let pipe = pipe.as_fd().as_raw_fd();
-        // SAFETY: as in `write_pieces`; the pages are not given away (no SPLICE_F_GIFT), so the
+        // SAFETY: as in `write_ranges`; the pages are not given away (no SPLICE_F_GIFT), so the
         // pipe only reads them.
         answered("vmsplice", || unsafe { libc::vmsplice(pipe, vectors.as_ptr(), vectors.len(), 0) })
     }
@@ -186,7 +186,7 @@ impl FileMapping {
     }
 
     fn vectors(&self, pieces: &[(usize, usize)]) -> Result<Vec<libc::iovec>> {
-        let pieces = pieces.iter().take(PIECES_MAX);
+        let pieces = pieces.iter().take(RANGES_MAX);
         pieces
             .map(|&(at, len)| {
                 let iov_base = self.address(at, len)?.cast_mut();
@@ -214,7 +214,7 @@ impl Drop for FileMapping {
 }
 
 /// The most ranges that one call takes (IOV_MAX).
-pub const PIECES_MAX: usize = 1024;
+pub const RANGES_MAX: usize = 1024;
 
 /// Writes bytes of a file that cannot be mapped (`sendfile(2)`), and answers how many.
 pub fn send(from: impl AsFd, at: u64, len: usize, to: impl AsFd) -> Result<usize> {
@@ -286,7 +286,7 @@ mod tests {
         let mut read = File::from(read);
         let mut out = [0; 200];
         assert_eq!(mapping.write_to(4990, 10, &write).unwrap(), 10);
-        assert_eq!(mapping.write_pieces(&[(0, 20), (4090, 30)], &write).unwrap(), 50);
+        assert_eq!(mapping.write_ranges(&[(0, 20), (4090, 30)], &write).unwrap(), 50);
         assert_eq!(mapping.splice_to(&[(4000, 96), (1, 4)], &write).unwrap(), 100);
         assert_eq!(send(&file, 4995, 40, &write).unwrap(), 5);
         read.read_exact(&mut out[..165]).unwrap();
@@ -304,7 +304,7 @@ mod tests {
         file.set_len(4096).unwrap();
         assert_eq!(mapping.write_to(4096, 4096, &write).unwrap(), 0);
         assert_eq!(mapping.splice_to(&[(8192, 10)], &write).unwrap(), 0);
-        assert_eq!(mapping.write_pieces(&[(8192, 10)], &write).unwrap(), 0);
+        assert_eq!(mapping.write_ranges(&[(8192, 10)], &write).unwrap(), 0);
         assert_eq!(mapping.write_to(0, 8192, &write).unwrap(), 4096, "as far as it goes");
         mapping.populate(0, 3 * 4096).unwrap();
         assert_eq!(read_at(&file, 4090, &mut [0; 100]).unwrap(), 6);
@@ -314,14 +314,14 @@ mod tests {
     fn what_a_descriptor_is_and_how_it_was_opened_is_told() {
         let file = file(&[1; 100]);
         let told = status(&file).unwrap();
-        assert_eq!((told.kind, told.size, told.mode), (Kind::Regular, 100, 0o400));
+        assert_eq!((told.kind, told.size, told.mode), (FileKind::Regular, 100, 0o400));
         assert_eq!(access(&file).unwrap(), Access::ReadWrite);
-        let again = read_only(file.as_fd()).unwrap();
+        let again = reopen_read_only(file.as_fd()).unwrap();
         assert_eq!(access(&again).unwrap(), Access::Read);
         let (read, write) = rustix::pipe::pipe().unwrap();
-        assert_eq!(status(&read).unwrap().kind, Kind::Pipe);
+        assert_eq!(status(&read).unwrap().kind, FileKind::Pipe);
         assert_eq!(access(&write).unwrap(), Access::None);
-        assert_eq!(status(File::open("/dev/null").unwrap()).unwrap().kind, Kind::Other);
+        assert_eq!(status(File::open("/dev/null").unwrap()).unwrap().kind, FileKind::Other);
         assert!(!is_in_user_space(&file).unwrap() && !has_access_list(&file));
     }
 }

@@ -28,7 +28,7 @@ pub struct Machine {
 impl Machine {
     /// Looks at the machine.
     #[must_use]
-    pub fn look() -> Self {
+    pub fn detect() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Self {
             processors: std::thread::available_parallelism().map_or(1, usize::from),
@@ -51,18 +51,18 @@ impl Machine {
 
 /// The processor on which we run at this moment.
 #[must_use]
-pub fn processor() -> usize {
+pub fn current_processor() -> usize {
     rustix::thread::sched_getcpu()
 }
 
 /// The processors that share the nearest cache with this one that it shares with any, itself among
 /// them; none where that is not known, or it shares none.
 #[must_use]
-pub fn sharers(processor: usize) -> Vec<usize> {
-    sharers_below(&Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache")))
+pub fn cache_sharers(processor: usize) -> Vec<usize> {
+    cache_sharers_below(&Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache")))
 }
 
-fn sharers_below(folder: &Path) -> Vec<usize> {
+fn cache_sharers_below(folder: &Path) -> Vec<usize> {
     let shared = |index: &Path| {
         let all = processors(&fs::read_to_string(index.join("shared_cpu_list")).ok()?)?;
         let level: u32 = fs::read_to_string(index.join("level")).ok()?.trim().parse().ok()?;
@@ -194,18 +194,18 @@ mod tests {
         };
         cache("index0", "1\n", "4\n");
         cache("index1", "1\n", "4\n");
-        assert_eq!(sharers_below(&folder), []);
+        assert_eq!(cache_sharers_below(&folder), []);
         cache("index3", "3\n", "0-7\n");
-        assert_eq!(sharers_below(&folder), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(cache_sharers_below(&folder), [0, 1, 2, 3, 4, 5, 6, 7]);
         cache("index2", "2\n", "4,6\n");
-        assert_eq!(sharers_below(&folder), [4, 6], "the second level is nearer than the third");
+        assert_eq!(cache_sharers_below(&folder), [4, 6], "the second level is nearer than the third");
         fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(sharers_below(&folder), []);
+        assert_eq!(cache_sharers_below(&folder), []);
     }
 
     #[test]
     fn this_machine_is_a_machine() {
-        let here = Machine::look();
+        let here = Machine::detect();
         assert!(here.processors > 0 && here.page >= 4096);
         assert!(here.kernel().is_some_and(|(major, _)| major >= 3), "{}", here.release);
         assert!(here.caches.is_sorted(), "{:?}", here.caches);

@@ -2,8 +2,8 @@
 //!
 //! In: a path. Out: a regular file, or an error that says what lies there instead. open(2) of a
 //! named pipe waits for its other side without limit, that of a terminal may make it ours, and a
-//! link leads wherever its maker chose. [`Regular`] opens without waiting, and looks at what it has
-//! got before anybody reads or writes it. [`target`] is for what a user names as the place to write
+//! link leads wherever its maker chose. [`OpenRegular`] opens without waiting, and looks at what it has
+//! got before anybody reads or writes it. [`open_target`] is for what a user names as the place to write
 //! to, which may be a pipe on purpose; the wait for its reader ends with the first signal.
 
 use crate::eventfd::EventFd;
@@ -22,13 +22,13 @@ const AT_ONCE: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLO
 /// How a regular file is opened. What is no regular file is refused, and never waited for.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub struct Regular {
+pub struct OpenRegular {
     flags: OFlags,
     mode: u32,
     own: bool,
 }
 
-impl Regular {
+impl OpenRegular {
     /// For reading.
     pub const fn read() -> Self {
         Self { flags: OFlags::RDONLY, mode: 0, own: false }
@@ -45,17 +45,17 @@ impl Regular {
     }
 
     /// Makes it with these permissions, before the umask, if it is missing.
-    pub const fn made(self, mode: u32) -> Self {
+    pub const fn create(self, mode: u32) -> Self {
         Self { flags: self.flags.union(OFlags::CREATE), mode, ..self }
     }
 
     /// Makes it with these permissions, before the umask; one that is there is an error.
-    pub const fn new(self, mode: u32) -> Self {
+    pub const fn create_new(self, mode: u32) -> Self {
         Self { flags: self.flags.union(OFlags::CREATE).union(OFlags::EXCL), mode, ..self }
     }
 
     /// Refuses a name that is a symbolic link, and a file that has other names as well.
-    pub const fn own(self) -> Self {
+    pub const fn sole_link(self) -> Self {
         Self { flags: self.flags.union(OFlags::NOFOLLOW), own: true, ..self }
     }
 
@@ -113,11 +113,11 @@ const REMOVE: &str = "remove it, or choose another place";
 
 /// What to do with a target that is a regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Writes {
+pub enum WriteMode {
     /// Write from its beginning.
-    Over,
+    FromStart,
     /// Write behind what is in it.
-    Behind,
+    Append,
 }
 
 /// A target of writes, and whether it was made for this.
@@ -126,24 +126,24 @@ pub struct Target {
     /// The open file.
     pub file: File,
     /// True if nothing was there before.
-    pub made: bool,
+    pub created: bool,
 }
 
 /// Opens what a user names to be written: a file, made with these permissions (before the umask) if
 /// it is missing; or a pipe, a terminal, a device. What is in a file stays. Waits for the reader of
 /// a named pipe, until a signal asks us to end; a pipe that another user may have put into a
 /// directory that is open to all is refused.
-pub fn target(path: &Path, writes: Writes, mode: u32) -> io::Result<Target> {
+pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Target> {
     let flags = match writes {
-        Writes::Over => OFlags::WRONLY,
-        Writes::Behind => OFlags::WRONLY | OFlags::APPEND,
+        WriteMode::FromStart => OFlags::WRONLY,
+        WriteMode::Append => OFlags::WRONLY | OFlags::APPEND,
     };
     let open = |more| rustix::fs::open(path, flags | AT_ONCE | more, Mode::from_raw_mode(mode));
     let made = match open(OFlags::CREATE | OFlags::EXCL) {
         Ok(file) => {
             let file = File::from(file);
             waits(&file)?;
-            return Ok(Target { file, made: true });
+            return Ok(Target { file, created: true });
         }
         // Also a link to what is not there, which is followed.
         Err(Errno::EXIST) => open(OFlags::CREATE),
@@ -159,7 +159,7 @@ pub fn target(path: &Path, writes: Writes, mode: u32) -> io::Result<Target> {
     };
     is_trusted(path, &rustix::fs::fstat(&file)?)?;
     waits(&file)?;
-    Ok(Target { file, made: false })
+    Ok(Target { file, created: false })
 }
 
 /// Has writes wait for room, as its user expects: only the open was not to wait.
@@ -217,7 +217,7 @@ fn when_read(path: &Path) -> io::Result<File> {
         if let Ok(opened) = answered.try_recv() {
             return Ok(opened?.into());
         }
-        if ready.get(1) == Some(&true) || signal::asked_to_end() > 0 {
+        if ready.get(1) == Some(&true) || signal::stop_requests() > 0 {
             let why = "no program had opened this pipe for reading when a signal came";
             return Err(io::Error::other(why));
         }
@@ -230,9 +230,9 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    struct Folder(PathBuf);
+    struct TestFolder(PathBuf);
 
-    impl Folder {
+    impl TestFolder {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("sys-open-{name}-{}", std::process::id()));
             std::fs::create_dir(&path).unwrap();
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for TestFolder {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_is_no_regular_file_is_refused_at_once() {
-        let folder = Folder::new("kinds");
+        let folder = TestFolder::new("kinds");
         let pipe = folder.pipe("pipe");
         let _socket = std::os::unix::net::UnixListener::bind(folder.path("socket")).unwrap();
         let cases = [
@@ -267,7 +267,7 @@ mod tests {
             ("/dev/null".into(), "a device"),
         ];
         for (path, what) in cases {
-            for how in [Regular::read(), Regular::write(), Regular::append().made(0o600)] {
+            for how in [OpenRegular::read(), OpenRegular::write(), OpenRegular::append().create(0o600)] {
                 let error = how.open(&path).unwrap_err().to_string();
                 assert!(
                     error.starts_with(&format!("it is {what}, and no regular file")),
@@ -275,18 +275,18 @@ mod tests {
                 );
             }
         }
-        assert!(Regular::read().open(&folder.0).unwrap_err().to_string().contains("a directory"));
+        assert!(OpenRegular::read().open(&folder.0).unwrap_err().to_string().contains("a directory"));
     }
 
     #[test]
     fn own_file_is_neither_a_link_nor_one_of_two_names() {
-        let folder = Folder::new("own");
-        let held = crate::local::directory(&folder.0).unwrap();
-        let own = Regular::append().made(0o640).own();
+        let folder = TestFolder::new("own");
+        let held = crate::local_socket::directory(&folder.0).unwrap();
+        let own = OpenRegular::append().create(0o640).sole_link();
         own.open_at(&held, "mine").unwrap().write_all(b"one").unwrap();
         own.open_at(&held, "mine").unwrap().write_all(b"two").unwrap();
         assert_eq!(std::fs::read(folder.path("mine")).unwrap(), b"onetwo");
-        assert!(own.new(0o600).open_at(&held, "mine").is_err());
+        assert!(own.create_new(0o600).open_at(&held, "mine").is_err());
         symlink("mine", folder.path("link")).unwrap();
         let error = own.open_at(&held, "link").unwrap_err().to_string();
         assert!(error.contains("a symbolic link"), "{error}");
@@ -294,27 +294,27 @@ mod tests {
         let error = own.open_at(&held, "mine").unwrap_err().to_string();
         assert!(error.starts_with("it has 2 names"), "{error}");
         let mut text = String::new();
-        Regular::read().open(folder.path("link")).unwrap().read_to_string(&mut text).unwrap();
+        OpenRegular::read().open(folder.path("link")).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "onetwo");
     }
 
     #[test]
     fn target_is_made_or_kept_and_a_pipe_waits_for_its_reader() {
-        let folder = Folder::new("target");
+        let folder = TestFolder::new("target");
         let file = folder.path("file");
-        assert!(target(&file, Writes::Over, 0o666).unwrap().made);
+        assert!(open_target(&file, WriteMode::FromStart, 0o666).unwrap().created);
         std::fs::write(&file, "here").unwrap();
-        let again = target(&file, Writes::Behind, 0o666).unwrap();
-        assert!(!again.made && again.file.metadata().unwrap().len() == 4);
+        let again = open_target(&file, WriteMode::Append, 0o666).unwrap();
+        assert!(!again.created && again.file.metadata().unwrap().len() == 4);
         symlink("later", folder.path("link")).unwrap();
-        assert!(!target(&folder.path("link"), Writes::Over, 0o666).unwrap().made);
+        assert!(!open_target(&folder.path("link"), WriteMode::FromStart, 0o666).unwrap().created);
         assert!(folder.path("later").exists());
-        assert!(target(Path::new("/dev/null"), Writes::Over, 0o666).is_ok());
+        assert!(open_target(Path::new("/dev/null"), WriteMode::FromStart, 0o666).is_ok());
 
         let pipe = folder.pipe("pipe");
         let path = pipe.clone();
         let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
-        let mut writer = target(&pipe, Writes::Over, 0o666).unwrap().file;
+        let mut writer = open_target(&pipe, WriteMode::FromStart, 0o666).unwrap().file;
         writer.write_all(b"bytes").unwrap();
         drop(writer);
         assert_eq!(reader.join().unwrap(), b"bytes");
@@ -325,17 +325,17 @@ mod tests {
         if testkit::need::root().is_none() {
             return;
         }
-        let folder = Folder::new("planted");
+        let folder = TestFolder::new("planted");
         let pipe = folder.pipe("pipe");
         std::os::unix::fs::chown(&pipe, Some(41_007), None).unwrap();
         let reader = rustix::fs::open(&pipe, OFlags::RDONLY | AT_ONCE, Mode::empty()).unwrap();
-        assert!(target(&pipe, Writes::Over, 0o600).is_ok(), "the directory is ours alone");
+        assert!(open_target(&pipe, WriteMode::FromStart, 0o600).is_ok(), "the directory is ours alone");
         std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o1777)).unwrap();
-        let error = target(&pipe, Writes::Over, 0o600).unwrap_err().to_string();
+        let error = open_target(&pipe, WriteMode::FromStart, 0o600).unwrap_err().to_string();
         // The kernel may refuse it first.
         assert!(error.contains("of another user") || error.contains("denied"), "{error}");
         drop(reader);
-        let error = target(&pipe, Writes::Over, 0o600).unwrap_err().to_string();
+        let error = open_target(&pipe, WriteMode::FromStart, 0o600).unwrap_err().to_string();
         assert!(error.contains("of another user") || error.contains("denied"), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// What this machine offers beside small pages near whoever touches them first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Facts {
+pub struct PageFacts {
     /// Bytes of a huge page; 0 where there are none.
     pub huge: usize,
     /// Huge pages that were set aside and are free.
@@ -18,10 +18,10 @@ pub struct Facts {
     pub nodes: usize,
 }
 
-impl Facts {
+impl PageFacts {
     /// Looks at the machine.
     #[must_use]
-    pub fn look() -> Self {
+    pub fn detect() -> Self {
         Self::of(Path::new("/sys"))
     }
 
@@ -117,9 +117,9 @@ mod tests {
     #[test]
     fn what_the_kernel_says_is_understood() {
         assert_eq!((members("0"), members("0-3,8"), members("")), (1, 5, 0));
-        let here = Facts::look();
+        let here = PageFacts::detect();
         assert!(here.nodes >= 1 && here.huge.is_power_of_two() || here.huge == 0, "{here:?}");
-        assert_eq!(Facts::of(Path::new("/nonexistent")), Facts::default());
+        assert_eq!(PageFacts::of(Path::new("/nonexistent")), PageFacts::default());
         let folder = std::env::temp_dir().join(format!("streamline-pages-{}", std::process::id()));
         let put = |path: &str, text: &str| {
             let path = folder.join(path);
@@ -130,9 +130,9 @@ mod tests {
         put("kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n");
         put("kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "7\n");
         put("devices/system/node/has_memory", "0-1\n");
-        let told = Facts::of(&folder);
+        let told = PageFacts::of(&folder);
         fs::remove_dir_all(&folder).unwrap();
-        let expected = Facts { huge: 2 << 20, reserved: 7, transparent: true, nodes: 2 };
+        let expected = PageFacts { huge: 2 << 20, reserved: 7, transparent: true, nodes: 2 };
         assert_eq!(told, expected);
     }
 
@@ -144,7 +144,7 @@ mod tests {
         prefer(&memory, here).unwrap();
         let told = preferred(&memory).unwrap();
         assert!(told.is_none_or(|node| node == here), "{told:?}");
-        if Facts::look().nodes > 0 {
+        if PageFacts::detect().nodes > 0 {
             assert_eq!(told, Some(here), "the kernel knows nodes");
         }
         prefer(&memory, 1000).unwrap();

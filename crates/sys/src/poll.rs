@@ -48,9 +48,9 @@ pub fn readable_or_gone(
 
 /// Several descriptors as one, which can be read when one of them can.
 #[derive(Debug)]
-pub struct Group(OwnedFd);
+pub struct PollSet(OwnedFd);
 
-impl Group {
+impl PollSet {
     /// Puts them together. One that is closed leaves by itself.
     pub fn new(all: &[impl AsFd]) -> Result<Self> {
         let group = epoll::create(epoll::CreateFlags::CLOEXEC).named("epoll_create1", "")?;
@@ -62,7 +62,7 @@ impl Group {
     }
 }
 
-impl AsFd for Group {
+impl AsFd for PollSet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

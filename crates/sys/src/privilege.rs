@@ -46,7 +46,7 @@ pub enum Seccomp {
 impl Privilege {
     /// Looks at this process.
     #[must_use]
-    pub fn look() -> Self {
+    pub fn detect() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mut found = Self::parse(&status);
         found.uid = rustix::process::geteuid().as_raw();
@@ -97,7 +97,7 @@ pub struct UserNamespaces {
 impl UserNamespaces {
     /// Looks at the settings of this machine.
     #[must_use]
-    pub fn look() -> Self {
+    pub fn detect() -> Self {
         let number = |name: &str| -> Option<u64> {
             fs::read_to_string(format!("/proc/sys/{name}")).ok()?.trim().parse().ok()
         };
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn this_process_has_no_more_than_it_can_have() {
-        let here = Privilege::look();
+        let here = Privilege::detect();
         assert_eq!(here.effective.0 & !here.permitted.0, 0);
         assert_eq!(here.permitted.0 & !here.bounding.0, 0);
         assert!(here.seccomp.is_some() && here.inner_user_namespace.is_some());

@@ -6,8 +6,8 @@
 use crate::bpf;
 use crate::error::{Error, Named as _, Result};
 use crate::memory::{Memfd, Seals};
-use crate::net::{self, Links};
-use crate::packet::Socket;
+use crate::net::{self, RouteSocket};
+use crate::packet::PacketSocket;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// Something of the kernel that may be missing or forbidden.
@@ -91,20 +91,20 @@ pub fn all() -> Vec<Probe> {
 
 /// A packet socket; nothing arrives at it.
 pub fn packet_socket() -> Result<()> {
-    Socket::open().map(drop)
+    PacketSocket::open().map(drop)
 }
 
 /// A program of two instructions, loaded as a socket filter.
 pub fn bpf_program() -> Result<()> {
     // mov64 r0, 0; exit
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
-    let loaded = bpf::Program::load(bpf::Kind::SocketFilter, "probe", &CODE);
+    let loaded = bpf::Program::load(bpf::ProgramKind::SocketFilter, "probe", &CODE);
     loaded.map(drop).map_err(|refused| refused.error)
 }
 
 /// Who stands in the chain of the loopback device is asked; nobody is put there (Linux 6.6).
 pub fn tcx() -> Result<()> {
-    let loopback = Links::open()?.named("lo")?.index;
+    let loopback = RouteSocket::open()?.named("lo")?.index;
     bpf::tcx_chain(loopback, bpf::Side::Ingress).map(drop)
 }
 
@@ -114,9 +114,9 @@ pub fn own_sockets() -> Result<()> {
     // call bpf_get_netns_cookie; mov64 r0, 1; exit
     const CODE: [u8; 24] =
         [0x85, 0, 0, 0, 122, 0, 0, 0, 0xb7, 0, 0, 0, 1, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
-    let loaded = bpf::Program::load(bpf::Kind::CgroupPacket, "probe", &CODE);
+    let loaded = bpf::Program::load(bpf::ProgramKind::CgroupPacket, "probe", &CODE);
     loaded.map_err(|refused| refused.error)?;
-    bpf::first_group().map(drop)
+    bpf::root_cgroup().map(drop)
 }
 
 /// A program at the loopback device of a name space that is made for it and seen by nobody. Making
@@ -124,10 +124,10 @@ pub fn own_sockets() -> Result<()> {
 pub fn xdp_link() -> Result<()> {
     // mov64 r0, 2 (XDP_PASS); exit
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
-    let loaded = bpf::Program::load(bpf::Kind::Xdp, "probe", &CODE);
+    let loaded = bpf::Program::load(bpf::ProgramKind::Xdp, "probe", &CODE);
     let program = loaded.map_err(|refused| refused.error)?;
-    net::within_new(|| {
-        let loopback = Links::open()?.named("lo")?.index;
+    net::run_in_new(|| {
+        let loopback = RouteSocket::open()?.named("lo")?.index;
         bpf::Link::xdp(&program, loopback, bpf::XdpMode::Generic).map(drop)
     })?
 }
@@ -163,7 +163,7 @@ pub fn sealed_memory() -> Result<()> {
 
 /// The list of interfaces.
 pub fn netlink() -> Result<()> {
-    Links::open()?.all().map(drop)
+    RouteSocket::open()?.all().map(drop)
 }
 
 /// A socket of AF_XDP without rings.
@@ -190,7 +190,7 @@ mod tests {
     /// says what is missing.
     #[test]
     fn packets_need_their_capability() {
-        let may = Privilege::look().effective.has(Capabilities::NET_RAW);
+        let may = Privilege::detect().effective.has(Capabilities::NET_RAW);
         match packet_socket() {
             Ok(()) => assert!(may),
             Err(error) => assert!(!may && error.to_string().contains("CAP_NET_RAW"), "{error}"),

@@ -10,7 +10,7 @@ pub const NOBODY: u32 = 65534;
 
 /// The user that the kernel names where it means one that has no number here.
 #[must_use]
-pub fn nobody() -> u32 {
+pub fn overflow_uid() -> u32 {
     let told = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
     told.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(NOBODY)
 }
@@ -18,7 +18,7 @@ pub fn nobody() -> u32 {
 /// A command that runs this very executable again as user and group `id`, with no other groups, and
 /// with `socket` as its standard input: the way by which it gets messages and descriptors
 /// ([`crate::descriptor`]). Needs root. The caller adds arguments and environment.
-pub fn again_as(id: u32, socket: OwnedFd) -> Result<Command> {
+pub fn reexec_as(id: u32, socket: OwnedFd) -> Result<Command> {
     let path = std::env::current_exe()
         .map_err(|e| Error::new("readlink", "/proc/self/exe", e.raw_os_error().unwrap_or(0)))?;
     let mut command = Command::new(path);
@@ -29,7 +29,7 @@ pub fn again_as(id: u32, socket: OwnedFd) -> Result<Command> {
 }
 
 /// Starts a command.
-pub fn start(command: &mut Command) -> Result<Child> {
+pub fn spawn(command: &mut Command) -> Result<Child> {
     let target = command.get_program().to_string_lossy().into_owned();
     command.spawn().map_err(|e| Error::new("execve", target, e.raw_os_error().unwrap_or(0)))
 }
@@ -48,7 +48,7 @@ pub fn leave_terminal() -> Result<()> {
 }
 
 /// Has nothing to read on standard input any more; answers what was there before.
-pub fn empty_input() -> Result<OwnedFd> {
+pub fn detach_stdin() -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let before = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).named("dup", "stdin")?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -59,7 +59,7 @@ pub fn empty_input() -> Result<OwnedFd> {
 
 /// Has as many descriptors as this process may have at most; answers how many.
 #[must_use]
-pub fn most_descriptors() -> u64 {
+pub fn raise_descriptor_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
     let most = Rlimit { current: now.maximum, maximum: now.maximum };
@@ -70,32 +70,32 @@ pub fn most_descriptors() -> u64 {
 
 /// Keeps this thread on one processor.
 pub fn pin_to(processor: usize) -> Result<()> {
-    crate::task::keep(None, &[processor])
+    crate::task::pin(None, &[processor])
 }
 
 /// The processors on which this thread may run.
-pub fn allowed() -> Result<Vec<usize>> {
+pub fn allowed_processors() -> Result<Vec<usize>> {
     let set = rustix::thread::sched_getaffinity(None).named("sched_getaffinity", "this thread")?;
     Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect())
 }
 
 /// Keeps this thread, and those that it starts, on these processors: those of them that there can
 /// be.
-pub fn keep_among(processors: &[usize]) -> Result<()> {
+pub fn pin_among(processors: &[usize]) -> Result<()> {
     let known = |processor: &usize| *processor < rustix::thread::CpuSet::MAX_CPU;
     let known: Vec<usize> = processors.iter().copied().filter(known).collect();
-    crate::task::keep(None, &known)
+    crate::task::pin(None, &known)
 }
 
 /// Has the waits of this thread end when their time is over, and not up to 50 us later.
-pub fn sharp_timers() {
+pub fn set_exact_timers() {
     // Refused nowhere; and if it were, waits would only be less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
 
 /// Has this thread run before all ordinary ones: it preempts them whenever it is woken
 /// (`SCHED_FIFO`). Needs CAP_SYS_NICE. For measurements in which every event is a switch.
-pub fn real_time() -> Result<()> {
+pub fn set_real_time() -> Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: sched_setscheduler(2) reads the structure, which lives; 0 is the calling thread.
     let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };

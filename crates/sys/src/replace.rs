@@ -7,7 +7,7 @@
 //! Elsewhere (links, several names, another owner, lists of access, directories in which nothing
 //! can be made) the caller writes into the old file itself.
 
-use crate::open::Regular;
+use crate::open::OpenRegular;
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::AsFd as _;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A file that is to take the place of another. It goes when it is dropped before that.
 #[derive(Debug)]
-pub struct Beside {
+pub struct Replacement {
     file: File,
     name: PathBuf,
     target: PathBuf,
@@ -26,7 +26,7 @@ pub struct Beside {
 /// How often another name is tried where one is taken.
 const TRIES: u32 = 100;
 
-impl Beside {
+impl Replacement {
     /// Makes a file that can take the place of `old`, which `target` leads to, and belongs to the
     /// same people; none if the old one has to be written itself. The error is one that would stop
     /// any write there: a full disk.
@@ -37,7 +37,7 @@ impl Beside {
         }
         let made = match Self::made(target) {
             Ok(made) => made,
-            Err(error) if is_refused(&error) => return Ok(None),
+            Err(error) if must_write_in_place(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
         let same_group = made.file.metadata()?.gid() == about.gid();
@@ -54,7 +54,7 @@ impl Beside {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!(".streamline-{}-{number}.new", std::process::id());
             let name = target.with_file_name(name);
-            last = Regular::write().new(0o600).open(&name).map(|file| (file, name));
+            last = OpenRegular::write().create_new(0o600).open(&name).map(|file| (file, name));
             if !matches!(&last, Err(error) if error.kind() == ErrorKind::AlreadyExists) {
                 break;
             }
@@ -69,14 +69,14 @@ impl Beside {
 
     /// Gives it the name of the old one, which has none from then on. After an error the old one
     /// is still there, and the new one is gone.
-    pub fn take_place(self) -> io::Result<File> {
+    pub fn commit(self) -> io::Result<File> {
         fs::rename(&self.name, &self.target)?;
         // Its own name is gone: what is dropped removes nothing.
         self.file.try_clone()
     }
 }
 
-impl Drop for Beside {
+impl Drop for Replacement {
     fn drop(&mut self) {
         let same = |there: Metadata| {
             let here = self.file.metadata().ok();
@@ -114,7 +114,7 @@ fn has_more(path: &Path) -> bool {
 
 /// Whether an error says that nothing new can be made there, while what is there may be written.
 #[must_use]
-pub fn is_refused(error: &io::Error) -> bool {
+pub fn must_write_in_place(error: &io::Error) -> bool {
     use ErrorKind::{
         CrossesDevices, InvalidInput, PermissionDenied, ReadOnlyFilesystem, ResourceBusy,
         Unsupported,
@@ -132,15 +132,15 @@ pub fn is_refused(error: &io::Error) -> bool {
 
 /// Writes a whole file in the place of what `file` is, which `path` leads to: what was there stays
 /// until all is written, where that is possible.
-pub fn contents(path: &Path, file: &mut File, bytes: &[u8]) -> io::Result<()> {
+pub fn replace_contents(path: &Path, file: &mut File, bytes: &[u8]) -> io::Result<()> {
     if !file.metadata()?.is_file() {
         return file.write_all(bytes);
     }
-    if let Some(mut new) = Beside::of(path, file)? {
+    if let Some(mut new) = Replacement::of(path, file)? {
         new.file().write_all(bytes)?;
-        match new.take_place() {
+        match new.commit() {
             Ok(_) => return Ok(()),
-            Err(error) if is_refused(&error) => {}
+            Err(error) if must_write_in_place(&error) => {}
             Err(error) => return Err(error),
         }
     }
@@ -150,9 +150,9 @@ pub fn contents(path: &Path, file: &mut File, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// The same for a regular file of this name, which is made as the umask says if it is missing.
-pub fn whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = Regular::write().made(0o666).open(path)?;
-    contents(path, &mut file, bytes)
+pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenRegular::write().create(0o666).open(path)?;
+    replace_contents(path, &mut file, bytes)
 }
 
 #[cfg(test)]
@@ -160,9 +160,9 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    struct Folder(PathBuf);
+    struct TestFolder(PathBuf);
 
-    impl Folder {
+    impl TestFolder {
         fn new(name: &str) -> Self {
             let name = format!("sys-replace-{name}-{}", std::process::id());
             let path = std::env::temp_dir().join(name);
@@ -173,7 +173,7 @@ mod tests {
         fn with(&self, name: &str, text: &str) -> (PathBuf, File) {
             let path = self.0.join(name);
             fs::write(&path, text).unwrap();
-            let file = Regular::write().open(&path).unwrap();
+            let file = OpenRegular::write().open(&path).unwrap();
             (path, file)
         }
 
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for TestFolder {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -190,39 +190,39 @@ mod tests {
 
     #[test]
     fn old_file_stays_whole_until_the_new_one_takes_its_name() {
-        let folder = Folder::new("whole");
+        let folder = TestFolder::new("whole");
         let (path, old) = folder.with("file", "old");
         fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-        let mut new = Beside::of(&path, &old).unwrap().unwrap();
+        let mut new = Replacement::of(&path, &old).unwrap().unwrap();
         new.file().write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         drop(new);
         assert_eq!((fs::read(&path).unwrap(), folder.names()), (b"old".to_vec(), 1));
-        let mut new = Beside::of(&path, &old).unwrap().unwrap();
+        let mut new = Replacement::of(&path, &old).unwrap().unwrap();
         new.file().write_all(b"new").unwrap();
-        new.take_place().unwrap().write_all(b"er").unwrap();
+        new.commit().unwrap().write_all(b"er").unwrap();
         assert_eq!((fs::read(&path).unwrap(), folder.names()), (b"newer".to_vec(), 1));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
     }
 
     #[test]
     fn links_and_second_names_stay_what_they_are() {
-        let folder = Folder::new("links");
+        let folder = TestFolder::new("links");
         let (path, old) = folder.with("file", "old");
         symlink("file", folder.0.join("link")).unwrap();
-        assert!(Beside::of(&folder.0.join("link"), &old).unwrap().is_none());
-        whole(&folder.0.join("link"), b"through").unwrap();
+        assert!(Replacement::of(&folder.0.join("link"), &old).unwrap().is_none());
+        replace_file(&folder.0.join("link"), b"through").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"through");
         assert!(fs::symlink_metadata(folder.0.join("link")).unwrap().is_symlink());
         fs::hard_link(&path, folder.0.join("second")).unwrap();
-        whole(&path, b"both").unwrap();
+        replace_file(&path, b"both").unwrap();
         assert_eq!(fs::read(folder.0.join("second")).unwrap(), b"both");
         // Another file has the name meanwhile.
         fs::remove_file(folder.0.join("second")).unwrap();
         fs::rename(folder.0.join("file"), folder.0.join("moved")).unwrap();
         fs::write(&path, "another").unwrap();
-        assert!(Beside::of(&path, &old).unwrap().is_none());
-        whole(&folder.0.join("missing"), b"made").unwrap();
+        assert!(Replacement::of(&path, &old).unwrap().is_none());
+        replace_file(&folder.0.join("missing"), b"made").unwrap();
         assert_eq!(fs::read(folder.0.join("missing")).unwrap(), b"made");
     }
 }

@@ -9,7 +9,7 @@
 //! Invariants, cited below:
 //! - L1 A place in [`PLACES`] belongs to one [`LazyBuffer`], which takes it before it publishes its
 //!   pages there and gives it back before they are unmapped.
-//! - L2 `source` is not 0 only while a [`Lazy`] lives: it borrows the source, of the same length as
+//! - L2 `source` is not 0 only while a [`LazyCopy`] lives: it borrows the source, of the same length as
 //!   the pages that are revoked, and the buffer.
 //! - L3 The handler writes only pages that are revoked at that moment: nobody else can access them,
 //!   and their owner is the thread that has just tried to, or one that waits for the same.
@@ -26,11 +26,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Buffers at a time.
 const PLACES_MAX: usize = 8;
-static PLACES: [Place; PLACES_MAX] = [const { Place::free() }; PLACES_MAX];
+static PLACES: [BufferSlot; PLACES_MAX] = [const { BufferSlot::free() }; PLACES_MAX];
 static HANDLER: Once = Once::new();
 
 /// What the handler knows of a buffer.
-struct Place {
+struct BufferSlot {
     /// Where it begins; 0: nobody has this place; 1: somebody is about to.
     base: AtomicUsize,
     len: AtomicUsize,
@@ -39,7 +39,7 @@ struct Place {
     faults: AtomicU64,
 }
 
-impl Place {
+impl BufferSlot {
     const fn free() -> Self {
         Self {
             base: AtomicUsize::new(0),
@@ -64,7 +64,7 @@ impl LazyBuffer {
     pub fn new(len: usize) -> Result<Self> {
         let pages = Mapping::anonymous(len.max(1).next_multiple_of(PAGE))?;
         pages.populate(0, pages.len())?;
-        let is_taken = |place: &Place| {
+        let is_taken = |place: &BufferSlot| {
             place.base.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let place = PLACES.iter().position(is_taken);
@@ -79,14 +79,14 @@ impl LazyBuffer {
 
     /// Seems to copy: takes the access to the pages away until somebody looks. The source must be
     /// as long as the buffer.
-    pub fn copy_lazily<'a>(&'a mut self, source: &'a [u8]) -> Result<Lazy<'a>> {
+    pub fn copy_lazily<'a>(&'a mut self, source: &'a [u8]) -> Result<LazyCopy<'a>> {
         if source.len() != self.pages.len() {
             return Err(Error::new("mprotect", "a source of another length", libc::EINVAL));
         }
         self.protect(MprotectFlags::empty())?;
         // L2: the guard borrows both.
         PLACES[self.place].source.store(source.as_ptr().addr(), Ordering::Release);
-        Ok(Lazy { buffer: self, source: PhantomData })
+        Ok(LazyCopy { buffer: self, source: PhantomData })
     }
 
     /// How often somebody looked.
@@ -97,7 +97,7 @@ impl LazyBuffer {
 
     fn protect(&self, access: MprotectFlags) -> Result<()> {
         let base = self.pages.base().as_ptr().cast();
-        // SAFETY: the range is all of our own mapping; only `Lazy` lends its bytes, and its first
+        // SAFETY: the range is all of our own mapping; only `LazyCopy` lends its bytes, and its first
         // access to revoked ones is what the handler is for.
         let changed = unsafe { mprotect(base, self.pages.len(), access) };
         changed.named("mprotect", format!("{} bytes", self.pages.len()))
@@ -113,12 +113,12 @@ impl Drop for LazyBuffer {
 
 /// What seems to be a copy. Looking at it makes it one.
 #[derive(Debug)]
-pub struct Lazy<'a> {
+pub struct LazyCopy<'a> {
     buffer: &'a LazyBuffer,
     source: PhantomData<&'a [u8]>,
 }
 
-impl Lazy<'_> {
+impl LazyCopy<'_> {
     /// Where it seems to lie. Asking is not looking.
     #[must_use]
     pub fn address(&self) -> usize {
@@ -132,7 +132,7 @@ impl Lazy<'_> {
     }
 }
 
-impl Deref for Lazy<'_> {
+impl Deref for LazyCopy<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         let base = self.buffer.pages.base().as_ptr();
@@ -142,7 +142,7 @@ impl Deref for Lazy<'_> {
     }
 }
 
-impl Drop for Lazy<'_> {
+impl Drop for LazyCopy<'_> {
     fn drop(&mut self) {
         let untouched = PLACES[self.buffer.place].source.swap(0, Ordering::AcqRel) != 0;
         if untouched {

@@ -22,7 +22,7 @@ const MOST: RawFd = 1024;
 
 /// The descriptors that were handed to this very process, each with its name. Answers them once;
 /// later there is nothing left.
-pub fn given() -> Vec<(String, OwnedFd)> {
+pub fn take_descriptors() -> Vec<(String, OwnedFd)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name: &str| std::env::var(name).ok()?.parse::<i64>().ok();
     let ours = number("LISTEN_PID") == Some(i64::from(std::process::id()));
@@ -46,18 +46,18 @@ pub fn given() -> Vec<(String, OwnedFd)> {
 
 /// Tells the service manager lines such as `READY=1`, with copies of descriptors. `false`: nobody
 /// wants to be told.
-pub fn tell(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
-    told(lines, descriptors, SocketFlags::CLOEXEC)
+pub fn notify(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
+    send_lines(lines, descriptors, SocketFlags::CLOEXEC)
 }
 
 /// The same for who waits for nobody: where the manager does not read, nothing is told.
-pub fn tell_now(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
-    told(lines, descriptors, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+pub fn try_notify(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
+    send_lines(lines, descriptors, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
 /// The same for who waits, but not for ever: where the manager has not read within `limit`, nothing
 /// is told.
-pub fn tell_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duration) -> Result<bool> {
+pub fn notify_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duration) -> Result<bool> {
     let Some(socket) = manager(SocketFlags::CLOEXEC)? else { return Ok(false) };
     set_socket_timeout(&socket, Timeout::Send, Some(limit)).named("setsockopt", "NOTIFY_SOCKET")?;
     send(&socket, lines.as_bytes(), descriptors)?;
@@ -66,14 +66,14 @@ pub fn tell_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duration)
 
 /// Whether a manager says that it keeps descriptors while we start again: it names how many.
 #[must_use]
-pub fn keeps() -> bool {
+pub fn stores_descriptors() -> bool {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let most = named("FDSTORE").and_then(|most| most.into_string().ok()?.parse::<u64>().ok());
     named("NOTIFY_SOCKET").is_some() && most.is_some_and(|most| most > 0)
 }
 
 /// A few bytes as a descriptor that a manager can keep.
-pub fn note(bytes: &[u8]) -> Result<OwnedFd> {
+pub fn memfd_with(bytes: &[u8]) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
     let note = memfd_create("streamline-note", flags).named("memfd_create", "a note")?;
     File::from(note.try_clone().map_err(|e| Error::new("dup", "a note", errno(&e)))?)
@@ -86,7 +86,7 @@ fn errno(error: &std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
 }
 
-fn told(lines: &str, descriptors: &[BorrowedFd<'_>], flags: SocketFlags) -> Result<bool> {
+fn send_lines(lines: &str, descriptors: &[BorrowedFd<'_>], flags: SocketFlags) -> Result<bool> {
     let Some(socket) = manager(flags)? else { return Ok(false) };
     debug_assert!(descriptors.len() <= DESCRIPTORS_MAX);
     send(&socket, lines.as_bytes(), descriptors)?;

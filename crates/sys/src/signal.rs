@@ -1,8 +1,8 @@
 //! Signals that end a run: counted, and never lost. (CONTRACT 28)
 //!
-//! The first SIGINT or SIGTERM asks for an orderly end: [`asked_to_end`] says so, and the
+//! The first SIGINT or SIGTERM asks for an orderly end: [`stop_requests`] says so, and the
 //! descriptor that [`watch`] gave becomes readable. The second kills the groups that we started
-//! ([`crate::group`]) and ends the process with 130 at once, whatever it is doing. What follows so
+//! ([`crate::process_group`]) and ends the process with 130 at once, whatever it is doing. What follows so
 //! closely that nobody can have meant it is no second one: `timeout` sends its signal to the
 //! process, and then to its group.
 
@@ -53,7 +53,7 @@ pub fn watched() -> Option<&'static EventFd> {
 }
 
 /// How many signals have asked us to end (0 or 1: the second ends the process).
-pub fn asked_to_end() -> u32 {
+pub fn stop_requests() -> u32 {
     ASKED.load(Ordering::Acquire)
 }
 
@@ -84,7 +84,7 @@ extern "C" fn asked(_signal: libc::c_int) {
         return;
     }
     if ASKED.fetch_add(1, Ordering::AcqRel) > 0 {
-        crate::group::kill_all();
+        crate::process_group::kill_all();
         // SAFETY: _exit(2) may be called at any time and does not come back.
         unsafe { libc::_exit(INTERRUPTED) }
     }
@@ -121,15 +121,15 @@ mod tests {
     fn the_first_signal_is_counted_and_told() {
         let event = watch().unwrap();
         assert!(ptr::eq(event, watch().unwrap()));
-        assert_eq!(asked_to_end(), 0);
+        assert_eq!(stop_requests(), 0);
         // SAFETY: raise(3) sends a signal to this thread, whose handler was installed above.
         assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
-        assert_eq!(asked_to_end(), 1);
+        assert_eq!(stop_requests(), 1);
         // However late this thread runs on: the first has come just now.
         FIRST_NS.store(u64::MAX, Ordering::Release);
         // SAFETY: as above.
         assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
-        assert_eq!(asked_to_end(), 1, "the same signal, sent to us and to our group");
+        assert_eq!(stop_requests(), 1, "the same signal, sent to us and to our group");
         assert_eq!(crate::poll::readable(&[event.as_fd()], None), [true]);
         broken_pipe(BrokenPipe::Ends).unwrap();
         broken_pipe(BrokenPipe::Fails).unwrap();

@@ -3,11 +3,11 @@
 //!
 //! Descriptors, mappings, threads, programs and links are owned: they go when their owner does.
 //! What outlives its owner (a file that a sink has made, a directory, a name) is noted with what
-//! takes it back ([`Steps::undo`]). When a later step fails, or the last who knows the log lets go
-//! of it, that is done in the order backwards; from [`Steps::keep`] on nothing is taken back any
+//! takes it back ([`Steps::on_rollback`]). When a later step fails, or the last who knows the log lets go
+//! of it, that is done in the order backwards; from [`Steps::commit`] on nothing is taken back any
 //! more: all has been made, and what follows is activation, which cannot fail.
 //!
-//! The same log shows that it is so: who hands one down that has a [`Fault`] has the step of that
+//! The same log shows that it is so: who hands one down that has a [`InjectedFault`] has the step of that
 //! number refused, as a machine refuses it that has no more of what the step makes, or has the
 //! process stand still in front of it. The log of everybody else has none, and asks one word.
 
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a step makes. It says how the machine refuses more of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Makes {
+pub enum Resource {
     /// A descriptor of whatever kind.
     Descriptor,
     /// Memory that is mapped, in the kernel or here.
@@ -35,7 +35,7 @@ pub enum Makes {
     Nothing,
 }
 
-impl Makes {
+impl Resource {
     const fn refusal(self) -> i32 {
         match self {
             Self::Descriptor => libc::EMFILE,
@@ -51,7 +51,7 @@ impl Makes {
 
 /// What happens at a step, for tests: nothing, unless somebody says so.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Fault {
+pub enum InjectedFault {
     /// All steps are taken.
     #[default]
     Nothing,
@@ -63,7 +63,7 @@ pub enum Fault {
     StopAt(String),
 }
 
-impl FromStr for Fault {
+impl FromStr for InjectedFault {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
@@ -87,18 +87,18 @@ pub static UNLOGGED: Steps = Steps(None);
 
 impl Default for Steps {
     fn default() -> Self {
-        Self::with(Fault::Nothing)
+        Self::with(InjectedFault::Nothing)
     }
 }
 
 #[derive(Debug, Default)]
 struct Log {
-    fault: Fault,
-    state: Mutex<State>,
+    fault: InjectedFault,
+    state: Mutex<LogState>,
 }
 
 #[derive(Default)]
-struct State {
+struct LogState {
     /// The steps so far, where there is a fault: who tests wants to know which one it was.
     taken: Vec<String>,
     undo: Vec<(String, Undo)>,
@@ -108,19 +108,19 @@ type Undo = Box<dyn FnOnce() + Send>;
 
 /// A place in a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mark(usize);
+pub struct Savepoint(usize);
 
 impl Steps {
     /// A log with this fault.
     #[must_use]
-    pub fn with(fault: Fault) -> Self {
+    pub fn with(fault: InjectedFault) -> Self {
         Self(Some(Arc::new(Log { fault, state: Mutex::default() })))
     }
 
     /// Says that a step is about to be taken. Refuses it if it is to fail.
-    pub fn take(&self, makes: Makes, target: &str) -> Result<()> {
+    pub fn take(&self, makes: Resource, target: &str) -> Result<()> {
         let Some(log) = &self.0 else { return Ok(()) };
-        if log.fault == Fault::Nothing {
+        if log.fault == InjectedFault::Nothing {
             return Ok(());
         }
         let mut state = log.state();
@@ -128,24 +128,24 @@ impl Steps {
         state.taken.push(format!("{makes:?} {target}"));
         drop(state);
         match &log.fault {
-            Fault::Fail(at) if number == *at && makes != Makes::Nothing => {
+            InjectedFault::Fail(at) if number == *at && makes != Resource::Nothing => {
                 let target = format!("{target} (step {number}, which a test has fail)");
                 Err(Error::new("allocate", target, makes.refusal()))
             }
-            Fault::Stop(at) if number == *at => stand_still(),
-            Fault::StopAt(name) if name == target => stand_still(),
+            InjectedFault::Stop(at) if number == *at => stand_still(),
+            InjectedFault::StopAt(name) if name == target => stand_still(),
             _ => Ok(()),
         }
     }
 
     /// Says that something is about to happen that cannot be refused.
-    pub fn pass(&self, what: &str) {
+    pub fn checkpoint(&self, what: &str) {
         // Such a step refuses nothing.
-        let _ = self.take(Makes::Nothing, what);
+        let _ = self.take(Resource::Nothing, what);
     }
 
     /// Notes how something is taken back that has just been made and is nobody's own.
-    pub fn undo(&self, what: impl Into<String>, back: impl FnOnce() + Send + 'static) {
+    pub fn on_rollback(&self, what: impl Into<String>, back: impl FnOnce() + Send + 'static) {
         if let Some(log) = &self.0 {
             log.state().undo.push((what.into(), Box::new(back)));
         }
@@ -153,12 +153,12 @@ impl Steps {
 
     /// Where the log is now.
     #[must_use]
-    pub fn mark(&self) -> Mark {
-        Mark(self.0.as_ref().map_or(0, |log| log.state().undo.len()))
+    pub fn mark(&self) -> Savepoint {
+        Savepoint(self.0.as_ref().map_or(0, |log| log.state().undo.len()))
     }
 
     /// Takes back what was noted since, the last first.
-    pub fn back_to(&self, mark: Mark) {
+    pub fn roll_back_to(&self, mark: Savepoint) {
         let Some(log) = &self.0 else { return };
         loop {
             let mut state = log.state();
@@ -170,12 +170,12 @@ impl Steps {
     }
 
     /// Takes back all that was noted, the last first.
-    pub fn back_to_beginning(&self) {
-        self.back_to(Mark(0));
+    pub fn roll_back(&self) {
+        self.roll_back_to(Savepoint(0));
     }
 
     /// All is made: nothing of it is taken back any more.
-    pub fn keep(&self) {
+    pub fn commit(&self) {
         if let Some(log) = &self.0 {
             log.state().undo.clear();
         }
@@ -197,7 +197,7 @@ impl Steps {
 }
 
 impl Log {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -211,10 +211,10 @@ impl Drop for Log {
     }
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for LogState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let undo: Vec<&str> = self.undo.iter().map(|(what, _)| what.as_str()).collect();
-        f.debug_struct("State").field("taken", &self.taken).field("undo", &undo).finish()
+        f.debug_struct("LogState").field("taken", &self.taken).field("undo", &undo).finish()
     }
 }
 
@@ -234,7 +234,7 @@ mod tests {
 
     fn noting(steps: &Steps, to: &Arc<Mutex<Vec<u8>>>, number: u8) {
         let to = Arc::clone(to);
-        steps.undo(format!("number {number}"), move || to.lock().unwrap().push(number));
+        steps.on_rollback(format!("number {number}"), move || to.lock().unwrap().push(number));
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
         noting(&steps, &back, 2);
         noting(&steps, &back, 3);
         assert_eq!(steps.noted(), ["number 1", "number 2", "number 3"]);
-        steps.back_to(mark);
+        steps.roll_back_to(mark);
         assert_eq!(*back.lock().unwrap(), [3, 2]);
         let other = steps.clone();
         drop(steps);
@@ -260,7 +260,7 @@ mod tests {
         let back = Arc::new(Mutex::new(Vec::new()));
         let steps = Steps::default();
         noting(&steps, &back, 1);
-        steps.keep();
+        steps.commit();
         noting(&steps, &back, 2);
         drop(steps);
         assert_eq!(*back.lock().unwrap(), [2]);
@@ -268,25 +268,25 @@ mod tests {
 
     #[test]
     fn the_step_of_a_number_fails_as_the_machine_would_let_it_fail() {
-        let steps = Steps::with(Fault::Fail(2));
-        steps.take(Makes::Descriptor, "a bell").unwrap();
-        steps.pass("a moment");
-        let refused = steps.take(Makes::Memory, "a pool").unwrap_err();
+        let steps = Steps::with(InjectedFault::Fail(2));
+        steps.take(Resource::Descriptor, "a bell").unwrap();
+        steps.checkpoint("a moment");
+        let refused = steps.take(Resource::Memory, "a pool").unwrap_err();
         assert_eq!(refused.errno, libc::ENOMEM);
         assert!(refused.to_string().contains("a pool") && refused.advice().is_some());
-        steps.take(Makes::Memory, "another").unwrap();
+        steps.take(Resource::Memory, "another").unwrap();
         assert_eq!(steps.taken().len(), 4);
         assert_eq!(Steps::default().taken().len(), 0);
-        assert!(Steps::with(Fault::Fail(0)).take(Makes::Nothing, "a moment").is_ok());
+        assert!(Steps::with(InjectedFault::Fail(0)).take(Resource::Nothing, "a moment").is_ok());
     }
 
     #[test]
     fn faults_are_words() {
-        assert_eq!("fail=3".parse(), Ok(Fault::Fail(3)));
-        assert_eq!("stop=0".parse(), Ok(Fault::Stop(0)));
-        assert_eq!("stop=a step".parse(), Ok(Fault::StopAt("a step".to_owned())));
+        assert_eq!("fail=3".parse(), Ok(InjectedFault::Fail(3)));
+        assert_eq!("stop=0".parse(), Ok(InjectedFault::Stop(0)));
+        assert_eq!("stop=a step".parse(), Ok(InjectedFault::StopAt("a step".to_owned())));
         for wrong in ["", "fail", "fail=x", "go=1", "fail=-1", "stop="] {
-            assert!(wrong.parse::<Fault>().is_err(), "{wrong}");
+            assert!(wrong.parse::<InjectedFault>().is_err(), "{wrong}");
         }
     }
 }

@@ -11,7 +11,7 @@ use std::fs;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
     /// What it does at this moment; of a process what most of its threads do that do anything.
-    pub stands: Stands,
+    pub run_state: RunState,
     /// The process that started it.
     pub parent: u32,
     /// Processor time of the threads that there are, in ns.
@@ -24,7 +24,7 @@ pub struct Task {
 
 /// What a task does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stands {
+pub enum RunState {
     /// It has a processor, or waits for one.
     Runs,
     /// It waits for something else.
@@ -37,7 +37,7 @@ pub enum Stands {
 
 /// The number of this thread.
 #[must_use]
-pub fn own() -> u32 {
+pub fn current_thread() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
@@ -55,8 +55,8 @@ impl Task {
         let all = threads(process).into_iter();
         let all: Vec<Self> = all.filter_map(|thread| Self::of_thread(process, thread)).collect();
         whole.processor_ns = all.iter().map(|task| task.processor_ns).sum();
-        if all.iter().any(|task| task.stands == Stands::Runs) {
-            whole.stands = Stands::Runs;
+        if all.iter().any(|task| task.run_state == RunState::Runs) {
+            whole.run_state = RunState::Runs;
         }
         Some(whole)
     }
@@ -66,11 +66,11 @@ impl Task {
         let stat = text("stat")?;
         // Behind its name, in which anything may stand.
         let mut words = stat.rsplit_once(") ")?.1.split(' ');
-        let stands = match words.next()? {
-            "R" => Stands::Runs,
-            "T" | "t" => Stands::Stopped,
-            "Z" | "X" => Stands::Ended,
-            _ => Stands::Sleeps,
+        let run_state = match words.next()? {
+            "R" => RunState::Runs,
+            "T" | "t" => RunState::Stopped,
+            "Z" | "X" => RunState::Ended,
+            _ => RunState::Sleeps,
         };
         let parent = words.next()?.parse().ok()?;
         let status = text("status")?;
@@ -80,7 +80,7 @@ impl Task {
         // A kernel that keeps no such account says nothing.
         let ran = text("schedstat").and_then(|told| told.split(' ').next()?.parse().ok());
         Some(Self {
-            stands,
+            run_state,
             parent,
             processor_ns: ran.unwrap_or_default(),
             processors: of("Cpus_allowed_list:").map(ranges).unwrap_or_default(),
@@ -105,7 +105,7 @@ fn ranges(text: &str) -> Vec<usize> {
 }
 
 /// Keeps a thread (none: this one), and those that it starts from now on, on these processors.
-pub fn keep(thread: Option<u32>, processors: &[usize]) -> Result<()> {
+pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
     let told = || format!("processors {processors:?}");
     let mut set = CpuSet::new();
     for processor in processors {
@@ -122,7 +122,7 @@ pub fn keep(thread: Option<u32>, processors: &[usize]) -> Result<()> {
 const ROUNDS: usize = 16;
 
 /// The same for all threads of a process, and those that they start.
-pub fn keep_process(process: u32, processors: &[usize]) -> Result<()> {
+pub fn pin_process(process: u32, processors: &[usize]) -> Result<()> {
     let mut done = BTreeSet::new();
     // What is started by a thread that is kept already is kept as it begins.
     for _ in 0..ROUNDS {
@@ -131,7 +131,7 @@ pub fn keep_process(process: u32, processors: &[usize]) -> Result<()> {
             break;
         }
         for thread in new {
-            match keep(Some(thread), processors) {
+            match pin(Some(thread), processors) {
                 // It has ended since it was listed.
                 Err(error) if error.errno == libc::ESRCH => {}
                 kept => kept?,
@@ -150,16 +150,16 @@ mod tests {
     #[test]
     fn a_thread_is_seen_and_kept_where_it_is_to_be() {
         let process = std::process::id();
-        let before = Task::of_thread(process, own()).unwrap();
-        assert_eq!(before.stands, Stands::Runs, "it looks");
+        let before = Task::of_thread(process, current_thread()).unwrap();
+        assert_eq!(before.run_state, RunState::Runs, "it looks");
         assert!(before.resident > 100_000 && !before.processors.is_empty(), "{before:?}");
         let first = before.processors[0];
-        keep(None, &[first]).unwrap();
-        let kept = Task::of_thread(process, own()).unwrap();
+        pin(None, &[first]).unwrap();
+        let kept = Task::of_thread(process, current_thread()).unwrap();
         assert_eq!(kept.processors, [first]);
         assert!(kept.processor_ns >= before.processor_ns);
-        assert_eq!(keep(None, &[1000]).unwrap_err().errno, libc::EINVAL);
-        assert_eq!(keep(None, &[100_000]).unwrap_err().errno, libc::EINVAL);
+        assert_eq!(pin(None, &[1000]).unwrap_err().errno, libc::EINVAL);
+        assert_eq!(pin(None, &[100_000]).unwrap_err().errno, libc::EINVAL);
         assert_eq!(Task::of_thread(process, u32::MAX), None);
     }
 
@@ -169,12 +169,12 @@ mod tests {
         let seen = Task::of_process(child.id()).unwrap();
         assert_eq!(seen.parent, std::process::id());
         let last = *seen.processors.last().unwrap();
-        keep_process(child.id(), &[last]).unwrap();
+        pin_process(child.id(), &[last]).unwrap();
         assert_eq!(Task::of_process(child.id()).unwrap().processors, [last]);
         drop(child.stdin.take());
         child.wait().unwrap();
         assert_eq!(Task::of_process(child.id()), None);
-        keep_process(child.id(), &[last]).unwrap();
+        pin_process(child.id(), &[last]).unwrap();
     }
 
     #[test]

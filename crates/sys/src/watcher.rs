@@ -24,7 +24,7 @@ pub enum Interest {
 
 /// What happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Happened {
+pub struct WatchEvent {
     /// To which descriptor.
     pub number: u64,
     /// It can be read, or its end has come.
@@ -62,7 +62,7 @@ impl Watcher {
     }
 
     /// Sleeps until something happens, or until `limit`. Comes back early for a signal.
-    pub fn wait(&self, limit: Option<Duration>) -> Vec<Happened> {
+    pub fn wait(&self, limit: Option<Duration>) -> Vec<WatchEvent> {
         let limit = limit.map(|limit| Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
@@ -75,7 +75,7 @@ impl Watcher {
             let (flags, data) = (event.flags, event.data);
             let has = |wanted| flags.intersects(wanted);
             let gone = has(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
-            Happened {
+            WatchEvent {
                 number: data.u64(),
                 readable: gone || has(epoll::EventFlags::IN | epoll::EventFlags::RDHUP),
                 writable: has(epoll::EventFlags::OUT),
@@ -113,13 +113,13 @@ mod tests {
         watcher.watch(&quiet, 8, Interest::Read).unwrap();
         assert_eq!(watcher.wait(Some(Duration::ZERO)), []);
         descriptor::send(&other, b"x", &[]).unwrap();
-        let read = Happened { number: 7, readable: true, writable: false, gone: false };
+        let read = WatchEvent { number: 7, readable: true, writable: false, gone: false };
         assert_eq!(watcher.wait(None), [read]);
         watcher.change(&one, 7, Interest::ReadWrite).unwrap();
-        assert_eq!(watcher.wait(None), [Happened { writable: true, ..read }]);
+        assert_eq!(watcher.wait(None), [WatchEvent { writable: true, ..read }]);
         drop(other);
         testkit::closed(&one);
-        assert!(matches!(watcher.wait(None)[..], [Happened { number: 7, gone: true, .. }]));
+        assert!(matches!(watcher.wait(None)[..], [WatchEvent { number: 7, gone: true, .. }]));
         watcher.forget(&one).unwrap();
         assert_eq!(watcher.wait(Some(Duration::ZERO)), []);
     }

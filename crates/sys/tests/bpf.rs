@@ -19,7 +19,7 @@ use ebpf::{Hook, disasm};
 use judge::{Kernel, kind, without_perfmon};
 use pieces::plain::Plain;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
-use sys::bpf::{self, Kind, Map};
+use sys::bpf::{self, ProgramKind, Map};
 use testkit::{Random, need};
 
 #[test]
@@ -63,7 +63,7 @@ fn programs_load_without_perfmon() {
 fn the_verifier_says_what_it_minds() {
     let Some(()) = need::bpf() else { return };
     let code = insn::encode(&[Insn::mov(R0, R2), Insn::exit()]);
-    let refused = bpf::Program::load(Kind::Tc, "dport", &code).unwrap_err();
+    let refused = bpf::Program::load(ProgramKind::Tc, "dport", &code).unwrap_err();
     assert!(refused.log.contains("R2 !read_ok"), "{}", refused.log);
     let text = refused.to_string();
     assert!(text.starts_with("bpf on PROG_LOAD of \"dport\": "), "{text}");
@@ -107,7 +107,7 @@ fn arithmetic_is_the_kernels() {
         code.push(Insn::alu(Alu::Xor, R0, R1));
         code.push(Insn::exit());
         let text = || code.iter().map(|i| disasm::instruction(*i, None)).collect::<Vec<_>>();
-        let loaded = bpf::Program::load(Kind::SocketFilter, "arithmetic", &insn::encode(&code))
+        let loaded = bpf::Program::load(ProgramKind::SocketFilter, "arithmetic", &insn::encode(&code))
             .unwrap_or_else(|refused| panic!("{refused}: {:#?}", text()));
         let kernel = loaded.test_run(&[0; 20], 1).unwrap().value;
         let ours = Machine::new(Vec::new()).run(&code, Hook::Socket, &Packet::new(&[0; 6]));
@@ -185,10 +185,10 @@ fn a_frozen_map_is_written_by_programs_only() {
 
     let mut code = Vec::from(Insn::load_map_value(R1, map.as_fd().as_raw_fd() as u32, 8));
     code.extend([Insn::mov(R0, 0), Insn::store(Size::DW, R1, 0, 5), Insn::exit()]);
-    let writer = bpf::Program::load(Kind::Xdp, "writer", &insn::encode(&code)).unwrap();
+    let writer = bpf::Program::load(ProgramKind::Xdp, "writer", &insn::encode(&code)).unwrap();
     writer.test_run(&[0; 64], 1).unwrap();
     assert_eq!(map.get(0).unwrap()[..16], [7, 7, 7, 7, 7, 7, 7, 7, 5, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(writer.info().unwrap().kind, Kind::Xdp as u32);
+    assert_eq!(writer.info().unwrap().kind, ProgramKind::Xdp as u32);
 }
 
 /// What hardening costs, beside an empty program: run with `--ignored --nocapture`.

@@ -11,8 +11,8 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 use streamline_sys as sys;
 use sys::bpf::{
-    Function, Kind, License, Line, Linkage, Listener, Load, Map, MapKind, Program, RingBuffer,
-    Rings, Shape, Source, Specification, Types, When,
+    FunctionInfo, ProgramKind, License, LineInfo, Linkage, Listener, Load, Map, MapKind, Program, RingBuffer,
+    Rings, RingsLayout, SourceInfo, Specification, BtfBuilder, UpdateMode,
 };
 use testkit::need;
 use testkit::net::until;
@@ -22,7 +22,7 @@ fn fd(map: &Map) -> u32 {
 }
 
 fn load(name: &str, code: &[Insn]) -> Program {
-    Program::load(Kind::Xdp, name, &insn::encode(code)).unwrap_or_else(|e| panic!("{e}\n{}", e.log))
+    Program::load(ProgramKind::Xdp, name, &insn::encode(code)).unwrap_or_else(|e| panic!("{e}\n{}", e.log))
 }
 
 /// A helper that the assembler has no name for.
@@ -38,11 +38,11 @@ fn tables_keep_what_was_put_in() {
         let key = |number: u32| [&number.to_be_bytes()[..], b"ab"].concat();
         let value = |number: u32| number.to_le_bytes()[..3].to_vec();
         for number in 0..3_000 {
-            table.update(&key(number), &value(number), When::Missing).unwrap();
+            table.update(&key(number), &value(number), UpdateMode::NoExist).unwrap();
         }
-        let exists = table.update(&key(7), &value(7), When::Missing).unwrap_err();
+        let exists = table.update(&key(7), &value(7), UpdateMode::NoExist).unwrap_err();
         assert_eq!(exists.errno, Errno::EXIST.raw_os_error());
-        let missing = table.update(&key(4_000), &value(0), When::There).unwrap_err();
+        let missing = table.update(&key(4_000), &value(0), UpdateMode::Exist).unwrap_err();
         assert_eq!(missing.errno, Errno::NOENT.raw_os_error());
         assert_eq!(table.lookup(&key(2_999)).unwrap(), Some(value(2_999)));
         assert_eq!(table.lookup(&key(3_000)).unwrap(), None);
@@ -101,9 +101,9 @@ fn a_program_goes_on_with_another_one() {
     code.extend([Insn::mov(R3, 1), Insn::call(Helper::TailCall), Insn::mov(R0, 2), Insn::exit()]);
     let first = load("first", &code);
     assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 2, "nobody is there");
-    places.set_program(1, &answer(Kind::Xdp, "second", 7)).unwrap();
+    places.set_program(1, &answer(ProgramKind::Xdp, "second", 7)).unwrap();
     assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 7);
-    let other = places.set_program(1, &answer(Kind::Tc, "other", 7));
+    let other = places.set_program(1, &answer(ProgramKind::Tc, "other", 7));
     assert_eq!(other.unwrap_err().errno, Errno::INVAL.raw_os_error(), "of another kind");
     assert!(places.remove(&1_u32.to_ne_bytes()).unwrap());
     assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 2);
@@ -153,7 +153,7 @@ fn a_bell_is_heard_by_who_cannot_take_it_out() {
 #[test]
 fn a_timer_in_a_value_calls_back() {
     let Some(()) = need::bpf() else { return };
-    let mut types = Types::new();
+    let mut types = BtfBuilder::new();
     let int = types.int("int", 4);
     let timer = types.timer();
     let value = types.structure("value", 24, &[("timer", timer, 0), ("count", int, 16)]);
@@ -176,14 +176,14 @@ fn a_timer_in_a_value_calls_back() {
     let code = timed(&map);
     let callback = code.len() as u32 - 4;
     let functions = [
-        Function { instruction: 0, type_id: main },
-        Function { instruction: callback, type_id: back },
+        FunctionInfo { instruction: 0, type_id: main },
+        FunctionInfo { instruction: callback, type_id: back },
     ];
-    let line = |instruction| Line { instruction, file, text, number: 1 << 10 | 5 };
+    let line = |instruction| LineInfo { instruction, file, text, number: 1 << 10 | 5 };
     let lines = [line(0), line(callback)];
-    let source = Some(Source { btf: &btf, functions: &functions, lines: &lines });
+    let source = Some(SourceInfo { btf: &btf, functions: &functions, lines: &lines });
     let bytes = insn::encode(&code);
-    let load = Load { source, ..Load::new(Kind::Tc, "timed", &bytes) };
+    let load = Load { source, ..Load::new(ProgramKind::Tc, "timed", &bytes) };
     let refused = load.load().unwrap_err();
     assert!(refused.log.contains("GPL"), "{}", refused.log);
     let load = Load { license: License::MitOrGpl, ..load };
@@ -248,7 +248,7 @@ fn timed(map: &Map) -> Vec<Insn> {
 #[test]
 fn only_frozen_rings_are_taken() {
     let Some(()) = need::bpf() else { return };
-    let shape = Shape { cpus: 1, sinks: 1, pointers: 4, bytes: 4096, record_max: 100 };
+    let shape = RingsLayout { cpus: 1, sinks: 1, pointers: 4, bytes: 4096, record_max: 100 };
     let rings = Rings::create("rings", shape).unwrap();
     let copy = |map: &Map| map.as_fd().try_clone_to_owned().unwrap();
     assert!(rings.map().is_frozen().unwrap());
@@ -261,12 +261,12 @@ fn only_frozen_rings_are_taken() {
         let why = Rings::received(copy(map), shape).unwrap_err();
         assert_eq!(why.errno, Errno::INVAL.raw_os_error(), "{why}");
     };
-    refused(rings.map(), Shape { bytes: 1 << 14, ..shape });
+    refused(rings.map(), RingsLayout { bytes: 1 << 14, ..shape });
     refused(&Map::array("open", shape.size().unwrap(), 1, true).unwrap(), shape);
     refused(&Map::table("table", MapKind::Hash, 4, 8, 4).unwrap(), shape);
     let counter = Map::array("count", 8, 1, true).unwrap();
     let mapped = counter.map().unwrap();
-    count(Kind::Xdp, "count", &counter, 2).test_run(&[0; 64], 3).unwrap();
+    count(ProgramKind::Xdp, "count", &counter, 2).test_run(&[0; 64], 3).unwrap();
     assert_eq!((mapped.word(0), counted(&counter)), (Some(3), 3));
     assert_eq!(counter.freeze().unwrap_err().errno, Errno::BUSY.raw_os_error(), "it is mapped");
 }

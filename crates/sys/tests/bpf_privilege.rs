@@ -8,8 +8,8 @@ use ebpf::insn::{self, Alu, Cond, Insn, R0, R1, R2, R10, Size};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use streamline_sys as sys;
-use sys::bpf::{Anchor, Detail, Kind, Link, Load, Map, Program, Side, missing, tcx_chain};
-use sys::net::Links;
+use sys::bpf::{Anchor, LogLevel, ProgramKind, Link, Load, Map, Program, Side, missing_capabilities, tcx_chain};
+use sys::net::RouteSocket;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
@@ -37,7 +37,7 @@ fn o9_what_is_missing_is_said_by_name() {
         (CapabilitySet::NET_ADMIN, vec!["CAP_BPF", "CAP_PERFMON"]),
     ];
     for (kept, wanted) in tries {
-        let refused = with(kept, || Program::load(Kind::Tc, "refused", &code).unwrap_err());
+        let refused = with(kept, || Program::load(ProgramKind::Tc, "refused", &code).unwrap_err());
         assert_eq!(refused.missing, wanted);
         assert_eq!(refused.error.errno, Errno::PERM.raw_os_error());
         let text = refused.to_string();
@@ -46,10 +46,10 @@ fn o9_what_is_missing_is_said_by_name() {
         assert!(text.ends_with(&format!("(without {named})")), "{text}");
     }
     with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN, || {
-        assert_eq!(missing(), ["CAP_PERFMON"]);
-        Program::load(Kind::Tc, "loads", &code).unwrap();
+        assert_eq!(missing_capabilities(), ["CAP_PERFMON"]);
+        Program::load(ProgramKind::Tc, "loads", &code).unwrap();
     });
-    with(CapabilitySet::SYS_ADMIN, || assert!(missing().is_empty()));
+    with(CapabilitySet::SYS_ADMIN, || assert!(missing_capabilities().is_empty()));
 }
 
 /// With CAP_PERFMON a pointer may be compared and printed; without, the verifier minds, and the
@@ -66,7 +66,7 @@ fn v5_the_verifier_minds_more_without_perfmon() {
     code.push(Insn::store(Size::DW, R1, 0, R2));
     code.extend([Insn::mov(R0, 0), Insn::exit()]);
     let code = insn::encode(&code);
-    let load = Load::new(Kind::Tc, "leak", &code);
+    let load = Load::new(ProgramKind::Tc, "leak", &code);
     with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON, || {
         load.load().unwrap();
     });
@@ -84,9 +84,9 @@ fn the_log_is_as_long_as_was_asked_for() {
     code.push(Insn::jump_if(Cond::Eq, R1, 5, 1));
     code.extend([Insn::exit(), Insn::mov(R0, R2), Insn::exit()]);
     let code = insn::encode(&code);
-    let load = Load::new(Kind::Tc, "told", &code);
+    let load = Load::new(ProgramKind::Tc, "told", &code);
     let short = load.load().unwrap_err().log;
-    let long = Load { detail: Detail::AllWays, ..load }.load().unwrap_err().log;
+    let long = Load { detail: LogLevel::AllPaths, ..load }.load().unwrap_err().log;
     assert!(short.contains("R2 !read_ok") && long.contains("R2 !read_ok"));
     assert!(long.len() > short.len(), "{short}\n{long}");
 }
@@ -98,9 +98,9 @@ fn a_program_in_hand_is_the_right_to_attach_it() {
     let Some(()) = need::bpf() else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let program = attach::count(Kind::Tc, "counter", &map, -1);
+    let program = attach::count(ProgramKind::Tc, "counter", &map, -1);
     pair.server.enter(|| {
-        let index = Links::open().unwrap().named(SERVER_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().named(SERVER_DEVICE).unwrap().index;
         let (link, chain) = with(CapabilitySet::empty(), || {
             let link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap();
             (link, tcx_chain(index, Side::Ingress).unwrap_err())

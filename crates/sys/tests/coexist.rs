@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use streamline_sys as sys;
-use sys::bpf::{Anchor, Beside, Kind, Link, Map, Side, XdpMode, tcx_chain};
-use sys::net::Links;
+use sys::bpf::{Anchor, Neighbor, ProgramKind, Link, Map, Side, XdpMode, tcx_chain};
+use sys::net::RouteSocket;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
@@ -68,9 +68,9 @@ fn v17_ours_and_those_of_others_see_every_packet_and_nobody_is_moved() {
     assert!(tc.status().unwrap().success());
     let maps = ["first", "ours", "last"].map(|name| Map::array(name, 8, 1, true).unwrap());
     let [first, ours, last] = [("first", 0), ("ours", 1), ("last", 2)]
-        .map(|(name, number)| count(Kind::Tc, name, &maps[number], -1));
+        .map(|(name, number)| count(ProgramKind::Tc, name, &maps[number], -1));
     space.enter(|| {
-        let links = Links::open().unwrap();
+        let links = RouteSocket::open().unwrap();
         let index = links.named(SERVER_DEVICE).unwrap().index;
         let (xdp, filters) =
             (|| links.indexed(index).unwrap().xdp, || links.filters(index).unwrap());
@@ -79,10 +79,10 @@ fn v17_ours_and_those_of_others_see_every_packet_and_nobody_is_moved() {
         let tcx = |program, anchor| Link::tcx(program, index, Side::Ingress, anchor, None).unwrap();
         let last = tcx(&last, Anchor::Head);
         let ours = tcx(&ours, Anchor::Head);
-        let before = Anchor::Before(Beside::Link(ours.info().unwrap().id));
+        let before = Anchor::Before(Neighbor::Link(ours.info().unwrap().id));
         let first = tcx(&first, before);
         for mode in [XdpMode::Native, XdpMode::Generic] {
-            let refused = Link::xdp(&answer(Kind::Xdp, "taker", 1), index, mode).unwrap_err();
+            let refused = Link::xdp(&answer(ProgramKind::Xdp, "taker", 1), index, mode).unwrap_err();
             assert!(refused.to_string().contains("is kept"), "{refused}");
         }
         let names = || {
@@ -111,9 +111,9 @@ fn v17_ours_at_xdp_is_not_thrown_out_by_ip() {
     let Some(object) = Object::compile() else { return };
     let Some(pair) = Pair::new(SILENT) else { return };
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let program = count(Kind::Xdp, "ours", &map, 2);
+    let program = count(ProgramKind::Xdp, "ours", &map, 2);
     pair.server.enter(|| {
-        let index = Links::open().unwrap().named(SERVER_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().named(SERVER_DEVICE).unwrap().index;
         let link = Link::xdp(&program, index, XdpMode::Native).unwrap();
         for words in [&["xdp", "obj"][..], &["-force", "xdp", "obj"]] {
             let mut ip = pair.server.command("ip");
@@ -124,7 +124,7 @@ fn v17_ours_at_xdp_is_not_thrown_out_by_ip() {
         }
         frames(&pair, 20);
         assert_eq!(counted(&map), 20);
-        let told = Links::open().unwrap().indexed(index).unwrap().xdp.unwrap();
+        let told = RouteSocket::open().unwrap().indexed(index).unwrap().xdp.unwrap();
         assert_eq!(told.program, link.info().unwrap().program);
     });
 }

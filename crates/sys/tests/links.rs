@@ -1,4 +1,4 @@
-//! Links on real devices: what is attached runs, is replaced and goes away, however its owner ends;
+//! RouteSocket on real devices: what is attached runs, is replaced and goes away, however its owner ends;
 //! who was there before stays.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -11,11 +11,11 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use std::os::fd::{AsFd as _, OwnedFd};
 use streamline_sys as sys;
 use sys::bpf::{
-    Anchor, AttachType, Beside, Kind, Link, LinkTarget, Load, Map, Object, Side, Statistics,
+    Anchor, AttachType, Neighbor, ProgramKind, Link, LinkTarget, Load, Map, ObjectKind, Side, RunStatistics,
     XdpMode, cgroup_chain, ids, tcx_chain,
 };
-use sys::net::{Links, Namespace};
-use sys::packet::Socket as PacketSocket;
+use sys::net::{RouteSocket, Namespace};
+use sys::packet::PacketSocket;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE, until};
 
@@ -27,7 +27,7 @@ fn pair() -> Option<Pair> {
 }
 
 fn index(pair: &Pair) -> u32 {
-    pair.server.enter(|| Links::open().unwrap().named(SERVER_DEVICE).unwrap().index)
+    pair.server.enter(|| RouteSocket::open().unwrap().named(SERVER_DEVICE).unwrap().index)
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn tcx_runs_at_the_head_is_replaced_and_goes_with_its_link() {
         (Map::array("one", 8, 1, true).unwrap(), Map::array("other", 8, 1, true).unwrap());
     // -1: TCX_NEXT.
     let (first, second) =
-        (count(Kind::Tc, "first", &one, -1), count(Kind::Tc, "second", &other, -1));
+        (count(ProgramKind::Tc, "first", &one, -1), count(ProgramKind::Tc, "second", &other, -1));
     pair.server.enter(|| {
         let link = Link::tcx(&first, index, Side::Ingress, Anchor::Head, None).unwrap();
         assert_eq!(link.info().unwrap().target, LinkTarget::Tcx(index, Side::Ingress));
@@ -70,9 +70,9 @@ fn v17_a_chain_keeps_whom_it_has_and_the_head_sees_everything() {
     let maps =
         ["there", "behind", "head", "between"].map(|name| Map::array(name, 8, 1, true).unwrap());
     // 0: TCX_PASS ends the chain.
-    let there = count(Kind::Tc, "there", &maps[0], 0);
+    let there = count(ProgramKind::Tc, "there", &maps[0], 0);
     let [behind, head, between] = [(1, "behind"), (2, "head"), (3, "between")]
-        .map(|(n, name)| count(Kind::Tc, name, &maps[n], -1));
+        .map(|(n, name)| count(ProgramKind::Tc, name, &maps[n], -1));
     pair.server.enter(|| {
         let tcx = |program, anchor| Link::tcx(program, index, Side::Ingress, anchor, None).unwrap();
         let foreign = tcx(&there, Anchor::Head);
@@ -82,7 +82,7 @@ fn v17_a_chain_keeps_whom_it_has_and_the_head_sees_everything() {
         let stale = Link::tcx(&between, index, Side::Ingress, Anchor::Head, Some(before.revision));
         assert_eq!(stale.unwrap_err().errno, Errno::STALE.raw_os_error());
         let id = foreign.info().unwrap();
-        let _between = tcx(&between, Anchor::Before(Beside::Link(id.id)));
+        let _between = tcx(&between, Anchor::Before(Neighbor::Link(id.id)));
         let names = |side| {
             let chain = tcx_chain(index, side).unwrap();
             chain.members.into_iter().map(|member| member.name).collect::<Vec<_>>()
@@ -98,7 +98,7 @@ fn v17_a_chain_keeps_whom_it_has_and_the_head_sees_everything() {
             &there,
             index,
             Side::Ingress,
-            Anchor::After(Beside::Program(id.program)),
+            Anchor::After(Neighbor::Program(id.program)),
             None,
         );
         assert_eq!(after.unwrap_err().errno, Errno::NOENT.raw_os_error());
@@ -110,7 +110,7 @@ fn v17_xdp_says_who_runs_it_and_never_takes_a_place() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let (pass, drop_all) = (count(Kind::Xdp, "pass", &map, 2), answer(Kind::Xdp, "drop", 1));
+    let (pass, drop_all) = (count(ProgramKind::Xdp, "pass", &map, 2), answer(ProgramKind::Xdp, "drop", 1));
     pair.server.enter(|| {
         let ours = Link::xdp_any(&pass, index).unwrap();
         assert_eq!((ours.mode, ours.refused), (XdpMode::Native, None));
@@ -127,9 +127,9 @@ fn v17_xdp_says_who_runs_it_and_never_takes_a_place() {
         ours.link.update(&pass, None).unwrap();
         frames(&pair, 5);
         until("no more than those of the first and the last", || counted(&map) == 35);
-        let other = count(Kind::Tc, "tc", &map, 0);
+        let other = count(ProgramKind::Tc, "tc", &map, 0);
         assert!(ours.link.update(&other, None).is_err(), "of another kind");
-        let lo = Links::open().unwrap().named("lo").unwrap().index;
+        let lo = RouteSocket::open().unwrap().named("lo").unwrap().index;
         let generic = Link::xdp_any(&drop_all, lo).unwrap();
         assert_eq!(generic.mode, XdpMode::Generic);
         let why = generic.refused.expect("the driver was asked first");
@@ -145,7 +145,7 @@ fn v17_what_others_attached_is_told_and_stays() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let ours = count(Kind::Tc, "ours", &map, -1);
+    let ours = count(ProgramKind::Tc, "ours", &map, -1);
     pair.server.run("tc", &format!("qdisc add dev {SERVER_DEVICE} clsact"));
     // A classic program of one instruction.
     let mut tc = pair.server.command("tc");
@@ -154,7 +154,7 @@ fn v17_what_others_attached_is_told_and_stays() {
         tc.args(["bpf", "bytecode", "1,6 0 0 0,", "classid", "1:1"]).status().unwrap().success()
     );
     pair.server.enter(|| {
-        let links = Links::open().unwrap();
+        let links = RouteSocket::open().unwrap();
         let filters = || links.filters(index).unwrap();
         let found = filters();
         assert_eq!(found.len(), 1, "{found:?}");
@@ -168,7 +168,7 @@ fn v17_what_others_attached_is_told_and_stays() {
         drop(link);
         assert_eq!(filters(), found);
         assert_eq!(links.indexed(index).unwrap().xdp, None);
-        let xdp = Link::xdp(&answer(Kind::Xdp, "xdp", 2), index, XdpMode::Native).unwrap();
+        let xdp = Link::xdp(&answer(ProgramKind::Xdp, "xdp", 2), index, XdpMode::Native).unwrap();
         let told = links.indexed(index).unwrap().xdp.expect("it is there");
         assert_eq!((told.program, told.mode), (xdp.info().unwrap().program, Some(XdpMode::Native)));
     });
@@ -181,13 +181,13 @@ fn a_program_stands_before_a_socket() {
     let index = index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
     let rings = pair.server.enter(|| {
-        let tc = count(Kind::Tc, "tc", &map, 1);
+        let tc = count(ProgramKind::Tc, "tc", &map, 1);
         assert!(PacketSocket::open().unwrap().attach_program(&tc).is_err(), "of another kind");
         [0xffff, 0].map(|answer| {
             let socket = PacketSocket::open().unwrap();
-            let program = count(Kind::SocketFilter, "before", &map, answer);
+            let program = count(ProgramKind::SocketFilter, "before", &map, answer);
             socket.attach_program(&program).unwrap();
-            let shape = sys::packet::Shape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
+            let shape = sys::packet::RingShape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
             let ring = socket.ring(shape).unwrap();
             ring.bind(index).unwrap();
             ring
@@ -207,10 +207,10 @@ fn runs_and_their_time_are_told() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let program = count(Kind::Tc, "timed", &map, -1);
+    let program = count(ProgramKind::Tc, "timed", &map, -1);
     pair.server.enter(|| {
         let _link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap();
-        let counting = Statistics::enable().unwrap();
+        let counting = RunStatistics::enable().unwrap();
         frames(&pair, 200);
         // A run is counted when it is over.
         until("all runs are counted", || program.info().unwrap().runs == 200);
@@ -231,17 +231,17 @@ fn a_thousand_lives_leave_nothing() {
     pair.server.enter(|| {
         for turn in 0..1_000 {
             let map = Map::array("life", 8, 1, true).unwrap();
-            let [one, two] = ["one", "two"].map(|name| count(Kind::Tc, name, &map, -1));
+            let [one, two] = ["one", "two"].map(|name| count(ProgramKind::Tc, name, &map, -1));
             let mut new = vec![
-                (Object::Programs, one.info().unwrap().id),
-                (Object::Programs, two.info().unwrap().id),
-                (Object::Maps, map.info().unwrap().id),
+                (ObjectKind::Programs, one.info().unwrap().id),
+                (ObjectKind::Programs, two.info().unwrap().id),
+                (ObjectKind::Maps, map.info().unwrap().id),
             ];
             // Attaching takes 10 ms, taking away as long.
             let link = (turn % 5 == 0).then(|| {
                 let link = Link::tcx(&one, index, Side::Ingress, Anchor::Head, None).unwrap();
                 link.update(&two, Some(&one)).unwrap();
-                new.push((Object::Links, link.info().unwrap().id));
+                new.push((ObjectKind::Links, link.info().unwrap().id));
                 link
             });
             if turn % 250 == 0 {
@@ -257,9 +257,9 @@ fn a_thousand_lives_leave_nothing() {
 
 /// Waits until the kernel has let go of these, none of whose numbers is used again: it does so
 /// behind a grace period.
-fn gone(all: &[(Object, u32)]) {
+fn gone(all: &[(ObjectKind, u32)]) {
     until("they are gone", || {
-        [Object::Programs, Object::Maps, Object::Links].iter().all(|of| {
+        [ObjectKind::Programs, ObjectKind::Maps, ObjectKind::Links].iter().all(|of| {
             let there = ids(*of).unwrap();
             !all.iter().any(|(kind, id)| kind == of && there.contains(id))
         })
@@ -279,7 +279,7 @@ fn a_killed_process_leaves_the_interface_clean() {
             for side in [Side::Ingress, Side::Egress] {
                 assert!(tcx_chain(index, side).unwrap().members.is_empty(), "step {step}");
             }
-            assert_eq!(Links::open().unwrap().indexed(index).unwrap().xdp, None, "step {step}");
+            assert_eq!(RouteSocket::open().unwrap().indexed(index).unwrap().xdp, None, "step {step}");
         });
         println!("killed at step {step}: {} things gone", made.len());
     }
@@ -296,7 +296,7 @@ fn attaches_step_by_step() {
 fn a_name_space_asks_who_chooses_sockets() {
     let Some(pair) = pair() else { return };
     let code = attach::answer_code(1);
-    let load = Load::new(Kind::SocketLookup, "choose", &code);
+    let load = Load::new(ProgramKind::SocketLookup, "choose", &code);
     assert!(load.load().is_err(), "the kernel wants to know where");
     let program = Load { attach: Some(AttachType::SocketLookup), ..load }.load().unwrap();
     let space = Namespace::open(pair.server.path().to_str().unwrap()).unwrap();
@@ -315,14 +315,14 @@ fn a_group_of_processes_has_programs_before_its_packets() {
     let group = openat(&root, &name, OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
     let map = Map::array("seen", 8, 1, true).unwrap();
     let code = attach::answer_code(1);
-    let load = Load::new(Kind::CgroupPacket, "group", &code);
+    let load = Load::new(ProgramKind::CgroupPacket, "group", &code);
     let program = Load { attach: Some(AttachType::CgroupEgress), ..load }.load().unwrap();
     let link = Link::cgroup(&program, &group, Side::Egress).unwrap();
     assert!(matches!(link.info().unwrap().target, LinkTarget::Cgroup(id) if id > 0));
     let chain = |side| cgroup_chain(&group, side).unwrap().members;
     assert_eq!(chain(Side::Egress)[0].name, "group");
     assert!(chain(Side::Ingress).is_empty());
-    let other = count(Kind::CgroupPacket, "other", &map, 1);
+    let other = count(ProgramKind::CgroupPacket, "other", &map, 1);
     let _ingress = Link::cgroup(&other, &group, Side::Ingress).unwrap();
     assert_eq!(chain(Side::Ingress).len(), 1);
     drop(link);

@@ -2,8 +2,8 @@
 
 extern crate streamline_sys as sys;
 
-use sys::net::{Interface, Links, Namespace, within};
-use sys::packet::{Qdisc, Sender};
+use sys::net::{Interface, RouteSocket, Namespace, run_in};
+use sys::packet::{Qdisc, PacketSender};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 
 const ENODEV: i32 = 19;
@@ -16,7 +16,7 @@ fn everything_that_ip_tells_of_an_interface_is_told() {
     ip(&format!("link set dev {CLIENT_DEVICE} address 02:00:00:00:12:34"));
     ip(&format!("link property add dev {CLIENT_DEVICE} altname a-name-longer-than-fifteen"));
     ip("link add off0 type veth peer name off1");
-    let links = pair.client.enter(Links::open).unwrap();
+    let links = pair.client.enter(RouteSocket::open).unwrap();
     let veth = links.named(CLIENT_DEVICE).unwrap();
     assert_eq!((veth.hatype, veth.mtu, veth.operstate), (1, 4321, 6));
     assert!(veth.flags.up() && veth.flags.running() && !veth.flags.loopback());
@@ -39,7 +39,7 @@ fn everything_that_ip_tells_of_an_interface_is_told() {
 #[test]
 fn an_interface_keeps_its_number_when_renamed_and_is_missed_when_gone() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
-    let links = pair.server.enter(Links::open).unwrap();
+    let links = pair.server.enter(RouteSocket::open).unwrap();
     let Interface { index, .. } = links.named(SERVER_DEVICE).unwrap();
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} name other0"));
     assert_eq!(links.indexed(index).unwrap().name, "other0");
@@ -55,7 +55,7 @@ fn a_long_list_is_whole() {
     for number in 0..20 {
         pair.client.ip(&format!("link add v{number} type veth peer name w{number}"));
     }
-    let all = pair.client.enter(Links::open).unwrap().all().unwrap();
+    let all = pair.client.enter(RouteSocket::open).unwrap().all().unwrap();
     for name in (0..20).flat_map(|number| [format!("v{number}"), format!("w{number}")]) {
         assert!(all.iter().any(|each| each.name == name), "{name}");
     }
@@ -65,9 +65,9 @@ fn a_long_list_is_whole() {
 #[test]
 fn counters_count_what_passes() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
-    let [near, far] = [&pair.client, &pair.server].map(|space| space.enter(Links::open).unwrap());
+    let [near, far] = [&pair.client, &pair.server].map(|space| space.enter(RouteSocket::open).unwrap());
     let index = near.named(CLIENT_DEVICE).unwrap().index;
-    let mut sender = pair.client.enter(|| Sender::open(index, Qdisc::Bypass)).unwrap();
+    let mut sender = pair.client.enter(|| PacketSender::open(index, Qdisc::Bypass)).unwrap();
     sender.send(&[&[0; 60][..]; 100]);
     let sent = near.indexed(index).unwrap().counters;
     assert_eq!((sent.tx_packets, sent.tx_bytes, sent.rx_packets), (100, 6000, 0));
@@ -83,13 +83,13 @@ fn what_is_opened_within_a_name_space_stays_there() {
     let before = Namespace::current().unwrap().identity().unwrap();
     let space = Namespace::open(pair.client.name()).unwrap();
     assert!(!space.is_current().unwrap());
-    let (there, links) = within(&space, || (space.is_current().unwrap(), Links::open())).unwrap();
+    let (there, links) = run_in(&space, || (space.is_current().unwrap(), RouteSocket::open())).unwrap();
     assert!(there);
     assert!(links.unwrap().named(CLIENT_DEVICE).is_ok());
     assert_eq!(Namespace::current().unwrap().identity().unwrap(), before);
-    assert!(Links::open().unwrap().named(CLIENT_DEVICE).is_err());
+    assert!(RouteSocket::open().unwrap().named(CLIENT_DEVICE).is_err());
     let path = Namespace::open(pair.client.path().to_str().unwrap()).unwrap();
     assert_eq!(path.identity().unwrap(), space.identity().unwrap());
-    let caught = std::panic::catch_unwind(|| within(&space, || panic!("inside")));
+    let caught = std::panic::catch_unwind(|| run_in(&space, || panic!("inside")));
     assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"inside"));
 }

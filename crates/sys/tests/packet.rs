@@ -1,4 +1,4 @@
-//! Packet sockets over a pair of virtual devices in name spaces of the test's own: what is sent
+//! PacketHeader sockets over a pair of virtual devices in name spaces of the test's own: what is sent
 //! comes out of the ring, with its time and its tag, or it is counted.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
@@ -9,11 +9,11 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use sys::memory::Lender as _;
-use sys::packet::layout::{self, Packet, PacketKind, Tag};
-use sys::packet::{Qdisc, Ring, Sender, Sent, Shape, Socket, Statistics, Stop};
+use sys::packet::layout::{self, PacketHeader, PacketKind, VlanTag};
+use sys::packet::{Qdisc, PacketRing, PacketSender, SendReport, RingShape, PacketSocket, RingStatistics, SendStop};
 use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, until};
 
-const SHAPE: Shape = Shape { segment: 1 << 16, segments: 8, retire_ms: 1, reserve: 8 };
+const SHAPE: RingShape = RingShape { segment: 1 << 16, segments: 8, retire_ms: 1, reserve: 8 };
 const ENETDOWN: i32 = 100;
 
 fn silent() -> Option<Pair> {
@@ -25,15 +25,15 @@ fn index(space: &Namespace, device: &str) -> u32 {
     space.run("cat", &file).trim().parse().unwrap()
 }
 
-fn ring(space: &Namespace, device: &str, shape: Shape) -> Ring {
-    let ring = space.enter(Socket::open).unwrap().ring(shape).unwrap();
+fn ring(space: &Namespace, device: &str, shape: RingShape) -> PacketRing {
+    let ring = space.enter(PacketSocket::open).unwrap().ring(shape).unwrap();
     ring.bind(index(space, device)).unwrap();
     ring
 }
 
-fn sender(space: &Namespace, device: &str) -> Sender {
+fn sender(space: &Namespace, device: &str) -> PacketSender {
     let index = index(space, device);
-    space.enter(|| Sender::open(index, Qdisc::Through)).unwrap()
+    space.enter(|| PacketSender::open(index, Qdisc::Through)).unwrap()
 }
 
 /// A frame of an experimental protocol with a number in it.
@@ -49,7 +49,7 @@ fn number(bytes: &[u8]) -> u32 {
 }
 
 /// A copy of a segment that has arrived.
-fn segment(ring: &Ring, slot: usize) -> Vec<u8> {
+fn segment(ring: &PacketRing, slot: usize) -> Vec<u8> {
     assert!(ring.arrived(slot));
     let first = ring.base().as_ptr().wrapping_add(slot * ring.segment());
     // SAFETY: the segment lies in the mapping, has arrived, and is not given back before the copy
@@ -58,7 +58,7 @@ fn segment(ring: &Ring, slot: usize) -> Vec<u8> {
 }
 
 /// Takes everything that comes until there are so many frames; gives every segment back.
-fn take(ring: &Ring, slot: &mut usize, count: usize) -> Vec<(Packet, Vec<u8>)> {
+fn take(ring: &PacketRing, slot: &mut usize, count: usize) -> Vec<(PacketHeader, Vec<u8>)> {
     let mut taken = Vec::new();
     until("the frames come", || {
         sys::poll::readable(&[ring.as_fd()], Some(Duration::from_millis(20)));
@@ -85,7 +85,7 @@ fn a_frame_arrives_whole_with_its_time_and_its_origin() {
     let own = self::ring(&pair.client, CLIENT_DEVICE, SHAPE);
     let before = sys::clock::real();
     let sent = sender(&pair.client, CLIENT_DEVICE).send(&[&frame(7, 60), &frame(8, 1514)]);
-    assert_eq!(sent, Sent { frames: 2, stopped: None });
+    assert_eq!(sent, SendReport { frames: 2, stopped: None });
     let got = take(&ring, &mut 0, 2);
     for ((packet, bytes), expected) in got.iter().zip([frame(7, 60), frame(8, 1514)]) {
         assert_eq!(*bytes, expected);
@@ -100,7 +100,7 @@ fn a_frame_arrives_whole_with_its_time_and_its_origin() {
     }
     let outgoing = take(&own, &mut 0, 2);
     assert!(outgoing.iter().all(|(packet, _)| packet.link.kind == PacketKind::Outgoing));
-    assert_eq!(ring.statistics().unwrap(), Statistics { packets: 2, drops: 0, freezes: 0 });
+    assert_eq!(ring.statistics().unwrap(), RingStatistics { packets: 2, drops: 0, freezes: 0 });
     assert_eq!(ring.statistics().unwrap().packets, 2, "totals");
     assert_eq!((ring.socket_drops().unwrap(), ring.error()), (0, None));
 }
@@ -119,7 +119,7 @@ fn a_tag_that_the_kernel_takes_out_is_told() {
     let got = take(&ring, &mut 0, 2);
     for ((packet, bytes), tag) in got
         .iter()
-        .zip([Tag { protocol: 0x8100, control: 0x6007 }, Tag { protocol: 0x88a8, control: 0x0009 }])
+        .zip([VlanTag { protocol: 0x8100, control: 0x6007 }, VlanTag { protocol: 0x88a8, control: 0x0009 }])
     {
         assert_eq!(packet.vlan, Some(tag));
         assert_eq!(*bytes, frame(1, 80), "without its tag");
@@ -131,14 +131,14 @@ fn a_tag_that_the_kernel_takes_out_is_told() {
 #[test]
 fn a_full_ring_counts_what_it_drops_and_goes_on() {
     let Some(pair) = silent() else { return };
-    let shape = Shape { segment: 4096, segments: 2, ..SHAPE };
+    let shape = RingShape { segment: 4096, segments: 2, ..SHAPE };
     let ring = ring(&pair.server, SERVER_DEVICE, shape);
     let mut sender = sender(&pair.client, CLIENT_DEVICE);
     let frames: Vec<Vec<u8>> = (0..1000).map(|n| frame(n, 200)).collect();
     let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
-    assert_eq!(sender.send(&slices), Sent { frames: 1000, stopped: None });
+    assert_eq!(sender.send(&slices), SendReport { frames: 1000, stopped: None });
     until("all have come to the ring or past it", || ring.statistics().unwrap().packets == 1000);
-    let Statistics { drops, freezes, .. } = ring.statistics().unwrap();
+    let RingStatistics { drops, freezes, .. } = ring.statistics().unwrap();
     assert!((900..1000).contains(&drops) && freezes >= 1, "{drops} {freezes}");
     let mut slot = 0;
     let got = take(&ring, &mut slot, 1000 - drops as usize);
@@ -148,13 +148,13 @@ fn a_full_ring_counts_what_it_drops_and_goes_on() {
     let numbers: Vec<u32> =
         take(&ring, &mut slot, 5).iter().map(|(_, bytes)| number(bytes)).collect();
     assert_eq!(numbers, [0, 1, 2, 3, 4]);
-    assert_eq!(ring.statistics().unwrap(), Statistics { packets: 1005, drops, freezes });
+    assert_eq!(ring.statistics().unwrap(), RingStatistics { packets: 1005, drops, freezes });
 }
 
 #[test]
 fn the_filter_stands_before_the_ring_and_a_closed_ring_gets_nothing() {
     let Some(pair) = silent() else { return };
-    let socket = pair.server.enter(Socket::open).unwrap();
+    let socket = pair.server.enter(PacketSocket::open).unwrap();
     // ldh [12]; jeq #0x88b5, next, +2; ld [14]; jlt 500: by jge #500, +1; ret all; ret none.
     let program = [
         (0x28, 0, 0, 12),
@@ -185,7 +185,7 @@ fn the_filter_stands_before_the_ring_and_a_closed_ring_gets_nothing() {
 #[test]
 fn outgoing_frames_can_be_left_out() {
     let Some(pair) = silent() else { return };
-    let socket = pair.server.enter(Socket::open).unwrap();
+    let socket = pair.server.enter(PacketSocket::open).unwrap();
     socket.ignore_outgoing().unwrap();
     socket.promiscuous(index(&pair.server, SERVER_DEVICE)).unwrap();
     let ring = socket.ring(SHAPE).unwrap();
@@ -213,7 +213,7 @@ fn an_interface_that_goes_away_is_an_error() {
     assert!(sys::poll::readable(&[ring.as_fd()], Some(LIMIT))[0], "it wakes");
     assert_eq!(ring.error(), Some(ENETDOWN));
     let gone = sender.send(&[&frame(4, 60)]);
-    assert!(matches!(gone, Sent { frames: 0, stopped: Some(Stop::Refused(_)) }), "{gone:?}");
+    assert!(matches!(gone, SendReport { frames: 0, stopped: Some(SendStop::Refused(_)) }), "{gone:?}");
 }
 
 #[test]
@@ -225,9 +225,9 @@ fn what_the_interface_cannot_send_is_refused_and_named() {
     let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
     const EMSGSIZE: i32 = 90;
     let sent = sender.send(&slices);
-    assert_eq!(sent, Sent { frames: 150, stopped: Some(Stop::Refused(EMSGSIZE)) });
+    assert_eq!(sent, SendReport { frames: 150, stopped: Some(SendStop::Refused(EMSGSIZE)) });
     assert_eq!(take(&ring, &mut 0, 150).len(), 150);
     assert!(sys::poll::writable(&sender, LIMIT));
-    let nowhere = pair.client.enter(|| Sender::open(4711, Qdisc::Bypass)).unwrap_err();
+    let nowhere = pair.client.enter(|| PacketSender::open(4711, Qdisc::Bypass)).unwrap_err();
     assert_eq!(nowhere.call, "bind");
 }

@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use std::os::fd::AsFd as _;
 use streamline_sys as sys;
 use sys::bpf::XdpMode;
-use sys::net::Links;
-use sys::packet::{Qdisc, Sender, Socket as PacketSocket};
+use sys::net::RouteSocket;
+use sys::packet::{Qdisc, PacketSender, PacketSocket};
 use sys::poll;
-use sys::xdp::{Descriptor, Mode, Redirect, Settings, Socket, Umem, UmemShape, Woken};
+use sys::xdp::{Descriptor, CopyMode, Redirect, SocketSettings, XdpSocket, Umem, UmemShape, WakeOutcome};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, Random, need};
 
@@ -23,7 +23,7 @@ const SHAPE: UmemShape = UmemShape { frame: 4096, frames: FRAMES, headroom: 0 };
 const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
 
 fn index(name: &str) -> u32 {
-    Links::open().unwrap().named(name).unwrap().index
+    RouteSocket::open().unwrap().named(name).unwrap().index
 }
 
 fn pair(cable: Cable) -> Option<Pair> {
@@ -49,8 +49,8 @@ fn numbered(count: u32, longest: usize) -> Vec<Vec<u8>> {
     (0..count).map(made).collect()
 }
 
-fn open(umem: &Arc<Umem>, settings: Settings) -> Option<Socket> {
-    match Socket::open(umem, settings) {
+fn open(umem: &Arc<Umem>, settings: SocketSettings) -> Option<XdpSocket> {
+    match XdpSocket::open(umem, settings) {
         Ok(socket) => Some(socket),
         Err(error) => need::skip(&error.to_string()),
     }
@@ -58,7 +58,7 @@ fn open(umem: &Arc<Umem>, settings: Settings) -> Option<Socket> {
 
 /// Sends from the client in bunches that find room at the other side, `between` after each.
 fn send(pair: &Pair, device: &str, frames: &[Vec<u8>], mut between: impl FnMut(usize) + Send) {
-    let mut sender = pair.client.enter(|| Sender::open(index(device), Qdisc::Through).unwrap());
+    let mut sender = pair.client.enter(|| PacketSender::open(index(device), Qdisc::Through).unwrap());
     let mut sent = 0;
     for bunch in frames.chunks(ENTRIES as usize / 2) {
         for frame in bunch {
@@ -77,9 +77,9 @@ fn what_is_sent_is_received_and_every_frame_comes_back() {
     let (mut socket, redirect, _link) = {
         let made = pair.server.enter(|| {
             let index = index(SERVER_DEVICE);
-            let socket = open(&umem, Settings::new(index, 0, ENTRIES))?;
+            let socket = open(&umem, SocketSettings::new(index, 0, ENTRIES))?;
             let redirect = Redirect::load("to_xdp", 4, false).unwrap();
-            redirect.lead(0, &socket).unwrap();
+            redirect.redirect(0, &socket).unwrap();
             let link = redirect.attach(index, XdpMode::Native).unwrap();
             Some((socket, redirect, link))
         });
@@ -117,7 +117,7 @@ fn what_is_sent_is_received_and_every_frame_comes_back() {
     assert_eq!(quiet, [false], "frames of a queue without a socket go to the host");
 }
 
-fn lend(socket: &mut Socket, free: &mut Vec<u64>) {
+fn lend(socket: &mut XdpSocket, free: &mut Vec<u64>) {
     let fill = socket.fill.as_mut().unwrap();
     let lent = fill.lend(free).unwrap();
     free.drain(..lent);
@@ -141,17 +141,17 @@ fn what_one_socket_received_another_one_sends() {
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let made = pair.server.enter(|| {
         let (from, to) = (index(SERVER_DEVICE), index("back0"));
-        let near = open(&umem, Settings::new(from, 0, ENTRIES))?;
-        let far = near.share(Settings::new(to, 0, ENTRIES)).unwrap();
+        let near = open(&umem, SocketSettings::new(from, 0, ENTRIES))?;
+        let far = near.share(SocketSettings::new(to, 0, ENTRIES)).unwrap();
         let redirect = Redirect::load("to_xdp", 1, false).unwrap();
-        redirect.lead(0, &near).unwrap();
+        redirect.redirect(0, &near).unwrap();
         let link = redirect.attach(from, XdpMode::Native).unwrap();
         Some((near, far, redirect, link))
     });
     let Some((mut near, mut far, _redirect, _link)) = made else { return };
     let watch = pair.client.enter(|| {
         let socket = PacketSocket::open().unwrap();
-        let shape = sys::packet::Shape { segment: 1 << 16, segments: 2, retire_ms: 1, reserve: 0 };
+        let shape = sys::packet::RingShape { segment: 1 << 16, segments: 2, retire_ms: 1, reserve: 0 };
         let ring = socket.ring(shape).unwrap();
         ring.bind(index("back1")).unwrap();
         ring
@@ -166,7 +166,7 @@ fn what_one_socket_received_another_one_sends() {
             seen.extend(moving.iter().map(|piece| piece.address / u64::from(SHAPE.frame)));
             let given = far.tx.as_mut().unwrap().give(&moving).unwrap();
             moving.drain(..given);
-            assert_ne!(far.wake_tx().unwrap(), Woken::Refused);
+            assert_ne!(far.wake_tx().unwrap(), WakeOutcome::Refused);
             let mut back = Vec::new();
             passed += far.completion.as_mut().unwrap().take(&mut back, 1000).unwrap();
             free.extend(back.iter().map(|at| at - at % u64::from(SHAPE.frame)));
@@ -191,9 +191,9 @@ fn two_sockets_share_a_queue() {
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let made = pair.server.enter(|| {
         let index = index(SERVER_DEVICE);
-        let settings = Settings::new(index, 0, ENTRIES);
+        let settings = SocketSettings::new(index, 0, ENTRIES);
         let one = open(&umem, settings)?;
-        let two = one.share(Settings { fill: 0, completion: 0, ..settings }).unwrap();
+        let two = one.share(SocketSettings { fill: 0, completion: 0, ..settings }).unwrap();
         let redirect = Redirect::load("to_xdp", 1, false).unwrap();
         let link = redirect.attach(index, XdpMode::Native).unwrap();
         Some((one, two, redirect, link))
@@ -203,7 +203,7 @@ fn two_sockets_share_a_queue() {
     lend(&mut one, &mut free);
     let frames = numbered(20, 200);
     for turn in 0..2 {
-        redirect.lead(0, if turn == 0 { &one } else { &two }).unwrap();
+        redirect.redirect(0, if turn == 0 { &one } else { &two }).unwrap();
         let mut came = Vec::new();
         send(&pair, CLIENT_DEVICE, &frames, |sent| {
             let socket = if turn == 0 { &mut one } else { &mut two };
@@ -224,10 +224,10 @@ fn long_frames_come_in_pieces() {
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let made = pair.server.enter(|| {
         let index = index(SERVER_DEVICE);
-        let settings = Settings { fragments: true, ..Settings::new(index, 0, ENTRIES) };
+        let settings = SocketSettings { fragments: true, ..SocketSettings::new(index, 0, ENTRIES) };
         let socket = open(&umem, settings)?;
         let redirect = Redirect::load("to_xdp", 1, true).unwrap();
-        redirect.lead(0, &socket).unwrap();
+        redirect.redirect(0, &socket).unwrap();
         let link = redirect.attach(index, XdpMode::Native).unwrap();
         Some((socket, redirect, link))
     });
@@ -262,10 +262,10 @@ fn refusals_name_queue_and_interface() {
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     pair.server.enter(|| {
         let index = index(SERVER_DEVICE);
-        let settings = Settings::new(index, 0, ENTRIES);
-        let far = Socket::open(&umem, Settings { queue: 9, ..settings }).unwrap_err();
+        let settings = SocketSettings::new(index, 0, ENTRIES);
+        let far = XdpSocket::open(&umem, SocketSettings { queue: 9, ..settings }).unwrap_err();
         assert!(far.to_string().contains(&format!("queue 9 of interface {index}")), "{far}");
-        match Socket::open(&umem, Settings { mode: Mode::ZeroCopy, ..settings }) {
+        match XdpSocket::open(&umem, SocketSettings { mode: CopyMode::ZeroCopy, ..settings }) {
             Ok(socket) => assert!(socket.is_zero_copy()),
             Err(why) => assert_eq!(why.errno, Errno::OPNOTSUPP.raw_os_error(), "{why}"),
         }

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use sys::bpf::{Object, Side, ids, tcx_chain};
-use sys::net::Links;
+use sys::bpf::{ObjectKind, Side, ids, tcx_chain};
+use sys::net::RouteSocket;
 
 /// The amount of each resource, by its name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -48,7 +48,7 @@ impl Resources {
     #[must_use]
     pub fn at(mut self, pair: &Pair) -> Self {
         pair.server.enter(|| {
-            let device = Links::open().expect("links").named(SERVER_DEVICE).expect("the device");
+            let device = RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("the device");
             for side in [Side::Ingress, Side::Egress] {
                 let chain = tcx_chain(device.index, side).expect("a chain");
                 self.add(format!("programs at {side:?}"), chain.members.len() as u64);
@@ -171,7 +171,7 @@ pub struct KernelObjects {
     pub programs: BTreeSet<u32>,
     /// Maps of BPF.
     pub maps: BTreeSet<u32>,
-    /// Links of BPF.
+    /// RouteSocket of BPF.
     pub links: BTreeSet<u32>,
     /// Processes.
     pub children: BTreeSet<u32>,
@@ -216,9 +216,9 @@ impl KernelObjects {
     #[must_use]
     pub fn left(&self) -> Vec<String> {
         let kinds = [
-            (Object::Programs, &self.programs),
-            (Object::Maps, &self.maps),
-            (Object::Links, &self.links),
+            (ObjectKind::Programs, &self.programs),
+            (ObjectKind::Maps, &self.maps),
+            (ObjectKind::Links, &self.links),
         ];
         let mut left = Vec::new();
         for (kind, ours) in kinds.into_iter().filter(|(_, ours)| !ours.is_empty()) {

@@ -132,7 +132,7 @@ impl Drop for Manager {
 fn receive(notified: &UnixDatagram, stored: &Mutex<Vec<(String, OwnedFd)>>) {
     let mut bytes = [0; 4096];
     let mut store = stored.lock().unwrap_or_else(PoisonError::into_inner);
-    while let Ok(Some((length, descriptors))) = sys::descriptor::receive_now(notified, &mut bytes) {
+    while let Ok(Some((length, descriptors))) = sys::descriptor::try_receive(notified, &mut bytes) {
         let text = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default()).into_owned();
         let name = text.lines().find_map(|line| line.strip_prefix("FDNAME="));
         let name = name.unwrap_or("stored").to_owned();

@@ -17,7 +17,7 @@ use ebpf::interpret::{Packet, Tag};
 use ebpf::{Hook, MapSpec, Program};
 use sys::bpf::{Anchor, Link, Load, Map, Side, XdpMode};
 use sys::memory::ReadMapping;
-use sys::net::Links;
+use sys::net::RouteSocket;
 
 /// The processor on which everything of a test runs. What the kernel itself sends from another one
 /// is not looked at: there is one order of what is.
@@ -90,7 +90,7 @@ impl<'p> Stage<'p> {
         let load = Load::new(kind(stand.place()), "live", &code);
         let load = Load { fragments: stand == Stand::Xdp, ..load };
         let loaded = load.load().unwrap_or_else(|why| panic!("{why}\n{}", why.log));
-        let index = Links::open().unwrap().named(device).unwrap().index;
+        let index = RouteSocket::open().unwrap().named(device).unwrap().index;
         let link = match stand {
             Stand::Tcx(side) => Link::tcx(&loaded, index, side, Anchor::Head, None),
             Stand::Xdp => Link::xdp(&loaded, index, XdpMode::Native),
@@ -182,7 +182,7 @@ pub(super) fn tagger(device: &str, side: Side) -> Link {
     let code = insn::encode(&a.finish().unwrap());
     let program = Load::new(kind(Hook::Tc), "tagger", &code).load();
     let program = program.unwrap_or_else(|why| panic!("{why}\n{}", why.log));
-    let index = Links::open().unwrap().named(device).unwrap().index;
+    let index = RouteSocket::open().unwrap().named(device).unwrap().index;
     Link::tcx(&program, index, side, Anchor::Head, None).unwrap()
 }
 

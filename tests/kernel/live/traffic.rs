@@ -6,8 +6,8 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
 
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
-use sys::net::Links;
-use sys::packet::{Qdisc, Sender};
+use sys::net::RouteSocket;
+use sys::packet::{Qdisc, PacketSender};
 use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, until};
 
 /// Bytes of a stream: several frames of the largest size.
@@ -146,8 +146,8 @@ fn datagrams(pair: &Pair, near: &str, far: &str) {
 
 fn send(pair: &Pair, frames: &[&[u8]]) {
     pair.client.enter(|| {
-        let index = Links::open().unwrap().named(CLIENT_DEVICE).unwrap().index;
-        let mut sender = Sender::open(index, Qdisc::Through).unwrap();
+        let index = RouteSocket::open().unwrap().named(CLIENT_DEVICE).unwrap().index;
+        let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
         let mut sent = 0;
         until("there is room for frames", || {
             let done = sender.send(&frames[sent..]);

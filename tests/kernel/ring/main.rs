@@ -17,11 +17,11 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use sys::bpf::Statistics;
-use sys::bpf::ring::place::{BELLS, FAILED};
-use sys::bpf::{Anchor, Kind, Link, Listener, Program, RingBuffer, Rings, Shape, Side};
-use sys::net::Links;
-use sys::packet::{Qdisc, Sender};
+use sys::bpf::RunStatistics;
+use sys::bpf::ring::region_offset::{NOTIFIED, FAILED};
+use sys::bpf::{Anchor, ProgramKind, Link, Listener, Program, RingBuffer, Rings, RingsLayout, Side};
+use sys::net::RouteSocket;
+use sys::packet::{Qdisc, PacketSender};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, until};
 use testkit::{Frame, Random, need};
 
@@ -45,12 +45,12 @@ struct Tap {
 }
 
 impl Tap {
-    fn new(pair: &Pair, shape: Shape, when: WakePolicy) -> Self {
+    fn new(pair: &Pair, shape: RingsLayout, when: WakePolicy) -> Self {
         let rings = Arc::new(Rings::create("ring", shape).unwrap());
         let bell = RingBuffer::create("bell", 1 << 16).unwrap();
         let program = program::load(&rings, &bell, when);
         let link = pair.server.enter(|| {
-            let index = Links::open().unwrap().named(SERVER_DEVICE).unwrap().index;
+            let index = RouteSocket::open().unwrap().named(SERVER_DEVICE).unwrap().index;
             Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap()
         });
         Self { rings, bell, program, _link: link }
@@ -99,8 +99,8 @@ fn send(pair: &Pair, count: u32) {
     let frames: Vec<Vec<u8>> =
         (0..1_000).map(|number| numbered(number, length(&mut random))).collect();
     pair.client.enter(|| {
-        let index = Links::open().unwrap().named(CLIENT_DEVICE).unwrap().index;
-        let mut sender = Sender::open(index, Qdisc::Bypass).unwrap();
+        let index = RouteSocket::open().unwrap().named(CLIENT_DEVICE).unwrap().index;
+        let mut sender = PacketSender::open(index, Qdisc::Bypass).unwrap();
         let mut left = count as usize;
         while left > 0 {
             let bunch = left.min(frames.len());
@@ -115,7 +115,7 @@ fn send(pair: &Pair, count: u32) {
 }
 
 /// Sends, and checks that every reader accounts for every packet.
-fn examine(pair: &Pair, shape: Shape, packets: u32, readers: usize) -> Vec<Seen> {
+fn examine(pair: &Pair, shape: RingsLayout, packets: u32, readers: usize) -> Vec<Seen> {
     let mut tap = Tap::new(pair, shape, BELL);
     let running = tap.readers(readers, Content::Numbered);
     let begin = Instant::now();
@@ -123,7 +123,7 @@ fn examine(pair: &Pair, shape: Shape, packets: u32, readers: usize) -> Vec<Seen>
     until("all have been written", || tap.produced() == u64::from(packets));
     let took = begin.elapsed();
     let seen: Vec<Seen> = running.into_iter().map(Reader::end).collect();
-    let (bells, failed) = (tap.word(BELLS), tap.word(BELLS + 8));
+    let (bells, failed) = (tap.word(NOTIFIED), tap.word(NOTIFIED + 8));
     println!("{shape:?}: {packets} in {took:?}, {bells} bells ({failed} failed): {seen:?}");
     assert_eq!(tap.word(FAILED), 0);
     for one in &seen {
@@ -143,15 +143,15 @@ fn examine(pair: &Pair, shape: Shape, packets: u32, readers: usize) -> Vec<Seen>
 fn readers_account_for_every_packet() {
     let Some(pair) = pair(false) else { return };
     let roomy =
-        Shape { cpus: cpus(), sinks: 1, pointers: 1 << 16, bytes: 1 << 26, record_max: 2048 };
+        RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 16, bytes: 1 << 26, record_max: 2048 };
     for one in examine(&pair, roomy, 30_000, 3) {
         assert_eq!(one.lost, 0, "the writer never comes round");
     }
-    let tight = Shape { pointers: 64, bytes: 1 << 15, ..roomy };
+    let tight = RingsLayout { pointers: 64, bytes: 1 << 15, ..roomy };
     let lossy = examine(&pair, tight, 200_000, 3);
     assert!(lossy.iter().any(|one| one.lost > 0), "the writer comes round");
     // Pointers for more than lies in the ring: the records are lapped before them.
-    examine(&pair, Shape { pointers: 1 << 12, bytes: 1 << 14, ..roomy }, 200_000, 2);
+    examine(&pair, RingsLayout { pointers: 1 << 12, bytes: 1 << 14, ..roomy }, 200_000, 2);
 }
 
 /// A reader is woken by the first notification after it has taken all earlier ones, and by no
@@ -160,7 +160,7 @@ fn readers_account_for_every_packet() {
 fn a_reader_with_pending_notifications_is_not_woken() {
     let Some(pair) = pair(false) else { return };
     let shape =
-        Shape { cpus: cpus(), sinks: 1, pointers: 1 << 10, bytes: 1 << 20, record_max: 2048 };
+        RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 10, bytes: 1 << 20, record_max: 2048 };
     let each = WakePolicy { blocks: 1, apart_ns: 0, wakes: Wakeup::Consumer, ..SILENT };
     let mut tap = Tap::new(&pair, shape, each);
     let listener = Listener::to(&[tap.bell.as_fd()]).unwrap();
@@ -171,7 +171,7 @@ fn a_reader_with_pending_notifications_is_not_woken() {
         assert!(!listener.wait(Duration::ZERO), "it has yet to take the first");
         assert_eq!(tap.bell.drain(|_| ()), 6, "each bell is there all the same");
     }
-    assert_eq!((tap.word(BELLS), tap.word(BELLS + 8)), (18, 0));
+    assert_eq!((tap.word(NOTIFIED), tap.word(NOTIFIED + 8)), (18, 0));
 }
 
 /// Frames without a reader are counted and not copied; once it takes a notification, frames are
@@ -183,7 +183,7 @@ fn frames_without_a_reader_are_only_counted() {
     // The one who sends is the one who writes: always the same, where that can be had.
     let _ = sys::process::pin_to(0);
     let shape =
-        Shape { cpus: cpus(), sinks: 1, pointers: 1 << 12, bytes: 1 << 17, record_max: 2048 };
+        RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 12, bytes: 1 << 17, record_max: 2048 };
     let bell = WakePolicy { bytes: shape.bytes / 4, wakes: Wakeup::Consumer, ..BELL };
     let mut tap = Tap::new(&pair, shape, bell);
     let committed = |tap: &Tap| tap.sum(|cpu| tap.rings.region(cpu).unwrap().committed());
@@ -229,7 +229,7 @@ fn frames_without_a_reader_are_only_counted() {
 fn whole_frames_of_a_stream_lie_in_one_record() {
     let Some(pair) = pair(true) else { return };
     let shape =
-        Shape { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 26, record_max: 66_000 };
+        RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 26, record_max: 66_000 };
     let tap = Tap::new(&pair, shape, BELL);
     let readers = tap.readers(2, Content::Counting);
     let listener = pair.server.enter(|| TcpListener::bind((SERVER, 7)).unwrap());
@@ -269,8 +269,8 @@ fn nanoseconds_per_packet() {
     const PACKETS: u32 = 300_000;
     let Some(pair) = pair(false) else { return };
     let shape =
-        Shape { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 22, record_max: 2048 };
-    let counting = Statistics::enable().unwrap();
+        RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 22, record_max: 2048 };
+    let counting = RunStatistics::enable().unwrap();
     for round in 0..3 {
         for (bell, readers) in [(SILENT, 0), (BELL, 0), (BELL, 1), (BELL, 2), (BELL, 10)] {
             let tap = Tap::new(&pair, shape, bell);
@@ -289,7 +289,7 @@ fn nanoseconds_per_packet() {
                 bell != SILENT,
                 info.ns_per_run().unwrap(),
                 f64::from(PACKETS) / took.as_secs_f64() / 1e3,
-                tap.word(BELLS),
+                tap.word(NOTIFIED),
             );
         }
     }
@@ -302,11 +302,11 @@ fn nanoseconds_per_packet() {
 fn nanoseconds_by_test_runs() {
     let Some(()) = need::bpf() else { return };
     let shape =
-        Shape { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 22, record_max: 66_000 };
+        RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 22, record_max: 66_000 };
     let rings = Rings::create("ring", shape).unwrap();
     let bell = RingBuffer::create("bell", 1 << 16).unwrap();
     let empty = [ebpf::insn::Insn::mov(ebpf::insn::R0, -1), ebpf::insn::Insn::exit()];
-    let empty = Program::load(Kind::Tc, "empty", &ebpf::insn::encode(&empty)).unwrap();
+    let empty = Program::load(ProgramKind::Tc, "empty", &ebpf::insn::encode(&empty)).unwrap();
     let silent = program::load(&rings, &bell, SILENT);
     let ringing = program::load(&rings, &bell, BELL);
     for length in [46, 1482] {

@@ -5,7 +5,7 @@ use ebpf::emit::Value;
 use ebpf::emit::tap::{Delivery, Tap, WakePolicy, Wakeup, tap};
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Kind, Program, RingBuffer, Rings};
+use sys::bpf::{ProgramKind, Program, RingBuffer, Rings};
 
 /// A bell that never rings.
 pub(crate) const SILENT: WakePolicy = WakePolicy {
@@ -43,6 +43,6 @@ pub(crate) fn load(rings: &Rings, ring: &RingBuffer, bell: WakePolicy) -> Progra
     );
     let maps = [rings.as_fd(), ring.as_fd()].map(|map| map.as_raw_fd());
     let code = made.unwrap().relocate(&maps).expect("two maps");
-    let loaded = Program::load(Kind::Tc, "ring_writer", &insn::encode(&code));
+    let loaded = Program::load(ProgramKind::Tc, "ring_writer", &insn::encode(&code));
     loaded.unwrap_or_else(|e| panic!("{e}\n{}", e.log))
 }

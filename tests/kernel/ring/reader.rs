@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use endpoint::source::kernel::reader;
-use sys::bpf::{Listener, Pointer, RingBuffer, Rings, Shape};
+use sys::bpf::{Listener, FramePointer, RingBuffer, Rings, RingsLayout};
 use sys::descriptor;
 
 /// The user `nobody`.
@@ -59,7 +59,7 @@ impl Reader {
             println!("readers of the same user: {why}");
             start(None)
         });
-        let Shape { cpus, sinks, pointers, bytes, record_max } = rings.shape();
+        let RingsLayout { cpus, sinks, pointers, bytes, record_max } = rings.shape();
         let words = [cpus, sinks, pointers, bytes, record_max, content as u32];
         let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let waits = bell.map().read_only().unwrap();
@@ -98,7 +98,7 @@ pub(crate) fn read() {
     assert_eq!((length, descriptors.len()), (24, 2));
     let (words, _) = message.as_chunks::<4>();
     let word = |number: usize| u32::from_ne_bytes(words[number]);
-    let shape = Shape {
+    let shape = RingsLayout {
         cpus: word(0),
         sinks: word(1),
         pointers: word(2),
@@ -163,7 +163,7 @@ impl Walk {
             seen.got += 1;
             seen.bytes += frame.len() as u64;
             seen.longest = seen.longest.max(frame.len() as u64);
-            let Pointer { length, class, offset, way, .. } = handed.pointer;
+            let FramePointer { length, class, offset, way, .. } = handed.pointer;
             let told = (length, class, offset, way) == (handed.header.length, 1, 0, 7);
             seen.torn += u64::from(!(inside && told && whole(frame, self.content)));
         }

@@ -118,7 +118,7 @@ impl Walk {
 
     /// Says on which processor we are.
     pub(crate) fn here(&self) {
-        self.side.is_on(sys::machine::processor() as u64);
+        self.side.is_on(sys::machine::current_processor() as u64);
     }
 
     /// Records that would go over this position are not taken by [`Walk::take`].

@@ -153,5 +153,5 @@ const SPARE_DIGITS: usize = 14;
 
 const _: () = assert!(
     STATES.len() + "4294967295/".len() + Address::NAME_MAX + 1 + SPARE_DIGITS
-        <= sys::name::LENGTH_MAX
+        <= sys::abstract_socket::LENGTH_MAX
 );

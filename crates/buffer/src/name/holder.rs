@@ -11,7 +11,7 @@ use super::{Address, Error};
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use sys::name::Takes;
+use sys::abstract_socket::Accepts;
 
 /// The finding at a socket.
 pub(super) enum SocketOwner {
@@ -28,13 +28,13 @@ pub(super) enum SocketOwner {
 /// Looks who has the name of a socket, without waiting. Receiving from an owner waits no longer
 /// than `limit`.
 pub(super) fn look(socket: &[u8], owner: u32, limit: Duration) -> Result<SocketOwner, Error> {
-    let there = match sys::name::go_to_now(socket, limit) {
+    let there = match sys::abstract_socket::try_connect(socket, limit) {
         Ok(Some(there)) => there,
         Ok(None) => return Ok(SocketOwner::Full),
         Err(error) if error.errno == CONNECTION_REFUSED => return Ok(SocketOwner::Nobody),
         Err(error) => return Err(error.into()),
     };
-    let holder = sys::name::peer(&there)?.uid;
+    let holder = sys::abstract_socket::peer(&there)?.uid;
     Ok(if holder == owner { SocketOwner::Owner(there) } else { SocketOwner::Other(holder) })
 }
 
@@ -66,15 +66,15 @@ pub(crate) fn sockets() -> std::io::Result<Vec<String>> {
     Ok(listed.lines().filter_map(name).collect())
 }
 
-/// Takes a name for this process, which runs under its user: a spare one where another user keeps
+/// Accepts a name for this process, which runs under its user: a spare one where another user keeps
 /// it. Two processes never have one name.
-pub(super) fn take(address: &Address, backlog: i32, takes: Takes) -> Result<OwnedFd, Error> {
+pub(super) fn take(address: &Address, backlog: i32, takes: Accepts) -> Result<OwnedFd, Error> {
     let socket = address.socket();
-    let mut taken = sys::name::take(&socket, backlog, takes);
+    let mut taken = sys::abstract_socket::claim(&socket, backlog, takes);
     if is_taken(&taken) {
         match look_again(&socket, address.uid())? {
             SocketOwner::Owner(_) => return Err(Error::Taken(address.clone())),
-            SocketOwner::Nobody => taken = sys::name::take(&socket, backlog, takes),
+            SocketOwner::Nobody => taken = sys::abstract_socket::claim(&socket, backlog, takes),
             SocketOwner::Other(_) | SocketOwner::Full => {}
         }
     }
@@ -83,7 +83,7 @@ pub(super) fn take(address: &Address, backlog: i32, takes: Takes) -> Result<Owne
     }
     let number = RandomState::new().hash_one(std::process::id());
     let socket = address.spare(number);
-    alone(address, &socket, sys::name::take(&socket, backlog, takes)?)
+    alone(address, &socket, sys::abstract_socket::claim(&socket, backlog, takes)?)
 }
 
 /// The listener, if no other process of this user has the name at a spare socket.
@@ -100,9 +100,9 @@ fn look_again(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
         SocketOwner::Full => {}
         found => return Ok(found),
     }
-    match sys::name::go_to(socket, ANSWER) {
+    match sys::abstract_socket::connect_to(socket, ANSWER) {
         Ok(there) => {
-            let holder = sys::name::peer(&there)?.uid;
+            let holder = sys::abstract_socket::peer(&there)?.uid;
             Ok(if holder == owner { SocketOwner::Owner(there) } else { SocketOwner::Other(holder) })
         }
         Err(error) if error.errno == CONNECTION_REFUSED => Ok(SocketOwner::Nobody),

@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
-use sys::name::Takes;
+use sys::abstract_socket::Accepts;
 use sys::poll;
 
 /// The names that this process has created. Dropping it gives them all back; streams that are open
@@ -150,8 +150,8 @@ impl Host {
     fn add_at(&self, address: Address, access: AccessList, what: NamedObject) -> Result<(), Error> {
         self.sweep();
         let takes = match what {
-            NamedObject::Inbox(_) => Takes::Descriptors,
-            NamedObject::Stream { .. } | NamedObject::Region { .. } => Takes::Bytes,
+            NamedObject::Inbox(_) => Accepts::Descriptors,
+            NamedObject::Stream { .. } | NamedObject::Region { .. } => Accepts::Bytes,
         };
         let listener = super::holder::take(&address, VISITORS, takes)?;
         let name = Name { address, listener: Arc::new(listener), access, what };
@@ -202,7 +202,7 @@ impl Drop for Host {
 }
 
 impl HostState {
-    /// Takes out what has ended.
+    /// Accepts out what has ended.
     fn over(&mut self) -> Vec<Name> {
         let is_over = |name: &mut Name| match &name.what {
             NamedObject::Stream { entrance, .. } => entrance.has_ended(),
@@ -249,7 +249,7 @@ impl Name {
 
     /// Answers somebody who has come.
     fn welcome(&mut self, visitor: OwnedFd) {
-        let peer = match sys::name::peer(&visitor) {
+        let peer = match sys::abstract_socket::peer(&visitor) {
             Ok(peer) => peer,
             Err(error) => return tell(&visitor, &Answer::failed(&error)),
         };
@@ -345,7 +345,7 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
             shared.lock().show_out(&gone);
         }
         for (listener, _) in listeners.iter().zip(ready.iter().skip(1)).filter(|(_, r)| **r) {
-            match sys::name::accept(listener) {
+            match sys::abstract_socket::accept(listener) {
                 Ok(Some(visitor)) => {
                     let mut state = shared.lock();
                     let named = |name: &&mut Name| Arc::ptr_eq(&name.listener, listener);

@@ -270,7 +270,7 @@ impl Timer {
             let thread = std::thread::Builder::new().name("signals".to_owned());
             // It ends with the process.
             let _ = thread.spawn(move || {
-                sys::process::sharp_timers();
+                sys::process::set_exact_timers();
                 let mut quiet = LINGER;
                 loop {
                     timer.round(&mut quiet, sys::clock::monotonic);

@@ -218,7 +218,7 @@ impl Input {
 
     /// Returns true if the writer is known to run on our processor, so that we yield to it.
     fn is_together(&mut self) -> bool {
-        let here = sys::machine::processor() as u64 + 1;
+        let here = sys::machine::current_processor() as u64 + 1;
         let there = acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
         let seen = || there == here || there == 0 && super::is_alone();
         self.spin.yields().unwrap_or_else(seen)

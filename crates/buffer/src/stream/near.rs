@@ -35,11 +35,11 @@ impl Output {
 /// it.
 fn stay_near(alleged: u64) -> sys::Result<bool> {
     let number = alleged.checked_sub(1).and_then(|number| usize::try_from(number).ok());
-    let near = number.map(sys::machine::sharers).unwrap_or_default();
+    let near = number.map(sys::machine::cache_sharers).unwrap_or_default();
     if near.is_empty() {
         return Ok(false);
     }
-    sys::process::keep_among(&near).map(|()| true)
+    sys::process::pin_among(&near).map(|()| true)
 }
 
 #[cfg(test)]
@@ -72,9 +72,9 @@ mod tests {
             }
             let word = output.side().store.writer.word(writer::PROCESSOR);
             let there = usize::try_from(word.load(Ordering::Relaxed) - 1).unwrap();
-            let near = sys::machine::sharers(there);
+            let near = sys::machine::cache_sharers(there);
             assert_eq!(input.stay_near(), Ok(!near.is_empty()));
-            let here = sys::machine::processor();
+            let here = sys::machine::current_processor();
             assert!(near.is_empty() && allowed() == before || near.contains(&here), "{near:?}");
             assert!(output.stay_near().is_ok(), "the other way round");
             // A processor that there is not, and one that nobody could have.

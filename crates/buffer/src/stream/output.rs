@@ -265,7 +265,7 @@ impl Output {
     /// none; the block is then counted as dropped.
     #[cold]
     pub(super) fn make_room(&mut self, length: usize) -> Result<bool, Fault> {
-        let here = sys::machine::processor() as u64 + 1;
+        let here = sys::machine::current_processor() as u64 + 1;
         let page = &self.ring.side().store.writer;
         page.word(writer::PROCESSOR).store(here, Ordering::Relaxed);
         if self.scaler.is_some() && self.ring.wraps(length) {

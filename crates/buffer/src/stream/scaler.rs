@@ -87,7 +87,7 @@ impl Output {
     /// processor. An unobserved reader is where the spins say, or elsewhere if we may run on
     /// others.
     pub(super) fn sides(&mut self) -> Sides {
-        let here = sys::machine::processor() as u64 + 1;
+        let here = sys::machine::current_processor() as u64 + 1;
         // Whether we may run on others is asked of the kernel, and of its files: not at each wait.
         let spin = self.spin;
         let unseen = || spin.yields().unwrap_or_else(super::is_alone);

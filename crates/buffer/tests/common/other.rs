@@ -28,10 +28,10 @@ impl Other {
     /// As [`Other::start`], with this socket as its standard input, and somewhere to report to.
     pub(crate) fn on(socket: OwnedFd, role: &str, report: Stdio) -> Option<Self> {
         need::root()?;
-        let mut command = sys::process::again_as(sys::process::NOBODY, socket).unwrap();
+        let mut command = sys::process::reexec_as(sys::process::NOBODY, socket).unwrap();
         command.args(["--ignored", "--exact", "--nocapture", "the_other_process"]);
         command.env(ROLE, role).stdout(report);
-        match sys::process::start(&mut command) {
+        match sys::process::spawn(&mut command) {
             Ok(child) => Some(Self { socket: None, child }),
             Err(error) => need::skip(&format!("nobody may not run this test: {error}")),
         }

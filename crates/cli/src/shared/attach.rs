@@ -15,7 +15,7 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 use streamline::report::counted;
-use sys::file::Kind;
+use sys::file::FileKind;
 
 /// The interval of updates.
 const EVERY: Duration = Duration::from_millis(250);
@@ -116,17 +116,17 @@ impl Log {
 /// Opens a file that another user's process has named, if it is what a log of that user is.
 fn open(path: &Path, uid: u32) -> Result<File, String> {
     let failed = |error: sys::Error| error.to_string();
-    let place = sys::file::place(path).map_err(failed)?;
+    let place = sys::file::open_path(path).map_err(failed)?;
     let status = sys::file::status(&place).map_err(failed)?;
     match () {
-        () if status.kind != Kind::Regular => Err("it is no regular file".to_owned()),
+        () if status.kind != FileKind::Regular => Err("it is no regular file".to_owned()),
         () if status.uid != uid => {
             Err(format!("it belongs to {}, and not to {}", user(status.uid), user(uid)))
         }
         () if sys::file::is_in_user_space(&place).map_err(failed)? => {
             Err("its file system is a process that may never answer (FUSE)".to_owned())
         }
-        () => Ok(File::from(sys::file::read_only(place.as_fd()).map_err(failed)?)),
+        () => Ok(File::from(sys::file::reopen_read_only(place.as_fd()).map_err(failed)?)),
     }
 }
 

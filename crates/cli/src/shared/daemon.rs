@@ -19,7 +19,7 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     let stop = signals()?;
     let directory = directory(given)?;
     let steps = Steps::with(given.fault.clone().unwrap_or_default());
-    let kept = service::given();
+    let kept = service::take_descriptors();
     let server = match kept.is_empty() {
         // Who names a directory decides by its permissions who comes.
         true => Server::open(&directory, !given.user, policy, &steps),
@@ -28,7 +28,7 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     let mut server = server.map_err(|error| failed(&error))?;
     terminal::note(&format!("the daemon is in {}", directory.display()));
     server.notes().iter().for_each(|note| terminal::warn(note));
-    steps.pass("it is there");
+    steps.checkpoint("it is there");
     say(&format!("READY=1\nSTATUS=in {}", directory.display()));
     let served = server.serve(stop);
     say("STOPPING=1");
@@ -73,7 +73,7 @@ fn failed(error: &DirectoryError) -> Status {
 
 /// Tells the service manager, if there is one.
 fn say(lines: &str) {
-    if let Err(error) = service::tell(lines, &[]) {
+    if let Err(error) = service::notify(lines, &[]) {
         terminal::warn(&format!("the service manager was not told: {error}"));
     }
 }

@@ -24,8 +24,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use streamline::Options;
 use streamline::report::quoted;
-use sys::open::{self, Regular, Writes};
-use sys::steps::{Makes, Steps};
+use sys::open::{self, OpenRegular, WriteMode};
+use sys::steps::{Resource, Steps};
 
 /// The most that is shown of what a path said that did not come to run.
 const SHOWN_MAX: u64 = 16 << 10;
@@ -40,22 +40,22 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let text = streamline::read(&text, &options).map_err(failure::refuse)?.text.as_ref().to_owned();
     let steps = Steps::with(given.fault.clone().unwrap_or_default());
     let untaken = |error: sys::Error| refused(&error);
-    steps.take(Makes::Descriptor, "a connection to the daemon").map_err(untaken)?;
+    steps.take(Resource::Descriptor, "a connection to the daemon").map_err(untaken)?;
     is_free(&client()?, name)?;
     let signals = signals()?;
-    steps.take(Makes::File, "a log").map_err(untaken)?;
+    steps.take(Resource::File, "a log").map_err(untaken)?;
     let (log, file) = log(given, name)?;
     let before = file.metadata().map_or(0, |about| about.len());
     let (near, far) = sys::descriptor::pair().map_err(|error| refused(&error))?;
-    steps.take(Makes::Thread, "the process of a path").map_err(untaken)?;
+    steps.take(Resource::Thread, "the process of a path").map_err(untaken)?;
     let mut child = spawn(given, name, &text, (&log, file), far)?;
-    steps.pass("the path is about to run");
+    steps.checkpoint("the path is about to run");
     let Some(_) = super::wait(&[near.as_fd()], signals, None) else {
         // Whoever changed their mind wants nothing to be left.
         let _ = child.kill();
         return Err(Status::Failed);
     };
-    steps.pass("the path has said whether it runs");
+    steps.checkpoint("the path has said whether it runs");
     let mut bytes = [0; 256];
     let told = sys::descriptor::receive(&near, &mut bytes).map(|(length, _)| length).unwrap_or(0);
     let number = serde_json::from_slice::<Number>(bytes.get(..told).unwrap_or_default());
@@ -69,7 +69,7 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     Ok(terminal::print(&format!("{number}\n")))
 }
 
-/// Makes sure that no path of ours runs under this name: what a second one had to say would stand
+/// Resource sure that no path of ours runs under this name: what a second one had to say would stand
 /// in the log of the first.
 fn is_free(client: &Client, name: Option<&str>) -> Result<(), Status> {
     let Some(name) = name else { return Ok(()) };
@@ -120,7 +120,7 @@ fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), St
     let (path, opened) = match &given.log {
         Some(path) => {
             let path = std::path::absolute(path).map_err(|error| failed(path, &error))?;
-            let opened = open::target(&path, Writes::Behind, OWN);
+            let opened = open::open_target(&path, WriteMode::Append, OWN);
             (path, opened.map(|target| target.file))
         }
         None => {
@@ -137,7 +137,7 @@ fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), St
             let process = || format!("process-{}", std::process::id());
             let name = name.map_or_else(process, str::to_owned);
             let path = folder.join(format!("{name}.log"));
-            let opened = Regular::append().made(OWN).own().open(&path);
+            let opened = OpenRegular::append().create(OWN).sole_link().open(&path);
             (path, opened)
         }
     };
@@ -181,7 +181,7 @@ fn spawn(
 fn ended(child: &mut Child, log: &Path, before: u64) -> Status {
     let status = child.wait().ok().and_then(|status| status.code());
     let mut said = String::new();
-    if let Ok(mut file) = Regular::read().open(log) {
+    if let Ok(mut file) = OpenRegular::read().open(log) {
         // What cannot be read is not shown; the file is named.
         let _ = file.seek(SeekFrom::Start(before));
         let _ = file.take(SHOWN_MAX).read_to_string(&mut said);

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
-use sys::steps::Fault;
+use sys::steps::InjectedFault;
 
 /// Commands on paths of several users.
 #[derive(Subcommand, Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct DaemonArguments {
     pub(crate) policy: Option<PathBuf>,
     /// A step that fails, or before which the process stops, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
-    pub(crate) fault: Option<Fault>,
+    pub(crate) fault: Option<InjectedFault>,
 }
 
 /// Words of `state`.
@@ -66,7 +66,7 @@ pub(crate) struct StateArguments {
 pub(crate) struct StartArguments {
     /// A step that fails, or before which the process stops, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
-    pub(crate) fault: Option<Fault>,
+    pub(crate) fault: Option<InjectedFault>,
     /// Keep what it prints in this file; without, in the folder for what is left behind
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,

@@ -123,7 +123,7 @@ struct Joint {
 fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
     let library = if stages.len() > 1 && !given.isolate { Some(probe::library()?) } else { None };
     let refusals: Vec<Option<String>> = stages.iter().map(refusal).collect();
-    sys::children::pass_signals_on().map_err(|error| error.to_string())?;
+    sys::children::forward_signals().map_err(|error| error.to_string())?;
     let mut children: Vec<Result<Child, u8>> = Vec::new();
     let mut before: Option<Joint> = None;
     let mut noted = false;
@@ -204,7 +204,7 @@ fn joint(meets: bool) -> sys::Result<(Joint, Option<String>)> {
 fn place() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (here, there) = sys::descriptor::pair().map_err(std::io::Error::from)?;
     // Tried now: later one of the two programs may have been started already.
-    drop(sys::children::inherited(here.as_fd(), LOWEST)?);
+    drop(sys::children::dup_inheritable(here.as_fd(), LOWEST)?);
     Ok((here, there))
 }
 
@@ -271,7 +271,7 @@ fn edge(
     kept: &mut Vec<OwnedFd>,
 ) -> Result<String, std::io::Error> {
     let inode = |fd: &OwnedFd| File::from(fd.try_clone()?).metadata().map(|meta| meta.ino());
-    let copy = sys::children::inherited(place.as_fd(), LOWEST)?;
+    let copy = sys::children::dup_inheritable(place.as_fd(), LOWEST)?;
     let edge = Edge { end, pipe: inode(pipe)?, socket: copy.as_raw_fd(), inode: inode(&copy)? };
     kept.push(copy);
     Ok(edge.to_string())

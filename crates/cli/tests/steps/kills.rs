@@ -5,7 +5,7 @@ use crate::common::Guard;
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use sys::local::{self, Form};
+use sys::local_socket::{self, Framing};
 use testkit::net::{Cable, Pair, packet_sockets};
 use testkit::resources::KernelObjects;
 use testkit::{need, until};
@@ -176,7 +176,7 @@ fn daemons(every: usize, kills: &mut Kills) {
 /// stopped, does not answer soon.
 pub(crate) fn is_registered(house: &House, name: &str) -> Option<bool> {
     let packets = house.place().join("io.streamline.packets");
-    let socket = local::go_to(&packets, Form::Packets, Duration::from_millis(300)).ok()?;
+    let socket = local_socket::connect_to(&packets, Framing::Packets, Duration::from_millis(300)).ok()?;
     sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.List\"}", &[]).ok()?;
     let mut answer = vec![0; 1 << 16];
     let (length, _) = sys::descriptor::receive(&socket, &mut answer).ok()?;

@@ -162,7 +162,7 @@ impl Policy {
         let reason = |error: std::io::Error| {
             wrong(error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase())
         };
-        let opened = match sys::open::Regular::read().open(file) {
+        let opened = match sys::open::OpenRegular::read().open(file) {
             Err(error) if error.kind() == ErrorKind::NotFound && !asked => {
                 return Ok(Self::default());
             }

@@ -7,7 +7,7 @@ use member::connection::Connection;
 use member::faults;
 use member::varlink::Reply;
 use std::os::fd::OwnedFd;
-use sys::local::{self, Form};
+use sys::local_socket::{self, Framing};
 use sys::watcher::Interest;
 
 /// Connections accepted before other work gets its turn.
@@ -22,7 +22,7 @@ impl Server {
         for _ in 0..GUESTS_A_TURN {
             let place = usize::try_from(socket).ok().and_then(|place| self.sockets.get(place));
             let Some((listener, form)) = place else { return false };
-            match local::accept(listener) {
+            match local_socket::accept(listener) {
                 Ok(Some(visitor)) => {
                     let form = *form;
                     // Whoever cannot be known is not let in.
@@ -35,8 +35,8 @@ impl Server {
         false
     }
 
-    fn welcome(&mut self, visitor: OwnedFd, form: Form) -> sys::Result<()> {
-        let peer = sys::name::peer(&visitor)?;
+    fn welcome(&mut self, visitor: OwnedFd, form: Framing) -> sys::Result<()> {
+        let peer = sys::abstract_socket::peer(&visitor)?;
         let process = peer.process;
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
         let mut connection = Connection::new(visitor, form);

@@ -10,7 +10,7 @@ use member::protocol::Event;
 use member::varlink::{Call, Fault, Reply};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, OwnedFd};
-use sys::watcher::{Happened, Interest};
+use sys::watcher::{WatchEvent, Interest};
 
 /// A connected client.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Guest {
 
 impl Server {
     /// A guest says something, or can be told more.
-    pub(super) fn hear(&mut self, id: u64, happened: Happened) {
+    pub(super) fn hear(&mut self, id: u64, happened: WatchEvent) {
         if happened.writable {
             self.flush(id);
         }

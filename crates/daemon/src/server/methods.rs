@@ -17,8 +17,8 @@ use member::varlink::{Call, Fault, REPLY_MAX, interface};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::os::fd::{AsFd as _, OwnedFd};
-use sys::local::{self, Form};
-use sys::steps::Makes;
+use sys::local_socket::{self, Framing};
+use sys::steps::Resource;
 use sys::watcher::Interest;
 
 /// An answer: replies and their descriptors.
@@ -267,14 +267,14 @@ impl Server {
             return Err(faults::refused("path", "this connection has one already"));
         }
         let untaken = |error: sys::Error| faults::refused("path", &error.to_string());
-        self.steps.take(Makes::Descriptor, "the process of a path").map_err(untaken)?;
+        self.steps.take(Resource::Descriptor, "the process of a path").map_err(untaken)?;
         let way = way_to(guest, descriptors)?;
         let gone = |_| faults::refused("process", "it has ended");
-        let process = local::process_of(guest.connection.as_fd()).map_err(gone)?;
+        let process = local_socket::peer_process(guest.connection.as_fd()).map_err(gone)?;
         let who = (guest.who.uid, guest.process);
         let entry = self.enter(id, who, wanted)?;
         let number = entry.number;
-        if let Err(error) = self.steps.take(Makes::Entry, "a path") {
+        if let Err(error) = self.steps.take(Resource::Entry, "a path") {
             self.registry.remove(number);
             return Err(untaken(error));
         }
@@ -288,7 +288,7 @@ impl Server {
         }
         store::keep(&entry, guest.connection.as_fd(), way.as_fd());
         guest.path = Some(Worker { number, process, way });
-        self.steps.pass("a path is registered");
+        self.steps.checkpoint("a path is registered");
         self.announce("came", &entry);
         Ok(Answer::one(&Number { number }))
     }
@@ -305,7 +305,7 @@ impl Server {
 
     fn connect(&mut self, id: u64, wanted: &str) -> Result<Answer, Fault> {
         let guest = self.guests.get(&id).ok_or_else(Fault::denied)?;
-        if guest.connection.form() != Form::Packets {
+        if guest.connection.form() != Framing::Packets {
             return Err(faults::needs_descriptors(PACKETS));
         }
         let uid = guest.who.uid;
@@ -334,7 +334,7 @@ impl Server {
         // The kernel may refuse a message for other reasons, too.
         let said = worker.way.say(admit.text(), vec![far]);
         match said {
-            Err(_) if local::is_gone(&worker.way) => Err(gone()),
+            Err(_) if local_socket::is_gone(&worker.way) => Err(gone()),
             Ok(()) if !worker.way.has_unsent() => Ok(Answer::with(&connected, vec![near, process])),
             _ => Err(faults::busy(wanted)),
         }
@@ -344,13 +344,13 @@ impl Server {
 /// Returns the one descriptor that comes with a path: the socket on which its process accepts
 /// connections.
 fn way_to(guest: &Guest, descriptors: Vec<OwnedFd>) -> Result<Connection, Fault> {
-    if guest.connection.form() != Form::Packets {
+    if guest.connection.form() != Framing::Packets {
         return Err(faults::needs_descriptors(PACKETS));
     }
     let mut descriptors = descriptors.into_iter();
     match (descriptors.next(), descriptors.next()) {
-        (Some(one), None) if sys::descriptor::is_one(&one) => {
-            Ok(Connection::new(one, Form::Packets))
+        (Some(one), None) if sys::descriptor::is_packet_socket(&one) => {
+            Ok(Connection::new(one, Framing::Packets))
         }
         _ => Err(faults::refused(
             "descriptor",

@@ -35,15 +35,15 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use store::Sorted;
-use sys::local::{self, Form};
-use sys::steps::{Makes, Steps};
-use sys::watcher::{Happened, Interest, Watcher};
+use sys::local_socket::{self, Framing};
+use sys::steps::{Resource, Steps};
+use sys::watcher::{WatchEvent, Interest, Watcher};
 
 /// Answers whoever comes.
 #[derive(Debug)]
 pub struct Server {
     watcher: Watcher,
-    sockets: Vec<(OwnedFd, Form)>,
+    sockets: Vec<(OwnedFd, Framing)>,
     place: Option<Directory>,
     /// True if the sockets in the directory are ours, not a service manager's.
     own_sockets: bool,
@@ -92,7 +92,7 @@ impl Server {
         (steps, kept): (&Steps, Sorted),
     ) -> Result<Self, DirectoryError> {
         let place = Directory::take(directory, open, steps)?;
-        let sockets = [Form::Packets, Form::Stream].map(|form| {
+        let sockets = [Framing::Packets, Framing::Stream].map(|form| {
             let socket = place.listen(form, open, steps)?;
             Ok::<_, DirectoryError>((socket, form))
         });
@@ -121,7 +121,7 @@ impl Server {
         }
         let place = Directory::take(directory, true, steps)?;
         let with_form = |socket: OwnedFd| {
-            let form = local::form(&socket)?;
+            let form = local_socket::framing(&socket)?;
             // What a service manager makes may block, and nobody is waited for.
             let socket = UnixListener::from(socket);
             let refused = |error: std::io::Error| {
@@ -137,7 +137,7 @@ impl Server {
 
     fn new(
         place: Directory,
-        (sockets, own_sockets): (Vec<(OwnedFd, Form)>, bool),
+        (sockets, own_sockets): (Vec<(OwnedFd, Framing)>, bool),
         policy: Policy,
         (steps, kept): (&Steps, Sorted),
     ) -> Result<Self, DirectoryError> {
@@ -150,8 +150,8 @@ impl Server {
                 return Err(error);
             }
         };
-        steps.keep();
-        let files = usize::try_from(sys::process::most_descriptors()).unwrap_or(usize::MAX);
+        steps.commit();
+        let files = usize::try_from(sys::process::raise_descriptor_limit()).unwrap_or(usize::MAX);
         let kernel::TakenUp { lines: running, notes } = running;
         let mut server = Self {
             watcher,
@@ -184,16 +184,16 @@ impl Server {
 
     /// Prepares answers, as far as the preparation may fail.
     fn begin(
-        sockets: &[(OwnedFd, Form)],
+        sockets: &[(OwnedFd, Framing)],
         policy: &Policy,
         (steps, kept): (&Steps, Vec<(String, OwnedFd)>),
     ) -> Result<(Watcher, Kernel, kernel::TakenUp), DirectoryError> {
-        steps.take(Makes::Descriptor, "what watches descriptors")?;
+        steps.take(Resource::Descriptor, "what watches descriptors")?;
         let watcher = Watcher::new()?;
         for (number, (socket, _)) in (0..).zip(sockets) {
             watcher.watch(socket, guest::number(number, Part::Listener), Interest::Read)?;
         }
-        steps.take(Makes::Thread, "what runs lines in the kernel")?;
+        steps.take(Resource::Thread, "what runs lines in the kernel")?;
         let (kernel, running) = Kernel::begin(policy, &watcher, (kept, steps))?;
         Ok((watcher, kernel, running))
     }
@@ -221,7 +221,7 @@ impl Server {
     }
 
     /// Answers whether nobody can be let in for a moment.
-    fn happened(&mut self, happened: Happened) -> bool {
+    fn happened(&mut self, happened: WatchEvent) -> bool {
         let (id, part) = guest::parts(happened.number);
         match part {
             Part::Listener if id == kernel::DONE => {

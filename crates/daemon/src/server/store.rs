@@ -26,9 +26,9 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
-use sys::local::{self, Form};
+use sys::local_socket::{self, Framing};
 use sys::watcher::Interest;
-use sys::{name, service};
+use sys::{abstract_socket, service};
 
 /// A path that was kept.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ pub(super) fn keep(entry: &Entry, connection: BorrowedFd<'_>, way: BorrowedFd<'_
 
 fn keep_entry(entry: &Entry) {
     let text = serde_json::to_vec(entry).unwrap_or_default();
-    if let Ok(note) = service::note(&text) {
+    if let Ok(note) = service::memfd_with(&text) {
         put(entry.number, ENTRY, note.as_fd());
     }
 }
@@ -173,12 +173,12 @@ pub(super) fn forget(number: u32) {
 
 fn put(number: u32, part: &str, descriptor: BorrowedFd<'_>) {
     // What is not stored is not there the next time, and nothing else.
-    let _ = service::tell_now(&format!("FDSTORE=1\nFDNAME={PATH}{number}-{part}"), &[descriptor]);
+    let _ = service::try_notify(&format!("FDSTORE=1\nFDNAME={PATH}{number}-{part}"), &[descriptor]);
 }
 
 fn drop_part(number: u32, part: &str) {
     // What stays is told to be nothing's when we start again.
-    let _ = service::tell_now(&format!("FDSTOREREMOVE=1\nFDNAME={PATH}{number}-{part}"), &[]);
+    let _ = service::try_notify(&format!("FDSTOREREMOVE=1\nFDNAME={PATH}{number}-{part}"), &[]);
 }
 
 /// A manager that keeps what belongs to lines in the kernel.
@@ -190,18 +190,18 @@ impl Keeper for Manager {
         // Nobody is to look whether anything happens there. What is not stored is not there the
         // next time: then the whole point goes.
         let lines = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}");
-        let _ = service::tell_within(&lines, &[descriptor], PATIENCE);
+        let _ = service::notify_within(&lines, &[descriptor], PATIENCE);
     }
 
     fn forget(&self, name: &str) {
-        let _ = service::tell_within(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[], PATIENCE);
+        let _ = service::notify_within(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[], PATIENCE);
     }
 }
 
 /// Has the connection kept no more on which a line in the kernel hangs, of whose guest was kept
 /// that it knows this.
 fn forget_line(guest: u64, known: Knows) {
-    if service::keeps() {
+    if service::stores_descriptors() {
         Manager.forget(&format!("{}{guest}", known.name()));
     }
 }
@@ -209,7 +209,7 @@ fn forget_line(guest: u64, known: Knows) {
 impl Guest {
     /// Has the connection kept on which its line in the kernel hangs; `id` is its number.
     pub(super) fn keep_line(&mut self, id: u64, knows: Knows) {
-        if !service::keeps() || self.kept == Some(knows) {
+        if !service::stores_descriptors() || self.kept == Some(knows) {
             return;
         }
         Manager.keep(&format!("{}{id}", knows.name()), self.connection.as_fd());
@@ -239,7 +239,7 @@ impl Server {
             let kept = connections.remove(&id);
             let known = kept.as_ref().map(|(_, knows)| *knows);
             let guest = kept.and_then(|(connection, knows)| {
-                let peer = name::peer(&connection).ok().filter(|peer| peer.uid == uid)?;
+                let peer = abstract_socket::peer(&connection).ok().filter(|peer| peer.uid == uid)?;
                 let number = guest::number(id, Part::Connection);
                 self.watcher.watch(connection.as_fd(), number, Interest::Read).ok()?;
                 Some((peer, connection, knows))
@@ -252,7 +252,7 @@ impl Server {
             };
             let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
             *self.per_user.entry(uid).or_default() += 1;
-            let connection = Connection::new(connection, Form::Packets);
+            let connection = Connection::new(connection, Framing::Packets);
             let mut guest = Guest::new(connection, who, peer.process);
             (guest.line, guest.kept) = (Line::Runs, Some(knows));
             self.guests.insert(id, guest);
@@ -268,7 +268,7 @@ impl Server {
             if knows == Knows::Waits {
                 let fault = faults::not_in_kernel(0, AGAIN, NOT_CHANGED);
                 // Who does not listen any more need not know.
-                let _ = local::send_now(&connection, &Reply::from(&fault).text(), &[]);
+                let _ = local_socket::send_now(&connection, &Reply::from(&fault).text(), &[]);
             }
         }
     }
@@ -286,9 +286,9 @@ impl Server {
     /// None: it has ended meanwhile, or is not what it should be.
     fn take_one_back(&mut self, kept: Kept) -> Option<()> {
         let Kept { entry, connection, way } = kept;
-        let peer = name::peer(&connection).ok()?;
-        let process = local::process_of(&connection).ok()?;
-        if peer.uid != entry.uid || !sys::descriptor::is_one(&way) {
+        let peer = abstract_socket::peer(&connection).ok()?;
+        let process = local_socket::peer_process(&connection).ok()?;
+        if peer.uid != entry.uid || !sys::descriptor::is_packet_socket(&way) {
             return None;
         }
         let (id, number) = (self.next, entry.number);
@@ -304,9 +304,9 @@ impl Server {
         self.next = id + 1;
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
         *self.per_user.entry(who.uid).or_default() += 1;
-        let connection = Connection::new(connection, Form::Packets);
+        let connection = Connection::new(connection, Framing::Packets);
         let mut guest = Guest::new(connection, who, peer.process);
-        guest.path = Some(Worker { number, process, way: Connection::new(way, Form::Packets) });
+        guest.path = Some(Worker { number, process, way: Connection::new(way, Framing::Packets) });
         self.guests.insert(id, guest);
         Some(())
     }

@@ -27,8 +27,8 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use sys::group::{Ended, Group};
-use sys::steps::Makes;
+use sys::process_group::{ProcessEnd, ProcessGroup};
+use sys::steps::Resource;
 
 /// The shell that understands a command.
 const SHELL: &str = "/bin/sh";
@@ -108,7 +108,7 @@ impl fmt::Debug for Started {
 pub struct Process {
     command: String,
     /// None: it ran elsewhere, and what it wrote comes from a record.
-    group: Option<Mutex<Group>>,
+    group: Option<Mutex<ProcessGroup>>,
     stands: Stands,
     /// It takes no input any more.
     deaf: AtomicBool,
@@ -136,7 +136,7 @@ pub struct BadEnd {
     /// The command.
     pub command: String,
     /// Its end.
-    pub ended: Ended,
+    pub ended: ProcessEnd,
     /// Its output was ours, and whoever read that has gone: nobody needs to be told.
     pub quiet: bool,
     /// The message in place of its end, if it is no program.
@@ -150,8 +150,8 @@ impl fmt::Display for BadEnd {
         }
         write!(f, "the program {:?} {}", self.command, self.ended)?;
         match self.ended {
-            Ended::Status(126) => f.write_str(": the shell may not run it"),
-            Ended::Status(127) => f.write_str(": the shell did not find it"),
+            ProcessEnd::Status(126) => f.write_str(": the shell may not run it"),
+            ProcessEnd::Status(127) => f.write_str(": the shell did not find it"),
             _ => Ok(()),
         }
     }
@@ -182,8 +182,8 @@ fn start(opening: &Opening<'_>, stands: Stands) -> Result<Started, Failure> {
         let errno = Some(error.errno);
         Failure::new("start", SHELL, reason(&error.into())).errno(errno)
     };
-    opening.steps.take(Makes::Thread, command).map_err(refused)?;
-    let mut group = Group::start(&mut shell).map_err(refused)?;
+    opening.steps.take(Resource::Thread, command).map_err(refused)?;
+    let mut group = ProcessGroup::start(&mut shell).map_err(refused)?;
     let (input, output) = (group.take_input(), group.take_output());
     let process = Arc::new(Process {
         command: command.to_owned(),
@@ -193,7 +193,7 @@ fn start(opening: &Opening<'_>, stands: Stands) -> Result<Started, Failure> {
         released: AtomicBool::new(false),
         apart: None,
     });
-    opening.steps.take(Makes::Descriptor, "a way to its pipes").map_err(refused)?;
+    opening.steps.take(Resource::Descriptor, "a way to its pipes").map_err(refused)?;
     let input = input.map(|pipe| Input::new(pipe, Arc::clone(&process)));
     let output = output.map(|pipe| {
         let target = format!("what {command:?} writes");
@@ -214,7 +214,7 @@ impl Process {
         Self { command: command.to_owned(), group: None, stands, deaf, released, apart: None }
     }
 
-    /// Makes a process in the middle of a line that is no ordinary program.
+    /// Resource a process in the middle of a line that is no ordinary program.
     #[must_use]
     pub fn apart(name: &str, apart: Arc<dyn Apart>) -> Self {
         Self { apart: Some(apart), ..Self::recorded(name, Stands::Middle) }
@@ -258,7 +258,7 @@ impl Process {
     /// Waits for its end. Both halves must have been closed.
     pub fn finish(&self) -> sys::Result<Result<(), BadEnd>> {
         if let Some(told) = self.apart.as_ref().and_then(|apart| apart.finish()) {
-            let (command, ended) = (self.command.clone(), Ended::Status(1));
+            let (command, ended) = (self.command.clone(), ProcessEnd::Status(1));
             return Ok(Err(BadEnd { command, ended, quiet: false, told: Some(told) }));
         }
         let Some(mut group) = self.group() else { return Ok(Ok(())) };
@@ -281,7 +281,7 @@ impl Process {
         }
     }
 
-    fn judge(&self, ended: Ended) -> Result<(), BadEnd> {
+    fn judge(&self, ended: ProcessEnd) -> Result<(), BadEnd> {
         if ended.is_success() || self.released.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -289,7 +289,7 @@ impl Process {
         Err(BadEnd { command: self.command.clone(), ended, quiet, told: None })
     }
 
-    fn group(&self) -> Option<MutexGuard<'_, Group>> {
+    fn group(&self) -> Option<MutexGuard<'_, ProcessGroup>> {
         let group = self.group.as_ref()?;
         Some(group.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::{arguments, ask, bare, batch, description, hole, opening, pool};
 use crate::{DropReason, Given, Sink};
 use filter::Amount;
-use sys::group::Ended;
+use sys::process_group::ProcessEnd;
 
 struct Halves {
     input: Option<Box<dyn Sink>>,
@@ -105,16 +105,16 @@ fn what_comes_after_the_end_is_dropped_to_the_byte() {
 #[test]
 fn a_bad_end_is_told_by_command_and_status() {
     for (command, ended, text) in [
-        ("exit 3", Ended::Status(3), "the program \"exit 3\" ended with status 3"),
+        ("exit 3", ProcessEnd::Status(3), "the program \"exit 3\" ended with status 3"),
         (
             "exec /no/such/program 2>&-",
-            Ended::Status(127),
+            ProcessEnd::Status(127),
             "the program \"exec /no/such/program 2>&-\" ended with status 127: \
              the shell did not find it",
         ),
         (
             "kill -9 $$",
-            Ended::Signal(9),
+            ProcessEnd::Signal(9),
             "the program \"kill -9 $$\" was ended by signal 9 (SIGKILL)",
         ),
     ] {
@@ -137,7 +137,7 @@ fn a_bad_end_is_known_as_soon_as_it_is_there() {
             None => std::thread::yield_now(),
         }
     };
-    assert_eq!(bad.ended, Ended::Status(7));
+    assert_eq!(bad.ended, ProcessEnd::Status(7));
 }
 
 #[test]

@@ -19,9 +19,9 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use sys::open::{self, Target, Writes};
-use sys::replace::{Beside, is_refused};
-use sys::steps::{Makes, Steps};
+use sys::open::{self, Target, WriteMode};
+use sys::replace::{Replacement, must_write_in_place};
+use sys::steps::{Resource, Steps};
 
 /// Bytes gathered before a write.
 const FULL: usize = 64 * 1024;
@@ -84,7 +84,7 @@ impl Out {
             stdout.as_fd().try_clone_to_owned().map_err(|error| failed("open", &target, &error))?;
         let mut out = Self::over(File::from(fd), target);
         (out.interactive, out.standard) = (interactive, true);
-        out.messages = sys::descriptor::is_one(&stdout);
+        out.messages = sys::descriptor::is_packet_socket(&stdout);
         Ok(out)
     }
 
@@ -93,7 +93,7 @@ impl Out {
         if path == "-" {
             return Self::stdout();
         }
-        let mut out = Self::open(path, Writes::Over, making)?;
+        let mut out = Self::open(path, WriteMode::FromStart, making)?;
         if out.locked && out.length() > 0 {
             out.before = Before::Replace(PathBuf::from(path));
         }
@@ -106,7 +106,7 @@ impl Out {
         if path == "-" {
             return Self::lines();
         }
-        let mut out = Self::open(path, Writes::Behind, making)?;
+        let mut out = Self::open(path, WriteMode::Append, making)?;
         out.before = Before::Mend(lines);
         Ok(out)
     }
@@ -118,13 +118,13 @@ impl Out {
         out
     }
 
-    fn open(path: &str, writes: Writes, (steps, readers): Making<'_>) -> Result<Self, Failure> {
+    fn open(path: &str, writes: WriteMode, (steps, readers): Making<'_>) -> Result<Self, Failure> {
         let mode = readers.mode_of(Path::new(path), 0o666);
         let cannot = |error: io::Error| failed("open", path, &error);
-        steps.take(Makes::File, path).map_err(|error| cannot(error.into()))?;
+        steps.take(Resource::File, path).map_err(|error| cannot(error.into()))?;
         for _ in 0..TRIES {
-            let Target { file, made } =
-                open::target(Path::new(path), writes, mode).map_err(cannot)?;
+            let Target { file, created: made } =
+                open::open_target(Path::new(path), writes, mode).map_err(cannot)?;
             if made {
                 takes_back(&file, Path::new(path).to_owned(), steps).map_err(cannot)?;
             }
@@ -208,7 +208,7 @@ impl Out {
         if self.buffer.len() >= FULL { self.flush() } else { Ok(()) }
     }
 
-    /// Writes what is in the buffer, or as much of it as can be written.
+    /// WriteMode what is in the buffer, or as much of it as can be written.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         let (done, outcome) = match self.begin() {
             Ok(0) if self.messages => write_messages(&mut self.file, &self.buffer),
@@ -303,13 +303,13 @@ impl Drop for Out {
 /// A new file with these bytes that has taken the name of the old one, locked; none where the old
 /// one has to be written itself.
 fn replaced(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<File>> {
-    let Some(mut new) = Beside::of(path, old)? else { return Ok(None) };
+    let Some(mut new) = Replacement::of(path, old)? else { return Ok(None) };
     // Nobody else knows it yet.
     let _ = new.file().try_lock();
     write_all(new.file(), bytes).1?;
-    match new.take_place() {
+    match new.commit() {
         Ok(file) => Ok(Some(file)),
-        Err(error) if is_refused(&error) => Ok(None),
+        Err(error) if must_write_in_place(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -334,7 +334,7 @@ fn leads_to(path: &str, file: &File) -> bool {
 pub(crate) fn takes_back(file: &File, path: PathBuf, steps: &Steps) -> io::Result<()> {
     let made = file.metadata()?;
     let path = std::path::absolute(path)?;
-    steps.undo(format!("file {}", path.display()), move || {
+    steps.on_rollback(format!("file {}", path.display()), move || {
         let still = std::fs::symlink_metadata(&path);
         let same = |now: &std::fs::Metadata| (now.dev(), now.ino()) == (made.dev(), made.ino());
         if still.is_ok_and(|now| same(&now) && now.len() == 0) {
@@ -345,7 +345,7 @@ pub(crate) fn takes_back(file: &File, path: PathBuf, steps: &Steps) -> io::Resul
     Ok(())
 }
 
-/// Writes all bytes, waiting where the descriptor does not block; answers how many were written.
+/// WriteMode all bytes, waiting where the descriptor does not block; answers how many were written.
 fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
@@ -369,7 +369,7 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     (done, Ok(()))
 }
 
-/// Writes all bytes in messages, the last of which says so; answers how many were written.
+/// WriteMode all bytes in messages, the last of which says so; answers how many were written.
 fn write_messages(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut message = Vec::with_capacity(MESSAGE + 1);
     let mut done = 0;

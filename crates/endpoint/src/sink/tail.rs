@@ -31,7 +31,7 @@ pub(crate) fn mend(file: &mut File, target: &str, lines: Lines) -> io::Result<Op
         return Ok(None);
     }
     // It may have been opened for writing alone.
-    let Ok(readable) = sys::file::read_only(file.as_fd()) else { return Ok(None) };
+    let Ok(readable) = sys::file::reopen_read_only(file.as_fd()) else { return Ok(None) };
     let Some((begin, line)) = last_line(&File::from(readable), about.len())? else {
         return Ok(None);
     };
@@ -101,14 +101,14 @@ mod tests {
     use super::*;
     use crate::testing::TempDir;
     use std::fs;
-    use sys::open::Regular;
+    use sys::open::OpenRegular;
 
     /// The file with these bytes afterwards, and whether something was said.
     fn mended(before: &[u8], lines: Lines) -> (Vec<u8>, bool) {
         let dir = TempDir::new();
         let path = dir.path("file");
         fs::write(&path, before).unwrap();
-        let mut file = Regular::append().open(&path).unwrap();
+        let mut file = OpenRegular::append().open(&path).unwrap();
         let said = mend(&mut file, &path, lines).unwrap();
         let again = mend(&mut file, &path, lines).unwrap();
         assert_eq!(again, None, "it is whole then");
@@ -152,7 +152,7 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("file");
         fs::write(&path, "one\ntwo\nth").unwrap();
-        let mut file = Regular::write().open(&path).unwrap();
+        let mut file = OpenRegular::write().open(&path).unwrap();
         cut(&file, 2).unwrap();
         file.write_all(b"next").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nnext");

@@ -17,7 +17,7 @@ use runtime::space::graft::Key;
 use runtime::space::node::{Node, Part};
 use runtime::space::select::Wanted;
 use std::sync::Arc;
-use sys::steps::Makes;
+use sys::steps::Resource;
 
 /// A ring that has been made and not yet been put between two nodes.
 ///
@@ -44,7 +44,7 @@ impl Ends {
 const ENTRIES_PLAYED: usize = 1 << 16;
 
 impl Builder<'_> {
-    /// Makes the rings between the spaces of this part.
+    /// Resource the rings between the spaces of this part.
     pub(super) fn rings(&self) -> Result<Vec<Ends>, BuildError> {
         let edges = &self.plan.graph.edges;
         let mut rings: Vec<Ends> = Vec::new();
@@ -128,7 +128,7 @@ impl Builder<'_> {
         };
         let config = RingConfig { entries, lanes, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
-        self.extras.steps.take(Makes::Memory, "a ring between spaces")?;
+        self.extras.steps.take(Resource::Memory, "a ring between spaces")?;
         let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
         let (writer, mut readers) =
             made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;

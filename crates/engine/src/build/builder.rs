@@ -24,7 +24,7 @@ use runtime::space::{GENERAL, Input, SpaceOptions};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use sys::memory::Lender;
-use sys::steps::{Makes, Steps};
+use sys::steps::{Resource, Steps};
 
 /// What runs of a part for which another plan is built.
 pub(crate) struct Again<'a> {
@@ -89,7 +89,7 @@ impl Draft {
         steps: &Steps,
     ) -> Result<usize, BuildError> {
         let Some(lender) = lent else { return Ok(GENERAL) };
-        steps.take(Makes::Memory, "an intake that is lent")?;
+        steps.take(Resource::Memory, "an intake that is lent")?;
         self.lent.push(Pool::lent(fresh_id()?, Arc::clone(&lender))?);
         self.lenders.push(lender);
         Ok(GENERAL + self.lent.len())
@@ -131,7 +131,7 @@ impl<'p> Builder<'p> {
     ) -> Result<Self, BuildError> {
         let spaces = threads(plan, part);
         let steps = &extras.steps;
-        steps.take(Makes::Descriptor, "control over a path")?;
+        steps.take(Resource::Descriptor, "control over a path")?;
         let control = Arc::new(Control::new()?);
         let epoch = sys::clock::real().wrapping_sub(sys::clock::monotonic());
         let bells = spaces.iter().map(|space| bell(plan, *space, steps).map(Arc::new));
@@ -232,7 +232,7 @@ pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Door
     if !reads(plan, space) {
         return Ok(Doorbell::new());
     }
-    steps.take(Makes::Descriptor, "a bell")?;
+    steps.take(Resource::Descriptor, "a bell")?;
     Doorbell::with_alarm()
 }
 

@@ -24,7 +24,7 @@ use runtime::space::copies::{Gather, LATE, Own, Way};
 use runtime::space::node::{Node, Part};
 use runtime::space::select::Wanted;
 use std::sync::Arc;
-use sys::steps::Makes;
+use sys::steps::Resource;
 
 /// What the copies of a chain have between their spaces, until it has found its place.
 pub(super) struct Shared {
@@ -104,7 +104,7 @@ impl Builder<'_> {
         let entries = copied.ring.entries;
         let config = RingConfig { entries, lanes: Lanes::Marks, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
-        self.extras.steps.take(Makes::Memory, "a ring of a copy")?;
+        self.extras.steps.take(Resource::Memory, "a ring of a copy")?;
         let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
         let (writer, mut readers) =
             made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;
@@ -159,7 +159,7 @@ impl Builder<'_> {
     /// [Par §IV-A]
     pub(super) fn processors(&self, shared: &[Shared]) -> Vec<Option<usize>> {
         let mut processors = vec![None; self.spaces.len()];
-        let Ok(allowed) = sys::process::allowed() else { return processors };
+        let Ok(allowed) = sys::process::allowed_processors() else { return processors };
         for shared in shared {
             for (place, processor) in shared.places.iter().zip(&allowed) {
                 if let Some(known) = processors.get_mut(*place) {

@@ -24,7 +24,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use sys::memory::Lender;
-use sys::steps::Makes;
+use sys::steps::Resource;
 
 impl<'p> Builder<'p> {
     /// What this part needs to open anything.
@@ -52,7 +52,7 @@ impl Outside<'_> {
             return Ok(Part::Source(SourcePart::new(source)));
         }
         let name = used.description.name;
-        self.extras.steps.take(Makes::Descriptor, name)?;
+        self.extras.steps.take(Resource::Descriptor, name)?;
         let own = self.settings.sources.iter().find(|entry| entry.description.name == name);
         let entry = own
             .or_else(|| endpoint::catalog::source(name))
@@ -117,7 +117,7 @@ impl Outside<'_> {
         let silent = self.extras.silent || self.is_played() && is_sending(used.description.name);
         let name = if silent { "discard" } else { used.description.name };
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
-        self.extras.steps.take(Makes::Descriptor, name)?;
+        self.extras.steps.take(Resource::Descriptor, name)?;
         let entry =
             own.or_else(|| endpoint::catalog::sink(name)).ok_or_else(|| missing("sink", name))?;
         let sink = (entry.open)(&opening).map_err(at(id))?;

@@ -12,8 +12,8 @@ use super::live::{ip, spent, while_runs};
 use pipeline::plan::FilterCost;
 use std::cell::RefCell;
 use std::net::UdpSocket;
-use sys::net::Links;
-use sys::packet::{Qdisc, Sender};
+use sys::net::RouteSocket;
+use sys::packet::{Qdisc, PacketSender};
 
 /// The ends of the cable.
 const NEAR: &str = "calibrate0";
@@ -28,7 +28,7 @@ const LENGTH: usize = 128;
 /// Measures it, in a name space of its own.
 pub(super) fn measure(calibration: &mut Calibration) {
     let told = |error: sys::Error| error.to_string();
-    match sys::net::within_new(figures).map_err(told).and_then(|figures| figures) {
+    match sys::net::run_in_new(figures).map_err(told).and_then(|figures| figures) {
         Ok(figures) => figures.note(calibration),
         Err(why) => {
             for name in ["take", "xsk", "led", "redirect"] {
@@ -60,8 +60,8 @@ fn figures() -> Result<Figures, String> {
     ip(&["link", "set", FAR, "up"])?;
     let why = |error: sys::Error| error.to_string();
     let io = |error: std::io::Error| error.to_string();
-    let index = Links::open().and_then(|links| links.named(NEAR)).map_err(why)?.index;
-    let sender = RefCell::new(Sender::open(index, Qdisc::Bypass).map_err(why)?);
+    let index = RouteSocket::open().and_then(|links| links.named(NEAR)).map_err(why)?.index;
+    let sender = RefCell::new(PacketSender::open(index, Qdisc::Bypass).map_err(why)?);
     let frame = frame();
     let over = || {
         let calls = [frame.as_slice(); CALL];

@@ -65,7 +65,7 @@ impl Kept {
     #[must_use]
     pub fn now(costs: Costs) -> Self {
         let measured = sys::clock::real() / 1_000_000_000;
-        let release = sys::machine::Machine::look().release;
+        let release = sys::machine::Machine::detect().release;
         Self { measured, release, processor: processor(), costs }
     }
 
@@ -77,7 +77,7 @@ impl Kept {
 
     /// Whether it is of this machine; otherwise, of which.
     pub fn is_here(&self) -> Result<(), String> {
-        let (release, processor) = (sys::machine::Machine::look().release, processor());
+        let (release, processor) = (sys::machine::Machine::detect().release, processor());
         match self.release == release && self.processor == processor {
             true => Ok(()),
             false => Err(format!("measured on Linux {}, {}", self.release, self.processor)),

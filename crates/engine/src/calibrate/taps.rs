@@ -20,8 +20,8 @@ use super::twins::{self, empty};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size, encode};
 use std::net::UdpSocket;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Anchor, Kind, Link, Map, Program, RingBuffer, Rings, Shape, Side};
-use sys::net::Links;
+use sys::bpf::{Anchor, ProgramKind, Link, Map, Program, RingBuffer, Rings, RingsLayout, Side};
+use sys::net::RouteSocket;
 
 /// Datagrams of a round: some ms, so that bells ring and many rounds are not interrupted. A ring
 /// has room for all of them.
@@ -43,7 +43,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     calibration.note("record", empty.clone().and_then(|empty| Ok((record()? - empty).max(0.0))));
     calibration.note("fetch", fetch().map_err(told));
     calibration.note("bell", empty.and_then(|empty| Ok((bell()? - empty).max(0.0))));
-    match sys::net::within_new(Live::measure).map_err(told).and_then(|live| live) {
+    match sys::net::run_in_new(Live::measure).map_err(told).and_then(|live| live) {
         Ok(live) => live.note(calibration),
         Err(why) => {
             for name in ["socket", "tap", "fetch, by a line", "twins, by a line"] {
@@ -72,12 +72,12 @@ impl Live {
         let why = |error: sys::Error| error.to_string();
         let io = |error: std::io::Error| error.to_string();
         ip(&["link", "set", "lo", "up"])?;
-        let index = Links::open().and_then(|links| links.named("lo")).map_err(why)?.index;
+        let index = RouteSocket::open().and_then(|links| links.named("lo")).map_err(why)?.index;
         let target = UdpSocket::bind("127.0.0.1:0").map_err(io)?;
         let sender = UdpSocket::bind("127.0.0.1:0").map_err(io)?;
         sender.connect(target.local_addr().map_err(io)?).map_err(io)?;
         let code = encode(&[Insn::mov(R0, -1), Insn::exit()]);
-        let program = Program::load(Kind::Tc, "calibrate", &code).map_err(|why| why.to_string())?;
+        let program = Program::load(ProgramKind::Tc, "calibrate", &code).map_err(|why| why.to_string())?;
         let payload = [0; RECORD];
         let send = || spent(SENT, || (0..SENT).for_each(|_| drop(sender.send(&payload))));
         let inside = |filters: [&str; 5]| {
@@ -163,14 +163,14 @@ fn record() -> Result<f64, String> {
         Insn::mov(R0, -1),
         Insn::exit(),
     ]);
-    let program = Program::load(Kind::Tc, "calibrate", &encode(&code));
+    let program = Program::load(ProgramKind::Tc, "calibrate", &encode(&code));
     twins::run(&program.map_err(|why| why.to_string())?)
 }
 
 /// A record copied out of the ring of a program, and looked at again.
 fn fetch() -> sys::Result<f64> {
     const POINTERS: u32 = 4096;
-    let shape = Shape { cpus: 1, sinks: 1, pointers: POINTERS, bytes: 1 << 20, record_max: 2048 };
+    let shape = RingsLayout { cpus: 1, sinks: 1, pointers: POINTERS, bytes: 1 << 20, record_max: 2048 };
     let rings = Rings::create("calibrate", shape)?;
     let Some(region) = rings.region(0) else { return Ok(0.0) };
     let mut to = [0; RECORD];
@@ -202,7 +202,7 @@ fn bell() -> Result<f64, String> {
         Insn::mov(R0, -1),
         Insn::exit(),
     ]);
-    let program = Program::load(Kind::Tc, "calibrate", &encode(&code));
+    let program = Program::load(ProgramKind::Tc, "calibrate", &encode(&code));
     let program = program.map_err(|why| why.to_string())?;
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {

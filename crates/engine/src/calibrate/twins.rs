@@ -11,7 +11,7 @@ use ebpf::insn::{Insn, R0, encode};
 use filter::{Arguments, Attach, Description, Kind as FilterKind, joined, target};
 use pipeline::plan::FilterCost;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Kind, Map, Program};
+use sys::bpf::{ProgramKind, Map, Program};
 
 /// Test runs of a round, and rounds.
 const REPEAT: u32 = 50_000;
@@ -59,7 +59,7 @@ pub(super) fn measurable() -> impl Iterator<Item = &'static Description> {
 /// What a twin costs that changes frames, beyond a program that does nothing.
 fn changing(description: &Description) -> Result<f64, String> {
     let code = encode(&[Insn::mov(R0, PASS), Insn::exit()]);
-    let empty = Program::load(Kind::Xdp, "empty", &code).map_err(|why| why.to_string())?;
+    let empty = Program::load(ProgramKind::Xdp, "empty", &code).map_err(|why| why.to_string())?;
     let empty = rounds(&empty, (ONCE, MANY))?;
     cost(description, &Attach { takes: true, ..Attach::observing("") }).map(|ns| ns - empty)
 }
@@ -70,7 +70,7 @@ const PASS: i32 = 2;
 /// What a program that does nothing takes in a test run.
 pub(super) fn empty() -> Result<f64, String> {
     let code = encode(&[Insn::mov(R0, -1), Insn::exit()]);
-    let program = Program::load(Kind::Tc, "empty", &code).map_err(|why| why.to_string())?;
+    let program = Program::load(ProgramKind::Tc, "empty", &code).map_err(|why| why.to_string())?;
     run(&program)
 }
 
@@ -121,8 +121,8 @@ fn loaded(program: &ebpf::Program, takes: bool) -> Result<f64, String> {
     let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
     let code = program.relocate(&descriptors).ok_or("a map is missing")?;
     let (kind, how) = match takes {
-        true => (Kind::Xdp, (ONCE, MANY)),
-        false => (Kind::Tc, (REPEAT, ROUNDS)),
+        true => (ProgramKind::Xdp, (ONCE, MANY)),
+        false => (ProgramKind::Tc, (REPEAT, ROUNDS)),
     };
     let loaded = Program::load(kind, "calibrate", &encode(&code));
     rounds(&loaded.map_err(|why| why.to_string())?, how)

@@ -49,7 +49,7 @@ use runtime::commands::NotTaken;
 use runtime::space::graft::Graft;
 use std::sync::Arc;
 use std::time::Duration;
-use sys::steps::{Makes, Steps};
+use sys::steps::{Resource, Steps};
 
 /// How often a change is begun anew that was undone because whoever runs a part of the path was
 /// started again.
@@ -80,7 +80,7 @@ pub fn change_telling(
     loop {
         let changed = try_to_change(live, edit, machine, limit, steps);
         if changed.is_err() {
-            steps.back_to_beginning();
+            steps.roll_back();
         }
         // Between its making and its run a path has nobody who starts threads for it.
         if let Err(Unchanged::NotTaken(NotTaken::NotBegun)) = changed {
@@ -117,7 +117,7 @@ fn try_to_change(
     make(whole, (edit, &|_, _| Ok(())), machine, limit, steps)
 }
 
-/// Makes a change of a recorded path again, when the spaces have come to where it was made.
+/// Resource a change of a recorded path again, when the spaces have come to where it was made.
 pub(crate) fn change_again(live: &Live, change: &record::Change) -> Result<(), Unchanged> {
     let whole = whole(live)?;
     let Tape::Play(replay) = &whole.extras.tape else {
@@ -135,7 +135,7 @@ pub(crate) fn change_again(live: &Live, change: &record::Change) -> Result<(), U
     let (asked, steps) = ((&change.edit, &same as Check<'_>), Steps::default());
     let made = make(whole, asked, &head.machine, Duration::MAX, &steps);
     if made.is_err() {
-        steps.back_to_beginning();
+        steps.roll_back();
     }
     made.map(drop)
 }
@@ -203,7 +203,7 @@ fn make(
         _ => None,
     };
     let mut switched = changed.switch(&state, (replay, &settled), limit)?;
-    extras.steps.keep();
+    extras.steps.commit();
     changed.plan.graph.options = asked;
     switched.text = edited.text;
     let gone =
@@ -262,7 +262,7 @@ impl Changed {
                     if graph.node(why.node).kind() != Some(Kind::Source)
                         && !refused.iter().any(|known| known.node == why.node) =>
                 {
-                    with.1.steps.back_to_beginning();
+                    with.1.steps.roll_back();
                     refused.push(why);
                 }
                 done => return done,
@@ -305,7 +305,7 @@ impl Changed {
                             Manned::NotYet => return Err(NotTaken::NotBegun.into()),
                             Manned::NoMore => return Err(NotTaken::Ended.into()),
                         };
-                        let step = with.1.steps.take(Makes::Thread, "a further space");
+                        let step = with.1.steps.take(Resource::Thread, "a further space");
                         step.map_err(BuildError::Machine)?;
                         Some(crew.further(name.clone()).map_err(BuildError::Machine)?)
                     }

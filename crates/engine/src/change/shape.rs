@@ -50,7 +50,7 @@ pub fn reshape(
     let extras = Extras { steps: Steps::default(), ..whole.extras.clone() };
     let mut changed = Changed::prepare(matched, &state, (whole.settings, &extras))?;
     let mut switched = changed.switch(&state, (None, &|| ()), limit)?;
-    extras.steps.keep();
+    extras.steps.commit();
     let text = state.text.clone();
     switched.text = text.clone().unwrap_or_default();
     switched.reports.clear();

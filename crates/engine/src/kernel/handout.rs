@@ -21,7 +21,7 @@ use pipeline::plan::{Kernel, KernelRing, Machine, programs_of};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use sys::bpf::{RingBuffer, Rings, Shape};
+use sys::bpf::{RingBuffer, Rings, RingsLayout};
 
 pub use super::ended::Ended;
 pub use endpoint::Failure;
@@ -69,7 +69,7 @@ pub struct Handout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The rings.
-    pub shape: Shape,
+    pub shape: RingsLayout,
     /// Of each way out, whether what is seen there begins behind a tag that may lie beside.
     pub behind_tag: Vec<bool>,
     /// What the line does there, as whoever asked for it must have understood it too.
@@ -253,7 +253,7 @@ impl Points {
         let asked = Asked { graph, planned, nodes, source, hardened, refuses, steps };
         let tree = asked.print();
         let new = New { about: owner.about.to_owned(), ..asked.new_line(owner.uid)? };
-        let bytes = |shape: Shape| shape.size().map_or(0, u64::from);
+        let bytes = |shape: RingsLayout| shape.size().map_or(0, u64::from);
         let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
         let (attach, ways, share) = (&planned.attach, new.shape.sinks, new.share.clone());
         let needs = Needs { attach, source, bytes, share: share.clone(), ways };
@@ -341,7 +341,7 @@ impl Layout {
     /// As text.
     #[must_use]
     pub fn text(&self) -> String {
-        let Shape { cpus, sinks, pointers, bytes, record_max } = self.shape;
+        let RingsLayout { cpus, sinks, pointers, bytes, record_max } = self.shape;
         let behind: String = self.behind_tag.iter().map(|b| if *b { '1' } else { '0' }).collect();
         let tree = self.tree;
         format!("{cpus} {sinks} {pointers} {bytes} {record_max} .{behind} {tree}")
@@ -355,7 +355,7 @@ impl Layout {
             return None;
         };
         let number = |word: &str| word.parse::<u32>().ok();
-        let shape = Shape {
+        let shape = RingsLayout {
             cpus: number(cpus)?,
             sinks: number(sinks)?,
             pointers: number(pointers)?,
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_layout_is_the_same_out_of_its_text_and_a_wrong_one_is_none() {
-        let shape = Shape { cpus: 2, sinks: 3, pointers: 64, bytes: 1 << 16, record_max: 2048 };
+        let shape = RingsLayout { cpus: 2, sinks: 3, pointers: 64, bytes: 1 << 16, record_max: 2048 };
         for behind_tag in [vec![], vec![true, false, true]] {
             let layout = Layout { shape, behind_tag, tree: u64::MAX };
             assert_eq!(Layout::from_text(&layout.text()), Some(layout));

@@ -4,9 +4,9 @@
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{
-    Function, Kind, License, Line, Linkage, Load, LoadError, Map, Program, Source, Types,
+    FunctionInfo, ProgramKind, License, LineInfo, Linkage, Load, LoadError, Map, Program, SourceInfo, BtfBuilder,
 };
-use sys::steps::{Makes, Steps};
+use sys::steps::{Resource, Steps};
 
 /// A program that the kernel has taken, and its own maps; none in the place of one that was there.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Failed {
 /// How a program is loaded, besides its code.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct How {
-    pub(super) kind: Kind,
+    pub(super) kind: ProgramKind,
     pub(super) license: License,
     /// See [`Load::fragments`].
     pub(super) fragments: bool,
@@ -58,9 +58,9 @@ pub(super) struct How {
 impl How {
     /// As a program at traffic control.
     pub(super) const WATCHES: Self =
-        Self { kind: Kind::Tc, license: License::House, fragments: false, device: None };
+        Self { kind: ProgramKind::Tc, license: License::ApacheOrMit, fragments: false, device: None };
     /// As a program before sockets.
-    pub(super) const SOCKETS: Self = Self { kind: Kind::CgroupPacket, ..Self::WATCHES };
+    pub(super) const SOCKETS: Self = Self { kind: ProgramKind::CgroupPacket, ..Self::WATCHES };
 }
 
 /// Loads a program; `given` are the maps behind its own, `kept` the state that a word has already.
@@ -80,7 +80,7 @@ pub(super) fn load<'k>(
             maps.push(None);
             continue;
         }
-        steps.take(Makes::Memory, "a map").map_err(Failed::because)?;
+        steps.take(Resource::Memory, "a map").map_err(Failed::because)?;
         let made = match spec.programs {
             0 => Map::array(&spec.name, spec.value_size, 1, spec.mappable),
             programs => Map::programs(&spec.name, programs),
@@ -95,7 +95,7 @@ pub(super) fn load<'k>(
     let links = program.maps.iter().position(|spec| spec.programs > 0);
     let links = links.and_then(|at| maps.get(at)?.as_ref());
     for (number, part) in (0..).zip(parts) {
-        steps.take(Makes::Program, "a part of a program").map_err(Failed::because)?;
+        steps.take(Resource::Program, "a part of a program").map_err(Failed::because)?;
         let code = insn::encode(&part);
         let How { kind, license, fragments, device } = how;
         let part = Load { license, fragments, device, ..Load::new(kind, NAME, &code) };
@@ -103,7 +103,7 @@ pub(super) fn load<'k>(
         let put = links.ok_or_else(missing)?.set_descriptor(number, part.as_fd());
         put.map_err(Failed::because)?;
     }
-    steps.take(Makes::Program, "a program").map_err(Failed::because)?;
+    steps.take(Resource::Program, "a program").map_err(Failed::because)?;
     let code = program.relocate(&descriptors).ok_or_else(missing)?;
     let code = insn::encode(&code);
     let How { kind, license, fragments, device } = how;
@@ -112,7 +112,7 @@ pub(super) fn load<'k>(
         Ok((types, functions, lines)) => {
             let btf = types.load().ok();
             let source =
-                btf.as_ref().map(|btf| Source { btf, functions: &functions, lines: &lines });
+                btf.as_ref().map(|btf| SourceInfo { btf, functions: &functions, lines: &lines });
             Load { source, ..plain }.load()
         }
         Err(()) => plain.load(),
@@ -127,15 +127,15 @@ pub(super) fn load<'k>(
 const NAME: &str = "streamline";
 
 /// The lines of a program as types, functions and lines; none if there are too many.
-fn lines(program: &ebpf::Program) -> Result<(Types, [Function; 1], Vec<Line>), ()> {
-    let mut types = Types::new();
+fn lines(program: &ebpf::Program) -> Result<(BtfBuilder, [FunctionInfo; 1], Vec<LineInfo>), ()> {
+    let mut types = BtfBuilder::new();
     let int = types.int("int", 4);
     let main = types.function("request", int, &[("ctx", int)], Linkage::Global);
     let file = types.text("request");
     let line = |(from, number, text): &(usize, u32, String)| {
         let instruction = u32::try_from(*from).map_err(drop)?;
-        Ok(Line { instruction, file, text: types.text(text), number: number << 10 })
+        Ok(LineInfo { instruction, file, text: types.text(text), number: number << 10 })
     };
     let lines = program.lines().iter().map(line).collect::<Result<Vec<_>, ()>>()?;
-    Ok((types, [Function { instruction: 0, type_id: main }], lines))
+    Ok((types, [FunctionInfo { instruction: 0, type_id: main }], lines))
 }

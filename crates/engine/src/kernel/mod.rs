@@ -44,8 +44,8 @@ use pipeline::plan::{KernelRing, Program as Planned};
 use point::{New, Points};
 use runtime::ledger::loses_of_kernel;
 use std::sync::Arc;
-use sys::bpf::Shape;
-use sys::bpf::ring::place;
+use sys::bpf::RingsLayout;
+use sys::bpf::ring::region_offset;
 use sys::machine::Capabilities;
 use sys::privilege::Privilege;
 use timing::Timing;
@@ -95,7 +95,7 @@ type Opened = (Arc<dyn Held>, Box<dyn Source>);
 
 /// Whether programs of this process are verified as those of somebody who may look anywhere.
 pub(crate) fn is_trusted() -> bool {
-    let may = Privilege::look().effective;
+    let may = Privilege::detect().effective;
     may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
 }
 
@@ -339,7 +339,7 @@ fn leads(graph: &Graph, tree: &Tree, place: &Place) -> Result<Vec<(usize, u32)>,
     for (number, step) in tree.steps.iter().enumerate() {
         let Some(node) = step.nodes.first().copied() else { continue };
         let Some(outlet) = graph.node(node).filter().and_then(Use::outlet) else { continue };
-        if !Privilege::look().effective.has(Capabilities::NET_RAW) {
+        if !Privilege::detect().effective.has(Capabilities::NET_RAW) {
             let why = "sending frames takes CAP_NET_RAW, in the kernel too".to_owned();
             return Err(BuildError::Refused(Refusal { node, why }));
         }
@@ -374,7 +374,7 @@ const BYTES_MAX: u64 = 1 << 27;
 /// The memory for what leaves to so many sinks: what the plan or the request says, and as many
 /// pointers as frames of 256 bytes fit beside each other. Before sockets a processor has several
 /// seats, of which all but the first two are hardly ever taken.
-fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<Shape, BuildError> {
+fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<RingsLayout, BuildError> {
     let ring = &planned.ring;
     let processors = sys::machine::possible_processors().map_err(BuildError::Machine)?;
     let (seats, part) =
@@ -388,7 +388,7 @@ fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<Shape, B
         }
         None => (ring.bytes / part).max(least),
     };
-    Ok(Shape {
+    Ok(RingsLayout {
         cpus,
         sinks: u32::try_from(sinks).unwrap_or(u32::MAX).max(1),
         pointers: (bytes / 256).clamp(ring.pointers, POINTERS_MAX.max(ring.pointers)),
@@ -400,7 +400,7 @@ fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<Shape, B
 /// When the bell of rings of this shape rings, and whom it wakes: the source, which takes bells out
 /// before it looks for frames.
 #[must_use]
-pub fn bell(ring: &KernelRing, shape: Shape) -> WakePolicy {
+pub fn bell(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
     let ns = |ns: u64| u32::try_from(ns.min(WAIT_MAX)).unwrap_or(u32::MAX);
     WakePolicy {
         blocks: ring.signal_blocks.min(i32::MAX.unsigned_abs()),
@@ -415,18 +415,18 @@ pub fn bell(ring: &KernelRing, shape: Shape) -> WakePolicy {
 // The two sides of the memory agree.
 const _: () = {
     use tap::{POINTER, READERS_MAX, offset, record};
-    assert!(offset::HEADS as u32 == place::HEADS && offset::RESERVED as u32 == place::RESERVED);
-    assert!(offset::COMMITTED as u32 == place::COMMITTED && offset::FAILED as u32 == place::FAILED);
+    assert!(offset::HEADS as u32 == region_offset::HEADS && offset::RESERVED as u32 == region_offset::RESERVED);
+    assert!(offset::COMMITTED as u32 == region_offset::COMMITTED && offset::FAILED as u32 == region_offset::FAILED);
     assert!(
-        offset::DOORBELL_TIME as u32 == place::BELL_TIME
-            && offset::DOORBELLS as u32 == place::BELLS
+        offset::DOORBELL_TIME as u32 == region_offset::NOTIFY_TIME
+            && offset::DOORBELLS as u32 == region_offset::NOTIFIED
     );
     assert!(
-        offset::COUNTS as u32 == place::COUNTS
-            && tap::EXITS_MAX * 8 <= place::POINTERS - place::COUNTS
+        offset::COUNTS as u32 == region_offset::COUNTS
+            && tap::EXITS_MAX * 8 <= region_offset::POINTERS - region_offset::COUNTS
     );
-    assert!(offset::TALLIES as u32 == place::TALLIES && offset::END as u32 == place::POINTERS);
-    assert!(offset::CHOSEN as u32 == place::SCRATCH && READERS_MAX == sys::bpf::ring::SINKS_MAX);
-    assert!(POINTER == place::POINTER && record::HEADER == place::HEADER);
-    assert!(record::ALIGNED == place::ALIGNED);
+    assert!(offset::TALLIES as u32 == region_offset::TALLIES && offset::END as u32 == region_offset::POINTERS);
+    assert!(offset::CHOSEN as u32 == region_offset::SCRATCH && READERS_MAX == sys::bpf::ring::SINKS_MAX);
+    assert!(POINTER == region_offset::POINTER && record::HEADER == region_offset::HEADER);
+    assert!(record::ALIGNED == region_offset::ALIGNED);
 };

@@ -8,7 +8,7 @@
 //! the new program is in its place nothing has changed, and what was made goes away again if a step
 //! fails.
 //!
-//! What is tallied belongs to a program. When it has run for the last time ([`Grace`]), its tallies
+//! What is tallied belongs to a program. When it has run for the last time ([`GracePeriod`]), its tallies
 //! are added to what each of its lines has counted.
 //!
 //! Each owner has a ring of frames of its own, in which lines of the same owner that ask for the
@@ -46,8 +46,8 @@ use filter::Attach;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use sys::bpf::{Grace, Link, Map, Program};
-use sys::steps::{Makes, Steps, UNLOGGED};
+use sys::bpf::{GracePeriod, Link, Map, Program};
+use sys::steps::{Resource, Steps, UNLOGGED};
 
 /// The attach points of a process.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +96,7 @@ struct State {
     running: Option<Running>,
     /// Programs that were replaced, whose tallies are not yet their lines'.
     retired: Vec<Version>,
-    grace: Option<Grace>,
+    grace: Option<GracePeriod>,
     /// Whether programs may be under way for a while when nothing leads to them any more.
     lingers: bool,
     /// The last words about lines that have left, the newest last: who died before they were told
@@ -203,7 +203,7 @@ impl Point {
         }
         let waits = !state.lines.is_empty() || self.sockets.is_some();
         if waits && state.grace.is_none() {
-            step(Makes::Memory, "what waits for programs")?;
+            step(Resource::Memory, "what waits for programs")?;
             state.begin_to_wait().map_err(refused)?;
         }
         let number = self.next_number();
@@ -226,7 +226,7 @@ impl Point {
                 return Err(NotAdded::Refused(Refusal { node, why: failure.why }));
             }
         };
-        step(Makes::Program, "a place at an interface")?;
+        step(Resource::Program, "a place at an interface")?;
         let behind_tag = version.behind_tag(number);
         let next = Next { version: &version, line: Some(&line), states: &states };
         self.store(&mut state, Some(next));
@@ -235,11 +235,11 @@ impl Point {
             self.store(&mut state, None);
         }
         put.map_err(refused)?;
-        steps.pass("a line runs");
+        steps.checkpoint("a line runs");
         state.lines.push(line);
         state.keep(states);
         self.store(&mut state, None);
-        steps.pass("a line is kept");
+        steps.checkpoint("a line is kept");
         let standing = Standing { point: Arc::clone(self), number, ended: OnceLock::new() };
         Ok(Lent { held: Arc::new(standing), rings, bell, behind_tag })
     }
@@ -353,7 +353,7 @@ impl State {
     /// From now on it can be waited for programs that were replaced.
     fn begin_to_wait(&mut self) -> Result<(), String> {
         if self.grace.is_none() {
-            self.grace = Some(Grace::new().map_err(|error| error.to_string())?);
+            self.grace = Some(GracePeriod::new().map_err(|error| error.to_string())?);
         }
         Ok(())
     }
@@ -413,7 +413,7 @@ const FOLLOWS: &str = "the second link follows the first";
 fn update(links: &[Link], (new, old): (&Program, &Program), steps: &Steps) -> sys::Result<()> {
     for (done, link) in links.iter().enumerate() {
         if done > 0 {
-            steps.pass(FOLLOWS);
+            steps.checkpoint(FOLLOWS);
         }
         if let Err(error) = link.update(new, Some(old)) {
             for link in links.iter().take(done) {

@@ -26,9 +26,9 @@ use pipeline::graph::{Graph, NodeId};
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use sys::bpf::{Kind, License, LoadError, Map};
+use sys::bpf::{ProgramKind, License, LoadError, Map};
 use sys::memory::ReadMapping;
-use sys::steps::{Makes, Steps};
+use sys::steps::{Resource, Steps};
 
 /// A program that takes, and what it counts.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ pub(super) fn build(
     if let Some(refusal) = refuses.loading(tree, graph, source) {
         return Err(BuildError::Refused(refusal));
     }
-    let step = |what| opening.steps.take(Makes::Memory, what);
+    let step = |what| opening.steps.take(Resource::Memory, what);
     let joint = Joint::of(&[Member { tree, graph, request: 0 }]);
     let word = |step| joint.word(&[Member { tree, graph, request: 0 }], step);
     let words: Vec<ebpf::FilterSpan> = (0..joint.steps.len()).map(word).collect();
@@ -154,8 +154,8 @@ impl Parts<'_> {
         let tags = making.asks.map(|asks| asks.function);
         let code = self.assembled(tags)?.program;
         let how = How {
-            kind: Kind::Xdp,
-            license: if tags.is_some() { License::MitOrGpl } else { License::House },
+            kind: ProgramKind::Xdp,
+            license: if tags.is_some() { License::MitOrGpl } else { License::ApacheOrMit },
             fragments: making.fragments,
             device: making.asks.map(|asks| asks.interface),
         };

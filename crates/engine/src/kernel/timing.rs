@@ -5,7 +5,7 @@
 //! program tells that does nothing.
 
 use ebpf::insn::{Insn, R0, encode};
-use sys::bpf::{Kind, Program, Statistics};
+use sys::bpf::{ProgramKind, Program, RunStatistics};
 
 /// A frame for the program that does nothing, and how often it sees it.
 const FRAME: [u8; 64] = [0; 64];
@@ -14,7 +14,7 @@ const RUNS: u32 = 10_000;
 /// As long as it is there, the kernel counts the runs of programs and their time.
 #[derive(Debug)]
 pub(super) struct Timing {
-    _counts: Statistics,
+    _counts: RunStatistics,
     /// What is told of a run in which nothing is done, in ns.
     nothing_ns: f64,
 }
@@ -22,7 +22,7 @@ pub(super) struct Timing {
 impl Timing {
     /// Lets the kernel count, if it lets us. Costs each run of every program 70 ns.
     pub(super) fn begin() -> Option<Self> {
-        let counts = Statistics::enable().ok()?;
+        let counts = RunStatistics::enable().ok()?;
         Some(Self { _counts: counts, nothing_ns: nothing().unwrap_or_default() })
     }
 
@@ -35,7 +35,7 @@ impl Timing {
 
 fn nothing() -> Option<f64> {
     let program = encode(&[Insn::mov(R0, 0), Insn::exit()]);
-    let program = Program::load(Kind::Tc, "nothing", &program).ok()?;
+    let program = Program::load(ProgramKind::Tc, "nothing", &program).ok()?;
     program.test_run(&FRAME, RUNS).ok()?;
     program.info().ok()?.ns_per_run()
 }

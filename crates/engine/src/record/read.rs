@@ -14,7 +14,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
-use sys::open::Regular;
+use sys::open::OpenRegular;
 
 /// A record that can be played.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Broken {
 /// Whether a file begins as a record does.
 pub fn is_record(path: &Path) -> std::io::Result<bool> {
     let mut first = Vec::new();
-    Regular::read().open(path)?.take(BEGIN).read_to_end(&mut first)?;
+    OpenRegular::read().open(path)?.take(BEGIN).read_to_end(&mut first)?;
     let section = form::found(&first).filter(Found::is_section);
     let second = section.and_then(|section| form::found(first.get(section.length..)?));
     Ok(second.and_then(|second| second.local()).is_some_and(|(what, _)| what == Local::Head))
@@ -153,7 +153,7 @@ impl Record {
     pub fn open(path: &Path) -> Result<Self, Broken> {
         let target = path.display().to_string();
         let unread = |error| Broken::Unread { target: target.clone(), error };
-        let file = Regular::read().open(path).map_err(unread)?;
+        let file = OpenRegular::read().open(path).map_err(unread)?;
         let mut scan = Scan::new(file.try_clone().map_err(unread)?);
         let (version, head) = scan.head(&target)?;
         let (mut chunks, mut changes) = (Vec::new(), Vec::new());

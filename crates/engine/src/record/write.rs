@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use sys::steps::{Makes, Steps};
+use sys::steps::{Resource, Steps};
 
 /// How much a record may hold where nobody says.
 pub const BYTES: u64 = 1 << 30;
@@ -97,12 +97,12 @@ impl Recording {
         let target = path.display().to_string();
         let step =
             |makes| steps.take(makes, &target).map_err(|error| refused(&target, &error.into()));
-        step(Makes::File)?;
+        step(Resource::File)?;
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = opened.map_err(|error| refused(&target, &error))?;
         let made = path.to_owned();
         // It is empty, and nobody was told of it.
-        steps.undo(format!("record {target}"), move || drop(std::fs::remove_file(made)));
+        steps.on_rollback(format!("record {target}"), move || drop(std::fs::remove_file(made)));
         let mut first = Vec::new();
         form::section(&mut first);
         form::local(&mut first, Local::Head, |out| {
@@ -116,7 +116,7 @@ impl Recording {
         });
         let bytes = AtomicU64::new(first.len() as u64);
         let (to, from) = sync_channel(WAITING);
-        step(Makes::Thread)?;
+        step(Resource::Thread)?;
         let thread = std::thread::Builder::new().name("record".to_owned());
         let thread = thread.spawn(move || written(file, first, &from));
         let thread = thread.map_err(|error| Failure::new("start", "the writer of a record", error));
@@ -164,7 +164,7 @@ impl Recording {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Makes room for so many bytes; answers whether there is.
+    /// Resource room for so many bytes; answers whether there is.
     fn claim(&self, bytes: usize) -> bool {
         // A count, which guards no other memory.
         let before = self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -55,14 +55,14 @@ pub(super) fn serves() -> bool {
 pub fn serve_if_asked() -> Option<u8> {
     let mut words = std::env::args_os().skip(1);
     let alone = words.next().is_some_and(|word| word == WORD) && words.next().is_none();
-    if !alone || !descriptor::is_one(std::io::stdin()) {
+    if !alone || !descriptor::is_packet_socket(std::io::stdin()) {
         SERVES.store(true, Ordering::Relaxed);
         return None;
     }
     let ended = match serve() {
         Ok(()) => 0,
         Err(why) => {
-            confine::say(&why);
+            confine::report(&why);
             GONE_WRONG
         }
     };
@@ -73,10 +73,10 @@ fn serve() -> Result<(), String> {
     let told = |error: sys::Error| error.to_string();
     confine::end_with_parent().map_err(told)?;
     confine::close_all_but_standard().map_err(told)?;
-    let socket = sys::process::empty_input().map_err(told)?;
+    let socket = sys::process::detach_stdin().map_err(told)?;
     let mut message = vec![0; 1 << 20];
     let (length, sockets) = descriptor::receive(&socket, &mut message).map_err(told)?;
-    confine::last_words(socket);
+    confine::set_report_socket(socket);
     let wanted = Wanted::read(message.get(..length).unwrap_or_default());
     let wanted = wanted.ok_or("what is wanted cannot be read")?;
     let [from, to] = <[OwnedFd; 2]>::try_from(sockets).map_err(|_| "two sockets are missing")?;
@@ -91,7 +91,7 @@ fn serve() -> Result<(), String> {
     stream::know_processors();
     std::panic::set_hook(Box::new(|_| {}));
     confine::confine(MEMORY).map_err(told)?;
-    confine::ready(READY);
+    confine::report_ready(READY);
     walk(space, &ends, held_max)
 }
 

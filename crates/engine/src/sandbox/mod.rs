@@ -47,8 +47,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use sys::descriptor;
-use sys::kept::Kept;
-use sys::steps::{Makes, Steps};
+use sys::helper::HelperProcess;
+use sys::steps::{Resource, Steps};
 use watch::Watch;
 
 /// How long a process may take until its filter is ready. It reads no more than itself.
@@ -69,13 +69,13 @@ pub(crate) fn start(
     }
     let message = Wanted::of(used, about).written();
     let start = || -> sys::Result<_> {
-        steps.take(Makes::Descriptor, "the sockets of a process")?;
+        steps.take(Resource::Descriptor, "the sockets of a process")?;
         let (here, there) = descriptor::pair()?;
         let (entrance, inlet) = descriptor::pair()?;
         let (exit, outlet) = descriptor::pair()?;
-        steps.take(Makes::Thread, "a process for a filter")?;
-        let kept = Kept::start(helper, &[WORD], there)?;
-        steps.take(Makes::Memory, "a ring to it")?;
+        steps.take(Resource::Thread, "a process for a filter")?;
+        let kept = HelperProcess::start(helper, &[WORD], there)?;
+        steps.take(Resource::Memory, "a ring to it")?;
         let (mut output, sent) = stream::send_to(&ring(1), vec![entrance])?;
         sent.into_iter().collect::<sys::Result<Vec<()>>>()?;
         output.waking(stream::Waking { limit: Some(watch::LOOK), ..stream::Waking::default() });
@@ -86,7 +86,7 @@ pub(crate) fn start(
     // What it has to say before it is ready is why it will not be.
     let ready = sys::poll::readable_within(&[here.as_fd()], Some(START)) == [true];
     let mut said = [0; 512];
-    let said = match ready.then(|| descriptor::receive_now(&here, &mut said)) {
+    let said = match ready.then(|| descriptor::try_receive(&here, &mut said)) {
         Some(Ok(Some((length, _)))) => said.get(..length).unwrap_or_default(),
         _ => &[],
     };
@@ -98,7 +98,7 @@ pub(crate) fn start(
         };
         return Err(refused(&why));
     }
-    steps.take(Makes::Memory, "a ring from it").map_err(|error| refused(&error))?;
+    steps.take(Resource::Memory, "a ring from it").map_err(|error| refused(&error))?;
     let offer = Offer::arrived(exit).map_err(|error| refused(&error))?;
     let offer = offer.ok_or_else(|| refused(&"its process is gone"))?;
     let input = offer.open().map_err(|error| refused(&error))?;

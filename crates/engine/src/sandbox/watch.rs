@@ -11,9 +11,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use sys::confine::{ASKED_TOO_MUCH, CALL, TEXT, name_of};
-use sys::group::Ended;
-use sys::kept::Kept;
+use sys::confine::{EXIT_REFUSED_CALL, REFUSED_CALL, REPORT_TEXT, syscall_name};
+use sys::process_group::ProcessEnd;
+use sys::helper::HelperProcess;
 
 /// How often one looks whether it gets on.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
@@ -28,7 +28,7 @@ const END: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(super) struct Watch {
     name: &'static str,
-    kept: Kept,
+    kept: HelperProcess,
     /// Over which it says its last words.
     words: OwnedFd,
     /// Why we ended it, if we did.
@@ -62,7 +62,7 @@ struct Last {
 }
 
 impl Watch {
-    pub(super) fn new(name: &'static str, kept: Kept, words: OwnedFd) -> Self {
+    pub(super) fn new(name: &'static str, kept: HelperProcess, words: OwnedFd) -> Self {
         let last = Last { moved: (0, 0), processor_ns: 0, asleep: None };
         Self {
             name,
@@ -173,19 +173,19 @@ impl Watch {
     pub(super) fn why(&self) -> String {
         match (self.why.get(), self.kept.wait(END)) {
             (Some(why), _) => why.clone(),
-            (None, Some(Ended::Status(0))) => "ended by itself".to_owned(),
+            (None, Some(ProcessEnd::Status(0))) => "ended by itself".to_owned(),
             (None, Some(ended)) => self.how(ended),
             (None, None) => "does not end".to_owned(),
         }
     }
 
     /// What is to be told of its end, if it was not a good one.
-    fn told(&self, ended: Ended) -> Option<String> {
+    fn told(&self, ended: ProcessEnd) -> Option<String> {
         let how = match (self.why.get(), ended) {
             (Some(why), _) => why.clone(),
             (None, _) if self.released.load(Ordering::Relaxed) => return None,
-            (None, Ended::Status(0)) if self.done.load(Ordering::Relaxed) => return None,
-            (None, Ended::Status(0)) => "ended by itself before its blocks did".to_owned(),
+            (None, ProcessEnd::Status(0)) if self.done.load(Ordering::Relaxed) => return None,
+            (None, ProcessEnd::Status(0)) => "ended by itself before its blocks did".to_owned(),
             (None, ended) => self.how(ended),
         };
         let name = self.name;
@@ -195,25 +195,25 @@ impl Watch {
     }
 
     /// How it ended, with its last words.
-    fn how(&self, ended: Ended) -> String {
+    fn how(&self, ended: ProcessEnd) -> String {
         let words = self.last_words.get_or_init(|| {
             let mut words = [0; 512];
-            let length = match sys::descriptor::receive_now(self.words.as_fd(), &mut words) {
+            let length = match sys::descriptor::try_receive(self.words.as_fd(), &mut words) {
                 Ok(Some((length, _))) => length,
                 _ => 0,
             };
             words.get(..length).unwrap_or_default().to_vec()
         });
         match (ended, words.as_slice()) {
-            (Ended::Status(ASKED_TOO_MUCH), [CALL, number @ ..]) => {
+            (ProcessEnd::Status(EXIT_REFUSED_CALL), [REFUSED_CALL, number @ ..]) => {
                 let number = number.try_into().map_or(u32::MAX, u32::from_le_bytes);
-                let name = name_of(number).map_or_else(String::new, |name| format!("`{name}`, "));
+                let name = syscall_name(number).map_or_else(String::new, |name| format!("`{name}`, "));
                 format!("was ended because it asked the kernel for {name}system call {number}")
             }
             (ended, words) => match (text(words), ended) {
                 (Some(said), _) => format!("{ended}: {said}"),
                 // As the allocator ends who gets no memory.
-                (None, Ended::Signal(6)) => {
+                (None, ProcessEnd::Signal(6)) => {
                     let most = MEMORY >> 20;
                     format!("{ended}, as one that needs more than the {most} MB that it may have")
                 }
@@ -225,7 +225,7 @@ impl Watch {
 
 /// What a process says of its end, as far as it can be printed. It may say anything.
 pub(super) fn text(words: &[u8]) -> Option<String> {
-    let said = words.strip_prefix(&[TEXT])?;
+    let said = words.strip_prefix(&[REPORT_TEXT])?;
     Some(Visible(&String::from_utf8_lossy(said)).to_string())
 }
 
@@ -239,7 +239,7 @@ impl Apart for Watch {
             self.end(format!("did not end for {} s, and was ended", END.as_secs()));
             self.kept.wait(END)
         });
-        self.told(ended.unwrap_or(Ended::Signal(9)))
+        self.told(ended.unwrap_or(ProcessEnd::Signal(9)))
     }
 
     fn number(&self) -> Option<u32> {

@@ -100,7 +100,7 @@ fn numbers_of(range: &str) -> Vec<usize> {
 
 #[test]
 fn j4_n1_copies_that_come_while_a_path_runs_keep_to_a_processor_each() {
-    let all = sys::process::allowed().expect("this thread runs somewhere");
+    let all = sys::process::allowed_processors().expect("this thread runs somewhere");
     let text = "--parallel=latency generate@thread51 rate=20000 seq=yes | inspect | match hex=ff \
                 |all pcap@thread51 places";
     let ((), outcome) = during(text, |live| {

@@ -243,7 +243,7 @@ impl Client {
 
     /// Returns the user and group of the server's process, as the kernel reports them.
     pub(crate) fn owner(&self) -> sys::Result<(u32, u32)> {
-        descriptor::made_by(&self.socket)
+        descriptor::peer_identity(&self.socket)
     }
 
     /// As [`Client::ask`], of an owner that may have stopped: who has not answered in time counts

@@ -10,7 +10,7 @@
 use super::{CachedFile, FileView, Refusal};
 use abi::{Place, RichPointer};
 use std::os::fd::{AsFd, BorrowedFd};
-use sys::file::{Kind, PIECES_MAX};
+use sys::file::{FileKind, RANGES_MAX};
 
 /// The result of a splice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,10 +37,10 @@ impl SpliceCall {
     /// which pays from some pages on; but it is only read later, so it may then show what others
     /// have written to the file since: no more than any reader of a file must expect.
     #[must_use]
-    pub const fn choose(is_mapped: bool, to: Kind, length: usize) -> Self {
+    pub const fn choose(is_mapped: bool, to: FileKind, length: usize) -> Self {
         match to {
             _ if !is_mapped => Self::Send,
-            Kind::Pipe if length >= REFER_MIN => Self::Refer,
+            FileKind::Pipe if length >= REFER_MIN => Self::Refer,
             _ => Self::Write,
         }
     }
@@ -95,7 +95,7 @@ impl CachedFile {
         let end = |p: &RichPointer| p.place.position().saturating_add(p.length().into());
         let view = self.view(ours().map(end).max().unwrap_or(0))?;
         let mut pieces = Vec::new();
-        for pointer in ours().take(PIECES_MAX) {
+        for pointer in ours().take(RANGES_MAX) {
             let Some((at, length)) = inside(&view, pointer.place) else { break };
             pieces.push((at, length));
             if length < pointer.length() as usize {
@@ -106,7 +106,7 @@ impl CachedFile {
             let first = pointers.first().filter(|first| first.dbuf() == self.id());
             return first.map_or(Ok(Sent::End), |first| self.splice(first.place, to));
         };
-        let sent = mapping.write_pieces(&pieces, to)?;
+        let sent = mapping.write_ranges(&pieces, to)?;
         self.are_there(&view, sent, &pieces)
     }
 

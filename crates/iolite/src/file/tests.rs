@@ -268,11 +268,11 @@ fn cached_uid(file: &File) -> u32 {
 
 #[test]
 fn the_way_is_chosen_by_what_is_on_both_sides() {
-    assert_eq!(SpliceCall::choose(true, Kind::Regular, 1 << 20), SpliceCall::Write);
-    assert_eq!(SpliceCall::choose(true, Kind::Other, 1 << 20), SpliceCall::Write);
-    assert_eq!(SpliceCall::choose(true, Kind::Pipe, 100), SpliceCall::Write);
-    assert_eq!(SpliceCall::choose(true, Kind::Pipe, 1 << 20), SpliceCall::Refer);
-    assert_eq!(SpliceCall::choose(false, Kind::Pipe, 1 << 20), SpliceCall::Send);
+    assert_eq!(SpliceCall::choose(true, FileKind::Regular, 1 << 20), SpliceCall::Write);
+    assert_eq!(SpliceCall::choose(true, FileKind::Other, 1 << 20), SpliceCall::Write);
+    assert_eq!(SpliceCall::choose(true, FileKind::Pipe, 100), SpliceCall::Write);
+    assert_eq!(SpliceCall::choose(true, FileKind::Pipe, 1 << 20), SpliceCall::Refer);
+    assert_eq!(SpliceCall::choose(false, FileKind::Pipe, 1 << 20), SpliceCall::Send);
 }
 
 /// Cut and grown by one thread while another hands it on.

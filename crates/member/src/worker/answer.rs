@@ -16,8 +16,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use sys::local::Form;
-use sys::watcher::{Happened, Interest, Watcher};
+use sys::local_socket::Framing;
+use sys::watcher::{WatchEvent, Interest, Watcher};
 
 /// Answers for a path.
 #[derive(Debug)]
@@ -164,14 +164,14 @@ impl Answering {
     fn admit(&mut self, socket: OwnedFd) -> sys::Result<()> {
         let id = self.next;
         self.next += 1;
-        let connection = Connection::new(socket, Form::Packets);
+        let connection = Connection::new(socket, Framing::Packets);
         self.watcher.watch(&connection, id, Interest::Read)?;
         self.callers.insert(id, Caller { connection, follows: None, waits: false, tap: None });
         Ok(())
     }
 
     /// A caller says something, or can be told more.
-    fn hear(&mut self, id: u64, happened: Happened) {
+    fn hear(&mut self, id: u64, happened: WatchEvent) {
         if happened.writable {
             self.flush(id);
         }
@@ -451,7 +451,7 @@ impl Answering {
         self.let_in();
         for id in self.callers.keys().copied().collect::<Vec<_>>() {
             let readable = true;
-            self.hear(id, Happened { number: id, readable, writable: false, gone: false });
+            self.hear(id, WatchEvent { number: id, readable, writable: false, gone: false });
         }
         let counters = Some(self.counters());
         let reply = Reply::new(&Followed { counters, ended: Some(ended.clone()) });

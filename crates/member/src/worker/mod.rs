@@ -29,8 +29,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::eventfd::EventFd;
-use sys::local::Form;
-use sys::steps::{Makes, Steps};
+use sys::local_socket::Framing;
+use sys::steps::{Resource, Steps};
 
 /// A path that several processes run: how whoever answers for it reaches all of them.
 pub trait Joint: Send + Sync + std::fmt::Debug {
@@ -151,12 +151,12 @@ impl Worker {
         lives: Vec<Live>,
         steps: &Steps,
     ) -> Result<Self, ClientError> {
-        steps.take(Makes::Descriptor, "what the process of a path answers with")?;
+        steps.take(Resource::Descriptor, "what the process of a path answers with")?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
         let shared =
             Shared { stop: EventFd::new()?, turn: EventFd::new()?, ended: Mutex::new(None) };
         let shared = Arc::new(shared);
-        steps.take(Makes::Entry, "a path in the register")?;
+        steps.take(Resource::Entry, "a path in the register")?;
         let directory = client.directory().to_owned();
         let tie = match Tie::new(client, &path.register(None, started)) {
             Err(ClientError::Gone | ClientError::Silent) if path.name.is_none() => None,
@@ -174,7 +174,7 @@ impl Worker {
             links: path.links.clone(),
         };
         let answering = Answering::new(Arc::clone(&shared), path, about, lives, (directory, tie))?;
-        steps.take(Makes::Thread, "answers")?;
+        steps.take(Resource::Thread, "answers")?;
         let thread = std::thread::Builder::new().name("answers".to_owned());
         let thread = thread.spawn(move || answering.run()).map_err(|error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
@@ -233,6 +233,6 @@ impl Tie {
     fn new(client: Client, register: &Register) -> Result<Self, ClientError> {
         let (near, far) = sys::descriptor::pair()?;
         let number = client.register(register, far.as_fd())?;
-        Ok(Self { client, way: Connection::new(near, Form::Packets), number })
+        Ok(Self { client, way: Connection::new(near, Framing::Packets), number })
     }
 }

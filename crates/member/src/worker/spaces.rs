@@ -7,7 +7,7 @@ use engine::spaces::{Found, NotKept, Runs, keep_child};
 use pipeline::keep::Keep;
 use runtime::commands::NotTaken;
 use std::time::Duration;
-use sys::task::{Stands, Task};
+use sys::task::{RunState, Task};
 
 /// A space as it was found. `edge` knows from where to where the edges of the plan lead.
 pub(super) fn told<'e>(found: &Found, edge: &dyn Fn(usize) -> Option<(&'e str, &'e str)>) -> Space {
@@ -64,12 +64,12 @@ fn of_task(task: Option<&Task>) -> Space {
 }
 
 fn state(task: Option<&Task>, ended: bool) -> &'static str {
-    match task.map(|task| task.stands) {
+    match task.map(|task| task.run_state) {
         _ if ended => "ended",
-        Some(Stands::Runs) => "runs",
-        Some(Stands::Sleeps) => "sleeps",
-        Some(Stands::Stopped) => "stopped",
-        Some(Stands::Ended) => "ended",
+        Some(RunState::Runs) => "runs",
+        Some(RunState::Sleeps) => "sleeps",
+        Some(RunState::Stopped) => "stopped",
+        Some(RunState::Ended) => "ended",
         // Somebody else's thread runs it.
         None => "runs",
     }
@@ -125,7 +125,7 @@ fn unknown(keep: &Keep, names: &[String]) -> String {
 
 /// The processors that are meant: those on which this thread may run, or one of them.
 fn processors(keep: &Keep) -> Result<Vec<usize>, String> {
-    let allowed = sys::process::allowed().map_err(|error| error.to_string())?;
+    let allowed = sys::process::allowed_processors().map_err(|error| error.to_string())?;
     match keep.processor {
         None => Ok(allowed),
         Some(one) if allowed.contains(&one) => Ok(vec![one]),

@@ -287,11 +287,11 @@ impl Stand {
             return;
         }
         if self.kept.is_none() {
-            self.before = sys::process::allowed().unwrap_or_default();
+            self.before = sys::process::allowed_processors().unwrap_or_default();
         }
         let kept = match processor {
             Some(processor) => sys::process::pin_to(processor),
-            None => sys::process::keep_among(&self.before),
+            None => sys::process::pin_among(&self.before),
         };
         if kept.is_ok() {
             self.kept = processor;

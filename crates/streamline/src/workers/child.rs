@@ -24,7 +24,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::eventfd::EventFd;
-use sys::poll::Group;
+use sys::poll::PollSet;
 
 /// The word with which a program is started as a worker.
 pub(super) const WORD: &str = "serve-engine";
@@ -56,7 +56,7 @@ impl Starter {
 fn serve(notices: &Notices) -> Result<(), OpenError> {
     let failed = |error: io::Error| OpenError::of_worker("read", &error);
     sys::confine::end_with_parent()?;
-    let socket = UnixStream::from(sys::process::empty_input()?);
+    let socket = UnixStream::from(sys::process::detach_stdin()?);
     let mut commands = BufReader::new(socket.try_clone().map_err(failed)?);
     let mut first = String::new();
     commands.read_line(&mut first).map_err(failed)?;
@@ -85,7 +85,7 @@ fn run(
     let paths = prepared.paths(settings, &extras)?;
     let lives: Vec<Live> = paths.iter().map(Path::live).collect();
     let stop = Arc::new(EventFd::new()?);
-    let either = Group::new(&[signals, stop.as_fd()])?;
+    let either = PollSet::new(&[signals, stop.as_fd()])?;
     starter.send(&Message::Ready);
     if !matches!(next(&mut commands), Some(Command::Go)) {
         // Another one cannot run: everything made is given back.

@@ -22,7 +22,7 @@ use std::process::{Command as Process, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use sys::eventfd::EventFd;
-use sys::kept::Kept;
+use sys::helper::HelperProcess;
 
 /// The time between two questions for counts, in ns: of a killed worker no more is known.
 const COUNT_NS: u64 = 200_000_000;
@@ -36,7 +36,7 @@ struct Worker {
     /// Its request.
     text: String,
     processor: usize,
-    process: Kept,
+    process: HelperProcess,
     orders: UnixStream,
     /// Its last counts, and the request that it ran when it ended.
     counts: Option<Counts>,
@@ -123,7 +123,7 @@ impl Crew {
         let mut command = Process::new(program);
         command.arg(WORD).process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(far))).stdout(Stdio::from(prints));
-        let process = Kept::of(command)?;
+        let process = HelperProcess::spawn_command(command)?;
         let mut text = serde_json::to_vec(wanted).unwrap_or_default();
         text.push(b'\n');
         let reader = near.try_clone().map_err(|error| OpenError::of_worker("dup", &error))?;

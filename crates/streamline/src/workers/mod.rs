@@ -56,7 +56,7 @@ pub(crate) fn wanted(graph: &Graph) -> Option<u32> {
 
 /// Processors on which workers can run.
 fn processors() -> Vec<usize> {
-    sys::process::allowed().unwrap_or_default()
+    sys::process::allowed_processors().unwrap_or_default()
 }
 
 /// The requests of all workers.

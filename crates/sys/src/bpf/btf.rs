@@ -20,15 +20,15 @@ mod kind {
     pub(super) const FUNC_PROTO: u32 = 13;
 }
 
-/// Types that the kernel has checked.
+/// BtfBuilder that the kernel has checked.
 #[derive(Debug)]
 pub struct Btf {
     fd: OwnedFd,
 }
 
-/// Types and texts in the making. A type is named by its number, from 1 on; 0 is `void`.
+/// BtfBuilder and texts in the making. A type is named by its number, from 1 on; 0 is `void`.
 #[derive(Clone, Debug)]
-pub struct Types {
+pub struct BtfBuilder {
     types: Vec<u8>,
     texts: Vec<u8>,
     count: u32,
@@ -43,14 +43,14 @@ pub enum Linkage {
     Global = 1,
 }
 
-impl Default for Types {
+impl Default for BtfBuilder {
     fn default() -> Self {
         // Text 0 is the empty one.
         Self { types: Vec::new(), texts: vec![0], count: 0 }
     }
 }
 
-impl Types {
+impl BtfBuilder {
     /// None yet.
     #[must_use]
     pub fn new() -> Self {
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn types_are_laid_out_as_the_kernel_reads_them() {
-        let mut types = Types::new();
+        let mut types = BtfBuilder::new();
         let number = types.int("int", 4);
         let pair = types.structure("pair", 8, &[("a", number, 0), ("b", number, 4)]);
         assert_eq!((number, pair), (1, 2));

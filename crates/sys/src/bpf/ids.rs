@@ -7,7 +7,7 @@ use crate::error::Result;
 
 /// A kind of thing that the kernel numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Object {
+pub enum ObjectKind {
     /// Programs.
     Programs,
     /// Maps.
@@ -17,11 +17,11 @@ pub enum Object {
 }
 
 /// The numbers of all things of this kind, of this process and of others, ascending.
-pub fn ids(of: Object) -> Result<Vec<u32>> {
+pub fn ids(of: ObjectKind) -> Result<Vec<u32>> {
     let (command, name) = match of {
-        Object::Programs => (command::PROG_GET_NEXT_ID, "PROG_GET_NEXT_ID"),
-        Object::Maps => (command::MAP_GET_NEXT_ID, "MAP_GET_NEXT_ID"),
-        Object::Links => (command::LINK_GET_NEXT_ID, "LINK_GET_NEXT_ID"),
+        ObjectKind::Programs => (command::PROG_GET_NEXT_ID, "PROG_GET_NEXT_ID"),
+        ObjectKind::Maps => (command::MAP_GET_NEXT_ID, "MAP_GET_NEXT_ID"),
+        ObjectKind::Links => (command::LINK_GET_NEXT_ID, "LINK_GET_NEXT_ID"),
     };
     let mut found = Vec::new();
     let mut attr = IdAttributes { id: 0, next: 0, flags: 0 };

@@ -9,7 +9,7 @@
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use super::attached;
+use super::chain;
 use super::{AttachType, Attributes, Info, Program, call, command, info_of, open};
 use crate::error::{Error, Result};
 use crate::net::Namespace;
@@ -61,14 +61,14 @@ pub enum Anchor {
     /// Behind all others.
     Tail,
     /// Just before somebody.
-    Before(Beside),
+    Before(Neighbor),
     /// Just behind somebody.
-    After(Beside),
+    After(Neighbor),
 }
 
 /// Somebody in a chain, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum Neighbor {
     /// A link.
     Link(u32),
     /// A program, which is there without a link or with one.
@@ -136,7 +136,7 @@ impl Link {
         let target = format!("tcx {side:?} of interface {interface}").to_lowercase();
         let (flags, beside) = anchor.flags();
         let place = (beside, revision.unwrap_or(0));
-        Self::create(program, attached::tcx_type(side), interface, flags, place, target)
+        Self::create(program, chain::tcx_type(side), interface, flags, place, target)
     }
 
     /// Puts a program before the packets of a group of processes (a folder of cgroup v2) and of
@@ -144,7 +144,7 @@ impl Link {
     pub fn cgroup(program: &Program, group: impl AsFd, side: Side) -> Result<Self> {
         let fd = group.as_fd().as_raw_fd().cast_unsigned();
         let target = format!("cgroup {side:?}").to_lowercase();
-        Self::create(program, attached::cgroup_type(side), fd, 0, (0, 0), target)
+        Self::create(program, chain::cgroup_type(side), fd, 0, (0, 0), target)
     }
 
     /// Puts a program before the choice of a socket in a name space.
@@ -226,7 +226,7 @@ impl Anchor {
     }
 }
 
-impl Beside {
+impl Neighbor {
     const fn flags(self) -> u32 {
         /// BPF_F_ID, BPF_F_LINK
         const ID: u32 = 1 << 5;

@@ -9,7 +9,7 @@ mod element;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-pub use element::When;
+pub use element::UpdateMode;
 
 use super::ids::IdAttributes;
 use super::{Attributes, Btf, Info, call, command, info_of, name_of, object_name, open};

@@ -6,35 +6,35 @@
 //! Loading needs CAP_BPF and CAP_NET_ADMIN; CAP_PERFMON is not needed, and without it the verifier
 //! hardens programs against speculation.
 
-mod attached;
+mod chain;
 mod btf;
-mod grace;
-mod groups;
+mod grace_period;
+mod cgroup;
 mod ids;
-mod info;
+mod program_info;
 mod kernel_types;
 mod link;
 mod map;
 mod program;
-mod refusal;
+mod load_error;
 pub mod ring;
 mod ring_buffer;
-mod run;
+mod test_run;
 
-pub use attached::{Chain, Member, cgroup_chain, programs, tcx_chain};
-pub use btf::{Btf, Linkage, Types};
-pub use grace::Grace;
-pub use groups::{first_group, hierarchy};
-pub use ids::{Object, ids};
-pub use info::{ProgramInfo, Statistics};
+pub use chain::{Chain, Member, cgroup_chain, programs, tcx_chain};
+pub use btf::{Btf, Linkage, BtfBuilder};
+pub use grace_period::GracePeriod;
+pub use cgroup::{cgroup_mount, root_cgroup};
+pub use ids::{ObjectKind, ids};
+pub use program_info::{ProgramInfo, RunStatistics};
 pub use kernel_types::kernel_function;
-pub use link::{Anchor, Beside, Link, LinkInfo, LinkTarget, Side, XdpAttached, XdpMode};
-pub use map::{Map, MapInfo, MapKind, Specification, When};
-pub use program::{AttachType, Detail, Function, Kind, License, Line, Load, Program, Source};
-pub use refusal::{LoadError, missing};
-pub use ring::{Pointer, Region, Rings, Shape};
+pub use link::{Anchor, Neighbor, Link, LinkInfo, LinkTarget, Side, XdpAttached, XdpMode};
+pub use map::{Map, MapInfo, MapKind, Specification, UpdateMode};
+pub use program::{AttachType, LogLevel, FunctionInfo, ProgramKind, License, LineInfo, Load, Program, SourceInfo};
+pub use load_error::{LoadError, missing_capabilities};
+pub use ring::{FramePointer, Region, Rings, RingsLayout};
 pub use ring_buffer::{Listener, RingBuffer};
-pub use run::TestRun;
+pub use test_run::TestRun;
 
 use std::os::fd::{FromRawFd as _, OwnedFd};
 

@@ -16,7 +16,7 @@ const DEVICE_BOUND: u32 = 1 << 6;
 
 /// Where a program runs, as the kernel numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ProgramKind {
     /// BPF_PROG_TYPE_SOCKET_FILTER
     SocketFilter = 1,
     /// BPF_PROG_TYPE_SCHED_CLS
@@ -55,7 +55,7 @@ pub enum AttachType {
 pub enum License {
     /// That of the house, Apache-2.0 or MIT. Most helpers do not ask for another one.
     #[default]
-    House,
+    ApacheOrMit,
     /// MIT or GPL: for the few helpers, those of timers among them, that ask for a licence which
     /// the kernel knows to go with its own.
     MitOrGpl,
@@ -64,7 +64,7 @@ pub enum License {
 impl License {
     const fn text(self) -> &'static [u8] {
         match self {
-            Self::House => b"Apache-2.0 OR MIT\0",
+            Self::ApacheOrMit => b"Apache-2.0 OR MIT\0",
             Self::MitOrGpl => b"Dual MIT/GPL\0",
         }
     }
@@ -72,19 +72,19 @@ impl License {
 
 /// How much the verifier says about a program that it refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Detail {
+pub enum LogLevel {
     /// The way to the instruction that it minds.
     #[default]
-    Way = 1,
+    Path = 1,
     /// All ways that it went; some megabytes.
-    AllWays = 2,
+    AllPaths = 2,
 }
 
 /// A program to be loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
     /// Where it will run.
-    pub kind: Kind,
+    pub kind: ProgramKind,
     /// For people and messages; the kernel keeps 15 characters.
     pub name: &'a str,
     /// The instructions.
@@ -98,28 +98,28 @@ pub struct Load<'a> {
     /// may ask the driver about a frame.
     pub device: Option<u32>,
     /// Its types, functions and lines.
-    pub source: Option<Source<'a>>,
+    pub source: Option<SourceInfo<'a>>,
     /// Its licence.
     pub license: License,
     /// What is said when it is refused.
-    pub detail: Detail,
+    pub detail: LogLevel,
 }
 
 /// Which functions and lines a program's instructions belong to.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct SourceInfo<'a> {
     /// The types and texts that the other two name.
     pub btf: &'a Btf,
     /// The functions in the order of their first instructions; timers' callbacks need them.
-    pub functions: &'a [Function],
+    pub functions: &'a [FunctionInfo],
     /// The lines in the order of their first instructions. The verifier's log shows them.
-    pub lines: &'a [Line],
+    pub lines: &'a [LineInfo],
 }
 
 /// `struct bpf_func_info`: a function begins here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Function {
+pub struct FunctionInfo {
     /// Its first instruction.
     pub instruction: u32,
     /// Its type.
@@ -129,7 +129,7 @@ pub struct Function {
 /// `struct bpf_line_info`: a line begins here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Line {
+pub struct LineInfo {
     /// Its first instruction.
     pub instruction: u32,
     /// Where the name of its file begins among the texts.
@@ -145,7 +145,7 @@ pub struct Line {
 pub struct Program {
     pub(super) fd: OwnedFd,
     pub(super) name: String,
-    kind: Kind,
+    kind: ProgramKind,
 }
 
 #[derive(Default)]
@@ -181,8 +181,8 @@ unsafe impl Attributes for LoadAttributes {}
 impl<'a> Load<'a> {
     /// A program of this kind without a source.
     #[must_use]
-    pub const fn new(kind: Kind, name: &'a str, code: &'a [u8]) -> Self {
-        let (license, detail) = (License::House, Detail::Way);
+    pub const fn new(kind: ProgramKind, name: &'a str, code: &'a [u8]) -> Self {
+        let (license, detail) = (License::ApacheOrMit, LogLevel::Path);
         Self {
             kind,
             name,
@@ -269,16 +269,16 @@ fn list<T>(records: &[T]) -> (u32, u64, u32) {
 
 impl Program {
     /// Loads a program of this kind, without a source.
-    pub fn load(kind: Kind, name: &str, code: &[u8]) -> std::result::Result<Self, LoadError> {
+    pub fn load(kind: ProgramKind, name: &str, code: &[u8]) -> std::result::Result<Self, LoadError> {
         Load::new(kind, name, code).load()
     }
 
     /// Takes a program that somebody kept. What it is, the kernel says.
     pub fn received(fd: OwnedFd) -> Result<Self> {
-        let mut program = Self { fd, name: "a received program".to_owned(), kind: Kind::Tc };
+        let mut program = Self { fd, name: "a received program".to_owned(), kind: ProgramKind::Tc };
         let info = program.info()?;
         let kinds =
-            [Kind::SocketFilter, Kind::Tc, Kind::Xdp, Kind::CgroupPacket, Kind::SocketLookup];
+            [ProgramKind::SocketFilter, ProgramKind::Tc, ProgramKind::Xdp, ProgramKind::CgroupPacket, ProgramKind::SocketLookup];
         let kind = kinds.into_iter().find(|kind| *kind as u32 == info.kind).ok_or_else(|| {
             let what = format!("program {:?} of unknown kind {}", info.name, info.kind);
             Error::new("bpf", what, libc::EINVAL)
@@ -289,7 +289,7 @@ impl Program {
 
     /// Where it runs.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> ProgramKind {
         self.kind
     }
 }
@@ -311,12 +311,12 @@ mod tests {
         assert_eq!(offset_of!(LoadAttributes, attach_type), 68);
         assert_eq!(offset_of!(LoadAttributes, functions), 80);
         assert_eq!(offset_of!(LoadAttributes, lines), 96);
-        assert_eq!((size_of::<Function>(), size_of::<Line>()), (8, 16));
+        assert_eq!((size_of::<FunctionInfo>(), size_of::<LineInfo>()), (8, 16));
     }
 
     #[test]
     fn half_an_instruction_is_refused_here() {
-        let refused = Program::load(Kind::Xdp, "half", &[0; 12]).unwrap_err();
+        let refused = Program::load(ProgramKind::Xdp, "half", &[0; 12]).unwrap_err();
         assert_eq!(refused.error.errno, libc::EINVAL);
     }
 }

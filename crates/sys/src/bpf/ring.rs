@@ -3,7 +3,7 @@
 //! One frozen array of one element for all CPUs: programs write, every process maps it read-only,
 //! ours included. Each CPU has a region of its own, in which its program is alone: a page of
 //! control words, pointers for each sink, and the records themselves, of any length up to
-//! [`Shape::record_max`]. A position counts bytes and never wraps; a record that begins near the
+//! [`RingsLayout::record_max`]. A position counts bytes and never wraps; a record that begins near the
 //! end of the ring runs over into a tail behind it, so that it is always in one piece. Here is no
 //! reader: who reads copies, and checks by [`Region::reserved`] that the writer did not come round
 //! meanwhile.
@@ -20,7 +20,7 @@ use crate::memory::ReadMapping;
 
 /// Where things lie in a region, in bytes. Words of readers and of the writer alone are on cache
 /// lines of their own.
-pub mod place {
+pub mod region_offset {
     /// Eight bytes: the position up to which the writer may be writing.
     pub const RESERVED: u32 = 0;
     /// Eight bytes: the position up to which records are whole.
@@ -32,11 +32,11 @@ pub mod place {
     /// The pointers of the first sink.
     pub const POINTERS: u32 = 4096;
     /// When the bell of this CPU rang last, in ns of the monotonic clock (eight bytes).
-    pub const BELL_TIME: u32 = SCRATCH + 24;
+    pub const NOTIFY_TIME: u32 = SCRATCH + 24;
     /// Frames that could not be copied (eight bytes).
     pub const FAILED: u32 = SCRATCH + 8;
     /// Bells that rang, and behind it those that did not (eight bytes each).
-    pub const BELLS: u32 = SCRATCH + 40;
+    pub const NOTIFIED: u32 = SCRATCH + 40;
     /// Tallies: blocks and bytes, eight each.
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
     /// Eight bytes for each way that shares its sink with others: how many pointers were written
@@ -59,7 +59,7 @@ pub const SINKS_MAX: u32 = 32;
 
 /// The size of the rings of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct RingsLayout {
     /// How many CPUs there can be: each has a region.
     pub cpus: u32,
     /// How many sinks have pointers of their own; 0 where only records lie.
@@ -72,26 +72,26 @@ pub struct Shape {
     pub record_max: u32,
 }
 
-impl Shape {
+impl RingsLayout {
     /// Where the records begin in a region.
     #[must_use]
     #[inline]
     pub const fn records(&self) -> u32 {
-        place::POINTERS + self.sinks * self.pointers * place::POINTER
+        region_offset::POINTERS + self.sinks * self.pointers * region_offset::POINTER
     }
 
     /// Where the pointers of a sink begin in a region.
     #[must_use]
     #[inline]
     pub const fn pointers_of(&self, sink: u32) -> u32 {
-        place::POINTERS + sink * self.pointers * place::POINTER
+        region_offset::POINTERS + sink * self.pointers * region_offset::POINTER
     }
 
     /// Bytes of a region, with the tail: whole pages.
     #[must_use]
     #[inline]
     pub const fn stride(&self) -> u32 {
-        let tail = if self.bytes == 0 { 0 } else { place::HEADER + self.record_max };
+        let tail = if self.bytes == 0 { 0 } else { region_offset::HEADER + self.record_max };
         (self.records() + self.bytes + tail).next_multiple_of(4096)
     }
 
@@ -133,14 +133,14 @@ pub struct Rings {
     /// Dropped before the map.
     memory: ReadMapping,
     map: Map,
-    shape: Shape,
+    shape: RingsLayout,
     /// Where the records lie, if not here.
     records: Option<Arc<Self>>,
 }
 
 impl Rings {
     /// Makes them, all zero and frozen.
-    pub fn create(name: &str, shape: Shape) -> Result<Self> {
+    pub fn create(name: &str, shape: RingsLayout) -> Result<Self> {
         let map = Map::array(name, shape.check()?, 1, true)?;
         map.freeze()?;
         let memory = map.map_read()?;
@@ -149,7 +149,7 @@ impl Rings {
 
     /// Takes rings that somebody handed over. A map that is not frozen, or is not what a ring of
     /// this shape lies in, is refused (RELIABILITY T19).
-    pub fn received(fd: OwnedFd, shape: Shape) -> Result<Self> {
+    pub fn received(fd: OwnedFd, shape: RingsLayout) -> Result<Self> {
         let map = Map::received(fd)?;
         let info = map.info()?;
         let same = map.kind() == MapKind::Array && info.entries == 1;
@@ -182,14 +182,14 @@ impl Rings {
     /// How large they are, records included, wherever these lie.
     #[must_use]
     #[inline]
-    pub fn shape(&self) -> Shape {
-        Shape { bytes: self.records().shape.bytes, ..self.shape }
+    pub fn shape(&self) -> RingsLayout {
+        RingsLayout { bytes: self.records().shape.bytes, ..self.shape }
     }
 
     /// What lies in this map.
     #[must_use]
     #[inline]
-    pub const fn own_shape(&self) -> Shape {
+    pub const fn own_shape(&self) -> RingsLayout {
         self.shape
     }
 
@@ -225,7 +225,7 @@ impl AsFd for Rings {
 
 /// What a program says about a frame that it handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pointer {
+pub struct FramePointer {
     /// Where its record begins.
     pub position: u64,
     /// Bytes of the view.
@@ -252,26 +252,26 @@ pub struct Region<'a> {
 
 impl Region<'_> {
     /// How far the writer may be writing: what was copied from a position is good if it is not
-    /// further than [`Shape::bytes`] from there. What was read before is read before: call it after
+    /// further than [`RingsLayout::bytes`] from there. What was read before is read before: call it after
     /// a copy.
     #[must_use]
     #[inline]
     pub fn reserved(&self) -> u64 {
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        self.word_of_records(place::RESERVED)
+        self.word_of_records(region_offset::RESERVED)
     }
 
     /// How far records are whole.
     #[must_use]
     pub fn committed(&self) -> u64 {
-        self.word_of_records(place::COMMITTED)
+        self.word_of_records(region_offset::COMMITTED)
     }
 
     /// How many pointers a sink was ever given. The records that they point to are seen after.
     #[must_use]
     #[inline]
     pub fn head(&self, sink: u32) -> u64 {
-        if sink < self.rings.shape.sinks { self.word(place::HEADS + 8 * sink) } else { 0 }
+        if sink < self.rings.shape.sinks { self.word(region_offset::HEADS + 8 * sink) } else { 0 }
     }
 
     /// How many pointers a way was ever given that shares its sink. Ask before the sink's head:
@@ -279,8 +279,8 @@ impl Region<'_> {
     #[must_use]
     #[inline]
     pub fn count(&self, way: u32) -> u64 {
-        let at = way.checked_mul(8).and_then(|at| at.checked_add(place::COUNTS));
-        let count = at.filter(|at| *at < place::POINTERS).map_or(0, |at| self.word(at));
+        let at = way.checked_mul(8).and_then(|at| at.checked_add(region_offset::COUNTS));
+        let count = at.filter(|at| *at < region_offset::POINTERS).map_or(0, |at| self.word(at));
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         count
     }
@@ -288,16 +288,16 @@ impl Region<'_> {
     /// This pointer of a sink.
     #[must_use]
     #[inline]
-    pub fn pointer(&self, sink: u32, number: u64) -> Option<Pointer> {
+    pub fn pointer(&self, sink: u32, number: u64) -> Option<FramePointer> {
         let shape = self.rings.shape;
         let slot = number as u32 & (shape.pointers - 1);
-        let at = shape.pointers_of(sink) + slot * place::POINTER;
+        let at = shape.pointers_of(sink) + slot * region_offset::POINTER;
         let halves = |word: u64| (word as u32, (word >> 32) as u32);
         (sink < shape.sinks).then(|| {
             let (length, class) = halves(self.word(at + 8));
             let (offset, way) = halves(self.word(at + 16));
             let (position, number) = (self.word(at), self.word(at + 24));
-            Pointer { position, length, class, offset, way, number }
+            FramePointer { position, length, class, offset, way, number }
         })
     }
 
@@ -307,7 +307,7 @@ impl Region<'_> {
     #[inline]
     pub fn copy(&self, position: u64, from: u32, to: &mut [u8]) -> bool {
         let shape = self.records.shape;
-        let most = (place::HEADER + shape.record_max) as usize;
+        let most = (region_offset::HEADER + shape.record_max) as usize;
         let end = (from as usize).checked_add(to.len());
         if end.is_none_or(|end| end > most) {
             return false;
@@ -319,7 +319,7 @@ impl Region<'_> {
     /// One of the writer's own words.
     #[must_use]
     pub fn scratch(&self, at: u32) -> Option<u64> {
-        let inside = (place::SCRATCH..place::POINTERS).contains(&at);
+        let inside = (region_offset::SCRATCH..region_offset::POINTERS).contains(&at);
         self.rings.memory.word(self.base + at as usize).filter(|_| inside)
     }
 
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_shape_that_is_no_ring_is_refused() {
-        let shape = Shape { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
+        let shape = RingsLayout { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
         assert_eq!(shape.records(), 4096 + 64 * 32);
         assert_eq!(shape.stride(), (4096 + 2048 + 65536 + 32 + 2048_u32).next_multiple_of(4096));
         assert_eq!(shape.size(), Some(2 * shape.stride()));
@@ -350,15 +350,15 @@ mod tests {
             (4096 + 65536 + 32 + 2048_u32).next_multiple_of(4096)
         );
         let wrong = [
-            Shape { cpus: 0, ..shape },
-            Shape { sinks: 0, bytes: 0, ..shape },
-            Shape { sinks: SINKS_MAX + 1, ..shape },
-            Shape { pointers: 65, ..shape },
-            Shape { bytes: 3 << 12, ..shape },
-            Shape { bytes: 1 << 31, ..shape },
-            Shape { record_max: 0, ..shape },
-            Shape { record_max: shape.bytes, ..shape },
-            Shape { cpus: u32::MAX, ..shape },
+            RingsLayout { cpus: 0, ..shape },
+            RingsLayout { sinks: 0, bytes: 0, ..shape },
+            RingsLayout { sinks: SINKS_MAX + 1, ..shape },
+            RingsLayout { pointers: 65, ..shape },
+            RingsLayout { bytes: 3 << 12, ..shape },
+            RingsLayout { bytes: 1 << 31, ..shape },
+            RingsLayout { record_max: 0, ..shape },
+            RingsLayout { record_max: shape.bytes, ..shape },
+            RingsLayout { cpus: u32::MAX, ..shape },
         ];
         for shape in wrong {
             assert_eq!(shape.size(), None, "{shape:?}");

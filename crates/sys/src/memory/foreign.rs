@@ -6,30 +6,30 @@
 use std::sync::atomic::AtomicU64;
 
 /// Fewer bytes are better copied word by word.
-pub const SHORT: usize = 16;
+pub const COPY_MIN: usize = 16;
 /// From so many bytes on wide registers are worth having their upper halves cleared afterwards.
-const WIDE: usize = 192;
+const WIDE_MIN: usize = 192;
 /// Of memory that is ours alone so many bytes and more are left to the C library's copy.
-pub const LONG: usize = 1 << 20;
+pub const LIBC_MIN: usize = 1 << 20;
 /// From so many bytes on it is worth it that no store goes over the end of a line.
-const LINED: usize = 1024;
+const ALIGN_MIN: usize = 1024;
 
-/// Copies `length` bytes, at least [`SHORT`]: 64 at a time, then 16, then the last 16 once more,
+/// Copies `length` bytes, at least [`COPY_MIN`]: 64 at a time, then 16, then the last 16 once more,
 /// which may overlap.
 ///
 /// However many there are: `rep movsb` takes up to four times as long for 4 KB and more that
 /// another processor has just written (`bench pipe`, two cores, near).
 ///
 /// # Safety
-/// So many bytes from `from` on are readable and from `to` on writable, and there are [`SHORT`] of
+/// So many bytes from `from` on are readable and from `to` on writable, and there are [`COPY_MIN`] of
 /// them at least; the two ranges do not overlap. Where another party reads or writes them meanwhile
 /// no reference to them exists: to Rust this is foreign code.
 #[inline(always)]
-pub unsafe fn by_pieces(from: *const u8, to: *mut u8, length: usize) {
-    debug_assert!(length >= SHORT);
-    if length >= WIDE && std::arch::is_x86_feature_detected!("avx") {
+pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
+    debug_assert!(length >= COPY_MIN);
+    if length >= WIDE_MIN && std::arch::is_x86_feature_detected!("avx") {
         // SAFETY: the caller's promise, and the processor has these instructions.
-        return unsafe { by_wide_pieces(from, to, length) };
+        return unsafe { copy_wide(from, to, length) };
     }
     // SAFETY: by the caller's promise every access lies in the two ranges. What others do meanwhile
     // makes what is read torn, which the caller expects.
@@ -81,30 +81,30 @@ pub unsafe fn by_pieces(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Copies bytes, at least [`SHORT`], into words that others may read at the same moment: these get
+/// Copies bytes, at least [`COPY_MIN`], into words that others may read at the same moment: these get
 /// them torn, as they do word by word.
 ///
 /// # Panics
-/// If there are not exactly as many bytes as the words have, or less than [`SHORT`].
+/// If there are not exactly as many bytes as the words have, or less than [`COPY_MIN`].
 #[inline]
-pub fn into_words(bytes: &[u8], words: &[AtomicU64]) {
-    assert!(bytes.len() == size_of_val(words) && bytes.len() >= SHORT, "the caller has looked");
+pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
+    assert!(bytes.len() == size_of_val(words) && bytes.len() >= COPY_MIN, "the caller has looked");
     let to = words.as_ptr().cast_mut().cast::<u8>();
     // SAFETY: the words have room for as many bytes (asserted) and are borrowed. As atomics they
     // may be written through a shared reference; so `bytes`, which may not, lie elsewhere.
-    unsafe { by_pieces(bytes.as_ptr(), to, bytes.len()) }
+    unsafe { copy_bytes(bytes.as_ptr(), to, bytes.len()) }
 }
 
-/// Copies as [`by_pieces`] does, at least [`WIDE`] bytes on a processor that has AVX: 128 bytes at
+/// Copies as [`copy_bytes`] does, at least [`WIDE_MIN`] bytes on a processor that has AVX: 128 bytes at
 /// a time, then the last 128 once more. Where there are many, 32 come first, and the others begin
 /// at the next address that is a multiple of 32: blocks of a ring lie behind their headers, so that
 /// else every second store went over the end of a line.
 ///
 /// # Safety
-/// As [`by_pieces`], of at least [`WIDE`] bytes, on such a processor.
+/// As [`copy_bytes`], of at least [`WIDE_MIN`] bytes, on such a processor.
 #[inline(never)]
-unsafe fn by_wide_pieces(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: as in `by_pieces`, which has looked that the processor has these instructions; the
+unsafe fn copy_wide(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: as in `copy_bytes`, which has looked that the processor has these instructions; the
     // upper halves of the registers are clear again at the end, as callers expect.
     unsafe {
         std::arch::asm!(
@@ -150,7 +150,7 @@ unsafe fn by_wide_pieces(from: *const u8, to: *mut u8, length: usize) {
             to = inout(reg) to => _,
             left = inout(reg) length => _,
             skip = out(reg) _,
-            lined = const LINED,
+            lined = const ALIGN_MIN,
             a = out(xmm_reg) _,
             b = out(xmm_reg) _,
             c = out(xmm_reg) _,

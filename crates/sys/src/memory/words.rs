@@ -102,10 +102,10 @@ impl Span {
     fn copy(&self, offset: usize, to: &mut [u8]) -> Option<()> {
         let from = self.inside(offset, to.len())?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if to.len() >= foreign::SHORT {
+        if to.len() >= foreign::COPY_MIN {
             // SAFETY: the range lies in the mapping, which lives as long as `self`; torn bytes are
             // what whoever copies from here expects.
-            unsafe { foreign::by_pieces(from, to.as_mut_ptr(), to.len()) };
+            unsafe { foreign::copy_bytes(from, to.as_mut_ptr(), to.len()) };
             return Some(());
         }
         let head = (offset.next_multiple_of(8) - offset).min(to.len());

@@ -1,6 +1,6 @@
 //! RTM_GETADDR: the addresses of interfaces.
 
-use super::Links;
+use super::RouteSocket;
 use super::links::{HEADER, attributes, field};
 use crate::error::Result;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,7 +19,7 @@ mod number {
     pub(super) const SCOPE_SITE: u8 = 200;
 }
 
-impl Links {
+impl RouteSocket {
     /// The addresses by which other hosts reach this one, each with the number of its interface;
     /// link-local and loopback addresses are left out.
     pub fn addresses(&self) -> Result<Vec<(u32, IpAddr)>> {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn loopback_addresses_are_not_among_those_of_this_machine() {
-        let found = Links::open().unwrap().addresses().unwrap();
+        let found = RouteSocket::open().unwrap().addresses().unwrap();
         assert!(found.iter().all(|(_, address)| !address.is_loopback()), "{found:?}");
     }
 }

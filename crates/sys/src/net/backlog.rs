@@ -11,10 +11,10 @@ const FILE: &str = "/proc/net/softnet_stat";
 
 /// The counters of the backlog at one moment, by processor.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Backlog(Vec<Line>);
+pub struct Backlog(Vec<ProcessorCounters>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Line {
+struct ProcessorCounters {
     dropped: u32,
     squeezed: u32,
     processor: Option<u32>,
@@ -41,8 +41,8 @@ impl Backlog {
     }
 
     /// The counters have 32 bits and wrap; a processor that came later began at 0.
-    fn since(&self, earlier: &Self, of: impl Fn(&Line) -> u32) -> u64 {
-        let before = |(place, line): (usize, &Line)| match line.processor {
+    fn since(&self, earlier: &Self, of: impl Fn(&ProcessorCounters) -> u32) -> u64 {
+        let before = |(place, line): (usize, &ProcessorCounters)| match line.processor {
             Some(_) => earlier.0.iter().find(|other| other.processor == line.processor),
             None => earlier.0.get(place),
         };
@@ -56,9 +56,9 @@ impl Backlog {
             let mut words = line.split_ascii_whitespace();
             let (dropped, squeezed) = (figure(words.nth(1))?, figure(words.next())?);
             // The thirteenth figure, since Linux 5.14.
-            Some(Line { dropped, squeezed, processor: figure(words.nth(9)) })
+            Some(ProcessorCounters { dropped, squeezed, processor: figure(words.nth(9)) })
         };
-        let lines: Option<Vec<Line>> = text.lines().map(line).collect();
+        let lines: Option<Vec<ProcessorCounters>> = text.lines().map(line).collect();
         lines.filter(|lines| !lines.is_empty()).map(Self)
     }
 }

@@ -27,7 +27,7 @@ const GENERIC_HEADER: usize = 4;
 
 /// Whether the interface of this number, in the name space of this thread, takes frames that a
 /// program of XDP sends. ENOENT: this kernel does not tell.
-pub fn takes_xdp(index: u32) -> Result<bool> {
+pub fn accepts_xdp_frames(index: u32) -> Result<bool> {
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
@@ -92,17 +92,17 @@ fn ask(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Links;
+    use crate::net::RouteSocket;
 
     #[test]
     fn loopback_takes_no_frames_of_programs_and_what_is_not_there_is_an_error() {
-        let links = Links::open().unwrap();
+        let links = RouteSocket::open().unwrap();
         let lo = links.all().unwrap().into_iter().find(|one| one.flags.loopback()).unwrap();
-        match takes_xdp(lo.index) {
+        match accepts_xdp_frames(lo.index) {
             Ok(takes) => assert!(!takes),
             // Linux before 6.3.
             Err(error) => assert_eq!(error.errno, libc::ENOENT, "{error}"),
         }
-        assert!(takes_xdp(u32::MAX >> 1).is_err());
+        assert!(accepts_xdp_frames(u32::MAX >> 1).is_err());
     }
 }

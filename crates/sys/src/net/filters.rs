@@ -3,7 +3,7 @@
 //!
 //! For showing. They run behind the programs of TCX, and stay as they are.
 
-use super::Links;
+use super::RouteSocket;
 use super::links::{ANSWER, CALL, HEADER, PATIENCE, attributes, field, split_message, text};
 use crate::bpf::Side;
 use crate::error::{Error, Named as _, Result};
@@ -32,7 +32,7 @@ mod number {
 
 /// A filter of traffic control.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Filter {
+pub struct TcFilter {
     /// Which way the packets go that it sees.
     pub side: Side,
     /// What decides: `bpf`, `flower`, `matchall`.
@@ -47,9 +47,9 @@ pub struct Filter {
     pub program: Option<u32>,
 }
 
-impl Links {
+impl RouteSocket {
     /// The filters at both sides of the interface with this number; none where nobody hung any.
-    pub fn filters(&self, index: u32) -> Result<Vec<Filter>> {
+    pub fn filters(&self, index: u32) -> Result<Vec<TcFilter>> {
         let mut found = Vec::new();
         for (parent, side) in [(INGRESS, Side::Ingress), (EGRESS, Side::Egress)] {
             let target = format!("the {side:?} filters of interface {index}").to_lowercase();
@@ -116,7 +116,7 @@ fn request(sequence: u32, index: u32, parent: u32) -> Vec<u8> {
     bytes
 }
 
-fn filter(body: &[u8], wanted: u32, side: Side) -> Option<Filter> {
+fn filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
     let word = |at| field(body, at).map(u32::from_ne_bytes);
     let (handle, parent, info) = (word(8)?, word(12)?, word(16)?);
     // Handle 0 is the heading of a preference.
@@ -132,7 +132,7 @@ fn filter(body: &[u8], wanted: u32, side: Side) -> Option<Filter> {
     let bpf = kind == "bpf";
     let option =
         |wanted| options().find(|(kind, _)| bpf && *kind == wanted).map(|(_, value)| value);
-    Some(Filter {
+    Some(TcFilter {
         side,
         preference: (info >> 16) as u16,
         handle,

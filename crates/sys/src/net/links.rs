@@ -57,13 +57,13 @@ mod attribute {
 
 /// A way to ask for interfaces. It stays in the name space in which it was opened, whoever asks.
 #[derive(Debug)]
-pub struct Links {
+pub struct RouteSocket {
     socket: OwnedFd,
     /// The number of the last request; held from the request to its last answer.
     sequence: Mutex<u32>,
 }
 
-impl Links {
+impl RouteSocket {
     /// Opens one in the network name space of the calling thread. Needs no privilege.
     pub fn open() -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn the_loopback_device_is_there() {
-        let links = Links::open().unwrap();
+        let links = RouteSocket::open().unwrap();
         let all = links.all().unwrap();
         let lo = all.iter().find(|interface| interface.flags.loopback()).unwrap();
         assert_eq!((lo.name.as_str(), lo.hatype), ("lo", 772));
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_named() {
-        let links = Links::open().unwrap();
+        let links = RouteSocket::open().unwrap();
         for name in ["nosuch0", "", "a-name-that-is-longer-than-fifteen", &"x".repeat(200)] {
             let error = links.named(name).unwrap_err();
             assert_eq!(error.errno, libc::ENODEV, "{error}");

@@ -1,8 +1,8 @@
 //! Network interfaces and their counters, the backlog, and name spaces.
 //!
-//! Asked by rtnetlink(7), synchronously and by hand: there is one question ([`Links`]), and it
+//! Asked by rtnetlink(7), synchronously and by hand: there is one question ([`RouteSocket`]), and it
 //! tells everything. Whatever is opened belongs to the name space of the thread that opens it;
-//! [`within`] opens in another.
+//! [`run_in`] opens in another.
 
 mod addresses;
 mod backlog;
@@ -12,10 +12,10 @@ mod links;
 mod namespace;
 
 pub use backlog::Backlog;
-pub use features::takes_xdp;
-pub use filters::Filter;
-pub use links::Links;
-pub use namespace::{Namespace, cookie, within, within_new};
+pub use features::accepts_xdp_frames;
+pub use filters::TcFilter;
+pub use links::RouteSocket;
+pub use namespace::{Namespace, namespace_cookie, run_in, run_in_new};
 
 use crate::bpf::XdpMode;
 use crate::error::Result;
@@ -152,15 +152,15 @@ impl Counters {
 
 /// The interface with this name in the name space of the calling thread.
 pub fn interface(name: &str) -> Result<Interface> {
-    Links::open()?.named(name)
+    RouteSocket::open()?.named(name)
 }
 
 /// All interfaces of the name space of the calling thread.
 pub fn interfaces() -> Result<Vec<Interface>> {
-    Links::open()?.all()
+    RouteSocket::open()?.all()
 }
 
 /// What the interface with this number is called now, in the name space of the calling thread.
 pub fn name_of(index: u32) -> Result<String> {
-    Ok(Links::open()?.indexed(index)?.name)
+    Ok(RouteSocket::open()?.indexed(index)?.name)
 }

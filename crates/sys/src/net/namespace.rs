@@ -1,7 +1,7 @@
 //! Network name spaces: opened by name, path or process, entered by threads that end there.
 
 use crate::error::{Error, Named as _, Result};
-use crate::open::Regular;
+use crate::open::OpenRegular;
 use crate::packet::option;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -70,7 +70,7 @@ impl Namespace {
     fn at(path: &Path, what: &str) -> Result<Self> {
         let target = || format!("name space {what}");
         // A path may lead to a pipe, which would be waited for; name spaces are regular files.
-        let file = Regular::read().open(path).map_err(|error| match error.raw_os_error() {
+        let file = OpenRegular::read().open(path).map_err(|error| match error.raw_os_error() {
             Some(errno) => Error::new("open", target(), errno),
             None => Error::new("open", format!("{} ({error})", target()), libc::EINVAL),
         })?;
@@ -99,7 +99,7 @@ fn owner_of(space: &OwnedFd) -> Result<OwnedFd> {
 
 /// The number by which programs know the name space of sockets that are opened by this thread. It
 /// is never used again (Linux 5.14).
-pub fn cookie() -> Result<u64> {
+pub fn namespace_cookie() -> Result<u64> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
     let socket = socket.named("socket", "to ask for the name space")?;
@@ -111,7 +111,7 @@ pub fn cookie() -> Result<u64> {
 ///
 /// # Panics
 /// Where `work` does.
-pub fn within<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Result<T> {
+pub fn run_in<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Result<T> {
     in_thread(|| {
         move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))
             .named("setns", space.what.clone())?;
@@ -124,7 +124,7 @@ pub fn within<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Re
 ///
 /// # Panics
 /// Where `work` does.
-pub fn within_new<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+pub fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     in_thread(|| {
         // SAFETY: the thread begins and ends here, and what is unshared is its name space of
         // networks alone, not its descriptors.
@@ -171,7 +171,7 @@ mod tests {
         std::fs::remove_file(&pipe).unwrap();
         assert!(refused.contains("it is a named pipe"), "{refused}");
         let file = Namespace::open("/proc/self/stat").unwrap();
-        let error = within(&file, || ()).unwrap_err();
+        let error = run_in(&file, || ()).unwrap_err();
         assert_eq!(error.call, "setns", "{error}");
     }
 }

@@ -26,7 +26,7 @@ pub(super) const STATUS: usize = 8;
 
 /// The header of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Block {
+pub struct BlockHeader {
     /// How many packets are in it.
     pub packets: u32,
     /// Where the first header begins.
@@ -41,7 +41,7 @@ pub struct Block {
     pub losing: bool,
 }
 
-impl Block {
+impl BlockHeader {
     /// Reads the header of the block that begins here. None where it makes no sense.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
@@ -61,7 +61,7 @@ impl Block {
 
 /// The header of a packet and what it says about the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Packet {
+pub struct PacketHeader {
     /// Where the header stands in the block.
     pub at: usize,
     /// Where the next header stands; 0 where this packet is the last.
@@ -77,20 +77,20 @@ pub struct Packet {
     /// When it passed, in nanoseconds since 1970.
     pub time_ns: u64,
     /// Remarks of the kernel.
-    pub status: Status,
+    pub status: PacketStatus,
     /// The tag that the kernel took out of the frame.
-    pub vlan: Option<Tag>,
+    pub vlan: Option<VlanTag>,
     /// Where the frame came from.
-    pub link: Link,
+    pub link: LinkAddress,
 }
 
-impl Packet {
+impl PacketHeader {
     /// Reads the header that begins at `at`. None where it does not lie in the block, or the frame
     /// does not.
     #[must_use]
     pub fn read(bytes: &[u8], at: usize) -> Option<Self> {
         let header = bytes.get(at..at.checked_add(HEADER)?)?;
-        let status = Status(word(header, 20)?);
+        let status = PacketStatus(word(header, 20)?);
         let distance = place(header, 0)?;
         let captured = word(header, 12)?;
         let frame = at.checked_add(usize::from(half(header, 24)?))?;
@@ -109,23 +109,23 @@ impl Packet {
             length: word(header, 16)?,
             time_ns: time.saturating_add(u64::from(word(header, 8)?)),
             status,
-            vlan: Tag::read(header, status),
-            link: Link::read(header)?,
+            vlan: VlanTag::read(header, status),
+            link: LinkAddress::read(header)?,
         })
     }
 }
 
 /// An IEEE 802.1Q tag beside its frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tag {
+pub struct VlanTag {
     /// The tag's protocol: 0x8100, 0x88a8.
     pub protocol: u16,
     /// Priority, drop eligibility and the number of the VLAN.
     pub control: u16,
 }
 
-impl Tag {
-    fn read(header: &[u8], status: Status) -> Option<Self> {
+impl VlanTag {
+    fn read(header: &[u8], status: PacketStatus) -> Option<Self> {
         const CONTROL_VALID: u32 = 1 << 4;
         const PROTOCOL_VALID: u32 = 1 << 6;
         if status.0 & CONTROL_VALID == 0 {
@@ -141,9 +141,9 @@ impl Tag {
 
 /// Remarks of the kernel about a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Status(pub u32);
+pub struct PacketStatus(pub u32);
 
-impl Status {
+impl PacketStatus {
     /// Frames were dropped since the statistics were read.
     #[must_use]
     pub const fn losing(self) -> bool {
@@ -171,7 +171,7 @@ impl Status {
 
 /// Where a frame came from (`struct sockaddr_ll`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Link {
+pub struct LinkAddress {
     /// What kind of link it is (ARPHRD_*).
     pub hatype: u16,
     /// Whom it was for.
@@ -182,7 +182,7 @@ pub struct Link {
     pub protocol: u16,
 }
 
-impl Link {
+impl LinkAddress {
     fn read(header: &[u8]) -> Option<Self> {
         Some(Self {
             protocol: u16::from_be_bytes(field(header, LINK + 2)?),
@@ -229,7 +229,7 @@ impl PacketKind {
 /// The packets of the block that begins here, in their order. None where its header makes no sense.
 #[must_use]
 pub fn packets(bytes: &[u8]) -> Option<Packets<'_>> {
-    let block = Block::read(bytes)?;
+    let block = BlockHeader::read(bytes)?;
     Some(Packets { bytes, at: block.first, left: block.packets, broken: false })
 }
 
@@ -257,13 +257,13 @@ impl Packets<'_> {
 }
 
 impl Iterator for Packets<'_> {
-    type Item = Packet;
+    type Item = PacketHeader;
 
-    fn next(&mut self) -> Option<Packet> {
+    fn next(&mut self) -> Option<PacketHeader> {
         if self.left == 0 || self.broken {
             return None;
         }
-        let Some(packet) = Packet::read(self.bytes, self.at) else {
+        let Some(packet) = PacketHeader::read(self.bytes, self.at) else {
             self.broken = true;
             return None;
         };
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn a_block_is_read_as_the_kernel_writes_it() {
         let bytes = block();
-        let head = Block::read(&bytes).unwrap();
+        let head = BlockHeader::read(&bytes).unwrap();
         assert_eq!((head.packets, head.first, head.used, head.sequence), (2, 48, 600, 7));
         assert!(head.timed_out && !head.losing);
         let mut walk = packets(&bytes).unwrap();
@@ -338,10 +338,10 @@ mod tests {
         assert_eq!((walk.next(), walk.left(), walk.broken()), (None, 0, false));
         assert_eq!((first.at, first.frame, first.network, first.next), (48, 130, 144, 208));
         assert_eq!((first.captured, first.length, first.time_ns), (60, 1500, 3_000_000_009));
-        assert_eq!(first.vlan, Some(Tag { protocol: 0x88a8, control: 0x2007 }));
-        assert_eq!(second.vlan, Some(Tag { protocol: 0x8100, control: 0x2007 }));
+        assert_eq!(first.vlan, Some(VlanTag { protocol: 0x88a8, control: 0x2007 }));
+        assert_eq!(second.vlan, Some(VlanTag { protocol: 0x8100, control: 0x2007 }));
         assert!(second.status.checksum_unset() && !first.status.checksum_unset());
-        let link = Link { hatype: 1, kind: PacketKind::Outgoing, index: 5, protocol: 0x0800 };
+        let link = LinkAddress { hatype: 1, kind: PacketKind::Outgoing, index: 5, protocol: 0x0800 };
         assert_eq!((first.link, second.link), (link, link));
     }
 

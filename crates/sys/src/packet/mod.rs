@@ -1,9 +1,9 @@
 //! Packet sockets (packet(7)): frames of interfaces through a ring that the kernel maps into this
 //! process, and frames into interfaces.
 //!
-//! The order is what keeps the ring clean: a [`Socket`] is opened with protocol 0, so that nothing
-//! arrives; then comes the filter, then the [`Ring`], and last the bind to an interface
-//! (RELIABILITY T12). What a ring's segment holds is read by [`layout`]; [`Sender`] is the way out.
+//! The order is what keeps the ring clean: a [`PacketSocket`] is opened with protocol 0, so that nothing
+//! arrives; then comes the filter, then the [`PacketRing`], and last the bind to an interface
+//! (RELIABILITY T12). What a ring's segment holds is read by [`layout`]; [`PacketSender`] is the way out.
 //! Opening needs CAP_NET_RAW in the user name space that owns the network name space.
 
 pub mod layout;
@@ -11,8 +11,8 @@ pub(crate) mod option;
 mod ring;
 mod sender;
 
-pub use ring::{Gap, Ring, Shape, Statistics};
-pub use sender::{Qdisc, Sender, Sent, Stop};
+pub use ring::{Gap, PacketRing, RingShape, RingStatistics};
+pub use sender::{Qdisc, PacketSender, SendReport, SendStop};
 
 use crate::bpf::Program;
 use crate::error::{Named as _, Result};
@@ -24,9 +24,9 @@ pub type Instruction = (u16, u8, u8, u32);
 
 /// A packet socket at which nothing arrives yet.
 #[derive(Debug)]
-pub struct Socket(OwnedFd);
+pub struct PacketSocket(OwnedFd);
 
-impl Socket {
+impl PacketSocket {
     /// Opens a socket in the network name space of the calling thread.
     pub fn open() -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -41,7 +41,7 @@ impl Socket {
         option::attach(self.0.as_fd(), program)
     }
 
-    /// As [`Socket::attach`], with a program that was loaded as a socket filter. It stays with the
+    /// As [`PacketSocket::attach`], with a program that was loaded as a socket filter. It stays with the
     /// socket, whoever else holds it.
     pub fn attach_program(&self, program: &Program) -> Result<()> {
         let number = program.as_fd().as_raw_fd();
@@ -66,12 +66,12 @@ impl Socket {
 
     /// Makes the ring and maps it. The kernel refuses with ENOMEM what it has no memory for: ask a
     /// new socket for half as much.
-    pub fn ring(self, shape: Shape) -> Result<Ring> {
-        Ring::make(self.0, shape)
+    pub fn ring(self, shape: RingShape) -> Result<PacketRing> {
+        PacketRing::make(self.0, shape)
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_filter_that_is_none_is_refused() {
         let Some(()) = testkit::need::net_raw() else { return };
-        let socket = Socket::open().unwrap();
+        let socket = PacketSocket::open().unwrap();
         assert_eq!(socket.attach(&[]).unwrap_err().errno, libc::EINVAL);
         assert_eq!(socket.attach(&vec![(6, 0, 0, 0); 70_000]).unwrap_err().errno, libc::EINVAL);
         assert_eq!(socket.attach(&[(0x15, 9, 9, 0)]).unwrap_err().errno, libc::EINVAL);

@@ -3,7 +3,7 @@
 //!
 //! TPACKET_V3: a segment is a block of frames of any length, retired when it is full or when it has
 //! been open for some time. A segment that is still ours when its turn comes stops the ring: what
-//! arrives then is dropped and counted ([`Statistics`]), and nothing is ever overwritten. The
+//! arrives then is dropped and counted ([`RingStatistics`]), and nothing is ever overwritten. The
 //! descriptor says "readable" as long as the newest retired segment has not been given back.
 
 use super::layout;
@@ -26,7 +26,7 @@ const FRAME: usize = 2048;
 
 /// How large a ring is and when the kernel hands segments over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shape {
+pub struct RingShape {
     /// Bytes in a segment: a power of two, at least a page. No frame can be longer than that, less
     /// some 150 bytes; it is cut.
     pub segment: usize,
@@ -38,7 +38,7 @@ pub struct Shape {
     pub reserve: u32,
 }
 
-impl Shape {
+impl RingShape {
     /// Bytes of the whole ring.
     #[must_use]
     pub const fn bytes(&self) -> usize {
@@ -66,7 +66,7 @@ impl Shape {
 
 /// What became of the frames that the filter let in, since the ring was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Statistics {
+pub struct RingStatistics {
     /// How many there were, those that were dropped among them.
     pub packets: u64,
     /// How many found no room in the ring.
@@ -77,18 +77,18 @@ pub struct Statistics {
 
 /// A packet socket with its ring.
 #[derive(Debug)]
-pub struct Ring {
+pub struct PacketRing {
     /// Dropped first: the kernel frees the ring when neither mapping nor descriptor is left.
     memory: Mapping,
     socket: OwnedFd,
-    shape: Shape,
+    shape: RingShape,
     totals: Mutex<Totals>,
 }
 
 /// The kernel's counters have 32 bits, and some begin again at each reading: the sums are here.
 #[derive(Debug, Default)]
 struct Totals {
-    ring: Statistics,
+    ring: RingStatistics,
     socket: u64,
     socket_last: u32,
     gaps: Gaps,
@@ -153,8 +153,8 @@ impl Gaps {
     }
 }
 
-impl Ring {
-    pub(super) fn make(socket: OwnedFd, shape: Shape) -> Result<Self> {
+impl PacketRing {
+    pub(super) fn make(socket: OwnedFd, shape: RingShape) -> Result<Self> {
         let target = || format!("a ring of {} segments of {} bytes", shape.segments, shape.segment);
         let request =
             shape.request().ok_or_else(|| Error::new("setsockopt", target(), libc::EINVAL))?;
@@ -168,7 +168,7 @@ impl Ring {
     }
 
     /// Lets frames in: those of the interface with this number, or with 0 those of all interfaces.
-    /// It may be down; [`Ring::error`] says so then, and frames come when it is up.
+    /// It may be down; [`PacketRing::error`] says so then, and frames come when it is up.
     pub fn bind(&self, index: u32) -> Result<()> {
         option::bind(self.socket.as_fd(), index, option::ALL_PROTOCOLS)
     }
@@ -181,12 +181,12 @@ impl Ring {
 
     /// The shape that was asked for.
     #[must_use]
-    pub const fn shape(&self) -> Shape {
+    pub const fn shape(&self) -> RingShape {
         self.shape
     }
 
     /// What became of the frames so far.
-    pub fn statistics(&self) -> Result<Statistics> {
+    pub fn statistics(&self) -> Result<RingStatistics> {
         // Held over the reading, so that an answer never is older than one before it.
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let new: libc::tpacket_stats_v3 =
@@ -250,7 +250,7 @@ impl Ring {
 // when the ring is dropped; the shape never changes (1). The kernel writes to a segment before it
 // sets OURS in its status, behind a write barrier, and not again before the status is KERNEL
 // (packet_mmap.rst: "the user must return the block") (2).
-unsafe impl Lender for Ring {
+unsafe impl Lender for PacketRing {
     fn base(&self) -> NonNull<u8> {
         self.memory.base()
     }
@@ -291,7 +291,7 @@ unsafe impl Lender for Ring {
     }
 }
 
-impl AsFd for Ring {
+impl AsFd for PacketRing {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -321,15 +321,15 @@ mod tests {
 
     #[test]
     fn only_powers_of_two_are_a_ring() {
-        let shape = Shape { segment: 1 << 16, segments: 8, retire_ms: 0, reserve: 8 };
+        let shape = RingShape { segment: 1 << 16, segments: 8, retire_ms: 0, reserve: 8 };
         let request = shape.request().unwrap();
         assert_eq!((request.tp_block_size, request.tp_block_nr), (1 << 16, 8));
         assert_eq!(request.tp_frame_nr, (8 << 16) / request.tp_frame_size);
         assert_eq!(request.tp_retire_blk_tov, 1, "0 would be the kernel's own choice");
         assert_eq!(shape.bytes(), 8 << 16);
-        assert!(Shape { segment: 1024, ..shape }.request().is_none());
-        assert!(Shape { segment: 5000, ..shape }.request().is_none());
-        assert!(Shape { segments: 3, ..shape }.request().is_none());
-        assert!(Shape { segment: 1 << 63, segments: 4, ..shape }.request().is_none());
+        assert!(RingShape { segment: 1024, ..shape }.request().is_none());
+        assert!(RingShape { segment: 5000, ..shape }.request().is_none());
+        assert!(RingShape { segments: 3, ..shape }.request().is_none());
+        assert!(RingShape { segment: 1 << 63, segments: 4, ..shape }.request().is_none());
     }
 }

@@ -25,27 +25,27 @@ pub enum Qdisc {
 
 /// The way into one interface.
 #[derive(Debug)]
-pub struct Sender(OwnedFd);
+pub struct PacketSender(OwnedFd);
 
 /// What became of the frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sent {
+pub struct SendReport {
     /// How many went, from the first on.
     pub frames: usize,
     /// Why the next one did not. None: all went.
-    pub stopped: Option<Stop>,
+    pub stopped: Option<SendStop>,
 }
 
 /// Why a frame did not go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stop {
+pub enum SendStop {
     /// There is no room at present (EAGAIN: in the socket's buffer; ENOBUFS: in the queue).
     Full(i32),
     /// The kernel does not take this frame: it is too long, or the interface is down or gone.
     Refused(i32),
 }
 
-impl Sender {
+impl PacketSender {
     /// Opens the way into the interface with this number in the network name space of the calling
     /// thread.
     pub fn open(index: u32, qdisc: Qdisc) -> Result<Self> {
@@ -60,21 +60,21 @@ impl Sender {
     }
 
     /// Sends frames in their order until one does not go.
-    pub fn send(&mut self, frames: &[&[u8]]) -> Sent {
+    pub fn send(&mut self, frames: &[&[u8]]) -> SendReport {
         let mut sent = 0;
         while let Some(rest) = frames.get(sent..).filter(|rest| !rest.is_empty()) {
             let batch = rest.get(..BATCH).unwrap_or(rest);
             // A batch that ends early says no reason: the next begins with the frame that did it.
             match self.send_batch(batch) {
                 Ok(count) => sent += count,
-                Err(stop) => return Sent { frames: sent, stopped: Some(stop) },
+                Err(stop) => return SendReport { frames: sent, stopped: Some(stop) },
             }
         }
-        Sent { frames: sent, stopped: None }
+        SendReport { frames: sent, stopped: None }
     }
 
     /// Sends up to [`BATCH`] frames; at least one went if there is no reason why not.
-    fn send_batch(&self, frames: &[&[u8]]) -> std::result::Result<usize, Stop> {
+    fn send_batch(&self, frames: &[&[u8]]) -> std::result::Result<usize, SendStop> {
         let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH];
         // SAFETY: pointers and integers, for which zero is a value: null, and none.
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { mem::zeroed() };
@@ -92,12 +92,12 @@ impl Sender {
         let answer = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, FLAGS) };
         match usize::try_from(answer) {
             Ok(went) if went > 0 => Ok(went),
-            _ => Err(Stop::of(Error::last("sendmmsg", "").errno)),
+            _ => Err(SendStop::of(Error::last("sendmmsg", "").errno)),
         }
     }
 }
 
-impl Stop {
+impl SendStop {
     const fn of(errno: i32) -> Self {
         match errno {
             libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR => Self::Full(errno),
@@ -106,7 +106,7 @@ impl Stop {
     }
 }
 
-impl AsFd for Sender {
+impl AsFd for PacketSender {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -120,13 +120,13 @@ mod tests {
     #[test]
     fn a_batch_goes_with_one_call() {
         let Some(space) = Namespace::new() else { return };
-        let open = || Sender::open(crate::net::interface("lo").unwrap().index, Qdisc::Through);
+        let open = || PacketSender::open(crate::net::interface("lo").unwrap().index, Qdisc::Through);
         let sender = space.enter(open).unwrap();
         let frame = [0; 60];
         assert_eq!(sender.send_batch(&[&frame[..]; BATCH]), Ok(BATCH));
         let long = vec![0; 100_000];
         let mixed: Vec<&[u8]> = vec![&frame, &frame, &long, &frame];
         assert_eq!(sender.send_batch(&mixed), Ok(2), "up to the one that does not go");
-        assert_eq!(sender.send_batch(&mixed[2..]), Err(Stop::Refused(libc::EMSGSIZE)));
+        assert_eq!(sender.send_batch(&mixed[2..]), Err(SendStop::Refused(libc::EMSGSIZE)));
     }
 }

@@ -31,7 +31,7 @@ pub fn set_errno(number: i32) {
 
 /// The function of this name behind this library, as the loader orders them.
 #[must_use]
-pub fn next(name: &CStr) -> Option<NonNull<c_void>> {
+pub fn next_symbol(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: dlsym(3) with RTLD_NEXT looks in the libraries behind the caller's; the name is a C
     // string that lives.
     NonNull::new(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) })
@@ -39,7 +39,7 @@ pub fn next(name: &CStr) -> Option<NonNull<c_void>> {
 
 /// A descriptor of the program, for one call. One that is not open makes the call fail.
 #[must_use]
-pub const fn lent(number: c_int) -> Option<BorrowedFd<'static>> {
+pub const fn borrow(number: c_int) -> Option<BorrowedFd<'static>> {
     if number < 0 {
         return None;
     }
@@ -52,7 +52,7 @@ pub const fn lent(number: c_int) -> Option<BorrowedFd<'static>> {
 /// The inode of a pipe; `None` for everything else.
 #[must_use]
 pub fn pipe(number: c_int) -> Option<u64> {
-    let stat = rustix::fs::fstat(lent(number)?).ok()?;
+    let stat = rustix::fs::fstat(borrow(number)?).ok()?;
     let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
     (kind == rustix::fs::FileType::Fifo).then_some(stat.st_ino)
 }
@@ -60,25 +60,25 @@ pub fn pipe(number: c_int) -> Option<u64> {
 /// The inode of whatever it is.
 #[must_use]
 pub fn inode(number: c_int) -> Option<u64> {
-    rustix::fs::fstat(lent(number)?).ok().map(|stat| stat.st_ino)
+    rustix::fs::fstat(borrow(number)?).ok().map(|stat| stat.st_ino)
 }
 
 /// How many bytes wait in a pipe, whichever of its ends is asked.
 #[must_use]
-pub fn pending(number: c_int) -> u64 {
-    lent(number).and_then(|fd| rustix::io::ioctl_fionread(fd).ok()).unwrap_or(0)
+pub fn bytes_waiting(number: c_int) -> u64 {
+    borrow(number).and_then(|fd| rustix::io::ioctl_fionread(fd).ok()).unwrap_or(0)
 }
 
 /// Whether reads and writes do not wait.
 #[must_use]
-pub fn is_impatient(number: c_int) -> bool {
-    let flags = lent(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
+pub fn is_nonblocking(number: c_int) -> bool {
+    let flags = borrow(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
     flags.is_some_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
-/// What [`look`] found out about one descriptor.
+/// What [`poll_pair`] found out about one descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Seen {
+pub struct Readiness {
     /// There is something to read.
     pub readable: bool,
     /// Nobody holds the other end any more, or this is no descriptor.
@@ -88,11 +88,11 @@ pub struct Seen {
 /// Waits until one of two descriptors has something or is over; one that is no descriptor is over.
 /// `None`: a signal came.
 #[must_use]
-pub fn look(numbers: [c_int; 2], patient: bool) -> Option<[Seen; 2]> {
-    let nowhere = Seen { readable: false, over: true };
+pub fn poll_pair(numbers: [c_int; 2], patient: bool) -> Option<[Readiness; 2]> {
+    let nowhere = Readiness { readable: false, over: true };
     let limit = (!patient).then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
     // By the system call: the function of the C library is one that the caller stands before.
-    match numbers.map(lent) {
+    match numbers.map(borrow) {
         [Some(one), Some(other)] => {
             let mut entries = [one, other].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             poll(&mut entries, limit.as_ref()).ok()?;
@@ -108,15 +108,15 @@ pub fn look(numbers: [c_int; 2], patient: bool) -> Option<[Seen; 2]> {
     }
 }
 
-fn seen(events: PollFlags) -> Seen {
+fn seen(events: PollFlags) -> Readiness {
     let over = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-    Seen { readable: events.contains(PollFlags::IN), over: events.intersects(over) }
+    Readiness { readable: events.contains(PollFlags::IN), over: events.intersects(over) }
 }
 
 /// Whether nobody reads the other end of the pipe any more.
 #[must_use]
-pub fn is_unread(number: c_int) -> bool {
-    let Some(fd) = lent(number) else { return true };
+pub fn has_no_reader(number: c_int) -> bool {
+    let Some(fd) = borrow(number) else { return true };
     let mut entry = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
     let looked = poll(&mut entry, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     let [entry] = entry;
@@ -139,9 +139,9 @@ pub fn is_restarted() -> bool {
 }
 
 /// Says one byte to the other end of a meeting place, without waiting.
-pub fn say(socket: c_int) -> Peer {
+pub fn send_byte(socket: c_int) -> Peer {
     let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
-    match lent(socket).map(|fd| rustix::net::send(fd, &[1], flags)) {
+    match borrow(socket).map(|fd| rustix::net::send(fd, &[1], flags)) {
         Some(Ok(_)) => Peer::Here,
         _ => Peer::Gone,
     }
@@ -149,7 +149,7 @@ pub fn say(socket: c_int) -> Peer {
 
 /// What stands in a meeting place.
 #[derive(Debug)]
-pub enum Heard {
+pub enum Handover {
     /// Nothing yet.
     Nothing,
     /// A message, with these descriptors.
@@ -160,20 +160,20 @@ pub enum Heard {
 
 /// Takes what stands in a meeting place, without waiting.
 #[must_use]
-pub fn hear(socket: c_int) -> Heard {
-    let Some(fd) = lent(socket) else { return Heard::Over };
-    match crate::descriptor::receive_now(fd, &mut [0; 16]) {
-        Ok(Some((0, _))) | Err(_) => Heard::Over,
-        Ok(Some((_, descriptors))) => Heard::Message(descriptors),
-        Ok(None) => Heard::Nothing,
+pub fn receive(socket: c_int) -> Handover {
+    let Some(fd) = borrow(socket) else { return Handover::Over };
+    match crate::descriptor::try_receive(fd, &mut [0; 16]) {
+        Ok(Some((0, _))) | Err(_) => Handover::Over,
+        Ok(Some((_, descriptors))) => Handover::Message(descriptors),
+        Ok(None) => Handover::Nothing,
     }
 }
 
 /// Shuts a meeting place for ever, for all who have it: what was sent before is still there to be
 /// taken, what comes after is refused (`unix_dgram_sendmsg` looks under the lock under which it
 /// queues, so there is nothing in between).
-pub fn shut(socket: c_int) {
-    if let Some(fd) = lent(socket) {
+pub fn shut_down(socket: c_int) {
+    if let Some(fd) = borrow(socket) {
         // One that is shut already is as good.
         let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
     }
@@ -184,23 +184,23 @@ pub use libc::{EAGAIN, EBADF, EINTR, EINVAL, EIO, ENOSYS, F_DUPFD, F_DUPFD_CLOEX
 /// Whether a descriptor can only be written.
 #[must_use]
 pub fn is_for_writing(number: c_int) -> bool {
-    let flags = lent(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
+    let flags = borrow(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
     flags.is_some_and(|flags| flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::WRONLY)
 }
 
 /// Which of two processes this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Branch {
+pub enum ForkSide {
     /// The one that called.
-    Here,
+    Parent,
     /// A copy of it, with all signals blocked and nobody who waits for it.
-    There,
+    Child,
 }
 
 /// Makes a copy of this process that nobody can wait for: it sends no signal when it ends, and its
 /// parent has ended. No handler of `pthread_atfork` runs; so in the copy only what needs no lock of
 /// other threads may be called.
-pub fn branch() -> crate::Result<Branch> {
+pub fn fork_detached() -> crate::Result<ForkSide> {
     // SAFETY: all bits zero are a valid set of signals.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
     // SAFETY: sigfillset(3) writes a set that lives.
@@ -210,7 +210,7 @@ pub fn branch() -> crate::Result<Branch> {
     let pid = copy();
     if pid == 0 {
         return match copy() {
-            0 => Ok(Branch::There),
+            0 => Ok(ForkSide::Child),
             _ => exit(0),
         };
     }
@@ -222,7 +222,7 @@ pub fn branch() -> crate::Result<Branch> {
     }
     // SAFETY: as above; the set is the one that was there.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
-    failed.map_or(Ok(Branch::Here), Err)
+    failed.map_or(Ok(ForkSide::Parent), Err)
 }
 
 fn copy() -> libc::pid_t {
@@ -261,7 +261,7 @@ pub fn close_others(mut keep: [c_int; 3]) {
 /// Has a descriptor of the program be the same as another one, with the flags that it has.
 pub fn replace(number: c_int, by: BorrowedFd<'_>) {
     use std::os::fd::AsRawFd as _;
-    let Some(old) = lent(number) else { return };
+    let Some(old) = borrow(number) else { return };
     let kept = rustix::io::fcntl_getfd(old).unwrap_or(rustix::io::FdFlags::empty());
     if let Ok(flags) = rustix::fs::fcntl_getfl(old) {
         let impatient = flags & rustix::fs::OFlags::NONBLOCK;
@@ -276,7 +276,7 @@ pub fn replace(number: c_int, by: BorrowedFd<'_>) {
 /// Reads once; 0 at the end, and where it failed.
 pub fn read_some(number: c_int, room: &mut [u8]) -> usize {
     loop {
-        match lent(number).map(|fd| rustix::io::read(fd, &mut *room)) {
+        match borrow(number).map(|fd| rustix::io::read(fd, &mut *room)) {
             Some(Ok(count)) => return count,
             Some(Err(rustix::io::Errno::INTR)) => {}
             _ => return 0,
@@ -326,8 +326,8 @@ pub fn is_used_by_stdio(number: c_int) -> bool {
 
 /// The size of a regular file that is open for reading only, and not past the kernel's cache.
 #[must_use]
-pub fn plain_file(number: c_int) -> Option<u64> {
-    let fd = lent(number)?;
+pub fn plain_file_size(number: c_int) -> Option<u64> {
+    let fd = borrow(number)?;
     let flags = rustix::fs::fcntl_getfl(fd).ok()?;
     let reads = flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::RDONLY;
     let stat = rustix::fs::fstat(fd).ok()?;
@@ -338,7 +338,7 @@ pub fn plain_file(number: c_int) -> Option<u64> {
 
 /// Sets the position of a file.
 pub fn seek(number: c_int, at: u64) {
-    if let Some(fd) = lent(number) {
+    if let Some(fd) = borrow(number) {
         // A file that cannot be sought was never taken for one that can.
         let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(at));
     }
@@ -347,11 +347,11 @@ pub fn seek(number: c_int, at: u64) {
 /// The position of a file.
 #[must_use]
 pub fn position(number: c_int) -> Option<u64> {
-    rustix::fs::seek(lent(number)?, rustix::fs::SeekFrom::Current(0)).ok()
+    rustix::fs::seek(borrow(number)?, rustix::fs::SeekFrom::Current(0)).ok()
 }
 
 /// Runs something that starts a thread: the thread gets no signal of the program's.
-pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
+pub fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: all bits zero are a valid set of signals.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
     // SAFETY: sigfillset(3) writes a set that lives.

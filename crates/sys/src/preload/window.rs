@@ -50,7 +50,7 @@ static LENT: [Window; WINDOWS] = [const {
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Has faults in windows be caught; whether that is possible.
-pub fn catch() -> bool {
+pub fn install_handler() -> bool {
     // SAFETY: all-zero bytes are a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     let mut before = action;
@@ -73,7 +73,7 @@ extern "C" fn fault(signal: libc::c_int, about: *mut libc::siginfo_t, context: *
         let base = window.base.load(Ordering::Acquire);
         if base != 0 && (base..base + window.span.load(Ordering::Relaxed)).contains(&address) {
             window.seen.store(true, Ordering::Relaxed);
-            window.give_back();
+            window.restore();
             return;
         }
     }
@@ -147,15 +147,15 @@ fn overlaps(from: usize, count: usize) -> bool {
 }
 
 /// Has these bytes be the program's own, before a call that needs them.
-pub fn need(from: usize, count: usize) {
-    LENT.iter().filter(|window| window.overlaps(from, count)).for_each(Window::give_back);
+pub fn restore_range(from: usize, count: usize) {
+    LENT.iter().filter(|window| window.overlaps(from, count)).for_each(Window::restore);
 }
 
 /// Has all windows be the program's own.
-pub fn give_back() {
+pub fn restore_all() {
     LENT.iter()
         .filter(|window| window.base.load(Ordering::Relaxed) != 0)
-        .for_each(Window::give_back);
+        .for_each(Window::restore);
 }
 
 impl Window {
@@ -167,7 +167,7 @@ impl Window {
 
     /// Makes the pages accessible and copies into them what they stand for. A file that was cut
     /// leaves what is left of it.
-    fn give_back(&self) {
+    fn restore(&self) {
         let base = self.base.load(Ordering::Acquire);
         let span = self.span.swap(0, Ordering::Relaxed);
         let len = self.len.swap(0, Ordering::Relaxed);

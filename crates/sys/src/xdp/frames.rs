@@ -1,13 +1,13 @@
 //! The frames of a memory, lent to the kernel one by one and taken back as blocks of a pool.
 //!
-//! In: frames that the kernel filled ([`Receiver`]), that a pool gives back, that were sent
-//! ([`Sender`]). Out: frames for the kernel to fill, and the memory as a [`Lender`], each frame a
+//! In: frames that the kernel filled ([`XdpReceiver`]), that a pool gives back, that were sent
+//! ([`XdpSender`]). Out: frames for the kernel to fill, and the memory as a [`Lender`], each frame a
 //! segment: a block is named where the kernel put it, and a frame that is sent on stays where it is
 //! until it has left. [SL §5.5: the driver's own ring as a dbuf; FEATURES G1, G6]
 //!
 //! Where a frame is, its word says. Invariants, cited below:
 //! - F1 A frame is lent to be filled only if its word is 0, and its word is 0 only while it lies in
-//!   `free` or in a fill ring. Nobody but [`Receiver::supply`] lends frames of this memory: the
+//!   `free` or in a fill ring. Nobody but [`XdpReceiver::supply`] lends frames of this memory: the
 //!   sockets are not given out.
 //! - F2 `HERE` is set when the frame came out of a receive ring, once, and taken away in
 //!   `give_back`. In between the kernel does not write it.
@@ -18,12 +18,12 @@
 //! SYNC POINT *frame given back*: who lets go subtracts with AcqRel, and the last one puts the
 //! frame into `free`, a lock that who lends it takes: all looks at it come before the kernel's.
 //!
-//! [`Receiver`]: super::Receiver
-//! [`Receiver::supply`]: super::Receiver::supply
-//! [`Sender`]: super::Sender
+//! [`XdpReceiver`]: super::XdpReceiver
+//! [`XdpReceiver::supply`]: super::XdpReceiver::supply
+//! [`XdpSender`]: super::XdpSender
 
 use super::ring::Descriptor;
-use super::socket::{Settings, Socket};
+use super::socket::{SocketSettings, XdpSocket};
 use super::umem::{Umem, UmemShape};
 use crate::error::{Error, Result};
 use crate::memory::Lender;
@@ -130,12 +130,12 @@ impl Frames {
     }
 
     /// A socket at a queue: the first one registers the memory, others share it.
-    pub(super) fn bind(&self, settings: Settings) -> Result<Socket> {
+    pub(super) fn bind(&self, settings: SocketSettings) -> Result<XdpSocket> {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(registered) = first.upgrade() {
-            return Socket::beside(&self.umem, settings, registered.as_fd());
+            return XdpSocket::beside(&self.umem, settings, registered.as_fd());
         }
-        let socket = Socket::open(&self.umem, settings)?;
+        let socket = XdpSocket::open(&self.umem, settings)?;
         *first = Arc::downgrade(socket.descriptor());
         Ok(socket)
     }

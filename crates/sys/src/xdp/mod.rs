@@ -1,8 +1,8 @@
 //! AF_XDP: frames between an interface's queue and memory of ours, by descriptors alone.
 //!
-//! In: memory cut into frames ([`Umem`]), an interface and a queue. Out: a [`Socket`] with four
-//! rings: frames that we lend to the kernel ([`Fill`]) come back with what was received ([`Rx`]);
-//! frames that we give to be sent ([`Tx`]) come back empty ([`Completion`]). A frame is always in
+//! In: memory cut into frames ([`Umem`]), an interface and a queue. Out: a [`XdpSocket`] with four
+//! rings: frames that we lend to the kernel ([`FillRing`]) come back with what was received ([`RxRing`]);
+//! frames that we give to be sent ([`TxRing`]) come back empty ([`CompletionRing`]). A frame is always in
 //! exactly one place: who keeps count loses none. Sockets of several queues and interfaces may
 //! share one memory, so that what one received another one sends without a copy. An XDP program
 //! leads frames to a socket by a map ([`Redirect`]).
@@ -20,9 +20,9 @@ mod socket;
 mod umem;
 
 pub use frames::Frames;
-pub use receiver::Receiver;
-pub use redirect::{Asks, Led, Make, Redirect, Stamp};
-pub use ring::{Completion, Descriptor, Fill, Rx, Tx};
-pub use sender::{Packet, Pushed, Sender};
-pub use socket::{Mode, Settings, Socket, Statistics, Woken};
+pub use receiver::XdpReceiver;
+pub use redirect::{TagLookup, RedirectCounts, BuildProgram, Redirect, Stamp};
+pub use ring::{CompletionRing, Descriptor, FillRing, RxRing, TxRing};
+pub use sender::{TxPacket, PushReport, XdpSender};
+pub use socket::{CopyMode, SocketSettings, XdpSocket, XdpStatistics, WakeOutcome};
 pub use umem::{Umem, UmemShape};

@@ -6,31 +6,31 @@
 
 use super::frames::Frames;
 use super::ring::Descriptor;
-use super::socket::{Settings, Socket, Statistics};
+use super::socket::{SocketSettings, XdpSocket, XdpStatistics};
 use crate::error::{Error, Result};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// The receiving side of a queue.
 #[derive(Debug)]
-pub struct Receiver {
-    socket: Socket,
+pub struct XdpReceiver {
+    socket: XdpSocket,
     frames: Arc<Frames>,
     /// Frames that are lent to this queue and have not come.
     lent: usize,
     addresses: Vec<u64>,
 }
 
-impl Receiver {
+impl XdpReceiver {
     /// Opens one. No frame comes before a program leads frames here.
-    pub fn open(frames: &Arc<Frames>, settings: Settings) -> Result<Self> {
-        let settings = Settings { completion: settings.fill.min(COMPLETION), tx: 0, ..settings };
+    pub fn open(frames: &Arc<Frames>, settings: SocketSettings) -> Result<Self> {
+        let settings = SocketSettings { completion: settings.fill.min(COMPLETION), tx: 0, ..settings };
         let socket = frames.bind(settings)?;
         Ok(Self { socket, frames: Arc::clone(frames), lent: 0, addresses: Vec::new() })
     }
 
     /// The socket, to be led to ([`Redirect::lead`](super::Redirect::lead)).
-    pub(super) const fn socket(&self) -> &Socket {
+    pub(super) const fn socket(&self) -> &XdpSocket {
         &self.socket
     }
 
@@ -91,11 +91,11 @@ impl Receiver {
 
     /// Pieces that were received and not taken.
     pub fn unread(&self) -> Result<u32> {
-        self.socket.rx.as_ref().map_or(Ok(0), super::ring::Rx::waiting)
+        self.socket.rx.as_ref().map_or(Ok(0), super::ring::RxRing::waiting)
     }
 
     /// What became of frames.
-    pub fn statistics(&self) -> Result<Statistics> {
+    pub fn statistics(&self) -> Result<XdpStatistics> {
         self.socket.statistics()
     }
 
@@ -105,14 +105,14 @@ impl Receiver {
         self.socket.is_zero_copy()
     }
 
-    /// See [`Socket::error`].
+    /// See [`XdpSocket::error`].
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         self.socket.error()
     }
 }
 
-impl AsFd for Receiver {
+impl AsFd for XdpReceiver {
     /// Readable when something was received.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

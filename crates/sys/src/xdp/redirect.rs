@@ -6,14 +6,14 @@
 //! that ([`Stamp`]): the time, and the VLAN tag that the device took out, if its driver tells
 //! (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
 
-use super::receiver::Receiver;
-use super::socket::Socket;
+use super::receiver::XdpReceiver;
+use super::socket::XdpSocket;
 use crate::bpf::{
-    Kind, License, Link, Load, LoadError, Map, Program, XdpAttached, XdpMode, kernel_function,
+    ProgramKind, License, Link, Load, LoadError, Map, Program, XdpAttached, XdpMode, kernel_function,
 };
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
-use crate::packet::layout::Tag;
+use crate::packet::layout::VlanTag;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 /// Bytes of the counters of a queue: a cache line.
@@ -32,7 +32,7 @@ pub struct Redirect {
 
 /// How a program can ask the driver of a frame for the tag that it took out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asks {
+pub struct TagLookup {
     /// The function, by the number of its type in the kernel.
     pub function: i32,
     /// The interface of the driver: such a program is loaded for that one alone.
@@ -40,13 +40,13 @@ pub struct Asks {
 }
 
 /// Makes a program that leads frames to these sockets by the number of their queue.
-pub type Make<'m, E> = &'m dyn Fn(&Map, Option<Asks>) -> std::result::Result<Program, E>;
+pub type BuildProgram<'m, E> = &'m dyn Fn(&Map, Option<TagLookup>) -> std::result::Result<Program, E>;
 
 /// What the program has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Led {
+pub struct RedirectCounts {
     /// Frames that it led to sockets, whatever became of them there.
-    pub led: u64,
+    pub redirected: u64,
     /// Frames of queues without a socket, which went on to the host.
     pub passed: u64,
 }
@@ -57,7 +57,7 @@ pub struct Stamp {
     /// When it saw the frame, in ns of the monotonic clock.
     pub time: Option<u64>,
     /// The tag that the device took out of it.
-    pub tag: Option<Tag>,
+    pub tag: Option<VlanTag>,
 }
 
 impl Stamp {
@@ -75,7 +75,7 @@ impl Stamp {
             false => ((all >> 64) as u64, all as u64),
         };
         let tag = (tag >> 32 == 1)
-            .then(|| Tag { protocol: u16::from_be((tag >> 16) as u16), control: tag as u16 });
+            .then(|| VlanTag { protocol: u16::from_be((tag >> 16) as u16), control: tag as u16 });
         Self { time: (time != 0).then_some(time), tag }
     }
 }
@@ -89,7 +89,7 @@ impl Redirect {
     /// Makes both and puts the program at an interface: such a one that asks the driver for tags,
     /// if that can be had; run by the driver, if it can. `ready` is called before, so that the
     /// first frame finds its socket.
-    pub fn place<E: From<LoadError> + From<Error>>(
+    pub fn attach_new<E: From<LoadError> + From<Error>>(
         (name, queues, fragments): (&str, u32, bool),
         interface: u32,
         ready: impl Fn(&Self) -> std::result::Result<(), E>,
@@ -99,9 +99,9 @@ impl Redirect {
     }
 
     /// The same with another program.
-    pub fn place_by<E: From<LoadError> + From<Error>>(
+    pub fn attach_with<E: From<LoadError> + From<Error>>(
         (name, queues): (&str, u32),
-        make: Make<'_, E>,
+        make: BuildProgram<'_, E>,
         interface: u32,
         ready: impl Fn(&Self) -> std::result::Result<(), E>,
     ) -> std::result::Result<(Self, XdpAttached), E> {
@@ -116,11 +116,11 @@ impl Redirect {
 
     fn first_that_fits<E: From<LoadError> + From<Error>>(
         interface: u32,
-        make: &dyn Fn(Option<Asks>) -> std::result::Result<Self, E>,
+        make: &dyn Fn(Option<TagLookup>) -> std::result::Result<Self, E>,
         ready: &dyn Fn(&Self) -> std::result::Result<(), E>,
     ) -> std::result::Result<(Self, XdpAttached), E> {
         let function = kernel_function("bpf_xdp_metadata_rx_vlan_tag");
-        let asks = function.map(|function| Asks { function: function.cast_signed(), interface });
+        let asks = function.map(|function| TagLookup { function: function.cast_signed(), interface });
         if let Some(Ok(asking)) = asks.map(|asks| make(Some(asks))) {
             ready(&asking)?;
             if let Ok(link) = asking.attach(interface, XdpMode::Native) {
@@ -137,7 +137,7 @@ impl Redirect {
         name: &str,
         queues: u32,
         fragments: bool,
-        asks: Option<Asks>,
+        asks: Option<TagLookup>,
     ) -> std::result::Result<Self, LoadError> {
         let refused = |error: Error| LoadError { error, log: String::new(), missing: Vec::new() };
         let queues = queues.clamp(1, QUEUES_MAX);
@@ -145,9 +145,9 @@ impl Redirect {
         let counters = Map::array(name, queues * LINE, 1, true).map_err(refused)?;
         let maps = (sockets.as_fd().as_raw_fd(), counters.as_fd().as_raw_fd());
         let code = code(maps, queues, asks.map(|asks| asks.function));
-        let license = if asks.is_some() { License::MitOrGpl } else { License::House };
+        let license = if asks.is_some() { License::MitOrGpl } else { License::ApacheOrMit };
         let device = asks.map(|asks| asks.interface);
-        let load = Load { fragments, license, device, ..Load::new(Kind::Xdp, name, &code) };
+        let load = Load { fragments, license, device, ..Load::new(ProgramKind::Xdp, name, &code) };
         let program = load.load()?;
         let counters = Some(counters.map().map_err(refused)?);
         Ok(Self { sockets, program, counters, queues })
@@ -165,13 +165,13 @@ impl Redirect {
     }
 
     /// From now on frames of this queue go to this socket.
-    pub fn lead(&self, queue: u32, socket: &Socket) -> Result<()> {
+    pub fn redirect(&self, queue: u32, socket: &XdpSocket) -> Result<()> {
         self.sockets.set_descriptor(queue, socket.as_fd())
     }
 
     /// From now on frames of this queue go to this receiver.
-    pub fn lead_to(&self, queue: u32, receiver: &Receiver) -> Result<()> {
-        self.lead(queue, receiver.socket())
+    pub fn redirect_to(&self, queue: u32, receiver: &XdpReceiver) -> Result<()> {
+        self.redirect(queue, receiver.socket())
     }
 
     /// From now on frames of this queue go to the host.
@@ -181,14 +181,14 @@ impl Redirect {
 
     /// What was counted so far, all queues together; nothing by another program.
     #[must_use]
-    pub fn counted(&self) -> Led {
-        let mut all = Led::default();
+    pub fn counts(&self) -> RedirectCounts {
+        let mut all = RedirectCounts::default();
         for queue in 0..self.queues as usize {
             let word = |at| {
                 let counters = self.counters.as_ref();
                 counters.and_then(|all| all.word(queue * LINE as usize + at)).unwrap_or(0)
             };
-            all.led += word(0);
+            all.redirected += word(0);
             all.passed += word(8);
         }
         all
@@ -254,7 +254,7 @@ fn code((sockets, counters): (i32, i32), queues: u32, tags: Option<i32>) -> Vec<
         op(0xdb, 9, 1, 8, 0), // lock *(u64 *)(r9 + 8) += r1
         op(MOVE, 0, 8, 0, 0),
         op(EXIT, 0, 0, 0, 0),
-        op(SET, 7, 0, 0, 0), // led: no tag
+        op(SET, 7, 0, 0, 0), // redirected: no tag
     ];
     let asked = |function| {
         [
@@ -315,7 +315,7 @@ mod tests {
         let word = 1_u64 << 32 | u64::from(0x8100_u16.to_be()) << 16 | 0x6007;
         before[..8].copy_from_slice(&word.to_ne_bytes());
         before[8..].copy_from_slice(&99_u64.to_ne_bytes());
-        let tag = Some(Tag { protocol: 0x8100, control: 0x6007 });
+        let tag = Some(VlanTag { protocol: 0x8100, control: 0x6007 });
         assert_eq!(Stamp::take(&mut before), Stamp { time: Some(99), tag });
         assert_eq!(Stamp::take(&mut before), Stamp::default());
     }

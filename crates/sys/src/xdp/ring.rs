@@ -32,21 +32,21 @@ pub struct Descriptor {
 
 /// Frames that the kernel may receive into.
 #[derive(Debug)]
-pub struct Fill(Ring);
+pub struct FillRing(EntryRing);
 
 /// Frames that the kernel has sent.
 #[derive(Debug)]
-pub struct Completion(Ring);
+pub struct CompletionRing(EntryRing);
 
 /// What was received.
 #[derive(Debug)]
-pub struct Rx(Ring);
+pub struct RxRing(EntryRing);
 
 /// What is to be sent.
 #[derive(Debug)]
-pub struct Tx(Ring);
+pub struct TxRing(EntryRing);
 
-impl Fill {
+impl FillRing {
     /// Lends frames, by any address in them; answers how many found room, the first ones.
     pub fn lend(&mut self, addresses: &[u64]) -> Result<usize> {
         self.0.put(addresses, |ring, at, address| {
@@ -54,9 +54,9 @@ impl Fill {
         })
     }
 
-    /// Whether the kernel waits to be told that there are frames ([`Socket::wake_rx`]).
+    /// Whether the kernel waits to be told that there are frames ([`XdpSocket::wake_rx`]).
     ///
-    /// [`Socket::wake_rx`]: super::Socket::wake_rx
+    /// [`XdpSocket::wake_rx`]: super::XdpSocket::wake_rx
     #[must_use]
     pub fn needs_wakeup(&self) -> bool {
         self.0.needs_wakeup()
@@ -73,7 +73,7 @@ impl Fill {
     }
 }
 
-impl Completion {
+impl CompletionRing {
     /// Takes addresses of frames that were sent, behind those that are there; at most `most`.
     /// Answers how many entries that were.
     pub fn take(&mut self, into: &mut Vec<u64>, most: usize) -> Result<usize> {
@@ -89,7 +89,7 @@ impl Completion {
     }
 }
 
-impl Rx {
+impl RxRing {
     /// Takes what was received, behind what is there; at most `most` descriptors.
     pub fn take(&mut self, into: &mut Vec<Descriptor>, most: usize) -> Result<usize> {
         self.0.take(most, |ring, at| {
@@ -104,14 +104,14 @@ impl Rx {
     }
 }
 
-impl Rx {
+impl RxRing {
     /// Descriptors that are there and were not taken.
     pub fn waiting(&self) -> Result<u32> {
         self.0.there()
     }
 }
 
-impl Tx {
+impl TxRing {
     /// Descriptors that the kernel has not taken yet.
     pub fn waiting(&self) -> Result<u32> {
         Ok(self.0.size - self.0.room()?)
@@ -140,7 +140,7 @@ impl Tx {
     }
 
     /// Gives packets to be sent; answers how many descriptors found room, the first ones. Then
-    /// [`Socket::wake_tx`](super::Socket::wake_tx), if that is needed.
+    /// [`XdpSocket::wake_tx`](super::XdpSocket::wake_tx), if that is needed.
     pub fn give(&mut self, descriptors: &[Descriptor]) -> Result<usize> {
         self.0.put(descriptors, |ring, at, descriptor| {
             let Descriptor { address, length, continues } = *descriptor;
@@ -164,7 +164,7 @@ impl Tx {
 }
 
 /// What makes a ring of entries.
-pub(super) struct Form<'a> {
+pub(super) struct RingLayout<'a> {
     pub(super) name: &'static str,
     pub(super) at: u64,
     pub(super) offsets: Offsets,
@@ -173,7 +173,7 @@ pub(super) struct Form<'a> {
     pub(super) umem: &'a Arc<Umem>,
 }
 
-impl Form<'_> {
+impl RingLayout<'_> {
     /// Bytes of the mapping; none where this is no ring.
     fn bytes(&self) -> Option<usize> {
         let entries = (self.size as usize).checked_mul(self.entry)?;
@@ -183,7 +183,7 @@ impl Form<'_> {
 }
 
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct EntryRing {
     memory: Mapping,
     umem: Arc<Umem>,
     name: &'static str,
@@ -197,14 +197,14 @@ pub(super) struct Ring {
     mine: u32,
 }
 
-impl Ring {
-    pub(super) fn map(socket: BorrowedFd<'_>, form: &Form<'_>) -> Result<Self> {
+impl EntryRing {
+    pub(super) fn map(socket: BorrowedFd<'_>, form: &RingLayout<'_>) -> Result<Self> {
         let bytes = form.bytes().ok_or_else(|| Error::new("mmap", form.name, libc::EINVAL))?;
         Ok(Self::over(Mapping::shared_at(socket, form.at, bytes, form.name)?, form))
     }
 
-    fn over(memory: Mapping, form: &Form<'_>) -> Self {
-        let Form { name, offsets, entry, size, umem, .. } = *form;
+    fn over(memory: Mapping, form: &RingLayout<'_>) -> Self {
+        let RingLayout { name, offsets, entry, size, umem, .. } = *form;
         let place = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
         Self {
             memory,
@@ -288,26 +288,26 @@ impl Ring {
     }
 }
 
-impl From<Ring> for Fill {
-    fn from(ring: Ring) -> Self {
+impl From<EntryRing> for FillRing {
+    fn from(ring: EntryRing) -> Self {
         Self(ring)
     }
 }
 
-impl From<Ring> for Completion {
-    fn from(ring: Ring) -> Self {
+impl From<EntryRing> for CompletionRing {
+    fn from(ring: EntryRing) -> Self {
         Self(ring)
     }
 }
 
-impl From<Ring> for Rx {
-    fn from(ring: Ring) -> Self {
+impl From<EntryRing> for RxRing {
+    fn from(ring: EntryRing) -> Self {
         Self(ring)
     }
 }
 
-impl From<Ring> for Tx {
-    fn from(ring: Ring) -> Self {
+impl From<EntryRing> for TxRing {
+    fn from(ring: EntryRing) -> Self {
         Self(ring)
     }
 }
@@ -322,28 +322,28 @@ mod tests {
     const SIZE: u32 = 8;
 
     /// A ring whose other side is in our hands.
-    fn ring(entry: usize) -> (Ring, Mapping) {
+    fn ring(entry: usize) -> (EntryRing, Mapping) {
         let shape = UmemShape { frame: 2048, frames: 4, headroom: 0 };
         let umem = &Arc::new(Umem::create("sys-test", shape).unwrap());
-        let form = Form { name: "ring", at: 0, offsets: OFFSETS, entry, size: SIZE, umem };
+        let form = RingLayout { name: "ring", at: 0, offsets: OFFSETS, entry, size: SIZE, umem };
         let file = Memfd::create("sys-test", 4096).unwrap();
         assert_eq!(form.bytes(), Some(192 + SIZE as usize * entry));
-        (Ring::over(file.map().unwrap(), &form), file.map().unwrap())
+        (EntryRing::over(file.map().unwrap(), &form), file.map().unwrap())
     }
 
-    fn rx() -> (Rx, Mapping) {
+    fn rx() -> (RxRing, Mapping) {
         let (ring, theirs) = ring(16);
-        (Rx(ring), theirs)
+        (RxRing(ring), theirs)
     }
 
-    fn fill() -> (Fill, Mapping) {
+    fn fill() -> (FillRing, Mapping) {
         let (ring, theirs) = ring(8);
-        (Fill(ring), theirs)
+        (FillRing(ring), theirs)
     }
 
-    fn completion() -> (Completion, Mapping) {
+    fn completion() -> (CompletionRing, Mapping) {
         let (ring, theirs) = ring(8);
-        (Completion(ring), theirs)
+        (CompletionRing(ring), theirs)
     }
 
     /// Indices that an honest other side cannot have.
@@ -393,7 +393,7 @@ mod tests {
             theirs.set_half(0, 1);
             let refused = rx.take(&mut Vec::new(), 1).unwrap_err();
             assert_eq!(refused.errno, libc::EBADMSG, "{address} {length}");
-            let mut tx = Tx(ring(16).0);
+            let mut tx = TxRing(ring(16).0);
             let descriptor = Descriptor { address, length, continues: false };
             assert_eq!(tx.give(&[descriptor]).unwrap_err().errno, libc::EINVAL);
             assert_eq!(tx.room().unwrap(), SIZE, "nothing was given");

@@ -12,7 +12,7 @@
 
 use super::frames::Frames;
 use super::ring::Descriptor;
-use super::socket::{Settings, Socket, Woken};
+use super::socket::{SocketSettings, XdpSocket, WakeOutcome};
 use crate::error::Result;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,8 +23,8 @@ const PIECES_MAX: usize = 18;
 
 /// The sending side of a queue.
 #[derive(Debug)]
-pub struct Sender {
-    socket: Socket,
+pub struct XdpSender {
+    socket: XdpSocket,
     frames: Arc<Frames>,
     /// What lies in the send ring, the oldest first.
     waiting: VecDeque<Piece>,
@@ -48,16 +48,16 @@ struct Piece {
 
 /// A packet to be sent.
 #[derive(Clone, Copy, Debug)]
-pub enum Packet<'a> {
+pub enum TxPacket<'a> {
     /// It lies in a frame that came ([`Frames::find`]): the frame is kept until it has left.
-    Here(Descriptor),
+    InPlace(Descriptor),
     /// It lies somewhere else: it is copied.
-    Elsewhere(&'a [u8]),
+    Copied(&'a [u8]),
 }
 
 /// What became of packets that were given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pushed {
+pub struct PushReport {
     /// So many more packets were taken by the kernel, the oldest ones.
     pub taken: usize,
     /// Whether the device had no room for the next one.
@@ -66,11 +66,11 @@ pub struct Pushed {
     pub lost: usize,
 }
 
-impl Sender {
+impl XdpSender {
     /// Opens one in the name space of the calling thread, over this memory.
-    pub fn open(frames: &Arc<Frames>, settings: Settings) -> Result<Self> {
+    pub fn open(frames: &Arc<Frames>, settings: SocketSettings) -> Result<Self> {
         // A ring that is not needed costs nothing but its memory, and is wanted by bind(2).
-        let settings = Settings { fill: settings.tx.min(FILL), rx: 0, ..settings };
+        let settings = SocketSettings { fill: settings.tx.min(FILL), rx: 0, ..settings };
         let socket = frames.bind(settings)?;
         Ok(Self {
             socket,
@@ -115,8 +115,8 @@ impl Sender {
     }
 
     /// Puts a packet behind those that wait. Answers false where there is no room or no free frame
-    /// for it now: after a [`Sender::push`] there may be.
-    pub fn give(&mut self, packet: Packet<'_>) -> Result<bool> {
+    /// for it now: after a [`XdpSender::push`] there may be.
+    pub fn give(&mut self, packet: TxPacket<'_>) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
         // Room for one packet is left, so that one which was dropped can be put back.
         if (tx.room()? as usize) < 2 * PIECES_MAX {
@@ -124,11 +124,11 @@ impl Sender {
         }
         let mut pieces = [Descriptor::default(); PIECES_MAX];
         let count = match packet {
-            Packet::Here(descriptor) => {
+            TxPacket::InPlace(descriptor) => {
                 pieces[0] = Descriptor { continues: false, ..descriptor };
                 usize::from(self.frames.keep(descriptor.address))
             }
-            Packet::Elsewhere(bytes) => copy(&self.frames, bytes, &mut pieces),
+            TxPacket::Copied(bytes) => copy(&self.frames, bytes, &mut pieces),
         };
         let pieces = pieces.get(..count).unwrap_or_default();
         if pieces.is_empty() {
@@ -144,12 +144,12 @@ impl Sender {
 
     /// Has the kernel take what waits, as much as it can now. ENETDOWN: the interface is down;
     /// ENXIO: it is gone.
-    pub fn push(&mut self) -> Result<Pushed> {
+    pub fn push(&mut self) -> Result<PushReport> {
         self.collect()?;
         let woken = self.wake()?;
         self.last.clear();
-        let mut pushed = Pushed { taken: self.settle()?, ..Pushed::default() };
-        if woken == Woken::Refused && !self.is_zero_copy() {
+        let mut pushed = PushReport { taken: self.settle()?, ..PushReport::default() };
+        if woken == WakeOutcome::Refused && !self.is_zero_copy() {
             pushed.refused = true;
             // The last one that was shown, or else the first that waits.
             match self.last.is_empty() {
@@ -179,19 +179,19 @@ impl Sender {
 
     /// Tells the kernel that there is something, if it wants to be told. Where it skips what was
     /// taken back, it stops at each.
-    fn wake(&mut self) -> Result<Woken> {
+    fn wake(&mut self) -> Result<WakeOutcome> {
         let Some(tx) = self.socket.tx.as_ref().filter(|tx| tx.needs_wakeup()) else {
-            return Ok(Woken::Done);
+            return Ok(WakeOutcome::Done);
         };
         let mut left = tx.waiting()?;
         while left > 0 {
             let woken = self.socket.wake_tx()?;
             let before = std::mem::replace(&mut left, tx.waiting()?);
-            if woken != Woken::Done || left == before {
+            if woken != WakeOutcome::Done || left == before {
                 return Ok(woken);
             }
         }
-        Ok(Woken::Done)
+        Ok(WakeOutcome::Done)
     }
 
     /// Frames that were sent go back.
@@ -284,7 +284,7 @@ fn copy(frames: &Frames, bytes: &[u8], pieces: &mut [Descriptor; PIECES_MAX]) ->
     0
 }
 
-impl AsFd for Sender {
+impl AsFd for XdpSender {
     /// Writable when there is room to send.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -62,7 +62,7 @@ pub(super) struct Registration {
 // SAFETY: integers, laid out as `struct xdp_mmap_offsets`.
 unsafe impl Value for AllOffsets {}
 // SAFETY: integers, laid out as `struct xdp_umem_reg`, whose last field is 0; the address is that
-// of a mapping that `Socket` keeps as long as the descriptor.
+// of a mapping that `XdpSocket` keeps as long as the descriptor.
 unsafe impl Value for Registration {}
 // SAFETY: integers, laid out as `struct xdp_statistics`.
 unsafe impl Value for [u64; 6] {}

@@ -1,6 +1,6 @@
 //! A socket of AF_XDP at one queue of an interface.
 
-use super::ring::{Completion, Fill, Form, Ring, Rx, Tx};
+use super::ring::{CompletionRing, FillRing, RingLayout, EntryRing, RxRing, TxRing};
 use super::setting::{self, AllOffsets, Registration};
 use super::umem::Umem;
 use crate::error::{Named as _, Result};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// How frames come into the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum CopyMode {
     /// The device writes and reads it, or the socket is refused.
     ZeroCopy,
     /// The kernel copies.
@@ -21,13 +21,13 @@ pub enum Mode {
 
 /// What a socket is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct SocketSettings {
     /// The number of the interface.
     pub interface: u32,
     /// The queue: a socket is given frames of this one alone.
     pub queue: u32,
     /// How frames come into the memory.
-    pub mode: Mode,
+    pub mode: CopyMode,
     /// Whether packets may lie in several frames (Linux 6.6).
     pub fragments: bool,
     /// Entries of the rings: powers of two, or 0 for a ring that is not needed. A socket that
@@ -41,11 +41,11 @@ pub struct Settings {
     pub tx: u32,
 }
 
-impl Settings {
+impl SocketSettings {
     /// All four rings of so many entries, at a queue of an interface.
     #[must_use]
     pub const fn new(interface: u32, queue: u32, entries: u32) -> Self {
-        let (mode, fragments) = (Mode::Either, false);
+        let (mode, fragments) = (CopyMode::Either, false);
         let [fill, completion, rx, tx] = [entries; 4];
         Self { interface, queue, mode, fragments, fill, completion, rx, tx }
     }
@@ -53,7 +53,7 @@ impl Settings {
 
 /// What became of telling the kernel that there are packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
+pub enum WakeOutcome {
     /// It has taken them, or will do so by itself.
     Done,
     /// It has taken some and no more for now.
@@ -64,7 +64,7 @@ pub enum Woken {
 
 /// What became of frames, since the socket was made (`struct xdp_statistics`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct XdpStatistics {
     /// Dropped for a reason that has no counter of its own, for example a frame that is too long.
     pub rx_dropped: u64,
     /// Descriptors in the fill ring that make no sense.
@@ -81,24 +81,24 @@ pub struct Statistics {
 
 /// A socket and its rings. What is not taken out of them goes with it.
 #[derive(Debug)]
-pub struct Socket {
+pub struct XdpSocket {
     /// Frames lent to the kernel.
-    pub fill: Option<Fill>,
+    pub fill: Option<FillRing>,
     /// Frames that come back from being sent.
-    pub completion: Option<Completion>,
+    pub completion: Option<CompletionRing>,
     /// What was received.
-    pub rx: Option<Rx>,
+    pub rx: Option<RxRing>,
     /// What is to be sent.
-    pub tx: Option<Tx>,
+    pub tx: Option<TxRing>,
     socket: Arc<OwnedFd>,
     umem: Arc<Umem>,
     zero_copy: bool,
 }
 
-impl Socket {
+impl XdpSocket {
     /// Opens one in the network name space of the calling thread, and registers the memory with it.
     /// Needs CAP_NET_RAW; without CAP_IPC_LOCK the memory counts as locked (ENOBUFS).
-    pub fn open(umem: &Arc<Umem>, settings: Settings) -> Result<Self> {
+    pub fn open(umem: &Arc<Umem>, settings: SocketSettings) -> Result<Self> {
         let socket = raw()?;
         let shape = umem.shape();
         let registration = Registration {
@@ -116,14 +116,14 @@ impl Socket {
     /// Opens one that shares the memory of another: at another queue or interface with fill and
     /// completion rings of its own, at the same queue without. How frames come is as with the
     /// other.
-    pub fn share(&self, settings: Settings) -> Result<Self> {
+    pub fn share(&self, settings: SocketSettings) -> Result<Self> {
         Self::finish(raw()?, &self.umem, settings, Some(self.socket.as_fd()))
     }
 
     /// Opens one that shares memory which was registered with another.
     pub(super) fn beside(
         umem: &Arc<Umem>,
-        settings: Settings,
+        settings: SocketSettings,
         registered: BorrowedFd<'_>,
     ) -> Result<Self> {
         Self::finish(raw()?, umem, settings, Some(registered))
@@ -148,12 +148,12 @@ impl Socket {
 
     /// Tells the kernel that there are packets to be sent. What it cannot send now it sends at a
     /// later call. Needed always where the kernel copies.
-    pub fn wake_tx(&self) -> Result<Woken> {
+    pub fn wake_tx(&self) -> Result<WakeOutcome> {
         use rustix::io::Errno;
         match rustix::net::send(&*self.socket, &[], SendFlags::DONTWAIT) {
-            Ok(_) => Ok(Woken::Done),
-            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Ok(Woken::Again),
-            Err(Errno::BUSY) => Ok(Woken::Refused),
+            Ok(_) => Ok(WakeOutcome::Done),
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Ok(WakeOutcome::Again),
+            Err(Errno::BUSY) => Ok(WakeOutcome::Refused),
             Err(error) => Err(error).named("sendto", "an AF_XDP socket"),
         }
     }
@@ -179,16 +179,16 @@ impl Socket {
     }
 
     /// What became of frames.
-    pub fn statistics(&self) -> Result<Statistics> {
+    pub fn statistics(&self) -> Result<XdpStatistics> {
         let all: [u64; 6] = setting::get(self.socket.as_fd(), setting::STATISTICS)?;
         let [rx_dropped, rx_invalid, tx_invalid, rx_full, fill_empty, tx_empty] = all;
-        Ok(Statistics { rx_dropped, rx_invalid, tx_invalid, rx_full, fill_empty, tx_empty })
+        Ok(XdpStatistics { rx_dropped, rx_invalid, tx_invalid, rx_full, fill_empty, tx_empty })
     }
 
     fn finish(
         socket: OwnedFd,
         umem: &Arc<Umem>,
-        settings: Settings,
+        settings: SocketSettings,
         shared: Option<BorrowedFd<'_>>,
     ) -> Result<Self> {
         use setting::{COMPLETION_AT, COMPLETION_RING, FILL_AT, FILL_RING};
@@ -205,8 +205,8 @@ impl Socket {
         }
         let offsets: AllOffsets = setting::get(fd, setting::OFFSETS)?;
         let ring = |name, at, offsets, entry, size| {
-            let form = Form { name, at, offsets, entry, size, umem };
-            (size > 0).then(|| Ring::map(fd, &form)).transpose()
+            let form = RingLayout { name, at, offsets, entry, size, umem };
+            (size > 0).then(|| EntryRing::map(fd, &form)).transpose()
         };
         let fill = ring("fill ring", FILL_AT, offsets.fill, 8, settings.fill)?;
         let completion =
@@ -228,14 +228,14 @@ impl Socket {
 }
 
 /// The flags of bind(2). The kernel refuses all others beside the one that shares.
-fn flags(settings: Settings, shared: Option<BorrowedFd<'_>>) -> u16 {
+fn flags(settings: SocketSettings, shared: Option<BorrowedFd<'_>>) -> u16 {
     if shared.is_some() {
         return setting::SHARED;
     }
     let mode = match settings.mode {
-        Mode::ZeroCopy => setting::ZERO_COPY,
-        Mode::Copy => setting::COPY,
-        Mode::Either => 0,
+        CopyMode::ZeroCopy => setting::ZERO_COPY,
+        CopyMode::Copy => setting::COPY,
+        CopyMode::Either => 0,
     };
     let fragments = if settings.fragments { setting::FRAGMENTS } else { 0 };
     setting::NEED_WAKEUP | mode | fragments
@@ -247,7 +247,7 @@ fn raw() -> Result<OwnedFd> {
         .named("socket", "AF_XDP")
 }
 
-impl AsFd for Socket {
+impl AsFd for XdpSocket {
     /// Readable when something was received, writable when there is room to send.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -7,19 +7,19 @@ use std::sync::Arc;
 use ebpf::insn::{self, Insn, R0, R1, R2, Size, atomic};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use streamline_sys as sys;
-use sys::bpf::ring::{Rings, Shape};
+use sys::bpf::ring::{Rings, RingsLayout};
 use sys::bpf::{
-    Anchor, Btf, Function, Kind, Link, Linkage, Load, Map, Object, Program, RingBuffer, Side,
-    Source, Types, XdpMode,
+    Anchor, Btf, FunctionInfo, ProgramKind, Link, Linkage, Load, Map, ObjectKind, Program, RingBuffer, Side,
+    SourceInfo, BtfBuilder, XdpMode,
 };
-use sys::net::Links;
-use sys::packet::{Qdisc, Sender, Socket as PacketSocket};
-use sys::xdp::{Redirect, Settings, Socket, Umem, UmemShape};
+use sys::net::RouteSocket;
+use sys::packet::{Qdisc, PacketSender, PacketSocket};
+use sys::xdp::{Redirect, SocketSettings, XdpSocket, Umem, UmemShape};
 use testkit::Frame;
 use testkit::net::{CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, until, until_received};
 
 /// A program that only answers.
-pub(crate) fn answer(kind: Kind, name: &str, value: i32) -> Program {
+pub(crate) fn answer(kind: ProgramKind, name: &str, value: i32) -> Program {
     Program::load(kind, name, &answer_code(value)).unwrap()
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn answer_code(value: i32) -> Vec<u8> {
 }
 
 /// A program that adds one to the first word of a mappable array, and answers.
-pub(crate) fn count(kind: Kind, name: &str, map: &Map, value: i32) -> Program {
+pub(crate) fn count(kind: ProgramKind, name: &str, map: &Map, value: i32) -> Program {
     let number = map.as_fd().as_raw_fd().cast_unsigned();
     let mut code = Vec::from(Insn::load_map_value(R1, number, 0));
     code.push(Insn::mov(R2, 1));
@@ -47,8 +47,8 @@ pub(crate) fn frames(pair: &Pair, count: u64) {
     let before = device.received + device.receive_dropped;
     let frame = Frame::ethernet().ipv4("192.0.2.1", "192.0.2.2").udp(1, 2, b"counted");
     pair.client.enter(|| {
-        let index = Links::open().unwrap().named(CLIENT_DEVICE).unwrap().index;
-        let mut sender = Sender::open(index, Qdisc::Through).unwrap();
+        let index = RouteSocket::open().unwrap().named(CLIENT_DEVICE).unwrap().index;
+        let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
         for _ in 0..count {
             until("there is room", || sender.send(&[&frame]).frames == 1);
         }
@@ -79,19 +79,19 @@ pub(crate) fn attach_step_by_step() {
         let mut links = Vec::new();
         for step in 1..steps {
             match step {
-                1 => kept.push(Box::new(program(Kind::Tc, -1))),
+                1 => kept.push(Box::new(program(ProgramKind::Tc, -1))),
                 2 | 3 => {
                     let side = if step == 2 { Side::Ingress } else { Side::Egress };
-                    let program = program(Kind::Tc, -1);
+                    let program = program(ProgramKind::Tc, -1);
                     links.push(Link::tcx(&program, index, side, Anchor::Head, None).unwrap());
                 }
-                4 => links[0].update(&program(Kind::Tc, -1), None).unwrap(),
-                5 => links.push(Link::xdp(&program(Kind::Xdp, 2), index, XdpMode::Native).unwrap()),
+                4 => links[0].update(&program(ProgramKind::Tc, -1), None).unwrap(),
+                5 => links.push(Link::xdp(&program(ProgramKind::Xdp, 2), index, XdpMode::Native).unwrap()),
                 6 => kept.push(Box::new(RingBuffer::create("killed", 4096).unwrap())),
                 7 => kept.push(Box::new(open_xdp(index))),
                 8 => kept.push(Box::new(load_types())),
                 9 => kept.push(Box::new(kernel_rings())),
-                10 => kept.push(Box::new(before_a_socket(&program(Kind::SocketFilter, 0)))),
+                10 => kept.push(Box::new(before_a_socket(&program(ProgramKind::SocketFilter, 0)))),
                 11 => links[0].detach().unwrap(),
                 _ => {}
             }
@@ -107,32 +107,32 @@ pub(crate) fn attach_step_by_step() {
 }
 
 /// A socket of AF_XDP with its memory and its program.
-fn open_xdp(index: u32) -> (Redirect, Socket) {
+fn open_xdp(index: u32) -> (Redirect, XdpSocket) {
     let shape = UmemShape { frame: 2048, frames: 64, headroom: 0 };
     let umem = Arc::new(Umem::create("killed", shape).unwrap());
-    let socket = Socket::open(&umem, Settings::new(index, 0, 64)).unwrap();
+    let socket = XdpSocket::open(&umem, SocketSettings::new(index, 0, 64)).unwrap();
     let redirect = Redirect::load("killed", 1, false).unwrap();
-    redirect.lead(0, &socket).unwrap();
+    redirect.redirect(0, &socket).unwrap();
     say(&format!("made program {}", redirect.program().info().unwrap().id));
     (redirect, socket)
 }
 
-/// Types and lines of a program, and the program.
+/// BtfBuilder and lines of a program, and the program.
 fn load_types() -> (Btf, Program) {
-    let mut types = Types::new();
+    let mut types = BtfBuilder::new();
     let int = types.int("int", 4);
     let main = types.function("killed", int, &[("ctx", int)], Linkage::Global);
     let btf = types.load().unwrap();
-    let (code, functions) = (answer_code(0), [Function { instruction: 0, type_id: main }]);
-    let source = Some(Source { btf: &btf, functions: &functions, lines: &[] });
-    let program = Load { source, ..Load::new(Kind::Tc, "killed", &code) }.load().unwrap();
+    let (code, functions) = (answer_code(0), [FunctionInfo { instruction: 0, type_id: main }]);
+    let source = Some(SourceInfo { btf: &btf, functions: &functions, lines: &[] });
+    let program = Load { source, ..Load::new(ProgramKind::Tc, "killed", &code) }.load().unwrap();
     say(&format!("made program {}", program.info().unwrap().id));
     (btf, program)
 }
 
 /// The frozen map of a kernel's rings.
 fn kernel_rings() -> Rings {
-    let shape = Shape { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
+    let shape = RingsLayout { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
     let rings = Rings::create("killed", shape).unwrap();
     say(&format!("made map {}", rings.map().info().unwrap().id));
     rings
@@ -151,7 +151,7 @@ fn say(line: &str) {
 }
 
 /// A process attaches up to a step and is killed; answers what it had made.
-pub(crate) fn kill_at(space: &Namespace, index: u32, step: u32) -> Vec<(Object, u32)> {
+pub(crate) fn kill_at(space: &Namespace, index: u32, step: u32) -> Vec<(ObjectKind, u32)> {
     let mut command = space.command(std::env::current_exe().unwrap());
     command.args(["--exact", "--ignored", "--nocapture", "attaches_step_by_step"]);
     command.env(INDEX, index.to_string()).env(STEP, step.to_string());
@@ -165,9 +165,9 @@ pub(crate) fn kill_at(space: &Namespace, index: u32, step: u32) -> Vec<(Object, 
             [.., "ready"] => break,
             [.., "made", of, id] => {
                 let of = match *of {
-                    "map" => Object::Maps,
-                    "program" => Object::Programs,
-                    _ => Object::Links,
+                    "map" => ObjectKind::Maps,
+                    "program" => ObjectKind::Programs,
+                    _ => ObjectKind::Links,
                 };
                 made.push((of, id.parse().unwrap()));
             }

@@ -11,7 +11,7 @@ use ebpf::exam::{Judge, Ruling, words};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, MapSpec, Program, disasm, insn};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use sys::bpf::{self, Kind, LoadError, Map};
+use sys::bpf::{self, ProgramKind, LoadError, Map};
 
 const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 
@@ -86,9 +86,9 @@ impl Judge for Kernel {
         let frame = [&hidden, packet.bytes].concat();
         let run = match (self.edits, self.place) {
             (true, _) => {
-                self.loaded.test_run_changing(&frame).map(|(run, left)| (run.value, Some(left)))
+                self.loaded.test_run_output(&frame).map(|(run, left)| (run.value, Some(left)))
             }
-            (false, Hook::Cgroup) => self.loaded.test_run_telling(&frame).map(|(run, told)| {
+            (false, Hook::Cgroup) => self.loaded.test_run_with_cb(&frame).map(|(run, told)| {
                 assert_eq!(run.value, 1, "whatever it finds, the packet goes on");
                 (told, None)
             }),
@@ -117,12 +117,12 @@ impl Judge for Kernel {
 }
 
 /// How `sys` calls a place.
-pub fn kind(place: Hook) -> Kind {
+pub fn kind(place: Hook) -> ProgramKind {
     match place {
-        Hook::Tc => Kind::Tc,
-        Hook::Xdp => Kind::Xdp,
-        Hook::Socket => Kind::SocketFilter,
-        Hook::Cgroup => Kind::CgroupPacket,
+        Hook::Tc => ProgramKind::Tc,
+        Hook::Xdp => ProgramKind::Xdp,
+        Hook::Socket => ProgramKind::SocketFilter,
+        Hook::Cgroup => ProgramKind::CgroupPacket,
     }
 }
 

@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::eventfd::EventFd;
-use sys::local::Form;
+use sys::local_socket::Framing;
 use sys::steps::Steps;
 use sys::watcher::{Interest, Watcher};
 
@@ -262,7 +262,7 @@ impl Server {
     pub(super) fn attach(&mut self, id: u64, asked: Attach, more: bool) -> Result<Answer, Fault> {
         let closed = |why: &str| faults::not_in_kernel(0, "kernel", why);
         let guest = self.guests.get_mut(&id).ok_or_else(Fault::denied)?;
-        if guest.connection.form() != Form::Packets {
+        if guest.connection.form() != Framing::Packets {
             return Err(faults::needs_descriptors(PACKETS));
         }
         if !more {
@@ -304,7 +304,7 @@ impl Server {
                 true => guest.keep_line(id, Knows::Leaves),
                 false => guest.forget_line(id),
             }
-            self.steps.pass("the line of a guest leaves");
+            self.steps.checkpoint("the line of a guest leaves");
             self.leaves(id);
         }
         Ok(Answer::one(&json!({})))
@@ -374,7 +374,7 @@ impl Server {
     fn attached(&mut self, id: u64, result: Result<Handout, Fault>) {
         // Who is gone meanwhile has been abandoned, and with it the line.
         let Some(guest) = self.guests.get_mut(&id) else { return };
-        self.steps.pass("a guest is told what was made for it");
+        self.steps.checkpoint("a guest is told what was made for it");
         match result {
             Ok(Handout { layout, records, pointers, bell }) => {
                 let waits = guest.line == Line::AskedInstead;
@@ -383,7 +383,7 @@ impl Server {
                 let attached = Attached { layout, line: Some(id), ..Attached::default() };
                 let reply = Reply { continues: true, ..Reply::new(&attached) };
                 self.say(id, reply, vec![records, pointers, bell]);
-                self.steps.pass("the connection of a guest is kept");
+                self.steps.checkpoint("the connection of a guest is kept");
                 if let Some(guest) = self.guests.get_mut(&id) {
                     guest.keep_line(id, if waits { Knows::Waits } else { Knows::Runs });
                 }
@@ -398,7 +398,7 @@ impl Server {
 
     pub(super) fn switched(&mut self, id: u64, result: Result<(), Fault>) {
         let Some(guest) = self.guests.get_mut(&id) else { return };
-        self.steps.pass("a guest is told that its line is changed");
+        self.steps.checkpoint("a guest is told that its line is changed");
         guest.line = if result.is_ok() { Line::Runs } else { Line::None };
         let reply = match result {
             Ok(()) => {
@@ -409,7 +409,7 @@ impl Server {
         };
         let runs = guest.line == Line::Runs;
         self.say(id, reply, Vec::new());
-        self.steps.pass("a guest knows that its line is changed");
+        self.steps.checkpoint("a guest knows that its line is changed");
         if let Some(guest) = self.guests.get_mut(&id) {
             match runs {
                 true => guest.keep_line(id, Knows::Runs),
@@ -422,10 +422,10 @@ impl Server {
     pub(super) fn detached(&mut self, id: u64, ended: &Ended, why: Option<String>) {
         let Some(guest) = self.guests.get_mut(&id) else { return };
         guest.line = Line::None;
-        self.steps.pass("a guest is told what its line has counted");
+        self.steps.checkpoint("a guest is told what its line has counted");
         let attached = Attached { ended: Some(ended.text()), why, ..Attached::default() };
         self.say(id, Reply::new(&attached), Vec::<OwnedFd>::new());
-        self.steps.pass("the connection of a guest is kept no more");
+        self.steps.checkpoint("the connection of a guest is kept no more");
         self.guests.get_mut(&id).into_iter().for_each(|guest| guest.forget_line(id));
     }
 
@@ -449,7 +449,7 @@ impl Server {
         self.kernel.waiting.clear();
         self.kernel.urgent.clear();
         let why = "the daemon was asked to end, and with it what it runs in the kernel".to_owned();
-        self.kernel.hurry(if sys::service::keeps() { Order::Keep } else { Order::End { why } });
+        self.kernel.hurry(if sys::service::stores_descriptors() { Order::Keep } else { Order::End { why } });
         let until = sys::clock::monotonic() + LAST_NS;
         loop {
             let left = until.saturating_sub(sys::clock::monotonic());

@@ -99,7 +99,7 @@ impl Work {
     ) -> Self {
         let books = Books::new(machine.costs.clone());
         // Who keeps nothing would be told in vain with each change.
-        let points = match sys::service::keeps() {
+        let points = match sys::service::stores_descriptors() {
             true => Points::kept_by(Arc::new(Manager), steps),
             false => Points::telling(steps),
         };

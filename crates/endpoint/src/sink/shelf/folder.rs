@@ -15,8 +15,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt};
 use std::path::Path;
-use sys::open::Regular;
-use sys::steps::Makes;
+use sys::open::OpenRegular;
+use sys::steps::Resource;
 
 /// The name of the table of contents.
 pub(crate) const INDEX: &str = "index.jsonl";
@@ -54,7 +54,7 @@ impl Folder {
     /// appending.
     pub(super) fn open(path: &str, (steps, readers): Making<'_>) -> Result<(Self, File), Failure> {
         let refused = |error: sys::Error| failed("make", path, &error.into());
-        steps.take(Makes::File, path).map_err(refused)?;
+        steps.take(Resource::File, path).map_err(refused)?;
         let mode = readers.mode_of(Path::new(path), 0o777);
         let made = match fs::DirBuilder::new().mode(mode).create(path) {
             Ok(()) => true,
@@ -69,11 +69,11 @@ impl Folder {
         if made {
             let path = std::path::absolute(path).map_err(|error| failed("make", path, &error))?;
             // Only an empty one can be removed.
-            steps.undo(format!("directory {}", path.display()), move || drop(fs::remove_dir(path)));
+            steps.on_rollback(format!("directory {}", path.display()), move || drop(fs::remove_dir(path)));
         }
         let opened = Self::open_existing(path, (steps, readers));
         if opened.is_err() {
-            steps.back_to(mark);
+            steps.roll_back_to(mark);
         }
         opened
     }
@@ -92,10 +92,10 @@ impl Folder {
         let mode = readers.mode(Path::new(path), 0o666);
         let folder = Self { fd, path: path.to_owned(), next, mode };
         let cannot = |error: io::Error| failed("open", &folder.target(INDEX), &error);
-        steps.take(Makes::File, INDEX).map_err(|error| cannot(error.into()))?;
-        let index = match folder.at(INDEX, Regular::append().new(folder.mode)) {
+        steps.take(Resource::File, INDEX).map_err(|error| cannot(error.into()))?;
+        let index = match folder.at(INDEX, OpenRegular::append().create_new(folder.mode)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                folder.at(INDEX, Regular::append().made(folder.mode)).map_err(cannot)?
+                folder.at(INDEX, OpenRegular::append().create(folder.mode)).map_err(cannot)?
             }
             made => {
                 let index = made.map_err(cannot)?;
@@ -110,7 +110,7 @@ impl Folder {
     pub(super) fn create(&mut self, about: &str, ending: &str) -> io::Result<(File, String)> {
         for _ in 0..TRIES {
             let name = format!("{:06}{}{ending}", self.next, safe(about));
-            let created = self.at(&name, Regular::append().new(self.mode));
+            let created = self.at(&name, OpenRegular::append().create_new(self.mode));
             match created {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next += 1,
                 created => {
@@ -125,7 +125,7 @@ impl Folder {
 
     /// Opens a file again that was created here.
     pub(super) fn reopen(&self, name: &str, identity: Identity) -> io::Result<File> {
-        let file = self.at(name, Regular::append())?;
+        let file = self.at(name, OpenRegular::append())?;
         if Identity::of(&file)? != identity {
             return Err(io::Error::other("somebody else has replaced it"));
         }
@@ -138,8 +138,8 @@ impl Folder {
     }
 
     /// A file of ours, whatever somebody else may have put under its name.
-    fn at(&self, name: &str, how: Regular) -> io::Result<File> {
-        how.own().open_at(&self.fd, name)
+    fn at(&self, name: &str, how: OpenRegular) -> io::Result<File> {
+        how.sole_link().open_at(&self.fd, name)
     }
 }
 

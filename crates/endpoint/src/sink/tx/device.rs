@@ -9,9 +9,9 @@ use crate::{Failure, Opening, interface};
 use std::sync::Arc;
 use std::time::Duration;
 use sys::memory::Lender;
-use sys::net::{Interface, Links};
-use sys::packet::{Qdisc, Sender, Sent};
-use sys::steps::Makes;
+use sys::net::{Interface, RouteSocket};
+use sys::packet::{Qdisc, PacketSender, SendReport};
+use sys::steps::Resource;
 use wire::link::LinkType;
 
 /// An interface with the way into it.
@@ -28,7 +28,7 @@ pub(super) struct Device {
 #[derive(Debug)]
 pub(super) enum Way {
     /// A packet socket.
-    Socket(Sender),
+    Socket(PacketSender),
     /// A ring of AF_XDP.
     Ring(Box<Ring>),
 }
@@ -46,7 +46,7 @@ impl Device {
         }
         interface::within(arguments.text("netns"), || {
             let failed = |error| interface::failed(CALL, name, &error);
-            let step = |what| opening.steps.take(Makes::Descriptor, what);
+            let step = |what| opening.steps.take(Resource::Descriptor, what);
             step("a netlink socket").map_err(failed)?;
             let (found, link) = interface::named(CALL, name)?;
             step("a socket that sends").map_err(failed)?;
@@ -57,14 +57,14 @@ impl Device {
             };
             let way = match ring {
                 Some(ring) => Way::Ring(Box::new(ring)),
-                None => Way::Socket(Sender::open(found.index, qdisc).map_err(failed)?),
+                None => Way::Socket(PacketSender::open(found.index, qdisc).map_err(failed)?),
             };
             Ok(Self { way, name: name.to_owned(), link })
         })
     }
 
     /// Sends frames in their order until one does not go.
-    pub(super) fn send(&mut self, frames: &[&[u8]]) -> Sent {
+    pub(super) fn send(&mut self, frames: &[&[u8]]) -> SendReport {
         match &mut self.way {
             Way::Socket(sender) => sender.send(frames),
             Way::Ring(ring) => ring.send(frames),
@@ -104,11 +104,11 @@ fn ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Res
     }
     let shared = lent.iter().filter_map(sys::xdp::Frames::of);
     for frames in shared {
-        if let Ok(ring) = Ring::open(&frames, found, Links::open()?) {
+        if let Ok(ring) = Ring::open(&frames, found, RouteSocket::open()?) {
             return Ok(ring);
         }
     }
-    Ring::own(found, Links::open()?)
+    Ring::own(found, RouteSocket::open()?)
 }
 
 /// The call, for failures.

@@ -25,7 +25,7 @@ use filter::{
 };
 use std::ops::Range;
 use std::time::Duration;
-use sys::packet::{Sent, Stop};
+use sys::packet::{SendReport, SendStop};
 use wire::link::LinkType;
 
 /// The description of `tx` at the end of a line.
@@ -278,7 +278,7 @@ impl Tx {
         let mut next = 0;
         let mut wait = Wait::default();
         while let Some(rest) = frames.get(next..).filter(|rest| !rest.is_empty()) {
-            let Sent { frames: went, stopped } = self.device.send(rest);
+            let SendReport { frames: went, stopped } = self.device.send(rest);
             for (bytes, view) in rest.iter().zip(leaving.views.iter().skip(next)).take(went) {
                 self.sent.add(*view);
                 self.sent_bytes += bytes.len() as u64;
@@ -290,19 +290,19 @@ impl Tx {
             next += went;
             let why = match stopped {
                 None => break,
-                Some(Stop::Full(_)) if !self.stuck && wait.pause(&self.device, self.patience) => {
+                Some(SendStop::Full(_)) if !self.stuck && wait.pause(&self.device, self.patience) => {
                     continue;
                 }
-                Some(Stop::Full(_)) => {
+                Some(SendStop::Full(_)) => {
                     self.vain += u64::from(!self.stuck);
                     self.stuck = true;
                     Reason::QueueFull
                 }
-                Some(Stop::Refused(ENXIO | ENODEV)) => return Err(self.gone()),
-                Some(Stop::Refused(EMSGSIZE)) => Reason::TooLong,
-                Some(Stop::Refused(ENETDOWN)) => Reason::Down,
-                Some(Stop::Refused(ENOBUFS)) => Reason::QueueFull,
-                Some(Stop::Refused(_)) => Reason::Refused,
+                Some(SendStop::Refused(ENXIO | ENODEV)) => return Err(self.gone()),
+                Some(SendStop::Refused(EMSGSIZE)) => Reason::TooLong,
+                Some(SendStop::Refused(ENETDOWN)) => Reason::Down,
+                Some(SendStop::Refused(ENOBUFS)) => Reason::QueueFull,
+                Some(SendStop::Refused(_)) => Reason::Refused,
             };
             self.device.skip();
             self.drop(why, leaving.views.get(next).copied().unwrap_or(0));

@@ -2,15 +2,15 @@
 //! into it. [SL §5.5: the driver's own ring; FEATURES G1, E5]
 //!
 //! In: frames of a batch. Out: how many the kernel took, and why the next one stopped it, as a
-//! packet socket says it ([`Sent`]): who sends need not know by which way. A frame that lies in the
+//! packet socket says it ([`SendReport`]): who sends need not know by which way. A frame that lies in the
 //! memory of the source before is kept there until it has left, and nothing of it is copied here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use sys::net::{Interface, Links};
-use sys::packet::{Sent, Stop};
-use sys::xdp::{Frames, Packet, Sender, Settings};
+use sys::net::{Interface, RouteSocket};
+use sys::packet::{SendReport, SendStop};
+use sys::xdp::{Frames, TxPacket, XdpSender, SocketSettings};
 
 /// Entries of the rings; enough for the retries of a second.
 const ENTRIES: u32 = 4096;
@@ -35,8 +35,8 @@ const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
 /// The way into an interface by AF_XDP.
 #[derive(Debug)]
 pub(super) struct Ring {
-    sender: Sender,
-    links: Links,
+    sender: XdpSender,
+    links: RouteSocket,
     index: u32,
     mtu: usize,
     looked: Instant,
@@ -53,19 +53,19 @@ pub(super) struct Ring {
 
 impl Ring {
     /// Over memory that others use too.
-    pub(super) fn open(frames: &Arc<Frames>, found: &Interface, links: Links) -> sys::Result<Self> {
+    pub(super) fn open(frames: &Arc<Frames>, found: &Interface, links: RouteSocket) -> sys::Result<Self> {
         Self::over(frames, found, links)
     }
 
     /// Over memory of its own.
-    pub(super) fn own(found: &Interface, links: Links) -> sys::Result<Self> {
+    pub(super) fn own(found: &Interface, links: RouteSocket) -> sys::Result<Self> {
         Self::over(&Frames::create("streamline-send", FRAMES)?, found, links)
     }
 
-    fn over(frames: &Arc<Frames>, found: &Interface, links: Links) -> sys::Result<Self> {
+    fn over(frames: &Arc<Frames>, found: &Interface, links: RouteSocket) -> sys::Result<Self> {
         // Linux 6.6: also what shows how far the kernel has read.
-        let settings = Settings { fragments: true, ..Settings::new(found.index, 0, ENTRIES) };
-        let sender = Sender::open(frames, settings)?;
+        let settings = SocketSettings { fragments: true, ..SocketSettings::new(found.index, 0, ENTRIES) };
+        let sender = XdpSender::open(frames, settings)?;
         let (index, mtu) = (found.index, found.mtu as usize);
         let looked = Instant::now();
         Ok(Self {
@@ -84,38 +84,38 @@ impl Ring {
 
     /// Sends frames, in order, as far as they are taken now. What was not taken is to be sent
     /// again, or [dropped](Ring::skip).
-    pub(super) fn send(&mut self, frames: &[&[u8]]) -> Sent {
+    pub(super) fn send(&mut self, frames: &[&[u8]]) -> SendReport {
         self.look();
         let mut stopped = None;
         while let Some(frame) = frames.get(self.given) {
             if frame.len() > self.longest(frame) {
-                stopped = Some(Stop::Refused(EMSGSIZE));
+                stopped = Some(SendStop::Refused(EMSGSIZE));
                 break;
             }
             if frame.len() < HEADER {
-                stopped = Some(Stop::Refused(EINVAL));
+                stopped = Some(SendStop::Refused(EINVAL));
                 break;
             }
             match self.give(frame) {
                 Ok(true) => self.given += 1,
                 Ok(false) => {
-                    stopped = Some(Stop::Full(EAGAIN));
+                    stopped = Some(SendStop::Full(EAGAIN));
                     break;
                 }
-                Err(error) => return self.taken(0, Some(Stop::Refused(error.errno))),
+                Err(error) => return self.taken(0, Some(SendStop::Refused(error.errno))),
             }
         }
         let mut all = 0;
         loop {
             let pushed = match self.sender.push() {
                 Ok(pushed) => pushed,
-                Err(error) => return self.taken(all, Some(Stop::Refused(error.errno))),
+                Err(error) => return self.taken(all, Some(SendStop::Refused(error.errno))),
             };
             all += pushed.taken;
             self.again += u64::from(pushed.refused && pushed.lost == 0);
             if pushed.lost > 0 {
                 // The frame is gone, and so is its place in the ring: it counts as dropped.
-                let outcome = self.taken(all, Some(Stop::Refused(ENOBUFS)));
+                let outcome = self.taken(all, Some(SendStop::Refused(ENOBUFS)));
                 self.skip().ok();
                 return outcome;
             }
@@ -123,7 +123,7 @@ impl Ring {
                 return self.taken(all, stopped);
             }
             if pushed.taken == 0 {
-                return self.taken(all, Some(Stop::Full(EAGAIN)));
+                return self.taken(all, Some(SendStop::Full(EAGAIN)));
             }
         }
     }
@@ -146,18 +146,18 @@ impl Ring {
         self.sender.away()
     }
 
-    fn taken(&mut self, frames: usize, stopped: Option<Stop>) -> Sent {
+    fn taken(&mut self, frames: usize, stopped: Option<SendStop>) -> SendReport {
         self.given = self.given.saturating_sub(frames);
         for stayed in self.stayed.drain(..frames.min(self.stayed.len())) {
             self.moved += u64::from(stayed);
             self.copied += u64::from(!stayed);
         }
-        Sent { frames, stopped }
+        SendReport { frames, stopped }
     }
 
     fn give(&mut self, frame: &[u8]) -> sys::Result<bool> {
         let here = self.sender.frames().find(frame);
-        let given = self.sender.give(here.map_or(Packet::Elsewhere(frame), Packet::Here))?;
+        let given = self.sender.give(here.map_or(TxPacket::Copied(frame), TxPacket::InPlace))?;
         if given {
             self.stayed.push_back(here.is_some());
         }

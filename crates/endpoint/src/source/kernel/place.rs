@@ -7,7 +7,7 @@ use crate::{Failure, Seen, interface};
 use filter::{Amount, Attach, Side};
 use std::sync::Arc;
 use sys::bpf::{Anchor, Link, LinkTarget, Program};
-use sys::net::{Links, Namespace, takes_xdp};
+use sys::net::{RouteSocket, Namespace, accepts_xdp_frames};
 use wire::link::LinkType;
 
 /// An interface, or all sockets of a name space.
@@ -21,7 +21,7 @@ pub struct Place {
 #[derive(Clone, Debug)]
 struct Interface {
     index: u32,
-    links: Arc<Links>,
+    links: Arc<RouteSocket>,
     losses: Arc<Losses>,
 }
 
@@ -66,9 +66,9 @@ impl Place {
         let found = interface::within(attach.netns.as_deref(), || {
             let (found, link) = interface::named(call, name)?;
             let cannot = |error| interface::failed(call, name, &error);
-            let links = Links::open().map_err(cannot)?;
+            let links = RouteSocket::open().map_err(cannot)?;
             let receives = side == Side::Received;
-            let losses = Losses::begin(Links::open().map_err(cannot)?, Some(found.index), receives);
+            let losses = Losses::begin(RouteSocket::open().map_err(cannot)?, Some(found.index), receives);
             Ok((found.index, link, links, losses))
         });
         let (index, link, links, losses) = found.map_err(Closed::Nobody)?;
@@ -85,7 +85,7 @@ impl Place {
     pub fn attach(&self, program: &Program) -> Result<Vec<Link>, Closed> {
         let Some(interface) = &self.interface else {
             let told = |error: sys::Error| Closed::Program(error.to_string());
-            let group = sys::bpf::first_group().map_err(told)?;
+            let group = sys::bpf::root_cgroup().map_err(told)?;
             let sides = [sys::bpf::Side::Ingress, sys::bpf::Side::Egress];
             return sides
                 .map(|side| Link::cgroup(program, &group, side).map_err(told))
@@ -114,7 +114,7 @@ impl Place {
         let takes = self.attach.takes;
         let found = interface::within(self.attach.netns.as_deref(), || {
             let (found, link) = interface::named(CALL_SEND, name)?;
-            Ok((found.index, link, takes.then(|| takes_xdp(found.index))))
+            Ok((found.index, link, takes.then(|| accepts_xdp_frames(found.index))))
         });
         let (index, link, takes) = found.map_err(Closed::Nobody)?;
         if link != LinkType::ETHERNET {
@@ -131,7 +131,7 @@ impl Place {
     pub fn sockets(&self) -> Result<u64, Closed> {
         let asked = interface::within(self.attach.netns.as_deref(), || {
             let asked = Namespace::current().and_then(|space| space.has_our_users());
-            Ok(asked.and_then(|ours| Ok((ours, sys::net::cookie()?))))
+            Ok(asked.and_then(|ours| Ok((ours, sys::net::namespace_cookie()?))))
         });
         match asked.map_err(Closed::Nobody)? {
             Ok((true, number)) => Ok(number),

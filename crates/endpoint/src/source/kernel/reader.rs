@@ -17,8 +17,8 @@
 use crate::missing::Missing as Gaps;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use sys::bpf::ring::place;
-use sys::bpf::{Pointer, Region, Rings, Shape};
+use sys::bpf::ring::region_offset;
+use sys::bpf::{FramePointer, Region, Rings, RingsLayout};
 
 /// The part of all pointers skipped beyond those already lost, so that the writer does not come
 /// round again at once.
@@ -28,7 +28,7 @@ const MARGIN: u64 = 8;
 pub const AT_ONCE: usize = 16;
 
 /// Bytes of a record before its frame.
-const HEADER: usize = place::HEADER as usize;
+const HEADER: usize = region_offset::HEADER as usize;
 
 /// A frame that was handed over and is still there, as far as one can know before it is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +42,7 @@ pub struct Handed {
     /// The number of frames on this exit and processor before it.
     pub number: u64,
     /// The program's pointer.
-    pub pointer: Pointer,
+    pub pointer: FramePointer,
     /// The rest of what it says.
     pub header: Header,
 }
@@ -109,7 +109,7 @@ impl Reader {
     /// Begins with the first that was ever handed over; `ways` says to which sink each way leads.
     #[must_use]
     pub fn new(rings: Arc<Rings>, ways: Vec<u32>) -> Self {
-        let Shape { cpus, sinks, .. } = rings.shape();
+        let RingsLayout { cpus, sinks, .. } = rings.shape();
         let only = |sink| {
             let mut ours = (0..).zip(&ways).filter(|(_, to)| **to == sink);
             let (way, _) = ours.next()?;
@@ -218,7 +218,7 @@ impl Reader {
     pub fn copy(&self, handed: &Handed, from: u32, to: &mut [u8]) -> bool {
         let region = self.rings.region(handed.cpu);
         region.is_some_and(|region| {
-            region.copy(handed.pointer.position, place::HEADER.saturating_add(from), to)
+            region.copy(handed.pointer.position, region_offset::HEADER.saturating_add(from), to)
         })
     }
 
@@ -297,14 +297,14 @@ impl Reader {
     #[must_use]
     pub fn rang(&self) -> u64 {
         let cpus = 0..self.rings.shape().cpus;
-        let times = cpus.filter_map(|cpu| self.rings.region(cpu)?.scratch(place::BELL_TIME));
+        let times = cpus.filter_map(|cpu| self.rings.region(cpu)?.scratch(region_offset::NOTIFY_TIME));
         times.max().unwrap_or(0)
     }
 }
 
 impl Sink {
     /// Goes on to the next one that is still there; answers how many are not.
-    fn advance(&mut self, region: &Region<'_>, shape: Shape, ways: &[u32]) -> u64 {
+    fn advance(&mut self, region: &Region<'_>, shape: RingsLayout, ways: &[u32]) -> u64 {
         let (all, mut skipped) = (u64::from(shape.pointers), 0);
         while self.next < self.head {
             if self.ahead.is_empty() {
@@ -333,7 +333,7 @@ impl Sink {
 
     /// Looks at some of the next ones. Both words of the writer that say whether they are still
     /// there are read behind what was copied, and only there.
-    fn look_ahead(&mut self, region: &Region<'_>, shape: Shape, ways: &[u32]) {
+    fn look_ahead(&mut self, region: &Region<'_>, shape: RingsLayout, ways: &[u32]) {
         let end = self.head.min(self.next + AT_ONCE as u64);
         let mut ahead = std::mem::take(&mut self.ahead);
         ahead.extend((self.next..end).map(|number| self.look_at(region, shape, ways, number)));
@@ -350,7 +350,7 @@ impl Sink {
     fn look_at(
         &self,
         region: &Region<'_>,
-        shape: Shape,
+        shape: RingsLayout,
         ways: &[u32],
         number: u64,
     ) -> Option<Handed> {

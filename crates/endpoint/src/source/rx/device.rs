@@ -12,9 +12,9 @@ use filter::general::bpf::{self, Direction};
 use filter::{Arguments, Time};
 use std::path::Path;
 use std::sync::Arc;
-use sys::net::{Interface, Links};
-use sys::packet::{Instruction, Ring, Shape, Socket};
-use sys::steps::{Makes, Steps};
+use sys::net::{Interface, RouteSocket};
+use sys::packet::{Instruction, PacketRing, RingShape, PacketSocket};
+use sys::steps::{Resource, Steps};
 
 /// Bytes of a segment: the largest frame that generic receive offload makes by default fits in, and
 /// the two or three that are in use at a time stay in a second-level cache.
@@ -54,14 +54,14 @@ pub(super) struct Asked<'a> {
 /// An interface that is being watched.
 #[derive(Debug)]
 pub(super) struct Device {
-    pub(super) ring: Arc<Ring>,
+    pub(super) ring: Arc<PacketRing>,
     pub(super) losses: Losses,
     /// The name in the request.
     pub(super) name: String,
     /// Its number, or [`ALL`].
     index: u32,
     /// Finds it, whatever it is called later.
-    links: Links,
+    links: RouteSocket,
     /// True if the kernel asks the question of the filter behind it.
     filtered: bool,
 }
@@ -77,14 +77,14 @@ impl Device {
     fn here(asked: &Asked<'_>, name: &str) -> Result<Self, Failure> {
         let cannot = |error| interface::failed(CALL, name, &error);
         let step = |makes, target| asked.steps.take(makes, target).map_err(cannot);
-        step(Makes::Descriptor, "a netlink socket")?;
+        step(Resource::Descriptor, "a netlink socket")?;
         let interface = asked.interface.map(|name| interface::named(CALL, name)).transpose()?;
         let interface = interface.map(|(interface, _)| interface);
         let index = interface.as_ref().map(|interface| interface.index);
         let (ring, filtered) = opened(asked, interface.as_ref()).map_err(cannot)?;
         let links = || {
-            step(Makes::Descriptor, "a netlink socket")?;
-            Links::open().map_err(cannot)
+            step(Resource::Descriptor, "a netlink socket")?;
+            RouteSocket::open().map_err(cannot)
         };
         let losses = Losses::begin(
             links()?,
@@ -92,7 +92,7 @@ impl Device {
             matches!(asked.direction, Direction::Received | Direction::Both),
         );
         let index = index.unwrap_or(ALL);
-        step(Makes::Entry, "an interface")?;
+        step(Resource::Entry, "an interface")?;
         ring.bind(index).map_err(cannot)?;
         let (ring, name, links) = (Arc::new(ring), name.to_owned(), links()?);
         Ok(Self { ring, losses, name, index, links, filtered })
@@ -144,13 +144,13 @@ impl Device {
 
 /// A socket with its filter and its ring, not bound yet, and whether the filter is in it. Where
 /// memory is short the ring is smaller.
-fn opened(asked: &Asked<'_>, interface: Option<&Interface>) -> sys::Result<(Ring, bool)> {
+fn opened(asked: &Asked<'_>, interface: Option<&Interface>) -> sys::Result<(PacketRing, bool)> {
     let mut segments = segments(asked, interface);
     let wait = asked.latency.map_or(RETIRE_MS, |ns| (ns / 1_000_000).clamp(1, RETIRE_MAX));
     let retire_ms = u32::try_from(wait).unwrap_or(1);
     loop {
-        asked.steps.take(Makes::Descriptor, "a packet socket")?;
-        let socket = Socket::open()?;
+        asked.steps.take(Resource::Descriptor, "a packet socket")?;
+        let socket = PacketSocket::open()?;
         let filtered = attach(&socket, asked)?;
         if asked.direction == Direction::Received {
             // The filter says so too; here the frame is not even looked at.
@@ -159,8 +159,8 @@ fn opened(asked: &Asked<'_>, interface: Option<&Interface>) -> sys::Result<(Ring
         if let (true, Some(interface)) = (asked.promiscuous, interface) {
             socket.promiscuous(interface.index)?;
         }
-        let shape = Shape { segment: SEGMENT, segments, retire_ms, reserve: 0 };
-        let room = asked.steps.take(Makes::Memory, "a ring of the kernel's");
+        let shape = RingShape { segment: SEGMENT, segments, retire_ms, reserve: 0 };
+        let room = asked.steps.take(Resource::Memory, "a ring of the kernel's");
         match room.and_then(|()| socket.ring(shape)) {
             Err(error) if error.errno == NO_MEMORY && segments > SEGMENTS_MIN => segments /= 2,
             outcome => return outcome.map(|ring| (ring, filtered)),
@@ -170,7 +170,7 @@ fn opened(asked: &Asked<'_>, interface: Option<&Interface>) -> sys::Result<(Ring
 
 /// Attaches what the filter behind asks, or at least the direction: the filter behind decides in
 /// any case. Answers whether the kernel was asked all that it could be.
-fn attach(socket: &Socket, asked: &Asked<'_>) -> sys::Result<bool> {
+fn attach(socket: &PacketSocket, asked: &Asked<'_>) -> sys::Result<bool> {
     let program = |ahead| {
         let (program, _) = bpf::socket_filter(asked.direction, ahead);
         let all = program.instructions().iter();
@@ -191,7 +191,7 @@ fn segments(asked: &Asked<'_>, interface: Option<&Interface>) -> usize {
     }
     // Files tell of interfaces of our own name space alone.
     let told = interface.filter(|_| asked.netns.is_none()).and_then(rate);
-    let memory = sys::machine::Machine::look().memory;
+    let memory = sys::machine::Machine::detect().memory;
     let most = memory.map_or(RING_MAX, |all| (all / 64).min(RING_MAX));
     // Mbit/s for so many ms: in kbit, 125 bytes each.
     let bytes = (told.unwrap_or(RATE) * LASTS_MS * 125).clamp(RING_MIN, most.max(RING_MIN));

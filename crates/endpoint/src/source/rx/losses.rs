@@ -15,8 +15,8 @@
 
 use crate::{DropReason, Seen};
 use filter::Amount;
-use sys::net::{Backlog, Counters, Links};
-use sys::packet::Ring;
+use sys::net::{Backlog, Counters, RouteSocket};
+use sys::packet::PacketRing;
 
 /// The place of frames that found no room in our ring.
 pub(super) const RING: &str = "ring";
@@ -24,7 +24,7 @@ pub(super) const RING: &str = "ring";
 /// The counters at the start of the source.
 #[derive(Debug)]
 pub(crate) struct Losses {
-    links: Links,
+    links: RouteSocket,
     /// The interface; none: all of the name space.
     index: Option<u32>,
     counters: Option<Counters>,
@@ -35,7 +35,7 @@ pub(crate) struct Losses {
 
 impl Losses {
     /// Begins to count for one interface, or for all.
-    pub(crate) fn begin(links: Links, index: Option<u32>, receives: bool) -> Self {
+    pub(crate) fn begin(links: RouteSocket, index: Option<u32>, receives: bool) -> Self {
         let mut losses = Self { links, index, counters: None, backlog: None, receives };
         losses.counters = losses.counters();
         losses.backlog = Backlog::read().ok();
@@ -43,7 +43,7 @@ impl Losses {
     }
 
     /// Returns the frames received so far, by the kernel's count; with those not given, by reason.
-    pub(super) fn seen(&self, ring: &Ring, given: Amount, left: &[(DropReason, u64)]) -> Seen {
+    pub(super) fn seen(&self, ring: &PacketRing, given: Amount, left: &[(DropReason, u64)]) -> Seen {
         let statistics = ring.statistics().ok();
         let before = if self.receives { self.before() } else { Vec::new() };
         let before = before.into_iter();

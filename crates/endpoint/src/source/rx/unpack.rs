@@ -7,7 +7,7 @@
 
 use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
 use filter::general::bpf::link_type;
-use sys::packet::layout::{Block, Packet, PacketKind, Tag};
+use sys::packet::layout::{BlockHeader, PacketHeader, PacketKind, VlanTag};
 use wire::ethernet;
 use wire::link::LinkType;
 
@@ -32,12 +32,12 @@ pub(super) fn unpack(
     origin: u16,
     entries: &mut Vec<Entry>,
 ) -> Unpacked {
-    let Some(block) = Block::read(segment) else { return Unpacked::default() };
+    let Some(block) = BlockHeader::read(segment) else { return Unpacked::default() };
     let mut strange = 0;
     let mut left = u64::from(block.packets);
     let mut at = block.first;
     while left > 0
-        && let Some(packet) = Packet::read(segment, at)
+        && let Some(packet) = PacketHeader::read(segment, at)
     {
         left -= 1;
         match link_type(packet.link.hatype) {
@@ -60,7 +60,7 @@ pub(super) fn unpack(
     Unpacked { strange, broken: left }
 }
 
-fn flags(packet: &Packet) -> Flags {
+fn flags(packet: &PacketHeader) -> Flags {
     let mut flags = Flags::NONE;
     if packet.link.kind == PacketKind::Outgoing {
         flags = flags.with(Flags::BACKWARD);
@@ -73,7 +73,7 @@ fn flags(packet: &Packet) -> Flags {
 
 /// Returns the offset of a frame, its bytes present, and its original length, with its tag in
 /// place.
-fn frame(packet: &Packet, link: LinkType, segment: &mut [u8]) -> (u32, u32, u32) {
+fn frame(packet: &PacketHeader, link: LinkType, segment: &mut [u8]) -> (u32, u32, u32) {
     let plain = (offset(packet.frame), packet.captured, packet.length);
     let Some(tag) = packet.vlan.filter(|_| link == LinkType::ETHERNET) else { return plain };
     if put_back(tag, packet.frame, segment).is_none() {
@@ -85,7 +85,7 @@ fn frame(packet: &Packet, link: LinkType, segment: &mut [u8]) -> (u32, u32, u32)
 
 /// Puts a tag behind the addresses of the frame that begins at `at`. `None`: the frame is too short
 /// to have had one.
-pub(super) fn put_back(tag: Tag, at: usize, segment: &mut [u8]) -> Option<()> {
+pub(super) fn put_back(tag: VlanTag, at: usize, segment: &mut [u8]) -> Option<()> {
     let room = segment.get_mut(at.checked_sub(TAG)?..at + ethernet::ETHERTYPE)?;
     room.copy_within(TAG.., 0);
     let (protocol, control) = room.get_mut(ethernet::ETHERTYPE..)?.split_at_mut_checked(2)?;

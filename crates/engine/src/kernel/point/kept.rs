@@ -167,7 +167,7 @@ impl Point {
             }
             let left = state.left.iter();
             note.left.extend(left.map(|(about, ended)| (about.clone(), ended.text())));
-            if let Ok(text) = sys::service::note(note.text().as_bytes()) {
+            if let Ok(text) = sys::service::memfd_with(note.text().as_bytes()) {
                 put(format!("{head}-note{}", now.notes), text.as_fd());
             }
         }
@@ -261,7 +261,7 @@ impl Points {
                     .point_again((&planned.attach, hardened), owner, given.remove("seats"))
                     .map_err(|closed| format!("its place is not there any more: {closed:?}"))?,
             };
-            let bytes = |shape: sys::bpf::Shape| shape.size().map_or(0, u64::from);
+            let bytes = |shape: sys::bpf::RingsLayout| shape.size().map_or(0, u64::from);
             let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
             let (share, attach) = (new.share.clone(), planned.attach.clone());
             let new = New { about: about.clone(), ..new };

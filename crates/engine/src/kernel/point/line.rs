@@ -8,9 +8,9 @@ use pipeline::Share;
 use pipeline::graph::{Graph, NodeId};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use sys::bpf::ring::place;
-use sys::bpf::{Map, Program, RingBuffer, Rings, Shape};
-use sys::steps::{Makes, Steps};
+use sys::bpf::ring::region_offset;
+use sys::bpf::{Map, Program, RingBuffer, Rings, RingsLayout};
+use sys::steps::{Resource, Steps};
 
 /// A line to be added.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct New {
     pub(crate) graph: Arc<Graph>,
     pub(crate) tree: Tree,
     pub(crate) source: NodeId,
-    pub(crate) shape: Shape,
+    pub(crate) shape: RingsLayout,
     pub(crate) bell: WakePolicy,
     /// The steps that send frames out, and the numbers of the interfaces.
     pub(crate) leads: Vec<(usize, u32)>,
@@ -102,11 +102,11 @@ pub(super) struct Has {
 const BELLS: u32 = 1 << 16;
 
 impl Line {
-    /// Makes what a line has for itself, and the ring of its owner if there is none.
+    /// Resource what a line has for itself, and the ring of its owner if there is none.
     pub(super) fn make(number: u32, here: &[Self], new: New) -> Result<(Self, RingBuffer), String> {
         let told = |error: sys::Error| error.to_string();
         let steps = new.steps.clone();
-        let step = |what| steps.take(Makes::Memory, what).map_err(told);
+        let step = |what| steps.take(Resource::Memory, what).map_err(told);
         let (of_owner, of_line) = (new.shape.of_owner(), new.shape.of_line());
         let owners = here.iter().map(|line| &line.owner);
         let whose = Whose::of(&new);
@@ -165,7 +165,7 @@ impl Line {
         Ended {
             counted: self.counted.clone(),
             states,
-            bells: self.word(place::BELLS),
+            bells: self.word(region_offset::NOTIFIED),
             busy: 0,
             measured: self.measured,
             lost: false,
@@ -174,7 +174,7 @@ impl Line {
 
     /// Frames that could not be copied for it.
     pub(super) fn failed(&self) -> u64 {
-        self.word(place::FAILED)
+        self.word(region_offset::FAILED)
     }
 
     /// Adds what a program ran, as the kernel has measured that.

@@ -22,7 +22,7 @@ impl Sockets {
     /// there are already, if somebody has kept them.
     pub(super) fn of(place: &Place, uid: u32, seats: Option<OwnedFd>) -> Result<Self, Closed> {
         let told = |error: sys::Error| Closed::Program(error.to_string());
-        if uid == sys::process::nobody() {
+        if uid == sys::process::overflow_uid() {
             let why = format!("the number {uid} stands for all users that have none of their own");
             return Err(Closed::Program(why));
         }

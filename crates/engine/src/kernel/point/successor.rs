@@ -14,7 +14,7 @@ use super::kept::Next;
 use super::line::{Line, New};
 use super::version::{Failure, States, Version};
 use std::sync::{Arc, OnceLock};
-use sys::steps::{Makes, Steps, UNLOGGED};
+use sys::steps::{Resource, Steps, UNLOGGED};
 
 /// A line that waits.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct Ready {
     replaced: u64,
 }
 
-/// Makes a line that can be put in the place of `old`. `stays` names the steps of the old one and
+/// Resource a line that can be put in the place of `old`. `stays` names the steps of the old one and
 /// of the new one that are the same filter.
 pub(super) fn prepare(
     old: Arc<Standing>,
@@ -48,7 +48,7 @@ pub(super) fn prepare(
     let steps = new.steps.clone();
     let step = |makes, what| steps.take(makes, what).map_err(|error| refused(error.to_string()));
     let mut state = point.state();
-    step(Makes::Memory, "what waits for programs")?;
+    step(Resource::Memory, "what waits for programs")?;
     state.begin_to_wait().map_err(refused)?;
     let number = point.next_number();
     let mut kept = Vec::new();
@@ -73,7 +73,7 @@ pub(super) fn prepare(
     };
     let lines = in_its_place(&state.lines, old.number, &line);
     let (version, states) = Version::make(&point, &lines, &steps).map_err(blame)?;
-    step(Makes::Program, "a place at an interface")?;
+    step(Resource::Program, "a place at an interface")?;
     let (behind_tag, replaced) = (version.behind_tag(number), state.replaced);
     drop(state);
     let standing = Standing { point: Arc::clone(&point), number, ended: OnceLock::new() };
@@ -111,9 +111,9 @@ impl Waiting {
         }
         let next = Next { version: &version, line: Some(&line), states: &states };
         point.store(&mut state, Some(next));
-        steps.pass("a line in the place of another one");
+        steps.checkpoint("a line in the place of another one");
         let put = point.put(&mut state, version, &steps);
-        steps.pass("the line in whose place it is");
+        steps.checkpoint("the line in whose place it is");
         if put.is_err() {
             point.store(&mut state, None);
         }
@@ -133,7 +133,7 @@ impl Waiting {
             let _ = self.old.ended.set(ended);
         }
         point.store(&mut state, None);
-        steps.pass("a line in the place of another one is kept");
+        steps.checkpoint("a line in the place of another one is kept");
         Ok(())
     }
 }

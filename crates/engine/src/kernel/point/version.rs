@@ -13,7 +13,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 use sys::bpf::{Map, Program};
 use sys::memory::ReadMapping;
-use sys::steps::{Makes, Steps};
+use sys::steps::{Resource, Steps};
 
 /// A program that the kernel has taken, for some lines.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Version {
         let drawn = Drawn::of(point, lines)?;
         let Drawn { lines, numbers, joint, layout, given, code, words, .. } = &drawn;
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
-        steps.take(Makes::Memory, "a desk").map_err(Failure::because)?;
+        steps.take(Resource::Memory, "a desk").map_err(Failure::because)?;
         let bytes = layout.cpus.saturating_mul(layout.scratch.stride);
         let desk = Map::array("desk", bytes, 1, true).map_err(Failure::because)?;
         let state_of = |word: &ebpf::FilterSpan| {
@@ -79,7 +79,7 @@ impl Version {
             let (line, own) = state_of(word)?;
             lines[line].states.iter().find(|(step, _)| *step == own).map(|(_, map)| &**map)
         };
-        steps.take(Makes::Program, "a program for lines").map_err(Failure::because)?;
+        steps.take(Resource::Program, "a program for lines").map_err(Failure::because)?;
         let descriptors: Vec<i32> =
             [desk.as_fd().as_raw_fd()].iter().chain(given).copied().collect();
         let how = if point.sockets.is_some() { How::SOCKETS } else { How::WATCHES };
@@ -94,7 +94,7 @@ impl Version {
         let numbered =
             |word: &ebpf::FilterSpan| state_of(word).map(|(line, own)| (numbers[line], own));
         let (counters, states, tables) = sorted(code, maps, numbered);
-        steps.take(Makes::Memory, "a view of a desk").map_err(Failure::because)?;
+        steps.take(Resource::Memory, "a view of a desk").map_err(Failure::because)?;
         let memory = desk.map_read().map_err(Failure::because)?;
         Ok((Self::of(drawn, (loaded, counters, tables), (memory, desk)), states))
     }

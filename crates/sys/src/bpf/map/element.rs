@@ -12,13 +12,13 @@ const BATCH: usize = 1024;
 
 /// When an element is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum UpdateMode {
     /// Whether it is there or not.
-    Always = 0,
+    Any = 0,
     /// Only if it is not there. EEXIST: it is.
-    Missing = 1,
+    NoExist = 1,
     /// Only if it is there. ENOENT: it is not.
-    There = 2,
+    Exist = 2,
 }
 
 impl Map {
@@ -30,7 +30,7 @@ impl Map {
 
     /// Sets the value of this entry of an array.
     pub fn set(&self, entry: u32, value: &[u8]) -> Result<()> {
-        self.update(&entry.to_ne_bytes(), value, When::Always)
+        self.update(&entry.to_ne_bytes(), value, UpdateMode::Any)
     }
 
     /// The values of this entry of an array for each CPU that there can be.
@@ -58,7 +58,7 @@ impl Map {
     }
 
     /// Sets the value of this key.
-    pub fn update(&self, key: &[u8], value: &[u8], when: When) -> Result<()> {
+    pub fn update(&self, key: &[u8], value: &[u8], when: UpdateMode) -> Result<()> {
         if value.len() != self.whole_value()? {
             return Err(self.mistake("a value of another size", libc::EINVAL));
         }

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::bpf::{Link, LinkTarget, LoadError, Map, Program, XdpAttached, XdpMode};
 use sys::machine::Capabilities;
-use sys::net::{Interface, Links};
-use sys::packet::Socket as PacketSocket;
-use sys::poll::Group;
-use sys::steps::{Makes, Steps};
-use sys::xdp::{Asks, Frames, Receiver, Redirect, Settings};
+use sys::net::{Interface, RouteSocket};
+use sys::packet::PacketSocket;
+use sys::poll::PollSet;
+use sys::steps::{Resource, Steps};
+use sys::xdp::{TagLookup, Frames, XdpReceiver, Redirect, SocketSettings};
 use wire::link::LinkType;
 
 /// Frames of a queue where nobody says how much memory, at least and at most for all of them; at
@@ -44,12 +44,12 @@ pub struct Making<'m> {
     /// The sockets to which it leads frames, by queue.
     pub sockets: &'m Map,
     /// Its way to ask the driver for tags.
-    pub asks: Option<Asks>,
+    pub asks: Option<TagLookup>,
     /// True if it must accept frames of several buffers.
     pub fragments: bool,
 }
 
-/// Makes a program.
+/// Resource a program.
 pub type Maker<'m> = &'m (dyn Fn(&Making<'_>) -> Result<Program, LoadError> + Sync);
 
 /// The request.
@@ -61,7 +61,7 @@ pub(super) struct Asked<'a> {
     pub(super) promiscuous: bool,
     /// Also from an interface that somebody may need.
     pub(super) force: bool,
-    /// Makes the program; none: one that leads everything here.
+    /// Resource the program; none: one that leads everything here.
     pub(super) make: Option<Maker<'a>>,
     pub(super) steps: &'a Steps,
 }
@@ -72,9 +72,9 @@ pub(super) struct Device {
     /// Dropped first: what follows is needed as long as frames are led here.
     link: Link,
     redirect: Redirect,
-    pub(super) queues: Vec<Receiver>,
+    pub(super) queues: Vec<XdpReceiver>,
     pub(super) frames: Arc<Frames>,
-    pub(super) group: Group,
+    pub(super) group: PollSet,
     pub(super) losses: Losses,
     pub(super) name: String,
     mode: XdpMode,
@@ -108,31 +108,31 @@ impl Device {
         let mut queues = queues;
         let count = u32::try_from(queues.len()).unwrap_or(QUEUES_MAX);
         let promiscuous = asked.promiscuous.then(|| {
-            step(Makes::Descriptor, "a packet socket")?;
+            step(Resource::Descriptor, "a packet socket")?;
             promiscuous(found.index)
         });
         let promiscuous = promiscuous.transpose();
         let promiscuous = promiscuous.map_err(cannot)?;
         supply(&frames, &mut queues).map_err(cannot)?;
-        step(Makes::Descriptor, "a group of sockets").map_err(cannot)?;
-        let group = Group::new(&queues).map_err(cannot)?;
-        step(Makes::Descriptor, "a netlink socket").map_err(cannot)?;
-        let links = Links::open().map_err(cannot)?;
+        step(Resource::Descriptor, "a group of sockets").map_err(cannot)?;
+        let group = PollSet::new(&queues).map_err(cannot)?;
+        step(Resource::Descriptor, "a netlink socket").map_err(cannot)?;
+        let links = RouteSocket::open().map_err(cannot)?;
         let losses = Losses::begin(links, Some(found.index), true);
         let lead = |redirect: &Redirect| {
-            step(Makes::Program, "a place at an interface")?;
+            step(Resource::Program, "a place at an interface")?;
             let all = (0..count).zip(&queues);
-            all.into_iter().try_for_each(|(number, queue)| redirect.lead_to(number, queue))?;
+            all.into_iter().try_for_each(|(number, queue)| redirect.redirect_to(number, queue))?;
             Ok::<(), Refusal>(())
         };
-        step(Makes::Program, "a program that takes").map_err(cannot)?;
+        step(Resource::Program, "a program that takes").map_err(cannot)?;
         let placed = match asked.make {
-            None => Redirect::place((NAME, count, fragments), found.index, lead),
+            None => Redirect::attach_new((NAME, count, fragments), found.index, lead),
             Some(make) => {
                 let made = |sockets: &Map, asks| {
                     make(&Making { sockets, asks, fragments }).map_err(Refusal::Load)
                 };
-                Redirect::place_by((NAME, count), &made, found.index, lead)
+                Redirect::attach_with((NAME, count), &made, found.index, lead)
             }
         };
         let (redirect, attached) = placed.map_err(|why| match why {
@@ -173,14 +173,14 @@ impl Device {
     }
 
     /// Returns the program's counts, and how many frames found no room, by the kernel's counters.
-    pub(super) fn counted(&self) -> (sys::xdp::Led, Option<u64>) {
+    pub(super) fn counted(&self) -> (sys::xdp::RedirectCounts, Option<u64>) {
         let lost = self.queues.iter().map(|queue| {
             let of = queue.statistics().ok()?;
             Some(of.rx_dropped + of.rx_full)
         });
         // In this order: what was lost had been led before.
         let lost = lost.sum();
-        (self.redirect.counted(), lost)
+        (self.redirect.counts(), lost)
     }
 
     /// Returns true if the interface has gone.
@@ -193,7 +193,7 @@ impl Device {
         if self.detached {
             return self.remarked.clone();
         }
-        let passed = self.redirect.counted().passed;
+        let passed = self.redirect.counts().passed;
         let mut all = Vec::new();
         if self.mode == XdpMode::Generic {
             all.push("its driver has no XDP: the kernel copies each frame twice".to_owned());
@@ -228,20 +228,20 @@ impl From<sys::Error> for Refusal {
 
 /// The memory and a receiver for each queue that the interface has, and whether packets may lie in
 /// several frames.
-fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<Receiver>, bool)> {
+fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<XdpReceiver>, bool)> {
     let first = |fragments| {
         let bytes = asked.ring.map(|bytes| bytes / 4096);
-        let memory = sys::machine::Machine::look().memory.unwrap_or(u64::MAX) / 64 / 4096;
+        let memory = sys::machine::Machine::detect().memory.unwrap_or(u64::MAX) / 64 / 4096;
         let queues = u64::from(channels(asked.interface));
         let wanted = (queues * FRAMES_QUEUE).clamp(FRAMES_MIN, FRAMES_MAX).min(memory.max(1024));
         let frames = 1 << bytes.unwrap_or(wanted).clamp(64, 1 << 20).ilog2();
-        asked.steps.take(Makes::Memory, "frames of AF_XDP")?;
+        asked.steps.take(Resource::Memory, "frames of AF_XDP")?;
         let frames = Frames::create("streamline-take", frames)?;
         frames.reserve(frames.count() / SPARE);
         let entries = u32::try_from(frames.count()).unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
-        let settings = Settings { fragments, ..Settings::new(index, 0, entries) };
-        asked.steps.take(Makes::Descriptor, "a socket of AF_XDP")?;
-        let receiver = patiently(|| Receiver::open(&frames, settings))?;
+        let settings = SocketSettings { fragments, ..SocketSettings::new(index, 0, entries) };
+        asked.steps.take(Resource::Descriptor, "a socket of AF_XDP")?;
+        let receiver = patiently(|| XdpReceiver::open(&frames, settings))?;
         Ok((frames, settings, receiver))
     };
     // A kernel before 6.6 knows no packets in several frames.
@@ -251,8 +251,8 @@ fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<Receiv
     };
     let mut queues = vec![receiver];
     for queue in 1..QUEUES_MAX {
-        asked.steps.take(Makes::Descriptor, "a socket of AF_XDP")?;
-        match patiently(|| Receiver::open(&frames, Settings { queue, ..settings })) {
+        asked.steps.take(Resource::Descriptor, "a socket of AF_XDP")?;
+        match patiently(|| XdpReceiver::open(&frames, SocketSettings { queue, ..settings })) {
             Ok(receiver) => queues.push(receiver),
             // There is no such queue.
             Err(error) if error.errno == EINVAL => break,
@@ -284,7 +284,7 @@ fn channels(interface: &str) -> u32 {
     u32::try_from(count).unwrap_or(QUEUES_MAX).clamp(1, QUEUES_MAX)
 }
 
-fn supply(frames: &Frames, queues: &mut [Receiver]) -> sys::Result<()> {
+fn supply(frames: &Frames, queues: &mut [XdpReceiver]) -> sys::Result<()> {
     let share = frames.count() / queues.len().max(1);
     queues.iter_mut().try_for_each(|queue| queue.supply(share).map(drop))
 }
@@ -327,7 +327,7 @@ fn is_spared(interface: &str, ours: bool) -> Result<(), Failure> {
 /// Another program has the place.
 fn taken_already(name: &str, found: &Interface) -> Failure {
     // Looked at again: it may have come meanwhile.
-    let now = Links::open().and_then(|links| links.indexed(found.index)).ok();
+    let now = RouteSocket::open().and_then(|links| links.indexed(found.index)).ok();
     let number = now.as_ref().unwrap_or(found).xdp.map_or(0, |xdp| xdp.program);
     let programs = sys::bpf::programs().unwrap_or_default();
     let named = programs.iter().find(|(id, name)| *id == number && !name.is_empty());

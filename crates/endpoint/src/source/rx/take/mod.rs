@@ -27,7 +27,7 @@ pub use device::{Maker, Making};
 use filter::{Amount, Time};
 use rest::Rest;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use sys::packet::layout::Tag;
+use sys::packet::layout::VlanTag;
 use sys::xdp::{Descriptor, Stamp};
 use ways::{Front, Ways};
 pub use ways::{Head, PLACE, PLACES_MAX, REST, WAY, rest};
@@ -149,7 +149,7 @@ impl Source for Taking {
         let (came, mut dropped) = match &self.ways {
             None => {
                 let dropped = self.device.losses.before();
-                let came = dropped.iter().map(|(_, count)| *count).chain([Some(counted.led)]);
+                let came = dropped.iter().map(|(_, count)| *count).chain([Some(counted.redirected)]);
                 (came.sum::<Option<u64>>(), dropped)
             }
             // What the program has seen it counts itself, and knows whoever made it.
@@ -416,7 +416,7 @@ fn stamp(before: Option<&mut [u8]>) -> Stamp {
 
 /// Puts the tag that the device took out of the frame at `at` back; answers by how much it is
 /// longer.
-fn restored(tag: Option<Tag>, at: usize, frame: &mut [u8]) -> usize {
+fn restored(tag: Option<VlanTag>, at: usize, frame: &mut [u8]) -> usize {
     tag.and_then(|tag| put_back(tag, at, frame)).map_or(0, |()| TAG)
 }
 

@@ -22,7 +22,7 @@ impl LoadError {
     pub(super) fn new(error: Error, log: &[u8]) -> Self {
         let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
         let log = String::from_utf8_lossy(text).into_owned();
-        Self { error, log, missing: missing() }
+        Self { error, log, missing: missing_capabilities() }
     }
 
     /// The capabilities whose lack can be the reason for this refusal.
@@ -39,7 +39,7 @@ const PERFMON: &str = "CAP_PERFMON";
 /// What loading network programs takes and the calling thread has not, by name. CAP_SYS_ADMIN is as
 /// good as CAP_BPF and CAP_PERFMON.
 #[must_use]
-pub fn missing() -> Vec<&'static str> {
+pub fn missing_capabilities() -> Vec<&'static str> {
     // Of the thread: capabilities are a thread's own.
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let have = Capabilities::parse(&status, "CapEff:").unwrap_or_default();

@@ -17,10 +17,10 @@ use std::time::Duration;
 /// The longest name.
 pub const LENGTH_MAX: usize = 107;
 
-/// Takes a name. What connects to it waits until it is accepted, at most `backlog` of them.
-pub fn take(name: &[u8], backlog: i32, takes: Takes) -> Result<OwnedFd> {
+/// Accepts a name. What connects to it waits until it is accepted, at most `backlog` of them.
+pub fn claim(name: &[u8], backlog: i32, takes: Accepts) -> Result<OwnedFd> {
     let socket = open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    if takes == Takes::Bytes {
+    if takes == Accepts::Bytes {
         refuse_descriptors(&socket)?;
     }
     bind(&socket, &address(name)?).named("bind", shown(name))?;
@@ -30,7 +30,7 @@ pub fn take(name: &[u8], backlog: i32, takes: Takes) -> Result<OwnedFd> {
 
 /// What visitors may send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Takes {
+pub enum Accepts {
     /// Bytes alone. A visitor that sent its own end into ours would never hang up, not even when
     /// it is dead: the kernel refuses that from 6.16 on.
     Bytes,
@@ -40,7 +40,7 @@ pub enum Takes {
 
 /// Goes to whoever has this name, and waits at most so long for a place in its queue. Reading from
 /// it waits no longer than that either.
-pub fn go_to(name: &[u8], limit: Duration) -> Result<OwnedFd> {
+pub fn connect_to(name: &[u8], limit: Duration) -> Result<OwnedFd> {
     let socket = open(SocketFlags::CLOEXEC)?;
     for which in [Timeout::Send, Timeout::Recv] {
         sockopt::set_socket_timeout(&socket, which, Some(limit))
@@ -50,8 +50,8 @@ pub fn go_to(name: &[u8], limit: Duration) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// As [`go_to`], and waits for nothing; `None`: there is no place in the queue now.
-pub fn go_to_now(name: &[u8], limit: Duration) -> Result<Option<OwnedFd>> {
+/// As [`connect_to`], and waits for nothing; `None`: there is no place in the queue now.
+pub fn try_connect(name: &[u8], limit: Duration) -> Result<Option<OwnedFd>> {
     let socket = open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     match connect(&socket, &address(name)?) {
         Err(rustix::io::Errno::AGAIN) => return Ok(None),
@@ -153,12 +153,12 @@ mod tests {
     #[test]
     fn a_name_is_taken_once_and_both_ends_know_who_the_other_is() {
         let name = format!("streamline-test/{}", std::process::id());
-        let gone = go_to(name.as_bytes(), LIMIT).unwrap_err();
+        let gone = connect_to(name.as_bytes(), LIMIT).unwrap_err();
         assert_eq!(gone.errno, libc::ECONNREFUSED, "{gone}");
-        let listener = take(name.as_bytes(), 4, Takes::Bytes).unwrap();
-        assert_eq!(take(name.as_bytes(), 4, Takes::Bytes).unwrap_err().errno, libc::EADDRINUSE);
+        let listener = claim(name.as_bytes(), 4, Accepts::Bytes).unwrap();
+        assert_eq!(claim(name.as_bytes(), 4, Accepts::Bytes).unwrap_err().errno, libc::EADDRINUSE);
         assert!(accept(&listener).unwrap().is_none());
-        let there = go_to(name.as_bytes(), LIMIT).unwrap();
+        let there = connect_to(name.as_bytes(), LIMIT).unwrap();
         let here = accept(&listener).unwrap().unwrap();
         let (uid, gid) = crate::process::identity();
         for end in [&here, &there] {
@@ -172,7 +172,7 @@ mod tests {
         println!("a socket that is sent to its own other end: {sent:?}");
         drop((listener, here));
         assert_eq!(descriptor::receive(&there, &mut [0; 9]).unwrap().0, 0);
-        testkit::until("the name is free", || take(name.as_bytes(), 4, Takes::Bytes).is_ok());
-        assert!(take(&[b'x'; LENGTH_MAX + 1], 4, Takes::Bytes).is_err());
+        testkit::until("the name is free", || claim(name.as_bytes(), 4, Accepts::Bytes).is_ok());
+        assert!(claim(&[b'x'; LENGTH_MAX + 1], 4, Accepts::Bytes).is_err());
     }
 }

@@ -5,8 +5,8 @@
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
-use super::ids::{IdAttributes, Object, ids};
-use super::info::kernel_info;
+use super::ids::{IdAttributes, ObjectKind, ids};
+use super::program_info::kernel_info;
 use super::{AttachType, Attributes, Side, call, command, name_of, open};
 use crate::error::{Error, Result};
 
@@ -90,7 +90,7 @@ fn query(place: u32, at: AttachType, target: &str) -> Result<Chain> {
 /// All programs of this machine with their names, by number. What goes meanwhile may be missing.
 /// Needs CAP_SYS_ADMIN.
 pub fn programs() -> Result<Vec<(u32, String)>> {
-    let all = ids(Object::Programs)?.into_iter();
+    let all = ids(ObjectKind::Programs)?.into_iter();
     Ok(all.filter_map(|id| Some((id, program_name(id).ok()?))).collect())
 }
 

@@ -20,13 +20,13 @@ const MOUNTS: &str = "/proc/self/mounts";
 
 /// Where the hierarchy of version 2 is mounted, alone or beside the older ones; none if it is not.
 #[must_use]
-pub fn hierarchy() -> Option<PathBuf> {
+pub fn cgroup_mount() -> Option<PathBuf> {
     first_of(&fs::read_to_string(MOUNTS).unwrap_or_default())
 }
 
 /// Opens its first group.
-pub fn first_group() -> Result<OwnedFd> {
-    match hierarchy() {
+pub fn root_cgroup() -> Result<OwnedFd> {
+    match cgroup_mount() {
         Some(path) => open(&path),
         None => mount().map_err(|_| {
             let target = "cgroup2: nothing of that kind is mounted, and this process may not mount";

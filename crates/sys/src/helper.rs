@@ -5,7 +5,7 @@
 //! process is named by a descriptor, so that a signal never reaches a stranger.
 
 use crate::error::{Error, Named as _, Result};
-use crate::group::Ended;
+use crate::process_group::ProcessEnd;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// A process that runs, or did. It is killed when this is dropped.
 #[derive(Debug)]
-pub struct Kept {
+pub struct HelperProcess {
     handle: OwnedFd,
     id: Pid,
     end: Arc<End>,
@@ -25,11 +25,11 @@ pub struct Kept {
 /// How it ended, once it has; until then its number is its own.
 #[derive(Debug, Default)]
 struct End {
-    known: Mutex<Option<Ended>>,
+    known: Mutex<Option<ProcessEnd>>,
     told: Condvar,
 }
 
-impl Kept {
+impl HelperProcess {
     /// Starts a program, by default this executable again, with these words, an empty environment,
     /// `socket` as its standard input and no output, in a process group of its own.
     pub fn start(program: Option<&Path>, words: &[&str], socket: OwnedFd) -> Result<Self> {
@@ -37,12 +37,12 @@ impl Kept {
         let mut command = Command::new(program.unwrap_or_else(|| Path::new("/proc/self/exe")));
         command.args(words).env_clear().process_group(0).current_dir("/");
         command.stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
-        Self::of(command)
+        Self::spawn_command(command)
     }
 
     /// Starts this command. It is for the process that it becomes to say that it ends with the
     /// thread that started it ([`crate::confine::end_with_parent`]).
-    pub fn of(mut command: Command) -> Result<Self> {
+    pub fn spawn_command(mut command: Command) -> Result<Self> {
         let end = Arc::new(End::default());
         let (tell, told) = mpsc::channel();
         let ends = Arc::clone(&end);
@@ -74,13 +74,13 @@ impl Kept {
 
     /// How it ended; nothing while it runs.
     #[must_use]
-    pub fn ended(&self) -> Option<Ended> {
+    pub fn ended(&self) -> Option<ProcessEnd> {
         *self.end.known()
     }
 
     /// Waits for its end, for so long.
     #[must_use]
-    pub fn wait(&self, limit: Duration) -> Option<Ended> {
+    pub fn wait(&self, limit: Duration) -> Option<ProcessEnd> {
         let known = self.end.known();
         let waits = self.end.told.wait_timeout_while(known, limit, |known| known.is_none());
         *waits.unwrap_or_else(PoisonError::into_inner).0
@@ -116,7 +116,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for HelperProcess {
     fn drop(&mut self) {
         if self.ended().is_none() {
             self.kill();
@@ -125,7 +125,7 @@ impl Drop for Kept {
 }
 
 impl End {
-    fn known(&self) -> MutexGuard<'_, Option<Ended>> {
+    fn known(&self) -> MutexGuard<'_, Option<ProcessEnd>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -137,11 +137,11 @@ impl End {
                 Err(rustix::io::Errno::INTR) => {}
                 Ok(Some(status)) => {
                     break match status.terminating_signal() {
-                        Some(signal) => Ended::Signal(signal),
-                        None => Ended::Status(status.exit_status().unwrap_or(0)),
+                        Some(signal) => ProcessEnd::Signal(signal),
+                        None => ProcessEnd::Status(status.exit_status().unwrap_or(0)),
                     };
                 }
-                Ok(None) | Err(_) => break Ended::Status(0),
+                Ok(None) | Err(_) => break ProcessEnd::Status(0),
             }
         };
         let mut known = self.known();
@@ -178,8 +178,8 @@ mod tests {
     #[test]
     fn a_kept_process_tells_how_it_ended() {
         let (_here, there) = descriptor::pair().unwrap();
-        let kept = Kept::start(None, &["--list"], there).unwrap();
-        assert_eq!(kept.wait(Duration::from_secs(60)), Some(Ended::Status(0)));
-        assert_eq!((kept.ended(), kept.processor_ns()), (Some(Ended::Status(0)), None));
+        let kept = HelperProcess::start(None, &["--list"], there).unwrap();
+        assert_eq!(kept.wait(Duration::from_secs(60)), Some(ProcessEnd::Status(0)));
+        assert_eq!((kept.ended(), kept.processor_ns()), (Some(ProcessEnd::Status(0)), None));
     }
 }

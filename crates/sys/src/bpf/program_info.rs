@@ -22,7 +22,7 @@ pub struct ProgramInfo {
     pub visited: u32,
     /// The maps that it uses are so many.
     pub maps: u32,
-    /// How often it ran while somebody held [`Statistics`](super::Statistics).
+    /// How often it ran while somebody held [`RunStatistics`](super::RunStatistics).
     pub runs: u64,
     /// How many nanoseconds these runs took.
     pub run_time_ns: u64,
@@ -66,11 +66,11 @@ pub(super) fn kernel_info(fd: i32, target: &str) -> Result<KernelProgramInfo> {
 /// As long as one of these lives, the kernel counts the runs of all programs and their time. Needs
 /// CAP_SYS_ADMIN, or the setting `kernel.bpf_stats_enabled`.
 #[derive(Debug)]
-pub struct Statistics {
+pub struct RunStatistics {
     _fd: OwnedFd,
 }
 
-impl Statistics {
+impl RunStatistics {
     /// Switches counting on.
     pub fn enable() -> Result<Self> {
         /// BPF_STATS_RUN_TIME

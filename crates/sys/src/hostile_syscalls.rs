@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::ptr;
 
 /// What can be done.
-pub const DEEDS: &[&str] = &[
+pub const HOSTILE_SYSCALLS: &[&str] = &[
     "abort", "allocate", "connect", "cursor", "exec", "exit", "flood", "fork", "hang", "kill",
     "memfd", "open", "panic", "ptrace", "ring", "segment", "setuid", "signal", "sleep", "spoof",
     "thread",
@@ -14,7 +14,7 @@ pub const DEEDS: &[&str] = &[
 
 /// A deed, with what had to be looked up as long as one may.
 #[derive(Debug)]
-pub struct Deed {
+pub struct HostileSyscall {
     name: String,
     /// Shared memory: address, length, whether it may be written, the name of its file.
     shared: Vec<(usize, usize, bool, String)>,
@@ -22,7 +22,7 @@ pub struct Deed {
     parent: libc::pid_t,
 }
 
-impl Deed {
+impl HostileSyscall {
     /// Looks around: what is mapped here is known to whoever was there before.
     #[must_use]
     pub fn prepare(name: &str) -> Self {

@@ -29,7 +29,7 @@ impl Program {
     /// The same, once, with the first word of `cb` as the program leaves it: a program at a control
     /// group may return little else than that the packet goes on. It sees the packet without its
     /// first 14 bytes, too.
-    pub fn test_run_telling(&self, packet: &[u8]) -> Result<(TestRun, u32)> {
+    pub fn test_run_with_cb(&self, packet: &[u8]) -> Result<(TestRun, u32)> {
         // All of `__sk_buff`, which grows.
         let mut context = [0; 256];
         let (run, _) = self.run(packet, (&mut [], &mut context), 1)?;
@@ -38,7 +38,7 @@ impl Program {
     }
 
     /// The same, once, with the packet as the program leaves it.
-    pub fn test_run_changing(&self, packet: &[u8]) -> Result<(TestRun, Vec<u8>)> {
+    pub fn test_run_output(&self, packet: &[u8]) -> Result<(TestRun, Vec<u8>)> {
         // Room for what a program may put in front.
         const MORE: usize = 256;
         let mut left = vec![0; packet.len() + MORE];

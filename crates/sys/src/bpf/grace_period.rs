@@ -12,12 +12,12 @@ use crate::error::Result;
 
 /// Waits for programs to end.
 #[derive(Debug)]
-pub struct Grace {
+pub struct GracePeriod {
     outer: Map,
     inner: Map,
 }
 
-impl Grace {
+impl GracePeriod {
     /// Makes the two maps.
     pub fn new() -> Result<Self> {
         let inner = Map::array("inner", 4, 1, false)?;

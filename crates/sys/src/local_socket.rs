@@ -22,7 +22,7 @@ use crate::descriptor::DESCRIPTORS_MAX;
 
 /// Whether messages keep their boundaries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+pub enum Framing {
     /// They do: one message, one packet.
     Packets,
     /// They do not.
@@ -52,7 +52,7 @@ pub fn lock(file: &OwnedFd) -> Result<bool> {
 }
 
 /// Whether this name in the directory still leads to this very file.
-pub fn is_still(directory: &OwnedFd, name: &str, file: &OwnedFd) -> bool {
+pub fn is_same_file(directory: &OwnedFd, name: &str, file: &OwnedFd) -> bool {
     let there = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
     let here = rustix::fs::fstat(file);
     match (there, here) {
@@ -74,7 +74,7 @@ pub fn listen_at(
     directory: &OwnedFd,
     name: &str,
     mode: u32,
-    form: Form,
+    form: Framing,
     backlog: i32,
 ) -> Result<OwnedFd> {
     let socket = open(form, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
@@ -88,9 +88,9 @@ pub fn listen_at(
 }
 
 /// Goes to whoever listens there. Sending, receiving and coming in wait no longer than `limit`.
-pub fn go_to(path: &Path, form: Form, limit: Duration) -> Result<OwnedFd> {
+pub fn connect_to(path: &Path, form: Framing, limit: Duration) -> Result<OwnedFd> {
     let socket = open(form, SocketFlags::CLOEXEC)?;
-    patience(&socket, limit)?;
+    set_timeouts(&socket, limit)?;
     let shown = path.display().to_string();
     let named = |path: &Path| SocketAddrUnix::new(path).named("connect", shown.clone());
     // A path has at most 107 bytes: a longer one is gone to from its folder.
@@ -109,7 +109,7 @@ pub fn go_to(path: &Path, form: Form, limit: Duration) -> Result<OwnedFd> {
 }
 
 /// How long sending and receiving wait at most.
-pub fn patience(socket: &OwnedFd, limit: Duration) -> Result<()> {
+pub fn set_timeouts(socket: &OwnedFd, limit: Duration) -> Result<()> {
     for which in [Timeout::Send, Timeout::Recv] {
         sockopt::set_socket_timeout(socket, which, Some(limit))
             .named("setsockopt", "a limit in time")?;
@@ -127,11 +127,11 @@ pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
 }
 
 /// Whether messages of this socket keep their boundaries; an error where it is none of ours.
-pub fn form(socket: impl AsFd) -> Result<Form> {
+pub fn framing(socket: impl AsFd) -> Result<Framing> {
     let refused = |errno| Err(Error::new("getsockopt", "SO_TYPE", errno));
     match (sockopt::socket_domain(&socket), sockopt::socket_type(&socket)) {
-        (Ok(AddressFamily::UNIX), Ok(SocketType::SEQPACKET)) => Ok(Form::Packets),
-        (Ok(AddressFamily::UNIX), Ok(SocketType::STREAM)) => Ok(Form::Stream),
+        (Ok(AddressFamily::UNIX), Ok(SocketType::SEQPACKET)) => Ok(Framing::Packets),
+        (Ok(AddressFamily::UNIX), Ok(SocketType::STREAM)) => Ok(Framing::Stream),
         (Err(errno), _) | (_, Err(errno)) => refused(errno.raw_os_error()),
         _ => refused(libc::EPROTOTYPE),
     }
@@ -172,7 +172,7 @@ pub fn is_gone(socket: impl AsFd) -> bool {
 
 /// The process that made the other end, as a descriptor: readable when it has ended. Kernels before
 /// 6.5 are asked by its number, right after it was told to us.
-pub fn process_of(socket: impl AsFd) -> Result<OwnedFd> {
+pub fn peer_process(socket: impl AsFd) -> Result<OwnedFd> {
     const SO_PEERPIDFD: c_int = 77;
     let mut found: c_int = -1;
     let mut length = libc::socklen_t::try_from(size_of_val(&found)).unwrap_or(0);
@@ -190,11 +190,11 @@ pub fn process_of(socket: impl AsFd) -> Result<OwnedFd> {
         return Err(error);
     }
     let who = sockopt::socket_peercred(socket).named("getsockopt", "SO_PEERCRED")?;
-    process(who.pid.as_raw_nonzero().get())
+    open_process(who.pid.as_raw_nonzero().get())
 }
 
 /// A process by its number: readable when it has ended.
-pub fn process(number: i32) -> Result<OwnedFd> {
+pub fn open_process(number: i32) -> Result<OwnedFd> {
     let shown = format!("process {number}");
     let refused = || Error::new("pidfd_open", shown.clone(), libc::ESRCH);
     let pid = rustix::process::Pid::from_raw(number).ok_or_else(refused)?;
@@ -208,10 +208,10 @@ pub fn kill(process: impl AsFd) -> Result<()> {
         .named("pidfd_send_signal", "a process")
 }
 
-fn open(form: Form, flags: SocketFlags) -> Result<OwnedFd> {
+fn open(form: Framing, flags: SocketFlags) -> Result<OwnedFd> {
     let kind = match form {
-        Form::Packets => SocketType::SEQPACKET,
-        Form::Stream => SocketType::STREAM,
+        Framing::Packets => SocketType::SEQPACKET,
+        Framing::Stream => SocketType::STREAM,
     };
     socket_with(AddressFamily::UNIX, kind, flags, None).named("socket", "AF_UNIX")
 }
@@ -223,9 +223,9 @@ mod tests {
     use std::path::PathBuf;
 
     /// A directory that goes away.
-    struct Folder(PathBuf);
+    struct TestFolder(PathBuf);
 
-    impl Folder {
+    impl TestFolder {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
             std::fs::create_dir(&path).unwrap();
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for TestFolder {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -243,15 +243,15 @@ mod tests {
 
     #[test]
     fn who_comes_to_a_name_in_a_directory_is_known() {
-        let folder = Folder::new("sys-local");
+        let folder = TestFolder::new("sys-local");
         let held = directory(&folder.0).unwrap();
-        for (form, name) in [(Form::Packets, "packets"), (Form::Stream, "stream")] {
+        for (form, name) in [(Framing::Packets, "packets"), (Framing::Stream, "stream")] {
             let listener = listen_at(&held, name, 0o666, form, 4).unwrap();
             assert!(accept(&listener).unwrap().is_none());
-            let there = go_to(&folder.0.join(name), form, LIMIT).unwrap();
+            let there = connect_to(&folder.0.join(name), form, LIMIT).unwrap();
             let here = accept(&listener).unwrap().unwrap();
-            assert_eq!(super::form(&here).unwrap(), form);
-            let process = process_of(&here).unwrap();
+            assert_eq!(framing(&here).unwrap(), form);
+            let process = peer_process(&here).unwrap();
             assert_eq!(crate::poll::readable(&[process.as_fd()], Some(Duration::ZERO)), [false]);
             assert_eq!(send_now(&here, b"hello", &[held.as_fd()]).unwrap(), Some(5));
             let (length, files) = descriptor::receive(&there, &mut [0; 9]).unwrap();
@@ -265,21 +265,21 @@ mod tests {
             remove(&held, name).unwrap();
             remove(&held, name).unwrap();
         }
-        assert!(form(&held).is_err());
+        assert!(framing(&held).is_err());
     }
 
     #[test]
     fn a_lock_is_one_holders() {
-        let folder = Folder::new("sys-lock");
+        let folder = TestFolder::new("sys-lock");
         let held = directory(&folder.0).unwrap();
         let one = private_file(&held, "lock").unwrap();
         let other = private_file(&held, "lock").unwrap();
         assert!(lock(&one).unwrap() && !lock(&other).unwrap());
-        assert!(is_still(&held, "lock", &one));
+        assert!(is_same_file(&held, "lock", &one));
         drop(one);
         testkit::until("nobody has a copy of the lock", || lock(&other).unwrap());
         remove(&held, "lock").unwrap();
-        assert!(!is_still(&held, "lock", &other));
+        assert!(!is_same_file(&held, "lock", &other));
         std::os::unix::fs::symlink("elsewhere", folder.0.join("link")).unwrap();
         assert_eq!(private_file(&held, "link").unwrap_err().errno, libc::ELOOP);
         assert_eq!(directory(&folder.0.join("link")).unwrap_err().errno, libc::ENOTDIR);
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn the_end_of_a_process_is_seen() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let process = process(i32::try_from(child.id()).unwrap()).unwrap();
+        let process = open_process(i32::try_from(child.id()).unwrap()).unwrap();
         assert_eq!(crate::poll::readable(&[process.as_fd()], Some(Duration::ZERO)), [false]);
         kill(&process).unwrap();
         assert_eq!(crate::poll::readable(&[process.as_fd()], Some(LIMIT)), [true]);

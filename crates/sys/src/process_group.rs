@@ -1,7 +1,7 @@
 //! Ordinary programs that we start, each at the head of a process group of its own.
 //!
 //! A group is named by the id of its leader. An id is never used for another process as long as the
-//! leader was not reaped, so [`Group`] looks at the leader without reaping it (waitid(2) with
+//! leader was not reaped, so [`ProcessGroup`] looks at the leader without reaping it (waitid(2) with
 //! WNOWAIT) and reaps it only at the end: until then a signal to the group reaches nobody else.
 //! Groups that run are listed where the handler of the second signal finds them ([`kill_all`]).
 
@@ -20,24 +20,24 @@ static RUNNING: [AtomicI32; GROUPS_MAX] = [const { AtomicI32::new(0) }; GROUPS_M
 
 /// A running program and what it starts in turn. Dropping it kills them.
 #[derive(Debug)]
-pub struct Group {
+pub struct ProcessGroup {
     child: Child,
     id: Pid,
     /// Its place in [`RUNNING`].
     place: usize,
-    reaped: Option<Ended>,
+    reaped: Option<ProcessEnd>,
 }
 
 /// How a program ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ended {
+pub enum ProcessEnd {
     /// By itself, with this status.
     Status(i32),
     /// By a signal of this number.
     Signal(i32),
 }
 
-impl Ended {
+impl ProcessEnd {
     /// Whether it says that all went well.
     #[must_use]
     pub const fn is_success(self) -> bool {
@@ -53,7 +53,7 @@ impl Ended {
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for ProcessEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status(status) => write!(f, "ended with status {status}"),
@@ -85,7 +85,7 @@ const fn name(signal: i32) -> Option<&'static str> {
     })
 }
 
-impl Group {
+impl ProcessGroup {
     /// Starts a command at the head of a group of its own, with the signals that it would have
     /// under a shell: nothing blocked, SIGPIPE ends it.
     pub fn start(command: &mut Command) -> Result<Self> {
@@ -126,12 +126,12 @@ impl Group {
     }
 
     /// How its leader ended; nothing if it still runs.
-    pub fn ended(&self) -> Result<Option<Ended>> {
+    pub fn ended(&self) -> Result<Option<ProcessEnd>> {
         self.look(WaitIdOptions::NOHANG)
     }
 
     /// Waits until its leader has ended, and lets go of the group.
-    pub fn wait(&mut self) -> Result<Ended> {
+    pub fn wait(&mut self) -> Result<ProcessEnd> {
         if let Some(ended) = self.reaped {
             return Ok(ended);
         }
@@ -150,7 +150,7 @@ impl Group {
     }
 
     /// Looks without reaping.
-    fn look(&self, more: WaitIdOptions) -> Result<Option<Ended>> {
+    fn look(&self, more: WaitIdOptions) -> Result<Option<ProcessEnd>> {
         if self.reaped.is_some() {
             return Ok(self.reaped);
         }
@@ -162,13 +162,13 @@ impl Group {
             }
         };
         Ok(found.map(|status| match status.terminating_signal() {
-            Some(signal) => Ended::Signal(signal),
-            None => Ended::Status(status.exit_status().unwrap_or(0)),
+            Some(signal) => ProcessEnd::Signal(signal),
+            None => ProcessEnd::Status(status.exit_status().unwrap_or(0)),
         }))
     }
 
     /// Takes the group off the list, then lets its id go. Nothing blocks: the leader has ended.
-    fn reap(&mut self, ended: Ended) {
+    fn reap(&mut self, ended: ProcessEnd) {
         self.reaped = Some(ended);
         RUNNING[self.place].store(0, Ordering::Release);
         // What can fail is being told again what is known already.
@@ -183,7 +183,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     /// Whoever needs its end has waited for it.
     fn drop(&mut self) {
         if self.reaped.is_none() {
@@ -212,13 +212,13 @@ mod tests {
     use std::io::{Read, Write};
     use std::process::Stdio;
 
-    fn start(script: &str) -> Group {
+    fn start(script: &str) -> ProcessGroup {
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        Group::start(&mut command).unwrap()
+        ProcessGroup::start(&mut command).unwrap()
     }
 
-    fn output(group: &mut Group) -> String {
+    fn output(group: &mut ProcessGroup) -> String {
         let mut text = String::new();
         group.take_output().unwrap().read_to_string(&mut text).unwrap();
         text
@@ -229,9 +229,9 @@ mod tests {
         let mut group = start("exit 3");
         assert_eq!(output(&mut group), "");
         testkit::until("it ends", || group.ended().unwrap().is_some());
-        assert_eq!(group.ended().unwrap(), Some(Ended::Status(3)), "looking takes nothing");
-        assert_eq!(group.wait().unwrap(), Ended::Status(3));
-        assert_eq!(group.wait().unwrap(), Ended::Status(3), "nor does asking again");
+        assert_eq!(group.ended().unwrap(), Some(ProcessEnd::Status(3)), "looking takes nothing");
+        assert_eq!(group.wait().unwrap(), ProcessEnd::Status(3));
+        assert_eq!(group.wait().unwrap(), ProcessEnd::Status(3), "nor does asking again");
         let id = group.id.as_raw_nonzero().get();
         assert!(RUNNING.iter().all(|place| place.load(Ordering::Relaxed) != id), "off the list");
     }
@@ -252,7 +252,7 @@ mod tests {
     fn asking_and_dropping_reach_whatever_it_started() {
         let mut group = start("sleep 1000 & sleep 1000");
         group.ask_to_end();
-        assert_eq!(group.wait().unwrap(), Ended::Signal(libc::SIGTERM));
+        assert_eq!(group.wait().unwrap(), ProcessEnd::Signal(libc::SIGTERM));
         let mut group = start("trap '' TERM; sleep 1000 & echo here; sleep 1000");
         let mut output = group.take_output().unwrap();
         let mut here = [0; 5];
@@ -270,6 +270,6 @@ mod tests {
         drop(input);
         assert_eq!(output(&mut group), "some words");
         assert_eq!(group.wait().unwrap().to_string(), "ended with status 5");
-        assert!(Group::start(&mut Command::new("/no/such/program")).is_err());
+        assert!(ProcessGroup::start(&mut Command::new("/no/such/program")).is_err());
     }
 }
