@@ -1,49 +1,49 @@
-//! How a program that was started with a preloaded library learns which of its pipes may become
-//! streams: one variable of the environment, an entry for each edge. [SL §5.1: the file interface]
+//! The environment variable by which a program with a preloaded library learns which of its pipes
+//! can become streams. [SL §5.1: the file interface]
 //!
 //! ```text
 //! STREAMLINE_EDGES = r:7104:900:7106,w:7108:901:7111
-//!                    │   │    │    └ inode of the meeting place
-//!                    │   │    └ its descriptor
-//!                    │   └ inode of the pipe
-//!                    └ the end that the program has: reads or writes
+//! │   │    │    └ inode of the rendezvous socket
+//! │   │    └ its descriptor
+//! │   └ inode of the pipe
+//! └ the program's end: r (reads) or w (writes)
 //! ```
 //!
-//! Inodes say what is meant whatever number it has been given since, and tell an inherited variable
-//! from inherited descriptors: a program whose descriptors were closed or replaced finds nothing
-//! that fits, and has ordinary pipes.
+//! Inodes identify pipe and socket whatever numbers they have been given since, and reveal a
+//! variable that was inherited without its descriptors: such a program finds no match and keeps its
+//! ordinary pipes.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// The variable.
+/// Name of the variable that lists the edges.
 pub const VARIABLE: &str = "STREAMLINE_EDGES";
-/// The variable that says which programs copy lazily: `1`, or missing.
+/// Name of the variable that enables lazy copies when set to `1`.
 pub const LAZY: &str = "STREAMLINE_LAZY";
-/// Descriptors of meeting places have this number or a larger one, out of the way of programs.
+/// Lowest descriptor number of a rendezvous socket, out of the way of programs.
 pub const LOWEST: i32 = 700;
-/// The most edges that one program has.
+/// Most edges of one program.
 pub const EDGES_MAX: usize = 4;
 
-/// Which end of an edge a program has.
+/// An end of a pipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// It reads.
+    /// The program reads from it.
     Reads,
-    /// It writes.
+    /// The program writes to it.
     Writes,
 }
 
-/// One edge of a program.
+/// One edge of a program: a pipe that can become a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Edge {
-    /// Which end the program has.
+    /// The program's end.
     pub end: End,
-    /// The inode of the pipe.
+    /// Inode of the pipe.
     pub pipe: u64,
-    /// The descriptor of the meeting place: a socket whose other end the other program has.
+    /// Descriptor of the rendezvous socket, whose peer the other program holds.
     pub socket: i32,
-    /// Its inode.
+    /// Inode of the socket.
     pub inode: u64,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for Edge {
     }
 }
 
-/// What an entry is not.
+/// The error for text that is no edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoEdge;
 
@@ -86,7 +86,7 @@ impl FromStr for Edge {
     }
 }
 
-/// The edges of a variable; what is none is passed over.
+/// Parses the variable's value. Invalid entries are skipped; at most [`EDGES_MAX`] are returned.
 pub fn edges(variable: &str) -> impl Iterator<Item = Edge> {
     variable.split(',').filter_map(|entry| entry.parse().ok()).take(EDGES_MAX)
 }
@@ -97,7 +97,7 @@ mod tests {
     use core::fmt::Write as _;
 
     #[test]
-    fn an_edge_is_read_as_it_was_written() {
+    fn edge_survives_formatting_and_parsing() {
         let text = "r:7104:900:7106,w:7108:901:7111";
         let mut again = Text([0; 64], 0);
         for (i, edge) in edges(text).enumerate() {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_edge_is_passed_over() {
+    fn invalid_edges_are_skipped() {
         for text in ["", "r", "x:1:2:3", "r:1:2", "r:1:2:3:4", "r:-1:2:3", "w:1:99999999999:3"] {
             assert_eq!(text.parse::<Edge>(), Err(NoEdge), "{text}");
         }

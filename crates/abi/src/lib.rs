@@ -21,6 +21,6 @@ pub mod text;
 pub use lane::{ContextLane, Direction, Entry, Flags, Marks};
 pub use pointer::{Class, DbufId, Place, RichPointer};
 
-/// The largest block that one rich pointer can name, in bytes (20 bits of length).
-/// What is longer travels as fragments or as an aggregate (CONTRACT 6, 7).
+/// Largest block of one rich pointer, in bytes (20 bits of length). Longer data travels as
+/// fragments or as an aggregate (CONTRACT 6, 7).
 pub const BLOCK_MAX: usize = (1 << 20) - 1;

@@ -1,44 +1,45 @@
-//! The rich pointer: 16 bytes that name a block anywhere in the system. [SL §5.3.1]
+//! The rich pointer: 16 bytes that identify a block anywhere in the system. [SL §5.3.1]
 //!
 //! ```text
-//! word 0   position:44 | length:20      where the first viewed byte lies, and how many follow
-//! word 1   class:32 | dbuf:24 | flags:8   what a filter answered, in which dbuf, how it travels
+//! word 0   position:44 | length:20        first byte of the view, and its length
+//! word 1   class:32 | dbuf:24 | flags:8   a filter's answer, the dbuf, flags
 //! ```
 //!
-//! `position` is the low part of the 64-bit byte position in the stream of the dbuf: it tells the
-//! lap, and one formula serves fixed slots and variable records (a slot's position is its number
-//! times its size). The ring's window completes it to 64 bits ([`Place::complete`]); a window is
-//! far smaller than the 16 TB that 44 bits tell apart. The sources give 16 bytes as dbuf, block,
-//! offset, length, class; why block and offset became one position:
+//! `position` is the low part of the block's 64-bit byte position in the dbuf's stream. It implies
+//! the lap, and one formula serves fixed slots and variable records (a slot's position is its
+//! number times its size). The ring's window completes it to 64 bits ([`Place::complete`]) and is
+//! far smaller than the 16 TB that 44 bits distinguish. The sources list dbuf, block, offset,
+//! length and class; for the merging of block and offset into one position see
 //! docs/book/decisions/0001-rich-pointer.md.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Names a dbuf. Ids are never reused while the broker that gave them lives, so an id is its own
-/// generation. Id 0 is no dbuf: a rich pointer with it is a *hole* (a length without bytes).
+/// Identifies a dbuf. Ids are never reused while the broker that assigned them lives, so an id
+/// needs no generation. Id 0 is no dbuf: a rich pointer with it is a *hole* (a length without
+/// bytes).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct DbufId(u32);
 
 impl DbufId {
-    /// No dbuf: what a hole points into.
+    /// The id in holes.
     pub const HOLE: Self = Self(0);
-    /// The largest id (24 bits).
+    /// Largest id (24 bits).
     pub const MAX: Self = Self((1 << 24) - 1);
 
-    /// The id with this number, if it fits in 24 bits.
+    /// Returns the id with this number if it fits in 24 bits.
     #[must_use]
     pub const fn new(number: u32) -> Option<Self> {
         if number <= Self::MAX.0 { Some(Self(number)) } else { None }
     }
 
-    /// The number, at most 2²⁴−1.
+    /// Returns the number, at most 2²⁴−1.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
     }
 }
 
-/// The value that a filter gives a block; arcs select on it (CONTRACT 9).
+/// A filter's answer about a block; arcs select on it (CONTRACT 9).
 #[derive(
     Clone,
     Copy,
@@ -58,30 +59,29 @@ impl DbufId {
 pub struct Class(pub u32);
 
 impl Class {
-    /// No answer. A plain pipe lets everything but this through.
+    /// No answer. A plain pipe passes every other class.
     pub const NONE: Self = Self(0);
-    /// What a source gives, and what a filter answers that only says yes.
+    /// A source's class, and the answer of a filter that only says yes.
     pub const YES: Self = Self(1);
-    /// A natural value 0 (port 0, protocol 0), answered as the named class `zero`.
+    /// A natural value of 0 (port 0, protocol 0), written as the named class `zero`.
     pub const ZERO: Self = Self(u32::MAX - 1);
     /// The block is held. Never travels.
     pub const HELD: Self = Self(u32::MAX);
 
-    /// The class of a natural number: 0 becomes [`Class::ZERO`], so that it is an answer.
+    /// Returns the class of a natural number: 0 becomes [`Class::ZERO`], so that it is an answer.
     #[must_use]
     pub const fn natural(value: u32) -> Self {
         if value == 0 { Self::ZERO } else { Self(value) }
     }
 
-    /// Whether the filter answered.
+    /// Returns true unless the class is [`Class::NONE`].
     #[must_use]
     pub const fn answered(self) -> bool {
         self.0 != 0
     }
 }
 
-/// Where viewed bytes begin (low 44 bits of the position) and how many there are: word 0 of a rich
-/// pointer.
+/// Position (low 44 bits) and length of viewed bytes: word 0 of a rich pointer.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -91,12 +91,12 @@ pub struct Place(u64);
 impl Place {
     const LENGTH_BITS: u32 = 20;
     const LENGTH_MASK: u64 = (1 << Self::LENGTH_BITS) - 1;
-    /// How many low bits of a position travel in a rich pointer.
+    /// Number of low position bits that a rich pointer carries.
     pub const POSITION_BITS: u32 = 44;
     const POSITION_MASK: u64 = (1 << Self::POSITION_BITS) - 1;
 
-    /// The place of `length` bytes from `position` on. Lengths beyond [`crate::BLOCK_MAX`] are cut
-    /// to it: the caller has split the block before.
+    /// Creates an extent. Lengths beyond [`crate::BLOCK_MAX`] are clamped: callers split such
+    /// blocks first.
     #[must_use]
     pub const fn new(position: u64, length: u32) -> Self {
         let length =
@@ -104,20 +104,20 @@ impl Place {
         Self((position & Self::POSITION_MASK) << Self::LENGTH_BITS | length)
     }
 
-    /// The low 44 bits of the position.
+    /// Returns the low 44 bits of the position.
     #[must_use]
     pub const fn position(self) -> u64 {
         self.0 >> Self::LENGTH_BITS
     }
 
-    /// The number of bytes viewed.
+    /// Returns the length in bytes.
     #[must_use]
     pub const fn length(self) -> u32 {
         (self.0 & Self::LENGTH_MASK) as u32
     }
 
-    /// The 64-bit position nearest to `near` that has these low bits. `near` is any position inside
-    /// the ring's window, which is less than 2⁴³ bytes long.
+    /// Returns the 64-bit position with these low bits that is nearest to `near`, which is any
+    /// position inside the ring's window of less than 2⁴³ bytes.
     #[must_use]
     pub const fn complete(self, near: u64) -> u64 {
         let half = 1u64 << (Self::POSITION_BITS - 1);
@@ -129,23 +129,23 @@ impl Place {
         }
     }
 
-    /// The same place moved `from` bytes inwards with `length` bytes viewed.
+    /// Returns the extent moved `from` bytes inward, with `length` bytes.
     #[must_use]
     pub const fn within(self, from: u32, length: u32) -> Self {
         Self::new(self.position().wrapping_add(from as u64), length)
     }
 }
 
-/// A rich pointer: which bytes, in which dbuf, with which class. Having one proves nothing: it is
-/// an allegation until `iolite::resolve` has looked.
+/// Identifies viewed bytes, their dbuf and class. A rich pointer is an allegation until
+/// `buffer::resolve` has checked it.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C, align(16))]
 pub struct RichPointer {
-    /// The bytes viewed.
+    /// The bytes in view.
     pub place: Place,
-    /// What the last filter answered.
+    /// The last filter's answer.
     pub class: Class,
     home: u32,
 }
@@ -153,55 +153,55 @@ pub struct RichPointer {
 const _: () = assert!(size_of::<RichPointer>() == 16);
 
 impl RichPointer {
-    /// A pointer to `place` in `dbuf`, with class and no flags.
+    /// Creates a pointer without flags.
     #[must_use]
     pub const fn new(dbuf: DbufId, place: Place, class: Class) -> Self {
         Self { place, class, home: dbuf.0 << 8 }
     }
 
-    /// A hole: `length` bytes that exist in the stream but were never seen.
+    /// Creates a hole: `length` bytes of the stream that were never received.
     #[must_use]
     pub const fn hole(length: u32) -> Self {
         Self::new(DbufId::HOLE, Place::new(0, length), Class::YES)
     }
 
-    /// The dbuf that the bytes lie in.
+    /// Returns the dbuf.
     #[must_use]
     pub const fn dbuf(self) -> DbufId {
         DbufId(self.home >> 8)
     }
 
-    /// The flags of the pointer itself (8 bits, reserved: zero today).
+    /// Returns the pointer's own flags (8 bits, reserved, 0 today).
     #[must_use]
     pub const fn flags(self) -> u8 {
         (self.home & 0xff) as u8
     }
 
-    /// Whether this is a hole.
+    /// Returns true for a hole.
     #[must_use]
     pub const fn is_hole(self) -> bool {
         self.dbuf().0 == 0
     }
 
-    /// The number of bytes viewed.
+    /// Returns the length of the view in bytes.
     #[must_use]
     pub const fn length(self) -> u32 {
         self.place.length()
     }
 
-    /// The same pointer with another class.
+    /// Returns the pointer with another class.
     #[must_use]
     pub const fn with_class(self, class: Class) -> Self {
         Self { class, ..self }
     }
 
-    /// The same pointer with the view moved inwards.
+    /// Returns the pointer with the view moved `from` bytes inward.
     #[must_use]
     pub const fn within(self, from: u32, length: u32) -> Self {
         Self { place: self.place.within(from, length), ..self }
     }
 
-    /// A pointer to the `length` bytes that begin `before` bytes before the view.
+    /// Returns a pointer to the `length` bytes that begin `before` bytes before the view.
     #[inline]
     #[must_use]
     pub const fn around(self, before: u32, length: u32) -> Self {
@@ -209,13 +209,13 @@ impl RichPointer {
         Self { place: Place::new(start, length), ..self }
     }
 
-    /// The two words as they lie in shared memory.
+    /// Returns the two words as stored in shared memory.
     #[must_use]
     pub const fn words(self) -> [u64; 2] {
         [self.place.0, self.class.0 as u64 | (self.home as u64) << 32]
     }
 
-    /// The pointer that these two words allege.
+    /// Returns the pointer that two words allege.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the two halves of a word")]
     pub const fn from_words(words: [u64; 2]) -> Self {
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn d3_a_pointer_takes_16_bytes_and_gives_back_what_it_was_given() {
+    fn d3_rich_pointer_has_16_bytes_and_survives_a_round_trip() {
         assert_eq!(size_of::<RichPointer>(), 16);
         let dbuf = DbufId::new(0xab_cdef).unwrap();
         let p = RichPointer::new(dbuf, Place::new(0x0fff_1234_5678, 65_549), Class(793));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_is_completed_across_every_lap() {
+    fn truncated_position_is_completed_across_laps() {
         for near in [0u64, 1 << 43, (1 << 44) - 3, 1 << 44, (7 << 44) + 5, u64::MAX >> 1] {
             for offset in [-4096i64, -1, 0, 1, 1 << 30] {
                 let Some(position) = near.checked_add_signed(offset) else { continue };
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn natural_zero_is_an_answer() {
+    fn natural_zero_counts_as_an_answer() {
         assert_eq!(Class::natural(0), Class::ZERO);
         assert_eq!(Class::natural(80), Class(80));
         assert!(Class::ZERO.answered());

@@ -7,7 +7,7 @@
 
 use core::fmt::{self, Display, Formatter, Write as _};
 
-/// Stands in the place of a hidden character: one column wide, so that tables and carets stay.
+/// Replacement for a hidden character: one column wide, so that tables and carets stay aligned.
 pub const PLACEHOLDER: char = '·';
 
 /// Returns true for a character that a terminal obeys or does not show: control characters, marks
@@ -63,14 +63,14 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// Writes a text, and what is to be replaced in its own way.
+/// Writes `text` with the characters chosen by `is_replaced` passed to `replace`.
 fn write(
     f: &mut Formatter<'_>,
     text: &str,
     is_replaced: impl Fn(char) -> bool,
     replace: impl Fn(&mut Formatter<'_>, char) -> fmt::Result,
 ) -> fmt::Result {
-    // Nearly all text: nothing is to be decoded.
+    // Plain ASCII, the usual case, needs no decoding.
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return f.write_str(text);
     }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use std::string::ToString as _;
 
-    /// The characters by which terminals and readers were attacked, by name.
+    /// Characters used in attacks on terminals and readers, by name.
     const ATTACKS: &[(char, &str)] = &[
         ('\0', "nul"),
         ('\x1b', "escape"),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_those_of_json() {
+    fn escapes_are_valid_json() {
         assert_eq!(Escaped("a\u{9b}\x7f\u{202e}").to_string(), "a\\u009b\\u007f\\u202e");
         assert_eq!(Escaped("\u{e0041}").to_string(), "\\udb40\\udc41");
         assert_eq!(Escaped("{\n\t\"a\": 1\r\n}").to_string(), "{\n\t\"a\": 1\r\n}");

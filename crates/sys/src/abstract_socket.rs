@@ -1,8 +1,8 @@
-//! Names without a file: abstract Unix sockets, and who is at the other end. (RELIABILITY T10, T13)
+//! Abstract Unix sockets, and the credentials of their peers. (RELIABILITY T10, T13)
 //!
-//! A name is gone when the last process that holds the listening socket is; nothing is left in a
-//! file system. It is known in one network namespace. Whoever comes first has it: both ends ask the
-//! kernel who the other one is, and never each other.
+//! An abstract name lives as long as a process holds the listening socket, leaves nothing in a file
+//! system, and is visible in one network name space. The first claimant gets it, so both ends ask
+//! the kernel for the peer's credentials, never the peer.
 
 use crate::error::{Error, Named as _, Result};
 use rustix::net::sockopt::{self, Timeout};
@@ -14,10 +14,12 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// The longest name.
+/// Longest name in bytes.
 pub const LENGTH_MAX: usize = 107;
 
-/// Accepts a name. What connects to it waits until it is accepted, at most `backlog` of them.
+/// Listens at a name, with a queue of at most `backlog` connections. Nonblocking.
+///
+/// EADDRINUSE: the name is taken.
 pub fn claim(name: &[u8], backlog: i32, takes: Accepts) -> Result<OwnedFd> {
     let socket = open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     if takes == Accepts::Bytes {
@@ -28,18 +30,18 @@ pub fn claim(name: &[u8], backlog: i32, takes: Accepts) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// What visitors may send.
+/// Kinds of messages that a listener accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accepts {
-    /// Bytes alone. A visitor that sent its own end into ours would never hang up, not even when
-    /// it is dead: the kernel refuses that from 6.16 on.
+    /// Bytes only. A client that sends its own end into its connection would otherwise keep it open
+    /// even after its death; the kernel rejects descriptors from 6.16.
     Bytes,
-    /// Descriptors, too.
+    /// Bytes and descriptors.
     Descriptors,
 }
 
-/// Goes to whoever has this name, and waits at most so long for a place in its queue. Reading from
-/// it waits no longer than that either.
+/// Connects to a name and blocks for at most `limit` while its queue is full. Sends and receives on
+/// the socket time out after `limit` too.
 pub fn connect_to(name: &[u8], limit: Duration) -> Result<OwnedFd> {
     let socket = open(SocketFlags::CLOEXEC)?;
     for which in [Timeout::Send, Timeout::Recv] {
@@ -50,7 +52,7 @@ pub fn connect_to(name: &[u8], limit: Duration) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// As [`connect_to`], and waits for nothing; `None`: there is no place in the queue now.
+/// As [`connect_to`], without blocking to connect; `None` if the queue is full.
 pub fn try_connect(name: &[u8], limit: Duration) -> Result<Option<OwnedFd>> {
     let socket = open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     match connect(&socket, &address(name)?) {
@@ -65,30 +67,30 @@ pub fn try_connect(name: &[u8], limit: Duration) -> Result<Option<OwnedFd>> {
     Ok(Some(socket))
 }
 
-/// The next one that has come; none: nobody waits.
+/// Accepts a pending connection; `None` if there is none.
 pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
     match accept_with(listener, SocketFlags::CLOEXEC) {
         Ok(socket) => Ok(Some(socket)),
-        // Who has left again before we looked has not come.
+        // A client that has disconnected before the accept does not count.
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED) => Ok(None),
         Err(errno) => Err(Error::new("accept", "a socket", errno.raw_os_error())),
     }
 }
 
-/// Who a process was when it connected, or when it took the name.
+/// Credentials of a process when it connected, or when it claimed the name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// Its number. For people: numbers are used again.
+    /// Process id, for display only: ids are reused.
     pub process: i32,
-    /// Its effective user.
+    /// Effective user.
     pub uid: u32,
-    /// Its effective group.
+    /// Effective group.
     pub gid: u32,
-    /// Its other groups.
+    /// Supplementary groups.
     pub groups: Vec<u32>,
 }
 
-/// Who is at the other end, as the kernel knows.
+/// Returns the peer's credentials, as recorded by the kernel.
 pub fn peer(socket: impl AsFd) -> Result<Peer> {
     let who = sockopt::socket_peercred(&socket).named("getsockopt", "SO_PEERCRED")?;
     let groups = groups(&socket)?;
@@ -101,7 +103,7 @@ pub fn peer(socket: impl AsFd) -> Result<Peer> {
 }
 
 fn groups(socket: &impl AsFd) -> Result<Vec<u32>> {
-    // As many as a process can have (NGROUPS_MAX).
+    // NGROUPS_MAX.
     let mut groups = vec![0u32; 65536];
     let mut bytes = libc::socklen_t::try_from(size_of_val(groups.as_slice())).unwrap_or(0);
     let (fd, level) = (socket.as_fd().as_raw_fd(), libc::SOL_SOCKET);
@@ -117,8 +119,7 @@ fn groups(socket: &impl AsFd) -> Result<Vec<u32>> {
     Ok(groups)
 }
 
-/// Has the kernel refuse descriptors that are sent to whatever is accepted here; kernels before
-/// 6.16 cannot.
+/// Makes the kernel reject descriptors sent to accepted sockets. No effect before Linux 6.16.
 fn refuse_descriptors(socket: &OwnedFd) -> Result<()> {
     const SO_PASSRIGHTS: c_int = 83;
     let (fd, level, off): (_, _, c_int) = (socket.as_raw_fd(), libc::SOL_SOCKET, 0);
@@ -138,7 +139,7 @@ fn address(name: &[u8]) -> Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(name).named("bind", shown(name))
 }
 
-/// As it stands in `/proc/net/unix`.
+/// Formats the name as `/proc/net/unix` does.
 fn shown(name: &[u8]) -> String {
     format!("@{}", String::from_utf8_lossy(name))
 }
@@ -151,7 +152,7 @@ mod tests {
     const LIMIT: Duration = testkit::wait::LIMIT;
 
     #[test]
-    fn a_name_is_taken_once_and_both_ends_know_who_the_other_is() {
+    fn name_has_one_owner_and_both_ends_learn_credentials() {
         let name = format!("streamline-test/{}", std::process::id());
         let gone = connect_to(name.as_bytes(), LIMIT).unwrap_err();
         assert_eq!(gone.errno, libc::ECONNREFUSED, "{gone}");

@@ -1,8 +1,8 @@
-//! Programs that were started in our own process group, as a shell starts a pipeline: they get the
-//! signals that somebody sends to us alone.
+//! Forwarding of signals to child programs in our own process group.
 //!
-//! What a terminal sends reaches the whole group by itself, so it is not passed on; and it does not
-//! end us, because a shell that waits for a pipeline goes on until the pipeline has ended.
+//! Without job control a shell puts a whole pipeline into one group. A signal from the terminal
+//! reaches every member by itself, so it is not forwarded, and it does not end this process: like a
+//! shell it waits until its children have ended. A signal sent to this process alone is forwarded.
 
 use crate::error::{Error, Result};
 use std::mem::MaybeUninit;
@@ -11,13 +11,14 @@ use std::process::Child;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// The most programs that are told.
+/// Most children that receive forwarded signals.
 const MANY: usize = 64;
 static CHILDREN: [AtomicI32; MANY] = [const { AtomicI32::new(0) }; MANY];
-/// The signal that was passed on last: a program that is added later gets it then.
+/// The last forwarded signal, or 0. A child added later receives it at once.
 static PASSED: AtomicI32 = AtomicI32::new(0);
 
-/// From now on SIGINT, SIGTERM, SIGHUP and SIGQUIT that a process sends us go to the programs.
+/// Installs handlers that forward SIGINT, SIGTERM, SIGHUP and SIGQUIT, when sent by a process, to
+/// the children.
 pub fn forward_signals() -> Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
         // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
@@ -34,15 +35,15 @@ pub fn forward_signals() -> Result<()> {
     Ok(())
 }
 
-/// Runs in the middle of anything: only atomics and kill(2), which signal-safety(7) allows.
+/// Signal handler: atomics and kill(2) only, which signal-safety(7) allows.
 extern "C" fn pass(signal: libc::c_int, about: *const libc::siginfo_t, _: *const libc::c_void) {
     // SAFETY: with SA_SIGINFO the kernel gives a structure that lives as long as the handler runs.
     let from_terminal = unsafe { (*about).si_code } > 0;
     if from_terminal {
         return;
     }
-    // SYNC POINT: passing on; pairs with the load in `add`. Sequentially consistent on both sides:
-    // either we see the program, or who adds it sees the signal.
+    // SYNC POINT: forwarding; pairs with the load in `add`. SeqCst on both sides: either this loop
+    // sees the new child, or `add` sees the signal.
     PASSED.store(signal, Ordering::SeqCst);
     for child in CHILDREN.iter().map(|child| child.load(Ordering::SeqCst)).filter(|pid| *pid > 0) {
         send_signal(child, signal);
@@ -55,7 +56,7 @@ fn send_signal(child: i32, signal: libc::c_int) {
     unsafe { libc::kill(child, signal) };
 }
 
-/// A program gets what is passed on.
+/// Adds a child that receives forwarded signals.
 pub fn add(child: &Child) {
     let pid = i32::try_from(child.id()).unwrap_or(0);
     for place in &CHILDREN {
@@ -63,21 +64,21 @@ pub fn add(child: &Child) {
             break;
         }
     }
-    // SYNC POINT: passing on; pairs with the store in `pass`.
+    // SYNC POINT: forwarding; pairs with the store in `pass`.
     let signal = PASSED.load(Ordering::SeqCst);
     if signal != 0 && pid > 0 {
         send_signal(pid, signal);
     }
 }
 
-/// Waits for a program to end, whatever signals come, and answers its status as a shell does: what
-/// it ended with, or 128 and the signal that ended it.
+/// Waits for a child and returns its status as a shell reports it: the exit status, or 128 plus the
+/// signal number. 127: it could not be waited for.
 pub fn wait(child: &mut Child) -> u8 {
     use std::os::unix::process::ExitStatusExt as _;
     let pid = i32::try_from(child.id()).unwrap_or(0);
     let ended = child.wait();
     for place in &CHILDREN {
-        // Nobody minds that it was not there.
+        // A child beyond the table's size was never entered.
         let _ = place.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
     let Ok(status) = ended else { return 127 };
@@ -85,7 +86,7 @@ pub fn wait(child: &mut Child) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(127)
 }
 
-/// A copy of a descriptor, with a number out of the way of programs, that is kept on exec.
+/// Duplicates a descriptor to a number of at least `lowest`, to be inherited across exec.
 pub fn dup_inheritable(fd: impl AsFd, lowest: i32) -> Result<OwnedFd> {
     use std::os::fd::AsRawFd as _;
     // SAFETY: fcntl(2) with F_DUPFD takes any number and makes a new one.

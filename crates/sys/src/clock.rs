@@ -1,26 +1,26 @@
-//! Clocks, in nanoseconds. The data path asks for the monotonic one only (CONTRACT 11).
+//! Clocks, in nanoseconds. The data path reads the monotonic one alone (CONTRACT 11).
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time since some moment in the past: never goes back. About 20 ns.
+/// Returns the monotonic time, which never goes back. Costs about 20 ns.
 #[must_use]
 pub fn monotonic() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// Time since 1970 as the machine believes it: may jump. For names and reports only.
+/// Returns the wall-clock time since 1970, which may jump. For names and reports only.
 #[must_use]
 pub fn real() -> u64 {
     read(ClockId::Realtime)
 }
 
-/// Processor time of this process, user and system.
+/// Returns the CPU time of this process, user and system.
 #[must_use]
 pub fn process() -> u64 {
     read(ClockId::ProcessCPUTime)
 }
 
-/// Processor time of this thread, user and system.
+/// Returns the CPU time of this thread, user and system.
 #[must_use]
 pub fn thread() -> u64 {
     read(ClockId::ThreadCPUTime)

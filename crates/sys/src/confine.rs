@@ -1,17 +1,18 @@
-//! A process that may do nothing any more but compute, and speak over what it has open already.
+//! Irreversible confinement of a process that runs untrusted code.
 //!
-//! For code that nobody vouches for. Taken away, in this order: root and capabilities, the way back
-//! to them (`no_new_privs`), being looked into by others, resources (memory, files, processes), the
-//! file system and the network (Landlock), and last all system calls but those by which a process
-//! allocates memory, waits, and sends and receives over sockets that are open (seccomp). None of it
-//! can be given back.
+//! Dropped, in this order: root and capabilities, ways to regain them (`no_new_privs`), inspection
+//! by others (dumpable), resources (memory, files, processes), file system and network (Landlock),
+//! and finally every system call except those for memory, waiting, and traffic over sockets that
+//! are already open (seccomp).
 //!
-//! Who asks for more ends: the number of the call is told over a socket ([`set_report_socket`]), as is
-//! whatever else a process has to say about its end. What is told is said by whom nobody trusts.
+//! A refused call ends the process after its number has been sent over a report socket
+//! ([`set_report_socket`]), which also carries the process's other reports about its end. Receivers
+//! treat these as allegations.
 //!
-//! The list is one of calls that are allowed. Landlock forbids nothing that it allows; it stands
-//! behind it for kernels on which a call comes to do more than it did. So where Landlock is missing
-//! seccomp stands alone, and where seccomp is missing nothing runs.
+//! seccomp uses an allow list. Landlock forbids nothing that the list allows; it is a second line
+//! for kernels in which an allowed call learns to do more. Without Landlock seccomp stands alone;
+//! without seccomp nothing runs.
+//!
 //! docs/book/decisions/0030-untrusted-filters.md
 
 use crate::error::{Error, Named as _, Result};
@@ -30,59 +31,58 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// With what a process ends that asked the kernel for what it may not: as a shell tells SIGSYS.
+/// Exit status after a refused system call, as a shell reports SIGSYS.
 pub const EXIT_REFUSED_CALL: i32 = 128 + libc::SIGSYS;
-/// The first byte of what is told by a process that asked the kernel for what it may not; the
-/// number of the call follows, four bytes, lowest first.
+/// First byte of a report about a refused system call; its number follows as a little-endian u32.
 pub const REFUSED_CALL: u8 = b'S';
-/// The first byte of what a process says itself about its end; text follows.
+/// First byte of a report in text, which follows.
 pub const REPORT_TEXT: u8 = b'T';
 
-/// The newest rules of Landlock that we know; an older kernel has fewer.
+/// The newest Landlock ABI in use; older kernels enforce a part of it.
 const RULES: ABI = ABI::V6;
 
-/// Where the number of a call is told that is not allowed; -1: nowhere.
+/// Descriptor of the report socket; -1 if none.
 static REPORT_SOCKET: AtomicI32 = AtomicI32::new(-1);
 
-/// Whether Landlock stands behind seccomp.
+/// Extent of the Landlock rules in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Landlock {
-    /// All of its rules, as far as we know them.
+    /// All rules of [`RULES`].
     Whole,
     /// The rules that this kernel knows.
     Partly,
-    /// This kernel has none, or it is switched off.
+    /// None: Landlock is missing or disabled.
     Missing,
 }
 
-/// This process ends when the thread that started it does, however that ends.
+/// Makes the kernel kill this process when the thread that started it ends.
 pub fn end_with_parent() -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .named("prctl", "PR_SET_PDEATHSIG")
 }
 
-/// Closes every descriptor but the three standard ones, whoever left them open.
+/// Closes every descriptor but the three standard ones.
 ///
-/// For the beginning of a program: it takes descriptors away from whoever has them.
+/// For the start of a program only: it closes descriptors whoever owns them.
 pub fn close_all_but_standard() -> Result<()> {
     let (first, last, flags) = (3u32, u32::MAX, 0u32);
-    // SAFETY: close_range(2) takes any numbers; at the beginning of a program nobody owns one of
-    // them, as the caller has promised.
+    // SAFETY: close_range(2) takes any numbers; at the start of a program no value owns one of
+    // them, as the caller promises.
     match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
         0 => Ok(()),
         _ => Err(Error::last("close_range", "all descriptors from 3 on")),
     }
 }
 
-/// From now on, what a process has to say about its end goes over this socket, which stays open for
-/// as long as it lives.
+/// Sets the socket for reports about the end of this process. It stays open as long as the process
+/// lives.
 pub fn set_report_socket(socket: OwnedFd) {
     REPORT_SOCKET.store(socket.as_raw_fd(), Ordering::Release);
-    // Nobody closes it: the number is to be this socket for ever.
+    // Never closed: the number must stay this socket's.
     std::mem::forget(socket);
 }
 
-/// Says something about the end of this process, as far as it fits a message.
+/// Sends a report in text, truncated to 511 bytes. Never blocks.
 pub fn report(text: &str) {
     let mut message = [0; 512];
     let room = message.len() - 1;
@@ -92,12 +92,12 @@ pub fn report(text: &str) {
     send_report(&message[..=length]);
 }
 
-/// Says that all is ready, in these words.
+/// Sends `words` unprefixed, to report that the process is ready.
 pub fn report_ready(words: &[u8]) {
     send_report(words);
 }
 
-/// Only an atomic and send(2), which signal-safety(7) allows.
+/// An atomic and send(2) only, which signal-safety(7) allows.
 fn send_report(message: &[u8]) {
     let socket = REPORT_SOCKET.load(Ordering::Acquire);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -105,11 +105,11 @@ fn send_report(message: &[u8]) {
     unsafe { libc::send(socket, message.as_ptr().cast(), message.len(), flags) };
 }
 
-/// Takes everything away. Must be called by the only thread of the process. `memory`: how many
-/// bytes of address space it may use besides what it uses now.
+/// Confines this process, whose only thread must be the caller. `memory` bounds its address space,
+/// in bytes beyond the present use.
 pub fn confine(memory: u64) -> Result<Landlock> {
     give_up_rights()?;
-    // Who becomes another user is told of no parent's death any more (prctl(2)).
+    // A change of user clears the parent-death signal (prctl(2)).
     end_with_parent()?;
     rustix::thread::set_no_new_privs(true).named("prctl", "PR_SET_NO_NEW_PRIVS")?;
     let hidden = DumpableBehavior::NotDumpable;
@@ -123,7 +123,7 @@ pub fn confine(memory: u64) -> Result<Landlock> {
     Ok(landlock)
 }
 
-/// How much of Landlock this kernel has, without using it.
+/// Returns the extent of Landlock that this kernel would enforce, without using it.
 #[must_use]
 pub fn landlock() -> Landlock {
     let (none, size, version) = (ptr::null::<u8>(), 0usize, 1u32);
@@ -136,7 +136,7 @@ pub fn landlock() -> Landlock {
     }
 }
 
-/// Nobody's process, without a capability.
+/// Becomes user nobody without capabilities.
 fn give_up_rights() -> Result<()> {
     use rustix::fs::{Gid, Uid};
     if rustix::process::geteuid().is_root() {
@@ -169,14 +169,14 @@ fn limit(memory: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of address space in use (proc_pid_statm(5)).
+/// Returns the address space in use, in bytes (proc_pid_statm(5)).
 fn used_address_space() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split(' ').next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
     pages.saturating_mul(rustix::param::page_size() as u64)
 }
 
-/// No file, no connection, no socket without a name, no signal to others.
+/// Forbids files, connections, abstract sockets and signals to other processes.
 fn landlocked() -> Result<Landlock> {
     let rules = || {
         let rules = Ruleset::default().handle_access(AccessFs::from_all(RULES))?;
@@ -192,7 +192,7 @@ fn landlocked() -> Result<Landlock> {
     })
 }
 
-/// The error of a library: the number behind it where there is one, which says all, else its words.
+/// Converts a library's error: to its errno if it has one, else to its text.
 fn refused(call: &'static str, error: &(dyn std::error::Error + 'static)) -> Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(found) = cause {
@@ -205,7 +205,7 @@ fn refused(call: &'static str, error: &(dyn std::error::Error + 'static)) -> Err
     Error::new(call, error.to_string(), libc::EINVAL)
 }
 
-/// Has the number of a call told that is not allowed, and ends the process then.
+/// Installs the SIGSYS handler, which reports the refused call and ends the process.
 fn tell_refused_calls() -> Result<()> {
     // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -219,8 +219,8 @@ fn tell_refused_calls() -> Result<()> {
     }
 }
 
-/// A bad access ends the process at once. The handler of the standard library, which tells of
-/// stacks that are used up, asks the kernel for what it may not.
+/// Restores the default action of SIGSEGV and SIGBUS: the standard library's handler, which reports
+/// stack overflows, makes calls that are refused here.
 fn die_plainly() -> Result<()> {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: all-zero bytes are a valid `sigaction`, and say SIG_DFL.
@@ -233,11 +233,11 @@ fn die_plainly() -> Result<()> {
     Ok(())
 }
 
-/// Where the number of the call stands in a `siginfo_t` of SIGSYS: behind three numbers and the
-/// address of the call, which is aligned (sigaction(2), `si_syscall`).
+/// Offset of the system call number in a `siginfo_t` of SIGSYS: behind three integers and the
+/// aligned call address (sigaction(2), `si_syscall`).
 const SI_SYSCALL: usize = 24;
 
-/// Runs where a call was refused: only send(2) and _exit(2), which signal-safety(7) allows.
+/// SIGSYS handler: send(2) and _exit(2) only, which signal-safety(7) allows.
 extern "C" fn ends(_: libc::c_int, about: *const libc::siginfo_t, _: *const libc::c_void) {
     let place = about.cast::<u8>().wrapping_add(SI_SYSCALL).cast::<u32>();
     // SAFETY: with SA_SIGINFO the kernel gives a structure of 128 bytes that lives as long as the
@@ -248,8 +248,7 @@ extern "C" fn ends(_: libc::c_int, about: *const libc::siginfo_t, _: *const libc
     unsafe { libc::_exit(EXIT_REFUSED_CALL) };
 }
 
-/// The calls that are allowed, whatever their arguments: over what is open, memory that is there,
-/// time, the end.
+/// System calls allowed with any arguments: traffic over open descriptors, memory, time, exit.
 const ALLOWED: &[libc::c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -282,20 +281,20 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_poll,
 ];
 
-/// The filter of system calls.
+/// Builds the seccomp filter.
 fn program() -> Result<BpfProgram> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
     let bits = |number: libc::c_int| u64::try_from(number).unwrap_or(0);
     let (exec, anonymous) = (bits(libc::PROT_EXEC), bits(libc::MAP_ANONYMOUS));
     let own = u64::from(std::process::id());
-    // Memory of its own, and nothing that can be run.
+    // Anonymous memory, never executable.
     let rest = [
         (libc::SYS_mmap, vec![(2, Is::MaskedEq(exec), 0), (3, Is::MaskedEq(anonymous), anonymous)]),
         (libc::SYS_mprotect, vec![(2, Is::MaskedEq(exec), 0)]),
-        // What a build with assertions asks before it closes a descriptor.
+        // Debug builds call this before closing a descriptor.
         (libc::SYS_fcntl, vec![(1, Is::Eq, bits(libc::F_GETFD))]),
-        // What abort(3) does.
+        // Called by abort(3).
         (libc::SYS_tgkill, vec![(0, Is::Eq, own), (2, Is::Eq, bits(libc::SIGABRT))]),
     ];
     let wrong = |error: seccompiler::BackendError| refused("seccomp", &error);
@@ -313,7 +312,7 @@ fn program() -> Result<BpfProgram> {
     filter.try_into().map_err(wrong)
 }
 
-/// The name of a system call, where it is one that somebody may try who wants more than he may.
+/// Returns the name of a system call that hostile code is likely to try.
 #[must_use]
 pub fn syscall_name(call: u32) -> Option<&'static str> {
     let known: &[(libc::c_long, &str)] = &[

@@ -1,7 +1,7 @@
-//! Handing descriptors to another process, over a socket that keeps message boundaries.
+//! Passing of descriptors between processes over sockets that keep message boundaries.
 //!
-//! Both ends see the other one go: a receive then answers no bytes (RELIABILITY T10). What is
-//! received is an allegation: the receiver looks at seals and size before it maps anything.
+//! A receive of 0 bytes means that the peer has closed its end (RELIABILITY T10). Received
+//! descriptors are allegations: the receiver checks seals and size before it maps anything.
 
 use crate::error::{Error, Named as _, Result};
 use rustix::io::retry_on_intr;
@@ -13,34 +13,36 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The most descriptors in one message.
+/// Most descriptors in one message.
 pub const DESCRIPTORS_MAX: usize = 64;
 
-/// Two connected ends. Closed on exec, unless one of them becomes a standard stream of the child.
+/// Creates a connected pair of Unix SEQPACKET sockets, closed on exec (unless duplicated to a
+/// standard stream of a child).
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).named("socketpair", "")
 }
 
-/// Who made the socket at the other end, as the kernel knows it: user and group. Of a [`pair`] that
-/// is whoever made the pair, wherever the other end is now.
+/// Returns effective user and group of the process that created or connected the peer socket, as
+/// recorded by the kernel. For a [`pair`] that is its creator, wherever the other end is now.
 pub fn peer_identity(socket: impl AsFd) -> Result<(u32, u32)> {
     let peer = rustix::net::sockopt::socket_peercred(socket).named("getsockopt", "SO_PEERCRED")?;
     Ok((peer.uid.as_raw(), peer.gid.as_raw()))
 }
 
-/// The user who made a file: of a memfd that is the effective user of its maker for ever, unless
-/// root says otherwise.
+/// Returns the owner of a file. For a memfd that is the effective user of its creator, unless root
+/// changes it.
 pub fn owner_uid(file: impl AsFd) -> Result<u32> {
     Ok(rustix::fs::fstat(file).named("fstat", "a file")?.st_uid)
 }
 
-/// The two ends of a pipe: who reads, who writes. Closed on exec.
+/// Creates a pipe, closed on exec; returns the read end, then the write end.
 pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).named("pipe2", "")
 }
 
-/// Sends one message with copies of these descriptors. The message must not be empty.
+/// Sends one message with duplicates of `descriptors`. Blocks while the socket is full. The message
+/// must not be empty.
 pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -48,19 +50,19 @@ pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -
         return Err(Error::new("sendmsg", "too many descriptors", libc::E2BIG));
     }
     let parts = [IoSlice::new(message)];
-    // See receive_with.
+    // See `receive_with`.
     let sent =
         retry_on_intr(|| rustix::net::sendmsg(&socket, &parts, &mut control, SendFlags::NOSIGNAL));
     sent.named("sendmsg", "a socket").map(drop)
 }
 
-/// Receives one message and the descriptors that came with it (closed on exec). 0 bytes: the other
-/// end is closed. A message or a list of descriptors that was cut short is an error.
+/// Receives one message and its descriptors (closed on exec), and blocks for it. 0 bytes: the peer
+/// has closed. EMSGSIZE: the message or its descriptors were truncated.
 pub fn receive(socket: impl AsFd, message: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
     receive_with(socket, message, RecvFlags::empty())
 }
 
-/// As [`receive`], without waiting: `None` where nothing is there.
+/// As [`receive`], without blocking; `None` if there is no message.
 pub fn try_receive(socket: impl AsFd, message: &mut [u8]) -> Result<Option<(usize, Vec<OwnedFd>)>> {
     match receive_with(socket, message, RecvFlags::DONTWAIT) {
         Err(error) if error.errno == libc::EAGAIN => Ok(None),
@@ -76,7 +78,7 @@ fn receive_with(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(message)];
-    // A socket with a limit in time is not waited for again by itself after a signal (signal(7)).
+    // A socket with a timeout is not restarted after a signal (signal(7)), so retry here.
     let flags = RecvFlags::CMSG_CLOEXEC | flags;
     let got = retry_on_intr(|| rustix::net::recvmsg(&socket, &mut parts, &mut control, flags));
     let got = got.named("recvmsg", "a socket")?;
@@ -92,14 +94,14 @@ fn receive_with(
     Ok((got.bytes, descriptors))
 }
 
-/// The first bytes of the next message, which stays, and nothing of what comes with it. Waits for
-/// one. 0 bytes: the other end is closed.
+/// Copies the beginning of the next message without consuming it, and blocks for it. Descriptors
+/// stay with the message. 0 bytes: the peer has closed.
 pub fn peek(socket: impl AsFd, message: &mut [u8]) -> Result<usize> {
     let got = retry_on_intr(|| rustix::net::recv(&socket, &mut *message, RecvFlags::PEEK));
     got.map(|(bytes, _)| bytes).named("recv", "a socket")
 }
 
-/// Whether a descriptor is a socket of this kind: local, and keeping message boundaries.
+/// Returns true for a Unix SEQPACKET socket.
 pub fn is_packet_socket(descriptor: impl AsFd) -> bool {
     let kind = rustix::net::sockopt::socket_type(&descriptor);
     let family = rustix::net::sockopt::socket_domain(&descriptor);

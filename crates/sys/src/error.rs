@@ -1,43 +1,42 @@
-//! A call that the machine refused: which call, on what, why, and what one can do about it.
+//! The crate's error: the refused call, its target, the errno, and advice.
 //!
-//! One type for the whole crate, so that a door can print any refusal in the same way.
+//! One type for all modules, so that every front end prints refusals alike.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// The kernel (or the C library) refused a call.
+/// A call refused by the kernel or the C library.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
-    /// The call as its manual page names it, for example `mmap`.
+    /// Name of the call as in its manual page, for example `mmap`.
     pub call: &'static str,
-    /// What it was called on: a file, an interface, a number of bytes; empty where there is nothing
-    /// to name.
+    /// Object of the call: a file, an interface, a size; empty if there is none to name.
     pub target: Cow<'static, str>,
-    /// The error number that came back.
+    /// Error number.
     pub errno: i32,
 }
 
-/// What a call into the machine comes to.
+/// Result of a system call.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// The refusal of `call` on `target` with this error number.
+    /// Creates an error for `call` on `target`.
     pub fn new(call: &'static str, target: impl Into<Cow<'static, str>>, errno: i32) -> Self {
         Self { call, target: target.into(), errno }
     }
 
-    /// The refusal of `call` on `target` with the error number that the C library left behind.
+    /// Creates an error for `call` on `target` from the thread's `errno`.
     pub fn last(call: &'static str, target: impl Into<Cow<'static, str>>) -> Self {
         Self::new(call, target, std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 
-    /// Whether what was handed in is more than the kernel takes at once.
+    /// Returns true if the request exceeds what the kernel accepts at once (E2BIG).
     #[must_use]
     pub const fn is_too_large(&self) -> bool {
         self.errno == libc::E2BIG
     }
 
-    /// What a person can do about it, where there is something to say.
+    /// Returns advice for the user, if there is any.
     #[must_use]
     pub fn advice(&self) -> Option<&'static str> {
         match (self.call, self.errno) {
@@ -100,9 +99,9 @@ impl From<Error> for std::io::Error {
     }
 }
 
-/// Gives a refusal of `rustix` its call and its target.
+/// Adds call and target to a `rustix` error.
 pub(crate) trait Named<T> {
-    /// The same outcome, with a name.
+    /// Converts the error, naming `call` and `target`.
     fn named(self, call: &'static str, target: impl Into<Cow<'static, str>>) -> Result<T>;
 }
 
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_what_where_why_and_what_to_do() {
+    fn error_names_call_target_cause_and_advice() {
         let text = Error::new("mmap", "a segment of 4096 bytes", libc::ENOMEM).to_string();
         assert!(text.starts_with("mmap on a segment of 4096 bytes: "), "{text}");
         assert!(text.ends_with("ask for smaller buffers"), "{text}");

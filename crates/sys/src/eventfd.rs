@@ -1,31 +1,33 @@
-//! Events among strangers, and events that one waits for together with descriptors (CONTRACT 24).
+//! Event counters that can be polled together with descriptors and shared with untrusted peers
+//! (CONTRACT 24).
 //!
-//! A write costs 190 ns while nobody waits. The counter coalesces: many notifications, one wake-up.
+//! A write costs 190 ns while nothing waits. Notifications coalesce: several writes cause one
+//! wake-up.
 
 use crate::{Error, Result};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A counter in the kernel that makes a descriptor readable.
+/// A nonblocking eventfd(2).
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// A counter at 0, closed on exec, that never blocks.
+    /// Creates a counter at 0, closed on exec.
     pub fn new() -> Result<Self> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map(Self)
             .map_err(|e| Error::new("eventfd", "", e.raw_os_error()))
     }
 
-    /// Makes the descriptor readable. Nothing happens if it is already (or if a hostile owner of
-    /// the other end has filled the counter: it is readable then too).
+    /// Makes the descriptor readable; has no effect if it is already, which includes a counter that
+    /// a hostile peer has filled.
     pub fn notify(&self) {
         let full = rustix::io::write(&self.0, &1u64.to_ne_bytes());
         debug_assert!(matches!(full, Ok(8) | Err(rustix::io::Errno::AGAIN)), "{full:?}");
     }
 
-    /// Takes all notifications back; answers whether there were any.
+    /// Resets the counter and returns whether it was above 0.
     pub fn clear(&self) -> bool {
         let mut count = [0; 8];
         rustix::io::read(&self.0, &mut count).is_ok()

@@ -1,9 +1,9 @@
-//! Regular files that others may cut and write at any moment (CONTRACT 26): what they are, and a
-//! mapping whose address only the kernel ever uses.
+//! Regular files that others may truncate or write at any time (CONTRACT 26): status, and mappings
+//! used by the kernel alone.
 //!
-//! Who reads a mapped file that was cut short dies of SIGBUS; a system call that is given the same
-//! address answers EFAULT. So a [`FileMapping`] has no way to its bytes: it hands its address to
-//! `write`, `writev` and `vmsplice`, and says how far they came.
+//! A process that reads a mapped page beyond a truncated file's end dies of SIGBUS; a system call
+//! given the same address returns EFAULT. A [`FileMapping`] therefore hides its bytes: it passes
+//! its address to `write`, `writev` and `vmsplice` and reports how far they got.
 
 use crate::error::{Error, Named as _, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -11,33 +11,33 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-/// What the kernel says about a file right now.
+/// Status of an open file, at the moment of the query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileStatus {
-    /// What it is.
+    /// File type.
     pub kind: FileKind,
-    /// Bytes that it has.
+    /// Size in bytes.
     pub size: u64,
-    /// Whose it is.
+    /// Owner.
     pub uid: u32,
-    /// The group that the middle permission bits are for.
+    /// Group.
     pub gid: u32,
     /// Permission bits.
     pub mode: u32,
 }
 
-/// What a descriptor leads to.
+/// The types of file that this crate distinguishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileKind {
-    /// A file with bytes at offsets.
+    /// Regular file.
     Regular,
-    /// A pipe, named or not.
+    /// Pipe or named pipe.
     Pipe,
-    /// Anything else.
+    /// Any other type.
     Other,
 }
 
-/// Looks at what a descriptor leads to.
+/// Queries the status of a descriptor.
 pub fn status(file: impl AsFd) -> Result<FileStatus> {
     let stat = rustix::fs::fstat(file).named("fstat", "")?;
     let kind = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
@@ -49,25 +49,25 @@ pub fn status(file: impl AsFd) -> Result<FileStatus> {
     Ok(FileStatus { kind, size, uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 })
 }
 
-/// Whether nobody can cut the file: memory that was sealed so (`F_SEAL_SHRINK`).
+/// Returns true if the file can never shrink: a memfd with `F_SEAL_SHRINK`.
 pub fn cannot_shrink(file: impl AsFd) -> bool {
-    // No file but such memory has seals to be asked for.
+    // Other files have no seals and fail the call.
     let seals = rustix::fs::fcntl_get_seals(file);
     seals.is_ok_and(|seals| seals.contains(rustix::fs::SealFlags::SHRINK))
 }
 
-/// How a descriptor was opened.
+/// Access mode of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// It can be read and not written.
+    /// Readable, not writable.
     Read,
-    /// It can be read and written.
+    /// Readable and writable.
     ReadWrite,
-    /// It cannot be read.
+    /// Not readable.
     None,
 }
 
-/// How a descriptor was opened.
+/// Returns the access mode of a descriptor.
 pub fn access(file: impl AsFd) -> Result<Access> {
     use rustix::fs::OFlags;
     let flags = rustix::fs::fcntl_getfl(file).named("fcntl", "F_GETFL")?;
@@ -79,16 +79,16 @@ pub fn access(file: impl AsFd) -> Result<Access> {
     })
 }
 
-/// A place in the file system, whatever lies there: nothing of it is opened, so no pipe is waited
-/// for and no device begins to work. For [`status`], and then [`read_only`].
+/// Opens a path without opening the file behind it (O_PATH), for [`status`] followed by
+/// [`reopen_read_only`]. Never waits for a pipe and never activates a device.
 pub fn open_path(path: &std::path::Path) -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let shown = path.display().to_string();
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).named("open", shown)
 }
 
-/// The same file opened anew for reading alone, whatever can be done with this descriptor. Needs
-/// the permission to read it, and `/proc`.
+/// Reopens a descriptor's file for reading, whatever the descriptor's own access mode. Needs
+/// permission to read the file, and `/proc`.
 pub fn reopen_read_only(file: BorrowedFd<'_>) -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -96,21 +96,21 @@ pub fn reopen_read_only(file: BorrowedFd<'_>) -> Result<OwnedFd> {
     rustix::fs::open(&path, flags, Mode::empty()).named("open", path)
 }
 
-/// Whether a user without rights may be behind this file system, and let whoever reads wait for
-/// ever.
+/// Returns true if the file system is FUSE, whose server may be unprivileged and may block readers
+/// for good.
 pub fn is_in_user_space(file: impl AsFd) -> Result<bool> {
     const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
     let stat = rustix::fs::fstatfs(file).named("fstatfs", "")?;
     Ok(stat.f_type == FUSE_SUPER_MAGIC)
 }
 
-/// Whether more than owner, group and others is said about who may read (acl(5)).
+/// Returns true if the file has an access control list (acl(5)).
 pub fn has_access_list(file: impl AsFd) -> bool {
     let name = c"system.posix_acl_access";
     rustix::fs::fgetxattr(file, name, &mut [0_u8; 0]).is_ok_and(|length| length > 0)
 }
 
-/// A file mapped for reading: an address for system calls, and for nobody else.
+/// A read-only file mapping, accessible to system calls alone.
 #[derive(Debug)]
 pub struct FileMapping {
     base: NonNull<u8>,
@@ -124,8 +124,8 @@ unsafe impl Send for FileMapping {}
 unsafe impl Sync for FileMapping {}
 
 impl FileMapping {
-    /// Maps the first `len` bytes, of which some may not be there (yet): the mapping shows them
-    /// when they are.
+    /// Maps the first `len` bytes, which may extend beyond the file's present end; pages appear
+    /// when the file grows.
     pub fn map(file: impl AsFd, len: usize) -> Result<Self> {
         // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is
         // replaced.
@@ -138,14 +138,15 @@ impl FileMapping {
         Ok(Self { base, len })
     }
 
-    /// The size in bytes, whether or not the file is as long.
+    /// Returns the size of the mapping in bytes, whatever the file's size.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "the kernel maps no empty range")]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Writes these bytes (`write(2)`) and answers how many; 0: of the first none is there.
+    /// Writes a range (`write(2)`) and returns the bytes written; 0 if its first byte is beyond the
+    /// end of the file.
     pub fn write_to(&self, at: usize, len: usize, to: impl AsFd) -> Result<usize> {
         let (to, from) = (to.as_fd().as_raw_fd(), self.address(at, len)?);
         // SAFETY: the kernel reads the range, which lies in this mapping (`address`), and answers
@@ -153,8 +154,8 @@ impl FileMapping {
         answered("write", || unsafe { libc::write(to, from, len) })
     }
 
-    /// Writes these ranges (place, length) one behind the other by one call (`writev(2)`), and
-    /// answers how many bytes. At most [`RANGES_MAX`].
+    /// Writes ranges (offset, length) with one call (`writev(2)`) and returns the bytes written. At
+    /// most [`RANGES_MAX`] ranges are used.
     pub fn write_ranges(&self, pieces: &[(usize, usize)], to: impl AsFd) -> Result<usize> {
         let vectors = self.vectors(pieces)?;
         let (to, count) = (to.as_fd().as_raw_fd(), small(vectors.len()));
@@ -162,8 +163,8 @@ impl FileMapping {
         answered("writev", || unsafe { libc::writev(to, vectors.as_ptr(), count) })
     }
 
-    /// Lets a pipe refer to these ranges with no copy (`vmsplice(2)`), and answers how many bytes.
-    /// What is written to the file before the pipe is read may be seen there.
+    /// Maps ranges into a pipe without copying (`vmsplice(2)`) and returns the bytes. The pipe may
+    /// show later writes to the file.
     pub fn splice_to(&self, pieces: &[(usize, usize)], pipe: impl AsFd) -> Result<usize> {
         let vectors = self.vectors(pieces)?;
         let pipe = pipe.as_fd().as_raw_fd();
@@ -172,8 +173,8 @@ impl FileMapping {
         answered("vmsplice", || unsafe { libc::vmsplice(pipe, vectors.as_ptr(), vectors.len(), 0) })
     }
 
-    /// Has these bytes read from the disk and mapped now, rather than page by page when they are
-    /// used. That some are not there is no mistake.
+    /// Reads a range from disk and maps it ahead of use. Pages beyond the end of the file are
+    /// skipped without an error.
     pub fn populate(&self, at: usize, len: usize) -> Result<()> {
         let from = self.address(at, len)?.cast_mut();
         // SAFETY: the range lies in this mapping; the advice changes nothing that can be seen
@@ -213,10 +214,10 @@ impl Drop for FileMapping {
     }
 }
 
-/// The most ranges that one call takes (IOV_MAX).
+/// Most ranges per call (IOV_MAX).
 pub const RANGES_MAX: usize = 1024;
 
-/// Writes bytes of a file that cannot be mapped (`sendfile(2)`), and answers how many.
+/// Sends bytes of a file that cannot be mapped (`sendfile(2)`) and returns their number.
 pub fn send(from: impl AsFd, at: u64, len: usize, to: impl AsFd) -> Result<usize> {
     loop {
         let mut offset = at;
@@ -227,7 +228,8 @@ pub fn send(from: impl AsFd, at: u64, len: usize, to: impl AsFd) -> Result<usize
     }
 }
 
-/// Copies bytes of a file (`pread(2)`), as many as are there; fewer only at its end.
+/// Reads from offset `at` until `out` is full or the file ends (`pread(2)`); returns the bytes
+/// read.
 pub fn read_at(from: impl AsFd, mut at: u64, mut out: &mut [u8]) -> Result<usize> {
     let mut count = 0;
     while !out.is_empty() {
@@ -249,7 +251,7 @@ fn small(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// What a call answered: EFAULT is nothing, an interrupted call is made again.
+/// Repeats an interrupted call and returns its count; EFAULT counts as 0.
 fn answered(call: &'static str, mut make: impl FnMut() -> isize) -> Result<usize> {
     loop {
         if let Ok(count) = usize::try_from(make()) {
@@ -269,7 +271,7 @@ mod tests {
     use std::fs::File;
     use std::io::{Read as _, Write as _};
 
-    /// A file of no name with these bytes.
+    /// Creates an unnamed file with these bytes.
     fn file(bytes: &[u8]) -> File {
         use rustix::fs::{Mode, OFlags};
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_go_from_the_mapping_into_a_pipe_by_every_call() {
+    fn every_call_moves_mapped_bytes_into_a_pipe() {
         let file = file(&[b'a'; 5000]);
         let mapping = FileMapping::map(&file, 8192).unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_no_signal() {
+    fn truncated_file_is_no_sigbus() {
         let file = file(&[b'a'; 3 * 4096]);
         let mapping = FileMapping::map(&file, 3 * 4096).unwrap();
         let (_read, write) = rustix::pipe::pipe().unwrap();
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_descriptor_is_and_how_it_was_opened_is_told() {
+    fn status_and_access_mode_are_reported() {
         let file = file(&[1; 100]);
         let told = status(&file).unwrap();
         assert_eq!((told.kind, told.size, told.mode), (FileKind::Regular, 100, 0o400));

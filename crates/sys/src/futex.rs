@@ -1,20 +1,20 @@
-//! Sleeping on a word, and waking who sleeps on it.
+//! Waiting on a word in memory, and waking its waiters.
 //!
-//! Only among parties that trust each other (CONTRACT 24): who can write the word can keep a
-//! sleeper asleep. Waking costs about 7 µs once the other processor has halted, and arming a
-//! time-out about 5 µs (BASELINES): look at a waiter flag first, and sleep without a time-out.
+//! For parties that trust each other (CONTRACT 24): a party that can write the word can keep a
+//! waiter asleep. A wake-up costs about 7 µs once the other CPU has halted, arming a timeout about
+//! 5 µs (BASELINES), so check a waiter flag first and wait without a timeout.
 
 use rustix::io::Errno;
 use rustix::thread::futex::{self, Flags, Timespec};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// Who may sleep on the word.
+/// Scope of a futex.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// Threads of this process. Cheaper: the kernel need not look at what is mapped.
+    /// Threads of this process. Cheaper: the kernel need not resolve the mapping.
     Private,
-    /// Every process that maps the memory.
+    /// All processes that map the memory.
     Shared,
 }
 
@@ -27,14 +27,14 @@ impl Reach {
     }
 }
 
-/// Sleeps as long as the word is `expected` and nobody wakes it. Comes back early for a signal or
-/// for no reason at all: the caller looks again.
+/// Blocks while the word is `expected`, until woken. May return early or spuriously: callers check
+/// again.
 pub fn wait(word: &AtomicU32, expected: u32, reach: Reach) {
     let woken = futex::wait(word, reach.flags(), expected, None);
     debug_assert!(matches!(woken, Ok(()) | Err(Errno::AGAIN | Errno::INTR)), "{woken:?}");
 }
 
-/// As [`wait`], for at most `limit`. Answers whether the time was up.
+/// As [`wait`], for at most `limit`. Returns true if `limit` passed.
 pub fn wait_for(word: &AtomicU32, expected: u32, reach: Reach, limit: Duration) -> bool {
     let limit = Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
@@ -43,9 +43,9 @@ pub fn wait_for(word: &AtomicU32, expected: u32, reach: Reach, limit: Duration) 
     futex::wait(word, reach.flags(), expected, Some(&limit)) == Err(Errno::TIMEDOUT)
 }
 
-/// Wakes up to `count` sleepers and answers how many there were.
+/// Wakes up to `count` waiters and returns their number.
 pub fn wake(word: &AtomicU32, count: u32, reach: Reach) -> usize {
-    // The kernel takes a signed number.
+    // The kernel's argument is signed.
     futex::wake(word, reach.flags(), count.min(i32::MAX as u32)).unwrap_or(0)
 }
 
@@ -55,7 +55,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn a_sleeper_is_woken_or_sees_that_the_word_has_changed() {
+    fn waiter_is_woken_or_sees_the_changed_word() {
         for reach in [Reach::Private, Reach::Shared] {
             let word = AtomicU32::new(0);
             std::thread::scope(|scope| {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_with_a_limit_ends() {
+    fn wait_with_a_limit_ends() {
         let word = AtomicU32::new(0);
         assert!(wait_for(&word, 0, Reach::Private, Duration::from_millis(1)));
         assert!(!wait_for(&word, 1, Reach::Private, Duration::from_secs(60)));

@@ -1,8 +1,8 @@
-//! A process of this very program, started again for a task, that ends with us however we end.
+//! A helper process: this executable or another command, killed when we end, however we end.
 //!
-//! A thread waits for it for as long as it lives: the kernel ends a process with the thread that
-//! started it (prctl(2), PR_SET_PDEATHSIG), and whoever else has a copy of it may end before. The
-//! process is named by a descriptor, so that a signal never reaches a stranger.
+//! The kernel sends the parent-death signal when the *thread* that started the child ends
+//! (prctl(2), PR_SET_PDEATHSIG), so a dedicated thread starts it and waits for it. A pidfd names
+//! the process, so a signal never reaches another one.
 
 use crate::error::{Error, Named as _, Result};
 use crate::process_group::ProcessEnd;
@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-/// A process that runs, or did. It is killed when this is dropped.
+/// A helper process, running or ended. Dropping it kills it.
 #[derive(Debug)]
 pub struct HelperProcess {
     handle: OwnedFd,
@@ -22,7 +22,7 @@ pub struct HelperProcess {
     end: Arc<End>,
 }
 
-/// How it ended, once it has; until then its number is its own.
+/// The outcome, once known; until then the process id is not reused.
 #[derive(Debug, Default)]
 struct End {
     known: Mutex<Option<ProcessEnd>>,
@@ -30,18 +30,18 @@ struct End {
 }
 
 impl HelperProcess {
-    /// Starts a program, by default this executable again, with these words, an empty environment,
-    /// `socket` as its standard input and no output, in a process group of its own.
+    /// Starts this executable with `words` as arguments, an empty environment, `socket` as standard
+    /// input, no output, and a process group of its own.
     pub fn start(program: Option<&Path>, words: &[&str], socket: OwnedFd) -> Result<Self> {
-        // Itself, even where the file has been replaced meanwhile.
+        // The running image, even if the file has been replaced.
         let mut command = Command::new(program.unwrap_or_else(|| Path::new("/proc/self/exe")));
         command.args(words).env_clear().process_group(0).current_dir("/");
         command.stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
         Self::spawn_command(command)
     }
 
-    /// Starts this command. It is for the process that it becomes to say that it ends with the
-    /// thread that started it ([`crate::confine::end_with_parent`]).
+    /// Starts a command. The command itself must request to end with its parent thread
+    /// ([`crate::confine::end_with_parent`]).
     pub fn spawn_command(mut command: Command) -> Result<Self> {
         let end = Arc::new(End::default());
         let (tell, told) = mpsc::channel();
@@ -50,7 +50,7 @@ impl HelperProcess {
             match spawn(&mut command) {
                 Ok((child, handle, id)) => {
                     drop(command);
-                    // Who started us waits for this.
+                    // `spawn_command` waits for this message.
                     let _ = tell.send(Ok((handle, id)));
                     ends.wait_for(child, id);
                 }
@@ -66,19 +66,19 @@ impl HelperProcess {
         Ok(Self { handle, id, end })
     }
 
-    /// Its number, which may be another's once it has ended.
+    /// Returns the process id, which the kernel may reuse once the process has ended.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.id.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// How it ended; nothing while it runs.
+    /// Returns the outcome; `None` while it runs.
     #[must_use]
     pub fn ended(&self) -> Option<ProcessEnd> {
         *self.end.known()
     }
 
-    /// Waits for its end, for so long.
+    /// Waits up to `limit` for the outcome.
     #[must_use]
     pub fn wait(&self, limit: Duration) -> Option<ProcessEnd> {
         let known = self.end.known();
@@ -86,13 +86,13 @@ impl HelperProcess {
         *waits.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Kills it.
+    /// Kills the process.
     pub fn kill(&self) {
-        // What has gone meanwhile needs no signal.
+        // An error means that it has ended.
         let _ = rustix::process::pidfd_send_signal(&self.handle, Signal::KILL);
     }
 
-    /// How much processor time it has used, in ns; nothing once it has ended.
+    /// Returns the CPU time used, in ns; `None` once the process has ended.
     #[must_use]
     pub fn processor_ns(&self) -> Option<u64> {
         let known = self.end.known();
@@ -129,7 +129,7 @@ impl End {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it has ended, tells how, and lets its number go.
+    /// Blocks until the process has ended, records its outcome, then reaps it.
     fn wait_for(&self, mut child: Child, id: Pid) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let ended = loop {
@@ -146,7 +146,7 @@ impl End {
         };
         let mut known = self.known();
         *known = Some(ended);
-        // What can fail is being told again what is known already.
+        // The status is known already; an error would concern that alone.
         let _ = child.wait();
         drop(known);
         self.told.notify_all();
@@ -161,7 +161,7 @@ fn spawn(command: &mut Command) -> Result<(Child, OwnedFd, Pid)> {
     match rustix::process::pidfd_open(id, PidfdFlags::empty()).named("pidfd_open", "a process") {
         Ok(handle) => Ok((child, handle, id)),
         Err(error) => {
-            // It is ours, and has not been waited for.
+            // The child is ours and not yet reaped, so its id is valid.
             let _ = child.kill();
             let _ = child.wait();
             Err(error)
@@ -174,9 +174,9 @@ mod tests {
     use super::*;
     use crate::descriptor;
 
-    /// A process of this test program that lists its tests, and ends.
+    /// Starts this test program with `--list`, which ends at once.
     #[test]
-    fn a_kept_process_tells_how_it_ended() {
+    fn helper_process_reports_its_outcome() {
         let (_here, there) = descriptor::pair().unwrap();
         let kept = HelperProcess::start(None, &["--list"], there).unwrap();
         assert_eq!(kept.wait(Duration::from_secs(60)), Some(ProcessEnd::Status(0)));

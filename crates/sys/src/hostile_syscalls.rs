@@ -1,29 +1,29 @@
-//! What code does that means harm. Only with the feature `testing`, for the tests of what keeps it
-//! from harm: nothing here is called by the product.
+//! Hostile acts for tests of the confinement; only with the feature `testing`. The product calls
+//! nothing here.
 
 use std::fs::File;
 use std::net::TcpStream;
 use std::ptr;
 
-/// What can be done.
+/// Names of the acts.
 pub const HOSTILE_SYSCALLS: &[&str] = &[
     "abort", "allocate", "connect", "cursor", "exec", "exit", "flood", "fork", "hang", "kill",
     "memfd", "open", "panic", "ptrace", "ring", "segment", "setuid", "signal", "sleep", "spoof",
     "thread",
 ];
 
-/// A deed, with what had to be looked up as long as one may.
+/// An act, prepared while the process was still unconfined.
 #[derive(Debug)]
 pub struct HostileSyscall {
     name: String,
-    /// Shared memory: address, length, whether it may be written, the name of its file.
+    /// Shared mappings: address, length, writable, file name.
     shared: Vec<(usize, usize, bool, String)>,
-    /// Who started us.
+    /// Process id of the parent.
     parent: libc::pid_t,
 }
 
 impl HostileSyscall {
-    /// Looks around: what is mapped here is known to whoever was there before.
+    /// Collects mappings and parent, as code that ran before the confinement could.
     #[must_use]
     pub fn prepare(name: &str) -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -40,7 +40,7 @@ impl HostileSyscall {
         Self { name: name.to_owned(), shared: shared.collect(), parent }
     }
 
-    /// Does it. It comes back where what it tried was refused and did not end the process.
+    /// Performs the act. Returns if the kernel refused it without ending the process.
     pub fn act(&self) {
         match self.name.as_str() {
             "abort" => std::process::abort(),
@@ -69,7 +69,7 @@ impl HostileSyscall {
         }
     }
 
-    /// Makes a ring writable that is only to be read, and writes there.
+    /// Makes a read-only ring writable and writes to it.
     fn write_into_what_is_read(&self) {
         let found = self
             .shared
@@ -83,15 +83,16 @@ impl HostileSyscall {
         }
     }
 
-    /// Fills the first page of all that may be written of this name with nonsense: positions,
-    /// counts, whether one sleeps. Then nothing honest is written there any more.
+    /// Fills the first page of each writable mapping named `file` with nonsense (positions, counts,
+    /// sleep flags), then writes nothing valid any more.
     fn spoof(&self, file: &str) {
         for (address, length, ..) in
             self.shared.iter().filter(|(.., writes, name)| *writes && name.contains(file))
         {
             for at in (0..4096.min(*length)).step_by(8) {
                 let nonsense = 0x0123_4567_89ab_cdef_u64.rotate_left(at as u32);
-                // SAFETY: the memory is mapped for writing; that others read it is the deed.
+                // SAFETY: the memory is mapped for writing; that others read it is the point of the
+                // act.
                 unsafe { ptr::write_volatile((address + at) as *mut u64, nonsense) };
             }
         }
@@ -118,7 +119,7 @@ fn sleep() {
     }
 }
 
-/// Rings at every bell that is open.
+/// Notifies through every open socket.
 fn flood() {
     loop {
         for socket in 0..64 {

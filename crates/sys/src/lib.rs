@@ -1,10 +1,9 @@
-//! The only foreign calls of the house: memory, futex, descriptors, signals, clocks, processes,
-//! interfaces and their packets, bpf(2).
+//! The only foreign calls of the workspace: memory, futexes, descriptors, signals, clocks,
+//! processes, network interfaces, packet sockets, bpf(2).
 //!
-//! Every other crate is free of libc. What comes back from here is owned (a descriptor, a mapping)
-//! and is given back on drop; what fails is an [`Error`] that names the call, its target and what
-//! to do. There is one operation in each unsafe block, with the promise of the manual page that it
-//! relies on.
+//! No other crate of the product uses `libc`. Results are owned values that release on drop; an
+//! [`Error`] names the call, its target and what to do. Each unsafe block holds one operation, with
+//! the manual page's promise that it relies on.
 
 pub mod bpf;
 pub mod children;

@@ -1,7 +1,7 @@
-//! The system's libpcap, loaded when it is asked for: it compiles pcap-filter expressions that our
-//! own compiler does not know (CONTRACT 27), and judges ours in tests.
+//! The system's libpcap, loaded with dlopen(3) on first use. It compiles pcap-filter expressions
+//! that our compiler does not support (CONTRACT 27) and serves as a reference in tests.
 //!
-//! Nothing is linked; a machine without libpcap gets [`Error`] and goes on without.
+//! Nothing links against it; on a machine without libpcap [`Libpcap::load`] returns an error.
 
 use crate::error::{Error, Result};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -11,10 +11,10 @@ use std::sync::{Mutex, PoisonError};
 /// One instruction of classic BPF: operation, jump if true, jump if false, operand.
 pub type Instruction = (u16, u8, u8, u32);
 
-/// Where libpcap is looked for.
+/// Sonames to try, in order.
 const NAMES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 
-/// The loaded library. It stays loaded until the process ends.
+/// The loaded library, which stays loaded until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Libpcap {
     open_dead: OpenDead,
@@ -49,14 +49,16 @@ struct Raw {
     k: u32,
 }
 
-/// Before 1.8 libpcap kept the state of a compilation in globals (pcap_compile(3)).
+/// Serializes compilation: before 1.8 libpcap kept its state in globals (pcap_compile(3)).
 static COMPILING: Mutex<()> = Mutex::new(());
 
-/// What the compiler is told about unknown netmasks: `PCAP_NETMASK_UNKNOWN`.
+/// `PCAP_NETMASK_UNKNOWN`.
 const NETMASK_UNKNOWN: u32 = 0xffff_ffff;
 
 impl Libpcap {
-    /// Loads libpcap, if this machine has it.
+    /// Loads libpcap.
+    ///
+    /// ENOENT: this machine has none.
     pub fn load() -> Result<Self> {
         let library = NAMES
             .iter()
@@ -84,8 +86,8 @@ impl Libpcap {
         })
     }
 
-    /// Compiles an expression for frames of this link type (`DLT_...` number), cut at `snap` bytes.
-    /// The error is libpcap's own text. Names of hosts are looked up, which may take its time.
+    /// Compiles an expression for a link type (`DLT_*`) and a snap length in bytes. The error is
+    /// libpcap's text. Blocks while host names are resolved.
     pub fn compile(
         &self,
         expression: &str,
@@ -150,11 +152,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libpcap_compiles_and_complains() {
+    fn libpcap_compiles_and_reports_errors() {
         let pcap = match Libpcap::load() {
             Ok(pcap) => pcap,
             Err(error) => {
-                println!("skipped: libpcap_compiles_and_complains: {error}");
+                println!("skipped: libpcap_compiles_and_reports_errors: {error}");
                 assert_eq!(error.call, "dlopen");
                 return;
             }

@@ -1,7 +1,7 @@
-//! Sockets with a name in a directory, and processes as descriptors. (RELIABILITY T10, T13)
+//! Unix sockets bound in a directory, and process descriptors. (RELIABILITY T10, T13)
 //!
-//! The directory is held open: whoever changes what its path leads to changes nothing for us. A
-//! process is known by a descriptor of it, which stays its own when the number is used again.
+//! The directory is held open, so a later change of its path has no effect. A pidfd names a process
+//! unambiguously even after its id has been reused.
 
 use crate::error::{Error, Named as _, Result};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
@@ -20,29 +20,29 @@ use std::time::Duration;
 
 use crate::descriptor::DESCRIPTORS_MAX;
 
-/// Whether messages keep their boundaries.
+/// Framing of a Unix socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Framing {
-    /// They do: one message, one packet.
+    /// Message boundaries are kept (SOCK_SEQPACKET).
     Packets,
-    /// They do not.
+    /// A byte stream (SOCK_STREAM).
     Stream,
 }
 
-/// A directory as it is now, without following a link at its end.
+/// Opens a directory without following a symbolic link at the end of the path.
 pub fn directory(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).named("open", path.display().to_string())
 }
 
-/// A file of a directory that only its owner may touch, made if it is not there.
+/// Opens a file of a directory with mode 0600, creating it if missing.
 pub fn private_file(directory: &OwnedFd, name: &str) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600))
         .named("open", name.to_owned())
 }
 
-/// Locks a file for as long as it is open; `false`: somebody else has it.
+/// Locks a file until it is closed; false if another holder has it.
 pub fn lock(file: &OwnedFd) -> Result<bool> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
@@ -51,7 +51,7 @@ pub fn lock(file: &OwnedFd) -> Result<bool> {
     }
 }
 
-/// Whether this name in the directory still leads to this very file.
+/// Returns true if `name` still refers to `file`.
 pub fn is_same_file(directory: &OwnedFd, name: &str, file: &OwnedFd) -> bool {
     let there = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
     let here = rustix::fs::fstat(file);
@@ -61,7 +61,7 @@ pub fn is_same_file(directory: &OwnedFd, name: &str, file: &OwnedFd) -> bool {
     }
 }
 
-/// Takes a name out of a directory; that it is not there is as good.
+/// Removes a name from a directory; a missing name is no error.
 pub fn remove(directory: &OwnedFd, name: &str) -> Result<()> {
     match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
@@ -69,7 +69,7 @@ pub fn remove(directory: &OwnedFd, name: &str) -> Result<()> {
     }
 }
 
-/// Listens at a name of a directory, with these permissions; never blocks.
+/// Listens at a name in a directory, with file mode `mode`. The listener is nonblocking.
 pub fn listen_at(
     directory: &OwnedFd,
     name: &str,
@@ -87,13 +87,13 @@ pub fn listen_at(
     Ok(socket)
 }
 
-/// Goes to whoever listens there. Sending, receiving and coming in wait no longer than `limit`.
+/// Connects to a path. Connecting, sending and receiving block for at most `limit`.
 pub fn connect_to(path: &Path, form: Framing, limit: Duration) -> Result<OwnedFd> {
     let socket = open(form, SocketFlags::CLOEXEC)?;
     set_timeouts(&socket, limit)?;
     let shown = path.display().to_string();
     let named = |path: &Path| SocketAddrUnix::new(path).named("connect", shown.clone());
-    // A path has at most 107 bytes: a longer one is gone to from its folder.
+    // A socket path has at most 107 bytes: connect to a longer one through its directory.
     let (address, _folder) = match (named(path), path.parent().zip(path.file_name())) {
         (Err(error), Some((folder, name))) if error.errno == libc::ENAMETOOLONG => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -108,7 +108,7 @@ pub fn connect_to(path: &Path, form: Framing, limit: Duration) -> Result<OwnedFd
     Ok(socket)
 }
 
-/// How long sending and receiving wait at most.
+/// Limits the time that sends and receives block.
 pub fn set_timeouts(socket: &OwnedFd, limit: Duration) -> Result<()> {
     for which in [Timeout::Send, Timeout::Recv] {
         sockopt::set_socket_timeout(socket, which, Some(limit))
@@ -117,7 +117,7 @@ pub fn set_timeouts(socket: &OwnedFd, limit: Duration) -> Result<()> {
     Ok(())
 }
 
-/// The next one that has come, whose socket never blocks; none: nobody waits.
+/// Accepts a pending connection as a nonblocking socket; `None` if there is none.
 pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
     match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
         Ok(socket) => Ok(Some(socket)),
@@ -126,7 +126,7 @@ pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Whether messages of this socket keep their boundaries; an error where it is none of ours.
+/// Returns the framing of a Unix socket; EPROTOTYPE for any other.
 pub fn framing(socket: impl AsFd) -> Result<Framing> {
     let refused = |errno| Err(Error::new("getsockopt", "SO_TYPE", errno));
     match (sockopt::socket_domain(&socket), sockopt::socket_type(&socket)) {
@@ -137,8 +137,8 @@ pub fn framing(socket: impl AsFd) -> Result<Framing> {
     }
 }
 
-/// Sends without waiting. How many bytes went, all of them where boundaries are kept; none: there
-/// is no room.
+/// Sends without blocking and returns the number of bytes: all of them for packets. `None`: no
+/// room.
 pub fn send_now(
     socket: impl AsFd,
     bytes: &[u8],
@@ -159,7 +159,7 @@ pub fn send_now(
     }
 }
 
-/// Whether the other end is gone, without taking anything.
+/// Returns true if the peer has closed its end. Consumes nothing.
 #[must_use]
 pub fn is_gone(socket: impl AsFd) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -170,8 +170,8 @@ pub fn is_gone(socket: impl AsFd) -> bool {
     }
 }
 
-/// The process that made the other end, as a descriptor: readable when it has ended. Kernels before
-/// 6.5 are asked by its number, right after it was told to us.
+/// Opens a pidfd of the process that created the peer socket; it becomes readable when that process
+/// ends. Kernels before 6.5 are asked by process id, with a small window for reuse.
 pub fn peer_process(socket: impl AsFd) -> Result<OwnedFd> {
     const SO_PEERPIDFD: c_int = 77;
     let mut found: c_int = -1;
@@ -193,7 +193,7 @@ pub fn peer_process(socket: impl AsFd) -> Result<OwnedFd> {
     open_process(who.pid.as_raw_nonzero().get())
 }
 
-/// A process by its number: readable when it has ended.
+/// Opens a pidfd by process id; it becomes readable when the process ends.
 pub fn open_process(number: i32) -> Result<OwnedFd> {
     let shown = format!("process {number}");
     let refused = || Error::new("pidfd_open", shown.clone(), libc::ESRCH);
@@ -222,7 +222,7 @@ mod tests {
     use crate::descriptor;
     use std::path::PathBuf;
 
-    /// A directory that goes away.
+    /// A temporary directory, removed on drop.
     struct TestFolder(PathBuf);
 
     impl TestFolder {
@@ -242,7 +242,7 @@ mod tests {
     const LIMIT: Duration = testkit::wait::LIMIT;
 
     #[test]
-    fn who_comes_to_a_name_in_a_directory_is_known() {
+    fn peer_process_of_a_local_socket_is_known() {
         let folder = TestFolder::new("sys-local");
         let held = directory(&folder.0).unwrap();
         for (form, name) in [(Framing::Packets, "packets"), (Framing::Stream, "stream")] {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_one_holders() {
+    fn file_lock_has_one_holder() {
         let folder = TestFolder::new("sys-lock");
         let held = directory(&folder.0).unwrap();
         let one = private_file(&held, "lock").unwrap();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_process_is_seen() {
+    fn pidfd_becomes_readable_when_its_process_ends() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let process = open_process(i32::try_from(child.id()).unwrap()).unwrap();
         assert_eq!(crate::poll::readable(&[process.as_fd()], Some(Duration::ZERO)), [false]);

@@ -1,32 +1,32 @@
-//! What machine this is: processors, caches, memory, kernel, and who we are on it.
+//! Facts about this machine: CPUs, caches, memory, kernel, privileges.
 //!
-//! Read once, when a plan is made; the planner gets it as a value. Where a file is missing (a
-//! container, a strange processor), the figure is `None` and not a guess.
+//! Read once per plan and handed to the planner as a value. A missing file (in a container, on an
+//! unusual CPU) yields `None`, never a guess.
 
 use std::fs;
 use std::path::Path;
 
-/// What the planner and `doctor` want to know of this machine.
+/// Machine facts for the planner and `doctor`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Machine {
-    /// Processors that this process may run on.
+    /// CPUs that this process may use.
     pub processors: usize,
-    /// Bytes of data cache per level of the first processor, level 1 first.
+    /// Data cache sizes of CPU 0 in bytes, level 1 first.
     pub caches: Vec<usize>,
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub memory: Option<u64>,
-    /// Bytes of a page.
+    /// Page size in bytes.
     pub page: usize,
-    /// The kernel's release, as `uname -r` prints it.
+    /// Kernel release, as printed by `uname -r`.
     pub release: String,
-    /// The effective user.
+    /// Effective user.
     pub uid: u32,
     /// Effective capabilities.
     pub capabilities: Capabilities,
 }
 
 impl Machine {
-    /// Looks at the machine.
+    /// Queries the machine.
     #[must_use]
     pub fn detect() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -41,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// Major and minor number of the kernel, for example (6, 18).
+    /// Returns major and minor version of the kernel, for example (6, 18).
     #[must_use]
     pub fn kernel(&self) -> Option<(u32, u32)> {
         let mut numbers = self.release.split(|c: char| !c.is_ascii_digit());
@@ -49,14 +49,14 @@ impl Machine {
     }
 }
 
-/// The processor on which we run at this moment.
+/// Returns the CPU that this thread is running on.
 #[must_use]
 pub fn current_processor() -> usize {
     rustix::thread::sched_getcpu()
 }
 
-/// The processors that share the nearest cache with this one that it shares with any, itself among
-/// them; none where that is not known, or it shares none.
+/// Returns the CPUs that share `processor`'s nearest shared cache, itself included; empty if
+/// unknown or if it shares none.
 #[must_use]
 pub fn cache_sharers(processor: usize) -> Vec<usize> {
     cache_sharers_below(&Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache")))
@@ -73,7 +73,7 @@ fn cache_sharers_below(folder: &Path) -> Vec<usize> {
     nearest.map_or_else(Vec::new, |(_, all)| all)
 }
 
-/// A list of processors as sysfs writes it: `0-3,8`.
+/// Parses a CPU list of sysfs, such as `0-3,8`.
 fn processors(list: &str) -> Option<Vec<usize>> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -84,48 +84,48 @@ fn processors(list: &str) -> Option<Vec<usize>> {
     Some(ranges?.into_iter().flatten().collect())
 }
 
-/// How many processors there can be, off-line ones included: the numbers of processors are below
-/// that, and as many values the kernel keeps where it keeps one for each.
+/// Returns the number of possible CPUs, offline ones included. CPU numbers are below it, and a
+/// per-CPU map holds this many values.
 pub fn possible_processors() -> crate::Result<usize> {
     const FILE: &str = "/sys/devices/system/cpu/possible";
     let text = fs::read_to_string(FILE)
         .map_err(|error| crate::Error::new("open", FILE, error.raw_os_error().unwrap_or(0)))?;
-    // Ranges in ascending order, as "0-3,8-11".
+    // Ascending ranges, such as "0-3,8-11".
     let last = text.trim().rsplit(['-', ',']).next().and_then(|word| word.parse::<usize>().ok());
     last.and_then(|last| last.checked_add(1))
         .ok_or_else(|| crate::Error::new("read", FILE, libc::EINVAL))
 }
 
-/// A set of capabilities (capabilities(7)), as a bit mask.
+/// A capability set (capabilities(7)) as a bit mask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Capabilities(pub u64);
 
 impl Capabilities {
-    /// May change network interfaces and attach programs to them.
+    /// Configure network interfaces and attach programs to them.
     pub const NET_ADMIN: u32 = 12;
-    /// May open raw and packet sockets.
+    /// Open raw and packet sockets.
     pub const NET_RAW: u32 = 13;
-    /// May do nearly everything.
+    /// Perform most administrative operations.
     pub const SYS_ADMIN: u32 = 21;
-    /// May load programs that look at kernel memory.
+    /// Load programs that read kernel memory.
     pub const PERFMON: u32 = 38;
-    /// May load eBPF programs.
+    /// Load eBPF programs.
     pub const BPF: u32 = 39;
 
-    /// Whether a capability is in the set.
+    /// Returns true if the capability is in the set.
     #[must_use]
     pub const fn has(self, number: u32) -> bool {
         self.0 & (1 << number) != 0
     }
 
-    /// The set with this title in `/proc/PID/status`.
+    /// Parses the set with this title from `/proc/PID/status`.
     pub(crate) fn parse(status: &str, title: &str) -> Option<Self> {
         let text = status.lines().find_map(|line| line.strip_prefix(title))?;
         u64::from_str_radix(text.trim(), 16).ok().map(Self)
     }
 }
 
-/// Data and unified caches below this folder of sysfs, level 1 first.
+/// Reads data and unified cache sizes from a sysfs directory, level 1 first.
 fn caches(folder: &Path) -> Vec<usize> {
     let mut found: Vec<(u32, usize)> = fs::read_dir(folder)
         .into_iter()
@@ -144,7 +144,7 @@ fn caches(folder: &Path) -> Vec<usize> {
     found.into_iter().map(|(_, size)| size).collect()
 }
 
-/// A size as sysfs writes it: `48K`, `2048K`, `32M`.
+/// Parses a size of sysfs, such as `48K` or `32M`, into bytes.
 fn size(text: &str) -> Option<usize> {
     let (number, unit) = match text.strip_suffix('K') {
         Some(number) => (number, 1 << 10),
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_the_kernel_are_understood() {
+    fn kernel_files_are_parsed() {
         assert_eq!(size("48K"), Some(49152));
         assert_eq!(size("32M"), Some(1 << 25));
         assert_eq!(size("lots"), None);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn k9_who_shares_the_nearest_cache_is_found() {
+    fn k9_nearest_cache_sharers_are_found() {
         assert_eq!(processors("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
         assert!(processors("").is_none() && processors("0-99999999").is_none());
         let folder = std::env::temp_dir().join(format!("caches-{}", std::process::id()));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_a_machine() {
+    fn this_machine_has_plausible_facts() {
         let here = Machine::detect();
         assert!(here.processors > 0 && here.page >= 4096);
         assert!(here.kernel().is_some_and(|(major, _)| major >= 3), "{}", here.release);

@@ -1,10 +1,10 @@
-//! Memory: sealed anonymous files, and mappings that go away with their owner.
+//! Memory: sealed memfds and owned mappings.
 //!
-//! A dbuf is one memfd ([DESIGN] memory; RELIABILITY facts 1 to 4): created, mapped, sealed, and
-//! only then handed out. The seals that make a descriptor harmless are [`Seals::READER`]; a
-//! receiver checks them, the size and the geometry before the first access. A mapping gives out an
-//! address and never a reference: who may look at the bytes, and when, is argued in `buffer`.
-//! Memory that the kernel fills and takes back (a packet ring) is behind [`Lender`].
+//! A dbuf is one memfd (DESIGN, memory; RELIABILITY facts 1 to 4): created, mapped, sealed, and
+//! only then shared. [`Seals::READER`] makes a descriptor harmless; the receiver checks seals, size
+//! and geometry before its first access. A mapping yields an address, never a reference: `buffer`
+//! argues who may access the bytes and when. Memory that the kernel fills and takes back (a packet
+//! ring) is a [`Lender`].
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub mod foreign;
@@ -19,46 +19,45 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-/// What may no longer be done to a memfd, by anyone.
+/// Seals of a memfd: operations that are forbidden for good, to every process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seals(u32);
 
 impl Seals {
-    /// Nothing is sealed.
+    /// No seals.
     pub const NONE: Self = Self(0);
-    /// The file cannot become shorter: no reader dies of SIGBUS.
+    /// The file cannot shrink, so no reader dies of SIGBUS.
     pub const SHRINK: Self = Self(libc::F_SEAL_SHRINK as u32);
-    /// The file cannot become longer.
+    /// The file cannot grow.
     pub const GROW: Self = Self(libc::F_SEAL_GROW as u32);
-    /// Nobody can write any more; refused while a writable mapping lives.
+    /// The file cannot be written; refused while a writable mapping exists.
     pub const WRITE: Self = Self(libc::F_SEAL_WRITE as u32);
-    /// No new way to write can be made; mappings made before keep writing.
+    /// No new write access is granted; existing writable mappings stay writable.
     pub const FUTURE_WRITE: Self = Self(libc::F_SEAL_FUTURE_WRITE as u32);
     /// No seal can be added.
     pub const SEAL: Self = Self(libc::F_SEAL_SEAL as u32);
-    /// The seals of a descriptor that goes to a reader: it is no way to write, cut or empty the
-    /// file.
+    /// For a descriptor given to a reader: it cannot write, truncate or punch the file.
     pub const READER: Self =
         Self(Self::SHRINK.0 | Self::GROW.0 | Self::FUTURE_WRITE.0 | Self::SEAL.0);
-    /// The seals of a descriptor that goes to somebody who writes: its size is for ever.
+    /// For a descriptor given to a writer: the size is fixed.
     pub const SIZE: Self = Self(Self::SHRINK.0 | Self::GROW.0 | Self::SEAL.0);
-    /// The seals of a file that nobody changes any more.
+    /// For a file that nobody may modify any more.
     pub const FROZEN: Self = Self(Self::SHRINK.0 | Self::GROW.0 | Self::WRITE.0 | Self::SEAL.0);
 
-    /// Whether all seals of `other` are set.
+    /// Returns true if all seals of `other` are set.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// These seals and those of `other`.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// An anonymous file of fixed size.
+/// An anonymous file of fixed size (memfd_create(2)).
 #[derive(Debug)]
 pub struct Memfd {
     fd: OwnedFd,
@@ -66,8 +65,8 @@ pub struct Memfd {
 }
 
 impl Memfd {
-    /// Makes a file of `len` zero bytes that can be sealed. No page is allocated yet
-    /// ([`Memfd::allocate`] does). `name` is for people (`/proc/PID/maps`).
+    /// Creates a zeroed file of `len` bytes that allows sealing. Allocates no pages
+    /// ([`Memfd::allocate`] does). `name` shows in `/proc/PID/maps`.
     pub fn create(name: &str, len: usize) -> Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create(name, flags).named("memfd_create", name.to_owned())?;
@@ -75,8 +74,8 @@ impl Memfd {
         Ok(Self { fd, len })
     }
 
-    /// As [`Memfd::create`], of huge pages of 2 MB that were set aside, each of which `len` is a
-    /// multiple of. They are taken now, or there are too few.
+    /// Creates a file of reserved 2 MB huge pages and allocates them; `len` is a multiple of that
+    /// size. Fails if too few are reserved.
     pub fn create_huge(name: &str, len: usize) -> Result<Self> {
         let flags = MemfdFlags::CLOEXEC
             | MemfdFlags::ALLOW_SEALING
@@ -89,36 +88,35 @@ impl Memfd {
         Ok(file)
     }
 
-    /// Takes a file that was received; its size is what the kernel says it is.
+    /// Adopts a received file; the kernel reports its size.
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
         let stat = rustix::fs::fstat(&fd).named("fstat", "a received descriptor")?;
         Ok(Self { fd, len: usize::try_from(stat.st_size).unwrap_or(0) })
     }
 
-    /// The size in bytes when it was made or received; for ever, once [`Seals::SIZE`] is on.
+    /// Returns the size in bytes at creation or adoption; final once [`Seals::SIZE`] is set.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "an empty file is not a case of its own")]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Allocates the pages of a range, so that a lack of memory is an error here and no SIGBUS
-    /// later.
+    /// Allocates the pages of a range, so that a shortage is an error here and no SIGBUS later.
     pub fn allocate(&self, offset: usize, len: usize) -> Result<()> {
         let mode = rustix::fs::FallocateFlags::empty();
         rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
             .named("fallocate", format!("{len} bytes of memory"))
     }
 
-    /// Gives the pages of a range back; it reads as zeros from then on. Refused where the file is
-    /// sealed against writing, and by some also for writing in future.
+    /// Frees the pages of a range, which then reads as zeros. Refused under [`Seals::WRITE`], and
+    /// by some kernels under [`Seals::FUTURE_WRITE`].
     pub fn punch(&self, offset: usize, len: usize) -> Result<()> {
         let mode = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
             .named("fallocate", format!("to give back {len} bytes of memory"))
     }
 
-    /// How many bytes of it have pages right now.
+    /// Returns the number of bytes that have pages now.
     pub fn resident(&self) -> Result<u64> {
         let stat = rustix::fs::fstat(&self.fd).named("fstat", "a memfd")?;
         Ok(u64::try_from(stat.st_blocks).unwrap_or(0) * 512)
@@ -130,7 +128,7 @@ impl Memfd {
             .named("fcntl", "F_ADD_SEALS")
     }
 
-    /// The seals that are on. A descriptor that cannot be sealed is refused.
+    /// Returns the seals. A descriptor that cannot be sealed is an error.
     pub fn seals(&self) -> Result<Seals> {
         let seals =
             rustix::fs::fcntl_get_seals(&self.fd).named("fcntl", "F_GET_SEALS: not a memfd?")?;
@@ -165,12 +163,12 @@ impl From<Memfd> for OwnedFd {
     }
 }
 
-/// Memory that may be read and written, unmapped when dropped.
+/// A readable and writable mapping, unmapped on drop.
 #[derive(Debug)]
 pub struct Mapping(Span);
 
 impl Mapping {
-    /// Private memory of `len` zero bytes, with no file behind it.
+    /// Maps `len` zeroed private bytes without a file.
     pub fn anonymous(len: usize) -> Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is
@@ -181,12 +179,12 @@ impl Mapping {
         Ok(Self(Span { base, len }))
     }
 
-    /// The first `len` bytes of what a descriptor maps, shared with whoever else maps it.
+    /// Maps the first `len` bytes of a descriptor, shared.
     pub(crate) fn shared(fd: BorrowedFd<'_>, len: usize, what: &str) -> Result<Self> {
         Self::shared_at(fd, 0, len, what)
     }
 
-    /// As [`Mapping::shared`], from this offset on.
+    /// As [`Mapping::shared`], beginning at `offset`.
     pub(crate) fn shared_at(
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -197,55 +195,54 @@ impl Mapping {
         Ok(Self(Span { base, len }))
     }
 
-    /// The first byte, aligned to a page.
+    /// Returns the address of the first byte, page-aligned.
     #[must_use]
     pub const fn base(&self) -> NonNull<u8> {
         self.0.base
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "the kernel maps no empty range")]
     pub const fn len(&self) -> usize {
         self.0.len
     }
 
-    /// Faults in a range for writing now rather than one page at a time later.
+    /// Faults in a range for writing.
     pub fn populate(&self, offset: usize, len: usize) -> Result<()> {
         self.0.advise(offset, len, Advice::LinuxPopulateWrite)
     }
 
-    /// Asks for huge pages.
+    /// Requests transparent huge pages.
     pub fn huge(&self) -> Result<()> {
         self.0.advise(0, self.0.len, Advice::LinuxHugepage)
     }
 }
 
-/// Memory that may only be read, unmapped when dropped.
+/// A read-only mapping, unmapped on drop.
 #[derive(Debug)]
 pub struct ReadMapping(Span);
 
 impl ReadMapping {
-    /// `len` bytes of what a descriptor maps, from this offset on, which others may write.
+    /// Maps `len` bytes of a descriptor from `offset`, shared; other parties may write them.
     pub(crate) fn shared(fd: BorrowedFd<'_>, offset: u64, len: usize, what: &str) -> Result<Self> {
         Ok(Self(Span { base: shared(fd, offset, len, ProtFlags::READ, what)?, len }))
     }
 
-    /// The first byte, aligned to a page.
+    /// Returns the address of the first byte, page-aligned.
     #[must_use]
     pub const fn base(&self) -> NonNull<u8> {
         self.0.base
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "the kernel maps no empty range")]
     pub const fn len(&self) -> usize {
         self.0.len
     }
 
-    /// Asks to write here too. Refused where the file is sealed against it; the mapping is gone
-    /// then.
+    /// Adds write access. If the file's seals forbid that, the mapping is lost.
     pub fn into_writable(self) -> Result<Mapping> {
         let at = self.0.base.as_ptr().cast::<c_void>();
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
@@ -256,14 +253,13 @@ impl ReadMapping {
         Ok(Mapping(self.0))
     }
 
-    /// Faults in a range for reading now rather than one page at a time later.
+    /// Faults in a range for reading.
     pub fn populate(&self, offset: usize, len: usize) -> Result<()> {
         self.0.advise(offset, len, Advice::LinuxPopulateRead)
     }
 }
 
-/// Memory in equal segments that another party (the kernel) fills in order, and takes back when it
-/// is told.
+/// Memory in segments of equal size that another party (the kernel) fills in order and gets back.
 ///
 /// # Safety
 /// 1. `segment() * segments()` bytes from `base()` on stay mapped for reading and writing as long
@@ -271,20 +267,20 @@ impl ReadMapping {
 /// 2. From the moment at which `arrived(slot)` answers true until `give_back(slot)` is called the
 ///    other party neither writes nor reads that segment.
 pub unsafe trait Lender: Any + fmt::Debug + Send + Sync {
-    /// The first byte.
+    /// Returns the address of the first byte.
     fn base(&self) -> NonNull<u8>;
-    /// Bytes of a segment: a power of two, at least a page.
+    /// Returns the bytes of a segment: a power of two, at least a page.
     fn segment(&self) -> usize;
-    /// How many segments there are: a power of two.
+    /// Returns the number of segments: a power of two.
     fn segments(&self) -> usize;
-    /// Whether this segment was filled and is ours; what was written before is seen after
-    /// (Acquire).
+    /// Returns true if the segment has been filled and is ours. Acquire: writes made before are
+    /// visible.
     fn arrived(&self, slot: usize) -> bool;
-    /// Gives a segment back that has arrived; what was read before is read before (Release).
+    /// Returns an arrived segment to the other party. Release: our reads come before it.
     fn give_back(&self, slot: usize);
 }
 
-/// A range of addresses that this value alone unmaps.
+/// An address range owned and unmapped by this value.
 #[derive(Debug)]
 struct Span {
     base: NonNull<u8>,
@@ -344,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_memfd_has_the_size_and_the_seals_it_was_given() {
+    fn memfd_keeps_size_and_seals() {
         let file = Memfd::create("sys-test", 8192).unwrap();
         assert_eq!(file.seals().unwrap(), Seals::NONE);
         let writable = file.map().unwrap();
@@ -362,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_a_writable_mapping_cannot_be_frozen() {
+    fn writable_mapping_prevents_freezing() {
         let file = Memfd::create("sys-test", 4096).unwrap();
         let mapping = file.map_read().unwrap().into_writable().unwrap();
         assert_eq!(file.seal(Seals::FROZEN).unwrap_err().errno, libc::EBUSY);
@@ -371,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_is_not_a_memfd() {
+    fn pipe_is_rejected_as_memfd() {
         let (read, _write) = rustix::pipe::pipe().unwrap();
         assert!(Memfd::from_fd(read).unwrap().seals().is_err());
     }

@@ -1,13 +1,13 @@
-//! What this machine's C library knows of names: hosts, networks, services, protocols, link
-//! addresses, from wherever its name service switch looks (nsswitch.conf(5)).
+//! Lookups in the C library's name databases: hosts, networks, services, protocols, Ethernet
+//! addresses, through the name service switch (nsswitch.conf(5)).
 //!
-//! libpcap asks the same functions, so a name means here what it means to tcpdump.
+//! libpcap calls the same functions, so names resolve as in tcpdump.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 
-/// `struct netent` of netdb.h.
+/// `struct netent` (netdb.h).
 #[repr(C)]
 struct Netent {
     name: *mut c_char,
@@ -21,11 +21,10 @@ unsafe extern "C" {
     fn ether_hostton(name: *const c_char, address: *mut [u8; 6]) -> c_int;
 }
 
-/// The C library answers from memory of its own, which the next question overwrites.
+/// Serializes lookups: the C library returns static memory that the next lookup overwrites.
 static ASKING: Mutex<()> = Mutex::new(());
 
-/// The addresses of a host, or why there are none. A name server may be asked, which takes its
-/// time.
+/// Resolves a host name to addresses, without duplicates. Blocks while name servers are asked.
 pub fn host(name: &str) -> Result<Vec<IpAddr>, String> {
     let found = (name, 0).to_socket_addrs().map_err(|error| error.to_string())?;
     let mut addresses = Vec::new();
@@ -37,19 +36,20 @@ pub fn host(name: &str) -> Result<Vec<IpAddr>, String> {
     Ok(addresses)
 }
 
-/// The number of a network in /etc/networks: up to four bytes, at the right end.
+/// Returns the number of a network (networks(5)): up to four bytes, right-aligned.
 pub fn network(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     let _one_at_a_time = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the name is a C string; what comes is null or lives until the next call.
+    // SAFETY: the name is a C string; the result is null or valid until the next lookup (lock
+    // held).
     let found = unsafe { getnetbyname(name.as_ptr()) };
-    // SAFETY: getnetbyname(3): not null, it points to a `struct netent`; no other call is made
-    // meanwhile.
+    // SAFETY: getnetbyname(3): if not null it points to a `struct netent`; the lock excludes
+    // another lookup.
     let found = unsafe { found.as_ref() }?;
     Some(found.number)
 }
 
-/// The link address of a host in /etc/ethers.
+/// Returns the Ethernet address of a host (ethers(5)).
 pub fn ethernet(name: &str) -> Option<[u8; 6]> {
     let name = CString::new(name).ok()?;
     let mut address = [0; 6];
@@ -59,27 +59,28 @@ pub fn ethernet(name: &str) -> Option<[u8; 6]> {
     (failed == 0).then_some(address)
 }
 
-/// The port of a service over a transport, `tcp` or `udp`.
+/// Returns the port of a service over `transport`, which is `tcp` or `udp`.
 pub fn port(name: &str, transport: &CStr) -> Option<u16> {
     let name = CString::new(name).ok()?;
     let _one_at_a_time = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: both are C strings; what comes is null or lives until the next call.
+    // SAFETY: both are C strings; the result is null or valid until the next lookup (lock held).
     let found = unsafe { libc::getservbyname(name.as_ptr(), transport.as_ptr()) };
-    // SAFETY: getservbyname(3): not null, it points to a `struct servent`; no other call is made
-    // meanwhile.
+    // SAFETY: getservbyname(3): if not null it points to a `struct servent`; the lock excludes
+    // another lookup.
     let found = unsafe { found.as_ref() }?;
-    // The port stands in network byte order in the low half of an int.
+    // `s_port` holds network byte order in the low half of an int.
     u16::try_from(found.s_port).ok().map(u16::from_be)
 }
 
-/// The number of an IP protocol.
+/// Returns the number of an IP protocol (protocols(5)).
 pub fn protocol(name: &str) -> Option<u8> {
     let name = CString::new(name).ok()?;
     let _one_at_a_time = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the name is a C string; what comes is null or lives until the next call.
+    // SAFETY: the name is a C string; the result is null or valid until the next lookup (lock
+    // held).
     let found = unsafe { libc::getprotobyname(name.as_ptr()) };
-    // SAFETY: getprotobyname(3): not null, it points to a `struct protoent`; no other call is made
-    // meanwhile.
+    // SAFETY: getprotobyname(3): if not null it points to a `struct protoent`; the lock excludes
+    // another lookup.
     let found = unsafe { found.as_ref() }?;
     u8::try_from(found.p_proto).ok()
 }
@@ -90,12 +91,12 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn names_that_every_machine_has_and_names_that_none_has() {
+    fn known_names_resolve_and_unknown_ones_do_not() {
         assert!(host("127.0.0.1").unwrap().contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)));
         assert!(host("no such name").is_err());
         let no = "no-such-name-anywhere";
         assert_eq!((network(no), ethernet(no), port(no, c"tcp"), protocol(no)), Default::default());
-        // A machine without /etc/services or /etc/protocols answers nothing.
+        // Machines without /etc/services or /etc/protocols return `None`.
         assert!(matches!(port("ssh", c"tcp"), Some(22) | None));
         assert!(matches!(protocol("icmp"), Some(1) | None));
         assert_eq!(network("a\0b"), None);

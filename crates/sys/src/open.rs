@@ -1,10 +1,9 @@
-//! Opening a path at which somebody else may have put something: at once, and only what was meant.
+//! Opening paths at which another user may have placed something else.
 //!
-//! In: a path. Out: a regular file, or an error that says what lies there instead. open(2) of a
-//! named pipe waits for its other side without limit, that of a terminal may make it ours, and a
-//! link leads wherever its maker chose. [`OpenRegular`] opens without waiting, and looks at what it has
-//! got before anybody reads or writes it. [`open_target`] is for what a user names as the place to write
-//! to, which may be a pipe on purpose; the wait for its reader ends with the first signal.
+//! open(2) of a named pipe blocks without limit for its peer, a terminal may become the controlling
+//! one, and a link leads anywhere. [`OpenRegular`] opens without blocking and checks the file type
+//! before any access. [`open_target`] opens a destination that a user names, possibly a pipe on
+//! purpose; its wait for a reader ends with the first signal.
 
 use crate::eventfd::EventFd;
 use crate::signal;
@@ -16,10 +15,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
-/// Neither waits nor takes a terminal.
+/// Neither blocks nor acquires a controlling terminal.
 const AT_ONCE: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// How a regular file is opened. What is no regular file is refused, and never waited for.
+/// Options for opening a regular file; any other type is an error, and none is waited for.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct OpenRegular {
@@ -29,49 +28,49 @@ pub struct OpenRegular {
 }
 
 impl OpenRegular {
-    /// For reading.
+    /// Opens for reading.
     pub const fn read() -> Self {
         Self { flags: OFlags::RDONLY, mode: 0, own: false }
     }
 
-    /// For writing, from its beginning; what is in it stays.
+    /// Opens for writing at the beginning, without truncating.
     pub const fn write() -> Self {
         Self { flags: OFlags::WRONLY, mode: 0, own: false }
     }
 
-    /// For writing behind what is in it.
+    /// Opens for appending.
     pub const fn append() -> Self {
         Self { flags: OFlags::WRONLY.union(OFlags::APPEND), mode: 0, own: false }
     }
 
-    /// Makes it with these permissions, before the umask, if it is missing.
+    /// Creates the file if missing, with `mode` before the umask.
     pub const fn create(self, mode: u32) -> Self {
         Self { flags: self.flags.union(OFlags::CREATE), mode, ..self }
     }
 
-    /// Makes it with these permissions, before the umask; one that is there is an error.
+    /// Creates the file with `mode` before the umask; an existing file is an error.
     pub const fn create_new(self, mode: u32) -> Self {
         Self { flags: self.flags.union(OFlags::CREATE).union(OFlags::EXCL), mode, ..self }
     }
 
-    /// Refuses a name that is a symbolic link, and a file that has other names as well.
+    /// Rejects symbolic links and files with several hard links.
     pub const fn sole_link(self) -> Self {
         Self { flags: self.flags.union(OFlags::NOFOLLOW), own: true, ..self }
     }
 
-    /// Opens the file with this name.
+    /// Opens a path.
     pub fn open(self, path: impl AsRef<Path>) -> io::Result<File> {
         self.open_at(CWD, path)
     }
 
-    /// Opens the file with this name in a directory.
+    /// Opens a name in a directory.
     pub fn open_at(self, directory: impl AsFd, name: impl AsRef<Path>) -> io::Result<File> {
         let (directory, name) = (directory.as_fd(), name.as_ref());
         let mode = Mode::from_raw_mode(self.mode);
         let opened = rustix::fs::openat(directory, name, self.flags | AT_ONCE, mode);
         let file = match opened {
             Ok(file) => file,
-            // The other side of a pipe is missing, or nothing is behind the name: say what it is.
+            // ENXIO: no peer at a pipe or socket; ELOOP: a symbolic link. Report the type instead.
             Err(errno @ (Errno::NXIO | Errno::LOOP)) => {
                 let there = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
                 let unfit = there.ok().and_then(|stat| self.unfit(&stat));
@@ -91,7 +90,7 @@ impl OpenRegular {
         Ok(file.into())
     }
 
-    /// The error for what is no regular file.
+    /// Returns the error for any other file type.
     fn unfit(self, stat: &Stat) -> Option<io::Error> {
         let what = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => return None,
@@ -108,31 +107,31 @@ impl OpenRegular {
     }
 }
 
-/// What to do about what lies at a name that should be a file of ours.
+/// Advice about a foreign file at a name of ours.
 const REMOVE: &str = "remove it, or choose another place";
 
-/// What to do with a target that is a regular file.
+/// Position of writes in an existing regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteMode {
-    /// Write from its beginning.
+    /// From its beginning.
     FromStart,
-    /// Write behind what is in it.
+    /// After its end.
     Append,
 }
 
-/// A target of writes, and whether it was made for this.
+/// An opened destination.
 #[derive(Debug)]
 pub struct Target {
     /// The open file.
     pub file: File,
-    /// True if nothing was there before.
+    /// True if this call created it.
     pub created: bool,
 }
 
-/// Opens what a user names to be written: a file, made with these permissions (before the umask) if
-/// it is missing; or a pipe, a terminal, a device. What is in a file stays. Waits for the reader of
-/// a named pipe, until a signal asks us to end; a pipe that another user may have put into a
-/// directory that is open to all is refused.
+/// Opens a destination for writing: a regular file, created with `mode` (before the umask) if
+/// missing; or a pipe, terminal or device. Never truncates. Blocks until a named pipe has a reader,
+/// or until a stop signal. Rejects a pipe that another user may have planted in a world-writable
+/// directory.
 pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Target> {
     let flags = match writes {
         WriteMode::FromStart => OFlags::WRONLY,
@@ -145,7 +144,7 @@ pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Targ
             waits(&file)?;
             return Ok(Target { file, created: true });
         }
-        // Also a link to what is not there, which is followed.
+        // Also for a dangling link, which is followed.
         Err(Errno::EXIST) => open(OFlags::CREATE),
         Err(errno) => Err(errno),
     };
@@ -162,7 +161,7 @@ pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Targ
     Ok(Target { file, created: false })
 }
 
-/// Has writes wait for room, as its user expects: only the open was not to wait.
+/// Makes writes block as usual; only the open had to return at once.
 fn waits(file: &File) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     Ok(rustix::fs::fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
@@ -172,8 +171,7 @@ fn is_pipe(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Fifo
 }
 
-/// Refuses a pipe whose maker could have put it there for others to fall into: the rule of
-/// `fs.protected_fifos`, whatever that is set to.
+/// Rejects a pipe planted by another user: the rule of `fs.protected_fifos`, whatever its setting.
 fn is_trusted(path: &Path, stat: &Stat) -> io::Result<()> {
     const STICKY: u32 = 0o1000;
     const OF_OTHERS: u32 = 0o022;
@@ -191,20 +189,20 @@ fn is_trusted(path: &Path, stat: &Stat) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::PermissionDenied, format!("{why}; {REMOVE}")))
 }
 
-/// Opens a named pipe for writing as soon as somebody reads it.
+/// Opens a named pipe for writing once it has a reader.
 fn when_read(path: &Path) -> io::Result<File> {
     let refused = |error: crate::Error| io::Error::from(error);
     let (answer, answered) = mpsc::channel();
     let opened = Arc::new(EventFd::new().map_err(refused)?);
-    // The kernel tells of a reader in no other way than by letting open(2) come back. If a signal
-    // ends the wait, the thread ends with the process.
+    // A blocking open(2) is the only way to learn of a reader. If a signal ends the wait, the
+    // thread ends with the process.
     let (told, path) = (Arc::clone(&opened), PathBuf::from(path));
     let wait = move || {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let opened: io::Result<OwnedFd> =
             rustix::io::retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty()))
                 .map_err(io::Error::from);
-        // Nobody listens any more only when the process is ending.
+        // The receiver is gone only when the process is about to exit.
         let _ = answer.send(opened);
         told.notify();
     };
@@ -257,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused_at_once() {
+    fn irregular_files_are_rejected_without_waiting() {
         let folder = TestFolder::new("kinds");
         let pipe = folder.pipe("pipe");
         let _socket = std::os::unix::net::UnixListener::bind(folder.path("socket")).unwrap();
@@ -279,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn own_file_is_neither_a_link_nor_one_of_two_names() {
+    fn sole_link_rejects_symlinks_and_hard_links() {
         let folder = TestFolder::new("own");
         let held = crate::local_socket::directory(&folder.0).unwrap();
         let own = OpenRegular::append().create(0o640).sole_link();
@@ -299,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn target_is_made_or_kept_and_a_pipe_waits_for_its_reader() {
+    fn target_is_created_or_kept_and_a_pipe_awaits_its_reader() {
         let folder = TestFolder::new("target");
         let file = folder.path("file");
         assert!(open_target(&file, WriteMode::FromStart, 0o666).unwrap().created);
@@ -321,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn pipe_of_another_user_in_an_open_directory_is_refused() {
+    fn planted_pipe_of_another_user_is_rejected() {
         if testkit::need::root().is_none() {
             return;
         }
@@ -332,7 +330,7 @@ mod tests {
         assert!(open_target(&pipe, WriteMode::FromStart, 0o600).is_ok(), "the directory is ours alone");
         std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o1777)).unwrap();
         let error = open_target(&pipe, WriteMode::FromStart, 0o600).unwrap_err().to_string();
-        // The kernel may refuse it first.
+        // The kernel may reject it first.
         assert!(error.contains("of another user") || error.contains("denied"), "{error}");
         drop(reader);
         let error = open_target(&pipe, WriteMode::FromStart, 0o600).unwrap_err().to_string();

@@ -1,31 +1,31 @@
-//! Pages and the nodes that they lie on: what this machine offers, and asking for it. [Th §5.3.3]
+//! Huge pages and NUMA nodes: what the machine offers, and how to request it. [Th §5.3.3]
 
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
 use std::fs;
 use std::path::Path;
 
-/// What this machine offers beside small pages near whoever touches them first.
+/// Huge pages and NUMA nodes of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageFacts {
-    /// Bytes of a huge page; 0 where there are none.
+    /// Size of a huge page in bytes; 0 if there are none.
     pub huge: usize,
-    /// Huge pages that were set aside and are free.
+    /// Free reserved huge pages.
     pub reserved: usize,
-    /// Whether shared memory gets huge pages when it asks for them.
+    /// True if shared memory gets huge pages on request.
     pub transparent: bool,
-    /// Nodes that have memory of their own.
+    /// NUMA nodes with memory.
     pub nodes: usize,
 }
 
 impl PageFacts {
-    /// Looks at the machine.
+    /// Queries the machine.
     #[must_use]
     pub fn detect() -> Self {
         Self::of(Path::new("/sys"))
     }
 
-    /// What a tree like `/sys` says. What is missing there is not offered.
+    /// Reads a tree like `/sys`; missing files read as absent.
     fn of(sys: &Path) -> Self {
         let read = |path: &str| fs::read_to_string(sys.join(path)).unwrap_or_default();
         let number = |path: &str| read(path).trim().parse().unwrap_or(0);
@@ -40,7 +40,7 @@ impl PageFacts {
     }
 }
 
-/// How many numbers a list of the kernel has: `0-3,8`.
+/// Returns the number of elements of a kernel list such as `0-3,8`.
 fn members(list: &str) -> usize {
     let range = |part: &str| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
@@ -50,7 +50,7 @@ fn members(list: &str) -> usize {
     list.split(',').filter_map(range).sum()
 }
 
-/// The node that this thread runs on.
+/// Returns the NUMA node of the calling thread.
 pub fn node() -> Result<u32> {
     let (mut processor, mut node) = (0_u32, 0_u32);
     // SAFETY: the kernel writes two numbers to places that live through the call, and nothing else
@@ -66,9 +66,8 @@ pub fn node() -> Result<u32> {
     if done == 0 { Ok(node) } else { Err(Error::last("getcpu", "")) }
 }
 
-/// Has the pages of this memory that are not there yet allocated on a node if it has room, whoever
-/// touches them first. A machine whose kernel knows no nodes has nothing to choose from: no
-/// mistake.
+/// Prefers a node for pages of this memory that are not yet allocated, whichever thread touches
+/// them first. No effect on a kernel without NUMA.
 pub fn prefer(memory: &Mapping, node: u32) -> Result<()> {
     let Some(mask) = 1_u64.checked_shl(node) else { return Ok(()) };
     let (at, len) = (memory.base().as_ptr(), memory.len());
@@ -84,7 +83,7 @@ pub fn prefer(memory: &Mapping, node: u32) -> Result<()> {
     }
 }
 
-/// The node that this memory prefers, if it prefers one.
+/// Returns the node that this memory prefers, if any.
 pub fn preferred(memory: &Mapping) -> Result<Option<u32>> {
     let (mut mode, mut mask) = (0_i32, 0_u64);
     let at = memory.base().as_ptr();
@@ -107,7 +106,7 @@ pub fn preferred(memory: &Mapping) -> Result<Option<u32>> {
     }
 }
 
-/// Of `linux/mempolicy.h`: told is what holds for an address.
+/// `linux/mempolicy.h`: query the policy of an address.
 const MPOL_F_ADDR: u32 = 2;
 
 #[cfg(test)]
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_understood() {
+    fn page_facts_are_parsed_from_sysfs() {
         assert_eq!((members("0"), members("0-3,8"), members("")), (1, 5, 0));
         let here = PageFacts::detect();
         assert!(here.nodes >= 1 && here.huge.is_power_of_two() || here.huge == 0, "{here:?}");
@@ -136,9 +135,9 @@ mod tests {
         assert_eq!(told, expected);
     }
 
-    /// On a machine with one node the call is made all the same, and changes nothing.
+    /// Also runs on a machine with one node, where the call changes nothing.
     #[test]
-    fn d18_memory_prefers_the_node_that_it_was_told() {
+    fn d18_memory_prefers_the_requested_node() {
         let memory = Mapping::anonymous(1 << 16).unwrap();
         let here = node().unwrap();
         prefer(&memory, here).unwrap();

@@ -1,16 +1,16 @@
-//! Bytes between descriptors that stay in the kernel: splice(2).
+//! Moving bytes between descriptors inside the kernel: splice(2).
 
 use crate::error::{Named as _, Result};
 use rustix::pipe::SpliceFlags;
 use std::os::fd::AsFd;
 
-/// Moves up to `length` bytes from a file, from byte `at` on, into a pipe.
+/// Moves up to `length` bytes of a file, from offset `at`, into a pipe; returns the number moved.
 pub fn splice_in(file: impl AsFd, mut at: u64, pipe: impl AsFd, length: usize) -> Result<usize> {
     rustix::pipe::splice(file, Some(&mut at), pipe, None, length, SpliceFlags::empty())
         .named("splice", "from a file into a pipe")
 }
 
-/// Moves up to `length` bytes out of a pipe.
+/// Moves up to `length` bytes out of a pipe; returns the number moved.
 pub fn splice_out(pipe: impl AsFd, to: impl AsFd, length: usize) -> Result<usize> {
     rustix::pipe::splice(pipe, None, to, None, length, SpliceFlags::empty())
         .named("splice", "out of a pipe")
@@ -24,7 +24,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     #[test]
-    fn a_file_goes_through_a_pipe() {
+    fn file_bytes_pass_through_a_pipe() {
         let file = std::fs::File::from(OwnedFd::from(Memfd::create("sys-splice", 8192).unwrap()));
         std::os::unix::fs::FileExt::write_all_at(&file, b"middle", 4000).unwrap();
         let (mut reading, writing) = std::io::pipe().unwrap();

@@ -1,12 +1,12 @@
-//! Waiting for descriptors.
+//! Waiting for descriptors with poll(2) and epoll(7).
 
 use crate::error::{Named as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Sleeps until one of the descriptors can be read or has been closed, or until `limit`. Comes back
-/// early for a signal: the caller looks again. Answers which are ready.
+/// Blocks until a descriptor is readable or closed by its peer, a signal arrives, or `limit`
+/// passes. Returns the readiness of each.
 pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let mut fds: Vec<PollFd<'_>> =
         descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
@@ -16,7 +16,7 @@ pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<
     }
 }
 
-/// The same, but a signal ends nothing: none is ready only when `limit` is over.
+/// As [`readable`], but continues after a signal.
 pub fn readable_within(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let begin = crate::clock::monotonic();
     loop {
@@ -29,9 +29,9 @@ pub fn readable_within(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) 
     }
 }
 
-/// Sleeps until one of the first can be read or has been closed, or the other end of one of the
-/// second is gone; whether those can be read is not looked at. Comes back early for a signal.
-/// Answers which are ready, and which are gone.
+/// Blocks until one of `first` is readable or closed by its peer, a peer of one of `second` has
+/// hung up, a signal arrives, or `limit` passes. Readability of `second` is ignored. Returns
+/// readiness of `first` and hang-ups of `second`.
 pub fn readable_or_gone(
     first: &[BorrowedFd<'_>],
     second: &[BorrowedFd<'_>],
@@ -46,12 +46,12 @@ pub fn readable_or_gone(
     (ready, gone)
 }
 
-/// Several descriptors as one, which can be read when one of them can.
+/// Several descriptors as one, readable when any of them is.
 #[derive(Debug)]
 pub struct PollSet(OwnedFd);
 
 impl PollSet {
-    /// Puts them together. One that is closed leaves by itself.
+    /// Creates a set. A descriptor that is closed leaves by itself.
     pub fn new(all: &[impl AsFd]) -> Result<Self> {
         let group = epoll::create(epoll::CreateFlags::CLOEXEC).named("epoll_create1", "")?;
         for one in all {
@@ -68,8 +68,8 @@ impl AsFd for PollSet {
     }
 }
 
-/// Sleeps until the descriptor can be written or has an error, or until `limit`. Comes back early
-/// for a signal: the caller tries again. Answers whether it is ready.
+/// Blocks until the descriptor is writable or has an error, a signal arrives, or `limit` passes.
+/// Returns true if it is ready.
 pub fn writable(descriptor: impl AsFd, limit: Duration) -> bool {
     let mut fds = [PollFd::new(&descriptor, PollFlags::OUT)];
     poll(&mut fds, Some(&timespec(limit))).is_ok_and(|ready| ready > 0)

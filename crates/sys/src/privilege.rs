@@ -1,50 +1,49 @@
-//! What this process may do, and what keeps it from doing more: capabilities, seccomp, user name
-//! spaces.
+//! Privileges of this process and their limits: capabilities, seccomp, user name spaces.
 //!
-//! In: `/proc/self/status` and `/proc/sys`. A refusal has several possible authors, and what one
-//! can do about it depends on which it is: a capability can be given, a seccomp filter cannot be
-//! taken off, and root of a user name space is root of that alone.
+//! Read from `/proc/self/status` and `/proc/sys`. The remedy for a refusal depends on its cause: a
+//! capability can be granted, a seccomp filter cannot be removed, and root of a user name space is
+//! root of that alone.
 
 use crate::machine::Capabilities;
 use std::fs;
 
-/// What this process may do.
+/// Privileges of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Privilege {
-    /// The effective user.
+    /// Effective user.
     pub uid: u32,
-    /// What it may do now.
+    /// Effective capabilities.
     pub effective: Capabilities,
-    /// What it may take back into the effective set.
+    /// Permitted capabilities.
     pub permitted: Capabilities,
-    /// What may pass to a program with the same in its file.
+    /// Inheritable capabilities.
     pub inheritable: Capabilities,
-    /// What it and its children can ever have.
+    /// Capability bounding set.
     pub bounding: Capabilities,
-    /// What passes to any program that it starts.
+    /// Ambient capabilities.
     pub ambient: Capabilities,
-    /// Which filter of system calls it is under; none where the kernel does not tell.
+    /// seccomp mode; `None` if the kernel does not report it.
     pub seccomp: Option<Seccomp>,
-    /// Whether starting a program never gives more than there is, whatever its file says.
+    /// The `no_new_privs` flag, under which exec grants no privileges.
     pub no_new_privileges: Option<bool>,
-    /// Whether it is in a user name space other than the first, where root is root of that name
-    /// space alone. None where the kernel does not tell.
+    /// True in a user name space other than the initial one, where root is root of that name space
+    /// alone. `None` if the kernel does not report it.
     pub inner_user_namespace: Option<bool>,
 }
 
-/// Which filter of system calls a process is under (seccomp(2)).
+/// seccomp mode of a process (seccomp(2)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seccomp {
     /// None.
     Off,
-    /// All but four calls end the process.
+    /// Any call but four kills the process.
     Strict,
-    /// A program decides: a container's runtime, a sandbox, a service manager.
+    /// A filter program decides, set by a container runtime, sandbox or service manager.
     Filter,
 }
 
 impl Privilege {
-    /// Looks at this process.
+    /// Queries this process.
     #[must_use]
     pub fn detect() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -78,24 +77,24 @@ impl Privilege {
     }
 }
 
-/// Whether every user is mapped to itself, as in the first user name space.
+/// Returns true for the identity mapping of the initial user name space.
 fn is_identity(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Whether users without privilege can make user name spaces, in which they are root.
+/// Settings for user name spaces of unprivileged users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UserNamespaces {
-    /// `kernel.unprivileged_userns_clone`, which only some distributions have.
+    /// `kernel.unprivileged_userns_clone`, on some distributions only.
     pub unprivileged_clone: Option<bool>,
     /// `user.max_user_namespaces`.
     pub most: Option<u64>,
-    /// `kernel.apparmor_restrict_unprivileged_userns`: they can be made, but give no capability.
+    /// `kernel.apparmor_restrict_unprivileged_userns`: they can be created but grant no capability.
     pub apparmor_restricted: Option<bool>,
 }
 
 impl UserNamespaces {
-    /// Looks at the settings of this machine.
+    /// Reads the settings.
     #[must_use]
     pub fn detect() -> Self {
         let number = |name: &str| -> Option<u64> {
@@ -109,8 +108,8 @@ impl UserNamespaces {
         }
     }
 
-    /// Whether the settings let them be of use. None: this kernel has no user name spaces, or does
-    /// not tell.
+    /// Returns true if an unprivileged user can create a useful one. `None`: the kernel lacks user
+    /// name spaces or does not report them.
     #[must_use]
     pub fn allowed(&self) -> Option<bool> {
         let most = self.most?;
@@ -124,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_understood() {
+    fn process_status_is_parsed() {
         let told = Privilege::parse(
             "Name:\tx\nCapInh:\t0000000000000001\nCapPrm:\t0000000000003000\n\
              CapEff:\t0000000000002000\nCapBnd:\t000001ffffffffff\nCapAmb:\t0000000000000000\n\
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn one_setting_is_enough_to_forbid() {
+    fn any_one_setting_forbids_user_name_spaces() {
         let free = UserNamespaces { most: Some(1000), ..UserNamespaces::default() };
         assert_eq!(free.allowed(), Some(true));
         assert_eq!(UserNamespaces { most: Some(0), ..free }.allowed(), Some(false));
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_no_more_than_it_can_have() {
+    fn capability_sets_of_this_process_are_nested() {
         let here = Privilege::detect();
         assert_eq!(here.effective.0 & !here.permitted.0, 0);
         assert_eq!(here.permitted.0 & !here.bounding.0, 0);

@@ -1,7 +1,7 @@
-//! What works on this machine, found out by doing it and throwing the result away.
+//! Kernel features, detected by using them and discarding the result.
 //!
-//! A version of the kernel says little: it may be built without a thing, or a sandbox forbids it.
-//! Nothing here is seen by anyone else and nothing is left behind.
+//! The kernel's version says little: a feature may be configured out or forbidden by a sandbox. A
+//! probe is invisible to others and leaves nothing behind.
 
 use crate::bpf;
 use crate::error::{Error, Named as _, Result};
@@ -60,18 +60,18 @@ impl Facility {
     }
 }
 
-/// One thing that was tried.
+/// A feature and the result of trying it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Probe {
-    /// What was tried.
+    /// The feature.
     pub facility: Facility,
-    /// What needs it.
+    /// Its use in this program.
     pub serves: &'static str,
-    /// How it went.
+    /// The result.
     pub outcome: Result<()>,
 }
 
-/// Tries everything, the most needed first.
+/// Runs all probes, the most needed first.
 #[must_use]
 pub fn all() -> Vec<Probe> {
     let probe = |facility, serves, outcome| Probe { facility, serves, outcome };
@@ -89,12 +89,12 @@ pub fn all() -> Vec<Probe> {
     ]
 }
 
-/// A packet socket; nothing arrives at it.
+/// Opens a packet socket that receives nothing.
 pub fn packet_socket() -> Result<()> {
     PacketSocket::open().map(drop)
 }
 
-/// A program of two instructions, loaded as a socket filter.
+/// Loads a socket filter of two instructions.
 pub fn bpf_program() -> Result<()> {
     // mov64 r0, 0; exit
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
@@ -102,14 +102,14 @@ pub fn bpf_program() -> Result<()> {
     loaded.map(drop).map_err(|refused| refused.error)
 }
 
-/// Who stands in the chain of the loopback device is asked; nobody is put there (Linux 6.6).
+/// Queries the TCX chain of the loopback device, without attaching anything (Linux 6.6).
 pub fn tcx() -> Result<()> {
     let loopback = RouteSocket::open()?.named("lo")?.index;
     bpf::tcx_chain(loopback, bpf::Side::Ingress).map(drop)
 }
 
-/// The first control group is opened, and a program is loaded for its sockets that asks for their
-/// name space; it is put nowhere.
+/// Opens the root control group and loads a program for it that reads the name space cookie,
+/// without attaching it.
 pub fn own_sockets() -> Result<()> {
     // call bpf_get_netns_cookie; mov64 r0, 1; exit
     const CODE: [u8; 24] =
@@ -119,8 +119,8 @@ pub fn own_sockets() -> Result<()> {
     bpf::root_cgroup().map(drop)
 }
 
-/// A program at the loopback device of a name space that is made for it and seen by nobody. Making
-/// that takes CAP_SYS_ADMIN: without, it cannot be tried.
+/// Attaches a program to the loopback device of a new, private name space. Needs CAP_SYS_ADMIN;
+/// without, the feature cannot be tried.
 pub fn xdp_link() -> Result<()> {
     // mov64 r0, 2 (XDP_PASS); exit
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
@@ -132,14 +132,13 @@ pub fn xdp_link() -> Result<()> {
     })?
 }
 
-/// A ring buffer of a page.
+/// Creates a ring buffer of one page.
 pub fn ring_buffer() -> Result<()> {
     let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
     bpf::RingBuffer::create("probe", page).map(drop)
 }
 
-/// The kernel is asked whether a filter of system calls may end a call by a signal, as ours do
-/// (Linux 4.14); none is installed.
+/// Asks whether a seccomp filter may trap a call (Linux 4.14), without installing one.
 pub fn seccomp() -> Result<()> {
     let (action, flags) = (libc::SECCOMP_RET_TRAP, 0_u32);
     // SAFETY: seccomp(2) reads the four bytes of the action, which live; the rest are integers.
@@ -154,19 +153,19 @@ pub fn seccomp() -> Result<()> {
     if known == 0 { Ok(()) } else { Err(Error::last("seccomp", "GET_ACTION_AVAIL")) }
 }
 
-/// Memory with the seals of a reader.
+/// Creates a memfd with the seals for a reader.
 pub fn sealed_memory() -> Result<()> {
     let file = Memfd::create("probe", rustix::param::page_size())?;
     file.seal(Seals::READER)?;
     file.map_read().map(drop)
 }
 
-/// The list of interfaces.
+/// Lists the interfaces.
 pub fn netlink() -> Result<()> {
     RouteSocket::open()?.all().map(drop)
 }
 
-/// A socket of AF_XDP without rings.
+/// Opens an AF_XDP socket without rings.
 pub fn xdp_socket() -> Result<()> {
     let flags = SocketFlags::CLOEXEC;
     rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)
@@ -181,15 +180,14 @@ mod tests {
     use crate::privilege::Privilege;
 
     #[test]
-    fn what_every_machine_has_is_found() {
+    fn universal_features_are_found() {
         sealed_memory().unwrap();
         netlink().unwrap();
     }
 
-    /// The answer about packets follows the capability: with it they open, without it the refusal
-    /// says what is missing.
+    /// The result matches the capability: with it the socket opens, without it the error names it.
     #[test]
-    fn packets_need_their_capability() {
+    fn packet_socket_needs_its_capability() {
         let may = Privilege::detect().effective.has(Capabilities::NET_RAW);
         match packet_socket() {
             Ok(()) => assert!(may),
@@ -198,8 +196,8 @@ mod tests {
     }
 
     #[test]
-    fn every_probe_tells_what_it_is_for_and_leaves_nothing_open() {
-        let name = "probe::tests::every_probe_tells_what_it_is_for_and_leaves_nothing_open";
+    fn probes_name_their_use_and_leave_nothing_open() {
+        let name = "probe::tests::probes_name_their_use_and_leave_nothing_open";
         if !testkit::alone(name) {
             return;
         }

@@ -1,9 +1,10 @@
-//! Ordinary programs that we start, each at the head of a process group of its own.
+//! Child programs, each leading a process group of its own.
 //!
-//! A group is named by the id of its leader. An id is never used for another process as long as the
-//! leader was not reaped, so [`ProcessGroup`] looks at the leader without reaping it (waitid(2) with
-//! WNOWAIT) and reaps it only at the end: until then a signal to the group reaches nobody else.
-//! Groups that run are listed where the handler of the second signal finds them ([`kill_all`]).
+//! The group's id is the leader's process id, which the kernel does not reuse before the leader has
+//! been reaped. [`ProcessGroup`] therefore observes the leader's end without reaping (waitid(2)
+//! with WNOWAIT) and reaps it last; until then a signal to the group can reach no other process.
+//! Running groups are listed in a table that the handler of the second stop signal reads
+//! ([`kill_all`]).
 
 use crate::error::{Error, Named as _, Result};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
@@ -12,40 +13,39 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// How many groups may run at one time: as many as a request may have filters.
+/// Most groups at one time: the filters of one request.
 const GROUPS_MAX: usize = 1000;
 
-/// The groups that run, by the id of their leader; 0: a free place.
+/// Running groups by leader id; 0 marks a free slot, -1 a reserved one.
 static RUNNING: [AtomicI32; GROUPS_MAX] = [const { AtomicI32::new(0) }; GROUPS_MAX];
 
-/// A running program and what it starts in turn. Dropping it kills them.
+/// A running program and its descendants in the group. Dropping it kills them.
 #[derive(Debug)]
 pub struct ProcessGroup {
     child: Child,
     id: Pid,
-    /// Its place in [`RUNNING`].
+    /// Index in [`RUNNING`].
     place: usize,
     reaped: Option<ProcessEnd>,
 }
 
-/// How a program ended.
+/// Outcome of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProcessEnd {
-    /// By itself, with this status.
+    /// Exit status.
     Status(i32),
-    /// By a signal of this number.
+    /// Number of the terminating signal.
     Signal(i32),
 }
 
 impl ProcessEnd {
-    /// Whether it says that all went well.
+    /// Returns true for exit status 0.
     #[must_use]
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Status(0))
     }
 
-    /// Whether it ended because nobody read on: by SIGPIPE itself, or as the shell around it says
-    /// so.
+    /// Returns true if it ended by SIGPIPE, or with the status a shell reports for that.
     #[must_use]
     pub const fn is_broken_pipe(self) -> bool {
         const BY_SHELL: i32 = 128 + libc::SIGPIPE;
@@ -86,19 +86,19 @@ const fn name(signal: i32) -> Option<&'static str> {
 }
 
 impl ProcessGroup {
-    /// Starts a command at the head of a group of its own, with the signals that it would have
-    /// under a shell: nothing blocked, SIGPIPE ends it.
+    /// Starts a command as leader of a new group, with a shell's signal setup: none blocked,
+    /// default SIGPIPE.
     pub fn start(command: &mut Command) -> Result<Self> {
         let target = command.get_program().to_string_lossy().into_owned();
         let refused = |target, errno| Error::new("execve", target, errno);
-        // Taken before there is a process, so that one that runs is always listed.
+        // Reserved before the process exists, so that a running group is always listed.
         let free = |place: &AtomicI32| {
             place.compare_exchange(0, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let Some(place) = RUNNING.iter().position(free) else {
             return Err(refused(target, libc::EAGAIN));
         };
-        // The standard library gives the child an empty mask and SIGPIPE as it was meant to be.
+        // The standard library gives the child an empty mask and the default SIGPIPE action.
         let started = command.process_group(0).spawn();
         let id = started.as_ref().ok().map(Pid::from_child);
         RUNNING[place].store(id.map_or(0, |id| id.as_raw_nonzero().get()), Ordering::Release);
@@ -109,28 +109,28 @@ impl ProcessGroup {
         }
     }
 
-    /// The number of its leader.
+    /// Returns the leader's process id.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.id.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Its standard input, if that is a pipe and was not taken before.
+    /// Takes the child's standard input, if it is a pipe and was not taken before.
     pub fn take_input(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
-    /// Its standard output, if that is a pipe and was not taken before.
+    /// Takes the child's standard output, if it is a pipe and was not taken before.
     pub fn take_output(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// How its leader ended; nothing if it still runs.
+    /// Returns the leader's outcome, or `None` while it runs. Does not block.
     pub fn ended(&self) -> Result<Option<ProcessEnd>> {
         self.look(WaitIdOptions::NOHANG)
     }
 
-    /// Waits until its leader has ended, and lets go of the group.
+    /// Blocks until the leader has ended, then reaps it.
     pub fn wait(&mut self) -> Result<ProcessEnd> {
         if let Some(ended) = self.reaped {
             return Ok(ended);
@@ -144,12 +144,12 @@ impl ProcessGroup {
         Ok(ended)
     }
 
-    /// Asks all of the group to end (SIGTERM).
+    /// Sends SIGTERM to the group.
     pub fn ask_to_end(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Looks without reaping.
+    /// Observes the leader without reaping it.
     fn look(&self, more: WaitIdOptions) -> Result<Option<ProcessEnd>> {
         if self.reaped.is_some() {
             return Ok(self.reaped);
@@ -167,24 +167,24 @@ impl ProcessGroup {
         }))
     }
 
-    /// Takes the group off the list, then lets its id go. Nothing blocks: the leader has ended.
+    /// Unlists the group, then reaps the leader. Never blocks: the leader has ended.
     fn reap(&mut self, ended: ProcessEnd) {
         self.reaped = Some(ended);
         RUNNING[self.place].store(0, Ordering::Release);
-        // What can fail is being told again what is known already.
+        // The status is known already; an error would concern that alone.
         let _ = self.child.wait();
     }
 
     fn signal(&self, signal: Signal) {
         if self.reaped.is_none() {
-            // A group that has gone meanwhile needs no signal.
+            // The group may have ended concurrently; an error means that no signal is needed.
             let _ = rustix::process::kill_process_group(self.id, signal);
         }
     }
 }
 
 impl Drop for ProcessGroup {
-    /// Whoever needs its end has waited for it.
+    /// Kills and reaps a leader that has not been waited for.
     fn drop(&mut self) {
         if self.reaped.is_none() {
             self.signal(Signal::KILL);
@@ -193,8 +193,7 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// Kills every group that runs. For the handler of a signal: only atomics and kill(2), which
-/// signal-safety(7) allows.
+/// Kills all running groups. Async-signal-safe: atomics and kill(2) only (signal-safety(7)).
 pub(crate) fn kill_all() {
     for place in &RUNNING {
         let id = place.load(Ordering::Acquire);
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_seen_before_it_is_taken() {
+    fn end_is_observed_without_reaping() {
         let mut group = start("exit 3");
         assert_eq!(output(&mut group), "");
         testkit::until("it ends", || group.ended().unwrap().is_some());
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_has_its_own_number_and_the_signals_of_a_shell() {
+    fn group_leads_itself_with_a_shells_signal_setup() {
         let mut group = start("ps -o pgid= -p $$; grep -E 'SigIgn|SigBlk' /proc/self/status");
         let text = output(&mut group);
         assert!(group.wait().unwrap().is_success(), "{text}");
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_and_dropping_reach_whatever_it_started() {
+    fn signals_and_drop_reach_the_whole_group() {
         let mut group = start("sleep 1000 & sleep 1000");
         group.ask_to_end();
         assert_eq!(group.wait().unwrap(), ProcessEnd::Signal(libc::SIGTERM));
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn input_closes_when_it_is_dropped() {
+    fn dropping_the_input_closes_it() {
         let mut group = start("cat; exit 5");
         let mut input = group.take_input().unwrap();
         input.write_all(b"some words").unwrap();

@@ -1,12 +1,12 @@
-//! Descriptors that C programs know by number, and the number of the last error.
+//! Descriptors by number, for the C interface.
 //!
-//! A number that is open belongs to whoever got it; here it is only copied, or closed because its
-//! owner has said so.
+//! An open number belongs to the C program that received it; here it is only duplicated, or closed
+//! at its owner's request.
 
 use crate::error::{Error, Result};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
-/// A descriptor of our own for what this number stands for; closed on exec.
+/// Duplicates a descriptor by number; the duplicate is closed on exec.
 pub fn copy(number: RawFd) -> Result<OwnedFd> {
     // SAFETY: fcntl(2) takes any number, and says EBADF where nothing is open.
     let fd = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
@@ -17,28 +17,28 @@ pub fn copy(number: RawFd) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Gives a descriptor away as a number.
+/// Releases ownership of a descriptor to C.
 #[must_use]
 pub fn give(fd: OwnedFd) -> RawFd {
     fd.into_raw_fd()
 }
 
-/// Closes a number that was given away, because whoever got it says so.
+/// Closes a number at the request of its owner.
 pub fn close(number: RawFd) -> Result<()> {
-    // SAFETY: close(2) takes any number; the caller has no other use for this one, and no part of
-    // the house keeps a descriptor by number.
+    // SAFETY: close(2) takes any number; the caller has no other use for this one, and no Rust
+    // value of ours owns it.
     let done = unsafe { libc::close(number) };
     if done == 0 { Ok(()) } else { Err(Error::last("close", format!("descriptor {number}"))) }
 }
 
-/// Has a number stay open over exec, as those of pipe(2) do.
+/// Clears FD_CLOEXEC, so that the number stays open across exec, as those of pipe(2) do.
 pub fn inherit(number: RawFd) -> Result<()> {
     // SAFETY: fcntl(2) takes any number, and says EBADF where nothing is open.
     let done = unsafe { libc::fcntl(number, libc::F_SETFD, 0) };
     if done == 0 { Ok(()) } else { Err(Error::last("fcntl", format!("descriptor {number}"))) }
 }
 
-/// Sets `errno` of this thread.
+/// Sets this thread's `errno`.
 pub fn set_errno(errno: i32) {
     // SAFETY: the C library has a place for it in each thread (errno(3)).
     let place = unsafe { libc::__errno_location() };
@@ -52,7 +52,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn numbers_are_copied_and_closed() {
+    fn descriptors_are_duplicated_and_closed_by_number() {
         let (one, other) = crate::descriptor::pair().unwrap();
         let number = give(copy(one.as_raw_fd()).unwrap());
         drop(one);

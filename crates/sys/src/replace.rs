@@ -1,10 +1,10 @@
-//! A new file in the place of an old one: the old one, or a beginning of the new one, and nothing
-//! in between. (docs/book/decisions/0049-replaced-files.md)
+//! Atomic replacement of files: readers see the old file or the new one, never a mixture.
+//! (docs/book/decisions/0049-replaced-files.md)
 //!
-//! In: a path, and the file that lies there. Out: a file beside it, which takes its name by
-//! rename(2) as soon as there is something in it. That is done only where the contents are all that
-//! differs: a file with one name, of this user, with nothing about it that a new one has not.
-//! Elsewhere (links, several names, another owner, lists of access, directories in which nothing
+//! The new file is written beside the old one and renamed over it by rename(2). That requires that
+//! only the contents differ: one hard link, owned by this user, no attributes that a new file would
+//! lack. In other cases (symbolic links, several hard links, another owner, access lists,
+//! directories that cannot be written) the caller overwrites the old file in place.
 //! can be made) the caller writes into the old file itself.
 
 use crate::open::OpenRegular;
@@ -15,7 +15,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A file that is to take the place of another. It goes when it is dropped before that.
+/// A file that will replace another. Deleted if dropped before it does.
 #[derive(Debug)]
 pub struct Replacement {
     file: File,
@@ -23,13 +23,12 @@ pub struct Replacement {
     target: PathBuf,
 }
 
-/// How often another name is tried where one is taken.
+/// Attempts at an unused name.
 const TRIES: u32 = 100;
 
 impl Replacement {
-    /// Makes a file that can take the place of `old`, which `target` leads to, and belongs to the
-    /// same people; none if the old one has to be written itself. The error is one that would stop
-    /// any write there: a full disk.
+    /// Creates a replacement for `old`, found at `target`, with the same group and mode; `None` if
+    /// the old file must be overwritten in place. An error would also prevent that: a full disk.
     pub fn of(target: &Path, old: &File) -> io::Result<Option<Self>> {
         let about = old.metadata()?;
         if !is_plain(target, &about) {
@@ -62,16 +61,16 @@ impl Replacement {
         last.map(|(file, name)| Self { file, name, target: target.to_owned() })
     }
 
-    /// The new file.
+    /// Returns the new file.
     pub const fn file(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Gives it the name of the old one, which has none from then on. After an error the old one
-    /// is still there, and the new one is gone.
+    /// Renames the new file over the old one. On error the old one remains and the new one is
+    /// deleted.
     pub fn commit(self) -> io::Result<File> {
         fs::rename(&self.name, &self.target)?;
-        // Its own name is gone: what is dropped removes nothing.
+        // The temporary name is gone, so the drop deletes nothing.
         self.file.try_clone()
     }
 }
@@ -88,7 +87,7 @@ impl Drop for Replacement {
     }
 }
 
-/// Returns true if a new file in its place would be the same to everybody.
+/// Returns true if nobody could tell a new file in its place from the old one.
 fn is_plain(target: &Path, about: &Metadata) -> bool {
     let Ok(there) = fs::symlink_metadata(target) else { return false };
     let still = (there.dev(), there.ino()) == (about.dev(), about.ino());
@@ -96,8 +95,8 @@ fn is_plain(target: &Path, about: &Metadata) -> bool {
     still && alone && there.uid() == crate::process::identity().0 && !has_more(target)
 }
 
-/// Whether there is something about a file that a new one would lack. Labels are given to new files
-/// by the kernel.
+/// Returns true if the file has attributes that a new one would lack. The kernel labels new files
+/// itself.
 fn has_more(path: &Path) -> bool {
     const LABEL: &[u8] = b"security.selinux";
     let mut names = [0u8; 1024];
@@ -107,12 +106,12 @@ fn has_more(path: &Path) -> bool {
             names.split(|byte| *byte == 0).any(|name| !name.is_empty() && name != LABEL)
         }
         Err(rustix::io::Errno::RANGE) => true,
-        // A file system without them.
+        // A file system without extended attributes.
         Err(_) => false,
     }
 }
 
-/// Whether an error says that nothing new can be made there, while what is there may be written.
+/// Returns true if a new file cannot be created there although an existing one may be writable.
 #[must_use]
 pub fn must_write_in_place(error: &io::Error) -> bool {
     use ErrorKind::{
@@ -130,8 +129,7 @@ pub fn must_write_in_place(error: &io::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-/// Writes a whole file in the place of what `file` is, which `path` leads to: what was there stays
-/// until all is written, where that is possible.
+/// Replaces the contents of `file`, found at `path`: atomically if possible, else in place.
 pub fn replace_contents(path: &Path, file: &mut File, bytes: &[u8]) -> io::Result<()> {
     if !file.metadata()?.is_file() {
         return file.write_all(bytes);
@@ -149,7 +147,7 @@ pub fn replace_contents(path: &Path, file: &mut File, bytes: &[u8]) -> io::Resul
     file.write_all(bytes)
 }
 
-/// The same for a regular file of this name, which is made as the umask says if it is missing.
+/// Replaces the contents of the regular file at `path`, or creates it with the umask's permissions.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenRegular::write().create(0o666).open(path)?;
     replace_contents(path, &mut file, bytes)
@@ -189,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn old_file_stays_whole_until_the_new_one_takes_its_name() {
+    fn old_file_stays_whole_until_it_is_replaced() {
         let folder = TestFolder::new("whole");
         let (path, old) = folder.with("file", "old");
         fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
@@ -206,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn links_and_second_names_stay_what_they_are() {
+    fn links_are_written_through_and_kept() {
         let folder = TestFolder::new("links");
         let (path, old) = folder.with("file", "old");
         symlink("file", folder.0.join("link")).unwrap();
@@ -217,7 +215,7 @@ mod tests {
         fs::hard_link(&path, folder.0.join("second")).unwrap();
         replace_file(&path, b"both").unwrap();
         assert_eq!(fs::read(folder.0.join("second")).unwrap(), b"both");
-        // Another file has the name meanwhile.
+        // Another file took the name.
         fs::remove_file(folder.0.join("second")).unwrap();
         fs::rename(folder.0.join("file"), folder.0.join("moved")).unwrap();
         fs::write(&path, "another").unwrap();

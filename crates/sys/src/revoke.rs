@@ -1,18 +1,16 @@
-//! Copies that are made when somebody looks: a buffer whose pages are revoked until then.
-//! [SL §5.3.3, lazy copying]
+//! Lazy copies: a buffer whose pages are revoked until the first access. [SL §5.3.3, lazy copying]
 //!
-//! In: a source that stays. Out: memory that seems to be its copy. Its pages cannot be accessed at
-//! first; the first access is a fault, whose handler gives the pages back and copies the bytes.
-//! Whoever never looks has paid for two changes of protection and for no copy. An experiment: what
-//! it costs is measured by `streamline bench lazy`, and nothing else uses it.
+//! The buffer appears to be a copy of a source. The first access faults, and the handler restores
+//! access and copies the bytes. Without an access the price is two changes of protection and no
+//! copy. An experiment, measured by `streamline bench lazy` and used by nothing else.
 //!
 //! Invariants, cited below:
-//! - L1 A place in [`PLACES`] belongs to one [`LazyBuffer`], which takes it before it publishes its
-//!   pages there and gives it back before they are unmapped.
-//! - L2 `source` is not 0 only while a [`LazyCopy`] lives: it borrows the source, of the same length as
-//!   the pages that are revoked, and the buffer.
-//! - L3 The handler writes only pages that are revoked at that moment: nobody else can access them,
-//!   and their owner is the thread that has just tried to, or one that waits for the same.
+//! - L1 A slot in [`PLACES`] belongs to one [`LazyBuffer`], which takes it before it publishes its
+//!   pages there and frees it before they are unmapped.
+//! - L2 `source` is not 0 only while a [`LazyCopy`] lives: it borrows the source, of the same
+//!   length as the revoked pages, and the buffer.
+//! - L3 The handler writes only pages that are revoked at that moment: no other thread can access
+//!   them, and the thread that has just tried, or waits for the same, is their owner.
 
 use crate::error::{Error, Named as _, Result};
 use crate::memory::Mapping;
@@ -24,17 +22,17 @@ use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Buffers at a time.
+/// Most buffers at a time.
 const PLACES_MAX: usize = 8;
 static PLACES: [BufferSlot; PLACES_MAX] = [const { BufferSlot::free() }; PLACES_MAX];
 static HANDLER: Once = Once::new();
 
-/// What the handler knows of a buffer.
+/// The handler's view of a buffer.
 struct BufferSlot {
-    /// Where it begins; 0: nobody has this place; 1: somebody is about to.
+    /// Address of the buffer; 0 marks a free slot, 1 a reserved one.
     base: AtomicUsize,
     len: AtomicUsize,
-    /// What is copied when it is touched; 0: it is not revoked.
+    /// Address of the source; 0 if the pages are not revoked.
     source: AtomicUsize,
     faults: AtomicU64,
 }
@@ -60,7 +58,9 @@ pub struct LazyBuffer {
 const PAGE: usize = 4096;
 
 impl LazyBuffer {
-    /// Takes `len` bytes of memory, rounded up to pages. There are as many as eight at a time.
+    /// Allocates `len` bytes, rounded up to pages.
+    ///
+    /// ENOSPC: eight buffers exist.
     pub fn new(len: usize) -> Result<Self> {
         let pages = Mapping::anonymous(len.max(1).next_multiple_of(PAGE))?;
         pages.populate(0, pages.len())?;
@@ -77,8 +77,7 @@ impl LazyBuffer {
         Ok(Self { pages, place })
     }
 
-    /// Seems to copy: takes the access to the pages away until somebody looks. The source must be
-    /// as long as the buffer.
+    /// Makes the buffer a lazy copy of `source`, which must be as long as the buffer.
     pub fn copy_lazily<'a>(&'a mut self, source: &'a [u8]) -> Result<LazyCopy<'a>> {
         if source.len() != self.pages.len() {
             return Err(Error::new("mprotect", "a source of another length", libc::EINVAL));
@@ -89,7 +88,7 @@ impl LazyBuffer {
         Ok(LazyCopy { buffer: self, source: PhantomData })
     }
 
-    /// How often somebody looked.
+    /// Returns the number of copies that were actually made.
     #[must_use]
     pub fn faults(&self) -> u64 {
         PLACES[self.place].faults.load(Ordering::Relaxed)
@@ -111,7 +110,7 @@ impl Drop for LazyBuffer {
     }
 }
 
-/// What seems to be a copy. Looking at it makes it one.
+/// A lazy copy. The first access makes it a real one.
 #[derive(Debug)]
 pub struct LazyCopy<'a> {
     buffer: &'a LazyBuffer,
@@ -119,13 +118,13 @@ pub struct LazyCopy<'a> {
 }
 
 impl LazyCopy<'_> {
-    /// Where it seems to lie. Asking is not looking.
+    /// Returns its address, without accessing it.
     #[must_use]
     pub fn address(&self) -> usize {
         self.buffer.pages.base().as_ptr().addr()
     }
 
-    /// Whether nobody has looked: the source may be used in its place.
+    /// Returns true if no access has happened, so that the source may be used instead.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         PLACES[self.buffer.place].source.load(Ordering::Acquire) != 0
@@ -146,13 +145,13 @@ impl Drop for LazyCopy<'_> {
     fn drop(&mut self) {
         let untouched = PLACES[self.buffer.place].source.swap(0, Ordering::AcqRel) != 0;
         if untouched {
-            // What cannot be given back stays revoked; the next lazy copy says why.
+            // If access cannot be restored, the next lazy copy reports why.
             let _given_back = self.buffer.protect(MprotectFlags::READ | MprotectFlags::WRITE);
         }
     }
 }
 
-/// Catches faults.
+/// Installs the SIGSEGV handler.
 fn install() {
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = touched;
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
@@ -166,8 +165,8 @@ fn install() {
     debug_assert_eq!(installed, 0, "SIGSEGV can be caught");
 }
 
-/// Runs where somebody touched what is revoked: gives the pages back and copies. Any other fault is
-/// what it would have been without us.
+/// SIGSEGV handler: restores access to a revoked buffer and copies the source. Any other fault gets
+/// the default action.
 extern "C" fn touched(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a siginfo to a handler with SA_SIGINFO.
     let info = unsafe { &*info };
@@ -205,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn e3_who_looks_gets_the_copy_and_who_does_not_costs_none() {
+    fn e3_lazy_copy_is_made_on_first_access_only() {
         let source: Vec<u8> = (0..3 * PAGE).map(|at| at as u8).collect();
         let mut buffer = LazyBuffer::new(source.len()).unwrap();
         for round in 1..=3 {

@@ -1,6 +1,6 @@
-//! What a service manager gives us and is told: sockets that it holds for us (`LISTEN_FDS`,
-//! sd_listen_fds(3)) and messages at `NOTIFY_SOCKET` (sd_notify(3)), with descriptors that it keeps
-//! while we start again (`FDSTORE`).
+//! The service manager's protocols: socket activation (`LISTEN_FDS`, sd_listen_fds(3)), and
+//! notifications with descriptors that it stores across a restart (`NOTIFY_SOCKET`, sd_notify(3),
+//! `FDSTORE`).
 
 use crate::descriptor::{DESCRIPTORS_MAX, send};
 use crate::error::{Error, Named as _, Result};
@@ -15,13 +15,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The first descriptor that a service manager hands over.
+/// The first descriptor that a service manager passes.
 const FIRST: RawFd = 3;
-/// The most that we take.
+/// Most descriptors accepted.
 const MOST: RawFd = 1024;
 
-/// The descriptors that were handed to this very process, each with its name. Answers them once;
-/// later there is nothing left.
+/// Takes the named descriptors passed to this process. Only the first call returns any.
 pub fn take_descriptors() -> Vec<(String, OwnedFd)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name: &str| std::env::var(name).ok()?.parse::<i64>().ok();
@@ -44,19 +43,18 @@ pub fn take_descriptors() -> Vec<(String, OwnedFd)> {
     taken.collect()
 }
 
-/// Tells the service manager lines such as `READY=1`, with copies of descriptors. `false`: nobody
-/// wants to be told.
+/// Sends lines such as `READY=1` to the service manager, with duplicates of descriptors. Returns
+/// false if there is no manager.
 pub fn notify(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
     send_lines(lines, descriptors, SocketFlags::CLOEXEC)
 }
 
-/// The same for who waits for nobody: where the manager does not read, nothing is told.
+/// As [`notify`], without blocking: an error if the manager does not read.
 pub fn try_notify(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
     send_lines(lines, descriptors, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// The same for who waits, but not for ever: where the manager has not read within `limit`, nothing
-/// is told.
+/// As [`notify`], blocking for at most `limit`: an error if the manager does not read in time.
 pub fn notify_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duration) -> Result<bool> {
     let Some(socket) = manager(SocketFlags::CLOEXEC)? else { return Ok(false) };
     set_socket_timeout(&socket, Timeout::Send, Some(limit)).named("setsockopt", "NOTIFY_SOCKET")?;
@@ -64,7 +62,7 @@ pub fn notify_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duratio
     Ok(true)
 }
 
-/// Whether a manager says that it keeps descriptors while we start again: it names how many.
+/// Returns true if a manager offers to store descriptors across a restart.
 #[must_use]
 pub fn stores_descriptors() -> bool {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -72,7 +70,7 @@ pub fn stores_descriptors() -> bool {
     named("NOTIFY_SOCKET").is_some() && most.is_some_and(|most| most > 0)
 }
 
-/// A few bytes as a descriptor that a manager can keep.
+/// Returns a memfd with these bytes, for a manager to store.
 pub fn memfd_with(bytes: &[u8]) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
     let note = memfd_create("streamline-note", flags).named("memfd_create", "a note")?;
@@ -93,7 +91,7 @@ fn send_lines(lines: &str, descriptors: &[BorrowedFd<'_>], flags: SocketFlags) -
     Ok(true)
 }
 
-/// A connection to the manager, if there is one.
+/// Connects to the manager, if there is one.
 fn manager(flags: SocketFlags) -> Result<Option<OwnedFd>> {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
         return Ok(None);

@@ -1,10 +1,9 @@
-//! Signals that end a run: counted, and never lost. (CONTRACT 28)
+//! Stop signals, counted and never lost. (CONTRACT 28)
 //!
-//! The first SIGINT or SIGTERM asks for an orderly end: [`stop_requests`] says so, and the
-//! descriptor that [`watch`] gave becomes readable. The second kills the groups that we started
-//! ([`crate::process_group`]) and ends the process with 130 at once, whatever it is doing. What follows so
-//! closely that nobody can have meant it is no second one: `timeout` sends its signal to the
-//! process, and then to its group.
+//! The first SIGINT or SIGTERM requests an orderly stop: [`stop_requests`] counts it, and the
+//! descriptor from [`watch`] becomes readable. The second kills our child groups
+//! ([`crate::process_group`]) and exits with status 130 at once. A signal that follows too closely
+//! to be meant as a second one is ignored: `timeout` signals the process and then its group.
 
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
@@ -14,23 +13,23 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// How often a signal asked us to end.
+/// Stop signals counted so far.
 static ASKED: AtomicU32 = AtomicU32::new(0);
-/// The eventfd that the handler writes to; -1: none yet.
+/// The eventfd that the handler writes to; -1 if none.
 static TELL: AtomicI32 = AtomicI32::new(-1);
-/// Keeps that eventfd open for ever.
+/// Keeps that eventfd open.
 static EVENT: OnceLock<EventFd> = OnceLock::new();
 
-/// When the first came, on the monotonic clock; 0: not yet.
+/// Monotonic time of the first stop signal in ns; 0 if none.
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
 
-/// What comes within this time of the first belongs to it.
+/// Signals within this time after the first belong to it.
 const TOGETHER_NS: u64 = 100_000_000;
-/// The exit status of a process that a second signal ends.
+/// Exit status after a second stop signal.
 const INTERRUPTED: i32 = 130;
 
-/// Begins to count SIGINT and SIGTERM. The descriptor becomes readable with the first of them; it
-/// stays the same however often this is called.
+/// Starts counting SIGINT and SIGTERM. The returned descriptor becomes readable with the first of
+/// them; later calls return the same one.
 pub fn watch() -> Result<&'static EventFd> {
     let event = match EVENT.get() {
         Some(event) => event,
@@ -47,26 +46,26 @@ pub fn watch() -> Result<&'static EventFd> {
     Ok(event)
 }
 
-/// What becomes readable with the first signal, if anybody has begun to [`watch`].
+/// Returns the descriptor of [`watch`], if that was called.
 pub fn watched() -> Option<&'static EventFd> {
     EVENT.get()
 }
 
-/// How many signals have asked us to end (0 or 1: the second ends the process).
+/// Returns the number of stop signals (0 or 1: the second ends the process).
 pub fn stop_requests() -> u32 {
     ASKED.load(Ordering::Acquire)
 }
 
-/// What a write to a pipe that nobody reads does.
+/// Effect of writing to a pipe without readers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BrokenPipe {
-    /// The write fails with EPIPE, so that the run can balance its ledger. So Rust programs start.
+    /// The write fails with EPIPE, so that the run can balance its ledger. Rust's default.
     Fails,
-    /// The process ends by SIGPIPE, as Unix filters do.
+    /// SIGPIPE ends the process, as it does Unix filters.
     Ends,
 }
 
-/// Chooses what a broken pipe does.
+/// Sets the effect of a broken pipe.
 pub fn broken_pipe(choice: BrokenPipe) -> Result<()> {
     let action = match choice {
         BrokenPipe::Fails => libc::SIG_IGN,
@@ -75,8 +74,8 @@ pub fn broken_pipe(choice: BrokenPipe) -> Result<()> {
     handle(libc::SIGPIPE, action, 0)
 }
 
-/// Runs in the middle of anything: only atomics, clock_gettime(2), write(2), kill(2) and _exit(2),
-/// which signal-safety(7) allows.
+/// Signal handler: atomics, clock_gettime(2), write(2), kill(2) and _exit(2) only, which
+/// signal-safety(7) allows.
 extern "C" fn asked(_signal: libc::c_int) {
     let now = crate::clock::monotonic().max(1);
     let first = FIRST_NS.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
@@ -116,16 +115,16 @@ fn handle(signal: libc::c_int, handler: libc::sighandler_t, flags: libc::c_int) 
 mod tests {
     use super::*;
 
-    /// The only test that raises signals: the count belongs to the whole process.
+    /// The only test that raises signals, since the count is global to the process.
     #[test]
-    fn the_first_signal_is_counted_and_told() {
+    fn first_signal_is_counted_and_wakes_the_watcher() {
         let event = watch().unwrap();
         assert!(ptr::eq(event, watch().unwrap()));
         assert_eq!(stop_requests(), 0);
         // SAFETY: raise(3) sends a signal to this thread, whose handler was installed above.
         assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
         assert_eq!(stop_requests(), 1);
-        // However late this thread runs on: the first has come just now.
+        // Stands for the present time, however late this thread continues.
         FIRST_NS.store(u64::MAX, Ordering::Release);
         // SAFETY: as above.
         assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);

@@ -1,37 +1,37 @@
-//! The log of an allocation: each step that may fail is told here before it is taken, and what
-//! ownership does not take back is noted behind it. [SL §7.1, allocation; RELIABILITY, rollback]
+//! The rollback log of an allocation, with fault injection. [SL §7.1, allocation; RELIABILITY,
+//! rollback]
 //!
-//! Descriptors, mappings, threads, programs and links are owned: they go when their owner does.
-//! What outlives its owner (a file that a sink has made, a directory, a name) is noted with what
-//! takes it back ([`Steps::on_rollback`]). When a later step fails, or the last who knows the log lets go
-//! of it, that is done in the order backwards; from [`Steps::commit`] on nothing is taken back any
-//! more: all has been made, and what follows is activation, which cannot fail.
+//! Descriptors, mappings, threads, programs and links are owned and released on drop. Anything that
+//! outlives its owner (a created file, a directory, a name) registers a rollback action
+//! ([`Steps::on_rollback`]). If a later step fails, or the last handle is dropped, the actions run
+//! in reverse order. [`Steps::commit`] discards them: the allocation is complete, and the
+//! activation that follows cannot fail.
 //!
-//! The same log shows that it is so: who hands one down that has a [`InjectedFault`] has the step of that
-//! number refused, as a machine refuses it that has no more of what the step makes, or has the
-//! process stand still in front of it. The log of everybody else has none, and asks one word.
+//! Each step that may fail is announced first ([`Steps::take`]). With an [`InjectedFault`] the log
+//! makes a chosen step fail as the machine would, or stops the process in front of it; without one
+//! an announcement costs a comparison.
 
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a step makes. It says how the machine refuses more of it.
+/// The kind of resource that a step creates; determines the injected errno.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resource {
-    /// A descriptor of whatever kind.
+    /// A descriptor.
     Descriptor,
-    /// Memory that is mapped, in the kernel or here.
+    /// A mapping, or kernel memory.
     Memory,
-    /// A program in the kernel, or the place where it runs.
+    /// A BPF program or its attachment.
     Program,
-    /// A thread, or a process.
+    /// A thread or process.
     Thread,
-    /// A file, a directory, a name.
+    /// A file, directory or name.
     File,
-    /// What somebody else remembers: an entry in a register.
+    /// An entry in a registry.
     Entry,
-    /// Nothing that could be refused: a moment at which a process may be stopped.
+    /// No resource: a point at which the process can be stopped but not refused.
     Nothing,
 }
 
@@ -49,17 +49,17 @@ impl Resource {
     }
 }
 
-/// What happens at a step, for tests: nothing, unless somebody says so.
+/// A fault to inject, for tests.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum InjectedFault {
-    /// All steps are taken.
+    /// No fault.
     #[default]
     Nothing,
-    /// The step of this number is refused; the first is 0.
+    /// The step with this number fails, counted from 0.
     Fail(u32),
-    /// The process stands still in front of the step of this number, until it is let go on.
+    /// The process stops (SIGSTOP) in front of the step with this number.
     Stop(u32),
-    /// The same in front of each step of this name.
+    /// The process stops in front of every step with this name.
     StopAt(String),
 }
 
@@ -78,11 +78,11 @@ impl FromStr for InjectedFault {
     }
 }
 
-/// A log. Clones are the same log.
+/// A rollback log. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Steps(Option<Arc<Log>>);
 
-/// No log: all steps are taken, and nothing is taken back. For what is no part of an allocation.
+/// A log that injects and rolls back nothing, for code outside an allocation.
 pub static UNLOGGED: Steps = Steps(None);
 
 impl Default for Steps {
@@ -99,25 +99,25 @@ struct Log {
 
 #[derive(Default)]
 struct LogState {
-    /// The steps so far, where there is a fault: who tests wants to know which one it was.
+    /// Announced steps, recorded only if a fault is set.
     taken: Vec<String>,
     undo: Vec<(String, Undo)>,
 }
 
 type Undo = Box<dyn FnOnce() + Send>;
 
-/// A place in a log.
+/// A position in a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Savepoint(usize);
 
 impl Steps {
-    /// A log with this fault.
+    /// Creates a log that injects `fault`.
     #[must_use]
     pub fn with(fault: InjectedFault) -> Self {
         Self(Some(Arc::new(Log { fault, state: Mutex::default() })))
     }
 
-    /// Says that a step is about to be taken. Refuses it if it is to fail.
+    /// Announces a step. Fails if the fault says so.
     pub fn take(&self, makes: Resource, target: &str) -> Result<()> {
         let Some(log) = &self.0 else { return Ok(()) };
         if log.fault == InjectedFault::Nothing {
@@ -138,26 +138,26 @@ impl Steps {
         }
     }
 
-    /// Says that something is about to happen that cannot be refused.
+    /// Announces a point that cannot be refused.
     pub fn checkpoint(&self, what: &str) {
-        // Such a step refuses nothing.
+        // A step without a resource never fails.
         let _ = self.take(Resource::Nothing, what);
     }
 
-    /// Notes how something is taken back that has just been made and is nobody's own.
+    /// Registers a rollback action for something just created that has no owner.
     pub fn on_rollback(&self, what: impl Into<String>, back: impl FnOnce() + Send + 'static) {
         if let Some(log) = &self.0 {
             log.state().undo.push((what.into(), Box::new(back)));
         }
     }
 
-    /// Where the log is now.
+    /// Returns the present position.
     #[must_use]
     pub fn mark(&self) -> Savepoint {
         Savepoint(self.0.as_ref().map_or(0, |log| log.state().undo.len()))
     }
 
-    /// Takes back what was noted since, the last first.
+    /// Runs the actions registered since `mark`, last first.
     pub fn roll_back_to(&self, mark: Savepoint) {
         let Some(log) = &self.0 else { return };
         loop {
@@ -169,25 +169,25 @@ impl Steps {
         }
     }
 
-    /// Takes back all that was noted, the last first.
+    /// Runs all actions, last first.
     pub fn roll_back(&self) {
         self.roll_back_to(Savepoint(0));
     }
 
-    /// All is made: nothing of it is taken back any more.
+    /// Discards all actions: the allocation is complete.
     pub fn commit(&self) {
         if let Some(log) = &self.0 {
             log.state().undo.clear();
         }
     }
 
-    /// How many steps were taken, and what they were; only a log with a fault remembers.
+    /// Returns the announced steps; empty without a fault.
     #[must_use]
     pub fn taken(&self) -> Vec<String> {
         self.0.as_ref().map(|log| log.state().taken.clone()).unwrap_or_default()
     }
 
-    /// What would be taken back, the first first.
+    /// Returns the names of the registered actions, first to last.
     #[must_use]
     pub fn noted(&self) -> Vec<String> {
         let names =
@@ -218,7 +218,7 @@ impl fmt::Debug for LogState {
     }
 }
 
-/// Stops this process, until somebody has it continue.
+/// Stops this process with SIGSTOP until it is continued.
 fn stand_still() -> Result<()> {
     // SAFETY: raise(3) takes any number; this one stops the process before the call returns, since
     // the signal goes to the thread that calls.
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_is_taken_back_backwards_and_once() {
+    fn rollback_runs_in_reverse_order_once() {
         let back = Arc::new(Mutex::new(Vec::new()));
         let steps = Steps::default();
         noting(&steps, &back, 1);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_not_taken_back() {
+    fn commit_discards_rollback_actions() {
         let back = Arc::new(Mutex::new(Vec::new()));
         let steps = Steps::default();
         noting(&steps, &back, 1);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_step_of_a_number_fails_as_the_machine_would_let_it_fail() {
+    fn injected_fault_fails_the_numbered_step() {
         let steps = Steps::with(InjectedFault::Fail(2));
         steps.take(Resource::Descriptor, "a bell").unwrap();
         steps.checkpoint("a moment");
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_words() {
+    fn injected_faults_parse_from_text() {
         assert_eq!("fail=3".parse(), Ok(InjectedFault::Fail(3)));
         assert_eq!("stop=0".parse(), Ok(InjectedFault::Stop(0)));
         assert_eq!("stop=a step".parse(), Ok(InjectedFault::StopAt("a step".to_owned())));

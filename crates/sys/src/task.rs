@@ -1,5 +1,4 @@
-//! What the kernel says of a thread or a process while it runs (proc_pid_stat(5)), and where it is
-//! to run.
+//! State, CPU time and memory of threads and processes (proc_pid_stat(5)), and their CPU affinity.
 
 use crate::error::{Error, Named as _, Result};
 use rustix::process::Pid;
@@ -10,45 +9,45 @@ use std::fs;
 /// A thread, or a process with all its threads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
-    /// What it does at this moment; of a process what most of its threads do that do anything.
+    /// Run state; for a process, running if any of its threads is.
     pub run_state: RunState,
-    /// The process that started it.
+    /// Parent process id.
     pub parent: u32,
-    /// Processor time of the threads that there are, in ns.
+    /// CPU time of the live threads, in ns.
     pub processor_ns: u64,
-    /// The processors on which it may run.
+    /// CPUs that it may use.
     pub processors: Vec<usize>,
-    /// Bytes of memory that its process has, what it shares with others included.
+    /// Resident memory of its process in bytes, shared pages included.
     pub resident: u64,
 }
 
-/// What a task does.
+/// Run state of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunState {
-    /// It has a processor, or waits for one.
+    /// Running or runnable.
     Runs,
-    /// It waits for something else.
+    /// Waiting.
     Sleeps,
-    /// Somebody has stopped it.
+    /// Stopped by a signal or tracer.
     Stopped,
-    /// It has ended.
+    /// Ended and not reaped.
     Ended,
 }
 
-/// The number of this thread.
+/// Returns the id of the calling thread.
 #[must_use]
 pub fn current_thread() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
 impl Task {
-    /// A thread of a process; none: it has ended.
+    /// Queries a thread; `None` if it has ended.
     #[must_use]
     pub fn of_thread(process: u32, thread: u32) -> Option<Self> {
         Self::at(&format!("/proc/{process}/task/{thread}"))
     }
 
-    /// A process; none: it has ended.
+    /// Queries a process; `None` if it has ended.
     #[must_use]
     pub fn of_process(process: u32) -> Option<Self> {
         let mut whole = Self::at(&format!("/proc/{process}"))?;
@@ -64,7 +63,7 @@ impl Task {
     fn at(folder: &str) -> Option<Self> {
         let text = |name: &str| fs::read_to_string(format!("{folder}/{name}")).ok();
         let stat = text("stat")?;
-        // Behind its name, in which anything may stand.
+        // The fields follow the command name, which may contain anything.
         let mut words = stat.rsplit_once(") ")?.1.split(' ');
         let run_state = match words.next()? {
             "R" => RunState::Runs,
@@ -77,7 +76,7 @@ impl Task {
         let of =
             |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let kilobytes = of("VmRSS:").and_then(|told| told.split(' ').next()?.parse::<u64>().ok());
-        // A kernel that keeps no such account says nothing.
+        // Absent on kernels without schedstats.
         let ran = text("schedstat").and_then(|told| told.split(' ').next()?.parse().ok());
         Some(Self {
             run_state,
@@ -89,13 +88,13 @@ impl Task {
     }
 }
 
-/// The threads of a process.
+/// Lists the threads of a process.
 fn threads(process: u32) -> BTreeSet<u32> {
     let all = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// `0-2,5` as numbers.
+/// Parses a list such as `0-2,5`.
 fn ranges(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -104,7 +103,7 @@ fn ranges(text: &str) -> Vec<usize> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// Keeps a thread (none: this one), and those that it starts from now on, on these processors.
+/// Pins a thread (`None`: the calling one) and threads it starts later to `processors`.
 pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
     let told = || format!("processors {processors:?}");
     let mut set = CpuSet::new();
@@ -118,13 +117,13 @@ pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
     rustix::thread::sched_setaffinity(id, &set).named("sched_setaffinity", told())
 }
 
-/// How often it is looked for threads that came while others were kept.
+/// Rounds of listing threads that appeared while others were pinned.
 const ROUNDS: usize = 16;
 
-/// The same for all threads of a process, and those that they start.
+/// Pins all threads of a process, and threads they start later.
 pub fn pin_process(process: u32, processors: &[usize]) -> Result<()> {
     let mut done = BTreeSet::new();
-    // What is started by a thread that is kept already is kept as it begins.
+    // A thread started by a pinned thread inherits its affinity.
     for _ in 0..ROUNDS {
         let new: Vec<u32> = threads(process).difference(&done).copied().collect();
         if new.is_empty() {
@@ -132,7 +131,7 @@ pub fn pin_process(process: u32, processors: &[usize]) -> Result<()> {
         }
         for thread in new {
             match pin(Some(thread), processors) {
-                // It has ended since it was listed.
+                // The thread has ended since it was listed.
                 Err(error) if error.errno == libc::ESRCH => {}
                 kept => kept?,
             }
@@ -148,7 +147,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_thread_is_seen_and_kept_where_it_is_to_be() {
+    fn thread_is_queried_and_pinned() {
         let process = std::process::id();
         let before = Task::of_thread(process, current_thread()).unwrap();
         assert_eq!(before.run_state, RunState::Runs, "it looks");
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_kept_with_all_that_it_starts() {
+    fn process_is_pinned_with_all_its_threads() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let seen = Task::of_process(child.id()).unwrap();
         assert_eq!(seen.parent, std::process::id());
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_processors_are_numbers() {
+    fn cpu_lists_are_parsed() {
         assert_eq!(ranges("0-2,5"), [0, 1, 2, 5]);
         assert_eq!(ranges("7"), [7]);
         assert_eq!(ranges(""), [0usize; 0]);

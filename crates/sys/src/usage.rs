@@ -1,21 +1,20 @@
-//! What a process cost, told by the kernel when it has ended: the processor time of all its
-//! threads, and the most memory that it had.
+//! Resource usage of an ended child: CPU time of all its threads, and peak memory.
 
 use crate::error::{Error, Result};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
 
-/// What a process cost.
+/// Resource usage of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Processor time in its own code and in the kernel on its behalf, in ns.
+    /// User and system CPU time, in ns.
     pub processor_ns: u64,
-    /// The most memory that it had at once, in bytes.
+    /// Peak resident memory, in bytes.
     pub resident_bytes: u64,
 }
 
-/// Waits for a child; answers how it ended, and what it cost with those of its children that it
-/// waited for.
+/// Blocks until a child has ended; returns its exit status, and its usage including children that
+/// it has waited for.
 #[expect(clippy::needless_pass_by_value, reason = "nobody else may wait for it again")]
 pub fn wait(child: Child) -> Result<(ExitStatus, Usage)> {
     let number = libc::pid_t::try_from(child.id()).unwrap_or(libc::pid_t::MAX);
@@ -23,8 +22,8 @@ pub fn wait(child: Child) -> Result<(ExitStatus, Usage)> {
     loop {
         // SAFETY: a struct of integers, for which zero is a value (getrusage(2)).
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: both pointers name places of the right type that live through the call, which
-        // writes there and nowhere else (wait4(2)).
+        // SAFETY: both pointers name live values of the right type, and the call writes nothing
+        // else (wait4(2)).
         let answer = unsafe { libc::wait4(number, &raw mut status, 0, &raw mut usage) };
         if answer == number {
             return Ok((ExitStatus::from_raw(status), Usage::of(&usage)));
@@ -56,7 +55,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_process_that_works_costs_more_than_one_that_does_not() {
+    fn busy_process_uses_more_than_an_idle_one() {
         let cost = |script: &str| {
             let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
             wait(child).unwrap()

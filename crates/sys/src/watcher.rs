@@ -1,7 +1,7 @@
-//! Waiting for many descriptors that come and go: each is known by a number. (epoll(7))
+//! Waiting for a changing set of descriptors, identified by numbers (epoll(7)).
 //!
-//! Level-triggered: what is not taken is told again. A descriptor that is closed leaves by itself,
-//! as long as nobody else has a copy of it; who shares one calls [`Watcher::forget`] first.
+//! Level-triggered: an unhandled event is reported again. A closed descriptor leaves by itself
+//! unless a duplicate is open; its owner calls [`Watcher::forget`] then.
 
 use crate::error::{Named as _, Result};
 use rustix::event::{Timespec, epoll};
@@ -9,59 +9,59 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// What waits.
+/// An epoll instance.
 #[derive(Debug)]
 pub struct Watcher(OwnedFd);
 
-/// What a descriptor is watched for, besides its other end being gone.
+/// Events to wait for, besides hang-up and error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interest {
-    /// That it can be read.
+    /// Readable.
     Read,
-    /// That it can be read or written.
+    /// Readable or writable.
     ReadWrite,
 }
 
-/// What happened.
+/// An event at a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WatchEvent {
-    /// To which descriptor.
+    /// The descriptor's number.
     pub number: u64,
-    /// It can be read, or its end has come.
+    /// Readable, or at its end.
     pub readable: bool,
-    /// It can be written.
+    /// Writable.
     pub writable: bool,
-    /// Nobody has the other end any more.
+    /// The peer has closed, or there is an error.
     pub gone: bool,
 }
 
-/// How much is told at one time.
+/// Most events returned at once.
 const AT_ONCE: usize = 256;
 
 impl Watcher {
-    /// Watches nothing yet.
+    /// Creates an empty set.
     pub fn new() -> Result<Self> {
         epoll::create(epoll::CreateFlags::CLOEXEC).named("epoll_create1", "").map(Self)
     }
 
-    /// Watches one more, known by this number.
+    /// Adds a descriptor, identified by `number`.
     pub fn watch(&self, descriptor: impl AsFd, number: u64, interest: Interest) -> Result<()> {
         let data = epoll::EventData::new_u64(number);
         epoll::add(&self.0, descriptor, data, flags(interest)).named("epoll_ctl", "add")
     }
 
-    /// Watches one of them for something else.
+    /// Changes number and interest of a descriptor.
     pub fn change(&self, descriptor: impl AsFd, number: u64, interest: Interest) -> Result<()> {
         let data = epoll::EventData::new_u64(number);
         epoll::modify(&self.0, descriptor, data, flags(interest)).named("epoll_ctl", "modify")
     }
 
-    /// Watches it no more.
+    /// Removes a descriptor.
     pub fn forget(&self, descriptor: impl AsFd) -> Result<()> {
         epoll::delete(&self.0, descriptor).named("epoll_ctl", "delete")
     }
 
-    /// Sleeps until something happens, or until `limit`. Comes back early for a signal.
+    /// Blocks until an event, a signal, or `limit`; returns the events.
     pub fn wait(&self, limit: Option<Duration>) -> Vec<WatchEvent> {
         let limit = limit.map(|limit| Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
@@ -105,7 +105,7 @@ mod tests {
     use crate::descriptor;
 
     #[test]
-    fn what_happens_is_told_by_number() {
+    fn events_are_reported_by_number() {
         let watcher = Watcher::new().unwrap();
         let (one, other) = descriptor::pair().unwrap();
         let (quiet, _kept) = descriptor::pair().unwrap();

@@ -1,8 +1,7 @@
-//! The real kernel as a judge: programs of the emitter are loaded, and must answer as the
-//! interpreter and plain Rust do; arithmetic of the interpreter is that of the kernel; frozen maps
-//! stay as they are.
+//! Generated programs judged by the real kernel: they load and return the same as the interpreter
+//! and plain Rust, the interpreter's arithmetic is the kernel's, and frozen maps stay unchanged.
 
-// The judge is shared with tests outside of this crate, which say `sys`.
+// The judge is shared with tests outside this crate, which say `sys`.
 extern crate streamline_sys as sys;
 
 mod judge;
@@ -23,7 +22,7 @@ use sys::bpf::{self, ProgramKind, Map};
 use testkit::{Random, need};
 
 #[test]
-fn kernel_interpreter_and_plain_rust_agree() {
+fn kernel_interpreter_and_rust_agree() {
     let Some(()) = need::bpf() else { return };
     let frames = frames::all();
     for chain in CHAINS {
@@ -46,7 +45,7 @@ fn kernel_interpreter_and_plain_rust_agree() {
     }
 }
 
-/// A program as it is loaded for an unprivileged user: the verifier hardens it against speculation.
+/// Loads programs as for an unprivileged user, hardened against speculation by the verifier.
 #[test]
 fn programs_load_without_perfmon() {
     let Some(()) = need::bpf() else { return };
@@ -60,7 +59,7 @@ fn programs_load_without_perfmon() {
 }
 
 #[test]
-fn the_verifier_says_what_it_minds() {
+fn verifier_log_names_the_fault() {
     let Some(()) = need::bpf() else { return };
     let code = insn::encode(&[Insn::mov(R0, R2), Insn::exit()]);
     let refused = bpf::Program::load(ProgramKind::Tc, "dport", &code).unwrap_err();
@@ -70,9 +69,9 @@ fn the_verifier_says_what_it_minds() {
     assert!(text.contains("the verifier says: R2 !read_ok"), "{text}");
 }
 
-/// What the interpreter faults on, the verifier refuses: one of them is no judge of its own.
+/// The verifier rejects what the interpreter faults on, so each checks the other.
 #[test]
-fn the_verifier_refuses_what_the_interpreter_faults_on() {
+fn verifier_rejects_what_the_interpreter_faults_on() {
     let Some(()) = need::bpf() else { return };
     let twin = program(&[Step::Eth], Hook::Xdp, Finish::Answer).unwrap();
     let frames = frames::all();
@@ -89,9 +88,9 @@ fn the_verifier_refuses_what_the_interpreter_faults_on() {
     assert_eq!(refused, faulty);
 }
 
-/// Arithmetic with every operation, signed and swapping ones included, folded into 32 bits.
+/// Folds arithmetic with every operation, signed and byte-swapping ones included, into 32 bits.
 #[test]
-fn arithmetic_is_the_kernels() {
+fn arithmetic_matches_the_kernel() {
     let Some(()) = need::bpf() else { return };
     let mut random = Random::replayable();
     for _ in 0..400 {
@@ -149,7 +148,7 @@ fn operation(random: &mut Random) -> Insn {
             let imm = random.next() as i32;
             let imm = match op {
                 Alu::Shl | Alu::Shr | Alu::Arsh => imm.rem_euclid(if wide { 64 } else { 32 }),
-                // The verifier refuses a constant divisor of zero.
+                // The verifier rejects a constant divisor of zero.
                 Alu::Div | Alu::Mod if imm == 0 => 1,
                 _ => imm,
             };
@@ -159,7 +158,7 @@ fn operation(random: &mut Random) -> Insn {
 }
 
 #[test]
-fn a_frozen_map_is_written_by_programs_only() {
+fn frozen_map_is_written_by_programs_only() {
     use rustix::io::Errno;
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect};
 
@@ -191,10 +190,10 @@ fn a_frozen_map_is_written_by_programs_only() {
     assert_eq!(writer.info().unwrap().kind, ProgramKind::Xdp as u32);
 }
 
-/// What hardening costs, beside an empty program: run with `--ignored --nocapture`.
+/// Measures the cost of hardening against an empty program: run with `--ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
-fn nanoseconds_per_packet() {
+fn test_run_reports_ns_per_packet() {
     let Some(()) = need::bpf() else { return };
     let chain = CHAINS[6];
     let hit = frames::eth(0x0800, &frames::ipv4(5, 17, None, &frames::udp(53)));

@@ -1,4 +1,4 @@
-//! Maps of all kinds by the hands of programs and processes: what one puts in the other finds.
+//! Maps of all types, accessed by programs and processes alike.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 #[expect(dead_code, reason = "only what counts is needed here")]
@@ -25,13 +25,13 @@ fn load(name: &str, code: &[Insn]) -> Program {
     Program::load(ProgramKind::Xdp, name, &insn::encode(code)).unwrap_or_else(|e| panic!("{e}\n{}", e.log))
 }
 
-/// A helper that the assembler has no name for.
+/// Encodes a call of a helper that the assembler has no name for.
 fn call(number: i32) -> Insn {
     Insn { imm: number, ..Insn::call(Helper::CpuId) }
 }
 
 #[test]
-fn tables_keep_what_was_put_in() {
+fn maps_return_what_was_stored() {
     let Some(()) = need::bpf() else { return };
     for kind in [MapKind::Hash, MapKind::LruHash] {
         let table = Map::table("table", kind, 6, 3, 5_000).unwrap();
@@ -68,7 +68,7 @@ fn tables_keep_what_was_put_in() {
 }
 
 #[test]
-fn each_processor_has_a_value_of_its_own() {
+fn per_cpu_map_has_a_value_per_cpu() {
     let Some(()) = need::bpf() else { return };
     let map = Map::per_cpu_array("each", 12, 3).unwrap();
     // key 2 at r10 - 4; value = lookup; *(u32 *)(value + 8) = 77
@@ -94,7 +94,7 @@ fn each_processor_has_a_value_of_its_own() {
 }
 
 #[test]
-fn a_program_goes_on_with_another_one() {
+fn program_tail_calls_another() {
     let Some(()) = need::bpf() else { return };
     let places = Map::programs("places", 4).unwrap();
     let mut code = Vec::from(Insn::load_map(R2, fd(&places)));
@@ -110,7 +110,7 @@ fn a_program_goes_on_with_another_one() {
 }
 
 #[test]
-fn a_bell_is_heard_by_who_cannot_take_it_out() {
+fn read_only_listener_is_notified() {
     let Some(()) = need::bpf() else { return };
     let mut bell = RingBuffer::create("bell", 4096).unwrap();
     let mut code = vec![Insn::store(Size::DW, R10, -8, 42)];
@@ -139,7 +139,7 @@ fn a_bell_is_heard_by_who_cannot_take_it_out() {
     let mut heard = Vec::new();
     assert_eq!(bell.drain(|record| heard.push(record.to_vec())), 3);
     assert_eq!(heard, vec![42_u64.to_ne_bytes().to_vec(); 3]);
-    // Full: no ring any more, until its owner has taken out.
+    // Full: no notification until the owner has drained it.
     let put = (0..1_000).take_while(|_| rings.test_run(&[0; 64], 1).unwrap().value == 0).count();
     assert_eq!(put, 4096 / 16 - 1);
     assert_eq!(bell.drain(|_| ()), put);
@@ -148,10 +148,10 @@ fn a_bell_is_heard_by_who_cannot_take_it_out() {
     assert_eq!(received.kind(), MapKind::RingBuffer);
 }
 
-/// A timer in a map's value calls a function of the program: types, functions and lines are taken,
-/// and the verifier's log quotes the lines.
+/// A timer in a map value calls a function of the program: BTF, functions and lines load, and the
+/// verifier's log quotes the lines.
 #[test]
-fn a_timer_in_a_value_calls_back() {
+fn timer_in_a_map_value_fires() {
     let Some(()) = need::bpf() else { return };
     let mut types = BtfBuilder::new();
     let int = types.int("int", 4);
@@ -198,9 +198,10 @@ fn a_timer_in_a_value_calls_back() {
     assert!(refused.log.contains("; dport |53 count"), "{}", refused.log);
 }
 
-/// Looks up the value, makes its timer call back in a millisecond, and answers 0 if it will.
+/// Generates a program that looks up the value, starts its timer for a millisecond, and returns 0
+/// on success.
 fn timed(map: &Map) -> Vec<Insn> {
-    /// BPF_PSEUDO_FUNC; numbers of helpers; CLOCK_MONOTONIC.
+    /// BPF_PSEUDO_FUNC; helper numbers; CLOCK_MONOTONIC.
     const FUNCTION: u8 = 4;
     const INIT: i32 = 169;
     const SET_CALLBACK: i32 = 170;
@@ -230,7 +231,7 @@ fn timed(map: &Map) -> Vec<Insn> {
         call(START),
         Insn::exit(),
     ]);
-    // The callback is four instructions at the end: distance from behind the load.
+    // The callback is the last four instructions; the distance counts from behind the load.
     let distance = code.len() - (at + 1);
     code[at].src = FUNCTION;
     code[at].imm = distance as i32;
@@ -244,9 +245,9 @@ fn timed(map: &Map) -> Vec<Insn> {
     code
 }
 
-/// What is no frozen ring of the shape that was agreed is refused by who was handed it.
+/// A receiver rejects a map that is not frozen or does not match the agreed sizes.
 #[test]
-fn only_frozen_rings_are_taken() {
+fn received_rings_must_be_frozen() {
     let Some(()) = need::bpf() else { return };
     let shape = RingsLayout { cpus: 1, sinks: 1, pointers: 4, bytes: 4096, record_max: 100 };
     let rings = Rings::create("rings", shape).unwrap();

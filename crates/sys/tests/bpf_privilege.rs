@@ -1,4 +1,4 @@
-//! What a thread without capabilities is refused, and that the refusal names what is missing.
+//! Refusals for threads without capabilities, which name the missing one.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 #[expect(dead_code, reason = "only programs that answer and count are needed here")]
@@ -13,13 +13,13 @@ use sys::net::RouteSocket;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
-/// Works in a thread that has these capabilities and no other.
+/// Runs `work` in a thread with exactly these capabilities.
 fn with<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
     let stripped = || {
         let mut sets = capabilities(None).unwrap();
         (sets.effective, sets.permitted) = (kept, kept);
         sets.inheritable = CapabilitySet::empty();
-        // Of this thread only, which ends here.
+        // Affects this thread alone, which ends here.
         set_capabilities(None, sets).unwrap();
         work()
     };
@@ -28,7 +28,7 @@ fn with<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn o9_what_is_missing_is_said_by_name() {
+fn o9_missing_capability_is_named() {
     let Some(()) = need::bpf() else { return };
     let code = attach::answer_code(0);
     let tries = [
@@ -41,7 +41,7 @@ fn o9_what_is_missing_is_said_by_name() {
         assert_eq!(refused.missing, wanted);
         assert_eq!(refused.error.errno, Errno::PERM.raw_os_error());
         let text = refused.to_string();
-        // Not what nobody asked for: programs load without it.
+        // Not PERFMON: programs load without it.
         let named = wanted[..wanted.len() - 1].join(", ");
         assert!(text.ends_with(&format!("(without {named})")), "{text}");
     }
@@ -52,12 +52,12 @@ fn o9_what_is_missing_is_said_by_name() {
     with(CapabilitySet::SYS_ADMIN, || assert!(missing_capabilities().is_empty()));
 }
 
-/// With CAP_PERFMON a pointer may be compared and printed; without, the verifier minds, and the
-/// refusal says that this may be why.
+/// With CAP_PERFMON a pointer may be compared and printed; without, the verifier rejects that, and
+/// the error names the capability as a possible cause.
 #[test]
-fn v5_the_verifier_minds_more_without_perfmon() {
+fn v5_verifier_is_stricter_without_perfmon() {
     let Some(()) = need::bpf() else { return };
-    // Stores a pointer to the stack in a map, where everybody could read it.
+    // Stores a stack pointer in a map, readable by everybody.
     let map = Map::array("leak", 8, 1, true).unwrap();
     let number = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&map));
     let mut code = Vec::from(Insn::load_map_value(R1, number.cast_unsigned(), 0));
@@ -75,12 +75,12 @@ fn v5_the_verifier_minds_more_without_perfmon() {
     assert!(refused.to_string().ends_with("(without CAP_PERFMON)"), "{refused}");
 }
 
-/// More of what the verifier thought is told on request.
+/// A higher log level yields a longer verifier log.
 #[test]
-fn the_log_is_as_long_as_was_asked_for() {
+fn log_detail_follows_the_request() {
     let Some(()) = need::bpf() else { return };
     let mut code = vec![Insn::load(Size::W, R1, R1, 0), Insn::mov(R0, 0)];
-    // Two ways to the first exit, and only then what the verifier minds.
+    // Two paths to the first exit, then the rejected instruction.
     code.push(Insn::jump_if(Cond::Eq, R1, 5, 1));
     code.extend([Insn::exit(), Insn::mov(R0, R2), Insn::exit()]);
     let code = insn::encode(&code);
@@ -91,10 +91,10 @@ fn the_log_is_as_long_as_was_asked_for() {
     assert!(long.len() > short.len(), "{short}\n{long}");
 }
 
-/// Who holds the descriptor of a program may put it at an interface, whatever else they may do: it
-/// must not be handed to strangers. To look who is there takes CAP_NET_ADMIN.
+/// A process without capabilities can attach a program whose descriptor it holds, so descriptors
+/// must not be handed to untrusted peers. Listing a chain takes CAP_NET_ADMIN.
 #[test]
-fn a_program_in_hand_is_the_right_to_attach_it() {
+fn program_descriptor_is_the_right_to_attach() {
     let Some(()) = need::bpf() else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let map = Map::array("seen", 8, 1, true).unwrap();

@@ -1,5 +1,5 @@
-//! Ours among those of others on one device: a program that `ip` put at XDP, a filter of traffic
-//! control, links of TCX before and behind ours. All are shown, all see every packet, none is
+//! Our programs beside those of others on one device: an XDP program attached by `ip`, a traffic
+//! control filter, TCX links before and behind ours. All are listed, all see every packet, none is
 //! moved, and each may leave first.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -18,13 +18,13 @@ use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
 const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
 
-/// What others would attach with their own tools.
+/// Source of programs that others attach with their own tools.
 const FOREIGN: &str = r#"
 __attribute__((section("xdp"), used)) int foreign(void *ctx) { return 2; }
 __attribute__((section("license"), used)) char _license[] = "GPL";
 "#;
 
-/// Their object file; it goes with this value.
+/// Their object file, deleted on drop.
 struct Object(PathBuf);
 
 impl Object {
@@ -54,7 +54,7 @@ impl Drop for Object {
 }
 
 #[test]
-fn v17_ours_and_those_of_others_see_every_packet_and_nobody_is_moved() {
+fn v17_ours_and_others_programs_all_see_every_packet() {
     let Some(()) = need::bpf() else { return };
     let Some(object) = Object::compile() else { return };
     let Some(pair) = Pair::new(SILENT) else { return };
@@ -104,9 +104,9 @@ fn v17_ours_and_those_of_others_see_every_packet_and_nobody_is_moved() {
     });
 }
 
-/// Who comes with `ip` after us is refused by the kernel, and ours goes on.
+/// The kernel refuses `ip` an interface that we occupy, and our program continues.
 #[test]
-fn v17_ours_at_xdp_is_not_thrown_out_by_ip() {
+fn v17_ip_cannot_replace_our_xdp_program() {
     let Some(()) = need::bpf() else { return };
     let Some(object) = Object::compile() else { return };
     let Some(pair) = Pair::new(SILENT) else { return };

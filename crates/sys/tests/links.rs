@@ -1,5 +1,5 @@
-//! RouteSocket on real devices: what is attached runs, is replaced and goes away, however its owner ends;
-//! who was there before stays.
+//! Links on real devices: an attached program runs, is replaced, and leaves however its owner ends;
+//! programs already present stay.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod attach;
@@ -31,7 +31,7 @@ fn index(pair: &Pair) -> u32 {
 }
 
 #[test]
-fn tcx_runs_at_the_head_is_replaced_and_goes_with_its_link() {
+fn tcx_program_runs_first_is_replaced_and_ends_with_its_link() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let (one, other) =
@@ -61,10 +61,10 @@ fn tcx_runs_at_the_head_is_replaced_and_goes_with_its_link() {
     });
 }
 
-/// Someone who answers for the whole chain hides packets from those behind, and not from those
-/// before; a place can be chosen beside anybody, and an old picture of the chain is refused.
+/// A program that returns a verdict for the whole chain hides packets from later programs only; a
+/// position beside any program can be chosen, and an outdated chain revision is refused.
 #[test]
-fn v17_a_chain_keeps_whom_it_has_and_the_head_sees_everything() {
+fn v17_chain_keeps_its_members_and_the_head_sees_all() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let maps =
@@ -106,7 +106,7 @@ fn v17_a_chain_keeps_whom_it_has_and_the_head_sees_everything() {
 }
 
 #[test]
-fn v17_xdp_says_who_runs_it_and_never_takes_a_place() {
+fn v17_xdp_reports_its_mode_and_displaces_nothing() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
@@ -139,9 +139,9 @@ fn v17_xdp_says_who_runs_it_and_never_takes_a_place() {
     });
 }
 
-/// What others attached by netlink is found, and stays: XDP, and filters of traffic control.
+/// XDP programs and traffic control filters that others attached by netlink are listed and stay.
 #[test]
-fn v17_what_others_attached_is_told_and_stays() {
+fn v17_programs_of_others_are_listed_and_stay() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
@@ -174,9 +174,9 @@ fn v17_what_others_attached_is_told_and_stays() {
     });
 }
 
-/// A socket keeps the program that was put before it, and lets in what it lets in.
+/// A socket keeps its attached program and receives only what it passes.
 #[test]
-fn a_program_stands_before_a_socket() {
+fn socket_filter_runs_before_the_socket() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
@@ -195,15 +195,15 @@ fn a_program_stands_before_a_socket() {
     });
     frames(&pair, 25);
     until("both were asked", || counted(&map) == 50);
-    // A packet is counted behind the program that let it in.
+    // A packet is counted after the program has passed it.
     let [all, none] = rings.map(|ring| move || ring.statistics().unwrap().packets);
     until("one has counted all", || all() == 25);
     assert_eq!(none(), 0);
 }
 
-/// Runs are counted while somebody wants them counted.
+/// Runs are counted while statistics are enabled.
 #[test]
-fn runs_and_their_time_are_told() {
+fn run_statistics_count_runs_and_time() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
@@ -212,7 +212,7 @@ fn runs_and_their_time_are_told() {
         let _link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap();
         let counting = RunStatistics::enable().unwrap();
         frames(&pair, 200);
-        // A run is counted when it is over.
+        // A run is counted when it ends.
         until("all runs are counted", || program.info().unwrap().runs == 200);
         let info = program.info().unwrap();
         assert!(info.run_time_ns > 0 && info.ns_per_run().is_some(), "{info:?}");
@@ -221,10 +221,10 @@ fn runs_and_their_time_are_told() {
     });
 }
 
-/// 1,000 times load and unload, a fifth of them attached and replaced: every program, map and link
-/// is gone.
+/// Loads and unloads 1,000 times, attaching and replacing every fifth: every program, map and link
+/// is gone afterwards.
 #[test]
-fn a_thousand_lives_leave_nothing() {
+fn thousand_attachments_leave_nothing() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let mut made = Vec::new();
@@ -237,7 +237,7 @@ fn a_thousand_lives_leave_nothing() {
                 (ObjectKind::Programs, two.info().unwrap().id),
                 (ObjectKind::Maps, map.info().unwrap().id),
             ];
-            // Attaching takes 10 ms, taking away as long.
+            // Attaching takes 10 ms, detaching as long.
             let link = (turn % 5 == 0).then(|| {
                 let link = Link::tcx(&one, index, Side::Ingress, Anchor::Head, None).unwrap();
                 link.update(&two, Some(&one)).unwrap();
@@ -255,8 +255,8 @@ fn a_thousand_lives_leave_nothing() {
     gone(&made);
 }
 
-/// Waits until the kernel has let go of these, none of whose numbers is used again: it does so
-/// behind a grace period.
+/// Waits until the kernel has freed these objects, which it does after a grace period; their ids
+/// are not reused.
 fn gone(all: &[(ObjectKind, u32)]) {
     until("they are gone", || {
         [ObjectKind::Programs, ObjectKind::Maps, ObjectKind::Links].iter().all(|of| {
@@ -266,9 +266,9 @@ fn gone(all: &[(ObjectKind, u32)]) {
     });
 }
 
-/// A process that is killed at any step of attaching leaves the interface as it was.
+/// A process killed at any step of attaching leaves the interface as it was.
 #[test]
-fn a_killed_process_leaves_the_interface_clean() {
+fn killed_process_leaves_the_interface_clean() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     for step in 0..attach::STEPS {
@@ -285,15 +285,15 @@ fn a_killed_process_leaves_the_interface_clean() {
     }
 }
 
-/// Started by the test above, in its own process.
+/// Started by the test above in a process of its own.
 #[test]
 #[ignore = "is killed"]
-fn attaches_step_by_step() {
+fn child_attaches_step_by_step() {
     attach::attach_step_by_step();
 }
 
 #[test]
-fn a_name_space_asks_who_chooses_sockets() {
+fn socket_lookup_program_runs_in_its_name_space() {
     let Some(pair) = pair() else { return };
     let code = attach::answer_code(1);
     let load = Load::new(ProgramKind::SocketLookup, "choose", &code);
@@ -305,9 +305,9 @@ fn a_name_space_asks_who_chooses_sockets() {
     assert_eq!(link.info().unwrap().target, LinkTarget::Namespace(identity));
 }
 
-/// A group of its own below a mount that only this test sees.
+/// Uses a group below a mount that only this test sees.
 #[test]
-fn a_group_of_processes_has_programs_before_its_packets() {
+fn cgroup_programs_see_the_groups_packets() {
     let Some(_) = need::bpf() else { return };
     let Some(root) = group_root() else { return };
     let name = format!("sl-{}", std::process::id());

@@ -9,7 +9,7 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 const ENODEV: i32 = 19;
 
 #[test]
-fn everything_that_ip_tells_of_an_interface_is_told() {
+fn interface_facts_match_the_ip_command() {
     let cable = Cable { mtu: 4321, addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
     let ip = |words: &str| pair.client.ip(words);
@@ -37,7 +37,7 @@ fn everything_that_ip_tells_of_an_interface_is_told() {
 }
 
 #[test]
-fn an_interface_keeps_its_number_when_renamed_and_is_missed_when_gone() {
+fn renamed_interface_keeps_its_index() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let links = pair.server.enter(RouteSocket::open).unwrap();
     let Interface { index, .. } = links.named(SERVER_DEVICE).unwrap();
@@ -48,9 +48,9 @@ fn an_interface_keeps_its_number_when_renamed_and_is_missed_when_gone() {
     assert_eq!(links.indexed(index).unwrap_err().errno, ENODEV);
 }
 
-/// A list that needs more than one datagram.
+/// A list that exceeds one datagram.
 #[test]
-fn a_long_list_is_whole() {
+fn long_interface_list_is_complete() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     for number in 0..20 {
         pair.client.ip(&format!("link add v{number} type veth peer name w{number}"));
@@ -63,7 +63,7 @@ fn a_long_list_is_whole() {
 }
 
 #[test]
-fn counters_count_what_passes() {
+fn interface_counters_count_frames() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let [near, far] = [&pair.client, &pair.server].map(|space| space.enter(RouteSocket::open).unwrap());
     let index = near.named(CLIENT_DEVICE).unwrap().index;
@@ -78,7 +78,7 @@ fn counters_count_what_passes() {
 }
 
 #[test]
-fn what_is_opened_within_a_name_space_stays_there() {
+fn socket_opened_in_a_name_space_stays_there() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let before = Namespace::current().unwrap().identity().unwrap();
     let space = Namespace::open(pair.client.name()).unwrap();

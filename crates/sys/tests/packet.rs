@@ -1,5 +1,5 @@
-//! PacketHeader sockets over a pair of virtual devices in name spaces of the test's own: what is sent
-//! comes out of the ring, with its time and its tag, or it is counted.
+//! Packet sockets over a pair of virtual devices in name spaces of the test's own: every frame sent
+//! comes out of the ring with its time and tag, or is counted as dropped.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
@@ -36,7 +36,7 @@ fn sender(space: &Namespace, device: &str) -> PacketSender {
     space.enter(|| PacketSender::open(index, Qdisc::Through)).unwrap()
 }
 
-/// A frame of an experimental protocol with a number in it.
+/// Builds a numbered frame of an experimental protocol.
 fn frame(number: u32, len: usize) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
     bytes.extend(number.to_be_bytes());
@@ -48,7 +48,7 @@ fn number(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[14..18].try_into().unwrap())
 }
 
-/// A copy of a segment that has arrived.
+/// Copies an arrived segment.
 fn segment(ring: &PacketRing, slot: usize) -> Vec<u8> {
     assert!(ring.arrived(slot));
     let first = ring.base().as_ptr().wrapping_add(slot * ring.segment());
@@ -57,7 +57,7 @@ fn segment(ring: &PacketRing, slot: usize) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(first, ring.segment()) }.to_vec()
 }
 
-/// Takes everything that comes until there are so many frames; gives every segment back.
+/// Receives `count` frames and gives every segment back.
 fn take(ring: &PacketRing, slot: &mut usize, count: usize) -> Vec<(PacketHeader, Vec<u8>)> {
     let mut taken = Vec::new();
     until("the frames come", || {
@@ -79,7 +79,7 @@ fn take(ring: &PacketRing, slot: &mut usize, count: usize) -> Vec<(PacketHeader,
 }
 
 #[test]
-fn a_frame_arrives_whole_with_its_time_and_its_origin() {
+fn frame_arrives_whole_with_time_and_origin() {
     let Some(pair) = silent() else { return };
     let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
     let own = self::ring(&pair.client, CLIENT_DEVICE, SHAPE);
@@ -106,7 +106,7 @@ fn a_frame_arrives_whole_with_its_time_and_its_origin() {
 }
 
 #[test]
-fn a_tag_that_the_kernel_takes_out_is_told() {
+fn stripped_vlan_tag_is_reported() {
     let Some(pair) = silent() else { return };
     let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
     let tagged = |protocol: u16, control: u16| {
@@ -126,10 +126,9 @@ fn a_tag_that_the_kernel_takes_out_is_told() {
     }
 }
 
-/// Nothing is lost in silence: what did not fit is counted, and once segments are given back
-/// frames come again.
+/// Frames without room are counted, and frames arrive again once segments are given back.
 #[test]
-fn a_full_ring_counts_what_it_drops_and_goes_on() {
+fn full_ring_counts_drops_and_continues() {
     let Some(pair) = silent() else { return };
     let shape = RingShape { segment: 4096, segments: 2, ..SHAPE };
     let ring = ring(&pair.server, SERVER_DEVICE, shape);
@@ -152,7 +151,7 @@ fn a_full_ring_counts_what_it_drops_and_goes_on() {
 }
 
 #[test]
-fn the_filter_stands_before_the_ring_and_a_closed_ring_gets_nothing() {
+fn filter_precedes_the_ring_and_a_closed_ring_gets_nothing() {
     let Some(pair) = silent() else { return };
     let socket = pair.server.enter(PacketSocket::open).unwrap();
     // ldh [12]; jeq #0x88b5, next, +2; ld [14]; jlt 500: by jge #500, +1; ret all; ret none.
@@ -183,7 +182,7 @@ fn the_filter_stands_before_the_ring_and_a_closed_ring_gets_nothing() {
 }
 
 #[test]
-fn outgoing_frames_can_be_left_out() {
+fn outgoing_frames_can_be_excluded() {
     let Some(pair) = silent() else { return };
     let socket = pair.server.enter(PacketSocket::open).unwrap();
     socket.ignore_outgoing().unwrap();
@@ -197,7 +196,7 @@ fn outgoing_frames_can_be_left_out() {
 }
 
 #[test]
-fn an_interface_that_goes_away_is_an_error() {
+fn removed_interface_is_an_error() {
     let Some(pair) = silent() else { return };
     let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
     let mut sender = sender(&pair.client, CLIENT_DEVICE);
@@ -217,7 +216,7 @@ fn an_interface_that_goes_away_is_an_error() {
 }
 
 #[test]
-fn what_the_interface_cannot_send_is_refused_and_named() {
+fn unsendable_frame_is_refused_and_reported() {
     let Some(pair) = silent() else { return };
     let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
     let mut sender = sender(&pair.client, CLIENT_DEVICE);

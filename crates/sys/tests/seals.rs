@@ -1,4 +1,4 @@
-//! What seals take away from somebody who has mapped a file for reading (RELIABILITY, fact 2).
+//! Effects of seals on mappings for reading (RELIABILITY, fact 2).
 
 extern crate streamline_sys as sys;
 
@@ -8,10 +8,10 @@ use rustix::io::Errno;
 use rustix::mm::{MprotectFlags, mprotect};
 use sys::memory::{Memfd, Seals};
 
-/// A mapping that was made before the seals keeps its right, one made after has lost it; and the
-/// flag `mw` says which, so that code without a way to call `mprotect` can tell.
+/// A mapping made before sealing can become writable, one made afterwards cannot; the flag `mw`
+/// distinguishes them without a call of `mprotect`.
 #[test]
-fn what_was_mapped_after_the_seals_never_becomes_writable() {
+fn mapping_made_after_sealing_never_becomes_writable() {
     let file = Memfd::create("sys-test", 4096).unwrap();
     let before = file.map_read().unwrap();
     file.seal(Seals::READER).unwrap();

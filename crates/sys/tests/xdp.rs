@@ -1,5 +1,5 @@
-//! AF_XDP on real devices: frames in are frames out, descriptors alone move, and every frame of the
-//! memory is in exactly one place.
+//! AF_XDP on real devices: frames in equal frames out, only descriptors move, and every frame of
+//! the memory is in exactly one place.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use std::collections::HashSet;
@@ -35,7 +35,7 @@ fn pair(cable: Cable) -> Option<Pair> {
     Some(pair)
 }
 
-/// Frames of many lengths, each with a number of its own.
+/// Builds numbered frames of many lengths.
 fn numbered(count: u32, longest: usize) -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let payload = |number: u32, length: usize| {
@@ -56,7 +56,8 @@ fn open(umem: &Arc<Umem>, settings: SocketSettings) -> Option<XdpSocket> {
     }
 }
 
-/// Sends from the client in bunches that find room at the other side, `between` after each.
+/// Sends from the client in batches for which the other side has room, calling `between` after
+/// each.
 fn send(pair: &Pair, device: &str, frames: &[Vec<u8>], mut between: impl FnMut(usize) + Send) {
     let mut sender = pair.client.enter(|| PacketSender::open(index(device), Qdisc::Through).unwrap());
     let mut sent = 0;
@@ -70,7 +71,7 @@ fn send(pair: &Pair, device: &str, frames: &[Vec<u8>], mut between: impl FnMut(u
 }
 
 #[test]
-fn what_is_sent_is_received_and_every_frame_comes_back() {
+fn sent_frames_are_received_and_all_come_back() {
     let Some(pair) = pair(SILENT) else { return };
     let frames = numbered(5_000, 1400);
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
@@ -126,10 +127,10 @@ fn lend(socket: &mut XdpSocket, free: &mut Vec<u64>) {
     }
 }
 
-/// What one interface received another one sends, out of the same memory: descriptors move, no
-/// byte does, and at the end nothing is left behind anywhere.
+/// Frames received by one interface are sent by another from the same memory: descriptors move, no
+/// byte does, and nothing is left anywhere at the end.
 #[test]
-fn what_one_socket_received_another_one_sends() {
+fn frame_received_by_one_socket_is_sent_by_another() {
     let Some(pair) = pair(SILENT) else { return };
     let client = pair.client.name();
     pair.server.ip(&format!("link add back0 type veth peer name back1 netns {client}"));
@@ -184,9 +185,9 @@ fn what_one_socket_received_another_one_sends() {
     assert_eq!((here.rx_dropped, here.rx_full, there.tx_invalid), (0, 0, 0), "{here:?} {there:?}");
 }
 
-/// Two sockets at one queue share its fill ring; the map says which of them is given a frame.
+/// Two sockets at one queue share its fill ring; the map selects the receiver of a frame.
 #[test]
-fn two_sockets_share_a_queue() {
+fn two_sockets_share_one_queue() {
     let Some(pair) = pair(SILENT) else { return };
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let made = pair.server.enter(|| {
@@ -217,9 +218,9 @@ fn two_sockets_share_a_queue() {
     }
 }
 
-/// A frame that is longer than a frame of the memory comes in several, in order (Linux 6.6).
+/// A packet longer than a frame of the memory spans several, in order (Linux 6.6).
 #[test]
-fn long_frames_come_in_pieces() {
+fn long_frames_span_several_descriptors() {
     let Some(pair) = pair(Cable { mtu: 9000, ..SILENT }) else { return };
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let made = pair.server.enter(|| {
@@ -255,7 +256,7 @@ fn long_frames_come_in_pieces() {
     assert!(got == frames && pieces > frames.len(), "{pieces} pieces");
 }
 
-/// What a socket refuses it says, with the queue and the interface.
+/// Errors of a socket name its queue and interface.
 #[test]
 fn refusals_name_queue_and_interface() {
     let Some(pair) = pair(SILENT) else { return };

@@ -1,10 +1,10 @@
-//! Measures how fast records are walked: our reader beside `pcap-parser`, over captures of 100 MB
-//! made in memory. `cargo run --release -p streamline-wire --example capture_rate`.
+//! Benchmark of capture readers: ours against `pcap-parser`, over 100 MB captures built in memory.
+//! `cargo run --release -p streamline-wire --example capture_rate`.
 //!
-//! Each row is the median of eleven passes, all candidates taking turns; their sums of times and
-//! lengths must agree. `through a buffer` copies the capture piece by piece into 256 KB first, as
-//! a program does that reads a file, and as `pcap-parser` always does (1 MB here); `in place` walks
-//! the 100 MB themselves, where records of uneven length defeat the prefetcher.
+//! Each row is the median of eleven passes, with the candidates interleaved; their sums of times
+//! and lengths must agree. `through a buffer` first copies the capture in pieces to 256 KB, as a
+//! program reading a file does, and as `pcap-parser` always does (1 MB here); `in place` walks the
+//! 100 MB themselves, where records of uneven length defeat the prefetcher.
 
 use std::hint::black_box;
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ use streamline_wire::{LinkType, layers};
 const TOTAL: usize = 100_000_000;
 const PASSES: usize = 11;
 
-/// A way to walk a capture.
+/// A reader under test.
 type Pass = fn(&[u8]) -> u64;
 
 const CANDIDATES: [(&str, Pass); 4] = [
@@ -45,7 +45,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The median time of each candidate.
+/// Returns the median time of each candidate.
 fn race(file: &[u8]) -> [Duration; 4] {
     let mut times = [const { Vec::new() }; 4];
     for _ in 0..PASSES {
@@ -78,8 +78,8 @@ fn dissected(file: &[u8]) -> u64 {
     walk(file, |packet, data| layers(packet.link, data).payload.unwrap_or(0).into())
 }
 
-/// Walks a capture as a program does that reads a file: through one buffer, moving what is left of
-/// a record to its front.
+/// Walks a capture as a program that reads a file: through one buffer, moving the rest of a record
+/// to its front.
 fn walk(mut file: &[u8], sum_of: impl Fn(&Packet, &[u8]) -> u64) -> u64 {
     let (mut sum, mut reader) = (0u64, Reader::new());
     let mut buffer = vec![0; 256 * 1024];
@@ -133,7 +133,7 @@ fn theirs(file: &[u8]) -> u64 {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Frames of one length, or of the simple IMIX where it is zero: 7 of 64, 4 of 576, 1 of 1500.
+/// Iterates over frames of one length or, for 0, of the simple IMIX: 7 of 64, 4 of 576, 1 of 1500.
 fn frames(length: usize) -> impl Iterator<Item = (u64, Vec<u8>)> {
     let imix = [64, 576, 64, 64, 576, 64, 1500, 64, 576, 64, 576, 64];
     (0u64..).map(move |number| {

@@ -1,9 +1,9 @@
-//! Measures how long a head of HTTP/1 takes: ours beside `httparse`, which splits a head and does
-//! not look into its fields. `cargo run --release -p streamline-wire --example http_rate`.
+//! Benchmark of HTTP/1 head parsers: ours against `httparse`, which splits a head without
+//! interpreting its fields. `cargo run --release -p streamline-wire --example http_rate`.
 //!
-//! Each row is the least of 501 passes over 1,000 heads that lie one behind another, all candidates
-//! taking turns: so short that most are not interrupted, even on a busy machine. `and fields` finds
-//! with `httparse` what ours finds: lengths, codings, connection, host.
+//! Each row is the least of 501 passes over 1,000 adjacent heads, with the candidates interleaved:
+//! short enough that most passes are not interrupted, even on a busy machine. `and fields` extracts
+//! with `httparse` the fields that ours extracts: lengths, codings, connection, host.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -34,7 +34,7 @@ const TEXTS: [(&str, &[u8]); 3] = [
     ),
 ];
 
-/// A way to read heads; answers a sum of what it found, where it looked into fields.
+/// A parser under test; returns a sum of what it extracted.
 type Pass = fn(&[u8]) -> u64;
 
 const CANDIDATES: [(&str, Pass); 4] = [
@@ -56,7 +56,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The least time of each candidate.
+/// Returns the least time of each candidate.
 fn race(bytes: &[u8]) -> [Duration; 4] {
     let mut times = [const { Vec::new() }; 4];
     for _ in 0..PASSES {

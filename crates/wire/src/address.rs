@@ -2,15 +2,15 @@
 
 use core::fmt;
 
-/// A 48-bit hardware address.
+/// A 48-bit MAC address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// The address of every receiver.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether the address names a group, broadcast included.
+    /// Returns true for a group address, broadcast included.
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 == 1
     }
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn display_and_group() {
+    fn mac_displays_in_hex_and_knows_groups() {
         assert_eq!(Mac([0, 1, 2, 0xab, 0xcd, 0xef]).to_string(), "00:01:02:ab:cd:ef");
         assert!(Mac::BROADCAST.is_group());
         assert!(Mac([1, 0, 0x5e, 0, 0, 1]).is_group());

@@ -1,7 +1,6 @@
 //! ARP for IPv4 over Ethernet (RFC 826).
 //!
-//! In: the bytes of layer 3. Out: a view, if hardware and protocol are Ethernet and IPv4; other
-//! combinations exist in the RFC only.
+//! Other combinations of hardware and protocol exist in the RFC only and are not parsed.
 
 use core::net::Ipv4Addr;
 
@@ -11,17 +10,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::address::Mac;
 use crate::ethernet::ethertype;
 
-/// The offset of the operation.
+/// Offset of the operation.
 pub const OPERATION: usize = 6;
-/// The offset of the sender's IPv4 address.
+/// Offset of the sender's IPv4 address.
 pub const SENDER_ADDRESS: usize = 14;
-/// The offset of the target's IPv4 address.
+/// Offset of the target's IPv4 address.
 pub const TARGET_ADDRESS: usize = 24;
-/// The length of the message.
+/// Length of the message in bytes.
 pub const LENGTH: usize = 28;
-/// The operation of a question.
+/// Operation of a request.
 pub const REQUEST: u16 = 1;
-/// The operation of an answer.
+/// Operation of a reply.
 pub const REPLY: u16 = 2;
 
 /// A view of an ARP message.
@@ -40,7 +39,7 @@ pub struct Arp {
 }
 
 impl Arp {
-    /// Views a message about IPv4 over Ethernet.
+    /// Returns a view of an IPv4-over-Ethernet message; `None` for any other, or if truncated.
     pub fn parse(bytes: &[u8]) -> Option<&Self> {
         let (arp, _) = Self::ref_from_prefix(bytes).ok()?;
         let lengths = (arp.hardware_length, arp.protocol_length);
@@ -48,17 +47,17 @@ impl Arp {
         (kinds == (1, ethertype::IPV4) && lengths == (6, 4)).then_some(arp)
     }
 
-    /// What is asked or told.
+    /// Returns the operation.
     pub fn operation(&self) -> u16 {
         self.operation.get()
     }
 
-    /// Who sends: hardware and network address.
+    /// Returns the sender's hardware and network address.
     pub const fn sender(&self) -> (Mac, Ipv4Addr) {
         (Mac(self.sender), ipv4(self.sender_address))
     }
 
-    /// Who is asked or told: hardware and network address.
+    /// Returns the target's hardware and network address.
     pub const fn target(&self) -> (Mac, Ipv4Addr) {
         (Mac(self.target), ipv4(self.target_address))
     }
@@ -75,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request() {
+    fn arp_request_fields() {
         let mut bytes = [0u8; 28];
         bytes[..8].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 1]);
         bytes[8..18].copy_from_slice(&[2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);

@@ -1,13 +1,14 @@
-//! The Internet checksum (RFC 1071), whole, in parts, and over the pseudo headers of TCP and UDP.
+//! The Internet checksum (RFC 1071): whole, incremental, and with the pseudo headers of TCP and
+//! UDP.
 //!
-//! The sum runs over eight bytes at a time in a 128-bit accumulator whose carries are folded at the
-//! end; byte order does not matter to a one's complement sum until the result is stored.
+//! Sums eight bytes at a time into a 128-bit accumulator and folds carries at the end; byte order
+//! is irrelevant to a one's complement sum until the result is stored.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::read::low64;
 
-/// A one's complement sum that grows part by part.
+/// An incremental one's complement sum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sum {
     total: u64,
@@ -15,12 +16,12 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// A sum of nothing.
+    /// Creates an empty sum.
     pub const fn new() -> Self {
         Self { total: 0, odd: false }
     }
 
-    /// Adds bytes behind those already added, which may end in the middle of a 16-bit word.
+    /// Adds bytes behind those already added, which may have ended inside a 16-bit word.
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
         let part = partial(bytes);
@@ -28,24 +29,24 @@ impl Sum {
         Self { total: self.total + u64::from(part), odd: self.odd ^ (bytes.len() % 2 == 1) }
     }
 
-    /// The sum folded to 16 bits, not complemented.
+    /// Returns the sum folded to 16 bits, not complemented.
     pub const fn folded(self) -> u16 {
         fold(self.total)
     }
 
-    /// The checksum: the complement of the folded sum.
+    /// Returns the checksum: the complement of the folded sum.
     pub const fn checksum(self) -> u16 {
         !self.folded()
     }
 }
 
-/// The checksum of bytes; zero over a header that carries its own right checksum.
+/// Returns the checksum of `bytes`; 0 over a header that contains its own valid checksum.
 pub fn of(bytes: &[u8]) -> u16 {
     Sum::new().with(bytes).checksum()
 }
 
-/// The sum over the pseudo header of a transport protocol (RFC 9293 §3.1, RFC 8200 §8.1). Nothing
-/// when the two addresses are of different versions.
+/// Returns the sum over a transport protocol's pseudo header (RFC 9293 §3.1, RFC 8200 §8.1); `None`
+/// if the addresses are of different IP versions.
 pub fn pseudo(source: IpAddr, target: IpAddr, protocol: u8, length: u32) -> Option<Sum> {
     match (source, target) {
         (IpAddr::V4(source), IpAddr::V4(target)) => Some(pseudo4(source, target, protocol, length)),
@@ -54,7 +55,7 @@ pub fn pseudo(source: IpAddr, target: IpAddr, protocol: u8, length: u32) -> Opti
     }
 }
 
-/// The pseudo header of IPv4. Its length field has 16 bits; the sum over 32 is the same.
+/// Sums the IPv4 pseudo header. Its 16-bit length gives the same sum as a 32-bit one.
 fn pseudo4(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, length: u32) -> Sum {
     let sum = Sum::new().with(&source.octets()).with(&target.octets());
     sum.with(&[0, protocol]).with(&length.to_be_bytes())
@@ -65,29 +66,28 @@ fn pseudo6(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, length: u32) -> Sum
     sum.with(&length.to_be_bytes()).with(&[0, 0, 0, protocol])
 }
 
-/// The checksum of a header after a word that it covers has become another (RFC 1624, equation 3).
-/// To the bit what Linux makes of it: where the two forms of zero differ, the form is that of
-/// `csum_replace2`.
+/// Updates a checksum after a 16-bit word that it covers has changed (RFC 1624, equation 3).
+/// Bit-identical to Linux's `csum_replace2`, including its choice between the two zeros.
 #[must_use]
 pub const fn replaced16(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(!checksum as u64 + !old as u64 + new as u64)
 }
 
-/// The same for two words at once, and for whatever a transport checksum covers: the form of
-/// `csum_replace4`, which is never 0xffff.
+/// Updates a checksum after a 32-bit word that it covers has changed. Bit-identical to Linux's
+/// `csum_replace4`, which never yields 0xffff.
 #[must_use]
 pub const fn replaced32(checksum: u16, old: u32, new: u32) -> u16 {
     !fold(0xffff + !checksum as u64 + !old as u64 + new as u64)
 }
 
-/// The sum of a pseudo header, as it stands in the place of a checksum that a card will fill in,
-/// after two words of it have become others.
+/// Updates a pseudo-header sum, stored in place of a checksum that a device will fill in, after a
+/// 32-bit word has changed.
 #[must_use]
 pub const fn pseudo_replaced32(sum: u16, old: u32, new: u32) -> u16 {
     fold(sum as u64 + !old as u64 + new as u64)
 }
 
-/// The big-endian sum of one part, folded to 16 bits.
+/// Returns the big-endian sum of one part, folded to 16 bits.
 fn partial(bytes: &[u8]) -> u16 {
     let (words, tail) = bytes.as_chunks::<8>();
     let wide: u128 = words.iter().map(|word| u128::from(u64::from_be_bytes(*word))).sum();
@@ -99,7 +99,7 @@ fn partial(bytes: &[u8]) -> u16 {
     fold(low64(wide >> 64) + u64::from(fold(low64(wide))))
 }
 
-/// Adds the carries of a sum back into its low 16 bits.
+/// Folds carries into the low 16 bits.
 const fn fold(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 16) + (sum & 0xffff);
@@ -112,7 +112,7 @@ const fn fold(sum: u64) -> u16 {
 mod tests {
     use super::*;
 
-    /// The definition, word by word.
+    /// Reference implementation, word by word.
     fn plain(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for word in bytes.chunks(2) {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn example_of_rfc_1071() {
+    fn sum_of_the_rfc_1071_example() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(Sum::new().with(&bytes).folded(), 0xddf2);
         assert_eq!(of(&[]), 0xffff);
@@ -131,12 +131,12 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn parts_sum_to_the_whole(bytes: Vec<u8>, cuts: (usize, usize)) {
+        fn parts_sum_to_the_whole_at_any_cut(bytes: Vec<u8>, cuts: (usize, usize)) {
             let first = cuts.0 % (bytes.len() + 1);
             let second = first + cuts.1 % (bytes.len() - first + 1);
             let parts = [&bytes[..first], &bytes[first..second], &bytes[second..]];
             let sum = parts.iter().fold(Sum::new(), |sum, part| sum.with(part));
-            // Zero has two forms in one's complement; both are the same checksum to a receiver.
+            // Zero has two forms in one's complement, equal to a receiver.
             proptest::prop_assert_eq!(sum.folded() % 0xffff, plain(&bytes) % 0xffff);
             proptest::prop_assert_eq!(sum.folded() == 0, bytes.iter().all(|byte| *byte == 0));
         }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn pseudo_header_of_two_versions() {
+    fn pseudo_header_needs_addresses_of_one_version() {
         let four = "1.2.3.4".parse().unwrap();
         assert_eq!(pseudo(four, "::1".parse().unwrap(), 6, 20), None);
         let sum = pseudo(four, "5.6.7.8".parse().unwrap(), 17, 9).unwrap();

@@ -1,25 +1,25 @@
 //! Ethernet II and IEEE 802.3 headers.
 //!
-//! In: a frame. Out: a view of its first 14 bytes. The field behind the addresses is a type from
-//! [`TYPE_MIN`] on and a length below; `link` follows both.
+//! A view covers the first 14 bytes. The field behind the addresses is an ethertype from
+//! [`TYPE_MIN`] on, else a length; `link` handles both.
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::address::Mac;
 
-/// The offset of the target's address.
+/// Offset of the destination address.
 pub const DST: usize = 0;
-/// The offset of the source's address.
+/// Offset of the source address.
 pub const SRC: usize = 6;
-/// The offset of the type or length.
+/// Offset of the ethertype or length.
 pub const ETHERTYPE: usize = 12;
-/// The length of the header.
+/// Length of the header in bytes.
 pub const LENGTH: usize = 14;
-/// The least number that is a type and not a length (IEEE 802.3 §3.2.6).
+/// Lowest ethertype; smaller numbers are lengths (IEEE 802.3 §3.2.6).
 pub const TYPE_MIN: u16 = 0x0600;
 
-/// The ethertypes that this crate or its users look for.
+/// Ethertypes used by this crate and its users.
 pub mod ethertype {
     /// IPv4.
     pub const IPV4: u16 = 0x0800;
@@ -29,7 +29,7 @@ pub mod ethertype {
     pub const RARP: u16 = 0x8035;
     /// IPv6.
     pub const IPV6: u16 = 0x86dd;
-    /// MPLS, one receiver.
+    /// MPLS, unicast.
     pub const MPLS: u16 = 0x8847;
     /// PPPoE discovery.
     pub const PPPOE_DISCOVERY: u16 = 0x8863;
@@ -47,23 +47,23 @@ pub struct Ethernet {
 }
 
 impl Ethernet {
-    /// Views the header of a frame, and what follows it.
+    /// Splits a frame into its header and the rest.
     #[inline]
     pub fn parse(frame: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(frame).ok()
     }
 
-    /// The address of the receiver.
+    /// Returns the destination address.
     pub const fn target(&self) -> Mac {
         Mac(self.target)
     }
 
-    /// The address of the sender.
+    /// Returns the source address.
     pub const fn source(&self) -> Mac {
         Mac(self.source)
     }
 
-    /// The type, or below [`TYPE_MIN`] the length, of what follows.
+    /// Returns the ethertype or, below [`TYPE_MIN`], the length.
     #[inline]
     pub fn ethertype(&self) -> u16 {
         self.ethertype.get()
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields() {
+    fn ethernet_header_fields() {
         let frame = [1, 2, 3, 4, 5, 6, 0xa, 0xb, 0xc, 0xd, 0xe, 0xf, 8, 6, 99];
         let (header, rest) = Ethernet::parse(&frame).unwrap();
         assert_eq!(header.target().to_string(), "01:02:03:04:05:06");

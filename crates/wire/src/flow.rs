@@ -1,10 +1,9 @@
-//! The flow that a frame belongs to: protocol, two addresses, two ports.
+//! Flows: protocol, addresses and ports of a packet.
 //!
-//! In: a frame and its layers. Out: a [`Flow`] as the packet states it, its form that is the same
-//! for both directions, and a hash that is the same for both directions, on every machine and in
-//! every version (sessions hash symmetrically, so that both halves of a connection meet in one
-//! engine: [Par §IV-A]). The hash is not keyed by itself: who stores flows of strangers in a table
-//! passes a random seed.
+//! A [`Flow`] has a normalized form and a hash, both equal for the two directions; the hash is also
+//! equal on every machine and in every version, so that both halves of a connection meet in one
+//! engine [Par §IV-A]. The hash has no key of its own: a table of flows from untrusted peers passes
+//! a random seed.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -16,30 +15,30 @@ use crate::link::Network;
 use crate::ports::Ports;
 use crate::read::low64;
 
-/// The addresses, the protocol and the ports of a packet.
+/// Addresses, protocol and ports of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Flow {
-    /// The sender's address.
+    /// Source address.
     pub source: IpAddr,
-    /// The receiver's address.
+    /// Destination address.
     pub target: IpAddr,
-    /// The transport protocol.
+    /// Transport protocol.
     pub protocol: u8,
-    /// The ports; nothing for protocols without ports, and for fragments behind the first.
+    /// Ports; `None` for protocols without ports and for later fragments.
     pub ports: Option<Ports>,
 }
 
-/// Which way a packet goes within its normalised flow.
+/// Direction of a packet within its normalized flow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Direction {
-    /// From the lesser address and port to the greater.
+    /// From the lower address and port to the higher.
     Up,
-    /// From the greater address and port to the lesser.
+    /// From the higher address and port to the lower.
     Down,
 }
 
 impl Flow {
-    /// The flow of a frame; nothing for frames that are not IP, or not whole up to the protocol.
+    /// Returns the flow of a frame; `None` if it is not IP or is truncated before the protocol.
     #[inline]
     pub fn of(layers: &Layers, frame: &[u8]) -> Option<Self> {
         let packet = layers.packet(frame)?;
@@ -60,7 +59,7 @@ impl Flow {
         }
     }
 
-    /// The flow of the packets that go the other way.
+    /// Returns the flow of the opposite direction.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self {
@@ -71,7 +70,7 @@ impl Flow {
         }
     }
 
-    /// The form that both directions share, and which of them this is.
+    /// Returns the form shared by both directions, and the direction of this one.
     #[must_use]
     pub fn normalised(self) -> (Self, Direction) {
         if self.sender() <= self.receiver() {
@@ -81,7 +80,7 @@ impl Flow {
         }
     }
 
-    /// A hash that is equal for both directions, and for the same seed equal everywhere.
+    /// Returns a hash that is equal for both directions and, per seed, on every machine.
     #[inline]
     pub fn hash(&self, seed: u64) -> u64 {
         let half = |(address, port): (IpAddr, u16)| end(address, port, seed);
@@ -110,7 +109,7 @@ impl fmt::Display for Flow {
     }
 }
 
-/// The hash of one end of a flow.
+/// Hashes one end of a flow.
 #[inline]
 fn end(address: IpAddr, port: u16, seed: u64) -> u64 {
     let (high, low) = match address {
@@ -123,8 +122,7 @@ fn end(address: IpAddr, port: u16, seed: u64) -> u64 {
     mix(mix(high ^ seed).wrapping_add(low) ^ u64::from(port).rotate_left(40))
 }
 
-/// The finisher of SplitMix64: every bit of the input changes every bit of the output with
-/// probability one half.
+/// The finalizer of SplitMix64: every input bit flips every output bit with probability one half.
 #[inline]
 const fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -148,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn display() {
+    fn flow_displays_addresses_and_ports() {
         let four = flow("10.0.0.1", "10.0.0.2", Some((1234, 80)));
         assert_eq!(four.to_string(), "10.0.0.1:1234 > 10.0.0.2:80");
         let six = flow("fe80::1", "2001:db8::2", Some((1, 2)));
@@ -157,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_are_one() {
+    fn both_directions_normalize_to_one_flow() {
         let up = flow("10.0.0.1", "10.0.0.2", Some((1234, 80)));
         let down = up.reversed();
         assert_eq!(up.normalised(), (up, Direction::Up));

@@ -1,6 +1,6 @@
-//! What both versions of IP share: protocol numbers and what a fragment is.
+//! Definitions shared by IPv4 and IPv6: protocol numbers and fragments.
 
-/// Protocol numbers of the IANA registry.
+/// Protocol numbers (IANA).
 pub mod protocol {
     /// IPv6 hop-by-hop options.
     pub const HOP_BY_HOP: u8 = 0;
@@ -16,13 +16,13 @@ pub mod protocol {
     pub const FRAGMENT: u8 = 44;
     /// GRE.
     pub const GRE: u8 = 47;
-    /// IPsec's encrypted payload.
+    /// IPsec encapsulating security payload.
     pub const ESP: u8 = 50;
-    /// IPsec's authentication header.
+    /// IPsec authentication header.
     pub const AH: u8 = 51;
     /// ICMP for IPv6.
     pub const ICMPV6: u8 = 58;
-    /// Nothing follows.
+    /// No next header.
     pub const NONE: u8 = 59;
     /// IPv6 destination options.
     pub const DESTINATION: u8 = 60;
@@ -36,19 +36,19 @@ pub mod protocol {
     pub const SHIM6: u8 = 140;
 }
 
-/// Which part of an IP packet a frame carries.
+/// Position of a frame in a fragmented IP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fragment {
-    /// All of it.
+    /// Not fragmented.
     Whole,
-    /// The first fragment: the transport header is here, or its beginning.
+    /// The first fragment, with the transport header or its beginning.
     First,
-    /// A later fragment: there is no transport header.
+    /// A later fragment, without a transport header.
     Later,
 }
 
 impl Fragment {
-    /// From an offset and the more-fragments flag.
+    /// Classifies a fragment by offset and more-fragments flag.
     #[inline]
     pub const fn of(offset: u16, more: bool) -> Self {
         match (offset, more) {

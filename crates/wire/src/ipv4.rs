@@ -1,8 +1,7 @@
 //! IPv4 headers (RFC 791).
 //!
-//! In: the bytes of layer 3. Out: a view of the fixed 20 bytes, its options and what follows. The
-//! lengths that the header states are answered as they are; `dissect` weighs them against the bytes
-//! that are there.
+//! A view covers the fixed 20 bytes. Lengths are returned as stated; `dissect` checks them against
+//! the available bytes.
 
 use core::net::Ipv4Addr;
 
@@ -12,34 +11,34 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::checksum;
 use crate::ip::Fragment;
 
-/// The offset of version and header length.
+/// Offset of version and header length.
 pub const VERSION_IHL: usize = 0;
-/// The offset of the total length.
+/// Offset of the total length.
 pub const TOTAL_LENGTH: usize = 2;
-/// The offset of the identification.
+/// Offset of the identification.
 pub const IDENTIFICATION: usize = 4;
-/// The offset of flags and fragment offset.
+/// Offset of flags and fragment offset.
 pub const FLAGS_FRAGMENT: usize = 6;
-/// The offset of the time to live.
+/// Offset of the time to live.
 pub const TTL: usize = 8;
-/// The offset of the protocol.
+/// Offset of the protocol.
 pub const PROTOCOL: usize = 9;
-/// The offset of the header checksum.
+/// Offset of the header checksum.
 pub const CHECKSUM: usize = 10;
-/// The offset of the source address.
+/// Offset of the source address.
 pub const SRC: usize = 12;
-/// The offset of the target address.
+/// Offset of the destination address.
 pub const DST: usize = 16;
-/// The length of a header without options.
+/// Length of a header without options, in bytes.
 pub const LENGTH_MIN: usize = 20;
-/// The length of a header with all the options that fit.
+/// Length of a header with maximal options, in bytes.
 pub const LENGTH_MAX: usize = 60;
-/// The bits of the fragment offset in [`FLAGS_FRAGMENT`].
+/// Fragment offset bits of [`FLAGS_FRAGMENT`].
 pub const OFFSET_MASK: u16 = 0x1fff;
-/// The bit of the more-fragments flag in [`FLAGS_FRAGMENT`].
+/// More-fragments bit of [`FLAGS_FRAGMENT`].
 pub const MORE_FRAGMENTS: u16 = 0x2000;
 
-/// A view of the fixed part of an IPv4 header.
+/// A view of the fixed IPv4 header.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Ipv4 {
@@ -56,86 +55,87 @@ pub struct Ipv4 {
 }
 
 impl Ipv4 {
-    /// Views the fixed header, and what follows it: options, then the payload.
+    /// Splits a packet into its fixed header and the rest: options and payload.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()
     }
 
-    /// The version: 4, unless the packet lies.
+    /// Returns the version; 4 in a valid packet.
     #[inline]
     pub const fn version(&self) -> u8 {
         self.version_ihl >> 4
     }
 
-    /// The length of the header with its options in bytes; less than [`LENGTH_MIN`] is a lie.
+    /// Returns the header length in bytes, options included; invalid below [`LENGTH_MIN`].
     #[inline]
     pub const fn header_length(&self) -> u8 {
         (self.version_ihl & 0x0f) * 4
     }
 
-    /// Type of service: six bits of differentiated services, two of congestion notification.
+    /// Returns the type of service: six bits DSCP, two bits ECN.
     pub const fn service(&self) -> u8 {
         self.service
     }
 
-    /// The length of the packet, header included. Zero on frames that the card will yet cut up.
+    /// Returns the packet length in bytes, header included; 0 in frames awaiting segmentation by a
+    /// device.
     #[inline]
     pub fn total_length(&self) -> u16 {
         self.total_length.get()
     }
 
-    /// What the fragments of one packet have in common.
+    /// Returns the identification shared by the fragments of a packet.
     pub fn identification(&self) -> u16 {
         self.identification.get()
     }
 
-    /// Whether routers may not fragment the packet.
+    /// Returns true if routers may not fragment the packet.
     pub fn dont_fragment(&self) -> bool {
         self.flags_fragment.get() & 0x4000 != 0
     }
 
-    /// Whether fragments follow this one.
+    /// Returns true if more fragments follow.
     pub fn more_fragments(&self) -> bool {
         self.flags_fragment.get() & MORE_FRAGMENTS != 0
     }
 
-    /// Where the fragment's payload belongs in the packet's, in bytes.
+    /// Returns the offset of the fragment's payload within the packet's, in bytes.
     pub fn fragment_offset(&self) -> u16 {
         (self.flags_fragment.get() & OFFSET_MASK) * 8
     }
 
-    /// Which part of the packet this is.
+    /// Returns the position in a fragmented packet.
     #[inline]
     pub fn fragment(&self) -> Fragment {
         let field = self.flags_fragment.get();
         Fragment::of(field & OFFSET_MASK, field & MORE_FRAGMENTS != 0)
     }
 
-    /// How many routers may still forward the packet.
+    /// Returns the remaining hop count.
     pub const fn ttl(&self) -> u8 {
         self.ttl
     }
 
-    /// The protocol of the payload.
+    /// Returns the payload's protocol.
     #[inline]
     pub const fn protocol(&self) -> u8 {
         self.protocol
     }
 
-    /// The header checksum as it stands in the packet.
+    /// Returns the header checksum as sent.
     pub fn checksum(&self) -> u16 {
         self.checksum.get()
     }
 
-    /// The source address.
+    /// Returns the source address.
     #[inline]
     pub const fn source(&self) -> Ipv4Addr {
         let [a, b, c, d] = self.source;
         Ipv4Addr::new(a, b, c, d)
     }
 
-    /// The target address.
+    /// Returns the destination address.
     #[inline]
     pub const fn target(&self) -> Ipv4Addr {
         let [a, b, c, d] = self.target;
@@ -143,7 +143,7 @@ impl Ipv4 {
     }
 }
 
-/// Whether the header at the front of `bytes` is whole and its checksum right.
+/// Returns true if `bytes` begin with a whole header with a valid checksum.
 pub fn checksum_holds(bytes: &[u8]) -> bool {
     let length = Ipv4::parse(bytes).map(|(header, _)| usize::from(header.header_length()));
     let header = length.filter(|length| *length >= LENGTH_MIN).and_then(|end| bytes.get(..end));
@@ -156,14 +156,14 @@ const _: () = assert!(size_of::<Ipv4>() == LENGTH_MIN);
 mod tests {
     use super::*;
 
-    /// RFC 1071 style example, as printed in many textbooks; checksum 0xb861.
+    /// Textbook example in the style of RFC 1071; checksum 0xb861.
     const PACKET: [u8; 20] = [
         0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00,
         0x01, 0xc0, 0xa8, 0x00, 0xc7,
     ];
 
     #[test]
-    fn fields() {
+    fn ipv4_header_fields() {
         let (ip, rest) = Ipv4::parse(&PACKET).unwrap();
         assert_eq!((ip.version(), ip.header_length(), ip.total_length()), (4, 20, 115));
         assert_eq!((ip.ttl(), ip.protocol(), ip.checksum()), (64, 17, 0xb861));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn checksum() {
+    fn header_checksum_detects_any_flipped_bit() {
         assert!(checksum_holds(&PACKET));
         for bit in 0..160 {
             let mut broken = PACKET;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments() {
+    fn fragment_field_is_decoded() {
         let fragment = |field: u16| {
             let mut packet = PACKET;
             packet[6..8].copy_from_slice(&field.to_be_bytes());

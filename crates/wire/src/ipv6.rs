@@ -1,9 +1,8 @@
-//! IPv6 headers and the walk over extension headers (RFC 8200).
+//! IPv6 headers and extension headers (RFC 8200).
 //!
-//! In: the bytes of layer 3. Out: a view of the fixed 40 bytes, and where the chain of extension
-//! headers ends. The walk takes at most [`EXTENSIONS_MAX`] steps. Beyond that it answers
-//! [`Upper::TooDeep`] and never a guess: a filter that reads ports from the middle of an unfinished
-//! walk can be told any port.
+//! A view covers the fixed 40 bytes; [`upper`] finds the end of the extension headers in at most
+//! [`EXTENSIONS_MAX`] steps. Beyond that it returns [`Upper::TooDeep`], never a guess: a filter
+//! that read ports from the middle of an unfinished walk could be fed any port.
 
 use core::net::Ipv6Addr;
 
@@ -13,24 +12,24 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::ip::{Fragment, protocol};
 use crate::read::{array, be16, be32, low16};
 
-/// The offset of the payload length.
+/// Offset of the payload length.
 pub const PAYLOAD_LENGTH: usize = 4;
-/// The offset of the next header.
+/// Offset of the next header number.
 pub const NEXT_HEADER: usize = 6;
-/// The offset of the hop limit.
+/// Offset of the hop limit.
 pub const HOP_LIMIT: usize = 7;
-/// The offset of the source address.
+/// Offset of the source address.
 pub const SRC: usize = 8;
-/// The offset of the target address.
+/// Offset of the destination address.
 pub const DST: usize = 24;
-/// The length of the fixed header.
+/// Length of the fixed header in bytes.
 pub const LENGTH: usize = 40;
-/// The length of a fragment header.
+/// Length of a fragment header in bytes.
 pub const FRAGMENT_LENGTH: usize = 8;
-/// How many extension headers the walk passes. RFC 8200 §4.1 lists seven in its recommended order.
+/// Most extension headers that are followed. RFC 8200 §4.1 lists seven in its recommended order.
 pub const EXTENSIONS_MAX: usize = 8;
 
-/// A view of the fixed part of an IPv6 header.
+/// A view of the fixed IPv6 header.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Ipv6 {
@@ -43,86 +42,86 @@ pub struct Ipv6 {
 }
 
 impl Ipv6 {
-    /// Views the fixed header, and what follows it: extension headers, then the payload.
+    /// Splits a packet into its fixed header and the rest: extension headers and payload.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()
     }
 
-    /// The version: 6, unless the packet lies.
+    /// Returns the version; 6 in a valid packet.
     #[inline]
     pub fn version(&self) -> u8 {
         (self.version_class_label.get() >> 28) as u8
     }
 
-    /// The traffic class.
+    /// Returns the traffic class.
     pub fn traffic_class(&self) -> u8 {
         (self.version_class_label.get() >> 20 & 0xff) as u8
     }
 
-    /// The flow label, 20 bits.
+    /// Returns the flow label, 20 bits.
     pub fn flow_label(&self) -> u32 {
         self.version_class_label.get() & 0x000f_ffff
     }
 
-    /// The length of everything behind the fixed header. Zero for jumbograms and for frames that
-    /// the card will yet cut up.
+    /// Returns the length behind the fixed header in bytes; 0 in jumbograms and in frames awaiting
+    /// segmentation by a device.
     #[inline]
     pub fn payload_length(&self) -> u16 {
         self.payload_length.get()
     }
 
-    /// The type of the header that follows.
+    /// Returns the type of the next header.
     #[inline]
     pub const fn next_header(&self) -> u8 {
         self.next_header
     }
 
-    /// How many routers may still forward the packet.
+    /// Returns the remaining hop count.
     pub const fn hop_limit(&self) -> u8 {
         self.hop_limit
     }
 
-    /// The source address.
+    /// Returns the source address.
     #[inline]
     pub fn source(&self) -> Ipv6Addr {
         Ipv6Addr::from(self.source)
     }
 
-    /// The target address.
+    /// Returns the destination address.
     #[inline]
     pub fn target(&self) -> Ipv6Addr {
         Ipv6Addr::from(self.target)
     }
 }
 
-/// Where the extension headers of a packet end.
+/// Result of walking the extension headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Upper {
     /// An upper-layer header.
     Protocol {
-        /// Its protocol; [`protocol::NONE`] where nothing follows.
+        /// Its protocol; [`protocol::NONE`] if nothing follows.
         protocol: u8,
-        /// Its offset from the beginning of the IPv6 header.
+        /// Its offset from the start of the IPv6 header.
         offset: u16,
-        /// Whole, or first where a fragment header announces more.
+        /// Whole, or first if a fragment header announces more.
         fragment: Fragment,
     },
-    /// The data of a fragment that is not the first.
+    /// The data of a later fragment.
     Fragment {
-        /// The type of header with which the whole packet goes on.
+        /// Type of the first header in the whole packet's fragmentable part.
         protocol: u8,
-        /// The offset of the data from the beginning of the IPv6 header.
+        /// Offset of the data from the start of the IPv6 header.
         offset: u16,
     },
-    /// There are more than [`EXTENSIONS_MAX`] extension headers.
+    /// More than [`EXTENSIONS_MAX`] extension headers.
     TooDeep,
-    /// The bytes end within the extension headers.
+    /// The bytes end inside the extension headers.
     Truncated,
 }
 
-/// Walks the extension headers of a packet from the beginning of its IPv6 header, which must be
-/// whole, to the upper layer. `packet` ends where the packet ends, so padding is never walked.
+/// Walks the extension headers of a packet, whose fixed header must be whole, to the upper layer.
+/// `packet` must end where the packet ends, so that padding is never walked.
 #[inline]
 pub fn upper(packet: &[u8]) -> Upper {
     let Some(&next) = packet.get(NEXT_HEADER) else { return Upper::Truncated };
@@ -136,26 +135,25 @@ pub fn upper(packet: &[u8]) -> Upper {
     walk(packet, next)
 }
 
-/// A fragment header, and what it says.
+/// A fragment header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FragmentHeader {
-    /// Its offset from the beginning of the IPv6 header.
+    /// Its offset from the start of the IPv6 header.
     pub at: u16,
-    /// The offset of the next-header field that announces it.
+    /// Offset of the next-header field that announces it.
     pub announced: u16,
-    /// The type of header with which the whole packet goes on.
+    /// Type of the first header in the whole packet's fragmentable part.
     pub next: u8,
-    /// Where the fragment's data belong in the packet's, in bytes.
+    /// Offset of the fragment's data within the packet's, in bytes.
     pub offset: u16,
-    /// Whether fragments follow this one.
+    /// True if more fragments follow.
     pub more: bool,
-    /// What the fragments of one packet have in common.
+    /// Identification shared by the fragments of a packet.
     pub identification: u32,
 }
 
-/// The first fragment header of a packet that says that there is more of it elsewhere. What lies
-/// behind is not looked at: the headers of a tiny first fragment may end in another one. Atomic
-/// fragments (RFC 6946) are passed.
+/// Returns the first fragment header that is not atomic (RFC 6946). Headers behind it are not
+/// inspected: those of a tiny first fragment may continue in another one.
 pub fn fragment(packet: &[u8]) -> Option<FragmentHeader> {
     let (mut announced, mut at) = (NEXT_HEADER, LENGTH);
     for _ in 0..EXTENSIONS_MAX {
@@ -177,8 +175,8 @@ pub fn fragment(packet: &[u8]) -> Option<FragmentHeader> {
     None
 }
 
-/// Whether a next-header number is an extension header that the walk passes. ESP is not: what
-/// follows it is encrypted.
+/// Returns true for an extension header that the walk follows. Excludes ESP, behind which
+/// everything is encrypted.
 #[inline]
 pub const fn is_extension(next: u8) -> bool {
     use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
@@ -210,7 +208,8 @@ fn walk(packet: &[u8], first: u8) -> Upper {
     Upper::TooDeep
 }
 
-/// RFC 8200: in units of 8 bytes, the first not counted; RFC 4302: AH in units of 4, less two.
+/// Returns a header's length in bytes. RFC 8200: units of 8 bytes, not counting the first; RFC
+/// 4302: AH in units of 4, less two.
 const fn extension_length(header: u8, length: u8) -> usize {
     match header {
         protocol::FRAGMENT => FRAGMENT_LENGTH,
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn fields() {
+    fn ipv6_header_fields() {
         let mut bytes = packet(6, &[]);
         bytes[..8].copy_from_slice(&[0x6a, 0xb1, 0x23, 0x45, 0, 9, 6, 64]);
         bytes[23] = 1;
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn no_extension() {
+    fn packet_without_extension_headers() {
         assert_eq!(upper(&packet(6, &[])), whole(6, 40));
         assert_eq!(upper(&packet(59, &[])), whole(59, 40));
         assert_eq!(upper(&packet(50, &[])), whole(50, 40));
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn chain_of_three() {
+    fn three_extension_headers_are_followed() {
         // Hop-by-hop of 8, destination options of 16, authentication of 12 bytes, then UDP.
         let mut rest = vec![60, 0, 0, 0, 0, 0, 0, 0];
         rest.extend([51, 1]);
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments() {
+    fn fragment_headers_are_classified() {
         let fragment = |field: u16| {
             let [high, low] = field.to_be_bytes();
             upper(&packet(44, &[6, 0, high, low, 0, 0, 0, 1]))
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fragment_header_is_found_behind_others() {
+    fn fragment_header_is_found_behind_others() {
         let header = [17, 0, 5, 0xa9, 1, 2, 3, 4];
         let found = FragmentHeader {
             at: 40,
@@ -320,7 +319,7 @@ mod tests {
         let options = [44, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let behind = packet(60, &[&options[..], &header].concat());
         assert_eq!(fragment(&behind), Some(FragmentHeader { at: 56, announced: 40, ..found }));
-        // An atomic fragment says that nothing is elsewhere.
+        // An atomic fragment is complete by itself.
         let atomic = [44, 0, 0, 0, 9, 9, 9, 9];
         let behind = packet(44, &[&atomic[..], &header].concat());
         assert_eq!(fragment(&behind), Some(FragmentHeader { at: 48, announced: 40, ..found }));
@@ -329,13 +328,13 @@ mod tests {
         for cut in 0..8 {
             assert_eq!(fragment(&packet(44, &header[..cut])), None, "{cut}");
         }
-        // Reserved bits say nothing.
+        // Reserved bits are ignored.
         let last = fragment(&packet(44, &[17, 0, 0, 8 | 6, 0, 0, 0, 0])).unwrap();
         assert_eq!((last.offset, last.more), (8, false));
     }
 
     #[test]
-    fn depth_is_bounded() {
+    fn extension_header_depth_is_bounded() {
         let chain = |count: usize| {
             let mut rest: Vec<u8> = [60, 0, 0, 0, 0, 0, 0, 0].repeat(count);
             let last = rest.len() - 8;

@@ -1,16 +1,16 @@
 //! Packet and capture formats over `&[u8]`.
 //!
-//! Bytes go in, views and offsets come out: header views (`ethernet`, `vlan`, `ipv4`, `ipv6`,
-//! `udp`, `tcp`), one cheap pass over a frame (`dissect::layers`, which sets the marks of a block),
-//! the flow that a frame belongs to (`flow`), messages of two protocols (`dns`, `tls`), and capture
-//! files (`capture`).
+//! Header views (`ethernet`, `vlan`, `arp`, `ipv4`, `ipv6`, `udp`, `tcp`), a single pass over a
+//! frame (`dissect::layers`, which sets the marks of a block), flows (`flow`), application messages
+//! (`dns`, `http`, `tls`), records that describe messages (`record`), and capture files
+//! (`capture`).
 //!
-//! What holds everywhere in this crate: no I/O, no allocation per packet, no panic on any bytes, no
-//! `unsafe`, time and work bounded by the length of the input. A view checks its length once and
-//! then only answers; a field that lies about a length is reported, never followed.
+//! The whole crate does no I/O, allocates nothing per packet, never panics on any bytes, has no
+//! `unsafe`, and needs time and memory bounded by the length of the input. A view checks its length
+//! once; a field that lies about a length is reported, never followed.
 //!
-//! What is absent: nothing here reassembles, decrypts or looks into a tunnel (PPPoE, MPLS, GRE,
-//! VXLAN stay `Network::Other` or a protocol number), and 802.11 frames are not taken apart.
+//! Not supported: reassembly, decryption, tunnels (PPPoE, MPLS, GRE and VXLAN remain
+//! `Network::Other` or a protocol number), and 802.11 frames.
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing)]
 #![warn(clippy::cast_possible_truncation)]

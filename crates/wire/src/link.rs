@@ -1,12 +1,12 @@
-//! Link types, and where layer 3 begins behind each of them.
+//! Link types, and the offset of layer 3 behind each link header.
 //!
-//! In: a frame and the link type that its capture or interface states. Out: which network protocol
-//! follows, at which offset, behind which VLAN tags. The numbers are those of the pcap registry
-//! (LINKTYPE_ values), which both capture formats and `print` use.
+//! A frame and its link type yield the network protocol, its offset, and the VLAN tags before it.
+//! Numbers are those of the pcap registry (LINKTYPE_ values), which both capture formats and
+//! `print` use.
 //!
-//! Known: Ethernet with at most [`vlan::TAGS_MAX`] tags and 802.3 with LLC and SNAP, raw IP, Linux
-//! cooked v1 and v2, BSD loopback in both byte orders, PPP with and without HDLC framing. A frame
-//! of any other type has no layer 3; that is an answer, not an error.
+//! Supported: Ethernet with at most [`vlan::TAGS_MAX`] tags and 802.3 with LLC and SNAP, raw IP,
+//! Linux cooked v1 and v2, BSD loopback in both byte orders, PPP with and without HDLC framing. A
+//! frame of any other type has no layer 3, which is no error.
 
 use core::fmt;
 use core::str::FromStr;
@@ -15,26 +15,26 @@ use crate::ethernet::{self, ethertype};
 use crate::read::{be16, be32, low16};
 use crate::vlan::{self, Tags};
 
-/// A link type by its number in the pcap registry.
+/// A link type, by its number in the pcap registry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkType(pub u16);
 
 impl LinkType {
-    /// BSD loopback: the address family in the byte order of the machine that captured.
+    /// BSD loopback: address family in the capturing machine's byte order.
     pub const NULL: Self = Self(0);
     /// Ethernet, IEEE 802.3.
     pub const ETHERNET: Self = Self(1);
     /// PPP, with or without the HDLC address and control bytes.
     pub const PPP: Self = Self(9);
-    /// Raw IP as some BSDs number it in their own captures.
+    /// Raw IP, as numbered by some BSDs in their own captures.
     pub const RAW_BSD: Self = Self(12);
-    /// Raw IP as OpenBSD numbers it in its own captures.
+    /// Raw IP, as numbered by OpenBSD in its own captures.
     pub const RAW_OPENBSD: Self = Self(14);
     /// PPP in HDLC framing, or Cisco HDLC.
     pub const PPP_HDLC: Self = Self(50);
-    /// Raw IP: version 4 or 6 by the first four bits.
+    /// Raw IPv4 or IPv6, by the version field.
     pub const RAW: Self = Self(101);
-    /// OpenBSD loopback: the address family in network byte order.
+    /// OpenBSD loopback: address family in network byte order.
     pub const LOOP: Self = Self(108);
     /// Linux cooked capture, version 1.
     pub const LINUX_SLL: Self = Self(113);
@@ -45,12 +45,13 @@ impl LinkType {
     /// Linux cooked capture, version 2.
     pub const LINUX_SLL2: Self = Self(276);
 
-    /// The name in the registry without its prefix, in capitals, if this crate knows it.
+    /// Returns the registry's name without prefix, in capitals; `None` if this crate does not know
+    /// it.
     pub fn name(self) -> Option<&'static str> {
         NAMES.iter().find(|(link, _)| *link == self).map(|(_, name)| *name)
     }
 
-    /// The longest record that libpcap accepts for this link type, in bytes.
+    /// Returns the longest record that libpcap accepts for this link type, in bytes.
     pub const fn record_max(self) -> u32 {
         match self.0 {
             // USB captures and D-Bus messages: 128 MB; EBHSCR: 8 MB.
@@ -73,7 +74,7 @@ impl fmt::Display for LinkType {
 impl FromStr for LinkType {
     type Err = UnknownLink;
 
-    /// Reads a name (`EN10MB` and `ethernet` too) in any case, or a number.
+    /// Parses a name in any case (including `EN10MB` and `ethernet`), or a number.
     fn from_str(text: &str) -> Result<Self, UnknownLink> {
         if let Ok(number) = text.parse() {
             return Ok(Self(number));
@@ -83,7 +84,7 @@ impl FromStr for LinkType {
     }
 }
 
-/// A text names no link type.
+/// The error for text that names no link type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownLink;
 
@@ -95,7 +96,7 @@ impl fmt::Display for UnknownLink {
 
 impl core::error::Error for UnknownLink {}
 
-/// What a link header says about what follows.
+/// The network protocol announced by a link header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Network {
     /// IPv4.
@@ -104,14 +105,14 @@ pub enum Network {
     Ipv6,
     /// ARP.
     Arp,
-    /// The protocol with this ethertype. A VLAN ethertype means that the tags went too deep.
+    /// Any other ethertype; a VLAN ethertype means that the tags were too deep.
     Other(u16),
-    /// Something that no ethertype names, or a link type or header that this crate cannot read.
+    /// No ethertype, or a link header that this crate cannot read.
     Unknown,
 }
 
 impl Network {
-    /// The network protocol of an ethertype.
+    /// Returns the network protocol of an ethertype.
     #[inline]
     pub const fn of(ethertype: u16) -> Self {
         match ethertype {
@@ -122,7 +123,7 @@ impl Network {
         }
     }
 
-    /// The ethertype of the network protocol, if it has one.
+    /// Returns the ethertype of the network protocol, if it has one.
     pub const fn ethertype(self) -> Option<u16> {
         match self {
             Self::Ipv4 => Some(ethertype::IPV4),
@@ -134,16 +135,16 @@ impl Network {
     }
 }
 
-/// Where a frame's layer 3 begins and what it is.
+/// Result of parsing a link header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Link {
-    /// The network protocol.
+    /// Network protocol.
     pub network: Network,
-    /// The offset of layer 3; nothing where the link header is unknown or not whole.
+    /// Offset of layer 3; `None` if the link header is unknown or truncated.
     pub l3: Option<u16>,
-    /// The VLAN tags between the link header and layer 3.
+    /// VLAN tags between link header and layer 3.
     pub tags: Tags,
-    /// The end of what the link header calls data, for 802.3 frames, which state a length.
+    /// End of the data of an 802.3 frame, which states a length.
     pub end: Option<u16>,
 }
 
@@ -156,7 +157,7 @@ impl Link {
     }
 }
 
-/// Reads the link header of a frame.
+/// Parses the link header of a frame.
 #[inline]
 pub fn read(link: LinkType, frame: &[u8]) -> Link {
     let read = match link {
@@ -200,7 +201,8 @@ fn typed(frame: &[u8], ethertype: u16, at: u16) -> Option<Link> {
     Some(Link { tags, end: at.checked_add(ethertype), ..Link::at(network, l3) })
 }
 
-/// IEEE 802.2: SNAP carries an ethertype, SAP 6 is IPv4 (RFC 1042); all else has no ethertype.
+/// Parses IEEE 802.2: SNAP carries an ethertype, SAP 6 is IPv4 (RFC 1042), others have no
+/// ethertype.
 fn llc(frame: &[u8], at: u16) -> Option<(Network, u16)> {
     const SNAP: [u8; 6] = [0xaa, 0xaa, 0x03, 0x00, 0x00, 0x00];
     const IP: [u8; 3] = [0x06, 0x06, 0x03];
@@ -222,8 +224,8 @@ fn raw(frame: &[u8]) -> Option<Link> {
     }
 }
 
-/// The address family stands in the byte order of a machine that we do not know. All families are
-/// small, so the order is the one in which the number is.
+/// Parses a loopback header. The address family is in an unknown byte order; all families are
+/// small, which reveals it.
 fn loopback(frame: &[u8]) -> Option<Link> {
     let number = be32(frame, 0)?;
     let family = if number > 0xffff { number.swap_bytes() } else { number };
@@ -250,8 +252,9 @@ fn cooked2(frame: &[u8]) -> Option<Link> {
     cooked_type(frame, be16(frame, HARDWARE)?, be16(frame, PROTOCOL)?, LENGTH)
 }
 
-/// For some hardware types the protocol field is no ethertype: frame relay, 802.11 (three forms),
-/// netlink. Below 1536 it is a number of Linux' own: 1 is Novell's raw 802.3, 4 is LLC.
+/// Interprets the protocol field of a cooked header. For some hardware types it is no ethertype:
+/// frame relay, 802.11 (three forms), netlink. Values below 1536 are Linux's own: 1 is Novell's raw
+/// 802.3, 4 is LLC.
 fn cooked_type(frame: &[u8], hardware: u16, protocol: u16, at: u16) -> Option<Link> {
     if matches!(hardware, 770 | 801 | 802 | 803 | 824) {
         return Some(Link::at(Network::Unknown, at));
@@ -266,8 +269,8 @@ fn cooked_type(frame: &[u8], hardware: u16, protocol: u16, at: u16) -> Option<Li
     Some(Link::at(Network::Unknown, at))
 }
 
-/// RFC 1661 and 1662: address and control may be left out, the protocol may be one byte, which is
-/// then odd.
+/// Parses a PPP header (RFC 1661, 1662): address and control may be omitted, and the protocol may
+/// be a single odd byte.
 fn ppp(frame: &[u8]) -> Option<Link> {
     let at = if frame.starts_with(&[0xff, 0x03]) { 2 } else { 0 };
     let first = *frame.get(usize::from(at))?;
@@ -284,7 +287,7 @@ fn ppp(frame: &[u8]) -> Option<Link> {
     Some(Link::at(network, l3))
 }
 
-/// Cisco HDLC has address 0x0f or 0x8f, a zero byte and an ethertype; everything else is PPP.
+/// Parses Cisco HDLC (address 0x0f or 0x8f, a zero byte, an ethertype), else PPP.
 fn hdlc(frame: &[u8]) -> Option<Link> {
     match frame.first()? {
         0x0f | 0x8f => typed(frame, be16(frame, 2)?, 4),
@@ -326,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn ethernet_types() {
+    fn ethernet_types_select_the_network_protocol() {
         let link = LinkType::ETHERNET;
         assert_eq!(at(link, &ether(&[8, 0])), (Network::Ipv4, Some(14)));
         assert_eq!(at(link, &ether(&[0x86, 0xdd, 0x60])), (Network::Ipv6, Some(14)));
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn length_frames_with_llc_and_snap() {
+    fn length_frames_with_llc_and_snap_are_followed() {
         let snap = ether(&[0, 28, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0, 0x45]);
         let read = read(LinkType::ETHERNET, &snap);
         assert_eq!((read.network, read.l3, read.end), (Network::Ipv4, Some(22), Some(42)));
@@ -349,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_in_front_of_type_and_length() {
+    fn tags_precede_type_or_length() {
         let tagged = ether(&[0x81, 0, 0x20, 7, 0x86, 0xdd]);
         let read = read(LinkType::ETHERNET, &tagged);
         assert_eq!((read.network, read.l3), (Network::Ipv6, Some(18)));
@@ -359,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_ip_by_version() {
+    fn raw_ip_is_told_apart_by_version() {
         for link in [LinkType::RAW, LinkType::RAW_BSD, LinkType::RAW_OPENBSD] {
             assert_eq!(at(link, &[0x45]), (Network::Ipv4, Some(0)));
             assert_eq!(at(link, &[0x60]), (Network::Ipv6, Some(0)));
@@ -371,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_in_both_byte_orders() {
+    fn loopback_family_is_read_in_both_byte_orders() {
         for link in [LinkType::NULL, LinkType::LOOP] {
             assert_eq!(at(link, &[2, 0, 0, 0]), (Network::Ipv4, Some(4)));
             assert_eq!(at(link, &[0, 0, 0, 2]), (Network::Ipv4, Some(4)));
@@ -383,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn linux_cooked() {
+    fn linux_cooked_headers_are_followed() {
         let mut v1 = [0u8; 16];
         v1[3] = 1;
         v1[14] = 8;
@@ -401,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn ppp_long_and_compressed() {
+    fn ppp_headers_long_and_compressed_are_followed() {
         assert_eq!(at(LinkType::PPP, &[0xff, 3, 0, 0x21]), (Network::Ipv4, Some(4)));
         assert_eq!(at(LinkType::PPP, &[0, 0x57]), (Network::Ipv6, Some(2)));
         assert_eq!(at(LinkType::PPP, &[0x21]), (Network::Ipv4, Some(1)));
@@ -411,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn names_go_both_ways() {
+    fn link_type_names_parse_and_display() {
         for (link, name) in NAMES {
             assert_eq!(name.parse(), Ok(*link));
             assert_eq!(link.to_string(), *name);

@@ -1,26 +1,26 @@
-//! The two ports that TCP, UDP and SCTP carry in the same four bytes.
+//! The ports of TCP, UDP and SCTP, which share the first four bytes of their headers.
 
 use crate::ip::protocol;
 use crate::read::array;
 
-/// The offset of the source port from the beginning of layer 4.
+/// Offset of the source port in layer 4.
 pub const SRC_PORT: usize = 0;
-/// The offset of the target port from the beginning of layer 4.
+/// Offset of the destination port in layer 4.
 pub const DST_PORT: usize = 2;
-/// The protocols whose header begins with two ports; those of `port` in pcap-filter.
+/// Protocols with ports: those of `port` in pcap-filter.
 pub const PROTOCOLS: [u8; 3] = [protocol::TCP, protocol::UDP, protocol::SCTP];
 
-/// A source and a target port.
+/// A source and a destination port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Ports {
-    /// The sender's port.
+    /// Source port.
     pub source: u16,
-    /// The receiver's port.
+    /// Destination port.
     pub target: u16,
 }
 
 impl Ports {
-    /// Reads the ports at the front of a transport header, if `protocol` has ports.
+    /// Reads the ports of a transport header; `None` if `protocol` has none.
     #[inline]
     pub fn read(protocol: u8, transport: &[u8]) -> Option<Self> {
         if !carries(protocol) {
@@ -30,13 +30,13 @@ impl Ports {
         Some(Self { source: u16::from_be_bytes([a, b]), target: u16::from_be_bytes([c, d]) })
     }
 
-    /// The ports of the other direction.
+    /// Returns the ports of the opposite direction.
     pub const fn swapped(self) -> Self {
         Self { source: self.target, target: self.source }
     }
 }
 
-/// Whether a protocol carries ports.
+/// Returns true if a protocol has ports.
 #[inline]
 pub const fn carries(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP)
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports() {
+    fn ports_are_read_for_protocols_that_have_them() {
         let bytes = [0x1f, 0x90, 0, 80, 1];
         let ports = Ports { source: 8080, target: 80 };
         for protocol in PROTOCOLS {

@@ -1,5 +1,4 @@
-//! Reads integers at an offset, or nothing where the bytes end. Shared by the link headers and the
-//! capture formats, whose fields do not form one fixed header.
+//! Integers read at an offset, or `None` beyond the end; shared by parsers without a fixed header.
 
 /// Reads a big-endian u16 at `at`.
 #[inline]
@@ -19,32 +18,32 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> 
     bytes.get(at..)?.first_chunk::<N>().copied()
 }
 
-/// A u16 in the byte order that a capture states.
+/// Decodes a u16 in a capture's byte order.
 #[inline]
 pub(crate) const fn order16(big: bool, bytes: [u8; 2]) -> u16 {
     if big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) }
 }
 
-/// A u32 in the byte order that a capture states.
+/// Decodes a u32 in a capture's byte order.
 #[inline]
 pub(crate) const fn order32(big: bool, bytes: [u8; 4]) -> u32 {
     if big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
 }
 
-/// A u64 in the byte order that a capture states.
+/// Decodes a u64 in a capture's byte order.
 #[inline]
 pub(crate) const fn order64(big: bool, bytes: [u8; 8]) -> u64 {
     if big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
 }
 
-/// The low 16 bits: for offsets that are constants of a format, all far below 65,536.
+/// Returns the low 16 bits; for constants of a format, which are far below 65,536.
 #[expect(clippy::cast_possible_truncation, reason = "named so that the callers need no cast")]
 #[inline]
 pub(crate) const fn low16(value: usize) -> u16 {
     value as u16
 }
 
-/// The low 64 bits.
+/// Returns the low 64 bits.
 #[expect(clippy::cast_possible_truncation, reason = "named so that the callers need no cast")]
 #[inline]
 pub(crate) const fn low64(value: u128) -> u64 {

@@ -1,52 +1,52 @@
 //! TCP headers (RFC 9293).
 //!
-//! In: the bytes of layer 4. Out: a view of the fixed 20 bytes, its options and what follows.
+//! A view covers the fixed 20 bytes; [`options`] iterates over the rest of the header.
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The offset of the source port.
+/// Offset of the source port.
 pub const SRC_PORT: usize = 0;
-/// The offset of the target port.
+/// Offset of the destination port.
 pub const DST_PORT: usize = 2;
-/// The offset of the sequence number.
+/// Offset of the sequence number.
 pub const SEQUENCE: usize = 4;
-/// The offset of the acknowledgement number.
+/// Offset of the acknowledgment number.
 pub const ACKNOWLEDGEMENT: usize = 8;
-/// The offset of the byte with the header length in its upper half.
+/// Offset of the byte whose upper half is the header length.
 pub const DATA_OFFSET: usize = 12;
-/// The offset of the flags.
+/// Offset of the flags.
 pub const FLAGS: usize = 13;
-/// The offset of the window.
+/// Offset of the window.
 pub const WINDOW: usize = 14;
-/// The offset of the checksum.
+/// Offset of the checksum.
 pub const CHECKSUM: usize = 16;
-/// The length of a header without options.
+/// Length of a header without options, in bytes.
 pub const LENGTH_MIN: usize = 20;
-/// The length of a header with all the options that fit.
+/// Length of a header with maximal options, in bytes.
 pub const LENGTH_MAX: usize = 60;
 
-/// The bits of [`FLAGS`].
+/// Bits of [`FLAGS`].
 pub mod flag {
     /// No more data from the sender.
     pub const FIN: u8 = 0x01;
-    /// Synchronise sequence numbers.
+    /// Synchronize sequence numbers.
     pub const SYN: u8 = 0x02;
     /// Reset the connection.
     pub const RST: u8 = 0x04;
-    /// Push.
+    /// Push data to the application.
     pub const PSH: u8 = 0x08;
-    /// The acknowledgement number counts.
+    /// The acknowledgment number is valid.
     pub const ACK: u8 = 0x10;
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: u8 = 0x20;
-    /// Congestion was met (RFC 3168).
+    /// Congestion was experienced (RFC 3168).
     pub const ECE: u8 = 0x40;
     /// The congestion window was reduced (RFC 3168).
     pub const CWR: u8 = 0x80;
 }
 
-/// A view of the fixed part of a TCP header.
+/// A view of the fixed TCP header.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Tcp {
@@ -62,81 +62,81 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// Views the fixed header, and what follows it: options, then the payload.
+    /// Splits a segment into its fixed header and the rest: options and payload.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()
     }
 
-    /// The source port.
+    /// Returns the source port.
     #[inline]
     pub fn source(&self) -> u16 {
         self.source.get()
     }
 
-    /// The target port.
+    /// Returns the destination port.
     #[inline]
     pub fn target(&self) -> u16 {
         self.target.get()
     }
 
-    /// The sequence number of the first byte, or of SYN.
+    /// Returns the sequence number of the first byte, or of SYN.
     #[inline]
     pub fn sequence(&self) -> u32 {
         self.sequence.get()
     }
 
-    /// The sequence number that the sender expects next, if ACK is set.
+    /// Returns the next sequence number expected by the sender; valid with ACK.
     #[inline]
     pub fn acknowledgement(&self) -> u32 {
         self.acknowledgement.get()
     }
 
-    /// The length of the header with its options in bytes; less than [`LENGTH_MIN`] is a lie.
+    /// Returns the header length in bytes, options included; invalid below [`LENGTH_MIN`].
     #[inline]
     pub const fn header_length(&self) -> u8 {
         (self.data_offset >> 4) * 4
     }
 
-    /// The flags, to be tested with [`flag`].
+    /// Returns the flags (see [`flag`]).
     #[inline]
     pub const fn flags(&self) -> u8 {
         self.flags
     }
 
-    /// Whether all bits of `flags` are set.
+    /// Returns true if all bits of `flags` are set.
     #[inline]
     pub const fn has(&self, flags: u8) -> bool {
         self.flags & flags == flags
     }
 
-    /// How many bytes the sender will take, before scaling.
+    /// Returns the receive window in bytes, unscaled.
     pub fn window(&self) -> u16 {
         self.window.get()
     }
 
-    /// The checksum as it stands in the segment.
+    /// Returns the checksum as sent.
     pub fn checksum(&self) -> u16 {
         self.checksum.get()
     }
 
-    /// The urgent pointer, if URG is set.
+    /// Returns the urgent pointer; valid with URG.
     pub fn urgent(&self) -> u16 {
         self.urgent.get()
     }
 }
 
-/// One option of a TCP header.
+/// An option of a TCP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpOption<'a> {
-    /// What the option is (2 segment size, 3 window scale, 4 and 5 SACK, 8 timestamps).
+    /// Option kind (2 segment size, 3 window scale, 4 and 5 SACK, 8 timestamps).
     pub kind: u8,
-    /// Its bytes behind kind and length.
+    /// Bytes behind kind and length.
     pub data: &'a [u8],
 }
 
-/// Iterates over the options between the fixed header and `header_length`. Ends at the end-of-list
-/// option, and at an option whose length does not fit.
+/// Iterates over the options of a segment. Ends at the end-of-list option, and at an option with an
+/// invalid length.
 pub fn options(segment: &[u8]) -> impl Iterator<Item = TcpOption<'_>> {
     let end = Tcp::parse(segment).map_or(0, |(tcp, _)| usize::from(tcp.header_length()));
     let mut rest = segment.get(LENGTH_MIN..end).unwrap_or_default();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn fields() {
+    fn tcp_header_fields() {
         let bytes = segment(5, b"x");
         let (tcp, rest) = Tcp::parse(&bytes).unwrap();
         assert_eq!((tcp.source(), tcp.target()), (80, 12345));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn options_end_where_they_lie() {
+    fn options_end_at_an_invalid_length() {
         let kinds =
             |bytes: &[u8]| options(bytes).map(|o| (o.kind, o.data.len())).collect::<Vec<_>>();
         let good = segment(8, &[2, 4, 5, 0xb4, 1, 1, 4, 2, 3, 3, 7, 0]);

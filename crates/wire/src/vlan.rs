@@ -1,59 +1,58 @@
-//! VLAN tags: IEEE 802.1Q, 802.1ad and the older 0x9100 stack.
+//! VLAN tags: IEEE 802.1Q, 802.1ad and the older 0x9100 stacking.
 //!
-//! In: the bytes behind an ethertype that announces a tag. Out: where the tags are, and the type
-//! behind the last. At most [`TAGS_MAX`] are followed; what lies deeper is not looked at, so that
-//! nobody hides a packet by believing that we would guess.
+//! At most [`TAGS_MAX`] tags are followed. Deeper ones are not inspected, so that a packet cannot
+//! be hidden behind a guess of ours.
 
 use crate::read::{array, low16};
 
-/// The ethertype of a customer tag.
+/// Ethertype of a customer tag (C-TAG).
 pub const CUSTOMER: u16 = 0x8100;
-/// The ethertype of a service tag.
+/// Ethertype of a service tag (S-TAG).
 pub const SERVICE: u16 = 0x88a8;
-/// The ethertype of a tag in stacks that are older than 802.1ad.
+/// Ethertype of an outer tag before 802.1ad.
 pub const STACKED: u16 = 0x9100;
-/// How many bytes a tag takes: its control information and the next type.
+/// Length of a tag in bytes: control information and next ethertype.
 pub const LENGTH: usize = 4;
-/// The offset of the tag control information in a tag.
+/// Offset of the control information in a tag.
 pub const CONTROL: usize = 0;
-/// The offset of the type behind the tag.
+/// Offset of the next ethertype in a tag.
 pub const NEXT: usize = 2;
-/// How many tags are followed. Arkime caps at the same depth; two are in use.
+/// Most tags that are followed. Arkime has the same limit; two occur in practice.
 pub const TAGS_MAX: u8 = 8;
 
-/// Whether an ethertype announces a tag.
+/// Returns true if an ethertype announces a tag.
 #[inline]
 pub const fn is_tag(ethertype: u16) -> bool {
     matches!(ethertype, CUSTOMER | SERVICE | STACKED)
 }
 
-/// The control information of one tag.
+/// Tag control information.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag(pub u16);
 
 impl Tag {
-    /// The VLAN identifier, 12 bits.
+    /// Returns the VLAN id, 12 bits.
     pub const fn id(self) -> u16 {
         self.0 & 0x0fff
     }
 
-    /// The priority, 3 bits.
+    /// Returns the priority, 3 bits.
     pub const fn priority(self) -> u16 {
         self.0 >> 13
     }
 
-    /// Whether the frame may be dropped first.
+    /// Returns the drop-eligible flag.
     pub const fn drop_eligible(self) -> bool {
         self.0 & 0x1000 != 0
     }
 }
 
-/// Where the tags of a frame are: plain data that can travel in the marks of a block.
+/// Position of a frame's tags: plain data that can be stored in the marks of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tags {
-    /// The offset of the first tag's control information.
+    /// Offset of the first tag's control information.
     pub at: u8,
-    /// How many tags there are.
+    /// Number of tags.
     pub count: u8,
 }
 
@@ -61,7 +60,7 @@ impl Tags {
     /// No tags.
     pub const NONE: Self = Self { at: 0, count: 0 };
 
-    /// The tags, outermost first.
+    /// Iterates over the tags, outermost first.
     pub fn iter(self, frame: &[u8]) -> impl Iterator<Item = Tag> {
         let at = usize::from(self.at);
         let bytes = frame.get(at..).unwrap_or_default();
@@ -71,21 +70,21 @@ impl Tags {
         })
     }
 
-    /// The outermost tag.
+    /// Returns the outermost tag.
     pub fn outer(self, frame: &[u8]) -> Option<Tag> {
         self.iter(frame).next()
     }
 
-    /// The innermost tag.
+    /// Returns the innermost tag.
     pub fn inner(self, frame: &[u8]) -> Option<Tag> {
         self.iter(frame).last()
     }
 }
 
-/// Follows the tags that `ethertype` announces from offset `at` on. Answers the tags, the type
-/// behind them and the offset behind that type; nothing where a tag is not whole.
+/// Follows the tags announced by `ethertype` from offset `at`. Returns the tags, the ethertype
+/// behind them and the offset behind that; `None` if a tag is truncated.
 ///
-/// The type answered is a tag's own when there are more than [`TAGS_MAX`].
+/// With more than [`TAGS_MAX`] tags the returned ethertype is a tag's own.
 #[inline]
 pub(crate) fn walk(frame: &[u8], ethertype: u16, at: u16) -> Option<(Tags, u16, u16)> {
     let mut tags = Tags { at: u8::try_from(at).ok()?, count: 0 };
@@ -104,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_tags() {
+    fn outer_and_inner_tag_are_read() {
         let frame = [0xa0, 100, 0x81, 0, 0x10, 200, 8, 0];
         let (tags, ethertype, at) = walk(&frame, SERVICE, 0).unwrap();
         assert_eq!((tags.count, ethertype, at), (2, 0x0800, 8));
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_tags_pass_and_nine_do_not() {
+    fn eight_tags_are_followed_and_no_ninth() {
         let tag = [0, 1, 0x81, 0];
         let deep: Vec<u8> = tag.iter().cycle().take(9 * LENGTH).copied().collect();
         let (tags, ethertype, at) = walk(&deep, CUSTOMER, 0).unwrap();
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_tag() {
+    fn truncated_tag_is_rejected() {
         assert_eq!(walk(&[0, 1, 8], CUSTOMER, 0), None);
         assert_eq!(Tags { at: 200, count: 8 }.outer(&[0, 1, 8]), None);
     }

@@ -1,6 +1,6 @@
-//! Captures, made here and by others: read whole, cut, and with flipped bits. Nothing may panic or
-//! run without end, what is marked must lie inside the frame, and where `pcap-parser` reads a
-//! capture without complaint we must see the same packets.
+//! Captures of our own and of other programs: whole, truncated, and with flipped bits. Nothing
+//! panics or loops, marks lie inside the frame, and where `pcap-parser` reads a capture without
+//! complaint we see the same packets.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
@@ -15,20 +15,20 @@ use streamline_wire::{Flow, Layers, LinkType, checksum, ip, ipv4, layers};
 use testkit::{Captures, Random};
 
 #[test]
-fn every_capture_reads_as_another_reader_says() {
+fn captures_read_as_by_another_reader() {
     let (captures, agreed, refused) = reads_as_another_reader_says(&testkit::made());
     assert!(agreed + refused == captures && refused < 10, "{agreed} of {captures}, not {refused}");
 }
 
 #[test]
-fn corpus_every_capture_reads_as_another_reader_says() {
+fn corpus_captures_read_as_by_another_reader() {
     let Some(corpus) = testkit::corpus() else { return };
     let (captures, agreed, refused) = reads_as_another_reader_says(&corpus);
     assert!(agreed * 10 > captures * 9, "only {agreed} of {captures}");
     assert!(refused < 40, "{refused} refused");
 }
 
-/// How many captures there are, how many both read alike, and how many we refuse.
+/// Returns the number of captures, of those that both readers read alike, and of those we reject.
 fn reads_as_another_reader_says(captures: &Captures) -> (usize, usize, usize) {
     let (mut agreed, mut packets, mut refused) = (0, 0, Vec::new());
     let captures = &captures.paths;
@@ -39,7 +39,7 @@ fn reads_as_another_reader_says(captures: &Captures) -> (usize, usize, usize) {
         if let Some(fault) = end {
             refused.push(format!("{}: {fault}", path.display()));
         }
-        // Where we stop with a fault, the other reader may have gone on.
+        // Where we stop with a fault, the other reader may have continued.
         let Some(theirs) = judge(&bytes) else { continue };
         // The other reader keeps 32 bits of the seconds.
         let late = |time_ns| time_ns > u64::from(u32::MAX) * SECOND;
@@ -60,7 +60,7 @@ fn reads_as_another_reader_says(captures: &Captures) -> (usize, usize, usize) {
 }
 
 #[test]
-fn the_bundled_capture_is_right_in_every_field() {
+fn bundled_capture_is_right_in_every_field() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/web.pcap");
     let bytes = fs::read(path).unwrap();
     let (mut tcp, mut udp, mut tagged, mut web) = (0, 0, 0, 0);
@@ -84,18 +84,18 @@ fn the_bundled_capture_is_right_in_every_field() {
         assert_eq!(sum.with(transport).checksum(), 0, "{flow}");
         web += u32::from(flow.ports.is_some_and(|ports| ports.source == 80 || ports.target == 80));
     }
-    // As tshark counts them.
+    // Counts by tshark.
     assert_eq!((tcp, udp, tagged), (90, 9, 1));
     assert_eq!(web, 75);
 }
 
 #[test]
-fn cut_anywhere_nothing_panics() {
+fn truncation_anywhere_never_panics() {
     cut_anywhere(&testkit::made());
 }
 
 #[test]
-fn corpus_cut_anywhere_nothing_panics() {
+fn corpus_truncation_anywhere_never_panics() {
     testkit::corpus().iter().for_each(cut_anywhere);
 }
 
@@ -117,12 +117,12 @@ fn cut_anywhere(captures: &Captures) {
 }
 
 #[test]
-fn bits_flipped_nothing_panics() {
+fn flipped_bits_never_panic() {
     flip_bits(&testkit::made());
 }
 
 #[test]
-fn corpus_bits_flipped_nothing_panics() {
+fn corpus_flipped_bits_never_panic() {
     testkit::corpus().iter().for_each(flip_bits);
 }
 
@@ -133,7 +133,7 @@ fn flip_bits(captures: &Captures) {
         bytes.truncate(BYTES_MAX);
         let flips = 1 + bytes.len() / 200;
         random.flip_bits(&mut bytes, flips);
-        // A flipped length ends the walk early: go on behind it, as if records began anywhere.
+        // A flipped length ends the walk early: continue behind it, as if records began anywhere.
         read(&bytes);
         let mut headless = bytes.get(..24).unwrap_or_default().to_vec();
         headless.extend(bytes.get(random.within(0..bytes.len() + 1)..).unwrap_or_default());
@@ -143,12 +143,12 @@ fn flip_bits(captures: &Captures) {
 }
 
 #[test]
-fn flipped_frames_are_marked_inside_themselves() {
+fn layers_of_damaged_frames_lie_inside() {
     flip_frames(&testkit::made());
 }
 
 #[test]
-fn corpus_flipped_frames_are_marked_inside_themselves() {
+fn corpus_layers_of_damaged_frames_lie_inside() {
     testkit::corpus().iter().for_each(flip_frames);
 }
 
@@ -167,15 +167,15 @@ fn flip_frames(captures: &Captures) {
     }
 }
 
-/// How much of a capture the destructive tests look at, so that they take seconds.
+/// Bytes of a capture used by the destructive tests, so that they take seconds.
 const BYTES_MAX: usize = 64 * 1024;
-/// How many packets of a capture they dissect.
+/// Packets of a capture that they dissect.
 const PACKETS_MAX: usize = 12;
 
 /// Time and data of a packet.
 type Timed<'a> = (u64, &'a [u8]);
 
-/// Reads and dissects a whole capture. Answers its packets and the fault that ended it.
+/// Reads and dissects a whole capture; returns its packets and final fault.
 fn read(bytes: &[u8]) -> (Vec<Timed<'_>>, Option<Fault>) {
     let mut all = Vec::new();
     for packet in capture::packets(bytes) {
@@ -194,7 +194,7 @@ fn read(bytes: &[u8]) -> (Vec<Timed<'_>>, Option<Fault>) {
     (all, None)
 }
 
-/// Reads a capture as it comes from a pipe: as much as the reader wants, or a piece more.
+/// Reads a capture as from a pipe: as much as the reader wants, or a piece more.
 fn read_in_pieces(bytes: &[u8], piece: usize) {
     let (mut reader, mut start, mut end) = (Reader::new(), 0, 0);
     loop {
@@ -214,7 +214,7 @@ fn read_in_pieces(bytes: &[u8], piece: usize) {
     }
 }
 
-/// Finds the layers of a frame and checks what must hold for any bytes.
+/// Dissects a frame and checks the invariants for any bytes.
 fn dissect(link: LinkType, frame: &[u8]) -> Layers {
     let found = layers(link, frame);
     assert!(found.end as usize <= frame.len(), "{found:?}");
@@ -233,8 +233,8 @@ fn dissect(link: LinkType, frame: &[u8]) -> Layers {
     found
 }
 
-/// What `pcap-parser` reads, if it has no complaint: time and data of each packet. It does not know
-/// Kuznetzov's records and obsolete packet blocks, and does not stop at the snap length.
+/// Returns time and data of the packets that `pcap-parser` reads without complaint. It does not
+/// support Kuznetzov's records and obsolete packet blocks, nor limits data to the snap length.
 fn judge(bytes: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
     let mut reader = create_reader(1 << 20, bytes).ok()?;
     let mut all = Vec::new();

@@ -1,5 +1,5 @@
-//! Generated frames: what the generator put in, what `etherparse` finds, and what `layers` finds
-//! must be the same. With flipped bits and cuts: where both find a payload, it is the same bytes.
+//! Generated frames: the generator, `etherparse` and `layers` must agree. With flipped bits and
+//! truncation: where both find a payload, it is the same bytes.
 
 use etherparse::{LaxSlicedPacket, TransportSlice};
 use streamline_wire::dissect::Faults;
@@ -8,7 +8,7 @@ use streamline_wire::ports::Ports;
 use streamline_wire::{Layers, LinkType, layers};
 use testkit::{Frame, Random, Segment};
 
-/// A frame and what is in it.
+/// A frame and its contents.
 struct Made {
     frame: Vec<u8>,
     tags: Vec<u16>,
@@ -21,7 +21,7 @@ struct Made {
 }
 
 #[test]
-fn layers_are_those_that_were_made() {
+fn layers_match_the_generated_frame() {
     let mut random = Random::replayable();
     for round in 0..4_000 {
         let made = make(&mut random);
@@ -44,7 +44,7 @@ fn layers_are_those_that_were_made() {
 }
 
 #[test]
-fn etherparse_agrees() {
+fn layers_agree_with_etherparse() {
     let mut random = Random::replayable();
     let (mut compared, rounds) = (0, 4_000);
     for round in 0..rounds {
@@ -52,12 +52,12 @@ fn etherparse_agrees() {
         let found = layers(LinkType::ETHERNET, &made.frame);
         compared += u32::from(agrees(&found, &made.frame, round));
     }
-    // Etherparse does not look into first fragments, nor behind more than three tags.
+    // Etherparse does not inspect first fragments, nor anything behind more than three tags.
     assert!(compared > rounds / 3, "only {compared} frames");
 }
 
 #[test]
-fn etherparse_agrees_on_broken_frames() {
+fn layers_of_broken_frames_agree_with_etherparse() {
     let mut random = Random::replayable();
     let (mut compared, rounds) = (0, 20_000);
     for round in 0..rounds {
@@ -74,7 +74,7 @@ fn etherparse_agrees_on_broken_frames() {
     assert!(compared > rounds / 10, "only {compared} frames");
 }
 
-/// Compares ports and payload where both find a TCP or UDP header; answers whether they did.
+/// Compares ports and payload if both find a TCP or UDP header; returns true if they did.
 fn agrees(found: &Layers, frame: &[u8], round: u32) -> bool {
     let Ok(theirs) = LaxSlicedPacket::from_ethernet(frame) else { return false };
     let (kind, source, target, payload) = match &theirs.transport {
@@ -130,7 +130,7 @@ fn make(random: &mut Random) -> Made {
     Made { frame, tags, l3, l4, protocol, fragment: part, ports, payload }
 }
 
-/// IPv4 with options in one frame of three.
+/// Builds an IPv4 packet, in one of three cases with options.
 fn version4(
     random: &mut Random,
     frame: Frame,
@@ -150,7 +150,7 @@ fn version4(
     }
 }
 
-/// IPv6 with extension headers in the order that RFC 8200 recommends, each there or not.
+/// Builds an IPv6 packet with any subset of extension headers in RFC 8200's recommended order.
 fn version6(
     random: &mut Random,
     frame: Frame,
@@ -173,7 +173,7 @@ fn version6(
         l4 += 8;
     }
     if random.one_in(4) && fragment.is_none() {
-        // Authentication of 12 bytes and a check value of 4 to 16.
+        // Authentication header of 12 bytes plus a check value of 4 to 16.
         let words = random.within(1..5);
         let mut body = vec![0; 11 + words * 4];
         body[0] = 1 + words as u8;

@@ -1,7 +1,7 @@
-//! Messages in pieces, ours and the strict cases of llhttp: what it accepts, refuses and cuts, so
-//! does `wire::http`, however the bytes come in pieces. A case of `../shared/cases/llhttp` is a
-//! text, and the events that the parser told about it; the order of events within a head is its own
-//! affair.
+//! HTTP messages in pieces, our own cases and the strict ones of llhttp: `wire::http` accepts,
+//! rejects and splits them as llhttp does, wherever the input is cut. A case of
+//! `../shared/cases/llhttp` is a text with the parser's events; the order of events within a head
+//! is llhttp's own.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ const EXCLUDED: &[(&str, usize, &str)] = &[
     ("response/sample.md", 2, "ICE/1.1 is no HTTP"),
 ];
 
-/// How many cases this half of the set has that are neither lenient nor excluded.
+/// Least number of cases in this half of the set that are neither lenient nor excluded.
 const CASES_MIN: usize = 120;
 
 struct Case {
@@ -33,7 +33,7 @@ struct Message {
     begin: usize,
     head: usize,
     body: Vec<u8>,
-    /// Where it ended, if it did.
+    /// Offset of the end, if it was reached.
     end: Option<usize>,
 }
 
@@ -45,7 +45,7 @@ struct Told {
 }
 
 impl Told {
-    /// What must be the same: of a refused message only the body that came before.
+    /// Keeps what must be equal: of a rejected message only the body before the fault.
     fn comparable(mut self) -> Self {
         if self.refused {
             self.messages.retain(|message| message.end.is_some() || !message.body.is_empty());
@@ -96,7 +96,7 @@ fn cases_in(file: &str, text: &str) -> Vec<Case> {
     cases
 }
 
-/// Line ends become CR LF, those behind a backslash vanish, escapes become what they stand for.
+/// Decodes a case: line ends become CR LF, those behind a backslash vanish, escapes are replaced.
 fn unescaped(text: &str) -> Vec<u8> {
     let text = text.replace("\\\n", "").replace('\n', "\r\n");
     let text = text.replace("\\r", "\r").replace("\\n", "\n").replace("\\t", "\t");
@@ -134,11 +134,11 @@ fn expected(case: &Case) -> Told {
     told
 }
 
-/// Reads pieces as one direction of a connection.
+/// A reader of one direction of a connection, in pieces.
 struct Reader<'c> {
     case: &'c Case,
     told: Told,
-    /// A head that is not all here, and where it begins.
+    /// An incomplete head and its offset.
     held: Vec<u8>,
     at: usize,
     open: Option<Body>,
@@ -243,7 +243,7 @@ fn found(case: &Case, cut: usize) -> Told {
 }
 
 #[test]
-fn corpus_what_llhttp_accepts_refuses_and_cuts_so_do_we() {
+fn corpus_agrees_with_llhttp() {
     let Some(folder) = testkit::cases() else { return };
     let folder = folder.join("llhttp");
     let (mut run, mut lenient, mut wrong) = (0, 0, Vec::new());
@@ -275,11 +275,10 @@ fn corpus_what_llhttp_accepts_refuses_and_cuts_so_do_we() {
     assert!(run >= CASES_MIN, "only {run} cases");
 }
 
-/// A message of a case: its head and its body as they are sent, the body that is read, and whether
-/// its end is seen.
+/// A message of a case: head and body as sent, body as read, true if its end is seen.
 type Sent<'s> = (&'s str, &'s str, &'s str, bool);
 
-/// A case of our own, and what is to be told.
+/// Builds a case of our own with its expected result.
 fn made(kind: &str, messages: &[Sent<'_>], rest: &str) -> (Case, Told) {
     let mut input = String::new();
     let mut told = Told::default();
@@ -303,13 +302,13 @@ fn made(kind: &str, messages: &[Sent<'_>], rest: &str) -> (Case, Told) {
     (case, told)
 }
 
-/// A head of these lines.
+/// Builds a head from lines.
 macro_rules! head {
     ($($line:literal)*) => { concat!($($line, "\r\n",)* "\r\n") };
 }
 
 #[test]
-fn messages_are_read_alike_wherever_they_are_cut() {
+fn messages_read_alike_at_any_cut() {
     let get = head!("GET /a HTTP/1.1" "Host: a");
     let chunked = head!("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked");
     let counted = head!("POST / HTTP/1.1" "Host: a" "Content-Length: 5");
@@ -338,7 +337,7 @@ fn messages_are_read_alike_wherever_they_are_cut() {
 }
 
 #[test]
-fn what_is_no_message_is_refused_wherever_it_is_cut() {
+fn invalid_messages_are_rejected_at_any_cut() {
     let wrong = [
         ("request", head!("GET /a HTTP/1.1" "Host : a")),
         ("request", head!("G\u{1}T /a HTTP/1.1" "Host: a")),

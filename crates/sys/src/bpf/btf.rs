@@ -1,7 +1,7 @@
-//! BTF: the types and texts that a program's source, and a map with timers, refer to.
+//! BTF type information for programs' functions and source lines and for map values with timers.
 //!
-//! In: types one after the other, by hand; only the kinds that generated programs need. Out: a
-//! descriptor. Numbers follow the kernel's `btf.rst`.
+//! [`BtfBuilder`] encodes the few kinds that generated programs need; loading returns a descriptor.
+//! Kind numbers follow the kernel's `btf.rst`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 const MAGIC: u16 = 0xeb9f;
 const HEADER: u32 = 24;
 
-/// Kinds of types.
+/// BTF kinds.
 mod kind {
     pub(super) const INT: u32 = 1;
     pub(super) const PTR: u32 = 2;
@@ -20,13 +20,13 @@ mod kind {
     pub(super) const FUNC_PROTO: u32 = 13;
 }
 
-/// BtfBuilder that the kernel has checked.
+/// Type information that the kernel has verified.
 #[derive(Debug)]
 pub struct Btf {
     fd: OwnedFd,
 }
 
-/// BtfBuilder and texts in the making. A type is named by its number, from 1 on; 0 is `void`.
+/// A BTF section under construction. Types are numbered from 1; 0 is `void`.
 #[derive(Clone, Debug)]
 pub struct BtfBuilder {
     types: Vec<u8>,
@@ -34,30 +34,31 @@ pub struct BtfBuilder {
     count: u32,
 }
 
-/// Who may call a function.
+/// Linkage of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linkage {
-    /// Only its program, for example as the callback of a timer; verified where it is called.
+    /// Callable by its own program only, for example as a timer callback; verified at each call
+    /// site.
     Static = 0,
-    /// Anybody; verified on its own.
+    /// Callable from anywhere; verified once on its own.
     Global = 1,
 }
 
 impl Default for BtfBuilder {
     fn default() -> Self {
-        // Text 0 is the empty one.
+        // Offset 0 is the empty string.
         Self { types: Vec::new(), texts: vec![0], count: 0 }
     }
 }
 
 impl BtfBuilder {
-    /// None yet.
+    /// Creates an empty section.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Keeps a text; answers where it begins. A zero ends it.
+    /// Adds a string and returns its offset. A zero byte ends it.
     pub fn text(&mut self, text: &str) -> u32 {
         let at = self.texts.len();
         self.texts.extend(text.bytes().take_while(|byte| *byte != 0));
@@ -65,19 +66,18 @@ impl BtfBuilder {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    /// A whole number of so many bytes.
+    /// Adds an unsigned integer of `bytes` bytes.
     pub fn int(&mut self, name: &str, bytes: u32) -> u32 {
         let name = self.text(name);
         self.push(name, kind::INT << 24, bytes, &[bytes * 8])
     }
 
-    /// A pointer to a type.
+    /// Adds a pointer to type `to`.
     pub fn pointer(&mut self, to: u32) -> u32 {
         self.push(0, kind::PTR << 24, to, &[])
     }
 
-    /// A structure: its size in bytes, and of each member the name, the type, and where it begins,
-    /// in bytes.
+    /// Adds a structure of `bytes` bytes; each member is (name, type, byte offset).
     pub fn structure(&mut self, name: &str, bytes: u32, members: &[(&str, u32, u32)]) -> u32 {
         let name = self.text(name);
         let members: Vec<u32> = members
@@ -88,13 +88,13 @@ impl BtfBuilder {
         self.push(name, kind::STRUCT << 24 | count & 0xffff, bytes, &members)
     }
 
-    /// `struct bpf_timer`, which the kernel finds in a map's value by its name.
+    /// Adds `struct bpf_timer`, which the kernel recognizes by name in a map value.
     pub fn timer(&mut self) -> u32 {
         let opaque = self.int("unsigned long long", 8);
         self.structure("bpf_timer", 16, &[("a", opaque, 0), ("b", opaque, 8)])
     }
 
-    /// A function with these parameters.
+    /// Adds a function with named, typed parameters.
     pub fn function(
         &mut self,
         name: &str,
@@ -110,7 +110,7 @@ impl BtfBuilder {
         self.push(name, kind::FUNC << 24 | linkage as u32, prototype, &[])
     }
 
-    /// Hands them to the kernel.
+    /// Loads the section into the kernel.
     pub fn load(&self) -> Result<Btf> {
         let bytes = self
             .encode()
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_laid_out_as_the_kernel_reads_them() {
+    fn btf_encoding_matches_the_kernels_layout() {
         let mut types = BtfBuilder::new();
         let number = types.int("int", 4);
         let pair = types.structure("pair", 8, &[("a", number, 0), ("b", number, 4)]);

@@ -1,10 +1,10 @@
-//! The hierarchy of control groups: where it is, and its first group.
+//! The cgroup v2 hierarchy: its mount point and its root group.
 //!
-//! Programs at a group see what the sockets in it and below it exchange. In: the table of mounts.
-//! Out: a descriptor, which is all that attaching needs; nothing is written there, so the right to
-//! make groups is not needed. In a container the first group that can be seen is that of the
-//! container. Where no mount can be seen (`ip netns exec` hides `/sys`), whoever may mount has one
-//! of its own, which nobody sees and which goes with the descriptor.
+//! Programs at a group see the traffic of the sockets in it and below it. Attaching needs only a
+//! descriptor of the directory; nothing is written, so no right to create groups is needed. In a
+//! container the root that can be seen is the container's own. Where no mount is visible (`ip netns
+//! exec` hides `/sys`), a process that may mount makes a detached mount of its own, invisible to
+//! others, which goes with the descriptor.
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -15,16 +15,18 @@ use rustix::mount::{fsconfig_create, fsmount, fsopen};
 
 use crate::error::{Error, Result};
 
-/// The table of mounts of this process.
+/// Mount table of this process.
 const MOUNTS: &str = "/proc/self/mounts";
 
-/// Where the hierarchy of version 2 is mounted, alone or beside the older ones; none if it is not.
+/// Returns the cgroup v2 mount point, alone or beside v1 hierarchies; `None` if it is not mounted.
 #[must_use]
 pub fn cgroup_mount() -> Option<PathBuf> {
     first_of(&fs::read_to_string(MOUNTS).unwrap_or_default())
 }
 
-/// Opens its first group.
+/// Opens the root group.
+///
+/// ENOENT: cgroup2 is not mounted and this process may not mount.
 pub fn root_cgroup() -> Result<OwnedFd> {
     match cgroup_mount() {
         Some(path) => open(&path),
@@ -35,7 +37,7 @@ pub fn root_cgroup() -> Result<OwnedFd> {
     }
 }
 
-/// Mounts it nowhere.
+/// Creates a detached mount.
 fn mount() -> rustix::io::Result<OwnedFd> {
     let hierarchy = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(hierarchy.as_fd())?;
@@ -50,7 +52,7 @@ fn open(path: &Path) -> Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// The first mount of the right kind in a table.
+/// Finds the first cgroup2 entry of a mount table.
 fn first_of(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);
@@ -59,7 +61,7 @@ fn first_of(mounts: &str) -> Option<PathBuf> {
     })
 }
 
-/// Spaces and their like stand as three octal digits behind a backslash there.
+/// Decodes the octal escapes of a mount table (space, tab, newline, backslash).
 fn unescaped(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
@@ -71,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hierarchy_is_found_wherever_it_is() {
+    fn cgroup2_mount_is_found_anywhere() {
         let beside = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
         assert_eq!(first_of(beside), Some(PathBuf::from("/sys/fs/cgroup/unified")));

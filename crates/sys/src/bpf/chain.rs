@@ -1,7 +1,7 @@
-//! Who stands in a chain of programs: ours and others', in the order in which packets meet them.
+//! Chains of attached programs, ours and others', in the order in which packets meet them.
 //!
-//! For showing, keeping, and finding the place beside somebody. Programs that were attached by
-//! netlink (XDP, clsact) are told by [`net`](crate::net).
+//! For reports, for adopting a link, and for choosing an [`Anchor`](super::Anchor). Programs
+//! attached by netlink (XDP, clsact) are listed by [`net`](crate::net).
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
@@ -10,36 +10,39 @@ use super::program_info::kernel_info;
 use super::{AttachType, Attributes, Side, call, command, name_of, open};
 use crate::error::{Error, Result};
 
-/// More programs than the kernel lets into one chain (64).
+/// More than the kernel allows in one chain (64).
 const MEMBERS_MAX: usize = 128;
 
-/// A chain of programs.
+/// The programs at one hook of an interface or control group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// Changes whenever the chain does; 0 where the kernel does not tell.
+    /// The kernel's change counter of this chain; 0 if the kernel does not report one.
     pub revision: u64,
-    /// Who stands in it, the first one that packets meet first.
+    /// Programs in execution order.
     pub members: Vec<Member>,
 }
 
 /// A program in a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The number of the program.
+    /// Program id.
     pub program: u32,
-    /// Its name; empty where this process may not look (CAP_SYS_ADMIN).
+    /// Program name; empty without CAP_SYS_ADMIN.
     pub name: String,
-    /// The number of its link; none if it was attached without one and stays without its process.
+    /// Link id; `None` if the program was attached without a link and therefore outlives its
+    /// process.
     pub link: Option<u32>,
 }
 
-/// Who stands in the chain of an interface. ENOSYS or EINVAL: a kernel before 6.6.
+/// Returns the TCX chain of an interface.
+///
+/// ENOSYS or EINVAL: the kernel is older than 6.6.
 pub fn tcx_chain(interface: u32, side: Side) -> Result<Chain> {
     let target = format!("tcx {side:?} of interface {interface}").to_lowercase();
     query(interface, tcx_type(side), &target)
 }
 
-/// Who stands before the packets of a group of processes (a folder of cgroup v2).
+/// Returns the chain at a control group, given a descriptor of its cgroup v2 directory.
 pub fn cgroup_chain(group: impl AsFd, side: Side) -> Result<Chain> {
     let target = format!("cgroup {side:?}").to_lowercase();
     query(group.as_fd().as_raw_fd().cast_unsigned(), cgroup_type(side), &target)
@@ -62,7 +65,7 @@ pub(super) const fn cgroup_type(side: Side) -> AttachType {
 fn query(place: u32, at: AttachType, target: &str) -> Result<Chain> {
     let mut programs = [0_u32; MEMBERS_MAX];
     let mut links = [0_u32; MEMBERS_MAX];
-    // Groups of processes know no numbers of links here, and refuse to be asked for them.
+    // PROG_QUERY on a control group returns no link ids and rejects a request for them.
     let tcx = matches!(at, AttachType::TcxIngress | AttachType::TcxEgress);
     let links_at = if tcx { links.as_mut_ptr().expose_provenance() as u64 } else { 0 };
     let mut attr = QueryAttributes {
@@ -75,7 +78,7 @@ fn query(place: u32, at: AttachType, target: &str) -> Result<Chain> {
     };
     match call(command::PROG_QUERY, "PROG_QUERY", target, &mut attr) {
         Ok(_) => {}
-        // Nobody has ever been there.
+        // Nothing was ever attached here.
         Err(Error { errno: libc::ENOENT, .. }) => return Ok(Chain::default()),
         Err(error) => return Err(error),
     }
@@ -87,14 +90,16 @@ fn query(place: u32, at: AttachType, target: &str) -> Result<Chain> {
     Ok(Chain { revision: attr.revision, members: both.map(member).collect() })
 }
 
-/// All programs of this machine with their names, by number. What goes meanwhile may be missing.
+/// Lists id and name of every program on the machine. Programs unloaded during the listing may be
+/// missing.
+///
 /// Needs CAP_SYS_ADMIN.
 pub fn programs() -> Result<Vec<(u32, String)>> {
     let all = ids(ObjectKind::Programs)?.into_iter();
     Ok(all.filter_map(|id| Some((id, program_name(id).ok()?))).collect())
 }
 
-/// What the program with this number is called.
+/// Returns the name of a program, by id.
 fn program_name(id: u32) -> Result<String> {
     let mut attr = IdAttributes { id, next: 0, flags: 0 };
     let target = format!("program {id}");
@@ -127,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_structure_has_the_kernels_places() {
+    fn query_attributes_match_the_kernels_layout() {
         assert_eq!(std::mem::offset_of!(QueryAttributes, revision), 56);
         assert_eq!(std::mem::offset_of!(QueryAttributes, links), 40);
         assert_eq!(size_of::<QueryAttributes>(), 64);

@@ -1,16 +1,16 @@
-//! When a program that was replaced has run for the last time.
+//! Waiting until a replaced program has run for the last time.
 //!
-//! Replacing a program by a link changes what the next packet meets; a processor that is in the
-//! middle of the old one goes on. The kernel says when all of them are done in one case: after a
-//! map in a map was changed, the call returns when no program runs any more that may have seen the
-//! map before. So a map in a map is changed here, for its wait alone.
+//! Replacing a program through its link affects the next packet; a CPU that is inside the old
+//! program finishes it. The kernel exposes this grace period in one place: an update of a map of
+//! maps returns only when no running program can still hold the old inner map. [`GracePeriod`]
+//! updates such a map for that wait alone.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use super::map::Map;
 use crate::error::Result;
 
-/// Waits for programs to end.
+/// A map of maps whose update waits out a grace period.
 #[derive(Debug)]
 pub struct GracePeriod {
     outer: Map,
@@ -18,14 +18,14 @@ pub struct GracePeriod {
 }
 
 impl GracePeriod {
-    /// Makes the two maps.
+    /// Creates the two maps.
     pub fn new() -> Result<Self> {
         let inner = Map::array("inner", 4, 1, false)?;
         let outer = Map::around(&inner, "grace")?;
         Ok(Self { outer, inner })
     }
 
-    /// Returns when every run of a program that had begun before the call has ended: after tens of
+    /// Blocks until every program run that had started before the call has ended: tens of
     /// milliseconds.
     pub fn wait(&self) -> Result<()> {
         self.outer.set(0, &self.inner.as_fd().as_raw_fd().to_ne_bytes())

@@ -1,11 +1,11 @@
-//! What there is on this machine: the numbers of all programs, maps and links.
+//! Ids of all programs, maps and links on this machine.
 //!
-//! Numbers go up and are not used again before they have gone round. Listing needs CAP_SYS_ADMIN.
+//! Ids ascend and are reused only after wrapping around. Listing needs CAP_SYS_ADMIN.
 
 use super::{Attributes, call, command};
 use crate::error::Result;
 
-/// A kind of thing that the kernel numbers.
+/// A kind of kernel object that has an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
     /// Programs.
@@ -16,7 +16,7 @@ pub enum ObjectKind {
     Links,
 }
 
-/// The numbers of all things of this kind, of this process and of others, ascending.
+/// Lists the ids of all objects of a kind, of every process, in ascending order.
 pub fn ids(of: ObjectKind) -> Result<Vec<u32>> {
     let (command, name) = match of {
         ObjectKind::Programs => (command::PROG_GET_NEXT_ID, "PROG_GET_NEXT_ID"),
@@ -35,7 +35,7 @@ pub fn ids(of: ObjectKind) -> Result<Vec<u32>> {
     }
 }
 
-/// Attributes of the commands about numbers.
+/// `union bpf_attr` of the commands that take an id.
 #[repr(C)]
 pub(super) struct IdAttributes {
     pub(super) id: u32,

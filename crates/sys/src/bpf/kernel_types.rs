@@ -1,19 +1,18 @@
-//! The kernel's own types (BTF): the number of a function that programs may call (a kfunc).
+//! Lookup of kernel functions (kfuncs) in the kernel's BTF, `/sys/kernel/btf/vmlinux`.
 //!
-//! In: `/sys/kernel/btf/vmlinux`. Out: a number, if there is such a function. The numbers are those
-//! of the running kernel and are not kept.
+//! BTF ids belong to the running kernel and must not be stored.
 
-/// The function of this name; none where the kernel has none, or tells nothing of its types.
+/// Returns the BTF id of a kernel function; `None` if the kernel has no such function or no BTF.
 #[must_use]
 pub fn kernel_function(name: &str) -> Option<u32> {
     find(&std::fs::read("/sys/kernel/btf/vmlinux").ok()?, name)
 }
 
-/// `struct btf_header` begins with this.
+/// Magic number of `struct btf_header`.
 const MAGIC: u16 = 0xeb9f;
 /// BTF_KIND_FUNC
 const FUNCTION: u32 = 12;
-/// `struct btf_type`
+/// Size of `struct btf_type`.
 const TYPE: usize = 12;
 
 fn find(all: &[u8], name: &str) -> Option<u32> {
@@ -45,19 +44,19 @@ fn find(all: &[u8], name: &str) -> Option<u32> {
     None
 }
 
-/// Bytes that follow a type of this kind with so many parts.
+/// Returns the bytes that follow a type of this kind with `count` members.
 const fn beside(kind: u32, count: usize) -> Option<usize> {
     Some(match kind {
-        // Numbers, variables, tags of declarations.
+        // Integers, variables, declaration tags.
         1 | 14 | 17 => 4,
         // Arrays.
         3 => 12,
-        // Structures, unions, sections, enumerations of 64 bits.
+        // Structures, unions, data sections, 64-bit enumerations.
         4 | 5 | 15 | 19 => count * 12,
-        // Enumerations, signatures.
+        // Enumerations, function prototypes.
         6 | 13 => count * 8,
         2 | 7..=12 | 16 | 18 => 0,
-        // Nobody knows how long it is.
+        // Unknown kind: its size cannot be known.
         _ => return None,
     })
 }
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_is_found_by_its_whole_name() {
+    fn kernel_function_is_found_by_whole_name() {
         if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
             eprintln!("skipped: the kernel tells nothing of its types");
             return;
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_has_no_functions() {
+    fn malformed_btf_is_harmless() {
         let mut random = testkit::Random::replayable();
         for _ in 0..2_000 {
             let mut bytes: Vec<u8> = (0..200).map(|_| random.below(256) as u8).collect();

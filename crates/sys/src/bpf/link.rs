@@ -1,11 +1,10 @@
-//! Links: a program at its place, for as long as somebody holds the descriptor.
+//! Links: programs attached for as long as a descriptor is open.
 //!
-//! In: a program, and an interface, name space or group of processes. Out: a [`Link`]. Dropped, or
-//! gone with a process that was killed, it takes the program away from there; nothing is pinned and
-//! nothing attached by netlink, which would stay (RELIABILITY T15). Nobody who was there before is
-//! ever thrown out: where the kernel knows one place only (XDP) a second one is refused, where it
-//! knows a chain (TCX, groups) the [`Anchor`] says where in it. The kernel asks for no capability
-//! here: the descriptor of a program is the right to attach it, so no stranger is given one.
+//! A [`Link`] detaches its program when it is dropped or its process is killed; nothing is pinned
+//! and nothing is attached by netlink, which would persist (RELIABILITY T15). Programs of others
+//! are never displaced: a second XDP program at an interface is refused, and in a chain (TCX,
+//! control groups) the [`Anchor`] chooses the position. The kernel checks no capability here: a
+//! program's descriptor is the right to attach it, so untrusted peers never receive one.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
@@ -14,108 +13,110 @@ use super::{AttachType, Attributes, Info, Program, call, command, info_of, open}
 use crate::error::{Error, Result};
 use crate::net::Namespace;
 
-/// A program at its place.
+/// An attached program. Dropping it detaches.
 #[derive(Debug)]
 pub struct Link {
     fd: OwnedFd,
     target: String,
 }
 
-/// Who runs an XDP program.
+/// The component that runs an XDP program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
-    /// The kernel, after the packet has become an skb: every device can.
+    /// The network stack, after the packet has become an skb; works with every device.
     Generic = 1 << 1,
-    /// The driver, before that.
+    /// The driver, before the skb.
     Native = 1 << 2,
-    /// The device itself.
+    /// The device itself (offload).
     Device = 1 << 3,
 }
 
-/// An XDP program at an interface, and how it came to be there.
+/// An attached XDP program and the mode that was obtained.
 #[derive(Debug)]
 pub struct XdpAttached {
-    /// The program's place.
+    /// The attachment.
     pub link: Link,
-    /// Who runs it.
+    /// The mode in effect.
     pub mode: XdpMode,
-    /// Why the driver does not, where it was asked first.
+    /// The driver's refusal, if native mode was tried first.
     pub refused: Option<Error>,
 }
 
-/// Which way packets go.
+/// A direction of traffic, seen from the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// To the host.
+    /// Received.
     Ingress,
-    /// From the host.
+    /// Sent.
     Egress,
 }
 
-/// Where in a chain of programs.
+/// A position in a chain of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// Before all others. The only place at which a tap sees everything: somebody before it may
-    /// answer for the whole chain.
+    /// Before all others. Only there a tap sees every packet: an earlier program may return a
+    /// verdict for the whole chain.
     Head,
-    /// Behind all others.
+    /// After all others.
     Tail,
-    /// Just before somebody.
+    /// Directly before a given program.
     Before(Neighbor),
-    /// Just behind somebody.
+    /// Directly after a given program.
     After(Neighbor),
 }
 
-/// Somebody in a chain, by number.
+/// A program in a chain, named by id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbor {
-    /// A link.
+    /// A link id.
     Link(u32),
-    /// A program, which is there without a link or with one.
+    /// A program id, attached with or without a link.
     Program(u32),
 }
 
-/// What the kernel says about a link.
+/// A link as the kernel describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkInfo {
-    /// The kernel's number for it.
+    /// Link id.
     pub id: u32,
-    /// The number of its program.
+    /// Program id.
     pub program: u32,
-    /// Where it is.
+    /// The attachment point.
     pub target: LinkTarget,
 }
 
-/// Where a link is. An interface or name space that has gone has the number 0.
+/// The attachment point of a link. A deleted interface or name space reads as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkTarget {
-    /// XDP on the interface with this number.
+    /// XDP, by interface index.
     Xdp(u32),
-    /// TCX on the interface with this number.
+    /// TCX, by interface index.
     Tcx(u32, Side),
-    /// The group of processes with this number.
+    /// Control group, by cgroup id.
     Cgroup(u64),
-    /// The name space with this number.
+    /// Network name space, by inode.
     Namespace(u32),
-    /// Something else, by the kernel's number for kinds of links.
+    /// Another type of link (BPF_LINK_TYPE_*).
     Other(u32),
 }
 
 impl Link {
-    /// Puts an XDP program at an interface. EBUSY or EEXIST: another one is there.
+    /// Attaches an XDP program to an interface.
+    ///
+    /// EBUSY or EEXIST: another program is attached.
     pub fn xdp(program: &Program, interface: u32, mode: XdpMode) -> Result<Self> {
         let target = format!("{mode:?} XDP on interface {interface}").to_lowercase();
         Self::create(program, AttachType::Xdp, interface, mode as u32, (0, 0), target)
     }
 
-    /// Puts an XDP program at an interface, run by the driver if it can and by the kernel if not;
-    /// the answer says which, and why.
+    /// Attaches an XDP program in native mode, else in generic mode. The result says which, and
+    /// why.
     pub fn xdp_any(program: &Program, interface: u32) -> Result<XdpAttached> {
         let refused = match Self::xdp(program, interface, XdpMode::Native) {
             Ok(link) => return Ok(XdpAttached { link, mode: XdpMode::Native, refused: None }),
             Err(error) => error,
         };
-        // What the kernel would refuse in the same way.
+        // Errors that generic mode would return as well.
         if matches!(refused.errno, libc::EBUSY | libc::EEXIST | libc::EPERM | libc::ENODEV) {
             return Err(refused);
         }
@@ -123,9 +124,9 @@ impl Link {
         Ok(XdpAttached { link, mode: XdpMode::Generic, refused: Some(refused) })
     }
 
-    /// Puts a program into the chain of an interface (Linux 6.6). With a revision that
-    /// [`tcx_chain`](super::tcx_chain) told, the call fails with ESTALE if the chain has changed
-    /// since.
+    /// Attaches a program to the TCX chain of an interface (Linux 6.6).
+    ///
+    /// ESTALE: the chain no longer has the given revision (see [`tcx_chain`](super::tcx_chain)).
     pub fn tcx(
         program: &Program,
         interface: u32,
@@ -139,30 +140,31 @@ impl Link {
         Self::create(program, chain::tcx_type(side), interface, flags, place, target)
     }
 
-    /// Puts a program before the packets of a group of processes (a folder of cgroup v2) and of
-    /// those below it, behind programs that are there.
+    /// Attaches a program to a control group, behind programs that are already there. It sees
+    /// traffic of the group and of those below; `group` is a descriptor of its cgroup v2 directory.
     pub fn cgroup(program: &Program, group: impl AsFd, side: Side) -> Result<Self> {
         let fd = group.as_fd().as_raw_fd().cast_unsigned();
         let target = format!("cgroup {side:?}").to_lowercase();
         Self::create(program, chain::cgroup_type(side), fd, 0, (0, 0), target)
     }
 
-    /// Puts a program before the choice of a socket in a name space.
+    /// Attaches a socket lookup program to a network name space.
     pub fn namespace(program: &Program, namespace: &Namespace) -> Result<Self> {
         let fd = namespace.as_fd().as_raw_fd().cast_unsigned();
         let target = "the choice of sockets in a name space".to_owned();
         Self::create(program, AttachType::SocketLookup, fd, 0, (0, 0), target)
     }
 
-    /// Takes a link that somebody kept.
+    /// Adopts a link from a received descriptor, after checking that it is a link.
     pub fn received(fd: OwnedFd) -> Result<Self> {
         let target = "a link that was kept".to_owned();
         info_of::<KernelLinkInfo>(fd.as_raw_fd(), &target)?;
         Ok(Self { fd, target })
     }
 
-    /// Puts another program at the same place, between two packets. If the program that is thought
-    /// to be there is named and is not, nothing changes (EPERM).
+    /// Replaces the attached program atomically between two packets.
+    ///
+    /// EPERM: `expected` is given and is not the attached program; nothing changes.
     pub fn update(&self, program: &Program, expected: Option<&Program>) -> Result<()> {
         /// BPF_F_REPLACE
         const REPLACE: u32 = 1 << 2;
@@ -176,13 +178,13 @@ impl Link {
         call(command::LINK_UPDATE, "LINK_UPDATE", &self.target, &mut attr).map(drop)
     }
 
-    /// Takes the program away now, whoever else holds the link.
+    /// Detaches the program now, even if other descriptors of the link are open.
     pub fn detach(&self) -> Result<()> {
         let mut attr = DetachAttributes { link: self.fd.as_raw_fd().cast_unsigned() };
         call(command::LINK_DETACH, "LINK_DETACH", &self.target, &mut attr).map(drop)
     }
 
-    /// What the kernel says about it.
+    /// Queries the kernel about the link.
     pub fn info(&self) -> Result<LinkInfo> {
         let info: KernelLinkInfo = info_of(self.fd.as_raw_fd(), &self.target)?;
         Ok(LinkInfo { id: info.id, program: info.program, target: info.target() })
@@ -212,7 +214,7 @@ impl Link {
 }
 
 impl Anchor {
-    /// The flags of the kernel, and the number of whom it is beside.
+    /// Returns the kernel's flags and the neighbor's id.
     const fn flags(self) -> (u32, u32) {
         /// BPF_F_BEFORE, BPF_F_AFTER
         const BEFORE: u32 = 1 << 3;
@@ -245,10 +247,11 @@ impl Neighbor {
 }
 
 impl Drop for Link {
-    /// Takes the program away by hand: a child that is being started has a copy of the descriptor
-    /// until it runs, and as long as there is one the program would stay at its place.
+    /// Detaches explicitly: a child between fork and exec holds a copy of the descriptor, and that
+    /// copy would keep the program attached.
     fn drop(&mut self) {
-        // What is gone already, or came to its place by another way, goes with the descriptor.
+        // An error means that it is detached already, or that its kind of link cannot be; closing
+        // the descriptor does the rest.
         let _ = self.detach();
     }
 }
@@ -293,7 +296,7 @@ struct DetachAttributes {
 // SAFETY: one field (1), no address (2).
 unsafe impl Attributes for DetachAttributes {}
 
-/// `struct bpf_link_info` with the first words of what depends on its kind.
+/// `struct bpf_link_info` with the first words of its union.
 #[derive(Default)]
 #[repr(C)]
 struct KernelLinkInfo {

@@ -1,20 +1,19 @@
-//! Why a program was not loaded: the kernel's refusal, the verifier's words, the capabilities that
-//! this process lacks.
+//! The error of a refused program load: errno, verifier log, missing capabilities.
 
 use std::fmt;
 
 use crate::error::Error;
 use crate::machine::Capabilities;
 
-/// The kernel refused a program.
+/// A refusal to load a program.
 #[derive(Clone, Debug)]
 pub struct LoadError {
-    /// The refusal.
+    /// The failed call.
     pub error: Error,
-    /// What the verifier said; empty if it never came so far.
+    /// The verifier's log; empty if verification did not start.
     pub log: String,
-    /// The capabilities that loading network programs takes and this thread has not. Without
-    /// CAP_PERFMON programs load, but the verifier proves more.
+    /// Capabilities for loading network programs that this thread lacks. Without CAP_PERFMON
+    /// programs load, but the verifier demands more proof.
     pub missing: Vec<&'static str>,
 }
 
@@ -25,7 +24,7 @@ impl LoadError {
         Self { error, log, missing: missing_capabilities() }
     }
 
-    /// The capabilities whose lack can be the reason for this refusal.
+    /// Returns the missing capabilities that can explain this refusal.
     fn guilty(&self) -> impl Iterator<Item = &'static str> {
         let refused = matches!(self.error.errno, libc::EPERM | libc::EACCES);
         let verified = !self.log.is_empty();
@@ -36,11 +35,11 @@ impl LoadError {
 
 const PERFMON: &str = "CAP_PERFMON";
 
-/// What loading network programs takes and the calling thread has not, by name. CAP_SYS_ADMIN is as
-/// good as CAP_BPF and CAP_PERFMON.
+/// Lists the capabilities for loading network programs that the calling thread lacks. CAP_SYS_ADMIN
+/// stands for CAP_BPF and CAP_PERFMON.
 #[must_use]
 pub fn missing_capabilities() -> Vec<&'static str> {
-    // Of the thread: capabilities are a thread's own.
+    // Capabilities are per thread.
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let have = Capabilities::parse(&status, "CapEff:").unwrap_or_default();
     let admin = have.has(Capabilities::SYS_ADMIN);
@@ -60,7 +59,7 @@ impl fmt::Display for LoadError {
                 && !line.contains("stack depth")
         });
         match complaint {
-            // Not the error's own words: "permission denied" is how the kernel says "not proven".
+            // The verifier reports "not proven" as EACCES, so the errno's text would mislead.
             Some(line) => {
                 let Error { call, target, .. } = &self.error;
                 write!(f, "{call} on {target}: the verifier says: {line}")?;
@@ -83,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_quotes_the_verifier() {
+    fn refusal_quotes_the_verifier() {
         let log = "0: (b7) r0 = 1\nR2 !read_ok\nprocessed 1 insns (limit 1000000)\n".to_owned();
         let error = Error::new("bpf", "PROG_LOAD of \"dport\"", libc::EACCES);
         let refused = LoadError { error, log, missing: Vec::new() };
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_where_it_matters() {
+    fn missing_capability_is_named_only_if_it_can_be_the_cause() {
         let error = Error::new("bpf", "PROG_LOAD of \"dport\"", libc::EPERM);
         let missing = vec!["CAP_BPF", PERFMON];
         let text = LoadError { error, log: String::new(), missing }.to_string();

@@ -1,8 +1,8 @@
-//! Maps: what programs and processes keep together.
+//! Maps: data shared by programs and processes.
 //!
-//! In: a [`Specification`]. Out: a descriptor, and by key what is there. Everything that comes out
-//! was written by somebody else: bytes, never references. The commands about elements are in
-//! `element`; a map that is mapped gives a [`ReadMapping`], and only that once it is frozen.
+//! Values come out as bytes, never as references, because programs and other processes write them.
+//! Element commands are in `element`. A mapped array is a [`ReadMapping`], the only kind that a
+//! frozen map allows.
 
 mod element;
 
@@ -19,42 +19,42 @@ use crate::memory::{Mapping, ReadMapping};
 /// BPF_F_NO_PREALLOC, BPF_F_MMAPABLE
 const NO_PREALLOC: u32 = 1;
 const MAPPABLE: u32 = 1 << 10;
-/// BPF_F_RDONLY: no way to change the map leads through this descriptor.
+/// BPF_F_RDONLY: user space cannot modify the map through this descriptor.
 const READ_ONLY: u32 = 1 << 3;
 
-/// Kinds of maps, as the kernel numbers them.
+/// Map types (BPF_MAP_TYPE_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapKind {
-    /// Values by key.
+    /// Hash table.
     Hash = 1,
-    /// Values by number, all of them there.
+    /// Array; every index exists.
     Array = 2,
-    /// Programs by number, for tail calls.
+    /// Programs by index, for tail calls.
     Programs = 3,
-    /// Values by key, one for each CPU.
+    /// Hash table with one value per CPU.
     PerCpuHash = 5,
-    /// Values by number, one for each CPU.
+    /// Array with one value per CPU.
     PerCpuArray = 6,
-    /// Values by key; the one that was not used for longest makes room.
+    /// Hash table that evicts the least recently used key when full.
     LruHash = 9,
-    /// As [`MapKind::LruHash`], one value for each CPU.
+    /// As [`MapKind::LruHash`], with one value per CPU.
     LruPerCpuHash = 10,
-    /// Values by the longest prefix of the key.
+    /// Longest-prefix-match trie.
     Prefixes = 11,
-    /// Maps by number.
+    /// Array of maps.
     Maps = 12,
-    /// Interfaces by number, to redirect to.
+    /// Devices by index, for XDP redirect.
     Devices = 14,
-    /// Sockets of AF_XDP by number, to redirect to.
+    /// AF_XDP sockets by index, for XDP redirect.
     XdpSockets = 17,
-    /// Records in order, from programs to a process.
+    /// Ordered records from programs to user space.
     RingBuffer = 27,
-    /// Memory in pages, in which programs and processes use the same addresses.
+    /// Pages at the same addresses for programs and processes.
     Arena = 33,
 }
 
 impl MapKind {
-    /// Whether there is one value for each CPU.
+    /// Returns true if the map holds one value per CPU.
     #[must_use]
     pub const fn per_cpu(self) -> bool {
         matches!(self, Self::PerCpuHash | Self::PerCpuArray | Self::LruPerCpuHash)
@@ -80,26 +80,26 @@ impl MapKind {
     }
 }
 
-/// A map to be made.
+/// Parameters of a new map.
 #[derive(Clone, Copy, Debug)]
 pub struct Specification<'a> {
-    /// For people and messages; the kernel keeps 15 characters.
+    /// Name for messages; the kernel keeps 15 characters.
     pub name: &'a str,
-    /// What it is.
+    /// Map type.
     pub kind: MapKind,
-    /// Bytes of a key.
+    /// Size of a key in bytes.
     pub key_size: u32,
-    /// Bytes of a value.
+    /// Size of a value in bytes.
     pub value_size: u32,
-    /// How many there can be; of a ring buffer its bytes.
+    /// Capacity in elements; for a ring buffer, in bytes.
     pub entries: u32,
-    /// Whether an array can be mapped instead of asked.
+    /// Makes an array mappable (BPF_F_MMAPABLE).
     pub mappable: bool,
-    /// The types of key and value, by their numbers; for timers in values.
+    /// BTF and the types of key and value; needed for timers in values.
     pub types: Option<(&'a Btf, u32, u32)>,
 }
 
-/// A map.
+/// A map, by descriptor.
 #[derive(Debug)]
 pub struct Map {
     fd: OwnedFd,
@@ -110,32 +110,32 @@ pub struct Map {
     entries: u32,
 }
 
-/// What the kernel says about a map.
+/// A map as the kernel describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapInfo {
-    /// The kernel's number for it.
+    /// Map id.
     pub id: u32,
-    /// Its kind, 2 for an array.
+    /// Map type (BPF_MAP_TYPE_*).
     pub kind: u32,
-    /// Bytes of a key.
+    /// Size of a key in bytes.
     pub key_size: u32,
-    /// Bytes of a value.
+    /// Size of a value in bytes.
     pub value_size: u32,
-    /// How many values there are.
+    /// Capacity.
     pub entries: u32,
-    /// As it was created.
+    /// Creation flags.
     pub flags: u32,
-    /// Its name, cut to 15 characters.
+    /// Name, truncated to 15 characters.
     pub name: String,
 }
 
 impl Map {
-    /// Makes a map.
+    /// Creates a map.
     pub fn create(wanted: &Specification<'_>) -> Result<Self> {
         Self::create_around(wanted, 0)
     }
 
-    /// An array of one map like this one.
+    /// Creates a one-element array of maps whose element is like `inner`.
     pub(super) fn around(inner: &Self, name: &str) -> Result<Self> {
         let (kind, key_size, value_size, entries) = (MapKind::Maps, 4, 4, 1);
         let (mappable, types) = (false, None);
@@ -169,8 +169,7 @@ impl Map {
         Ok(Self { fd, name: name.to_owned(), kind, key_size, value_size, entries })
     }
 
-    /// An array of `entries` values, all zero. If it is mappable, it can be mapped instead of
-    /// asked.
+    /// Creates a zeroed array. A mappable one can be accessed by [`Map::map`].
     pub fn array(name: &str, value_size: u32, entries: u32, mappable: bool) -> Result<Self> {
         let kind = MapKind::Array;
         let array =
@@ -178,12 +177,12 @@ impl Map {
         Self::create(&array)
     }
 
-    /// As [`Map::array`], with as many arrays as there can be CPUs.
+    /// Creates a zeroed array with one value per CPU.
     pub fn per_cpu_array(name: &str, value_size: u32, entries: u32) -> Result<Self> {
         Self::plain(name, MapKind::PerCpuArray, 4, value_size, entries)
     }
 
-    /// Values by key; `kind` says which kind of table.
+    /// Creates a keyed map of type `kind`.
     pub fn table(
         name: &str,
         kind: MapKind,
@@ -194,17 +193,17 @@ impl Map {
         Self::plain(name, kind, key_size, value_size, entries)
     }
 
-    /// Places for programs of one kind, to which another can go on by a tail call.
+    /// Creates an array of programs of one type, for tail calls.
     pub fn programs(name: &str, entries: u32) -> Result<Self> {
         Self::plain(name, MapKind::Programs, 4, 4, entries)
     }
 
-    /// Places for sockets of AF_XDP, to which an XDP program can redirect.
+    /// Creates an array of AF_XDP sockets, for XDP redirect.
     pub fn xdp_sockets(name: &str, entries: u32) -> Result<Self> {
         Self::plain(name, MapKind::XdpSockets, 4, 4, entries)
     }
 
-    /// Takes a map that somebody handed over. What it is, the kernel says.
+    /// Adopts a map from a received descriptor; its type and sizes come from the kernel.
     pub fn received(fd: OwnedFd) -> Result<Self> {
         let info: KernelMapInfo = info_of(fd.as_raw_fd(), "a received map")?;
         let name = name_of(info.name);
@@ -215,23 +214,25 @@ impl Map {
         Ok(Self { fd, name, kind, key_size, value_size, entries: info.entries })
     }
 
-    /// A descriptor by which nobody can change the map, to be handed to others. It can be waited
-    /// for and read by key, but not mapped: for that the map itself is frozen and handed over.
+    /// Opens a descriptor that cannot modify the map, to hand to others. It can be polled and read
+    /// by key but not mapped; for mapping, hand over the map frozen.
+    ///
     /// Needs CAP_SYS_ADMIN.
     pub fn read_only(&self) -> Result<OwnedFd> {
         let mut attr = IdAttributes { id: self.info()?.id, next: 0, flags: READ_ONLY };
         open(command::MAP_GET_FD_BY_ID, "MAP_GET_FD_BY_ID", &self.name, &mut attr)
     }
 
-    /// Takes away every way for user space to write, for ever and from everybody, root included:
-    /// update is refused, and new mappings are read-only. Programs go on writing (RELIABILITY T19).
-    /// Refused while somebody maps it for writing.
+    /// Forbids writes from user space for good, for every process including root: updates fail and
+    /// new mappings are read-only. Programs keep writing (RELIABILITY T19).
+    ///
+    /// EBUSY: a writable mapping exists.
     pub fn freeze(&self) -> Result<()> {
         let mut attr = FreezeAttributes { fd: self.fd.as_raw_fd().cast_unsigned() };
         call(command::MAP_FREEZE, "MAP_FREEZE", &self.name, &mut attr).map(drop)
     }
 
-    /// Whether it is frozen: look before trusting a map that somebody handed over.
+    /// Returns true if the map is frozen. To be checked before a received map is trusted.
     pub fn is_frozen(&self) -> Result<bool> {
         let path = format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd());
         let text = fs::read_to_string(&path)
@@ -250,20 +251,20 @@ impl Map {
         ReadMapping::shared(self.fd.as_fd(), 0, self.bytes()?, &self.name)
     }
 
-    /// What the kernel says about it; look before trusting a descriptor that somebody handed over.
+    /// Queries the kernel about the map. To be checked before a received map is trusted.
     pub fn info(&self) -> Result<MapInfo> {
         let info: KernelMapInfo = info_of(self.fd.as_raw_fd(), &self.name)?;
         let KernelMapInfo { kind, id, key_size, value_size, entries, flags, name } = info;
         Ok(MapInfo { id, kind, key_size, value_size, entries, flags, name: name_of(name) })
     }
 
-    /// What it is.
+    /// Returns the map type.
     #[must_use]
     pub const fn kind(&self) -> MapKind {
         self.kind
     }
 
-    /// Bytes of a mappable array as it is mapped: whole pages of values at multiples of eight.
+    /// Returns the size of the array's mapping: values at multiples of eight, rounded up to pages.
     fn bytes(&self) -> Result<usize> {
         let page = rustix::param::page_size();
         let all = self.value_size.next_multiple_of(8).checked_mul(self.entries as usize);

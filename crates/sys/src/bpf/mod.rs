@@ -1,10 +1,8 @@
-//! bpf(2): programs, maps and links as descriptors that close themselves.
+//! bpf(2): programs, maps and links as owned descriptors.
 //!
-//! In: instructions as bytes, sizes, packets, interfaces. Out: [`Program`], [`Map`], [`Link`], the
-//! verifier's complaint, the answers of test runs, and what others have attached. Nothing is ever
-//! pinned, so all of it is gone with its descriptors, however the process ends (RELIABILITY T15).
-//! Loading needs CAP_BPF and CAP_NET_ADMIN; CAP_PERFMON is not needed, and without it the verifier
-//! hardens programs against speculation.
+//! Nothing is ever pinned, so everything goes with its descriptors, however the process ends
+//! (RELIABILITY T15). Loading needs CAP_BPF and CAP_NET_ADMIN; CAP_PERFMON is optional, and without
+//! it the verifier hardens programs against speculation.
 
 mod chain;
 mod btf;
@@ -40,7 +38,7 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use crate::error::{Error, Result};
 
-/// Commands of bpf(2), as numbered in `linux/bpf.h`.
+/// Commands of bpf(2) (`enum bpf_cmd`).
 mod command {
     pub(super) const MAP_CREATE: u32 = 0;
     pub(super) const MAP_LOOKUP_ELEM: u32 = 1;
@@ -74,7 +72,7 @@ mod command {
 ///    call.
 unsafe trait Attributes {}
 
-/// Calls bpf(2) and answers what it returned.
+/// Calls bpf(2) and returns its result.
 fn call<A: Attributes>(
     command: u32,
     name: &'static str,
@@ -91,7 +89,7 @@ fn call<A: Attributes>(
     i32::try_from(result).ok().filter(|value| *value >= 0).ok_or_else(refused)
 }
 
-/// Calls a command that answers a new descriptor.
+/// Calls a command that returns a new descriptor.
 fn open<A: Attributes>(
     command: u32,
     name: &'static str,
@@ -104,7 +102,7 @@ fn open<A: Attributes>(
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A name as the kernel keeps it: 15 characters of letters, digits, `_` and `.`.
+/// Converts to a kernel object name: 15 characters of letters, digits, `_` and `.`.
 fn object_name(name: &str) -> [u8; 16] {
     let mut kept = [0; 16];
     for (to, from) in kept.iter_mut().take(15).zip(name.bytes()) {
@@ -113,12 +111,12 @@ fn object_name(name: &str) -> [u8; 16] {
     kept
 }
 
-/// The name that the kernel kept.
+/// Converts from a kernel object name.
 fn name_of(kept: [u8; 16]) -> String {
     kept.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect()
 }
 
-/// Attributes of OBJ_GET_INFO_BY_FD.
+/// `union bpf_attr` of OBJ_GET_INFO_BY_FD.
 #[repr(C)]
 struct InfoAttributes {
     fd: u32,
@@ -130,7 +128,7 @@ struct InfoAttributes {
 // alone, with a buffer that outlives the call (2).
 unsafe impl Attributes for InfoAttributes {}
 
-/// A structure that the kernel fills in about a descriptor.
+/// A structure that OBJ_GET_INFO_BY_FD fills.
 ///
 /// # Safety
 /// The type is `repr(C)` without padding, a prefix of the kernel's structure, and every bit pattern

@@ -1,20 +1,20 @@
-//! Programs: load, and say what the verifier minds.
+//! Programs: parameters and loading, with the verifier's log on refusal.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use super::{Attributes, Btf, LoadError, command, object_name, open};
 use crate::error::{Error, Result};
 
-/// The verifier's text can have some megabytes; two sizes are tried.
+/// Sizes tried for the verifier's log, which can take megabytes.
 const LOG_BYTES: [u32; 2] = [1 << 20, 16 << 20];
-/// A load that a signal disturbs answers EAGAIN; so often it is tried again.
+/// Retries of a load that a signal interrupted (EAGAIN).
 const AGAIN_MAX: u32 = 5;
 /// BPF_F_XDP_HAS_FRAGS
 const FRAGMENTS: u32 = 1 << 5;
 /// BPF_F_XDP_DEV_BOUND_ONLY
 const DEVICE_BOUND: u32 = 1 << 6;
 
-/// Where a program runs, as the kernel numbers it.
+/// Program types (BPF_PROG_TYPE_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramKind {
     /// BPF_PROG_TYPE_SOCKET_FILTER
@@ -29,16 +29,16 @@ pub enum ProgramKind {
     SocketLookup = 30,
 }
 
-/// Where a program is attached, as the kernel numbers it.
+/// Attach types (`enum bpf_attach_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachType {
     /// BPF_CGROUP_INET_INGRESS
     CgroupIngress = 0,
     /// BPF_CGROUP_INET_EGRESS
     CgroupEgress = 1,
-    /// BPF_XDP_DEVMAP: before a frame leaves by a device map.
+    /// BPF_XDP_DEVMAP: before a frame leaves through a device map.
     XdpDeviceMap = 33,
-    /// BPF_XDP_CPUMAP: on the processor to which a frame was sent.
+    /// BPF_XDP_CPUMAP: on the CPU that a frame was redirected to.
     XdpCpuMap = 35,
     /// BPF_SK_LOOKUP
     SocketLookup = 36,
@@ -50,14 +50,13 @@ pub enum AttachType {
     TcxEgress = 47,
 }
 
-/// What the kernel is told about the licence of a program.
+/// License declared to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum License {
-    /// That of the house, Apache-2.0 or MIT. Most helpers do not ask for another one.
+    /// Apache-2.0 or MIT, the project's own. Sufficient for most helpers.
     #[default]
     ApacheOrMit,
-    /// MIT or GPL: for the few helpers, those of timers among them, that ask for a licence which
-    /// the kernel knows to go with its own.
+    /// MIT or GPL, for helpers restricted to GPL-compatible programs, such as timers.
     MitOrGpl,
 }
 
@@ -70,77 +69,76 @@ impl License {
     }
 }
 
-/// How much the verifier says about a program that it refuses.
+/// Detail of the verifier's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogLevel {
-    /// The way to the instruction that it minds.
+    /// The path to the rejected instruction.
     #[default]
     Path = 1,
-    /// All ways that it went; some megabytes.
+    /// All explored paths; megabytes.
     AllPaths = 2,
 }
 
-/// A program to be loaded.
+/// Parameters of a program to load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
-    /// Where it will run.
+    /// Program type.
     pub kind: ProgramKind,
-    /// For people and messages; the kernel keeps 15 characters.
+    /// Name for messages; the kernel keeps 15 characters.
     pub name: &'a str,
-    /// The instructions.
+    /// Instructions, 8 bytes each.
     pub code: &'a [u8],
-    /// Where it will be attached, where the kernel wants to know when it is loaded. None: any place
-    /// of its kind.
+    /// Attach type, where the kernel checks it at load time; `None` leaves it open.
     pub attach: Option<AttachType>,
-    /// Whether an XDP program takes frames of several buffers.
+    /// Accepts multi-buffer XDP frames.
     pub fragments: bool,
-    /// The interface to which alone an XDP program will be attached, by its driver: such a program
-    /// may ask the driver about a frame.
+    /// Binds an XDP program to one interface and its driver, so that it may query the driver's
+    /// metadata about a frame.
     pub device: Option<u32>,
-    /// Its types, functions and lines.
+    /// Types, functions and source lines.
     pub source: Option<SourceInfo<'a>>,
-    /// Its licence.
+    /// Declared license.
     pub license: License,
-    /// What is said when it is refused.
+    /// Detail of the log on refusal.
     pub detail: LogLevel,
 }
 
-/// Which functions and lines a program's instructions belong to.
+/// Functions and source lines of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceInfo<'a> {
-    /// The types and texts that the other two name.
+    /// Types and strings that the records refer to.
     pub btf: &'a Btf,
-    /// The functions in the order of their first instructions; timers' callbacks need them.
+    /// Functions by first instruction; required for timer callbacks.
     pub functions: &'a [FunctionInfo],
-    /// The lines in the order of their first instructions. The verifier's log shows them.
+    /// Source lines by first instruction; the verifier's log quotes them.
     pub lines: &'a [LineInfo],
 }
 
-/// `struct bpf_func_info`: a function begins here.
+/// `struct bpf_func_info`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct FunctionInfo {
-    /// Its first instruction.
+    /// First instruction.
     pub instruction: u32,
-    /// Its type.
+    /// BTF type id.
     pub type_id: u32,
 }
 
-/// `struct bpf_line_info`: a line begins here.
+/// `struct bpf_line_info`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct LineInfo {
-    /// Its first instruction.
+    /// First instruction.
     pub instruction: u32,
-    /// Where the name of its file begins among the texts.
+    /// Offset of the file name in the strings.
     pub file: u32,
-    /// Where the line itself begins among the texts.
+    /// Offset of the line's text in the strings.
     pub text: u32,
-    /// The number of the line times 1024, and the column.
+    /// Line number times 1024, plus the column.
     pub number: u32,
 }
 
-/// A loaded program, not attached to anything.
+/// A loaded program, not yet attached.
 #[derive(Debug)]
 pub struct Program {
     pub(super) fd: OwnedFd,
@@ -179,7 +177,7 @@ struct LoadAttributes {
 unsafe impl Attributes for LoadAttributes {}
 
 impl<'a> Load<'a> {
-    /// A program of this kind without a source.
+    /// Creates parameters with neither source information nor attach type.
     #[must_use]
     pub const fn new(kind: ProgramKind, name: &'a str, code: &'a [u8]) -> Self {
         let (license, detail) = (License::ApacheOrMit, LogLevel::Path);
@@ -196,8 +194,8 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Loads it: without the verifier's log first, which is five times faster, and again with it if
-    /// the kernel refuses.
+    /// Loads the program: first without the verifier's log, which is five times faster, then with
+    /// it if the kernel refuses.
     pub fn load(&self) -> std::result::Result<Program, LoadError> {
         let refused = match self.patiently(&mut []) {
             Ok(program) => return Ok(program),
@@ -258,7 +256,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// A list as the kernel takes it: bytes of a record, address, number of records.
+/// Describes a record list as the kernel takes it: record size, address, count.
 fn list<T>(records: &[T]) -> (u32, u64, u32) {
     let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
     if count == 0 {
@@ -268,12 +266,12 @@ fn list<T>(records: &[T]) -> (u32, u64, u32) {
 }
 
 impl Program {
-    /// Loads a program of this kind, without a source.
+    /// Loads a program of this type without source information.
     pub fn load(kind: ProgramKind, name: &str, code: &[u8]) -> std::result::Result<Self, LoadError> {
         Load::new(kind, name, code).load()
     }
 
-    /// Takes a program that somebody kept. What it is, the kernel says.
+    /// Adopts a program from a received descriptor; its type and name come from the kernel.
     pub fn received(fd: OwnedFd) -> Result<Self> {
         let mut program = Self { fd, name: "a received program".to_owned(), kind: ProgramKind::Tc };
         let info = program.info()?;
@@ -287,7 +285,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Where it runs.
+    /// Returns the program type.
     #[must_use]
     pub const fn kind(&self) -> ProgramKind {
         self.kind
@@ -305,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_have_the_kernels_places() {
+    fn load_attributes_match_the_kernels_layout() {
         use std::mem::offset_of;
         assert_eq!(size_of::<LoadAttributes>(), 112);
         assert_eq!(offset_of!(LoadAttributes, attach_type), 68);
@@ -315,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn half_an_instruction_is_refused_here() {
+    fn partial_instruction_is_rejected_before_the_call() {
         let refused = Program::load(ProgramKind::Xdp, "half", &[0; 12]).unwrap_err();
         assert_eq!(refused.error.errno, libc::EINVAL);
     }

@@ -1,38 +1,38 @@
-//! What the kernel says about a program, and the switch that makes it count runs and their time.
+//! Facts and run statistics of a loaded program.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use super::{Attributes, Info, Program, command, info_of, name_of, open};
 use crate::error::Result;
 
-/// What the kernel says about a program.
+/// A loaded program as the kernel describes it (`struct bpf_prog_info`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramInfo {
-    /// The kernel's number for it.
+    /// Program id.
     pub id: u32,
-    /// Its kind, as the kernel numbers it.
+    /// Program type (BPF_PROG_TYPE_*).
     pub kind: u32,
-    /// Its name, cut to 15 characters.
+    /// Name, truncated to 15 characters.
     pub name: String,
-    /// Bytes after the verifier has rewritten it.
+    /// Size in bytes after the verifier's rewrites.
     pub translated_bytes: u32,
-    /// Bytes of machine code; 0 where the kernel interprets.
+    /// Size of the machine code in bytes; 0 without JIT.
     pub native_bytes: u32,
-    /// Instructions that the verifier walked over; 0 before Linux 5.16.
+    /// Instructions that the verifier visited; 0 before Linux 5.16.
     pub visited: u32,
-    /// The maps that it uses are so many.
+    /// Number of maps it references.
     pub maps: u32,
-    /// How often it ran while somebody held [`RunStatistics`](super::RunStatistics).
+    /// Runs while a [`RunStatistics`](super::RunStatistics) was alive.
     pub runs: u64,
-    /// How many nanoseconds these runs took.
+    /// Duration of these runs in ns.
     pub run_time_ns: u64,
-    /// How often it did not run because it was running on this CPU already.
+    /// Runs skipped because the program was already running on this CPU.
     pub recursion_misses: u64,
 }
 
 impl ProgramInfo {
-    /// Nanoseconds per run, where runs were counted. Counting costs about 70 ns per run, most of it
-    /// outside of what it measures.
+    /// Returns the mean duration of a run in ns; `None` if no run was counted. Counting itself
+    /// costs about 70 ns per run, most of it outside the measured interval.
     #[must_use]
     pub fn ns_per_run(&self) -> Option<f64> {
         (self.runs > 0).then(|| self.run_time_ns as f64 / self.runs as f64)
@@ -40,7 +40,7 @@ impl ProgramInfo {
 }
 
 impl Program {
-    /// What the kernel says about it.
+    /// Queries the kernel about this program.
     pub fn info(&self) -> Result<ProgramInfo> {
         let info = kernel_info(self.fd.as_raw_fd(), &self.name)?;
         Ok(ProgramInfo {
@@ -58,20 +58,21 @@ impl Program {
     }
 }
 
-/// What the kernel says about the program behind a descriptor.
+/// Queries the kernel about the program behind a descriptor.
 pub(super) fn kernel_info(fd: i32, target: &str) -> Result<KernelProgramInfo> {
     info_of(fd, target)
 }
 
-/// As long as one of these lives, the kernel counts the runs of all programs and their time. Needs
-/// CAP_SYS_ADMIN, or the setting `kernel.bpf_stats_enabled`.
+/// Guard that makes the kernel count runs and run time of all programs while it lives.
+///
+/// Needs CAP_SYS_ADMIN, or the setting `kernel.bpf_stats_enabled`.
 #[derive(Debug)]
 pub struct RunStatistics {
     _fd: OwnedFd,
 }
 
 impl RunStatistics {
-    /// Switches counting on.
+    /// Starts counting.
     pub fn enable() -> Result<Self> {
         /// BPF_STATS_RUN_TIME
         const RUN_TIME: u32 = 0;
@@ -89,8 +90,8 @@ struct StatisticsAttributes {
 // SAFETY: one field (1), no address (2).
 unsafe impl Attributes for StatisticsAttributes {}
 
-/// `struct bpf_prog_info` up to `verified_insns`. What is not asked for stays zero, so the kernel
-/// copies no code and no list.
+/// `struct bpf_prog_info` up to `verified_insns`. Addresses and counts stay zero, so the kernel
+/// copies neither code nor lists.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct KernelProgramInfo {
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_structure_has_the_kernels_places() {
+    fn program_info_matches_the_kernels_layout() {
         assert_eq!(std::mem::offset_of!(KernelProgramInfo, visited), 216);
         assert_eq!(std::mem::offset_of!(KernelProgramInfo, name), 64);
         assert_eq!(std::mem::offset_of!(KernelProgramInfo, run_time_ns), 192);

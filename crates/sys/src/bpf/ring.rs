@@ -1,15 +1,14 @@
-//! The kernel as the writer of a ring: the memory, and where what lies in it. (CONTRACT 29)
+//! Per-CPU rings that programs write: their memory and its layout. (CONTRACT 29)
 //!
-//! One frozen array of one element for all CPUs: programs write, every process maps it read-only,
-//! ours included. Each CPU has a region of its own, in which its program is alone: a page of
-//! control words, pointers for each sink, and the records themselves, of any length up to
-//! [`RingsLayout::record_max`]. A position counts bytes and never wraps; a record that begins near the
-//! end of the ring runs over into a tail behind it, so that it is always in one piece. Here is no
-//! reader: who reads copies, and checks by [`Region::reserved`] that the writer did not come round
-//! meanwhile.
+//! The memory is one frozen array element that programs write and every process, ours included,
+//! maps read-only. Each CPU has a region that only its program writes: a page of control words,
+//! pointers per sink, and records of any length up to [`RingsLayout::record_max`]. Positions count
+//! bytes and never wrap; a record that begins near the end of the ring continues into a tail behind
+//! it, so it is always contiguous. This module has no reader state: readers copy, then check
+//! [`Region::reserved`] to detect that the writer has lapped them.
 //!
-//! Where several lines are handed frames by one program, the records of an owner are rings without
-//! sinks, and each line has rings without records, which lie in those ([`Rings::beside`]).
+//! When one program serves several requests, the records form rings without sinks, and each request
+//! has rings without records that point into them ([`Rings::beside`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,76 +17,76 @@ use super::map::{Map, MapKind};
 use crate::error::{Error, Result};
 use crate::memory::ReadMapping;
 
-/// Where things lie in a region, in bytes. Words of readers and of the writer alone are on cache
-/// lines of their own.
+/// Byte offsets within a region. Words for readers and words private to the writer are on separate
+/// cache lines.
 pub mod region_offset {
-    /// Eight bytes: the position up to which the writer may be writing.
+    /// u64: position up to which the writer may be writing.
     pub const RESERVED: u32 = 0;
-    /// Eight bytes: the position up to which records are whole.
+    /// u64: position up to which records are complete.
     pub const COMMITTED: u32 = 8;
-    /// Eight bytes for each sink: how many pointers were written.
+    /// u64 per sink: pointers ever written.
     pub const HEADS: u32 = 64;
-    /// Behind the last head; the writer's own words lie from here to the end of the page.
+    /// Writer's private words, from behind the last head to the end of the page.
     pub const SCRATCH: u32 = HEADS + 8 * super::SINKS_MAX;
-    /// The pointers of the first sink.
+    /// Pointers of the first sink.
     pub const POINTERS: u32 = 4096;
-    /// When the bell of this CPU rang last, in ns of the monotonic clock (eight bytes).
+    /// u64: time of this CPU's last notification, in ns of the monotonic clock.
     pub const NOTIFY_TIME: u32 = SCRATCH + 24;
-    /// Frames that could not be copied (eight bytes).
+    /// u64: frames that could not be copied.
     pub const FAILED: u32 = SCRATCH + 8;
-    /// Bells that rang, and behind it those that did not (eight bytes each).
+    /// u64: notifications sent; behind it, u64: notifications suppressed.
     pub const NOTIFIED: u32 = SCRATCH + 40;
-    /// Tallies: blocks and bytes, eight each.
+    /// Tallies: u64 blocks and u64 bytes each.
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
-    /// Eight bytes for each way that shares its sink with others: how many pointers were written
-    /// for it. They lie where programs that have all in one map note and tally.
+    /// u64 per exit edge that shares its sink: pointers ever written for it. The same area holds
+    /// notes and tallies of programs that keep everything in one map.
     pub const COUNTS: u32 = SCRATCH + 64;
-    /// Bytes of a pointer: position (8), length of the view and class (4, 4), offset of the view
-    /// and number of the way (4, 4), and how many were written before it for that way, if it shares
-    /// its sink (8).
+    /// Size of a pointer: position (8), view length and class (4, 4), view offset and exit edge (4,
+    /// 4), pointers written before for that edge if it shares its sink (8).
     pub const POINTER: u32 = 32;
-    /// Bytes before the frame in a record: position, or -1 while it is written (8), length on the
-    /// wire (4), length that was kept (4), time (8), tag and its protocol (2, 2), size of segments
-    /// (2), whether there is a tag and whether the host sends it (one bit each of 2).
+    /// Size of a record's header: position, or -1 while being written (8), wire length (4),
+    /// captured length (4), time (8), VLAN TCI and protocol (2, 2), segment size (2), flags (2: tag
+    /// present, sent by the host).
     pub const HEADER: u32 = 32;
-    /// Records begin at multiples of this.
+    /// Alignment of records.
     pub const ALIGNED: u32 = 16;
 }
 
-/// The most sinks of one ring. Ways of which a frame takes at most one can share a sink.
+/// Maximum number of sinks of a ring. Exit edges of which a frame takes at most one can share a
+/// sink.
 pub const SINKS_MAX: u32 = 32;
 
-/// The size of the rings of a program.
+/// Sizes of a program's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingsLayout {
-    /// How many CPUs there can be: each has a region.
+    /// Number of possible CPUs; each has a region.
     pub cpus: u32,
-    /// How many sinks have pointers of their own; 0 where only records lie.
+    /// Sinks with pointers of their own; 0 in rings that hold only records.
     pub sinks: u32,
-    /// Pointers of a sink on one CPU: a power of two.
+    /// Pointers per sink and CPU: a power of two.
     pub pointers: u32,
-    /// Bytes of records on one CPU: a power of two; 0 where the records lie elsewhere.
+    /// Bytes of records per CPU: a power of two; 0 if the records are elsewhere.
     pub bytes: u32,
-    /// The most bytes of a frame that are kept; a frame that the kernel has joined has up to 64 KB.
+    /// Maximum captured length; a frame that the kernel has merged (GRO) has up to 64 KB.
     pub record_max: u32,
 }
 
 impl RingsLayout {
-    /// Where the records begin in a region.
+    /// Returns the offset of the records in a region.
     #[must_use]
     #[inline]
     pub const fn records(&self) -> u32 {
         region_offset::POINTERS + self.sinks * self.pointers * region_offset::POINTER
     }
 
-    /// Where the pointers of a sink begin in a region.
+    /// Returns the offset of a sink's pointers in a region.
     #[must_use]
     #[inline]
     pub const fn pointers_of(&self, sink: u32) -> u32 {
         region_offset::POINTERS + sink * self.pointers * region_offset::POINTER
     }
 
-    /// Bytes of a region, with the tail: whole pages.
+    /// Returns the size of a region in bytes, tail included, in whole pages.
     #[must_use]
     #[inline]
     pub const fn stride(&self) -> u32 {
@@ -95,19 +94,19 @@ impl RingsLayout {
         (self.records() + self.bytes + tail).next_multiple_of(4096)
     }
 
-    /// The part that an owner has to itself: the records.
+    /// Returns the sizes of rings that hold the records alone.
     #[must_use]
     pub const fn of_owner(self) -> Self {
         Self { sinks: 0, ..self }
     }
 
-    /// The part that a line has to itself: the pointers.
+    /// Returns the sizes of rings that hold the pointers alone.
     #[must_use]
     pub const fn of_line(self) -> Self {
         Self { bytes: 0, ..self }
     }
 
-    /// Bytes of all regions; none where this is not a ring.
+    /// Returns the total size in bytes; `None` if the sizes are invalid.
     #[must_use]
     pub fn size(&self) -> Option<u32> {
         let Self { cpus, sinks, pointers, bytes, record_max } = *self;
@@ -115,10 +114,10 @@ impl RingsLayout {
         let whole = pointers.is_power_of_two() && power(bytes, sinks > 0) && cpus > 0;
         let long = bytes == 0 || record_max <= bytes / 2;
         let fits = sinks <= SINKS_MAX && (sinks > 0 || bytes > 0) && record_max > 0 && long;
-        // Far from the end of 32 bits, so that the sums of the other functions do not overflow.
+        // Small enough that no sum in the other functions overflows.
         let small = pointers <= 1 << 20 && bytes <= 1 << 28;
         let size = (whole && fits && small).then(|| self.stride())?.checked_mul(cpus)?;
-        // The most that was tried for one element.
+        // The largest element that was tested.
         (size <= 1 << 30).then_some(size)
     }
 
@@ -127,19 +126,19 @@ impl RingsLayout {
     }
 }
 
-/// The rings of a program, one for each CPU, mapped for reading.
+/// A program's rings, one per CPU, mapped read-only.
 #[derive(Debug)]
 pub struct Rings {
-    /// Dropped before the map.
+    /// Declared first, so dropped before the map.
     memory: ReadMapping,
     map: Map,
     shape: RingsLayout,
-    /// Where the records lie, if not here.
+    /// The rings that hold the records, if separate.
     records: Option<Arc<Self>>,
 }
 
 impl Rings {
-    /// Makes them, all zero and frozen.
+    /// Creates zeroed, frozen rings.
     pub fn create(name: &str, shape: RingsLayout) -> Result<Self> {
         let map = Map::array(name, shape.check()?, 1, true)?;
         map.freeze()?;
@@ -147,8 +146,9 @@ impl Rings {
         Ok(Self { memory, map, shape, records: None })
     }
 
-    /// Takes rings that somebody handed over. A map that is not frozen, or is not what a ring of
-    /// this shape lies in, is refused (RELIABILITY T19).
+    /// Adopts rings from a received descriptor.
+    ///
+    /// EINVAL: the map is not frozen or does not match the layout (RELIABILITY T19).
     pub fn received(fd: OwnedFd, shape: RingsLayout) -> Result<Self> {
         let map = Map::received(fd)?;
         let info = map.info()?;
@@ -161,7 +161,9 @@ impl Rings {
         Ok(Self { memory, map, shape, records: None })
     }
 
-    /// The pointers of a line to records that lie elsewhere. What is no such pair is refused.
+    /// Joins a request's pointers with the records they refer to.
+    ///
+    /// EINVAL: the two do not match.
     pub fn beside(self, records: Arc<Self>) -> Result<Self> {
         let same = self.shape.cpus == records.shape.cpus;
         let pair = self.shape.bytes == 0 && records.shape.bytes > 0 && records.records.is_none();
@@ -172,40 +174,40 @@ impl Rings {
         Ok(Self { records: Some(records), ..self })
     }
 
-    /// Where the records lie.
+    /// Returns the rings that hold the records.
     #[must_use]
     #[inline]
     pub fn records(&self) -> &Self {
         self.records.as_deref().unwrap_or(self)
     }
 
-    /// How large they are, records included, wherever these lie.
+    /// Returns the sizes, including those of separate records.
     #[must_use]
     #[inline]
     pub fn shape(&self) -> RingsLayout {
         RingsLayout { bytes: self.records().shape.bytes, ..self.shape }
     }
 
-    /// What lies in this map.
+    /// Returns the sizes of this map alone.
     #[must_use]
     #[inline]
     pub const fn own_shape(&self) -> RingsLayout {
         self.shape
     }
 
-    /// The map, for programs.
+    /// Returns the map, for use by programs.
     #[must_use]
     pub const fn map(&self) -> &Map {
         &self.map
     }
 
-    /// All regions, one after the other, as others may write them.
+    /// Returns the memory of all regions; programs write it concurrently.
     #[must_use]
     pub const fn memory(&self) -> &ReadMapping {
         &self.memory
     }
 
-    /// The region of a CPU.
+    /// Returns the region of a CPU.
     #[must_use]
     #[inline]
     pub fn region(&self, cpu: u32) -> Option<Region<'_>> {
@@ -217,43 +219,43 @@ impl Rings {
 }
 
 impl AsFd for Rings {
-    /// To be handed to those who may read all of it.
+    /// Returns the map's descriptor, to be handed to processes that may read all of it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
     }
 }
 
-/// What a program says about a frame that it handed over.
+/// A frame delivered by a program, as it describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramePointer {
-    /// Where its record begins.
+    /// Position of its record.
     pub position: u64,
-    /// Bytes of the view.
+    /// Length of the view in bytes.
     pub length: u32,
-    /// The class.
+    /// Class.
     pub class: u32,
-    /// Where the view begins in the frame.
+    /// Offset of the view in the frame.
     pub offset: u32,
-    /// The number of the way that it takes.
+    /// Exit edge.
     pub way: u32,
-    /// How many were written before it for that way, if that shares its sink.
+    /// Pointers written before for this edge, if it shares its sink.
     pub number: u64,
 }
 
-/// The ring of one CPU. All that comes out of it is alleged.
+/// One CPU's ring. Everything read from it is an allegation.
 #[derive(Clone, Copy, Debug)]
 pub struct Region<'a> {
     rings: &'a Rings,
     base: usize,
-    /// Where the records lie, which may be the same.
+    /// The rings that hold the records; may be `rings`.
     records: &'a Rings,
     from: usize,
 }
 
 impl Region<'_> {
-    /// How far the writer may be writing: what was copied from a position is good if it is not
-    /// further than [`RingsLayout::bytes`] from there. What was read before is read before: call it after
-    /// a copy.
+    /// Returns the position up to which the writer may be writing. A copy is valid if its position
+    /// is at most [`RingsLayout::bytes`] behind the value read after the copy; an Acquire fence
+    /// orders the two.
     #[must_use]
     #[inline]
     pub fn reserved(&self) -> u64 {
@@ -261,21 +263,22 @@ impl Region<'_> {
         self.word_of_records(region_offset::RESERVED)
     }
 
-    /// How far records are whole.
+    /// Returns the position up to which records are complete.
     #[must_use]
     pub fn committed(&self) -> u64 {
         self.word_of_records(region_offset::COMMITTED)
     }
 
-    /// How many pointers a sink was ever given. The records that they point to are seen after.
+    /// Returns the number of pointers ever written for a sink; their records are visible
+    /// afterwards.
     #[must_use]
     #[inline]
     pub fn head(&self, sink: u32) -> u64 {
         if sink < self.rings.shape.sinks { self.word(region_offset::HEADS + 8 * sink) } else { 0 }
     }
 
-    /// How many pointers a way was ever given that shares its sink. Ask before the sink's head:
-    /// what was counted here is counted there soon after.
+    /// Returns the number of pointers ever written for an exit edge that shares its sink. Read it
+    /// before the sink's head: the writer updates the edge's count first.
     #[must_use]
     #[inline]
     pub fn count(&self, way: u32) -> u64 {
@@ -285,7 +288,7 @@ impl Region<'_> {
         count
     }
 
-    /// This pointer of a sink.
+    /// Returns a pointer of a sink by number.
     #[must_use]
     #[inline]
     pub fn pointer(&self, sink: u32, number: u64) -> Option<FramePointer> {
@@ -301,8 +304,8 @@ impl Region<'_> {
         })
     }
 
-    /// Copies bytes of the record at this position, from `from` on. Answers whether they can lie in
-    /// a record.
+    /// Copies bytes of the record at `position`, beginning at offset `from`. Returns false if the
+    /// range cannot be part of a record.
     #[must_use]
     #[inline]
     pub fn copy(&self, position: u64, from: u32, to: &mut [u8]) -> bool {
@@ -316,7 +319,7 @@ impl Region<'_> {
         self.records.memory.copy(self.from + start as usize + from as usize, to)
     }
 
-    /// One of the writer's own words.
+    /// Returns one of the writer's private words.
     #[must_use]
     pub fn scratch(&self, at: u32) -> Option<u64> {
         let inside = (region_offset::SCRATCH..region_offset::POINTERS).contains(&at);
@@ -339,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shape_that_is_no_ring_is_refused() {
+    fn invalid_ring_sizes_are_rejected() {
         let shape = RingsLayout { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
         assert_eq!(shape.records(), 4096 + 64 * 32);
         assert_eq!(shape.stride(), (4096 + 2048 + 65536 + 32 + 2048_u32).next_multiple_of(4096));

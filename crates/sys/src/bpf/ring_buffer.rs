@@ -1,9 +1,9 @@
-//! The doorbell of programs: a ring buffer of the kernel, its two sides mapped, and a way to wait.
+//! Notifications from programs: a BPF ring buffer with both sides mapped.
 //!
-//! A program puts a record in and may wake whoever waits; the owner of the map takes records out.
-//! Who has only a read-only descriptor ([`Map::read_only`]) can wait but not take out, so it waits
-//! for edges ([`Listener`]) and the owner empties the ring now and then: a full ring rings no more.
-//! All lengths and positions in it are taken as alleged.
+//! A program submits a record and may wake waiters; the owner consumes records. A process with a
+//! read-only descriptor ([`Map::read_only`]) cannot consume, so it waits for edges ([`Listener`])
+//! while the owner drains the ring: a full ring notifies nobody. Lengths and positions in it are
+//! treated as allegations.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::map::{Map, MapKind, Specification};
 use crate::error::{Error, Named as _, Result};
 use crate::memory::{Mapping, ReadMapping};
 
-/// Before each record: its length and two marks, and a word for the kernel.
+/// Header of a record: length with two flag bits, and a word private to the kernel.
 const HEADER: usize = 8;
-/// BPF_RINGBUF_BUSY_BIT: it is being written. BPF_RINGBUF_DISCARD_BIT: it was given up.
+/// BPF_RINGBUF_BUSY_BIT: being written. BPF_RINGBUF_DISCARD_BIT: discarded.
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 
-/// A ring buffer, and the one who takes records out of it.
+/// A ring buffer and its consumer.
 #[derive(Debug)]
 pub struct RingBuffer {
     map: Map,
@@ -30,7 +30,7 @@ pub struct RingBuffer {
 }
 
 impl RingBuffer {
-    /// Makes one of so many bytes: a power of two, whole pages.
+    /// Creates a ring buffer of `bytes`: a power of two, whole pages.
     pub fn create(name: &str, bytes: u32) -> Result<Self> {
         let map = Map::create(&Specification {
             name,
@@ -44,7 +44,9 @@ impl RingBuffer {
         Self::mapped(map, bytes, name)
     }
 
-    /// Takes one that somebody handed over, to take records out of it. What is none is refused.
+    /// Adopts a ring buffer from a received descriptor, as its consumer.
+    ///
+    /// EINVAL: it is no ring buffer.
     pub fn received(fd: OwnedFd) -> Result<Self> {
         let map = Map::received(fd)?;
         let info = map.info()?;
@@ -60,29 +62,29 @@ impl RingBuffer {
     fn mapped(map: Map, bytes: u32, name: &str) -> Result<Self> {
         let (page, size) = (rustix::param::page_size(), bytes as usize);
         let consumer = Mapping::shared(map.as_fd(), page, name)?;
-        // Behind the page of the producer's position the ring, mapped twice in a row.
+        // Behind the producer's page the kernel maps the ring twice in a row.
         let producer = ReadMapping::shared(map.as_fd(), page as u64, page + 2 * size, name)?;
         Ok(Self { map, consumer, producer, size })
     }
 
-    /// The map, for programs and to be handed to others.
+    /// Returns the map, for programs and for handing over.
     #[must_use]
     pub const fn map(&self) -> &Map {
         &self.map
     }
 
-    /// Bytes that were put in and not taken out.
+    /// Returns the number of unconsumed bytes.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         let put = self.producer.word(0).unwrap_or(0);
         put.wrapping_sub(self.consumer.word(0).unwrap_or(0))
     }
 
-    /// Takes out all records that are finished; answers how many there were.
+    /// Consumes all complete records and returns their number.
     pub fn drain(&mut self, mut each: impl FnMut(&[u8])) -> usize {
         let (mut count, mut record) = (0, Vec::new());
         let mut taken = self.consumer.word(0).unwrap_or(0);
-        // Once: who puts in as fast as we take out cannot keep us here.
+        // Read once, so that a fast producer cannot keep this loop running.
         let put = self.producer.word(0).unwrap_or(taken);
         while taken < put && put - taken <= self.size as u64 {
             let at = rustix::param::page_size() + (taken as usize & (self.size - 1));
@@ -97,7 +99,7 @@ impl RingBuffer {
                 count += 1;
             }
             taken += (HEADER + length).next_multiple_of(8) as u64;
-            // What was copied is copied before its place is given back.
+            // Release: the copy is complete before the producer may reuse the space.
             self.consumer.set_word(0, taken);
         }
         count
@@ -105,20 +107,20 @@ impl RingBuffer {
 }
 
 impl AsFd for RingBuffer {
-    /// Readable as long as there is a record.
+    /// Readable while records are available.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
     }
 }
 
-/// Somebody who waits for the next ring of bells, whether or not the records are taken out.
+/// An edge-triggered waiter on ring buffers, independent of consumption.
 #[derive(Debug)]
 pub struct Listener {
     epoll: OwnedFd,
 }
 
 impl Listener {
-    /// Listens to these: ring buffers, by any descriptor of theirs.
+    /// Waits on these ring buffers, by any of their descriptors.
     pub fn to(bells: &[BorrowedFd<'_>]) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).named("epoll_create1", "")?;
         for bell in bells {
@@ -130,8 +132,8 @@ impl Listener {
         Ok(Self { epoll })
     }
 
-    /// Sleeps until a bell has rung since the last time, or until `limit`. Answers whether one has;
-    /// a signal ends it early.
+    /// Blocks until a notification has come since the last call, a signal arrives, or `limit`
+    /// passes. Returns true if a notification came.
     pub fn wait(&self, limit: Duration) -> bool {
         let limit = Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),

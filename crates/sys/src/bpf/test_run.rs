@@ -1,45 +1,46 @@
-//! Test runs: a program over a packet, without a device.
+//! Test runs of a program on a packet in memory.
 
 use std::os::fd::AsRawFd as _;
 
 use super::{Attributes, Program, call, command};
 use crate::error::Result;
 
-/// Where `cb` lies in `__sk_buff`.
+/// Offset of `cb` in `__sk_buff`.
 const CB: usize = 48;
 
-/// What a test run came to.
+/// Result of a test run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestRun {
     /// The return value.
     pub value: u32,
-    /// Nanoseconds per packet, on average.
+    /// Mean duration per run in ns.
     pub duration_ns: u32,
 }
 
 impl Program {
-    /// Runs the program `repeat` times over this packet. Traffic control and XDP take frames of at
-    /// least 14 bytes and (traffic control) no IP packet shorter than its header: EINVAL. A socket
+    /// Runs the program `repeat` times on a packet.
+    ///
+    /// EINVAL: the packet is shorter than 14 bytes (tc, XDP) or than its IP header (tc). A socket
     /// filter sees the packet without its first 14 bytes, which the kernel takes for the Ethernet
     /// header.
     pub fn test_run(&self, packet: &[u8], repeat: u32) -> Result<TestRun> {
         self.run(packet, (&mut [], &mut []), repeat).map(|(run, _)| run)
     }
 
-    /// The same, once, with the first word of `cb` as the program leaves it: a program at a control
-    /// group may return little else than that the packet goes on. It sees the packet without its
-    /// first 14 bytes, too.
+    /// Runs the program once and returns the first word of `cb` as well: a control-group program
+    /// can report little else, since its return value only passes or drops. The program sees the
+    /// packet without its first 14 bytes.
     pub fn test_run_with_cb(&self, packet: &[u8]) -> Result<(TestRun, u32)> {
-        // All of `__sk_buff`, which grows.
+        // All of `__sk_buff`, with room for its growth.
         let mut context = [0; 256];
         let (run, _) = self.run(packet, (&mut [], &mut context), 1)?;
         let word = context.get(CB..).and_then(<[u8]>::first_chunk);
         Ok((run, word.map_or(0, |word| u32::from_ne_bytes(*word))))
     }
 
-    /// The same, once, with the packet as the program leaves it.
+    /// Runs the program once and returns the packet as modified.
     pub fn test_run_output(&self, packet: &[u8]) -> Result<(TestRun, Vec<u8>)> {
-        // Room for what a program may put in front.
+        // Headroom a program may add.
         const MORE: usize = 256;
         let mut left = vec![0; packet.len() + MORE];
         let (run, length) = self.run(packet, (&mut left, &mut []), 1)?;
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_structure_has_the_kernels_size() {
+    fn test_run_attributes_have_the_kernels_size() {
         assert_eq!(size_of::<TestRunAttributes>(), 80);
     }
 }

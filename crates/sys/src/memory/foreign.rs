@@ -1,38 +1,39 @@
-//! Copies out of memory that another party may write at the same moment, and into memory that
-//! another party may read, with instructions that copy more than a word at once: to Rust they are
-//! foreign code, which may do so. What they copy may be torn, as it may be word by word; whether it
-//! is, who reads finds out.
+//! Copies to and from memory that another party accesses concurrently.
+//!
+//! They are written in assembly, hence foreign code to Rust, which may race and may move more than
+//! a word at a time. A copy may be torn, as it may be word by word; the reader detects that by its
+//! own protocol.
 
 use std::sync::atomic::AtomicU64;
 
-/// Fewer bytes are better copied word by word.
+/// Shorter copies are faster word by word.
 pub const COPY_MIN: usize = 16;
-/// From so many bytes on wide registers are worth having their upper halves cleared afterwards.
+/// From this length AVX is worth the `vzeroupper` afterwards.
 const WIDE_MIN: usize = 192;
-/// Of memory that is ours alone so many bytes and more are left to the C library's copy.
+/// From this length a copy within memory of our own is left to libc's memcpy.
 pub const LIBC_MIN: usize = 1 << 20;
-/// From so many bytes on it is worth it that no store goes over the end of a line.
+/// From this length it pays to align stores to 32 bytes.
 const ALIGN_MIN: usize = 1024;
 
 /// Copies `length` bytes, at least [`COPY_MIN`]: 64 at a time, then 16, then the last 16 once more,
-/// which may overlap.
+/// overlapping.
 ///
-/// However many there are: `rep movsb` takes up to four times as long for 4 KB and more that
-/// another processor has just written (`bench pipe`, two cores, near).
+/// The same loop serves all lengths: `rep movsb` takes up to four times as long for 4 KB and more
+/// that another CPU has just written (`bench pipe`, two cores, same cache).
 ///
 /// # Safety
-/// So many bytes from `from` on are readable and from `to` on writable, and there are [`COPY_MIN`] of
-/// them at least; the two ranges do not overlap. Where another party reads or writes them meanwhile
-/// no reference to them exists: to Rust this is foreign code.
+/// `length` bytes from `from` are readable and from `to` writable, `length` is at least
+/// [`COPY_MIN`], and the ranges do not overlap. If another party accesses them concurrently, no
+/// Rust reference to them exists.
 #[inline(always)]
 pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
     debug_assert!(length >= COPY_MIN);
     if length >= WIDE_MIN && std::arch::is_x86_feature_detected!("avx") {
-        // SAFETY: the caller's promise, and the processor has these instructions.
+        // SAFETY: the caller's promise, and the CPU has AVX.
         return unsafe { copy_wide(from, to, length) };
     }
-    // SAFETY: by the caller's promise every access lies in the two ranges. What others do meanwhile
-    // makes what is read torn, which the caller expects.
+    // SAFETY: by the caller's promise every access lies in the two ranges. A concurrent writer can
+    // make the copy torn, which the caller expects.
     unsafe {
         std::arch::asm!(
             "sub {left}, 64",
@@ -81,11 +82,11 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Copies bytes, at least [`COPY_MIN`], into words that others may read at the same moment: these get
-/// them torn, as they do word by word.
+/// Copies at least [`COPY_MIN`] bytes into words that others may read concurrently, and possibly
+/// torn.
 ///
 /// # Panics
-/// If there are not exactly as many bytes as the words have, or less than [`COPY_MIN`].
+/// If the two lengths differ, or are below [`COPY_MIN`].
 #[inline]
 pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
     assert!(bytes.len() == size_of_val(words) && bytes.len() >= COPY_MIN, "the caller has looked");
@@ -95,17 +96,16 @@ pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
     unsafe { copy_bytes(bytes.as_ptr(), to, bytes.len()) }
 }
 
-/// Copies as [`copy_bytes`] does, at least [`WIDE_MIN`] bytes on a processor that has AVX: 128 bytes at
-/// a time, then the last 128 once more. Where there are many, 32 come first, and the others begin
-/// at the next address that is a multiple of 32: blocks of a ring lie behind their headers, so that
-/// else every second store went over the end of a line.
+/// Copies at least [`WIDE_MIN`] bytes with AVX: 128 at a time, then the last 128 once more. From
+/// [`ALIGN_MIN`] bytes, 32 come first and the rest begins at a 32-byte boundary of the destination:
+/// blocks of a ring follow their headers, so otherwise every second store would cross a cache line.
 ///
 /// # Safety
-/// As [`copy_bytes`], of at least [`WIDE_MIN`] bytes, on such a processor.
+/// As [`copy_bytes`], for at least [`WIDE_MIN`] bytes, on a CPU with AVX.
 #[inline(never)]
 unsafe fn copy_wide(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: as in `copy_bytes`, which has looked that the processor has these instructions; the
-    // upper halves of the registers are clear again at the end, as callers expect.
+    // SAFETY: as in `copy_bytes`, which has detected AVX; `vzeroupper` restores the register state
+    // that callers expect.
     unsafe {
         std::arch::asm!(
             "cmp {left}, {lined}",

@@ -1,5 +1,5 @@
-//! Looking at memory that somebody else writes whenever they like: words and copies, never
-//! references. What comes out is an allegation.
+//! Word-wise access to memory that another party writes concurrently: atomics and copies, never
+//! references. Values read from it are allegations.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::foreign;
@@ -7,23 +7,22 @@ use super::{Mapping, ReadMapping, Span};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 impl ReadMapping {
-    /// The word of eight bytes at this offset; what its writer wrote before it is seen after
-    /// (Acquire). None: it is not inside, or not at a multiple of eight.
+    /// Loads the u64 at `offset` with Acquire ordering; `None` if it is out of range or misaligned.
     #[must_use]
     #[inline]
     pub fn word(&self, offset: usize) -> Option<u64> {
         Some(self.0.word(offset)?.load(Ordering::Acquire))
     }
 
-    /// The word of four bytes at this offset, as [`ReadMapping::word`].
+    /// As [`ReadMapping::word`], for a u32.
     #[must_use]
     #[inline]
     pub fn half(&self, offset: usize) -> Option<u32> {
         Some(self.0.half(offset)?.load(Ordering::Acquire))
     }
 
-    /// Copies what lies at this offset, torn where somebody writes meanwhile. Answers whether it
-    /// lies inside; nothing is copied otherwise.
+    /// Copies bytes from `offset`, torn if a writer interferes. Returns false, and copies nothing,
+    /// if the range is not inside.
     #[must_use]
     #[inline]
     pub fn copy(&self, offset: usize, to: &mut [u8]) -> bool {
@@ -50,19 +49,19 @@ impl Mapping {
         self.0.copy(offset, to).is_some()
     }
 
-    /// Sets the word of eight bytes at this offset; what was written and read before is done before
-    /// (Release). Answers whether there is such a word.
+    /// Stores a u64 at `offset` with Release ordering. Returns false if it is out of range or
+    /// misaligned.
     pub fn set_word(&self, offset: usize, value: u64) -> bool {
         self.0.word(offset).map(|word| word.store(value, Ordering::Release)).is_some()
     }
 
-    /// As [`Mapping::set_word`], of four bytes.
+    /// As [`Mapping::set_word`], for a u32.
     pub fn set_half(&self, offset: usize, value: u32) -> bool {
         self.0.half(offset).map(|word| word.store(value, Ordering::Release)).is_some()
     }
 
-    /// Writes bytes at this offset, while others may look or write. Answers whether they fit in;
-    /// nothing is written otherwise.
+    /// Writes bytes from `offset` while others may read or write. Returns false, and writes
+    /// nothing, if the range is not inside.
     #[must_use]
     pub fn paste(&self, offset: usize, from: &[u8]) -> bool {
         self.0.paste(offset, from).is_some()
@@ -80,8 +79,8 @@ impl Span {
     fn word(&self, offset: usize) -> Option<&AtomicU64> {
         let at = self.inside(offset, 8).filter(|_| offset.is_multiple_of(8))?.cast::<u64>();
         // SAFETY: the word lies in the mapping, which lives as long as `self` and begins at a page,
-        // so that the word is aligned; it is touched by atomics alone here, and on memory that may
-        // only be read by loads alone.
+        // so the word is aligned; only atomics touch it here, and only loads where the mapping is
+        // read-only.
         Some(unsafe { AtomicU64::from_ptr(at) })
     }
 
@@ -97,14 +96,14 @@ impl Span {
         Some(unsafe { AtomicU8::from_ptr(at) })
     }
 
-    /// With wide instructions where there are some and it is worth it, else word by word where the
-    /// place is at a multiple of eight, byte by byte elsewhere.
+    /// Uses wide instructions from [`foreign::COPY_MIN`] bytes, else words where aligned and bytes
+    /// elsewhere.
     fn copy(&self, offset: usize, to: &mut [u8]) -> Option<()> {
         let from = self.inside(offset, to.len())?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if to.len() >= foreign::COPY_MIN {
-            // SAFETY: the range lies in the mapping, which lives as long as `self`; torn bytes are
-            // what whoever copies from here expects.
+            // SAFETY: the range lies in the mapping, which lives as long as `self`; callers of this
+            // function expect torn bytes.
             unsafe { foreign::copy_bytes(from, to.as_mut_ptr(), to.len()) };
             return Some(());
         }
@@ -154,7 +153,7 @@ mod tests {
     use crate::memory::Memfd;
 
     #[test]
-    fn words_and_copies_stay_inside() {
+    fn words_and_copies_stay_in_range() {
         let file = Memfd::create("sys-test", 4096).unwrap();
         let (here, there) = (file.map().unwrap(), file.map_read().unwrap());
         assert!(here.set_word(8, 0x0807_0605_0403_0201) && here.set_half(16, 0x0c0b_0a09));

@@ -1,27 +1,27 @@
-//! RTM_GETADDR: the addresses of interfaces.
+//! RTM_GETADDR: IP addresses of interfaces.
 
 use super::RouteSocket;
 use super::links::{HEADER, attributes, field};
 use crate::error::Result;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// `struct ifaddrmsg`
+/// Size of `struct ifaddrmsg`.
 const MESSAGE: usize = 8;
 
-/// Numbers of `linux/rtnetlink.h` and `linux/if_addr.h`.
+/// Constants of `linux/rtnetlink.h` and `linux/if_addr.h`.
 mod number {
     pub(super) const NEW: u16 = 20;
     pub(super) const GET: u16 = 22;
     pub(super) const REQUEST_DUMP: u16 = 0x301;
     pub(super) const ADDRESS: u16 = 1;
     pub(super) const LOCAL: u16 = 2;
-    /// The last scope of an address that other hosts use beyond the link.
+    /// The narrowest scope that reaches beyond the link.
     pub(super) const SCOPE_SITE: u8 = 200;
 }
 
 impl RouteSocket {
-    /// The addresses by which other hosts reach this one, each with the number of its interface;
-    /// link-local and loopback addresses are left out.
+    /// Lists the addresses by which other hosts reach this one, each with its interface index.
+    /// Link-local and loopback addresses are excluded.
     pub fn addresses(&self) -> Result<Vec<(u32, IpAddr)>> {
         let mut found = Vec::new();
         self.exchange("the list of addresses", request, |kind, body| {
@@ -43,7 +43,7 @@ fn request(sequence: u32) -> Vec<u8> {
     bytes
 }
 
-/// Reads `struct ifaddrmsg` and its attributes.
+/// Parses `struct ifaddrmsg` and its attributes.
 fn address(body: &[u8]) -> Option<(u32, IpAddr)> {
     let scope = *body.get(3)?;
     let index = u32::from_ne_bytes(field(body, 4)?);
@@ -54,7 +54,7 @@ fn address(body: &[u8]) -> Option<(u32, IpAddr)> {
         let mut all = attributes(body.get(MESSAGE..)?);
         all.find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
     };
-    // At a link between two points ADDRESS is the other end.
+    // On a point-to-point link ADDRESS is the peer's.
     let value = of(number::LOCAL).or_else(|| of(number::ADDRESS))?;
     let address = match value.len() {
         4 => IpAddr::V4(Ipv4Addr::from(field::<4>(value, 0)?)),
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn own_end_of_a_link_is_preferred_and_local_scopes_are_left_out() {
+    fn local_end_is_preferred_and_narrow_scopes_are_excluded() {
         let (near, far) = ([10, 0, 0, 1], [10, 0, 0, 2]);
         let link = answer(0, &[(number::ADDRESS, &far), (number::LOCAL, &near)]);
         assert_eq!(address(&link), Some((7, IpAddr::from(near))));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_addresses_are_not_among_those_of_this_machine() {
+    fn loopback_addresses_are_excluded() {
         let found = RouteSocket::open().unwrap().addresses().unwrap();
         assert!(found.iter().all(|(_, address)| !address.is_loopback()), "{found:?}");
     }

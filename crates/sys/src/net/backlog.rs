@@ -1,15 +1,15 @@
-//! The queue between drivers and the network stack, which drops when it is full.
+//! The backlog between drivers and network stack, which drops frames when it is full.
 //!
-//! In: `/proc/net/softnet_stat`, a line of hexadecimal figures per processor. It counts for the
-//! whole machine, all name spaces and interfaces together. Virtual devices use it, and drivers
-//! without NAPI; with receive packet steering all do.
+//! `/proc/net/softnet_stat` has one line of hexadecimal counters per CPU, for all interfaces and
+//! name spaces together. Virtual devices and drivers without NAPI use the backlog; with receive
+//! packet steering all devices do.
 
 use crate::error::{Error, Result};
 use std::fs;
 
 const FILE: &str = "/proc/net/softnet_stat";
 
-/// The counters of the backlog at one moment, by processor.
+/// A snapshot of the backlog's counters, per CPU.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Backlog(Vec<ProcessorCounters>);
 
@@ -21,26 +21,27 @@ struct ProcessorCounters {
 }
 
 impl Backlog {
-    /// Reads them.
+    /// Reads the counters.
     pub fn read() -> Result<Self> {
         let text = fs::read_to_string(FILE)
             .map_err(|error| Error::new("read", FILE, error.raw_os_error().unwrap_or(0)))?;
         Self::parse(&text).ok_or_else(|| Error::new("read", FILE, libc::EBADMSG))
     }
 
-    /// How many frames found the backlog full since `earlier`.
+    /// Returns the frames dropped at a full backlog since `earlier`.
     #[must_use]
     pub fn dropped_since(&self, earlier: &Self) -> u64 {
         self.since(earlier, |line| line.dropped)
     }
 
-    /// How often a processor had to stop with work left since `earlier`.
+    /// Returns how often a CPU ran out of budget with work left since `earlier`.
     #[must_use]
     pub fn squeezed_since(&self, earlier: &Self) -> u64 {
         self.since(earlier, |line| line.squeezed)
     }
 
-    /// The counters have 32 bits and wrap; a processor that came later began at 0.
+    /// Sums differences of 32-bit counters, which wrap. A CPU that is new since `earlier` started
+    /// at 0.
     fn since(&self, earlier: &Self, of: impl Fn(&ProcessorCounters) -> u32) -> u64 {
         let before = |(place, line): (usize, &ProcessorCounters)| match line.processor {
             Some(_) => earlier.0.iter().find(|other| other.processor == line.processor),
@@ -55,7 +56,7 @@ impl Backlog {
         let line = |line: &str| {
             let mut words = line.split_ascii_whitespace();
             let (dropped, squeezed) = (figure(words.nth(1))?, figure(words.next())?);
-            // The thirteenth figure, since Linux 5.14.
+            // The thirteenth column (CPU number), since Linux 5.14.
             Some(ProcessorCounters { dropped, squeezed, processor: figure(words.nth(9)) })
         };
         let lines: Option<Vec<ProcessorCounters>> = text.lines().map(line).collect();
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_wrap_and_processors_come() {
+    fn counters_wrap_and_new_cpus_start_at_zero() {
         let line = |dropped: &str, processor: &str| {
             format!("000f43af {dropped} 00000010{} {processor} 0 0\n", " 00000000".repeat(9))
         };
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_one() {
+    fn backlog_counters_of_this_machine_are_read() {
         let now = Backlog::read().unwrap();
         assert_eq!(now.dropped_since(&now), 0);
     }

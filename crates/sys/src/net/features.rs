@@ -1,8 +1,7 @@
-//! Whether an interface takes frames from programs of XDP: the one question of the generic netlink
-//! family `netdev` (Linux 6.3) that is asked here.
+//! XDP features of an interface, from the generic netlink family `netdev` (Linux 6.3).
 //!
-//! Out: what the device says at this moment; a virtual Ethernet device says yes only while its
-//! other end can take such frames up. Nobody tells a program that sends to one that does not.
+//! The answer holds for the moment: a virtual Ethernet device accepts redirected frames only while
+//! its peer can receive them. A program that redirects to another device gets no error.
 
 use super::links::{ANSWER, CALL, PATIENCE, attributes, field, split_message};
 use crate::error::{Error, Named as _, Result};
@@ -10,7 +9,7 @@ use crate::poll;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd as _, OwnedFd};
 
-/// Numbers of `linux/netlink.h`, `linux/genetlink.h` and `linux/netdev.h`.
+/// Constants of `linux/netlink.h`, `linux/genetlink.h` and `linux/netdev.h`.
 const ERROR: u16 = 2;
 const REQUEST: u16 = 1;
 const CONTROLLER: u16 = 16;
@@ -22,11 +21,13 @@ const DEVICE_INDEX: u16 = 1;
 const XDP_FEATURES: u16 = 3;
 /// NETDEV_XDP_ACT_NDO_XMIT
 const TAKES_FRAMES: u64 = 4;
-/// `struct genlmsghdr`.
+/// Size of `struct genlmsghdr`.
 const GENERIC_HEADER: usize = 4;
 
-/// Whether the interface of this number, in the name space of this thread, takes frames that a
-/// program of XDP sends. ENOENT: this kernel does not tell.
+/// Returns true if an interface of this thread's name space accepts frames redirected by XDP
+/// programs.
+///
+/// ENOENT: the kernel does not report features.
 pub fn accepts_xdp_frames(index: u32) -> Result<bool> {
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
@@ -53,7 +54,7 @@ fn attribute(attributes_of: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(attributes_of).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
-/// Asks one thing; answers the attributes of what comes back.
+/// Sends one request and returns the attributes of its answer.
 fn ask(
     socket: &OwnedFd,
     family: u16,
@@ -95,7 +96,7 @@ mod tests {
     use crate::net::RouteSocket;
 
     #[test]
-    fn loopback_takes_no_frames_of_programs_and_what_is_not_there_is_an_error() {
+    fn loopback_accepts_no_redirected_frames() {
         let links = RouteSocket::open().unwrap();
         let lo = links.all().unwrap().into_iter().find(|one| one.flags.loopback()).unwrap();
         match accepts_xdp_frames(lo.index) {

@@ -1,7 +1,6 @@
-//! RTM_GETTFILTER: the filters of traffic control that hang at an interface beside TCX, whoever put
-//! them there.
+//! RTM_GETTFILTER: traffic control filters at an interface, besides TCX.
 //!
-//! For showing. They run behind the programs of TCX, and stay as they are.
+//! For reports only. They run behind TCX programs and are never changed.
 
 use super::RouteSocket;
 use super::links::{ANSWER, CALL, HEADER, PATIENCE, attributes, field, split_message, text};
@@ -11,13 +10,13 @@ use crate::poll;
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::AsFd as _;
 
-/// `struct tcmsg`
+/// Size of `struct tcmsg`.
 const MESSAGE: usize = 20;
-/// Where filters of the class-less scheduler `clsact` hang.
+/// Parents of filters under the classless qdisc `clsact`.
 const INGRESS: u32 = 0xffff_fff2;
 const EGRESS: u32 = 0xffff_fff3;
 
-/// Numbers of `linux/rtnetlink.h` and `linux/pkt_cls.h`.
+/// Constants of `linux/rtnetlink.h` and `linux/pkt_cls.h`.
 mod number {
     pub(super) const ERROR: u16 = 2;
     pub(super) const DONE: u16 = 3;
@@ -30,25 +29,25 @@ mod number {
     pub(super) const BPF_ID: u16 = 11;
 }
 
-/// A filter of traffic control.
+/// A traffic control filter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcFilter {
-    /// Which way the packets go that it sees.
+    /// Direction of the packets it sees.
     pub side: Side,
-    /// What decides: `bpf`, `flower`, `matchall`.
+    /// Classifier: `bpf`, `flower`, `matchall`, ….
     pub kind: String,
-    /// The smaller, the earlier.
+    /// Priority: lower values run first.
     pub preference: u16,
-    /// Its number among those of the same preference.
+    /// Handle among the filters of one priority.
     pub handle: u32,
-    /// The name of its program, where one decides.
+    /// Name of its BPF program, if it has one.
     pub name: Option<String>,
-    /// The number of its program.
+    /// Id of its BPF program, if it has one.
     pub program: Option<u32>,
 }
 
 impl RouteSocket {
-    /// The filters at both sides of the interface with this number; none where nobody hung any.
+    /// Lists the filters of both directions at an interface.
     pub fn filters(&self, index: u32) -> Result<Vec<TcFilter>> {
         let mut found = Vec::new();
         for (parent, side) in [(INGRESS, Side::Ingress), (EGRESS, Side::Egress)] {
@@ -66,14 +65,14 @@ impl RouteSocket {
         Ok(found)
     }
 
-    /// Asks for a list and hands over each answer.
+    /// Sends a dump request and passes each answer to `each`.
     pub(super) fn exchange(
         &self,
         target: &str,
         request: impl FnOnce(u32) -> Vec<u8>,
         mut each: impl FnMut(u16, &[u8]),
     ) -> Result<()> {
-        // Held until the last answer is here.
+        // Held until the last answer has arrived.
         let held = self.next();
         let sequence = *held;
         let refused = |errno| Error::new(CALL, target.to_owned(), errno);
@@ -119,7 +118,7 @@ fn request(sequence: u32, index: u32, parent: u32) -> Vec<u8> {
 fn filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
     let word = |at| field(body, at).map(u32::from_ne_bytes);
     let (handle, parent, info) = (word(8)?, word(12)?, word(16)?);
-    // Handle 0 is the heading of a preference.
+    // Handle 0 is the header of a priority.
     if parent != wanted || handle == 0 {
         return None;
     }
@@ -147,7 +146,7 @@ mod tests {
     use super::*;
     use testkit::random::Random;
 
-    /// An answer about a classifier of this kind, with attributes.
+    /// Builds an answer about a filter.
     fn told(handle: u32, parent: u32, info: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let words = [0, 2, handle, parent, info];
         let mut bytes: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_a_filter_is_named() {
+    fn bpf_filter_is_reported_with_its_program() {
         let mut options = told(0, 0, 0, &[(7, b"tap\0"), (11, &77_u32.to_ne_bytes())]);
         let options = options.split_off(MESSAGE);
         let body = told(1, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0"), (2, &options)]);
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_answers_do_no_harm() {
+    fn malformed_filter_answers_are_harmless() {
         let mut random = Random::replayable();
         for _ in 0..20_000 {
             let mut body =

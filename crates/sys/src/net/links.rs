@@ -1,7 +1,7 @@
-//! RTM_GETLINK: the one question of rtnetlink(7) that is asked here.
+//! RTM_GETLINK: interfaces, from rtnetlink(7).
 //!
-//! A request goes out, answers come until the kernel says that it is done. They are read in safe
-//! code that takes no length on trust.
+//! One request is sent and answers are read until the kernel marks the last. Parsing is safe code
+//! that trusts no length.
 
 use super::{Counters, Interface, InterfaceFlags, XdpProgram};
 use crate::bpf::XdpMode;
@@ -12,22 +12,22 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The call that refusals name.
+/// Name of the call in errors.
 pub(super) const CALL: &str = "netlink";
-/// The kernel answers at once; this only keeps a mistake from waiting for ever.
+/// Timeout for an answer; the kernel answers at once, so this only bounds a bug.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
-/// The kernel fits parts of a list into this; one interface needs about 2 KB.
+/// Receive buffer; a dump comes in parts of at most this size, at about 2 KB per interface.
 pub(super) const ANSWER: usize = 64 << 10;
-/// A list that changed while it was read is read again, so often.
+/// Attempts to get a dump that no change interrupted.
 pub(super) const AGAIN_MAX: u32 = 8;
-/// IFNAMSIZ, and ALTIFNAMSIZ: with the zero at the end.
+/// IFNAMSIZ and ALTIFNAMSIZ, including the final zero.
 const NAME: usize = 16;
 const LONG_NAME: usize = 128;
 
 pub(super) const HEADER: usize = 16;
 const LINK: usize = 16;
 
-/// Numbers of `linux/netlink.h` and `linux/rtnetlink.h`.
+/// Constants of `linux/netlink.h` and `linux/rtnetlink.h`.
 mod message {
     pub(super) const ERROR: u16 = 2;
     pub(super) const DONE: u16 = 3;
@@ -38,7 +38,7 @@ mod message {
     pub(super) const DUMP: u16 = 0x300;
 }
 
-/// Numbers of `linux/if_link.h`.
+/// Attributes of `linux/if_link.h`.
 mod attribute {
     pub(super) const ADDRESS: u16 = 1;
     pub(super) const NAME: u16 = 3;
@@ -55,16 +55,16 @@ mod attribute {
     pub(super) const LONG_NAME: u16 = 53;
 }
 
-/// A way to ask for interfaces. It stays in the name space in which it was opened, whoever asks.
+/// A socket for interface queries, bound to the name space in which it was opened.
 #[derive(Debug)]
 pub struct RouteSocket {
     socket: OwnedFd,
-    /// The number of the last request; held from the request to its last answer.
+    /// Sequence number of the last request; locked from the request to its last answer.
     sequence: Mutex<u32>,
 }
 
 impl RouteSocket {
-    /// Opens one in the network name space of the calling thread. Needs no privilege.
+    /// Opens a socket in the network name space of the calling thread. Needs no privilege.
     pub fn open() -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // Protocol 0 is NETLINK_ROUTE.
@@ -72,7 +72,7 @@ impl RouteSocket {
         Ok(Self { socket: socket.named("socket", "rtnetlink")?, sequence: Mutex::new(0) })
     }
 
-    /// All interfaces.
+    /// Lists all interfaces.
     pub fn all(&self) -> Result<Vec<Interface>> {
         for _ in 0..AGAIN_MAX {
             let (found, whole) = self.ask(0, &[], true, "the list of interfaces")?;
@@ -83,8 +83,7 @@ impl RouteSocket {
         Err(Error::new(CALL, "the list of interfaces, which keeps changing", libc::EINTR))
     }
 
-    /// The interface with this name, or with this as one of its other names. ENODEV: there is
-    /// none.
+    /// Returns the interface with this name or alternative name. ENODEV: there is none.
     pub fn named(&self, name: &str) -> Result<Interface> {
         let kind = if name.len() < NAME { attribute::NAME } else { attribute::LONG_NAME };
         if name.is_empty() || name.len() >= LONG_NAME || name.contains('\0') {
@@ -100,7 +99,7 @@ impl RouteSocket {
         self.one(0, &wanted, format!("interface {name}"))
     }
 
-    /// The interface with this number. ENODEV: there is none.
+    /// Returns the interface with this index. ENODEV: there is none.
     pub fn indexed(&self, index: u32) -> Result<Interface> {
         let target = format!("interface number {index}");
         if index == 0 { Err(missing(target)) } else { self.one(index, &[], target) }
@@ -111,7 +110,7 @@ impl RouteSocket {
         found.into_iter().next().ok_or_else(|| missing(target))
     }
 
-    /// The number of the next request, held until its last answer is here.
+    /// Locks the socket and returns the next sequence number; held until the last answer.
     pub(super) fn next(&self) -> MutexGuard<'_, u32> {
         let mut sequence = self.sequence.lock().unwrap_or_else(PoisonError::into_inner);
         *sequence = sequence.wrapping_add(1);
@@ -122,7 +121,7 @@ impl RouteSocket {
         &self.socket
     }
 
-    /// Asks and gathers. Whether what came is one state of things is the second answer.
+    /// Sends a request and collects its answers; also returns true if no change interrupted them.
     fn ask(
         &self,
         index: u32,
@@ -158,7 +157,7 @@ fn missing(target: String) -> Error {
     Error::new(CALL, target, libc::ENODEV)
 }
 
-/// `struct nlmsghdr`, `struct ifinfomsg`, attributes.
+/// Encodes `struct nlmsghdr`, `struct ifinfomsg` and attributes.
 fn request(sequence: u32, index: u32, wanted: &[u8], list: bool) -> Vec<u8> {
     let length = u32::try_from(HEADER + LINK + wanted.len()).unwrap_or(u32::MAX);
     let flags = message::REQUEST | if list { message::DUMP } else { 0 };
@@ -174,7 +173,7 @@ fn request(sequence: u32, index: u32, wanted: &[u8], list: bool) -> Vec<u8> {
     bytes
 }
 
-/// What has come back so far.
+/// Answers received so far.
 #[derive(Debug, Default)]
 struct Answers {
     sequence: u32,
@@ -186,7 +185,7 @@ struct Answers {
 }
 
 impl Answers {
-    /// Reads the messages of one datagram. What belongs to another request is passed over.
+    /// Reads the messages of one datagram; those of other requests are skipped.
     fn read(&mut self, mut bytes: &[u8]) {
         while let Some((kind, flags, sequence, body, rest)) = split_message(bytes) {
             bytes = rest;
@@ -212,7 +211,7 @@ impl Answers {
 
 pub(super) type Message<'a> = (u16, u16, u32, &'a [u8], &'a [u8]);
 
-/// The first message: its kind, flags, number, what is in it, and what comes behind it.
+/// Splits off the first message: type, flags, sequence number, body, rest.
 pub(super) fn split_message(bytes: &[u8]) -> Option<Message<'_>> {
     let length = usize::try_from(u32::from_ne_bytes(field(bytes, 0)?)).ok()?;
     let body = bytes.get(HEADER..length)?;
@@ -222,7 +221,7 @@ pub(super) fn split_message(bytes: &[u8]) -> Option<Message<'_>> {
     Some((kind, flags, sequence, body, bytes.get(length.next_multiple_of(4)..).unwrap_or(&[])))
 }
 
-/// `struct ifinfomsg` and its attributes.
+/// Parses `struct ifinfomsg` and its attributes.
 fn interface(body: &[u8]) -> Option<Interface> {
     let mut found = Interface {
         hatype: u16::from_ne_bytes(field(body, 2)?),
@@ -253,7 +252,7 @@ fn interface(body: &[u8]) -> Option<Interface> {
     Some(found)
 }
 
-/// Which XDP program is there, and who runs it.
+/// Parses the attached XDP program and its mode.
 fn xdp(value: &[u8]) -> Option<XdpProgram> {
     let one = |wanted| attributes(value).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
     let mode = match one(attribute::XDP_ATTACHED)?.first()? {
@@ -266,9 +265,9 @@ fn xdp(value: &[u8]) -> Option<XdpProgram> {
     Some(XdpProgram { program: one(attribute::XDP_PROGRAM).and_then(number).unwrap_or(0), mode })
 }
 
-/// Attributes one after the other, as long as their lengths make sense.
+/// Iterates over attributes until a length is invalid.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    /// Two bits of the kind are remarks.
+    /// The two high bits of the type are flags.
     const KIND: u16 = 0x3fff;
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(field(bytes, 0)?));
@@ -279,7 +278,7 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// `struct rtnl_link_stats64`; what this kernel does not have is 0.
+/// Parses `struct rtnl_link_stats64`; fields that this kernel lacks are 0.
 fn counters(value: &[u8]) -> Counters {
     let at = |place: usize| field(value, place * 8).map_or(0, u64::from_ne_bytes);
     Counters {
@@ -323,7 +322,7 @@ mod tests {
     use testkit::random::Random;
 
     #[test]
-    fn the_loopback_device_is_there() {
+    fn loopback_device_is_found_in_every_way() {
         let links = RouteSocket::open().unwrap();
         let all = links.all().unwrap();
         let lo = all.iter().find(|interface| interface.flags.loopback()).unwrap();
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn missing_interface_is_named_in_the_error() {
         let links = RouteSocket::open().unwrap();
         for name in ["nosuch0", "", "a-name-that-is-longer-than-fifteen", &"x".repeat(200)] {
             let error = links.named(name).unwrap_err();
@@ -350,7 +349,7 @@ mod tests {
         assert!(links.named("lo").is_ok(), "a refusal does not disturb what comes after");
     }
 
-    /// A message of this kind, with this remark and number.
+    /// Builds a message with these flags and this sequence number.
     fn answer(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
         let mut bytes = request(sequence, 0, &[], false);
         bytes.truncate(HEADER);
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_answers_do_no_harm() {
+    fn malformed_link_answers_are_harmless() {
         let mut random = Random::replayable();
         for _ in 0..20_000 {
             let mut bytes = request(1, 7, &[8, 0, 3, 0, b'e', b'0', 0, 0], false);

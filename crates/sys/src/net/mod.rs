@@ -1,8 +1,7 @@
-//! Network interfaces and their counters, the backlog, and name spaces.
+//! Network interfaces with their counters, the backlog, and name spaces.
 //!
-//! Asked by rtnetlink(7), synchronously and by hand: there is one question ([`RouteSocket`]), and it
-//! tells everything. Whatever is opened belongs to the name space of the thread that opens it;
-//! [`run_in`] opens in another.
+//! Queries go over rtnetlink(7), synchronously ([`RouteSocket`]). A socket belongs to the name
+//! space of the thread that opens it; [`run_in`] opens in another.
 
 mod addresses;
 mod backlog;
@@ -20,127 +19,126 @@ pub use namespace::{Namespace, namespace_cookie, run_in, run_in_new};
 use crate::bpf::XdpMode;
 use crate::error::Result;
 
-/// A network interface, as the kernel told of it.
+/// A network interface, as the kernel described it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Interface {
-    /// Its number: stays when it is renamed, and is not used again for long.
+    /// Interface index: survives a rename and is not soon reused.
     pub index: u32,
-    /// Its name now.
+    /// Current name.
     pub name: String,
-    /// Other names that it has.
+    /// Alternative names.
     pub alternative: Vec<String>,
-    /// What kind of link it is (ARPHRD_*: 1 Ethernet, 772 loopback, 65534 none).
+    /// Link type (ARPHRD_*: 1 Ethernet, 772 loopback, 65534 none).
     pub hatype: u16,
-    /// The largest packet of layer 3.
+    /// MTU in bytes of layer 3.
     pub mtu: u32,
-    /// What state it is in.
+    /// State flags.
     pub flags: InterfaceFlags,
-    /// Its address in layer 2; empty where it has none.
+    /// Link-layer address; empty if it has none.
     pub mac: Vec<u8>,
-    /// What made it: `veth`, `vlan`, `bridge`, `tun`. None for hardware.
+    /// Kind of virtual device: `veth`, `vlan`, `bridge`, `tun`, …; `None` for hardware.
     pub kind: Option<String>,
-    /// The interface below it or at its other end, which may be in another name space.
+    /// Index of the lower device or peer, which may be in another name space.
     pub link: Option<u32>,
-    /// RFC 2863: 6 is up, 2 down, 7 dormant, 0 unknown.
+    /// Operational state (RFC 2863): 6 up, 2 down, 7 dormant, 0 unknown.
     pub operstate: u8,
-    /// The XDP program that is there, whoever put it there.
+    /// Attached XDP program, whoever attached it.
     pub xdp: Option<XdpProgram>,
-    /// What it has counted.
+    /// Traffic counters.
     pub counters: Counters,
 }
 
-/// An XDP program at an interface.
+/// An XDP program attached to an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct XdpProgram {
-    /// Its number; 0 where there are several.
+    /// Program id; 0 if several are attached.
     pub program: u32,
-    /// Who runs it; none where there are several.
+    /// Mode; `None` if several are attached.
     pub mode: Option<XdpMode>,
 }
 
-/// Flags of an interface (netdevice(7)).
+/// Interface flags (netdevice(7)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InterfaceFlags(pub u32);
 
 impl InterfaceFlags {
-    /// It has been switched on.
+    /// Returns true if the interface is administratively up.
     #[must_use]
     pub const fn up(self) -> bool {
         self.0 & libc::IFF_UP.cast_unsigned() != 0
     }
 
-    /// It has what it needs to carry frames, for example a cable.
+    /// Returns true if it is operational, for example has a carrier.
     #[must_use]
     pub const fn running(self) -> bool {
         self.0 & libc::IFF_RUNNING.cast_unsigned() != 0
     }
 
-    /// What is sent into it comes out of it.
+    /// Returns true for the loopback device.
     #[must_use]
     pub const fn loopback(self) -> bool {
         self.0 & libc::IFF_LOOPBACK.cast_unsigned() != 0
     }
 
-    /// It takes frames that are for others. Only where an administrator asked for that by name;
-    /// what sockets ask for is not seen here.
+    /// Returns true if an administrator made it promiscuous; requests by sockets do not show here.
     #[must_use]
     pub const fn promiscuous(self) -> bool {
         self.0 & libc::IFF_PROMISC.cast_unsigned() != 0
     }
 
-    /// There is one other end, and no addresses in layer 2.
+    /// Returns true for a point-to-point link, which has no link-layer addresses.
     #[must_use]
     pub const fn point_to_point(self) -> bool {
         self.0 & libc::IFF_POINTOPOINT.cast_unsigned() != 0
     }
 }
 
-/// What an interface has counted since it was made (`struct rtnl_link_stats64`, whose comments in
-/// `linux/if_link.h` say more). What was dropped on the way to the host is in the fields from
-/// `rx_dropped` on; drivers differ in which they use.
+/// Counters of an interface since its creation (`struct rtnl_link_stats64`; `linux/if_link.h`
+/// documents them further). Receive losses are in the fields from `rx_dropped` on; drivers differ
+/// in which they use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Frames that came, without those that the device had to drop.
+    /// Frames received, excluding those dropped by the device.
     pub rx_packets: u64,
-    /// Frames that went.
+    /// Frames sent.
     pub tx_packets: u64,
-    /// Bytes that came.
+    /// Bytes received.
     pub rx_bytes: u64,
-    /// Bytes that went.
+    /// Bytes sent.
     pub tx_bytes: u64,
-    /// Frames that came damaged: the sum of several fields below, or more than that.
+    /// Frames received with an error: a sum of fields below, or more.
     pub rx_errors: u64,
-    /// Frames that could not be sent.
+    /// Frames that failed to be sent.
     pub tx_errors: u64,
-    /// Frames that came and were dropped by the driver or, since it had no room, by the kernel.
+    /// Received frames dropped by the driver or, for lack of room, by the kernel.
     pub rx_dropped: u64,
-    /// Frames that were dropped on their way out.
+    /// Frames dropped before being sent.
     pub tx_dropped: u64,
-    /// Frames that came for a group.
+    /// Multicast frames received.
     pub multicast: u64,
-    /// Frames of a wrong length.
+    /// Frames of invalid length.
     pub rx_length_errors: u64,
-    /// The device's buffer overflowed.
+    /// Overflows of the device's buffer.
     pub rx_over_errors: u64,
-    /// Frames with a wrong checksum.
+    /// Frames with an invalid checksum.
     pub rx_crc_errors: u64,
-    /// Frames with a wrong end.
+    /// Frames with invalid alignment.
     pub rx_frame_errors: u64,
-    /// The device's queue overflowed.
+    /// Overflows of the device's queue.
     pub rx_fifo_errors: u64,
-    /// The host gave the device too few buffers.
+    /// Frames missed because the host supplied too few buffers.
     pub rx_missed_errors: u64,
-    /// The cable was lost while sending.
+    /// Losses of carrier while sending.
     pub tx_carrier_errors: u64,
-    /// The device's queue ran empty while sending.
+    /// Underruns of the device's queue while sending.
     pub tx_fifo_errors: u64,
-    /// Frames that came while the interface above was off.
+    /// Frames dropped because the upper device was down.
     pub rx_nohandler: u64,
 }
 
 impl Counters {
-    /// Frames that came to the device and did not come to the host, by what the driver tells.
-    /// `rx_errors` is not among them: it repeats some of them.
+    /// Returns the frames that reached the device but not the host, as reported by the driver.
+    /// Excludes `rx_errors`, which repeats some of them.
     #[must_use]
     pub const fn rx_lost(&self) -> u64 {
         self.rx_dropped
@@ -150,17 +148,17 @@ impl Counters {
     }
 }
 
-/// The interface with this name in the name space of the calling thread.
+/// Returns the interface with this name in the calling thread's name space.
 pub fn interface(name: &str) -> Result<Interface> {
     RouteSocket::open()?.named(name)
 }
 
-/// All interfaces of the name space of the calling thread.
+/// Lists the interfaces of the calling thread's name space.
 pub fn interfaces() -> Result<Vec<Interface>> {
     RouteSocket::open()?.all()
 }
 
-/// What the interface with this number is called now, in the name space of the calling thread.
+/// Returns the current name of an interface in the calling thread's name space.
 pub fn name_of(index: u32) -> Result<String> {
     Ok(RouteSocket::open()?.indexed(index)?.name)
 }

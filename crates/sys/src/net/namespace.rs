@@ -1,4 +1,4 @@
-//! Network name spaces: opened by name, path or process, entered by threads that end there.
+//! Network name spaces, opened by name, path or process, and entered by short-lived threads.
 
 use crate::error::{Error, Named as _, Result};
 use crate::open::OpenRegular;
@@ -8,12 +8,12 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Where `ip netns` keeps names.
+/// Directory where `ip netns` keeps name spaces.
 const NAMES: &str = "/run/netns";
-/// The one of the calling thread, which may differ from that of its process.
+/// The calling thread's name space, which may differ from its process's.
 const HERE: &str = "/proc/thread-self/ns/net";
 
-/// A network name space, which lives as long as this value.
+/// A network name space, kept alive by this value.
 #[derive(Debug)]
 pub struct Namespace {
     fd: OwnedFd,
@@ -21,13 +21,13 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// The one of the calling thread.
+    /// Opens the calling thread's name space.
     pub fn current() -> Result<Self> {
         Self::at(Path::new(HERE), "this name space")
     }
 
-    /// The one that this text names: a path where there is a `/` in it, else a name as `ip netns`
-    /// knows it, else the number of a process.
+    /// Opens a name space by text: a path if it contains `/`, else a name known to `ip netns`, else
+    /// a process id.
     pub fn open(text: &str) -> Result<Self> {
         let known = Path::new(NAMES).join(text);
         let path = if text.contains('/') {
@@ -40,21 +40,21 @@ impl Namespace {
         Self::at(&path, text)
     }
 
-    /// A number that no other name space on this machine has at the same time.
+    /// Returns the inode number, unique on this machine while the name space exists.
     pub fn identity(&self) -> Result<u64> {
         let stat = rustix::fs::fstat(&self.fd).named("fstat", self.what.clone())?;
         Ok(stat.st_ino)
     }
 
-    /// Whether it belongs to the user name space of this process, so that numbers of users mean the
-    /// same there as here.
+    /// Returns true if it belongs to this process's user name space, so that user ids mean the same
+    /// in both.
     pub fn has_our_users(&self) -> Result<bool> {
-        /// Where the user name space of this process is.
+        /// This process's user name space.
         const USERS: &str = "/proc/self/ns/user";
         let ours = rustix::fs::stat(USERS).named("stat", USERS)?;
         let owner = match owner_of(&self.fd) {
             Ok(owner) => owner,
-            // It belongs to one further up.
+            // The owner is a parent of our user name space.
             Err(error) if error.errno == libc::EPERM => return Ok(false),
             Err(error) => return Err(error),
         };
@@ -62,14 +62,14 @@ impl Namespace {
         Ok((ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino))
     }
 
-    /// Whether it is the one of the calling thread.
+    /// Returns true if it is the calling thread's.
     pub fn is_current(&self) -> Result<bool> {
         Ok(self.identity()? == Self::current()?.identity()?)
     }
 
     fn at(path: &Path, what: &str) -> Result<Self> {
         let target = || format!("name space {what}");
-        // A path may lead to a pipe, which would be waited for; name spaces are regular files.
+        // Opened as a regular file: a path may lead to a pipe, whose open would block.
         let file = OpenRegular::read().open(path).map_err(|error| match error.raw_os_error() {
             Some(errno) => Error::new("open", target(), errno),
             None => Error::new("open", format!("{} ({error})", target()), libc::EINVAL),
@@ -84,7 +84,7 @@ impl AsFd for Namespace {
     }
 }
 
-/// The user name space to which a name space belongs.
+/// Returns the user name space that owns a name space.
 fn owner_of(space: &OwnedFd) -> Result<OwnedFd> {
     /// NS_GET_USERNS (ioctl_ns(2))
     const GET_OWNER: libc::Ioctl = 0xb701;
@@ -97,8 +97,8 @@ fn owner_of(space: &OwnedFd) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(answer) })
 }
 
-/// The number by which programs know the name space of sockets that are opened by this thread. It
-/// is never used again (Linux 5.14).
+/// Returns the cookie by which BPF programs identify the name space of this thread's sockets
+/// (SO_NETNS_COOKIE, Linux 5.14). Never reused.
 pub fn namespace_cookie() -> Result<u64> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
@@ -106,11 +106,11 @@ pub fn namespace_cookie() -> Result<u64> {
     option::get(socket.as_fd(), libc::SOL_SOCKET, option::NETNS_COOKIE)
 }
 
-/// Does something in a name space, in a thread that begins and ends for it: what is opened there
-/// stays there, and the calling thread stays where it is. Needs CAP_SYS_ADMIN, here and there.
+/// Runs `work` in a name space, in a thread of its own: sockets opened there stay there, and the
+/// calling thread stays where it is. Needs CAP_SYS_ADMIN in both.
 ///
 /// # Panics
-/// Where `work` does.
+/// If `work` panics.
 pub fn run_in<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Result<T> {
     in_thread(|| {
         move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))
@@ -119,11 +119,11 @@ pub fn run_in<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Re
     })
 }
 
-/// Does something in a name space that is new and goes when nothing is left that was opened there.
-/// Needs CAP_SYS_ADMIN.
+/// Runs `work` in a new name space, which lives as long as anything opened there. Needs
+/// CAP_SYS_ADMIN.
 ///
 /// # Panics
-/// Where `work` does.
+/// If `work` panics.
 pub fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     in_thread(|| {
         // SAFETY: the thread begins and ends here, and what is unshared is its name space of
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_one_is_found_in_three_ways() {
+    fn own_name_space_opens_in_three_ways() {
         let here = Namespace::current().unwrap();
         assert!(here.is_current().unwrap());
         let by_process = Namespace::open(&std::process::id().to_string()).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_space_is_refused() {
+    fn other_files_are_rejected_as_name_space() {
         let pipe = std::env::temp_dir().join(format!("sys-namespace-{}", std::process::id()));
         let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, mode, 0).unwrap();

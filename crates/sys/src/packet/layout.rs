@@ -1,48 +1,47 @@
-//! What stands in a segment of a packet ring (TPACKET_V3, `linux/if_packet.h`): the block's header,
-//! then packets, each a header, the address of the link layer, room, and the frame.
+//! Layout of a packet ring's block (TPACKET_V3, `linux/if_packet.h`): a block header, then per
+//! packet a header, a link-layer address, headroom, and the frame.
 //!
-//! Bytes in, plain values out; no access to the ring itself. The bytes were written by the kernel,
-//! yet every offset is checked against the block: a mistake on either side costs a packet and
-//! never a panic.
+//! Parses bytes into plain values without access to the ring. The kernel wrote the bytes, yet every
+//! offset is checked against the block: a mistake on either side costs a packet, never a panic.
 
-/// Bytes of a packet's header with the address of the link layer behind it.
+/// Size of a packet's header with its link-layer address.
 pub const HEADER: usize = LINK + 20;
-/// Bytes before an Ethernet frame that belong to nobody, without any reserve: the kernel aligns
-/// layer 3 to 16 bytes and leaves at least 16 for the header of layer 2.
+/// Unused bytes before an Ethernet frame, without further reserve: the kernel aligns layer 3 to 16
+/// bytes and leaves at least 16 for the layer 2 header.
 pub const ROOM: usize = 14;
 
-/// `struct tpacket_block_desc`.
+/// Size of `struct tpacket_block_desc`.
 const BLOCK: usize = 48;
-/// Where `struct sockaddr_ll` stands behind `struct tpacket3_hdr`.
+/// Offset of `struct sockaddr_ll`, behind `struct tpacket3_hdr`.
 const LINK: usize = 48;
-/// TPACKET_V3 in the header of a block.
+/// TPACKET_V3, in a block's header.
 const VERSION: u32 = 2;
 
 const LOSING: u32 = 1 << 2;
 const TIMED_OUT: u32 = 1 << 5;
 
-/// Where the status of a block stands, seen from its first byte.
+/// Offset of the status word in a block.
 pub(super) const STATUS: usize = 8;
 
 /// The header of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockHeader {
-    /// How many packets are in it.
+    /// Number of packets.
     pub packets: u32,
-    /// Where the first header begins.
+    /// Offset of the first packet header.
     pub first: usize,
-    /// Bytes that are in use.
+    /// Bytes in use.
     pub used: usize,
-    /// Counts blocks, from 1.
+    /// Sequence number, from 1.
     pub sequence: u64,
-    /// It came because time was up, not because it was full.
+    /// True if a timeout, not fullness, retired the block.
     pub timed_out: bool,
-    /// Packets were dropped since the statistics were read.
+    /// True if packets were dropped since the statistics were last read.
     pub losing: bool,
 }
 
 impl BlockHeader {
-    /// Reads the header of the block that begins here. None where it makes no sense.
+    /// Parses the header at the start of `bytes`; `None` if it is invalid.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let status = word(bytes, STATUS)?;
@@ -59,34 +58,33 @@ impl BlockHeader {
     }
 }
 
-/// The header of a packet and what it says about the frame.
+/// The header of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacketHeader {
-    /// Where the header stands in the block.
+    /// Offset of this header in the block.
     pub at: usize,
-    /// Where the next header stands; 0 where this packet is the last.
+    /// Offset of the next header; 0 for the last packet.
     pub next: usize,
-    /// Where the frame begins; with `captured` it lies in the block.
+    /// Offset of the frame, whose `captured` bytes lie in the block.
     pub frame: usize,
-    /// Where layer 3 begins, as the kernel sees it; in the frame, or at its end.
+    /// Offset of layer 3 as the kernel found it, clamped to the frame.
     pub network: usize,
-    /// Bytes of the frame that are here.
+    /// Captured length in bytes.
     pub captured: u32,
-    /// Bytes that the frame had, without the tag that was taken out.
+    /// Length on the wire in bytes, without a VLAN tag that the kernel removed.
     pub length: u32,
-    /// When it passed, in nanoseconds since 1970.
+    /// Timestamp, in ns since 1970.
     pub time_ns: u64,
-    /// Remarks of the kernel.
+    /// Status flags.
     pub status: PacketStatus,
-    /// The tag that the kernel took out of the frame.
+    /// The VLAN tag that the kernel removed from the frame.
     pub vlan: Option<VlanTag>,
-    /// Where the frame came from.
+    /// Link-layer address.
     pub link: LinkAddress,
 }
 
 impl PacketHeader {
-    /// Reads the header that begins at `at`. None where it does not lie in the block, or the frame
-    /// does not.
+    /// Parses the header at `at`; `None` if header or frame lies outside the block.
     #[must_use]
     pub fn read(bytes: &[u8], at: usize) -> Option<Self> {
         let header = bytes.get(at..at.checked_add(HEADER)?)?;
@@ -115,12 +113,12 @@ impl PacketHeader {
     }
 }
 
-/// An IEEE 802.1Q tag beside its frame.
+/// An IEEE 802.1Q tag carried beside its frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VlanTag {
-    /// The tag's protocol: 0x8100, 0x88a8.
+    /// Tag protocol: 0x8100 or 0x88a8.
     pub protocol: u16,
-    /// Priority, drop eligibility and the number of the VLAN.
+    /// TCI: priority, drop eligibility and VLAN id.
     pub control: u16,
 }
 
@@ -139,46 +137,46 @@ impl VlanTag {
     }
 }
 
-/// Remarks of the kernel about a frame.
+/// Status flags of a packet (TP_STATUS_*).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacketStatus(pub u32);
 
 impl PacketStatus {
-    /// Frames were dropped since the statistics were read.
+    /// Returns true if frames were dropped since the statistics were last read.
     #[must_use]
     pub const fn losing(self) -> bool {
         self.0 & LOSING != 0
     }
 
-    /// The checksum of layer 4 has not been computed: the device would have done it.
+    /// Returns true if the layer 4 checksum is not filled in: it was left to the device.
     #[must_use]
     pub const fn checksum_unset(self) -> bool {
         self.0 & (1 << 3) != 0
     }
 
-    /// The device has found the checksum of layer 4 right.
+    /// Returns true if the device verified the layer 4 checksum.
     #[must_use]
     pub const fn checksum_valid(self) -> bool {
         self.0 & (1 << 7) != 0
     }
 
-    /// The time is that of the device.
+    /// Returns true if the timestamp is the device's.
     #[must_use]
     pub const fn hardware_time(self) -> bool {
         self.0 & (1 << 31) != 0
     }
 }
 
-/// Where a frame came from (`struct sockaddr_ll`).
+/// Link-layer address of a packet (`struct sockaddr_ll`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkAddress {
-    /// What kind of link it is (ARPHRD_*).
+    /// Link type (ARPHRD_*).
     pub hatype: u16,
-    /// Whom it was for.
+    /// Addressee.
     pub kind: PacketKind,
-    /// The interface's number.
+    /// Interface index.
     pub index: u32,
-    /// The protocol of layer 3 as an EtherType, in the order of the processor.
+    /// EtherType of layer 3, in host byte order.
     pub protocol: u16,
 }
 
@@ -193,22 +191,22 @@ impl LinkAddress {
     }
 }
 
-/// Whom a frame was for.
+/// The addressee of a packet (PACKET_*).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PacketKind {
     /// This host.
     Host,
-    /// All.
+    /// Broadcast.
     Broadcast,
-    /// A group.
+    /// Multicast.
     Multicast,
-    /// Somebody else; seen because the interface is promiscuous.
+    /// Another host; seen because the interface is promiscuous.
     Other,
-    /// Whoever is out there: this host sent it.
+    /// Sent by this host.
     Outgoing,
-    /// This host sent it to a group that it is in.
+    /// Sent by this host to a multicast group it belongs to.
     Loopback,
-    /// A number that is not known here.
+    /// Any other number.
     Unknown(u8),
 }
 
@@ -226,14 +224,14 @@ impl PacketKind {
     }
 }
 
-/// The packets of the block that begins here, in their order. None where its header makes no sense.
+/// Returns an iterator over the packets of a block; `None` if its header is invalid.
 #[must_use]
 pub fn packets(bytes: &[u8]) -> Option<Packets<'_>> {
     let block = BlockHeader::read(bytes)?;
     Some(Packets { bytes, at: block.first, left: block.packets, broken: false })
 }
 
-/// Walks over the packets of a block. It always ends: headers only go forward.
+/// An iterator over a block's packets. Always ends, because headers only advance.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     bytes: &'a [u8],
@@ -243,13 +241,13 @@ pub struct Packets<'a> {
 }
 
 impl Packets<'_> {
-    /// How many packets the block says are still to come.
+    /// Returns the number of packets that the block's header still promises.
     #[must_use]
     pub const fn left(&self) -> u32 {
         self.left
     }
 
-    /// Whether the walk ended at a header that made no sense: [`Packets::left`] packets are lost.
+    /// Returns true if iteration stopped at an invalid header; [`Packets::left`] packets are lost.
     #[must_use]
     pub const fn broken(&self) -> bool {
         self.broken
@@ -299,7 +297,7 @@ mod tests {
         bytes[at..at + value.len()].copy_from_slice(value);
     }
 
-    /// A block of two packets, written field by field as `linux/if_packet.h` has them.
+    /// Builds a block of two packets, field by field as in `linux/if_packet.h`.
     fn block() -> Vec<u8> {
         let mut bytes = vec![0; 4096];
         put(&mut bytes, 0, &2_u32.to_ne_bytes());
@@ -328,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_read_as_the_kernel_writes_it() {
+    fn block_is_parsed_as_the_kernel_writes_it() {
         let bytes = block();
         let head = BlockHeader::read(&bytes).unwrap();
         assert_eq!((head.packets, head.first, head.used, head.sequence), (2, 48, 600, 7));
@@ -346,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_goes_back_or_out_ends() {
+    fn backward_or_outside_offset_ends_the_iteration() {
         let mut bytes = block();
         put(&mut bytes, 48, &0_u32.to_ne_bytes());
         let mut walk = packets(&bytes).unwrap();
@@ -362,9 +360,9 @@ mod tests {
         assert!(packets(&[]).is_none() && packets(&bytes[..40]).is_none());
     }
 
-    /// Whatever stands in a block: no panic, an end, and frames that lie in it.
+    /// Fuzzes a block: no panic, termination, and frames inside the block.
     #[test]
-    fn senseless_bytes_do_no_harm() {
+    fn malformed_blocks_are_harmless() {
         let mut random = Random::replayable();
         for _ in 0..20_000 {
             let mut bytes = block();

@@ -1,10 +1,9 @@
-//! Packet sockets (packet(7)): frames of interfaces through a ring that the kernel maps into this
-//! process, and frames into interfaces.
+//! Packet sockets (packet(7)): receiving through a ring mapped into this process, and sending.
 //!
-//! The order is what keeps the ring clean: a [`PacketSocket`] is opened with protocol 0, so that nothing
-//! arrives; then comes the filter, then the [`PacketRing`], and last the bind to an interface
-//! (RELIABILITY T12). What a ring's segment holds is read by [`layout`]; [`PacketSender`] is the way out.
-//! Opening needs CAP_NET_RAW in the user name space that owns the network name space.
+//! The order of setup keeps unwanted frames out of the ring: a [`PacketSocket`] is opened with
+//! protocol 0, so that nothing arrives; then come the filter, the [`PacketRing`], and last the bind
+//! to an interface (RELIABILITY T12). [`layout`] parses the ring's segments; [`PacketSender`]
+//! sends. Opening needs CAP_NET_RAW in the user name space that owns the network name space.
 
 pub mod layout;
 pub(crate) mod option;
@@ -19,15 +18,15 @@ use crate::error::{Named as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-/// A classic instruction as `struct sock_filter` has it: code, jump if true, jump if false, value.
+/// A classic BPF instruction (`struct sock_filter`): code, jump if true, jump if false, operand.
 pub type Instruction = (u16, u8, u8, u32);
 
-/// A packet socket at which nothing arrives yet.
+/// A packet socket that receives nothing yet.
 #[derive(Debug)]
 pub struct PacketSocket(OwnedFd);
 
 impl PacketSocket {
-    /// Opens a socket in the network name space of the calling thread.
+    /// Opens a socket in the calling thread's network name space.
     pub fn open() -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
@@ -35,25 +34,24 @@ impl PacketSocket {
             .named("socket", "packets (AF_PACKET)")
     }
 
-    /// Lets only those frames in for which the program answers more than 0; the answer cuts what
-    /// is kept of them. The kernel runs it on frames without their outermost VLAN tag.
+    /// Attaches a classic filter. Its return value is the captured length in bytes; 0 drops the
+    /// frame. The kernel runs it on frames without their outermost VLAN tag.
     pub fn attach(&self, program: &[Instruction]) -> Result<()> {
         option::attach(self.0.as_fd(), program)
     }
 
-    /// As [`PacketSocket::attach`], with a program that was loaded as a socket filter. It stays with the
-    /// socket, whoever else holds it.
+    /// Attaches a loaded socket filter program, which stays attached whoever else holds it.
     pub fn attach_program(&self, program: &Program) -> Result<()> {
         let number = program.as_fd().as_raw_fd();
         option::set(self.as_fd(), libc::SOL_SOCKET, option::ATTACH_PROGRAM, &number)
     }
 
-    /// Leaves out what this host sends.
+    /// Excludes frames sent by this host.
     pub fn ignore_outgoing(&self) -> Result<()> {
         option::set(self.as_fd(), libc::SOL_PACKET, option::IGNORE_OUTGOING, &1_i32)
     }
 
-    /// Has an interface take frames that are for others, as long as the socket lives.
+    /// Makes an interface promiscuous for as long as the socket lives.
     pub fn promiscuous(&self, index: u32) -> Result<()> {
         let request = libc::packet_mreq {
             mr_ifindex: index.cast_signed(),
@@ -64,8 +62,9 @@ impl PacketSocket {
         option::set(self.as_fd(), libc::SOL_PACKET, option::ADD_MEMBERSHIP, &request)
     }
 
-    /// Makes the ring and maps it. The kernel refuses with ENOMEM what it has no memory for: ask a
-    /// new socket for half as much.
+    /// Creates and maps the ring.
+    ///
+    /// ENOMEM: too large; retry on a new socket with half the size.
     pub fn ring(self, shape: RingShape) -> Result<PacketRing> {
         PacketRing::make(self.0, shape)
     }
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_that_is_none_is_refused() {
+    fn invalid_filter_is_rejected() {
         let Some(()) = testkit::need::net_raw() else { return };
         let socket = PacketSocket::open().unwrap();
         assert_eq!(socket.attach(&[]).unwrap_err().errno, libc::EINVAL);

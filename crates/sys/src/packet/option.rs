@@ -1,11 +1,11 @@
-//! Options and addresses of packet sockets, as the kernel numbers them.
+//! Socket options and addresses of packet sockets.
 
 use super::Instruction;
 use crate::error::{Error, Result};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-/// An option: its number and, for people, its name.
+/// An option: its number, and its name for errors.
 pub(crate) type Name = (libc::c_int, &'static str);
 
 pub(super) const ATTACH_FILTER: Name = (libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER");
@@ -13,7 +13,7 @@ pub(super) const ATTACH_PROGRAM: Name = (libc::SO_ATTACH_BPF, "SO_ATTACH_BPF");
 pub(super) const MEMORY: Name = (libc::SO_MEMINFO, "SO_MEMINFO");
 pub(super) const ERROR: Name = (libc::SO_ERROR, "SO_ERROR");
 pub(super) const ADD_MEMBERSHIP: Name = (libc::PACKET_ADD_MEMBERSHIP, "PACKET_ADD_MEMBERSHIP");
-/// What Linux 5.14 calls a name space of the network.
+/// Cookie of a network name space (Linux 5.14).
 pub(crate) const NETNS_COOKIE: Name = (71, "SO_NETNS_COOKIE");
 pub(super) const RX_RING: Name = (libc::PACKET_RX_RING, "PACKET_RX_RING");
 pub(super) const STATISTICS: Name = (libc::PACKET_STATISTICS, "PACKET_STATISTICS");
@@ -26,10 +26,10 @@ pub(super) const PROMISCUOUS: libc::c_ushort = 1;
 /// ETH_P_ALL
 pub(super) const ALL_PROTOCOLS: u16 = 3;
 
-/// `ret #0`: the program that lets nothing in.
+/// `ret #0`: drops every frame.
 pub(super) const ANSWER_NOTHING: Instruction = (6, 0, 0, 0);
 
-/// A value that goes into an option or comes out of one.
+/// A value of a socket option.
 ///
 /// # Safety
 /// The type is `repr(C)`, laid out as the kernel lays out the option that it is used with; zero is
@@ -52,7 +52,7 @@ unsafe impl Value for libc::tpacket_req3 {}
 // SAFETY: integers, laid out by libc.
 unsafe impl Value for libc::tpacket_stats_v3 {}
 
-/// Sets an option.
+/// Sets a socket option.
 pub(crate) fn set<T: Value>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -68,7 +68,7 @@ pub(crate) fn set<T: Value>(
     if answer == 0 { Ok(()) } else { Err(Error::last("setsockopt", name)) }
 }
 
-/// Reads an option. What the kernel does not write stays zero.
+/// Returns a socket option. Bytes that the kernel does not write are zero.
 pub(crate) fn get<T: Value>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -94,7 +94,7 @@ pub(crate) fn get<T: Value>(
     Ok(unsafe { value.assume_init() })
 }
 
-/// Puts a classic program before a socket, in place of the one that is there.
+/// Attaches a classic program, replacing the present one.
 pub(super) fn attach(socket: BorrowedFd<'_>, program: &[Instruction]) -> Result<()> {
     let length = u16::try_from(program.len()).ok().filter(|length| *length > 0);
     let length = length.ok_or_else(|| Error::new("setsockopt", ATTACH_FILTER.1, libc::EINVAL))?;
@@ -104,7 +104,7 @@ pub(super) fn attach(socket: BorrowedFd<'_>, program: &[Instruction]) -> Result<
     set(socket, libc::SOL_SOCKET, ATTACH_FILTER, &program)
 }
 
-/// Binds a packet socket to an interface (0: to all) and to a protocol (0: to none).
+/// Binds to an interface (0: all) and a protocol (0: none).
 pub(super) fn bind(socket: BorrowedFd<'_>, index: u32, protocol: u16) -> Result<()> {
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET.cast_unsigned() as u16,

@@ -1,10 +1,9 @@
-//! The mapped receive ring: the kernel fills segments one after the other and this process gives
-//! them back.
+//! The mapped receive ring, whose segments the kernel fills in order and this process gives back.
 //!
-//! TPACKET_V3: a segment is a block of frames of any length, retired when it is full or when it has
-//! been open for some time. A segment that is still ours when its turn comes stops the ring: what
-//! arrives then is dropped and counted ([`RingStatistics`]), and nothing is ever overwritten. The
-//! descriptor says "readable" as long as the newest retired segment has not been given back.
+//! TPACKET_V3: a segment is a block of frames of any length, retired when full or when its timeout
+//! passes. If the next segment is still ours the ring freezes: arriving frames are dropped and
+//! counted ([`RingStatistics`]), and nothing is ever overwritten. The descriptor is readable while
+//! the newest retired segment has not been given back.
 
 use super::layout;
 use super::option;
@@ -18,34 +17,34 @@ use std::sync::{Mutex, PoisonError};
 
 /// TPACKET_V3
 const VERSION_3: libc::c_int = 2;
-/// The bits of a block's status: whose it is.
+/// Owner of a block, in its status word.
 const OURS: u32 = 1;
 const KERNEL: u32 = 0;
-/// The kernel wants a size of frames although this version has none; it only must divide segments.
+/// The kernel requires a frame size, although this version has none; it must divide segments.
 const FRAME: usize = 2048;
 
-/// How large a ring is and when the kernel hands segments over.
+/// Size and timeout of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingShape {
-    /// Bytes in a segment: a power of two, at least a page. No frame can be longer than that, less
-    /// some 150 bytes; it is cut.
+    /// Bytes of a segment: a power of two, at least a page. A frame longer than that, less about
+    /// 150 bytes of headers, is truncated.
     pub segment: usize,
-    /// How many there are: a power of two.
+    /// Number of segments: a power of two.
     pub segments: usize,
-    /// A segment with at least one frame is handed over after so long, though it has room left.
+    /// A segment with at least one frame is retired after this many ms.
     pub retire_ms: u32,
-    /// Bytes that are left free before each frame, in addition to [`layout::ROOM`].
+    /// Free bytes before each frame, in addition to [`layout::ROOM`].
     pub reserve: u32,
 }
 
 impl RingShape {
-    /// Bytes of the whole ring.
+    /// Returns the size of the ring in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.segment.saturating_mul(self.segments)
     }
 
-    /// The form in which the kernel wants it; none where it is not a ring.
+    /// Converts to the kernel's structure; `None` if the sizes are invalid.
     fn request(&self) -> Option<libc::tpacket_req3> {
         let whole = self.segment.is_power_of_two()
             && self.segments.is_power_of_two()
@@ -64,28 +63,28 @@ impl RingShape {
     }
 }
 
-/// What became of the frames that the filter let in, since the ring was made.
+/// Counters of frames that passed the filter, since the ring was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RingStatistics {
-    /// How many there were, those that were dropped among them.
+    /// All frames, dropped ones included.
     pub packets: u64,
-    /// How many found no room in the ring.
+    /// Frames dropped for lack of room.
     pub drops: u64,
-    /// How often the ring stood still because all of it was ours.
+    /// Number of times the ring froze because all segments were ours.
     pub freezes: u64,
 }
 
 /// A packet socket with its ring.
 #[derive(Debug)]
 pub struct PacketRing {
-    /// Dropped first: the kernel frees the ring when neither mapping nor descriptor is left.
+    /// Dropped first: the kernel frees the ring when both mapping and descriptor are gone.
     memory: Mapping,
     socket: OwnedFd,
     shape: RingShape,
     totals: Mutex<Totals>,
 }
 
-/// The kernel's counters have 32 bits, and some begin again at each reading: the sums are here.
+/// Running totals: the kernel's counters have 32 bits, and some are reset by reading.
 #[derive(Debug, Default)]
 struct Totals {
     ring: RingStatistics,
@@ -94,32 +93,31 @@ struct Totals {
     gaps: Gaps,
 }
 
-/// Frames that found no room, one behind the other.
+/// Consecutive dropped frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
-    /// How many segments were filled before.
+    /// Number of segments filled before the drop.
     pub behind: u64,
-    /// How many frames.
+    /// Number of dropped frames.
     pub drops: u64,
 }
 
-/// Where frames found no room. The kernel drops only while the segment that it would fill next is
-/// ours, so all that it drops between two moments at which that is given back lies behind one and
-/// the same segment.
+/// Positions of drops. The kernel drops only while the segment it would fill next is ours, so all
+/// drops between two moments at which that segment is given back follow the same segment.
 #[derive(Debug, Default)]
 struct Gaps {
-    /// Those that nobody has asked for.
+    /// Gaps not yet taken by [`PacketRing::take_gap`].
     known: VecDeque<Gap>,
-    /// How many dropped frames are in a gap.
+    /// Dropped frames assigned to a gap.
     counted: u64,
-    /// How many segments were given back, without any that was not before them.
+    /// Length of the prefix of segments that have all been given back.
     passed: u64,
-    /// Those behind that which were given back, by slot.
+    /// Segments beyond that prefix that have been given back, by slot.
     ahead: Vec<bool>,
 }
 
 impl Gaps {
-    /// So many frames were dropped by now, and the ring was full of this many segments.
+    /// Records that `drops` frames were dropped in total, when all segments were filled.
     fn add(&mut self, drops: u64, segments: usize) {
         let new = drops.saturating_sub(self.counted);
         if new == 0 {
@@ -131,19 +129,20 @@ impl Gaps {
             Some(last) if last.behind == behind => last.drops += new,
             _ => self.known.push_back(Gap { behind, drops: new }),
         }
-        // Who asks knows them all: there are never more than segments. Else the oldest go.
+        // A caller that polls knows them all: there are never more than segments. Otherwise drop
+        // the oldest.
         if self.known.len() > segments {
             self.known.pop_front();
         }
     }
 
-    /// The slot that was filled last if all are filled, and whether it was given back already.
+    /// Returns the slot that was filled last if all are filled, and true if it was given back.
     fn newest(&self, segments: usize) -> (usize, bool) {
         let slot = (self.passed as usize + segments - 1) % segments;
         (slot, self.ahead.get(slot).is_some_and(|ahead| *ahead))
     }
 
-    /// This segment was given back.
+    /// Records that a segment was given back.
     fn pass(&mut self, slot: usize, segments: usize) {
         self.ahead.resize(segments, false);
         self.ahead[slot] = true;
@@ -167,27 +166,27 @@ impl PacketRing {
         Ok(Self { memory, socket, shape, totals: Mutex::default() })
     }
 
-    /// Lets frames in: those of the interface with this number, or with 0 those of all interfaces.
-    /// It may be down; [`PacketRing::error`] says so then, and frames come when it is up.
+    /// Binds to an interface, or with index 0 to all; frames arrive from now on. The interface may
+    /// be down: [`PacketRing::error`] then reports ENETDOWN, and frames arrive once it is up.
     pub fn bind(&self, index: u32) -> Result<()> {
         option::bind(self.socket.as_fd(), index, option::ALL_PROTOCOLS)
     }
 
-    /// Lets nothing in any more. What is in the ring stays; the segment that the kernel is filling
-    /// comes when its time is up.
+    /// Stops reception. The ring's contents stay; the segment being filled is retired at its
+    /// timeout.
     pub fn close(&self) -> Result<()> {
         option::attach(self.socket.as_fd(), &[option::ANSWER_NOTHING])
     }
 
-    /// The shape that was asked for.
+    /// Returns the ring's size and timeout.
     #[must_use]
     pub const fn shape(&self) -> RingShape {
         self.shape
     }
 
-    /// What became of the frames so far.
+    /// Returns the counters so far.
     pub fn statistics(&self) -> Result<RingStatistics> {
-        // Held over the reading, so that an answer never is older than one before it.
+        // Locked across the reading, so that results never go backward.
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let new: libc::tpacket_stats_v3 =
             option::get(self.socket.as_fd(), libc::SOL_PACKET, option::STATISTICS)?;
@@ -197,7 +196,7 @@ impl PacketRing {
         Ok(totals.ring)
     }
 
-    /// The oldest gap before the segment behind so many others, which is then forgotten.
+    /// Removes and returns the oldest gap that lies before segment number `before`.
     pub fn take_gap(&self, before: u64) -> Option<Gap> {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut totals.gaps.known;
@@ -205,7 +204,7 @@ impl PacketRing {
         if is_before { known.pop_front() } else { None }
     }
 
-    /// The gaps that are known, and behind how many segments whatever else was dropped by now lies.
+    /// Returns the known gaps, after assigning all drops so far to one.
     pub fn gaps(&self) -> Result<Vec<Gap>> {
         let drops = self.statistics()?.drops;
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +212,7 @@ impl PacketRing {
         Ok(totals.gaps.known.iter().copied().collect())
     }
 
-    /// How many frames were dropped at the socket before they came to the ring.
+    /// Returns the frames dropped at the socket before they reached the ring.
     pub fn socket_drops(&self) -> Result<u64> {
         const DROPS: usize = 8;
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,15 +223,14 @@ impl PacketRing {
         Ok(totals.socket)
     }
 
-    /// The error that waits at the socket, which is gone then: ENETDOWN when the interface went
-    /// down or away.
+    /// Takes the socket's pending error; ENETDOWN after the interface went down or away.
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         let waiting = option::get(self.socket.as_fd(), libc::SOL_SOCKET, option::ERROR);
         waiting.ok().filter(|errno| *errno != 0)
     }
 
-    /// The word that says whose a segment is.
+    /// Returns the status word of a segment.
     fn status(&self, slot: usize) -> Option<&AtomicU32> {
         if slot >= self.shape.segments {
             return None;
@@ -264,7 +262,7 @@ unsafe impl Lender for PacketRing {
     }
 
     fn arrived(&self, slot: usize) -> bool {
-        // Acquire: pairs with the barrier of the kernel between the frames and this word.
+        // Acquire: pairs with the kernel's barrier between the frames and this word.
         self.status(slot).is_some_and(|status| status.load(Ordering::Acquire) & OURS != 0)
     }
 
@@ -275,13 +273,13 @@ unsafe impl Lender for PacketRing {
             let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
             totals.gaps.newest(segments)
         };
-        // Only then has the kernel nothing to fill.
+        // Only a full ring can have dropped frames.
         let full = passed || self.arrived(newest);
         if let Some(status) = self.status(slot) {
-            // Release: what we read and wrote there is done before the kernel sees this word.
+            // Release: our accesses to the segment precede the kernel's view of this word.
             status.store(KERNEL, Ordering::Release);
         }
-        // Behind that word, so that all that was dropped before is in the number.
+        // After that store, so that the total includes every earlier drop.
         let drops = if full { self.statistics().ok().map(|all| all.drops) } else { None };
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(drops) = drops {
@@ -302,13 +300,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn v2_what_was_dropped_lies_behind_the_segment_that_was_the_last_to_be_filled() {
+    fn v2_drops_follow_the_last_filled_segment() {
         let mut gaps = Gaps::default();
-        // Full of four, and nobody has given one back.
+        // All four are filled, none given back.
         gaps.add(10, 4);
         gaps.pass(0, 4);
         gaps.add(10, 4);
-        // The fifth was filled, then it was full again. The next to be given back is not the first.
+        // The fifth was filled, then the ring was full again. The next one given back is not the
+        // oldest.
         gaps.add(13, 4);
         gaps.pass(2, 4);
         assert_eq!(gaps.newest(4), (0, false), "the fifth");
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn only_powers_of_two_are_a_ring() {
+    fn ring_sizes_must_be_powers_of_two() {
         let shape = RingShape { segment: 1 << 16, segments: 8, retire_ms: 0, reserve: 8 };
         let request = shape.request().unwrap();
         assert_eq!((request.tp_block_size, request.tp_block_nr), (1 << 16, 8));

@@ -1,7 +1,7 @@
-//! Frames into an interface, many with one call, straight from where they lie.
+//! Sending frames to an interface, in batches and without copying them first.
 //!
-//! The socket is bound to the interface with protocol 0, so that nothing comes in. A full queue is
-//! no error: the caller waits until the descriptor can be written and sends the rest.
+//! The socket is bound with protocol 0, so it receives nothing. A full queue is no error: the
+//! caller waits until the descriptor is writable and sends the rest.
 
 use super::option;
 use crate::error::{Error, Named as _, Result};
@@ -9,45 +9,44 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::{mem, ptr};
 
-/// How many frames go with one call.
+/// Frames per system call.
 const BATCH: usize = 64;
-/// A full socket answers EAGAIN; the socket does not block anyway.
+/// Makes a full socket return EAGAIN.
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 
-/// Whether frames wait their turn among the others of this host.
+/// Queueing of sent frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Qdisc {
-    /// They pass the queueing discipline of the interface, as all of the host's frames do.
+    /// Through the interface's queueing discipline, like other frames of the host.
     Through,
-    /// They go straight to the driver, which drops what it has no room for.
+    /// Directly to the driver, which drops frames when it has no room.
     Bypass,
 }
 
-/// The way into one interface.
+/// A socket that sends to one interface.
 #[derive(Debug)]
 pub struct PacketSender(OwnedFd);
 
-/// What became of the frames.
+/// Result of sending frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SendReport {
-    /// How many went, from the first on.
+    /// Frames sent, from the first on.
     pub frames: usize,
-    /// Why the next one did not. None: all went.
+    /// The reason why the next frame was not sent; `None` if all were.
     pub stopped: Option<SendStop>,
 }
 
-/// Why a frame did not go.
+/// A reason why a frame was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendStop {
-    /// There is no room at present (EAGAIN: in the socket's buffer; ENOBUFS: in the queue).
+    /// No room at present (EAGAIN: socket buffer; ENOBUFS: queue).
     Full(i32),
-    /// The kernel does not take this frame: it is too long, or the interface is down or gone.
+    /// Refused for good: the frame is too long, or the interface is down or gone.
     Refused(i32),
 }
 
 impl PacketSender {
-    /// Opens the way into the interface with this number in the network name space of the calling
-    /// thread.
+    /// Opens a socket to an interface in the calling thread's network name space.
     pub fn open(index: u32, qdisc: Qdisc) -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
@@ -59,12 +58,12 @@ impl PacketSender {
         Ok(Self(socket))
     }
 
-    /// Sends frames in their order until one does not go.
+    /// Sends frames in order, up to the first that cannot be sent.
     pub fn send(&mut self, frames: &[&[u8]]) -> SendReport {
         let mut sent = 0;
         while let Some(rest) = frames.get(sent..).filter(|rest| !rest.is_empty()) {
             let batch = rest.get(..BATCH).unwrap_or(rest);
-            // A batch that ends early says no reason: the next begins with the frame that did it.
+            // A short batch carries no reason: the next call starts with the frame that caused it.
             match self.send_batch(batch) {
                 Ok(count) => sent += count,
                 Err(stop) => return SendReport { frames: sent, stopped: Some(stop) },
@@ -73,7 +72,8 @@ impl PacketSender {
         SendReport { frames: sent, stopped: None }
     }
 
-    /// Sends up to [`BATCH`] frames; at least one went if there is no reason why not.
+    /// Sends up to [`BATCH`] frames and returns their number, at least 1, or why the first was not
+    /// sent.
     fn send_batch(&self, frames: &[&[u8]]) -> std::result::Result<usize, SendStop> {
         let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH];
         // SAFETY: pointers and integers, for which zero is a value: null, and none.
@@ -118,7 +118,7 @@ mod tests {
     use testkit::net::Namespace;
 
     #[test]
-    fn a_batch_goes_with_one_call() {
+    fn batch_is_sent_with_one_call() {
         let Some(space) = Namespace::new() else { return };
         let open = || PacketSender::open(crate::net::interface("lo").unwrap().index, Qdisc::Through);
         let sender = space.enter(open).unwrap();

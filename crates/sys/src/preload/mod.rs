@@ -1,8 +1,8 @@
-//! What a library inside somebody else's program asks the kernel and the loader: about descriptors
-//! by their number, which it does not own, about signals, and for what it stands before.
+//! System and loader calls of a library preloaded into another program, which owns the descriptors
+//! and signal handlers.
 //!
-//! Nothing here allocates or takes a lock. `errno` is only touched by [`set_errno`]; who calls
-//! anything else saves it with [`errno`] before.
+//! Nothing here allocates or takes a lock. [`set_errno`] alone sets `errno` on purpose; a caller of
+//! anything else saves it with [`errno`] first.
 
 pub mod window;
 
@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-/// The number of the last error of this thread.
+/// Returns this thread's `errno`.
 #[must_use]
 pub fn errno() -> i32 {
     // SAFETY: the C library gives each thread an integer of its own, and its address.
@@ -21,7 +21,7 @@ pub fn errno() -> i32 {
     unsafe { *place }
 }
 
-/// Sets the number of the last error of this thread.
+/// Sets this thread's `errno`.
 pub fn set_errno(number: i32) {
     // SAFETY: as in `errno`.
     let place = unsafe { libc::__errno_location() };
@@ -29,7 +29,7 @@ pub fn set_errno(number: i32) {
     unsafe { *place = number };
 }
 
-/// The function of this name behind this library, as the loader orders them.
+/// Returns the next definition of a symbol in the loader's search order, behind this library.
 #[must_use]
 pub fn next_symbol(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: dlsym(3) with RTLD_NEXT looks in the libraries behind the caller's; the name is a C
@@ -37,19 +37,19 @@ pub fn next_symbol(name: &CStr) -> Option<NonNull<c_void>> {
     NonNull::new(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) })
 }
 
-/// A descriptor of the program, for one call. One that is not open makes the call fail.
+/// Borrows a descriptor of the program for one call. A closed one makes the call fail.
 #[must_use]
 pub const fn borrow(number: c_int) -> Option<BorrowedFd<'static>> {
     if number < 0 {
         return None;
     }
-    // SAFETY: borrow_raw asks that the number is not -1 (looked at) and that it stays open while it
-    // is borrowed. The program may close it meanwhile: as with every system call by number, the
-    // call then fails or meets another file, which the callers of this module allow for.
+    // SAFETY: borrow_raw requires a number other than -1 (checked) that stays open while borrowed.
+    // The program may close it concurrently: as with every system call by number, the call then
+    // fails or meets another file, which the callers of this module allow for.
     Some(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
-/// The inode of a pipe; `None` for everything else.
+/// Returns the inode of a pipe; `None` for any other file.
 #[must_use]
 pub fn pipe(number: c_int) -> Option<u64> {
     let stat = rustix::fs::fstat(borrow(number)?).ok()?;
@@ -57,41 +57,41 @@ pub fn pipe(number: c_int) -> Option<u64> {
     (kind == rustix::fs::FileType::Fifo).then_some(stat.st_ino)
 }
 
-/// The inode of whatever it is.
+/// Returns the inode of a descriptor.
 #[must_use]
 pub fn inode(number: c_int) -> Option<u64> {
     rustix::fs::fstat(borrow(number)?).ok().map(|stat| stat.st_ino)
 }
 
-/// How many bytes wait in a pipe, whichever of its ends is asked.
+/// Returns the number of bytes waiting in a pipe, by either end.
 #[must_use]
 pub fn bytes_waiting(number: c_int) -> u64 {
     borrow(number).and_then(|fd| rustix::io::ioctl_fionread(fd).ok()).unwrap_or(0)
 }
 
-/// Whether reads and writes do not wait.
+/// Returns true if the descriptor is nonblocking.
 #[must_use]
 pub fn is_nonblocking(number: c_int) -> bool {
     let flags = borrow(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
     flags.is_some_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
-/// What [`poll_pair`] found out about one descriptor.
+/// Readiness of a descriptor, from [`poll_pair`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Readiness {
     /// There is something to read.
     pub readable: bool,
-    /// Nobody holds the other end any more, or this is no descriptor.
+    /// The peer has closed, or this is no descriptor.
     pub over: bool,
 }
 
-/// Waits until one of two descriptors has something or is over; one that is no descriptor is over.
-/// `None`: a signal came.
+/// Polls two descriptors, blocking until one is ready if `patient`; an invalid one counts as over.
+/// `None`: a signal arrived.
 #[must_use]
 pub fn poll_pair(numbers: [c_int; 2], patient: bool) -> Option<[Readiness; 2]> {
     let nowhere = Readiness { readable: false, over: true };
     let limit = (!patient).then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
-    // By the system call: the function of the C library is one that the caller stands before.
+    // Called directly, since the library interposes the C library's function.
     match numbers.map(borrow) {
         [Some(one), Some(other)] => {
             let mut entries = [one, other].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -113,7 +113,7 @@ fn seen(events: PollFlags) -> Readiness {
     Readiness { readable: events.contains(PollFlags::IN), over: events.intersects(over) }
 }
 
-/// Whether nobody reads the other end of the pipe any more.
+/// Returns true if no reader holds the other end of the pipe.
 #[must_use]
 pub fn has_no_reader(number: c_int) -> bool {
     let Some(fd) = borrow(number) else { return true };
@@ -123,14 +123,15 @@ pub fn has_no_reader(number: c_int) -> bool {
     looked.is_ok() && entry.revents().intersects(PollFlags::ERR | PollFlags::NVAL)
 }
 
-/// Whether a call that a signal has cut short is to be made again: not if the program has a handler
-/// that asked for `EINTR`. Which signal it was, nobody can know; so any such handler counts.
+/// Returns true if a call that a signal interrupted should be restarted: no handler of the program
+/// was installed without SA_RESTART. The signal is unknown, so any such handler counts.
 #[must_use]
 pub fn is_restarted() -> bool {
     (1..=libc::SIGRTMAX()).all(|signal| {
         // SAFETY: all bits zero are a valid sigaction: no handler, no flags.
         let mut set: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: with no new action sigaction(2) only writes the old one, into a value that lives.
+        // SAFETY: without a new action sigaction(2) only writes the old one, into a value that
+        // lives.
         let asked = unsafe { libc::sigaction(signal, ptr::null(), &raw mut set) };
         asked != 0
             || matches!(set.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
@@ -138,7 +139,7 @@ pub fn is_restarted() -> bool {
     })
 }
 
-/// Says one byte to the other end of a meeting place, without waiting.
+/// Sends one byte over a rendezvous socket. Never blocks.
 pub fn send_byte(socket: c_int) -> Peer {
     let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
     match borrow(socket).map(|fd| rustix::net::send(fd, &[1], flags)) {
@@ -147,18 +148,18 @@ pub fn send_byte(socket: c_int) -> Peer {
     }
 }
 
-/// What stands in a meeting place.
+/// A message from a rendezvous socket.
 #[derive(Debug)]
 pub enum Handover {
-    /// Nothing yet.
+    /// None yet.
     Nothing,
-    /// A message, with these descriptors.
+    /// A message with descriptors.
     Message(Vec<OwnedFd>),
-    /// Nothing any more: it was shut, or the other end is gone.
+    /// The socket was shut down, or the peer is gone.
     Over,
 }
 
-/// Takes what stands in a meeting place, without waiting.
+/// Receives a message from a rendezvous socket. Never blocks.
 #[must_use]
 pub fn receive(socket: c_int) -> Handover {
     let Some(fd) = borrow(socket) else { return Handover::Over };
@@ -169,37 +170,37 @@ pub fn receive(socket: c_int) -> Handover {
     }
 }
 
-/// Shuts a meeting place for ever, for all who have it: what was sent before is still there to be
-/// taken, what comes after is refused (`unix_dgram_sendmsg` looks under the lock under which it
-/// queues, so there is nothing in between).
+/// Shuts down a rendezvous socket for every holder: earlier messages stay receivable, later ones
+/// are rejected. The kernel checks under the lock that queues messages (`unix_dgram_sendmsg`), so
+/// none can fall between.
 pub fn shut_down(socket: c_int) {
     if let Some(fd) = borrow(socket) {
-        // One that is shut already is as good.
+        // A socket that is shut down already is fine.
         let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
     }
 }
 
 pub use libc::{EAGAIN, EBADF, EINTR, EINVAL, EIO, ENOSYS, F_DUPFD, F_DUPFD_CLOEXEC, FIONREAD};
 
-/// Whether a descriptor can only be written.
+/// Returns true if the descriptor is write-only.
 #[must_use]
 pub fn is_for_writing(number: c_int) -> bool {
     let flags = borrow(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
     flags.is_some_and(|flags| flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::WRONLY)
 }
 
-/// Which of two processes this is.
+/// The two sides of a fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForkSide {
-    /// The one that called.
+    /// The calling process.
     Parent,
-    /// A copy of it, with all signals blocked and nobody who waits for it.
+    /// The copy, with all signals blocked and no parent that waits for it.
     Child,
 }
 
-/// Makes a copy of this process that nobody can wait for: it sends no signal when it ends, and its
-/// parent has ended. No handler of `pthread_atfork` runs; so in the copy only what needs no lock of
-/// other threads may be called.
+/// Forks a process that is detached from the caller: it sends no SIGCHLD and is reparented at once.
+/// No `pthread_atfork` handler runs, so the child may only call functions that need no lock of
+/// other threads.
 pub fn fork_detached() -> crate::Result<ForkSide> {
     // SAFETY: all bits zero are a valid set of signals.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
@@ -226,46 +227,47 @@ pub fn fork_detached() -> crate::Result<ForkSide> {
 }
 
 fn copy() -> libc::pid_t {
-    // SAFETY: clone(2) with no flags and no stack is fork(2) with no signal at the end: the copy
-    // runs on a copy of this stack.
+    // SAFETY: clone(2) without flags and stack is fork(2) without an exit signal: the child runs on
+    // a copy of this stack.
     let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
     libc::pid_t::try_from(pid).unwrap_or(-1)
 }
 
-/// Ends this process, running nothing.
+/// Exits without running any handler.
 pub fn exit(status: c_int) -> ! {
     // SAFETY: _exit(2) always succeeds.
     unsafe { libc::_exit(status) }
 }
 
-/// Whether this process has more than one thread.
+/// Returns true if the process has more than one thread.
 #[must_use]
 pub fn has_threads() -> bool {
     std::fs::read_dir("/proc/self/task").map_or(true, |tasks| tasks.take(2).count() > 1)
 }
 
-/// Closes all descriptors but these.
+/// Closes all descriptors except `keep`.
 pub fn close_others(mut keep: [c_int; 3]) {
     keep.sort_unstable();
     let mut from = 0;
     for number in keep.into_iter().chain([c_int::MAX]) {
         if from < number {
-            // SAFETY: close_range(2) closes descriptors of this process, which nobody uses any
-            // more: it only goes on with those that are kept.
+            // SAFETY: close_range(2) closes descriptors of this process, which only continues with
+            // those in `keep`.
             unsafe { libc::syscall(libc::SYS_close_range, from, number - 1, 0) };
         }
         from = number.saturating_add(1);
     }
 }
 
-/// Has a descriptor of the program be the same as another one, with the flags that it has.
+/// Replaces a descriptor of the program by another one, keeping its FD_CLOEXEC and O_NONBLOCK
+/// flags.
 pub fn replace(number: c_int, by: BorrowedFd<'_>) {
     use std::os::fd::AsRawFd as _;
     let Some(old) = borrow(number) else { return };
     let kept = rustix::io::fcntl_getfd(old).unwrap_or(rustix::io::FdFlags::empty());
     if let Ok(flags) = rustix::fs::fcntl_getfl(old) {
         let impatient = flags & rustix::fs::OFlags::NONBLOCK;
-        // What cannot be set stays as it is: a patient pipe.
+        // On failure the descriptor stays blocking.
         let _ = rustix::fs::fcntl_setfl(by, impatient);
     }
     let flags = if kept.contains(rustix::io::FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
@@ -273,7 +275,7 @@ pub fn replace(number: c_int, by: BorrowedFd<'_>) {
     unsafe { libc::syscall(libc::SYS_dup3, by.as_raw_fd(), number, flags) };
 }
 
-/// Reads once; 0 at the end, and where it failed.
+/// Reads once, retrying after signals; 0 at the end of the file or on an error.
 pub fn read_some(number: c_int, room: &mut [u8]) -> usize {
     loop {
         match borrow(number).map(|fd| rustix::io::read(fd, &mut *room)) {
@@ -284,7 +286,7 @@ pub fn read_some(number: c_int, room: &mut [u8]) -> usize {
     }
 }
 
-/// Writes all of it; whether that was possible. No signal says that nobody reads.
+/// Writes everything, retrying after signals; returns false on an error.
 pub fn write_all(to: impl std::os::fd::AsFd, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         match rustix::io::write(&to, bytes) {
@@ -296,14 +298,14 @@ pub fn write_all(to: impl std::os::fd::AsFd, mut bytes: &[u8]) -> bool {
     true
 }
 
-/// Closes a descriptor whose owner was forgotten.
+/// Closes a descriptor that has no Rust owner any more.
 pub fn close(number: c_int) {
-    // SAFETY: close(2); the caller has forgotten who would close it again.
+    // SAFETY: close(2); the caller has forgotten the value that would close it again.
     unsafe { libc::syscall(libc::SYS_close, number) };
 }
 
-/// Whether the C library's own standard output or standard error goes to this descriptor and has
-/// been used: what it writes is seen by nobody who stands before `write`.
+/// Returns true if stdio's stdout or stderr uses this descriptor and has a buffer: its writes
+/// bypass an interposed `write`.
 #[must_use]
 pub fn is_used_by_stdio(number: c_int) -> bool {
     unsafe extern "C" {
@@ -324,7 +326,7 @@ pub fn is_used_by_stdio(number: c_int) -> bool {
     })
 }
 
-/// The size of a regular file that is open for reading only, and not past the kernel's cache.
+/// Returns the size of a regular file that is open read-only and without O_DIRECT.
 #[must_use]
 pub fn plain_file_size(number: c_int) -> Option<u64> {
     let fd = borrow(number)?;
@@ -336,21 +338,21 @@ pub fn plain_file_size(number: c_int) -> Option<u64> {
     plain.then(|| u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-/// Sets the position of a file.
+/// Sets the file position.
 pub fn seek(number: c_int, at: u64) {
     if let Some(fd) = borrow(number) {
-        // A file that cannot be sought was never taken for one that can.
+        // Callers pass seekable files only.
         let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(at));
     }
 }
 
-/// The position of a file.
+/// Returns the file position.
 #[must_use]
 pub fn position(number: c_int) -> Option<u64> {
     rustix::fs::seek(borrow(number)?, rustix::fs::SeekFrom::Current(0)).ok()
 }
 
-/// Runs something that starts a thread: the thread gets no signal of the program's.
+/// Runs `body`, which starts a thread, with all signals blocked: the thread inherits the mask.
 pub fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: all bits zero are a valid set of signals.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };

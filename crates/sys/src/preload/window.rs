@@ -1,12 +1,14 @@
-//! Buffers of a program that stand for ranges of files: pages that were made inaccessible, and what
-//! happens when the program looks. [SL §5.3.3: page access revocation; FEATURES E3, E4]
+//! Windows: buffers of a program that stand for ranges of files. Their pages are inaccessible until
+//! the program touches them. [SL §5.3.3: page access revocation; FEATURES E3, E4]
 //!
-//! A window is used by one thread of the program, and by the handler of SIGSEGV that interrupts it;
-//! so its words are atomics, and a handler never waits. Where a window was looked into, it is never
-//! lent again: faults cost more than copies.
+//! A window is used by one thread of the program and by the SIGSEGV handler that interrupts it, so
+//! its fields are atomics and the handler never waits. A buffer that was touched once is never used
+//! as a window again: faults cost more than copies.
 //!
 //! Invariants, cited below:
-//! - W1 The pages from `base` to `base + span` are memory into which the program asked to have a
+//! - W1 The pages from `base` to `base + span` are memory into which the program asked to read a
+//!   file. Only those are made inaccessible, and whoever makes them accessible again first fills
+//!   them, by pread(2), with the bytes that the program expects there.
 //!   file read; only those were made inaccessible, and whoever makes them accessible again first
 //!   writes into them, by pread(2), what the program believes to be there.
 
@@ -16,22 +18,22 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// How many windows there are: the last so many buffers are known.
+/// Number of windows, hence of recent buffers that are known.
 const WINDOWS: usize = 4;
 
 #[derive(Debug)]
 struct Window {
-    /// Where it begins; 0: free.
+    /// Address of the first page; 0 marks a free window.
     base: AtomicUsize,
     /// Bytes that are inaccessible.
     span: AtomicUsize,
-    /// Bytes that stand for the file; 0: the program's own.
+    /// Bytes that stand for the file; 0 if the contents are the program's own.
     len: AtomicUsize,
-    /// Which file, by a descriptor of ours.
+    /// Descriptor of the file, ours.
     number: AtomicUsize,
-    /// From where on.
+    /// File offset.
     at: AtomicU64,
-    /// It was looked into.
+    /// Set once the program has touched the window.
     seen: AtomicBool,
 }
 
@@ -46,10 +48,10 @@ static LENT: [Window; WINDOWS] = [const {
     }
 }; WINDOWS];
 
-/// What was there for SIGSEGV before.
+/// The previous SIGSEGV action.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Has faults in windows be caught; whether that is possible.
+/// Installs the SIGSEGV handler; returns false if it cannot.
 pub fn install_handler() -> bool {
     // SAFETY: all-zero bytes are a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -62,8 +64,8 @@ pub fn install_handler() -> bool {
     done == 0 && BEFORE.set(before).is_ok()
 }
 
-/// Only atomics, mprotect(2), pread(2) and sigaction(2) as system calls: signal-safety(7) and what
-/// it says of system calls in general.
+/// SIGSEGV handler: atomics and the system calls mprotect(2), pread(2) and sigaction(2) only, as
+/// signal-safety(7) allows.
 extern "C" fn fault(signal: libc::c_int, about: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO the kernel gives a structure that lives as long as the handler runs.
     let about_it = unsafe { &*about };
@@ -79,8 +81,8 @@ extern "C" fn fault(signal: libc::c_int, about: *mut libc::siginfo_t, context: *
     }
     let Some(before) = BEFORE.get() else { return };
     if matches!(before.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
-        // It happens again at once, and ends the process as it would have; what somebody has sent
-        // is sent again.
+        // With the old action restored the fault recurs and ends the process; a signal sent by a
+        // process is raised again.
         // SAFETY: the structure is the one that was there.
         unsafe { libc::sigaction(signal, ptr::from_ref(before), ptr::null_mut()) };
         if about_it.si_code <= 0 {
@@ -90,14 +92,14 @@ extern "C" fn fault(signal: libc::c_int, about: *mut libc::siginfo_t, context: *
         return;
     }
     type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-    // SAFETY: what is neither of the two constants is the address of a handler, which takes these
+    // SAFETY: a value other than the two constants is the address of a handler, which takes these
     // arguments, or the first of them.
     let next = unsafe { std::mem::transmute::<libc::sighandler_t, Handler>(before.sa_sigaction) };
     next(signal, about, context);
 }
 
-/// Has `len` bytes from `base` on (whole pages) stand for those of a file. False: it was looked
-/// into before, or there are too many.
+/// Turns `len` bytes at `base` (whole pages) into a window onto a file. Returns false if the
+/// program touched this buffer before, or if no window is free.
 #[must_use]
 pub fn lend(base: usize, len: usize, number: usize, at: u64) -> bool {
     let end = base + len;
@@ -130,7 +132,7 @@ pub fn lend(base: usize, len: usize, number: usize, at: u64) -> bool {
     true
 }
 
-/// What the bytes stand for: a file, by its descriptor, and the place in it.
+/// Returns file descriptor and offset for a range inside a window.
 #[must_use]
 pub fn find(from: usize, count: usize) -> Option<(usize, u64)> {
     LENT.iter().find_map(|window| {
@@ -146,12 +148,12 @@ fn overlaps(from: usize, count: usize) -> bool {
     LENT.iter().any(|window| window.overlaps(from, count))
 }
 
-/// Has these bytes be the program's own, before a call that needs them.
+/// Restores the program's bytes in a range, before a call that needs them.
 pub fn restore_range(from: usize, count: usize) {
     LENT.iter().filter(|window| window.overlaps(from, count)).for_each(Window::restore);
 }
 
-/// Has all windows be the program's own.
+/// Restores the program's bytes in all windows.
 pub fn restore_all() {
     LENT.iter()
         .filter(|window| window.base.load(Ordering::Relaxed) != 0)
@@ -165,8 +167,7 @@ impl Window {
         base != 0 && from < end && base < from.saturating_add(count)
     }
 
-    /// Makes the pages accessible and copies into them what they stand for. A file that was cut
-    /// leaves what is left of it.
+    /// Makes the pages accessible and fills them from the file, as far as it reaches.
     fn restore(&self) {
         let base = self.base.load(Ordering::Acquire);
         let span = self.span.swap(0, Ordering::Relaxed);
@@ -184,9 +185,9 @@ impl Window {
 
 fn access(base: usize, len: usize, flags: MprotectFlags) -> bool {
     let at = ptr::with_exposed_provenance_mut(base);
-    // SAFETY: W1: these pages are a buffer of the program, which expects nothing of them until the
-    // call by which it asked for bytes has come back, and then exactly those bytes, which it gets
-    // when it looks. Where they are mapped no more, the call fails.
+    // SAFETY: W1: these pages are a buffer of the program, which expects nothing of them until its
+    // read call has returned, and then exactly the bytes that it gets when it touches them. If they
+    // are no longer mapped, the call fails.
     unsafe { mprotect(at, len, flags) }.is_ok()
 }
 
@@ -196,8 +197,8 @@ fn copy(number: usize, mut at: u64, to: usize, len: usize) {
     while done < len {
         let to = ptr::with_exposed_provenance_mut::<u8>(to + done);
         let offset = libc::off_t::try_from(at).unwrap_or(libc::off_t::MAX);
-        // SAFETY: the kernel writes into a buffer that the program gave for that (W1), and answers
-        // EFAULT where there is no memory any more.
+        // SAFETY: the kernel writes into a buffer that the program passed for that purpose (W1),
+        // and returns EFAULT where no memory is mapped.
         let count = unsafe { libc::syscall(libc::SYS_pread64, number, to, len - done, offset) };
         match usize::try_from(count) {
             Ok(count) if count > 0 => (done, at) = (done + count, at + count as u64),

@@ -1,22 +1,22 @@
-//! The frames of a memory, lent to the kernel one by one and taken back as blocks of a pool.
+//! Frames of a UMEM: lent to the kernel one by one, and taken back as blocks of a pool.
 //!
-//! In: frames that the kernel filled ([`XdpReceiver`]), that a pool gives back, that were sent
-//! ([`XdpSender`]). Out: frames for the kernel to fill, and the memory as a [`Lender`], each frame a
-//! segment: a block is named where the kernel put it, and a frame that is sent on stays where it is
-//! until it has left. [SL §5.5: the driver's own ring as a dbuf; FEATURES G1, G6]
+//! A frame is filled by the kernel ([`XdpReceiver`]), held as a block, or sent ([`XdpSender`]). The
+//! memory is a [`Lender`] with a frame per segment, so a block refers to its bytes where the kernel
+//! put them, and a forwarded frame stays in place until it has been sent. [SL §5.5: the driver's
+//! own ring as a dbuf; FEATURES G1, G6]
 //!
-//! Where a frame is, its word says. Invariants, cited below:
+//! A word per frame holds its state. Invariants, cited below:
 //! - F1 A frame is lent to be filled only if its word is 0, and its word is 0 only while it lies in
-//!   `free` or in a fill ring. Nobody but [`XdpReceiver::supply`] lends frames of this memory: the
-//!   sockets are not given out.
-//! - F2 `HERE` is set when the frame came out of a receive ring, once, and taken away in
-//!   `give_back`. In between the kernel does not write it.
-//! - F3 The rest of the word counts who has the frame in a send ring; there the kernel only reads.
-//!   A frame that came is sent only as it is. One that was taken from `free` to be written and sent
-//!   never has `HERE`, so that no pool reaches it.
+//!   `free` or in a fill ring. Only [`XdpReceiver::supply`] lends frames of this memory: the
+//!   sockets are not exposed.
+//! - F2 `HERE` is set once, when the frame comes out of a receive ring, and cleared in `give_back`.
+//!   In between the kernel does not write the frame.
+//! - F3 The rest of the word counts uses in send rings, in which the kernel only reads. A received
+//!   frame is sent unmodified. A frame taken from `free` to be written and sent never has `HERE`,
+//!   so no pool reaches it.
 //!
-//! SYNC POINT *frame given back*: who lets go subtracts with AcqRel, and the last one puts the
-//! frame into `free`, a lock that who lends it takes: all looks at it come before the kernel's.
+//! SYNC POINT *frame given back*: a release subtracts with AcqRel, and the last one pushes the
+//! frame onto `free` under the lock that a lender takes: all our accesses precede the kernel's.
 //!
 //! [`XdpReceiver`]: super::XdpReceiver
 //! [`XdpReceiver::supply`]: super::XdpReceiver::supply
@@ -33,25 +33,25 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The bit of a frame that came and has not been given back.
+/// State bit: received and not yet given back.
 const HERE: u32 = 1 << 31;
 
-/// The memory of the sockets of one path.
+/// The frames shared by the sockets of one path.
 #[derive(Debug)]
 pub struct Frames {
     umem: Arc<Umem>,
-    /// Who has each frame.
+    /// State of each frame (F1 to F3).
     words: Box<[AtomicU32]>,
     free: Mutex<Vec<u32>>,
-    /// How many frames are left for those who send copies.
+    /// Free frames kept back for senders that copy.
     reserve: AtomicUsize,
-    /// The socket with which the memory was registered; others share it with that one.
+    /// The socket with which the UMEM was registered; others share it.
     first: Mutex<Weak<OwnedFd>>,
 }
 
 impl Frames {
-    /// Memory of so many frames, a power of two, of a page each: larger ones there are not, and a
-    /// pool has no smaller ones.
+    /// Creates a memory of `frames` frames, a power of two, one page each: the kernel allows no
+    /// larger ones, and a pool no smaller ones.
     pub fn create(name: &str, frames: u32) -> Result<Arc<Self>> {
         if !frames.is_power_of_two() || frames < 2 {
             let target = format!("a memory of {frames} frames");
@@ -68,37 +68,37 @@ impl Frames {
         }))
     }
 
-    /// The memory behind a lender, if it is one of this kind.
+    /// Downcasts a lender.
     #[must_use]
     pub fn of(lender: &Arc<dyn Lender>) -> Option<Arc<Self>> {
         let any: Arc<dyn Any + Send + Sync> = lender.clone();
         any.downcast().ok()
     }
 
-    /// How many there are.
+    /// Returns the number of frames.
     #[must_use]
     pub fn count(&self) -> usize {
         self.words.len()
     }
 
-    /// Bytes of a frame.
+    /// Returns the size of a frame in bytes.
     #[must_use]
     pub fn frame(&self) -> usize {
         self.umem.shape().frame as usize
     }
 
-    /// How many lie here, lent to nobody and kept by nobody.
+    /// Returns the number of free frames.
     #[must_use]
     pub fn free(&self) -> usize {
         self.list().len()
     }
 
-    /// Leaves at least so many frames for those who send copies.
+    /// Keeps at least `frames` frames back for senders that copy.
     pub fn reserve(&self, frames: usize) {
         self.reserve.fetch_max(frames, Ordering::Relaxed);
     }
 
-    /// In which frame an address lies, and where in it.
+    /// Returns frame number and offset of an address.
     #[must_use]
     pub fn locate(&self, address: u64) -> Option<(usize, usize)> {
         let frame = self.umem.frame_of(address)?;
@@ -106,7 +106,7 @@ impl Frames {
         Some((frame as usize, usize::try_from(within).ok()?))
     }
 
-    /// Where these bytes lie, if that is in one frame of this memory which came and is still here.
+    /// Returns the location of `bytes` if they lie in one received frame of this memory.
     #[must_use]
     pub fn find(&self, bytes: &[u8]) -> Option<Descriptor> {
         let base = self.umem.memory().base().addr().get();
@@ -121,7 +121,7 @@ impl Frames {
         })
     }
 
-    /// Copies bytes that begin at an address, of a frame that came; whether they lie in one.
+    /// Copies from an address in a received frame; returns false if the range is not in one frame.
     #[must_use]
     pub fn copy(&self, address: u64, to: &mut [u8]) -> bool {
         let length = u32::try_from(to.len()).unwrap_or(u32::MAX);
@@ -129,7 +129,7 @@ impl Frames {
         self.umem.holds(address, length) && self.umem.memory().copy(at, to)
     }
 
-    /// A socket at a queue: the first one registers the memory, others share it.
+    /// Binds a socket to a queue. The first one registers the UMEM, later ones share it.
     pub(super) fn bind(&self, settings: SocketSettings) -> Result<XdpSocket> {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(registered) = first.upgrade() {
@@ -140,13 +140,13 @@ impl Frames {
         Ok(socket)
     }
 
-    /// The memory, for those who argue with F1 to F3.
+    /// Returns the UMEM, for callers that keep F1 to F3.
     pub(super) const fn umem(&self) -> &Arc<Umem> {
         &self.umem
     }
 
-    /// Takes free frames to be filled, as their addresses, behind those that are there; leaves what
-    /// is reserved. Answers how many.
+    /// Moves up to `most` free frames, beyond the reserve, to `into` as addresses; returns their
+    /// number.
     pub(super) fn take(&self, most: usize, into: &mut Vec<u64>) -> usize {
         let mut free = self.list();
         let there = free.len().saturating_sub(self.reserve.load(Ordering::Relaxed));
@@ -157,12 +157,12 @@ impl Frames {
         into.len() - before
     }
 
-    /// Takes back what found no room in a fill ring.
+    /// Returns frames that found no room in a fill ring.
     pub(super) fn untake(&self, addresses: &[u64]) {
         self.list().extend(addresses.iter().rev().filter_map(|at| self.umem.frame_of(*at)));
     }
 
-    /// A frame came out of a receive ring (F2). Answers whether it had been lent.
+    /// Marks a frame as received (F2); returns false if it was not lent.
     pub(super) fn came(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_of(address) else { return false };
         let word = self.word(frame);
@@ -176,14 +176,14 @@ impl Frames {
         Some(self.umem.address(frame))
     }
 
-    /// Keeps a frame for one more place in a send ring. Answers whether somebody has it.
+    /// Adds a use in a send ring; returns false if the frame is free or lent.
     pub(super) fn keep(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_of(address) else { return false };
         let more = |word: u32| (word != 0).then_some(word + 1);
         self.word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// Lets go of a frame that was kept or drafted. Answers whether that was so.
+    /// Ends a use in a send ring; returns false if there was none.
     pub(super) fn let_go(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_of(address) else { return false };
         let less = |word: u32| (word & !HERE != 0).then(|| word - 1);
@@ -200,15 +200,15 @@ impl Frames {
     }
 
     fn word(&self, frame: u32) -> &AtomicU32 {
-        // `frame_of` answers numbers of frames alone.
+        // `frame_of` returns valid frame numbers only.
         &self.words[frame as usize]
     }
 }
 
-// SAFETY: the mapping of the memory has a page for each frame, readable and writable, is unmapped
-// only when this is dropped, and its shape never changes (1). A frame has arrived while `HERE` is
-// set; until `give_back` takes that away, the kernel does not write it (F1, F2), and reads it only
-// while it is sent, as do those who look at it (F3) (2).
+// SAFETY: the mapping has a page for each frame, readable and writable, is unmapped only on drop,
+// and its shape never changes (1). A frame has arrived while `HERE` is set; until `give_back`
+// clears it, the kernel does not write it (F1, F2), and reads it only while it is being sent, as do
+// other readers (F3) (2).
 unsafe impl Lender for Frames {
     fn base(&self) -> NonNull<u8> {
         self.umem.memory().base()
@@ -247,13 +247,13 @@ mod tests {
 
     fn bytes_at(frames: &Frames, address: u64, length: usize) -> &[u8] {
         let base = frames.base().as_ptr().wrapping_add(usize::try_from(address).unwrap());
-        // SAFETY: the tests ask for bytes in the memory, which lives as long as `frames`, and
-        // nobody writes it.
+        // SAFETY: the tests ask for bytes inside the memory, which lives as long as `frames`, and
+        // nothing writes it.
         unsafe { std::slice::from_raw_parts(base, length) }
     }
 
     #[test]
-    fn a_frame_is_in_one_place_at_a_time() {
+    fn frame_is_in_one_place_at_a_time() {
         let frames = frames();
         let mut lent = Vec::new();
         assert_eq!((frames.take(3, &mut lent), frames.free()), (3, 1));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_sent_comes_back_when_it_has_left() {
+    fn sent_frame_is_freed_once_it_has_left() {
         let frames = frames();
         let mut lent = Vec::new();
         frames.take(4, &mut lent);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_found_by_where_they_lie() {
+    fn received_bytes_are_located_by_address() {
         let frames = frames();
         let mut lent = Vec::new();
         frames.take(2, &mut lent);

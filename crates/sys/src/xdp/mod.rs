@@ -1,14 +1,13 @@
-//! AF_XDP: frames between an interface's queue and memory of ours, by descriptors alone.
+//! AF_XDP: frames moved between an interface's queue and our memory, by descriptors.
 //!
-//! In: memory cut into frames ([`Umem`]), an interface and a queue. Out: a [`XdpSocket`] with four
-//! rings: frames that we lend to the kernel ([`FillRing`]) come back with what was received ([`RxRing`]);
-//! frames that we give to be sent ([`TxRing`]) come back empty ([`CompletionRing`]). A frame is always in
-//! exactly one place: who keeps count loses none. Sockets of several queues and interfaces may
-//! share one memory, so that what one received another one sends without a copy. An XDP program
-//! leads frames to a socket by a map ([`Redirect`]).
+//! Memory is cut into frames ([`Umem`]); an [`XdpSocket`] at a queue has four rings. Frames lent to
+//! the kernel ([`FillRing`]) return when received ([`RxRing`]); frames to send ([`TxRing`]) return
+//! empty ([`CompletionRing`]). A frame is in exactly one place at a time. Sockets of several queues
+//! and interfaces may share a UMEM, so a frame received by one is sent by another without a copy.
+//! An XDP program redirects frames to a socket through a map ([`Redirect`]).
 //!
-//! Indices and descriptors lie in memory that others may have mapped too, so they are looked at
-//! once, checked, and refused when they cannot be (RELIABILITY T3, T14).
+//! Other processes may map the rings too, so every index and descriptor is read once and checked
+//! (RELIABILITY T3, T14).
 
 mod frames;
 mod receiver;

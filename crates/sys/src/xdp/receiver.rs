@@ -1,8 +1,8 @@
-//! One queue of an interface that fills frames of a memory.
+//! The receiving side of a queue, which fills frames of a shared memory.
 //!
-//! In: free frames of [`Frames`], and what the device receives at this queue. Out: pieces of
-//! packets, each in a frame that is ours until the pool gives it back. The socket is not given out:
-//! nobody else lends frames of this memory (F1 of `frames`).
+//! Takes free frames from [`Frames`] and yields received descriptors, whose frames are ours until
+//! the pool gives them back. The socket is not exposed, so nothing else lends frames of this memory
+//! (F1 of `frames`).
 
 use super::frames::Frames;
 use super::ring::Descriptor;
@@ -11,43 +11,43 @@ use crate::error::{Error, Result};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// The receiving side of a queue.
+/// A receiver at one queue.
 #[derive(Debug)]
 pub struct XdpReceiver {
     socket: XdpSocket,
     frames: Arc<Frames>,
-    /// Frames that are lent to this queue and have not come.
+    /// Frames lent to this queue and not yet received.
     lent: usize,
     addresses: Vec<u64>,
 }
 
 impl XdpReceiver {
-    /// Opens one. No frame comes before a program leads frames here.
+    /// Opens a receiver. Frames arrive once a program redirects to it.
     pub fn open(frames: &Arc<Frames>, settings: SocketSettings) -> Result<Self> {
         let settings = SocketSettings { completion: settings.fill.min(COMPLETION), tx: 0, ..settings };
         let socket = frames.bind(settings)?;
         Ok(Self { socket, frames: Arc::clone(frames), lent: 0, addresses: Vec::new() })
     }
 
-    /// The socket, to be led to ([`Redirect::lead`](super::Redirect::lead)).
+    /// Returns the socket, for [`Redirect::redirect`](super::Redirect::redirect).
     pub(super) const fn socket(&self) -> &XdpSocket {
         &self.socket
     }
 
-    /// The memory.
+    /// Returns the shared memory.
     #[must_use]
     pub const fn frames(&self) -> &Arc<Frames> {
         &self.frames
     }
 
-    /// Frames that are lent to this queue.
+    /// Returns the number of frames lent to this queue.
     #[must_use]
     pub const fn lent(&self) -> usize {
         self.lent
     }
 
-    /// Lends free frames until so many are lent, or the kernel takes no more; answers how many that
-    /// made. What it costs follows that number, however many are free.
+    /// Lends free frames until `target` are lent or the ring is full; returns the number added.
+    /// Time is proportional to that number.
     pub fn supply(&mut self, target: usize) -> Result<usize> {
         let Some(fill) = self.socket.fill.as_mut() else { return Ok(0) };
         let wanted = target.saturating_sub(self.lent).min(fill.room()? as usize);
@@ -73,8 +73,8 @@ impl XdpReceiver {
         Ok(lent)
     }
 
-    /// Takes pieces that were received, behind those that are there; at most `most`. Their frames
-    /// have arrived then.
+    /// Appends up to `most` received descriptors to `into` and returns their number. Their frames
+    /// count as arrived.
     pub fn receive(&mut self, into: &mut Vec<Descriptor>, most: usize) -> Result<usize> {
         let Some(rx) = self.socket.rx.as_mut() else { return Ok(0) };
         let before = into.len();
@@ -89,17 +89,17 @@ impl XdpReceiver {
         Ok(came)
     }
 
-    /// Pieces that were received and not taken.
+    /// Returns the number of descriptors received and not taken.
     pub fn unread(&self) -> Result<u32> {
         self.socket.rx.as_ref().map_or(Ok(0), super::ring::RxRing::waiting)
     }
 
-    /// What became of frames.
+    /// Returns the socket's counters.
     pub fn statistics(&self) -> Result<XdpStatistics> {
         self.socket.statistics()
     }
 
-    /// Whether the device writes the memory itself.
+    /// Returns true if the device writes the memory itself.
     #[must_use]
     pub const fn is_zero_copy(&self) -> bool {
         self.socket.is_zero_copy()
@@ -113,11 +113,11 @@ impl XdpReceiver {
 }
 
 impl AsFd for XdpReceiver {
-    /// Readable when something was received.
+    /// Readable when a frame has been received.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// The kernel wants a completion ring with each fill ring, though nothing is sent here.
+/// The kernel requires a completion ring beside a fill ring, though nothing is sent here.
 const COMPLETION: u32 = 64;

@@ -1,9 +1,9 @@
-//! The XDP program that leads frames of a queue to the socket of that queue.
+//! The XDP program that redirects the frames of a queue to its socket.
 //!
-//! It counts, for each queue, what it led there and what went on to the host because nobody had the
-//! queue. The counters are the only witness of what was seen that is not ours (CONTRACT 19). Before
-//! each frame that it leads it writes what would be lost otherwise, where the device has room for
-//! that ([`Stamp`]): the time, and the VLAN tag that the device took out, if its driver tells
+//! Per queue it counts redirected frames and frames passed to the host for lack of a socket; these
+//! counters are the only record of traffic that we saw and did not take (CONTRACT 19). In front of
+//! each redirected frame, if the device leaves room, it writes data that would be lost otherwise
+//! ([`Stamp`]): the time, and the VLAN tag that the device stripped, if the driver reports it
 //! (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
 
 use super::receiver::XdpReceiver;
@@ -16,60 +16,60 @@ use crate::memory::Mapping;
 use crate::packet::layout::VlanTag;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-/// Bytes of the counters of a queue: a cache line.
+/// Bytes of a queue's counters: a cache line.
 const LINE: u32 = 64;
 
-/// A map of sockets by queue, and the program that redirects to them. A frame of a queue without a
-/// socket goes on to the host.
+/// A map of sockets by queue and the program that redirects to them. Frames of a queue without a
+/// socket pass to the host.
 #[derive(Debug)]
 pub struct Redirect {
     sockets: Map,
     program: Program,
-    /// None: it is somebody else's program, who knows where it counts.
+    /// Counters of our own program; `None` for another program, which keeps its own.
     counters: Option<Mapping>,
     queues: u32,
 }
 
-/// How a program can ask the driver of a frame for the tag that it took out.
+/// Access to the driver's metadata about a stripped VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagLookup {
-    /// The function, by the number of its type in the kernel.
+    /// BTF id of the kernel function.
     pub function: i32,
-    /// The interface of the driver: such a program is loaded for that one alone.
+    /// The interface to whose driver the program is bound.
     pub interface: u32,
 }
 
-/// Makes a program that leads frames to these sockets by the number of their queue.
+/// Builds a program that redirects to these sockets by queue number.
 pub type BuildProgram<'m, E> = &'m dyn Fn(&Map, Option<TagLookup>) -> std::result::Result<Program, E>;
 
-/// What the program has counted.
+/// Counters of the redirecting program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RedirectCounts {
-    /// Frames that it led to sockets, whatever became of them there.
+    /// Frames redirected to sockets, whether or not these had room.
     pub redirected: u64,
-    /// Frames of queues without a socket, which went on to the host.
+    /// Frames of queues without a socket, passed to the host.
     pub passed: u64,
 }
 
-/// What the program writes before a frame.
+/// Data that the program writes in front of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// When it saw the frame, in ns of the monotonic clock.
+    /// Time at which the program saw the frame, in ns of the monotonic clock.
     pub time: Option<u64>,
-    /// The tag that the device took out of it.
+    /// VLAN tag that the device stripped.
     pub tag: Option<VlanTag>,
 }
 
 impl Stamp {
-    /// Bytes of it, which end where the frame begins.
+    /// Size in bytes; a stamp ends where the frame begins.
     pub const BYTES: usize = 16;
 
-    /// Reads what stands before a frame and wipes it out, so that it is not taken for that of the
-    /// next frame there.
+    /// Reads the stamp in front of a frame and zeroes it, so that it is not mistaken for that of
+    /// the next frame there.
     #[must_use]
     pub fn take(before: &mut [u8; Self::BYTES]) -> Self {
         let all = u128::from_ne_bytes(std::mem::take(before));
-        // The tag comes first in memory.
+        // The tag is first in memory.
         let (tag, time) = match cfg!(target_endian = "little") {
             true => (all as u64, (all >> 64) as u64),
             false => ((all >> 64) as u64, all as u64),
@@ -81,14 +81,14 @@ impl Stamp {
 }
 
 impl Redirect {
-    /// Makes both; nothing is attached.
+    /// Creates map and program, without attaching.
     pub fn load(name: &str, queues: u32, fragments: bool) -> std::result::Result<Self, LoadError> {
         Self::made(name, queues, fragments, None)
     }
 
-    /// Makes both and puts the program at an interface: such a one that asks the driver for tags,
-    /// if that can be had; run by the driver, if it can. `ready` is called before, so that the
-    /// first frame finds its socket.
+    /// Creates map and program and attaches it to an interface: preferably one that queries the
+    /// driver for VLAN tags, preferably in native mode. `ready` runs before the attachment, so that
+    /// the first frame finds its socket.
     pub fn attach_new<E: From<LoadError> + From<Error>>(
         (name, queues, fragments): (&str, u32, bool),
         interface: u32,
@@ -98,7 +98,7 @@ impl Redirect {
         Self::first_that_fits(interface, &make, &ready)
     }
 
-    /// The same with another program.
+    /// As [`Redirect::attach_new`], with another program.
     pub fn attach_with<E: From<LoadError> + From<Error>>(
         (name, queues): (&str, u32),
         make: BuildProgram<'_, E>,
@@ -153,33 +153,33 @@ impl Redirect {
         Ok(Self { sockets, program, counters, queues })
     }
 
-    /// The program, to be put at an interface by a link.
+    /// Returns the program.
     #[must_use]
     pub const fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Puts the program at an interface.
+    /// Attaches the program to an interface.
     pub fn attach(&self, interface: u32, mode: XdpMode) -> Result<Link> {
         Link::xdp(&self.program, interface, mode)
     }
 
-    /// From now on frames of this queue go to this socket.
+    /// Redirects frames of a queue to a socket from now on.
     pub fn redirect(&self, queue: u32, socket: &XdpSocket) -> Result<()> {
         self.sockets.set_descriptor(queue, socket.as_fd())
     }
 
-    /// From now on frames of this queue go to this receiver.
+    /// Redirects frames of a queue to a receiver from now on.
     pub fn redirect_to(&self, queue: u32, receiver: &XdpReceiver) -> Result<()> {
         self.redirect(queue, receiver.socket())
     }
 
-    /// From now on frames of this queue go to the host.
+    /// Passes frames of a queue to the host from now on.
     pub fn release(&self, queue: u32) -> Result<()> {
         self.sockets.remove(&queue.to_ne_bytes()).map(drop)
     }
 
-    /// What was counted so far, all queues together; nothing by another program.
+    /// Returns the sums over all queues; 0 if another program redirects.
     #[must_use]
     pub fn counts(&self) -> RedirectCounts {
         let mut all = RedirectCounts::default();
@@ -198,13 +198,13 @@ impl Redirect {
 /// More queues than any device has.
 const QUEUES_MAX: u32 = 4096;
 
-/// An instruction.
+/// Encodes an instruction.
 const fn op(code: u8, target: u8, source: u8, offset: i16, value: i32) -> [u8; 8] {
     let ([a, b], [c, d, e, f]) = (offset.to_le_bytes(), value.to_le_bytes());
     [code, source << 4 | target, a, b, c, d, e, f]
 }
 
-/// In C:
+/// Assembles the program. In C:
 ///
 /// ```c
 /// if (ctx->rx_queue_index >= queues) return XDP_PASS;
@@ -220,7 +220,7 @@ const fn op(code: u8, target: u8, source: u8, offset: i16, value: i32) -> [u8; 8
 /// counter->led++; return answer;
 /// ```
 fn code((sockets, counters): (i32, i32), queues: u32, tags: Option<i32>) -> Vec<u8> {
-    // Offsets in `struct xdp_md`, answers, numbers of helpers.
+    // Offsets in `struct xdp_md`, return values, helper numbers.
     const DATA: i16 = 0;
     const DATA_META: i16 = 8;
     const QUEUE: i16 = 16;
@@ -229,7 +229,7 @@ fn code((sockets, counters): (i32, i32), queues: u32, tags: Option<i32>) -> Vec<
     const KTIME_GET_NS: i32 = 5;
     const REDIRECT_MAP: i32 = 51;
     const ADJUST_META: i32 = 54;
-    // How `ld_imm64` names a map, and the first value of a map; how a call names a kfunc.
+    // Source registers of `ld_imm64` for a map and for a map's value, and of a call for a kfunc.
     const MAP: u8 = 1;
     const VALUE: u8 = 2;
     const KFUNC: u8 = 2;
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_is_read_once() {
+    fn stamp_is_read_once() {
         let mut before = [0; Stamp::BYTES];
         assert_eq!(Stamp::take(&mut before), Stamp::default());
         let word = 1_u64 << 32 | u64::from(0x8100_u16.to_be()) << 16 | 0x6007;

@@ -1,8 +1,8 @@
-//! The four rings of a socket: indices and entries in memory that the kernel maps too.
+//! The four rings of an AF_XDP socket: indices and entries shared with the kernel.
 //!
-//! Each side writes one index and reads the other. Ours is kept privately and only told; the
-//! other's is read once per call, and refused (EBADMSG) if it is further away than the ring is
-//! long.
+//! Each side writes one index and reads the other. Our index is kept in private memory and only
+//! published; the kernel's is read once per call and rejected (EBADMSG) if it differs by more than
+//! the ring's size.
 
 use super::setting::Offsets;
 use super::umem::Umem;
@@ -16,21 +16,21 @@ const NEEDS_WAKEUP: u32 = 1;
 /// XDP_PKT_CONTD
 const CONTINUES: u32 = 1;
 
-/// The address of what is not to be sent: no memory is so large.
+/// Address of an entry that is not to be sent: beyond any memory.
 const NOWHERE: u64 = u64::MAX >> 1;
 
-/// A piece of a packet in a frame.
+/// A part of a packet in one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Where it begins in the memory.
+    /// Address of its first byte.
     pub address: u64,
-    /// How long it is.
+    /// Length in bytes.
     pub length: u32,
-    /// Whether the next descriptor goes on with the same packet.
+    /// True if the next descriptor continues the packet.
     pub continues: bool,
 }
 
-/// Frames that the kernel may receive into.
+/// Frames lent to the kernel for reception.
 #[derive(Debug)]
 pub struct FillRing(EntryRing);
 
@@ -38,23 +38,23 @@ pub struct FillRing(EntryRing);
 #[derive(Debug)]
 pub struct CompletionRing(EntryRing);
 
-/// What was received.
+/// Received descriptors.
 #[derive(Debug)]
 pub struct RxRing(EntryRing);
 
-/// What is to be sent.
+/// Descriptors to send.
 #[derive(Debug)]
 pub struct TxRing(EntryRing);
 
 impl FillRing {
-    /// Lends frames, by any address in them; answers how many found room, the first ones.
+    /// Lends frames, by any address in them, as far as there is room; returns their number.
     pub fn lend(&mut self, addresses: &[u64]) -> Result<usize> {
         self.0.put(addresses, |ring, at, address| {
             ring.umem.frame_of(*address).is_some() && ring.memory.set_word(at, *address)
         })
     }
 
-    /// Whether the kernel waits to be told that there are frames ([`XdpSocket::wake_rx`]).
+    /// Returns true if the kernel must be woken to see new frames ([`XdpSocket::wake_rx`]).
     ///
     /// [`XdpSocket::wake_rx`]: super::XdpSocket::wake_rx
     #[must_use]
@@ -62,24 +62,24 @@ impl FillRing {
         self.0.needs_wakeup()
     }
 
-    /// How many more can be lent.
+    /// Returns the number of free entries.
     pub fn room(&self) -> Result<u32> {
         self.0.room()
     }
 
-    /// Frames that are lent and not yet used.
+    /// Returns the number of lent frames not yet used.
     pub fn waiting(&self) -> Result<u32> {
         Ok(self.0.size - self.0.room()?)
     }
 }
 
 impl CompletionRing {
-    /// Takes addresses of frames that were sent, behind those that are there; at most `most`.
-    /// Answers how many entries that were.
+    /// Appends up to `most` addresses of sent frames to `into`; returns the number of entries
+    /// consumed.
     pub fn take(&mut self, into: &mut Vec<u64>, most: usize) -> Result<usize> {
         self.0.take(most, |ring, at| {
             let address = ring.memory.word(at)?;
-            // Some kernels say of what they skipped that it was sent.
+            // Some kernels report skipped entries as sent.
             if address != NOWHERE {
                 ring.umem.frame_of(address)?;
                 into.push(address);
@@ -90,7 +90,7 @@ impl CompletionRing {
 }
 
 impl RxRing {
-    /// Takes what was received, behind what is there; at most `most` descriptors.
+    /// Appends up to `most` received descriptors to `into` and returns their number.
     pub fn take(&mut self, into: &mut Vec<Descriptor>, most: usize) -> Result<usize> {
         self.0.take(most, |ring, at| {
             let (address, length) = (ring.memory.word(at)?, ring.memory.half(at + 8)?);
@@ -105,20 +105,20 @@ impl RxRing {
 }
 
 impl RxRing {
-    /// Descriptors that are there and were not taken.
+    /// Returns the number of descriptors not taken.
     pub fn waiting(&self) -> Result<u32> {
         self.0.there()
     }
 }
 
 impl TxRing {
-    /// Descriptors that the kernel has not taken yet.
+    /// Returns the number of descriptors that the kernel has not taken.
     pub fn waiting(&self) -> Result<u32> {
         Ok(self.0.size - self.0.room()?)
     }
 
-    /// Puts these in the place of all that the kernel has not taken yet; at least as many. Only
-    /// where the kernel looks at the ring while it is called, and is not being called.
+    /// Replaces all descriptors that the kernel has not taken by at least as many others. Sound
+    /// only while the kernel reads the ring during our calls alone.
     pub(super) fn rewrite(&mut self, all: &[Descriptor]) -> Result<()> {
         let old = self.waiting()?;
         self.0.mine = self.0.mine.wrapping_sub(old);
@@ -127,7 +127,7 @@ impl TxRing {
         Ok(())
     }
 
-    /// Makes the last so many descriptors such that the kernel skips them.
+    /// Turns the last `entries` descriptors into ones that the kernel skips.
     pub(super) fn forget(&mut self, entries: usize) -> Result<()> {
         let entries = u32::try_from(entries).unwrap_or(u32::MAX).min(self.waiting()?);
         for number in 1..=entries {
@@ -139,8 +139,8 @@ impl TxRing {
         Ok(())
     }
 
-    /// Gives packets to be sent; answers how many descriptors found room, the first ones. Then
-    /// [`XdpSocket::wake_tx`](super::XdpSocket::wake_tx), if that is needed.
+    /// Adds descriptors as far as there is room and returns their number. Follow with
+    /// [`XdpSocket::wake_tx`](super::XdpSocket::wake_tx) if needed.
     pub fn give(&mut self, descriptors: &[Descriptor]) -> Result<usize> {
         self.0.put(descriptors, |ring, at, descriptor| {
             let Descriptor { address, length, continues } = *descriptor;
@@ -151,19 +151,19 @@ impl TxRing {
         })
     }
 
-    /// How many descriptors find room.
+    /// Returns the number of free entries.
     pub fn room(&self) -> Result<u32> {
         self.0.room()
     }
 
-    /// Whether the kernel waits to be told that there are packets.
+    /// Returns true if the kernel must be woken to see new descriptors.
     #[must_use]
     pub fn needs_wakeup(&self) -> bool {
         self.0.needs_wakeup()
     }
 }
 
-/// What makes a ring of entries.
+/// Layout of a ring's mapping.
 pub(super) struct RingLayout<'a> {
     pub(super) name: &'static str,
     pub(super) at: u64,
@@ -174,7 +174,7 @@ pub(super) struct RingLayout<'a> {
 }
 
 impl RingLayout<'_> {
-    /// Bytes of the mapping; none where this is no ring.
+    /// Returns the size of the mapping in bytes; `None` if it is invalid.
     fn bytes(&self) -> Option<usize> {
         let entries = (self.size as usize).checked_mul(self.entry)?;
         let all = usize::try_from(self.offsets.entries).ok()?.checked_add(entries)?;
@@ -193,7 +193,7 @@ pub(super) struct EntryRing {
     entries: usize,
     entry: usize,
     size: u32,
-    /// The index that is ours.
+    /// Our index, not yet masked.
     mine: u32,
 }
 
@@ -236,7 +236,7 @@ impl EntryRing {
         )
     }
 
-    /// Entries that a producer finds free.
+    /// Returns the entries free to a producer.
     fn room(&self) -> Result<u32> {
         let theirs = self.memory.half(self.consumer).ok_or_else(|| self.broken())?;
         self.size.checked_sub(self.mine.wrapping_sub(theirs)).ok_or_else(|| self.broken())
@@ -257,14 +257,14 @@ impl EntryRing {
             done += 1;
         }
         self.mine = self.mine.wrapping_add(done);
-        // Release: the entries are there when the kernel sees the index.
+        // Release: entries are complete before the kernel sees the index.
         self.memory.set_half(self.producer, self.mine);
         Ok(done as usize)
     }
 
-    /// Entries that a consumer finds.
+    /// Returns the entries available to a consumer.
     fn there(&self) -> Result<u32> {
-        // Acquire: entries that the kernel told of are seen whole.
+        // Acquire: entries published by the kernel are complete.
         let theirs = self.memory.half(self.producer).ok_or_else(|| self.broken())?;
         let there = theirs.wrapping_sub(self.mine);
         if there > self.size { Err(self.broken()) } else { Ok(there) }
@@ -282,7 +282,7 @@ impl EntryRing {
             read(self, self.place(index)).ok_or_else(|| self.broken())?;
         }
         self.mine = self.mine.wrapping_add(count);
-        // Release: the entries are read before the kernel may write them again.
+        // Release: entries are read before the kernel may overwrite them.
         self.memory.set_half(self.consumer, self.mine);
         Ok(count as usize)
     }
@@ -321,7 +321,7 @@ mod tests {
     const OFFSETS: Offsets = Offsets { producer: 0, consumer: 64, flags: 128, entries: 192 };
     const SIZE: u32 = 8;
 
-    /// A ring whose other side is in our hands.
+    /// Creates a ring whose other side the test plays.
     fn ring(entry: usize) -> (EntryRing, Mapping) {
         let shape = UmemShape { frame: 2048, frames: 4, headroom: 0 };
         let umem = &Arc::new(Umem::create("sys-test", shape).unwrap());
@@ -346,7 +346,7 @@ mod tests {
         (CompletionRing(ring), theirs)
     }
 
-    /// Indices that an honest other side cannot have.
+    /// Indices that an honest peer cannot have.
     fn senseless(mine: u32) -> impl Iterator<Item = u32> {
         [SIZE + 1, SIZE + 2, 1 << 16, 1 << 31, u32::MAX - 1]
             .map(|by| mine.wrapping_add(by))
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_makes_no_sense_is_refused_and_nothing_moves() {
+    fn impossible_index_is_rejected_and_nothing_moves() {
         let (mut rx, theirs) = rx();
         let mut came = Vec::new();
         for index in senseless(0) {
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_outside_of_the_memory_are_refused() {
+    fn entries_outside_the_memory_are_rejected() {
         for (address, length) in [(0, 2049), (2047, 2), (8192, 1), (u64::MAX, 1), (1, u32::MAX)] {
             let (mut rx, theirs) = rx();
             theirs.set_word(192, address);

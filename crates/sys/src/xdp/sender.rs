@@ -1,14 +1,15 @@
-//! One queue of an interface that sends frames of a memory.
+//! The sending side of a queue.
 //!
-//! In: packets, as pieces that lie in frames of the memory (they stay where they are) or as bytes
-//! that are copied into free frames. Out: what the kernel has taken, in order. Where the device has
-//! no room, it drops the packet that it has just taken (EBUSY); that packet is put before the
-//! others again and nothing is lost or overtaken. That is possible where the kernel copies, since
-//! it reads the ring only while we call it; a device that reads the memory itself never drops so.
+//! Sends packets that lie in frames of the shared memory, in place, or copies bytes into free
+//! frames, and reports what the kernel has taken, in order. A device without room drops the packet
+//! it has just taken (EBUSY); that packet is put back in front of the others, so nothing is lost or
+//! reordered. This relies on copy mode, in which the kernel reads the ring only during our calls; a
+//! zero-copy device never drops this way.
 //!
-//! Which packet that was: the kernel shows how far it has read when it has sent at least one
-//! (`__xsk_tx_release`, Linux 6.6), so it is the last of those; or it has sent none and shows
-//! nothing, so it is the first that waits. That one stays as a *ghost* until the kernel shows more.
+//! Identifying the dropped packet: the kernel publishes its read position after sending at least
+//! one packet (`__xsk_tx_release`, Linux 6.6), so it is the last of those taken; if it has sent
+//! none it publishes nothing, so it is the first that waits. In the second case its entry stays as
+//! a *ghost* until the position advances.
 
 use super::frames::Frames;
 use super::ring::Descriptor;
@@ -18,58 +19,58 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// The most pieces of a packet (MAX_SKB_FRAGS and its head).
+/// Most descriptors per packet (MAX_SKB_FRAGS and the head).
 const PIECES_MAX: usize = 18;
 
-/// The sending side of a queue.
+/// A sender at one queue.
 #[derive(Debug)]
 pub struct XdpSender {
     socket: XdpSocket,
     frames: Arc<Frames>,
-    /// What lies in the send ring, the oldest first.
+    /// Entries in the send ring, oldest first.
     waiting: VecDeque<Piece>,
-    /// How many packets that is.
+    /// Number of packets in `waiting`, without ghosts.
     packets: usize,
-    /// Frames that are on their way, those that wait included.
+    /// Frames not yet returned, those in `waiting` included.
     away: usize,
     back: Vec<u64>,
-    /// The packet that the kernel has taken last.
+    /// Descriptors of the packet taken last.
     last: Vec<Descriptor>,
     fragments: bool,
 }
 
-/// What lies in the send ring.
+/// An entry in the send ring.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     at: Descriptor,
-    /// The kernel has read it already and not shown that; it is counted elsewhere.
+    /// True if the kernel has read it without publishing that; its packet is counted elsewhere.
     ghost: bool,
 }
 
-/// A packet to be sent.
+/// A packet to send.
 #[derive(Clone, Copy, Debug)]
 pub enum TxPacket<'a> {
-    /// It lies in a frame that came ([`Frames::find`]): the frame is kept until it has left.
+    /// In a received frame ([`Frames::find`]), which is kept until it has been sent.
     InPlace(Descriptor),
-    /// It lies somewhere else: it is copied.
+    /// Anywhere else; copied.
     Copied(&'a [u8]),
 }
 
-/// What became of packets that were given.
+/// Result of a push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PushReport {
-    /// So many more packets were taken by the kernel, the oldest ones.
+    /// Packets newly taken by the kernel, oldest first.
     pub taken: usize,
-    /// Whether the device had no room for the next one.
+    /// True if the device had no room for the next one.
     pub refused: bool,
-    /// Packets behind those that are lost, because the ring has no room to put them back.
+    /// Packets lost because the ring had no room to put them back.
     pub lost: usize,
 }
 
 impl XdpSender {
-    /// Opens one in the name space of the calling thread, over this memory.
+    /// Opens a sender over `frames` in the calling thread's network name space.
     pub fn open(frames: &Arc<Frames>, settings: SocketSettings) -> Result<Self> {
-        // A ring that is not needed costs nothing but its memory, and is wanted by bind(2).
+        // bind(2) requires a fill ring, though it stays unused.
         let settings = SocketSettings { fill: settings.tx.min(FILL), rx: 0, ..settings };
         let socket = frames.bind(settings)?;
         Ok(Self {
@@ -84,41 +85,41 @@ impl XdpSender {
         })
     }
 
-    /// The memory.
+    /// Returns the shared memory.
     #[must_use]
     pub const fn frames(&self) -> &Arc<Frames> {
         &self.frames
     }
 
-    /// The longest packet that it can send.
+    /// Returns the maximum length of a packet in bytes.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.frames.frame() * if self.fragments { PIECES_MAX - 1 } else { 1 }
     }
 
-    /// Packets that the kernel has not taken yet.
+    /// Returns the number of packets that the kernel has not taken.
     #[must_use]
     pub const fn packets(&self) -> usize {
         self.packets
     }
 
-    /// Frames that have not come back.
+    /// Returns the number of frames that have not come back.
     #[must_use]
     pub const fn away(&self) -> usize {
         self.away
     }
 
-    /// Whether the device reads the memory itself.
+    /// Returns true if the device reads the memory itself.
     #[must_use]
     pub const fn is_zero_copy(&self) -> bool {
         self.socket.is_zero_copy()
     }
 
-    /// Puts a packet behind those that wait. Answers false where there is no room or no free frame
-    /// for it now: after a [`XdpSender::push`] there may be.
+    /// Queues a packet. Returns false if the ring or the free frames are exhausted; retry after
+    /// [`XdpSender::push`].
     pub fn give(&mut self, packet: TxPacket<'_>) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
-        // Room for one packet is left, so that one which was dropped can be put back.
+        // Keeps room for one packet, so that a dropped one can be put back.
         if (tx.room()? as usize) < 2 * PIECES_MAX {
             return Ok(false);
         }
@@ -142,8 +143,9 @@ impl XdpSender {
         Ok(true)
     }
 
-    /// Has the kernel take what waits, as much as it can now. ENETDOWN: the interface is down;
-    /// ENXIO: it is gone.
+    /// Makes the kernel take as many queued packets as it can now.
+    ///
+    /// ENETDOWN: the interface is down. ENXIO: it is gone.
     pub fn push(&mut self) -> Result<PushReport> {
         self.collect()?;
         let woken = self.wake()?;
@@ -151,7 +153,7 @@ impl XdpSender {
         let mut pushed = PushReport { taken: self.settle()?, ..PushReport::default() };
         if woken == WakeOutcome::Refused && !self.is_zero_copy() {
             pushed.refused = true;
-            // The last one that was shown, or else the first that waits.
+            // The last one published as taken, else the first that waits.
             match self.last.is_empty() {
                 false => pushed.taken -= 1,
                 true => self.make_ghost(),
@@ -164,8 +166,8 @@ impl XdpSender {
         Ok(pushed)
     }
 
-    /// Takes out of the ring what the kernel has not taken; answers how many packets. The kernel
-    /// finds nothing there that it could send.
+    /// Withdraws the packets that the kernel has not taken and returns their number. Their entries
+    /// become ones that the kernel skips.
     pub fn take_back(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(0) };
         let packets = std::mem::take(&mut self.packets);
@@ -177,8 +179,7 @@ impl XdpSender {
         Ok(packets)
     }
 
-    /// Tells the kernel that there is something, if it wants to be told. Where it skips what was
-    /// taken back, it stops at each.
+    /// Wakes the kernel if it requires that. It stops at each skipped entry, hence the loop.
     fn wake(&mut self) -> Result<WakeOutcome> {
         let Some(tx) = self.socket.tx.as_ref().filter(|tx| tx.needs_wakeup()) else {
             return Ok(WakeOutcome::Done);
@@ -194,7 +195,7 @@ impl XdpSender {
         Ok(WakeOutcome::Done)
     }
 
-    /// Frames that were sent go back.
+    /// Releases frames that have been sent.
     fn collect(&mut self) -> Result<()> {
         let Some(completion) = self.socket.completion.as_mut() else { return Ok(()) };
         loop {
@@ -208,7 +209,8 @@ impl XdpSender {
         }
     }
 
-    /// Forgets what the kernel has taken, but for the last one; answers how many packets that were.
+    /// Removes entries that the kernel has taken, except the last packet's, from `waiting`; returns
+    /// the number of packets.
     fn settle(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_ref() else { return Ok(0) };
         let left = tx.waiting()? as usize;
@@ -225,7 +227,7 @@ impl XdpSender {
         Ok(taken)
     }
 
-    /// The first packet that waits was taken, and the kernel has not shown it.
+    /// Turns the first waiting packet into a ghost: taken, but not published as such.
     fn make_ghost(&mut self) {
         for piece in self.waiting.iter_mut().skip_while(|piece| piece.ghost) {
             piece.ghost = true;
@@ -237,8 +239,7 @@ impl XdpSender {
         }
     }
 
-    /// Puts the packet that the kernel took last before all that wait. Answers whether there was
-    /// room.
+    /// Puts the packet taken last back in front. Returns false if there is no room.
     fn put_back(&mut self) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
         if (tx.room()? as usize) < self.last.len() {
@@ -246,7 +247,7 @@ impl XdpSender {
         }
         let ghosts = self.waiting.iter().take_while(|piece| piece.ghost).count();
         for (number, at) in self.last.drain(..).enumerate() {
-            // Its frame comes back once for the time that was in vain.
+            // One more use: its failed transmission completes separately.
             self.away += usize::from(self.frames.keep(at.address));
             self.waiting.insert(ghosts + number, Piece { at, ghost: false });
         }
@@ -257,7 +258,7 @@ impl XdpSender {
     }
 }
 
-/// Copies bytes into free frames. Answers into how many; 0: there are too few.
+/// Copies bytes into free frames and returns their number; 0 if there are too few.
 fn copy(frames: &Frames, bytes: &[u8], pieces: &mut [Descriptor; PIECES_MAX]) -> usize {
     let parts = bytes.chunks(frames.frame());
     let count = parts.len();
@@ -268,7 +269,7 @@ fn copy(frames: &Frames, bytes: &[u8], pieces: &mut [Descriptor; PIECES_MAX]) ->
     for (part, piece) in parts.zip(pieces.iter_mut()) {
         let Some(address) = frames.draft() else { break };
         let at = usize::try_from(address).unwrap_or(usize::MAX);
-        // The frame is nobody's: it was free, and is drafted for us.
+        // The frame was free and is now ours alone.
         let pasted = frames.umem().memory().paste(at, part);
         debug_assert!(pasted, "a frame is in the memory");
         let length = u32::try_from(part.len()).unwrap_or(0);
@@ -291,5 +292,5 @@ impl AsFd for XdpSender {
     }
 }
 
-/// The kernel wants a fill ring with each completion ring, though nothing is received here.
+/// The kernel requires a fill ring beside a completion ring, though nothing is received here.
 const FILL: u32 = 64;

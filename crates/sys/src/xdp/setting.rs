@@ -1,4 +1,4 @@
-//! Options, offsets and addresses of AF_XDP, as `linux/if_xdp.h` lays them out.
+//! Options, offsets and addresses of AF_XDP sockets (`linux/if_xdp.h`).
 
 use crate::error::{Error, Result};
 use crate::packet::option::{self, Name, Value};
@@ -13,7 +13,7 @@ pub(super) const COMPLETION_RING: Name = (6, "XDP_UMEM_COMPLETION_RING");
 pub(super) const STATISTICS: Name = (7, "XDP_STATISTICS");
 pub(super) const OPTIONS: Name = (8, "XDP_OPTIONS");
 
-/// Where the rings are mapped.
+/// Mapping offsets of the rings.
 pub(super) const RX_AT: u64 = 0;
 pub(super) const TX_AT: u64 = 0x8000_0000;
 pub(super) const FILL_AT: u64 = 0x1_0000_0000;
@@ -28,7 +28,7 @@ pub(super) const FRAGMENTS: u16 = 1 << 4;
 
 const SOL_XDP: libc::c_int = 283;
 
-/// Where in a mapping a ring has what.
+/// Offsets of a ring's parts in its mapping.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Offsets {
@@ -47,8 +47,7 @@ pub(super) struct AllOffsets {
     pub(super) completion: Offsets,
 }
 
-/// `struct xdp_umem_reg` with all its fields but the last, of which the kernel knows when they are
-/// missing.
+/// `struct xdp_umem_reg` without its last field, which the kernel takes as 0.
 #[repr(C)]
 pub(super) struct Registration {
     pub(super) address: u64,
@@ -77,7 +76,7 @@ pub(super) fn get<T: Value>(socket: BorrowedFd<'_>, name: Name) -> Result<T> {
     option::get(socket, SOL_XDP, name)
 }
 
-/// Binds to a queue of an interface, with memory of another socket if one is named.
+/// Binds to a queue of an interface, sharing the memory of socket `shared` if given.
 pub(super) fn bind(
     socket: BorrowedFd<'_>,
     interface: u32,

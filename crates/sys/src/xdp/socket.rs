@@ -1,4 +1,4 @@
-//! A socket of AF_XDP at one queue of an interface.
+//! An AF_XDP socket at one queue of an interface.
 
 use super::ring::{CompletionRing, FillRing, RingLayout, EntryRing, RxRing, TxRing};
 use super::setting::{self, AllOffsets, Registration};
@@ -8,41 +8,41 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// How frames come into the memory.
+/// The way frames get into the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyMode {
-    /// The device writes and reads it, or the socket is refused.
+    /// Zero-copy, or the socket is refused.
     ZeroCopy,
-    /// The kernel copies.
+    /// Copied by the kernel.
     Copy,
-    /// Whichever the driver can; the socket says which it became.
+    /// Zero-copy if the driver can, else copied; see [`XdpSocket::is_zero_copy`].
     Either,
 }
 
-/// What a socket is to be.
+/// Parameters of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketSettings {
-    /// The number of the interface.
+    /// Interface index.
     pub interface: u32,
-    /// The queue: a socket is given frames of this one alone.
+    /// Queue number; the socket receives frames of this queue alone.
     pub queue: u32,
-    /// How frames come into the memory.
+    /// Copy mode.
     pub mode: CopyMode,
-    /// Whether packets may lie in several frames (Linux 6.6).
+    /// Allows packets of several frames (Linux 6.6).
     pub fragments: bool,
-    /// Entries of the rings: powers of two, or 0 for a ring that is not needed. A socket that
-    /// shares memory with another one at the same queue has neither fill nor completion ring.
+    /// Entries of the fill ring: a power of two, or 0 for none. A socket that shares memory with
+    /// another one at the same queue has neither fill nor completion ring.
     pub fill: u32,
-    /// See `fill`.
+    /// Entries of the completion ring.
     pub completion: u32,
-    /// See `fill`.
+    /// Entries of the receive ring.
     pub rx: u32,
-    /// See `fill`.
+    /// Entries of the send ring.
     pub tx: u32,
 }
 
 impl SocketSettings {
-    /// All four rings of so many entries, at a queue of an interface.
+    /// Creates parameters with four rings of `entries` entries.
     #[must_use]
     pub const fn new(interface: u32, queue: u32, entries: u32) -> Self {
         let (mode, fragments) = (CopyMode::Either, false);
@@ -51,44 +51,44 @@ impl SocketSettings {
     }
 }
 
-/// What became of telling the kernel that there are packets.
+/// Result of waking the kernel to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeOutcome {
-    /// It has taken them, or will do so by itself.
+    /// All packets are taken, or will be.
     Done,
-    /// It has taken some and no more for now.
+    /// Some packets are taken; call again later.
     Again,
-    /// The device had no room for the one that it has taken last: that one is lost.
+    /// The device had no room for the packet taken last, which is lost.
     Refused,
 }
 
-/// What became of frames, since the socket was made (`struct xdp_statistics`).
+/// Counters since the creation of a socket (`struct xdp_statistics`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpStatistics {
-    /// Dropped for a reason that has no counter of its own, for example a frame that is too long.
+    /// Frames dropped for other reasons, such as excessive length.
     pub rx_dropped: u64,
-    /// Descriptors in the fill ring that make no sense.
+    /// Invalid descriptors in the fill ring.
     pub rx_invalid: u64,
-    /// Descriptors in the send ring that make no sense.
+    /// Invalid descriptors in the send ring.
     pub tx_invalid: u64,
-    /// Dropped because the receive ring was full.
+    /// Frames dropped at a full receive ring.
     pub rx_full: u64,
     /// Frames that found the fill ring empty.
     pub fill_empty: u64,
-    /// How often the send ring was found empty.
+    /// Times the send ring was found empty.
     pub tx_empty: u64,
 }
 
-/// A socket and its rings. What is not taken out of them goes with it.
+/// A socket and its rings. Their contents are lost on drop.
 #[derive(Debug)]
 pub struct XdpSocket {
     /// Frames lent to the kernel.
     pub fill: Option<FillRing>,
-    /// Frames that come back from being sent.
+    /// Frames that have been sent.
     pub completion: Option<CompletionRing>,
-    /// What was received.
+    /// Received descriptors.
     pub rx: Option<RxRing>,
-    /// What is to be sent.
+    /// Descriptors to send.
     pub tx: Option<TxRing>,
     socket: Arc<OwnedFd>,
     umem: Arc<Umem>,
@@ -96,8 +96,10 @@ pub struct XdpSocket {
 }
 
 impl XdpSocket {
-    /// Opens one in the network name space of the calling thread, and registers the memory with it.
-    /// Needs CAP_NET_RAW; without CAP_IPC_LOCK the memory counts as locked (ENOBUFS).
+    /// Opens a socket in the calling thread's network name space and registers the memory. Needs
+    /// CAP_NET_RAW.
+    ///
+    /// ENOBUFS: without CAP_IPC_LOCK the memory counts against the lock limit.
     pub fn open(umem: &Arc<Umem>, settings: SocketSettings) -> Result<Self> {
         let socket = raw()?;
         let shape = umem.shape();
@@ -113,14 +115,13 @@ impl XdpSocket {
         Self::finish(socket, umem, settings, None)
     }
 
-    /// Opens one that shares the memory of another: at another queue or interface with fill and
-    /// completion rings of its own, at the same queue without. How frames come is as with the
-    /// other.
+    /// Opens a socket that shares this one's memory and copy mode. At another queue or interface it
+    /// has fill and completion rings of its own, at the same queue none.
     pub fn share(&self, settings: SocketSettings) -> Result<Self> {
         Self::finish(raw()?, &self.umem, settings, Some(self.socket.as_fd()))
     }
 
-    /// Opens one that shares memory which was registered with another.
+    /// Opens a socket that shares memory registered with `registered`.
     pub(super) fn beside(
         umem: &Arc<Umem>,
         settings: SocketSettings,
@@ -129,25 +130,25 @@ impl XdpSocket {
         Self::finish(raw()?, umem, settings, Some(registered))
     }
 
-    /// The descriptor, for those who share the memory.
+    /// Returns the descriptor, for sharing the memory.
     pub(super) const fn descriptor(&self) -> &Arc<OwnedFd> {
         &self.socket
     }
 
-    /// The memory.
+    /// Returns the memory.
     #[must_use]
     pub const fn umem(&self) -> &Arc<Umem> {
         &self.umem
     }
 
-    /// Whether the device writes and reads the memory itself.
+    /// Returns true if the device accesses the memory itself.
     #[must_use]
     pub const fn is_zero_copy(&self) -> bool {
         self.zero_copy
     }
 
-    /// Tells the kernel that there are packets to be sent. What it cannot send now it sends at a
-    /// later call. Needed always where the kernel copies.
+    /// Wakes the kernel to send. Packets that it cannot send now wait for a later call. Always
+    /// needed in copy mode.
     pub fn wake_tx(&self) -> Result<WakeOutcome> {
         use rustix::io::Errno;
         match rustix::net::send(&*self.socket, &[], SendFlags::DONTWAIT) {
@@ -158,8 +159,7 @@ impl XdpSocket {
         }
     }
 
-    /// The error that waits at the socket, which is gone then: ENETDOWN when the interface went
-    /// away.
+    /// Takes the socket's pending error; ENETDOWN after the interface went away.
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         use rustix::net::sockopt::socket_error;
@@ -169,7 +169,7 @@ impl XdpSocket {
             .map(|e| e.raw_os_error())
     }
 
-    /// Tells the kernel that there are frames to receive into.
+    /// Wakes the kernel to use the fill ring.
     pub fn wake_rx(&self) -> Result<()> {
         use rustix::io::Errno;
         match rustix::net::recv(&*self.socket, &mut [0_u8; 0][..], RecvFlags::DONTWAIT) {
@@ -178,7 +178,7 @@ impl XdpSocket {
         }
     }
 
-    /// What became of frames.
+    /// Returns the counters so far.
     pub fn statistics(&self) -> Result<XdpStatistics> {
         let all: [u64; 6] = setting::get(self.socket.as_fd(), setting::STATISTICS)?;
         let [rx_dropped, rx_invalid, tx_invalid, rx_full, fill_empty, tx_empty] = all;
@@ -227,7 +227,7 @@ impl XdpSocket {
     }
 }
 
-/// The flags of bind(2). The kernel refuses all others beside the one that shares.
+/// Returns the flags of bind(2). The kernel rejects all others beside the sharing flag.
 fn flags(settings: SocketSettings, shared: Option<BorrowedFd<'_>>) -> u16 {
     if shared.is_some() {
         return setting::SHARED;
@@ -248,7 +248,7 @@ fn raw() -> Result<OwnedFd> {
 }
 
 impl AsFd for XdpSocket {
-    /// Readable when something was received, writable when there is room to send.
+    /// Readable when a frame has been received, writable when there is room to send.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -1,20 +1,20 @@
-//! The memory of sockets of AF_XDP: a memfd, cut into frames of equal size.
+//! The memory of AF_XDP sockets: a memfd cut into frames of equal size.
 
 use crate::error::{Error, Result};
 use crate::memory::{Mapping, Memfd, Seals};
 
-/// How memory is cut.
+/// Sizes of a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmemShape {
     /// Bytes of a frame: a power of two between 2048 and a page.
     pub frame: u32,
-    /// How many there are.
+    /// Number of frames.
     pub frames: u32,
-    /// Bytes left free before what is received, besides the 256 that the kernel leaves.
+    /// Free bytes in front of received data, in addition to the kernel's 256.
     pub headroom: u32,
 }
 
-/// Memory in frames. Another process may map [`Umem::file`] and see the same bytes.
+/// A UMEM. Another process may map [`Umem::file`] and see the same bytes.
 #[derive(Debug)]
 pub struct Umem {
     memory: Mapping,
@@ -23,7 +23,7 @@ pub struct Umem {
 }
 
 impl Umem {
-    /// Makes it; its pages are there from now on.
+    /// Creates a UMEM with all its pages allocated.
     pub fn create(name: &str, shape: UmemShape) -> Result<Self> {
         let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
         let whole = shape.frame.is_power_of_two()
@@ -40,44 +40,44 @@ impl Umem {
         Ok(Self { memory: file.map()?, file, shape })
     }
 
-    /// How it is cut.
+    /// Returns the sizes.
     #[must_use]
     pub const fn shape(&self) -> UmemShape {
         self.shape
     }
 
-    /// Its file, for those who may write it all.
+    /// Returns the file, for parties that may write all of it.
     #[must_use]
     pub const fn file(&self) -> &Memfd {
         &self.file
     }
 
-    /// All frames, one after the other.
+    /// Returns the mapping of all frames.
     #[must_use]
     pub const fn memory(&self) -> &Mapping {
         &self.memory
     }
 
-    /// Bytes of all frames.
+    /// Returns the total size in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.shape.frame as u64 * self.shape.frames as u64
     }
 
-    /// Where the frame with this number begins.
+    /// Returns the address of a frame.
     #[must_use]
     pub const fn address(&self, frame: u32) -> u64 {
         frame as u64 * self.shape.frame as u64
     }
 
-    /// The number of the frame in which this address lies.
+    /// Returns the number of the frame that contains an address.
     #[must_use]
     pub fn frame_of(&self, address: u64) -> Option<u32> {
         let number = u32::try_from(address / u64::from(self.shape.frame)).ok()?;
         (number < self.shape.frames).then_some(number)
     }
 
-    /// Whether so many bytes from this address on lie in one frame.
+    /// Returns true if `length` bytes from `address` lie in one frame.
     #[must_use]
     pub fn holds(&self, address: u64, length: u32) -> bool {
         let within = address % u64::from(self.shape.frame) + u64::from(length);
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_belong_to_frames() {
+    fn addresses_map_to_frames() {
         let shape = UmemShape { frame: 2048, frames: 3, headroom: 0 };
         let umem = Umem::create("sys-test", shape).unwrap();
         assert_eq!((umem.bytes(), umem.memory().len()), (6144, 8192));

@@ -1,4 +1,4 @@
-//! Programs that count, frames to be counted, and a process to be killed while it attaches.
+//! Counting programs, frames to count, and a process to be killed while it attaches.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
@@ -18,7 +18,7 @@ use sys::xdp::{Redirect, SocketSettings, XdpSocket, Umem, UmemShape};
 use testkit::Frame;
 use testkit::net::{CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, until, until_received};
 
-/// A program that only answers.
+/// Loads a program that only returns `value`.
 pub(crate) fn answer(kind: ProgramKind, name: &str, value: i32) -> Program {
     Program::load(kind, name, &answer_code(value)).unwrap()
 }
@@ -27,7 +27,7 @@ pub(crate) fn answer_code(value: i32) -> Vec<u8> {
     insn::encode(&[Insn::mov(R0, value), Insn::exit()])
 }
 
-/// A program that adds one to the first word of a mappable array, and answers.
+/// Loads a program that increments the first word of a mappable array and returns `value`.
 pub(crate) fn count(kind: ProgramKind, name: &str, map: &Map, value: i32) -> Program {
     let number = map.as_fd().as_raw_fd().cast_unsigned();
     let mut code = Vec::from(Insn::load_map_value(R1, number, 0));
@@ -41,7 +41,7 @@ pub(crate) fn counted(map: &Map) -> u64 {
     u64::from_ne_bytes(map.get(0).unwrap().try_into().unwrap())
 }
 
-/// Sends so many frames from the client, and waits until the server's device has had them.
+/// Sends `count` frames from the client and waits until the server's device has received them.
 pub(crate) fn frames(pair: &Pair, count: u64) {
     let device = testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap();
     let before = device.received + device.receive_dropped;
@@ -56,13 +56,14 @@ pub(crate) fn frames(pair: &Pair, count: u64) {
     until_received(&pair.server, SERVER_DEVICE, before + count);
 }
 
-/// How many steps there are.
+/// Number of steps.
 pub(crate) const STEPS: u32 = 13;
 
 const INDEX: &str = "STREAMLINE_TEST_INDEX";
 const STEP: &str = "STREAMLINE_TEST_STEP";
 
-/// Attaches until the step that the parent asked for, tells what was made, and waits to be killed.
+/// Attaches up to the step that the parent requested, reports what was created, and waits to be
+/// killed.
 pub(crate) fn attach_step_by_step() {
     let number = |name| std::env::var(name).unwrap().parse::<u32>().unwrap();
     let (index, steps) = (number(INDEX), number(STEP));
@@ -102,11 +103,11 @@ pub(crate) fn attach_step_by_step() {
         kept.push(Box::new(links));
     }
     say("ready");
-    // Until this process is killed, or its parent has gone.
+    // Until this process is killed or its parent has gone.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-/// A socket of AF_XDP with its memory and its program.
+/// Opens an AF_XDP socket with its memory and program.
 fn open_xdp(index: u32) -> (Redirect, XdpSocket) {
     let shape = UmemShape { frame: 2048, frames: 64, headroom: 0 };
     let umem = Arc::new(Umem::create("killed", shape).unwrap());
@@ -117,7 +118,7 @@ fn open_xdp(index: u32) -> (Redirect, XdpSocket) {
     (redirect, socket)
 }
 
-/// BtfBuilder and lines of a program, and the program.
+/// Loads type information and a program with lines.
 fn load_types() -> (Btf, Program) {
     let mut types = BtfBuilder::new();
     let int = types.int("int", 4);
@@ -130,7 +131,7 @@ fn load_types() -> (Btf, Program) {
     (btf, program)
 }
 
-/// The frozen map of a kernel's rings.
+/// Creates frozen per-CPU rings.
 fn kernel_rings() -> Rings {
     let shape = RingsLayout { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
     let rings = Rings::create("killed", shape).unwrap();
@@ -138,7 +139,7 @@ fn kernel_rings() -> Rings {
     rings
 }
 
-/// A socket with a program before it.
+/// Opens a socket with an attached program.
 fn before_a_socket(program: &Program) -> PacketSocket {
     let socket = PacketSocket::open().unwrap();
     socket.attach_program(program).unwrap();
@@ -150,10 +151,10 @@ fn say(line: &str) {
     println!("{line}");
 }
 
-/// A process attaches up to a step and is killed; answers what it had made.
+/// Has a process attach up to `step`, kills it, and returns the objects it had created.
 pub(crate) fn kill_at(space: &Namespace, index: u32, step: u32) -> Vec<(ObjectKind, u32)> {
     let mut command = space.command(std::env::current_exe().unwrap());
-    command.args(["--exact", "--ignored", "--nocapture", "attaches_step_by_step"]);
+    command.args(["--exact", "--ignored", "--nocapture", "child_attaches_step_by_step"]);
     command.env(INDEX, index.to_string()).env(STEP, step.to_string());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut made = Vec::new();

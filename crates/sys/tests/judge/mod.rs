@@ -1,5 +1,5 @@
-//! The real kernel as a judge of generated programs: what the emitter made is loaded through the
-//! verifier, and every packet is given to a test run.
+//! Generated programs judged by the real kernel: they pass the verifier, and every packet runs
+//! through a test run.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 #![allow(unreachable_pub, reason = "shared by test binaries")]
@@ -15,11 +15,11 @@ use sys::bpf::{self, ProgramKind, LoadError, Map};
 
 const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 
-/// The kernel, with one program loaded.
+/// The kernel with one loaded program.
 pub struct Kernel {
     pub loaded: bpf::Program,
     maps: Vec<Map>,
-    /// Which maps are states of filters.
+    /// Per map: true if it holds a filter's state.
     states: Vec<bool>,
     before: Vec<u64>,
     place: Hook,
@@ -28,14 +28,14 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Loads a program that the verifier must take.
+    /// Loads a program that the verifier must accept.
     pub fn load(program: &Program, name: &str) -> Self {
         Self::try_load(program, name).unwrap_or_else(|refused| {
             panic!("{refused}\n{}\n{}", refused.log, disasm::listing(program))
         })
     }
 
-    /// Loads a program that the verifier may refuse.
+    /// Loads a program that the verifier may reject.
     pub fn try_load(program: &Program, name: &str) -> Result<Self, LoadError> {
         let array = |map: &MapSpec| match map.programs {
             0 => Map::array(&map.name, map.value_size, 1, map.mappable).expect("a map"),
@@ -81,7 +81,7 @@ impl Judge for Kernel {
             let why = "a test run makes whole frames without a tag beside, checksums filled in";
             return Ruling::Refused(why.to_owned());
         }
-        // Given is what follows the Ethernet header: an empty one before the frame.
+        // The input begins behind the Ethernet header, so an empty one precedes the frame.
         let hidden = if self.place.reads_by_helper() { vec![0; 14] } else { Vec::new() };
         let frame = [&hidden, packet.bytes].concat();
         let run = match (self.edits, self.place) {
@@ -108,7 +108,7 @@ impl Judge for Kernel {
 
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
         if self.has_a_clock {
-            // Nobody else's clock says the same.
+            // Clock values are not comparable.
             return None;
         }
         let states = self.maps.iter().zip(&self.states).filter(|(_, is_state)| **is_state);
@@ -116,7 +116,7 @@ impl Judge for Kernel {
     }
 }
 
-/// How `sys` calls a place.
+/// Converts a place to a program type.
 pub fn kind(place: Hook) -> ProgramKind {
     match place {
         Hook::Tc => ProgramKind::Tc,
@@ -126,19 +126,19 @@ pub fn kind(place: Hook) -> ProgramKind {
     }
 }
 
-/// Works in a thread that may load programs as they are loaded for a user: without CAP_PERFMON, so
-/// that the verifier hardens them against speculation.
+/// Runs `work` in a thread without CAP_PERFMON, so that programs load hardened against speculation,
+/// as for a user.
 pub fn without_perfmon<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN, work)
 }
 
-/// Works in a thread that has these capabilities and no other.
+/// Runs `work` in a thread with exactly these capabilities.
 pub fn with<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
     let stripped = || {
         let mut sets = capabilities(None).expect("this thread's capabilities");
         (sets.effective, sets.permitted) = (kept, kept);
         sets.inheritable = CapabilitySet::empty();
-        // Of this thread only, which ends here.
+        // Affects this thread alone, which ends here.
         set_capabilities(None, sets).expect("fewer capabilities");
         work()
     };
@@ -146,8 +146,8 @@ pub fn with<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T 
     done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// What a test run does not take: shorter than an Ethernet header, at traffic control an IP packet
-/// shorter than its header, at a socket filter nothing at all.
+/// Returns true for frames that a test run rejects: shorter than an Ethernet header, at traffic
+/// control an IP packet shorter than its header; at a socket filter none.
 pub fn is_refused(place: Hook, frame: &[u8]) -> bool {
     match (place, frame.get(12..14)) {
         (Hook::Socket | Hook::Cgroup, _) => frame.is_empty(),

@@ -1,89 +1,89 @@
-//! What can be wrong with a capture: always the capture's fault, never the reader's or the user's.
+//! Faults in a capture file.
 
 use core::fmt;
 
-/// Why a capture cannot be read further, and where.
+/// A fault that ends the reading of a capture, with its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// The offset in the capture.
+    /// Offset in the capture.
     pub at: u64,
-    /// The number of the packet, counted from one; zero for the header of the file.
+    /// Number of the packet, from 1; 0 for the file header.
     pub record: u64,
-    /// What is wrong.
+    /// The kind of fault.
     pub why: Why,
 }
 
-/// What is wrong with a capture.
+/// Kinds of faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// The first bytes are those of no capture.
+    /// The file is no capture.
     NotACapture {
-        /// The first bytes.
+        /// First four bytes.
         magic: [u8; 4],
     },
-    /// A version that nobody has defined.
+    /// Unknown format version.
     Version {
         /// `pcap` or `pcapng`.
         format: &'static str,
-        /// The major version.
+        /// Major version.
         major: u16,
-        /// The minor version.
+        /// Minor version.
         minor: u16,
     },
-    /// Reserved bits beside the link type are set; a reader that knows their meaning is needed.
+    /// Reserved bits beside the link type are set.
     Reserved {
         /// The bits.
         bits: u32,
     },
-    /// The capture ends within a record or a header.
+    /// The capture ends inside a record or header.
     Ends,
-    /// A record that is longer than its link type or a block allows.
+    /// A record is longer than its link type or a block allows.
     TooLong {
-        /// Its length.
+        /// Stated length.
         length: u32,
-        /// The longest that is accepted.
+        /// Longest accepted length.
         max: u32,
     },
-    /// A pcapng block whose length is no multiple of four or less than its fields take.
+    /// A pcapng block's length is not a multiple of four, or too small for its fields.
     BlockLength {
-        /// The type of the block.
+        /// Block type.
         kind: u32,
-        /// Its length.
+        /// Stated length.
         length: u32,
     },
-    /// A pcapng block whose two lengths differ.
+    /// A pcapng block's two lengths differ.
     BlockTrailer {
-        /// The length before the block.
+        /// Length in front of the block.
         before: u32,
-        /// The length behind it.
+        /// Length behind it.
         behind: u32,
     },
-    /// A pcapng section whose byte order cannot be told.
+    /// A pcapng section has an unknown byte order.
     ByteOrder {
-        /// What stands where the byte order should.
+        /// The byte-order magic.
         magic: u32,
     },
-    /// A packet of an interface that the section did not describe.
+    /// A packet refers to an interface that its section does not describe.
     Interface {
-        /// The interface.
+        /// Interface number.
         interface: u32,
-        /// How many are described.
+        /// Number of described interfaces.
         described: u32,
     },
-    /// A section that describes more interfaces than can be numbered.
+    /// A section describes more interfaces than can be numbered.
     TooManyInterfaces,
-    /// Packet data longer than the pcapng block around it.
+    /// Packet data exceed their pcapng block.
     Overrun {
-        /// The length of the data.
+        /// Stated length.
         length: u32,
-        /// How much the block holds.
+        /// Bytes available in the block.
         held: u32,
     },
-    /// An option that does not fit into its block or has the wrong length.
+    /// An option exceeds its block or has an invalid length.
     BadOption {
-        /// The option's number.
+        /// Option code.
         code: u16,
-        /// The option's length.
+        /// Stated length.
         length: u16,
     },
 }

@@ -1,20 +1,20 @@
-//! Capture files: pcap and pcapng as a state machine over chunks of bytes.
+//! Capture files: pcap and pcapng, parsed incrementally.
 //!
-//! In: the bytes of a capture, in pieces of any size, as they come from a file, a pipe or a ring.
-//! Out: one [`Packet`] per record, whose data stay where they are. The reader owns no bytes, does
-//! no I/O and allocates only for the interfaces that a pcapng section describes.
+//! The reader takes chunks of any size, from a file, pipe or ring, and yields one [`Packet`] per
+//! record, whose data stay in the chunk. It owns no bytes, does no I/O, and allocates only for the
+//! interfaces of a pcapng section.
 //!
-//! Both byte orders, micro- and nanoseconds, Kuznetzov's extended records, and the old versions
-//! with swapped lengths are read as libpcap reads them; pcapng with several sections, interfaces of
-//! different link types, enhanced, simple and obsolete packet blocks; other blocks are skipped,
-//! however long. What libpcap refuses (versions, reserved bits, lengths that no link type allows)
-//! is refused with the same facts. Where we deviate:
-//! - a record longer than [`DATA_MAX`] is refused even for link types where libpcap takes 128 MB,
-//!   because a rich pointer has 20 bits of length (USB and D-Bus captures only);
+//! Supported as in libpcap: both byte orders, micro- and nanoseconds, Kuznetzov's extended records,
+//! old versions with swapped lengths; pcapng with several sections, interfaces of different link
+//! types, and enhanced, simple and obsolete packet blocks. Other blocks are skipped, however long.
+//! Captures that libpcap rejects (versions, reserved bits, lengths beyond the link type's) are
+//! rejected with the same facts. Deviations:
+//! - a record longer than [`DATA_MAX`] is rejected even for link types where libpcap accepts 128
+//!   MB, because a rich pointer has 20 bits of length (USB and D-Bus captures only);
 //! - interfaces of one pcapng file may differ in link type and snap length;
-//! - a resolution of time stamps finer than 64 bits can count is read, not refused.
+//! - a timestamp resolution finer than 64 bits can represent is accepted.
 //!
-//! Own code instead of a crate: `docs/book/decisions/0002-capture-reader.md`.
+//! Why no crate is used: `docs/book/decisions/0002-capture-reader.md`.
 
 mod fault;
 mod pcap;
@@ -30,54 +30,54 @@ pub use fault::{Fault, Why};
 
 use crate::link::LinkType;
 
-/// The longest record that is accepted, in bytes: what a rich pointer can say.
+/// Longest accepted record in bytes: the limit of a rich pointer.
 pub const DATA_MAX: u32 = (1 << 20) - 1;
-/// The longest pcapng block that must be whole in the buffer: data, and 128 KB of options as in
+/// Longest pcapng block that must be whole in the buffer: data, plus 128 KB of options as in
 /// libpcap.
 pub const BLOCK_MAX: u32 = DATA_MAX + 128 * 1024;
 
-/// One packet of a capture.
+/// A packet record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// When it was captured, in nanoseconds since 1970. Zero where the capture does not say.
+    /// Timestamp in ns since 1970; 0 if the capture has none.
     pub time_ns: u64,
-    /// How long it was on the wire, which may be more than was captured.
+    /// Length on the wire in bytes; may exceed the captured length.
     pub wire_length: u32,
-    /// Its link type.
+    /// Link type.
     pub link: LinkType,
-    /// Its interface, counted from zero within a section; always zero in pcap.
+    /// Interface number within its section; always 0 in pcap.
     pub interface: u16,
-    /// Where its bytes are in the buffer.
+    /// Range of the captured bytes in the buffer.
     pub data: Range<usize>,
-    /// How many bytes of the buffer are done with.
+    /// Bytes of the buffer consumed by this record.
     pub consumed: usize,
 }
 
-/// What a call found in the buffer.
+/// Result of [`Reader::next`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// A packet. The next call wants the bytes behind `consumed`.
+    /// A packet. The next call takes the bytes behind `consumed`.
     Packet(Packet),
-    /// The buffer holds no whole record. The next call wants the bytes behind `consumed`, at least
-    /// `wanted` of them, which is never more than [`BLOCK_MAX`]. If there are none left, call
-    /// [`Reader::finish`].
+    /// The buffer holds no whole record. The next call takes the bytes behind `consumed`, at least
+    /// `wanted` of them (never more than [`BLOCK_MAX`]). At the end of the input, call
+    /// [`Reader::finish`] instead.
     NeedMore {
-        /// How many bytes of the buffer are done with.
+        /// Bytes of the buffer that are consumed.
         consumed: usize,
-        /// How many bytes the next call needs to get anywhere.
+        /// Bytes that the next call needs to progress.
         wanted: usize,
     },
-    /// The capture cannot be read further; every later call says the same.
+    /// The capture cannot be read further; later calls return the same.
     Error(Fault),
 }
 
-/// Reads a capture.
+/// An incremental reader of a capture.
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
     state: State,
-    /// How many bytes of the capture are done with.
+    /// Bytes consumed so far.
     at: u64,
-    /// How many packets were read.
+    /// Packets read so far.
     packets: u64,
 }
 
@@ -90,24 +90,24 @@ enum State {
     Failed(Fault),
 }
 
-/// What a format answers: a packet, or why there is none in this buffer.
+/// A format's result: a packet, or why this buffer has none.
 type Found = Result<Packet, Short>;
 
-/// Why a format has no packet for us.
+/// The reason why a format has no packet.
 enum Short {
-    /// See [`Step::NeedMore`].
+    /// As [`Step::NeedMore`].
     More { consumed: usize, wanted: usize },
-    /// The record at this offset of the buffer cannot be read.
+    /// The record at this offset of the buffer is invalid.
     Bad { at: usize, why: Why },
 }
 
 impl Reader {
-    /// A reader at the beginning of a capture.
+    /// Creates a reader at the beginning of a capture.
     pub const fn new() -> Self {
         Self { state: State::Start, at: 0, packets: 0 }
     }
 
-    /// Reads the next packet. `buffer` begins where the last call's `consumed` ended.
+    /// Reads the next packet. `buffer` begins where the previous call's `consumed` ended.
     #[inline]
     pub fn next(&mut self, buffer: &[u8]) -> Step {
         if let State::Pcap(pcap) = &self.state {
@@ -117,7 +117,7 @@ impl Reader {
         self.next_uncommon(buffer)
     }
 
-    /// Says whether the capture may end here, `rest` bytes behind what was consumed.
+    /// Checks that the capture may end here, `rest` bytes behind the consumed ones.
     pub fn finish(&self, rest: usize) -> Result<(), Fault> {
         let between = match &self.state {
             State::Start => false,
@@ -128,18 +128,17 @@ impl Reader {
         if between { Ok(()) } else { Err(self.fault(rest, Why::Ends)) }
     }
 
-    /// How many bytes of the capture are done with.
+    /// Returns the number of bytes consumed.
     pub const fn position(&self) -> u64 {
         self.at
     }
 
-    /// How many packets were read.
+    /// Returns the number of packets read.
     pub const fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// The link types that the capture has named so far: of pcapng those of the interfaces of the
-    /// current section.
+    /// Iterates over the link types seen so far; for pcapng those of the current section.
     pub fn links(&self) -> impl Iterator<Item = LinkType> {
         let (one, several) = match &self.state {
             State::Pcap(pcap) => (Some(pcap.link()), None),
@@ -149,7 +148,7 @@ impl Reader {
         one.into_iter().chain(several.into_iter().flatten())
     }
 
-    /// The beginning of the capture, pcapng, and calls after a fault.
+    /// Handles the beginning of the capture, pcapng, and calls after a fault.
     #[inline(never)]
     fn next_uncommon(&mut self, buffer: &[u8]) -> Step {
         let found = match &mut self.state {
@@ -161,7 +160,7 @@ impl Reader {
         self.take(found)
     }
 
-    /// Tells the formats apart and reads the header of the file.
+    /// Detects the format and reads the file header.
     fn start(&mut self, buffer: &[u8]) -> Step {
         let found = match buffer.first_chunk::<4>() {
             None => Err(Short::More { consumed: 0, wanted: 4 }),
@@ -220,12 +219,13 @@ impl Reader {
     }
 }
 
-/// Reads a capture that is whole in memory.
+/// Iterates over the packets of a capture in memory.
 pub const fn packets(capture: &[u8]) -> Packets<'_> {
     Packets { reader: Reader::new(), rest: capture, done: false }
 }
 
-/// The packets of a capture in memory, with their bytes. Ends after the first fault.
+/// An iterator over the packets of a capture in memory, with their bytes. Ends after the first
+/// fault.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     reader: Reader,

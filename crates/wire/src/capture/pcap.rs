@@ -1,44 +1,44 @@
-//! The classic format: a header of 24 bytes, then records of 16 bytes and data.
+//! The classic pcap format: a 24-byte header, then records of 16 bytes plus data.
 //!
-//! This is the path that must keep up with memory, so a record costs one bounds check for its
-//! header, one for its data, and no state is written.
+//! This path has to keep up with memory, so a record costs one bounds check for its header, one for
+//! its data, and writes no state.
 
 use super::{DATA_MAX, Found, Packet, Short, Why};
 use crate::link::LinkType;
 use crate::read::{array, order16, order32};
 
-/// The length of the header of the file.
+/// Length of the file header in bytes.
 pub(super) const HEADER: usize = 24;
 
-/// How a file says what it holds.
+/// A parsed file header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pcap {
     big: bool,
-    /// Nanoseconds per unit of a record's second time field.
+    /// Nanoseconds per unit of a record's fraction field.
     tick_ns: u64,
-    /// The length of a record's header: 16 bytes, or 24 with Kuznetzov's extension.
+    /// Length of a record header: 16 bytes, or 24 with Kuznetzov's extension.
     record: usize,
     lengths: Lengths,
     link: LinkType,
-    /// More of a packet than this is not shown, as in libpcap: some machines wrote too much.
+    /// Captured bytes beyond this are hidden, as in libpcap: some writers exceeded their own limit.
     snap_length: u32,
-    /// More than this is not a packet.
+    /// Longest valid record.
     length_max: u32,
 }
 
-/// In which order a record states its two lengths.
+/// Order of a record's two lengths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lengths {
-    /// Captured, then on the wire.
+    /// Captured length first.
     Straight,
-    /// On the wire, then captured: versions before 2.3 and 543.0.
+    /// Wire length first: versions before 2.3, and 543.0.
     Swapped,
-    /// Either: version 2.3. The captured length is never the greater one.
+    /// Unknown (version 2.3): the smaller one is the captured length.
     Either,
 }
 
 impl Pcap {
-    /// Reads the header of a file.
+    /// Parses the file header.
     pub(super) fn read(buffer: &[u8]) -> Result<Self, Short> {
         let bad = |why| Short::Bad { at: 0, why };
         let magic: [u8; 4] = array(buffer, 0).ok_or(Short::More { consumed: 0, wanted: 4 })?;
@@ -51,8 +51,8 @@ impl Pcap {
         let (major, minor) = (u16_at(4), u16_at(6));
         let lengths = lengths(major, minor)
             .ok_or_else(|| bad(Why::Version { format: "pcap", major, minor }))?;
-        // The upper four bits state the length of a check sum behind each frame, bit 26 that they
-        // do.
+        // The upper four bits give the length of a frame check sequence, bit 26 says that it is
+        // present.
         let reserved = u32_at(20) & 0x03ff_0000;
         if reserved != 0 {
             return Err(bad(Why::Reserved { bits: reserved }));
@@ -69,7 +69,7 @@ impl Pcap {
         self.link
     }
 
-    /// Reads the record at `at`.
+    /// Reads the record at offset `at`.
     #[inline]
     pub(super) fn next(&self, buffer: &[u8], at: usize) -> Found {
         let short = |wanted| Short::More { consumed: at, wanted };
@@ -114,12 +114,12 @@ impl Pcap {
     }
 }
 
-/// What the first four bytes say: big-endian, nanoseconds per tick, length of a record's header.
+/// Decodes the magic number: big-endian, nanoseconds per tick, length of a record header.
 fn kind(magic: [u8; 4]) -> Option<(bool, u64, usize)> {
     let number = u32::from_be_bytes(magic);
     [(number, true), (number.swap_bytes(), false)].into_iter().find_map(|(number, big)| {
         match number {
-            // Navtel's number is the usual format under another name.
+            // Navtel's magic number denotes the same format.
             0xa1b2_c3d4 | 0xa12b_3c4d => Some((big, 1_000, 16)),
             0xa1b2_3c4d => Some((big, 1, 16)),
             0xa1b2_cd34 => Some((big, 1_000, 24)),

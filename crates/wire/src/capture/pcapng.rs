@@ -1,18 +1,18 @@
-//! The block format of draft-ietf-opsawg-pcapng.
+//! The pcapng block format (draft-ietf-opsawg-pcapng).
 //!
 //! A file is a sequence of blocks: type, length, body, length. A section header sets the byte order
-//! and forgets all interfaces; interface descriptions are numbered as they come; packets name
-//! theirs. Sections, interfaces and packets must be whole in the buffer; every other block is
-//! skipped as it passes by.
+//! and resets the interfaces; interface descriptions are numbered in order, and packets refer to
+//! them by number. Section, interface and packet blocks must be whole in the buffer; every other
+//! block is skipped piecewise.
 
 use super::{BLOCK_MAX, DATA_MAX, Found, Packet, Short, Why};
 use crate::link::LinkType;
 use crate::read::{array, order16, order32, order64};
 
-/// The type of a section header: the same in both byte orders.
+/// Block type of a section header, the same in both byte orders.
 pub(super) const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-/// What the current section says about itself.
+/// State of the current section.
 #[derive(Clone, Debug)]
 pub(super) struct Pcapng {
     big: bool,
@@ -20,35 +20,35 @@ pub(super) struct Pcapng {
     skipping: Option<Skip>,
 }
 
-/// A block of which we want nothing.
+/// An unwanted block being skipped.
 #[derive(Clone, Copy, Debug)]
 struct Skip {
-    /// How many bytes are still to come before the trailing length.
+    /// Bytes before its trailing length.
     left: u32,
-    /// The length of the whole block, which must stand at its end.
+    /// Length of the whole block, repeated at its end.
     length: u32,
 }
 
-/// What an interface description says.
+/// A parsed interface description.
 #[derive(Clone, Copy, Debug)]
 struct Interface {
     link: LinkType,
     snap_length: u32,
     resolution: Resolution,
-    /// Seconds to be added to each time stamp.
+    /// Seconds added to each timestamp.
     offset_s: i64,
 }
 
-/// How a tick of an interface's clock becomes nanoseconds.
+/// Conversion of an interface's clock ticks to nanoseconds.
 #[derive(Clone, Copy, Debug)]
 enum Resolution {
     Multiply(u64),
     Divide(u128),
-    /// Ticks of 2 to the power of minus this, in seconds.
+    /// A tick is 2⁻ⁿ seconds.
     Binary(u8),
 }
 
-/// A whole block: its bytes from type to trailing length, and where it begins in the buffer.
+/// A whole block: its bytes from type to trailing length, and its offset in the buffer.
 #[derive(Clone, Copy)]
 struct Block<'a> {
     bytes: &'a [u8],
@@ -62,11 +62,11 @@ const TYPE_OBSOLETE: u32 = 2;
 const TYPE_SIMPLE: u32 = 3;
 const TYPE_ENHANCED: u32 = 6;
 
-/// The least length of a block: two lengths and a type.
+/// Least length of a block: two lengths and a type.
 const BLOCK_MIN: u32 = 12;
-/// The bytes in front of a block's body.
+/// Bytes in front of a block's body.
 const BODY: usize = 8;
-/// The length behind a block's body, as a length in the buffer and as one in the file.
+/// Length of the trailing length field, as a size and as a file length.
 const TRAILER: usize = 4;
 const TRAILER_LENGTH: u32 = 4;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
@@ -82,12 +82,12 @@ impl Pcapng {
         self.skipping.is_none()
     }
 
-    /// The link types of the interfaces of this section, in their order.
+    /// Iterates over the link types of the section's interfaces.
     pub(super) fn links(&self) -> impl Iterator<Item = LinkType> {
         self.interfaces.iter().map(|interface| interface.link)
     }
 
-    /// Goes over the blocks of the buffer up to and with the first packet.
+    /// Processes blocks up to and including the first packet.
     pub(super) fn next(&mut self, buffer: &[u8]) -> Found {
         let mut at = 0;
         loop {
@@ -119,7 +119,7 @@ impl Pcapng {
         }
     }
 
-    /// Skips what is left of an unwanted block. Answers where the next block begins.
+    /// Continues skipping an unwanted block; returns the offset of the next one.
     fn skip(&mut self, buffer: &[u8], at: usize) -> Result<usize, Short> {
         let Some(skip) = &mut self.skipping else { return Ok(at) };
         let held = buffer.len() - at;
@@ -215,8 +215,8 @@ impl Pcapng {
         self.packet(block, block.u16(BODY).into(), Some(ticks), lengths, BODY + 20)
     }
 
-    /// A simple packet states its length on the wire only; what was captured follows from the snap
-    /// length of the first interface, where zero means no limit.
+    /// Reads a simple packet block. It states the wire length only; the captured length follows
+    /// from the first interface's snap length, where 0 means no limit.
     fn simple(&self, block: Block<'_>) -> Found {
         let wire = block.u32(BODY);
         let snap_length = self.interfaces.first().map_or(0, |interface| interface.snap_length);
@@ -271,8 +271,8 @@ impl Block<'_> {
         Short::Bad { at: self.at, why }
     }
 
-    /// Shows each option between `at` and the trailing length to `take`, which answers nothing for
-    /// an option that is wrong.
+    /// Passes each option between `at` and the trailing length to `take`, which returns `None` for
+    /// an invalid option.
     fn options(
         &self,
         at: usize,
@@ -296,7 +296,7 @@ impl Block<'_> {
 }
 
 impl Interface {
-    /// The time of a tick, in nanoseconds since 1970, held within what 64 bits can say.
+    /// Converts ticks to ns since 1970, saturating.
     fn time_ns(&self, ticks: u64) -> u64 {
         let ns = match self.resolution {
             Resolution::Multiply(factor) => u128::from(ticks) * u128::from(factor),
@@ -310,7 +310,7 @@ impl Interface {
 }
 
 impl Resolution {
-    /// The value of if_tsresol: a negative power of ten, or of two if the upper bit is set.
+    /// Decodes if_tsresol: a negative power of ten, or of two if the high bit is set.
     fn of(value: u8) -> Self {
         let power = value & 0x7f;
         if value & 0x80 != 0 {

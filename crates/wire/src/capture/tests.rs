@@ -1,8 +1,8 @@
-//! Captures made here, byte by byte. `tests/captures.rs` reads those of others.
+//! Captures built byte by byte; `tests/captures.rs` reads captures of other programs.
 
 use super::*;
 
-/// A value in the byte order of the capture being made.
+/// A byte order for building captures.
 struct Order {
     big: bool,
 }
@@ -68,7 +68,7 @@ impl Order {
     }
 }
 
-/// Time, length on the wire, link type, interface and data of a packet.
+/// Timestamp, wire length, link type, interface and data of a packet.
 type Row = (u64, u32, u16, u16, Vec<u8>);
 
 /// Reads a whole capture.
@@ -85,7 +85,7 @@ fn refusal(capture: &[u8]) -> String {
 }
 
 #[test]
-fn pcap_in_both_orders_and_resolutions() {
+fn pcap_reads_both_byte_orders_and_resolutions() {
     for order in ORDERS {
         for (magic, time_ns) in [(0xa1b2_c3d4, 5_000_006_000), (0xa1b2_3c4d, 5_000_000_006)] {
             let mut capture = order.header(magic, (2, 4), 65_535, 101);
@@ -101,7 +101,7 @@ fn pcap_in_both_orders_and_resolutions() {
 }
 
 #[test]
-fn pcap_of_other_makers() {
+fn pcap_variants_of_other_writers_are_read() {
     let order = &ORDERS[0];
     let mut kuznetzov = order.header(0xa1b2_cd34, (2, 4), 65_535, 1);
     kuznetzov.extend(order.u32s(&[1, 2, 2, 2, 77, 88]));
@@ -122,7 +122,7 @@ fn pcap_of_other_makers() {
 }
 
 #[test]
-fn pcap_shows_no_more_than_the_snap_length() {
+fn pcap_data_are_limited_to_the_snap_length() {
     let order = &ORDERS[0];
     for (snap_length, shown) in [(2, 2), (0, 4), (u32::MAX, 4)] {
         let mut capture = order.header(0xa1b2_c3d4, (2, 4), snap_length, 1);
@@ -135,9 +135,9 @@ fn pcap_shows_no_more_than_the_snap_length() {
     }
 }
 
-/// The files that libpcap's own reject set holds: the same facts in the same words.
+/// Files of libpcap's reject set are rejected with the same facts, in the same words.
 #[test]
-fn refused_as_libpcap_does() {
+fn libpcaps_reject_set_is_rejected_in_the_same_words() {
     for order in ORDERS {
         let reserved = order.header(0xa1b2_c3d4, (2, 4), 65_535, 0x0030_0001);
         assert_eq!(refusal(&reserved), "savefile linktype reserved field not zero (0x00300000)");
@@ -149,7 +149,7 @@ fn refused_as_libpcap_does() {
 }
 
 #[test]
-fn refused_because_it_is_none() {
+fn file_that_is_no_capture_is_rejected() {
     assert_eq!(
         refusal(b"GET / HTTP/1.1\r\n\r\n and more"),
         "not a capture: it begins with 47 45 54 20, which is neither pcap nor pcapng"
@@ -163,7 +163,7 @@ fn refused_because_it_is_none() {
 }
 
 #[test]
-fn a_cut_is_told_where_it_is() {
+fn truncation_is_reported_with_record_and_offset() {
     let order = &ORDERS[0];
     let mut capture = order.header(0xa1b2_c3d4, (2, 4), 65_535, 1);
     for _ in 0..2 {
@@ -183,7 +183,7 @@ fn a_cut_is_told_where_it_is() {
 }
 
 #[test]
-fn too_long_is_refused_where_it_stands() {
+fn oversized_record_is_rejected_with_its_position() {
     let order = &ORDERS[0];
     let refused = |link, length| {
         let mut capture = order.header(0xa1b2_c3d4, (2, 4), 65_535, link);
@@ -206,7 +206,7 @@ fn too_long_is_refused_where_it_stands() {
 }
 
 #[test]
-fn pcapng_blocks_of_every_kind() {
+fn pcapng_reads_every_kind_of_packet_block() {
     for order in ORDERS {
         let name = order.option(2, b"eth0");
         let fine = [order.option(9, &[9]), order.option(0, &[])].concat();
@@ -237,7 +237,7 @@ fn pcapng_blocks_of_every_kind() {
 }
 
 #[test]
-fn pcapng_sections_in_two_orders() {
+fn pcapng_sections_may_differ_in_byte_order() {
     let [little, big] = ORDERS;
     let capture = [
         little.section((1, 0)),
@@ -257,7 +257,7 @@ fn pcapng_sections_in_two_orders() {
 }
 
 #[test]
-fn pcapng_time() {
+fn pcapng_times_follow_resolution_and_offset() {
     let order = &ORDERS[0];
     let time = |options: &[u8], ticks| {
         let capture = [
@@ -285,7 +285,7 @@ fn pcapng_time() {
 }
 
 #[test]
-fn pcapng_faults() {
+fn malformed_pcapng_blocks_are_rejected() {
     let order = &ORDERS[0];
     let start = [order.section((1, 0)), order.interface(1, 0, &[])].concat();
     let after = |block: &[u8]| refusal(&[&start[..], block].concat());
@@ -316,7 +316,7 @@ fn pcapng_faults() {
 }
 
 #[test]
-fn a_fault_stays() {
+fn reader_repeats_its_fault() {
     let capture = ORDERS[0].header(0xa1b2_c3d4, (9, 9), 65_535, 1);
     let mut reader = Reader::new();
     let first = reader.next(&capture);
@@ -325,7 +325,7 @@ fn a_fault_stays() {
     assert!(reader.finish(0).is_err());
 }
 
-/// Feeds a capture piece by piece, keeping only what the reader says it still wants.
+/// Feeds a capture in pieces, keeping only the bytes that the reader still wants.
 fn read_in_pieces(capture: &[u8], piece: usize) -> Vec<(u64, Vec<u8>)> {
     let (mut reader, mut buffer, mut fed) = (Reader::new(), Vec::new(), 0);
     let mut found = Vec::new();
@@ -353,7 +353,7 @@ fn read_in_pieces(capture: &[u8], piece: usize) -> Vec<(u64, Vec<u8>)> {
 }
 
 #[test]
-fn pieces_of_any_size_give_the_same_packets() {
+fn chunks_of_any_size_give_the_same_packets() {
     let order = &ORDERS[1];
     let mut pcap = order.header(0xa1b2_3c4d, (2, 4), 65_535, 1);
     for length in 0..20u32 {
@@ -375,7 +375,7 @@ fn pieces_of_any_size_give_the_same_packets() {
 }
 
 #[test]
-fn what_is_written_can_be_read() {
+fn written_capture_reads_back() {
     let mut capture = write::header(LinkType::LINUX_SLL2).to_vec();
     capture.extend(write::record(1_700_000_000_123_456_789, 3, 1500));
     capture.extend(b"abc");

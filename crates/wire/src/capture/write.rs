@@ -1,20 +1,20 @@
-//! Writes the classic format: nanoseconds, little-endian on every machine, so that the same packets
-//! give the same file everywhere.
+//! Writing of the classic format: nanoseconds, little-endian on every machine, so that equal
+//! packets yield equal files.
 //!
-//! Out: the bytes of the file's header and of a record's header; the caller writes them and then
-//! the packet. More than [`SNAP_LENGTH`] bytes of one packet must not be written: libpcap, and
-//! whoever reads through it, refuses the rest of a file that holds more.
+//! Functions return header bytes, which the caller writes in front of the data. At most
+//! [`SNAP_LENGTH`] bytes of a packet may be written: libpcap rejects the rest of a file with a
+//! longer record.
 
 use crate::link::LinkType;
 
-/// The longest record that any reader accepts, and the snap length that the header states.
+/// Longest record that every reader accepts; the snap length in the header.
 pub const SNAP_LENGTH: u32 = 262_144;
-/// The length of the file's header.
+/// Length of the file header in bytes.
 pub const HEADER: usize = 24;
-/// The length of a record's header.
+/// Length of a record header in bytes.
 pub const RECORD: usize = 16;
 
-/// The header of a file.
+/// Returns the file header.
 pub fn header(link: LinkType) -> [u8; HEADER] {
     const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
     const VERSION: u32 = 4 << 16 | 2;
@@ -22,7 +22,7 @@ pub fn header(link: LinkType) -> [u8; HEADER] {
     little_endian(words)
 }
 
-/// The header of a record. Times behind the year 2106 are written as the last that fits.
+/// Returns a record header. Times after 2106 are clamped to the last representable one.
 pub fn record(time_ns: u64, captured: u32, wire_length: u32) -> [u8; RECORD] {
     const SECOND: u64 = 1_000_000_000;
     let last = u64::from(u32::MAX) * SECOND + (SECOND - 1);

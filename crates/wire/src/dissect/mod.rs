@@ -1,16 +1,16 @@
-//! One cheap pass over a frame: where its layers begin. This is what sets the marks of a block.
+//! A single cheap pass over a frame that locates its protocol layers, from which the marks of a
+//! block are set.
 //!
-//! In: a frame and its link type. Out: [`Layers`], 40 bytes of plain data. Rules:
-//! - Frames that were cut when captured are normal: layers whose first byte is there are marked,
-//!   and `faults.cut` is set.
-//! - What lies behind the length that IP states (Ethernet's padding) is not payload.
-//! - An IPv4 total length or IPv6 payload length of zero means the end of the frame: so it is on
-//!   frames that the card will yet cut up (TSO) and on jumbograms.
-//! - A fragment that is not the first has no layer 4, whatever its bytes look like.
-//! - Where a header contradicts itself, the layers before it are marked and nothing behind it:
-//!   better no port than one that an attacker chose.
+//! Takes a frame and its link type, returns [`Layers`], 40 bytes of plain data. Rules:
+//! - Truncated frames are normal: layers whose first byte is present are located, and `faults.cut`
+//!   is set.
+//! - Bytes beyond IP's stated length (Ethernet padding) are not payload.
+//! - An IPv4 total length or IPv6 payload length of 0 extends to the end of the frame, as in frames
+//!   awaiting segmentation (TSO) and jumbograms.
+//! - A later fragment has no layer 4, whatever its bytes look like.
+//! - At an inconsistent header the pass ends: no ports are better than ports chosen by an attacker.
 //!
-//! The marks are offsets into the frame, as the contract asks of a block [SL §4.1].
+//! Offsets count from the start of the frame, as the contract requires of a block [SL §4.1].
 
 use crate::ip::{Fragment, protocol};
 use crate::ipv4::{self, Ipv4};
@@ -24,64 +24,64 @@ use crate::{tcp, udp};
 #[cfg(test)]
 mod tests;
 
-/// Where the layers of a frame begin.
+/// Positions of a frame's protocol layers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layers {
-    /// The link type of the frame.
+    /// Link type of the frame.
     pub link: LinkType,
-    /// The network protocol.
+    /// Network protocol.
     pub network: Network,
-    /// The VLAN tags.
+    /// VLAN tags.
     pub tags: Tags,
-    /// Where layer 3 begins; nothing where the link header is unknown or cut.
+    /// Offset of layer 3; `None` if the link header is unknown or truncated.
     pub l3: Option<u16>,
-    /// Where the transport header begins; nothing for later fragments, for other network protocols
-    /// than IP, and behind a header that is malformed, too deep or cut.
+    /// Offset of the transport header; `None` for later fragments, for other network protocols than
+    /// IP, and behind a header that is malformed, too deep or truncated.
     pub l4: Option<u16>,
-    /// Where the payload of TCP or UDP begins; for every other transport protocol this is `l4`.
+    /// Offset of the TCP or UDP payload; equals `l4` for other transport protocols.
     pub payload: Option<u16>,
-    /// The transport protocol that IP states; for later fragments that of the whole packet.
+    /// Transport protocol; for a later fragment that of the whole packet.
     pub protocol: Option<u8>,
-    /// One past the last byte of the innermost layer found, as far as it was captured: padding and
-    /// what follows the length of UDP are outside.
+    /// End of the innermost layer, as far as captured: excludes padding and bytes beyond UDP's
+    /// length.
     pub end: u32,
-    /// Which part of an IP packet this is.
+    /// Position of the frame in a fragmented IP packet.
     pub fragment: Fragment,
-    /// What is wrong with the frame.
+    /// Inconsistencies found.
     pub faults: Faults,
 }
 
-/// What a pass found wrong with a frame.
+/// Inconsistencies of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
-    /// Fewer bytes were captured than the headers state, or a header is not whole.
+    /// The headers state more bytes than were captured, or a header is truncated.
     pub cut: bool,
-    /// A header contradicts itself or the one around it.
+    /// A header contradicts itself or an outer one.
     pub malformed: bool,
-    /// There are more extension headers or VLAN tags than are followed.
+    /// More extension headers or VLAN tags than are followed.
     pub deep: bool,
 }
 
 impl Layers {
-    /// The bytes from layer 3 on, without padding.
+    /// Returns the bytes from layer 3 on, without padding.
     #[inline]
     pub fn packet<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         self.from(self.l3, frame)
     }
 
-    /// The bytes from layer 4 on, without padding.
+    /// Returns the bytes from layer 4 on, without padding.
     #[inline]
     pub fn transport<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         self.from(self.l4, frame)
     }
 
-    /// The bytes of the payload.
+    /// Returns the payload.
     #[inline]
     pub fn payload<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         self.from(self.payload, frame)
     }
 
-    /// The ports, if the transport protocol has any and they were captured.
+    /// Returns the ports, if the transport protocol has any and they were captured.
     #[inline]
     pub fn ports(&self, frame: &[u8]) -> Option<Ports> {
         Ports::read(self.protocol?, self.transport(frame)?)
@@ -92,14 +92,14 @@ impl Layers {
         frame.get(usize::from(start?)..self.end as usize)
     }
 
-    /// Ends the layers at `end`, unless they end before.
+    /// Shortens the layers to end at `end`.
     #[inline]
     fn end_at(&mut self, end: usize) {
         self.end = self.end.min(u32::try_from(end).unwrap_or(u32::MAX));
     }
 }
 
-/// Finds the layers of a frame.
+/// Locates the layers of a frame.
 #[inline]
 pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
     let found = link::read(link, frame);
@@ -123,7 +123,7 @@ pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
     layers
 }
 
-/// Frames without IP: only the link header can say where they end.
+/// Handles frames without IP, where only the link header can state a length.
 fn other(layers: &mut Layers, frame: &[u8], found: Link) {
     if let Network::Other(ethertype) = found.network {
         layers.faults.deep = crate::vlan::is_tag(ethertype);
@@ -135,7 +135,7 @@ fn other(layers: &mut Layers, frame: &[u8], found: Link) {
     layers.faults.cut |= found.l3.is_none() && header_is_known(layers.link);
 }
 
-/// Whether a frame of this link type has a layer 3 as soon as its header is whole.
+/// Returns true if frames of this link type have a layer 3 whenever their header is whole.
 const fn header_is_known(link: LinkType) -> bool {
     matches!(
         link,
@@ -201,7 +201,7 @@ fn ipv6(layers: &mut Layers, frame: &[u8], l3: u16) {
             layers.fragment = Fragment::Later;
         }
         Upper::TooDeep => layers.faults.deep = true,
-        // Cut off, or the headers go on beyond the length that the packet states.
+        // Truncated, or the extension headers exceed the packet's stated length.
         Upper::Truncated if layers.faults.cut => {}
         Upper::Truncated => layers.faults.malformed = true,
     }
@@ -251,8 +251,8 @@ fn udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
 }
 
 impl Layers {
-    /// Notes that a header or a length goes beyond the end: no wonder in a frame that was cut or in
-    /// a first fragment, a contradiction in any other.
+    /// Records a header or length beyond the end: expected in truncated frames and first fragments,
+    /// else malformed.
     fn short(&mut self) {
         if !self.faults.cut && self.fragment == Fragment::Whole {
             self.faults.malformed = true;

@@ -1,11 +1,11 @@
-//! Literal frames in, layers out. `tests/dissect.rs` asks etherparse about generated frames.
+//! Literal frames and their layers; `tests/dissect.rs` compares generated frames with etherparse.
 
 use super::*;
 
 const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
 const ETHERNET6: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd];
 
-/// An IPv4 header: total length, flags and fragment offset, protocol.
+/// Builds an IPv4 header from total length, flags with fragment offset, and protocol.
 fn ip4(total: u16, fragment: u16, protocol: u8) -> Vec<u8> {
     let mut header = vec![0x45, 0];
     header.extend(total.to_be_bytes());
@@ -30,7 +30,7 @@ fn udp_header(length: u16) -> Vec<u8> {
     header
 }
 
-/// A TCP header without options that states `offset` words.
+/// Builds a TCP header without options whose data offset is `offset` words.
 fn tcp_header(offset: u8) -> Vec<u8> {
     let mut header = vec![4, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, offset << 4, 2];
     header.extend([0; 6]);
@@ -51,7 +51,7 @@ const DEEP: Faults = Faults { cut: false, malformed: false, deep: true };
 const FINE: Faults = Faults { cut: false, malformed: false, deep: false };
 
 #[test]
-fn tcp_with_padding() {
+fn padding_behind_tcp_is_not_payload() {
     let frame = ethernet(&[&ip4(42, 0, 6), &tcp_header(5), b"hi", &[0; 4]]);
     let found = read(&frame);
     assert_eq!((found.network, found.protocol), (Network::Ipv4, Some(6)));
@@ -62,7 +62,7 @@ fn tcp_with_padding() {
 }
 
 #[test]
-fn udp_ends_before_ip() {
+fn udp_length_limits_the_payload() {
     let frame = ethernet(&[&ip4(34, 0, 17), &udp_header(11), b"dns123"]);
     let found = read(&frame);
     assert_eq!(found.payload(&frame), Some(&b"dns"[..]));
@@ -70,7 +70,7 @@ fn udp_ends_before_ip() {
 }
 
 #[test]
-fn offloaded_lengths_mean_the_frame() {
+fn zero_length_extends_to_the_end_of_the_frame() {
     let frame = ethernet(&[&ip4(0, 0, 6), &tcp_header(5), b"all of it"]);
     assert_eq!(read(&frame).payload(&frame), Some(&b"all of it"[..]));
     let six = [&ETHERNET6[..], &ip6(0, 17), &udp_header(0), b"jumbo"].concat();
@@ -79,7 +79,7 @@ fn offloaded_lengths_mean_the_frame() {
 }
 
 #[test]
-fn every_cut_is_reported_and_harmless() {
+fn truncation_anywhere_is_reported() {
     let frame = ethernet(&[&ip4(60, 0, 6), &tcp_header(6), &[1, 1, 1, 0], b"sixteen bytes..."]);
     for length in 0..frame.len() {
         let found = read(&frame[..length]);
@@ -94,7 +94,7 @@ fn every_cut_is_reported_and_harmless() {
 }
 
 #[test]
-fn later_fragments_have_no_transport() {
+fn later_fragment_has_no_transport_header() {
     let frame = ethernet(&[&ip4(28, 0x2001, 17), &udp_header(8)]);
     let found = read(&frame);
     assert_eq!((found.fragment, found.protocol), (Fragment::Later, Some(17)));
@@ -106,7 +106,7 @@ fn later_fragments_have_no_transport() {
 }
 
 #[test]
-fn first_fragments_keep_theirs() {
+fn first_fragment_has_a_transport_header() {
     let frame = ethernet(&[&ip4(36, 0x2000, 17), &udp_header(4000), b"begin..."]);
     let found = read(&frame);
     assert_eq!((found.fragment, found.l4, found.faults), (Fragment::First, Some(34), FINE));
@@ -114,7 +114,7 @@ fn first_fragments_keep_theirs() {
 }
 
 #[test]
-fn headers_that_lie_end_the_pass() {
+fn inconsistent_header_ends_the_pass() {
     let version = ethernet(&[&ip6(0, 6), &tcp_header(5)]);
     let short_header = ethernet(&[&[0x44], &ip4(40, 0, 6)[1..], &tcp_header(5)]);
     let short_total = ethernet(&[&ip4(19, 0, 6), &tcp_header(5)]);
@@ -137,7 +137,7 @@ fn headers_that_lie_end_the_pass() {
 }
 
 #[test]
-fn extension_headers() {
+fn extension_headers_are_followed_to_a_limit() {
     let options = [17, 0, 0, 0, 0, 0, 0, 0];
     let frame = [&ETHERNET6[..], &ip6(18, 60), &options, &udp_header(10), b"ok"].concat();
     let found = read(&frame);
@@ -146,13 +146,13 @@ fn extension_headers() {
     let chain = [60, 0, 0, 0, 0, 0, 0, 0].repeat(9);
     let deep = [&ETHERNET6[..], &ip6(72, 60), &chain].concat();
     assert_eq!((read(&deep).l4, read(&deep).faults), (None, DEEP));
-    // The options would go on behind the length that the packet states: into the padding.
+    // The options would extend beyond the packet's stated length, into the padding.
     let beyond = [&ETHERNET6[..], &ip6(4, 60), &options, &udp_header(8)].concat();
     assert_eq!((read(&beyond).l4, read(&beyond).faults), (None, MALFORMED));
 }
 
 #[test]
-fn other_protocols() {
+fn frames_without_tcp_or_udp_are_dissected() {
     let icmp = ethernet(&[&ip4(28, 0, 1), &[8, 0, 0, 0, 0, 1, 0, 1]]);
     let found = read(&icmp);
     assert_eq!((found.protocol, found.l4, found.payload), (Some(1), Some(34), Some(34)));
@@ -170,6 +170,6 @@ fn other_protocols() {
 }
 
 #[test]
-fn layers_stay_small() {
+fn layers_have_at_most_40_bytes() {
     assert!(size_of::<Layers>() <= 40);
 }

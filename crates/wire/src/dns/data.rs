@@ -1,8 +1,7 @@
-//! The data of a record, as text.
+//! Record data as text.
 //!
-//! In: where they lie in the message. Out: their form in master files, for the types that people
-//! look at; everything else, and what does not have the form of its type, as `\# length hex`
-//! (RFC 3597 §5), at most [`SHOWN`] bytes of it.
+//! Data of common types are formatted as in master files; data of other types, or malformed for
+//! their type, as `\# length hex` (RFC 3597 §5), limited to [`SHOWN`] bytes.
 
 use super::name::escaped;
 use super::{Fault, Name, RecordType};
@@ -10,13 +9,13 @@ use crate::read::{array, be16, be32};
 use core::fmt::{self, Write as _};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// How many bytes of data without a known form are written.
+/// Longest hexadecimal dump in bytes.
 const SHOWN: usize = 64;
 
-/// The data of a record.
+/// The data of a resource record.
 #[derive(Clone, Copy, Debug)]
 pub struct Data<'m> {
-    /// The message up to the end of the data, so that names may point back into it.
+    /// The message up to the end of the data, since compressed names point back into it.
     message: &'m [u8],
     at: usize,
     kind: RecordType,
@@ -33,13 +32,13 @@ impl<'m> Data<'m> {
         Ok(Self { message, at, kind })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn bytes(&self) -> &'m [u8] {
         self.message.get(self.at..).unwrap_or_default()
     }
 
-    /// The name that the data are, for types whose data are a name.
+    /// Parses the name that forms the data, for types whose data are one name.
     #[must_use]
     fn name(&self) -> Option<Name<'m>> {
         match self.kind.0 {
@@ -48,7 +47,7 @@ impl<'m> Data<'m> {
         }
     }
 
-    /// The name that begins so many bytes into the data and ends with them.
+    /// Parses the name from `offset` to the end of the data.
     fn name_at(&self, offset: usize) -> Option<Name<'m>> {
         let (name, behind) = Name::read(self.message, self.at + offset).ok()?;
         (behind == self.message.len()).then_some(name)
@@ -58,7 +57,7 @@ impl<'m> Data<'m> {
         be16(self.message, self.at + offset)
     }
 
-    /// What the data are, if they have the form of their type.
+    /// Parses the data in the form of their type; `None` if they do not have it.
     fn form(&self) -> Option<Form<'m>> {
         let bytes = self.bytes();
         match self.kind.0 {
@@ -79,7 +78,7 @@ impl<'m> Data<'m> {
                 Some(Form::Issuer(flags, tag, value))
             }
             64 | 65 => {
-                // The parameters behind the name are left out.
+                // The service parameters behind the name are omitted.
                 let (name, _) = Name::read(self.message, self.at + 2).ok()?;
                 Some(Form::Preferred(self.short(0)?, name))
             }
@@ -87,7 +86,7 @@ impl<'m> Data<'m> {
         }
     }
 
-    /// A naming authority pointer: two numbers, three strings, a name.
+    /// Parses NAPTR data: two numbers, three strings, a name.
     fn pointer(&self) -> Option<Form<'m>> {
         let numbers = [self.short(0)?, self.short(2)?];
         let mut at = 4;
@@ -106,7 +105,7 @@ impl<'m> Data<'m> {
     }
 }
 
-/// The forms that data may have.
+/// Forms of parsed data.
 enum Form<'m> {
     Ipv4(Ipv4Addr),
     Ipv6(Ipv6Addr),
@@ -149,7 +148,7 @@ impl fmt::Display for Data<'_> {
     }
 }
 
-/// Whether bytes are strings with a byte of length before each.
+/// Returns true if the bytes are a sequence of length-prefixed strings.
 fn are_strings(mut bytes: &[u8]) -> bool {
     while let Some((length, behind)) = bytes.split_first() {
         match behind.get(usize::from(*length)..) {

@@ -1,15 +1,12 @@
-//! DNS messages (RFC 1035), as they stand in a datagram or behind the two bytes of their length in
-//! a stream.
+//! DNS messages (RFC 1035), as in a datagram or behind the length prefix of a stream.
 //!
-//! In: the bytes of one message. Out: the header, the questions and the records one after the
-//! other, names and data as text. Nothing is gathered and nothing allocated: a [`Message`] is a
-//! view, and each look walks the bytes again.
+//! Parses header, questions and records; names and data are formatted as text. Nothing is collected
+//! or allocated: a [`Message`] is a view, and each access walks the bytes again.
 //!
-//! Hostile bytes: a name is at most 255 bytes long, and of compression pointers at most 127 are
-//! followed, ahead too, as resolvers do; so no message takes more than a few hundred steps for each
-//! of its records. A message
-//! that ends too early ([`Fault::Ends`]) is told from one that contradicts itself
-//! ([`Fault::Wrong`]), since a capture may have cut it.
+//! Hostile input: a name has at most 255 bytes and may follow at most 127 compression pointers,
+//! including forward ones as resolvers do, so each record takes at most a few hundred steps. A
+//! truncated message ([`DnsFault::Ends`]) is distinguished from an invalid one
+//! ([`DnsFault::Wrong`]), since the capture may have cut it.
 
 mod data;
 mod name;
@@ -24,19 +21,19 @@ pub use number::{OPT, Opcode, RCODES, Rcode, RecordClass, RecordType, TYPES};
 use crate::read::{be16, be32};
 use core::fmt;
 
-/// The length of the header.
+/// Length of the header in bytes.
 pub const LENGTH: usize = 12;
-/// The least length of a question, that of the root.
+/// Least length of a question: the root's.
 const QUESTION_MIN: usize = 5;
-/// The least length of a record, one of the root without data.
+/// Least length of a record: the root's, without data.
 const RECORD_MIN: usize = 11;
 
-/// Why a part of a message cannot be read.
+/// The reason why part of a message cannot be parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// The bytes end before it does, at this offset or later.
+    /// The message ends inside an item at this offset.
     Ends(usize),
-    /// What stands at this offset cannot be.
+    /// The byte at this offset is invalid.
     Wrong(usize),
 }
 
@@ -51,52 +48,52 @@ impl fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
-/// The part of a message that a record stands in.
+/// The section of a record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Section {
-    /// The answers; in an update, the prerequisites.
+    /// Answers; in an update, prerequisites.
     Answer,
-    /// Where the authority lies; in an update, what is changed.
+    /// Authority; in an update, the changes.
     Authority,
-    /// What else may be of use.
+    /// Additional data.
     Additional,
 }
 
-/// A view of a message whose header is there.
+/// A view of a message with a whole header.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'m> {
     bytes: &'m [u8],
 }
 
-/// What is asked for.
+/// A question.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'m> {
-    /// The name.
+    /// Queried name.
     pub name: Name<'m>,
-    /// The type.
+    /// Queried type.
     pub kind: RecordType,
-    /// The class; in multicast DNS the highest bit asks for a unicast response.
+    /// Class; in multicast DNS the highest bit requests a unicast response.
     pub class: RecordClass,
 }
 
 /// A resource record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'m> {
-    /// Where it stands.
+    /// Section.
     pub section: Section,
-    /// Whose record it is.
+    /// Owner name.
     pub name: Name<'m>,
-    /// The type.
+    /// Type.
     pub kind: RecordType,
-    /// The class; in an OPT record the length of datagrams that the sender takes.
+    /// Class; in an OPT record the sender's UDP payload size.
     pub class: RecordClass,
-    /// How long it may be kept, in seconds; in an OPT record more of the header (RFC 6891 §6.1.3).
+    /// Time to live in seconds; in an OPT record extended header bits (RFC 6891 §6.1.3).
     pub ttl: u32,
-    /// The data.
+    /// Data.
     pub data: Data<'m>,
 }
 
-/// A question or a record, in the order in which they stand.
+/// A question or record, in message order.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'m> {
     /// A question.
@@ -106,38 +103,38 @@ pub enum Entry<'m> {
 }
 
 impl<'m> Message<'m> {
-    /// Views a message; nothing if there is no whole header.
+    /// Returns a view of a message; `None` without a whole header.
     #[must_use]
     pub fn parse(bytes: &'m [u8]) -> Option<Self> {
         (bytes.len() >= LENGTH).then_some(Self { bytes })
     }
 
-    /// The number by which the response is known.
+    /// Returns the message id.
     #[must_use]
     pub fn id(&self) -> u16 {
         self.word(0)
     }
 
-    /// Whether it is a response.
+    /// Returns true for a response.
     #[must_use]
     pub fn is_response(&self) -> bool {
         self.word(2) & 0x8000 != 0
     }
 
-    /// The operation.
+    /// Returns the operation.
     #[must_use]
     pub fn opcode(&self) -> Opcode {
         Opcode((self.word(2) >> 11 & 0xf) as u8)
     }
 
-    /// The four bits of the response code that stand in the header; an OPT record may have more
-    /// ([`Record::extended`]).
+    /// Returns the header's four bits of the response code; an OPT record may extend them
+    /// ([`ResourceRecord::extended`]).
     #[must_use]
     pub fn rcode(&self) -> Rcode {
         Rcode(self.word(2) & 0xf)
     }
 
-    /// The names of the flags that are set.
+    /// Iterates over the names of the flags that are set.
     pub fn flags(&self) -> impl Iterator<Item = &'static str> + use<> {
         const NAMES: [(&str, u16); 7] = [
             ("aa", 0x0400),
@@ -152,13 +149,13 @@ impl<'m> Message<'m> {
         NAMES.into_iter().filter(move |(_, bit)| word & bit != 0).map(|(name, _)| name)
     }
 
-    /// How many questions the header states.
+    /// Returns the number of questions stated in the header.
     #[must_use]
     pub fn questions(&self) -> u16 {
         self.word(4)
     }
 
-    /// How many records of a section the header states.
+    /// Returns the number of records of a section stated in the header.
     #[must_use]
     pub fn records(&self, section: Section) -> u16 {
         match section {
@@ -168,8 +165,8 @@ impl<'m> Message<'m> {
         }
     }
 
-    /// Whether bytes that may be anything can be a message: the header is one that somebody sends,
-    /// and as much as it states fits into `length` bytes, those of the message on the wire.
+    /// Returns true if arbitrary bytes plausibly are a message: a header that real software sends,
+    /// whose counts fit into `length` bytes, the message's length on the wire.
     #[must_use]
     pub fn is_likely(&self, length: usize) -> bool {
         let questions = usize::from(self.questions());
@@ -181,18 +178,18 @@ impl<'m> Message<'m> {
             _ if !opcode.is_assigned() => false,
             _ if self.is_response() => true,
             _ if self.rcode().0 != 0 => false,
-            // A query for nothing but a cookie (RFC 7873 §5.4) has no question.
+            // A query for a cookie alone (RFC 7873 §5.4) has no question.
             Opcode::QUERY => questions > 0 || records == [0, 0, 1],
-            // RFC 2136 §2.3: one zone.
+            // RFC 2136 §2.3: exactly one zone.
             Opcode::UPDATE => questions == 1,
-            // RFC 8490 §5.4: what a stateful operation says does not stand in records.
+            // RFC 8490 §5.4: stateful operations carry no records.
             Opcode::STATEFUL | Opcode::STATUS => questions + all == 0,
             _ => questions > 0,
         };
         sent && LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
     }
 
-    /// Returns true if as much as the header states fits into `length` bytes, and is something.
+    /// Returns true if the header's counts fit into `length` bytes, and it is not an empty query.
     #[must_use]
     pub fn is_possible(&self, length: usize) -> bool {
         let sections = [Section::Answer, Section::Authority, Section::Additional];
@@ -202,9 +199,8 @@ impl<'m> Message<'m> {
         some && LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
     }
 
-    /// Whether these bytes are a message from the first to the last, whatever the header says that
-    /// nobody sends: bits of a response code in a query, an operation that is not assigned, an
-    /// inverse query (RFC 1035 §6.4).
+    /// Returns true if the bytes are a message from first to last, even with an unusual header: a
+    /// response code in a query, an unassigned operation, an inverse query (RFC 1035 §6.4).
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let mut entries = self.entries();
@@ -212,7 +208,7 @@ impl<'m> Message<'m> {
         read && entries.offset() == self.bytes.len()
     }
 
-    /// The questions, then the records. Ends behind the first fault.
+    /// Iterates over questions, then records. Ends after the first fault.
     #[must_use]
     pub fn entries(&self) -> Entries<'m> {
         let left = [self.word(4), self.word(6), self.word(8), self.word(10)];
@@ -225,24 +221,24 @@ impl<'m> Message<'m> {
 }
 
 impl Record<'_> {
-    /// The upper bits of the response code, if this is an OPT record.
+    /// Returns the upper bits of the response code if this is an OPT record.
     #[must_use]
     pub fn extended(&self) -> Option<u16> {
         (self.kind == OPT).then(|| u16::from(self.ttl.to_be_bytes()[0]) << 4)
     }
 }
 
-/// See [`Message::entries`].
+/// An iterator over questions and records.
 #[derive(Clone, Debug)]
 pub struct Entries<'m> {
     bytes: &'m [u8],
     at: usize,
-    /// How many questions, answers, authorities and additional records are still to come.
+    /// Remaining questions, answers, authorities and additional records.
     left: [u16; 4],
 }
 
 impl Entries<'_> {
-    /// The offset behind what was read.
+    /// Returns the offset behind the last parsed item.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.at

@@ -1,19 +1,18 @@
-//! Names: labels, one after the other, the rest perhaps somewhere else.
+//! Domain names: sequences of labels, possibly compressed by pointers.
 //!
-//! In: a message and where a name begins in it. Out: a name whose every label is there, and its
-//! text as master files and `dig` write it (RFC 1035 §5.1, RFC 4343 §2.1): what is not printable as
-//! `\DDD`, what means something else there behind a backslash. A name ends without a dot; the root
-//! is `.`.
+//! Parsing verifies every label. Text is formatted as in master files and by `dig` (RFC 1035 §5.1,
+//! RFC 4343 §2.1): unprintable bytes as `\DDD`, special characters behind a backslash, no final
+//! dot, `.` for the root.
 
 use super::Fault;
 use core::fmt::{self, Write as _};
 
-/// The longest name on the wire, with the lengths of its labels and the root (RFC 1035 §2.3.4).
+/// Longest name on the wire, with length bytes and root (RFC 1035 §2.3.4).
 pub const NAME_MAX: usize = 255;
-/// How many pointers a name may take. It has at most 127 labels, and one before each is plenty.
+/// Most pointers per name. It has at most 127 labels, so one before each is plenty.
 const POINTERS_MAX: usize = 127;
 
-/// A name whose labels are all there.
+/// A name whose labels have all been verified.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'m> {
     message: &'m [u8],
@@ -22,7 +21,7 @@ pub struct Name<'m> {
 }
 
 impl<'m> Name<'m> {
-    /// The name that begins at `at`, and the offset behind it.
+    /// Parses the name at `at`; also returns the offset behind it.
     pub fn read(message: &'m [u8], at: usize) -> Result<(Self, usize), Fault> {
         let mut walk = Walk::new(message, at);
         let mut length = 1;
@@ -42,20 +41,20 @@ impl<'m> Name<'m> {
         }
     }
 
-    /// The labels, the root left out.
+    /// Iterates over the labels, without the root.
     #[must_use]
     pub fn labels(&self) -> Labels<'m> {
         Labels(Walk::new(self.message, self.at))
     }
 
-    /// Returns true if a pointer in it points ahead, where RFC 1035 §4.1.4 has it point to "a prior
-    /// occurrence".
+    /// Returns true if a pointer in it points forward, although RFC 1035 §4.1.4 allows "a prior
+    /// occurrence" only.
     #[must_use]
     pub const fn points_ahead(&self) -> bool {
         self.ahead
     }
 
-    /// Whether it is the root.
+    /// Returns true for the root.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.labels().next().is_none()
@@ -79,8 +78,8 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Writes bytes with what is not printable as `\DDD` and with a backslash before each backslash and
-/// what is `special`. A space is not printable.
+/// Writes bytes, escaping unprintable ones (space included) as `\DDD`, and backslashes and
+/// `special` ones with a backslash.
 pub(super) fn escaped(
     f: &mut fmt::Formatter<'_>,
     bytes: &[u8],
@@ -97,7 +96,7 @@ pub(super) fn escaped(
     Ok(())
 }
 
-/// The labels of a name, from the first to the one before the root.
+/// An iterator over the labels of a name, without the root.
 #[derive(Clone, Debug)]
 pub struct Labels<'m>(Walk<'m>);
 
@@ -109,16 +108,16 @@ impl<'m> Iterator for Labels<'m> {
     }
 }
 
-/// Goes from label to label.
+/// A walk from label to label.
 #[derive(Clone, Debug)]
 struct Walk<'m> {
     message: &'m [u8],
     at: usize,
-    /// Where the labels begin that are being read: pointers should point before that.
+    /// Start of the run of labels being read; pointers should point before it.
     begin: usize,
-    /// True if one did not.
+    /// True if a pointer pointed forward.
     ahead: bool,
-    /// Behind the first pointer: there the name ends in its place.
+    /// Offset behind the first pointer, where the name ends in place.
     behind: Option<usize>,
     pointers: usize,
 }
@@ -128,7 +127,7 @@ impl<'m> Walk<'m> {
         Self { message, at, begin: at, ahead: false, behind: None, pointers: 0 }
     }
 
-    /// The next label; nothing at the root.
+    /// Returns the next label; `None` at the root.
     fn step(&mut self) -> Result<Option<&'m [u8]>, Fault> {
         loop {
             let at = self.at;
@@ -145,7 +144,7 @@ impl<'m> Walk<'m> {
                     return Ok(Some(label));
                 }
                 0xc0..=0xff => self.jump(at, first)?,
-                // RFC 6891 §5: extended label types are no more.
+                // RFC 6891 §5 withdrew extended label types.
                 _ => return Err(Fault::Wrong(at)),
             }
         }
@@ -155,7 +154,7 @@ impl<'m> Walk<'m> {
         let low = *self.message.get(at + 1).ok_or(Fault::Ends(at))?;
         let target = usize::from(first & 0x3f) << 8 | usize::from(low);
         self.pointers += 1;
-        // What goes round ends here, or is longer than a name may be.
+        // A loop ends here, or by exceeding the longest name.
         if self.pointers > POINTERS_MAX {
             return Err(Fault::Wrong(at));
         }

@@ -1,12 +1,12 @@
-//! The numbers of DNS and what they are called (IANA, "Domain Name System (DNS) Parameters").
+//! DNS parameters and their names (IANA, "Domain Name System (DNS) Parameters").
 
 use core::fmt::{self, Write as _};
 
-/// A type of records.
+/// A record type.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecordType(pub u16);
 
-/// A class of records: nearly always 1, the Internet.
+/// A record class; almost always 1, the Internet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecordClass(pub u16);
 
@@ -14,14 +14,14 @@ pub struct RecordClass(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Rcode(pub u16);
 
-/// An operation of 4 bits.
+/// An operation code of 4 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Opcode(pub u8);
 
 /// The pseudo-record that extends the header (RFC 6891).
 pub const OPT: RecordType = RecordType(41);
 
-/// The types that have names, in lower case.
+/// Named record types, in lower case.
 pub const TYPES: [(&str, u16); 54] = [
     ("a", 1),
     ("ns", 2),
@@ -79,7 +79,7 @@ pub const TYPES: [(&str, u16); 54] = [
     ("caa", 257),
 ];
 
-/// The response codes that have names, in lower case.
+/// Named response codes, in lower case.
 pub const RCODES: [(&str, u16); 20] = [
     ("noerror", 0),
     ("formerr", 1),
@@ -104,16 +104,17 @@ pub const RCODES: [(&str, u16); 20] = [
 ];
 
 impl Opcode {
-    /// What nearly all messages are.
+    /// Standard query.
     pub const QUERY: Self = Self(0);
-    /// Asks how the server is; not defined any further.
+    /// Server status request; undefined beyond its number.
     pub const STATUS: Self = Self(2);
-    /// Changes records (RFC 2136).
+    /// Dynamic update (RFC 2136).
     pub const UPDATE: Self = Self(5);
-    /// Belongs to a session (RFC 8490).
+    /// DNS stateful operation (RFC 8490).
     pub const STATEFUL: Self = Self(6);
 
-    /// Whether there is such an operation; 1 is the inverse query of old, 4 tells of changes.
+    /// Returns true for an assigned operation (1 is the obsolete inverse query, 4 a change
+    /// notification).
     pub(super) const fn is_assigned(self) -> bool {
         matches!(self.0, 0 | 1 | 2 | 4 | 5 | 6)
     }
@@ -139,8 +140,7 @@ impl fmt::Display for RecordClass {
     }
 }
 
-/// The name in capitals, as master files have it; the word and the number where there is none
-/// (RFC 3597 §5).
+/// Writes the upper-case name as in master files, or `word` and the number (RFC 3597 §5).
 fn named(
     f: &mut fmt::Formatter<'_>,
     names: &[(&str, u16)],

@@ -1,8 +1,8 @@
-//! DNS messages: literal ones, every cut, every flipped bit, noise.
+//! DNS messages: literal ones, truncations, bit flips, noise.
 
 use super::*;
 
-/// A response about `www.example.com`, with an alias, two addresses and an OPT record.
+/// Builds a response about `www.example.com` with an alias, two addresses and an OPT record.
 fn response() -> Vec<u8> {
     let mut bytes = vec![0x12, 0x34, 0x85, 0x83, 0, 1, 0, 3, 0, 0, 0, 1];
     bytes.extend(b"\x03www\x07example\x03com\0\0\x01\0\x01");
@@ -16,7 +16,7 @@ fn response() -> Vec<u8> {
     bytes
 }
 
-/// What a message says, a line for each entry, and the fault at its end.
+/// Formats a message, one line per entry, and returns its final fault.
 fn told(bytes: &[u8]) -> (Vec<String>, Option<Fault>) {
     let Some(message) = Message::parse(bytes) else { return (Vec::new(), None) };
     let mut lines = Vec::new();
@@ -37,7 +37,7 @@ fn text_of(kind: u16, data: &[u8]) -> String {
 }
 
 #[test]
-fn a_response_is_read_to_its_end() {
+fn response_is_parsed_to_its_end() {
     let bytes = response();
     let message = Message::parse(&bytes).unwrap();
     assert_eq!((message.id(), message.opcode(), message.rcode()), (0x1234, Opcode(0), Rcode(3)));
@@ -67,18 +67,18 @@ fn a_response_is_read_to_its_end() {
 }
 
 #[test]
-fn names_are_written_as_master_files_do() {
+fn names_are_escaped_as_in_master_files() {
     let text = |name: &[u8]| Name::read(name, 0).unwrap().0.to_string();
     assert_eq!(text(b"\0"), ".");
     assert_eq!(text(b"\x03WwW\x03org\0"), "WwW.org");
-    // RFC 4343 §2.1 has these two.
+    // The next two are examples of RFC 4343 §2.1.
     assert_eq!(text(b"\x16Donald E. Eastlake 3rd\0"), r"Donald\032E\.\032Eastlake\0323rd");
     assert_eq!(text(b"\x03\x00a\xff\0"), r"\000a\255");
     assert_eq!(text(b"\x07a\\\"(;)@\x01$\0"), r#"a\\\"\(\;\)\@.\$"#);
 }
 
 #[test]
-fn names_that_cannot_be_are_refused() {
+fn invalid_names_are_rejected() {
     let fault = |bytes: &[u8], at: usize| Name::read(bytes, at).err();
     assert_eq!(fault(b"\xc0\0", 0), Some(Fault::Wrong(0)), "it points at itself");
     assert_eq!(fault(b"\x01a\xc0\x00", 0), Some(Fault::Wrong(0)), "a loop");
@@ -98,7 +98,7 @@ fn names_that_cannot_be_are_refused() {
     };
     assert!(Name::read(&long(3, 61), 0).is_ok(), "255 bytes");
     assert_eq!(fault(&long(3, 62), 0), Some(Fault::Wrong(0)), "256 bytes");
-    // A chain of pointers, each to the one before: as many as a name may have labels.
+    // A chain of pointers to pointers, up to as many as a name may have labels.
     let mut chain = vec![0, 0];
     for number in 0..300u16 {
         chain.extend((0xc000 | (number * 2)).to_be_bytes());
@@ -108,16 +108,16 @@ fn names_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_pointer_ends_the_name_in_its_place() {
+fn pointer_ends_the_name_in_place() {
     let bytes = b"\x03com\0\x02ab\xc0\x00\x01c\xc0\x05rest";
     let (name, behind) = Name::read(bytes, 10).unwrap();
     assert_eq!((name.to_string().as_str(), behind), ("c.ab.com", 14));
     assert_eq!(name.labels().collect::<Vec<_>>(), [&b"c"[..], b"ab", b"com"]);
 }
 
-/// RFC 1035 §4.1.4 has pointers point to "a prior occurrence"; resolvers follow others too.
+/// RFC 1035 §4.1.4 allows pointers to "a prior occurrence" only; resolvers follow others too.
 #[test]
-fn a_pointer_ahead_is_followed_and_known() {
+fn forward_pointer_is_followed_and_reported() {
     let bytes = b"\x01a\xc0\x06..\x02bc\0";
     let (name, behind) = Name::read(bytes, 0).unwrap();
     assert_eq!((name.to_string().as_str(), behind, name.points_ahead()), ("a.bc", 4, true));
@@ -126,7 +126,7 @@ fn a_pointer_ahead_is_followed_and_known() {
 }
 
 #[test]
-fn data_are_written_in_the_form_of_their_type() {
+fn record_data_are_formatted_by_type() {
     let ns = b"\x02ns\0";
     assert_eq!(text_of(2, ns), "ns");
     assert_eq!(text_of(15, b"\0\x0a\x02mx\0"), "10 mx");
@@ -149,7 +149,7 @@ fn data_are_written_in_the_form_of_their_type() {
 }
 
 #[test]
-fn what_may_be_a_message() {
+fn likely_messages_are_told_from_other_bytes() {
     let header = |second: u16, counts: [u16; 4]| {
         let words = [[7, second], [counts[0], counts[1]], [counts[2], counts[3]]].concat();
         words.into_iter().flat_map(u16::to_be_bytes).collect::<Vec<u8>>()
@@ -168,9 +168,9 @@ fn what_may_be_a_message() {
     assert!(Message::parse(&[0; 11]).is_none());
 }
 
-/// Headers that nobody should send count if all the bytes are a message and nothing else.
+/// An unusual header counts as DNS if the bytes are exactly one message.
 #[test]
-fn odd_headers_are_dns_where_the_bytes_are() {
+fn unusual_header_counts_if_the_rest_is_exactly_dns() {
     let message = |second: u16, counts: [u16; 4], rest: &[u8]| {
         let words = [[7, second], [counts[0], counts[1]], [counts[2], counts[3]]].concat();
         let header = words.into_iter().flat_map(u16::to_be_bytes);
@@ -196,7 +196,7 @@ fn odd_headers_are_dns_where_the_bytes_are() {
 }
 
 #[test]
-fn numbers_have_names_in_their_order() {
+fn named_numbers_are_sorted_and_displayed() {
     assert!(TYPES.is_sorted_by(|a, b| a.1 < b.1) && RCODES.is_sorted_by(|a, b| a.1 < b.1));
     assert_eq!(format!("{} {}", RecordType(28), RecordType(77)), "AAAA TYPE77");
     assert_eq!(format!("{} {}", Rcode(3), Rcode(4000)), "NXDOMAIN RCODE4000");
@@ -204,7 +204,7 @@ fn numbers_have_names_in_their_order() {
 }
 
 #[test]
-fn a_message_cut_anywhere_ends_and_is_not_wrong() {
+fn truncated_message_ends_and_is_not_invalid() {
     let bytes = response();
     let (whole, _) = told(&bytes);
     for cut in LENGTH..bytes.len() {
@@ -215,7 +215,7 @@ fn a_message_cut_anywhere_ends_and_is_not_wrong() {
 }
 
 #[test]
-fn any_flipped_bit_and_any_bytes_end() {
+fn flipped_bits_and_noise_terminate() {
     let bytes = response();
     for at in 0..bytes.len() {
         for bit in 0..8 {
@@ -238,8 +238,8 @@ fn any_flipped_bit_and_any_bytes_end() {
 }
 
 #[test]
-fn the_worst_names_take_bounded_time() {
-    // Every record's name is a pointer to the end of a chain as long as may be.
+fn worst_case_names_take_bounded_time() {
+    // Every record's name is a pointer to the end of the longest allowed chain.
     let mut bytes = vec![0, 0, 0x80, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0];
     bytes.extend([0, 0, 1, 0, 1, 0, 0, 0, 0, 1, 0xf4]);
     let from = bytes.len() as u16;

@@ -1,42 +1,43 @@
-//! Where a body ends: plain data that takes the bytes behind a head (RFC 9112 §6, §7).
+//! Message bodies: where they end (RFC 9112 §6, §7), as plain data advanced by the bytes behind a
+//! head.
 
 use super::{Fault, Guess, Head, Manner, Start, guess};
 use memchr::memchr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The body of a message, as far as it has come. All zeros: a body that has ended.
+/// Progress through a message body. All zeros: ended.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Body {
-    /// Bytes that are left of the body or of a chunk; the size of a chunk while it is read.
+    /// Bytes left of the body or chunk; the size of a chunk while it is being read.
     left: u64,
-    /// What is expected next.
+    /// Expected input (constants below).
     state: u8,
-    /// Whether the lenient manner reads it.
+    /// 1 for the lenient manner.
     lenient: u8,
-    /// The stated length of what was said to come in chunks.
+    /// Stated length of a body that was announced as chunked.
     spare: [u8; 6],
 }
 
-/// What the next bytes are.
+/// A run of bytes of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece {
-    /// So many bytes of the body.
+    /// Bytes of the body.
     Data(usize),
-    /// So many bytes that only frame it: sizes of chunks, line ends, trailers.
+    /// Bytes that frame the body: chunk sizes, line ends, trailers.
     Framing(usize),
-    /// None: the body has ended before them.
+    /// The body has ended; the bytes are not part of it.
     End,
 }
 
-/// What a response answers, as far as its framing depends on that.
+/// Request method, as far as it affects the response's framing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
     /// `HEAD`: no body follows, whatever the head says.
     Head,
-    /// `CONNECT`: behind a success follows another protocol.
+    /// `CONNECT`: a success is followed by another protocol.
     Connect,
-    /// Anything else, or nobody knows.
+    /// Any other, or unknown.
     Other,
 }
 
@@ -44,10 +45,10 @@ const ENDED: u8 = 0;
 const LENGTH: u8 = 1;
 const UNTIL_CLOSE: u8 = 2;
 const SWITCHED: u8 = 3;
-/// Before the size of a chunk.
+/// State before the size of a chunk.
 const SIZE: u8 = 4;
 const SIZE_DIGITS: u8 = 5;
-/// Behind the size: white space before an extension.
+/// State behind the size: white space before an extension.
 const SIZE_BLANK: u8 = 6;
 const EXTENSION: u8 = 7;
 const EXTENSION_NAME: u8 = 8;
@@ -57,28 +58,28 @@ const EXTENSION_VALUE: u8 = 11;
 const QUOTED: u8 = 12;
 const QUOTED_PAIR: u8 = 13;
 const QUOTED_END: u8 = 14;
-/// Behind CR of a size line.
+/// State behind CR of a size line.
 const SIZE_CR: u8 = 15;
 const CHUNK: u8 = 16;
-/// Behind a chunk's data.
+/// State behind a chunk's data.
 const CHUNK_END: u8 = 17;
 const CHUNK_CR: u8 = 18;
-/// At the beginning of a trailer line.
+/// State at the beginning of a trailer line.
 const TRAILER: u8 = 19;
 const TRAILER_NAME: u8 = 20;
 const TRAILER_VALUE: u8 = 21;
 const TRAILER_CR: u8 = 22;
-/// Behind CR of the empty line.
+/// State behind CR of the empty line.
 const LAST_CR: u8 = 23;
-/// What the lenient manner passes over behind a size.
+/// Bytes behind a size that the lenient manner skips.
 const SIZE_JUNK: u8 = 24;
-/// Before the size of the first chunk.
+/// State before the size of the first chunk.
 const FIRST_SIZE: u8 = 25;
-/// White space behind the value of an extension.
+/// State behind the value of an extension: white space.
 const VALUE_BLANK: u8 = 26;
 
 impl Body {
-    /// The body behind the head of a request (RFC 9112 §6.3).
+    /// Returns the body behind a request's head (RFC 9112 §6.3).
     pub fn of_request(head: &Head<'_>, manner: Manner) -> Result<Self, Fault> {
         let fields = &head.fields;
         match (fields.transfer, fields.chunked, fields.length) {
@@ -93,7 +94,7 @@ impl Body {
         }
     }
 
-    /// The body behind the head of a response (RFC 9112 §6.3).
+    /// Returns the body behind a response's head (RFC 9112 §6.3).
     #[must_use]
     pub fn of_response(head: &Head<'_>, asked: Asked, manner: Manner) -> Self {
         let Start::Response { status, .. } = head.start else { return Self::default() };
@@ -103,7 +104,7 @@ impl Body {
         match (status, asked) {
             (101, _) if head.may_switch() => return Self::switched(),
             (_, Asked::Head) | (304, _) => return Self::default(),
-            // They must not state a length (RFC 9110 §8.6): who does may have sent a body.
+            // These must not state a length (RFC 9110 §8.6); a sender that does may send a body.
             (100..200 | 204, _) if !(lenient && stated) => return Self::default(),
             (200..300, Asked::Connect) => return Self::switched(),
             _ => {}
@@ -117,56 +118,57 @@ impl Body {
         }
     }
 
-    /// A body of so many bytes.
+    /// Returns a body of `length` bytes.
     #[must_use]
     pub fn length(length: u64) -> Self {
         Self { left: length, state: if length == 0 { ENDED } else { LENGTH }, ..Self::default() }
     }
 
-    /// A body that ends with its connection.
+    /// Returns a body that ends with its connection.
     #[must_use]
     pub fn until_close() -> Self {
         Self { state: UNTIL_CLOSE, ..Self::default() }
     }
 
-    /// No body: what follows is another protocol.
+    /// Returns the absence of a body, followed by another protocol.
     #[must_use]
     pub fn switched() -> Self {
         Self { state: SWITCHED, ..Self::default() }
     }
 
-    /// A body in chunks.
+    /// Returns a chunked body.
     fn chunked(manner: Manner) -> Self {
         Self { state: SIZE, lenient: u8::from(manner == Manner::Lenient), ..Self::default() }
     }
 
-    /// A body in chunks, read leniently; one of `stated` bytes, or one that ends with its
-    /// connection if that is 0, where the first chunk has no size.
+    /// Returns a chunked body for the lenient manner which, if the first chunk has no size, becomes
+    /// one of `stated` bytes, or one that ends with its connection if that is 0.
     fn chunked_or(stated: u64) -> Self {
-        // Lengths that do not fit into 6 bytes are longer than any connection.
+        // A length beyond 6 bytes exceeds any connection.
         let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
         Self { left: 0, state: FIRST_SIZE, lenient: 1, spare: [a, b, c, d, e, f] }
     }
 
-    /// Whether it has ended.
+    /// Returns true if the body has ended.
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.state == ENDED
     }
 
-    /// Whether it ends only with its connection.
+    /// Returns true if it ends only with its connection.
     #[must_use]
     pub const fn ends_with_connection(&self) -> bool {
         self.state == UNTIL_CLOSE
     }
 
-    /// Whether there is none, but another protocol.
+    /// Returns true if another protocol follows instead.
     #[must_use]
     pub const fn is_switched(&self) -> bool {
         self.state == SWITCHED
     }
 
-    /// Whether so many bytes that come next are of the body and do not end it; then they are taken.
+    /// Consumes `length` bytes and returns true if all are body bytes and do not end it; else
+    /// consumes nothing.
     #[inline]
     pub const fn goes_on(&mut self, length: u32) -> bool {
         match self.state {
@@ -179,7 +181,7 @@ impl Body {
         }
     }
 
-    /// Takes the next bytes, as many as are of one kind.
+    /// Consumes the next bytes as far as they are of one kind.
     pub fn take(&mut self, bytes: &[u8]) -> Result<Piece, Fault> {
         match self.state {
             ENDED | SWITCHED => Ok(Piece::End),
@@ -189,8 +191,8 @@ impl Body {
         }
     }
 
-    /// Passes over bytes that were never seen, as far as they were of the body. Answers how many
-    /// they were; fewer than asked for: the rest framed what nobody knows.
+    /// Advances over `length` bytes that were never received, as far as they are body bytes;
+    /// returns that number. A smaller number means that framing was lost.
     pub fn miss(&mut self, length: u64) -> u64 {
         match self.state {
             UNTIL_CLOSE => length,
@@ -226,7 +228,7 @@ impl Body {
                 continue;
             }
             if let Err(fault) = self.step(*byte) {
-                // A size that is too large is one all the same.
+                // An oversized chunk size is a size nevertheless.
                 let first = state == FIRST_SIZE && self.left >> 60 == 0;
                 return if first { self.otherwise(bytes) } else { Err(fault) };
             }
@@ -239,7 +241,7 @@ impl Body {
         Ok(Piece::Framing(at))
     }
 
-    /// How many bytes can be passed over at once.
+    /// Returns the number of bytes that can be skipped at once.
     fn skip(&self, rest: &[u8]) -> usize {
         match self.state {
             TRAILER_VALUE | SIZE_JUNK if self.lenient != 0 => {
@@ -249,7 +251,7 @@ impl Body {
         }
     }
 
-    /// The body where chunks were announced and none came: what the lenient manner makes of it.
+    /// Reinterprets a body announced as chunked that has no chunks (lenient manner).
     fn otherwise(&mut self, bytes: &[u8]) -> Result<Piece, Fault> {
         let [a, b, c, d, e, f] = self.spare;
         let stated = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
@@ -261,7 +263,7 @@ impl Body {
         self.take(bytes)
     }
 
-    /// Takes one byte of framing.
+    /// Advances by one byte of framing.
     fn step(&mut self, byte: u8) -> Result<(), Fault> {
         let lenient = self.lenient != 0;
         self.state = match self.state {
@@ -279,8 +281,8 @@ impl Body {
         Ok(())
     }
 
-    /// The size of a chunk. Leniently white space and line ends may stand before it, and anything
-    /// behind it.
+    /// Advances within a chunk size. The lenient manner allows white space and line ends before it,
+    /// and anything behind it.
     fn size(&mut self, byte: u8, lenient: bool) -> Result<(), Fault> {
         let before = self.state != SIZE_DIGITS;
         self.state = match byte {
@@ -304,12 +306,12 @@ impl Body {
         Ok(())
     }
 
-    /// What follows the line with a size.
+    /// Returns the state behind a size line.
     const fn begun(&self) -> u8 {
         if self.left == 0 { TRAILER } else { CHUNK }
     }
 
-    /// Strictly read extensions, with the white space that a recipient must pass over
+    /// Advances within an extension, strictly, with the white space that recipients must ignore
     /// (RFC 9112 §7.1.1).
     fn extension(&self, byte: u8) -> Result<u8, Fault> {
         let token = super::fields::is_token(byte);

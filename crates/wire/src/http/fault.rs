@@ -1,13 +1,13 @@
-//! Why bytes are not taken for HTTP.
+//! Reasons why bytes are not accepted as HTTP.
 
 use core::fmt;
 
-/// Why a head was not read.
+/// The reason why a head was not parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// It is not all here.
+    /// It is incomplete.
     More,
-    /// It will never be one.
+    /// It is invalid.
     Fault(Fault),
 }
 
@@ -17,32 +17,32 @@ impl From<Fault> for Stop {
     }
 }
 
-/// What breaks the rules, and whose.
+/// A violated rule of HTTP/1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// A line ends with a single CR or LF, or a CR stands alone (RFC 9112 §2.2).
+    /// A line ends with a bare CR or LF, or contains a bare CR (RFC 9112 §2.2).
     LineEnd,
-    /// The method is no token (RFC 9110 §9.1).
+    /// The method is not a token (RFC 9110 §9.1).
     Method,
-    /// The target is empty or has white space or control characters (RFC 9112 §3.2).
+    /// The target is empty or contains white space or control characters (RFC 9112 §3.2).
     Target,
-    /// The version is none of HTTP/1 (RFC 9112 §2.3).
+    /// The version is not one of HTTP/1 (RFC 9112 §2.3).
     Version,
-    /// The status code has not three digits (RFC 9112 §4).
+    /// The status code does not have three digits (RFC 9112 §4).
     Status,
-    /// The reason phrase has control characters (RFC 9112 §4).
+    /// The reason phrase contains control characters (RFC 9112 §4).
     Reason,
-    /// A field's name is empty, is no token, or is not followed by a colon (RFC 9112 §5.1).
+    /// A field name is empty, is not a token, or is not followed by a colon (RFC 9112 §5.1).
     FieldName,
-    /// A field's value has control characters (RFC 9110 §5.5).
+    /// A field value contains control characters (RFC 9110 §5.5).
     FieldValue,
     /// A line begins with white space (RFC 9112 §2.2, §5.2).
     Folded,
-    /// `Content-Length` is no number (RFC 9112 §6.3).
+    /// `Content-Length` is not a number (RFC 9112 §6.3).
     Length,
-    /// `Content-Length` stands twice (RFC 9112 §6.3).
+    /// `Content-Length` occurs twice (RFC 9112 §6.3).
     LengthTwice,
-    /// `Content-Length` and `Transfer-Encoding` stand side by side (RFC 9112 §6.1).
+    /// `Content-Length` occurs beside `Transfer-Encoding` (RFC 9112 §6.1).
     LengthAndTransfer,
     /// `Transfer-Encoding` of a request does not end with `chunked` (RFC 9112 §6.3).
     Transfer,

@@ -1,9 +1,8 @@
-//! What the fields of a head say, as far as framing and descriptions need it.
+//! Header fields needed for framing and descriptions.
 
 use super::{Fault, Manner};
 
-/// The fields of a head that are known here. A text that is not there is empty, but for the two of
-/// which logs tell the difference.
+/// The known fields of a head. An absent text is empty, except for two whose absence logs report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fields<'b> {
     /// `Host`.
@@ -18,24 +17,24 @@ pub struct Fields<'b> {
     pub content_encoding: &'b [u8],
     /// `Authorization`.
     pub authorization: &'b [u8],
-    /// What the body is coded with.
+    /// Content codings of the body.
     pub codings: Codings,
-    /// `Content-Length`; of several lengths the first.
+    /// `Content-Length`; the first of several.
     pub length: Option<u64>,
-    /// The length of the body may be read in more than one way: a `Content-Length` is not one
-    /// number, differs from another, or stands beside `Transfer-Encoding`.
+    /// True if the body's length is ambiguous: a `Content-Length` is not one number, differs from
+    /// another, or occurs beside `Transfer-Encoding`.
     pub ambiguous: bool,
-    /// Whether there is a `Transfer-Encoding`.
+    /// True if `Transfer-Encoding` is present.
     pub transfer: bool,
-    /// Whether it ends with `chunked`; leniently, whether it says so at all.
+    /// True if it ends with `chunked`; in the lenient manner, if it contains it.
     pub chunked: bool,
-    /// Whether `Connection` says `close`.
+    /// True if `Connection` contains `close`.
     pub close: bool,
-    /// Whether `Connection` says `keep-alive`.
+    /// True if `Connection` contains `keep-alive`.
     pub keep_alive: bool,
-    /// Whether `Connection` says `upgrade`.
+    /// True if `Connection` contains `upgrade`.
     pub upgrades: bool,
-    /// Whether there is an `Upgrade`.
+    /// True if `Upgrade` is present.
     pub upgrade: bool,
 }
 
@@ -44,16 +43,16 @@ pub struct Fields<'b> {
 pub enum Coding {
     /// `gzip` or `x-gzip`.
     Gzip,
-    /// `deflate`: zlib, or bare where a sender misread the RFC.
+    /// `deflate`: zlib, or raw from senders that misread the RFC.
     Deflate,
     /// `br` (RFC 7932).
     Brotli,
-    /// One that is not known here.
+    /// Any other.
     Other,
 }
 
-/// The content codings of a body in the order in which they were applied, `identity` left out: 2
-/// bytes of plain data, four codings at most; more of them end with one that is not known.
+/// Content codings in the order of application, without `identity`: 2 bytes of plain data. More
+/// than four are reported as ending with [`Coding::Other`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Codings(u16);
@@ -61,25 +60,25 @@ pub struct Codings(u16);
 impl Codings {
     const MOST: u32 = 4;
 
-    /// The codings that this number stands for, from a session.
+    /// Restores codings from [`Codings::number`].
     #[must_use]
     pub const fn of(number: u16) -> Self {
         Self(number)
     }
 
-    /// The number of these codings.
+    /// Returns the codings as a number, for storage in a session.
     #[must_use]
     pub const fn number(self) -> u16 {
         self.0
     }
 
-    /// Whether there is none.
+    /// Returns true if there are none.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The codings, the one applied last first: how a body is decoded.
+    /// Iterates over the codings, last applied first: the order of decoding.
     pub fn outermost_first(self) -> impl Iterator<Item = Coding> {
         let number = self.0;
         (0..Self::MOST).rev().filter_map(move |place| match number >> (4 * place) & 0xf {
@@ -107,7 +106,7 @@ impl Codings {
     }
 }
 
-/// The fields that are looked at.
+/// Fields that are evaluated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Known {
     Host,
@@ -123,7 +122,7 @@ pub(super) enum Known {
 }
 
 impl Known {
-    /// The field with this name.
+    /// Returns the field with this name.
     #[inline]
     pub(super) fn of(name: &[u8]) -> Option<Self> {
         match name.len() {
@@ -142,8 +141,7 @@ impl Known {
         }
     }
 
-    /// The field that begins a line, if its name stands there as it should, and what follows the
-    /// colon.
+    /// Returns the field that begins a well-formed line, and the bytes behind the colon.
     #[inline]
     pub(super) fn begins(line: &[u8]) -> Option<(Self, &[u8])> {
         let candidates: &[(&[u8], Self)] = match line.first()? | 0x20 {
@@ -167,9 +165,9 @@ impl Known {
         })
     }
 
-    /// The field with this name, where zeros in it do not count.
+    /// Returns the field with this name, ignoring zero bytes in it.
     pub(super) fn loosely_of(name: &[u8]) -> Option<Self> {
-        /// The longest name that is known.
+        /// Longest known name.
         const LONGEST: usize = 17;
         let mut letters = [0; LONGEST];
         let mut used = 0;
@@ -182,7 +180,7 @@ impl Known {
 }
 
 impl<'b> Fields<'b> {
-    /// Takes a field. `value` has no white space around it.
+    /// Stores a field. `value` is trimmed.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -216,7 +214,8 @@ impl<'b> Fields<'b> {
         }
     }
 
-    /// Leniently the first of several lengths counts, and of one the number that it begins with.
+    /// Stores a length. In the lenient manner the first of several counts, and of a text its
+    /// leading digits.
     fn length(&mut self, value: &[u8], manner: Manner) -> Result<(), Fault> {
         let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let number = value.get(..digits).and_then(decimal);
@@ -226,7 +225,7 @@ impl<'b> Fields<'b> {
             (Manner::Strict, _) if digits < value.len() => return Err(Fault::Length),
             _ => {}
         }
-        // The same number again says nothing else (RFC 9112 §6.3).
+        // Repeating the same number is not ambiguous (RFC 9112 §6.3).
         let mut others = list(value.get(digits..).unwrap_or_default()).skip(1);
         let alike = digits == value.len()
             || (value.get(digits) == Some(&b',') && others.all(|other| decimal(other) == number));
@@ -236,7 +235,7 @@ impl<'b> Fields<'b> {
         Ok(())
     }
 
-    /// `chunked` must be the last coding and stand once (RFC 9112 §6.1).
+    /// Stores transfer codings: `chunked` must come last and occur once (RFC 9112 §6.1).
     fn transfer(&mut self, value: &[u8], manner: Manner) {
         self.transfer = true;
         if manner == Manner::Lenient {
@@ -248,8 +247,8 @@ impl<'b> Fields<'b> {
         }
     }
 
-    /// Looks at the fields together: a length beside a transfer coding is a fault, leniently an
-    /// ambiguity.
+    /// Checks the fields together: a length beside a transfer coding is a fault, or in the lenient
+    /// manner an ambiguity.
     pub(super) fn check(&mut self, manner: Manner) -> Result<(), Fault> {
         match (manner, self.transfer, self.length) {
             (Manner::Strict, true, Some(_)) => return Err(Fault::LengthAndTransfer),
@@ -260,7 +259,7 @@ impl<'b> Fields<'b> {
     }
 }
 
-/// Characters of a token (RFC 9110 §5.6.2).
+/// Returns true for a character of a token (RFC 9110 §5.6.2).
 #[inline]
 #[expect(clippy::indexing_slicing, reason = "a byte is below 256")]
 pub(super) const fn is_token(byte: u8) -> bool {
@@ -282,14 +281,14 @@ static TOKEN: [bool; 256] = {
     table
 };
 
-/// Whether no byte is a control character other than HT (RFC 9110 §5.5).
+/// Returns true if no byte is a control character other than HT (RFC 9110 §5.5).
 #[inline]
 pub(super) fn is_text(value: &[u8]) -> bool {
     let control = |byte: u8| (byte < 0x20 && byte != b'\t') | (byte == 0x7f);
     !value.iter().fold(false, |found, byte| found | control(*byte))
 }
 
-/// Without white space around.
+/// Trims spaces and tabs.
 #[inline]
 pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
@@ -301,7 +300,7 @@ pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Without white space and control characters around.
+/// Trims white space and control characters.
 pub(super) fn loose(mut text: &[u8]) -> &[u8] {
     while let [0..=b' ', rest @ ..] = text {
         text = rest;
@@ -312,7 +311,7 @@ pub(super) fn loose(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// As [`loose`], and without colons before it: `Name:: value`.
+/// As [`loose`], and strips leading colons: `Name:: value`.
 pub(super) fn looser(text: &[u8]) -> &[u8] {
     let mut text = loose(text);
     while let [b':', rest @ ..] = text {
@@ -321,12 +320,11 @@ pub(super) fn looser(text: &[u8]) -> &[u8] {
     text
 }
 
-/// Whether they are the same but for the case of letters, and zeros, which only the lenient manner
-/// lets through.
+/// Compares ignoring case and, since the lenient manner admits them, zero bytes.
 #[inline]
 pub(super) fn is(word: &[u8], lower: &[u8]) -> bool {
     if word.len() <= lower.len() {
-        // Letters have bit 6, where other characters of a name have none: theirs is bit 5 alone.
+        // Letters have bit 6 set; other characters of a name have bit 5 alone.
         let differ = |(letter, lower): (&u8, &u8)| (letter | (lower >> 1 & 0x20)) ^ lower;
         let differ = word.iter().zip(lower).map(differ).fold(0, |any, bits| any | bits);
         return word.len() == lower.len() && differ == 0;
@@ -343,12 +341,12 @@ fn first<'b>(place: &mut &'b [u8], value: &'b [u8]) {
     }
 }
 
-/// The elements of a list (RFC 9110 §5.6.1).
+/// Splits a list (RFC 9110 §5.6.1).
 fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(trim)
 }
 
-/// The words in a value, whatever stands between them.
+/// Iterates over the words of a value, whatever separates them.
 fn words(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| !byte.is_ascii_alphanumeric() && !matches!(*byte, b'-' | 0))
 }

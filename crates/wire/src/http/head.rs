@@ -9,25 +9,25 @@ use super::start::{
 use super::{Fault, Manner, Stop};
 use memchr::{memchr, memchr2};
 
-/// The head of a message.
+/// A parsed head.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'b> {
-    /// Where its start line begins, behind empty lines.
+    /// Offset of the start line, behind empty lines.
     pub begin: usize,
-    /// Where it ends, behind the empty line.
+    /// Offset behind the final empty line.
     pub end: usize,
-    /// What the start line says.
+    /// Start line.
     pub start: Start<'b>,
-    /// The version as it was sent, without `HTTP/`; empty where a request has none (HTTP/0.9).
+    /// Version as sent, without `HTTP/`; empty in a request without one (HTTP/0.9).
     pub version: &'b [u8],
-    /// Whether connections persist in this version unless somebody says otherwise.
+    /// True if connections persist by default in this version.
     pub modern: bool,
-    /// What the fields say.
+    /// Fields.
     pub fields: Fields<'b>,
 }
 
 impl<'b> Head<'b> {
-    /// The head of a request, from its first byte. Empty lines before it are passed over.
+    /// Parses a request's head; skips empty lines before it.
     pub fn request(bytes: &'b [u8], manner: Manner) -> Result<Self, Stop> {
         let begin = behind_blank(bytes, manner);
         let first = match line(bytes, begin, manner) {
@@ -40,14 +40,14 @@ impl<'b> Head<'b> {
             Manner::Lenient => lenient_request(text)?,
         };
         if version.is_empty() && manner == Manner::Lenient {
-            // HTTP/0.9: a line, and nothing behind it.
+            // HTTP/0.9: a single line.
             let fields = Fields::default();
             return Ok(Self { begin, end: first.next, start, version, modern: false, fields });
         }
         Self::with_fields(bytes, begin, first, start, version, manner)
     }
 
-    /// The head of a response, from its first byte. Empty lines before it are passed over.
+    /// Parses a response's head; skips empty lines before it.
     pub fn response(bytes: &'b [u8], manner: Manner) -> Result<Self, Stop> {
         let begin = behind_blank(bytes, manner);
         let rest = bytes.get(begin..).unwrap_or_default();
@@ -63,20 +63,21 @@ impl<'b> Head<'b> {
         Self::with_fields(bytes, begin, first, start, version, manner)
     }
 
-    /// Whether the connection goes on behind this message, as far as its head says (RFC 9112 §9.3).
+    /// Returns true if the connection persists after this message, according to its head (RFC 9112
+    /// §9.3).
     #[must_use]
     pub const fn persists(&self) -> bool {
         !self.fields.close && (self.modern || self.fields.keep_alive)
     }
 
-    /// Returns true if this is the preface of HTTP/2, which looks like a request (RFC 9113 §3.4).
+    /// Returns true for the preface of HTTP/2, which resembles a request (RFC 9113 §3.4).
     #[must_use]
     pub fn is_preface(&self) -> bool {
         matches!(self.start, Start::Request { method: b"PRI", target: b"*", .. })
             && self.version == b"2.0"
     }
 
-    /// Whether what follows may be another protocol: `CONNECT`, or an upgrade (RFC 9110 §7.8).
+    /// Returns true if another protocol may follow: `CONNECT`, or an upgrade (RFC 9110 §7.8).
     #[must_use]
     pub fn may_switch(&self) -> bool {
         match self.start {
@@ -111,8 +112,8 @@ fn slice(bytes: &[u8], line: Line) -> &[u8] {
     bytes.get(line.start..line.end).unwrap_or_default()
 }
 
-/// RFC 9112 §2.2 lets a server pass over an empty line before a request; we do so before a response
-/// too. Leniently white space may stand there as well.
+/// Skips empty lines before a head. RFC 9112 §2.2 permits that before a request; here also before a
+/// response. The lenient manner skips white space as well.
 fn behind_blank(bytes: &[u8], manner: Manner) -> usize {
     let blank = |byte: &&u8| match manner {
         Manner::Strict => matches!(byte, b'\r' | b'\n'),
@@ -124,7 +125,7 @@ fn behind_blank(bytes: &[u8], manner: Manner) -> usize {
     }
 }
 
-/// Reads field lines up to the empty line; answers where that ends.
+/// Parses field lines up to the empty line; also returns the offset behind it.
 fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop> {
     let mut fields = Fields::default();
     let mut at = from;
@@ -146,9 +147,9 @@ fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop>
     }
 }
 
-/// The same leniently: a line that begins with white space continues the one before it, whatever it
-/// looks like (RFC 9112 §5.2); before the first field it is passed over (§2.2). A line without a
-/// colon is passed over too.
+/// As [`strict_fields`], leniently: a line that begins with white space continues the previous one,
+/// whatever it looks like (RFC 9112 §5.2), and is skipped before the first field (§2.2). A line
+/// without a colon is skipped.
 fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop> {
     let mut fields = Fields::default();
     let mut open: Option<Line> = None;
@@ -182,8 +183,8 @@ fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop
     }
 }
 
-/// Where the head ends, if an empty line ends it. One that is neither CR LF nor LF does so only if
-/// no field follows that would matter; and together with a CR LF behind it.
+/// Returns the end of the head if an empty line ends it. A line end other than CR LF or LF does so
+/// only if no known field follows, and together with a CR LF behind it.
 fn empty_ends(bytes: &[u8], line: Line) -> Option<usize> {
     let ending = bytes.get(line.end..line.next).unwrap_or_default();
     if matches!(ending, b"\r\n" | b"\n") {
@@ -197,9 +198,9 @@ fn empty_ends(bytes: &[u8], line: Line) -> Option<usize> {
     }
 }
 
-/// Returns true if a field begins here that is looked at; behind white space none does.
+/// Returns true if a known field begins here, without leading white space.
 fn begins_known(rest: &[u8]) -> bool {
-    /// The longest name that is looked at, with some white space around.
+    /// Longest known name plus some white space.
     const WITHIN: usize = 24;
     if matches!(rest, [b' ' | b'\t', ..]) {
         return false;
@@ -209,8 +210,8 @@ fn begins_known(rest: &[u8]) -> bool {
     Known::of(loose(name)).is_some()
 }
 
-/// Whether a line of one blank ends the head: what some clients take for the empty line where no
-/// other follows.
+/// Returns true if a line of one blank ends the head: some clients send that instead of an empty
+/// line.
 fn blank_ends(bytes: &[u8], line: Line) -> Result<bool, Stop> {
     if line.end != line.start + 1 || line.next != line.end + 1 {
         return Ok(false);
@@ -222,7 +223,7 @@ fn blank_ends(bytes: &[u8], line: Line) -> Result<bool, Stop> {
     }
 }
 
-/// A token, a colon, a value (RFC 9112 §5).
+/// Splits a field line into token and value (RFC 9112 §5).
 #[inline]
 fn strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
     let colon = text.iter().position(|byte| !is_token(*byte)).ok_or(Fault::FieldName)?;
@@ -241,7 +242,7 @@ fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), Faul
     if let Some((known, value)) = Known::begins(text) {
         return fields.take(known, looser(value), Manner::Lenient);
     }
-    // Most fields are named as they should be, and not looked at.
+    // Most fields are well-formed and unknown.
     let odd = |first: &u8| !first.is_ascii_alphabetic() || b"hurctap".contains(&(first | 0x20));
     if !text.first().is_some_and(odd) {
         return Ok(());
@@ -250,7 +251,7 @@ fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), Faul
     if text.get(name) == Some(&b':') && name > 0 {
         return Ok(());
     }
-    // A name stands in its line: one that begins in a folded line is part of a value.
+    // A name lies in its own line; one that begins in a folded line is part of a value.
     let first = memchr2(b'\r', b'\n', text).and_then(|end| text.get(..end)).unwrap_or(text);
     let Some(colon) = memchr(b':', text).filter(|_| !loose(first).is_empty()) else {
         return Ok(());

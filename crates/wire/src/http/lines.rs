@@ -1,9 +1,9 @@
-//! Lines of a head, and where a head ends that comes in pieces.
+//! Lines of a head, and the search for a head's end in pieces.
 
 use super::{Fault, Manner, Stop};
 use memchr::memchr2;
 
-/// A line: where it begins, where its text ends, where the next begins.
+/// A line: its start, the end of its text, the start of the next line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     pub(super) start: usize,
@@ -11,15 +11,17 @@ pub(super) struct Line {
     pub(super) next: usize,
 }
 
-/// White space and line ends that may stand before a head (RFC 9112 §2.2 lets empty lines).
+/// Returns true for white space and line ends, which may precede a head (RFC 9112 §2.2 permits
+/// empty lines).
 #[inline]
 pub(super) const fn is_blank(byte: u8) -> bool {
     matches!(byte, b'\r' | b'\n' | b' ' | b'\t')
 }
 
-/// The line that begins at `start`.
+/// Returns the line that begins at `start`.
 ///
-/// Leniently a line also ends with LF, or with CR alone; several CR before an LF are one line end.
+/// In the lenient manner a line also ends with LF or CR alone; several CR before an LF form one
+/// line end.
 #[inline]
 pub(super) fn line(bytes: &[u8], start: usize, manner: Manner) -> Result<Line, Stop> {
     let rest = bytes.get(start..).unwrap_or_default();
@@ -41,46 +43,46 @@ pub(super) fn line(bytes: &[u8], start: usize, manner: Manner) -> Result<Line, S
     }
 }
 
-/// Looks for the end of a head in pieces of it, each byte once: 1 byte of plain data.
+/// An incremental search for the end of a head, looking at each byte once: 1 byte of plain data.
 ///
-/// What it finds is where the lenient manner ends a head; the strict one refuses there if it does
-/// not end it.
+/// Finds the end as the lenient manner sees it; if the strict manner does not end the head there,
+/// it rejects it there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Seek(u8);
 
-/// Before the first line.
+/// State before the first line.
 const BEFORE: u8 = 0;
-/// In a line that has text.
+/// State in a line with text.
 const TEXT: u8 = 1;
-/// Behind one CR in it.
+/// State behind one CR in it.
 const TEXT_CR: u8 = 2;
-/// Behind several.
+/// State behind several CR.
 const TEXT_CRS: u8 = 3;
-/// At the beginning of a line.
+/// State at the beginning of a line.
 const EMPTY: u8 = 4;
-/// Behind CR in an empty line.
+/// State behind CR in an empty line.
 const EMPTY_CR: u8 = 5;
-/// Behind one blank in an empty line.
+/// State behind one blank in an empty line.
 const BLANK: u8 = 6;
-/// Behind a line of one blank and LF.
+/// State behind a line of one blank and LF.
 const BLANK_LINE: u8 = 7;
 
 impl Seek {
-    /// The state that this number stands for, from a session.
+    /// Restores a state from [`HeadSearch::number`].
     #[must_use]
     pub const fn of(number: u8) -> Self {
         Self(number)
     }
 
-    /// The number of this state.
+    /// Returns the state as a number, for storage in a session.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// Whether the head may end within `piece`: all of the piece is looked at, so that the search
-    /// can go on behind it.
+    /// Returns true if the head may end within `piece`. Consumes all of it, so that the search can
+    /// continue behind it.
     #[must_use]
     pub fn ends_in(&mut self, piece: &[u8]) -> bool {
         let (mut at, mut found) = (0, false);

@@ -1,8 +1,7 @@
-//! Methods by number: what classes and names of the filter `http` stand on.
+//! Method numbers, on which classes and class names of the filter `http` are based.
 
-/// Methods that have a number of their own. 1 to 9 are those of RFC 9110 §9 and RFC 5789; then
-/// WebDAV (RFC 4918, 3253, 3744, 5323), calendars (RFC 4791), links (RFC 2068), and a few more of
-/// the IANA registry and of UPnP.
+/// Methods with a number: 1 to 9 of RFC 9110 §9 and RFC 5789; then WebDAV (RFC 4918, 3253, 3744,
+/// 5323), calendars (RFC 4791), links (RFC 2068), and others of the IANA registry and UPnP.
 pub const METHODS: &[(&[u8], u8)] = &[
     (b"GET", 1),
     (b"HEAD", 2),
@@ -42,10 +41,10 @@ pub const METHODS: &[(&[u8], u8)] = &[
     (b"M-SEARCH", 36),
 ];
 
-/// The number of every method that has none of its own.
+/// Number of every other method.
 pub(super) const OTHER: u8 = 99;
 
-/// The number of a method.
+/// Returns the number of a method.
 #[inline]
 #[must_use]
 pub fn method_number(name: &[u8]) -> u8 {

@@ -1,17 +1,15 @@
-//! HTTP/1: heads, and where the bodies behind them end (RFC 9112, RFC 9110).
+//! HTTP/1 heads, and the ends of the bodies behind them (RFC 9112, RFC 9110).
 //!
-//! In: the bytes of one direction of a connection, as they come. Out: a [`Head`] once all of it is
-//! there, and a [`Body`], plain data that says byte by byte what belongs to a body and what only
-//! frames it. Nothing is copied or kept: slices point into the bytes that came.
+//! Parses one direction of a connection as its bytes arrive: a [`Head`] once it is complete, and a
+//! [`Body`], plain data that separates body bytes from framing. Nothing is copied; slices point
+//! into the input.
 //!
-//! There are two manners. [`Manner::Strict`] takes what RFC 9112 lets through and refuses the rest:
-//! what a server should do. [`Manner::Lenient`] takes what a browser or a proxy may take, since who
-//! watches a connection must not see less than its ends do: single CR or LF as line ends, folded
-//! lines, white space where none belongs, wrong versions. Where the RFC leaves recipients a choice,
-//! the comment says which one is made.
+//! Two manners: [`Manner::Strict`] accepts what RFC 9112 permits, as a server should.
+//! [`Manner::Lenient`] accepts what a browser or proxy might, since an observer must not miss what
+//! the endpoints see: bare CR or LF as line ends, folded lines, misplaced white space, invalid
+//! versions. Where the RFC leaves recipients a choice, a comment states the one made.
 //!
-//! What is absent: nothing here understands HTTP/2, undoes a content coding, or looks into a
-//! target. [SL §4.2]
+//! Not supported: HTTP/2, content decoding, analysis of targets. [SL §4.2]
 
 mod body;
 mod fault;
@@ -31,36 +29,36 @@ pub use lines::Seek;
 pub use method::{METHODS, method_number};
 pub use start::Start;
 
-/// How much is taken for HTTP.
+/// Tolerance of the parser.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Manner {
-    /// What RFC 9112 lets through.
+    /// Accepts what RFC 9112 permits.
     Strict,
-    /// What the ends of a connection may take.
+    /// Accepts what endpoints might.
     Lenient,
 }
 
-/// What the first bytes of a direction look like.
+/// A guess from the first bytes of a direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Guess {
-    /// Too few bytes to say.
+    /// Undecided: too few bytes.
     Short,
-    /// The head of an HTTP/1 request.
+    /// An HTTP/1 request.
     Request,
-    /// The head of an HTTP/1 response.
+    /// An HTTP/1 response.
     Response,
     /// The preface of HTTP/2 (RFC 9113 §3.4).
     Http2,
-    /// A handshake record of TLS.
+    /// A TLS handshake record.
     Tls,
-    /// Something else.
+    /// Anything else.
     Other,
 }
 
-/// The longest method that [`guess`] takes for one.
+/// Longest word accepted as a method by [`guess`].
 const METHOD_MAX: usize = 24;
 
-/// What these first bytes of a direction look like. Line ends before a head are passed over.
+/// Guesses the protocol from the first bytes of a direction. Line ends before a head are skipped.
 #[must_use]
 pub fn guess(bytes: &[u8]) -> Guess {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
@@ -84,7 +82,7 @@ pub fn guess(bytes: &[u8]) -> Guess {
     }
 }
 
-/// Whether a method and a blank stand there, or how far they are.
+/// Checks for a method followed by a space, or a prefix of that.
 fn guess_request(rest: &[u8]) -> Guess {
     let end = rest.iter().take(METHOD_MAX + 1).position(|byte| !fields::is_token(*byte));
     match end {

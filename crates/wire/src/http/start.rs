@@ -1,4 +1,4 @@
-//! Start lines, of requests and of responses.
+//! Start lines of requests and responses.
 
 use super::fields::{is, is_text, is_token, loose, trim};
 use super::method::method_number;
@@ -8,25 +8,25 @@ use memchr::{memchr, memrchr};
 /// A start line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start<'b> {
-    /// Of a request.
+    /// A request line.
     Request {
-        /// The method as it was sent.
+        /// Method as sent.
         method: &'b [u8],
-        /// Its number ([`super::METHODS`]).
+        /// Number of the method ([`super::METHODS`]).
         number: u8,
-        /// The target as it was sent.
+        /// Target as sent.
         target: &'b [u8],
     },
-    /// Of a response.
+    /// A status line.
     Response {
-        /// The status code; 0 where there is none that can be.
+        /// Status code; 0 if it is invalid.
         status: u16,
-        /// The reason phrase.
+        /// Reason phrase.
         reason: &'b [u8],
     },
 }
 
-/// Whether `HTTP/` stands there, in any case.
+/// Returns true if the bytes begin with `HTTP/` in any case.
 pub(super) fn names_http(bytes: &[u8]) -> bool {
     bytes.get(..5).is_some_and(|word| is(word, b"http/"))
 }
@@ -35,7 +35,7 @@ pub(super) fn may_name_http(bytes: &[u8]) -> bool {
     bytes.len() < 5 && b"http/".get(..bytes.len()).is_some_and(|word| is(bytes, word))
 }
 
-/// Method, one space, target, one space, version (RFC 9112 §3). Only a request of HTTP/0.9 has no
+/// Parses method, space, target, space, version (RFC 9112 §3). Only an HTTP/0.9 request has no
 /// version.
 pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
     let end = text.iter().position(|byte| !is_token(*byte)).ok_or(Fault::Method)?;
@@ -49,14 +49,14 @@ pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
         None => (Some(rest), &[][..]),
     };
     let target = target.unwrap_or_default();
-    // A target is written in visible ASCII (RFC 3986 §2); anything else is percent-encoded.
+    // A target consists of visible ASCII (RFC 3986 §2); other characters are percent-encoded.
     if target.is_empty() || !target.iter().all(u8::is_ascii_graphic) {
         return Err(Fault::Target);
     }
     Ok((Start::Request { method, number: method_number(method), target }, version))
 }
 
-/// A line that cannot become a request line any more is refused before its end.
+/// Returns the fault of an incomplete line that cannot become a request line, else [`Stop::More`].
 pub(super) fn unfinished_request(bytes: &[u8], begin: usize, manner: Manner) -> Stop {
     let rest = bytes.get(begin..).unwrap_or_default();
     let version = rest.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
@@ -68,7 +68,8 @@ pub(super) fn unfinished_request(bytes: &[u8], begin: usize, manner: Manner) -> 
     }
 }
 
-/// Leniently the target is what stands between the method and the version, blanks and all.
+/// Parses a request line leniently: the target is everything between method and version, blanks
+/// included.
 pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
     let text = loose(text);
     let end = text.iter().position(|byte| !is_token(*byte)).ok_or(Fault::Method)?;
@@ -93,8 +94,8 @@ pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> 
     Ok((Start::Request { method, number, target }, version))
 }
 
-/// Version, one space, three digits, and a reason phrase behind another space (RFC 9112 §4). That
-/// space may be missing where there is no phrase.
+/// Parses version, space, three digits, and a reason phrase behind another space (RFC 9112 §4),
+/// which may be missing if the phrase is.
 pub(super) fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
     let version = strict_version(text.get(..8).unwrap_or_default())?;
     let [b' ', a, b, c, rest @ ..] = text.get(8..).unwrap_or_default() else {
@@ -116,7 +117,7 @@ pub(super) fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> 
     Ok((Start::Response { status, reason }, version))
 }
 
-/// Leniently any control character parts words.
+/// Parses a status line leniently: any control character separates words.
 pub(super) fn lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
     let text = loose(text);
     if !names_http(text) {
@@ -135,8 +136,8 @@ pub(super) fn lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault>
     Ok((Start::Response { status: status.unwrap_or(0), reason: loose(reason) }, version))
 }
 
-/// RFC 9112 §2.3, with the versions that are in use: a start line of HTTP/2.0 is the mark of a
-/// gateway that does not know better.
+/// Accepts the versions in use (RFC 9112 §2.3). HTTP/2.0 in a start line comes from confused
+/// gateways.
 fn strict_version(text: &[u8]) -> Result<&[u8], Fault> {
     match text.strip_prefix(b"HTTP/") {
         Some(version @ (b"1.1" | b"1.0" | b"0.9" | b"2.0")) => Ok(version),

@@ -1,19 +1,19 @@
-//! The fields of records: one table of what they are called and how they are written.
+//! The fields of records: one table of names and types.
 
-/// How the value of a field is read and written.
+/// Type of a field's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// Bytes as they were on the wire.
+    /// Bytes as on the wire.
     Text,
-    /// Texts that may come several times.
+    /// Text that may occur several times.
     List,
     /// A number.
     Number,
-    /// 1: it is so.
+    /// A flag; always 1.
     Flag,
-    /// A number of nanoseconds since the epoch.
+    /// Nanoseconds since the epoch.
     Time,
-    /// An IPv4 address in 4 bytes or an IPv6 address in 16.
+    /// IPv4 address in 4 bytes, or IPv6 address in 16.
     Address,
 }
 
@@ -121,7 +121,7 @@ fields! {
 }
 
 impl Field {
-    /// The field with this number.
+    /// Returns the field with this number.
     pub(super) fn numbered(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }

@@ -1,19 +1,18 @@
-//! Records: what a filter found out about a message, on its way to the sinks that tell it.
+//! Records: the findings of a filter about a message, in transit to the sinks that print them.
 //!
-//! In: fields, written one by one into room that somebody else owns. Out: the same fields, read
-//! from bytes that nobody need trust. A record is the frame of the block that begins a message
-//! (CONTRACT 6); a sink that writes bytes passes over it, a sink that writes text says what stands
-//! in it. The fields are one table ([`Field`]), so that `json`, `print`, `weblog` and `files` call
-//! the same thing by the same name.
+//! A record is the frame of the block that begins a message (CONTRACT 6); a sink that writes bytes
+//! skips it, a sink that writes text prints its fields. Readers need not trust the bytes. The
+//! fields form one table ([`Field`]), so that `json`, `print`, `weblog` and `files` use the same
+//! names.
 //!
 //! ```text
-//! byte 0     what is described (Kind)
+//! byte 0     what is described (RecordKind)
 //! then       fields: number (1 byte), length (2 bytes, little endian), that many bytes
 //! ```
 //!
-//! Texts stand as they were on the wire, cut at [`TEXT_MAX`] bytes; numbers as little endian
-//! without the zero bytes at their end. What does not fit into the room is left out, and the record
-//! says so ([`Record::is_cut`]).
+//! Text is stored as on the wire, truncated to [`TEXT_MAX`] bytes; numbers are little endian
+//! without trailing zero bytes. Fields that do not fit are omitted and the record is marked
+//! ([`Record::is_cut`]).
 
 mod field;
 #[cfg(test)]
@@ -21,14 +20,14 @@ mod tests;
 
 pub use field::{Field, Shape};
 
-/// The longest text in a field, in bytes.
+/// Longest text of a field in bytes.
 pub const TEXT_MAX: usize = 8192;
-/// The number of the mark that fields were left out.
+/// Marker at the end of a record with omitted fields.
 const CUT: u8 = 0xff;
-/// What stands before the bytes of a field.
+/// Bytes in front of a field's value.
 const HEADER: usize = 3;
 
-/// What a record describes.
+/// The subject of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// An HTTP request.
@@ -39,7 +38,7 @@ pub enum Kind {
     HttpExchange,
     /// A DNS message.
     Dns,
-    /// A hello of a TLS handshake.
+    /// A TLS hello.
     Tls,
 }
 
@@ -47,7 +46,7 @@ impl Kind {
     const ALL: [Self; 5] =
         [Self::HttpRequest, Self::HttpResponse, Self::HttpExchange, Self::Dns, Self::Tls];
 
-    /// The name as it is printed.
+    /// Returns the printed name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -68,7 +67,7 @@ impl Kind {
     }
 }
 
-/// Writes a record into room that somebody else owns.
+/// A writer of a record into a borrowed buffer.
 #[derive(Debug)]
 pub struct Writer<'r> {
     room: &'r mut [u8],
@@ -77,9 +76,9 @@ pub struct Writer<'r> {
 }
 
 impl<'r> Writer<'r> {
-    /// A record of this kind, without fields yet.
+    /// Begins a record without fields.
     pub fn new(room: &'r mut [u8], kind: Kind) -> Self {
-        // One byte stays free for the mark that something was left out.
+        // One byte stays free for the omission marker.
         let used = match room {
             [first, _, ..] => {
                 *first = kind.number();
@@ -90,14 +89,13 @@ impl<'r> Writer<'r> {
         Self { room, used, cut: used == 0 }
     }
 
-    /// Adds a text as it was on the wire. A field may be added several times.
+    /// Adds text as on the wire. A field may be added several times.
     pub fn text(&mut self, field: Field, text: &[u8]) {
         let text = text.get(..TEXT_MAX).unwrap_or(text);
         self.add(field as u8, text);
     }
 
-    /// Adds the value of a header field; where it was folded, line ends become blanks (RFC 9112
-    /// §5.2).
+    /// Adds a header field's value; line ends of folded lines become spaces (RFC 9112 §5.2).
     pub fn line(&mut self, field: Field, value: &[u8]) {
         let before = self.used;
         self.text(field, value);
@@ -122,7 +120,7 @@ impl<'r> Writer<'r> {
         }
     }
 
-    /// Ends the record; answers its length.
+    /// Finishes the record and returns its length in bytes.
     #[must_use]
     pub fn finish(self) -> usize {
         match self.room.get_mut(self.used) {
@@ -149,7 +147,7 @@ impl<'r> Writer<'r> {
     }
 }
 
-/// A record that was read.
+/// A view of a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'b> {
     kind: Kind,
@@ -157,21 +155,21 @@ pub struct Record<'b> {
 }
 
 impl<'b> Record<'b> {
-    /// The record that these bytes are; nothing if they are none.
+    /// Returns a view of a record; `None` if its kind is unknown.
     #[must_use]
     pub fn parse(bytes: &'b [u8]) -> Option<Self> {
         let (kind, fields) = bytes.split_first()?;
         Some(Self { kind: Kind::numbered(*kind)?, fields })
     }
 
-    /// What it describes.
+    /// Returns the kind of message.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The fields in the order in which they were written, each with its value as it is stored.
-    /// Fields that this version does not know are passed over.
+    /// Iterates over the fields in order of writing, with their stored values. Unknown fields are
+    /// skipped.
     pub fn fields(&self) -> impl Iterator<Item = (Field, &'b [u8])> + use<'b> {
         let mut rest = self.fields;
         let mut next = move || {
@@ -190,19 +188,19 @@ impl<'b> Record<'b> {
         })
     }
 
-    /// A text; the first if there are several.
+    /// Returns the first value of a field.
     #[must_use]
     pub fn text(&self, field: Field) -> Option<&'b [u8]> {
         self.fields().find(|(found, _)| *found == field).map(|(_, value)| value)
     }
 
-    /// A number.
+    /// Returns a field's value as a number.
     #[must_use]
     pub fn number(&self, field: Field) -> Option<u64> {
         self.text(field).and_then(number)
     }
 
-    /// Whether fields did not fit.
+    /// Returns true if fields were omitted.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.fields.last() == Some(&CUT) && self.ends_with_the_mark()
@@ -224,7 +222,7 @@ impl<'b> Record<'b> {
     }
 }
 
-/// The number that is stored in these bytes; nothing if they are too many.
+/// Decodes a stored number; `None` if it has more than 8 bytes.
 #[must_use]
 pub fn number(value: &[u8]) -> Option<u64> {
     if value.len() > 8 {

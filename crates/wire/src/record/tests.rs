@@ -1,5 +1,4 @@
-//! Tests of records: what was written is read again, also where room is short; bytes of strangers
-//! do no harm.
+//! Records survive a round trip, also in short buffers; malformed bytes do no harm.
 
 use super::*;
 
@@ -15,7 +14,7 @@ fn exchange(room: &mut [u8]) -> usize {
 }
 
 #[test]
-fn a_record_gives_back_what_it_was_given() {
+fn record_survives_a_round_trip() {
     let mut room = [0; 100];
     let used = exchange(&mut room);
     let record = Record::parse(&room[..used]).unwrap();
@@ -36,7 +35,7 @@ fn a_record_gives_back_what_it_was_given() {
 }
 
 #[test]
-fn what_does_not_fit_is_left_out_and_said() {
+fn fields_that_do_not_fit_are_omitted_and_marked() {
     let mut whole = [0; 100];
     let used = exchange(&mut whole);
     for room in 0..=used {
@@ -62,7 +61,7 @@ fn what_does_not_fit_is_left_out_and_said() {
 }
 
 #[test]
-fn bytes_that_are_no_record_do_no_harm() {
+fn malformed_records_are_harmless() {
     assert!(Record::parse(b"").is_none() && Record::parse(&[0]).is_none());
     let mut room = [0; 100];
     let used = exchange(&mut room);
@@ -84,7 +83,7 @@ fn bytes_that_are_no_record_do_no_harm() {
 }
 
 #[test]
-fn every_field_has_a_name_of_its_own() {
+fn field_names_are_unique() {
     for (number, field) in Field::ALL.iter().enumerate() {
         assert_eq!(*field as usize, number);
         assert!(!Field::ALL[..number].iter().any(|other| other.json() == field.json()));

@@ -1,13 +1,13 @@
-//! Cipher suites and what they are called (IANA, "TLS Cipher Suites").
+//! Cipher suites and their names (IANA, "TLS Cipher Suites").
 
 use core::fmt;
 
-/// A cipher suite.
+/// A cipher suite, by number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Cipher(pub u16);
 
 impl Cipher {
-    /// Its name without the `TLS_` that each begins with, if it has one.
+    /// Returns the name without its common prefix `TLS_`; `None` if it has none.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         let place = NAMES.binary_search_by_key(&self.0, |(number, _)| *number).ok()?;
@@ -24,7 +24,7 @@ impl fmt::Display for Cipher {
     }
 }
 
-/// By number.
+/// Names in ascending order of number.
 const NAMES: &[(u16, &str)] = &[
     (0x0000, "NULL_WITH_NULL_NULL"),
     (0x0001, "RSA_WITH_NULL_MD5"),

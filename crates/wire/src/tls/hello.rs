@@ -1,39 +1,40 @@
-//! Views of a ClientHello and a ServerHello (RFC 8446 §4.1.2, §4.1.3).
+//! Views of ClientHello and ServerHello (RFC 8446 §4.1.2, §4.1.3).
 //!
-//! In: the body of the handshake message. Out: fields and lists. A list that is cut short by its
+//! Parsed from the body of the handshake message. A list beyond its bounds makes the hello
+//! malformed; bytes behind the last field are ignored.
 //! own length makes the hello malformed; bytes behind the last field are passed over.
 
 use super::{Version, is_grease};
 use crate::read::be16;
 
-/// Numbers of extensions.
+/// Extension numbers.
 pub mod extension {
-    /// The name of the server (RFC 6066 §3).
+    /// Server name (RFC 6066 §3).
     pub const SERVER_NAME: u16 = 0;
-    /// The signature algorithms (RFC 8446 §4.2.3).
+    /// Signature algorithms (RFC 8446 §4.2.3).
     pub const SIGNATURE_ALGORITHMS: u16 = 13;
-    /// The application protocols (RFC 7301).
+    /// Application-layer protocols (RFC 7301).
     pub const ALPN: u16 = 16;
-    /// A secret of an earlier session, in TLS 1.3 (RFC 8446 §4.2.11).
+    /// Pre-shared key, in TLS 1.3 (RFC 8446 §4.2.11).
     pub const PRE_SHARED_KEY: u16 = 41;
-    /// The versions (RFC 8446 §4.2.1).
+    /// Supported versions (RFC 8446 §4.2.1).
     pub const SUPPORTED_VERSIONS: u16 = 43;
 }
 
-/// The random bytes by which a ServerHello asks for another ClientHello (RFC 8446 §4.1.3).
+/// Random value that marks a HelloRetryRequest (RFC 8446 §4.1.3).
 const RETRY: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
-/// The longest session identifier.
+/// Longest session id in bytes.
 const SESSION_MAX: usize = 32;
 
 /// A view of a ClientHello.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientHello<'b> {
-    /// The version of the old field; see [`ClientHello::offered`].
+    /// Legacy version; see [`ClientHello::offered`].
     pub version: Version,
-    /// The session that the client would resume.
+    /// Session id offered for resumption.
     pub session: &'b [u8],
     ciphers: &'b [u8],
     extensions: &'b [u8],
@@ -42,13 +43,13 @@ pub struct ClientHello<'b> {
 /// A view of a ServerHello.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerHello<'b> {
-    /// The version of the old field; see [`ServerHello::negotiated`].
+    /// Legacy version; see [`ServerHello::negotiated`].
     pub version: Version,
-    /// Whether it asks for another ClientHello.
+    /// True for a HelloRetryRequest.
     pub is_retry: bool,
-    /// The session that is resumed or begun.
+    /// Session id, resumed or new.
     pub session: &'b [u8],
-    /// The cipher suite.
+    /// Chosen cipher suite.
     pub cipher: super::Cipher,
     extensions: &'b [u8],
 }
@@ -65,19 +66,19 @@ impl<'b> ClientHello<'b> {
         (version.0 >> 8 == 3).then_some(Self { version, session, ciphers, extensions })
     }
 
-    /// The cipher suites, GREASE included.
+    /// Iterates over the cipher suites, GREASE included.
     #[must_use]
     pub fn ciphers(&self) -> Words<'b> {
         Words(self.ciphers)
     }
 
-    /// The extensions, GREASE included.
+    /// Iterates over the extensions, GREASE included.
     #[must_use]
     pub fn extensions(&self) -> Extensions<'b> {
         Extensions(self.extensions)
     }
 
-    /// The name that the client asks for: the first host name.
+    /// Returns the first host name of the server name extension.
     #[must_use]
     pub fn server_name(&self) -> Option<&'b [u8]> {
         let mut names = list_in(self.extensions().find(extension::SERVER_NAME)?);
@@ -91,27 +92,27 @@ impl<'b> ClientHello<'b> {
         None
     }
 
-    /// The application protocols that are offered.
+    /// Iterates over the offered application protocols.
     pub fn protocols(&self) -> impl Iterator<Item = &'b [u8]> + use<'b> {
         protocols(self.extensions())
     }
 
-    /// The signature algorithms that are offered, GREASE included.
+    /// Iterates over the offered signature algorithms, GREASE included.
     #[must_use]
     pub fn signature_algorithms(&self) -> Words<'b> {
         let data = self.extensions().find(extension::SIGNATURE_ALGORITHMS);
         Words(data.map(list_in).unwrap_or_default())
     }
 
-    /// The versions that the extension lists, GREASE included; none without the extension.
+    /// Iterates over the supported versions, GREASE included; `None` without the extension.
     #[must_use]
     pub fn versions(&self) -> Option<Words<'b>> {
         let mut data = self.extensions().find(extension::SUPPORTED_VERSIONS)?;
         Some(Words(short_list(&mut data).unwrap_or_default()))
     }
 
-    /// The highest known version that is offered. Without the extension that is at most TLS 1.2,
-    /// whatever the old field says (RFC 8446 §4.2.1).
+    /// Returns the highest known version offered. Without the extension at most TLS 1.2, whatever
+    /// the legacy version says (RFC 8446 §4.2.1).
     #[must_use]
     pub fn offered(&self) -> Version {
         let known = |word| Version(word).known();
@@ -124,7 +125,7 @@ impl<'b> ServerHello<'b> {
     pub(super) fn parse(body: &'b [u8]) -> Option<Self> {
         let mut rest = body;
         let version = Version(word(&mut rest)?);
-        // Drafts 18 to 21 of TLS 1.3 had neither session nor compression method.
+        // Drafts 18 to 21 of TLS 1.3 had neither session id nor compression method.
         let draft = matches!(version.0, 0x7f0e..=0x7f15);
         let is_retry = take(&mut rest, 32)? == RETRY;
         let session = match draft {
@@ -140,13 +141,13 @@ impl<'b> ServerHello<'b> {
         Some(Self { version, is_retry, session, cipher, extensions })
     }
 
-    /// The extensions.
+    /// Iterates over the extensions.
     #[must_use]
     pub fn extensions(&self) -> Extensions<'b> {
         Extensions(self.extensions)
     }
 
-    /// The version that the server chose.
+    /// Returns the negotiated version.
     #[must_use]
     pub fn negotiated(&self) -> Version {
         let chosen = self.extensions().find(extension::SUPPORTED_VERSIONS);
@@ -154,25 +155,25 @@ impl<'b> ServerHello<'b> {
         chosen.or_else(|| self.version.known()).unwrap_or(self.version)
     }
 
-    /// The application protocol that the server chose. TLS 1.3 says it where it is encrypted.
+    /// Returns the chosen application protocol. TLS 1.3 encrypts it.
     #[must_use]
     pub fn protocol(&self) -> Option<&'b [u8]> {
         protocols(self.extensions()).next()
     }
 
-    /// Whether the server takes up a secret of an earlier session (TLS 1.3).
+    /// Returns true if the server accepts a pre-shared key (TLS 1.3 resumption).
     #[must_use]
     pub fn takes_secret(&self) -> bool {
         self.extensions().find(extension::PRE_SHARED_KEY).is_some()
     }
 }
 
-/// The extensions of a hello in their order: number and data.
+/// An iterator over extensions: number and data.
 #[derive(Clone, Debug)]
 pub struct Extensions<'b>(&'b [u8]);
 
 impl<'b> Extensions<'b> {
-    /// The data of the first extension with this number.
+    /// Returns the data of the first extension with this number.
     #[must_use]
     pub fn find(mut self, number: u16) -> Option<&'b [u8]> {
         Iterator::find(&mut self, |(found, _)| *found == number).map(|(_, data)| data)
@@ -188,12 +189,12 @@ impl<'b> Iterator for Extensions<'b> {
     }
 }
 
-/// A list of numbers of two bytes.
+/// An iterator over a list of u16.
 #[derive(Clone, Debug)]
 pub struct Words<'b>(&'b [u8]);
 
 impl Words<'_> {
-    /// Without the values that say nothing.
+    /// Skips GREASE values.
     pub fn meant(self) -> impl Iterator<Item = u16> {
         self.filter(|value| !is_grease(*value))
     }
@@ -207,7 +208,7 @@ impl Iterator for Words<'_> {
     }
 }
 
-/// The list of extensions, walked to its end; a hello may end before it.
+/// Returns the extension list after validating it; a hello may end before it.
 fn extensions(mut rest: &[u8]) -> Option<&[u8]> {
     if rest.is_empty() {
         return Some(rest);
@@ -225,7 +226,7 @@ fn protocols(extensions: Extensions<'_>) -> impl Iterator<Item = &[u8]> {
     core::iter::from_fn(move || short_list(&mut list))
 }
 
-/// The list that these data are; nothing if they are shorter than they say.
+/// Returns a length-prefixed list; empty if it is truncated.
 fn list_in(mut data: &[u8]) -> &[u8] {
     long_list(&mut data).unwrap_or_default()
 }
@@ -240,13 +241,13 @@ fn word(rest: &mut &[u8]) -> Option<u16> {
     take(rest, 2).and_then(|bytes| be16(bytes, 0))
 }
 
-/// Bytes behind one byte that says how many.
+/// Splits off bytes with a one-byte length prefix.
 fn short_list<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     let length = take(rest, 1)?.first().copied()?;
     take(rest, usize::from(length))
 }
 
-/// Bytes behind two bytes that say how many.
+/// Splits off bytes with a two-byte length prefix.
 fn long_list<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     let length = word(rest)?;
     take(rest, usize::from(length))

@@ -1,13 +1,11 @@
-//! TLS records and the two hellos (RFC 8446 §4.1, §5.1, and its forebears down to SSL 3.0).
+//! TLS records and the two hellos (RFC 8446 §4.1, §5.1, and earlier versions down to SSL 3.0).
 //!
-//! In: the bytes at the beginning of one direction of a connection. Out: its first hello, behind
-//! whatever may stand before it, gathered over records if need be ([`begin`]), and views of a
-//! ClientHello and a ServerHello: versions, cipher suites, extensions in their order, GREASE (RFC
-//! 8701) included. Nothing is decrypted, nothing behind the hellos is read.
+//! [`begin`] finds the first hello of one direction, behind anything that may precede it and across
+//! records if needed; views expose versions, cipher suites and extensions in order, GREASE (RFC
+//! 8701) included. Nothing is decrypted and nothing behind the hellos is read.
 //!
-//! Hostile bytes: a hello is at most [`HELLO_MAX`] bytes long, its records together at most
-//! [`BEGIN_MAX`]; every list is walked once and ends where its length or the bytes end. What is not
-//! recognised: SSL 2.0, also as the form of a first message, and DTLS.
+//! Hostile input: a hello has at most [`HELLO_MAX`] bytes, in records of at most [`BEGIN_MAX`]
+//! bytes; every list is walked once. Not supported: SSL 2.0, also as a first message, and DTLS.
 
 mod cipher;
 mod hello;
@@ -20,24 +18,24 @@ pub use hello::{ClientHello, Extensions, ServerHello, Words, extension};
 use crate::read::{array, be16};
 use core::fmt;
 
-/// The length of a record's header.
+/// Length of a record header in bytes.
 pub const RECORD: usize = 5;
-/// The longest payload of a record: 2¹⁴ bytes, and 2,048 that ciphers may add (RFC 5246 §6.2.3).
+/// Longest record payload: 2¹⁴ bytes plus 2,048 of cipher expansion (RFC 5246 §6.2.3).
 pub const RECORD_MAX: usize = (1 << 14) + 2048;
-/// The longest hello that is gathered.
+/// Longest hello in bytes.
 pub const HELLO_MAX: usize = 1 << 15;
-/// The most bytes of records that one hello may take.
+/// Most bytes of records for one hello.
 pub const BEGIN_MAX: usize = 1 << 16;
-/// What stands before a handshake message: its type and its length.
+/// Bytes in front of a handshake message: type and length.
 const MESSAGE: usize = 4;
-/// The content type of changes of the cipher.
+/// Content type of ChangeCipherSpec.
 const CHANGE: u8 = 20;
-/// The content type of alerts.
+/// Content type of alerts.
 const ALERT: u8 = 21;
-/// The content type of handshake messages.
+/// Content type of handshake messages.
 pub const HANDSHAKE: u8 = 22;
 
-/// A version of the protocol, as it stands on the wire.
+/// A protocol version, as on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Version(pub u16);
 
@@ -53,8 +51,8 @@ impl Version {
     /// TLS 1.3.
     pub const TLS13: Self = Self(0x0304);
 
-    /// The version that this is, drafts of TLS 1.3 (`7f xx`, and `fb xx` of one large site) being
-    /// TLS 1.3; nothing if there is none.
+    /// Returns the version, with drafts of TLS 1.3 (`7f xx`, and one site's `fb xx`) as TLS 1.3;
+    /// `None` if it is unknown.
     #[must_use]
     pub const fn known(self) -> Option<Self> {
         match self.0 {
@@ -75,26 +73,26 @@ impl fmt::Display for Version {
     }
 }
 
-/// Whether this is one of the sixteen values that say nothing (RFC 8701 §2).
+/// Returns true for one of the sixteen GREASE values (RFC 8701 §2).
 #[must_use]
 pub const fn is_grease(value: u16) -> bool {
     let [high, low] = value.to_be_bytes();
     high == low && high & 0x0f == 0x0a
 }
 
-/// The header of a record.
+/// A record header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
-    /// What the payload is: 20 to 24.
+    /// Content type, 20 to 24.
     pub content: u8,
-    /// The version that the record states; of a hello it says little.
+    /// Stated version; of little meaning in a hello.
     pub version: Version,
-    /// The length of the payload.
+    /// Length of the payload in bytes.
     pub length: u16,
 }
 
 impl RecordHeader {
-    /// Reads a header; nothing if the bytes end before it does, or cannot be one.
+    /// Parses a header; `None` if it is truncated or invalid.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let [content, ..] = array::<RECORD>(bytes, 0)?;
@@ -107,31 +105,30 @@ impl RecordHeader {
     }
 }
 
-/// What the first bytes of a direction are.
+/// Result of examining the first bytes of a direction.
 #[derive(Clone, Copy, Debug)]
 pub enum Begin<'b> {
-    /// Too few bytes to tell: at least so many are needed.
+    /// Undecided: at least this many bytes are needed.
     Need(usize),
     /// A ClientHello.
     Client(ClientHello<'b>),
     /// A ServerHello.
     Server(ServerHello<'b>),
-    /// A hello that contradicts itself.
+    /// A malformed hello.
     Malformed,
-    /// A hello of more than [`HELLO_MAX`] bytes, or in too many records.
+    /// A hello beyond [`HELLO_MAX`] bytes, or spread over too many records.
     TooLong,
-    /// Records of TLS that begin with an alert that ends the connection.
+    /// TLS that begins with an alert that ends the connection.
     Alert,
-    /// Records of TLS that begin with something else.
+    /// TLS that begins with something else.
     NoHello,
-    /// No records of TLS.
+    /// No TLS.
     NotTls,
 }
 
-/// Looks at the first bytes of a direction. `room` is where a message is gathered that spans
-/// records; what was in it is overwritten. Passed over is what may stand before a hello: warnings,
-/// empty records, a change of cipher that says nothing (RFC 8446 §5), requests to begin anew (RFC
-/// 5246 §7.4.1.1).
+/// Examines the first bytes of a direction. A message that spans records is gathered in `room`,
+/// whose contents are overwritten. Skipped are messages that may precede a hello: warnings, empty
+/// records, a dummy ChangeCipherSpec (RFC 8446 §5), HelloRequests (RFC 5246 §7.4.1.1).
 pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> Begin<'b> {
     let mut at = 0;
     loop {
@@ -143,7 +140,7 @@ pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> Begin<'b> {
             return Begin::NotTls;
         }
         if rest.len() < RECORD {
-            // The next byte may show that it is something else.
+            // The next byte may rule out TLS.
             return Begin::Need(at + rest.len() + 1);
         }
         let Some(first) = RecordHeader::parse(rest) else { return Begin::NotTls };
@@ -167,17 +164,17 @@ pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> Begin<'b> {
     }
 }
 
-/// What a record has before a hello.
+/// The part of a record that precedes a hello.
 enum Before {
-    /// All of it may stand there.
+    /// All of it.
     All,
-    /// So many bytes of its payload may; then a hello begins.
+    /// This many bytes of its payload; then a hello begins.
     Some(usize),
-    /// So many bytes of it are needed to tell.
+    /// Undecided: this many bytes of the record are needed.
     More(usize),
-    /// An alert behind which nothing comes.
+    /// An alert that ends the connection.
     Alert,
-    /// Something that follows a hello, or nothing that can be read.
+    /// Anything that follows a hello, or is unreadable.
     Other,
 }
 
@@ -205,7 +202,7 @@ fn before_hello(record: RecordHeader, bytes: &[u8]) -> Before {
                 _ if at == length => Before::All,
                 [] => Before::More(RECORD + at + MESSAGE.min(length - at)),
                 [1 | 2, ..] => Before::Some(at),
-                // The beginning of another request.
+                // The beginning of another HelloRequest.
                 rest @ [0, ..]
                     if rest.len() < MESSAGE.min(length - at)
                         && rest.iter().all(|byte| *byte == 0) =>
@@ -219,7 +216,7 @@ fn before_hello(record: RecordHeader, bytes: &[u8]) -> Before {
     }
 }
 
-/// Returns true if these bytes are whole records.
+/// Returns true if the bytes are whole records.
 #[must_use]
 pub fn ends_with_a_record(mut bytes: &[u8]) -> bool {
     while let Some(record) = RecordHeader::parse(bytes) {
@@ -240,14 +237,14 @@ fn hello(kind: u8, message: &[u8]) -> Begin<'_> {
     read.unwrap_or(Begin::Malformed)
 }
 
-/// Whether the first three bytes, as far as they are here, can begin a record.
+/// Returns true if the first three bytes, as far as present, can begin a record.
 fn could_be_record(bytes: &[u8]) -> bool {
     let may = |at: usize, fits: fn(u8) -> bool| bytes.get(at).is_none_or(|byte| fits(*byte));
     may(0, |content| matches!(content, 20..=24)) && may(1, |major| major == 3) && may(2, |b| b <= 4)
 }
 
-/// The handshake message with its header that begins behind `before` bytes of the first record:
-/// where it lies, or put together in `room`.
+/// Returns the handshake message that begins `before` bytes into the first record's payload: in
+/// place, or assembled in `room`.
 fn gather<'b>(
     bytes: &'b [u8],
     first: RecordHeader,
@@ -272,7 +269,7 @@ fn gather<'b>(
             return Ok(room.get(..wanted.unwrap_or(MESSAGE)).unwrap_or_default());
         }
         if at > bytes.len() {
-            // The last record goes on for so many bytes.
+            // The last record continues for so many bytes.
             let open = at - bytes.len();
             let next = if missing > open { RECORD + missing - open } else { 0 };
             return Err(Begin::Need(bytes.len() + missing.min(open) + next));
@@ -281,8 +278,8 @@ fn gather<'b>(
         if rest.len() < RECORD {
             return Err(Begin::Need(at + RECORD + missing));
         }
-        // Nothing stands between the parts of a handshake message in TLS 1.3 (RFC 8446 §5.1); in
-        // the versions before, a warning may.
+        // In TLS 1.3 nothing may separate parts of a handshake message (RFC 8446 §5.1); in earlier
+        // versions a warning may.
         let Some(header) = RecordHeader::parse(rest) else { return Err(Begin::Malformed) };
         let length = usize::from(header.length);
         if header.content == HANDSHAKE {
@@ -301,7 +298,7 @@ fn gather<'b>(
     }
 }
 
-/// The length of a handshake message with its header.
+/// Returns the length of a handshake message with its header.
 fn message_length(bytes: &[u8]) -> Option<usize> {
     let [_, high, middle, low] = array(bytes, 0)?;
     Some(MESSAGE + (usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low)))

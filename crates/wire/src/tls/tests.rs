@@ -1,8 +1,8 @@
-//! Hellos: literal ones, in one record and in many, every cut, every flipped bit, noise.
+//! Hellos: literal ones, in one record and in many, truncations, bit flips, noise.
 
 use super::*;
 
-/// A list of numbers with its length in two bytes before it.
+/// Builds a list of u16 with a two-byte length prefix.
 fn words(values: &[u16]) -> Vec<u8> {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_be_bytes()).collect();
     with_length(&bytes)
@@ -52,7 +52,7 @@ fn server_body(random: [u8; 32]) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_hello_is_read() {
+fn client_hello_fields() {
     let bytes = record(HANDSHAKE, &message(1, &client_body()));
     let mut room = Vec::new();
     let Begin::Client(hello) = begin(&bytes, &mut room) else { panic!("a ClientHello") };
@@ -69,7 +69,7 @@ fn a_client_hello_is_read() {
 }
 
 #[test]
-fn a_server_hello_is_read() {
+fn server_hello_fields() {
     let bytes = record(HANDSHAKE, &message(2, &server_body([9; 32])));
     let mut room = Vec::new();
     let Begin::Server(hello) = begin(&bytes, &mut room) else { panic!("a ServerHello") };
@@ -86,10 +86,10 @@ fn a_server_hello_is_read() {
     assert!(ServerHello::parse(&body).unwrap().is_retry);
 }
 
-/// However the message lies in records and however much of these is here: the same hello in the
-/// end, and until then a number of bytes that is more than there are and no more than it takes.
+/// The same hello results from any split into records; with fewer bytes present, more are
+/// requested, never more than needed.
 #[test]
-fn a_hello_is_gathered_over_records() {
+fn hello_is_gathered_over_records() {
     let whole = message(1, &client_body());
     for step in [1, 2, 3, 4, 5, 7, 50, 100, whole.len() - 1, whole.len(), whole.len() + 9] {
         let bytes: Vec<u8> =
@@ -108,10 +108,10 @@ fn a_hello_is_gathered_over_records() {
     }
 }
 
-/// What a server may send before its hello: whatever of it is here, the hello is found once it is,
-/// and never asks for more bytes than there will be.
+/// A hello is found behind anything a server may send before it, once it is present, and no request
+/// exceeds the bytes to come.
 #[test]
-fn a_hello_is_found_behind_what_may_stand_before_it() {
+fn hello_is_found_behind_permitted_records() {
     let warning = record(ALERT, &[1, 112]);
     let (empty, change) = (record(HANDSHAKE, b""), record(CHANGE, &[1]));
     let again = message(0, b"");
@@ -154,7 +154,7 @@ fn a_hello_is_found_behind_what_may_stand_before_it() {
 }
 
 #[test]
-fn other_beginnings_are_told_apart() {
+fn other_beginnings_are_distinguished() {
     let mut room = Vec::new();
     let mut name = |bytes: &[u8]| match begin(bytes, &mut room) {
         Begin::Need(_) => "need",
@@ -193,12 +193,12 @@ fn other_beginnings_are_told_apart() {
 }
 
 #[test]
-fn versions() {
+fn versions_display_and_negotiate() {
     let shown = |value: u16| Version(value).to_string();
     assert_eq!([shown(0x0300), shown(0x0301), shown(0x0304)], ["SSL 3.0", "1.0", "1.3"]);
     assert_eq!([shown(0x7f1c), shown(0x0a0a)], ["1.3", "0x0a0a"]);
     assert!(is_grease(0x0a0a) && is_grease(0xfafa) && !is_grease(0x0a1a) && !is_grease(0x0b0b));
-    // Without the extension nobody negotiates more than TLS 1.2.
+    // Without the extension at most TLS 1.2 is negotiated.
     let mut body = client_body();
     body.truncate(2 + 32 + 5 + 8 + 2);
     body[1] = 9;
@@ -217,7 +217,7 @@ fn ciphers_have_names() {
     assert_eq!((0..=u16::MAX).filter(|number| Cipher(*number).name().is_some()).count(), 381);
 }
 
-/// Reads everything that a hello has.
+/// Reads all parts of a hello.
 fn look(bytes: &[u8], room: &mut Vec<u8>) -> usize {
     match begin(bytes, room) {
         Begin::Client(hello) => {
@@ -238,7 +238,7 @@ fn look(bytes: &[u8], room: &mut Vec<u8>) -> usize {
 }
 
 #[test]
-fn any_flipped_bit_any_cut_and_any_bytes_end() {
+fn flipped_bits_truncation_and_noise_terminate() {
     let mut room = Vec::new();
     for body in [message(1, &client_body()), message(2, &server_body([1; 32]))] {
         let in_two: Vec<u8> = body.chunks(90).flat_map(|piece| record(HANDSHAKE, piece)).collect();

@@ -1,4 +1,4 @@
-//! Elements of maps by key, one at a time and many at once.
+//! Access to elements by key, singly and in batches.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
@@ -7,33 +7,33 @@ use super::Map;
 use crate::error::{Error, Result};
 use std::os::fd::AsFd as _;
 
-/// How many elements one call brings.
+/// Elements fetched per batch call, at first.
 const BATCH: usize = 1024;
 
-/// When an element is set.
+/// Condition for an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateMode {
-    /// Whether it is there or not.
+    /// Create or replace (BPF_ANY).
     Any = 0,
-    /// Only if it is not there. EEXIST: it is.
+    /// Create only (BPF_NOEXIST). EEXIST: the key exists.
     NoExist = 1,
-    /// Only if it is there. ENOENT: it is not.
+    /// Replace only (BPF_EXIST). ENOENT: the key does not exist.
     Exist = 2,
 }
 
 impl Map {
-    /// The value of this entry of an array.
+    /// Returns an element of an array.
     pub fn get(&self, entry: u32) -> Result<Vec<u8>> {
         self.lookup(&entry.to_ne_bytes())?
             .ok_or_else(|| self.mistake("no such entry", libc::ENOENT))
     }
 
-    /// Sets the value of this entry of an array.
+    /// Sets an element of an array.
     pub fn set(&self, entry: u32, value: &[u8]) -> Result<()> {
         self.update(&entry.to_ne_bytes(), value, UpdateMode::Any)
     }
 
-    /// The values of this entry of an array for each CPU that there can be.
+    /// Returns an element of an array for each possible CPU; one value if the map is not per-CPU.
     pub fn get_each(&self, entry: u32) -> Result<Vec<Vec<u8>>> {
         let all = self.get(entry)?;
         if !self.kind.per_cpu() {
@@ -46,8 +46,8 @@ impl Map {
             .collect())
     }
 
-    /// The value of this key, if there is one; of a map with a value for each CPU all of them, each
-    /// at a multiple of eight.
+    /// Returns the value of a key, or `None`. A per-CPU map returns all CPUs' values, each padded
+    /// to a multiple of eight bytes.
     pub fn lookup(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut value = vec![0; self.whole_value()?];
         match self.element(command::MAP_LOOKUP_ELEM, "MAP_LOOKUP_ELEM", key, &mut value, 0) {
@@ -57,7 +57,7 @@ impl Map {
         }
     }
 
-    /// Sets the value of this key.
+    /// Sets the value of a key.
     pub fn update(&self, key: &[u8], value: &[u8], when: UpdateMode) -> Result<()> {
         if value.len() != self.whole_value()? {
             return Err(self.mistake("a value of another size", libc::EINVAL));
@@ -67,7 +67,7 @@ impl Map {
         self.element(command::MAP_UPDATE_ELEM, "MAP_UPDATE_ELEM", key, &mut value, flags)
     }
 
-    /// Takes this key away; answers whether it was there.
+    /// Removes a key and returns whether it existed.
     pub fn remove(&self, key: &[u8]) -> Result<bool> {
         match self.element(command::MAP_DELETE_ELEM, "MAP_DELETE_ELEM", key, &mut [], 0) {
             Ok(()) => Ok(true),
@@ -76,7 +76,8 @@ impl Map {
         }
     }
 
-    /// The key behind this one, or the first. A key that has gone meanwhile begins again.
+    /// Returns the key after `key`, or the first. If `key` was removed concurrently, iteration
+    /// restarts.
     pub fn next_key(&self, key: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
         if key.is_some_and(|key| key.len() != self.key_size) {
             return Err(self.mistake("a key of another size", libc::EINVAL));
@@ -96,11 +97,10 @@ impl Map {
         }
     }
 
-    /// All keys with their values, many with each call. What others change meanwhile may be there
-    /// or not.
+    /// Returns all elements, fetched in batches. Concurrent changes may or may not be included.
     pub fn all(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let whole = self.whole_value()?;
-        // Where the kernel goes on: at most a key or a word of its own.
+        // The kernel's iteration cursor: at most a key or a word.
         let mut place = vec![0_u8; self.key_size.max(8)];
         let mut found = Vec::new();
         let (mut first, mut room) = (true, BATCH);
@@ -122,7 +122,7 @@ impl Map {
             let last = match done {
                 Ok(_) => false,
                 Err(Error { errno: libc::ENOENT, .. }) => true,
-                // One bucket of a table has more than there is room for.
+                // A hash bucket holds more elements than the batch.
                 Err(Error { errno: libc::ENOSPC, .. }) if room < self.entries as usize => {
                     room *= 2;
                     continue;
@@ -139,12 +139,12 @@ impl Map {
         }
     }
 
-    /// Puts a program at this place of a map of programs.
+    /// Stores a program in a program array.
     pub fn set_program(&self, entry: u32, program: &Program) -> Result<()> {
         self.set_descriptor(entry, program.as_fd())
     }
 
-    /// Puts what this descriptor stands for (a program, a socket) at this place.
+    /// Stores the object behind a descriptor (program, socket) in an array.
     pub fn set_descriptor(&self, entry: u32, descriptor: BorrowedFd<'_>) -> Result<()> {
         self.set(entry, &descriptor.as_raw_fd().to_ne_bytes())
     }
@@ -157,7 +157,7 @@ impl Map {
         Error::new("bpf", format!("{what} of map {:?}", self.name), errno)
     }
 
-    /// Bytes of a value as commands move it.
+    /// Returns the size of a value as commands transfer it.
     fn whole_value(&self) -> Result<usize> {
         if self.kind.per_cpu() {
             Ok(self.value_size.next_multiple_of(8) * crate::machine::possible_processors()?)
