@@ -3,7 +3,7 @@
 //! [Th §5.2.1, "slslow"]
 
 use crate::parallel::DIGEST;
-use abi::{Class, ContextLane, Entry, Marks, RichPointer};
+use abi::{Class, BlockMetadata, Entry, Marks, RichPointer};
 use endpoint::{
     Failure, Given, Intake, Opening, Seen, Sink, SinkEntry, Source, SourceEntry, SourceProperties,
 };
@@ -65,7 +65,7 @@ impl Source for Writer {
         let put = intake.put_all((0..blocks).map(|block| {
             let place = written.within((block * BLOCK) as u32, BLOCK as u32);
             let pointer = RichPointer::new(dbuf, place, Class::YES);
-            Entry::new(pointer, ContextLane::default(), Marks::bare(BLOCK as u32))
+            Entry::new(pointer, BlockMetadata::default(), Marks::bare(BLOCK as u32))
         }));
         self.given.blocks += put as u64;
         self.given.bytes += (put * BLOCK) as u64;

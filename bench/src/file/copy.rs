@@ -10,7 +10,7 @@ use super::gigabytes;
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
 use crate::row::Row;
-use abi::{DbufId, Place};
+use abi::{DbufId, Extent};
 use iolite::file::{CachedFile, Sent, SpliceCall};
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -160,7 +160,7 @@ fn copied(
 /// Reads through the file dbuf.
 fn sent(file: &CachedFile, at: u64, block: usize, to: &File) -> Result<usize, String> {
     let length = u32::try_from(block.min(PLACE)).unwrap_or(0);
-    match file.splice_by(SpliceCall::Write, Place::new(at, length), to) {
+    match file.splice_by(SpliceCall::Write, Extent::new(at, length), to) {
         Ok(Sent::Bytes(count)) => Ok(count),
         Ok(Sent::End) => Ok(0),
         Err(why) => Err(why.to_string()),

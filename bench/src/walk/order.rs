@@ -4,7 +4,7 @@
 
 use crate::harness::Candidate;
 use crate::line::planned;
-use abi::{Class, ContextLane, DbufId, Entry, Marks, Place, RichPointer};
+use abi::{Class, BlockMetadata, DbufId, Entry, Marks, Extent, RichPointer};
 use filter::{
     Batch, Block, Counts, Fill, Filter, Gateway, Keep, LANES, LaneContext, Pin, Room, Tell,
 };
@@ -60,9 +60,9 @@ impl ByHand {
         let dbuf = DbufId::new(1).ok_or("1 is no number of a dbuf")?;
         let bytes = u32::try_from(frame.len()).map_err(|why| why.to_string())?;
         let entry = |number: usize| {
-            let place = Place::new((number * frame.len()) as u64, bytes);
+            let place = Extent::new((number * frame.len()) as u64, bytes);
             let marks = Marks::frame(LinkType::ETHERNET.0, bytes, bytes);
-            Entry::new(RichPointer::new(dbuf, place, Class::YES), ContextLane::default(), marks)
+            Entry::new(RichPointer::new(dbuf, place, Class::YES), BlockMetadata::default(), marks)
         };
         let entries = (0..BLOCKS).map(entry).collect();
         Ok(Self { filters, memory: frame.repeat(BLOCKS), entries, rooms: Vec::new() })

@@ -17,17 +17,17 @@ use core::fmt;
 use core::str::FromStr;
 
 /// Name of the variable that lists the edges.
-pub const VARIABLE: &str = "STREAMLINE_EDGES";
+pub const EDGES_VARIABLE: &str = "STREAMLINE_EDGES";
 /// Name of the variable that enables lazy copies when set to `1`.
-pub const LAZY: &str = "STREAMLINE_LAZY";
+pub const LAZY_VARIABLE: &str = "STREAMLINE_LAZY";
 /// Lowest descriptor number of a rendezvous socket, out of the way of programs.
-pub const LOWEST: i32 = 700;
+pub const DESCRIPTOR_MIN: i32 = 700;
 /// Most edges of one program.
 pub const EDGES_MAX: usize = 4;
 
 /// An end of a pipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum PipeEnd {
     /// The program reads from it.
     Reads,
     /// The program writes to it.
@@ -38,7 +38,7 @@ pub enum End {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Edge {
     /// The program's end.
-    pub end: End,
+    pub end: PipeEnd,
     /// Inode of the pipe.
     pub pipe: u64,
     /// Descriptor of the rendezvous socket, whose peer the other program holds.
@@ -50,8 +50,8 @@ pub struct Edge {
 impl fmt::Display for Edge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = match self.end {
-            End::Reads => 'r',
-            End::Writes => 'w',
+            PipeEnd::Reads => 'r',
+            PipeEnd::Writes => 'w',
         };
         write!(f, "{end}:{}:{}:{}", self.pipe, self.socket, self.inode)
     }
@@ -59,30 +59,30 @@ impl fmt::Display for Edge {
 
 /// The error for text that is no edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NoEdge;
+pub struct ParseEdgeError;
 
-impl fmt::Display for NoEdge {
+impl fmt::Display for ParseEdgeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not an edge: r or w, and three numbers between colons")
     }
 }
 
-impl core::error::Error for NoEdge {}
+impl core::error::Error for ParseEdgeError {}
 
 impl FromStr for Edge {
-    type Err = NoEdge;
+    type Err = ParseEdgeError;
 
-    fn from_str(text: &str) -> Result<Self, NoEdge> {
+    fn from_str(text: &str) -> Result<Self, ParseEdgeError> {
         let mut parts = text.split(':');
         let end = match parts.next() {
-            Some("r") => End::Reads,
-            Some("w") => End::Writes,
-            _ => return Err(NoEdge),
+            Some("r") => PipeEnd::Reads,
+            Some("w") => PipeEnd::Writes,
+            _ => return Err(ParseEdgeError),
         };
-        let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok()).ok_or(NoEdge);
+        let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok()).ok_or(ParseEdgeError);
         let (pipe, socket, inode) = (number()?, number()?, number()?);
-        let socket = i32::try_from(socket).map_err(|_| NoEdge)?;
-        if parts.next().is_some() { Err(NoEdge) } else { Ok(Self { end, pipe, socket, inode }) }
+        let socket = i32::try_from(socket).map_err(|_| ParseEdgeError)?;
+        if parts.next().is_some() { Err(ParseEdgeError) } else { Ok(Self { end, pipe, socket, inode }) }
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn invalid_edges_are_skipped() {
         for text in ["", "r", "x:1:2:3", "r:1:2", "r:1:2:3:4", "r:-1:2:3", "w:1:99999999999:3"] {
-            assert_eq!(text.parse::<Edge>(), Err(NoEdge), "{text}");
+            assert_eq!(text.parse::<Edge>(), Err(ParseEdgeError), "{text}");
         }
         assert_eq!(edges("nonsense,w:1:2:3,,").count(), 1);
     }

@@ -13,13 +13,13 @@ extern crate alloc;
 
 pub mod access;
 pub mod edge;
-mod lane;
+mod metadata;
 mod pointer;
 pub mod ring;
 pub mod text;
 
-pub use lane::{ContextLane, Direction, Entry, Flags, Marks};
-pub use pointer::{Class, DbufId, Place, RichPointer};
+pub use metadata::{BlockMetadata, Direction, Entry, Flags, Marks};
+pub use pointer::{Class, DbufId, Extent, RichPointer};
 
 /// Largest block of one rich pointer, in bytes (20 bits of length). Longer data travels as
 /// fragments or as an aggregate (CONTRACT 6, 7).

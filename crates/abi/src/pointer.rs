@@ -7,7 +7,7 @@
 //!
 //! `position` is the low part of the block's 64-bit byte position in the dbuf's stream. It implies
 //! the lap, and one formula serves fixed slots and variable records (a slot's position is its
-//! number times its size). The ring's window completes it to 64 bits ([`Place::complete`]) and is
+//! number times its size). The ring's window completes it to 64 bits ([`Extent::complete`]) and is
 //! far smaller than the 16 TB that 44 bits distinguish. The sources list dbuf, block, offset,
 //! length and class; for the merging of block and offset into one position see
 //! docs/book/decisions/0001-rich-pointer.md.
@@ -86,9 +86,9 @@ impl Class {
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(transparent)]
-pub struct Place(u64);
+pub struct Extent(u64);
 
-impl Place {
+impl Extent {
     const LENGTH_BITS: u32 = 20;
     const LENGTH_MASK: u64 = (1 << Self::LENGTH_BITS) - 1;
     /// Number of low position bits that a rich pointer carries.
@@ -144,7 +144,7 @@ impl Place {
 #[repr(C, align(16))]
 pub struct RichPointer {
     /// The bytes in view.
-    pub place: Place,
+    pub place: Extent,
     /// The last filter's answer.
     pub class: Class,
     home: u32,
@@ -155,14 +155,14 @@ const _: () = assert!(size_of::<RichPointer>() == 16);
 impl RichPointer {
     /// Creates a pointer without flags.
     #[must_use]
-    pub const fn new(dbuf: DbufId, place: Place, class: Class) -> Self {
+    pub const fn new(dbuf: DbufId, place: Extent, class: Class) -> Self {
         Self { place, class, home: dbuf.0 << 8 }
     }
 
     /// Creates a hole: `length` bytes of the stream that were never received.
     #[must_use]
     pub const fn hole(length: u32) -> Self {
-        Self::new(DbufId::HOLE, Place::new(0, length), Class::YES)
+        Self::new(DbufId::HOLE, Extent::new(0, length), Class::YES)
     }
 
     /// Returns the dbuf.
@@ -206,7 +206,7 @@ impl RichPointer {
     #[must_use]
     pub const fn around(self, before: u32, length: u32) -> Self {
         let start = self.place.position().wrapping_sub(before as u64);
-        Self { place: Place::new(start, length), ..self }
+        Self { place: Extent::new(start, length), ..self }
     }
 
     /// Returns the two words as stored in shared memory.
@@ -220,7 +220,7 @@ impl RichPointer {
     #[expect(clippy::cast_possible_truncation, reason = "the two halves of a word")]
     pub const fn from_words(words: [u64; 2]) -> Self {
         Self {
-            place: Place(words[0]),
+            place: Extent(words[0]),
             class: Class(words[1] as u32),
             home: (words[1] >> 32) as u32,
         }
@@ -235,7 +235,7 @@ mod tests {
     fn d3_rich_pointer_has_16_bytes_and_survives_a_round_trip() {
         assert_eq!(size_of::<RichPointer>(), 16);
         let dbuf = DbufId::new(0xab_cdef).unwrap();
-        let p = RichPointer::new(dbuf, Place::new(0x0fff_1234_5678, 65_549), Class(793));
+        let p = RichPointer::new(dbuf, Extent::new(0x0fff_1234_5678, 65_549), Class(793));
         assert_eq!(p.dbuf(), dbuf);
         assert_eq!(p.place.position(), 0x0fff_1234_5678);
         assert_eq!(p.length(), 65_549);
@@ -250,7 +250,7 @@ mod tests {
             for offset in [-4096i64, -1, 0, 1, 1 << 30] {
                 let Some(position) = near.checked_add_signed(offset) else { continue };
                 assert_eq!(
-                    Place::new(position, 1).complete(near),
+                    Extent::new(position, 1).complete(near),
                     position,
                     "near {near} {offset}"
                 );

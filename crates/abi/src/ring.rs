@@ -64,7 +64,7 @@ pub mod reader {
 /// The two words in which a party announces that it sleeps.
 pub mod wait {
     /// Counter, incremented on going to sleep and on waking: odd while asleep.
-    pub const TURN: usize = 0;
+    pub const SLEEP_COUNT: usize = 0;
     /// The other party's position from which on the sleeper must be woken.
     pub const UNTIL: usize = 1;
 }
@@ -120,19 +120,19 @@ impl Geometry {
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
-pub struct Record {
+pub struct RecordHeader {
     /// Length of the block in bytes; of a pad, bytes to the end of the ring without this header.
     pub length: u32,
-    /// [`Record::BLOCK`], [`Record::PAD`], [`Record::SWITCH`] or [`Record::CUT`].
+    /// [`RecordHeader::BLOCK`], [`RecordHeader::PAD`], [`RecordHeader::SWITCH`] or [`RecordHeader::CUT`].
     pub kind: u32,
     /// Number of blocks put before this one, from which a lapped reader derives its loss. In a
     /// switch: the next segment's number; in a cut: the capacity from here on.
     pub sequence: u64,
 }
 
-const _: () = assert!(size_of::<Record>() == Record::SIZE);
+const _: () = assert!(size_of::<RecordHeader>() == RecordHeader::SIZE);
 
-impl Record {
+impl RecordHeader {
     /// Size of the header in bytes, and alignment of records.
     pub const SIZE: usize = 16;
     /// A block follows.
@@ -151,7 +151,7 @@ impl Record {
         Self::spans(length as usize)
     }
 
-    /// As [`Record::span`], for the length of a slice.
+    /// As [`RecordHeader::span`], for the length of a slice.
     #[inline]
     #[must_use]
     pub const fn spans(length: usize) -> u64 {
@@ -186,16 +186,16 @@ mod tests {
 
     #[test]
     fn record_header_survives_a_round_trip() {
-        let record = Record { length: 1500, kind: Record::BLOCK, sequence: 1 << 40 };
-        assert_eq!(Record::from_words(record.words()), record);
-        assert_eq!(Record::span(0), 16);
-        assert_eq!(Record::span(1), 32);
-        assert_eq!(Record::span(16), 32);
+        let record = RecordHeader { length: 1500, kind: RecordHeader::BLOCK, sequence: 1 << 40 };
+        assert_eq!(RecordHeader::from_words(record.words()), record);
+        assert_eq!(RecordHeader::span(0), 16);
+        assert_eq!(RecordHeader::span(1), 32);
+        assert_eq!(RecordHeader::span(16), 32);
         for length in [0, 1, 15, 16, 17, 1500] {
-            let record = Record { length, kind: Record::BLOCK, sequence: 9 };
-            assert_eq!(Record::block_words(length as usize, 9), record.words());
-            assert_eq!(Record::spans(length as usize), Record::span(length));
+            let record = RecordHeader { length, kind: RecordHeader::BLOCK, sequence: 9 };
+            assert_eq!(RecordHeader::block_words(length as usize, 9), record.words());
+            assert_eq!(RecordHeader::spans(length as usize), RecordHeader::span(length));
         }
-        assert_ne!(Record::from_words(Record::block_words(1 << 32, 0)).kind, Record::BLOCK);
+        assert_ne!(RecordHeader::from_words(RecordHeader::block_words(1 << 32, 0)).kind, RecordHeader::BLOCK);
     }
 }

@@ -1,6 +1,6 @@
 //! Faults: reasons for which a pointer did not become bytes, or a ring cannot go on.
 
-use abi::{DbufId, Place};
+use abi::{DbufId, Extent};
 use std::fmt;
 
 /// A fault of a rich pointer, or of the other party of a ring. [SL §5.3.1, "buffer fault"]
@@ -10,9 +10,9 @@ pub enum Fault {
     UnknownDbuf(DbufId),
     /// The place is not (or no longer) in the window of the dbuf: recycled, lapped, or never
     /// written.
-    OutOfWindow(Place),
+    OutOfWindow(Extent),
     /// The place runs over the end of its segment, or of its block.
-    CrossesSegment(Place),
+    CrossesSegment(Extent),
     /// The block is longer than this ring or pool can ever take.
     TooLong {
         /// Bytes asked for.

@@ -10,7 +10,7 @@
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cursor::{Consumer, DATA_WORDS, Producer, Store};
 use crate::{Fault, Policy, Put, Taken};
-use abi::{ContextLane, Entry, Marks, RichPointer};
+use abi::{BlockMetadata, Entry, Marks, RichPointer};
 use std::sync::Arc;
 
 #[cfg(not(loom))]
@@ -89,7 +89,7 @@ pub struct Columns<'e> {
     /// The rich pointers.
     pub pointers: &'e [RichPointer],
     /// Their context lanes.
-    pub context: &'e [ContextLane],
+    pub context: &'e [BlockMetadata],
     /// Their marks.
     pub marks: &'e [Marks],
 }
@@ -360,7 +360,7 @@ impl Reader {
         &self,
         from: u64,
         pointers: &mut [RichPointer],
-        context: &mut [ContextLane],
+        context: &mut [BlockMetadata],
         marks: &mut [Marks],
     ) -> u64 {
         let mut bytes = 0;
@@ -389,7 +389,7 @@ impl Reader {
             Lanes::Pointer => {
                 self.slots().load_all(from, columns, |((pointer, context), marks), words| {
                     *pointer = look(RichPointer::from_words(words));
-                    *context = ContextLane::default();
+                    *context = BlockMetadata::default();
                     *marks = Marks::bare(pointer.length());
                 });
             }
@@ -485,7 +485,7 @@ impl<'s> EntrySlots<'s> {
                 let [p0, p1, c0, c1] = self.words(position);
                 bare([p0, p1], zerocopy::transmute!([c0, c1]))
             }
-            Lanes::Pointer => bare(self.words(position), ContextLane::default()),
+            Lanes::Pointer => bare(self.words(position), BlockMetadata::default()),
         }
     }
 
@@ -506,7 +506,7 @@ impl<'s> EntrySlots<'s> {
 
 /// An entry whose marks did not travel: whole in view.
 #[inline]
-fn bare(pointer: [u64; 2], context: ContextLane) -> Entry {
+fn bare(pointer: [u64; 2], context: BlockMetadata) -> Entry {
     let pointer = RichPointer::from_words(pointer);
     Entry::new(pointer, context, Marks::bare(pointer.length()))
 }

@@ -41,7 +41,7 @@
 
 use crate::Fault;
 use crate::slots::FREE;
-use abi::{BLOCK_MAX, DbufId, Place, RichPointer};
+use abi::{BLOCK_MAX, DbufId, Extent, RichPointer};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -244,7 +244,7 @@ impl Pool {
         &self,
         length: usize,
         fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Option<(Place, &[u8])> {
+    ) -> Option<(Extent, &[u8])> {
         let mut draft = self.draft(length, length)?;
         let used = fill(&mut draft);
         let place = draft.commit(used);
@@ -253,7 +253,7 @@ impl Pool {
 
     /// The bytes of a block, if it is (still) here.
     #[must_use]
-    pub fn bytes(&self, place: Place) -> Option<&[u8]> {
+    pub fn bytes(&self, place: Extent) -> Option<&[u8]> {
         let (_, at) = self.locate(place).ok()?;
         // SAFETY: `locate` found the bytes inside the region and below `filled`; they stay as they
         // are (M1) as long as `self` is borrowed (M3).
@@ -289,7 +289,7 @@ impl Pool {
 
     /// Keeps the segment of this block until it is unpinned. `None`: the block is not here.
     #[must_use]
-    pub fn pin(&self, place: Place) -> Option<Pin> {
+    pub fn pin(&self, place: Extent) -> Option<Pin> {
         let (slot, _) = self.locate(place).ok()?;
         let count = self.pins.get(slot)?;
         count.set(count.get().checked_add(1)?);
@@ -320,7 +320,7 @@ impl Pool {
 
     /// A lease on the segment of this block: keeps it, whatever becomes of the pool, until it is
     /// dropped.
-    pub fn lease(&self, place: Place) -> Result<Lease, Fault> {
+    pub fn lease(&self, place: Extent) -> Result<Lease, Fault> {
         let (slot, _) = self.locate(place)?;
         // M4: made from `&Pool`.
         Ok(Lease::new(&self.memory, slot))
@@ -369,7 +369,7 @@ impl Pool {
 
     /// See [`Slots::locate`](crate::slots::Slots::locate); a segment that was packed comes back.
     #[inline]
-    fn locate(&self, place: Place) -> Result<(usize, usize), Fault> {
+    fn locate(&self, place: Extent) -> Result<(usize, usize), Fault> {
         self.memory.locate(place).or_else(|fault| self.thaw(place, fault))
     }
 
@@ -447,8 +447,8 @@ pub struct Draft<'a> {
 
 impl Draft<'_> {
     /// Keeps the first `used` bytes: they are a block from now on, and parts of it are named with
-    /// [`Place::within`].
-    pub fn commit(self, used: usize) -> Place {
+    /// [`Extent::within`].
+    pub fn commit(self, used: usize) -> Extent {
         let used = used.min(self.len);
         let memory = &self.pool.memory;
         let end = self.position + used as u64;
@@ -461,7 +461,7 @@ impl Draft<'_> {
             self.pool.next.set(end);
         }
         #[expect(clippy::cast_possible_truncation, reason = "a draft has at most BLOCK_MAX bytes")]
-        Place::new(self.position, used as u32)
+        Extent::new(self.position, used as u32)
     }
 
     /// Returns the position of the first byte.

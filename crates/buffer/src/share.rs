@@ -25,7 +25,7 @@ use crate::region::Region;
 use crate::trust::Trusted;
 use crate::{Policy, dbuf, ibuf};
 use abi::DbufId;
-use abi::ring::{Geometry, PAGE, Record, reader, writer};
+use abi::ring::{Geometry, PAGE, RecordHeader, reader, writer};
 use segment::OfferedSegment;
 use std::fmt;
 use std::fs::File;
@@ -187,7 +187,7 @@ impl Offer {
         let page = Region::mapped(cursor.map()?);
         let start = acquire(page.word(reader::CURSOR));
         if start > POSITION_MAX
-            || (geometry.stride == 0 && !start.is_multiple_of(Record::SIZE as u64))
+            || (geometry.stride == 0 && !start.is_multiple_of(RecordHeader::SIZE as u64))
         {
             return Err(Refusal::Start(start));
         }

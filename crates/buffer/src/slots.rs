@@ -11,7 +11,7 @@
 
 use crate::Fault;
 use crate::atomic::{AtomicU64, Ordering};
-use abi::Place;
+use abi::Extent;
 
 /// The slots of one pool.
 #[derive(Debug)]
@@ -99,9 +99,9 @@ impl Slots {
     }
 
     /// Returns true if a place lies in the segment of a slot.
-    pub(crate) fn is_named(&self, slot: usize, place: Place) -> bool {
+    pub(crate) fn is_named(&self, slot: usize, place: Extent) -> bool {
         let resident = self.resident(slot);
-        let low_bits = (1 << (Place::POSITION_BITS - self.shift)) - 1;
+        let low_bits = (1 << (Extent::POSITION_BITS - self.shift)) - 1;
         resident != FREE && resident & low_bits == place.position() >> self.shift
     }
 
@@ -122,7 +122,7 @@ impl Slots {
     /// allegation that a place makes is checked here. Two live segments never have the same low
     /// bits, because those name the slot; a stale place is recognised by the rest.
     #[inline]
-    pub(crate) fn locate(&self, place: Place) -> Result<(usize, usize), Fault> {
+    pub(crate) fn locate(&self, place: Extent) -> Result<(usize, usize), Fault> {
         match self.find(place, place.position()) {
             // An empty view at the very end of a segment seems to lie in the next one.
             Err(_) if place.length() == 0 && place.position() > 0 => {
@@ -133,11 +133,11 @@ impl Slots {
     }
 
     #[inline]
-    fn find(&self, place: Place, position: u64) -> Result<(usize, usize), Fault> {
+    fn find(&self, place: Extent, position: u64) -> Result<(usize, usize), Fault> {
         let (index, number) = (self.slot_of_position(position), position >> self.shift);
         let slot = self.slot(index);
         let resident = slot.segment.load(Ordering::Acquire);
-        let low_bits = (1 << (Place::POSITION_BITS - self.shift)) - 1;
+        let low_bits = (1 << (Extent::POSITION_BITS - self.shift)) - 1;
         if resident & low_bits != number || resident == FREE {
             return Err(Fault::OutOfWindow(place));
         }

@@ -13,7 +13,7 @@
 
 use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
-use abi::ring::wait::{TURN, UNTIL};
+use abi::ring::wait::{SLEEP_COUNT, UNTIL};
 
 /// The sleeper's side.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl Sleeper {
     pub fn falls_asleep(&mut self, page: &Region, at: usize, until: u64) {
         self.turn += 1;
         page.word(at + UNTIL).store(until, Ordering::Relaxed);
-        page.word(at + TURN).store(self.turn, Ordering::Release);
+        page.word(at + SLEEP_COUNT).store(self.turn, Ordering::Release);
         // SYNC POINT: falling asleep; pairs with the fence in `is_due`.
         fence(Ordering::SeqCst);
     }
@@ -35,7 +35,7 @@ impl Sleeper {
     /// Says that we are awake.
     pub fn wakes(&mut self, page: &Region, at: usize) {
         self.turn += 1;
-        page.word(at + TURN).store(self.turn, Ordering::Release);
+        page.word(at + SLEEP_COUNT).store(self.turn, Ordering::Release);
     }
 }
 
@@ -65,7 +65,7 @@ impl Ringer {
     pub(crate) fn is_awaited(&self, page: &Region, at: usize) -> bool {
         // SYNC POINT: falling asleep; pairs with the fence in `falls_asleep`.
         fence(Ordering::SeqCst);
-        let turn = acquire(page.word(at + TURN));
+        let turn = acquire(page.word(at + SLEEP_COUNT));
         !turn.is_multiple_of(2) && turn != self.rung
     }
 
@@ -76,7 +76,7 @@ impl Ringer {
             // SYNC POINT: falling asleep; pairs with the fence in `falls_asleep`.
             fence(Ordering::SeqCst);
         }
-        let turn = acquire(page.word(at + TURN));
+        let turn = acquire(page.word(at + SLEEP_COUNT));
         if turn.is_multiple_of(2) || turn == self.rung {
             return false;
         }

@@ -7,7 +7,7 @@
 //! fails here or beside `cursor` and `slots`.
 #![cfg(loom)]
 
-use abi::{Class, DbufId, Entry, Place, RichPointer};
+use abi::{Class, DbufId, Entry, Extent, RichPointer};
 use loom::sync::Arc;
 use loom::thread;
 use streamline_buffer::Policy;
@@ -29,7 +29,7 @@ fn ring(entries: usize, policy: Policy, readers: usize) -> (Writer, Vec<Reader>)
 fn entry(number: u64) -> Entry {
     let mut entry = Entry::default();
     let dbuf = DbufId::new(number as u32 + 1).unwrap();
-    entry.pointer = RichPointer::new(dbuf, Place::new(number, 1), Class(number as u32));
+    entry.pointer = RichPointer::new(dbuf, Extent::new(number, 1), Class(number as u32));
     entry
 }
 

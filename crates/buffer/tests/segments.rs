@@ -7,7 +7,7 @@
 mod common;
 
 use abi::DbufId;
-use abi::ring::{Geometry, LINE_WORDS, PAGE, Record, writer};
+use abi::ring::{Geometry, LINE_WORDS, PAGE, RecordHeader, writer};
 use common::{Other, block, offer, open, read, run, say, within};
 use common::{receive, send, wait_to_be_killed};
 use std::fs::File;
@@ -264,7 +264,7 @@ fn say_and_wait<T>(kept: T) {
 fn lie() {
     for lie in ["honest"].iter().chain(LIES.iter().map(|(lie, _)| lie)) {
         let (here, there) = SocketDoorbell::pair().unwrap();
-        let first = segment(&plain(), &[(b"first", Record::BLOCK, 0)], Some(1), Seals::READER, 0);
+        let first = segment(&plain(), &[(b"first", RecordHeader::BLOCK, 0)], Some(1), Seals::READER, 0);
         let cursor = Memfd::create("cursor", PAGE).unwrap();
         cursor.seal(Seals::SIZE).unwrap();
         let offered = [first[0].as_fd(), first[1].as_fd(), cursor.as_fd(), there.as_fd()];
@@ -300,7 +300,7 @@ fn tell(lie: &str, doorbell: &SocketDoorbell) {
         "unsealed" => seals = Seals::SIZE,
         _ => {}
     }
-    let files = segment(&shape, &[(b"second", Record::BLOCK, 1)], None, seals, missing);
+    let files = segment(&shape, &[(b"second", RecordHeader::BLOCK, 1)], None, seals, missing);
     if lie == "position" {
         // Sealed already, but its page was written before that: nothing is shown there.
         let empty = segment(&Geometry { start: 0, ..shape }, &[], None, Seals::READER, 0);
@@ -341,12 +341,12 @@ fn segment(
     };
     for (bytes, kind, sequence) in records {
         let length = u32::try_from(bytes.len()).unwrap();
-        put(at, Record { length, kind: *kind, sequence: *sequence }.as_bytes());
+        put(at, RecordHeader { length, kind: *kind, sequence: *sequence }.as_bytes());
         put(at + 16, bytes);
-        at += Record::span(length);
+        at += RecordHeader::span(length);
     }
     if let Some(sequence) = switch {
-        put(at, Record { length: 0, kind: Record::SWITCH, sequence }.as_bytes());
+        put(at, RecordHeader { length: 0, kind: RecordHeader::SWITCH, sequence }.as_bytes());
         at += 16;
     }
     const { assert!(writer::COMMIT == LINE_WORDS) };

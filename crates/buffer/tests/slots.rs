@@ -6,7 +6,7 @@
 
 mod common;
 
-use abi::{DbufId, Place};
+use abi::{DbufId, Extent};
 use common::scribble::Ring;
 use common::{Other, run, say, send, until, within};
 use std::fs::OpenOptions;
@@ -115,7 +115,7 @@ fn a_hostile_writer_of_slots_gives_blocks_or_faults_and_nothing_else() {
                 visitor = again().read_slots();
                 continue;
             };
-            let place = Place::new(random.next(), random.below(300) as u32);
+            let place = Extent::new(random.next(), random.below(300) as u32);
             let _copied = reader.copy(place, &mut out[..(place.length() as usize).min(SLOT)]);
             if random.below(16) == 0 {
                 let _skipped = reader.skip_to_latest();

@@ -242,7 +242,7 @@ pub struct Opening<'o> {
     pub form: Form,
     /// The meaning of the classes that come in: those of the nearest classifier upstream (sinks).
     pub classes: Classes,
-    /// Its number among the sources of the path: what it writes into `ContextLane::origin`
+    /// Its number among the sources of the path: what it writes into `BlockMetadata::origin`
     /// (sources).
     pub origin: u16,
     /// The names of all sources of the path, by origin (sinks). More may come while the sink is

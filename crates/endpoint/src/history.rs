@@ -176,10 +176,10 @@ impl Kept {
 mod tests {
     use super::*;
     use crate::testing::{bare, frame};
-    use abi::ContextLane;
+    use abi::BlockMetadata;
 
     fn at(time: Time, bytes: &[u8]) -> Block<'_> {
-        Block { context: ContextLane { time, ..ContextLane::default() }, ..frame(bytes) }
+        Block { context: BlockMetadata { time, ..BlockMetadata::default() }, ..frame(bytes) }
     }
 
     fn all(history: &History, from: From) -> Vec<(Time, Vec<u8>)> {

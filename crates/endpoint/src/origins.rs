@@ -1,5 +1,5 @@
 //! The names of the sources of a path, by the number that their blocks carry
-//! (`ContextLane::origin`).
+//! (`BlockMetadata::origin`).
 //!
 //! A source keeps its number for as long as the path lives, and one that comes by a change has the
 //! next. So the list only grows, while sinks that stay through the change look into it: whoever

@@ -1,12 +1,12 @@
 //! Fixtures of this crate's tests: a directory that is removed, blocks, batches, openings.
 
-use abi::{Class, ContextLane, DbufId, Entry, Marks, Place, RichPointer};
+use abi::{Class, BlockMetadata, DbufId, Entry, Marks, Extent, RichPointer};
 use buffer::pool::{Config, Pool};
 use filter::{Arguments, Batch, Block, Classes, Columns, Description, Form, Time};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use sys::steps::UNLOGGED;
-use wire::record::{Kind, Writer};
+use wire::record::{RecordKind, Writer};
 
 use crate::readers::{EVERYBODY, Making};
 use crate::{Failure, Given, Intake, Opening, Origins, Source};
@@ -45,12 +45,12 @@ pub(crate) const TIME: u64 = 1_234_567_890_123_456_789;
 
 /// A block over these bytes, whole in view.
 pub(crate) fn block(marks: Marks, bytes: &[u8]) -> Block<'_> {
-    let place = Place::new(4096, u32::try_from(bytes.len()).unwrap());
+    let place = Extent::new(4096, u32::try_from(bytes.len()).unwrap());
     Block {
         pointer: RichPointer::new(DbufId::new(1).unwrap(), place, Class::YES),
         frame: bytes,
         marks,
-        context: ContextLane { time: TIME, ..ContextLane::default() },
+        context: BlockMetadata { time: TIME, ..BlockMetadata::default() },
     }
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn bare(bytes: &[u8]) -> Block<'_> {
 }
 
 /// The bytes of a description.
-pub(crate) fn described(kind: Kind, fill: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+pub(crate) fn described(kind: RecordKind, fill: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut room = vec![0; 4096];
     let mut writer = Writer::new(&mut room, kind);
     fill(&mut writer);

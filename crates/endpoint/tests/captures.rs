@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use streamline_endpoint::{Failure, Given, Intake, Opening, Origins, Sink, Source, catalog};
 use testkit::{Captures, Random, need};
-use wire::capture::{self, Fault, Packet};
+use wire::capture::{self, CaptureFault, Packet};
 
 /// A directory of its own that is removed with what is in it.
 struct TempDir(PathBuf);
@@ -116,7 +116,7 @@ impl Seen {
 }
 
 /// The packets of a capture, and what is wrong with it, by the reader alone.
-fn truth(bytes: &[u8]) -> (Vec<Seen>, Option<Fault>) {
+fn truth(bytes: &[u8]) -> (Vec<Seen>, Option<CaptureFault>) {
     let mut seen = Vec::new();
     for packet in capture::packets(bytes) {
         match packet {

@@ -3,7 +3,7 @@
 //! In: a [`Suspect`]. Out: a new file that only its owner can read, since it holds what somebody
 //! sent: a capture written by the `pcap` sink if the block lies in a frame, its bytes otherwise.
 
-use abi::{Class, ContextLane, DbufId, Marks, Place, RichPointer};
+use abi::{Class, BlockMetadata, DbufId, Marks, Extent, RichPointer};
 use endpoint::{Failure, Opening};
 use filter::{Arguments, Batch, Block, Classes, Form, Value};
 use runtime::failure::Suspect;
@@ -91,10 +91,10 @@ fn capture(suspect: &Suspect, path: &str) -> Result<(), Failure> {
     let length = u32::try_from(suspect.bytes.len()).unwrap_or(u32::MAX);
     let Some(id) = DbufId::new(1) else { return Ok(()) };
     let block = Block {
-        pointer: RichPointer::new(id, Place::new(0, length), Class::YES),
+        pointer: RichPointer::new(id, Extent::new(0, length), Class::YES),
         frame: &suspect.bytes,
         marks: Marks::frame(suspect.link, length, suspect.wire_length),
-        context: ContextLane { time: suspect.time, ..ContextLane::default() },
+        context: BlockMetadata { time: suspect.time, ..BlockMetadata::default() },
     };
     if batch.push(block, 0).is_err() {
         return Err(Failure::new("write", path, "an empty batch takes no block"));

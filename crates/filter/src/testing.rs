@@ -9,7 +9,7 @@ use crate::contract::{
     Keep, Key, Keys, LaneContext, Mistake, Moved, Output, Parameter, Pin, Report, StreamContext,
     Tell, Time, Value,
 };
-use abi::{BLOCK_MAX, Class, ContextLane, DbufId, Entry, Marks, Place, RichPointer};
+use abi::{BLOCK_MAX, Class, BlockMetadata, DbufId, Entry, Marks, Extent, RichPointer};
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 use wire::LinkType;
@@ -44,7 +44,7 @@ impl Arena {
         let kept = self.cells.get(number)?.get_or_init(|| bytes);
         self.used.set(number + 1);
         let length = u32::try_from(kept.len()).ok()?;
-        let place = Place::new((number * (BLOCK_MAX + 1)) as u64, length);
+        let place = Extent::new((number * (BLOCK_MAX + 1)) as u64, length);
         Some((RichPointer::new(DbufId::new(1)?, place, Class::YES), kept))
     }
 
@@ -90,7 +90,7 @@ impl<'a> Space<'a> {
             let captured = bytes.len() as u32;
             let wire_length = frame.wire_length.unwrap_or(captured);
             let marks = Marks::frame(frame.link, captured, wire_length);
-            let context = ContextLane { time: frame.time, ..ContextLane::default() };
+            let context = BlockMetadata { time: frame.time, ..BlockMetadata::default() };
             assert!(columns.push(Entry::new(pointer, context, marks)), "a free lane");
         }
         Batch::new(columns.into(), |columns, l| self.handed_out(&columns.entry(l)))
@@ -277,7 +277,7 @@ pub struct Answer {
     /// All marks.
     pub marks: Marks,
     /// Time, session, origin, flags.
-    pub context: ContextLane,
+    pub context: BlockMetadata,
     /// Reason for a missing answer.
     pub why: Option<&'static str>,
 }

@@ -6,7 +6,7 @@
 
 mod corpus;
 
-use abi::{ContextLane, Flags};
+use abi::{BlockMetadata, Flags};
 use corpus::Captured;
 use filter::catalog::FILTERS;
 use filter::testing::{Answer, Arena, ETHERNET, Frame, Node, Space, arguments};
@@ -205,9 +205,9 @@ fn kinds_keep_to_their_rights(captured: Captured) {
 fn keeps_to(d: &Description, before: &Block<'_>, after: &Block<'_>) {
     let name = d.name;
     // A filter that assigns sessions sets the session and direction (CONTRACT 8).
-    let beside = |context: ContextLane| match d.state.keeps {
+    let beside = |context: BlockMetadata| match d.state.keeps {
         Keeps::Sessions => {
-            ContextLane { session: 0, flags: context.flags.without(Flags::BACKWARD), ..context }
+            BlockMetadata { session: 0, flags: context.flags.without(Flags::BACKWARD), ..context }
         }
         _ => context,
     };

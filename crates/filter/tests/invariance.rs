@@ -11,7 +11,7 @@
 
 mod corpus;
 
-use abi::{Class, ContextLane, Flags};
+use abi::{Class, BlockMetadata, Flags};
 use ebpf::Hook;
 use ebpf::emit::{Answer as TwinAnswer, Exit, Layers, Outcome, Scope, Unfit, be16};
 use ebpf::exam::{Interpreter, Judge, Ruling};
@@ -335,7 +335,7 @@ fn sides(d: &'static Description, frames: &[Frame]) -> BTreeMap<Side, (BTreeSet<
     let mut sides: BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> = BTreeMap::new();
     let messages = d.gives == Gives::Form(Form::Message);
     for answer in outputs(&mut nodes, frames) {
-        let ContextLane { session, flags, .. } = answer.context;
+        let BlockMetadata { session, flags, .. } = answer.context;
         let side = sides.entry((session, flags.has(Flags::BACKWARD))).or_default();
         if answer.class.answered() {
             side.0.insert(answer.class);

@@ -3,7 +3,7 @@
 //!
 //!     cargo run --release -p streamline-buffer --example splice_ways
 
-use abi::{DbufId, Place};
+use abi::{DbufId, Extent};
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -57,7 +57,7 @@ fn splice(cached: &CachedFile, way: SpliceCall, block: usize, pipe: &OwnedFd) ->
     let mut at = 0;
     while at < SIZE {
         let length = u32::try_from(block)?;
-        match cached.splice_by(way, Place::new(at as u64, length), pipe)? {
+        match cached.splice_by(way, Extent::new(at as u64, length), pipe)? {
             Sent::Bytes(count) => at += count,
             Sent::End => break,
         }

@@ -44,7 +44,7 @@
 //! no count proves that nobody looks. The place to change bytes is the draft, before they are shown
 //! (docs/book/decisions/0013-aggregates-never-edit-in-place.md).
 
-use abi::{ContextLane, Entry, Flags, Marks, RichPointer};
+use abi::{BlockMetadata, Entry, Flags, Marks, RichPointer};
 use buffer::Fault;
 use buffer::crossing::Origin;
 use buffer::pool::{Lease, Usage};
@@ -133,14 +133,14 @@ impl Aggregate {
     /// Returns the entries by which this aggregate is sent to another space: a block for each
     /// slice, the first and the last marked (CONTRACT 6). The aggregate is the origin for
     /// [`crossing::Writer::push`](buffer::crossing::Writer::push).
-    pub fn entries(&self, context: ContextLane) -> impl Iterator<Item = Entry> {
+    pub fn entries(&self, context: BlockMetadata) -> impl Iterator<Item = Entry> {
         let last = self.slices.len().saturating_sub(1);
         self.slices().enumerate().map(move |(index, slice)| {
             let first = if index == 0 { Flags::FIRST } else { Flags::NONE };
             let ending = if index == last { Flags::LAST } else { Flags::NONE };
             let flags = context.flags.with(first).with(ending);
             let pointer = slice.pointer();
-            Entry::new(pointer, ContextLane { flags, ..context }, Marks::bare(pointer.length()))
+            Entry::new(pointer, BlockMetadata { flags, ..context }, Marks::bare(pointer.length()))
         })
     }
 

@@ -31,7 +31,7 @@ pub use reader::FileReader;
 pub use splice::{Sent, SpliceCall};
 
 use abi::access::{AccessList, Credentials};
-use abi::{BLOCK_MAX, Class, DbufId, Place, RichPointer};
+use abi::{BLOCK_MAX, Class, DbufId, Extent, RichPointer};
 use buffer::Fault;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -117,12 +117,12 @@ impl CachedFile {
     #[must_use]
     pub fn pointer(&self, at: u64, length: usize) -> RichPointer {
         let length = u32::try_from(length.min(BLOCK_MAX)).unwrap_or(0);
-        RichPointer::new(self.inner.id, Place::new(at, length), Class::YES)
+        RichPointer::new(self.inner.id, Extent::new(at, length), Class::YES)
     }
 
     /// Copies the bytes that a place names into `out`, which must be as long.
     /// [`Fault::OutOfWindow`]: the file is not (or no longer) as long.
-    pub fn copy(&self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
+    pub fn copy(&self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
         let (length, limit) = (place.length() as usize, out.len());
         if length != limit {
             return Err(Fault::TooLong { length, limit });
@@ -139,7 +139,7 @@ impl CachedFile {
     }
 
     /// Has these bytes read from the disk and mapped now, and not page by page when they are used.
-    pub fn populate(&self, place: Place) -> Result<(), Refusal> {
+    pub fn populate(&self, place: Extent) -> Result<(), Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         match (view.mapping, usize::try_from(place.position())) {
             (Some(mapping), Ok(at)) => Ok(mapping.populate(at, place.length() as usize)?),

@@ -30,7 +30,7 @@ use crate::aggregate::owner::{Grant, MemoryKind};
 use crate::aggregate::server::Client;
 use crate::file::CachedFile;
 use abi::ring::PAGE;
-use abi::{DbufId, Place, RichPointer};
+use abi::{DbufId, Extent, RichPointer};
 use buffer::region::Region;
 use buffer::trust::Trusted;
 use buffer::{Fault, foreign};
@@ -249,7 +249,7 @@ impl View {
 
     /// Checks a block beyond the mapping: in a file it is there if the file reaches that far now.
     #[cold]
-    fn beyond(&self, place: Place, end: u64) -> Result<(), Fault> {
+    fn beyond(&self, place: Extent, end: u64) -> Result<(), Fault> {
         match &self.file {
             Some(file) if file.size().is_ok_and(|size| end <= size) => Ok(()),
             None if !self.frozen => Err(Fault::CrossesSegment(place)),
@@ -275,7 +275,7 @@ impl View {
     pub(crate) fn copy(&self, at: usize, out: &mut [u8]) -> Result<(), Fault> {
         if let Some(file) = &self.file {
             let length = u32::try_from(out.len()).unwrap_or(u32::MAX);
-            return file.copy(Place::new(at as u64, length), out);
+            return file.copy(Extent::new(at as u64, length), out);
         }
         foreign::copy_out(self.region.words(), at, out);
         Ok(())

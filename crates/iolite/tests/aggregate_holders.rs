@@ -308,7 +308,7 @@ fn client(socket: &OwnedFd) {
     at(GRANTED);
     let mut window = Window::new();
     window.admit(Grant::from_descriptor(id(SHARED), fds.remove(0))).unwrap();
-    let unknown_id = RichPointer::new(id(SECRET), abi::Place::new(0, 1), Class::YES);
+    let unknown_id = RichPointer::new(id(SECRET), abi::Extent::new(0, 1), Class::YES);
     assert!(window.copy(unknown_id, &mut [0]).is_err());
     at(MAPPED);
     let blocks: Vec<_> = (0..LENT).map(|_| hear(socket).unwrap().1).collect();

@@ -123,7 +123,7 @@ fn what_is_no_file_is_not_taken_for_one() {
     }
     // A memfd is as good as a file: it is read by system calls.
     window.admit(Grant::of_file(id(2), memory().into())).unwrap();
-    let pointer = RichPointer::new(id(2), abi::Place::new(4000, 96), abi::Class::YES);
+    let pointer = RichPointer::new(id(2), abi::Extent::new(4000, 96), abi::Class::YES);
     window.copy(pointer, &mut [0; 96]).unwrap();
     // And a file is no memory: it could be cut.
     let named = Named::new("memory", 0o600);
@@ -167,7 +167,7 @@ fn read_on(mut client: Client) {
     while copies < 5000 || cuts < 100 {
         let at = random.within(0..LENGTH - 1);
         let length = random.within(1..LENGTH - at);
-        let place = abi::Place::new(at as u64, length as u32);
+        let place = abi::Extent::new(at as u64, length as u32);
         let pointer = RichPointer::new(id(1), place, abi::Class::YES);
         match client.copy(pointer, &mut out[..length]) {
             Ok(()) => {
@@ -184,7 +184,7 @@ fn read_on(mut client: Client) {
 #[expect(clippy::print_stdout, reason = "what this process reports")]
 fn look(mut client: Client) {
     let pointer = |number, at, length| {
-        RichPointer::new(id(number), abi::Place::new(at, length), abi::Class::YES)
+        RichPointer::new(id(number), abi::Extent::new(at, length), abi::Class::YES)
     };
     let mut out = [0; LENGTH];
     for (at, byte) in [(0, b'a'), (FAR, b'z'), (1 << 32, 0)] {

@@ -9,7 +9,7 @@ extern crate buffer as streamline_buffer;
 mod common;
 
 use abi::access::{AccessList, Credentials, Grantees};
-use abi::{Class, ContextLane, Entry, Marks, Place, RichPointer};
+use abi::{Class, BlockMetadata, Entry, Marks, Extent, RichPointer};
 use buffer::ibuf::{self, Lanes};
 use buffer::{Fault, Policy, pool, share};
 use common::{Other, id, read, read_to_fault, run, say, send, until, within, write};
@@ -194,7 +194,7 @@ fn e5_g4_a_pointer_into_a_file_is_followed_by_who_may_read_the_file() {
     std::fs::OpenOptions::new().write(true).open(&shown).unwrap().write_at(b"xyz", 4).unwrap();
     pass(&mut open);
     assert_eq!(other.line().unwrap(), format!("{:?}", b"3xyz7"), "what the file contains now");
-    let behind = RichPointer::new(id(NAMED), Place::new(2, 5), Class::YES);
+    let behind = RichPointer::new(id(NAMED), Extent::new(2, 5), Class::YES);
     open.go_to(2);
     let blocked = name_what_is_cut(&mut output, &mut open, &shown);
     assert_eq!(blocked.unwrap(), 5);
@@ -309,7 +309,7 @@ fn d4_a_hostile_writer_spoils_its_own_stream_and_no_more() {
         draft.fill(6);
         draft.commit(64)
     });
-    assert_eq!(place, Some(Place::new(0, 64)), "what the other process takes it for");
+    assert_eq!(place, Some(Extent::new(0, 64)), "what the other process takes it for");
     let space = Space::new();
     space.introduce(fixture.desk_for(1000));
     let mut input = open(&other, &space).unwrap();
@@ -454,7 +454,7 @@ fn lie() {
     all.push(theirs.as_fd());
     send(stdin(), b"offer", &all);
     let mut random = Random::replayable();
-    let good = RichPointer::new(id(OPEN), Place::new(0, 64), Class::YES);
+    let good = RichPointer::new(id(OPEN), Extent::new(0, 64), Class::YES);
     let mut count = 0;
     for _ in 0..40_000 {
         let length = random.below(70) as u32;
@@ -463,15 +463,15 @@ fn lie() {
         let pointer = match random.below(8) {
             0 | 1 => good,
             2 => RichPointer::from_words([random.next(), random.next()]),
-            3 => RichPointer::new(number(SECRET), Place::new(near, length), Class::YES),
-            4 => RichPointer::new(number(FROZEN), Place::new(4 * near, length), Class(7)),
-            5 => RichPointer::new(number(OPEN), Place::new(far, u32::MAX), Class::YES),
+            3 => RichPointer::new(number(SECRET), Extent::new(near, length), Class::YES),
+            4 => RichPointer::new(number(FROZEN), Extent::new(4 * near, length), Class(7)),
+            5 => RichPointer::new(number(OPEN), Extent::new(far, u32::MAX), Class::YES),
             6 => RichPointer::hole(length),
             // Stale: ids of dbufs that are no more, or not yet.
-            _ => RichPointer::new(number(100 + (far % 1000) as u32), Place::new(0, 9), Class::YES),
+            _ => RichPointer::new(number(100 + (far % 1000) as u32), Extent::new(0, 9), Class::YES),
         };
         count += u64::from(pointer == good);
-        let entry = Entry::new(pointer, ContextLane::default(), Marks::bare(0));
+        let entry = Entry::new(pointer, BlockMetadata::default(), Marks::bare(0));
         while writer.push(&[entry]).unwrap().put == 0 {
             doorbell.notify();
             std::thread::yield_now();

@@ -5,7 +5,7 @@
 
 use crate::reading::Reading;
 use crate::writing::Writing;
-use abi::edge::{EDGES_MAX, Edge, End};
+use abi::edge::{EDGES_MAX, Edge, PipeEnd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 use sys::preload;
@@ -58,7 +58,7 @@ impl Drop for Entered<'_> {
 
 /// Reads the variable. To be called once, when the program starts.
 pub(crate) fn start() {
-    let Ok(variable) = std::env::var(abi::edge::VARIABLE) else { return };
+    let Ok(variable) = std::env::var(abi::edge::EDGES_VARIABLE) else { return };
     let fits = |edge: &Edge| preload::inode(edge.socket) == Some(edge.inode);
     let holders: Vec<Holder> = abi::edge::edges(&variable).filter(fits).map(Holder::new).collect();
     let any = !holders.is_empty();
@@ -120,7 +120,7 @@ fn classify(number: i32) -> u8 {
     let Some(pipe) = preload::pipe(number) else { return OTHER };
     let writes = preload::is_for_writing(number);
     let fits =
-        |holder: &Holder| holder.edge.pipe == pipe && writes == (holder.edge.end == End::Writes);
+        |holder: &Holder| holder.edge.pipe == pipe && writes == (holder.edge.end == PipeEnd::Writes);
     let found = holders().iter().take(EDGES_MAX).position(fits);
     found.and_then(|at| u8::try_from(at).ok()).map_or(OTHER, |at| at + FIRST)
 }
@@ -166,8 +166,8 @@ pub(crate) fn numbers(of: &'static Holder) -> impl Iterator<Item = i32> {
 impl Holder {
     fn new(edge: Edge) -> Self {
         let state = match edge.end {
-            End::Reads => State::Reading(Reading::default()),
-            End::Writes => State::Writing(Writing::default()),
+            PipeEnd::Reads => State::Reading(Reading::default()),
+            PipeEnd::Writes => State::Writing(Writing::default()),
         };
         Self { edge, state: Mutex::new(state), owner: AtomicUsize::new(0) }
     }

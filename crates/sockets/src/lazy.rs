@@ -20,7 +20,7 @@
 //! mapping is loaded here: it is handed to system calls (CONTRACT 26). Where a file was cut since
 //! it was read, the write answers what is left.
 
-use abi::{DbufId, Place};
+use abi::{DbufId, Extent};
 use iolite::file::{CachedFile, Refusal, Sent, SpliceCall};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -79,7 +79,7 @@ pub(crate) struct Range {
 
 /// Starts lazy copies where the program allows them. Called once, at its start.
 pub(crate) fn start() {
-    let asked = std::env::var_os(abi::edge::LAZY).is_some_and(|value| value == "1");
+    let asked = std::env::var_os(abi::edge::LAZY_VARIABLE).is_some_and(|value| value == "1");
     let own = std::env::current_exe().unwrap_or_default();
     let name = own.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if asked && PROGRAMS.contains(&name) && window::install_handler() {
@@ -190,7 +190,7 @@ pub(crate) fn hand(range: &Range, to: i32) -> Result<usize, i32> {
         let Some(fd) = preload::borrow(to) else { return Err(preload::EBADF) };
         let piece = (range.len - done).min(PIECE);
         let length = u32::try_from(piece).unwrap_or(0);
-        let place = Place::new(range.at + done as u64, length);
+        let place = Extent::new(range.at + done as u64, length);
         match range.file.splice_by(SpliceCall::Write, place, fd) {
             Ok(Sent::Bytes(count)) => {
                 done += count;
@@ -265,7 +265,7 @@ fn run_ahead(range: &Range) {
                 continue;
             }
             let length = u32::try_from((size - next).min(PIECE as u64)).unwrap_or(0);
-            if file.populate(Place::new(next, length)).is_err() {
+            if file.populate(Extent::new(next, length)).is_err() {
                 return;
             }
             next += PIECE as u64;

@@ -72,7 +72,7 @@ impl Flow {
 
     /// Returns the form shared by both directions, and the direction of this one.
     #[must_use]
-    pub fn normalised(self) -> (Self, Direction) {
+    pub fn normalized(self) -> (Self, Direction) {
         if self.sender() <= self.receiver() {
             (self, Direction::Up)
         } else {
@@ -158,11 +158,11 @@ mod tests {
     fn both_directions_normalize_to_one_flow() {
         let up = flow("10.0.0.1", "10.0.0.2", Some((1234, 80)));
         let down = up.reversed();
-        assert_eq!(up.normalised(), (up, Direction::Up));
-        assert_eq!(down.normalised(), (up, Direction::Down));
+        assert_eq!(up.normalized(), (up, Direction::Up));
+        assert_eq!(down.normalized(), (up, Direction::Down));
         let same_host = flow("127.0.0.1", "127.0.0.1", Some((80, 1234)));
-        assert_eq!(same_host.normalised(), (same_host, Direction::Up));
-        assert_eq!(same_host.reversed().normalised(), (same_host, Direction::Down));
+        assert_eq!(same_host.normalized(), (same_host, Direction::Up));
+        assert_eq!(same_host.reversed().normalized(), (same_host, Direction::Down));
     }
 
     #[test]

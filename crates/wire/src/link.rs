@@ -137,7 +137,7 @@ impl Network {
 
 /// Result of parsing a link header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Link {
+pub struct LinkHeader {
     /// Network protocol.
     pub network: Network,
     /// Offset of layer 3; `None` if the link header is unknown or truncated.
@@ -148,7 +148,7 @@ pub struct Link {
     pub end: Option<u16>,
 }
 
-impl Link {
+impl LinkHeader {
     const UNKNOWN: Self = Self { network: Network::Unknown, l3: None, tags: Tags::NONE, end: None };
 
     #[inline]
@@ -159,19 +159,19 @@ impl Link {
 
 /// Parses the link header of a frame.
 #[inline]
-pub fn read(link: LinkType, frame: &[u8]) -> Link {
+pub fn read(link: LinkType, frame: &[u8]) -> LinkHeader {
     let read = match link {
         LinkType::ETHERNET => ethernet(frame),
         other => uncommon(other, frame),
     };
-    read.unwrap_or(Link::UNKNOWN)
+    read.unwrap_or(LinkHeader::UNKNOWN)
 }
 
-fn uncommon(link: LinkType, frame: &[u8]) -> Option<Link> {
+fn uncommon(link: LinkType, frame: &[u8]) -> Option<LinkHeader> {
     match link {
         LinkType::RAW | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => raw(frame),
-        LinkType::IPV4 => Some(Link::at(Network::Ipv4, 0)),
-        LinkType::IPV6 => Some(Link::at(Network::Ipv6, 0)),
+        LinkType::IPV4 => Some(LinkHeader::at(Network::Ipv4, 0)),
+        LinkType::IPV6 => Some(LinkHeader::at(Network::Ipv6, 0)),
         LinkType::NULL | LinkType::LOOP => loopback(frame),
         LinkType::LINUX_SLL => cooked(frame),
         LinkType::LINUX_SLL2 => cooked2(frame),
@@ -182,23 +182,23 @@ fn uncommon(link: LinkType, frame: &[u8]) -> Option<Link> {
 }
 
 #[inline]
-fn ethernet(frame: &[u8]) -> Option<Link> {
+fn ethernet(frame: &[u8]) -> Option<LinkHeader> {
     let ethertype = be16(frame, ethernet::ETHERTYPE)?;
     typed(frame, ethertype, low16(ethernet::LENGTH))
 }
 
 /// Follows an ethertype whose data begin at `at`: VLAN tags, then a type or an 802.3 length.
 #[inline]
-fn typed(frame: &[u8], ethertype: u16, at: u16) -> Option<Link> {
+fn typed(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     if ethertype >= ethernet::TYPE_MIN && !vlan::is_tag(ethertype) {
-        return Some(Link::at(Network::of(ethertype), at));
+        return Some(LinkHeader::at(Network::of(ethertype), at));
     }
     let (tags, ethertype, at) = vlan::walk(frame, ethertype, at)?;
     if ethertype >= ethernet::TYPE_MIN {
-        return Some(Link { tags, ..Link::at(Network::of(ethertype), at) });
+        return Some(LinkHeader { tags, ..LinkHeader::at(Network::of(ethertype), at) });
     }
     let (network, l3) = llc(frame, at)?;
-    Some(Link { tags, end: at.checked_add(ethertype), ..Link::at(network, l3) })
+    Some(LinkHeader { tags, end: at.checked_add(ethertype), ..LinkHeader::at(network, l3) })
 }
 
 /// Parses IEEE 802.2: SNAP carries an ethertype, SAP 6 is IPv4 (RFC 1042), others have no
@@ -216,35 +216,35 @@ fn llc(frame: &[u8], at: u16) -> Option<(Network, u16)> {
     Some((Network::Unknown, at))
 }
 
-fn raw(frame: &[u8]) -> Option<Link> {
+fn raw(frame: &[u8]) -> Option<LinkHeader> {
     match frame.first()? >> 4 {
-        4 => Some(Link::at(Network::Ipv4, 0)),
-        6 => Some(Link::at(Network::Ipv6, 0)),
+        4 => Some(LinkHeader::at(Network::Ipv4, 0)),
+        6 => Some(LinkHeader::at(Network::Ipv6, 0)),
         _ => None,
     }
 }
 
 /// Parses a loopback header. The address family is in an unknown byte order; all families are
 /// small, which reveals it.
-fn loopback(frame: &[u8]) -> Option<Link> {
+fn loopback(frame: &[u8]) -> Option<LinkHeader> {
     let number = be32(frame, 0)?;
     let family = if number > 0xffff { number.swap_bytes() } else { number };
     match family {
-        2 => Some(Link::at(Network::Ipv4, 4)),
+        2 => Some(LinkHeader::at(Network::Ipv4, 4)),
         // Linux 10, Windows 23, NetBSD and OpenBSD 24, FreeBSD 28, Darwin 30.
-        10 | 23 | 24 | 28 | 30 => Some(Link::at(Network::Ipv6, 4)),
-        _ => Some(Link::at(Network::Unknown, 4)),
+        10 | 23 | 24 | 28 | 30 => Some(LinkHeader::at(Network::Ipv6, 4)),
+        _ => Some(LinkHeader::at(Network::Unknown, 4)),
     }
 }
 
-fn cooked(frame: &[u8]) -> Option<Link> {
+fn cooked(frame: &[u8]) -> Option<LinkHeader> {
     const HARDWARE: usize = 2;
     const PROTOCOL: usize = 14;
     const LENGTH: u16 = 16;
     cooked_type(frame, be16(frame, HARDWARE)?, be16(frame, PROTOCOL)?, LENGTH)
 }
 
-fn cooked2(frame: &[u8]) -> Option<Link> {
+fn cooked2(frame: &[u8]) -> Option<LinkHeader> {
     const PROTOCOL: usize = 0;
     const HARDWARE: usize = 8;
     const LENGTH: u16 = 20;
@@ -255,23 +255,23 @@ fn cooked2(frame: &[u8]) -> Option<Link> {
 /// Interprets the protocol field of a cooked header. For some hardware types it is no ethertype:
 /// frame relay, 802.11 (three forms), netlink. Values below 1536 are Linux's own: 1 is Novell's raw
 /// 802.3, 4 is LLC.
-fn cooked_type(frame: &[u8], hardware: u16, protocol: u16, at: u16) -> Option<Link> {
+fn cooked_type(frame: &[u8], hardware: u16, protocol: u16, at: u16) -> Option<LinkHeader> {
     if matches!(hardware, 770 | 801 | 802 | 803 | 824) {
-        return Some(Link::at(Network::Unknown, at));
+        return Some(LinkHeader::at(Network::Unknown, at));
     }
     if protocol >= ethernet::TYPE_MIN {
         return typed(frame, protocol, at);
     }
     if protocol == 4 {
         let (network, l3) = llc(frame, at)?;
-        return Some(Link::at(network, l3));
+        return Some(LinkHeader::at(network, l3));
     }
-    Some(Link::at(Network::Unknown, at))
+    Some(LinkHeader::at(Network::Unknown, at))
 }
 
 /// Parses a PPP header (RFC 1661, 1662): address and control may be omitted, and the protocol may
 /// be a single odd byte.
-fn ppp(frame: &[u8]) -> Option<Link> {
+fn ppp(frame: &[u8]) -> Option<LinkHeader> {
     let at = if frame.starts_with(&[0xff, 0x03]) { 2 } else { 0 };
     let first = *frame.get(usize::from(at))?;
     let (protocol, l3) = if first & 1 == 1 {
@@ -284,11 +284,11 @@ fn ppp(frame: &[u8]) -> Option<Link> {
         0x0057 => Network::Ipv6,
         _ => Network::Unknown,
     };
-    Some(Link::at(network, l3))
+    Some(LinkHeader::at(network, l3))
 }
 
 /// Parses Cisco HDLC (address 0x0f or 0x8f, a zero byte, an ethertype), else PPP.
-fn hdlc(frame: &[u8]) -> Option<Link> {
+fn hdlc(frame: &[u8]) -> Option<LinkHeader> {
     match frame.first()? {
         0x0f | 0x8f => typed(frame, be16(frame, 2)?, 4),
         _ => ppp(frame),

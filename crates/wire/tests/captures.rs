@@ -9,7 +9,7 @@ use std::path::Path;
 
 use pcap_parser::traits::PcapNGPacketBlock;
 use pcap_parser::{Block, PcapBlockOwned, PcapError, create_reader};
-use streamline_wire::capture::{self, Fault, Reader, Step};
+use streamline_wire::capture::{self, CaptureFault, Reader, Step};
 use streamline_wire::link::Network;
 use streamline_wire::{Flow, Layers, LinkType, checksum, ip, ipv4, layers};
 use testkit::{Captures, Random};
@@ -176,7 +176,7 @@ const PACKETS_MAX: usize = 12;
 type Timed<'a> = (u64, &'a [u8]);
 
 /// Reads and dissects a whole capture; returns its packets and final fault.
-fn read(bytes: &[u8]) -> (Vec<Timed<'_>>, Option<Fault>) {
+fn read(bytes: &[u8]) -> (Vec<Timed<'_>>, Option<CaptureFault>) {
     let mut all = Vec::new();
     for packet in capture::packets(bytes) {
         match packet {
@@ -228,7 +228,7 @@ fn dissect(link: LinkType, frame: &[u8]) -> Layers {
     assert_eq!(found.tags.iter(frame).count(), usize::from(found.tags.count), "{found:?}");
     if let Some(flow) = Flow::of(&found, frame) {
         assert_eq!(flow.hash(0), flow.reversed().hash(0));
-        assert_eq!(flow.normalised().0, flow.reversed().normalised().0);
+        assert_eq!(flow.normalized().0, flow.reversed().normalized().0);
     }
     found
 }

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use streamline_wire::http::{Asked, Body, Head, Manner, Piece, Start, Stop};
+use streamline_wire::http::{RequestMethod, Body, Head, Manner, BodyPart, Start, Stop};
 
 /// Cases in which we differ, each with the reason.
 const EXCLUDED: &[(&str, usize, &str)] = &[
@@ -179,7 +179,7 @@ impl Reader<'_> {
         let message =
             Message { begin: self.at + head.begin, head: self.at + head.end, ..Message::default() };
         self.told.messages.push(message);
-        let asked = if self.case.skip_body { Asked::Head } else { Asked::Other };
+        let asked = if self.case.skip_body { RequestMethod::Head } else { RequestMethod::Other };
         let body = match requests {
             true if self.case.skip_body => Ok(Body::default()),
             true => Body::of_request(&head, Manner::Strict),
@@ -206,12 +206,12 @@ impl Reader<'_> {
     fn body<'p>(&mut self, mut body: Body, piece: &'p [u8]) -> &'p [u8] {
         let message = self.told.messages.last_mut().expect("a body behind a head");
         let taken = match body.take(piece) {
-            Ok(Piece::Data(length)) => {
+            Ok(BodyPart::Data(length)) => {
                 message.body.extend(&piece[..length]);
                 length
             }
-            Ok(Piece::Framing(length)) => length,
-            Ok(Piece::End) => 0,
+            Ok(BodyPart::Framing(length)) => length,
+            Ok(BodyPart::End) => 0,
             Err(_) => {
                 self.told.refused = true;
                 0

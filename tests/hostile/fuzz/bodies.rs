@@ -1,7 +1,7 @@
 //! The type of a fuzz body, the pieces of an input, and the bodies of the language and of rich
 //! pointers.
 
-use abi::{DbufId, Entry, Place, RichPointer};
+use abi::{DbufId, Entry, Extent, RichPointer};
 use buffer::crossing::{self, Origin, crossing};
 use buffer::pool::{Config, Pin, Pool};
 use buffer::signal::Doorbell;
@@ -148,7 +148,7 @@ fn resolve(bytes: &[u8]) {
 }
 
 /// A pointer of random words, or one near the truth.
-fn alleged(input: &mut Pieces<'_>, places: &[Place]) -> RichPointer {
+fn alleged(input: &mut Pieces<'_>, places: &[Extent]) -> RichPointer {
     let [kind, which] = [input.byte(), input.byte()].map(usize::from);
     let words = [input.number(), input.number()];
     match places.get(which % places.len().max(1)) {

@@ -3,7 +3,7 @@
 
 use super::bodies::{Body, Pieces};
 use crate::catalogue::example_node;
-use abi::{Class, ContextLane, Flags, Marks};
+use abi::{Class, BlockMetadata, Flags, Marks};
 use filter::testing::{Arena, Frame, Node, Space, amount};
 use filter::{Amount, Batch, Block, Description, LANES};
 use pipeline::language::tree::Argument;
@@ -63,7 +63,7 @@ fn in_pieces(
     bytes: &[u8],
     step: usize,
     mut see: impl FnMut(&Packet, &[u8]),
-) -> Result<(), wire::capture::Fault> {
+) -> Result<(), wire::capture::CaptureFault> {
     let mut reader = Reader::new();
     let (mut from, mut to) = (0, 0);
     loop {
@@ -115,8 +115,8 @@ fn dissect(bytes: &[u8]) {
     assert!(known.iter().all(|at| usize::from(*at) <= frame.len()), "{layers:?}");
     assert!(layers.ports(frame).is_none() || layers.l4.is_some());
     if let Some(flow) = wire::Flow::of(&layers, frame) {
-        let (normal, _) = flow.normalised();
-        assert_eq!(normal, flow.reversed().normalised().0);
+        let (normal, _) = flow.normalized();
+        assert_eq!(normal, flow.reversed().normalized().0);
         assert_eq!(flow.hash(1), flow.reversed().hash(1), "sessions hash symmetrically");
     }
 }
@@ -236,7 +236,7 @@ fn lying<'a>(mut block: Block<'a>, input: &mut Pieces<'_>) -> Block<'a> {
     if is(6) {
         let session = u32::from(input.short());
         let (time, flags) = (input.number(), Flags(input.short()));
-        block.context = ContextLane { time, session, flags, origin: input.short() };
+        block.context = BlockMetadata { time, session, flags, origin: input.short() };
     }
     block
 }

@@ -4,7 +4,7 @@ use super::bodies::{Body, Pieces};
 use abi::{Flags, Marks, RichPointer};
 use filter::Batch;
 use filter::testing::{Arena, Frame, Node, Space, amount};
-use wire::http::{self, Asked, Head, Manner, Piece, Seek, Start};
+use wire::http::{self, RequestMethod, Head, Manner, BodyPart, HeadSearch, Start};
 
 /// Any bytes are a head, the beginning of one, or none; what follows has an end or has not.
 pub(crate) const HEAD: Body = Body { name: "http head", corpus: texts, rounds: 30_000, run: head };
@@ -29,7 +29,7 @@ fn texts() -> Vec<Vec<u8>> {
 
 fn head(bytes: &[u8]) {
     let _ = http::guess(bytes);
-    let mut seek = Seek::default();
+    let mut seek = HeadSearch::default();
     let middle = bytes.len() / 2;
     let ends = seek.ends_in(&bytes[..middle]) | seek.ends_in(&bytes[middle..]);
     for manner in [Manner::Strict, Manner::Lenient] {
@@ -39,7 +39,7 @@ fn head(bytes: &[u8]) {
             assert!(ends || head.version.is_empty(), "an end that the search did not find");
             let body = match head.start {
                 Start::Request { .. } => http::Body::of_request(&head, manner),
-                Start::Response { .. } => Ok(http::Body::of_response(&head, Asked::Other, manner)),
+                Start::Response { .. } => Ok(http::Body::of_response(&head, RequestMethod::Other, manner)),
             };
             let Ok(body) = body else { continue };
             let rest = &bytes[head.end..];
@@ -59,12 +59,12 @@ fn data(mut body: http::Body, pieces: &[&[u8]]) -> Vec<u8> {
         let mut rest = *piece;
         while !rest.is_empty() {
             let taken = match body.take(rest) {
-                Ok(Piece::Data(length)) => {
+                Ok(BodyPart::Data(length)) => {
                     found.extend(&rest[..length]);
                     length
                 }
-                Ok(Piece::Framing(length)) => length,
-                Ok(Piece::End) | Err(_) => return found,
+                Ok(BodyPart::Framing(length)) => length,
+                Ok(BodyPart::End) | Err(_) => return found,
             };
             assert!((1..=rest.len()).contains(&taken));
             rest = &rest[taken..];

@@ -2,7 +2,7 @@
 
 use super::bodies::Body;
 use wire::dns::{Entry, LENGTH, Message, NAME_MAX};
-use wire::tls::{BEGIN_MAX, Begin, HELLO_MAX, begin};
+use wire::tls::{BEGIN_MAX, FirstHello, HELLO_MAX, begin};
 
 /// Any bytes behind a header are entries that lie in them, with names of bounded length, to the
 /// end or to a fault.
@@ -90,23 +90,23 @@ fn hello(bytes: &[u8]) {
 /// it needs.
 fn seen(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) {
     let what = match begin(bytes, room) {
-        Begin::Need(need) => return ((0, 0), Some(need)),
-        Begin::Client(hello) => {
+        FirstHello::Need(need) => return ((0, 0), Some(need)),
+        FirstHello::Client(hello) => {
             let lists = hello.ciphers().count() + hello.extensions().count();
             let more = hello.protocols().count() + hello.signature_algorithms().count();
             let name = hello.server_name().map_or(0, <[u8]>::len);
             assert!(lists + more + name <= HELLO_MAX && hello.session.len() <= 32);
             (1, lists + more + name + usize::from(hello.offered().0))
         }
-        Begin::Server(hello) => {
+        FirstHello::Server(hello) => {
             assert!(hello.negotiated().known().is_some() && hello.session.len() <= 32);
             (2, hello.extensions().count() + hello.protocol().map_or(0, <[u8]>::len))
         }
-        Begin::Malformed => (3, 0),
-        Begin::TooLong => (4, 0),
-        Begin::Alert => (5, 0),
-        Begin::NoHello => (6, 0),
-        Begin::NotTls => (7, 0),
+        FirstHello::Malformed => (3, 0),
+        FirstHello::TooLong => (4, 0),
+        FirstHello::Alert => (5, 0),
+        FirstHello::NoHello => (6, 0),
+        FirstHello::NotTls => (7, 0),
     };
     (what, None)
 }

@@ -5,7 +5,7 @@ use super::Shared;
 use crate::ibuf;
 use crate::pool::{Lease, Memory, Segment};
 use crate::{Fault, Put, Taken};
-use abi::{ContextLane, Entry, Marks, Place, RichPointer};
+use abi::{BlockMetadata, Entry, Marks, Extent, RichPointer};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ impl<'a> Batch<'a> {
         if index < self.count {
             self.reader.ring.load(self.reader.ring.side.next + index as u64)
         } else {
-            Entry::new(RichPointer::hole(0), ContextLane::default(), Marks::bare(0))
+            Entry::new(RichPointer::hole(0), BlockMetadata::default(), Marks::bare(0))
         }
     }
 
@@ -131,7 +131,7 @@ impl<'a> Batch<'a> {
     pub fn copy(
         &self,
         pointers: &mut [RichPointer],
-        context: &mut [ContextLane],
+        context: &mut [BlockMetadata],
         marks: &mut [Marks],
     ) -> usize {
         let count = self.count.min(pointers.len()).min(context.len()).min(marks.len());
@@ -204,7 +204,7 @@ impl<'a> Batch<'a> {
     /// Returns true if an entry of this batch points into this slot.
     fn keeps(&self, memory: &Arc<Memory>, slot: usize) -> bool {
         self.entries().any(|entry| {
-            let there = |place: Place| memory.locate(place).is_ok_and(|(found, _)| found == slot);
+            let there = |place: Extent| memory.locate(place).is_ok_and(|(found, _)| found == slot);
             entry.pointer.dbuf() == memory.id
                 && (there(entry.pointer.place) || there(entry.frame().place))
         })

@@ -5,7 +5,7 @@ use crate::Put;
 use crate::ibuf::{Lanes, Pushed};
 use crate::pool::Config as PoolConfig;
 use crate::signal::spins;
-use abi::{Class, ContextLane, Entry, Marks};
+use abi::{Class, BlockMetadata, Entry, Marks};
 
 fn pool(id: u32) -> Pool {
     Pool::new(DbufId::new(id).unwrap(), PoolConfig { segment: 4096, segments: 8 }).unwrap()
@@ -32,7 +32,7 @@ fn block(pool: &Pool, number: u64, length: usize) -> Option<Entry> {
         marks.view = 4;
         marks
     };
-    Some(Entry::new(view, ContextLane { time: number, ..ContextLane::default() }, marks))
+    Some(Entry::new(view, BlockMetadata { time: number, ..BlockMetadata::default() }, marks))
 }
 
 fn fill(bytes: &mut [u8], number: u64) {
@@ -167,7 +167,7 @@ fn columns_that_are_not_all_alike_or_not_true_are_not_put() {
     let [good, beside] = [1, 2].map(|number| block(&mine, number, 1500).unwrap());
     let elsewhere = block(&mine, 3, 1500).unwrap();
     let foreign = block(&other, 1, 100).unwrap();
-    let hole = Entry::new(RichPointer::hole(99), ContextLane::default(), Marks::bare(99));
+    let hole = Entry::new(RichPointer::hole(99), BlockMetadata::default(), Marks::bare(99));
     let mut empty = beside;
     empty.pointer = empty.pointer.within(0, 0);
     let mut longer = beside;
@@ -222,7 +222,7 @@ fn what_is_not_what_it_alleges_is_refused() {
     assert!(refused(&mut writer, long, &[&twin]) != Fault::Hole);
     assert_eq!(refused(&mut writer, late, &[&twin]), Fault::UnknownDbuf(twin.id()));
     assert_eq!(readers[0].peek(9).unwrap().len(), 0, "nothing was put");
-    let hole = Entry::new(RichPointer::hole(99), ContextLane::default(), Marks::bare(99));
+    let hole = Entry::new(RichPointer::hole(99), BlockMetadata::default(), Marks::bare(99));
     assert_eq!(writer.push(&[hole, foreign], &[&mine, &other]).unwrap().put, 2);
     let batch = readers[0].peek(9).unwrap();
     assert_eq!(batch.bytes(0), Err(Fault::Hole));

@@ -5,7 +5,7 @@ use super::{Columns, Origin, Shared};
 use crate::ibuf::{self, Lanes, Pushed};
 use crate::pool::Lease;
 use crate::{Fault, Put, Taken};
-use abi::{ContextLane, DbufId, Entry, RichPointer};
+use abi::{BlockMetadata, DbufId, Entry, RichPointer};
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
@@ -291,7 +291,7 @@ impl Extent {
         let bytes = entries.pointers.iter().map(|pointer| add(*pointer)).sum();
         if framed {
             for (pointer, marks) in entries.pointers.iter().zip(entries.marks) {
-                add(Entry::new(*pointer, ContextLane::default(), *marks).frame());
+                add(Entry::new(*pointer, BlockMetadata::default(), *marks).frame());
             }
         }
         extent.bytes = bytes;

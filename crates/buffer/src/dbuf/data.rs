@@ -11,7 +11,7 @@
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cursor::{DATA_WORDS, Store};
 use crate::foreign;
-use abi::ring::{PAGE, Record};
+use abi::ring::{PAGE, RecordHeader};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl Data {
     /// The two words of the header at a position.
     #[inline]
     fn pair(&self, position: u64) -> &[AtomicU64; 2] {
-        let first = self.offset(position & !(Record::SIZE as u64 - 1));
+        let first = self.offset(position & !(RecordHeader::SIZE as u64 - 1));
         let at = self.base.as_ptr().wrapping_byte_add(first).cast::<[AtomicU64; 2]>();
         // SAFETY: two aligned words of the data (A3), alive as long as the store (A1), which are
         // only reached as atomics here; any bits are a valid word.

@@ -24,7 +24,7 @@ use crate::atomic::Ordering;
 use crate::cursor::{Consumer, DATA_WORDS, Producer, Store};
 use crate::{Fault, Policy, Put, Taken, foreign};
 use abi::ring::PAGE;
-use abi::{BLOCK_MAX, DbufId, Place};
+use abi::{BLOCK_MAX, DbufId, Extent};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -108,9 +108,9 @@ impl SlotShape {
     }
 
     /// The place of the block in a slot.
-    fn place(self, position: u64, length: usize) -> Place {
+    fn place(self, position: u64, length: usize) -> Extent {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
-        Place::new(position.wrapping_mul(self.slot as u64), length)
+        Extent::new(position.wrapping_mul(self.slot as u64), length)
     }
 }
 
@@ -261,7 +261,7 @@ impl Writer {
 
     /// Copies the block in where it was staged, writes its length, and moves the head.
     #[inline]
-    fn commit(&mut self, length: usize) -> Place {
+    fn commit(&mut self, length: usize) -> Extent {
         let (position, shape) = (self.side.head, self.shape);
         if self.policy == Policy::Overwrite {
             self.side.begin(position + 1);
@@ -301,7 +301,7 @@ pub struct Reservation<'a> {
 
 impl Reservation<'_> {
     /// Puts the first `used` bytes into the ring as one block, and answers their place.
-    pub fn commit(self, used: usize) -> Place {
+    pub fn commit(self, used: usize) -> Extent {
         self.writer.commit(used.min(self.length))
     }
 }

@@ -6,7 +6,7 @@ use super::walk::{FoundRecord, Walk};
 use crate::cursor::Consumer;
 use crate::trust::Trusted;
 use crate::{Fault, Policy, Put, Taken};
-use abi::Place;
+use abi::Extent;
 use std::fmt;
 
 /// The steps of a reader through a ring; internal to this crate.
@@ -32,7 +32,7 @@ pub trait Walks: fmt::Debug {
     /// Copies the next block, takes it, and gives it back.
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
     /// Copies the bytes of a place.
-    fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault>;
+    fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault>;
     /// Passes over all blocks but the newest.
     fn skip_to_latest(&mut self) -> Result<u64, Fault>;
     /// Passes over all blocks.
@@ -101,7 +101,7 @@ pub struct Visitor<W: Walks>(pub(super) W);
 impl<W: Walks> Visitor<W> {
     /// Copies the bytes that a rich pointer names into `out`, which must be as long. They must lie
     /// in what this reader has not released, or, where the ring overwrites, not have been lapped.
-    pub fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
+    pub fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
         self.0.copy(place, out)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use abi::ring::writer::{COMMIT, MARK, RESERVE};
-use abi::ring::{PAGE_WORDS, Record};
+use abi::ring::{PAGE_WORDS, RecordHeader};
 use std::sync::atomic::Ordering;
 
 fn config(capacity: usize, policy: Policy, readers: usize) -> Config {
@@ -221,7 +221,7 @@ fn a_reader_survives_every_word_that_a_writer_can_write() {
                 2 => u64::MAX - next() % 32,
                 3 => (1 << 31) + next() % 3,
                 4 => (1 << 63) - next() % 3,
-                _ => Record { length: next() as u32 % 5000, kind: Record::BLOCK, sequence: 0 }
+                _ => RecordHeader { length: next() as u32 % 5000, kind: RecordHeader::BLOCK, sequence: 0 }
                     .words()[0],
             };
             let word = match next() % 5 {

@@ -5,8 +5,8 @@ use super::data::Data;
 use super::readers::Walks;
 use crate::cursor::{Consumer, Store};
 use crate::{Fault, Policy, Taken};
-use abi::ring::Record;
-use abi::{BLOCK_MAX, Place};
+use abi::ring::RecordHeader;
+use abi::{BLOCK_MAX, Extent};
 use std::sync::Arc;
 
 mod plain;
@@ -137,10 +137,10 @@ impl Walk {
         let has_switched = self.side.has_switched();
         let now = self.side.refresh()?;
         (self.side.next, self.known, self.plain) = (now, false, 0);
-        if let (true, Some(last)) = (has_switched, now.checked_sub(Record::SIZE as u64)) {
+        if let (true, Some(last)) = (has_switched, now.checked_sub(RecordHeader::SIZE as u64)) {
             // The switch is the last record.
-            let header = Record::from_words(self.data.header(last));
-            self.awaited = (header.kind == Record::SWITCH).then_some(header.sequence);
+            let header = RecordHeader::from_words(self.data.header(last));
+            self.awaited = (header.kind == RecordHeader::SWITCH).then_some(header.sequence);
         }
         self.release();
         Ok(())
@@ -227,7 +227,7 @@ impl Walk {
             return 0;
         }
         let start = self.side.next;
-        let longest = (self.data.capacity() / 2).min(Record::spans(BLOCK_MAX));
+        let longest = (self.data.capacity() / 2).min(RecordHeader::spans(BLOCK_MAX));
         let lap = start + self.data.left(start);
         lap.min(self.side.seen()).min(start + longest).min(self.stop)
     }
@@ -241,20 +241,20 @@ impl Walk {
                 self.plain = 0;
                 return Ok(None);
             }
-            let header = Record::from_words(self.data.header(start));
-            let (span, left) = (Record::span(header.length), self.data.left(start));
+            let header = RecordHeader::from_words(self.data.header(start));
+            let (span, left) = (RecordHeader::span(header.length), self.data.left(start));
             if span > left || span > commit.wrapping_sub(start) {
                 return Err(self.damaged(start));
             }
             let end = start + span;
             match header.kind {
-                Record::PAD if span == left => self.side.next = end,
-                Record::SWITCH if header.length == 0 && end == commit && !self.torn(start) => {
+                RecordHeader::PAD if span == left => self.side.next = end,
+                RecordHeader::SWITCH if header.length == 0 && end == commit && !self.torn(start) => {
                     (self.side.next, self.awaited) = (end, Some(header.sequence));
                 }
-                Record::CUT if header.length == 0 => self.cut(end, header.sequence)?,
-                Record::BLOCK if header.length as usize <= block_max(self.data.capacity()) => {
-                    let at = start + Record::SIZE as u64;
+                RecordHeader::CUT if header.length == 0 => self.cut(end, header.sequence)?,
+                RecordHeader::BLOCK if header.length as usize <= block_max(self.data.capacity()) => {
+                    let at = start + RecordHeader::SIZE as u64;
                     let (length, sequence) = (header.length, header.sequence);
                     let expected = if self.known { self.expected } else { sequence };
                     let lost = sequence.wrapping_sub(expected);
@@ -307,12 +307,12 @@ impl Walk {
     /// position.
     fn lost_at_most(&self, position: u64) -> u64 {
         match self.side.policy {
-            Policy::Overwrite => position.saturating_sub(self.passed) / Record::SIZE as u64,
+            Policy::Overwrite => position.saturating_sub(self.passed) / RecordHeader::SIZE as u64,
             Policy::Block | Policy::DropNew => 0,
         }
     }
 
-    pub(super) fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
+    pub(super) fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
         let commit = self.side.refresh()?;
         let capacity = self.data.capacity();
         let (start, length) = (place.complete(commit), u64::from(place.length()));
@@ -372,7 +372,7 @@ impl Walks for Walk {
         Self::read(self, out)
     }
 
-    fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
+    fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
         Self::copy(self, place, out)
     }
 
@@ -399,5 +399,5 @@ impl Drop for Walk {
 /// The longest block of a ring of this capacity.
 pub(super) fn block_max(capacity: u64) -> usize {
     let half = usize::try_from(capacity / 2).unwrap_or(usize::MAX);
-    half.saturating_sub(Record::SIZE).min(BLOCK_MAX)
+    half.saturating_sub(RecordHeader::SIZE).min(BLOCK_MAX)
 }

@@ -8,8 +8,8 @@ use super::data::Data;
 use super::walk::block_max;
 use crate::cursor::{Producer, Store};
 use crate::{Fault, Policy, Put, Taken, foreign};
-use abi::ring::Record;
-use abi::{DbufId, Place};
+use abi::ring::RecordHeader;
+use abi::{DbufId, Extent};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Writer {
     }
 
     fn with(mut side: Producer, id: DbufId) -> Self {
-        side.step = Record::SIZE as u64;
+        side.step = RecordHeader::SIZE as u64;
         let store = side.store.clone();
         let staging = match store.policy {
             Policy::Overwrite => vec![0; block_max(store.capacity)],
@@ -104,24 +104,24 @@ impl Writer {
     /// Always leaves room for the record of a switch, so that a ring that is full can go on
     /// elsewhere.
     pub(crate) const fn keep_room_to_switch(&mut self) {
-        self.reserve = Record::SIZE as u64;
+        self.reserve = RecordHeader::SIZE as u64;
     }
 
     /// Returns true if a block of this length begins a new lap.
     pub(crate) fn wraps(&self, length: usize) -> bool {
         let left = self.data.left(self.side.head);
-        left == self.data.capacity() || Record::spans(length) > left
+        left == self.data.capacity() || RecordHeader::spans(length) > left
     }
 
     /// The position at which a segment would begin that begins now.
     pub(crate) const fn next_start(&self) -> u64 {
-        self.side.head + Record::SIZE as u64
+        self.side.head + RecordHeader::SIZE as u64
     }
 
     /// Says that the ring goes on in the segment of this number, which is in `store`, and goes on
     /// there.
     pub(crate) fn switch(&mut self, number: u64, store: Arc<Store>) {
-        self.mark(Record { length: 0, kind: Record::SWITCH, sequence: number });
+        self.mark(RecordHeader { length: 0, kind: RecordHeader::SWITCH, sequence: number });
         self.data = Data::new(store.clone());
         self.side.go_on_in(store);
         (self.far, self.limit) = (0, 0);
@@ -132,7 +132,7 @@ impl Writer {
 
     /// Says that the ring goes on in another one of a process of its own, and goes on nowhere.
     pub(crate) fn switch_away(&mut self, number: u64) {
-        self.mark(Record { length: 0, kind: Record::SWITCH, sequence: number });
+        self.mark(RecordHeader { length: 0, kind: RecordHeader::SWITCH, sequence: number });
         self.side.leave_segment();
         (self.far, self.limit, self.is_away) = (0, 0, true);
     }
@@ -144,7 +144,7 @@ impl Writer {
         let after = self.data.capacity();
         // The record is still at its place by the old capacity.
         self.data.cut(before)?;
-        self.mark(Record { length: 0, kind: Record::CUT, sequence: after });
+        self.mark(RecordHeader { length: 0, kind: RecordHeader::CUT, sequence: after });
         self.data.cut(after)?;
         self.side.cut(after);
         (self.far, self.limit) = (0, 0);
@@ -152,7 +152,7 @@ impl Writer {
     }
 
     /// Puts a record without content where the head is.
-    fn mark(&mut self, record: Record) {
+    fn mark(&mut self, record: RecordHeader) {
         let end = self.next_start();
         if self.side.policy == Policy::Overwrite {
             self.side.begin(end);
@@ -188,16 +188,16 @@ impl Writer {
     #[inline(always)]
     pub(crate) fn put(&mut self, block: &[u8]) -> bool {
         let head = self.side.head;
-        let end = head + Record::spans(block.len());
+        let end = head + RecordHeader::spans(block.len());
         if end > self.limit {
             return false;
         }
         // Less than half a ring, hence less than 32 bits.
-        let words = Record::block_words(block.len(), self.side.put.blocks);
+        let words = RecordHeader::block_words(block.len(), self.side.put.blocks);
         self.data.put_header(head, words);
         // SAFETY: the range ends before `limit`: in this lap, between head and what readers still
         // need (D2); no reader looks at it (D3), and the one writer is borrowed.
-        let room = unsafe { self.data.bytes_mut(head + Record::SIZE as u64, block.len()) };
+        let room = unsafe { self.data.bytes_mut(head + RecordHeader::SIZE as u64, block.len()) };
         foreign::copy(block, room);
         self.side.head = end;
         self.side.put.blocks += 1;
@@ -221,7 +221,7 @@ impl Writer {
     #[inline]
     pub(crate) fn fits(&self, length: usize) -> Option<u32> {
         let short = u32::try_from(length).ok()?;
-        (self.side.head + Record::span(short) <= self.limit).then_some(short)
+        (self.side.head + RecordHeader::span(short) <= self.limit).then_some(short)
     }
 
     #[cold]
@@ -254,7 +254,7 @@ impl Writer {
             return 0;
         }
         let (head, capacity) = (self.side.head, self.data.capacity());
-        let longest = (capacity / 2).min(Record::spans(abi::BLOCK_MAX));
+        let longest = (capacity / 2).min(RecordHeader::spans(abi::BLOCK_MAX));
         (head + self.data.left(head)).min(head + room).min(head + longest)
     }
 
@@ -298,7 +298,7 @@ impl Writer {
                 return;
             }
             self.data.put_header(at, [0; 2]);
-            let first = at + Record::SIZE as u64;
+            let first = at + RecordHeader::SIZE as u64;
             if first.is_multiple_of(LINE) {
                 self.data.put_header(first, [0; 2]);
             }
@@ -342,7 +342,7 @@ impl Writer {
     /// Returns the bytes of padding before a block of this length, and all bytes that it needs.
     #[inline]
     fn need(&self, length: u32) -> (u64, u64) {
-        let (left, span) = (self.data.left(self.side.head), Record::span(length));
+        let (left, span) = (self.data.left(self.side.head), RecordHeader::span(length));
         let pad = if span > left { left } else { 0 };
         (pad, pad + span)
     }
@@ -350,20 +350,20 @@ impl Writer {
     /// Writes the headers of the pad and of the block, copies the block in where it was staged, and
     /// moves the head.
     #[inline]
-    fn commit(&mut self, pad: u64, length: u32) -> Place {
+    fn commit(&mut self, pad: u64, length: u32) -> Extent {
         let start = self.side.head + pad;
-        let end = start + Record::span(length);
-        let bytes = start + Record::SIZE as u64;
+        let end = start + RecordHeader::span(length);
+        let bytes = start + RecordHeader::SIZE as u64;
         let lossy = self.side.policy == Policy::Overwrite;
         if lossy {
             self.side.begin(end);
         }
         if pad > 0 {
-            let length = u32::try_from(pad - Record::SIZE as u64).unwrap_or(u32::MAX);
-            let record = Record { length, kind: Record::PAD, sequence: 0 };
+            let length = u32::try_from(pad - RecordHeader::SIZE as u64).unwrap_or(u32::MAX);
+            let record = RecordHeader { length, kind: RecordHeader::PAD, sequence: 0 };
             self.data.put_header(self.side.head, record.words());
         }
-        self.data.put_header(start, Record::block_words(length as usize, self.side.put.blocks));
+        self.data.put_header(start, RecordHeader::block_words(length as usize, self.side.put.blocks));
         if lossy {
             self.data.copy_in(bytes, self.staging.get(..length as usize).unwrap_or_default());
             self.side.mark(start);
@@ -371,7 +371,7 @@ impl Writer {
         self.side.head = end;
         self.side.put.blocks += 1;
         self.side.put.bytes += u64::from(length);
-        Place::new(bytes, length)
+        Extent::new(bytes, length)
     }
 }
 
@@ -395,7 +395,7 @@ pub struct Reservation<'a> {
 impl Reservation<'_> {
     /// Puts the first `used` bytes into the ring as one block, and answers their place.
     #[inline]
-    pub fn commit(self, used: usize) -> Place {
+    pub fn commit(self, used: usize) -> Extent {
         let used = u32::try_from(used).unwrap_or(u32::MAX).min(self.length);
         self.writer.commit(self.pad, used)
     }
@@ -403,7 +403,7 @@ impl Reservation<'_> {
     /// Returns the position of the block.
     #[inline]
     const fn position(&self) -> u64 {
-        self.writer.side.head + self.pad + Record::SIZE as u64
+        self.writer.side.head + self.pad + RecordHeader::SIZE as u64
     }
 }
 

@@ -1,12 +1,12 @@
 //! Rings of rich pointers: lanes, policies, threads, and parties that lie.
 
 use super::*;
-use abi::{Class, DbufId, Place};
+use abi::{Class, DbufId, Extent};
 
 fn entry(number: u64) -> Entry {
     let pointer =
-        RichPointer::new(DbufId::new(3).unwrap(), Place::new(number, 10), Class(number as u32));
-    let context = ContextLane { time: number, ..ContextLane::default() };
+        RichPointer::new(DbufId::new(3).unwrap(), Extent::new(number, 10), Class(number as u32));
+    let context = BlockMetadata { time: number, ..BlockMetadata::default() };
     Entry::new(pointer, context, Marks::frame(1, 64, 64))
 }
 
@@ -22,9 +22,9 @@ fn d2_a_ring_holds_indices_and_no_bytes() {
     let data = writer.side.store.writer.len() - DATA_WORDS * 8;
     assert_eq!(data, 1024 * size_of::<RichPointer>());
     let home = DbufId::new(3).unwrap();
-    let long = |number: u64| RichPointer::new(home, Place::new(number << 20, 1 << 19), Class::YES);
+    let long = |number: u64| RichPointer::new(home, Extent::new(number << 20, 1 << 19), Class::YES);
     let all: Vec<_> =
-        (0..1024).map(|n| Entry::new(long(n), ContextLane::default(), Marks::bare(0))).collect();
+        (0..1024).map(|n| Entry::new(long(n), BlockMetadata::default(), Marks::bare(0))).collect();
     assert_eq!(writer.push(&all).unwrap(), Pushed { put: 1024, dropped: 0 });
     let mut got = vec![entry(0); 1024];
     assert_eq!(readers[0].read(&mut got).unwrap(), Read { count: 1024, lost: 0 });

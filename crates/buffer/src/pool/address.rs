@@ -1,7 +1,7 @@
 //! Translation from an address in this process back to a place. [SL §5.3.3]
 
 use super::{Lease, Memory};
-use abi::{Place, RichPointer};
+use abi::{Extent, RichPointer};
 use std::sync::Arc;
 
 /// The memory around some bytes: a segment, as far as it is filled; of frozen memory all of it.
@@ -53,7 +53,7 @@ impl Memory {
         let position = number.checked_mul(segment as u64)?;
         let length = u32::try_from(slice.len()).ok()?;
         // Whether the segment is there, and filled so far, is looked at as for any pointer.
-        let place = Place::new(position.checked_add(inside as u64)?, length);
+        let place = Extent::new(position.checked_add(inside as u64)?, length);
         let found = self.locate(place).ok()?;
         if found != (slot, at) || place.length() != length {
             return None;

@@ -20,7 +20,7 @@
 use super::Pool;
 use crate::Fault;
 use crate::slots::FREE;
-use abi::Place;
+use abi::Extent;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The packed segments, and the others observed at the last look.
@@ -113,7 +113,7 @@ impl Pool {
 
     /// Brings back the segment that a place lies in, if it was packed, and finds the place.
     #[cold]
-    pub(super) fn thaw(&self, place: Place, fault: Fault) -> Result<(usize, usize), Fault> {
+    pub(super) fn thaw(&self, place: Extent, fault: Fault) -> Result<(usize, usize), Fault> {
         let memory = &self.memory;
         let slot = memory.slots.slot_of_position(place.position());
         let Ok(mut cold) = self.cold.try_borrow_mut() else { return Err(fault) };
@@ -173,7 +173,7 @@ mod tests {
     }
 
     /// A whole segment of text, pinned.
-    fn keep(pool: &Pool, random: &mut Random) -> (Place, Pin, Vec<u8>) {
+    fn keep(pool: &Pool, random: &mut Random) -> (Extent, Pin, Vec<u8>) {
         let words: Vec<Vec<u8>> = (0..50).map(|_| random.bytes(24)).collect();
         let mut text = Vec::new();
         while text.len() < SEGMENT {
@@ -258,8 +258,8 @@ mod tests {
     fn in_any_order_what_is_kept_is_found_and_nothing_else() {
         let mut random = Random::replayable();
         let mut pool = pool();
-        let mut kept: Vec<(Place, Pin, Vec<u8>)> = Vec::new();
-        let mut gone: Vec<Place> = Vec::new();
+        let mut kept: Vec<(Extent, Pin, Vec<u8>)> = Vec::new();
+        let mut gone: Vec<Extent> = Vec::new();
         let mut packed = 0;
         for _ in 0..1000 {
             match random.below(6) {
@@ -272,7 +272,7 @@ mod tests {
                 2 | 3 => packed += pool.cool().segments,
                 4 => {
                     pool.turn();
-                    let still = |place: &&Place| pool.bytes(**place).is_some();
+                    let still = |place: &&Extent| pool.bytes(**place).is_some();
                     // What was unpinned may lie in the open segment.
                     assert!(gone.iter().filter(still).count() <= 1);
                     gone.retain(|place| pool.bytes(*place).is_some());

@@ -18,7 +18,7 @@
 //! lie on an arc only the caller knows (`space::edit` in the engine).
 
 use super::{Pin, Pool};
-use abi::Place;
+use abi::Extent;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
@@ -33,13 +33,13 @@ pub struct Editing<'p> {
 impl Pool {
     /// Returns true if [`Pool::edit`] would admit this block now.
     #[must_use]
-    pub fn is_unshared(&self, place: Place) -> bool {
+    pub fn is_unshared(&self, place: Extent) -> bool {
         self.unshared(place).is_some()
     }
 
     /// The bytes of a block, to be changed where they lie. `None`: it is not here, its segment is
     /// leased or pinned, or the memory is not ours alone.
-    pub fn edit(&mut self, place: Place) -> Option<Editing<'_>> {
+    pub fn edit(&mut self, place: Extent) -> Option<Editing<'_>> {
         let at = self.unshared(place)?;
         self.memory.editing.set(true);
         Some(Editing { pool: self, at, len: place.length() as usize })
@@ -47,7 +47,7 @@ impl Pool {
 
     /// Says that of a pinned segment nothing before this place is needed any more: of a source that
     /// has given out what lies there, and reads on. Holds until somebody else pins the segment.
-    pub fn needs_from(&self, pin: Pin, place: Place) {
+    pub fn needs_from(&self, pin: Pin, place: Extent) {
         let Ok((slot, at)) = self.memory.locate(place) else { return };
         let only = self.pins.get(slot).is_some_and(|pins| pins.get() == 1);
         if let (true, true, Some(needed)) =
@@ -58,7 +58,7 @@ impl Pool {
     }
 
     /// Returns the offset of a block that the pool's holder may change by M9.
-    fn unshared(&self, place: Place) -> Option<usize> {
+    fn unshared(&self, place: Extent) -> Option<usize> {
         let (slot, at) = self.memory.locate(place).ok()?;
         let end = at + place.length() as usize;
         let pinned = match self.pins.get(slot)?.get() {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use abi::DbufId;
 
-    fn pool() -> (Pool, Place) {
+    fn pool() -> (Pool, Extent) {
         let config = Config { segment: 1 << 13, segments: 4 };
         let pool = Pool::new(DbufId::new(7).unwrap(), config).unwrap();
         let fill = |room: &mut [u8]| {
@@ -144,7 +144,7 @@ mod tests {
         assert!(pool.edit(place.within(0, 2)).is_none(), "until that is said again");
         pool.unpin(pin);
         assert!(pool.edit(place).is_some());
-        assert!(pool.edit(Place::new(1 << 20, 4)).is_none(), "not here");
+        assert!(pool.edit(Extent::new(1 << 20, 4)).is_none(), "not here");
         if !cfg!(miri) {
             assert!(pool.file().is_some());
             assert!(pool.edit(place).is_none(), "its file was given away");

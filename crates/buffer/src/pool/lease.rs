@@ -6,7 +6,7 @@ use crate::Fault;
 use crate::pages::Choice;
 use crate::region::Region;
 use crate::slots::Slots;
-use abi::{DbufId, Place, RichPointer};
+use abi::{DbufId, Extent, RichPointer};
 use std::fmt;
 use std::sync::Arc;
 use sys::memory::{Lender, Memfd, Seals};
@@ -32,7 +32,7 @@ impl Lease {
 
     /// The bytes of a block in this segment.
     #[inline]
-    pub fn bytes(&self, place: Place) -> Result<&[u8], Fault> {
+    pub fn bytes(&self, place: Extent) -> Result<&[u8], Fault> {
         let at = self.offset(place)?;
         // SAFETY: `locate` found the bytes inside the region and below `filled`; they stay as they
         // are (M1) because the lease keeps the segment in its slot (M4) as long as `self` is
@@ -47,14 +47,14 @@ impl Lease {
 
     /// Returns the offset of a block of this segment.
     #[inline]
-    fn offset(&self, place: Place) -> Result<usize, Fault> {
+    fn offset(&self, place: Extent) -> Result<usize, Fault> {
         let (slot, at) = self.memory.locate(place)?;
         if slot == self.slot { Ok(at) } else { Err(Fault::OutOfWindow(place)) }
     }
 
     /// Returns true if a block lies in this segment.
     #[must_use]
-    pub fn covers(&self, dbuf: DbufId, place: Place) -> bool {
+    pub fn covers(&self, dbuf: DbufId, place: Extent) -> bool {
         self.memory.id == dbuf && self.offset(place).is_ok()
     }
 
@@ -67,7 +67,7 @@ impl Lease {
 
     /// The position of a block of this segment, with the high bits that a place leaves out.
     #[must_use]
-    pub fn position(&self, place: Place) -> u64 {
+    pub fn position(&self, place: Extent) -> u64 {
         let slots = &self.memory.slots;
         let slot = slots.slot_of_position(place.position());
         // The segment is kept in its slot, so its number tells the high bits.
@@ -266,7 +266,7 @@ impl Memory {
 
     /// See [`Slots::locate`].
     #[inline]
-    pub(crate) fn locate(&self, place: Place) -> Result<(usize, usize), Fault> {
+    pub(crate) fn locate(&self, place: Extent) -> Result<(usize, usize), Fault> {
         self.slots.locate(place)
     }
 }

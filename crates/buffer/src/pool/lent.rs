@@ -131,7 +131,7 @@ const INVALID: i32 = 22;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::Place;
+    use abi::Extent;
     use std::ptr::NonNull;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use sys::memory::Mapping;
@@ -284,10 +284,10 @@ mod tests {
         fn each_bytes(&self, pool: &Pool) -> Vec<Option<u8>>;
     }
 
-    impl EachBytes for Vec<Place> {
+    impl EachBytes for Vec<Extent> {
         /// The first byte of each that is here.
         fn each_bytes(&self, pool: &Pool) -> Vec<Option<u8>> {
-            let first = |place: &Place| pool.bytes(*place)?.first().copied();
+            let first = |place: &Extent| pool.bytes(*place)?.first().copied();
             self.iter().map(first).collect()
         }
     }

@@ -9,7 +9,7 @@ fn pool(segments: usize) -> Pool {
     Pool::new(id, Config { segment: SEGMENT, segments }).unwrap()
 }
 
-fn put(pool: &Pool, length: usize, byte: u8) -> Option<Place> {
+fn put(pool: &Pool, length: usize, byte: u8) -> Option<Extent> {
     let fill = |bytes: &mut [u8]| {
         bytes.fill(byte);
         bytes.len()
@@ -36,7 +36,7 @@ fn a_draft_is_nobodys_until_it_is_committed() {
     let mut draft = pool.draft(64, 1 << 20).unwrap();
     assert_eq!(draft.len(), SEGMENT, "as much as there is");
     let position = draft.position();
-    assert!(pool.bytes(Place::new(position, 1)).is_none());
+    assert!(pool.bytes(Extent::new(position, 1)).is_none());
     assert!(pool.draft(1, 1).is_none(), "one at a time");
     draft[..3].copy_from_slice(b"abc");
     let place = draft.commit(3);
@@ -182,7 +182,7 @@ fn no_place_leaves_the_memory() {
         seed ^= seed << 17;
         let near = seed & 0xffff;
         for position in [seed, near, (1 << 44) - near, u64::from(seed as u32)] {
-            let place = Place::new(position, (seed >> 50) as u32);
+            let place = Extent::new(position, (seed >> 50) as u32);
             if let Some(bytes) = pool.bytes(place) {
                 found += 1;
                 assert_eq!(bytes.len(), place.length() as usize);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Fault;
-use abi::{Class, Entry, Place, RichPointer};
+use abi::{Class, Entry, Extent, RichPointer};
 
 fn id() -> DbufId {
     DbufId::new(9).unwrap()
@@ -46,7 +46,7 @@ fn an_offer_that_is_whole_is_taken_and_read() {
         let mut part = [0; 5];
         visitor.copy(place.within(6, 5), &mut part).unwrap();
         assert_eq!(&part, b"world");
-        for wrong in [place.within(6, 6), Place::new(1 << 20, 5), Place::new(8190, 5)] {
+        for wrong in [place.within(6, 6), Extent::new(1 << 20, 5), Extent::new(8190, 5)] {
             let mut out = vec![0; wrong.length() as usize];
             assert_eq!(visitor.copy(wrong, &mut out).is_ok(), wrong == place.within(6, 6));
         }
@@ -64,7 +64,7 @@ fn a_ring_of_pointers_can_be_offered_too() {
     let shape = ibuf::Config { entries: 64, ..ibuf::Config::default() };
     let (mut writer, mut offers) = pointers(&shape, id()).unwrap();
     let mut reader = offers.remove(0).read_pointers().unwrap();
-    let pointer = RichPointer::new(id(), Place::new(77, 7), Class::YES);
+    let pointer = RichPointer::new(id(), Extent::new(77, 7), Class::YES);
     let entry = Entry { pointer, ..Entry::default() };
     writer.push(&[entry]).unwrap();
     let mut out = [Entry::default(); 2];

@@ -40,7 +40,7 @@ fn write(world: &World, writer: &mut Writer) {
     world.slots.lease(0);
     let mut entry = Entry::default();
     let dbuf = DbufId::new(1).unwrap();
-    entry.pointer = RichPointer::new(dbuf, Place::new(0, 64), Class::YES);
+    entry.pointer = RichPointer::new(dbuf, Extent::new(0, 64), Class::YES);
     writer.push(&[entry]).unwrap();
     while writer.side.refresh().unwrap() < 1 {
         thread::yield_now();

@@ -14,7 +14,7 @@ use crate::share::{self, Refusal};
 use crate::wait::Urgency;
 use crate::{Policy, Put, dbuf};
 use abi::DbufId;
-use abi::ring::{Geometry, Record};
+use abi::ring::{Geometry, RecordHeader};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use sys::descriptor::DESCRIPTORS_MAX;
@@ -148,7 +148,7 @@ impl HandoverState {
         let plausible = magic == MAGIC
             && capacity.is_power_of_two()
             && start <= POSITION_MAX
-            && start.is_multiple_of(Record::SIZE as u64);
+            && start.is_multiple_of(RecordHeader::SIZE as u64);
         plausible.then_some(Self { id, policy, capacity, every, segment, start, put })
     }
 }

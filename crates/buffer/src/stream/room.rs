@@ -52,7 +52,7 @@ impl Output {
 mod tests {
     use crate::Policy;
     use crate::stream::{Config, joinable, stream};
-    use abi::ring::Record;
+    use abi::ring::RecordHeader;
 
     #[test]
     fn what_was_put_where_room_was_given_is_written() {
@@ -104,8 +104,8 @@ mod tests {
         assert_eq!(input.try_read(&mut block), Ok(Some(block.len())));
         // In the place of the block lay the fifth one of the lap before and the header of the
         // sixth.
-        let header = Record::block_words(LENGTH, 5).map(u64::to_ne_bytes);
+        let header = RecordHeader::block_words(LENGTH, 5).map(u64::to_ne_bytes);
         assert_eq!(block[..LENGTH], [7; LENGTH]);
-        assert_eq!(block[LENGTH..LENGTH + Record::SIZE], *header.as_flattened());
+        assert_eq!(block[LENGTH..LENGTH + RecordHeader::SIZE], *header.as_flattened());
     }
 }

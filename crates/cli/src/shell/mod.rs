@@ -10,7 +10,7 @@ mod probe;
 
 use crate::arguments::{ExecArguments, ShellArguments};
 use crate::terminal;
-use abi::edge::{Edge, End, LAZY, LOWEST, VARIABLE};
+use abi::edge::{Edge, PipeEnd, LAZY_VARIABLE, DESCRIPTOR_MIN, EDGES_VARIABLE};
 use parse::Stage;
 use std::ffi::OsString;
 use std::fs::File;
@@ -191,7 +191,7 @@ fn joint(meets: bool) -> sys::Result<(Joint, Option<String>)> {
         Err(error) => (
             None,
             Some(format!(
-                "kernel pipes, and no streams: {} (streams have descriptors from {LOWEST} on: \
+                "kernel pipes, and no streams: {} (streams have descriptors from {DESCRIPTOR_MIN} on: \
                  `ulimit -n 1024` lets them)",
                 terminal::reason(&error)
             )),
@@ -204,7 +204,7 @@ fn joint(meets: bool) -> sys::Result<(Joint, Option<String>)> {
 fn place() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (here, there) = sys::descriptor::pair().map_err(std::io::Error::from)?;
     // Tried now: later one of the two programs may have been started already.
-    drop(sys::children::dup_inheritable(here.as_fd(), LOWEST)?);
+    drop(sys::children::dup_inheritable(here.as_fd(), DESCRIPTOR_MIN)?);
     Ok((here, there))
 }
 
@@ -236,18 +236,18 @@ fn start(
     if let Some(joint) = before {
         command.stdin(Stdio::from(joint.reads.try_clone().map_err(|e| unable(&e))?));
         if let Some((_, place)) = &joint.place {
-            edges.push(edge(End::Reads, &joint.reads, place, &mut kept).map_err(|e| unable(&e))?);
+            edges.push(edge(PipeEnd::Reads, &joint.reads, place, &mut kept).map_err(|e| unable(&e))?);
         }
     }
     if let Some(joint) = after {
         command.stdout(Stdio::from(joint.writes.try_clone().map_err(|e| unable(&e))?));
         if let Some((place, _)) = &joint.place {
-            edges.push(edge(End::Writes, &joint.writes, place, &mut kept).map_err(|e| unable(&e))?);
+            edges.push(edge(PipeEnd::Writes, &joint.writes, place, &mut kept).map_err(|e| unable(&e))?);
         }
     }
-    command.env_remove(VARIABLE);
+    command.env_remove(EDGES_VARIABLE);
     if let (Some(library), false) = (library, edges.is_empty()) {
-        command.env(VARIABLE, edges.join(","));
+        command.env(EDGES_VARIABLE, edges.join(","));
         preload(&mut command, library, given.lazy);
     }
     match command.spawn() {
@@ -265,13 +265,13 @@ fn start(
 
 /// An end of an edge as the program is told about it.
 fn edge(
-    end: End,
+    end: PipeEnd,
     pipe: &OwnedFd,
     place: &OwnedFd,
     kept: &mut Vec<OwnedFd>,
 ) -> Result<String, std::io::Error> {
     let inode = |fd: &OwnedFd| File::from(fd.try_clone()?).metadata().map(|meta| meta.ino());
-    let copy = sys::children::dup_inheritable(place.as_fd(), LOWEST)?;
+    let copy = sys::children::dup_inheritable(place.as_fd(), DESCRIPTOR_MIN)?;
     let edge = Edge { end, pipe: inode(pipe)?, socket: copy.as_raw_fd(), inode: inode(&copy)? };
     kept.push(copy);
     Ok(edge.to_string())
@@ -287,6 +287,6 @@ fn preload(command: &mut Command, library: &Path, lazy: bool) {
     }
     command.env(PRELOAD, list);
     if lazy {
-        command.env(LAZY, "1");
+        command.env(LAZY_VARIABLE, "1");
     }
 }

@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 /// The library.
 const LIBRARY: &str = "libstreamline_sockets.so";
 /// The variable that says where it is.
-const VARIABLE: &str = "STREAMLINE_LIB";
+const EDGES_VARIABLE: &str = "STREAMLINE_LIB";
 
 /// Finds the library: where the variable points, beside this program, or in the library
 /// directories.
 pub(super) fn library() -> Result<PathBuf, String> {
-    if let Some(named) = std::env::var_os(VARIABLE) {
+    if let Some(named) = std::env::var_os(EDGES_VARIABLE) {
         let named = PathBuf::from(named);
         let path = if named.is_dir() { named.join(LIBRARY) } else { named };
         return checked(&path)
-            .ok_or_else(|| format!("{VARIABLE}: {} is no library", path.display()));
+            .ok_or_else(|| format!("{EDGES_VARIABLE}: {} is no library", path.display()));
     }
     let own = std::env::current_exe().unwrap_or_default();
     let here = own.parent().unwrap_or_else(|| Path::new("/"));
@@ -29,7 +29,7 @@ pub(super) fn library() -> Result<PathBuf, String> {
         format!(
             "{LIBRARY}, which makes pipes streams, is neither beside this program nor where \
              libraries are: in the source tree `cargo xtask install` puts it in place, or `cargo \
-             build --release -p streamline-sockets` builds it and {VARIABLE}=target/release says \
+             build --release -p streamline-sockets` builds it and {EDGES_VARIABLE}=target/release says \
              where it is; `streamline sh --isolate` runs without it"
         )
     })

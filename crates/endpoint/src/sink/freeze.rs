@@ -286,7 +286,7 @@ mod tests {
     use super::*;
     use crate::sink::pcap::tests::read;
     use crate::testing::{TempDir, arguments, batch, frame, opening, refused};
-    use abi::{Class, ContextLane};
+    use abi::{Class, BlockMetadata};
     use std::os::unix::fs::PermissionsExt;
 
     const SECOND: Time = 1_000_000_000;
@@ -297,7 +297,7 @@ mod tests {
     }
 
     fn at(second: u64, class: Class, bytes: &[u8]) -> Block<'_> {
-        let context = ContextLane { time: second * SECOND, ..ContextLane::default() };
+        let context = BlockMetadata { time: second * SECOND, ..BlockMetadata::default() };
         Block { context, ..frame(bytes) }.with_class(class)
     }
 

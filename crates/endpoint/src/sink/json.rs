@@ -315,7 +315,7 @@ mod tests {
     use abi::Class;
     use filter::{Classes, ValueRange};
     use serde_json::{Value, json};
-    use wire::record::{Field, Kind};
+    use wire::record::{Field, RecordKind};
 
     fn lines(payload: &str, change: fn(&mut Opening<'_>), blocks: &[Block<'_>]) -> Vec<Value> {
         let given = arguments(&JSON, &[("payload", payload)]);
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_described_is_one_object() {
-        let request = described(Kind::HttpRequest, |writer| {
+        let request = described(RecordKind::HttpRequest, |writer| {
             writer.number(Field::Time, TIME + 1);
             writer.text(Field::Method, b"GET");
             writer.text(Field::Url, b"/\x1b");

@@ -223,7 +223,7 @@ mod tests {
     };
     use abi::Flags;
     use filter::{Classes, ValueRange};
-    use wire::record::{Field, Kind};
+    use wire::record::{Field, RecordKind};
 
     const FRAME: &str = "020000000002 020000000001 0800 4500002a 00010000 40060000
         0a000001 0a000002 04d20050 00000001 00000007 50180200 00000000 6869";
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_described_is_one_line() {
-        let response = described(Kind::HttpResponse, |writer| {
+        let response = described(RecordKind::HttpResponse, |writer| {
             writer.text(Field::Client, &[10, 0, 0, 1]);
             writer.text(Field::Server, &[10, 0, 0, 2]);
             writer.number(Field::Status, 200);

@@ -14,7 +14,7 @@ use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::Flow;
 use wire::ports::Ports;
-use wire::record::{self, Field, Kind, Record, Shape};
+use wire::record::{self, Field, RecordKind, Record, FieldType};
 
 /// A description.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ impl<'a> Told<'a> {
     }
 
     /// Returns the kind of the message.
-    pub(crate) const fn kind(&self) -> Kind {
+    pub(crate) const fn kind(&self) -> RecordKind {
         self.0.kind()
     }
 
@@ -131,12 +131,12 @@ impl Serialize for Fields<'_> {
             told |= 1 << field as u8;
             let name = field.json();
             match field.shape() {
-                Shape::Text => map.serialize_entry(name, &String::from_utf8_lossy(value))?,
-                Shape::List => map.serialize_entry(name, &All { record, field })?,
-                Shape::Number => entry(&mut map, name, record::number(value))?,
-                Shape::Flag => entry(&mut map, name, record::number(value).map(|n| n != 0))?,
-                Shape::Time => entry(&mut map, name, record::number(value).map(Rfc3339))?,
-                Shape::Address => entry(&mut map, name, address(value))?,
+                FieldType::Text => map.serialize_entry(name, &String::from_utf8_lossy(value))?,
+                FieldType::List => map.serialize_entry(name, &All { record, field })?,
+                FieldType::Number => entry(&mut map, name, record::number(value))?,
+                FieldType::Flag => entry(&mut map, name, record::number(value).map(|n| n != 0))?,
+                FieldType::Time => entry(&mut map, name, record::number(value).map(Rfc3339))?,
+                FieldType::Address => entry(&mut map, name, address(value))?,
             }
         }
         if record.is_cut() {
@@ -285,9 +285,9 @@ impl fmt::Display for Phrase<'_> {
             write!(f, "{flow} ")?;
         }
         match told.kind() {
-            Kind::HttpRequest | Kind::HttpResponse | Kind::HttpExchange => http(f, told)?,
-            Kind::Dns => dns(f, told)?,
-            Kind::Tls => tls(f, told)?,
+            RecordKind::HttpRequest | RecordKind::HttpResponse | RecordKind::HttpExchange => http(f, told)?,
+            RecordKind::Dns => dns(f, told)?,
+            RecordKind::Tls => tls(f, told)?,
         }
         if let Some(missing) = told.number(Field::Missing).filter(|missing| *missing > 0) {
             write!(f, ", {missing} bytes missing")?;
@@ -318,7 +318,7 @@ fn http(f: &mut fmt::Formatter<'_>, told: &Told<'_>) -> fmt::Result {
             write!(f, ", {bytes} bytes {what}")?;
         }
     }
-    if let (Some(time), Some(end), Kind::HttpExchange) = (told.time(), told.end(), told.kind()) {
+    if let (Some(time), Some(end), RecordKind::HttpExchange) = (told.time(), told.end(), told.kind()) {
         let micros = end.saturating_sub(time) / 1000;
         write!(f, ", {}.{:03} ms", micros / 1000, micros % 1000)?;
     }
@@ -361,7 +361,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn exchange() -> Vec<u8> {
-        described(Kind::HttpExchange, |writer| {
+        described(RecordKind::HttpExchange, |writer| {
             writer.number(Field::Time, TIME);
             writer.number(Field::End, TIME + 12_345_678);
             writer.text(Field::Client, &[10, 0, 0, 1]);
@@ -392,7 +392,7 @@ mod tests {
                  1024 bytes received, 12.345 ms"
             )
         );
-        let response = described(Kind::HttpResponse, |writer| {
+        let response = described(RecordKind::HttpResponse, |writer| {
             writer.text(Field::Client, &[0; 16]);
             writer.text(Field::Server, &[1; 16]);
             writer.number(Field::Status, 404);
@@ -407,7 +407,7 @@ mod tests {
             "101:101:101:101:101:101:101:101 > :: http 404 Not\\x0AFound, text/html, \
              7 bytes stated, 3 bytes missing, incomplete"
         );
-        let answer = described(Kind::Dns, |writer| {
+        let answer = described(RecordKind::Dns, |writer| {
             writer.number(Field::Answer, 1);
             writer.text(Field::RcodeName, b"NOERROR");
             writer.text(Field::Type, b"A");
@@ -417,7 +417,7 @@ mod tests {
         });
         let told = "dns answer NOERROR A example.com, 1.2.3.4, 5.6.7.8";
         assert_eq!(phrase(&answer, Direction::Forward), told);
-        let hello = described(Kind::Tls, |writer| {
+        let hello = described(RecordKind::Tls, |writer| {
             writer.text(Field::TlsVersion, b"1.3");
             writer.text(Field::ServerName, b"example.com");
             writer.text(Field::Alpn, b"h2");
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn every_shape_has_its_json() {
-        let bytes = described(Kind::Dns, |writer| {
+        let bytes = described(RecordKind::Dns, |writer| {
             writer.number(Field::Time, TIME);
             writer.number(Field::End, TIME);
             writer.text(Field::Client, &[10, 0, 0, 1]);
@@ -500,7 +500,7 @@ mod tests {
     fn a_record_that_was_cut_says_so() {
         let whole = exchange();
         let mut room = vec![0; whole.len() - 20];
-        let mut writer = record::Writer::new(&mut room, Kind::HttpExchange);
+        let mut writer = record::Writer::new(&mut room, RecordKind::HttpExchange);
         writer.all(&Record::parse(&whole).unwrap());
         let used = writer.finish();
         let told = Told::read(&room[..used]).unwrap();

@@ -7,7 +7,7 @@
 
 use super::input::{Got, Input};
 use crate::Failure;
-use abi::Place;
+use abi::Extent;
 use buffer::pool::{Pin, Pool};
 use std::os::fd::BorrowedFd;
 
@@ -31,7 +31,7 @@ pub(crate) struct Feed {
 /// The current piece.
 #[derive(Debug)]
 struct Piece {
-    place: Place,
+    place: Extent,
     pin: Pin,
     /// Bytes consumed.
     at: u32,
@@ -75,10 +75,10 @@ impl Feed {
     }
 
     /// The place of `length` bytes that begin `from` bytes behind what is done with.
-    pub(crate) fn place(&self, from: u32, length: u32) -> Place {
+    pub(crate) fn place(&self, from: u32, length: u32) -> Extent {
         match &self.piece {
             Some(piece) => piece.place.within(piece.at + from, length),
-            None => Place::default(),
+            None => Extent::default(),
         }
     }
 
@@ -161,7 +161,7 @@ impl Feed {
         Err(Failure::new("read", self.input.target(), why).hint("give the path larger buffers"))
     }
 
-    fn hold(&mut self, pool: &Pool, place: Place) -> Result<Filled, Failure> {
+    fn hold(&mut self, pool: &Pool, place: Extent) -> Result<Filled, Failure> {
         let Some(pin) = pool.pin(place) else {
             return Err(Failure::new(
                 "read",

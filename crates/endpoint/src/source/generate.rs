@@ -8,7 +8,7 @@
 //! same, [Th fig. 5.1]).
 
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, SourceProperties};
-use abi::{Class, ContextLane, Entry, Flags, Marks, Place, RichPointer};
+use abi::{Class, BlockMetadata, Entry, Flags, Marks, Extent, RichPointer};
 use buffer::pool::Pool;
 use filter::{Amount, Description, Form, Forms, Gives, Kind, LANES, Parameter, Time, Type};
 use std::net::Ipv4Addr;
@@ -91,7 +91,7 @@ struct Generate {
     /// The time at which the first frame was due.
     began: Option<Time>,
     /// The frames of all flows, one behind the other, where they are named again and again.
-    ready: Option<Place>,
+    ready: Option<Extent>,
     given: Amount,
 }
 
@@ -181,7 +181,7 @@ impl Generate {
     }
 
     /// Writes one frame of each flow and keeps them.
-    fn prepare(&self, pool: &Pool) -> Option<Place> {
+    fn prepare(&self, pool: &Pool) -> Option<Extent> {
         let stride = self.template.stride();
         let length = usize::from(self.flows) * stride;
         let mut draft = pool.draft(length, length)?;
@@ -218,7 +218,7 @@ impl Generate {
     fn put(
         &mut self,
         intake: &mut Intake<'_>,
-        place: Place,
+        place: Extent,
         (first, all): (u16, u16),
         number: usize,
     ) {
@@ -226,7 +226,7 @@ impl Generate {
         let size = u32::try_from(self.template.frame.len()).unwrap_or(u32::MAX);
         let marks = Marks::frame(LinkType::ETHERNET.0, size, size);
         let origin = self.origin;
-        let context = ContextLane { time: intake.now, session: 0, origin, flags: Flags::NONE };
+        let context = BlockMetadata { time: intake.now, session: 0, origin, flags: Flags::NONE };
         let dbuf = intake.pool.id();
         let mut which = first;
         let put = intake.put_all((0..number).map(|_| {

@@ -7,7 +7,7 @@
 //! ([`Source::lends`](crate::Source::lends)), and copies nothing.
 
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
-use abi::{BLOCK_MAX, Class, ContextLane, Entry, Flags, Marks, RichPointer};
+use abi::{BLOCK_MAX, Class, BlockMetadata, Entry, Flags, Marks, RichPointer};
 use filter::{
     Amount, Description, Form, Forms, Gives, Kind, Parameter, Several, StateFacts, Time, Type,
 };
@@ -226,7 +226,7 @@ impl Inject {
         let Some((place, _)) = copied else { return Ok(None) };
         let length = place.length();
         let (time, origin, flags) = (frame.time, self.origin, Flags::NONE);
-        let context = ContextLane { time, session: 0, origin, flags };
+        let context = BlockMetadata { time, session: 0, origin, flags };
         let marks = Marks::frame(frame.link.0, length, length);
         Ok(Some(Entry::new(RichPointer::new(pool.id(), place, Class::YES), context, marks)))
     }

@@ -7,7 +7,7 @@
 use super::feed::{Feed, Filled};
 use super::input::Input;
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
-use abi::{BLOCK_MAX, Class, ContextLane, Entry, Flags, Marks, Place, RichPointer};
+use abi::{BLOCK_MAX, Class, BlockMetadata, Entry, Flags, Marks, Extent, RichPointer};
 use filter::{Amount, Arguments, Description, Effect, Form, Forms, Gives, Kind, Parameter, Type};
 use std::os::fd::BorrowedFd;
 
@@ -171,9 +171,9 @@ impl Read {
         ended.then(|| Next::new(bytes.len(), bytes.len(), first.with(Flags::LAST)))
     }
 
-    fn entry(&mut self, intake: &Intake<'_>, place: Place, flags: Flags) -> Entry {
+    fn entry(&mut self, intake: &Intake<'_>, place: Extent, flags: Flags) -> Entry {
         self.given.add(place.length());
-        let context = ContextLane { time: intake.now, session: 0, origin: self.origin, flags };
+        let context = BlockMetadata { time: intake.now, session: 0, origin: self.origin, flags };
         let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
         Entry::new(pointer, context, Marks::bare(place.length()))
     }

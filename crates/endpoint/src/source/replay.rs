@@ -11,10 +11,10 @@ mod links;
 use super::feed::{Feed, Filled};
 use super::input::Input;
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, SourceProperties};
-use abi::{Class, ContextLane, Entry, Flags, Marks, RichPointer};
+use abi::{Class, BlockMetadata, Entry, Flags, Marks, RichPointer};
 use filter::{Amount, Description, Form, Forms, Gives, Kind, Parameter, Time, Type};
 use std::os::fd::BorrowedFd;
-use wire::capture::{Fault, Packet, Reader, Step, Why};
+use wire::capture::{CaptureFault, Packet, Reader, Step, FaultKind};
 
 /// The description of `replay`.
 pub const REPLAY: Description = Description {
@@ -179,7 +179,7 @@ impl Replay {
         self.given.add(length);
         let place = self.feed.place(from, length);
         let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
-        let context = ContextLane {
+        let context = BlockMetadata {
             time: packet.time_ns,
             session: 0,
             origin: self.origin,
@@ -255,9 +255,9 @@ fn check_beginning(input: &Input) -> Result<(), Failure> {
     }
 }
 
-fn failure(target: &str, fault: &Fault) -> Failure {
+fn failure(target: &str, fault: &CaptureFault) -> Failure {
     let failure = Failure::new("read", target, fault);
-    let Why::NotACapture { magic } = fault.why else { return failure };
+    let FaultKind::NotACapture { magic } = fault.why else { return failure };
     let program = match magic {
         [0x1f, 0x8b, ..] => "zcat",
         [0x28, 0xb5, 0x2f, 0xfd] => "zstdcat",

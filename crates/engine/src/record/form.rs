@@ -15,7 +15,7 @@
 //! came in it. A change ([`super::change`]) stands behind all turns that the spaces which it
 //! differs in had taken until then, so a file that has it can make it again.
 
-use abi::{BLOCK_MAX, Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
+use abi::{BLOCK_MAX, Class, BlockMetadata, DbufId, Entry, Flags, Marks, Extent, RichPointer};
 use filter::Time;
 
 /// The type of blocks that are only for us: the highest bit says local use.
@@ -335,8 +335,8 @@ fn entry_of(time: Time, mut take: Take<'_>, bytes: usize) -> Option<Entry> {
     (marks.transport, marks.payload) = (transport, payload);
     let pointer = match hole {
         true => RichPointer::hole(length),
-        false => RichPointer::new(NOWHERE, Place::new(0, length), Class::NONE),
+        false => RichPointer::new(NOWHERE, Extent::new(0, length), Class::NONE),
     };
-    let context = ContextLane { time, session, origin, flags: Flags(flags) };
+    let context = BlockMetadata { time, session, origin, flags: Flags(flags) };
     Some(Entry::new(pointer.with_class(Class(class)), context, marks))
 }

@@ -4,7 +4,7 @@ use super::form;
 use super::read::is_record;
 use super::write::Beyond;
 use super::*;
-use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
+use abi::{Class, BlockMetadata, DbufId, Entry, Flags, Marks, Extent, RichPointer};
 use pipeline::plan::Machine;
 use runtime::space::events::{Journal as _, Script as _, SpaceEvent};
 use std::path::PathBuf;
@@ -37,9 +37,9 @@ fn frame(random: &mut Random, link: u16) -> (Entry, Vec<u8>) {
     let mut marks = Marks::frame(link, length, length + 7);
     marks.view = random.within(0..length as usize) as u32;
     marks.transport = 34;
-    let pointer = RichPointer::new(form::NOWHERE, Place::new(0, length - marks.view), Class::NONE);
+    let pointer = RichPointer::new(form::NOWHERE, Extent::new(0, length - marks.view), Class::NONE);
     let context =
-        ContextLane { time: random.below(u64::MAX), session: 9, origin: 0, flags: Flags::BACKWARD };
+        BlockMetadata { time: random.below(u64::MAX), session: 9, origin: 0, flags: Flags::BACKWARD };
     (Entry::new(pointer.with_class(Class(random.below(1 << 32) as u32)), context, marks), bytes)
 }
 

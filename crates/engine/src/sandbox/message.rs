@@ -4,7 +4,7 @@
 //! A block is one block of a stream: its entry, as it lies in memory, then the bytes of its frame.
 //! Both ends are the same program, so there is one form and no version of it.
 
-use abi::{BLOCK_MAX, Class, DbufId, Entry, Flags, Marks, Place, RichPointer};
+use abi::{BLOCK_MAX, Class, DbufId, Entry, Flags, Marks, Extent, RichPointer};
 use endpoint::Intake;
 use filter::{Arguments, Block, Description, SessionNumbers, Value};
 use pipeline::graph::Use;
@@ -137,7 +137,7 @@ pub(super) fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), Lie> 
         return Err(Lie::Origin);
     }
     // Its place among copies is known here, and nobody else's to say.
-    marks = marks.at_turn(0, false);
+    marks = marks.with_seq(0, false);
     Ok((Entry { pointer, context, marks }, frame))
 }
 
@@ -167,7 +167,7 @@ pub(super) fn put(
 }
 
 /// The entry of a block whose frame lies here.
-fn placed(entry: Entry, dbuf: DbufId, frame: Place) -> Entry {
+fn placed(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     let place = frame.within(entry.marks.view, entry.pointer.length());
     Entry { pointer: RichPointer::new(dbuf, place, entry.pointer.class), ..entry }
 }
@@ -182,7 +182,7 @@ const NOWHERE: DbufId = match DbufId::new(1) {
 pub(super) fn apart(entry: Entry) -> Entry {
     match entry.pointer.is_hole() {
         true => hole(entry),
-        false => placed(entry, NOWHERE, Place::new(0, entry.marks.captured)),
+        false => placed(entry, NOWHERE, Extent::new(0, entry.marks.captured)),
     }
 }
 
@@ -312,7 +312,7 @@ fn take<'b>(from: &mut &'b [u8]) -> Option<&'b [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::ContextLane;
+    use abi::BlockMetadata;
 
     fn message(entry: Entry, frame: &[u8]) -> Vec<u8> {
         [entry.as_bytes(), frame].concat()
@@ -320,10 +320,10 @@ mod tests {
 
     fn entry(view: u32, length: u32, captured: u32) -> Entry {
         let dbuf = DbufId::new(9).unwrap();
-        let pointer = RichPointer::new(dbuf, Place::new(77, length), Class(80));
+        let pointer = RichPointer::new(dbuf, Extent::new(77, length), Class(80));
         let mut marks = Marks::frame(1, captured, captured.max(1500));
         marks.view = view;
-        Entry::new(pointer, ContextLane { time: 5, session: 3, ..ContextLane::default() }, marks)
+        Entry::new(pointer, BlockMetadata { time: 5, session: 3, ..BlockMetadata::default() }, marks)
     }
 
     #[test]
@@ -333,9 +333,9 @@ mod tests {
         let (read, frame) = read(&bytes, 1).unwrap();
         assert_eq!((read.context, read.marks, frame), (honest.context, honest.marks, &[7; 60][..]));
         let dbuf = DbufId::new(2).unwrap();
-        let placed = placed(read, dbuf, Place::new(4096, 60));
-        assert_eq!((placed.pointer.place, placed.pointer.class), (Place::new(4110, 20), Class(80)));
-        assert_eq!(placed.frame().place, Place::new(4096, 60));
+        let placed = placed(read, dbuf, Extent::new(4096, 60));
+        assert_eq!((placed.pointer.place, placed.pointer.class), (Extent::new(4110, 20), Class(80)));
+        assert_eq!(placed.frame().place, Extent::new(4096, 60));
         let gap = Entry { pointer: RichPointer::hole(100), ..entry(0, 0, 0) };
         let (gap, none) = super::read(gap.as_bytes(), 1).unwrap();
         assert_eq!((hole(gap).pointer.length(), none.len()), (100, 0));
@@ -365,10 +365,10 @@ mod tests {
         assert_eq!(lie(short, &[0; 60]), Some(Lie::Length));
         let held = Entry { pointer: honest.pointer.with_class(Class::HELD), ..honest };
         assert_eq!(lie(held, &[0; 60]), Some(Lie::Class));
-        let context = |context: ContextLane| Entry { context, ..honest };
-        let flags = context(ContextLane { flags: Flags(1 << 9), ..honest.context });
+        let context = |context: BlockMetadata| Entry { context, ..honest };
+        let flags = context(BlockMetadata { flags: Flags(1 << 9), ..honest.context });
         assert_eq!(lie(flags, &[0; 60]), Some(Lie::Flags));
-        let origin = context(ContextLane { origin: 2, ..honest.context });
+        let origin = context(BlockMetadata { origin: 2, ..honest.context });
         assert_eq!(lie(origin, &[0; 60]), Some(Lie::Origin));
     }
 

@@ -18,7 +18,7 @@
 
 use super::message::{self, HEAD, LONGEST, Lie};
 use crate::described::HOLD_BYTES;
-use abi::{ContextLane, Entry, Flags};
+use abi::{BlockMetadata, Entry, Flags};
 use filter::{Counts, Description};
 use runtime::space::node::Node;
 use runtime::space::saved::{Saved, SavedBlock, SavedSession};
@@ -170,7 +170,7 @@ impl<'m> Record<'m> {
                 ACCOUNT
             }
         };
-        let context = ContextLane { flags: RECORD, session: kind, ..ContextLane::default() };
+        let context = BlockMetadata { flags: RECORD, session: kind, ..BlockMetadata::default() };
         let head = Entry { context, ..Entry::default() };
         [head.as_bytes(), &body].concat()
     }
@@ -294,11 +294,11 @@ impl Gathering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::{Class, DbufId, Marks, Place, RichPointer};
+    use abi::{Class, DbufId, Marks, Extent, RichPointer};
 
     fn saved() -> Saved {
-        let pointer = RichPointer::new(DbufId::new(9).unwrap(), Place::new(77, 20), Class(80));
-        let entry = Entry::new(pointer, ContextLane::default(), Marks::frame(1, 60, 60));
+        let pointer = RichPointer::new(DbufId::new(9).unwrap(), Extent::new(77, 20), Class(80));
+        let entry = Entry::new(pointer, BlockMetadata::default(), Marks::frame(1, 60, 60));
         let block = |key| SavedBlock { key, entry, frame: vec![7; 60] };
         let lists = vec![vec![block(u32::MAX), block(1)], Vec::new()];
         let session = |key| SavedSession { key, bytes: vec![1, 2, 3], lists: lists.clone() };

@@ -2,7 +2,7 @@
 //! message of which the third quarter came before the second.
 
 use crate::common::{LONG, Stop};
-use abi::{Class, ContextLane, Entry, Marks, RichPointer};
+use abi::{Class, BlockMetadata, Entry, Marks, RichPointer};
 use endpoint::{
     Failure, Given, Intake, Seen, Sink, SinkEntry, Source, SourceEntry, SourceProperties,
 };
@@ -49,7 +49,7 @@ impl Source for Script {
             let length = u32::try_from(frame.len()).expect("a frame");
             let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
             // Session filters give each connection a time; here nothing ever falls due.
-            let context = ContextLane { time: 1, ..ContextLane::default() };
+            let context = BlockMetadata { time: 1, ..BlockMetadata::default() };
             intake.put(Entry::new(pointer, context, Marks::frame(1, length, length)));
             self.given.add(length);
             self.next += 1;

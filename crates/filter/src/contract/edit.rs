@@ -19,7 +19,7 @@
 use super::state::State;
 use super::traits::Report;
 use super::turn::{Keep, Tell};
-use abi::{Class, ContextLane, Marks, RichPointer};
+use abi::{Class, BlockMetadata, Marks, RichPointer};
 use std::fmt;
 use std::ops::Range;
 
@@ -54,7 +54,7 @@ pub struct Editable<'e> {
     /// Where the view and the layers lie in the frame.
     pub marks: Marks,
     /// When, which session, where from.
-    pub context: ContextLane,
+    pub context: BlockMetadata,
     bench: &'e mut (dyn Workbench + 'e),
     /// Of a new block: how much of it is used.
     used: Option<usize>,
@@ -70,7 +70,7 @@ impl fmt::Debug for Editable<'_> {
 impl<'e> Editable<'e> {
     /// A block on this bench.
     pub fn new(
-        (pointer, marks, context): (RichPointer, Marks, ContextLane),
+        (pointer, marks, context): (RichPointer, Marks, BlockMetadata),
         bench: &'e mut (dyn Workbench + 'e),
     ) -> Self {
         Self { pointer, marks, context, bench, used: None, lost: false }

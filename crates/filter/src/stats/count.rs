@@ -74,7 +74,7 @@ impl Statistics for Count {
 
 /// Returns true for the description that begins a message: a first block with an empty view. The
 /// empty end of a direction without data is a hole.
-fn is_description(pointer: RichPointer, context: ContextLane) -> bool {
+fn is_description(pointer: RichPointer, context: BlockMetadata) -> bool {
     pointer.length() == 0 && !pointer.is_hole() && context.flags.has(Flags::FIRST)
 }
 
@@ -91,16 +91,16 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -
 mod tests {
     use super::*;
     use crate::testing::{Frame, report};
-    use abi::{DbufId, Place};
+    use abi::{DbufId, Extent};
 
     #[test]
     fn descriptions_are_messages() {
-        let place = Place::new(4096, 0);
+        let place = Extent::new(4096, 0);
         let description = RichPointer::new(DbufId::new(1).unwrap(), place, Class(1));
         let pointers =
             [description, description.with_class(Class(2)), RichPointer::hole(0), description];
         let flags = [Flags::FIRST, Flags::FIRST.with(Flags::LAST), Flags::FIRST, Flags::LAST];
-        let context = flags.map(|flags| ContextLane { flags, ..ContextLane::default() });
+        let context = flags.map(|flags| BlockMetadata { flags, ..BlockMetadata::default() });
         let mut count = Count::default();
         count.record(Tags { pointers: &pointers, context: &context, live: 0b1111 }, 0);
         let rows = [("messages", 2), ("blocks", 4), ("bytes", 0)];

@@ -2,7 +2,7 @@
 
 use super::{Answer, Arena, Node, Space};
 use crate::contract::{Batch, Columns};
-use abi::{ContextLane, Entry, Flags, Marks, RichPointer};
+use abi::{BlockMetadata, Entry, Flags, Marks, RichPointer};
 
 /// A piece of one direction of a connection, or of a message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -81,7 +81,7 @@ impl<'a> Space<'a> {
                 (pointer, marks) = (pointer.within(0, 0), Marks::described(length));
             }
             let (session, flags) = (piece.session, piece.flags);
-            let context = ContextLane { session, flags, ..ContextLane::default() };
+            let context = BlockMetadata { session, flags, ..BlockMetadata::default() };
             assert!(columns.push(Entry::new(pointer, context, marks)), "a free lane");
         }
         Batch::new(columns.into(), |columns, l| match columns.pointer(l).is_hole() {

@@ -153,7 +153,7 @@ impl<R: Record> Flows<R> {
                 let (from, to) = (end(source, ports.source), end(target, ports.target));
                 (hash(from.min(to), from.max(to), flow.protocol, seed), from > to)
             }
-            _ => (flow.hash(seed), flow.normalised().1 == Direction::Down),
+            _ => (flow.hash(seed), flow.normalized().1 == Direction::Down),
         };
         (hash.max(PRIVATE + 1), down)
     }
@@ -357,7 +357,7 @@ mod tests {
                     Flows::<Identity>::key(&flow, seed),
                     Flows::<Identity>::key(&flow.reversed(), seed),
                 );
-                assert_eq!((key, down), (back, flow.normalised().1 == Direction::Down));
+                assert_eq!((key, down), (back, flow.normalized().1 == Direction::Down));
                 assert!(!(up && down));
                 assert!(keys.insert(key), "seed {seed}: {flow}");
             }

@@ -8,7 +8,7 @@ use filter::testing::{Arena, Node, Space, capture};
 use filter::{Batch, Description, LANES};
 use std::fs;
 use std::path::{Path, PathBuf};
-use wire::record::{Field, Record, Shape};
+use wire::record::{Field, Record, FieldType};
 
 /// A described message.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,15 +40,15 @@ impl Described {
 
 fn shown(field: Field, value: &[u8]) -> String {
     match field.shape() {
-        Shape::Number | Shape::Flag | Shape::Time => {
+        FieldType::Number | FieldType::Flag | FieldType::Time => {
             wire::record::number(value).unwrap_or_default().to_string()
         }
-        Shape::Address => match (<[u8; 4]>::try_from(value), <[u8; 16]>::try_from(value)) {
+        FieldType::Address => match (<[u8; 4]>::try_from(value), <[u8; 16]>::try_from(value)) {
             (Ok(four), _) => std::net::Ipv4Addr::from(four).to_string(),
             (_, Ok(sixteen)) => std::net::Ipv6Addr::from(sixteen).to_string(),
             _ => String::new(),
         },
-        Shape::Text | Shape::List => String::from_utf8_lossy(value).into_owned(),
+        FieldType::Text | FieldType::List => String::from_utf8_lossy(value).into_owned(),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::{Aggregate, Error, Slice};
 use abi::access::AccessList;
-use abi::{Class, DbufId, Place, RichPointer};
+use abi::{Class, DbufId, Extent, RichPointer};
 use buffer::Fault;
 use buffer::pool::{Config, Draft, Lease, Pool, Usage};
 use std::io::{self, Read, Write};
@@ -149,7 +149,7 @@ impl AllocationPool {
     }
 
     /// Leases the segment of a block, and names the block.
-    fn keep(&mut self, place: Place) -> Result<(Arc<Lease>, RichPointer), Error> {
+    fn keep(&mut self, place: Extent) -> Result<(Arc<Lease>, RichPointer), Error> {
         let dbuf = self.pool.id();
         let pointer = RichPointer::new(dbuf, place, Class::YES);
         match &self.open {

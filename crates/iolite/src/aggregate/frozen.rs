@@ -15,7 +15,7 @@
 use super::refusal::GrantRefusal;
 use super::{Aggregate, Error, Slice};
 use abi::ring::PAGE;
-use abi::{Class, DbufId, Place, RichPointer};
+use abi::{Class, DbufId, Extent, RichPointer};
 use buffer::pool::Memory;
 use std::fs::File;
 use std::io::{self, Read};
@@ -73,7 +73,7 @@ impl Frozen {
         let mut all = Aggregate::new();
         for start in (0..self.length).step_by(segment) {
             let length = segment.min(self.length - start);
-            let place = Place::new(start as u64, u32::try_from(length).unwrap_or(0));
+            let place = Extent::new(start as u64, u32::try_from(length).unwrap_or(0));
             let pointer = RichPointer::new(self.memory.id(), place, Class::YES);
             let Some(lease) = self.memory.lease_frozen(start / segment) else { break };
             all.extend(Slice::new(Arc::new(lease), pointer)?)?;

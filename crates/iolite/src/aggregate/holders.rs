@@ -165,7 +165,7 @@ mod tests {
     use super::super::AllocationPool;
     use super::*;
     use abi::access::AccessList;
-    use abi::{Class, Place};
+    use abi::{Class, Extent};
     use buffer::pool::Config;
     use sys::process::identity;
     use testkit::Random;
@@ -247,7 +247,7 @@ mod tests {
             let near = random.next() % (10 * SEGMENT as u64);
             let position = *random.pick(&[near, random.clone().next()]);
             let dbuf = DbufId::new(random.within(2..5) as u32).unwrap();
-            let place = Place::new(position, random.within(0..SEGMENT) as u32);
+            let place = Extent::new(position, random.within(0..SEGMENT) as u32);
             given += u32::from(holders.give_back(liar, RichPointer::new(dbuf, place, Class::YES)));
         }
         assert_eq!(given, 1, "its own, once");

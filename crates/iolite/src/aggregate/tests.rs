@@ -2,7 +2,7 @@
 
 use super::*;
 use abi::access::AccessList;
-use abi::{Class, DbufId, Place};
+use abi::{Class, DbufId, Extent};
 use buffer::Policy;
 use buffer::crossing::{self, crossing};
 use buffer::pool::{Config, Pool};
@@ -376,7 +376,7 @@ fn no_allegation_becomes_an_aggregate() {
     let other = DbufId::new(2).unwrap();
     let unknown = Error::Fault(Fault::UnknownDbuf(other));
     assert_eq!(over(RichPointer::new(other, place, Class::YES)), Err(unknown));
-    for wrong in [elsewhere, place.within(1, 3000), Place::new(1 << 30, 5)] {
+    for wrong in [elsewhere, place.within(1, 3000), Extent::new(1 << 30, 5)] {
         assert_eq!(over(named(wrong)), Err(Error::Fault(Fault::OutOfWindow(wrong))));
     }
 }
@@ -443,7 +443,7 @@ fn q14_an_aggregate_crosses_by_reference() {
     let shape = crossing::Config { policy: Policy::Block, ..crossing::Config::default() };
     let doorbell = || Arc::new(Doorbell::new());
     let (mut writer, mut readers) = crossing(&shape, doorbell(), &[doorbell()]).unwrap();
-    let entries: Vec<_> = sent.entries(ContextLane::default()).collect();
+    let entries: Vec<_> = sent.entries(BlockMetadata::default()).collect();
     let pushed = writer.push(&entries, &[&sent]).unwrap();
     assert_eq!(pushed.put, 3);
     drop(sent);

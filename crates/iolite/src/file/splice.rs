@@ -8,7 +8,7 @@
 //! being cut (`F_SEAL_SHRINK`) is not asked.
 
 use super::{CachedFile, FileView, Refusal};
-use abi::{Place, RichPointer};
+use abi::{Extent, RichPointer};
 use std::os::fd::{AsFd, BorrowedFd};
 use sys::file::{FileKind, RANGES_MAX};
 
@@ -52,7 +52,7 @@ const REFER_MIN: usize = 4 << 10;
 
 impl CachedFile {
     /// Hands the bytes of a place to another descriptor, by the way that fits it.
-    pub fn splice(&self, place: Place, to: impl AsFd) -> Result<Sent, Refusal> {
+    pub fn splice(&self, place: Extent, to: impl AsFd) -> Result<Sent, Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         let kind = sys::file::status(&to)?.kind;
         let way = SpliceCall::choose(view.mapping.is_some(), kind, place.length() as usize);
@@ -60,14 +60,14 @@ impl CachedFile {
     }
 
     /// As [`CachedFile::splice`], by this way.
-    pub fn splice_by(&self, way: SpliceCall, place: Place, to: impl AsFd) -> Result<Sent, Refusal> {
+    pub fn splice_by(&self, way: SpliceCall, place: Extent, to: impl AsFd) -> Result<Sent, Refusal> {
         again(|| self.splice_once(way, place, to.as_fd()))
     }
 
     fn splice_once(
         &self,
         way: SpliceCall,
-        place: Place,
+        place: Extent,
         to: BorrowedFd<'_>,
     ) -> Result<Sent, Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
@@ -159,7 +159,7 @@ fn again(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, Refusal> {
 }
 
 /// Returns the part of a place that the mapping holds.
-fn inside(view: &FileView, place: Place) -> Option<(usize, usize)> {
+fn inside(view: &FileView, place: Extent) -> Option<(usize, usize)> {
     let left = view.size.checked_sub(place.position()).filter(|&left| left > 0)?;
     let length = left.min(place.length().into());
     Some((usize::try_from(place.position()).ok()?, usize::try_from(length).ok()?))

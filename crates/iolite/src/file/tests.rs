@@ -33,7 +33,7 @@ fn pipe() -> (File, OwnedFd) {
 }
 
 /// Splices and takes out of the pipe what was sent.
-fn through(cached: &CachedFile, way: SpliceCall, place: Place) -> Result<Vec<u8>, Refusal> {
+fn through(cached: &CachedFile, way: SpliceCall, place: Extent) -> Result<Vec<u8>, Refusal> {
     let (mut read, write) = pipe();
     let sent = cached.splice_by(way, place, &write)?;
     drop(write);
@@ -53,7 +53,7 @@ fn e5_g4_any_range_comes_out_by_copy_and_by_every_splice() {
     let (_, cached) = file(&bytes);
     for _ in 0..300 {
         let (at, length) = (random.within(0..60_000), random.within(1..20_000));
-        let place = Place::new(at as u64, length as u32);
+        let place = Extent::new(at as u64, length as u32);
         let expected = bytes.get(at..(at + length).min(bytes.len())).unwrap_or_default();
         for way in WAYS {
             assert_eq!(through(&cached, way, place).unwrap(), expected, "{way:?} {at} {length}");
@@ -66,7 +66,7 @@ fn e5_g4_any_range_comes_out_by_copy_and_by_every_splice() {
             assert_eq!(copied, Err(Fault::OutOfWindow(place)));
         }
     }
-    assert!(cached.copy(Place::new(0, 4), &mut [0; 5]).is_err(), "of another length");
+    assert!(cached.copy(Extent::new(0, 4), &mut [0; 5]).is_err(), "of another length");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_file_of_no_bytes_is_a_dbuf_of_none_and_may_grow() {
     assert_eq!(reader.read(&mut out).unwrap(), 0);
     assert_eq!(reader.splice(100, pipe().1).unwrap(), Sent::End);
     for way in WAYS {
-        assert_eq!(through(&cached, way, Place::new(0, 8)).unwrap(), b"");
+        assert_eq!(through(&cached, way, Extent::new(0, 8)).unwrap(), b"");
     }
     for round in 0..40_u64 {
         file.write_all_at(&[round as u8; 5000], round * 5000).unwrap();
@@ -96,7 +96,7 @@ fn a_file_of_no_bytes_is_a_dbuf_of_none_and_may_grow() {
 #[test]
 fn truncated_file_is_reported_and_never_faults() {
     let (file, cached) = file(&[7; 10 * 4096]);
-    let all = Place::new(0, 10 * 4096);
+    let all = Extent::new(0, 10 * 4096);
     let whole = through(&cached, SpliceCall::Write, all).unwrap();
     assert_eq!(whole, [7; 10 * 4096]);
     cached.populate(all).unwrap();
@@ -110,7 +110,7 @@ fn truncated_file_is_reported_and_never_faults() {
         assert_eq!(cut, Err(Refusal::Cut { sent: 6 * 4096, good: 5 * 4096 + 100 }), "{way:?}");
         assert_eq!(through(&cached, way, all).unwrap().len(), 5 * 4096 + 100, "it was noticed");
     }
-    let behind = Place::new(6 * 4096, 10);
+    let behind = Extent::new(6 * 4096, 10);
     assert_eq!(cached.copy(behind, &mut [0; 10]), Err(Fault::OutOfWindow(behind)));
     cached.populate(all).unwrap();
     file.set_len(0).unwrap();
@@ -129,14 +129,14 @@ fn what_cannot_be_cut_is_sent_whole_and_may_grow() {
     file.write_all_at(&bytes[..20_000], 0).unwrap();
     let cached = CachedFile::of(id(), file.try_clone().unwrap().into()).unwrap();
     assert!(cached.inner.is_uncut && file.set_len(19_999).is_err(), "the kernel holds the seal");
-    let all = Place::new(0, 30_000);
+    let all = Extent::new(0, 30_000);
     for way in WAYS {
         assert_eq!(through(&cached, way, all).unwrap(), bytes[..20_000], "{way:?}");
     }
     file.write_all_at(&bytes[20_000..], 20_000).unwrap();
     for way in WAYS {
         assert_eq!(through(&cached, way, all).unwrap(), bytes, "{way:?}");
-        assert_eq!(through(&cached, way, Place::new(30_000, 1)).unwrap(), b"", "{way:?}");
+        assert_eq!(through(&cached, way, Extent::new(30_000, 1)).unwrap(), b"", "{way:?}");
     }
     let unsealed = Memfd::create("cut", 10).unwrap();
     assert!(!CachedFile::of(id(), unsealed.into()).unwrap().inner.is_uncut);
@@ -156,7 +156,7 @@ fn a_sparse_file_beyond_4_gb_is_named_to_the_byte() {
     assert_eq!(&out, text);
     for way in WAYS {
         assert_eq!(through(&cached, way, pointer.place).unwrap(), text, "{way:?}");
-        let hole = through(&cached, way, Place::new(1 << 32, 5000)).unwrap();
+        let hole = through(&cached, way, Extent::new(1 << 32, 5000)).unwrap();
         assert_eq!(hole, [0; 5000], "a hole is zeros");
     }
     let mut reader = cached.reader();
@@ -171,7 +171,7 @@ fn several_places_go_by_one_call() {
     let bytes: Vec<u8> = (0..20_000_u32).map(|at| (at % 251) as u8).collect();
     let (_, cached) = file(&bytes);
     let (mut read, write) = pipe();
-    let other = RichPointer::new(DbufId::new(1).unwrap(), Place::new(0, 5), Class::YES);
+    let other = RichPointer::new(DbufId::new(1).unwrap(), Extent::new(0, 5), Class::YES);
     let pointers = [cached.pointer(10, 100), cached.pointer(19_000, 900), other];
     assert_eq!(cached.splice_all(&pointers, &write).unwrap(), Sent::Bytes(1000));
     let mut out = vec![0; 1000];
@@ -191,7 +191,7 @@ fn a_place_in_a_file_goes_into_another_file() {
     while let Sent::Bytes(_) = reader.splice(7000, &to).unwrap() {}
     assert_eq!(copied.size(), Ok(30_000));
     let mut out = [0; 30_000];
-    copied.copy(Place::new(0, 30_000), &mut out).unwrap();
+    copied.copy(Extent::new(0, 30_000), &mut out).unwrap();
     assert_eq!(out, [3; 30_000]);
 }
 
@@ -258,7 +258,7 @@ fn what_is_granted_cannot_write_and_the_mode_decides_who_gets_it() {
     file.set_permissions(std::fs::Permissions::from_mode(0o604)).unwrap();
     let received = CachedFile::received(id(), cached.grant(&other).unwrap()).unwrap();
     let mut out = [0; 6];
-    received.copy(Place::new(0, 6), &mut out).unwrap();
+    received.copy(Extent::new(0, 6), &mut out).unwrap();
     assert_eq!(&out, b"secret");
 }
 
@@ -290,7 +290,7 @@ fn file_cut_and_grown_meanwhile_counts_what_was_sent() {
     let (mut read, write) = pipe();
     let (mut good, mut cut) = (0_u64, 0);
     while !cutter.is_finished() {
-        let sent = match cached.splice_by(SpliceCall::Write, Place::new(1000, 60_000), &write) {
+        let sent = match cached.splice_by(SpliceCall::Write, Extent::new(1000, 60_000), &write) {
             Ok(Sent::Bytes(count)) => count,
             Ok(Sent::End) => 0,
             Err(Refusal::Cut { sent, .. }) => {

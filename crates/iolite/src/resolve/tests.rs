@@ -1,7 +1,7 @@
 //! Every kind of memory and every fault, and forged pointers by the ten thousands.
 
 use super::*;
-use abi::{BLOCK_MAX, Class, Entry, Place};
+use abi::{BLOCK_MAX, Class, Entry, Extent};
 use buffer::crossing::{self, crossing};
 use buffer::pool::Config;
 use buffer::share;
@@ -27,7 +27,7 @@ fn byte(dbuf: u32, position: u64) -> u8 {
     (position.wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ dbuf as u8
 }
 
-fn fill(pool: &Pool, length: usize) -> Place {
+fn fill(pool: &Pool, length: usize) -> Extent {
     let mut draft = pool.draft(length, length).unwrap();
     let position = draft.position();
     for (i, at) in draft.iter_mut().enumerate() {
@@ -51,7 +51,7 @@ fn every_kind_of_memory_answers_and_every_fault_has_its_name() {
     let (mut writer, mut readers) =
         crossing(&crossing::Config::default(), doorbell, &[other]).unwrap();
     let pointer = RichPointer::new(sent.id(), fill(&sent, 200), Class::YES);
-    let entry = Entry::new(pointer, abi::ContextLane::default(), abi::Marks::bare(200));
+    let entry = Entry::new(pointer, abi::BlockMetadata::default(), abi::Marks::bare(200));
     writer.push(&[entry], &[&sent]).unwrap();
     let kept = pool(3);
     let lease = kept.lease(fill(&kept, 50)).unwrap();
@@ -72,7 +72,7 @@ fn every_kind_of_memory_answers_and_every_fault_has_its_name() {
     let at = |dbuf, place| RichPointer::new(id(dbuf), place, Class::YES);
     assert!(right(at(1, place), table.resolve(at(1, place)).unwrap()));
     assert!(right(entry.pointer, table.resolve(entry.pointer).unwrap()));
-    assert!(right(at(3, Place::new(0, 50)), table.resolve(at(3, Place::new(0, 50))).unwrap()));
+    assert!(right(at(3, Extent::new(0, 50)), table.resolve(at(3, Extent::new(0, 50))).unwrap()));
     let mut out = [0; 30];
     table.copy(at(4, foreign), &mut out).unwrap();
     assert_eq!(out, [9; 30]);
@@ -86,7 +86,7 @@ fn every_kind_of_memory_answers_and_every_fault_has_its_name() {
     assert_eq!(table.resolve(at(1, long)), Err(Fault::OutOfWindow(long)));
     let crossing = place.within(0, SEGMENT as u32 + 1);
     assert_eq!(table.resolve(at(1, crossing)), Err(Fault::CrossesSegment(crossing)));
-    let lapped = Place::new(SEGMENT as u64 * 4, 10);
+    let lapped = Extent::new(SEGMENT as u64 * 4, 10);
     assert_eq!(table.resolve(at(1, lapped)), Err(Fault::OutOfWindow(lapped)));
     let (length, limit) = (30, 29);
     let short = table.copy(at(4, foreign), &mut out[..29]);
@@ -147,7 +147,7 @@ fn forge(random: &mut Random, places: &[RichPointer]) -> RichPointer {
             return base.within(from, length - from);
         }
     }
-    RichPointer::new(id(dbuf), Place::new(position, length), Class(random.next() as u32))
+    RichPointer::new(id(dbuf), Extent::new(position, length), Class(random.next() as u32))
 }
 
 proptest! {
@@ -160,7 +160,7 @@ proptest! {
         let mut table = Table::new();
         table.hold(HeldMemory::Pool(&pool));
         let wild = RichPointer::from_words(words);
-        let place = Place::new(near, wild.length() & 0x1fff);
+        let place = Extent::new(near, wild.length() & 0x1fff);
         let close = RichPointer::new(pool.id(), place, wild.class);
         for pointer in [wild, close] {
             if let Ok(bytes) = table.resolve(pointer) {

@@ -5,7 +5,7 @@ use crate::aggregate::owner::Creator;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{AllocationPool, Frozen};
 use abi::access::{AccessList, Credentials};
-use abi::{Class, Place};
+use abi::{Class, Extent};
 use buffer::pool::Config;
 use sys::process::identity;
 
@@ -14,7 +14,7 @@ fn id(number: u32) -> DbufId {
 }
 
 fn pointer(dbuf: u32, position: u64, length: u32) -> RichPointer {
-    RichPointer::new(id(dbuf), Place::new(position, length), Class::YES)
+    RichPointer::new(id(dbuf), Extent::new(position, length), Class::YES)
 }
 
 fn server(pools: &[AllocationPool]) -> GrantServer {
@@ -43,11 +43,11 @@ fn d4_a_pointer_is_checked_against_the_dbuf_that_it_leads_into() {
     assert_eq!(at(pointer(3, 100, 50)), Ok(100));
     assert_eq!(at(pointer(3, 8192 + 100, 50)), Ok(100), "a later lap");
     assert_eq!(at(pointer(3, 8191, 1)), Ok(8191));
-    let crosses = Place::new(8191, 2);
+    let crosses = Extent::new(8191, 2);
     assert_eq!(at(pointer(3, 8191, 2)), Err(Fault::CrossesSegment(crosses)));
     assert_eq!(at(pointer(4, 0, 8192)), Ok(0), "whole pages");
-    assert_eq!(at(pointer(4, 8192, 1)), Err(Fault::OutOfWindow(Place::new(8192, 1))));
-    let far = Place::new((1 << 44) - 1, 1 << 19);
+    assert_eq!(at(pointer(4, 8192, 1)), Err(Fault::OutOfWindow(Extent::new(8192, 1))));
+    let far = Extent::new((1 << 44) - 1, 1 << 19);
     assert_eq!(at(RichPointer::new(id(4), far, Class::YES)), Err(Fault::OutOfWindow(far)));
     assert_eq!(at(RichPointer::hole(5)), Err(Fault::Hole));
     assert_eq!(space.faults(), Faults { mapped: 2, refused: 0 });

@@ -69,7 +69,7 @@ impl LocalGraph {
         let node = gather.ways[way].node;
         let taken = gather.ways[way].import.look(LANES)?;
         let ours =
-            (0..taken.len()).take_while(|at| *at == 0 || taken.entry(*at).marks.step() < end);
+            (0..taken.len()).take_while(|at| *at == 0 || taken.entry(*at).marks.end_step() < end);
         let count = ours.count();
         let taken = gather.ways[way].import.look(count)?;
         self.walk_taken(&[taken], &[node]);
@@ -122,7 +122,7 @@ fn first_elsewhere(gather: &mut Gather) -> Result<Option<(usize, Place, Place)>,
         if taken.is_empty() {
             return Ok(None);
         }
-        let place = taken.entry(0).marks.step();
+        let place = taken.entry(0).marks.end_step();
         if place < first.1 {
             (first, second) = ((number, place), first.1);
         } else {

@@ -141,10 +141,10 @@ impl Way {
         let waits = self.import.look_again()?;
         let mut share = Share { whole: closed || !may, ..Share::default() };
         for at in 0..waits.len() {
-            let (turn, last) = waits.entry(at).marks.turn();
+            let (turn, last) = waits.entry(at).marks.seq();
             let of = burst_of(turn, burst);
             // What a copy lets out at its end is behind all bursts.
-            let behind = self.own.is_none() && waits.entry(at).marks.step().0 > 0;
+            let behind = self.own.is_none() && waits.entry(at).marks.end_step().0 > 0;
             if behind || of > burst {
                 share.whole = true;
                 break;
@@ -183,7 +183,7 @@ impl Space {
             Ok(taken) => taken,
             Err(fault) => return self.fails(at, fault),
         };
-        let turns = (0..taken.len()).map(|at| taken.entry(at).marks.turn());
+        let turns = (0..taken.len()).map(|at| taken.entry(at).marks.seq());
         let (count, last) = turns
             .clone()
             .position(|(_, last)| last)

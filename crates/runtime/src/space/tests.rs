@@ -7,7 +7,7 @@ use super::select::Wanted;
 use super::*;
 use crate::ledger::Ledger;
 use crate::report::ledger_of;
-use abi::{Class, ContextLane, DbufId, Entry, Marks, RichPointer};
+use abi::{Class, BlockMetadata, DbufId, Entry, Marks, RichPointer};
 use buffer::crossing::{Config as RingConfig, crossing};
 use buffer::signal::moderate::Threshold;
 use endpoint::{Failure, Given, Intake, Seen, Sink, Source, SourceProperties};
@@ -40,7 +40,7 @@ impl Source for Numbers {
                 return Ok(Given::Wait { until: None, readable: false });
             };
             let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
-            intake.put(Entry::new(pointer, ContextLane::default(), Marks::bare(4)));
+            intake.put(Entry::new(pointer, BlockMetadata::default(), Marks::bare(4)));
             self.given.add(4);
             self.next += 1;
         }

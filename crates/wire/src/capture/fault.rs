@@ -4,18 +4,18 @@ use core::fmt;
 
 /// A fault that ends the reading of a capture, with its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fault {
+pub struct CaptureFault {
     /// Offset in the capture.
     pub at: u64,
     /// Number of the packet, from 1; 0 for the file header.
     pub record: u64,
     /// The kind of fault.
-    pub why: Why,
+    pub why: FaultKind,
 }
 
 /// Kinds of faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Why {
+pub enum FaultKind {
     /// The file is no capture.
     NotACapture {
         /// First four bytes.
@@ -88,15 +88,15 @@ pub enum Why {
     },
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for CaptureFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, record, why } = *self;
         match (why, record) {
-            (Why::Ends, 0) => write!(f, "capture ends in the middle of its header at byte {at}"),
-            (Why::Ends, _) => {
+            (FaultKind::Ends, 0) => write!(f, "capture ends in the middle of its header at byte {at}"),
+            (FaultKind::Ends, _) => {
                 write!(f, "capture ends in the middle of record {record} at byte {at}")
             }
-            (Why::NotACapture { .. } | Why::Version { .. } | Why::Reserved { .. }, _) => {
+            (FaultKind::NotACapture { .. } | FaultKind::Version { .. } | FaultKind::Reserved { .. }, _) => {
                 write!(f, "{why}")
             }
             _ => write!(f, "{why}, in record {record} at byte {at}"),
@@ -104,7 +104,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::NotACapture { magic } => not_a_capture(f, magic),
@@ -144,7 +144,7 @@ impl fmt::Display for Why {
     }
 }
 
-impl core::error::Error for Fault {}
+impl core::error::Error for CaptureFault {}
 
 fn not_a_capture(f: &mut fmt::Formatter<'_>, magic: [u8; 4]) -> fmt::Result {
     let program = match magic {

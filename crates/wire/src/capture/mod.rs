@@ -14,7 +14,7 @@
 //! - interfaces of one pcapng file may differ in link type and snap length;
 //! - a timestamp resolution finer than 64 bits can represent is accepted.
 //!
-//! Why no crate is used: `docs/book/decisions/0002-capture-reader.md`.
+//! FaultKind no crate is used: `docs/book/decisions/0002-capture-reader.md`.
 
 mod fault;
 mod pcap;
@@ -26,7 +26,7 @@ mod tests;
 
 use core::ops::Range;
 
-pub use fault::{Fault, Why};
+pub use fault::{CaptureFault, FaultKind};
 
 use crate::link::LinkType;
 
@@ -68,13 +68,13 @@ pub enum Step {
         wanted: usize,
     },
     /// The capture cannot be read further; later calls return the same.
-    Error(Fault),
+    Error(CaptureFault),
 }
 
 /// An incremental reader of a capture.
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
-    state: State,
+    state: ReaderState,
     /// Bytes consumed so far.
     at: u64,
     /// Packets read so far.
@@ -82,35 +82,35 @@ pub struct Reader {
 }
 
 #[derive(Clone, Debug, Default)]
-enum State {
+enum ReaderState {
     #[default]
     Start,
     Pcap(pcap::Pcap),
     Pcapng(pcapng::Pcapng),
-    Failed(Fault),
+    Failed(CaptureFault),
 }
 
 /// A format's result: a packet, or why this buffer has none.
-type Found = Result<Packet, Short>;
+type ReadResult = Result<Packet, Short>;
 
 /// The reason why a format has no packet.
 enum Short {
     /// As [`Step::NeedMore`].
     More { consumed: usize, wanted: usize },
     /// The record at this offset of the buffer is invalid.
-    Bad { at: usize, why: Why },
+    Bad { at: usize, why: FaultKind },
 }
 
 impl Reader {
     /// Creates a reader at the beginning of a capture.
     pub const fn new() -> Self {
-        Self { state: State::Start, at: 0, packets: 0 }
+        Self { state: ReaderState::Start, at: 0, packets: 0 }
     }
 
     /// Reads the next packet. `buffer` begins where the previous call's `consumed` ended.
     #[inline]
     pub fn next(&mut self, buffer: &[u8]) -> Step {
-        if let State::Pcap(pcap) = &self.state {
+        if let ReaderState::Pcap(pcap) = &self.state {
             let found = pcap.next(buffer, 0);
             return self.take(found);
         }
@@ -118,14 +118,14 @@ impl Reader {
     }
 
     /// Checks that the capture may end here, `rest` bytes behind the consumed ones.
-    pub fn finish(&self, rest: usize) -> Result<(), Fault> {
+    pub fn finish(&self, rest: usize) -> Result<(), CaptureFault> {
         let between = match &self.state {
-            State::Start => false,
-            State::Pcap(_) => rest == 0,
-            State::Pcapng(pcapng) => rest == 0 && pcapng.is_between_blocks(),
-            State::Failed(fault) => return Err(*fault),
+            ReaderState::Start => false,
+            ReaderState::Pcap(_) => rest == 0,
+            ReaderState::Pcapng(pcapng) => rest == 0 && pcapng.is_between_blocks(),
+            ReaderState::Failed(fault) => return Err(*fault),
         };
-        if between { Ok(()) } else { Err(self.fault(rest, Why::Ends)) }
+        if between { Ok(()) } else { Err(self.fault(rest, FaultKind::Ends)) }
     }
 
     /// Returns the number of bytes consumed.
@@ -141,9 +141,9 @@ impl Reader {
     /// Iterates over the link types seen so far; for pcapng those of the current section.
     pub fn links(&self) -> impl Iterator<Item = LinkType> {
         let (one, several) = match &self.state {
-            State::Pcap(pcap) => (Some(pcap.link()), None),
-            State::Pcapng(pcapng) => (None, Some(pcapng.links())),
-            State::Start | State::Failed(_) => (None, None),
+            ReaderState::Pcap(pcap) => (Some(pcap.link()), None),
+            ReaderState::Pcapng(pcapng) => (None, Some(pcapng.links())),
+            ReaderState::Start | ReaderState::Failed(_) => (None, None),
         };
         one.into_iter().chain(several.into_iter().flatten())
     }
@@ -152,10 +152,10 @@ impl Reader {
     #[inline(never)]
     fn next_uncommon(&mut self, buffer: &[u8]) -> Step {
         let found = match &mut self.state {
-            State::Start => return self.start(buffer),
-            State::Pcap(pcap) => pcap.next(buffer, 0),
-            State::Pcapng(pcapng) => pcapng.next(buffer),
-            State::Failed(fault) => return Step::Error(*fault),
+            ReaderState::Start => return self.start(buffer),
+            ReaderState::Pcap(pcap) => pcap.next(buffer, 0),
+            ReaderState::Pcapng(pcapng) => pcapng.next(buffer),
+            ReaderState::Failed(fault) => return Step::Error(*fault),
         };
         self.take(found)
     }
@@ -167,14 +167,14 @@ impl Reader {
             Some(&pcapng::SECTION) => {
                 let mut pcapng = pcapng::Pcapng::new();
                 let found = pcapng.next(buffer);
-                self.state = State::Pcapng(pcapng);
+                self.state = ReaderState::Pcapng(pcapng);
                 found
             }
             Some(_) => match pcap::Pcap::read(buffer) {
                 Err(short) => Err(short),
                 Ok(pcap) => {
                     let found = pcap.next(buffer, pcap::HEADER);
-                    self.state = State::Pcap(pcap);
+                    self.state = ReaderState::Pcap(pcap);
                     found
                 }
             },
@@ -183,7 +183,7 @@ impl Reader {
     }
 
     #[inline]
-    fn take(&mut self, found: Found) -> Step {
+    fn take(&mut self, found: ReadResult) -> Step {
         match found {
             Ok(packet) => {
                 self.at += packet.consumed as u64;
@@ -203,19 +203,19 @@ impl Reader {
             }
             Short::Bad { at, why } => {
                 let fault = self.fault(at, why);
-                self.state = State::Failed(fault);
+                self.state = ReaderState::Failed(fault);
                 Step::Error(fault)
             }
         }
     }
 
-    fn fault(&self, behind: usize, why: Why) -> Fault {
+    fn fault(&self, behind: usize, why: FaultKind) -> CaptureFault {
         let in_header = match self.state {
-            State::Start => true,
-            _ => self.at == 0 && why == Why::Ends,
+            ReaderState::Start => true,
+            _ => self.at == 0 && why == FaultKind::Ends,
         };
         let record = if in_header { 0 } else { self.packets + 1 };
-        Fault { at: self.at + behind as u64, record, why }
+        CaptureFault { at: self.at + behind as u64, record, why }
     }
 }
 
@@ -234,7 +234,7 @@ pub struct Packets<'a> {
 }
 
 impl<'a> Iterator for Packets<'a> {
-    type Item = Result<(Packet, &'a [u8]), Fault>;
+    type Item = Result<(Packet, &'a [u8]), CaptureFault>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {

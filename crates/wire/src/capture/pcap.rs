@@ -3,7 +3,7 @@
 //! This path has to keep up with memory, so a record costs one bounds check for its header, one for
 //! its data, and writes no state.
 
-use super::{DATA_MAX, Found, Packet, Short, Why};
+use super::{DATA_MAX, ReadResult, Packet, Short, FaultKind};
 use crate::link::LinkType;
 use crate::read::{array, order16, order32};
 
@@ -42,7 +42,7 @@ impl Pcap {
     pub(super) fn read(buffer: &[u8]) -> Result<Self, Short> {
         let bad = |why| Short::Bad { at: 0, why };
         let magic: [u8; 4] = array(buffer, 0).ok_or(Short::More { consumed: 0, wanted: 4 })?;
-        let (big, tick_ns, record) = kind(magic).ok_or_else(|| bad(Why::NotACapture { magic }))?;
+        let (big, tick_ns, record) = kind(magic).ok_or_else(|| bad(FaultKind::NotACapture { magic }))?;
         let Some(header) = buffer.first_chunk::<HEADER>() else {
             return Err(Short::More { consumed: 0, wanted: HEADER });
         };
@@ -50,12 +50,12 @@ impl Pcap {
         let u32_at = |at| array(header, at).map_or(0, |bytes| order32(big, bytes));
         let (major, minor) = (u16_at(4), u16_at(6));
         let lengths = lengths(major, minor)
-            .ok_or_else(|| bad(Why::Version { format: "pcap", major, minor }))?;
+            .ok_or_else(|| bad(FaultKind::Version { format: "pcap", major, minor }))?;
         // The upper four bits give the length of a frame check sequence, bit 26 says that it is
         // present.
         let reserved = u32_at(20) & 0x03ff_0000;
         if reserved != 0 {
-            return Err(bad(Why::Reserved { bits: reserved }));
+            return Err(bad(FaultKind::Reserved { bits: reserved }));
         }
         let link = LinkType(u16_at(if big { 22 } else { 20 }));
         let length_max = link.record_max().min(DATA_MAX);
@@ -71,7 +71,7 @@ impl Pcap {
 
     /// Reads the record at offset `at`.
     #[inline]
-    pub(super) fn next(&self, buffer: &[u8], at: usize) -> Found {
+    pub(super) fn next(&self, buffer: &[u8], at: usize) -> ReadResult {
         let short = |wanted| Short::More { consumed: at, wanted };
         let Some(header) = buffer.get(at..at + self.record).and_then(<[u8]>::first_chunk::<16>)
         else {
@@ -85,7 +85,7 @@ impl Pcap {
         if captured > self.length_max {
             return Err(Short::Bad {
                 at,
-                why: Why::TooLong { length: captured, max: self.length_max },
+                why: FaultKind::TooLong { length: captured, max: self.length_max },
             });
         }
         let start = at + self.record;

@@ -5,14 +5,14 @@
 //! them by number. Section, interface and packet blocks must be whole in the buffer; every other
 //! block is skipped piecewise.
 
-use super::{BLOCK_MAX, DATA_MAX, Found, Packet, Short, Why};
+use super::{BLOCK_MAX, DATA_MAX, ReadResult, Packet, Short, FaultKind};
 use crate::link::LinkType;
 use crate::read::{array, order16, order32, order64};
 
 /// Block type of a section header, the same in both byte orders.
 pub(super) const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-/// State of the current section.
+/// ReaderState of the current section.
 #[derive(Clone, Debug)]
 pub(super) struct Pcapng {
     big: bool,
@@ -88,7 +88,7 @@ impl Pcapng {
     }
 
     /// Processes blocks up to and including the first packet.
-    pub(super) fn next(&mut self, buffer: &[u8]) -> Found {
+    pub(super) fn next(&mut self, buffer: &[u8]) -> ReadResult {
         let mut at = 0;
         loop {
             at = self.skip(buffer, at)?;
@@ -101,7 +101,7 @@ impl Pcapng {
                 _ => BLOCK_MIN,
             };
             if length < least || !length.is_multiple_of(4) {
-                return Err(Short::Bad { at, why: Why::BlockLength { kind, length } });
+                return Err(Short::Bad { at, why: FaultKind::BlockLength { kind, length } });
             }
             if least == BLOCK_MIN {
                 self.skipping = Some(Skip { left: length - TRAILER_LENGTH, length });
@@ -131,7 +131,7 @@ impl Pcapng {
         };
         let (before, behind) = (skip.length, order32(self.big, trailer));
         if before != behind {
-            return Err(Short::Bad { at, why: Why::BlockTrailer { before, behind } });
+            return Err(Short::Bad { at, why: FaultKind::BlockTrailer { before, behind } });
         }
         self.skipping = None;
         Ok(at + TRAILER)
@@ -148,7 +148,7 @@ impl Pcapng {
             self.big = match u32::from_be_bytes(magic) {
                 BYTE_ORDER => true,
                 other if other.swap_bytes() == BYTE_ORDER => false,
-                magic => return Err(Short::Bad { at, why: Why::ByteOrder { magic } }),
+                magic => return Err(Short::Bad { at, why: FaultKind::ByteOrder { magic } }),
             };
         }
         Ok((order32(self.big, [a, b, c, d]), order32(self.big, [e, f, g, h])))
@@ -156,14 +156,14 @@ impl Pcapng {
 
     fn block<'a>(&self, buffer: &'a [u8], at: usize, length: u32) -> Result<Block<'a>, Short> {
         if length > BLOCK_MAX {
-            return Err(Short::Bad { at, why: Why::TooLong { length, max: BLOCK_MAX } });
+            return Err(Short::Bad { at, why: FaultKind::TooLong { length, max: BLOCK_MAX } });
         }
         let wanted = length as usize;
         let bytes = buffer.get(at..at + wanted).ok_or(Short::More { consumed: at, wanted })?;
         let block = Block { bytes, at, big: self.big };
         let behind = block.u32(wanted - TRAILER);
         if behind != length {
-            return Err(block.bad(Why::BlockTrailer { before: length, behind }));
+            return Err(block.bad(FaultKind::BlockTrailer { before: length, behind }));
         }
         Ok(block)
     }
@@ -171,7 +171,7 @@ impl Pcapng {
     fn section(&mut self, block: Block<'_>) -> Result<(), Short> {
         let (major, minor) = (block.u16(BODY + 4), block.u16(BODY + 6));
         if !matches!((major, minor), (1, 0 | 2)) {
-            return Err(block.bad(Why::Version { format: "pcapng", major, minor }));
+            return Err(block.bad(FaultKind::Version { format: "pcapng", major, minor }));
         }
         self.interfaces.clear();
         Ok(())
@@ -179,7 +179,7 @@ impl Pcapng {
 
     fn interface(&mut self, block: Block<'_>) -> Result<(), Short> {
         if self.interfaces.len() > usize::from(u16::MAX) {
-            return Err(block.bad(Why::TooManyInterfaces));
+            return Err(block.bad(FaultKind::TooManyInterfaces));
         }
         let mut interface = Interface {
             link: LinkType(block.u16(BODY)),
@@ -203,13 +203,13 @@ impl Pcapng {
         Ok(())
     }
 
-    fn enhanced(&self, block: Block<'_>) -> Found {
+    fn enhanced(&self, block: Block<'_>) -> ReadResult {
         let ticks = u64::from(block.u32(BODY + 4)) << 32 | u64::from(block.u32(BODY + 8));
         let lengths = [block.u32(BODY + 12), block.u32(BODY + 16)];
         self.packet(block, block.u32(BODY), Some(ticks), lengths, BODY + 20)
     }
 
-    fn obsolete(&self, block: Block<'_>) -> Found {
+    fn obsolete(&self, block: Block<'_>) -> ReadResult {
         let ticks = u64::from(block.u32(BODY + 4)) << 32 | u64::from(block.u32(BODY + 8));
         let lengths = [block.u32(BODY + 12), block.u32(BODY + 16)];
         self.packet(block, block.u16(BODY).into(), Some(ticks), lengths, BODY + 20)
@@ -217,7 +217,7 @@ impl Pcapng {
 
     /// Reads a simple packet block. It states the wire length only; the captured length follows
     /// from the first interface's snap length, where 0 means no limit.
-    fn simple(&self, block: Block<'_>) -> Found {
+    fn simple(&self, block: Block<'_>) -> ReadResult {
         let wire = block.u32(BODY);
         let snap_length = self.interfaces.first().map_or(0, |interface| interface.snap_length);
         let captured = if snap_length == 0 { wire } else { wire.min(snap_length) };
@@ -231,20 +231,20 @@ impl Pcapng {
         ticks: Option<u64>,
         [captured, wire]: [u32; 2],
         data: usize,
-    ) -> Found {
+    ) -> ReadResult {
         let described = u32::try_from(self.interfaces.len()).unwrap_or(u32::MAX);
         let interface = self.interfaces.get(number as usize);
         let (Some(interface), Ok(index)) = (interface, u16::try_from(number)) else {
-            return Err(block.bad(Why::Interface { interface: number, described }));
+            return Err(block.bad(FaultKind::Interface { interface: number, described }));
         };
         let max = interface.link.record_max().min(DATA_MAX);
         if captured > max {
-            return Err(block.bad(Why::TooLong { length: captured, max }));
+            return Err(block.bad(FaultKind::TooLong { length: captured, max }));
         }
         let held = block.bytes.len() - data - TRAILER;
         if captured as usize > held {
             let held = u32::try_from(held).unwrap_or(u32::MAX);
-            return Err(block.bad(Why::Overrun { length: captured, held }));
+            return Err(block.bad(FaultKind::Overrun { length: captured, held }));
         }
         let start = block.at + data;
         Ok(Packet {
@@ -267,7 +267,7 @@ impl Block<'_> {
         array(self.bytes, at).map_or(0, |bytes| order32(self.big, bytes))
     }
 
-    const fn bad(&self, why: Why) -> Short {
+    const fn bad(&self, why: FaultKind) -> Short {
         Short::Bad { at: self.at, why }
     }
 
@@ -288,7 +288,7 @@ impl Block<'_> {
             let value = self.bytes.get(start..end).filter(|_| end + TRAILER <= self.bytes.len());
             value
                 .and_then(|value| take(code, value))
-                .ok_or_else(|| self.bad(Why::BadOption { code, length }))?;
+                .ok_or_else(|| self.bad(FaultKind::BadOption { code, length }))?;
             at = end.next_multiple_of(4);
         }
         Ok(())

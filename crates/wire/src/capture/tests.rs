@@ -72,7 +72,7 @@ impl Order {
 type Row = (u64, u32, u16, u16, Vec<u8>);
 
 /// Reads a whole capture.
-fn read(capture: &[u8]) -> Result<Vec<Row>, Fault> {
+fn read(capture: &[u8]) -> Result<Vec<Row>, CaptureFault> {
     let all = packets(capture).map(|packet| {
         let (packet, data) = packet?;
         Ok((packet.time_ns, packet.wire_length, packet.link.0, packet.interface, data.to_vec()))

@@ -15,7 +15,7 @@
 use crate::ip::{Fragment, protocol};
 use crate::ipv4::{self, Ipv4};
 use crate::ipv6::{self, Ipv6, Upper};
-use crate::link::{self, Link, LinkType, Network};
+use crate::link::{self, LinkHeader, LinkType, Network};
 use crate::ports::Ports;
 use crate::read::low16;
 use crate::vlan::Tags;
@@ -27,7 +27,7 @@ mod tests;
 /// Positions of a frame's protocol layers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layers {
-    /// Link type of the frame.
+    /// LinkHeader type of the frame.
     pub link: LinkType,
     /// Network protocol.
     pub network: Network,
@@ -124,7 +124,7 @@ pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
 }
 
 /// Handles frames without IP, where only the link header can state a length.
-fn other(layers: &mut Layers, frame: &[u8], found: Link) {
+fn other(layers: &mut Layers, frame: &[u8], found: LinkHeader) {
     if let Network::Other(ethertype) = found.network {
         layers.faults.deep = crate::vlan::is_tag(ethertype);
     }

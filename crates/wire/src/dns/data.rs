@@ -1,10 +1,10 @@
-//! Record data as text.
+//! ResourceRecord data as text.
 //!
 //! Data of common types are formatted as in master files; data of other types, or malformed for
 //! their type, as `\# length hex` (RFC 3597 §5), limited to [`SHOWN`] bytes.
 
 use super::name::escaped;
-use super::{Fault, Name, RecordType};
+use super::{DnsFault, Name, RecordType};
 use crate::read::{array, be16, be32};
 use core::fmt::{self, Write as _};
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -27,8 +27,8 @@ impl<'m> Data<'m> {
         kind: RecordType,
         at: usize,
         end: usize,
-    ) -> Result<Self, Fault> {
-        let message = message.get(..end).ok_or(Fault::Ends(at))?;
+    ) -> Result<Self, DnsFault> {
+        let message = message.get(..end).ok_or(DnsFault::Ends(at))?;
         Ok(Self { message, at, kind })
     }
 

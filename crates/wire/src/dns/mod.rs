@@ -30,14 +30,14 @@ const RECORD_MIN: usize = 11;
 
 /// The reason why part of a message cannot be parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub enum DnsFault {
     /// The message ends inside an item at this offset.
     Ends(usize),
     /// The byte at this offset is invalid.
     Wrong(usize),
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for DnsFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ends(at) => write!(f, "the message ends inside what begins at byte {at}"),
@@ -46,7 +46,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl core::error::Error for Fault {}
+impl core::error::Error for DnsFault {}
 
 /// The section of a record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -78,7 +78,7 @@ pub struct Question<'m> {
 
 /// A resource record.
 #[derive(Clone, Copy, Debug)]
-pub struct Record<'m> {
+pub struct ResourceRecord<'m> {
     /// Section.
     pub section: Section,
     /// Owner name.
@@ -99,7 +99,7 @@ pub enum Entry<'m> {
     /// A question.
     Question(Question<'m>),
     /// A record.
-    Record(Record<'m>),
+    Record(ResourceRecord<'m>),
 }
 
 impl<'m> Message<'m> {
@@ -220,7 +220,7 @@ impl<'m> Message<'m> {
     }
 }
 
-impl Record<'_> {
+impl ResourceRecord<'_> {
     /// Returns the upper bits of the response code if this is an OPT record.
     #[must_use]
     pub fn extended(&self) -> Option<u16> {
@@ -246,7 +246,7 @@ impl Entries<'_> {
 }
 
 impl<'m> Iterator for Entries<'m> {
-    type Item = Result<Entry<'m>, Fault>;
+    type Item = Result<Entry<'m>, DnsFault>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let part = self.left.iter().position(|left| *left > 0)?;
@@ -271,25 +271,25 @@ impl<'m> Iterator for Entries<'m> {
 }
 
 impl<'m> Entries<'m> {
-    fn question(&mut self) -> Result<Question<'m>, Fault> {
+    fn question(&mut self) -> Result<Question<'m>, DnsFault> {
         let (name, at) = Name::read(self.bytes, self.at)?;
         let (kind, class) = (be16(self.bytes, at), be16(self.bytes, at + 2));
-        let (Some(kind), Some(class)) = (kind, class) else { return Err(Fault::Ends(at)) };
+        let (Some(kind), Some(class)) = (kind, class) else { return Err(DnsFault::Ends(at)) };
         self.at = at + 4;
         Ok(Question { name, kind: RecordType(kind), class: RecordClass(class) })
     }
 
-    fn record(&mut self, section: Section) -> Result<Record<'m>, Fault> {
+    fn record(&mut self, section: Section) -> Result<ResourceRecord<'m>, DnsFault> {
         let (name, at) = Name::read(self.bytes, self.at)?;
         let fixed = || {
             let (kind, class) = (be16(self.bytes, at)?, be16(self.bytes, at + 2)?);
             Some((kind, class, be32(self.bytes, at + 4)?, be16(self.bytes, at + 8)?))
         };
-        let (kind, class, ttl, length) = fixed().ok_or(Fault::Ends(at))?;
+        let (kind, class, ttl, length) = fixed().ok_or(DnsFault::Ends(at))?;
         let (kind, class) = (RecordType(kind), RecordClass(class));
         let from = at + 10;
         let data = Data::read(self.bytes, kind, from, from + usize::from(length))?;
         self.at = from + usize::from(length);
-        Ok(Record { section, name, kind, class, ttl, data })
+        Ok(ResourceRecord { section, name, kind, class, ttl, data })
     }
 }

@@ -4,7 +4,7 @@
 //! RFC 4343 §2.1): unprintable bytes as `\DDD`, special characters behind a backslash, no final
 //! dot, `.` for the root.
 
-use super::Fault;
+use super::DnsFault;
 use core::fmt::{self, Write as _};
 
 /// Longest name on the wire, with length bytes and root (RFC 1035 §2.3.4).
@@ -22,7 +22,7 @@ pub struct Name<'m> {
 
 impl<'m> Name<'m> {
     /// Parses the name at `at`; also returns the offset behind it.
-    pub fn read(message: &'m [u8], at: usize) -> Result<(Self, usize), Fault> {
+    pub fn read(message: &'m [u8], at: usize) -> Result<(Self, usize), DnsFault> {
         let mut walk = Walk::new(message, at);
         let mut length = 1;
         loop {
@@ -30,7 +30,7 @@ impl<'m> Name<'m> {
                 Some(label) => {
                     length += label.len() + 1;
                     if length > NAME_MAX {
-                        return Err(Fault::Wrong(at));
+                        return Err(DnsFault::Wrong(at));
                     }
                 }
                 None => {
@@ -128,10 +128,10 @@ impl<'m> Walk<'m> {
     }
 
     /// Returns the next label; `None` at the root.
-    fn step(&mut self) -> Result<Option<&'m [u8]>, Fault> {
+    fn step(&mut self) -> Result<Option<&'m [u8]>, DnsFault> {
         loop {
             let at = self.at;
-            let first = *self.message.get(at).ok_or(Fault::Ends(at))?;
+            let first = *self.message.get(at).ok_or(DnsFault::Ends(at))?;
             match first {
                 0 => {
                     self.at = at + 1;
@@ -139,24 +139,24 @@ impl<'m> Walk<'m> {
                 }
                 1..=0x3f => {
                     let end = at + 1 + usize::from(first);
-                    let label = self.message.get(at + 1..end).ok_or(Fault::Ends(at))?;
+                    let label = self.message.get(at + 1..end).ok_or(DnsFault::Ends(at))?;
                     self.at = end;
                     return Ok(Some(label));
                 }
                 0xc0..=0xff => self.jump(at, first)?,
                 // RFC 6891 §5 withdrew extended label types.
-                _ => return Err(Fault::Wrong(at)),
+                _ => return Err(DnsFault::Wrong(at)),
             }
         }
     }
 
-    fn jump(&mut self, at: usize, first: u8) -> Result<(), Fault> {
-        let low = *self.message.get(at + 1).ok_or(Fault::Ends(at))?;
+    fn jump(&mut self, at: usize, first: u8) -> Result<(), DnsFault> {
+        let low = *self.message.get(at + 1).ok_or(DnsFault::Ends(at))?;
         let target = usize::from(first & 0x3f) << 8 | usize::from(low);
         self.pointers += 1;
         // A loop ends here, or by exceeding the longest name.
         if self.pointers > POINTERS_MAX {
-            return Err(Fault::Wrong(at));
+            return Err(DnsFault::Wrong(at));
         }
         self.ahead |= target >= self.begin;
         self.behind.get_or_insert(at + 2);

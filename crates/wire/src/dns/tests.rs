@@ -17,7 +17,7 @@ fn response() -> Vec<u8> {
 }
 
 /// Formats a message, one line per entry, and returns its final fault.
-fn told(bytes: &[u8]) -> (Vec<String>, Option<Fault>) {
+fn told(bytes: &[u8]) -> (Vec<String>, Option<DnsFault>) {
     let Some(message) = Message::parse(bytes) else { return (Vec::new(), None) };
     let mut lines = Vec::new();
     for entry in message.entries() {
@@ -80,14 +80,14 @@ fn names_are_escaped_as_in_master_files() {
 #[test]
 fn invalid_names_are_rejected() {
     let fault = |bytes: &[u8], at: usize| Name::read(bytes, at).err();
-    assert_eq!(fault(b"\xc0\0", 0), Some(Fault::Wrong(0)), "it points at itself");
-    assert_eq!(fault(b"\x01a\xc0\x00", 0), Some(Fault::Wrong(0)), "a loop");
-    assert_eq!(fault(b"\xc0\x02\xc0\0", 0), Some(Fault::Wrong(2)), "a loop of two");
-    assert_eq!(fault(b"\xc0\x09\0", 0), Some(Fault::Ends(9)), "behind the end");
-    assert_eq!(fault(b"\x40a\0", 0), Some(Fault::Wrong(0)), "an extended label");
-    assert_eq!(fault(b"\x3fa\0", 0), Some(Fault::Ends(0)));
+    assert_eq!(fault(b"\xc0\0", 0), Some(DnsFault::Wrong(0)), "it points at itself");
+    assert_eq!(fault(b"\x01a\xc0\x00", 0), Some(DnsFault::Wrong(0)), "a loop");
+    assert_eq!(fault(b"\xc0\x02\xc0\0", 0), Some(DnsFault::Wrong(2)), "a loop of two");
+    assert_eq!(fault(b"\xc0\x09\0", 0), Some(DnsFault::Ends(9)), "behind the end");
+    assert_eq!(fault(b"\x40a\0", 0), Some(DnsFault::Wrong(0)), "an extended label");
+    assert_eq!(fault(b"\x3fa\0", 0), Some(DnsFault::Ends(0)));
     assert_eq!((fault(b"\x01a", 0), fault(b"", 0), fault(b"\xc0", 0)), {
-        (Some(Fault::Ends(2)), Some(Fault::Ends(0)), Some(Fault::Ends(0)))
+        (Some(DnsFault::Ends(2)), Some(DnsFault::Ends(0)), Some(DnsFault::Ends(0)))
     });
     let long = |labels: usize, last: u8| {
         let mut bytes = [&[63][..], &[b'x'; 63]].concat().repeat(labels);
@@ -97,14 +97,14 @@ fn invalid_names_are_rejected() {
         bytes
     };
     assert!(Name::read(&long(3, 61), 0).is_ok(), "255 bytes");
-    assert_eq!(fault(&long(3, 62), 0), Some(Fault::Wrong(0)), "256 bytes");
+    assert_eq!(fault(&long(3, 62), 0), Some(DnsFault::Wrong(0)), "256 bytes");
     // A chain of pointers to pointers, up to as many as a name may have labels.
     let mut chain = vec![0, 0];
     for number in 0..300u16 {
         chain.extend((0xc000 | (number * 2)).to_be_bytes());
     }
     assert!(Name::read(&chain, 2 * 127).is_ok());
-    assert_eq!(fault(&chain, 2 * 128), Some(Fault::Wrong(2)));
+    assert_eq!(fault(&chain, 2 * 128), Some(DnsFault::Wrong(2)));
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn truncated_message_ends_and_is_not_invalid() {
     for cut in LENGTH..bytes.len() {
         let (lines, fault) = told(&bytes[..cut]);
         assert_eq!(lines, whole[..lines.len()], "{cut}");
-        assert!(matches!(fault, Some(Fault::Ends(at)) if at <= cut), "{cut}: {fault:?}");
+        assert!(matches!(fault, Some(DnsFault::Ends(at)) if at <= cut), "{cut}: {fault:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Message bodies: where they end (RFC 9112 §6, §7), as plain data advanced by the bytes behind a
 //! head.
 
-use super::{Fault, Guess, Head, Manner, Start, guess};
+use super::{HttpFault, Guess, Head, Manner, Start, guess};
 use memchr::memchr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -21,7 +21,7 @@ pub struct Body {
 
 /// A run of bytes of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Piece {
+pub enum BodyPart {
     /// Bytes of the body.
     Data(usize),
     /// Bytes that frame the body: chunk sizes, line ends, trailers.
@@ -32,7 +32,7 @@ pub enum Piece {
 
 /// Request method, as far as it affects the response's framing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked {
+pub enum RequestMethod {
     /// `HEAD`: no body follows, whatever the head says.
     Head,
     /// `CONNECT`: a success is followed by another protocol.
@@ -80,11 +80,11 @@ const VALUE_BLANK: u8 = 26;
 
 impl Body {
     /// Returns the body behind a request's head (RFC 9112 §6.3).
-    pub fn of_request(head: &Head<'_>, manner: Manner) -> Result<Self, Fault> {
+    pub fn of_request(head: &Head<'_>, manner: Manner) -> Result<Self, HttpFault> {
         let fields = &head.fields;
         match (fields.transfer, fields.chunked, fields.length) {
             (true, true, _) => Ok(Self::chunked(manner)),
-            (true, false, _) if manner == Manner::Strict => Err(Fault::Transfer),
+            (true, false, _) if manner == Manner::Strict => Err(HttpFault::Transfer),
             // `CONNECT` has no body (RFC 9110 §9.3.6), whatever its head says.
             _ if matches!(head.start, Start::Request { method: b"CONNECT", .. }) => {
                 Ok(Self::default())
@@ -96,17 +96,17 @@ impl Body {
 
     /// Returns the body behind a response's head (RFC 9112 §6.3).
     #[must_use]
-    pub fn of_response(head: &Head<'_>, asked: Asked, manner: Manner) -> Self {
+    pub fn of_response(head: &Head<'_>, asked: RequestMethod, manner: Manner) -> Self {
         let Start::Response { status, .. } = head.start else { return Self::default() };
         let fields = &head.fields;
         let lenient = manner == Manner::Lenient;
         let stated = fields.length.is_some_and(|length| length > 0) || fields.chunked;
         match (status, asked) {
             (101, _) if head.may_switch() => return Self::switched(),
-            (_, Asked::Head) | (304, _) => return Self::default(),
+            (_, RequestMethod::Head) | (304, _) => return Self::default(),
             // These must not state a length (RFC 9110 §8.6); a sender that does may send a body.
             (100..200 | 204, _) if !(lenient && stated) => return Self::default(),
-            (200..300, Asked::Connect) => return Self::switched(),
+            (200..300, RequestMethod::Connect) => return Self::switched(),
             _ => {}
         }
         match (fields.transfer, fields.chunked, fields.length) {
@@ -182,11 +182,11 @@ impl Body {
     }
 
     /// Consumes the next bytes as far as they are of one kind.
-    pub fn take(&mut self, bytes: &[u8]) -> Result<Piece, Fault> {
+    pub fn take(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         match self.state {
-            ENDED | SWITCHED => Ok(Piece::End),
-            UNTIL_CLOSE => Ok(Piece::Data(bytes.len())),
-            LENGTH | CHUNK => Ok(Piece::Data(self.data(bytes.len()))),
+            ENDED | SWITCHED => Ok(BodyPart::End),
+            UNTIL_CLOSE => Ok(BodyPart::Data(bytes.len())),
+            LENGTH | CHUNK => Ok(BodyPart::Data(self.data(bytes.len()))),
             _ => self.framing(bytes),
         }
     }
@@ -218,7 +218,7 @@ impl Body {
         }
     }
 
-    fn framing(&mut self, bytes: &[u8]) -> Result<Piece, Fault> {
+    fn framing(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         let (state, left) = (self.state, self.left);
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
@@ -238,7 +238,7 @@ impl Body {
             }
         }
         debug_assert!(at > 0 || bytes.is_empty(), "nothing taken in state {state} with {left}");
-        Ok(Piece::Framing(at))
+        Ok(BodyPart::Framing(at))
     }
 
     /// Returns the number of bytes that can be skipped at once.
@@ -252,7 +252,7 @@ impl Body {
     }
 
     /// Reinterprets a body announced as chunked that has no chunks (lenient manner).
-    fn otherwise(&mut self, bytes: &[u8]) -> Result<Piece, Fault> {
+    fn otherwise(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         let [a, b, c, d, e, f] = self.spare;
         let stated = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
         *self = match guess(bytes) {
@@ -264,7 +264,7 @@ impl Body {
     }
 
     /// Advances by one byte of framing.
-    fn step(&mut self, byte: u8) -> Result<(), Fault> {
+    fn step(&mut self, byte: u8) -> Result<(), HttpFault> {
         let lenient = self.lenient != 0;
         self.state = match self.state {
             FIRST_SIZE | SIZE | SIZE_DIGITS => return self.size(byte, lenient),
@@ -274,34 +274,34 @@ impl Body {
             CHUNK_END if byte == b'\r' => CHUNK_CR,
             CHUNK_END if lenient && byte == b'\n' => SIZE,
             CHUNK_CR if byte == b'\n' => SIZE,
-            CHUNK_END | CHUNK_CR => return Err(Fault::ChunkEnd),
+            CHUNK_END | CHUNK_CR => return Err(HttpFault::ChunkEnd),
             TRAILER..=LAST_CR => self.trailer(byte, lenient)?,
-            _ => return Err(Fault::ChunkSize),
+            _ => return Err(HttpFault::ChunkSize),
         };
         Ok(())
     }
 
     /// Advances within a chunk size. The lenient manner allows white space and line ends before it,
     /// and anything behind it.
-    fn size(&mut self, byte: u8, lenient: bool) -> Result<(), Fault> {
+    fn size(&mut self, byte: u8, lenient: bool) -> Result<(), HttpFault> {
         let before = self.state != SIZE_DIGITS;
         self.state = match byte {
             b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F' => {
                 let digit = char::from(byte).to_digit(16).map_or(0, u64::from);
                 if self.left >> 60 != 0 {
-                    return Err(Fault::ChunkSize);
+                    return Err(HttpFault::ChunkSize);
                 }
                 self.left = self.left << 4 | digit;
                 SIZE_DIGITS
             }
             b'\t' | b'\n' | 0x0b | 0x0c | b'\r' | b' ' if before && lenient => self.state,
-            _ if before => return Err(Fault::ChunkSize),
+            _ if before => return Err(HttpFault::ChunkSize),
             b'\r' => SIZE_CR,
             b'\n' if lenient => self.begun(),
             _ if lenient => SIZE_JUNK,
             b';' => EXTENSION,
             b' ' | b'\t' => SIZE_BLANK,
-            _ => return Err(Fault::ChunkSize),
+            _ => return Err(HttpFault::ChunkSize),
         };
         Ok(())
     }
@@ -313,7 +313,7 @@ impl Body {
 
     /// Advances within an extension, strictly, with the white space that recipients must ignore
     /// (RFC 9112 §7.1.1).
-    fn extension(&self, byte: u8) -> Result<u8, Fault> {
+    fn extension(&self, byte: u8) -> Result<u8, HttpFault> {
         let token = super::fields::is_token(byte);
         let blank = matches!(byte, b' ' | b'\t');
         Ok(match (self.state, byte) {
@@ -331,12 +331,12 @@ impl Body {
             (QUOTED, b'"') => QUOTED_END,
             (QUOTED, b'\\') => QUOTED_PAIR,
             (QUOTED | QUOTED_PAIR, b'!'..=0x7e | 0x80..) => QUOTED,
-            (SIZE_BLANK, _) => return Err(Fault::ChunkSize),
-            _ => return Err(Fault::ChunkExtension),
+            (SIZE_BLANK, _) => return Err(HttpFault::ChunkSize),
+            _ => return Err(HttpFault::ChunkExtension),
         })
     }
 
-    fn trailer(&self, byte: u8, lenient: bool) -> Result<u8, Fault> {
+    fn trailer(&self, byte: u8, lenient: bool) -> Result<u8, HttpFault> {
         let text = byte == b'\t' || (byte >= b' ' && byte != 0x7f);
         Ok(match (self.state, byte) {
             (TRAILER, b'\r') => LAST_CR,
@@ -349,7 +349,7 @@ impl Body {
             (TRAILER_VALUE, b'\r') => TRAILER_CR,
             (TRAILER_VALUE, _) if text => TRAILER_VALUE,
             (TRAILER_CR, b'\n') => TRAILER,
-            _ => return Err(Fault::Trailer),
+            _ => return Err(HttpFault::Trailer),
         })
     }
 }

@@ -8,18 +8,18 @@ pub enum Stop {
     /// It is incomplete.
     More,
     /// It is invalid.
-    Fault(Fault),
+    Fault(HttpFault),
 }
 
-impl From<Fault> for Stop {
-    fn from(fault: Fault) -> Self {
+impl From<HttpFault> for Stop {
+    fn from(fault: HttpFault) -> Self {
         Self::Fault(fault)
     }
 }
 
 /// A violated rule of HTTP/1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub enum HttpFault {
     /// A line ends with a bare CR or LF, or contains a bare CR (RFC 9112 §2.2).
     LineEnd,
     /// The method is not a token (RFC 9110 §9.1).
@@ -56,7 +56,7 @@ pub enum Fault {
     Trailer,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for HttpFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::LineEnd => "a line does not end with CR LF",
@@ -80,4 +80,4 @@ impl fmt::Display for Fault {
     }
 }
 
-impl core::error::Error for Fault {}
+impl core::error::Error for HttpFault {}

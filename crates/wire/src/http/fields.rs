@@ -1,6 +1,6 @@
 //! Header fields needed for framing and descriptions.
 
-use super::{Fault, Manner};
+use super::{HttpFault, Manner};
 
 /// The known fields of a head. An absent text is empty, except for two whose absence logs report.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,7 +108,7 @@ impl Codings {
 
 /// Fields that are evaluated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Known {
+pub(super) enum KnownField {
     Host,
     UserAgent,
     Referer,
@@ -121,7 +121,7 @@ pub(super) enum Known {
     Upgrade,
 }
 
-impl Known {
+impl KnownField {
     /// Returns the field with this name.
     #[inline]
     pub(super) fn of(name: &[u8]) -> Option<Self> {
@@ -184,21 +184,21 @@ impl<'b> Fields<'b> {
     #[inline]
     pub(super) fn take(
         &mut self,
-        known: Known,
+        known: KnownField,
         value: &'b [u8],
         manner: Manner,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), HttpFault> {
         match known {
-            Known::Host => first(&mut self.host, value),
-            Known::UserAgent => _ = self.user_agent.get_or_insert(value),
-            Known::Referer => _ = self.referer.get_or_insert(value),
-            Known::ContentType => first(&mut self.content_type, value),
-            Known::Authorization => first(&mut self.authorization, value),
-            Known::Upgrade => self.upgrade = true,
-            Known::Connection => self.connection(value),
-            Known::ContentLength => return self.length(value, manner),
-            Known::TransferEncoding => self.transfer(value, manner),
-            Known::ContentEncoding => {
+            KnownField::Host => first(&mut self.host, value),
+            KnownField::UserAgent => _ = self.user_agent.get_or_insert(value),
+            KnownField::Referer => _ = self.referer.get_or_insert(value),
+            KnownField::ContentType => first(&mut self.content_type, value),
+            KnownField::Authorization => first(&mut self.authorization, value),
+            KnownField::Upgrade => self.upgrade = true,
+            KnownField::Connection => self.connection(value),
+            KnownField::ContentLength => return self.length(value, manner),
+            KnownField::TransferEncoding => self.transfer(value, manner),
+            KnownField::ContentEncoding => {
                 first(&mut self.content_encoding, value);
                 words(value).for_each(|word| self.codings.add(word));
             }
@@ -216,13 +216,13 @@ impl<'b> Fields<'b> {
 
     /// Stores a length. In the lenient manner the first of several counts, and of a text its
     /// leading digits.
-    fn length(&mut self, value: &[u8], manner: Manner) -> Result<(), Fault> {
+    fn length(&mut self, value: &[u8], manner: Manner) -> Result<(), HttpFault> {
         let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let number = value.get(..digits).and_then(decimal);
         match (manner, number) {
-            (Manner::Strict, _) if self.length.is_some() => return Err(Fault::LengthTwice),
-            (Manner::Strict, None) => return Err(Fault::Length),
-            (Manner::Strict, _) if digits < value.len() => return Err(Fault::Length),
+            (Manner::Strict, _) if self.length.is_some() => return Err(HttpFault::LengthTwice),
+            (Manner::Strict, None) => return Err(HttpFault::Length),
+            (Manner::Strict, _) if digits < value.len() => return Err(HttpFault::Length),
             _ => {}
         }
         // Repeating the same number is not ambiguous (RFC 9112 §6.3).
@@ -249,9 +249,9 @@ impl<'b> Fields<'b> {
 
     /// Checks the fields together: a length beside a transfer coding is a fault, or in the lenient
     /// manner an ambiguity.
-    pub(super) fn check(&mut self, manner: Manner) -> Result<(), Fault> {
+    pub(super) fn check(&mut self, manner: Manner) -> Result<(), HttpFault> {
         match (manner, self.transfer, self.length) {
-            (Manner::Strict, true, Some(_)) => return Err(Fault::LengthAndTransfer),
+            (Manner::Strict, true, Some(_)) => return Err(HttpFault::LengthAndTransfer),
             (Manner::Lenient, true, Some(_)) => self.ambiguous = true,
             _ => {}
         }

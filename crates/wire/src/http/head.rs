@@ -1,12 +1,12 @@
 //! The head of a message: start line and fields.
 
-use super::fields::{Fields, Known, is_text, is_token, loose, looser, trim};
-use super::lines::{Line, line};
+use super::fields::{Fields, KnownField, is_text, is_token, loose, looser, trim};
+use super::lines::{HeadLine, line};
 use super::start::{
     Start, is_modern, lenient_request, lenient_response, may_name_http, names_http, strict_request,
     strict_response, unfinished_request,
 };
-use super::{Fault, Manner, Stop};
+use super::{HttpFault, Manner, Stop};
 use memchr::{memchr, memchr2};
 
 /// A parsed head.
@@ -52,7 +52,7 @@ impl<'b> Head<'b> {
         let begin = behind_blank(bytes, manner);
         let rest = bytes.get(begin..).unwrap_or_default();
         if !names_http(rest) && !may_name_http(rest) {
-            return Err(Fault::Version.into());
+            return Err(HttpFault::Version.into());
         }
         let first = line(bytes, begin, manner)?;
         let text = slice(bytes, first);
@@ -91,7 +91,7 @@ impl<'b> Head<'b> {
     fn with_fields(
         bytes: &'b [u8],
         begin: usize,
-        first: Line,
+        first: HeadLine,
         start: Start<'b>,
         version: &'b [u8],
         manner: Manner,
@@ -101,14 +101,14 @@ impl<'b> Head<'b> {
             Manner::Lenient => lenient_fields(bytes, first.next)?,
         };
         if version.is_empty() && manner == Manner::Strict && end > first.next + 2 {
-            return Err(Fault::Version.into());
+            return Err(HttpFault::Version.into());
         }
         let modern = is_modern(version);
         Ok(Self { begin, end, start, version, modern, fields })
     }
 }
 
-fn slice(bytes: &[u8], line: Line) -> &[u8] {
+fn slice(bytes: &[u8], line: HeadLine) -> &[u8] {
     bytes.get(line.start..line.end).unwrap_or_default()
 }
 
@@ -131,7 +131,7 @@ fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop>
     let mut at = from;
     loop {
         if matches!(bytes.get(at), Some(b' ' | b'\t')) {
-            return Err(Fault::Folded.into());
+            return Err(HttpFault::Folded.into());
         }
         let line = line(bytes, at, Manner::Strict)?;
         at = line.next;
@@ -141,7 +141,7 @@ fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop>
             return Ok((fields, at));
         }
         let (name, value) = strict_field(text)?;
-        if let Some(known) = Known::of(name) {
+        if let Some(known) = KnownField::of(name) {
             fields.take(known, trim(value), Manner::Strict)?;
         }
     }
@@ -152,7 +152,7 @@ fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop>
 /// without a colon is skipped.
 fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop> {
     let mut fields = Fields::default();
-    let mut open: Option<Line> = None;
+    let mut open: Option<HeadLine> = None;
     let mut at = from;
     loop {
         let line = line(bytes, at, Manner::Lenient)?;
@@ -185,7 +185,7 @@ fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop
 
 /// Returns the end of the head if an empty line ends it. A line end other than CR LF or LF does so
 /// only if no known field follows, and together with a CR LF behind it.
-fn empty_ends(bytes: &[u8], line: Line) -> Option<usize> {
+fn empty_ends(bytes: &[u8], line: HeadLine) -> Option<usize> {
     let ending = bytes.get(line.end..line.next).unwrap_or_default();
     if matches!(ending, b"\r\n" | b"\n") {
         return Some(line.next);
@@ -207,12 +207,12 @@ fn begins_known(rest: &[u8]) -> bool {
     }
     let rest = rest.get(..WITHIN).unwrap_or(rest);
     let name = memchr(b':', rest).and_then(|colon| rest.get(..colon)).unwrap_or_default();
-    Known::of(loose(name)).is_some()
+    KnownField::of(loose(name)).is_some()
 }
 
 /// Returns true if a line of one blank ends the head: some clients send that instead of an empty
 /// line.
-fn blank_ends(bytes: &[u8], line: Line) -> Result<bool, Stop> {
+fn blank_ends(bytes: &[u8], line: HeadLine) -> Result<bool, Stop> {
     if line.end != line.start + 1 || line.next != line.end + 1 {
         return Ok(false);
     }
@@ -225,21 +225,21 @@ fn blank_ends(bytes: &[u8], line: Line) -> Result<bool, Stop> {
 
 /// Splits a field line into token and value (RFC 9112 §5).
 #[inline]
-fn strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
-    let colon = text.iter().position(|byte| !is_token(*byte)).ok_or(Fault::FieldName)?;
+fn strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), HttpFault> {
+    let colon = text.iter().position(|byte| !is_token(*byte)).ok_or(HttpFault::FieldName)?;
     let (name, rest) = text.split_at(colon);
     match rest {
         [b':', value @ ..] if !name.is_empty() => match is_text(value) {
             true => Ok((name, value)),
-            false => Err(Fault::FieldValue),
+            false => Err(HttpFault::FieldValue),
         },
-        _ => Err(Fault::FieldName),
+        _ => Err(HttpFault::FieldName),
     }
 }
 
 #[inline]
-fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), Fault> {
-    if let Some((known, value)) = Known::begins(text) {
+fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), HttpFault> {
+    if let Some((known, value)) = KnownField::begins(text) {
         return fields.take(known, looser(value), Manner::Lenient);
     }
     // Most fields are well-formed and unknown.
@@ -258,7 +258,7 @@ fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), Faul
     };
     let name = loose(text.get(..colon).unwrap_or_default());
     let value = looser(text.get(colon..).unwrap_or_default());
-    match Known::loosely_of(name) {
+    match KnownField::loosely_of(name) {
         Some(known) => fields.take(known, value, Manner::Lenient),
         None => Ok(()),
     }

@@ -1,11 +1,11 @@
 //! Lines of a head, and the search for a head's end in pieces.
 
-use super::{Fault, Manner, Stop};
+use super::{HttpFault, Manner, Stop};
 use memchr::memchr2;
 
 /// A line: its start, the end of its text, the start of the next line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Line {
+pub(super) struct HeadLine {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) next: usize,
@@ -23,21 +23,21 @@ pub(super) const fn is_blank(byte: u8) -> bool {
 /// In the lenient manner a line also ends with LF or CR alone; several CR before an LF form one
 /// line end.
 #[inline]
-pub(super) fn line(bytes: &[u8], start: usize, manner: Manner) -> Result<Line, Stop> {
+pub(super) fn line(bytes: &[u8], start: usize, manner: Manner) -> Result<HeadLine, Stop> {
     let rest = bytes.get(start..).unwrap_or_default();
     let end = start + memchr2(b'\r', b'\n', rest).ok_or(Stop::More)?;
     match (bytes.get(end), bytes.get(end + 1), manner) {
-        (Some(b'\r'), Some(b'\n'), _) => Ok(Line { start, end, next: end + 2 }),
+        (Some(b'\r'), Some(b'\n'), _) => Ok(HeadLine { start, end, next: end + 2 }),
         (Some(b'\r'), None, _) => Err(Stop::More),
-        (_, _, Manner::Strict) => Err(Fault::LineEnd.into()),
-        (Some(b'\n'), ..) => Ok(Line { start, end, next: end + 1 }),
+        (_, _, Manner::Strict) => Err(HttpFault::LineEnd.into()),
+        (Some(b'\n'), ..) => Ok(HeadLine { start, end, next: end + 1 }),
         _ => {
             let behind = bytes.get(end..).unwrap_or_default();
             let run = behind.iter().take_while(|byte| **byte == b'\r').count();
             match bytes.get(end + run) {
                 None => Err(Stop::More),
-                Some(b'\n') => Ok(Line { start, end, next: end + run + 1 }),
-                Some(_) => Ok(Line { start, end, next: end + 1 }),
+                Some(b'\n') => Ok(HeadLine { start, end, next: end + run + 1 }),
+                Some(_) => Ok(HeadLine { start, end, next: end + 1 }),
             }
         }
     }
@@ -49,7 +49,7 @@ pub(super) fn line(bytes: &[u8], start: usize, manner: Manner) -> Result<Line, S
 /// it rejects it there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
-pub struct Seek(u8);
+pub struct HeadSearch(u8);
 
 /// State before the first line.
 const BEFORE: u8 = 0;
@@ -68,7 +68,7 @@ const BLANK: u8 = 6;
 /// State behind a line of one blank and LF.
 const BLANK_LINE: u8 = 7;
 
-impl Seek {
+impl HeadSearch {
     /// Restores a state from [`HeadSearch::number`].
     #[must_use]
     pub const fn of(number: u8) -> Self {

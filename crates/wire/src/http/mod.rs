@@ -21,11 +21,11 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-pub use body::{Asked, Body, Piece};
-pub use fault::{Fault, Stop};
+pub use body::{RequestMethod, Body, BodyPart};
+pub use fault::{HttpFault, Stop};
 pub use fields::{Coding, Codings, Fields};
 pub use head::Head;
-pub use lines::Seek;
+pub use lines::HeadSearch;
 pub use method::{METHODS, method_number};
 pub use start::Start;
 

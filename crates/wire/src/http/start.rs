@@ -2,7 +2,7 @@
 
 use super::fields::{is, is_text, is_token, loose, trim};
 use super::method::method_number;
-use super::{Fault, Manner, Stop};
+use super::{HttpFault, Manner, Stop};
 use memchr::{memchr, memrchr};
 
 /// A start line.
@@ -37,12 +37,12 @@ pub(super) fn may_name_http(bytes: &[u8]) -> bool {
 
 /// Parses method, space, target, space, version (RFC 9112 §3). Only an HTTP/0.9 request has no
 /// version.
-pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
-    let end = text.iter().position(|byte| !is_token(*byte)).ok_or(Fault::Method)?;
+pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
+    let end = text.iter().position(|byte| !is_token(*byte)).ok_or(HttpFault::Method)?;
     let (method, rest) = text.split_at(end);
-    let [b' ', rest @ ..] = rest else { return Err(Fault::Method) };
+    let [b' ', rest @ ..] = rest else { return Err(HttpFault::Method) };
     if method.is_empty() {
-        return Err(Fault::Method);
+        return Err(HttpFault::Method);
     }
     let (target, version) = match memchr(b' ', rest) {
         Some(end) => (rest.get(..end), strict_version(rest.get(end + 1..).unwrap_or_default())?),
@@ -51,7 +51,7 @@ pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
     let target = target.unwrap_or_default();
     // A target consists of visible ASCII (RFC 3986 §2); other characters are percent-encoded.
     if target.is_empty() || !target.iter().all(u8::is_ascii_graphic) {
-        return Err(Fault::Target);
+        return Err(HttpFault::Target);
     }
     Ok((Start::Request { method, number: method_number(method), target }, version))
 }
@@ -62,7 +62,7 @@ pub(super) fn unfinished_request(bytes: &[u8], begin: usize, manner: Manner) -> 
     let version = rest.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
     match version.get(..8) {
         Some(version) if manner == Manner::Strict && strict_version(version).is_err() => {
-            Fault::Version.into()
+            HttpFault::Version.into()
         }
         _ => Stop::More,
     }
@@ -70,12 +70,12 @@ pub(super) fn unfinished_request(bytes: &[u8], begin: usize, manner: Manner) -> 
 
 /// Parses a request line leniently: the target is everything between method and version, blanks
 /// included.
-pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
+pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let text = loose(text);
-    let end = text.iter().position(|byte| !is_token(*byte)).ok_or(Fault::Method)?;
+    let end = text.iter().position(|byte| !is_token(*byte)).ok_or(HttpFault::Method)?;
     let (method, rest) = text.split_at(end);
     if method.is_empty() || !matches!(rest.first(), Some(b' ' | b'\t')) {
-        return Err(Fault::Method);
+        return Err(HttpFault::Method);
     }
     let rest = trim(rest);
     let last = memrchr(b' ', rest).or_else(|| memrchr(b'\t', rest));
@@ -86,42 +86,42 @@ pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> 
             (trim(rest.get(..last).unwrap_or_default()), behind.get(5..).unwrap_or_default())
         }
         None if number == 1 && rest.first() == Some(&b'/') => (rest, &[][..]),
-        _ => return Err(Fault::Version),
+        _ => return Err(HttpFault::Version),
     };
     if target.is_empty() {
-        return Err(Fault::Target);
+        return Err(HttpFault::Target);
     }
     Ok((Start::Request { method, number, target }, version))
 }
 
 /// Parses version, space, three digits, and a reason phrase behind another space (RFC 9112 §4),
 /// which may be missing if the phrase is.
-pub(super) fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
+pub(super) fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let version = strict_version(text.get(..8).unwrap_or_default())?;
     let [b' ', a, b, c, rest @ ..] = text.get(8..).unwrap_or_default() else {
-        return Err(if text.get(8) == Some(&b' ') { Fault::Status } else { Fault::Version });
+        return Err(if text.get(8) == Some(&b' ') { HttpFault::Status } else { HttpFault::Version });
     };
     let digits = [*a, *b, *c];
     if !digits.iter().all(u8::is_ascii_digit) {
-        return Err(Fault::Status);
+        return Err(HttpFault::Status);
     }
     let reason = match rest {
         [b' ', reason @ ..] => reason,
         [] => rest,
-        _ => return Err(Fault::Status),
+        _ => return Err(HttpFault::Status),
     };
     if !is_text(reason) {
-        return Err(Fault::Reason);
+        return Err(HttpFault::Reason);
     }
     let status = digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0'));
     Ok((Start::Response { status, reason }, version))
 }
 
 /// Parses a status line leniently: any control character separates words.
-pub(super) fn lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
+pub(super) fn lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let text = loose(text);
     if !names_http(text) {
-        return Err(Fault::Version);
+        return Err(HttpFault::Version);
     }
     let rest = text.get(5..).unwrap_or_default();
     let word = |bytes: &'_ [u8]| bytes.iter().take_while(|byte| **byte > b' ').count();
@@ -138,10 +138,10 @@ pub(super) fn lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault>
 
 /// Accepts the versions in use (RFC 9112 §2.3). HTTP/2.0 in a start line comes from confused
 /// gateways.
-fn strict_version(text: &[u8]) -> Result<&[u8], Fault> {
+fn strict_version(text: &[u8]) -> Result<&[u8], HttpFault> {
     match text.strip_prefix(b"HTTP/") {
         Some(version @ (b"1.1" | b"1.0" | b"0.9" | b"2.0")) => Ok(version),
-        _ => Err(Fault::Version),
+        _ => Err(HttpFault::Version),
     }
 }
 

@@ -2,7 +2,7 @@
 
 /// Type of a field's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shape {
+pub enum FieldType {
     /// Bytes as on the wire.
     Text,
     /// Text that may occur several times.
@@ -48,9 +48,9 @@ macro_rules! fields {
 
             /// How the value is read and written.
             #[must_use]
-            pub const fn shape(self) -> Shape {
+            pub const fn shape(self) -> FieldType {
                 match self {
-                    $(Self::$field => Shape::$shape,)*
+                    $(Self::$field => FieldType::$shape,)*
                 }
             }
 

@@ -18,7 +18,7 @@ mod field;
 #[cfg(test)]
 mod tests;
 
-pub use field::{Field, Shape};
+pub use field::{Field, FieldType};
 
 /// Longest text of a field in bytes.
 pub const TEXT_MAX: usize = 8192;
@@ -29,7 +29,7 @@ const HEADER: usize = 3;
 
 /// The subject of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum RecordKind {
     /// An HTTP request.
     HttpRequest,
     /// An HTTP response.
@@ -42,7 +42,7 @@ pub enum Kind {
     Tls,
 }
 
-impl Kind {
+impl RecordKind {
     const ALL: [Self; 5] =
         [Self::HttpRequest, Self::HttpResponse, Self::HttpExchange, Self::Dns, Self::Tls];
 
@@ -77,7 +77,7 @@ pub struct Writer<'r> {
 
 impl<'r> Writer<'r> {
     /// Begins a record without fields.
-    pub fn new(room: &'r mut [u8], kind: Kind) -> Self {
+    pub fn new(room: &'r mut [u8], kind: RecordKind) -> Self {
         // One byte stays free for the omission marker.
         let used = match room {
             [first, _, ..] => {
@@ -150,7 +150,7 @@ impl<'r> Writer<'r> {
 /// A view of a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'b> {
-    kind: Kind,
+    kind: RecordKind,
     fields: &'b [u8],
 }
 
@@ -159,12 +159,12 @@ impl<'b> Record<'b> {
     #[must_use]
     pub fn parse(bytes: &'b [u8]) -> Option<Self> {
         let (kind, fields) = bytes.split_first()?;
-        Some(Self { kind: Kind::numbered(*kind)?, fields })
+        Some(Self { kind: RecordKind::numbered(*kind)?, fields })
     }
 
     /// Returns the kind of message.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> RecordKind {
         self.kind
     }
 

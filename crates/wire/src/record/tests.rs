@@ -3,7 +3,7 @@
 use super::*;
 
 fn exchange(room: &mut [u8]) -> usize {
-    let mut writer = Writer::new(room, Kind::HttpExchange);
+    let mut writer = Writer::new(room, RecordKind::HttpExchange);
     writer.text(Field::Method, b"GET");
     writer.number(Field::Status, 404);
     writer.number(Field::ResponseBody, 0);
@@ -18,7 +18,7 @@ fn record_survives_a_round_trip() {
     let mut room = [0; 100];
     let used = exchange(&mut room);
     let record = Record::parse(&room[..used]).unwrap();
-    assert_eq!(record.kind(), Kind::HttpExchange);
+    assert_eq!(record.kind(), RecordKind::HttpExchange);
     assert_eq!(record.text(Field::Method), Some(&b"GET"[..]));
     assert_eq!(record.number(Field::Status), Some(404));
     assert_eq!(record.number(Field::ResponseBody), Some(0));
@@ -28,7 +28,7 @@ fn record_survives_a_round_trip() {
     assert_eq!(data.map(|(_, value)| value).collect::<Vec<_>>(), [&b"one"[..], b""]);
     assert!(!record.is_cut());
     let mut copy = [0; 100];
-    let mut writer = Writer::new(&mut copy, Kind::HttpExchange);
+    let mut writer = Writer::new(&mut copy, RecordKind::HttpExchange);
     writer.all(&record);
     assert_eq!(writer.finish(), used);
     assert_eq!(copy[..used], room[..used]);
@@ -53,7 +53,7 @@ fn fields_that_do_not_fit_are_omitted_and_marked() {
     assert!(!Record::parse(&room[..used]).unwrap().is_cut());
     let long = vec![b'x'; TEXT_MAX + 1];
     let mut room = vec![0; 2 * TEXT_MAX];
-    let mut writer = Writer::new(&mut room, Kind::Dns);
+    let mut writer = Writer::new(&mut room, RecordKind::Dns);
     writer.text(Field::Name, &long);
     let used = writer.finish();
     let record = Record::parse(&room[..used]).unwrap();

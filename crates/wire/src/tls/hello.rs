@@ -68,8 +68,8 @@ impl<'b> ClientHello<'b> {
 
     /// Iterates over the cipher suites, GREASE included.
     #[must_use]
-    pub fn ciphers(&self) -> Words<'b> {
-        Words(self.ciphers)
+    pub fn ciphers(&self) -> U16List<'b> {
+        U16List(self.ciphers)
     }
 
     /// Iterates over the extensions, GREASE included.
@@ -99,16 +99,16 @@ impl<'b> ClientHello<'b> {
 
     /// Iterates over the offered signature algorithms, GREASE included.
     #[must_use]
-    pub fn signature_algorithms(&self) -> Words<'b> {
+    pub fn signature_algorithms(&self) -> U16List<'b> {
         let data = self.extensions().find(extension::SIGNATURE_ALGORITHMS);
-        Words(data.map(list_in).unwrap_or_default())
+        U16List(data.map(list_in).unwrap_or_default())
     }
 
     /// Iterates over the supported versions, GREASE included; `None` without the extension.
     #[must_use]
-    pub fn versions(&self) -> Option<Words<'b>> {
+    pub fn versions(&self) -> Option<U16List<'b>> {
         let mut data = self.extensions().find(extension::SUPPORTED_VERSIONS)?;
-        Some(Words(short_list(&mut data).unwrap_or_default()))
+        Some(U16List(short_list(&mut data).unwrap_or_default()))
     }
 
     /// Returns the highest known version offered. Without the extension at most TLS 1.2, whatever
@@ -163,7 +163,7 @@ impl<'b> ServerHello<'b> {
 
     /// Returns true if the server accepts a pre-shared key (TLS 1.3 resumption).
     #[must_use]
-    pub fn takes_secret(&self) -> bool {
+    pub fn accepts_psk(&self) -> bool {
         self.extensions().find(extension::PRE_SHARED_KEY).is_some()
     }
 }
@@ -191,16 +191,16 @@ impl<'b> Iterator for Extensions<'b> {
 
 /// An iterator over a list of u16.
 #[derive(Clone, Debug)]
-pub struct Words<'b>(&'b [u8]);
+pub struct U16List<'b>(&'b [u8]);
 
-impl Words<'_> {
+impl U16List<'_> {
     /// Skips GREASE values.
-    pub fn meant(self) -> impl Iterator<Item = u16> {
+    pub fn without_grease(self) -> impl Iterator<Item = u16> {
         self.filter(|value| !is_grease(*value))
     }
 }
 
-impl Iterator for Words<'_> {
+impl Iterator for U16List<'_> {
     type Item = u16;
 
     fn next(&mut self) -> Option<u16> {

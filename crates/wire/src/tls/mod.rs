@@ -13,7 +13,7 @@ mod hello;
 mod tests;
 
 pub use cipher::Cipher;
-pub use hello::{ClientHello, Extensions, ServerHello, Words, extension};
+pub use hello::{ClientHello, Extensions, ServerHello, U16List, extension};
 
 use crate::read::{array, be16};
 use core::fmt;
@@ -107,7 +107,7 @@ impl RecordHeader {
 
 /// Result of examining the first bytes of a direction.
 #[derive(Clone, Copy, Debug)]
-pub enum Begin<'b> {
+pub enum FirstHello<'b> {
     /// Undecided: at least this many bytes are needed.
     Need(usize),
     /// A ClientHello.
@@ -129,43 +129,43 @@ pub enum Begin<'b> {
 /// Examines the first bytes of a direction. A message that spans records is gathered in `room`,
 /// whose contents are overwritten. Skipped are messages that may precede a hello: warnings, empty
 /// records, a dummy ChangeCipherSpec (RFC 8446 §5), HelloRequests (RFC 5246 §7.4.1.1).
-pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> Begin<'b> {
+pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHello<'b> {
     let mut at = 0;
     loop {
         let rest = bytes.get(at..).unwrap_or_default();
         if at > BEGIN_MAX {
-            return Begin::TooLong;
+            return FirstHello::TooLong;
         }
         if !could_be_record(rest) {
-            return Begin::NotTls;
+            return FirstHello::NotTls;
         }
         if rest.len() < RECORD {
             // The next byte may rule out TLS.
-            return Begin::Need(at + rest.len() + 1);
+            return FirstHello::Need(at + rest.len() + 1);
         }
-        let Some(first) = RecordHeader::parse(rest) else { return Begin::NotTls };
+        let Some(first) = RecordHeader::parse(rest) else { return FirstHello::NotTls };
         let whole = RECORD + usize::from(first.length);
         let before = match before_hello(first, rest) {
-            Before::All => {
+            Preamble::All => {
                 at += whole;
                 continue;
             }
-            Before::More(more) => return Begin::Need(at + more),
-            Before::Alert => return Begin::Alert,
-            Before::Other => return Begin::NoHello,
-            Before::Some(before) => before,
+            Preamble::More(more) => return FirstHello::Need(at + more),
+            Preamble::Alert => return FirstHello::Alert,
+            Preamble::Other => return FirstHello::NoHello,
+            Preamble::Some(before) => before,
         };
         let kind = rest.get(RECORD + before).copied().unwrap_or(0);
         return match gather(rest, first, before, room) {
             Ok(message) => hello(kind, message),
-            Err(Begin::Need(need)) => Begin::Need(at + need),
+            Err(FirstHello::Need(need)) => FirstHello::Need(at + need),
             Err(why) => why,
         };
     }
 }
 
 /// The part of a record that precedes a hello.
-enum Before {
+enum Preamble {
     /// All of it.
     All,
     /// This many bytes of its payload; then a hello begins.
@@ -178,41 +178,41 @@ enum Before {
     Other,
 }
 
-fn before_hello(record: RecordHeader, bytes: &[u8]) -> Before {
+fn before_hello(record: RecordHeader, bytes: &[u8]) -> Preamble {
     const WARNING: u8 = 1;
     const CLOSE: u8 = 0;
     let length = usize::from(record.length);
     let payload = bytes.get(RECORD..).unwrap_or_default();
     let payload = payload.get(..length).unwrap_or(payload);
     match (record.content, payload) {
-        _ if length == 0 => Before::All,
+        _ if length == 0 => Preamble::All,
         (ALERT, _) if length == 2 => match payload {
-            [WARNING] | [] => Before::More(RECORD + 2),
-            [WARNING, what] if *what != CLOSE => Before::All,
-            _ => Before::Alert,
+            [WARNING] | [] => Preamble::More(RECORD + 2),
+            [WARNING, what] if *what != CLOSE => Preamble::All,
+            _ => Preamble::Alert,
         },
-        (CHANGE, []) if length == 1 => Before::More(RECORD + 1),
-        (CHANGE, [1]) if length == 1 => Before::All,
+        (CHANGE, []) if length == 1 => Preamble::More(RECORD + 1),
+        (CHANGE, [1]) if length == 1 => Preamble::All,
         (HANDSHAKE, _) => {
             let mut at = 0;
             while payload.get(at..at + MESSAGE) == Some(&[0; MESSAGE]) {
                 at += MESSAGE;
             }
             match payload.get(at..).unwrap_or_default() {
-                _ if at == length => Before::All,
-                [] => Before::More(RECORD + at + MESSAGE.min(length - at)),
-                [1 | 2, ..] => Before::Some(at),
+                _ if at == length => Preamble::All,
+                [] => Preamble::More(RECORD + at + MESSAGE.min(length - at)),
+                [1 | 2, ..] => Preamble::Some(at),
                 // The beginning of another HelloRequest.
                 rest @ [0, ..]
                     if rest.len() < MESSAGE.min(length - at)
                         && rest.iter().all(|byte| *byte == 0) =>
                 {
-                    Before::More(RECORD + at + MESSAGE.min(length - at))
+                    Preamble::More(RECORD + at + MESSAGE.min(length - at))
                 }
-                _ => Before::Other,
+                _ => Preamble::Other,
             }
         }
-        _ => Before::Other,
+        _ => Preamble::Other,
     }
 }
 
@@ -228,13 +228,13 @@ pub fn ends_with_a_record(mut bytes: &[u8]) -> bool {
     bytes.is_empty()
 }
 
-fn hello(kind: u8, message: &[u8]) -> Begin<'_> {
+fn hello(kind: u8, message: &[u8]) -> FirstHello<'_> {
     let body = message.get(MESSAGE..).unwrap_or_default();
     let read = match kind {
-        1 => ClientHello::parse(body).map(Begin::Client),
-        _ => ServerHello::parse(body).map(Begin::Server),
+        1 => ClientHello::parse(body).map(FirstHello::Client),
+        _ => ServerHello::parse(body).map(FirstHello::Server),
     };
-    read.unwrap_or(Begin::Malformed)
+    read.unwrap_or(FirstHello::Malformed)
 }
 
 /// Returns true if the first three bytes, as far as present, can begin a record.
@@ -250,19 +250,19 @@ fn gather<'b>(
     first: RecordHeader,
     before: usize,
     room: &'b mut Vec<u8>,
-) -> Result<&'b [u8], Begin<'b>> {
+) -> Result<&'b [u8], FirstHello<'b>> {
     let payload = bytes.get(RECORD + before..).unwrap_or_default();
     if let Some(length) = message_length(payload)
         && before + length <= usize::from(first.length)
     {
-        return payload.get(..length).ok_or(Begin::Need(RECORD + before + length));
+        return payload.get(..length).ok_or(FirstHello::Need(RECORD + before + length));
     }
     room.clear();
     let mut at = 0;
     loop {
         let wanted = message_length(room);
         if wanted.is_some_and(|length| length > HELLO_MAX) || at > BEGIN_MAX {
-            return Err(Begin::TooLong);
+            return Err(FirstHello::TooLong);
         }
         let missing = wanted.unwrap_or(MESSAGE).saturating_sub(room.len());
         if missing == 0 {
@@ -272,15 +272,15 @@ fn gather<'b>(
             // The last record continues for so many bytes.
             let open = at - bytes.len();
             let next = if missing > open { RECORD + missing - open } else { 0 };
-            return Err(Begin::Need(bytes.len() + missing.min(open) + next));
+            return Err(FirstHello::Need(bytes.len() + missing.min(open) + next));
         }
         let rest = bytes.get(at..).unwrap_or_default();
         if rest.len() < RECORD {
-            return Err(Begin::Need(at + RECORD + missing));
+            return Err(FirstHello::Need(at + RECORD + missing));
         }
         // In TLS 1.3 nothing may separate parts of a handshake message (RFC 8446 §5.1); in earlier
         // versions a warning may.
-        let Some(header) = RecordHeader::parse(rest) else { return Err(Begin::Malformed) };
+        let Some(header) = RecordHeader::parse(rest) else { return Err(FirstHello::Malformed) };
         let length = usize::from(header.length);
         if header.content == HANDSHAKE {
             let payload = rest.get(RECORD..).unwrap_or_default();
@@ -289,9 +289,9 @@ fn gather<'b>(
             room.extend_from_slice(payload.get(skipped..).unwrap_or_default());
         } else {
             match before_hello(header, rest) {
-                Before::All => {}
-                Before::More(more) => return Err(Begin::Need(at + more)),
-                _ => return Err(Begin::Malformed),
+                Preamble::All => {}
+                Preamble::More(more) => return Err(FirstHello::Need(at + more)),
+                _ => return Err(FirstHello::Malformed),
             }
         }
         at += RECORD + length;

@@ -55,11 +55,11 @@ fn server_body(random: [u8; 32]) -> Vec<u8> {
 fn client_hello_fields() {
     let bytes = record(HANDSHAKE, &message(1, &client_body()));
     let mut room = Vec::new();
-    let Begin::Client(hello) = begin(&bytes, &mut room) else { panic!("a ClientHello") };
+    let FirstHello::Client(hello) = begin(&bytes, &mut room) else { panic!("a ClientHello") };
     assert_eq!((hello.version, hello.offered()), (Version::TLS12, Version::TLS13));
     assert_eq!(hello.session, [1, 2, 3, 4]);
     assert_eq!(hello.ciphers().collect::<Vec<_>>(), [0x1a1a, 0x1301, 0xc02f]);
-    assert_eq!(hello.ciphers().meant().collect::<Vec<_>>(), [0x1301, 0xc02f]);
+    assert_eq!(hello.ciphers().without_grease().collect::<Vec<_>>(), [0x1301, 0xc02f]);
     let numbers: Vec<u16> = hello.extensions().map(|(number, _)| number).collect();
     assert_eq!(numbers, [0x2a2a, 0, 16, 13, 43]);
     assert_eq!(hello.server_name(), Some(&b"example.org"[..]));
@@ -72,11 +72,11 @@ fn client_hello_fields() {
 fn server_hello_fields() {
     let bytes = record(HANDSHAKE, &message(2, &server_body([9; 32])));
     let mut room = Vec::new();
-    let Begin::Server(hello) = begin(&bytes, &mut room) else { panic!("a ServerHello") };
+    let FirstHello::Server(hello) = begin(&bytes, &mut room) else { panic!("a ServerHello") };
     assert_eq!((hello.version, hello.negotiated()), (Version::TLS12, Version::TLS13));
     assert_eq!(hello.cipher.to_string(), "TLS_AES_128_GCM_SHA256");
     assert_eq!((hello.protocol(), hello.session), (Some(&b"h2"[..]), &[1, 2, 3, 4][..]));
-    assert!(hello.takes_secret() && !hello.is_retry);
+    assert!(hello.accepts_psk() && !hello.is_retry);
     let retry = "cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c";
     let mut random = [0; 32];
     for (at, byte) in random.iter_mut().enumerate() {
@@ -97,14 +97,14 @@ fn hello_is_gathered_over_records() {
         let mut room = Vec::new();
         for here in 0..bytes.len() {
             match begin(&bytes[..here], &mut room) {
-                Begin::Need(need) => assert!(here < need && need <= bytes.len(), "{step} {here}"),
+                FirstHello::Need(need) => assert!(here < need && need <= bytes.len(), "{step} {here}"),
                 other => panic!("{step} {here}: {other:?}"),
             }
         }
-        let Begin::Client(hello) = begin(&bytes, &mut room) else { panic!("{step}") };
+        let FirstHello::Client(hello) = begin(&bytes, &mut room) else { panic!("{step}") };
         assert_eq!(hello.server_name(), Some(&b"example.org"[..]));
         let behind = [&bytes[..], b"more"].concat();
-        assert!(matches!(begin(&behind, &mut room), Begin::Client(_)));
+        assert!(matches!(begin(&behind, &mut room), FirstHello::Client(_)));
     }
 }
 
@@ -141,8 +141,8 @@ fn hello_is_found_behind_permitted_records() {
         let mut found = None;
         for here in 0..=bytes.len() {
             match begin(&bytes[..here], &mut room) {
-                Begin::Need(need) => assert!(here < need && need <= bytes.len(), "{number} {here}"),
-                Begin::Server(hello) => {
+                FirstHello::Need(need) => assert!(here < need && need <= bytes.len(), "{number} {here}"),
+                FirstHello::Server(hello) => {
                     assert_eq!(hello.negotiated(), Version::TLS13);
                     found.get_or_insert(here);
                 }
@@ -157,14 +157,14 @@ fn hello_is_found_behind_permitted_records() {
 fn other_beginnings_are_distinguished() {
     let mut room = Vec::new();
     let mut name = |bytes: &[u8]| match begin(bytes, &mut room) {
-        Begin::Need(_) => "need",
-        Begin::Client(_) => "client",
-        Begin::Server(_) => "server",
-        Begin::Malformed => "malformed",
-        Begin::TooLong => "too long",
-        Begin::Alert => "alert",
-        Begin::NoHello => "no hello",
-        Begin::NotTls => "not tls",
+        FirstHello::Need(_) => "need",
+        FirstHello::Client(_) => "client",
+        FirstHello::Server(_) => "server",
+        FirstHello::Malformed => "malformed",
+        FirstHello::TooLong => "too long",
+        FirstHello::Alert => "alert",
+        FirstHello::NoHello => "no hello",
+        FirstHello::NotTls => "not tls",
     };
     assert_eq!(name(b""), "need");
     assert_eq!(name(b"GET / HTTP/1.1"), "not tls");
@@ -220,16 +220,16 @@ fn ciphers_have_names() {
 /// Reads all parts of a hello.
 fn look(bytes: &[u8], room: &mut Vec<u8>) -> usize {
     match begin(bytes, room) {
-        Begin::Client(hello) => {
+        FirstHello::Client(hello) => {
             let lists = hello.ciphers().count() + hello.extensions().count();
             let more = hello.protocols().count() + hello.signature_algorithms().count();
             let name = hello.server_name().map_or(0, <[u8]>::len);
             lists + more + name + usize::from(hello.offered().0 & 1)
         }
-        Begin::Server(hello) => {
+        FirstHello::Server(hello) => {
             hello.extensions().count() + hello.protocol().map_or(0, <[u8]>::len)
         }
-        Begin::Need(need) => {
+        FirstHello::Need(need) => {
             assert!(need > bytes.len());
             0
         }

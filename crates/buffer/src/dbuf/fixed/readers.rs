@@ -5,7 +5,7 @@ use crate::atomic::{Ordering, acquire};
 use crate::cursor::Consumer;
 use crate::dbuf::readers::{self, Walks};
 use crate::{Fault, Policy, foreign};
-use abi::Place;
+use abi::Extent;
 use abi::ring::writer;
 
 /// The steps of a reader from slot to slot.
@@ -186,7 +186,7 @@ impl Walks for SlotWalk {
         Ok(self.side.taken.skipped - before)
     }
 
-    fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
+    fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
         let (commit, slots, slot) =
             (self.side.refresh()?, self.shape.slots as u64, self.shape.slot as u64);
         let start = place.complete(commit.wrapping_mul(slot));

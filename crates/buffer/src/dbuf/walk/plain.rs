@@ -2,7 +2,7 @@
 //! the next header must be stands for all checks.
 
 use super::{FoundRecord, Walk};
-use abi::ring::Record;
+use abi::ring::RecordHeader;
 
 impl Walk {
     /// Copies the next block into `out` and passes it, if it was seen to be there, follows the one
@@ -12,13 +12,13 @@ impl Walk {
     #[inline(always)]
     pub(crate) fn take(&mut self, out: &mut [u8]) -> bool {
         let start = self.side.next;
-        let end = start + Record::spans(out.len());
+        let end = start + RecordHeader::spans(out.len());
         if end > self.plain
-            || self.data.header(start) != Record::block_words(out.len(), self.expected)
+            || self.data.header(start) != RecordHeader::block_words(out.len(), self.expected)
         {
             return false;
         }
-        self.data.copy_out(start + Record::SIZE as u64, out);
+        self.data.copy_out(start + RecordHeader::SIZE as u64, out);
         self.side.next = end;
         self.expected = self.expected.wrapping_add(1);
         self.side.taken.bytes += out.len() as u64;
@@ -45,8 +45,8 @@ impl Walk {
         }
         let end = start + self.span;
         (end <= self.plain).then(|| FoundRecord {
-            at: start + Record::SIZE as u64,
-            length: Record::from_words([self.likely, 0]).length,
+            at: start + RecordHeader::SIZE as u64,
+            length: RecordHeader::from_words([self.likely, 0]).length,
             done: 0,
             sequence: self.expected,
             lost: 0,
@@ -67,11 +67,11 @@ impl Walk {
     /// Takes blocks to be as long as this header says, if it is that of the next block.
     #[inline(never)]
     fn learn(&mut self, words: [u64; 2]) -> bool {
-        let header = Record::from_words(words);
-        let follows = header.kind == Record::BLOCK && header.sequence == self.expected;
+        let header = RecordHeader::from_words(words);
+        let follows = header.kind == RecordHeader::BLOCK && header.sequence == self.expected;
         if follows {
             [self.likely, _] = words;
-            self.span = Record::span(header.length);
+            self.span = RecordHeader::span(header.length);
         }
         follows
     }

@@ -151,7 +151,7 @@ fn names_and_index_say_who_spoke_to_whom() {
 
 /// The description of a request in session 1.
 fn request() -> Vec<u8> {
-    described(record::Kind::HttpRequest, |writer| {
+    described(record::RecordKind::HttpRequest, |writer| {
         writer.number(Field::Time, TIME - 1);
         writer.text(Field::Client, &[10, 0, 0, 1]);
         writer.number(Field::ClientPort, 1234);
@@ -212,7 +212,7 @@ fn a_message_that_was_cut_is_not_complete() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = on(&out, &[], Form::Message);
-    let cut = described(record::Kind::HttpExchange, |w| w.number(Field::Incomplete, 1));
+    let cut = described(record::RecordKind::HttpExchange, |w| w.number(Field::Incomplete, 1));
     files.take(&batch(&[flagged(description(&cut), FIRST | LAST)]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(

@@ -236,7 +236,7 @@ pub(crate) mod tests {
     use crate::testing::{
         TIME, TempDir, arguments, bare, batch, block, description, frame, hole, opening, refused,
     };
-    use abi::{DbufId, Marks, Place};
+    use abi::{DbufId, Marks, Extent};
 
     fn on(path: &str) -> Result<Box<dyn Sink>, Failure> {
         of(path, Form::Frame)
@@ -250,7 +250,7 @@ pub(crate) mod tests {
     /// A frame at this position of its dbuf.
     fn at(position: u64, bytes: &[u8]) -> Block<'_> {
         let frame = frame(bytes);
-        let place = Place::new(position, frame.length());
+        let place = Extent::new(position, frame.length());
         let pointer = RichPointer::new(DbufId::new(1).unwrap(), place, Class::YES);
         Block { pointer, ..frame }
     }

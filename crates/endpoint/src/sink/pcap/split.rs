@@ -53,7 +53,7 @@ impl Split {
         }
         match Headers::of(block).and_then(|headers| headers.flow) {
             Some(flow) if self.one_way => Key::Flow(flow),
-            Some(flow) => Key::Flow(flow.normalised().0),
+            Some(flow) => Key::Flow(flow.normalized().0),
             None => Key::Rest,
         }
     }

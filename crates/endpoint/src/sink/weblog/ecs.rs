@@ -7,7 +7,7 @@ use crate::clock::Rfc3339;
 use crate::sink::told::Told;
 use filter::Time;
 use serde_json::{Map, Value, json};
-use wire::record::{self, Field, Shape};
+use wire::record::{self, Field, FieldType};
 
 /// The version of the schema whose names these are.
 const VERSION: &str = "8.11.0";
@@ -56,12 +56,12 @@ pub(super) fn object(told: &Told<'_>, time: Time) -> Value {
 /// The value of a field; nothing if it cannot be read.
 fn shown(told: &Told<'_>, field: Field, value: &[u8]) -> Option<Value> {
     Some(match field.shape() {
-        Shape::Text => json!(String::from_utf8_lossy(value)),
-        Shape::List => json!([String::from_utf8_lossy(value)]),
-        Shape::Number => json!(record::number(value)?),
-        Shape::Flag => json!(record::number(value)? != 0),
-        Shape::Time => json!(Rfc3339(record::number(value)?)),
-        Shape::Address => json!(told.address(field)?),
+        FieldType::Text => json!(String::from_utf8_lossy(value)),
+        FieldType::List => json!([String::from_utf8_lossy(value)]),
+        FieldType::Number => json!(record::number(value)?),
+        FieldType::Flag => json!(record::number(value)? != 0),
+        FieldType::Time => json!(Rfc3339(record::number(value)?)),
+        FieldType::Address => json!(told.address(field)?),
     })
 }
 

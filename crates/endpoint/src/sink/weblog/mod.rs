@@ -105,7 +105,7 @@ impl Text for Weblog {
     }
 
     fn tell(&mut self, block: &Block<'_>) -> Result<(), Failure> {
-        match Told::of(block).filter(|told| told.kind() == record::Kind::HttpExchange) {
+        match Told::of(block).filter(|told| told.kind() == record::RecordKind::HttpExchange) {
             Some(told) => self.exchange(block, &told),
             None => {
                 self.others += 1;

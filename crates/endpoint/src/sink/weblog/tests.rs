@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::{TIME, TempDir, arguments, batch, described, description, opening, refused};
 use filter::Amount;
 use serde_json::{Value, json};
-use wire::record::{Kind, Writer};
+use wire::record::{RecordKind, Writer};
 
 /// Returns the output for these blocks, and the report.
 fn written(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(String, u64)>) {
@@ -20,7 +20,7 @@ fn written(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(String
 }
 
 fn exchange(change: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
-    described(Kind::HttpExchange, |writer| {
+    described(RecordKind::HttpExchange, |writer| {
         writer.number(Field::Time, TIME);
         writer.number(Field::End, TIME + 1_000_000_000);
         writer.text(Field::Client, &[10, 0, 0, 1]);
@@ -68,7 +68,7 @@ fn lines_are_those_of_nginx() {
         writer.text(Field::Version, b"HTTP/1.0");
     });
     assert_eq!(other, format!("10.0.0.1 - - {stamp} \"GET * HTTP/1.0\" 000 0 \"-\" \"-\"\n"));
-    let nothing = described(Kind::HttpExchange, |_| {});
+    let nothing = described(RecordKind::HttpExchange, |_| {});
     let (text, _) = written(&[("zone", "utc")], &[description(&nothing)]);
     assert_eq!(text, "- - - [13/Feb/2009:23:31:30 +0000] \"-\" 000 0 \"-\" \"-\"\n");
 }
@@ -142,7 +142,7 @@ fn hosts_have_ports_and_brackets() {
 
 #[test]
 fn what_is_no_exchange_is_counted_and_the_way_out_is_told() {
-    let request = described(Kind::HttpRequest, |_| {});
+    let request = described(RecordKind::HttpRequest, |_| {});
     let given = exchange(|_| {});
     let (text, rows) = written(&[], &[description(&request), crate::testing::bare(b"body")]);
     let way_out = "blocks that are no exchange; write `http |exchange weblog`";

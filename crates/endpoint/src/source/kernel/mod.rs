@@ -23,7 +23,7 @@ pub mod reader;
 mod time;
 
 use crate::{Failure, Given, Intake, Seen, Source, SourceProperties};
-use abi::{Class, ContextLane, Entry, Flags, Marks, RichPointer};
+use abi::{Class, BlockMetadata, Entry, Flags, Marks, RichPointer};
 use buffer::pool::Pool;
 use filter::{Amount, Time};
 use place::Place;
@@ -139,7 +139,7 @@ const TAG_AT: usize = ethernet::ETHERTYPE;
 /// A frame in the memory of the space.
 #[derive(Clone, Copy, Debug)]
 struct Copied {
-    place: abi::Place,
+    place: abi::Extent,
     /// True if its checksum was left to the device.
     unset: bool,
     /// Its length, and the offsets of its headers.
@@ -267,7 +267,7 @@ impl KernelSource {
             flags = flags.with(Flags::CHECKSUM_UNSET);
         }
         let (origin, time) = (self.parts.origin, self.time.of(header.time));
-        let context = ContextLane { time, session: 0, origin, flags };
+        let context = BlockMetadata { time, session: 0, origin, flags };
         marks.view = from;
         let class = Class(handed.pointer.class);
         let pointer = RichPointer::new(pool.id(), place.within(from, length), class);

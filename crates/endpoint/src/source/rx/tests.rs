@@ -4,7 +4,7 @@
 use super::unpack::{Unpacked, unpack};
 use super::*;
 use crate::testing::{arguments, opening, refused};
-use abi::{DbufId, Flags, Place};
+use abi::{DbufId, Flags, Extent};
 use filter::Value;
 use sys::packet::layout::HEADER;
 use wire::link::LinkType;
@@ -78,7 +78,7 @@ fn unpacked(bytes: &mut [u8]) -> (Vec<Entry>, Unpacked) {
 }
 
 /// The bytes that a place names in the segment.
-fn named(bytes: &[u8], place: Place) -> &[u8] {
+fn named(bytes: &[u8], place: Extent) -> &[u8] {
     let from = usize::try_from(place.position() - AT).unwrap();
     &bytes[from..from + place.length() as usize]
 }

@@ -5,7 +5,7 @@
 //! place, so that a frame is what was on the wire (CONTRACT 3): the two addresses of Ethernet move
 //! four bytes to the front, into room that every packet of the ring has before it.
 
-use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
+use abi::{Class, BlockMetadata, DbufId, Entry, Flags, Marks, Extent, RichPointer};
 use filter::general::bpf::link_type;
 use sys::packet::layout::{BlockHeader, PacketHeader, PacketKind, VlanTag};
 use wire::ethernet;
@@ -44,9 +44,9 @@ pub(super) fn unpack(
             None => strange += 1,
             Some(link) => {
                 let (from, length, wire_length) = frame(&packet, link, segment);
-                let place = Place::new(position, 0).within(from, length);
+                let place = Extent::new(position, 0).within(from, length);
                 let flags = flags(&packet);
-                let context = ContextLane { time: packet.time_ns, session: 0, origin, flags };
+                let context = BlockMetadata { time: packet.time_ns, session: 0, origin, flags };
                 let marks = Marks::frame(link.0, length, wire_length);
                 let pointer = RichPointer::new(dbuf, place, Class::YES);
                 entries.push(Entry::new(pointer, context, marks));

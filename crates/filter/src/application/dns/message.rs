@@ -3,8 +3,8 @@
 use super::{AHEAD, CUT, MALFORMED, NOT_DNS, QUERIES, RESPONSE, RESPONSES};
 use crate::application::endpoints::{Endpoints, shown};
 use crate::prelude::*;
-use wire::dns::{Entry, Fault, Message, Name, Question, Section};
-use wire::record::{Field, Kind as About, Writer};
+use wire::dns::{Entry, DnsFault, Message, Name, Question, Section};
+use wire::record::{Field, RecordKind as About, Writer};
 
 /// Size of the buffer for a description.
 const ROOM: usize = 4096;
@@ -49,9 +49,9 @@ pub(super) fn tell<'a>(
     Ok((class, written))
 }
 
-fn first_of(context: ContextLane) -> ContextLane {
+fn first_of(context: BlockMetadata) -> BlockMetadata {
     let flags = context.flags.without(Flags::LAST).without(Flags::ENDING).with(Flags::FIRST);
-    ContextLane { flags, ..context }
+    BlockMetadata { flags, ..context }
 }
 
 /// The contents of a message, from one pass over it.
@@ -108,8 +108,8 @@ impl<'m> MessageContents<'m> {
                     let asked = found.question.is_some() || message.questions() == 0;
                     let answered = asked && answers == message.records(Section::Answer);
                     match fault {
-                        Fault::Ends(_) if cut && !asked => return Err(CUT),
-                        Fault::Ends(_) if cut => {}
+                        DnsFault::Ends(_) if cut && !asked => return Err(CUT),
+                        DnsFault::Ends(_) if cut => {}
                         // An error behind the answers does not matter to a reader of answers.
                         _ if !answered => return Err(MALFORMED),
                         _ => {}

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use std::net::IpAddr;
 use wire::http::{Head, Start};
 use wire::ip::protocol;
-use wire::record::{Field, Kind, Record, Writer};
+use wire::record::{Field, RecordKind, Record, Writer};
 
 /// Space for a description besides the texts of its head.
 const ROOM: usize = 256;
@@ -42,7 +42,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
         let class = Class(self.way().class);
         let described = self.cx.describe(room, class, context, |room| {
-            let kind = if requests { Kind::HttpRequest } else { Kind::HttpResponse };
+            let kind = if requests { RecordKind::HttpRequest } else { RecordKind::HttpResponse };
             let mut writer = Writer::new(room, kind);
             writer.number(Field::Time, time);
             address(&mut writer, ends);
@@ -106,7 +106,7 @@ impl<'a> Walk<'_, '_, 'a> {
         let class = Class(1000 + response.map_or(0, |(_, class, _)| class));
         let end = context.time;
         let described = self.cx.describe(room, class, context, |room| {
-            let mut writer = Writer::new(room, Kind::HttpExchange);
+            let mut writer = Writer::new(room, RecordKind::HttpExchange);
             let (mut missing, mut broken) = (0_u64, false);
             for (field, value) in request.iter().flat_map(Record::fields) {
                 copy(&mut writer, field, value);
@@ -141,7 +141,7 @@ impl<'a> Walk<'_, '_, 'a> {
     pub(super) fn seen_record(&mut self, seen: ObservedBody) -> Option<Block<'a>> {
         let context = self.block.context;
         self.cx.describe(ROOM, Class::YES, context, |room| {
-            let mut writer = Writer::new(room, Kind::HttpRequest);
+            let mut writer = Writer::new(room, RecordKind::HttpRequest);
             writer.number(Field::RequestBody, seen.bytes);
             if seen.missing > 0 {
                 writer.number(Field::Missing, seen.missing.into());

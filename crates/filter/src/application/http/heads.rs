@@ -3,7 +3,7 @@
 use super::state::{HttpDirection, Phase, Protocol};
 use super::walk::Walk;
 use super::{Emit, why};
-use wire::http::{Body, Fields, Guess, Head, Manner, Seek, Start, Stop, guess, method_number};
+use wire::http::{Body, Fields, Guess, Head, Manner, HeadSearch, Start, Stop, guess, method_number};
 
 /// Class of a response whose status is not a number from 100 to 999.
 const NO_STATUS: u32 = 999;
@@ -35,7 +35,7 @@ impl Walk<'_, '_, '_> {
                 self.message(&head, from, to);
             }
             Err(Stop::More) if !lost || convinces(rest) => {
-                let mut seek = Seek::default();
+                let mut seek = HeadSearch::default();
                 // The end of a head may need one more byte to be certain, so the search for it
                 // starts behind all of this.
                 let _ = seek.ends_in(rest);
@@ -119,7 +119,7 @@ impl Walk<'_, '_, '_> {
     }
 
     /// Holds the rest of the block as a piece of a head.
-    fn hold_head(&mut self, length: usize, seek: Seek) {
+    fn hold_head(&mut self, length: usize, seek: HeadSearch) {
         let gathered = self.way().gathered.saturating_add(length as u32);
         if gathered as usize > self.options.head {
             return self.fault();
@@ -150,7 +150,7 @@ impl Walk<'_, '_, '_> {
     /// Continues a head with held pieces.
     pub(super) fn gather(&mut self) {
         let rest = self.rest();
-        let mut seek = Seek::of(self.way().seek);
+        let mut seek = HeadSearch::of(self.way().seek);
         let ends = seek.ends_in(rest);
         let undecided = self.it.protocol().is_none() && (self.way().gathered as usize) < DECIDES;
         if !ends && !undecided {

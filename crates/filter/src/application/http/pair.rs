@@ -10,7 +10,7 @@ use super::state::Phase;
 use super::walk::Walk;
 use super::why;
 use crate::prelude::*;
-use wire::http::Asked;
+use wire::http::RequestMethod;
 use wire::record::{Field, Record};
 
 const SENT: u32 = 1;
@@ -27,12 +27,12 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 
     /// Returns the request's influence on the response's framing.
-    pub(super) fn asked(&self) -> Asked {
+    pub(super) fn asked(&self) -> RequestMethod {
         let method = self.request().and_then(|(_, record)| record.text(Field::Method));
         match method {
-            Some(b"HEAD") => Asked::Head,
-            Some(b"CONNECT") => Asked::Connect,
-            _ => Asked::Other,
+            Some(b"HEAD") => RequestMethod::Head,
+            Some(b"CONNECT") => RequestMethod::Connect,
+            _ => RequestMethod::Other,
         }
     }
 

@@ -8,7 +8,7 @@ use super::heads::convinces;
 use super::state::{HttpConnection, HttpDirection, Phase, Protocol};
 use super::{Emit, Options, why};
 use crate::prelude::*;
-use wire::http::{Codings, Piece};
+use wire::http::{Codings, BodyPart};
 
 /// A pass over one block.
 pub(super) struct Walk<'w, 'c, 'a> {
@@ -38,7 +38,7 @@ pub(super) fn hole_like(block: Block<'_>) -> Block<'_> {
 /// Makes an empty hole that ends a direction without FIN.
 pub(super) fn end_of<'a>(key: u64, way: usize, now: Time) -> Block<'a> {
     let back = if way == 1 { Flags::BACKWARD } else { Flags::NONE };
-    let context = ContextLane {
+    let context = BlockMetadata {
         time: now,
         session: u32::try_from(key).unwrap_or_default(),
         origin: 0,
@@ -121,26 +121,26 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         let taken = body.take(rest);
         self.way().body = body;
         match taken {
-            Ok(Piece::Data(length)) => {
+            Ok(BodyPart::Data(length)) => {
                 self.at += length as u32;
                 let way = self.way();
                 way.seen = way.seen.saturating_add(length as u64);
                 self.give_data(at, body.has_ended());
             }
-            Ok(Piece::Framing(length)) => {
+            Ok(BodyPart::Framing(length)) => {
                 self.at += length as u32;
                 if self.options.emit == Emit::Message && self.way().codings == 0 {
                     self.open.get_or_insert(at);
                 }
             }
-            Ok(Piece::End) => {}
+            Ok(BodyPart::End) => {}
             Err(_) => {
                 self.way().broken = 1;
                 self.finish_message();
                 return self.fault();
             }
         }
-        if body.has_ended() || taken == Ok(Piece::End) {
+        if body.has_ended() || taken == Ok(BodyPart::End) {
             self.finish_message();
         }
     }

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::application::endpoints::{Endpoints, shown};
 use crate::prelude::*;
-use wire::record::{Field, Kind as About, Record, Writer};
-use wire::tls::{Begin, ClientHello, HANDSHAKE, ServerHello, Version, begin, ends_with_a_record};
+use wire::record::{Field, RecordKind as About, Record, Writer};
+use wire::tls::{FirstHello, ClientHello, HANDSHAKE, ServerHello, Version, begin, ends_with_a_record};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Maximum blocks of a hello.
@@ -200,15 +200,15 @@ impl TlsConnection {
             blocks
         };
         Some(match begin(bytes, records) {
-            Begin::Need(need) => {
+            FirstHello::Need(need) => {
                 self.way(backward).need = u32::try_from(need).unwrap_or(u32::MAX);
                 return None;
             }
-            Begin::Client(hello) => {
+            FirstHello::Client(hello) => {
                 self.client(&hello, first, numbers, cx);
                 Ok(())
             }
-            Begin::Server(hello)
+            FirstHello::Server(hello)
                 if hello.is_retry && way.retries == 0 && ends_with_a_record(bytes) =>
             {
                 let version = hello.negotiated();
@@ -216,15 +216,15 @@ impl TlsConnection {
                 self.way(backward).retries = 1;
                 Ok(())
             }
-            Begin::Server(hello) => {
+            FirstHello::Server(hello) => {
                 self.server(&hello, first, cx);
                 Ok(())
             }
-            Begin::Malformed => Err(MALFORMED),
-            Begin::TooLong => Err(TOO_LONG),
+            FirstHello::Malformed => Err(MALFORMED),
+            FirstHello::TooLong => Err(TOO_LONG),
             // Only a peer that was addressed in TLS replies with an alert.
-            Begin::Alert | Begin::NoHello => Err(NO_HELLO),
-            Begin::NotTls => Err(NOT_TLS),
+            FirstHello::Alert | FirstHello::NoHello => Err(NO_HELLO),
+            FirstHello::NotTls => Err(NOT_TLS),
         })
     }
 
@@ -286,7 +286,7 @@ impl TlsConnection {
             for protocol in hello.protocols().take(PROTOCOLS_MAX) {
                 writer.text(Field::Alpn, protocol);
             }
-            writer.number(Field::Ciphers, hello.ciphers().meant().count() as u64);
+            writer.number(Field::Ciphers, hello.ciphers().without_grease().count() as u64);
             writer.text(Field::Ja4, &ja4);
         });
         cx.count(CLIENTS, 1);
@@ -308,7 +308,7 @@ impl TlsConnection {
         (self.version, self.chosen) = (version.known().unwrap_or(version).0, 1);
         let session = self.session.get(..usize::from(self.resumes)).unwrap_or_default();
         let resumed = match version.known() {
-            Some(Version::TLS13) => hello.takes_secret(),
+            Some(Version::TLS13) => hello.accepts_psk(),
             _ => !session.is_empty() && session == hello.session,
         };
         let said = cx.front(&self.said).map(|(_, said)| said.frame);

@@ -19,17 +19,17 @@ pub(super) fn fingerprint(hello: &ClientHello<'_>, numbers: &mut Vec<u16>) -> [u
     let named = hello.extensions().find(extension::SERVER_NAME).is_some();
     let extensions = || hello.extensions().map(|(number, _)| number).filter(|n| !is_grease(*n));
     let [first, last] = ends(hello.protocols().next().unwrap_or_default());
-    let [ciphers_tens, ciphers_ones] = count(hello.ciphers().meant().count());
+    let [ciphers_tens, ciphers_ones] = count(hello.ciphers().without_grease().count());
     let [extensions_tens, extensions_ones] = count(extensions().count());
     let [major, minor] = version(hello);
     let sni = if named { b'd' } else { b'i' };
 
-    sorted(numbers, hello.ciphers().meant());
+    sorted(numbers, hello.ciphers().without_grease());
     let ciphers = hash(numbers, &[]);
     let told = |n: &u16| !matches!(*n, extension::SERVER_NAME | extension::ALPN);
     sorted(numbers, extensions().filter(told));
     let split = numbers.len();
-    numbers.extend(hello.signature_algorithms().meant());
+    numbers.extend(hello.signature_algorithms().without_grease());
     let (extensions, algorithms) = numbers.split_at(split);
     let extensions = hash(extensions, algorithms);
 
@@ -54,7 +54,7 @@ pub(super) fn fingerprint(hello: &ClientHello<'_>, numbers: &mut Vec<u16>) -> [u
 
 /// Returns the highest version in the extension, or else that of the legacy field.
 fn version(hello: &ClientHello<'_>) -> [u8; 2] {
-    let highest = hello.versions().and_then(|words| words.meant().max());
+    let highest = hello.versions().and_then(|words| words.without_grease().max());
     match highest.map_or(hello.version, Version) {
         Version::TLS13 => *b"13",
         Version::TLS12 => *b"12",

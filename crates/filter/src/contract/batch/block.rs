@@ -1,6 +1,6 @@
 //! One block with its bytes: what a filter looks at.
 
-use abi::{Class, ContextLane, Entry, Marks, RichPointer};
+use abi::{Class, BlockMetadata, Entry, Marks, RichPointer};
 
 /// One block: a frame, a view into it, and what travels beside it.
 ///
@@ -16,7 +16,7 @@ pub struct Block<'a> {
     /// Where the view and the layers lie in the frame.
     pub marks: Marks,
     /// When, which session, where from.
-    pub context: ContextLane,
+    pub context: BlockMetadata,
 }
 
 impl<'a> Block<'a> {

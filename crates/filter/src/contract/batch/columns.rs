@@ -1,7 +1,7 @@
 //! The columns of a batch: what a source fills, what crosses a border, and what is known of it.
 
 use super::lanes::{LANES, Lane, LaneMask, mask_of};
-use abi::{Class, ContextLane, Entry, Marks, RichPointer};
+use abi::{Class, BlockMetadata, Entry, Marks, RichPointer};
 
 /// The columns of a batch without the bytes: what a source fills and what crosses a border.
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub struct Columns {
     pub(super) unanswered: bool,
     pub(super) pointers: [RichPointer; LANES],
     pub(super) marks: [Marks; LANES],
-    pub(super) context: [ContextLane; LANES],
+    pub(super) context: [BlockMetadata; LANES],
     /// The number of the block that caused this one where its paths last parted (CONTRACT 16).
     pub(super) order: [u32; LANES],
     /// The byte at one offset of each view: what [`Known::column`] says.
@@ -30,7 +30,7 @@ impl Default for Columns {
             unanswered: false,
             pointers: [RichPointer::default(); LANES],
             marks: [Marks::default(); LANES],
-            context: [ContextLane::default(); LANES],
+            context: [BlockMetadata::default(); LANES],
             order: [0; LANES],
             column: [0; LANES],
         }
@@ -72,7 +72,7 @@ impl Columns {
     #[inline]
     pub fn take_turns(&mut self) {
         for (order, marks) in self.order.iter_mut().zip(&self.marks).take(self.len) {
-            *order = marks.turn().0;
+            *order = marks.seq().0;
         }
     }
 
@@ -114,7 +114,7 @@ impl Columns {
     #[inline]
     pub fn fill(
         &mut self,
-        fill: impl FnOnce(&mut [RichPointer], &mut [ContextLane], &mut [Marks]) -> usize,
+        fill: impl FnOnce(&mut [RichPointer], &mut [BlockMetadata], &mut [Marks]) -> usize,
     ) {
         let first = self.len.min(LANES);
         let (pointers, context) = (&mut self.pointers[first..], &mut self.context[first..]);

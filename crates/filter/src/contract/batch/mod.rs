@@ -16,7 +16,7 @@ pub use columns::Columns;
 pub use lanes::{LANES, Lane, LaneMask, lanes, mask_of};
 
 use super::turn::Amount;
-use abi::{Class, ContextLane, DbufId, Entry, Marks, RichPointer};
+use abi::{Class, BlockMetadata, DbufId, Entry, Marks, RichPointer};
 use columns::Known;
 use near::Near;
 
@@ -253,16 +253,16 @@ impl<'a> Batch<'a> {
     pub fn tell_turns(&mut self, mask: LaneMask, last: Option<Lane>) {
         for l in lanes(mask) {
             let marks = &mut self.columns.marks[l];
-            *marks = marks.at_turn(self.columns.order[l], last == Some(l));
+            *marks = marks.with_seq(self.columns.order[l], last == Some(l));
         }
     }
 
-    /// The same for what leaves a replica in a step of its end ([`abi::Marks::at_step`]).
+    /// The same for what leaves a replica in a step of its end ([`abi::Marks::with_end_step`]).
     #[inline]
     pub fn tell_steps(&mut self, mask: LaneMask, step: u32) {
         for l in lanes(mask) {
             let marks = &mut self.columns.marks[l];
-            *marks = marks.at_step(self.columns.order[l], step);
+            *marks = marks.with_end_step(self.columns.order[l], step);
         }
     }
 
@@ -330,7 +330,7 @@ impl<'a> Batch<'a> {
     /// The columns, if all lanes in use live: rich pointers, context lanes and marks.
     #[inline]
     #[must_use]
-    pub fn dense(&self) -> Option<(&[RichPointer], &[ContextLane], &[Marks])> {
+    pub fn dense(&self) -> Option<(&[RichPointer], &[BlockMetadata], &[Marks])> {
         let Columns { len, pointers, context, marks, .. } = &*self.columns;
         let all = self.columns.live == mask_of(*len);
         all.then_some((pointers.get(..*len)?, context.get(..*len)?, marks.get(..*len)?))
@@ -439,14 +439,14 @@ pub struct Tags<'b> {
     /// The rich pointers, live or not.
     pub pointers: &'b [RichPointer],
     /// The context lanes beside them.
-    pub context: &'b [ContextLane],
+    pub context: &'b [BlockMetadata],
     /// Which lanes live.
     pub live: LaneMask,
 }
 
 impl Tags<'_> {
     /// The live blocks, in order.
-    pub fn blocks(&self) -> impl Iterator<Item = (RichPointer, ContextLane)> + '_ {
+    pub fn blocks(&self) -> impl Iterator<Item = (RichPointer, BlockMetadata)> + '_ {
         lanes(self.live).filter_map(|l| Some((*self.pointers.get(l)?, *self.context.get(l)?)))
     }
 }

@@ -72,7 +72,7 @@ impl<'a> Near<'a> {
 mod tests {
     use super::super::{Batch, Block, LANES, LaneMask, Room, mask_of};
     use crate::contract::turn::Amount;
-    use abi::{Class, ContextLane, DbufId, Entry, Marks, RichPointer};
+    use abi::{Class, BlockMetadata, DbufId, Entry, Marks, RichPointer};
     use testkit::Random;
 
     /// How a batch is made wrong: then it is none of one segment.
@@ -87,10 +87,10 @@ mod tests {
         let (from, captured) = (random.within(0..bytes - 300), random.within(1..300));
         let view = random.within(0..captured);
         let length = random.within(1..captured - view + 1) as u32;
-        let place = abi::Place::new(start + (from + view) as u64, length);
+        let place = abi::Extent::new(start + (from + view) as u64, length);
         let mut marks = Marks::bare(captured as u32);
         marks.view = view as u32;
-        Entry::new(RichPointer::new(dbuf, place, Class::YES), ContextLane::default(), marks)
+        Entry::new(RichPointer::new(dbuf, place, Class::YES), BlockMetadata::default(), marks)
     }
 
     fn all<'b>(batch: &Batch<'b>) -> (Vec<Block<'b>>, Vec<&'b [u8]>) {

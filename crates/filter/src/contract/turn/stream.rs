@@ -3,7 +3,7 @@
 use super::{Counter, Counts, Gateway, Reason, Time};
 use crate::contract::batch::{Batch, Block, LANES, Lane, LaneMask, mask_of};
 use crate::contract::holds::{Fate, HeldList, Holds};
-use abi::{BLOCK_MAX, Class, ContextLane, Entry, Marks};
+use abi::{BLOCK_MAX, Class, BlockMetadata, Entry, Marks};
 
 /// Blocks that leave a stream filter, in order.
 #[derive(Debug, Default)]
@@ -209,7 +209,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         &mut self,
         room: usize,
         class: Class,
-        context: ContextLane,
+        context: BlockMetadata,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> bool {
         let made = self.append_block(room, class, context, fill);
@@ -223,7 +223,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         &mut self,
         room: usize,
         class: Class,
-        context: ContextLane,
+        context: BlockMetadata,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Option<Block<'a>> {
         let mut fill = Some(fill);
@@ -246,7 +246,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         &mut self,
         room: usize,
         class: Class,
-        context: ContextLane,
+        context: BlockMetadata,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Option<Block<'a>> {
         let block = self.append_block(room, class, context, fill)?;

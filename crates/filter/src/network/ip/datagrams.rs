@@ -304,7 +304,7 @@ fn joined<'a>(
         return None;
     }
     let before = first.frame.get(..head.end())?;
-    let context = ContextLane { time: now, ..first.context };
+    let context = BlockMetadata { time: now, ..first.context };
     let made = cx.append_block(before.len() + end as usize, Class::YES, context, |room| {
         let Some((front, data)) = room.split_at_mut_checked(before.len()) else { return 0 };
         front.copy_from_slice(before);

@@ -11,7 +11,7 @@ use super::connection::{
 use super::reassembly::{Rules, SegmentData, SideOutput};
 use super::segment_info::SegmentInfo;
 use crate::contract::{Block, StreamContext, Time};
-use abi::{Class, ContextLane, Flags};
+use abi::{Class, BlockMetadata, Flags};
 use wire::tcp::flag;
 
 /// Time for which an ended connection is remembered, so that late segments begin no new one: as
@@ -253,10 +253,10 @@ impl TcpConnection {
 
     /// Returns the class and metadata of a side's blocks.
     #[inline]
-    fn beside(&self, number: usize, time: Time) -> (Class, ContextLane) {
+    fn beside(&self, number: usize, time: Time) -> (Class, BlockMetadata) {
         let flags = if number == CLIENT { Flags::NONE } else { Flags::BACKWARD };
         let session = self.identity.session;
-        let context = ContextLane { time, session, origin: self.origin, flags };
+        let context = BlockMetadata { time, session, origin: self.origin, flags };
         (Class::natural(self.identity.port.into()), context)
     }
 

@@ -12,7 +12,7 @@ use super::overlap::{SegmentPolicy, Span, span};
 use super::{CLOSED_BEFORE, DUPLICATE, FAR_AWAY, GAPS, MISSING};
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers;
-use abi::{BLOCK_MAX, Class, ContextLane, Flags, Marks, RichPointer};
+use abi::{BLOCK_MAX, Class, BlockMetadata, Flags, Marks, RichPointer};
 
 /// The filter's arguments.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ pub(super) struct SideOutput<'w, 'c, 'a> {
     /// Class of all its blocks.
     pub(super) class: Class,
     /// Metadata of all its blocks: time, session and direction.
-    pub(super) context: ContextLane,
+    pub(super) context: BlockMetadata,
 }
 
 /// The data of a segment.
@@ -321,7 +321,7 @@ impl StreamSide {
     pub(super) fn leaves<'a>(
         &mut self,
         class: Class,
-        context: ContextLane,
+        context: BlockMetadata,
         mut block: Block<'a>,
     ) -> Block<'a> {
         self.next = self.next.wrapping_add(block.length());

@@ -241,7 +241,7 @@ fn what_is_no_pool_is_not_mapped_and_no_pointer_leaves_it() {
     let mut random = testkit::Random::replayable();
     let mut copied = 0;
     for _ in 0..50_000 {
-        let place = abi::Place::new(random.next(), random.within(0..3 * PAGE) as u32);
+        let place = abi::Extent::new(random.next(), random.within(0..3 * PAGE) as u32);
         let pointer = RichPointer::new(dbuf, place, abi::Class::YES);
         let mut out = vec![0xee; pointer.length() as usize];
         match window.copy(pointer, &mut out) {

@@ -1,6 +1,6 @@
 //! The segment that was hit last: what a write looks at first. [SL §5.3.3]
 
-use abi::{Class, Place, RichPointer};
+use abi::{Class, Extent, RichPointer};
 use buffer::pool::Lease;
 use buffer::pool::address::Around;
 
@@ -22,7 +22,7 @@ impl Hot {
     pub(super) fn pointer(&self, from: usize, length: usize) -> RichPointer {
         // Both lie in a segment, which is shorter than 4 GB.
         #[expect(clippy::cast_possible_truncation, reason = "checked by the caller, see above")]
-        let place = Place::new(self.position + from as u64, length as u32);
+        let place = Extent::new(self.position + from as u64, length as u32);
         let mut pointer = self.home;
         pointer.place = place;
         pointer
@@ -40,7 +40,7 @@ impl Hot {
     pub(super) fn advance_to(&mut self, pointer: RichPointer, lease: &Lease) {
         *self = match lease.around(pointer) {
             Some(around) => {
-                let home = RichPointer::new(pointer.dbuf(), Place::default(), Class::YES);
+                let home = RichPointer::new(pointer.dbuf(), Extent::default(), Class::YES);
                 let Around { address, filled, segment, position, .. } = around;
                 Self { address, filled, segment, position, home }
             }

@@ -3,7 +3,7 @@
 use super::{Hot, Output};
 use crate::indirect::ranges::RANGES;
 use crate::indirect::{Home, Lent};
-use abi::{Class, Place, RichPointer};
+use abi::{Class, Extent, RichPointer};
 use buffer::{Fault, foreign};
 
 impl Output {
@@ -44,7 +44,7 @@ impl Output {
             return false;
         };
         known.back_off.succeeded();
-        let home = RichPointer::new(around.lease.dbuf(), Place::default(), Class::YES);
+        let home = RichPointer::new(around.lease.dbuf(), Extent::default(), Class::YES);
         let until = self.ring.side.head + 1;
         self.hot = Hot {
             address: around.address,

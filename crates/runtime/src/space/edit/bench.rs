@@ -5,7 +5,7 @@
 //! way is taken is argued in [`super`]; that the bytes may be written, in `buffer::pool::edit`.
 
 use super::{FRAGMENT_MIN, Out};
-use abi::{Class, ContextLane, Entry, Flags, Marks, RichPointer};
+use abi::{Class, BlockMetadata, Entry, Flags, Marks, RichPointer};
 use buffer::crossing::Batch as Taken;
 use buffer::pool::{Draft, Editing, Pool};
 use filter::{Edit, Editable, Keep, Tell, Workbench};
@@ -101,7 +101,7 @@ impl Bench<'_, '_> {
 struct Done {
     pointer: RichPointer,
     marks: Marks,
-    context: ContextLane,
+    context: BlockMetadata,
     /// Of a new block: how long it is.
     used: Option<usize>,
     lost: bool,
@@ -183,7 +183,7 @@ impl Out {
                 flags = flags.without(Flags::LAST).without(Flags::END);
             }
             let piece = pointer.within(low - base, high - low);
-            let context = ContextLane { flags, ..done.context };
+            let context = BlockMetadata { flags, ..done.context };
             self.push(Entry::new(piece, context, Marks::bare(high - low)), order);
         }
         self.made += count.saturating_sub(1) as u64;

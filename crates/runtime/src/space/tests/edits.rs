@@ -292,7 +292,7 @@ impl Source for Long {
         let (place, _) = intake.pool.append(FRAGMENT_MIN, fill).expect("memory");
         let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
         let whole = abi::Flags::FIRST.with(abi::Flags::LAST);
-        let context = ContextLane { flags: whole, ..ContextLane::default() };
+        let context = BlockMetadata { flags: whole, ..BlockMetadata::default() };
         intake.put(Entry::new(pointer, context, Marks::bare(FRAGMENT_MIN as u32)));
         self.0 += 1;
         Ok(Given::Blocks)

@@ -37,7 +37,7 @@ impl Stream for Slow {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let class = Class(if number(&block).is_multiple_of(self.of) { self.of } else { 0 });
         cx.hold(&mut self.held, &block.with_class(class), number(&block));
-        cx.append(4, Class::YES, ContextLane::default(), |room| room.len());
+        cx.append(4, Class::YES, BlockMetadata::default(), |room| room.len());
         if self.held.len() > 3 {
             cx.release(&mut self.held, |block| block);
         }

@@ -21,7 +21,7 @@ use super::unpack::{TAG, put_back};
 use super::{DOWN_NS, KEPT_NS};
 use crate::interface::{Counts, removed};
 use crate::{DropReason, Failure, Given, Intake, Opening, Seen, Source, SourceProperties};
-use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
+use abi::{Class, BlockMetadata, DbufId, Entry, Flags, Marks, Extent, RichPointer};
 use device::{Asked, Device};
 pub use device::{Maker, Making};
 use filter::{Amount, Time};
@@ -313,7 +313,7 @@ impl Taking {
     }
 
     /// A whole frame is there.
-    fn arrive(&mut self, at: (DbufId, Place), head: &[u8]) {
+    fn arrive(&mut self, at: (DbufId, Extent), head: &[u8]) {
         let stamped = (self.origin, self.long.time);
         match (&mut self.ways, &self.long.front) {
             (Some(ways), Some(front)) => ways.send(front, at, head, stamped),
@@ -321,9 +321,9 @@ impl Taking {
         }
     }
 
-    fn entry(&self, (dbuf, place): (DbufId, Place)) -> Entry {
+    fn entry(&self, (dbuf, place): (DbufId, Extent)) -> Entry {
         let (origin, time) = (self.origin, self.long.time);
-        let context = ContextLane { time, session: 0, origin, flags: Flags::NONE };
+        let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
         let marks = Marks::frame(LinkType::ETHERNET.0, place.length(), place.length());
         Entry::new(RichPointer::new(dbuf, place, Class::YES), context, marks)
     }

@@ -6,7 +6,7 @@
 //! went, one edge at a time, so what goes over another waits here, pinned.
 
 use crate::source::kernel::Arrived;
-use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
+use abi::{Class, BlockMetadata, DbufId, Entry, Flags, Marks, Extent, RichPointer};
 use buffer::pool::{Pin, Pool};
 use filter::Time;
 use std::collections::VecDeque;
@@ -143,11 +143,11 @@ impl Ways {
     pub(super) fn send(
         &mut self,
         front: &Front,
-        (dbuf, place): (DbufId, Place),
+        (dbuf, place): (DbufId, Extent),
         head: &[u8],
         (origin, time): (u16, Time),
     ) {
-        let context = ContextLane { time, session: 0, origin, flags: Flags::NONE };
+        let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
         for (way, View { class, from, behind }) in front.chosen() {
             let from = from.min(place.length());
             let length = place.length() - from;
@@ -248,7 +248,7 @@ mod tests {
         assert!(ways.read(&bytes[1..]).is_none(), "too short");
         let (front, stamp) = ways.read(&bytes).unwrap();
         assert_eq!((stamp.time, stamp.tag.map(|tag| tag.control)), (Some(99), Some(7)));
-        let frame = (DbufId::default(), Place::new(4096, 100));
+        let frame = (DbufId::default(), Extent::new(4096, 100));
         ways.send(&front, frame, &[0x60], (3, 5));
         let seen = ways.waiting.iter().map(|waiting| {
             let Entry { pointer, marks, context, .. } = waiting.entry;

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
-pub struct ContextLane {
+pub struct BlockMetadata {
     /// Time in ns: since the epoch for captured blocks, else of the path's clock.
     pub time: u64,
     /// Session assigned by the last session filter; 0: none (CONTRACT 8).
@@ -25,7 +25,7 @@ pub struct ContextLane {
     pub flags: Flags,
 }
 
-const _: () = assert!(size_of::<ContextLane>() == 16);
+const _: () = assert!(size_of::<BlockMetadata>() == 16);
 
 /// Flags of a block.
 #[derive(
@@ -108,11 +108,11 @@ pub struct Marks {
     pub transport: u16,
     /// Offset of the payload.
     pub payload: u16,
-    /// Sequence number among the blocks dispatched to a filter's replicas ([`Marks::at_turn`]);
+    /// Sequence number among the blocks dispatched to a filter's replicas ([`Marks::with_seq`]);
     /// used only between their spaces.
-    turn: u32,
+    seq: u32,
     /// Toward a replica: 1 for the last block of a batch. From a replica: the step of its shutdown
-    /// ([`Marks::at_step`]).
+    /// ([`Marks::with_end_step`]).
     last: u32,
     /// Number of the block in a Boolean section while operands evaluate a copy of it
     /// ([`Marks::with_ticket`]); 0: none. Never leaves the section. Pads marks to two 16-byte
@@ -154,7 +154,7 @@ impl Marks {
             network: Self::UNKNOWN,
             transport: Self::UNKNOWN,
             payload: Self::UNKNOWN,
-            turn: 0,
+            seq: 0,
             last: 0,
             ticket: 0,
         }
@@ -164,31 +164,31 @@ impl Marks {
     /// dispatched to one replica (CONTRACT 16).
     #[inline]
     #[must_use]
-    pub const fn at_turn(self, turn: u32, last: bool) -> Self {
-        Self { turn, last: last as u32, ..self }
+    pub const fn with_seq(self, seq: u32, last: bool) -> Self {
+        Self { seq, last: last as u32, ..self }
     }
 
     /// Returns the marks with shutdown step and sequence number of a block that leaves a replica.
-    /// Step 0 precedes the shutdown; its numbers are those of [`Marks::at_turn`].
+    /// Step 0 precedes the shutdown; its numbers are those of [`Marks::with_seq`].
     #[inline]
     #[must_use]
-    pub const fn at_step(self, turn: u32, step: u32) -> Self {
-        Self { turn, last: step, ..self }
+    pub const fn with_end_step(self, seq: u32, step: u32) -> Self {
+        Self { seq, last: step, ..self }
     }
 
     /// Returns shutdown step and sequence number of a block from a replica.
     #[inline]
     #[must_use]
-    pub const fn step(&self) -> (u32, u32) {
-        (self.last, self.turn)
+    pub const fn end_step(&self) -> (u32, u32) {
+        (self.last, self.seq)
     }
 
     /// Returns the sequence number, and true if the block is the last of a batch dispatched to one
     /// replica.
     #[inline]
     #[must_use]
-    pub const fn turn(&self) -> (u32, bool) {
-        (self.turn, self.last != 0)
+    pub const fn seq(&self) -> (u32, bool) {
+        (self.seq, self.last != 0)
     }
 
     /// Returns the marks with the block's number in a section. A filter that creates new marks for
@@ -228,7 +228,7 @@ pub struct Entry {
     /// The view.
     pub pointer: RichPointer,
     /// Time, session, origin, flags.
-    pub context: ContextLane,
+    pub context: BlockMetadata,
     /// The frame around the view.
     pub marks: Marks,
 }
@@ -238,7 +238,7 @@ const _: () = assert!(size_of::<Entry>() == 64);
 impl Entry {
     /// Creates an entry.
     #[must_use]
-    pub const fn new(pointer: RichPointer, context: ContextLane, marks: Marks) -> Self {
+    pub const fn new(pointer: RichPointer, context: BlockMetadata, marks: Marks) -> Self {
         Self { pointer, context, marks }
     }
 
