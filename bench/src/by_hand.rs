@@ -5,7 +5,7 @@ use ebpf::insn::PSEUDO_MAP_VALUE;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::Path;
 use std::process::Command;
-use sys::bpf::{ProgramKind, Map, Program};
+use sys::bpf::{Map, Program, ProgramKind};
 use sys::memory::ReadMapping;
 
 /// `R_BPF_64_64`: the address of a symbol, in a wide load.
@@ -34,7 +34,11 @@ pub(crate) struct ByHand {
 
 impl ByHand {
     /// Compiles and loads it. What it keeps can be mapped, as a ring of ours can.
-    pub(crate) fn load(folder: &Path, kind: ProgramKind, source: Source<'_>) -> Result<Self, String> {
+    pub(crate) fn load(
+        folder: &Path,
+        kind: ProgramKind,
+        source: Source<'_>,
+    ) -> Result<Self, String> {
         let kept = Map::array(source.name, source.kept, 1, true).map_err(|why| why.to_string())?;
         let object = compile(folder, source)?;
         let code = code(&object, kept.as_fd().as_raw_fd());

@@ -3,7 +3,7 @@
 //! [Th §5.2.1, "slslow"]
 
 use crate::parallel::DIGEST;
-use abi::{Class, BlockMetadata, Entry, Marks, RichPointer};
+use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 use endpoint::{
     Failure, Given, Intake, Opening, Seen, Sink, SinkEntry, Source, SourceEntry, SourceProperties,
 };

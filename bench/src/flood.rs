@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use sys::clock;
 use sys::net::RouteSocket;
-use sys::packet::{Qdisc, PacketSender, SendStop};
+use sys::packet::{PacketSender, Qdisc, SendStop};
 use testkit::Frame;
 use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::packet::{SOURCE, TARGET};

@@ -9,7 +9,7 @@ use crate::harness::{Candidate, interleave};
 use crate::options::Options;
 use crate::row::Row;
 use std::hint::black_box;
-use sys::revoke::{LazyCopy, LazyBuffer};
+use sys::revoke::{LazyBuffer, LazyCopy};
 
 /// Bytes of a block.
 const BLOCKS: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20];

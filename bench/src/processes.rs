@@ -108,7 +108,8 @@ pub(crate) fn when_idle(processes: &[u32]) -> u64 {
 /// Returns true if a program is attached to the ingress of the server's device.
 pub(crate) fn is_tapped(space: &Namespace) -> bool {
     space.enter(|| {
-        let index = RouteSocket::open().and_then(|links| links.named(SERVER_DEVICE)).map(|it| it.index);
+        let index =
+            RouteSocket::open().and_then(|links| links.named(SERVER_DEVICE)).map(|it| it.index);
         let chain = index.and_then(|index| tcx_chain(index, Side::Ingress));
         chain.is_ok_and(|chain| !chain.members.is_empty())
     })

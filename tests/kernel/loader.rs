@@ -116,7 +116,8 @@ fn o9_a_thousand_loads_of_generated_programs_leave_nothing_behind() {
     // The kernel lets go of them behind a grace period.
     until("nothing is left", || {
         let left = |of| ids(of).unwrap();
-        let there = [ObjectKind::Programs, ObjectKind::Maps, ObjectKind::Links].map(|of| (of, left(of)));
+        let there =
+            [ObjectKind::Programs, ObjectKind::Maps, ObjectKind::Links].map(|of| (of, left(of)));
         let gone = |(of, id): &(ObjectKind, u32)| {
             there.iter().all(|(kind, ids)| kind != of || ids.binary_search(id).is_err())
         };

@@ -1,5 +1,5 @@
-//! PacketSocket filters with the real kernel as judge: what `bpf` asks ahead lets as many frames into a
-//! packet socket as `bpf` accepts behind it.
+//! PacketSocket filters with the real kernel as judge: what `bpf` asks ahead lets as many frames
+//! into a packet socket as `bpf` accepts behind it.
 //!
 //! One socket for each expression and end of a cable, all of them there while the same frames pass
 //! once. At the end that sends, tags are in the frames; at the end that receives, the kernel has
@@ -15,7 +15,7 @@ use filter::testing::arguments;
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
-use sys::packet::{Instruction, Qdisc, PacketRing, PacketSender, RingShape, PacketSocket};
+use sys::packet::{Instruction, PacketRing, PacketSender, PacketSocket, Qdisc, RingShape};
 use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, Random, need};
 

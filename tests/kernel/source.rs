@@ -7,7 +7,9 @@ use super::judge::kind;
 use ebpf::insn::{self, Insn, R0, R9};
 use ebpf::{Hook, MapSpec, Program};
 use filter::testing::twins::{chains, program};
-use sys::bpf::{FunctionInfo, LineInfo, Linkage, Load, Map, Program as Loaded, SourceInfo, BtfBuilder};
+use sys::bpf::{
+    BtfBuilder, FunctionInfo, LineInfo, Linkage, Load, Map, Program as Loaded, SourceInfo,
+};
 use testkit::need;
 
 /// Loads a program with its lines; answers the verifier's log if it refuses.

@@ -15,7 +15,7 @@ use engine::run::{Until, run};
 use line::Line;
 use runtime::ledger::{EdgeKind, Imbalance};
 use std::process::Command;
-use sys::packet::{Qdisc, PacketSender};
+use sys::packet::{PacketSender, Qdisc};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
 use testkit::{Frame, need};
 

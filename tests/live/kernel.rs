@@ -19,7 +19,7 @@ use std::fs;
 use std::io::{BufReader, Read as _};
 use std::net::UdpSocket;
 use std::process::Command;
-use sys::bpf::{Anchor, Chain, ProgramKind, Link, Program, Side, XdpMode, tcx_chain};
+use sys::bpf::{Anchor, Chain, Link, Program, ProgramKind, Side, XdpMode, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, until};
 use testkit::{Frame, need};

@@ -1,7 +1,7 @@
 //! Frames onto a cable, byte by byte as a test made them, and back out of captures.
 
 use crate::scratch::Scratch;
-use sys::packet::{Qdisc, PacketSender};
+use sys::packet::{PacketSender, Qdisc};
 use testkit::net::{
     CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, counters, until, until_received,
 };

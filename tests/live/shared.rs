@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use sys::bpf::{Side, RunStatistics, tcx_chain};
+use sys::bpf::{RunStatistics, Side, tcx_chain};
 use sys::net::RouteSocket;
-use sys::packet::{Qdisc, PacketSender};
+use sys::packet::{PacketSender, Qdisc};
 use sys::steps::{InjectedFault, Steps};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, need};
@@ -232,7 +232,8 @@ fn captured(path: &std::path::Path) -> Vec<u64> {
 pub(crate) fn send_until(pair: &Pair, apart_us: u64, ending: &AtomicBool) -> u64 {
     const AT_ONCE: u64 = 20;
     pair.client.enter(|| {
-        let index = RouteSocket::open().expect("links").named(CLIENT_DEVICE).expect("a device").index;
+        let index =
+            RouteSocket::open().expect("links").named(CLIENT_DEVICE).expect("a device").index;
         let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
         let (begin, mut sent) = (Instant::now(), 0);
         while !ending.load(Ordering::Relaxed) {

@@ -5,7 +5,7 @@ use crate::numbers::{numbered, numbers};
 use crate::observer::{Observer, is_taken, program};
 use crate::send::{capture_length, send};
 use std::net::UdpSocket;
-use sys::bpf::{Anchor, ProgramKind, Link, LinkTarget, Program, Side, XdpMode};
+use sys::bpf::{Anchor, Link, LinkTarget, Program, ProgramKind, Side, XdpMode};
 use sys::net::RouteSocket;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, counters, until};
 use testkit::{Frame, need};

@@ -8,7 +8,7 @@ use crate::numbers::{number, numbered, numbers};
 use crate::observer::{Observer, Ran, is_taken};
 use crate::send::{capture_length, send, send_all};
 use serde_json::Value;
-use sys::bpf::{Anchor, ProgramKind, Link, Program, Side};
+use sys::bpf::{Anchor, Link, Program, ProgramKind, Side};
 use sys::net::RouteSocket;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
 use testkit::{Frame, need};

@@ -30,7 +30,7 @@ use crate::tap::{Reader, Tap, of_a_line, usual};
 use crate::tcpdump::{TCPDUMP, Tcpdumps};
 use ebpf::emit::tap::UNREAD_LAPS;
 use sys::bpf::ring::region_offset;
-use sys::bpf::{Anchor, ProgramKind, Link, Side};
+use sys::bpf::{Anchor, Link, ProgramKind, Side};
 
 /// Numbers of observers.
 const READERS: [(usize, &str); 4] =

@@ -23,7 +23,7 @@ use ebpf::insn::{self, Insn, R0};
 pub(crate) use ours::Generated;
 use peers::{TOOLS, Tool, hang};
 use std::path::Path;
-use sys::bpf::{ProgramKind, Program};
+use sys::bpf::{Program, ProgramKind};
 use testkit::Frame;
 
 const OURS: &str = "streamline";

@@ -5,7 +5,7 @@ use ebpf::{FilterSpan, Hook, insn};
 use filter::catalog::FILTERS;
 use filter::{Arguments, Description};
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{ProgramKind, Link, Map, Program};
+use sys::bpf::{Link, Map, Program, ProgramKind};
 use testkit::net::Namespace;
 
 /// The frames that are counted.

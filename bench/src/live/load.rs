@@ -4,7 +4,7 @@ use std::io::Result;
 use std::ops::Range;
 use std::path::Path;
 use sys::clock;
-use sys::packet::{Qdisc, PacketSender, SendStop};
+use sys::packet::{PacketSender, Qdisc, SendStop};
 use testkit::net::{CLIENT_DEVICE, Pair};
 
 /// The number of frames sent with one call.
@@ -94,7 +94,8 @@ impl Load {
         pair.client.enter(|| {
             // Where there is only one, it is shared.
             let _ = sys::process::pin_to(0);
-            let sender = PacketSender::open(index, Qdisc::Through).map_err(|why| why.to_string())?;
+            let sender =
+                PacketSender::open(index, Qdisc::Through).map_err(|why| why.to_string())?;
             let most = most.clamp(1, self.frames.len());
             self.send_by(sender, rate, &self.frames[..most])
         })

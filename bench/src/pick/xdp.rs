@@ -9,7 +9,7 @@ use std::time::Duration;
 use sys::bpf::XdpMode;
 use sys::descriptor;
 use sys::net::RouteSocket;
-use sys::xdp::{Descriptor, CopyMode, Redirect, SocketSettings, XdpSocket, Umem, UmemShape};
+use sys::xdp::{CopyMode, Descriptor, Redirect, SocketSettings, Umem, UmemShape, XdpSocket};
 use testkit::net::{Namespace, SERVER_DEVICE};
 
 /// Frames of memory; entries of each ring.
@@ -97,7 +97,8 @@ impl Taker {
         let index = RouteSocket::open().map_err(text)?.named(SERVER_DEVICE).map_err(text)?.index;
         let shape = UmemShape { frame: 2048, frames: FRAMES, headroom: 0 };
         let umem = Arc::new(Umem::create("bench_umem", shape).map_err(text)?);
-        let settings = SocketSettings { mode: CopyMode::Copy, ..SocketSettings::new(index, 0, FRAMES) };
+        let settings =
+            SocketSettings { mode: CopyMode::Copy, ..SocketSettings::new(index, 0, FRAMES) };
         let mut socket = XdpSocket::open(&umem, settings).map_err(text)?;
         let frames: Vec<u64> = (0..FRAMES).map(|frame| umem.address(frame)).collect();
         socket.fill.as_mut().ok_or("no fill ring")?.lend(&frames).map_err(text)?;

@@ -5,7 +5,7 @@ use ebpf::emit::Value;
 use ebpf::emit::tap::{Delivery, Tap, WakePolicy, tap};
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{ProgramKind, Program, RingBuffer, Rings};
+use sys::bpf::{Program, ProgramKind, RingBuffer, Rings};
 
 /// The one reader's pointers, as number 0 of ways that nobody looks at.
 const HAND: Delivery = Delivery { number: 0, reader: 0, exit: 0, shared: false, failed: None };

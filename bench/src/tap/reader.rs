@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use sys::bpf::ring::region_offset;
-use sys::bpf::{Listener, FramePointer, Region, Rings, RingsLayout};
+use sys::bpf::{FramePointer, Listener, Region, Rings, RingsLayout};
 use sys::descriptor;
 
 /// A reader that hears no bell looks all the same, so often.

@@ -4,7 +4,7 @@
 
 use crate::harness::Candidate;
 use crate::line::planned;
-use abi::{Class, BlockMetadata, DbufId, Entry, Marks, Extent, RichPointer};
+use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use filter::{
     Batch, Block, Counts, Fill, Filter, Gateway, Keep, LANES, LaneContext, Pin, Room, Tell,
 };

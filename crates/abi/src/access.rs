@@ -44,7 +44,7 @@ impl From<(u32, u32)> for Credentials {
 pub struct Grantees {
     /// Users.
     pub users: Vec<u32>,
-    /// Groups, all of whose members are meant.
+    /// Groups; every member is granted.
     pub groups: Vec<u32>,
 }
 

@@ -79,10 +79,15 @@ impl FromStr for Edge {
             Some("w") => PipeEnd::Writes,
             _ => return Err(ParseEdgeError),
         };
-        let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok()).ok_or(ParseEdgeError);
+        let mut number =
+            || parts.next().and_then(|part| part.parse::<u64>().ok()).ok_or(ParseEdgeError);
         let (pipe, socket, inode) = (number()?, number()?, number()?);
         let socket = i32::try_from(socket).map_err(|_| ParseEdgeError)?;
-        if parts.next().is_some() { Err(ParseEdgeError) } else { Ok(Self { end, pipe, socket, inode }) }
+        if parts.next().is_some() {
+            Err(ParseEdgeError)
+        } else {
+            Ok(Self { end, pipe, socket, inode })
+        }
     }
 }
 

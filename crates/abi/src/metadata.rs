@@ -35,6 +35,7 @@ const _: () = assert!(size_of::<BlockMetadata>() == 16);
 pub struct Flags(pub u16);
 
 impl Flags {
+    /// No flag.
     pub const NONE: Self = Self(0);
     /// First fragment of a message (CONTRACT 6).
     pub const FIRST: Self = Self(1);

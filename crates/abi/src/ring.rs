@@ -123,7 +123,8 @@ impl Geometry {
 pub struct RecordHeader {
     /// Length of the block in bytes; of a pad, bytes to the end of the ring without this header.
     pub length: u32,
-    /// [`RecordHeader::BLOCK`], [`RecordHeader::PAD`], [`RecordHeader::SWITCH`] or [`RecordHeader::CUT`].
+    /// [`RecordHeader::BLOCK`], [`RecordHeader::PAD`], [`RecordHeader::SWITCH`] or
+    /// [`RecordHeader::CUT`].
     pub kind: u32,
     /// Number of blocks put before this one, from which a lapped reader derives its loss. In a
     /// switch: the next segment's number; in a cut: the capacity from here on.
@@ -196,6 +197,9 @@ mod tests {
             assert_eq!(RecordHeader::block_words(length as usize, 9), record.words());
             assert_eq!(RecordHeader::spans(length as usize), RecordHeader::span(length));
         }
-        assert_ne!(RecordHeader::from_words(RecordHeader::block_words(1 << 32, 0)).kind, RecordHeader::BLOCK);
+        assert_ne!(
+            RecordHeader::from_words(RecordHeader::block_words(1 << 32, 0)).kind,
+            RecordHeader::BLOCK
+        );
     }
 }

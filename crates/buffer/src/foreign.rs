@@ -10,7 +10,7 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-use sys::memory::foreign::{LIBC_MIN, COPY_MIN, copy_bytes, copy_into_words};
+use sys::memory::foreign::{COPY_MIN, LIBC_MIN, copy_bytes, copy_into_words};
 
 const WORD: usize = size_of::<u64>();
 
@@ -19,7 +19,8 @@ const WORD: usize = size_of::<u64>();
 #[inline]
 pub fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    if out.len() >= COPY_MIN && at.checked_add(out.len()).is_some_and(|end| end <= size_of_val(words))
+    if out.len() >= COPY_MIN
+        && at.checked_add(out.len()).is_some_and(|end| end <= size_of_val(words))
     {
         return copy_by_instruction(words, at, out);
     }

@@ -1,9 +1,9 @@
 //! Pages of the memory of a ring or pool: their size, when they are taken, and their node. [Th
 //! §5.3.3], BASELINES, working set
 //!
-//! In: how many bytes, and what the machine offers ([`PageFacts`]). Out: a [`Choice`], by a function of
-//! these alone, that can say why; and the memory. What is chosen is a wish: where the machine
-//! refuses it, the next simpler kind is taken, so memory never fails for want of comfort.
+//! In: how many bytes, and what the machine offers ([`PageFacts`]). Out: a [`Choice`], by a
+//! function of these alone, that can say why; and the memory. What is chosen is a wish: where the
+//! machine refuses it, the next simpler kind is taken, so memory never fails for want of comfort.
 //!
 //! What is known (`examples/pages.rs`; BASELINES): to walk through a ring costs the same with pages
 //! of 2 MB up to 4 MB, and 4 to 15 % less from 16 MB on; to touch it for the first time costs 12 to
@@ -165,7 +165,11 @@ mod tests {
                 "small pages, mapped as they are \
                  used",
             ),
-            (PageFacts { nodes: 2, ..PLAIN }, MB, "small pages, mapped at once, on the writer's node"),
+            (
+                PageFacts { nodes: 2, ..PLAIN },
+                MB,
+                "small pages, mapped at once, on the writer's node",
+            ),
         ];
         for (facts, bytes, expected) in cases {
             assert_eq!(told(facts, bytes), expected, "{facts:?} {bytes}");

@@ -255,7 +255,8 @@ fn wait() {
 fn region(name: &str) {
     // The descriptor as it comes, before it is mapped.
     let socket = format!("streamline/{name}");
-    let visit = sys::abstract_socket::connect_to(socket.as_bytes(), common::patience::limit()).unwrap();
+    let visit =
+        sys::abstract_socket::connect_to(socket.as_bytes(), common::patience::limit()).unwrap();
     let (_, files) = receive(&visit);
     let region = name::open_region(name).unwrap();
     let mut seen = [0; 4];
@@ -280,7 +281,9 @@ fn storm(name: &str) -> ! {
     let mut held = std::collections::VecDeque::new();
     let mut number = 0u32;
     loop {
-        if let Ok(visit) = sys::abstract_socket::connect_to(socket.as_bytes(), Duration::from_millis(100)) {
+        if let Ok(visit) =
+            sys::abstract_socket::connect_to(socket.as_bytes(), Duration::from_millis(100))
+        {
             let garbage = [number as u8; 3000];
             let length = 1 + number as usize % garbage.len();
             let _ = sys::descriptor::send(&visit, &garbage[..length], &[visit.as_fd()]);

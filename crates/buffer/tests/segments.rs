@@ -264,7 +264,8 @@ fn say_and_wait<T>(kept: T) {
 fn lie() {
     for lie in ["honest"].iter().chain(LIES.iter().map(|(lie, _)| lie)) {
         let (here, there) = SocketDoorbell::pair().unwrap();
-        let first = segment(&plain(), &[(b"first", RecordHeader::BLOCK, 0)], Some(1), Seals::READER, 0);
+        let first =
+            segment(&plain(), &[(b"first", RecordHeader::BLOCK, 0)], Some(1), Seals::READER, 0);
         let cursor = Memfd::create("cursor", PAGE).unwrap();
         cursor.seal(Seals::SIZE).unwrap();
         let offered = [first[0].as_fd(), first[1].as_fd(), cursor.as_fd(), there.as_fd()];

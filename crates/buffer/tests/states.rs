@@ -139,7 +139,8 @@ fn look(name: &str) {
     let columns: Vec<&str> = shape.columns.iter().map(|column| column.name.as_str()).collect();
     // The descriptor as it comes, before it is mapped.
     let socket = format!("streamline-state/{name}");
-    let visit = sys::abstract_socket::connect_to(socket.as_bytes(), common::patience::limit()).unwrap();
+    let visit =
+        sys::abstract_socket::connect_to(socket.as_bytes(), common::patience::limit()).unwrap();
     let (_, files) = receive(&visit);
     let file = sys::memory::Memfd::from_fd(files.into_iter().next().unwrap()).unwrap();
     assert!(file.map().is_err(), "no mapping that writes");

@@ -13,8 +13,8 @@ use iolite::{mpipe, splice};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use sys::raw_fd;
 use sys::process::identity;
+use sys::raw_fd;
 
 /// Reads the configuration of a C program; null selects the defaults.
 pub(crate) fn shape(config: Option<&streamline_config>) -> Outcome<(Config, bool)> {

@@ -251,7 +251,8 @@ fn t10_what_a_path_had_is_free_when_it_has_ended_whoever_is_heard_first() {
     let daemon = house.daemon();
     let process = daemon.process(house.start(own(), "web")).unwrap();
     let packets = house.place().join("io.streamline.packets");
-    let socket = sys::local_socket::connect_to(&packets, sys::local_socket::Framing::Packets, LONG).unwrap();
+    let socket =
+        sys::local_socket::connect_to(&packets, sys::local_socket::Framing::Packets, LONG).unwrap();
     let hear = || {
         let mut answer = vec![0; 1 << 16];
         let (length, _) = sys::descriptor::receive(&socket, &mut answer).unwrap();
@@ -319,7 +320,9 @@ fn the_greedy_client() {
     let mut all = Vec::new();
     let mut refused = 0;
     for _ in 0..300 {
-        let socket = sys::local_socket::connect_to(&packets, sys::local_socket::Framing::Packets, LONG).unwrap();
+        let socket =
+            sys::local_socket::connect_to(&packets, sys::local_socket::Framing::Packets, LONG)
+                .unwrap();
         // Who is refused is told so, and hung up on, before it has asked.
         let _ = sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.About\"}", &[]);
         let mut answer = [0; 4096];

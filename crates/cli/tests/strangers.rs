@@ -59,7 +59,13 @@ fn the_hostile_process() {
         "squat" => {
             let named = |realm: &str, uid| format!("{realm}/{uid}/{name}");
             let names = [named("streamline-state", 0), named("streamline", 0)];
-            let take = |name: &String| sys::abstract_socket::claim(name.as_bytes(), 1, sys::abstract_socket::Accepts::Bytes);
+            let take = |name: &String| {
+                sys::abstract_socket::claim(
+                    name.as_bytes(),
+                    1,
+                    sys::abstract_socket::Accepts::Bytes,
+                )
+            };
             let kept: Vec<_> = names.iter().map(|name| take(name).unwrap()).collect();
             println!("\nready");
             let _ = std::io::stdin().read(&mut [0]);
@@ -74,7 +80,8 @@ fn the_hostile_process() {
 fn register(log: Option<String>) -> (OwnedFd, OwnedFd) {
     let place = PathBuf::from(std::env::var_os("STREAMLINE_DAEMON").unwrap());
     let packets = place.join("io.streamline.packets");
-    let socket = local_socket::connect_to(&packets, Framing::Packets, testkit::wait::LIMIT).unwrap();
+    let socket =
+        local_socket::connect_to(&packets, Framing::Packets, testkit::wait::LIMIT).unwrap();
     let (near, far) = sys::descriptor::pair().unwrap();
     let path = Register { line: "rx lo | count".to_owned(), log, ..Register::default() };
     let call = Call::new("io.streamline.Register", &path).text();

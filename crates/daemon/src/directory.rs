@@ -126,7 +126,9 @@ impl Directory {
         if made {
             let own = path.to_owned();
             // Only an empty one can be removed.
-            steps.on_rollback(format!("directory {}", path.display()), move || drop(fs::remove_dir(own)));
+            steps.on_rollback(format!("directory {}", path.display()), move || {
+                drop(fs::remove_dir(own))
+            });
         }
         steps.take(Resource::Descriptor, "the directory of a daemon")?;
         let directory = local_socket::directory(path).map_err(|error| match error.errno {

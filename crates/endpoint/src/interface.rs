@@ -4,7 +4,7 @@ use crate::Failure;
 use crate::fail::reason;
 use filter::{Arguments, Description};
 use sys::machine::Capabilities;
-use sys::net::{Interface, RouteSocket, Namespace};
+use sys::net::{Interface, Namespace, RouteSocket};
 use wire::link::LinkType;
 
 /// The frames that a source counts, for the message about an interface that is gone.
@@ -90,7 +90,9 @@ pub fn sees_one_way(source: &Description, arguments: &Arguments) -> Option<Strin
             let one = interface.map(|name| links.named(name)).transpose()?;
             Ok((one, links.addresses()?))
         };
-        RouteSocket::open().and_then(of_links).map_err(|error| failed("look at", "addresses", &error))
+        RouteSocket::open()
+            .and_then(of_links)
+            .map_err(|error| failed("look at", "addresses", &error))
     });
     let (one, addresses) = found.ok()?;
     if one.as_ref().is_some_and(|one| one.flags.loopback()) {

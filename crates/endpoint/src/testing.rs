@@ -1,6 +1,6 @@
 //! Fixtures of this crate's tests: a directory that is removed, blocks, batches, openings.
 
-use abi::{Class, BlockMetadata, DbufId, Entry, Marks, Extent, RichPointer};
+use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use buffer::pool::{Config, Pool};
 use filter::{Arguments, Batch, Block, Classes, Columns, Description, Form, Time};
 use std::path::PathBuf;

@@ -12,7 +12,7 @@ pub use sys::probe::Facility;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use sys::packet::{RingShape, PacketSocket};
+use sys::packet::{PacketSocket, RingShape};
 
 /// All that was found.
 #[derive(Clone, Debug)]

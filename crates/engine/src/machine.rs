@@ -7,7 +7,7 @@ use crate::calibrate;
 use crate::kernel::is_trusted;
 use ebpf::insn::{Insn, R0, encode};
 use pipeline::plan::{Costs, Kernel, Machine};
-use sys::bpf::{ProgramKind, Program};
+use sys::bpf::{Program, ProgramKind};
 
 /// Bytes of a first-level data cache, where the machine does not say.
 const L1D: usize = 32 << 10;

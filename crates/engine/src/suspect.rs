@@ -3,7 +3,7 @@
 //! In: a [`Suspect`]. Out: a new file that only its owner can read, since it holds what somebody
 //! sent: a capture written by the `pcap` sink if the block lies in a frame, its bytes otherwise.
 
-use abi::{Class, BlockMetadata, DbufId, Marks, Extent, RichPointer};
+use abi::{BlockMetadata, Class, DbufId, Extent, Marks, RichPointer};
 use endpoint::{Failure, Opening};
 use filter::{Arguments, Batch, Block, Classes, Form, Value};
 use runtime::failure::Suspect;

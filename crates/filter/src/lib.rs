@@ -114,5 +114,5 @@ pub use endpoint::{Attach, EndpointFacts, Observed, Outlet, Shares, Side};
 pub mod prelude {
     pub use crate::contract::*;
     pub use crate::sharing::Sharing;
-    pub use abi::{Class, BlockMetadata, Flags, Marks, RichPointer};
+    pub use abi::{BlockMetadata, Class, Flags, Marks, RichPointer};
 }

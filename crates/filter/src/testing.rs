@@ -9,7 +9,7 @@ use crate::contract::{
     Keep, Key, Keys, LaneContext, Mistake, Moved, Output, Parameter, Pin, Report, StreamContext,
     Tell, Time, Value,
 };
-use abi::{BLOCK_MAX, Class, BlockMetadata, DbufId, Entry, Marks, Extent, RichPointer};
+use abi::{BLOCK_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 use wire::LinkType;

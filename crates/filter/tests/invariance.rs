@@ -11,7 +11,7 @@
 
 mod corpus;
 
-use abi::{Class, BlockMetadata, Flags};
+use abi::{BlockMetadata, Class, Flags};
 use ebpf::Hook;
 use ebpf::emit::{Answer as TwinAnswer, Exit, Layers, Outcome, Scope, Unfit, be16};
 use ebpf::exam::{Interpreter, Judge, Ruling};
@@ -66,7 +66,8 @@ fn excepted(request: &str, change: Change) -> bool {
     EXCEPTIONS.iter().any(|(begins, looks, _)| request.starts_with(begins) && looks(change))
 }
 
-/// Returns where the IP packet of a whole Ethernet frame ends, if it states its length and is whole.
+/// Returns where the IP packet of a whole Ethernet frame ends, if it states its length and is
+/// whole.
 fn packet(frame: &Frame) -> Option<(usize, usize)> {
     let whole = frame.wire_length.is_none_or(|length| length as usize == frame.bytes.len());
     let layers = wire::layers(LinkType(frame.link), &frame.bytes);
@@ -308,7 +309,8 @@ fn what_stands_around_a_packet_changes_no_answer_of_a_twin() {
     let mut compared = 0;
     for chain in chains(1) {
         let d = chain[0].description;
-        // A filter with state answers by what came before, which a twin that is unsure has not seen.
+        // A filter with state answers by what came before, which a twin that is unsure has not
+        // seen.
         if d.takes.has(Form::Bytes) || d.state.keeps != Keeps::Nothing {
             continue;
         }

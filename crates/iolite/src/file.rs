@@ -37,7 +37,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
-use sys::file::{Access, FileMapping, FileKind};
+use sys::file::{Access, FileKind, FileMapping};
 
 /// A file as a dbuf. Clones are the same file with the same mapping.
 #[derive(Clone, Debug)]
@@ -68,10 +68,11 @@ impl CachedFile {
     /// Opens a file. `id` is one that no other dbuf has.
     pub fn open(id: DbufId, path: impl AsRef<Path>) -> Result<Self, Refusal> {
         let target = || path.as_ref().display().to_string();
-        let file = sys::open::OpenRegular::read().open(&path).map_err(|e| match e.raw_os_error() {
-            Some(errno) => sys::Error::new("open", target(), errno).into(),
-            None => Refusal::NoFile,
-        })?;
+        let file =
+            sys::open::OpenRegular::read().open(&path).map_err(|e| match e.raw_os_error() {
+                Some(errno) => sys::Error::new("open", target(), errno).into(),
+                None => Refusal::NoFile,
+            })?;
         Self::of(id, file.into())
     }
 

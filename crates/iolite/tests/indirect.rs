@@ -9,7 +9,7 @@ extern crate buffer as streamline_buffer;
 mod common;
 
 use abi::access::{AccessList, Credentials, Grantees};
-use abi::{Class, BlockMetadata, Entry, Marks, Extent, RichPointer};
+use abi::{BlockMetadata, Class, Entry, Extent, Marks, RichPointer};
 use buffer::ibuf::{self, Lanes};
 use buffer::{Fault, Policy, pool, share};
 use common::{Other, id, read, read_to_fault, run, say, send, until, within, write};

@@ -92,7 +92,8 @@ impl Waiting {
         for (at, uid) in uids.enumerate() {
             users.entry(uid).or_default().queue.push_back(at);
         }
-        let descriptors = usize::try_from(sys::process::raise_descriptor_limit()).unwrap_or(usize::MAX);
+        let descriptors =
+            usize::try_from(sys::process::raise_descriptor_limit()).unwrap_or(usize::MAX);
         let free = (descriptors.saturating_sub(64) / 3).clamp(4, PLACES_MAX);
         let share = (free / users.len().max(1)).max(1);
         Self { users, share, free, last: None }

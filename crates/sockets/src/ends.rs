@@ -119,8 +119,9 @@ fn at(what: u8) -> Option<&'static Holder> {
 fn classify(number: i32) -> u8 {
     let Some(pipe) = preload::pipe(number) else { return OTHER };
     let writes = preload::is_for_writing(number);
-    let fits =
-        |holder: &Holder| holder.edge.pipe == pipe && writes == (holder.edge.end == PipeEnd::Writes);
+    let fits = |holder: &Holder| {
+        holder.edge.pipe == pipe && writes == (holder.edge.end == PipeEnd::Writes)
+    };
     let found = holders().iter().take(EDGES_MAX).position(fits);
     found.and_then(|at| u8::try_from(at).ok()).map_or(OTHER, |at| at + FIRST)
 }

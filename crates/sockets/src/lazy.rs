@@ -97,7 +97,9 @@ fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
 /// The program has opened a file.
 pub(crate) fn opened(number: i32) {
     let Some(mut sources) = sources() else { return };
-    let Some(size) = preload::plain_file_size(number).filter(|size| *size >= SHORTEST) else { return };
+    let Some(size) = preload::plain_file_size(number).filter(|size| *size >= SHORTEST) else {
+        return;
+    };
     let Some(fd) = preload::borrow(number) else { return };
     let (Ok(copy), Some(id)) = (fd.try_clone_to_owned(), DbufId::new(1)) else { return };
     let Ok(file) = CachedFile::of(id, copy) else { return };
@@ -272,5 +274,7 @@ fn run_ahead(range: &Range) {
         }
     };
     // Without it pages are found one by one.
-    let _ = preload::with_signals_blocked(|| std::thread::Builder::new().stack_size(64 << 10).spawn(ahead));
+    let _ = preload::with_signals_blocked(|| {
+        std::thread::Builder::new().stack_size(64 << 10).spawn(ahead)
+    });
 }

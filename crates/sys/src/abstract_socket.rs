@@ -79,7 +79,7 @@ pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
 
 /// Credentials of a process when it connected, or when it claimed the name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Peer {
+pub struct PeerCredentials {
     /// Process id, for display only: ids are reused.
     pub process: i32,
     /// Effective user.
@@ -91,10 +91,10 @@ pub struct Peer {
 }
 
 /// Returns the peer's credentials, as recorded by the kernel.
-pub fn peer(socket: impl AsFd) -> Result<Peer> {
+pub fn peer(socket: impl AsFd) -> Result<PeerCredentials> {
     let who = sockopt::socket_peercred(&socket).named("getsockopt", "SO_PEERCRED")?;
     let groups = groups(&socket)?;
-    Ok(Peer {
+    Ok(PeerCredentials {
         process: who.pid.as_raw_nonzero().get(),
         uid: who.uid.as_raw(),
         gid: who.gid.as_raw(),

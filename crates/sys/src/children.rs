@@ -94,6 +94,6 @@ pub fn dup_inheritable(fd: impl AsFd, lowest: i32) -> Result<OwnedFd> {
     if made < 0 {
         return Err(Error::last("fcntl", "F_DUPFD"));
     }
-    // SAFETY: the number was just made and is nobody else's.
+    // SAFETY: F_DUPFD has just made the descriptor, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
 }

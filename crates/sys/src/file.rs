@@ -207,8 +207,8 @@ impl FileMapping {
 
 impl Drop for FileMapping {
     fn drop(&mut self) {
-        // SAFETY: the range came from mmap and is unmapped only here; its address was given to
-        // nobody but system calls, which have come back.
+        // SAFETY: the range came from mmap and is unmapped only here; only system
+        // calls that have returned were given its address.
         let gone = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(gone.is_ok(), "unmapping what was mapped");
     }

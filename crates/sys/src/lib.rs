@@ -5,6 +5,7 @@
 //! [`Error`] names the call, its target and what to do. Each unsafe block holds one operation, with
 //! the manual page's promise that it relies on.
 
+pub mod abstract_socket;
 pub mod bpf;
 pub mod children;
 pub mod clock;
@@ -15,18 +16,15 @@ mod error;
 pub mod eventfd;
 pub mod file;
 pub mod futex;
-pub mod process_group;
 pub mod helper;
+#[cfg(feature = "testing")]
+pub mod hostile_syscalls;
 pub mod libpcap;
 pub mod local_socket;
 pub mod machine;
 pub mod memory;
-#[cfg(feature = "testing")]
-pub mod hostile_syscalls;
-pub mod abstract_socket;
 pub mod name_service;
 pub mod net;
-pub mod raw_fd;
 pub mod open;
 pub mod packet;
 pub mod pages;
@@ -36,6 +34,8 @@ pub mod preload;
 pub mod privilege;
 pub mod probe;
 pub mod process;
+pub mod process_group;
+pub mod raw_fd;
 pub mod replace;
 pub mod revoke;
 pub mod service;

@@ -4,12 +4,10 @@
 //! Nothing links against it; on a machine without libpcap [`Libpcap::load`] returns an error.
 
 use crate::error::{Error, Result};
+use crate::packet::Instruction;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
-
-/// One instruction of classic BPF: operation, jump if true, jump if false, operand.
-pub type Instruction = (u16, u8, u8, u32);
 
 /// Sonames to try, in order.
 const NAMES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
@@ -27,22 +25,22 @@ pub struct Libpcap {
 type Symbol = NonNull<c_void>;
 type OpenDead = unsafe extern "C" fn(c_int, c_int) -> *mut c_void;
 type Compile =
-    unsafe extern "C" fn(*mut c_void, *mut Program, *const c_char, c_int, c_uint) -> c_int;
+    unsafe extern "C" fn(*mut c_void, *mut CompiledProgram, *const c_char, c_int, c_uint) -> c_int;
 type GetError = unsafe extern "C" fn(*mut c_void) -> *mut c_char;
-type FreeCode = unsafe extern "C" fn(*mut Program);
+type FreeCode = unsafe extern "C" fn(*mut CompiledProgram);
 type Close = unsafe extern "C" fn(*mut c_void);
 
 /// `struct bpf_program`.
 #[repr(C)]
-struct Program {
+struct CompiledProgram {
     length: c_uint,
-    instructions: *mut Raw,
+    instructions: *mut RawInstruction,
 }
 
 /// `struct bpf_insn`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Raw {
+struct RawInstruction {
     code: u16,
     jt: u8,
     jf: u8,
@@ -99,7 +97,7 @@ impl Libpcap {
         // SAFETY: pcap_open_dead(3) takes any two numbers and answers null if it cannot.
         let handle = unsafe { (self.open_dead)(link, snap) };
         let handle = NonNull::new(handle).ok_or_else(|| "pcap_open_dead failed".to_owned())?;
-        let mut program = Program { length: 0, instructions: std::ptr::null_mut() };
+        let mut program = CompiledProgram { length: 0, instructions: std::ptr::null_mut() };
         let optimise = c_int::from(optimise);
         let one_at_a_time = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, text) = (&raw mut program, text.as_ptr());
@@ -138,7 +136,7 @@ fn symbol(library: NonNull<c_void>, name: &'static CStr) -> Result<NonNull<c_voi
     NonNull::new(address).ok_or_else(missing)
 }
 
-fn copy(program: &Program) -> Vec<Instruction> {
+fn copy(program: &CompiledProgram) -> Vec<Instruction> {
     if program.instructions.is_null() {
         return Vec::new();
     }

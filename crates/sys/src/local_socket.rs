@@ -182,7 +182,7 @@ pub fn peer_process(socket: impl AsFd) -> Result<OwnedFd> {
     // (socket(7)).
     let done = unsafe { libc::getsockopt(fd, level, SO_PEERPIDFD, to, &raw mut length) };
     if done == 0 && found >= 0 {
-        // SAFETY: the kernel made this descriptor for us just now, and nobody else knows it.
+        // SAFETY: the kernel has just made this descriptor, and no other value owns it.
         return Ok(unsafe { OwnedFd::from_raw_fd(found) });
     }
     let error = Error::last("getsockopt", "SO_PEERPIDFD");
@@ -223,9 +223,9 @@ mod tests {
     use std::path::PathBuf;
 
     /// A temporary directory, removed on drop.
-    struct TestFolder(PathBuf);
+    struct SocketFolder(PathBuf);
 
-    impl TestFolder {
+    impl SocketFolder {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
             std::fs::create_dir(&path).unwrap();
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    impl Drop for TestFolder {
+    impl Drop for SocketFolder {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn peer_process_of_a_local_socket_is_known() {
-        let folder = TestFolder::new("sys-local");
+        let folder = SocketFolder::new("sys-local");
         let held = directory(&folder.0).unwrap();
         for (form, name) in [(Framing::Packets, "packets"), (Framing::Stream, "stream")] {
             let listener = listen_at(&held, name, 0o666, form, 4).unwrap();
@@ -257,7 +257,7 @@ mod tests {
             let (length, files) = descriptor::receive(&there, &mut [0; 9]).unwrap();
             assert_eq!((length, files.len()), (5, 1));
             let full = (0..1_000_000).find(|_| send_now(&here, &[0; 999], &[]).unwrap().is_none());
-            assert!(full.is_some(), "nobody is waited for");
+            assert!(full.is_some(), "a full peer never blocks the sender");
             assert!(!is_gone(&here));
             drop(there);
             testkit::closed(&here);
@@ -270,14 +270,14 @@ mod tests {
 
     #[test]
     fn file_lock_has_one_holder() {
-        let folder = TestFolder::new("sys-lock");
+        let folder = SocketFolder::new("sys-lock");
         let held = directory(&folder.0).unwrap();
         let one = private_file(&held, "lock").unwrap();
         let other = private_file(&held, "lock").unwrap();
         assert!(lock(&one).unwrap() && !lock(&other).unwrap());
         assert!(is_same_file(&held, "lock", &one));
         drop(one);
-        testkit::until("nobody has a copy of the lock", || lock(&other).unwrap());
+        testkit::until("no child has a copy of the lock", || lock(&other).unwrap());
         remove(&held, "lock").unwrap();
         assert!(!is_same_file(&held, "lock", &other));
         std::os::unix::fs::symlink("elsewhere", folder.0.join("link")).unwrap();

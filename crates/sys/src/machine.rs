@@ -198,7 +198,11 @@ mod tests {
         cache("index3", "3\n", "0-7\n");
         assert_eq!(cache_sharers_below(&folder), [0, 1, 2, 3, 4, 5, 6, 7]);
         cache("index2", "2\n", "4,6\n");
-        assert_eq!(cache_sharers_below(&folder), [4, 6], "the second level is nearer than the third");
+        assert_eq!(
+            cache_sharers_below(&folder),
+            [4, 6],
+            "the second level is nearer than the third"
+        );
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(cache_sharers_below(&folder), []);
     }

@@ -36,12 +36,12 @@ impl Seals {
     pub const FUTURE_WRITE: Self = Self(libc::F_SEAL_FUTURE_WRITE as u32);
     /// No seal can be added.
     pub const SEAL: Self = Self(libc::F_SEAL_SEAL as u32);
-    /// For a descriptor given to a reader: it cannot write, truncate or punch the file.
+    /// Seals of a descriptor given to a reader, which cannot write, truncate or punch the file.
     pub const READER: Self =
         Self(Self::SHRINK.0 | Self::GROW.0 | Self::FUTURE_WRITE.0 | Self::SEAL.0);
-    /// For a descriptor given to a writer: the size is fixed.
+    /// Seals of a descriptor given to a writer: the size is fixed.
     pub const SIZE: Self = Self(Self::SHRINK.0 | Self::GROW.0 | Self::SEAL.0);
-    /// For a file that nobody may modify any more.
+    /// Seals of a file that must never change again.
     pub const FROZEN: Self = Self(Self::SHRINK.0 | Self::GROW.0 | Self::WRITE.0 | Self::SEAL.0);
 
     /// Returns true if all seals of `other` are set.

@@ -113,7 +113,7 @@ const REMOVE: &str = "remove it, or choose another place";
 /// Position of writes in an existing regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteMode {
-    /// From its beginning.
+    /// At its beginning.
     FromStart,
     /// After its end.
     Append,
@@ -228,9 +228,9 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    struct TestFolder(PathBuf);
+    struct OpenFolder(PathBuf);
 
-    impl TestFolder {
+    impl OpenFolder {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("sys-open-{name}-{}", std::process::id()));
             std::fs::create_dir(&path).unwrap();
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    impl Drop for TestFolder {
+    impl Drop for OpenFolder {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn irregular_files_are_rejected_without_waiting() {
-        let folder = TestFolder::new("kinds");
+        let folder = OpenFolder::new("kinds");
         let pipe = folder.pipe("pipe");
         let _socket = std::os::unix::net::UnixListener::bind(folder.path("socket")).unwrap();
         let cases = [
@@ -265,7 +265,9 @@ mod tests {
             ("/dev/null".into(), "a device"),
         ];
         for (path, what) in cases {
-            for how in [OpenRegular::read(), OpenRegular::write(), OpenRegular::append().create(0o600)] {
+            for how in
+                [OpenRegular::read(), OpenRegular::write(), OpenRegular::append().create(0o600)]
+            {
                 let error = how.open(&path).unwrap_err().to_string();
                 assert!(
                     error.starts_with(&format!("it is {what}, and no regular file")),
@@ -273,12 +275,14 @@ mod tests {
                 );
             }
         }
-        assert!(OpenRegular::read().open(&folder.0).unwrap_err().to_string().contains("a directory"));
+        assert!(
+            OpenRegular::read().open(&folder.0).unwrap_err().to_string().contains("a directory")
+        );
     }
 
     #[test]
     fn sole_link_rejects_symlinks_and_hard_links() {
-        let folder = TestFolder::new("own");
+        let folder = OpenFolder::new("own");
         let held = crate::local_socket::directory(&folder.0).unwrap();
         let own = OpenRegular::append().create(0o640).sole_link();
         own.open_at(&held, "mine").unwrap().write_all(b"one").unwrap();
@@ -298,7 +302,7 @@ mod tests {
 
     #[test]
     fn target_is_created_or_kept_and_a_pipe_awaits_its_reader() {
-        let folder = TestFolder::new("target");
+        let folder = OpenFolder::new("target");
         let file = folder.path("file");
         assert!(open_target(&file, WriteMode::FromStart, 0o666).unwrap().created);
         std::fs::write(&file, "here").unwrap();
@@ -323,11 +327,14 @@ mod tests {
         if testkit::need::root().is_none() {
             return;
         }
-        let folder = TestFolder::new("planted");
+        let folder = OpenFolder::new("planted");
         let pipe = folder.pipe("pipe");
         std::os::unix::fs::chown(&pipe, Some(41_007), None).unwrap();
         let reader = rustix::fs::open(&pipe, OFlags::RDONLY | AT_ONCE, Mode::empty()).unwrap();
-        assert!(open_target(&pipe, WriteMode::FromStart, 0o600).is_ok(), "the directory is ours alone");
+        assert!(
+            open_target(&pipe, WriteMode::FromStart, 0o600).is_ok(),
+            "the directory is ours alone"
+        );
         std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o1777)).unwrap();
         let error = open_target(&pipe, WriteMode::FromStart, 0o600).unwrap_err().to_string();
         // The kernel may reject it first.

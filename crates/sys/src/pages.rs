@@ -106,7 +106,7 @@ pub fn preferred(memory: &Mapping) -> Result<Option<u32>> {
     }
 }
 
-/// `linux/mempolicy.h`: query the policy of an address.
+/// Flag of `linux/mempolicy.h`: query the policy of an address.
 const MPOL_F_ADDR: u32 = 2;
 
 #[cfg(test)]

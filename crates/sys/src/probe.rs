@@ -10,37 +10,37 @@ use crate::net::{self, RouteSocket};
 use crate::packet::PacketSocket;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// Something of the kernel that may be missing or forbidden.
+/// A kernel feature that may be missing or forbidden.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Facility {
-    /// Memory that its reader cannot change.
+    /// Sealed memfds.
     SealedMemory,
-    /// The list of interfaces.
+    /// Interface queries.
     Rtnetlink,
-    /// A packet socket.
+    /// Packet sockets.
     PacketSocket,
-    /// The mapped ring of a packet socket.
+    /// Mapped rings of packet sockets.
     PacketRing,
-    /// A program.
+    /// eBPF programs.
     Program,
-    /// A program in the chain of an interface.
+    /// TCX programs.
     Tcx,
-    /// A program before the network stack.
+    /// XDP programs attached by a link.
     XdpLink,
-    /// A program at a group of processes.
+    /// Control-group programs.
     Cgroup,
-    /// A ring that programs fill.
+    /// BPF ring buffers.
     RingBuffer,
-    /// A socket of AF_XDP.
+    /// AF_XDP sockets.
     XdpSocket,
-    /// Filters of system calls.
+    /// seccomp filters.
     Seccomp,
-    /// The types of the kernel.
+    /// Kernel BTF.
     Btf,
 }
 
 impl Facility {
-    /// The name as it is printed.
+    /// Returns the printed name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,14 +76,14 @@ pub struct Probe {
 pub fn all() -> Vec<Probe> {
     let probe = |facility, serves, outcome| Probe { facility, serves, outcome };
     vec![
-        probe(Facility::SealedMemory, "every line", sealed_memory()),
+        probe(Facility::SealedMemory, "every request", sealed_memory()),
         probe(Facility::Rtnetlink, "names and counters of interfaces", netlink()),
         probe(Facility::PacketSocket, "rx and tx", packet_socket()),
         probe(Facility::Program, "filters in the kernel", bpf_program()),
         probe(Facility::Tcx, "taps at any interface, beside others'", tcx()),
         probe(Facility::XdpLink, "dropping and taking before the network stack", xdp_link()),
         probe(Facility::Cgroup, "a user's own traffic (`rx own=yes`)", own_sockets()),
-        probe(Facility::RingBuffer, "bells of programs in the kernel", ring_buffer()),
+        probe(Facility::RingBuffer, "notifications by programs in the kernel", ring_buffer()),
         probe(Facility::XdpSocket, "rings without the kernel's network stack", xdp_socket()),
         probe(Facility::Seccomp, "filters apart (`untrusted=yes`)", seccomp()),
     ]

@@ -258,7 +258,7 @@ mod tests {
         output.read_exact(&mut here).unwrap();
         group.ask_to_end();
         drop(group);
-        assert_eq!(output.read(&mut here).unwrap(), 0, "nobody has the pipe any more");
+        assert_eq!(output.read(&mut here).unwrap(), 0, "no process has the pipe");
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub fn copy(number: RawFd) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(Error::last("fcntl", format!("descriptor {number}")));
     }
-    // SAFETY: the kernel has just made it, and nobody else knows it.
+    // SAFETY: the kernel has just made it, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

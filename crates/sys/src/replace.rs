@@ -5,7 +5,6 @@
 //! only the contents differ: one hard link, owned by this user, no attributes that a new file would
 //! lack. In other cases (symbolic links, several hard links, another owner, access lists,
 //! directories that cannot be written) the caller overwrites the old file in place.
-//! can be made) the caller writes into the old file itself.
 
 use crate::open::OpenRegular;
 use std::fs::{self, File, Metadata};
@@ -87,7 +86,7 @@ impl Drop for Replacement {
     }
 }
 
-/// Returns true if nobody could tell a new file in its place from the old one.
+/// Returns true if a new file in its place would be indistinguishable except for its contents.
 fn is_plain(target: &Path, about: &Metadata) -> bool {
     let Ok(there) = fs::symlink_metadata(target) else { return false };
     let still = (there.dev(), there.ino()) == (about.dev(), about.ino());
@@ -158,9 +157,9 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    struct TestFolder(PathBuf);
+    struct ReplaceFolder(PathBuf);
 
-    impl TestFolder {
+    impl ReplaceFolder {
         fn new(name: &str) -> Self {
             let name = format!("sys-replace-{name}-{}", std::process::id());
             let path = std::env::temp_dir().join(name);
@@ -180,7 +179,7 @@ mod tests {
         }
     }
 
-    impl Drop for TestFolder {
+    impl Drop for ReplaceFolder {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -188,7 +187,7 @@ mod tests {
 
     #[test]
     fn old_file_stays_whole_until_it_is_replaced() {
-        let folder = TestFolder::new("whole");
+        let folder = ReplaceFolder::new("whole");
         let (path, old) = folder.with("file", "old");
         fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
         let mut new = Replacement::of(&path, &old).unwrap().unwrap();
@@ -205,7 +204,7 @@ mod tests {
 
     #[test]
     fn links_are_written_through_and_kept() {
-        let folder = TestFolder::new("links");
+        let folder = ReplaceFolder::new("links");
         let (path, old) = folder.with("file", "old");
         symlink("file", folder.0.join("link")).unwrap();
         assert!(Replacement::of(&folder.0.join("link"), &old).unwrap().is_none());

@@ -96,8 +96,8 @@ impl LazyBuffer {
 
     fn protect(&self, access: MprotectFlags) -> Result<()> {
         let base = self.pages.base().as_ptr().cast();
-        // SAFETY: the range is all of our own mapping; only `LazyCopy` lends its bytes, and its first
-        // access to revoked ones is what the handler is for.
+        // SAFETY: the range is all of our own mapping; only `LazyCopy` lends its bytes, and its
+        // first access to revoked ones is what the handler is for.
         let changed = unsafe { mprotect(base, self.pages.len(), access) };
         changed.named("mprotect", format!("{} bytes", self.pages.len()))
     }
@@ -136,7 +136,7 @@ impl Deref for LazyCopy<'_> {
     fn deref(&self) -> &[u8] {
         let base = self.buffer.pages.base().as_ptr();
         // SAFETY: the range is our mapping, initialised (anonymous memory is zero). Any access
-        // either finds the copy, or faults and finds it then (L3); nobody writes it after.
+        // either finds the copy, or faults and finds it then (L3); no code writes it afterwards.
         unsafe { std::slice::from_raw_parts(base, self.buffer.pages.len()) }
     }
 }

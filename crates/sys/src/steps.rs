@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(*back.lock().unwrap(), [3, 2]);
         let other = steps.clone();
         drop(steps);
-        assert_eq!(*back.lock().unwrap(), [3, 2], "somebody still knows the log");
+        assert_eq!(*back.lock().unwrap(), [3, 2], "another handle of the log is alive");
         drop(other);
         assert_eq!(*back.lock().unwrap(), [3, 2, 1]);
     }
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn injected_fault_fails_the_numbered_step() {
         let steps = Steps::with(InjectedFault::Fail(2));
-        steps.take(Resource::Descriptor, "a bell").unwrap();
+        steps.take(Resource::Descriptor, "a doorbell").unwrap();
         steps.checkpoint("a moment");
         let refused = steps.take(Resource::Memory, "a pool").unwrap_err();
         assert_eq!(refused.errno, libc::ENOMEM);

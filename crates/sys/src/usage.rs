@@ -15,7 +15,7 @@ pub struct Usage {
 
 /// Blocks until a child has ended; returns its exit status, and its usage including children that
 /// it has waited for.
-#[expect(clippy::needless_pass_by_value, reason = "nobody else may wait for it again")]
+#[expect(clippy::needless_pass_by_value, reason = "the child must not be waited for again")]
 pub fn wait(child: Child) -> Result<(ExitStatus, Usage)> {
     let number = libc::pid_t::try_from(child.id()).unwrap_or(libc::pid_t::MAX);
     let mut status = 0;

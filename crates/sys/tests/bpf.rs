@@ -18,7 +18,7 @@ use ebpf::{Hook, disasm};
 use judge::{Kernel, kind, without_perfmon};
 use pieces::plain::Plain;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
-use sys::bpf::{self, ProgramKind, Map};
+use sys::bpf::{self, Map, ProgramKind};
 use testkit::{Random, need};
 
 #[test]
@@ -106,8 +106,9 @@ fn arithmetic_matches_the_kernel() {
         code.push(Insn::alu(Alu::Xor, R0, R1));
         code.push(Insn::exit());
         let text = || code.iter().map(|i| disasm::instruction(*i, None)).collect::<Vec<_>>();
-        let loaded = bpf::Program::load(ProgramKind::SocketFilter, "arithmetic", &insn::encode(&code))
-            .unwrap_or_else(|refused| panic!("{refused}: {:#?}", text()));
+        let loaded =
+            bpf::Program::load(ProgramKind::SocketFilter, "arithmetic", &insn::encode(&code))
+                .unwrap_or_else(|refused| panic!("{refused}: {:#?}", text()));
         let kernel = loaded.test_run(&[0; 20], 1).unwrap().value;
         let ours = Machine::new(Vec::new()).run(&code, Hook::Socket, &Packet::new(&[0; 6]));
         assert_eq!(ours.map(|value| value as u32), Ok(kernel), "{:#?}", text());

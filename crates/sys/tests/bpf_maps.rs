@@ -11,8 +11,8 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 use streamline_sys as sys;
 use sys::bpf::{
-    FunctionInfo, ProgramKind, License, LineInfo, Linkage, Listener, Load, Map, MapKind, Program, RingBuffer,
-    Rings, RingsLayout, SourceInfo, Specification, BtfBuilder, UpdateMode,
+    BtfBuilder, FunctionInfo, License, LineInfo, Linkage, Listener, Load, Map, MapKind, Program,
+    ProgramKind, RingBuffer, Rings, RingsLayout, SourceInfo, Specification, UpdateMode,
 };
 use testkit::need;
 use testkit::net::until;
@@ -22,7 +22,8 @@ fn fd(map: &Map) -> u32 {
 }
 
 fn load(name: &str, code: &[Insn]) -> Program {
-    Program::load(ProgramKind::Xdp, name, &insn::encode(code)).unwrap_or_else(|e| panic!("{e}\n{}", e.log))
+    Program::load(ProgramKind::Xdp, name, &insn::encode(code))
+        .unwrap_or_else(|e| panic!("{e}\n{}", e.log))
 }
 
 /// Encodes a call of a helper that the assembler has no name for.
@@ -100,7 +101,7 @@ fn program_tail_calls_another() {
     let mut code = Vec::from(Insn::load_map(R2, fd(&places)));
     code.extend([Insn::mov(R3, 1), Insn::call(Helper::TailCall), Insn::mov(R0, 2), Insn::exit()]);
     let first = load("first", &code);
-    assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 2, "nobody is there");
+    assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 2, "the slot is empty");
     places.set_program(1, &answer(ProgramKind::Xdp, "second", 7)).unwrap();
     assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 7);
     let other = places.set_program(1, &answer(ProgramKind::Tc, "other", 7));
@@ -132,7 +133,7 @@ fn read_only_listener_is_notified() {
     assert!(!listener.wait(Duration::ZERO));
     for _ in 0..3 {
         assert_eq!(rings.test_run(&[0; 64], 1).unwrap().value, 0);
-        assert!(listener.wait(testkit::wait::LIMIT), "though nobody takes anything out");
+        assert!(listener.wait(testkit::wait::LIMIT), "although nothing is drained");
         assert!(!listener.wait(Duration::ZERO), "once");
     }
     assert_eq!(bell.waiting(), 48);

@@ -8,7 +8,9 @@ use ebpf::insn::{self, Alu, Cond, Insn, R0, R1, R2, R10, Size};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use streamline_sys as sys;
-use sys::bpf::{Anchor, LogLevel, ProgramKind, Link, Load, Map, Program, Side, missing_capabilities, tcx_chain};
+use sys::bpf::{
+    Anchor, Link, Load, LogLevel, Map, Program, ProgramKind, Side, missing_capabilities, tcx_chain,
+};
 use sys::net::RouteSocket;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};

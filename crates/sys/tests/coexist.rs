@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use streamline_sys as sys;
-use sys::bpf::{Anchor, Neighbor, ProgramKind, Link, Map, Side, XdpMode, tcx_chain};
+use sys::bpf::{Anchor, Link, Map, Neighbor, ProgramKind, Side, XdpMode, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
@@ -82,7 +82,8 @@ fn v17_ours_and_others_programs_all_see_every_packet() {
         let before = Anchor::Before(Neighbor::Link(ours.info().unwrap().id));
         let first = tcx(&first, before);
         for mode in [XdpMode::Native, XdpMode::Generic] {
-            let refused = Link::xdp(&answer(ProgramKind::Xdp, "taker", 1), index, mode).unwrap_err();
+            let refused =
+                Link::xdp(&answer(ProgramKind::Xdp, "taker", 1), index, mode).unwrap_err();
             assert!(refused.to_string().contains("is kept"), "{refused}");
         }
         let names = || {

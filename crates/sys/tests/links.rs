@@ -11,10 +11,10 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use std::os::fd::{AsFd as _, OwnedFd};
 use streamline_sys as sys;
 use sys::bpf::{
-    Anchor, AttachType, Neighbor, ProgramKind, Link, LinkTarget, Load, Map, ObjectKind, Side, RunStatistics,
-    XdpMode, cgroup_chain, ids, tcx_chain,
+    Anchor, AttachType, Link, LinkTarget, Load, Map, Neighbor, ObjectKind, ProgramKind,
+    RunStatistics, Side, XdpMode, cgroup_chain, ids, tcx_chain,
 };
-use sys::net::{RouteSocket, Namespace};
+use sys::net::{Namespace, RouteSocket};
 use sys::packet::PacketSocket;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE, until};
@@ -110,7 +110,8 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let (pass, drop_all) = (count(ProgramKind::Xdp, "pass", &map, 2), answer(ProgramKind::Xdp, "drop", 1));
+    let (pass, drop_all) =
+        (count(ProgramKind::Xdp, "pass", &map, 2), answer(ProgramKind::Xdp, "drop", 1));
     pair.server.enter(|| {
         let ours = Link::xdp_any(&pass, index).unwrap();
         assert_eq!((ours.mode, ours.refused), (XdpMode::Native, None));
@@ -187,7 +188,8 @@ fn socket_filter_runs_before_the_socket() {
             let socket = PacketSocket::open().unwrap();
             let program = count(ProgramKind::SocketFilter, "before", &map, answer);
             socket.attach_program(&program).unwrap();
-            let shape = sys::packet::RingShape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
+            let shape =
+                sys::packet::RingShape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
             let ring = socket.ring(shape).unwrap();
             ring.bind(index).unwrap();
             ring
@@ -279,7 +281,11 @@ fn killed_process_leaves_the_interface_clean() {
             for side in [Side::Ingress, Side::Egress] {
                 assert!(tcx_chain(index, side).unwrap().members.is_empty(), "step {step}");
             }
-            assert_eq!(RouteSocket::open().unwrap().indexed(index).unwrap().xdp, None, "step {step}");
+            assert_eq!(
+                RouteSocket::open().unwrap().indexed(index).unwrap().xdp,
+                None,
+                "step {step}"
+            );
         });
         println!("killed at step {step}: {} things gone", made.len());
     }

@@ -2,8 +2,8 @@
 
 extern crate streamline_sys as sys;
 
-use sys::net::{Interface, RouteSocket, Namespace, run_in};
-use sys::packet::{Qdisc, PacketSender};
+use sys::net::{Interface, Namespace, RouteSocket, run_in};
+use sys::packet::{PacketSender, Qdisc};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 
 const ENODEV: i32 = 19;
@@ -65,7 +65,8 @@ fn long_interface_list_is_complete() {
 #[test]
 fn interface_counters_count_frames() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
-    let [near, far] = [&pair.client, &pair.server].map(|space| space.enter(RouteSocket::open).unwrap());
+    let [near, far] =
+        [&pair.client, &pair.server].map(|space| space.enter(RouteSocket::open).unwrap());
     let index = near.named(CLIENT_DEVICE).unwrap().index;
     let mut sender = pair.client.enter(|| PacketSender::open(index, Qdisc::Bypass)).unwrap();
     sender.send(&[&[0; 60][..]; 100]);
@@ -83,7 +84,8 @@ fn socket_opened_in_a_name_space_stays_there() {
     let before = Namespace::current().unwrap().identity().unwrap();
     let space = Namespace::open(pair.client.name()).unwrap();
     assert!(!space.is_current().unwrap());
-    let (there, links) = run_in(&space, || (space.is_current().unwrap(), RouteSocket::open())).unwrap();
+    let (there, links) =
+        run_in(&space, || (space.is_current().unwrap(), RouteSocket::open())).unwrap();
     assert!(there);
     assert!(links.unwrap().named(CLIENT_DEVICE).is_ok());
     assert_eq!(Namespace::current().unwrap().identity().unwrap(), before);

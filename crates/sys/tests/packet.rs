@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use sys::memory::Lender as _;
 use sys::packet::layout::{self, PacketHeader, PacketKind, VlanTag};
-use sys::packet::{Qdisc, PacketRing, PacketSender, SendReport, RingShape, PacketSocket, RingStatistics, SendStop};
+use sys::packet::{
+    PacketRing, PacketSender, PacketSocket, Qdisc, RingShape, RingStatistics, SendReport, SendStop,
+};
 use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, until};
 
 const SHAPE: RingShape = RingShape { segment: 1 << 16, segments: 8, retire_ms: 1, reserve: 8 };
@@ -93,7 +95,7 @@ fn frame_arrives_whole_with_time_and_origin() {
         assert!((before..=sys::clock::real()).contains(&packet.time_ns), "{packet:?}");
         assert_eq!((packet.link.hatype, packet.link.protocol), (1, 0x88b5));
         assert_eq!(packet.link.index, index(&pair.server, SERVER_DEVICE));
-        assert_eq!(packet.link.kind, PacketKind::Other, "addressed to nobody here");
+        assert_eq!(packet.link.kind, PacketKind::Other, "addressed to another host");
         assert_eq!(packet.network, packet.frame + 14);
         assert!(packet.frame - packet.at >= layout::HEADER + layout::ROOM + 8, "room and reserve");
         assert_eq!(packet.vlan, None);
@@ -117,10 +119,10 @@ fn stripped_vlan_tag_is_reported() {
     let (plain, service) = (tagged(0x8100, 0x6007), tagged(0x88a8, 0x0009));
     sender(&pair.client, CLIENT_DEVICE).send(&[&plain, &service]);
     let got = take(&ring, &mut 0, 2);
-    for ((packet, bytes), tag) in got
-        .iter()
-        .zip([VlanTag { protocol: 0x8100, control: 0x6007 }, VlanTag { protocol: 0x88a8, control: 0x0009 }])
-    {
+    for ((packet, bytes), tag) in got.iter().zip([
+        VlanTag { protocol: 0x8100, control: 0x6007 },
+        VlanTag { protocol: 0x88a8, control: 0x0009 },
+    ]) {
         assert_eq!(packet.vlan, Some(tag));
         assert_eq!(*bytes, frame(1, 80), "without its tag");
     }
@@ -212,7 +214,10 @@ fn removed_interface_is_an_error() {
     assert!(sys::poll::readable(&[ring.as_fd()], Some(LIMIT))[0], "it wakes");
     assert_eq!(ring.error(), Some(ENETDOWN));
     let gone = sender.send(&[&frame(4, 60)]);
-    assert!(matches!(gone, SendReport { frames: 0, stopped: Some(SendStop::Refused(_)) }), "{gone:?}");
+    assert!(
+        matches!(gone, SendReport { frames: 0, stopped: Some(SendStop::Refused(_)) }),
+        "{gone:?}"
+    );
 }
 
 #[test]

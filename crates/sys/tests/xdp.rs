@@ -11,9 +11,11 @@ use std::os::fd::AsFd as _;
 use streamline_sys as sys;
 use sys::bpf::XdpMode;
 use sys::net::RouteSocket;
-use sys::packet::{Qdisc, PacketSender, PacketSocket};
+use sys::packet::{PacketSender, PacketSocket, Qdisc};
 use sys::poll;
-use sys::xdp::{Descriptor, CopyMode, Redirect, SocketSettings, XdpSocket, Umem, UmemShape, WakeOutcome};
+use sys::xdp::{
+    CopyMode, Descriptor, Redirect, SocketSettings, Umem, UmemShape, WakeOutcome, XdpSocket,
+};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, Random, need};
 
@@ -59,7 +61,8 @@ fn open(umem: &Arc<Umem>, settings: SocketSettings) -> Option<XdpSocket> {
 /// Sends from the client in batches for which the other side has room, calling `between` after
 /// each.
 fn send(pair: &Pair, device: &str, frames: &[Vec<u8>], mut between: impl FnMut(usize) + Send) {
-    let mut sender = pair.client.enter(|| PacketSender::open(index(device), Qdisc::Through).unwrap());
+    let mut sender =
+        pair.client.enter(|| PacketSender::open(index(device), Qdisc::Through).unwrap());
     let mut sent = 0;
     for bunch in frames.chunks(ENTRIES as usize / 2) {
         for frame in bunch {
@@ -152,7 +155,8 @@ fn frame_received_by_one_socket_is_sent_by_another() {
     let Some((mut near, mut far, _redirect, _link)) = made else { return };
     let watch = pair.client.enter(|| {
         let socket = PacketSocket::open().unwrap();
-        let shape = sys::packet::RingShape { segment: 1 << 16, segments: 2, retire_ms: 1, reserve: 0 };
+        let shape =
+            sys::packet::RingShape { segment: 1 << 16, segments: 2, retire_ms: 1, reserve: 0 };
         let ring = socket.ring(shape).unwrap();
         ring.bind(index("back1")).unwrap();
         ring

@@ -48,7 +48,8 @@ impl Resources {
     #[must_use]
     pub fn at(mut self, pair: &Pair) -> Self {
         pair.server.enter(|| {
-            let device = RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("the device");
+            let device =
+                RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("the device");
             for side in [Side::Ingress, Side::Egress] {
                 let chain = tcx_chain(device.index, side).expect("a chain");
                 self.add(format!("programs at {side:?}"), chain.members.len() as u64);

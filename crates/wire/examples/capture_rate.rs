@@ -19,9 +19,9 @@ const TOTAL: usize = 100_000_000;
 const PASSES: usize = 11;
 
 /// A reader under test.
-type Pass = fn(&[u8]) -> u64;
+type CapturePass = fn(&[u8]) -> u64;
 
-const CANDIDATES: [(&str, Pass); 4] = [
+const CANDIDATES: [(&str, CapturePass); 4] = [
     ("wire, in place", in_place),
     ("wire, through a buffer", buffered),
     ("wire and layers, through a buffer", dissected),

@@ -35,9 +35,9 @@ const TEXTS: [(&str, &[u8]); 3] = [
 ];
 
 /// A parser under test; returns a sum of what it extracted.
-type Pass = fn(&[u8]) -> u64;
+type HeadPass = fn(&[u8]) -> u64;
 
-const CANDIDATES: [(&str, Pass); 4] = [
+const CANDIDATES: [(&str, HeadPass); 4] = [
     ("wire, strict", |bytes| ours(bytes, Manner::Strict)),
     ("wire, lenient", |bytes| ours(bytes, Manner::Lenient)),
     ("httparse", |bytes| theirs(bytes, false)),

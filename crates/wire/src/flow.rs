@@ -31,9 +31,9 @@ pub struct Flow {
 /// Direction of a packet within its normalized flow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Direction {
-    /// From the lower address and port to the higher.
+    /// Lower address and port to higher.
     Up,
-    /// From the higher address and port to the lower.
+    /// Higher address and port to lower.
     Down,
 }
 

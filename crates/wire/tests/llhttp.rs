@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use streamline_wire::http::{RequestMethod, Body, Head, Manner, BodyPart, Start, Stop};
+use streamline_wire::http::{Body, BodyPart, Head, Manner, RequestMethod, Start, Stop};
 
 /// Cases in which we differ, each with the reason.
 const EXCLUDED: &[(&str, usize, &str)] = &[
@@ -29,7 +29,7 @@ struct Case {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Message {
+struct HttpMessage {
     begin: usize,
     head: usize,
     body: Vec<u8>,
@@ -39,7 +39,7 @@ struct Message {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Told {
-    messages: Vec<Message>,
+    messages: Vec<HttpMessage>,
     refused: bool,
     switched: bool,
 }
@@ -116,7 +116,7 @@ fn expected(case: &Case) -> Told {
             begin = offset(line);
         } else if line.contains("headers complete") {
             let head = offset(line);
-            told.messages.push(Message { begin, head, ..Message::default() });
+            told.messages.push(HttpMessage { begin, head, ..HttpMessage::default() });
         } else if line.contains("span[body]") {
             let length = line.split("len=").nth(1).expect("a length").split(' ').next();
             let length: usize = length.and_then(|n| n.parse().ok()).expect("a number");
@@ -135,7 +135,7 @@ fn expected(case: &Case) -> Told {
 }
 
 /// A reader of one direction of a connection, in pieces.
-struct Reader<'c> {
+struct PieceReader<'c> {
     case: &'c Case,
     told: Told,
     /// An incomplete head and its offset.
@@ -145,7 +145,7 @@ struct Reader<'c> {
     closed: bool,
 }
 
-impl Reader<'_> {
+impl PieceReader<'_> {
     fn take(&mut self, mut piece: &[u8]) {
         while !piece.is_empty() && !self.told.refused && !self.told.switched {
             match self.open {
@@ -176,8 +176,11 @@ impl Reader<'_> {
             Ok(_) if self.told.refused => return &[],
             Ok(head) => head,
         };
-        let message =
-            Message { begin: self.at + head.begin, head: self.at + head.end, ..Message::default() };
+        let message = HttpMessage {
+            begin: self.at + head.begin,
+            head: self.at + head.end,
+            ..HttpMessage::default()
+        };
         self.told.messages.push(message);
         let asked = if self.case.skip_body { RequestMethod::Head } else { RequestMethod::Other };
         let body = match requests {
@@ -234,8 +237,14 @@ impl Reader<'_> {
 }
 
 fn found(case: &Case, cut: usize) -> Told {
-    let mut reader =
-        Reader { case, told: Told::default(), held: Vec::new(), at: 0, open: None, closed: false };
+    let mut reader = PieceReader {
+        case,
+        told: Told::default(),
+        held: Vec::new(),
+        at: 0,
+        open: None,
+        closed: false,
+    };
     let (first, second) = case.input.split_at(cut);
     reader.take(first);
     reader.take(second);
@@ -288,7 +297,7 @@ fn made(kind: &str, messages: &[Sent<'_>], rest: &str) -> (Case, Told) {
         let head = input.len();
         input.push_str(sent);
         let end = ended.then_some(input.len());
-        told.messages.push(Message { begin, head, body: body.as_bytes().to_vec(), end });
+        told.messages.push(HttpMessage { begin, head, body: body.as_bytes().to_vec(), end });
     }
     input.push_str(rest);
     let case = Case {

@@ -3,7 +3,7 @@
 
 use super::bodies::{Body, Pieces};
 use crate::catalogue::example_node;
-use abi::{Class, BlockMetadata, Flags, Marks};
+use abi::{BlockMetadata, Class, Flags, Marks};
 use filter::testing::{Arena, Frame, Node, Space, amount};
 use filter::{Amount, Batch, Block, Description, LANES};
 use pipeline::language::tree::Argument;

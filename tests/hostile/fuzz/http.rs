@@ -4,7 +4,7 @@ use super::bodies::{Body, Pieces};
 use abi::{Flags, Marks, RichPointer};
 use filter::Batch;
 use filter::testing::{Arena, Frame, Node, Space, amount};
-use wire::http::{self, RequestMethod, Head, Manner, BodyPart, HeadSearch, Start};
+use wire::http::{self, BodyPart, Head, HeadSearch, Manner, RequestMethod, Start};
 
 /// Any bytes are a head, the beginning of one, or none; what follows has an end or has not.
 pub(crate) const HEAD: Body = Body { name: "http head", corpus: texts, rounds: 30_000, run: head };
@@ -39,7 +39,9 @@ fn head(bytes: &[u8]) {
             assert!(ends || head.version.is_empty(), "an end that the search did not find");
             let body = match head.start {
                 Start::Request { .. } => http::Body::of_request(&head, manner),
-                Start::Response { .. } => Ok(http::Body::of_response(&head, RequestMethod::Other, manner)),
+                Start::Response { .. } => {
+                    Ok(http::Body::of_response(&head, RequestMethod::Other, manner))
+                }
             };
             let Ok(body) = body else { continue };
             let rest = &bytes[head.end..];

@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use sys::net::RouteSocket;
-use sys::packet::{Qdisc, PacketSender};
+use sys::packet::{PacketSender, Qdisc};
 use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, until};
 
 /// Bytes of a stream: several frames of the largest size.

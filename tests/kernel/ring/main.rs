@@ -18,10 +18,12 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::bpf::RunStatistics;
-use sys::bpf::ring::region_offset::{NOTIFIED, FAILED};
-use sys::bpf::{Anchor, ProgramKind, Link, Listener, Program, RingBuffer, Rings, RingsLayout, Side};
+use sys::bpf::ring::region_offset::{FAILED, NOTIFIED};
+use sys::bpf::{
+    Anchor, Link, Listener, Program, ProgramKind, RingBuffer, Rings, RingsLayout, Side,
+};
 use sys::net::RouteSocket;
-use sys::packet::{Qdisc, PacketSender};
+use sys::packet::{PacketSender, Qdisc};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, until};
 use testkit::{Frame, Random, need};
 
@@ -228,8 +230,13 @@ fn frames_without_a_reader_are_only_counted() {
 #[test]
 fn whole_frames_of_a_stream_lie_in_one_record() {
     let Some(pair) = pair(true) else { return };
-    let shape =
-        RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 26, record_max: 66_000 };
+    let shape = RingsLayout {
+        cpus: cpus(),
+        sinks: 1,
+        pointers: 1 << 14,
+        bytes: 1 << 26,
+        record_max: 66_000,
+    };
     let tap = Tap::new(&pair, shape, BELL);
     let readers = tap.readers(2, Content::Counting);
     let listener = pair.server.enter(|| TcpListener::bind((SERVER, 7)).unwrap());
@@ -301,8 +308,13 @@ fn nanoseconds_per_packet() {
 #[ignore = "a measurement"]
 fn nanoseconds_by_test_runs() {
     let Some(()) = need::bpf() else { return };
-    let shape =
-        RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 22, record_max: 66_000 };
+    let shape = RingsLayout {
+        cpus: cpus(),
+        sinks: 1,
+        pointers: 1 << 14,
+        bytes: 1 << 22,
+        record_max: 66_000,
+    };
     let rings = Rings::create("ring", shape).unwrap();
     let bell = RingBuffer::create("bell", 1 << 16).unwrap();
     let empty = [ebpf::insn::Insn::mov(ebpf::insn::R0, -1), ebpf::insn::Insn::exit()];

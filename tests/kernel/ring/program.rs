@@ -5,7 +5,7 @@ use ebpf::emit::Value;
 use ebpf::emit::tap::{Delivery, Tap, WakePolicy, Wakeup, tap};
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{ProgramKind, Program, RingBuffer, Rings};
+use sys::bpf::{Program, ProgramKind, RingBuffer, Rings};
 
 /// A bell that never rings.
 pub(crate) const SILENT: WakePolicy = WakePolicy {

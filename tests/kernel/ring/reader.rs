@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use endpoint::source::kernel::reader;
-use sys::bpf::{Listener, FramePointer, RingBuffer, Rings, RingsLayout};
+use sys::bpf::{FramePointer, Listener, RingBuffer, Rings, RingsLayout};
 use sys::descriptor;
 
 /// The user `nobody`.

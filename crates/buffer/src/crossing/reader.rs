@@ -5,7 +5,7 @@ use super::Shared;
 use crate::ibuf;
 use crate::pool::{Lease, Memory, Segment};
 use crate::{Fault, Put, Taken};
-use abi::{BlockMetadata, Entry, Marks, Extent, RichPointer};
+use abi::{BlockMetadata, Entry, Extent, Marks, RichPointer};
 use std::cell::Cell;
 use std::sync::Arc;
 

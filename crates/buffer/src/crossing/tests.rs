@@ -5,7 +5,7 @@ use crate::Put;
 use crate::ibuf::{Lanes, Pushed};
 use crate::pool::Config as PoolConfig;
 use crate::signal::spins;
-use abi::{Class, BlockMetadata, Entry, Marks};
+use abi::{BlockMetadata, Class, Entry, Marks};
 
 fn pool(id: u32) -> Pool {
     Pool::new(DbufId::new(id).unwrap(), PoolConfig { segment: 4096, segments: 8 }).unwrap()

@@ -221,8 +221,12 @@ fn a_reader_survives_every_word_that_a_writer_can_write() {
                 2 => u64::MAX - next() % 32,
                 3 => (1 << 31) + next() % 3,
                 4 => (1 << 63) - next() % 3,
-                _ => RecordHeader { length: next() as u32 % 5000, kind: RecordHeader::BLOCK, sequence: 0 }
-                    .words()[0],
+                _ => RecordHeader {
+                    length: next() as u32 % 5000,
+                    kind: RecordHeader::BLOCK,
+                    sequence: 0,
+                }
+                .words()[0],
             };
             let word = match next() % 5 {
                 0 => COMMIT,

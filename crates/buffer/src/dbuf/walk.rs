@@ -249,11 +249,15 @@ impl Walk {
             let end = start + span;
             match header.kind {
                 RecordHeader::PAD if span == left => self.side.next = end,
-                RecordHeader::SWITCH if header.length == 0 && end == commit && !self.torn(start) => {
+                RecordHeader::SWITCH
+                    if header.length == 0 && end == commit && !self.torn(start) =>
+                {
                     (self.side.next, self.awaited) = (end, Some(header.sequence));
                 }
                 RecordHeader::CUT if header.length == 0 => self.cut(end, header.sequence)?,
-                RecordHeader::BLOCK if header.length as usize <= block_max(self.data.capacity()) => {
+                RecordHeader::BLOCK
+                    if header.length as usize <= block_max(self.data.capacity()) =>
+                {
                     let at = start + RecordHeader::SIZE as u64;
                     let (length, sequence) = (header.length, header.sequence);
                     let expected = if self.known { self.expected } else { sequence };

@@ -363,7 +363,8 @@ impl Writer {
             let record = RecordHeader { length, kind: RecordHeader::PAD, sequence: 0 };
             self.data.put_header(self.side.head, record.words());
         }
-        self.data.put_header(start, RecordHeader::block_words(length as usize, self.side.put.blocks));
+        self.data
+            .put_header(start, RecordHeader::block_words(length as usize, self.side.put.blocks));
         if lossy {
             self.data.copy_in(bytes, self.staging.get(..length as usize).unwrap_or_default());
             self.side.mark(start);

@@ -15,8 +15,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use sys::doorbell::SocketDoorbell;
 use sys::abstract_socket::Accepts;
+use sys::doorbell::SocketDoorbell;
 use sys::poll;
 
 /// The names that this process has created. Dropping it gives them all back; streams that are open

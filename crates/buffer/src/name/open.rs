@@ -124,11 +124,14 @@ fn refusal(address: &Address, found: &SocketOwner) -> Error {
 
 /// Waits for a place in the queue of a name.
 fn wait_in_queue(address: &Address) -> Result<Visit, Error> {
-    let socket = sys::abstract_socket::connect_to(&address.socket(), LIMIT).map_err(|error| match error.errno {
-        CONNECTION_REFUSED => Error::Unknown(address.clone()),
-        AGAIN => Error::Silent(address.clone()),
-        _ => Error::System(error),
-    })?;
+    let socket =
+        sys::abstract_socket::connect_to(&address.socket(), LIMIT).map_err(|error| match error
+            .errno
+        {
+            CONNECTION_REFUSED => Error::Unknown(address.clone()),
+            AGAIN => Error::Silent(address.clone()),
+            _ => Error::System(error),
+        })?;
     let holder = sys::abstract_socket::peer(&socket)?.uid;
     if holder != address.uid() {
         return Err(Error::Squatted { address: address.clone(), holder });

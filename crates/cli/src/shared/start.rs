@@ -69,8 +69,8 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     Ok(terminal::print(&format!("{number}\n")))
 }
 
-/// Resource sure that no path of ours runs under this name: what a second one had to say would stand
-/// in the log of the first.
+/// Resource sure that no path of ours runs under this name: what a second one had to say would
+/// stand in the log of the first.
 fn is_free(client: &Client, name: Option<&str>) -> Result<(), Status> {
     let Some(name) = name else { return Ok(()) };
     let own = sys::process::identity().0;

@@ -10,7 +10,7 @@ mod probe;
 
 use crate::arguments::{ExecArguments, ShellArguments};
 use crate::terminal;
-use abi::edge::{Edge, PipeEnd, LAZY_VARIABLE, DESCRIPTOR_MIN, EDGES_VARIABLE};
+use abi::edge::{DESCRIPTOR_MIN, EDGES_VARIABLE, Edge, LAZY_VARIABLE, PipeEnd};
 use parse::Stage;
 use std::ffi::OsString;
 use std::fs::File;
@@ -236,13 +236,17 @@ fn start(
     if let Some(joint) = before {
         command.stdin(Stdio::from(joint.reads.try_clone().map_err(|e| unable(&e))?));
         if let Some((_, place)) = &joint.place {
-            edges.push(edge(PipeEnd::Reads, &joint.reads, place, &mut kept).map_err(|e| unable(&e))?);
+            edges.push(
+                edge(PipeEnd::Reads, &joint.reads, place, &mut kept).map_err(|e| unable(&e))?,
+            );
         }
     }
     if let Some(joint) = after {
         command.stdout(Stdio::from(joint.writes.try_clone().map_err(|e| unable(&e))?));
         if let Some((place, _)) = &joint.place {
-            edges.push(edge(PipeEnd::Writes, &joint.writes, place, &mut kept).map_err(|e| unable(&e))?);
+            edges.push(
+                edge(PipeEnd::Writes, &joint.writes, place, &mut kept).map_err(|e| unable(&e))?,
+            );
         }
     }
     command.env_remove(EDGES_VARIABLE);

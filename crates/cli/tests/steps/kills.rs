@@ -176,7 +176,8 @@ fn daemons(every: usize, kills: &mut Kills) {
 /// stopped, does not answer soon.
 pub(crate) fn is_registered(house: &House, name: &str) -> Option<bool> {
     let packets = house.place().join("io.streamline.packets");
-    let socket = local_socket::connect_to(&packets, Framing::Packets, Duration::from_millis(300)).ok()?;
+    let socket =
+        local_socket::connect_to(&packets, Framing::Packets, Duration::from_millis(300)).ok()?;
     sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.List\"}", &[]).ok()?;
     let mut answer = vec![0; 1 << 16];
     let (length, _) = sys::descriptor::receive(&socket, &mut answer).ok()?;

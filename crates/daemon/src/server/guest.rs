@@ -10,7 +10,7 @@ use member::protocol::Event;
 use member::varlink::{Call, Fault, Reply};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, OwnedFd};
-use sys::watcher::{WatchEvent, Interest};
+use sys::watcher::{Interest, WatchEvent};
 
 /// A connected client.
 #[derive(Debug)]

@@ -37,7 +37,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use store::Sorted;
 use sys::local_socket::{self, Framing};
 use sys::steps::{Resource, Steps};
-use sys::watcher::{WatchEvent, Interest, Watcher};
+use sys::watcher::{Interest, WatchEvent, Watcher};
 
 /// Answers whoever comes.
 #[derive(Debug)]

@@ -239,7 +239,8 @@ impl Server {
             let kept = connections.remove(&id);
             let known = kept.as_ref().map(|(_, knows)| *knows);
             let guest = kept.and_then(|(connection, knows)| {
-                let peer = abstract_socket::peer(&connection).ok().filter(|peer| peer.uid == uid)?;
+                let peer =
+                    abstract_socket::peer(&connection).ok().filter(|peer| peer.uid == uid)?;
                 let number = guest::number(id, Part::Connection);
                 self.watcher.watch(connection.as_fd(), number, Interest::Read).ok()?;
                 Some((peer, connection, knows))

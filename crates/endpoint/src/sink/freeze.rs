@@ -286,7 +286,7 @@ mod tests {
     use super::*;
     use crate::sink::pcap::tests::read;
     use crate::testing::{TempDir, arguments, batch, frame, opening, refused};
-    use abi::{Class, BlockMetadata};
+    use abi::{BlockMetadata, Class};
     use std::os::unix::fs::PermissionsExt;
 
     const SECOND: Time = 1_000_000_000;

@@ -14,7 +14,7 @@ use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::Flow;
 use wire::ports::Ports;
-use wire::record::{self, Field, RecordKind, Record, FieldType};
+use wire::record::{self, Field, FieldType, Record, RecordKind};
 
 /// A description.
 #[derive(Clone, Copy, Debug)]
@@ -285,7 +285,9 @@ impl fmt::Display for Phrase<'_> {
             write!(f, "{flow} ")?;
         }
         match told.kind() {
-            RecordKind::HttpRequest | RecordKind::HttpResponse | RecordKind::HttpExchange => http(f, told)?,
+            RecordKind::HttpRequest | RecordKind::HttpResponse | RecordKind::HttpExchange => {
+                http(f, told)?
+            }
             RecordKind::Dns => dns(f, told)?,
             RecordKind::Tls => tls(f, told)?,
         }
@@ -318,7 +320,9 @@ fn http(f: &mut fmt::Formatter<'_>, told: &Told<'_>) -> fmt::Result {
             write!(f, ", {bytes} bytes {what}")?;
         }
     }
-    if let (Some(time), Some(end), RecordKind::HttpExchange) = (told.time(), told.end(), told.kind()) {
+    if let (Some(time), Some(end), RecordKind::HttpExchange) =
+        (told.time(), told.end(), told.kind())
+    {
         let micros = end.saturating_sub(time) / 1000;
         write!(f, ", {}.{:03} ms", micros / 1000, micros % 1000)?;
     }

@@ -8,7 +8,7 @@
 //! same, [Th fig. 5.1]).
 
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, SourceProperties};
-use abi::{Class, BlockMetadata, Entry, Flags, Marks, Extent, RichPointer};
+use abi::{BlockMetadata, Class, Entry, Extent, Flags, Marks, RichPointer};
 use buffer::pool::Pool;
 use filter::{Amount, Description, Form, Forms, Gives, Kind, LANES, Parameter, Time, Type};
 use std::net::Ipv4Addr;

@@ -7,7 +7,7 @@
 //! ([`Source::lends`](crate::Source::lends)), and copies nothing.
 
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
-use abi::{BLOCK_MAX, Class, BlockMetadata, Entry, Flags, Marks, RichPointer};
+use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use filter::{
     Amount, Description, Form, Forms, Gives, Kind, Parameter, Several, StateFacts, Time, Type,
 };

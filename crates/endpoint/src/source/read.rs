@@ -7,7 +7,7 @@
 use super::feed::{Feed, Filled};
 use super::input::Input;
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
-use abi::{BLOCK_MAX, Class, BlockMetadata, Entry, Flags, Marks, Extent, RichPointer};
+use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Extent, Flags, Marks, RichPointer};
 use filter::{Amount, Arguments, Description, Effect, Form, Forms, Gives, Kind, Parameter, Type};
 use std::os::fd::BorrowedFd;
 

@@ -11,10 +11,10 @@ mod links;
 use super::feed::{Feed, Filled};
 use super::input::Input;
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, SourceProperties};
-use abi::{Class, BlockMetadata, Entry, Flags, Marks, RichPointer};
+use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use filter::{Amount, Description, Form, Forms, Gives, Kind, Parameter, Time, Type};
 use std::os::fd::BorrowedFd;
-use wire::capture::{CaptureFault, Packet, Reader, Step, FaultKind};
+use wire::capture::{CaptureFault, FaultKind, Packet, Reader, Step};
 
 /// The description of `replay`.
 pub const REPLAY: Description = Description {

@@ -13,7 +13,7 @@ use pipeline::plan::FilterCost;
 use std::cell::RefCell;
 use std::net::UdpSocket;
 use sys::net::RouteSocket;
-use sys::packet::{Qdisc, PacketSender};
+use sys::packet::{PacketSender, Qdisc};
 
 /// The ends of the cable.
 const NEAR: &str = "calibrate0";

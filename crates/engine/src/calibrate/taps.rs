@@ -20,7 +20,7 @@ use super::twins::{self, empty};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size, encode};
 use std::net::UdpSocket;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Anchor, ProgramKind, Link, Map, Program, RingBuffer, Rings, RingsLayout, Side};
+use sys::bpf::{Anchor, Link, Map, Program, ProgramKind, RingBuffer, Rings, RingsLayout, Side};
 use sys::net::RouteSocket;
 
 /// Datagrams of a round: some ms, so that bells ring and many rounds are not interrupted. A ring
@@ -77,7 +77,8 @@ impl Live {
         let sender = UdpSocket::bind("127.0.0.1:0").map_err(io)?;
         sender.connect(target.local_addr().map_err(io)?).map_err(io)?;
         let code = encode(&[Insn::mov(R0, -1), Insn::exit()]);
-        let program = Program::load(ProgramKind::Tc, "calibrate", &code).map_err(|why| why.to_string())?;
+        let program =
+            Program::load(ProgramKind::Tc, "calibrate", &code).map_err(|why| why.to_string())?;
         let payload = [0; RECORD];
         let send = || spent(SENT, || (0..SENT).for_each(|_| drop(sender.send(&payload))));
         let inside = |filters: [&str; 5]| {
@@ -170,7 +171,8 @@ fn record() -> Result<f64, String> {
 /// A record copied out of the ring of a program, and looked at again.
 fn fetch() -> sys::Result<f64> {
     const POINTERS: u32 = 4096;
-    let shape = RingsLayout { cpus: 1, sinks: 1, pointers: POINTERS, bytes: 1 << 20, record_max: 2048 };
+    let shape =
+        RingsLayout { cpus: 1, sinks: 1, pointers: POINTERS, bytes: 1 << 20, record_max: 2048 };
     let rings = Rings::create("calibrate", shape)?;
     let Some(region) = rings.region(0) else { return Ok(0.0) };
     let mut to = [0; RECORD];

@@ -11,7 +11,7 @@ use ebpf::insn::{Insn, R0, encode};
 use filter::{Arguments, Attach, Description, Kind as FilterKind, joined, target};
 use pipeline::plan::FilterCost;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{ProgramKind, Map, Program};
+use sys::bpf::{Map, Program, ProgramKind};
 
 /// Test runs of a round, and rounds.
 const REPEAT: u32 = 50_000;

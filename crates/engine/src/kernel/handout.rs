@@ -398,7 +398,8 @@ mod tests {
 
     #[test]
     fn a_layout_is_the_same_out_of_its_text_and_a_wrong_one_is_none() {
-        let shape = RingsLayout { cpus: 2, sinks: 3, pointers: 64, bytes: 1 << 16, record_max: 2048 };
+        let shape =
+            RingsLayout { cpus: 2, sinks: 3, pointers: 64, bytes: 1 << 16, record_max: 2048 };
         for behind_tag in [vec![], vec![true, false, true]] {
             let layout = Layout { shape, behind_tag, tree: u64::MAX };
             assert_eq!(Layout::from_text(&layout.text()), Some(layout));

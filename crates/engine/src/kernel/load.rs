@@ -4,7 +4,8 @@
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{
-    FunctionInfo, ProgramKind, License, LineInfo, Linkage, Load, LoadError, Map, Program, SourceInfo, BtfBuilder,
+    BtfBuilder, FunctionInfo, License, LineInfo, Linkage, Load, LoadError, Map, Program,
+    ProgramKind, SourceInfo,
 };
 use sys::steps::{Resource, Steps};
 
@@ -57,8 +58,12 @@ pub(super) struct How {
 
 impl How {
     /// As a program at traffic control.
-    pub(super) const WATCHES: Self =
-        Self { kind: ProgramKind::Tc, license: License::ApacheOrMit, fragments: false, device: None };
+    pub(super) const WATCHES: Self = Self {
+        kind: ProgramKind::Tc,
+        license: License::ApacheOrMit,
+        fragments: false,
+        device: None,
+    };
     /// As a program before sockets.
     pub(super) const SOCKETS: Self = Self { kind: ProgramKind::CgroupPacket, ..Self::WATCHES };
 }

@@ -415,8 +415,14 @@ pub fn bell(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
 // The two sides of the memory agree.
 const _: () = {
     use tap::{POINTER, READERS_MAX, offset, record};
-    assert!(offset::HEADS as u32 == region_offset::HEADS && offset::RESERVED as u32 == region_offset::RESERVED);
-    assert!(offset::COMMITTED as u32 == region_offset::COMMITTED && offset::FAILED as u32 == region_offset::FAILED);
+    assert!(
+        offset::HEADS as u32 == region_offset::HEADS
+            && offset::RESERVED as u32 == region_offset::RESERVED
+    );
+    assert!(
+        offset::COMMITTED as u32 == region_offset::COMMITTED
+            && offset::FAILED as u32 == region_offset::FAILED
+    );
     assert!(
         offset::DOORBELL_TIME as u32 == region_offset::NOTIFY_TIME
             && offset::DOORBELLS as u32 == region_offset::NOTIFIED
@@ -425,8 +431,13 @@ const _: () = {
         offset::COUNTS as u32 == region_offset::COUNTS
             && tap::EXITS_MAX * 8 <= region_offset::POINTERS - region_offset::COUNTS
     );
-    assert!(offset::TALLIES as u32 == region_offset::TALLIES && offset::END as u32 == region_offset::POINTERS);
-    assert!(offset::CHOSEN as u32 == region_offset::SCRATCH && READERS_MAX == sys::bpf::ring::SINKS_MAX);
+    assert!(
+        offset::TALLIES as u32 == region_offset::TALLIES
+            && offset::END as u32 == region_offset::POINTERS
+    );
+    assert!(
+        offset::CHOSEN as u32 == region_offset::SCRATCH && READERS_MAX == sys::bpf::ring::SINKS_MAX
+    );
     assert!(POINTER == region_offset::POINTER && record::HEADER == region_offset::HEADER);
     assert!(record::ALIGNED == region_offset::ALIGNED);
 };

@@ -26,7 +26,7 @@ use pipeline::graph::{Graph, NodeId};
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use sys::bpf::{ProgramKind, License, LoadError, Map};
+use sys::bpf::{License, LoadError, Map, ProgramKind};
 use sys::memory::ReadMapping;
 use sys::steps::{Resource, Steps};
 

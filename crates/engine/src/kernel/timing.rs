@@ -5,7 +5,7 @@
 //! program tells that does nothing.
 
 use ebpf::insn::{Insn, R0, encode};
-use sys::bpf::{ProgramKind, Program, RunStatistics};
+use sys::bpf::{Program, ProgramKind, RunStatistics};
 
 /// A frame for the program that does nothing, and how often it sees it.
 const FRAME: [u8; 64] = [0; 64];

@@ -15,7 +15,7 @@
 //! came in it. A change ([`super::change`]) stands behind all turns that the spaces which it
 //! differs in had taken until then, so a file that has it can make it again.
 
-use abi::{BLOCK_MAX, Class, BlockMetadata, DbufId, Entry, Flags, Marks, Extent, RichPointer};
+use abi::{BLOCK_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use filter::Time;
 
 /// The type of blocks that are only for us: the highest bit says local use.

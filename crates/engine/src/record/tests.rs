@@ -4,7 +4,7 @@ use super::form;
 use super::read::is_record;
 use super::write::Beyond;
 use super::*;
-use abi::{Class, BlockMetadata, DbufId, Entry, Flags, Marks, Extent, RichPointer};
+use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use pipeline::plan::Machine;
 use runtime::space::events::{Journal as _, Script as _, SpaceEvent};
 use std::path::PathBuf;
@@ -38,8 +38,12 @@ fn frame(random: &mut Random, link: u16) -> (Entry, Vec<u8>) {
     marks.view = random.within(0..length as usize) as u32;
     marks.transport = 34;
     let pointer = RichPointer::new(form::NOWHERE, Extent::new(0, length - marks.view), Class::NONE);
-    let context =
-        BlockMetadata { time: random.below(u64::MAX), session: 9, origin: 0, flags: Flags::BACKWARD };
+    let context = BlockMetadata {
+        time: random.below(u64::MAX),
+        session: 9,
+        origin: 0,
+        flags: Flags::BACKWARD,
+    };
     (Entry::new(pointer.with_class(Class(random.below(1 << 32) as u32)), context, marks), bytes)
 }
 

@@ -4,7 +4,7 @@
 //! A block is one block of a stream: its entry, as it lies in memory, then the bytes of its frame.
 //! Both ends are the same program, so there is one form and no version of it.
 
-use abi::{BLOCK_MAX, Class, DbufId, Entry, Flags, Marks, Extent, RichPointer};
+use abi::{BLOCK_MAX, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use endpoint::Intake;
 use filter::{Arguments, Block, Description, SessionNumbers, Value};
 use pipeline::graph::Use;
@@ -323,7 +323,11 @@ mod tests {
         let pointer = RichPointer::new(dbuf, Extent::new(77, length), Class(80));
         let mut marks = Marks::frame(1, captured, captured.max(1500));
         marks.view = view;
-        Entry::new(pointer, BlockMetadata { time: 5, session: 3, ..BlockMetadata::default() }, marks)
+        Entry::new(
+            pointer,
+            BlockMetadata { time: 5, session: 3, ..BlockMetadata::default() },
+            marks,
+        )
     }
 
     #[test]
@@ -334,7 +338,10 @@ mod tests {
         assert_eq!((read.context, read.marks, frame), (honest.context, honest.marks, &[7; 60][..]));
         let dbuf = DbufId::new(2).unwrap();
         let placed = placed(read, dbuf, Extent::new(4096, 60));
-        assert_eq!((placed.pointer.place, placed.pointer.class), (Extent::new(4110, 20), Class(80)));
+        assert_eq!(
+            (placed.pointer.place, placed.pointer.class),
+            (Extent::new(4110, 20), Class(80))
+        );
         assert_eq!(placed.frame().place, Extent::new(4096, 60));
         let gap = Entry { pointer: RichPointer::hole(100), ..entry(0, 0, 0) };
         let (gap, none) = super::read(gap.as_bytes(), 1).unwrap();

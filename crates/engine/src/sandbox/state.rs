@@ -294,7 +294,7 @@ impl Gathering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::{Class, DbufId, Marks, Extent, RichPointer};
+    use abi::{Class, DbufId, Extent, Marks, RichPointer};
 
     fn saved() -> Saved {
         let pointer = RichPointer::new(DbufId::new(9).unwrap(), Extent::new(77, 20), Class(80));

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use sys::confine::{EXIT_REFUSED_CALL, REFUSED_CALL, REPORT_TEXT, syscall_name};
-use sys::process_group::ProcessEnd;
 use sys::helper::HelperProcess;
+use sys::process_group::ProcessEnd;
 
 /// How often one looks whether it gets on.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
@@ -207,7 +207,8 @@ impl Watch {
         match (ended, words.as_slice()) {
             (ProcessEnd::Status(EXIT_REFUSED_CALL), [REFUSED_CALL, number @ ..]) => {
                 let number = number.try_into().map_or(u32::MAX, u32::from_le_bytes);
-                let name = syscall_name(number).map_or_else(String::new, |name| format!("`{name}`, "));
+                let name =
+                    syscall_name(number).map_or_else(String::new, |name| format!("`{name}`, "));
                 format!("was ended because it asked the kernel for {name}system call {number}")
             }
             (ended, words) => match (text(words), ended) {

@@ -2,7 +2,7 @@
 //! message of which the third quarter came before the second.
 
 use crate::common::{LONG, Stop};
-use abi::{Class, BlockMetadata, Entry, Marks, RichPointer};
+use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 use endpoint::{
     Failure, Given, Intake, Seen, Sink, SinkEntry, Source, SourceEntry, SourceProperties,
 };

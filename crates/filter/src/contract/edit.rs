@@ -19,7 +19,7 @@
 use super::state::State;
 use super::traits::Report;
 use super::turn::{Keep, Tell};
-use abi::{Class, BlockMetadata, Marks, RichPointer};
+use abi::{BlockMetadata, Class, Marks, RichPointer};
 use std::fmt;
 use std::ops::Range;
 

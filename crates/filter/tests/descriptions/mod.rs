@@ -8,7 +8,7 @@ use filter::testing::{Arena, Node, Space, capture};
 use filter::{Batch, Description, LANES};
 use std::fs;
 use std::path::{Path, PathBuf};
-use wire::record::{Field, Record, FieldType};
+use wire::record::{Field, FieldType, Record};
 
 /// A described message.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -60,7 +60,12 @@ impl CachedFile {
     }
 
     /// As [`CachedFile::splice`], by this way.
-    pub fn splice_by(&self, way: SpliceCall, place: Extent, to: impl AsFd) -> Result<Sent, Refusal> {
+    pub fn splice_by(
+        &self,
+        way: SpliceCall,
+        place: Extent,
+        to: impl AsFd,
+    ) -> Result<Sent, Refusal> {
         again(|| self.splice_once(way, place, to.as_fd()))
     }
 

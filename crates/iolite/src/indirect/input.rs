@@ -96,7 +96,8 @@ impl Input {
     fn new(ring: ibuf::Reader, doorbell: SocketDoorbell, space: &Space) -> Self {
         let store = &ring.side.store;
         let (policy, capacity) = (store.policy, store.capacity);
-        let trusted = sys::descriptor::peer_identity(&doorbell).is_ok_and(|(user, _)| space.trusts(user));
+        let trusted =
+            sys::descriptor::peer_identity(&doorbell).is_ok_and(|(user, _)| space.trusts(user));
         Self {
             ring,
             doorbell,

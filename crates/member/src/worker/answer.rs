@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use sys::local_socket::Framing;
-use sys::watcher::{WatchEvent, Interest, Watcher};
+use sys::watcher::{Interest, WatchEvent, Watcher};
 
 /// Answers for a path.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use super::select::Wanted;
 use super::*;
 use crate::ledger::Ledger;
 use crate::report::ledger_of;
-use abi::{Class, BlockMetadata, DbufId, Entry, Marks, RichPointer};
+use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 use buffer::crossing::{Config as RingConfig, crossing};
 use buffer::signal::moderate::Threshold;
 use endpoint::{Failure, Given, Intake, Seen, Sink, Source, SourceProperties};

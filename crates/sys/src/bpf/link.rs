@@ -198,7 +198,7 @@ impl Link {
         (beside, revision): (u32, u64),
         target: String,
     ) -> Result<Self> {
-        let mut attr = CreateAttributes {
+        let mut attr = LinkCreateAttributes {
             program: program.as_fd().as_raw_fd().cast_unsigned(),
             place,
             attach_type: at as u32,
@@ -263,7 +263,7 @@ impl AsFd for Link {
 }
 
 #[repr(C)]
-struct CreateAttributes {
+struct LinkCreateAttributes {
     program: u32,
     place: u32,
     attach_type: u32,
@@ -275,7 +275,7 @@ struct CreateAttributes {
 
 // SAFETY: the fields of LINK_CREATE with its `tcx` (and `cgroup`) part, padding spelled out (1), no
 // address (2).
-unsafe impl Attributes for CreateAttributes {}
+unsafe impl Attributes for LinkCreateAttributes {}
 
 #[repr(C)]
 struct UpdateAttributes {

@@ -25,7 +25,7 @@ impl LoadError {
     }
 
     /// Returns the missing capabilities that can explain this refusal.
-    fn guilty(&self) -> impl Iterator<Item = &'static str> {
+    fn possible_causes(&self) -> impl Iterator<Item = &'static str> {
         let refused = matches!(self.error.errno, libc::EPERM | libc::EACCES);
         let verified = !self.log.is_empty();
         let all = self.missing.iter().copied().filter(move |_| refused);
@@ -66,8 +66,12 @@ impl fmt::Display for LoadError {
             }
             None => write!(f, "{}", self.error)?,
         }
-        let guilty: Vec<_> = self.guilty().collect();
-        if guilty.is_empty() { Ok(()) } else { write!(f, " (without {})", guilty.join(", ")) }
+        let possible_causes: Vec<_> = self.possible_causes().collect();
+        if possible_causes.is_empty() {
+            Ok(())
+        } else {
+            write!(f, " (without {})", possible_causes.join(", "))
+        }
     }
 }
 

@@ -150,7 +150,7 @@ impl Map {
             Some((btf, key, value)) => (btf.as_fd().as_raw_fd().cast_unsigned(), key, value),
             None => (0, 0, 0),
         };
-        let mut attr = CreateAttributes {
+        let mut attr = MapCreateAttributes {
             kind: kind as u32,
             key_size,
             value_size,
@@ -301,7 +301,7 @@ impl AsFd for Map {
 }
 
 #[repr(C)]
-struct CreateAttributes {
+struct MapCreateAttributes {
     kind: u32,
     key_size: u32,
     value_size: u32,
@@ -318,7 +318,7 @@ struct CreateAttributes {
 
 // SAFETY: twelve fields of four-byte alignment in the kernel's order, no padding (1), no address
 // (2).
-unsafe impl Attributes for CreateAttributes {}
+unsafe impl Attributes for MapCreateAttributes {}
 
 #[repr(C)]
 struct FreezeAttributes {

@@ -4,32 +4,34 @@
 //! (RELIABILITY T15). Loading needs CAP_BPF and CAP_NET_ADMIN; CAP_PERFMON is optional, and without
 //! it the verifier hardens programs against speculation.
 
-mod chain;
 mod btf;
-mod grace_period;
 mod cgroup;
+mod chain;
+mod grace_period;
 mod ids;
-mod program_info;
 mod kernel_types;
 mod link;
+mod load_error;
 mod map;
 mod program;
-mod load_error;
+mod program_info;
 pub mod ring;
 mod ring_buffer;
 mod test_run;
 
-pub use chain::{Chain, Member, cgroup_chain, programs, tcx_chain};
-pub use btf::{Btf, Linkage, BtfBuilder};
-pub use grace_period::GracePeriod;
+pub use btf::{Btf, BtfBuilder, Linkage};
 pub use cgroup::{cgroup_mount, root_cgroup};
+pub use chain::{Chain, Member, cgroup_chain, programs, tcx_chain};
+pub use grace_period::GracePeriod;
 pub use ids::{ObjectKind, ids};
-pub use program_info::{ProgramInfo, RunStatistics};
 pub use kernel_types::kernel_function;
-pub use link::{Anchor, Neighbor, Link, LinkInfo, LinkTarget, Side, XdpAttached, XdpMode};
-pub use map::{Map, MapInfo, MapKind, Specification, UpdateMode};
-pub use program::{AttachType, LogLevel, FunctionInfo, ProgramKind, License, LineInfo, Load, Program, SourceInfo};
+pub use link::{Anchor, Link, LinkInfo, LinkTarget, Neighbor, Side, XdpAttached, XdpMode};
 pub use load_error::{LoadError, missing_capabilities};
+pub use map::{Map, MapInfo, MapKind, Specification, UpdateMode};
+pub use program::{
+    AttachType, FunctionInfo, License, LineInfo, Load, LogLevel, Program, ProgramKind, SourceInfo,
+};
+pub use program_info::{ProgramInfo, RunStatistics};
 pub use ring::{FramePointer, Region, Rings, RingsLayout};
 pub use ring_buffer::{Listener, RingBuffer};
 pub use test_run::TestRun;
@@ -97,8 +99,7 @@ fn open<A: Attributes>(
     attr: &mut A,
 ) -> Result<OwnedFd> {
     let fd = call(command, name, target, attr)?;
-    // SAFETY: the commands that are called here answer a new descriptor, which belongs to nobody
-    // else.
+    // SAFETY: the commands called here return a new descriptor, which no other value owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -267,7 +267,11 @@ fn list<T>(records: &[T]) -> (u32, u64, u32) {
 
 impl Program {
     /// Loads a program of this type without source information.
-    pub fn load(kind: ProgramKind, name: &str, code: &[u8]) -> std::result::Result<Self, LoadError> {
+    pub fn load(
+        kind: ProgramKind,
+        name: &str,
+        code: &[u8],
+    ) -> std::result::Result<Self, LoadError> {
         Load::new(kind, name, code).load()
     }
 
@@ -275,8 +279,13 @@ impl Program {
     pub fn received(fd: OwnedFd) -> Result<Self> {
         let mut program = Self { fd, name: "a received program".to_owned(), kind: ProgramKind::Tc };
         let info = program.info()?;
-        let kinds =
-            [ProgramKind::SocketFilter, ProgramKind::Tc, ProgramKind::Xdp, ProgramKind::CgroupPacket, ProgramKind::SocketLookup];
+        let kinds = [
+            ProgramKind::SocketFilter,
+            ProgramKind::Tc,
+            ProgramKind::Xdp,
+            ProgramKind::CgroupPacket,
+            ProgramKind::SocketLookup,
+        ];
         let kind = kinds.into_iter().find(|kind| *kind as u32 == info.kind).ok_or_else(|| {
             let what = format!("program {:?} of unknown kind {}", info.name, info.kind);
             Error::new("bpf", what, libc::EINVAL)

@@ -343,7 +343,8 @@ mod tests {
 
     #[test]
     fn invalid_ring_sizes_are_rejected() {
-        let shape = RingsLayout { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
+        let shape =
+            RingsLayout { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
         assert_eq!(shape.records(), 4096 + 64 * 32);
         assert_eq!(shape.stride(), (4096 + 2048 + 65536 + 32 + 2048_u32).next_multiple_of(4096));
         assert_eq!(shape.size(), Some(2 * shape.stride()));

@@ -2,8 +2,8 @@
 //!
 //! A program submits a record and may wake waiters; the owner consumes records. A process with a
 //! read-only descriptor ([`Map::read_only`]) cannot consume, so it waits for edges ([`Listener`])
-//! while the owner drains the ring: a full ring notifies nobody. Lengths and positions in it are
-//! treated as allegations.
+//! while the owner drains the ring: a full ring sends no notification. Lengths and positions in it
+//! are treated as allegations.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -127,7 +127,7 @@ impl Listener {
             let number = u64::from(bell.as_raw_fd().cast_unsigned());
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
             epoll::add(&epoll, bell, epoll::EventData::new_u64(number), flags)
-                .named("epoll_ctl", "a bell")?;
+                .named("epoll_ctl", "a ring buffer")?;
         }
         Ok(Self { epoll })
     }

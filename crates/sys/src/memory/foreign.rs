@@ -8,11 +8,11 @@ use std::sync::atomic::AtomicU64;
 
 /// Shorter copies are faster word by word.
 pub const COPY_MIN: usize = 16;
-/// From this length AVX is worth the `vzeroupper` afterwards.
+/// Least length at which AVX is worth the `vzeroupper` afterwards.
 const WIDE_MIN: usize = 192;
-/// From this length a copy within memory of our own is left to libc's memcpy.
+/// Least length at which a copy within our own memory is left to libc's memcpy.
 pub const LIBC_MIN: usize = 1 << 20;
-/// From this length it pays to align stores to 32 bytes.
+/// Least length at which it pays to align stores to 32 bytes.
 const ALIGN_MIN: usize = 1024;
 
 /// Copies `length` bytes, at least [`COPY_MIN`]: 64 at a time, then 16, then the last 16 once more,

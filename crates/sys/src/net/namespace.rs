@@ -93,7 +93,7 @@ fn owner_of(space: &OwnedFd) -> Result<OwnedFd> {
     if answer < 0 {
         return Err(Error::last("ioctl", "NS_GET_USERNS"));
     }
-    // SAFETY: ioctl_ns(2): a new descriptor, which nobody else knows.
+    // SAFETY: ioctl_ns(2): a new descriptor, which no other value owns.
     Ok(unsafe { OwnedFd::from_raw_fd(answer) })
 }
 

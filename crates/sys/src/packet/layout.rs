@@ -339,7 +339,8 @@ mod tests {
         assert_eq!(first.vlan, Some(VlanTag { protocol: 0x88a8, control: 0x2007 }));
         assert_eq!(second.vlan, Some(VlanTag { protocol: 0x8100, control: 0x2007 }));
         assert!(second.status.checksum_unset() && !first.status.checksum_unset());
-        let link = LinkAddress { hatype: 1, kind: PacketKind::Outgoing, index: 5, protocol: 0x0800 };
+        let link =
+            LinkAddress { hatype: 1, kind: PacketKind::Outgoing, index: 5, protocol: 0x0800 };
         assert_eq!((first.link, second.link), (link, link));
     }
 

@@ -11,7 +11,7 @@ mod ring;
 mod sender;
 
 pub use ring::{Gap, PacketRing, RingShape, RingStatistics};
-pub use sender::{Qdisc, PacketSender, SendReport, SendStop};
+pub use sender::{PacketSender, Qdisc, SendReport, SendStop};
 
 use crate::bpf::Program;
 use crate::error::{Named as _, Result};
@@ -40,7 +40,7 @@ impl PacketSocket {
         option::attach(self.0.as_fd(), program)
     }
 
-    /// Attaches a loaded socket filter program, which stays attached whoever else holds it.
+    /// Attaches a loaded socket filter program, which stays attached as long as the socket lives.
     pub fn attach_program(&self, program: &Program) -> Result<()> {
         let number = program.as_fd().as_raw_fd();
         option::set(self.as_fd(), libc::SOL_SOCKET, option::ATTACH_PROGRAM, &number)

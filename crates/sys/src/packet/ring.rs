@@ -118,7 +118,7 @@ struct Gaps {
 
 impl Gaps {
     /// Records that `drops` frames were dropped in total, when all segments were filled.
-    fn add(&mut self, drops: u64, segments: usize) {
+    fn record_drops(&mut self, drops: u64, segments: usize) {
         let new = drops.saturating_sub(self.counted);
         if new == 0 {
             return;
@@ -137,13 +137,13 @@ impl Gaps {
     }
 
     /// Returns the slot that was filled last if all are filled, and true if it was given back.
-    fn newest(&self, segments: usize) -> (usize, bool) {
+    fn last_filled(&self, segments: usize) -> (usize, bool) {
         let slot = (self.passed as usize + segments - 1) % segments;
         (slot, self.ahead.get(slot).is_some_and(|ahead| *ahead))
     }
 
     /// Records that a segment was given back.
-    fn pass(&mut self, slot: usize, segments: usize) {
+    fn record_return(&mut self, slot: usize, segments: usize) {
         self.ahead.resize(segments, false);
         self.ahead[slot] = true;
         while std::mem::take(&mut self.ahead[self.passed as usize % segments]) {
@@ -208,7 +208,7 @@ impl PacketRing {
     pub fn gaps(&self) -> Result<Vec<Gap>> {
         let drops = self.statistics()?.drops;
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
-        totals.gaps.add(drops, self.shape.segments);
+        totals.gaps.record_drops(drops, self.shape.segments);
         Ok(totals.gaps.known.iter().copied().collect())
     }
 
@@ -271,7 +271,7 @@ unsafe impl Lender for PacketRing {
         let segments = self.shape.segments;
         let (newest, passed) = {
             let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
-            totals.gaps.newest(segments)
+            totals.gaps.last_filled(segments)
         };
         // Only a full ring can have dropped frames.
         let full = passed || self.arrived(newest);
@@ -283,9 +283,9 @@ unsafe impl Lender for PacketRing {
         let drops = if full { self.statistics().ok().map(|all| all.drops) } else { None };
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(drops) = drops {
-            totals.gaps.add(drops, segments);
+            totals.gaps.record_drops(drops, segments);
         }
-        totals.gaps.pass(slot, segments);
+        totals.gaps.record_return(slot, segments);
     }
 }
 
@@ -303,17 +303,17 @@ mod tests {
     fn v2_drops_follow_the_last_filled_segment() {
         let mut gaps = Gaps::default();
         // All four are filled, none given back.
-        gaps.add(10, 4);
-        gaps.pass(0, 4);
-        gaps.add(10, 4);
+        gaps.record_drops(10, 4);
+        gaps.record_return(0, 4);
+        gaps.record_drops(10, 4);
         // The fifth was filled, then the ring was full again. The next one given back is not the
         // oldest.
-        gaps.add(13, 4);
-        gaps.pass(2, 4);
-        assert_eq!(gaps.newest(4), (0, false), "the fifth");
-        gaps.add(14, 4);
-        gaps.pass(1, 4);
-        gaps.add(15, 4);
+        gaps.record_drops(13, 4);
+        gaps.record_return(2, 4);
+        assert_eq!(gaps.last_filled(4), (0, false), "the fifth");
+        gaps.record_drops(14, 4);
+        gaps.record_return(1, 4);
+        gaps.record_drops(15, 4);
         let gap = |behind, drops| Gap { behind, drops };
         assert_eq!(gaps.known, [gap(4, 10), gap(5, 4), gap(7, 1)]);
     }

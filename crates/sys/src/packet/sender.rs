@@ -120,7 +120,8 @@ mod tests {
     #[test]
     fn batch_is_sent_with_one_call() {
         let Some(space) = Namespace::new() else { return };
-        let open = || PacketSender::open(crate::net::interface("lo").unwrap().index, Qdisc::Through);
+        let open =
+            || PacketSender::open(crate::net::interface("lo").unwrap().index, Qdisc::Through);
         let sender = space.enter(open).unwrap();
         let frame = [0; 60];
         assert_eq!(sender.send_batch(&[&frame[..]; BATCH]), Ok(BATCH));

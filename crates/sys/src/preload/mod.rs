@@ -208,9 +208,9 @@ pub fn fork_detached() -> crate::Result<ForkSide> {
     unsafe { libc::sigfillset(&raw mut all) };
     // SAFETY: sigprocmask(2) reads one set and writes the other; both live.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-    let pid = copy();
+    let pid = clone_process();
     if pid == 0 {
-        return match copy() {
+        return match clone_process() {
             0 => Ok(ForkSide::Child),
             _ => exit(0),
         };
@@ -226,7 +226,7 @@ pub fn fork_detached() -> crate::Result<ForkSide> {
     failed.map_or(Ok(ForkSide::Parent), Err)
 }
 
-fn copy() -> libc::pid_t {
+fn clone_process() -> libc::pid_t {
     // SAFETY: clone(2) without flags and stack is fork(2) without an exit signal: the child runs on
     // a copy of this stack.
     let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };

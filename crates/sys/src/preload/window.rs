@@ -9,8 +9,6 @@
 //! - W1 The pages from `base` to `base + span` are memory into which the program asked to read a
 //!   file. Only those are made inaccessible, and whoever makes them accessible again first fills
 //!   them, by pread(2), with the bytes that the program expects there.
-//!   file read; only those were made inaccessible, and whoever makes them accessible again first
-//!   writes into them, by pread(2), what the program believes to be there.
 
 use rustix::mm::{MprotectFlags, mprotect};
 use std::mem::MaybeUninit;
@@ -155,9 +153,7 @@ pub fn restore_range(from: usize, count: usize) {
 
 /// Restores the program's bytes in all windows.
 pub fn restore_all() {
-    LENT.iter()
-        .filter(|window| window.base.load(Ordering::Relaxed) != 0)
-        .for_each(Window::restore);
+    LENT.iter().filter(|window| window.base.load(Ordering::Relaxed) != 0).for_each(Window::restore);
 }
 
 impl Window {

@@ -147,7 +147,7 @@ impl Frames {
 
     /// Moves up to `most` free frames, beyond the reserve, to `into` as addresses; returns their
     /// number.
-    pub(super) fn take(&self, most: usize, into: &mut Vec<u64>) -> usize {
+    pub(super) fn take_free(&self, most: usize, into: &mut Vec<u64>) -> usize {
         let mut free = self.list();
         let there = free.len().saturating_sub(self.reserve.load(Ordering::Relaxed));
         let keep = free.len() - there.min(most);
@@ -158,33 +158,33 @@ impl Frames {
     }
 
     /// Returns frames that found no room in a fill ring.
-    pub(super) fn untake(&self, addresses: &[u64]) {
+    pub(super) fn put_free(&self, addresses: &[u64]) {
         self.list().extend(addresses.iter().rev().filter_map(|at| self.umem.frame_of(*at)));
     }
 
     /// Marks a frame as received (F2); returns false if it was not lent.
-    pub(super) fn came(&self, address: u64) -> bool {
+    pub(super) fn mark_received(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_of(address) else { return false };
         let word = self.word(frame);
         word.compare_exchange(0, HERE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Takes a free frame to be written and sent (F3).
-    pub(super) fn draft(&self) -> Option<u64> {
+    pub(super) fn take_to_send(&self) -> Option<u64> {
         let frame = self.list().pop()?;
         self.word(frame).fetch_add(1, Ordering::AcqRel);
         Some(self.umem.address(frame))
     }
 
     /// Adds a use in a send ring; returns false if the frame is free or lent.
-    pub(super) fn keep(&self, address: u64) -> bool {
+    pub(super) fn retain(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_of(address) else { return false };
         let more = |word: u32| (word != 0).then_some(word + 1);
         self.word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
     /// Ends a use in a send ring; returns false if there was none.
-    pub(super) fn let_go(&self, address: u64) -> bool {
+    pub(super) fn release(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_of(address) else { return false };
         let less = |word: u32| (word & !HERE != 0).then(|| word - 1);
         // SYNC POINT: frame given back.
@@ -256,49 +256,49 @@ mod tests {
     fn frame_is_in_one_place_at_a_time() {
         let frames = frames();
         let mut lent = Vec::new();
-        assert_eq!((frames.take(3, &mut lent), frames.free()), (3, 1));
+        assert_eq!((frames.take_free(3, &mut lent), frames.free()), (3, 1));
         let at = lent[1] + 256;
-        assert!(!frames.let_go(at) && !frames.keep(at), "the kernel has it");
-        assert!(frames.came(at) && !frames.came(at), "once");
+        assert!(!frames.release(at) && !frames.retain(at), "the kernel has it");
+        assert!(frames.mark_received(at) && !frames.mark_received(at), "once");
         let (slot, within) = frames.locate(at).unwrap();
         assert!(within == 256 && frames.arrived(slot));
         frames.give_back(slot);
         assert!(!frames.arrived(slot));
         assert_eq!(frames.free(), 2);
-        frames.untake(&lent[2..]);
+        frames.put_free(&lent[2..]);
         assert_eq!(frames.free(), 3);
-        assert!(!frames.came(1 << 40), "not of this memory");
+        assert!(!frames.mark_received(1 << 40), "not of this memory");
     }
 
     #[test]
     fn sent_frame_is_freed_once_it_has_left() {
         let frames = frames();
         let mut lent = Vec::new();
-        frames.take(4, &mut lent);
+        frames.take_free(4, &mut lent);
         let at = lent[0];
-        assert!(frames.came(at) && frames.keep(at));
+        assert!(frames.mark_received(at) && frames.retain(at));
         frames.give_back(frames.locate(at).unwrap().0);
         assert_eq!(frames.free(), 0, "the send ring has it");
-        assert!(frames.let_go(at) && !frames.let_go(at));
+        assert!(frames.release(at) && !frames.release(at));
         assert_eq!(frames.free(), 1);
-        let drafted = frames.draft().unwrap();
+        let drafted = frames.take_to_send().unwrap();
         assert!(!frames.arrived(frames.locate(drafted).unwrap().0), "no pool may reach it");
-        assert!(frames.draft().is_none());
-        assert!(frames.let_go(drafted));
+        assert!(frames.take_to_send().is_none());
+        assert!(frames.release(drafted));
     }
 
     #[test]
     fn received_bytes_are_located_by_address() {
         let frames = frames();
         let mut lent = Vec::new();
-        frames.take(2, &mut lent);
+        frames.take_free(2, &mut lent);
         let at = lent[1];
         assert!(frames.find(bytes_at(&frames, at + 10, 20)).is_none(), "lent");
-        assert!(frames.came(at));
+        assert!(frames.mark_received(at));
         let expected = Descriptor { address: at + 10, length: 20, continues: false };
         assert_eq!(frames.find(bytes_at(&frames, at + 10, 20)), Some(expected));
-        assert!(frames.find(&[0; 20]).is_none(), "bytes of somebody else");
+        assert!(frames.find(&[0; 20]).is_none(), "bytes outside the memory");
         frames.reserve(3);
-        assert_eq!(frames.take(9, &mut lent), 0, "two are free, and three are reserved");
+        assert_eq!(frames.take_free(9, &mut lent), 0, "two are free, and three are reserved");
     }
 }

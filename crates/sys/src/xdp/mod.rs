@@ -20,8 +20,8 @@ mod umem;
 
 pub use frames::Frames;
 pub use receiver::XdpReceiver;
-pub use redirect::{TagLookup, RedirectCounts, BuildProgram, Redirect, Stamp};
+pub use redirect::{BuildProgram, Redirect, RedirectCounts, Stamp, TagLookup};
 pub use ring::{CompletionRing, Descriptor, FillRing, RxRing, TxRing};
-pub use sender::{TxPacket, PushReport, XdpSender};
-pub use socket::{CopyMode, SocketSettings, XdpSocket, XdpStatistics, WakeOutcome};
+pub use sender::{PushReport, TxPacket, XdpSender};
+pub use socket::{CopyMode, SocketSettings, WakeOutcome, XdpSocket, XdpStatistics};
 pub use umem::{Umem, UmemShape};

@@ -24,7 +24,8 @@ pub struct XdpReceiver {
 impl XdpReceiver {
     /// Opens a receiver. Frames arrive once a program redirects to it.
     pub fn open(frames: &Arc<Frames>, settings: SocketSettings) -> Result<Self> {
-        let settings = SocketSettings { completion: settings.fill.min(COMPLETION), tx: 0, ..settings };
+        let settings =
+            SocketSettings { completion: settings.fill.min(COMPLETION), tx: 0, ..settings };
         let socket = frames.bind(settings)?;
         Ok(Self { socket, frames: Arc::clone(frames), lent: 0, addresses: Vec::new() })
     }
@@ -55,17 +56,17 @@ impl XdpReceiver {
             return Ok(0);
         }
         self.addresses.clear();
-        if self.frames.take(wanted, &mut self.addresses) == 0 {
+        if self.frames.take_free(wanted, &mut self.addresses) == 0 {
             return Ok(0);
         }
         let lent = match fill.lend(&self.addresses) {
             Ok(lent) => lent,
             Err(error) => {
-                self.frames.untake(&self.addresses);
+                self.frames.put_free(&self.addresses);
                 return Err(error);
             }
         };
-        self.frames.untake(self.addresses.get(lent..).unwrap_or_default());
+        self.frames.put_free(self.addresses.get(lent..).unwrap_or_default());
         self.lent += lent;
         if fill.needs_wakeup() {
             self.socket.wake_rx()?;
@@ -80,7 +81,7 @@ impl XdpReceiver {
         let before = into.len();
         let came = rx.take(into, most)?;
         for piece in into.get(before..).unwrap_or_default() {
-            if !self.frames.came(piece.address) {
+            if !self.frames.mark_received(piece.address) {
                 let what = format!("a frame at {} that was not lent", piece.address);
                 return Err(Error::new("AF_XDP", what, libc::EBADMSG));
             }

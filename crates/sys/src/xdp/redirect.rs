@@ -9,7 +9,8 @@
 use super::receiver::XdpReceiver;
 use super::socket::XdpSocket;
 use crate::bpf::{
-    ProgramKind, License, Link, Load, LoadError, Map, Program, XdpAttached, XdpMode, kernel_function,
+    License, Link, Load, LoadError, Map, Program, ProgramKind, XdpAttached, XdpMode,
+    kernel_function,
 };
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
@@ -40,7 +41,8 @@ pub struct TagLookup {
 }
 
 /// Builds a program that redirects to these sockets by queue number.
-pub type BuildProgram<'m, E> = &'m dyn Fn(&Map, Option<TagLookup>) -> std::result::Result<Program, E>;
+pub type BuildProgram<'m, E> =
+    &'m dyn Fn(&Map, Option<TagLookup>) -> std::result::Result<Program, E>;
 
 /// Counters of the redirecting program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,7 +122,8 @@ impl Redirect {
         ready: &dyn Fn(&Self) -> std::result::Result<(), E>,
     ) -> std::result::Result<(Self, XdpAttached), E> {
         let function = kernel_function("bpf_xdp_metadata_rx_vlan_tag");
-        let asks = function.map(|function| TagLookup { function: function.cast_signed(), interface });
+        let asks =
+            function.map(|function| TagLookup { function: function.cast_signed(), interface });
         if let Some(Ok(asking)) = asks.map(|asks| make(Some(asks))) {
             ready(&asking)?;
             if let Ok(link) = asking.attach(interface, XdpMode::Native) {

@@ -107,7 +107,7 @@ impl RxRing {
 impl RxRing {
     /// Returns the number of descriptors not taken.
     pub fn waiting(&self) -> Result<u32> {
-        self.0.there()
+        self.0.available()
     }
 }
 
@@ -121,7 +121,7 @@ impl TxRing {
     /// only while the kernel reads the ring during our calls alone.
     pub(super) fn rewrite(&mut self, all: &[Descriptor]) -> Result<()> {
         let old = self.waiting()?;
-        self.0.mine = self.0.mine.wrapping_sub(old);
+        self.0.index = self.0.index.wrapping_sub(old);
         let given = self.give(all)?;
         debug_assert!(given == all.len() && given >= old as usize, "the kernel knows of {old}");
         Ok(())
@@ -131,9 +131,9 @@ impl TxRing {
     pub(super) fn forget(&mut self, entries: usize) -> Result<()> {
         let entries = u32::try_from(entries).unwrap_or(u32::MAX).min(self.waiting()?);
         for number in 1..=entries {
-            let at = self.0.place(self.0.mine.wrapping_sub(number));
+            let at = self.0.entry_offset(self.0.index.wrapping_sub(number));
             if !(self.0.memory.set_word(at, NOWHERE) && self.0.memory.set_half(at + 8, 1)) {
-                return Err(self.0.broken());
+                return Err(self.0.corrupt());
             }
         }
         Ok(())
@@ -194,7 +194,7 @@ pub(super) struct EntryRing {
     entry: usize,
     size: u32,
     /// Our index, not yet masked.
-    mine: u32,
+    index: u32,
 }
 
 impl EntryRing {
@@ -216,7 +216,7 @@ impl EntryRing {
             entries: place(offsets.entries),
             entry,
             size,
-            mine: 0,
+            index: 0,
         }
     }
 
@@ -224,11 +224,11 @@ impl EntryRing {
         self.memory.half(self.flags).is_some_and(|flags| flags & NEEDS_WAKEUP != 0)
     }
 
-    fn place(&self, index: u32) -> usize {
+    fn entry_offset(&self, index: u32) -> usize {
         self.entries + (index & (self.size - 1)) as usize * self.entry
     }
 
-    fn broken(&self) -> Error {
+    fn corrupt(&self) -> Error {
         Error::new(
             "AF_XDP",
             format!("the {}: its indices or entries make no sense", self.name),
@@ -238,16 +238,16 @@ impl EntryRing {
 
     /// Returns the entries free to a producer.
     fn room(&self) -> Result<u32> {
-        let theirs = self.memory.half(self.consumer).ok_or_else(|| self.broken())?;
-        self.size.checked_sub(self.mine.wrapping_sub(theirs)).ok_or_else(|| self.broken())
+        let theirs = self.memory.half(self.consumer).ok_or_else(|| self.corrupt())?;
+        self.size.checked_sub(self.index.wrapping_sub(theirs)).ok_or_else(|| self.corrupt())
     }
 
     fn put<T>(&mut self, all: &[T], write: impl Fn(&Self, usize, &T) -> bool) -> Result<usize> {
         let room = (self.room()? as usize).min(all.len());
         let mut done = 0;
         for entry in all.iter().take(room) {
-            let index = self.mine.wrapping_add(done);
-            if !write(self, self.place(index), entry) {
+            let index = self.index.wrapping_add(done);
+            if !write(self, self.entry_offset(index), entry) {
                 return Err(Error::new(
                     "AF_XDP",
                     format!("an entry outside of the memory for the {}", self.name),
@@ -256,18 +256,18 @@ impl EntryRing {
             }
             done += 1;
         }
-        self.mine = self.mine.wrapping_add(done);
+        self.index = self.index.wrapping_add(done);
         // Release: entries are complete before the kernel sees the index.
-        self.memory.set_half(self.producer, self.mine);
+        self.memory.set_half(self.producer, self.index);
         Ok(done as usize)
     }
 
     /// Returns the entries available to a consumer.
-    fn there(&self) -> Result<u32> {
+    fn available(&self) -> Result<u32> {
         // Acquire: entries published by the kernel are complete.
-        let theirs = self.memory.half(self.producer).ok_or_else(|| self.broken())?;
-        let there = theirs.wrapping_sub(self.mine);
-        if there > self.size { Err(self.broken()) } else { Ok(there) }
+        let theirs = self.memory.half(self.producer).ok_or_else(|| self.corrupt())?;
+        let there = theirs.wrapping_sub(self.index);
+        if there > self.size { Err(self.corrupt()) } else { Ok(there) }
     }
 
     fn take(
@@ -275,15 +275,15 @@ impl EntryRing {
         most: usize,
         mut read: impl FnMut(&Self, usize) -> Option<()>,
     ) -> Result<usize> {
-        let there = self.there()?;
+        let there = self.available()?;
         let count = u32::try_from(most).unwrap_or(u32::MAX).min(there);
         for number in 0..count {
-            let index = self.mine.wrapping_add(number);
-            read(self, self.place(index)).ok_or_else(|| self.broken())?;
+            let index = self.index.wrapping_add(number);
+            read(self, self.entry_offset(index)).ok_or_else(|| self.corrupt())?;
         }
-        self.mine = self.mine.wrapping_add(count);
+        self.index = self.index.wrapping_add(count);
         // Release: entries are read before the kernel may overwrite them.
-        self.memory.set_half(self.consumer, self.mine);
+        self.memory.set_half(self.consumer, self.index);
         Ok(count as usize)
     }
 }
@@ -347,9 +347,9 @@ mod tests {
     }
 
     /// Indices that an honest peer cannot have.
-    fn senseless(mine: u32) -> impl Iterator<Item = u32> {
+    fn senseless(index: u32) -> impl Iterator<Item = u32> {
         [SIZE + 1, SIZE + 2, 1 << 16, 1 << 31, u32::MAX - 1]
-            .map(|by| mine.wrapping_add(by))
+            .map(|by| index.wrapping_add(by))
             .into_iter()
     }
 

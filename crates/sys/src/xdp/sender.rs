@@ -13,7 +13,7 @@
 
 use super::frames::Frames;
 use super::ring::Descriptor;
-use super::socket::{SocketSettings, XdpSocket, WakeOutcome};
+use super::socket::{SocketSettings, WakeOutcome, XdpSocket};
 use crate::error::Result;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -50,7 +50,7 @@ struct Piece {
 /// A packet to send.
 #[derive(Clone, Copy, Debug)]
 pub enum TxPacket<'a> {
-    /// In a received frame ([`Frames::find`]), which is kept until it has been sent.
+    /// A part of a received frame ([`Frames::find`]), which is kept until it has been sent.
     InPlace(Descriptor),
     /// Anywhere else; copied.
     Copied(&'a [u8]),
@@ -127,7 +127,7 @@ impl XdpSender {
         let count = match packet {
             TxPacket::InPlace(descriptor) => {
                 pieces[0] = Descriptor { continues: false, ..descriptor };
-                usize::from(self.frames.keep(descriptor.address))
+                usize::from(self.frames.retain(descriptor.address))
             }
             TxPacket::Copied(bytes) => copy(&self.frames, bytes, &mut pieces),
         };
@@ -174,7 +174,7 @@ impl XdpSender {
         let ghosts = self.waiting.iter().take_while(|piece| piece.ghost).count();
         tx.forget(self.waiting.len() - ghosts)?;
         for piece in self.waiting.drain(ghosts..) {
-            self.away -= usize::from(self.frames.let_go(piece.at.address));
+            self.away -= usize::from(self.frames.release(piece.at.address));
         }
         Ok(packets)
     }
@@ -204,7 +204,7 @@ impl XdpSender {
                 return Ok(());
             }
             for address in &self.back {
-                self.away -= usize::from(self.frames.let_go(*address));
+                self.away -= usize::from(self.frames.release(*address));
             }
         }
     }
@@ -248,7 +248,7 @@ impl XdpSender {
         let ghosts = self.waiting.iter().take_while(|piece| piece.ghost).count();
         for (number, at) in self.last.drain(..).enumerate() {
             // One more use: its failed transmission completes separately.
-            self.away += usize::from(self.frames.keep(at.address));
+            self.away += usize::from(self.frames.retain(at.address));
             self.waiting.insert(ghosts + number, Piece { at, ghost: false });
         }
         self.packets += 1;
@@ -267,7 +267,7 @@ fn copy(frames: &Frames, bytes: &[u8], pieces: &mut [Descriptor; PIECES_MAX]) ->
     }
     let mut done = 0;
     for (part, piece) in parts.zip(pieces.iter_mut()) {
-        let Some(address) = frames.draft() else { break };
+        let Some(address) = frames.take_to_send() else { break };
         let at = usize::try_from(address).unwrap_or(usize::MAX);
         // The frame was free and is now ours alone.
         let pasted = frames.umem().memory().paste(at, part);
@@ -280,7 +280,7 @@ fn copy(frames: &Frames, bytes: &[u8], pieces: &mut [Descriptor; PIECES_MAX]) ->
         return count;
     }
     for piece in pieces.iter().take(done) {
-        frames.let_go(piece.address);
+        frames.release(piece.address);
     }
     0
 }

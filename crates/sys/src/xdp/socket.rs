@@ -1,6 +1,6 @@
 //! An AF_XDP socket at one queue of an interface.
 
-use super::ring::{CompletionRing, FillRing, RingLayout, EntryRing, RxRing, TxRing};
+use super::ring::{CompletionRing, EntryRing, FillRing, RingLayout, RxRing, TxRing};
 use super::setting::{self, AllOffsets, Registration};
 use super::umem::Umem;
 use crate::error::{Named as _, Result};

@@ -9,12 +9,12 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use streamline_sys as sys;
 use sys::bpf::ring::{Rings, RingsLayout};
 use sys::bpf::{
-    Anchor, Btf, FunctionInfo, ProgramKind, Link, Linkage, Load, Map, ObjectKind, Program, RingBuffer, Side,
-    SourceInfo, BtfBuilder, XdpMode,
+    Anchor, Btf, BtfBuilder, FunctionInfo, Link, Linkage, Load, Map, ObjectKind, Program,
+    ProgramKind, RingBuffer, Side, SourceInfo, XdpMode,
 };
 use sys::net::RouteSocket;
-use sys::packet::{Qdisc, PacketSender, PacketSocket};
-use sys::xdp::{Redirect, SocketSettings, XdpSocket, Umem, UmemShape};
+use sys::packet::{PacketSender, PacketSocket, Qdisc};
+use sys::xdp::{Redirect, SocketSettings, Umem, UmemShape, XdpSocket};
 use testkit::Frame;
 use testkit::net::{CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, until, until_received};
 
@@ -87,7 +87,9 @@ pub(crate) fn attach_step_by_step() {
                     links.push(Link::tcx(&program, index, side, Anchor::Head, None).unwrap());
                 }
                 4 => links[0].update(&program(ProgramKind::Tc, -1), None).unwrap(),
-                5 => links.push(Link::xdp(&program(ProgramKind::Xdp, 2), index, XdpMode::Native).unwrap()),
+                5 => links.push(
+                    Link::xdp(&program(ProgramKind::Xdp, 2), index, XdpMode::Native).unwrap(),
+                ),
                 6 => kept.push(Box::new(RingBuffer::create("killed", 4096).unwrap())),
                 7 => kept.push(Box::new(open_xdp(index))),
                 8 => kept.push(Box::new(load_types())),

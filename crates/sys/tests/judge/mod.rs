@@ -11,7 +11,7 @@ use ebpf::exam::{Judge, Ruling, words};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, MapSpec, Program, disasm, insn};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use sys::bpf::{self, ProgramKind, LoadError, Map};
+use sys::bpf::{self, LoadError, Map, ProgramKind};
 
 const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 

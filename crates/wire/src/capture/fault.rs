@@ -92,11 +92,18 @@ impl fmt::Display for CaptureFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, record, why } = *self;
         match (why, record) {
-            (FaultKind::Ends, 0) => write!(f, "capture ends in the middle of its header at byte {at}"),
+            (FaultKind::Ends, 0) => {
+                write!(f, "capture ends in the middle of its header at byte {at}")
+            }
             (FaultKind::Ends, _) => {
                 write!(f, "capture ends in the middle of record {record} at byte {at}")
             }
-            (FaultKind::NotACapture { .. } | FaultKind::Version { .. } | FaultKind::Reserved { .. }, _) => {
+            (
+                FaultKind::NotACapture { .. }
+                | FaultKind::Version { .. }
+                | FaultKind::Reserved { .. },
+                _,
+            ) => {
                 write!(f, "{why}")
             }
             _ => write!(f, "{why}, in record {record} at byte {at}"),

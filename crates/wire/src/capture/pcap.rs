@@ -3,7 +3,7 @@
 //! This path has to keep up with memory, so a record costs one bounds check for its header, one for
 //! its data, and writes no state.
 
-use super::{DATA_MAX, ReadResult, Packet, Short, FaultKind};
+use super::{DATA_MAX, FaultKind, Packet, ReadResult, Short};
 use crate::link::LinkType;
 use crate::read::{array, order16, order32};
 
@@ -42,7 +42,8 @@ impl Pcap {
     pub(super) fn read(buffer: &[u8]) -> Result<Self, Short> {
         let bad = |why| Short::Bad { at: 0, why };
         let magic: [u8; 4] = array(buffer, 0).ok_or(Short::More { consumed: 0, wanted: 4 })?;
-        let (big, tick_ns, record) = kind(magic).ok_or_else(|| bad(FaultKind::NotACapture { magic }))?;
+        let (big, tick_ns, record) =
+            kind(magic).ok_or_else(|| bad(FaultKind::NotACapture { magic }))?;
         let Some(header) = buffer.first_chunk::<HEADER>() else {
             return Err(Short::More { consumed: 0, wanted: HEADER });
         };

@@ -5,7 +5,7 @@
 //! them by number. Section, interface and packet blocks must be whole in the buffer; every other
 //! block is skipped piecewise.
 
-use super::{BLOCK_MAX, DATA_MAX, ReadResult, Packet, Short, FaultKind};
+use super::{BLOCK_MAX, DATA_MAX, FaultKind, Packet, ReadResult, Short};
 use crate::link::LinkType;
 use crate::read::{array, order16, order32, order64};
 

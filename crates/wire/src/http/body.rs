@@ -1,7 +1,7 @@
 //! Message bodies: where they end (RFC 9112 §6, §7), as plain data advanced by the bytes behind a
 //! head.
 
-use super::{HttpFault, Guess, Head, Manner, Start, guess};
+use super::{Guess, Head, HttpFault, Manner, Start, guess};
 use memchr::memchr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -110,7 +110,7 @@ impl Body {
             _ => {}
         }
         match (fields.transfer, fields.chunked, fields.length) {
-            (true, true, stated) if lenient => Self::chunked_or(stated.unwrap_or(0)),
+            (true, true, stated) if lenient => Self::chunked_or_plain(stated.unwrap_or(0)),
             (true, true, _) => Self::chunked(manner),
             (true, false, _) if !lenient => Self::until_close(),
             (_, _, Some(length)) => Self::length(length),
@@ -143,7 +143,7 @@ impl Body {
 
     /// Returns a chunked body for the lenient manner which, if the first chunk has no size, becomes
     /// one of `stated` bytes, or one that ends with its connection if that is 0.
-    fn chunked_or(stated: u64) -> Self {
+    fn chunked_or_plain(stated: u64) -> Self {
         // A length beyond 6 bytes exceeds any connection.
         let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
         Self { left: 0, state: FIRST_SIZE, lenient: 1, spare: [a, b, c, d, e, f] }
@@ -230,7 +230,7 @@ impl Body {
             if let Err(fault) = self.step(*byte) {
                 // An oversized chunk size is a size nevertheless.
                 let first = state == FIRST_SIZE && self.left >> 60 == 0;
-                return if first { self.otherwise(bytes) } else { Err(fault) };
+                return if first { self.reinterpret(bytes) } else { Err(fault) };
             }
             at += 1;
             if matches!(self.state, CHUNK | ENDED) {
@@ -252,7 +252,7 @@ impl Body {
     }
 
     /// Reinterprets a body announced as chunked that has no chunks (lenient manner).
-    fn otherwise(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
+    fn reinterpret(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         let [a, b, c, d, e, f] = self.spare;
         let stated = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
         *self = match guess(bytes) {
@@ -268,7 +268,7 @@ impl Body {
         let lenient = self.lenient != 0;
         self.state = match self.state {
             FIRST_SIZE | SIZE | SIZE_DIGITS => return self.size(byte, lenient),
-            SIZE_JUNK | SIZE_CR if byte == b'\n' => self.begun(),
+            SIZE_JUNK | SIZE_CR if byte == b'\n' => self.after_size(),
             SIZE_JUNK => SIZE_JUNK,
             SIZE_BLANK | EXTENSION..=QUOTED_END | VALUE_BLANK => self.extension(byte)?,
             CHUNK_END if byte == b'\r' => CHUNK_CR,
@@ -297,7 +297,7 @@ impl Body {
             b'\t' | b'\n' | 0x0b | 0x0c | b'\r' | b' ' if before && lenient => self.state,
             _ if before => return Err(HttpFault::ChunkSize),
             b'\r' => SIZE_CR,
-            b'\n' if lenient => self.begun(),
+            b'\n' if lenient => self.after_size(),
             _ if lenient => SIZE_JUNK,
             b';' => EXTENSION,
             b' ' | b'\t' => SIZE_BLANK,
@@ -307,7 +307,7 @@ impl Body {
     }
 
     /// Returns the state behind a size line.
-    const fn begun(&self) -> u8 {
+    const fn after_size(&self) -> u8 {
         if self.left == 0 { TRAILER } else { CHUNK }
     }
 

@@ -92,10 +92,10 @@ impl Codings {
 
     fn add(&mut self, word: &[u8]) {
         let number = match word {
-            _ if is(word, b"gzip") || is(word, b"x-gzip") => 1,
-            _ if is(word, b"deflate") => 2,
-            _ if is(word, b"br") => 3,
-            _ if word.is_empty() || is(word, b"identity") => return,
+            _ if eq_ignore_case(word, b"gzip") || eq_ignore_case(word, b"x-gzip") => 1,
+            _ if eq_ignore_case(word, b"deflate") => 2,
+            _ if eq_ignore_case(word, b"br") => 3,
+            _ if word.is_empty() || eq_ignore_case(word, b"identity") => return,
             _ => 15,
         };
         let used = (0..Self::MOST).find(|place| self.0 >> (4 * place) & 0xf == 0);
@@ -126,17 +126,17 @@ impl KnownField {
     #[inline]
     pub(super) fn of(name: &[u8]) -> Option<Self> {
         match name.len() {
-            4 if is(name, b"host") => Some(Self::Host),
-            7 if is(name, b"referer") => Some(Self::Referer),
-            7 if is(name, b"upgrade") => Some(Self::Upgrade),
-            10 if is(name, b"user-agent") => Some(Self::UserAgent),
-            10 if is(name, b"connection") => Some(Self::Connection),
-            12 if is(name, b"content-type") => Some(Self::ContentType),
-            13 if is(name, b"authorization") => Some(Self::Authorization),
-            14 if is(name, b"content-length") => Some(Self::ContentLength),
-            16 if is(name, b"content-encoding") => Some(Self::ContentEncoding),
-            16 if is(name, b"proxy-connection") => Some(Self::Connection),
-            17 if is(name, b"transfer-encoding") => Some(Self::TransferEncoding),
+            4 if eq_ignore_case(name, b"host") => Some(Self::Host),
+            7 if eq_ignore_case(name, b"referer") => Some(Self::Referer),
+            7 if eq_ignore_case(name, b"upgrade") => Some(Self::Upgrade),
+            10 if eq_ignore_case(name, b"user-agent") => Some(Self::UserAgent),
+            10 if eq_ignore_case(name, b"connection") => Some(Self::Connection),
+            12 if eq_ignore_case(name, b"content-type") => Some(Self::ContentType),
+            13 if eq_ignore_case(name, b"authorization") => Some(Self::Authorization),
+            14 if eq_ignore_case(name, b"content-length") => Some(Self::ContentLength),
+            16 if eq_ignore_case(name, b"content-encoding") => Some(Self::ContentEncoding),
+            16 if eq_ignore_case(name, b"proxy-connection") => Some(Self::Connection),
+            17 if eq_ignore_case(name, b"transfer-encoding") => Some(Self::TransferEncoding),
             _ => None,
         }
     }
@@ -160,13 +160,13 @@ impl KnownField {
             _ => return None,
         };
         candidates.iter().find_map(|(name, known)| match line.split_at_checked(name.len()) {
-            Some((word, [b':', value @ ..])) if is(word, name) => Some((*known, value)),
+            Some((word, [b':', value @ ..])) if eq_ignore_case(word, name) => Some((*known, value)),
             _ => None,
         })
     }
 
     /// Returns the field with this name, ignoring zero bytes in it.
-    pub(super) fn loosely_of(name: &[u8]) -> Option<Self> {
+    pub(super) fn of_ignoring_zeros(name: &[u8]) -> Option<Self> {
         /// Longest known name.
         const LONGEST: usize = 17;
         let mut letters = [0; LONGEST];
@@ -208,9 +208,9 @@ impl<'b> Fields<'b> {
 
     fn connection(&mut self, value: &[u8]) {
         for word in list(value) {
-            self.close |= is(word, b"close");
-            self.keep_alive |= is(word, b"keep-alive");
-            self.upgrades |= is(word, b"upgrade");
+            self.close |= eq_ignore_case(word, b"close");
+            self.keep_alive |= eq_ignore_case(word, b"keep-alive");
+            self.upgrades |= eq_ignore_case(word, b"upgrade");
         }
     }
 
@@ -239,11 +239,11 @@ impl<'b> Fields<'b> {
     fn transfer(&mut self, value: &[u8], manner: Manner) {
         self.transfer = true;
         if manner == Manner::Lenient {
-            self.chunked |= words(value).any(|word| is(word, b"chunked"));
+            self.chunked |= words(value).any(|word| eq_ignore_case(word, b"chunked"));
             return;
         }
         for word in list(value).filter(|word| !word.is_empty()) {
-            self.chunked = !self.chunked && is(word, b"chunked");
+            self.chunked = !self.chunked && eq_ignore_case(word, b"chunked");
         }
     }
 
@@ -301,7 +301,7 @@ pub(super) fn trim(mut value: &[u8]) -> &[u8] {
 }
 
 /// Trims white space and control characters.
-pub(super) fn loose(mut text: &[u8]) -> &[u8] {
+pub(super) fn trim_control(mut text: &[u8]) -> &[u8] {
     while let [0..=b' ', rest @ ..] = text {
         text = rest;
     }
@@ -311,18 +311,18 @@ pub(super) fn loose(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// As [`loose`], and strips leading colons: `Name:: value`.
-pub(super) fn looser(text: &[u8]) -> &[u8] {
-    let mut text = loose(text);
+/// As [`trim_control`], and strips leading colons: `Name:: value`.
+pub(super) fn trim_colons(text: &[u8]) -> &[u8] {
+    let mut text = trim_control(text);
     while let [b':', rest @ ..] = text {
-        text = loose(rest);
+        text = trim_control(rest);
     }
     text
 }
 
 /// Compares ignoring case and, since the lenient manner admits them, zero bytes.
 #[inline]
-pub(super) fn is(word: &[u8], lower: &[u8]) -> bool {
+pub(super) fn eq_ignore_case(word: &[u8], lower: &[u8]) -> bool {
     if word.len() <= lower.len() {
         // Letters have bit 6 set; other characters of a name have bit 5 alone.
         let differ = |(letter, lower): (&u8, &u8)| (letter | (lower >> 1 & 0x20)) ^ lower;

@@ -1,6 +1,6 @@
 //! The head of a message: start line and fields.
 
-use super::fields::{Fields, KnownField, is_text, is_token, loose, looser, trim};
+use super::fields::{Fields, KnownField, is_text, is_token, trim, trim_colons, trim_control};
 use super::lines::{HeadLine, line};
 use super::start::{
     Start, is_modern, lenient_request, lenient_response, may_name_http, names_http, strict_request,
@@ -165,7 +165,7 @@ fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop
                 continue;
             }
         } else if matches!(text, [b' ' | b'\t', ..]) {
-            if !blank_ends(bytes, line)? {
+            if !single_blank_ends(bytes, line)? {
                 if let Some(open) = open.as_mut() {
                     open.end = line.end;
                 }
@@ -207,12 +207,12 @@ fn begins_known(rest: &[u8]) -> bool {
     }
     let rest = rest.get(..WITHIN).unwrap_or(rest);
     let name = memchr(b':', rest).and_then(|colon| rest.get(..colon)).unwrap_or_default();
-    KnownField::of(loose(name)).is_some()
+    KnownField::of(trim_control(name)).is_some()
 }
 
 /// Returns true if a line of one blank ends the head: some clients send that instead of an empty
 /// line.
-fn blank_ends(bytes: &[u8], line: HeadLine) -> Result<bool, Stop> {
+fn single_blank_ends(bytes: &[u8], line: HeadLine) -> Result<bool, Stop> {
     if line.end != line.start + 1 || line.next != line.end + 1 {
         return Ok(false);
     }
@@ -240,7 +240,7 @@ fn strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), HttpFault> {
 #[inline]
 fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), HttpFault> {
     if let Some((known, value)) = KnownField::begins(text) {
-        return fields.take(known, looser(value), Manner::Lenient);
+        return fields.take(known, trim_colons(value), Manner::Lenient);
     }
     // Most fields are well-formed and unknown.
     let odd = |first: &u8| !first.is_ascii_alphabetic() || b"hurctap".contains(&(first | 0x20));
@@ -253,12 +253,12 @@ fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), Http
     }
     // A name lies in its own line; one that begins in a folded line is part of a value.
     let first = memchr2(b'\r', b'\n', text).and_then(|end| text.get(..end)).unwrap_or(text);
-    let Some(colon) = memchr(b':', text).filter(|_| !loose(first).is_empty()) else {
+    let Some(colon) = memchr(b':', text).filter(|_| !trim_control(first).is_empty()) else {
         return Ok(());
     };
-    let name = loose(text.get(..colon).unwrap_or_default());
-    let value = looser(text.get(colon..).unwrap_or_default());
-    match KnownField::loosely_of(name) {
+    let name = trim_control(text.get(..colon).unwrap_or_default());
+    let value = trim_colons(text.get(colon..).unwrap_or_default());
+    match KnownField::of_ignoring_zeros(name) {
         Some(known) => fields.take(known, value, Manner::Lenient),
         None => Ok(()),
     }

@@ -21,7 +21,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-pub use body::{RequestMethod, Body, BodyPart};
+pub use body::{Body, BodyPart, RequestMethod};
 pub use fault::{HttpFault, Stop};
 pub use fields::{Coding, Codings, Fields};
 pub use head::Head;

@@ -1,6 +1,6 @@
 //! Start lines of requests and responses.
 
-use super::fields::{is, is_text, is_token, loose, trim};
+use super::fields::{eq_ignore_case, is_text, is_token, trim, trim_control};
 use super::method::method_number;
 use super::{HttpFault, Manner, Stop};
 use memchr::{memchr, memrchr};
@@ -28,11 +28,11 @@ pub enum Start<'b> {
 
 /// Returns true if the bytes begin with `HTTP/` in any case.
 pub(super) fn names_http(bytes: &[u8]) -> bool {
-    bytes.get(..5).is_some_and(|word| is(word, b"http/"))
+    bytes.get(..5).is_some_and(|word| eq_ignore_case(word, b"http/"))
 }
 
 pub(super) fn may_name_http(bytes: &[u8]) -> bool {
-    bytes.len() < 5 && b"http/".get(..bytes.len()).is_some_and(|word| is(bytes, word))
+    bytes.len() < 5 && b"http/".get(..bytes.len()).is_some_and(|word| eq_ignore_case(bytes, word))
 }
 
 /// Parses method, space, target, space, version (RFC 9112 §3). Only an HTTP/0.9 request has no
@@ -71,7 +71,7 @@ pub(super) fn unfinished_request(bytes: &[u8], begin: usize, manner: Manner) -> 
 /// Parses a request line leniently: the target is everything between method and version, blanks
 /// included.
 pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
-    let text = loose(text);
+    let text = trim_control(text);
     let end = text.iter().position(|byte| !is_token(*byte)).ok_or(HttpFault::Method)?;
     let (method, rest) = text.split_at(end);
     if method.is_empty() || !matches!(rest.first(), Some(b' ' | b'\t')) {
@@ -99,7 +99,11 @@ pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFau
 pub(super) fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let version = strict_version(text.get(..8).unwrap_or_default())?;
     let [b' ', a, b, c, rest @ ..] = text.get(8..).unwrap_or_default() else {
-        return Err(if text.get(8) == Some(&b' ') { HttpFault::Status } else { HttpFault::Version });
+        return Err(if text.get(8) == Some(&b' ') {
+            HttpFault::Status
+        } else {
+            HttpFault::Version
+        });
     };
     let digits = [*a, *b, *c];
     if !digits.iter().all(u8::is_ascii_digit) {
@@ -119,21 +123,21 @@ pub(super) fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFau
 
 /// Parses a status line leniently: any control character separates words.
 pub(super) fn lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
-    let text = loose(text);
+    let text = trim_control(text);
     if !names_http(text) {
         return Err(HttpFault::Version);
     }
     let rest = text.get(5..).unwrap_or_default();
     let word = |bytes: &'_ [u8]| bytes.iter().take_while(|byte| **byte > b' ').count();
     let (version, rest) = rest.split_at(word(rest));
-    let rest = loose(rest);
+    let rest = trim_control(rest);
     let (code, reason) = rest.split_at(word(rest));
     let add = |number: u16, digit: &u8| match digit {
         b'0'..=b'9' => number.checked_mul(10)?.checked_add(u16::from(digit - b'0')),
         _ => None,
     };
     let status = code.iter().try_fold(0, add).filter(|status| (100..=999).contains(status));
-    Ok((Start::Response { status: status.unwrap_or(0), reason: loose(reason) }, version))
+    Ok((Start::Response { status: status.unwrap_or(0), reason: trim_control(reason) }, version))
 }
 
 /// Accepts the versions in use (RFC 9112 §2.3). HTTP/2.0 in a start line comes from confused

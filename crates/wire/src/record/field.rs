@@ -19,7 +19,7 @@ pub enum FieldType {
 
 macro_rules! fields {
     ($($field:ident $json:literal $ecs:expr, $shape:ident, $about:literal;)*) => {
-        /// What is known about a message.
+        /// A fact about a message.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
         pub enum Field {
@@ -30,7 +30,7 @@ macro_rules! fields {
             /// All fields, by their number.
             pub const ALL: &'static [Self] = &[$(Self::$field,)*];
 
-            /// The name in the objects that `json` writes.
+            /// Returns the key in objects written by `json`.
             #[must_use]
             pub const fn json(self) -> &'static str {
                 match self {
@@ -38,7 +38,7 @@ macro_rules! fields {
                 }
             }
 
-            /// The name in the Elastic Common Schema, if it has one.
+            /// Returns the name in the Elastic Common Schema, if it has one.
             #[must_use]
             pub const fn ecs(self) -> Option<&'static str> {
                 match self {
@@ -46,7 +46,7 @@ macro_rules! fields {
                 }
             }
 
-            /// How the value is read and written.
+            /// Returns the type of the value.
             #[must_use]
             pub const fn shape(self) -> FieldType {
                 match self {
@@ -54,7 +54,7 @@ macro_rules! fields {
                 }
             }
 
-            /// What it is, in a sentence.
+            /// Returns a description in one sentence.
             #[must_use]
             pub const fn about(self) -> &'static str {
                 match self {

@@ -2,7 +2,6 @@
 //!
 //! Parsed from the body of the handshake message. A list beyond its bounds makes the hello
 //! malformed; bytes behind the last field are ignored.
-//! own length makes the hello malformed; bytes behind the last field are passed over.
 
 use super::{Version, is_grease};
 use crate::read::be16;
@@ -59,9 +58,9 @@ impl<'b> ClientHello<'b> {
         let mut rest = body;
         let version = Version(word(&mut rest)?);
         take(&mut rest, 32)?;
-        let session = short_list(&mut rest).filter(|id| id.len() <= SESSION_MAX)?;
-        let ciphers = long_list(&mut rest).filter(|list| list.len() % 2 == 0)?;
-        short_list(&mut rest)?;
+        let session = list8(&mut rest).filter(|id| id.len() <= SESSION_MAX)?;
+        let ciphers = list16(&mut rest).filter(|list| list.len() % 2 == 0)?;
+        list8(&mut rest)?;
         let extensions = extensions(rest)?;
         (version.0 >> 8 == 3).then_some(Self { version, session, ciphers, extensions })
     }
@@ -81,9 +80,9 @@ impl<'b> ClientHello<'b> {
     /// Returns the first host name of the server name extension.
     #[must_use]
     pub fn server_name(&self) -> Option<&'b [u8]> {
-        let mut names = list_in(self.extensions().find(extension::SERVER_NAME)?);
+        let mut names = length_prefixed(self.extensions().find(extension::SERVER_NAME)?);
         while let Some((kind, mut rest)) = names.split_first() {
-            let name = long_list(&mut rest)?;
+            let name = list16(&mut rest)?;
             if *kind == 0 {
                 return Some(name);
             }
@@ -101,14 +100,14 @@ impl<'b> ClientHello<'b> {
     #[must_use]
     pub fn signature_algorithms(&self) -> U16List<'b> {
         let data = self.extensions().find(extension::SIGNATURE_ALGORITHMS);
-        U16List(data.map(list_in).unwrap_or_default())
+        U16List(data.map(length_prefixed).unwrap_or_default())
     }
 
     /// Iterates over the supported versions, GREASE included; `None` without the extension.
     #[must_use]
     pub fn versions(&self) -> Option<U16List<'b>> {
         let mut data = self.extensions().find(extension::SUPPORTED_VERSIONS)?;
-        Some(U16List(short_list(&mut data).unwrap_or_default()))
+        Some(U16List(list8(&mut data).unwrap_or_default()))
     }
 
     /// Returns the highest known version offered. Without the extension at most TLS 1.2, whatever
@@ -130,7 +129,7 @@ impl<'b> ServerHello<'b> {
         let is_retry = take(&mut rest, 32)? == RETRY;
         let session = match draft {
             true => &[],
-            false => short_list(&mut rest).filter(|id| id.len() <= SESSION_MAX)?,
+            false => list8(&mut rest).filter(|id| id.len() <= SESSION_MAX)?,
         };
         let cipher = super::Cipher(word(&mut rest)?);
         if !draft {
@@ -185,7 +184,7 @@ impl<'b> Iterator for Extensions<'b> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let number = word(&mut self.0)?;
-        Some((number, long_list(&mut self.0)?))
+        Some((number, list16(&mut self.0)?))
     }
 }
 
@@ -213,7 +212,7 @@ fn extensions(mut rest: &[u8]) -> Option<&[u8]> {
     if rest.is_empty() {
         return Some(rest);
     }
-    let list = long_list(&mut rest)?;
+    let list = list16(&mut rest)?;
     let mut walk = Extensions(list);
     while !walk.0.is_empty() {
         walk.next()?;
@@ -222,13 +221,13 @@ fn extensions(mut rest: &[u8]) -> Option<&[u8]> {
 }
 
 fn protocols(extensions: Extensions<'_>) -> impl Iterator<Item = &[u8]> {
-    let mut list = extensions.find(extension::ALPN).map(list_in).unwrap_or_default();
-    core::iter::from_fn(move || short_list(&mut list))
+    let mut list = extensions.find(extension::ALPN).map(length_prefixed).unwrap_or_default();
+    core::iter::from_fn(move || list8(&mut list))
 }
 
 /// Returns a length-prefixed list; empty if it is truncated.
-fn list_in(mut data: &[u8]) -> &[u8] {
-    long_list(&mut data).unwrap_or_default()
+fn length_prefixed(mut data: &[u8]) -> &[u8] {
+    list16(&mut data).unwrap_or_default()
 }
 
 fn take<'b>(rest: &mut &'b [u8], length: usize) -> Option<&'b [u8]> {
@@ -242,13 +241,13 @@ fn word(rest: &mut &[u8]) -> Option<u16> {
 }
 
 /// Splits off bytes with a one-byte length prefix.
-fn short_list<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+fn list8<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     let length = take(rest, 1)?.first().copied()?;
     take(rest, usize::from(length))
 }
 
 /// Splits off bytes with a two-byte length prefix.
-fn long_list<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+fn list16<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     let length = word(rest)?;
     take(rest, usize::from(length))
 }

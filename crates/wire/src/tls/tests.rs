@@ -97,7 +97,9 @@ fn hello_is_gathered_over_records() {
         let mut room = Vec::new();
         for here in 0..bytes.len() {
             match begin(&bytes[..here], &mut room) {
-                FirstHello::Need(need) => assert!(here < need && need <= bytes.len(), "{step} {here}"),
+                FirstHello::Need(need) => {
+                    assert!(here < need && need <= bytes.len(), "{step} {here}")
+                }
                 other => panic!("{step} {here}: {other:?}"),
             }
         }
@@ -141,7 +143,9 @@ fn hello_is_found_behind_permitted_records() {
         let mut found = None;
         for here in 0..=bytes.len() {
             match begin(&bytes[..here], &mut room) {
-                FirstHello::Need(need) => assert!(here < need && need <= bytes.len(), "{number} {here}"),
+                FirstHello::Need(need) => {
+                    assert!(here < need && need <= bytes.len(), "{number} {here}")
+                }
                 FirstHello::Server(hello) => {
                     assert_eq!(hello.negotiated(), Version::TLS13);
                     found.get_or_insert(here);

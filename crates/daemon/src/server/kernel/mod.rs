@@ -449,7 +449,11 @@ impl Server {
         self.kernel.waiting.clear();
         self.kernel.urgent.clear();
         let why = "the daemon was asked to end, and with it what it runs in the kernel".to_owned();
-        self.kernel.hurry(if sys::service::stores_descriptors() { Order::Keep } else { Order::End { why } });
+        self.kernel.hurry(if sys::service::stores_descriptors() {
+            Order::Keep
+        } else {
+            Order::End { why }
+        });
         let until = sys::clock::monotonic() + LAST_NS;
         loop {
             let left = until.saturating_sub(sys::clock::monotonic());

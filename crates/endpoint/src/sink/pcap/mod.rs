@@ -236,7 +236,7 @@ pub(crate) mod tests {
     use crate::testing::{
         TIME, TempDir, arguments, bare, batch, block, description, frame, hole, opening, refused,
     };
-    use abi::{DbufId, Marks, Extent};
+    use abi::{DbufId, Extent, Marks};
 
     fn on(path: &str) -> Result<Box<dyn Sink>, Failure> {
         of(path, Form::Frame)

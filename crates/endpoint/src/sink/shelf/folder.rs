@@ -69,7 +69,9 @@ impl Folder {
         if made {
             let path = std::path::absolute(path).map_err(|error| failed("make", path, &error))?;
             // Only an empty one can be removed.
-            steps.on_rollback(format!("directory {}", path.display()), move || drop(fs::remove_dir(path)));
+            steps.on_rollback(format!("directory {}", path.display()), move || {
+                drop(fs::remove_dir(path))
+            });
         }
         let opened = Self::open_existing(path, (steps, readers));
         if opened.is_err() {

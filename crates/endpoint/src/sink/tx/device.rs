@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::memory::Lender;
 use sys::net::{Interface, RouteSocket};
-use sys::packet::{Qdisc, PacketSender, SendReport};
+use sys::packet::{PacketSender, Qdisc, SendReport};
 use sys::steps::Resource;
 use wire::link::LinkType;
 

@@ -290,7 +290,9 @@ impl Tx {
             next += went;
             let why = match stopped {
                 None => break,
-                Some(SendStop::Full(_)) if !self.stuck && wait.pause(&self.device, self.patience) => {
+                Some(SendStop::Full(_))
+                    if !self.stuck && wait.pause(&self.device, self.patience) =>
+                {
                     continue;
                 }
                 Some(SendStop::Full(_)) => {

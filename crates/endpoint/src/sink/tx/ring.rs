@@ -2,15 +2,16 @@
 //! into it. [SL §5.5: the driver's own ring; FEATURES G1, E5]
 //!
 //! In: frames of a batch. Out: how many the kernel took, and why the next one stopped it, as a
-//! packet socket says it ([`SendReport`]): who sends need not know by which way. A frame that lies in the
-//! memory of the source before is kept there until it has left, and nothing of it is copied here.
+//! packet socket says it ([`SendReport`]): who sends need not know by which way. A frame that lies
+//! in the memory of the source before is kept there until it has left, and nothing of it is copied
+//! here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::net::{Interface, RouteSocket};
 use sys::packet::{SendReport, SendStop};
-use sys::xdp::{Frames, TxPacket, XdpSender, SocketSettings};
+use sys::xdp::{Frames, SocketSettings, TxPacket, XdpSender};
 
 /// Entries of the rings; enough for the retries of a second.
 const ENTRIES: u32 = 4096;
@@ -53,7 +54,11 @@ pub(super) struct Ring {
 
 impl Ring {
     /// Over memory that others use too.
-    pub(super) fn open(frames: &Arc<Frames>, found: &Interface, links: RouteSocket) -> sys::Result<Self> {
+    pub(super) fn open(
+        frames: &Arc<Frames>,
+        found: &Interface,
+        links: RouteSocket,
+    ) -> sys::Result<Self> {
         Self::over(frames, found, links)
     }
 
@@ -64,7 +69,8 @@ impl Ring {
 
     fn over(frames: &Arc<Frames>, found: &Interface, links: RouteSocket) -> sys::Result<Self> {
         // Linux 6.6: also what shows how far the kernel has read.
-        let settings = SocketSettings { fragments: true, ..SocketSettings::new(found.index, 0, ENTRIES) };
+        let settings =
+            SocketSettings { fragments: true, ..SocketSettings::new(found.index, 0, ENTRIES) };
         let sender = XdpSender::open(frames, settings)?;
         let (index, mtu) = (found.index, found.mtu as usize);
         let looked = Instant::now();

@@ -23,7 +23,7 @@ pub mod reader;
 mod time;
 
 use crate::{Failure, Given, Intake, Seen, Source, SourceProperties};
-use abi::{Class, BlockMetadata, Entry, Flags, Marks, RichPointer};
+use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use buffer::pool::Pool;
 use filter::{Amount, Time};
 use place::Place;

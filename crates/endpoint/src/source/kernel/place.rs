@@ -7,7 +7,7 @@ use crate::{Failure, Seen, interface};
 use filter::{Amount, Attach, Side};
 use std::sync::Arc;
 use sys::bpf::{Anchor, Link, LinkTarget, Program};
-use sys::net::{RouteSocket, Namespace, accepts_xdp_frames};
+use sys::net::{Namespace, RouteSocket, accepts_xdp_frames};
 use wire::link::LinkType;
 
 /// An interface, or all sockets of a name space.
@@ -68,7 +68,8 @@ impl Place {
             let cannot = |error| interface::failed(call, name, &error);
             let links = RouteSocket::open().map_err(cannot)?;
             let receives = side == Side::Received;
-            let losses = Losses::begin(RouteSocket::open().map_err(cannot)?, Some(found.index), receives);
+            let losses =
+                Losses::begin(RouteSocket::open().map_err(cannot)?, Some(found.index), receives);
             Ok((found.index, link, links, losses))
         });
         let (index, link, links, losses) = found.map_err(Closed::Nobody)?;

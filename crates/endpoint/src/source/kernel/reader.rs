@@ -297,7 +297,8 @@ impl Reader {
     #[must_use]
     pub fn rang(&self) -> u64 {
         let cpus = 0..self.rings.shape().cpus;
-        let times = cpus.filter_map(|cpu| self.rings.region(cpu)?.scratch(region_offset::NOTIFY_TIME));
+        let times =
+            cpus.filter_map(|cpu| self.rings.region(cpu)?.scratch(region_offset::NOTIFY_TIME));
         times.max().unwrap_or(0)
     }
 }

@@ -13,7 +13,7 @@ use filter::{Arguments, Time};
 use std::path::Path;
 use std::sync::Arc;
 use sys::net::{Interface, RouteSocket};
-use sys::packet::{Instruction, PacketRing, RingShape, PacketSocket};
+use sys::packet::{Instruction, PacketRing, PacketSocket, RingShape};
 use sys::steps::{Resource, Steps};
 
 /// Bytes of a segment: the largest frame that generic receive offload makes by default fits in, and

@@ -43,7 +43,12 @@ impl Losses {
     }
 
     /// Returns the frames received so far, by the kernel's count; with those not given, by reason.
-    pub(super) fn seen(&self, ring: &PacketRing, given: Amount, left: &[(DropReason, u64)]) -> Seen {
+    pub(super) fn seen(
+        &self,
+        ring: &PacketRing,
+        given: Amount,
+        left: &[(DropReason, u64)],
+    ) -> Seen {
         let statistics = ring.statistics().ok();
         let before = if self.receives { self.before() } else { Vec::new() };
         let before = before.into_iter();

@@ -4,7 +4,7 @@
 use super::unpack::{Unpacked, unpack};
 use super::*;
 use crate::testing::{arguments, opening, refused};
-use abi::{DbufId, Flags, Extent};
+use abi::{DbufId, Extent, Flags};
 use filter::Value;
 use sys::packet::layout::HEADER;
 use wire::link::LinkType;

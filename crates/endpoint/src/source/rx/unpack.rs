@@ -5,7 +5,7 @@
 //! place, so that a frame is what was on the wire (CONTRACT 3): the two addresses of Ethernet move
 //! four bytes to the front, into room that every packet of the ring has before it.
 
-use abi::{Class, BlockMetadata, DbufId, Entry, Flags, Marks, Extent, RichPointer};
+use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use filter::general::bpf::link_type;
 use sys::packet::layout::{BlockHeader, PacketHeader, PacketKind, VlanTag};
 use wire::ethernet;

@@ -35,8 +35,8 @@ struct Ready {
     replaced: u64,
 }
 
-/// Resource a line that can be put in the place of `old`. `stays` names the steps of the old one and
-/// of the new one that are the same filter.
+/// Resource a line that can be put in the place of `old`. `stays` names the steps of the old one
+/// and of the new one that are the same filter.
 pub(super) fn prepare(
     old: Arc<Standing>,
     mut new: New,

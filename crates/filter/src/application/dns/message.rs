@@ -3,7 +3,7 @@
 use super::{AHEAD, CUT, MALFORMED, NOT_DNS, QUERIES, RESPONSE, RESPONSES};
 use crate::application::endpoints::{Endpoints, shown};
 use crate::prelude::*;
-use wire::dns::{Entry, DnsFault, Message, Name, Question, Section};
+use wire::dns::{DnsFault, Entry, Message, Name, Question, Section};
 use wire::record::{Field, RecordKind as About, Writer};
 
 /// Size of the buffer for a description.

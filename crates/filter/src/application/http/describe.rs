@@ -12,7 +12,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use std::net::IpAddr;
 use wire::http::{Head, Start};
 use wire::ip::protocol;
-use wire::record::{Field, RecordKind, Record, Writer};
+use wire::record::{Field, Record, RecordKind, Writer};
 
 /// Space for a description besides the texts of its head.
 const ROOM: usize = 256;

@@ -3,7 +3,9 @@
 use super::state::{HttpDirection, Phase, Protocol};
 use super::walk::Walk;
 use super::{Emit, why};
-use wire::http::{Body, Fields, Guess, Head, Manner, HeadSearch, Start, Stop, guess, method_number};
+use wire::http::{
+    Body, Fields, Guess, Head, HeadSearch, Manner, Start, Stop, guess, method_number,
+};
 
 /// Class of a response whose status is not a number from 100 to 999.
 const NO_STATUS: u32 = 999;

@@ -7,7 +7,7 @@ mod pieces;
 
 use super::*;
 use crate::testing::{Arena, Frame, Node, Space};
-use wire::record::{Field, RecordKind as RecordKind, Record};
+use wire::record::{Field, Record, RecordKind};
 
 /// A block as the stream filter emits it.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use super::heads::convinces;
 use super::state::{HttpConnection, HttpDirection, Phase, Protocol};
 use super::{Emit, Options, why};
 use crate::prelude::*;
-use wire::http::{Codings, BodyPart};
+use wire::http::{BodyPart, Codings};
 
 /// A pass over one block.
 pub(super) struct Walk<'w, 'c, 'a> {

@@ -8,8 +8,10 @@ use super::{
 };
 use crate::application::endpoints::{Endpoints, shown};
 use crate::prelude::*;
-use wire::record::{Field, RecordKind as About, Record, Writer};
-use wire::tls::{FirstHello, ClientHello, HANDSHAKE, ServerHello, Version, begin, ends_with_a_record};
+use wire::record::{Field, Record, RecordKind as About, Writer};
+use wire::tls::{
+    ClientHello, FirstHello, HANDSHAKE, ServerHello, Version, begin, ends_with_a_record,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Maximum blocks of a hello.

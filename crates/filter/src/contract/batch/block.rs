@@ -1,6 +1,6 @@
 //! One block with its bytes: what a filter looks at.
 
-use abi::{Class, BlockMetadata, Entry, Marks, RichPointer};
+use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
 /// One block: a frame, a view into it, and what travels beside it.
 ///

@@ -1,7 +1,7 @@
 //! The columns of a batch: what a source fills, what crosses a border, and what is known of it.
 
 use super::lanes::{LANES, Lane, LaneMask, mask_of};
-use abi::{Class, BlockMetadata, Entry, Marks, RichPointer};
+use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
 /// The columns of a batch without the bytes: what a source fills and what crosses a border.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ pub use columns::Columns;
 pub use lanes::{LANES, Lane, LaneMask, lanes, mask_of};
 
 use super::turn::Amount;
-use abi::{Class, BlockMetadata, DbufId, Entry, Marks, RichPointer};
+use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 use columns::Known;
 use near::Near;
 

@@ -72,7 +72,7 @@ impl<'a> Near<'a> {
 mod tests {
     use super::super::{Batch, Block, LANES, LaneMask, Room, mask_of};
     use crate::contract::turn::Amount;
-    use abi::{Class, BlockMetadata, DbufId, Entry, Marks, RichPointer};
+    use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
     use testkit::Random;
 
     /// How a batch is made wrong: then it is none of one segment.

@@ -3,7 +3,7 @@
 use super::{Counter, Counts, Gateway, Reason, Time};
 use crate::contract::batch::{Batch, Block, LANES, Lane, LaneMask, mask_of};
 use crate::contract::holds::{Fate, HeldList, Holds};
-use abi::{BLOCK_MAX, Class, BlockMetadata, Entry, Marks};
+use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Marks};
 
 /// Blocks that leave a stream filter, in order.
 #[derive(Debug, Default)]

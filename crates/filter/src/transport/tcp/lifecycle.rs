@@ -11,7 +11,7 @@ use super::connection::{
 use super::reassembly::{Rules, SegmentData, SideOutput};
 use super::segment_info::SegmentInfo;
 use crate::contract::{Block, StreamContext, Time};
-use abi::{Class, BlockMetadata, Flags};
+use abi::{BlockMetadata, Class, Flags};
 use wire::tcp::flag;
 
 /// Time for which an ended connection is remembered, so that late segments begin no new one: as

@@ -12,7 +12,7 @@ use super::overlap::{SegmentPolicy, Span, span};
 use super::{CLOSED_BEFORE, DUPLICATE, FAR_AWAY, GAPS, MISSING};
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers;
-use abi::{BLOCK_MAX, Class, BlockMetadata, Flags, Marks, RichPointer};
+use abi::{BLOCK_MAX, BlockMetadata, Class, Flags, Marks, RichPointer};
 
 /// The filter's arguments.
 #[derive(Clone, Copy, Debug)]
@@ -118,8 +118,8 @@ impl StreamSide {
         !after(span.from, self.next)
     }
 
-    /// Advances to `to` ([`StreamSide::skip`]), or else drops something held: with forged state `to` may
-    /// lie behind.
+    /// Advances to `to` ([`StreamSide::skip`]), or else drops something held: with forged state
+    /// `to` may lie behind.
     fn advance(&mut self, way: &mut SideOutput<'_, '_, '_>, to: u32) {
         let before = (self.next, self.held.len());
         self.skip(way, to);

@@ -5,7 +5,7 @@
 //! way is taken is argued in [`super`]; that the bytes may be written, in `buffer::pool::edit`.
 
 use super::{FRAGMENT_MIN, Out};
-use abi::{Class, BlockMetadata, Entry, Flags, Marks, RichPointer};
+use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use buffer::crossing::Batch as Taken;
 use buffer::pool::{Draft, Editing, Pool};
 use filter::{Edit, Editable, Keep, Tell, Workbench};

@@ -18,7 +18,7 @@ use sys::net::{Interface, RouteSocket};
 use sys::packet::PacketSocket;
 use sys::poll::PollSet;
 use sys::steps::{Resource, Steps};
-use sys::xdp::{TagLookup, Frames, XdpReceiver, Redirect, SocketSettings};
+use sys::xdp::{Frames, Redirect, SocketSettings, TagLookup, XdpReceiver};
 use wire::link::LinkType;
 
 /// Frames of a queue where nobody says how much memory, at least and at most for all of them; at

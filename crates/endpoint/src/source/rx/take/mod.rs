@@ -21,7 +21,7 @@ use super::unpack::{TAG, put_back};
 use super::{DOWN_NS, KEPT_NS};
 use crate::interface::{Counts, removed};
 use crate::{DropReason, Failure, Given, Intake, Opening, Seen, Source, SourceProperties};
-use abi::{Class, BlockMetadata, DbufId, Entry, Flags, Marks, Extent, RichPointer};
+use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use device::{Asked, Device};
 pub use device::{Maker, Making};
 use filter::{Amount, Time};
@@ -149,7 +149,8 @@ impl Source for Taking {
         let (came, mut dropped) = match &self.ways {
             None => {
                 let dropped = self.device.losses.before();
-                let came = dropped.iter().map(|(_, count)| *count).chain([Some(counted.redirected)]);
+                let came =
+                    dropped.iter().map(|(_, count)| *count).chain([Some(counted.redirected)]);
                 (came.sum::<Option<u64>>(), dropped)
             }
             // What the program has seen it counts itself, and knows whoever made it.

@@ -6,7 +6,7 @@
 //! went, one edge at a time, so what goes over another waits here, pinned.
 
 use crate::source::kernel::Arrived;
-use abi::{Class, BlockMetadata, DbufId, Entry, Flags, Marks, Extent, RichPointer};
+use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use buffer::pool::{Pin, Pool};
 use filter::Time;
 use std::collections::VecDeque;
