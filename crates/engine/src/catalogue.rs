@@ -10,7 +10,7 @@ use filter::{
 use pipeline::Catalogue;
 use std::sync::Arc;
 
-/// What this program has.
+/// The catalog of this program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct House;
 
@@ -98,7 +98,7 @@ impl Catalogue for Repeated {
     }
 }
 
-/// What only builds for tests have.
+/// Returns the descriptions that only test builds have.
 #[cfg(not(feature = "testing"))]
 const fn tested() -> [&'static Description; 0] {
     []

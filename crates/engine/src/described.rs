@@ -3,7 +3,7 @@
 use filter::{Counts, Description, Holds};
 use runtime::space::node::Node;
 
-/// How many bytes a filter may hold, all sessions together.
+/// Maximum bytes that a filter may hold, over all sessions.
 pub(crate) const HOLD_BYTES: u64 = 64 << 20;
 
 /// Counters for all that a filter of this description counts.

@@ -1,14 +1,14 @@
-//! What a run did, as text: two runs that say the same gave the same blocks to the same filters,
+//! A text digest of a run: two runs with equal digests gave the same blocks to the same filters,
 //! which did the same with them.
 //!
-//! Left out is what says how, and not what: times, calls, events, and whether a block was changed
-//! where it lay or in a copy.
+//! Left out is everything about the manner of execution: times, calls, events, and whether a block
+//! was changed in place or in a copy.
 
 use crate::run::Outcome;
 use filter::Amount;
 use std::fmt::Write as _;
 
-/// What a run did, a line for each source, filter, edge, report and failure.
+/// Formats a run's digest: a line for each source, filter, edge, report and failure.
 #[must_use]
 pub fn digest(outcome: &Outcome) -> String {
     let mut text = String::new();

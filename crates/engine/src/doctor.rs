@@ -1,7 +1,7 @@
-//! What `streamline doctor` looks at: who we are, what this kernel lets us do, what there is.
+//! The facts behind `streamline doctor`: privileges, kernel features, limits, interfaces, helpers.
 //!
-//! In: the machine. Out: [`Facts`], plain data that says nothing about what follows from it: that
-//! is for the door. What can be tried is tried and thrown away, because a version, a capability or
+//! In: the machine. Out: [`Facts`], plain data without conclusions: the command line draws those.
+//! Features are probed by using them and discarding the result, because a version, a capability or
 //! a file says what should work, not what does.
 
 pub use sys::confine::Landlock;
@@ -23,19 +23,19 @@ pub struct Facts {
     pub processors: usize,
     /// Bytes of memory.
     pub memory: Option<u64>,
-    /// Who we are.
+    /// Privileges of this process.
     pub privilege: Privilege,
-    /// Whether users without privilege can make user name spaces; `None`: the kernel does not tell.
+    /// True if unprivileged users can create user namespaces; `None`: the kernel does not tell.
     pub user_namespaces: Option<bool>,
     /// The running program.
     pub program: Binary,
-    /// Whether a packet socket with a mapped ring can be had, which `rx` needs.
+    /// Probe of a packet socket with a mapped ring, which `rx` needs.
     pub packet_ring: Result<(), Refusal>,
-    /// Whether the kernel takes programs.
+    /// Probe of loading a BPF program.
     pub kernel_program: Result<(), Refusal>,
-    /// What else was tried.
+    /// The other probes.
     pub features: Vec<Feature>,
-    /// How much of Landlock there is for a filter apart.
+    /// Landlock support for a filter in a process of its own.
     pub landlock: Landlock,
     /// Figures of the kernel and of this process that bound us.
     pub limits: Vec<Limit>,
@@ -48,38 +48,38 @@ pub struct Facts {
 /// The file of the running program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Binary {
-    /// Where it lies.
+    /// Its path.
     pub path: Option<PathBuf>,
-    /// Whether its file system ignores capabilities of files (`nosuid`).
+    /// True if its file system ignores file capabilities (`nosuid`).
     pub nosuid: bool,
 }
 
 /// Something that was tried.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Feature {
-    /// What.
+    /// The probed facility.
     pub facility: Facility,
-    /// What it serves.
+    /// Its use.
     pub serves: &'static str,
-    /// Whether it works.
+    /// The result of the probe.
     pub outcome: Result<(), Refusal>,
 }
 
-/// Why something does not work.
+/// The reason for which something does not work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// How to take it.
+    /// The kind of refusal.
     pub kind: Refused,
-    /// What was called.
+    /// The failed call.
     pub call: &'static str,
     /// The reason in lower case.
     pub why: String,
 }
 
-/// How to take a refusal.
+/// The kind of a refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// Somebody does not let us.
+    /// Not permitted.
     Denied,
     /// It is not there, or somebody says so.
     Absent,
@@ -96,7 +96,7 @@ pub struct Limit {
     pub value: Option<Bound>,
 }
 
-/// How much a limit is.
+/// The value of a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bound {
     /// So many.
@@ -168,8 +168,8 @@ impl Binary {
     }
 }
 
-/// Whether the mount on which a path lies ignores capabilities of files. The mount is the longest
-/// one above it, the last one where several stand in one place.
+/// Returns true if the mount of a path ignores file capabilities. The mount is the longest one
+/// above it, the last one where several stand in one place.
 fn is_nosuid(path: &Path, mounts: &str) -> bool {
     let mut found = (0, false);
     for line in mounts.lines() {
@@ -246,7 +246,7 @@ fn helpers() -> Vec<(&'static str, Option<String>)> {
     programs.into_iter().chain([libpcap]).collect()
 }
 
-/// Where a program lies on the path of the shell, or where those of the administrator do.
+/// Finds a program in `PATH`, then in the administrator's directories.
 fn found(name: &str) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);

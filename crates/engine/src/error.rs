@@ -1,4 +1,4 @@
-//! Why a plan could not be built.
+//! Errors of building a plan.
 
 use endpoint::Failure;
 use filter::Mistake;
@@ -6,21 +6,21 @@ use pipeline::graph::NodeId;
 use pipeline::plan::Refused;
 use std::fmt;
 
-/// Why a plan could not be built.
+/// An error of building a plan.
 #[derive(Debug)]
 pub enum BuildError {
     /// An argument that no check of the request can refuse.
     Mistake {
         /// The node.
         node: NodeId,
-        /// What is wrong.
+        /// The mistake.
         mistake: Mistake,
     },
     /// A source or sink could not be opened.
     Outside {
         /// The node.
         node: NodeId,
-        /// Why.
+        /// The failure.
         failure: Failure,
     },
     /// The kernel would not run what the plan has placed there: plan again with this.

@@ -1,12 +1,12 @@
-//! What hands write that know tcpdump, grep and a shell: the mistake says whose words they are and
-//! names a line, and that line passes the checks.
+//! Requests in the syntax of tcpdump, grep and a shell: the mistake names the origin of the words
+//! and a line instead, and that line passes the checks.
 
 #![expect(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 use engine::catalogue::House;
 use pipeline::{Diagnostic, habits};
 
-/// What is written, and the line that is named instead.
+/// Pairs of a request as typed and the line that is named instead.
 const LINES: &[(&str, &str)] = &[
     ("tcp port 80", "rx | bpf \"tcp port 80\" | print"),
     ("host 10.0.0.1", "rx | bpf \"host 10.0.0.1\" | print"),
@@ -87,7 +87,7 @@ fn commands_of_other_programs_get_the_command_that_means_them() {
     }
 }
 
-/// What no table knows keeps its own mistakes, and a line that is right is left alone.
+/// Unknown words keep their own mistakes, and a correct line is left alone.
 #[test]
 fn other_mistakes_stay_what_they_are() {
     let found = errors("replay x | dpotr |80 count | coutn");

@@ -1,8 +1,8 @@
-//! What each operator of the language does while a line runs (docs/book/02-language.md).
+//! The behaviour of each operator of the language while a line runs (docs/book/02-language.md).
 //!
 //! A line goes from its text through the parser, the checks and the planner to the ledger. Frames
-//! are numbered and come in turn from ports 10000 and up, so that what an operator lets through is
-//! known to the block; `taken` tells what each node got, in the order of the text.
+//! are numbered and come in turn from ports 10000 and up, so that the blocks that an operator
+//! passes are known in advance; `taken` returns the count of each node, in the order of the text.
 
 use engine::build::{Settings, build};
 use engine::catalogue::House;
@@ -21,7 +21,7 @@ fn runs(text: &str) -> Outcome {
     outcome
 }
 
-/// How many blocks nodes of these names took, in the order of the text.
+/// Returns the number of blocks that nodes of these names took, in the order of the text.
 fn taken<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] {
     let outcome = runs(text);
     let mut nodes: Vec<_> = outcome.ledger.filters.iter().collect();

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use sys::libpcap::Libpcap;
 use testkit::need;
 
-/// What is asked of each link type.
+/// The expressions that are compiled for each link type.
 const EXPRESSIONS: &[&str] = &[
     "ip",
     "ip6",
@@ -102,10 +102,10 @@ const EXPRESSIONS: &[&str] = &[
     "",
 ];
 
-/// How many frames each pair of programs is asked about.
+/// Number of frames on which each pair of programs is compared.
 const FRAMES: usize = 60;
 
-/// What came of one expression on one link type.
+/// Results for one expression on one link type.
 #[derive(Default)]
 struct Counts {
     both: usize,
@@ -115,7 +115,7 @@ struct Counts {
     accepted: usize,
 }
 
-/// What our compiler answers as libpcap does for a capture on this machine.
+/// Returns the options under which our compiler agrees with libpcap for a capture on this machine.
 fn options() -> Options<'static> {
     let families =
         AddressFamilies::Exactly { inet: 2, inet6: 10, big_endian: cfg!(target_endian = "big") };

@@ -109,7 +109,7 @@ fn a_path_run_by_its_caller_takes_orders_too() {
     assert_eq!(live.counters(LONG).ledger, outcome.ledger);
 }
 
-/// What `Gated` sinks wait for.
+/// The gate for which `Gated` sinks wait.
 static GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 
 /// A sink that takes nothing until the gate is open.

@@ -1,4 +1,4 @@
-//! How far a line is, told while it runs: sources answer whether they work, wait or sleep.
+//! Progress reports of a running line: sources answer whether they work, wait or sleep.
 
 use engine::build::{Settings, build};
 use engine::catalogue::House;
@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::os::fd::AsFd as _;
 use sys::eventfd::EventFd;
 
-/// How often it is told.
+/// The reporting interval.
 const EVERY_NS: u64 = 100_000_000;
 /// Longer than any machine takes.
 const LONG_NS: u64 = 60_000_000_000;

@@ -58,7 +58,7 @@ fn given(live: &Live) -> u64 {
     live.counters(LONG).ledger.sources[0].1.given.blocks
 }
 
-/// What somebody wants who takes all in time.
+/// Returns the parameters of a tap whose reader takes everything in time, with that reader.
 fn wanted(node: Option<&str>, since: Option<Since>) -> (Wanted, Capture) {
     let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
     let (node, policy) = (node.map(str::to_owned), Policy::Skip);

@@ -1,41 +1,42 @@
-//! Whether filters are to share their work with copies, by one look after the other.
+//! Decision logic that adds and removes filter replicas, one observation after the other.
 //!
-//! In: what a look saw. Out: to share, to go back, or nothing. Copies come when nobody sleeps who
-//! would have to be faster and the planner says of several looks in a row that they pay. Then the
-//! rate decides: who does not get more through than before goes back, and waits each time eight
-//! times as long before the next try. Copies that one processor could do the work of go, too.
+//! In: the result of an observation. Out: to add replicas, to remove them, or nothing. Replicas are
+//! added when every thread that would have to be faster is busy, and the planner predicts a gain in
+//! several observations in a row. The measured rate then decides: if throughput does not rise, the
+//! replicas are removed, and each such failure multiplies the wait before the next attempt by
+//! eight. Replicas whose work fits one processor are removed, too.
 
 use crate::path::Pace;
 
-/// How many times as long as a look the longest sleep between two is.
+/// Longest sleep between two observations, in multiples of the observation time.
 const SLEEP_MAX: u64 = 80;
 /// The longest that is waited after a change, in ns.
 pub(super) const REST_MAX: u64 = 3_600_000_000_000;
-/// By how much the wait grows each time that it went to and fro.
+/// Factor by which the wait grows after each change that was undone.
 pub(super) const LONGER: u64 = 8;
-/// Who sleeps for more than this part of the time has time to spare.
+/// Fraction of time asleep above which a thread has capacity to spare.
 const IDLE: f64 = 0.3;
-/// How much more must get through with copies than without.
+/// Minimum ratio of throughput with replicas to throughput without.
 const GAINS: f64 = 1.08;
 /// Copies that keep so much of one processor busy, all together, can be one.
 const LITTLE: f64 = 0.5;
 
-/// What a look saw.
+/// The result of one observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Sight {
-    /// Whether there are copies.
+    /// True if replicas exist.
     pub(super) shared: bool,
-    /// Whether the planner says that copies would pay.
+    /// True if the planner predicts that replicas would pay.
     pub(super) worth: bool,
     /// Blocks of sources a second.
     pub(super) rate: f64,
-    /// How many processors are busy with it.
+    /// Number of busy processors, as a fraction.
     pub(super) busy: f64,
     /// For which part of the time the busiest thread slept.
     pub(super) idle: f64,
 }
 
-/// What is to be done.
+/// A decision: add replicas, or remove them for a stated reason.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Step {
     Share,
@@ -48,13 +49,13 @@ impl Step {
     }
 }
 
-/// What is remembered between looks.
+/// State kept between observations.
 #[derive(Debug)]
 pub(super) struct Copies {
     pace: Pace,
     /// The looks in a row that say the same, by the rate they saw.
     votes: Vec<f64>,
-    /// How often in a row there was little to do.
+    /// Consecutive observations with little to do.
     little: u32,
     /// The rate of one copy, when it was left.
     alone: Option<f64>,
@@ -77,15 +78,15 @@ impl Copies {
         }
     }
 
-    /// How long until the next look: none while something is about to change, then longer and
-    /// longer.
+    /// Returns the sleep until the next observation, in ns: none while a change is imminent, then
+    /// longer and longer.
     pub(super) fn sleeps(&mut self, soon: bool) -> u64 {
         let next = (self.sleep * 2).clamp(self.pace.look_ns, self.pace.look_ns * SLEEP_MAX);
         self.sleep = if soon { 0 } else { next };
         self.sleep
     }
 
-    /// Whether something is about to be done, or to be found not to have paid.
+    /// Returns true if a change is imminent, or the last one is still being judged.
     pub(super) const fn is_near(&self) -> bool {
         !self.votes.is_empty() || self.alone.is_some()
     }
@@ -95,7 +96,7 @@ impl Copies {
         self.rests_until = u64::MAX;
     }
 
-    /// What is to be done after what was seen at this time, in ns.
+    /// Decides the next step from an observation made at `at`, in ns.
     pub(super) fn next(&mut self, at: u64, sight: &Sight) -> Option<Step> {
         let step = match sight.shared {
             false => self.shares(at, sight).then_some(Step::Share),

@@ -1,4 +1,4 @@
-//! What a path was seen to do for a moment: the difference of two counts.
+//! A measurement of a path over an interval: the difference of two snapshots of its counters.
 
 use crate::kernel::SoFar;
 use crate::live::Live;
@@ -10,15 +10,15 @@ use runtime::ledger::{EdgeKind, Ledger, RingEnd};
 use runtime::space::{Space, TimeSpent};
 use std::time::Duration;
 
-/// What had been counted at one moment.
+/// A snapshot of the counters.
 #[derive(Debug)]
 pub(super) struct Mark {
     at: u64,
     ledger: Ledger,
-    /// What programs had counted.
+    /// Counters of the programs in the kernel.
     inside: Vec<SoFar>,
     spent: Vec<(String, TimeSpent)>,
-    /// Which plan it was: how often the path had been changed.
+    /// Generation of the plan: the number of changes of the path so far.
     era: u64,
 }
 
@@ -42,7 +42,7 @@ impl Mark {
         Some(Self { at, ledger, inside, spent, era })
     }
 
-    /// What had been counted of the nodes and edges of a plan, wherever they run.
+    /// Returns the counters of a plan's nodes and edges, in threads and in the kernel.
     fn seen(&self, plan: &Plan) -> Measurements {
         let mut seen = seen(plan, &self.ledger);
         for counts in &self.inside {
@@ -57,10 +57,10 @@ impl Mark {
     }
 }
 
-/// What was seen between two moments.
+/// The difference between two snapshots.
 #[derive(Debug)]
 pub(super) struct Look {
-    /// When it was over, in ns.
+    /// End of the interval, in ns.
     pub(super) at: u64,
     plan: Plan,
     seen: Measurements,
@@ -92,12 +92,12 @@ impl Look {
         })
     }
 
-    /// Whether programs run for the path of which nobody here can say what they count.
+    /// Returns true if the path runs programs whose counters cannot be read.
     pub(super) const fn is_blind(&self) -> bool {
         self.blind
     }
 
-    /// How many blocks came, wherever the sources are.
+    /// Returns the number of blocks that entered, from sources in threads and in the kernel.
     pub(super) fn came(&self) -> u64 {
         let sources = self.plan.graph.ids().filter(|(_, node)| node.kind() == Some(Kind::Source));
         let seen = sources.filter_map(|(id, _)| self.seen.nodes.get(id.0));
@@ -109,7 +109,7 @@ impl Look {
         self.given as f64 * 1e9 / self.seen.elapsed_ns as f64
     }
 
-    /// How many processors were busy with it.
+    /// Returns the number of busy processors, as a fraction.
     pub(super) fn busy(&self) -> f64 {
         let cpu: u64 = self.spent.iter().map(|(_, spent)| spent.cpu).sum();
         cpu as f64 / self.seen.elapsed_ns as f64
@@ -147,7 +147,7 @@ impl Look {
     }
 }
 
-/// What a ledger says of the nodes and edges of a plan.
+/// Extracts the measurements of a plan's nodes and edges from a ledger.
 #[must_use]
 pub fn seen(plan: &Plan, ledger: &Ledger) -> Measurements {
     let mut seen = Measurements::default();

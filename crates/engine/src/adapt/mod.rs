@@ -28,7 +28,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a space may take until it is at a block boundary: then nothing is changed this time.
+/// Longest wait until a space is at a block boundary; past it, the change is abandoned.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// The thread that looks. Dropping it ends it.
@@ -38,7 +38,7 @@ pub(crate) struct Watcher {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Whether it is to end, for who sleeps between two looks.
+/// A shutdown flag that wakes the thread which sleeps between two observations.
 #[derive(Debug, Default)]
 struct Ending {
     ended: Mutex<bool>,
@@ -84,11 +84,11 @@ struct Watch {
     adapt: Arc<Adapt>,
     /// The table of costs, with all that was seen put in.
     known: Costs,
-    /// How long a look takes now, in ns: longer where little comes.
+    /// Current length of an observation, in ns: longer at low traffic.
     look_ns: u64,
     copies: Copies,
     moves: Moves,
-    /// Whether it has been told that nobody says what its programs count.
+    /// True once the missing counters of programs have been reported.
     blind: bool,
 }
 

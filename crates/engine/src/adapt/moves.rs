@@ -1,9 +1,10 @@
-//! Whether filters are to move between the kernel and a thread, by one look after the other.
+//! Decision logic that moves filters between the kernel and a thread, one observation after the
+//! other.
 //!
-//! In: what a look says that a block costs, and what it would cost with some nodes elsewhere. Out:
-//! to move them, or nothing. A move must pay by a fifth, by several looks in a row that mean the
-//! same nodes, and a while after the last one. Whoever moves back what was moved before waits
-//! eight times as long the next time: at the border of what pays, a path comes to rest.
+//! In: the measured cost of a block, and its predicted cost with some nodes elsewhere. Out: to move
+//! them, or nothing. A move must save a fifth, in several observations in a row that name the same
+//! nodes, and a while after the last move. Undoing a move multiplies the wait before the next one
+//! by eight: at break-even, a path comes to rest.
 
 use super::copies::{LONGER, REST_MAX};
 use crate::change::Place;
@@ -11,15 +12,15 @@ use crate::path::Pace;
 use pipeline::graph::NodeId;
 use std::collections::HashSet;
 
-/// What must be saved of what a block costs.
+/// Minimum saving per block, as a fraction of its cost.
 const SAVES: f64 = 0.2;
-/// How many looks more than for copies: nothing tells afterwards whether it was right.
+/// Observations required beyond those for replicas: no later measurement tells if a move was right.
 const LOOKS_MORE: u32 = 1;
 
-/// What a look says of moving.
+/// A proposed move.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Offer {
-    /// What a block costs now, and with these nodes elsewhere, in ns.
+    /// Cost of a block in ns: now, and with these nodes elsewhere.
     pub(super) now: f64,
     pub(super) then: f64,
     pub(super) places: Vec<Place>,
@@ -31,16 +32,16 @@ impl Offer {
     }
 }
 
-/// What is remembered between looks.
+/// State kept between observations.
 #[derive(Debug)]
 pub(super) struct Moves {
     pace: Pace,
     /// The looks in a row that offered the same.
     votes: u32,
     last: Vec<Place>,
-    /// What has moved, and since when it has not been found to have been moved in vain.
+    /// Nodes that were moved and have not been moved back.
     moved: HashSet<NodeId>,
-    /// What could not be done.
+    /// Moves that were refused.
     refused: Vec<Vec<Place>>,
     rests_until: u64,
     rest: u64,
@@ -59,12 +60,12 @@ impl Moves {
         }
     }
 
-    /// Whether a move is about to be made.
+    /// Returns true if a move is imminent.
     pub(super) const fn is_near(&self) -> bool {
         self.votes > 0
     }
 
-    /// What is to be done after what was offered at this time, in ns: what was offered, or nothing.
+    /// Decides on a proposal made at `at`, in ns: returns the moves to make, or none.
     pub(super) fn next(&mut self, at: u64, offer: Option<&Offer>) -> Option<Vec<Place>> {
         let offer = offer.filter(|offer| offer.pays() && !self.refused.contains(&offer.places));
         let Some(offer) = offer.filter(|_| at >= self.rests_until) else {

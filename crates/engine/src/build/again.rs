@@ -22,7 +22,7 @@ use runtime::space::{Parts, Space};
 use std::sync::Arc;
 use sys::memory::Lender;
 
-/// What is to be put into the spaces of a part.
+/// New content of a part's spaces, ready for the hot swap.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     /// The spaces of the new plan in its order: which, whether it is new, and what comes there.
@@ -33,14 +33,14 @@ pub(crate) struct Prepared {
     pub(crate) successions: Vec<Succession>,
 }
 
-/// What is to be put into a space.
+/// New content of a space.
 #[derive(Debug)]
 pub(crate) struct PreparedSpace {
     pub(crate) running: RunningSpace,
     /// The space, if it does not run yet.
     pub(crate) fresh: Option<Space>,
     pub(crate) graft: Graft,
-    /// Whether what programs hand over comes up here, and others are to run.
+    /// True if the output of kernel programs enters here, and other programs are to run.
     pub(crate) anew: bool,
 }
 

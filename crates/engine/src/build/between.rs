@@ -1,4 +1,5 @@
-//! What joins spaces, and nodes within one: rings, arcs, the bells on which spaces sleep.
+//! Connections between spaces, and between nodes within one: rings, arcs, and the doorbells on
+//! which spaces sleep.
 
 use super::builder::{Builder, Draft, Local};
 use super::nodes::wanted;
@@ -28,7 +29,7 @@ pub(super) struct Ends {
     import: Option<Import>,
     /// The number of a ring that is there already, and whether its far side has its place.
     kept: Option<(usize, bool)>,
-    /// Where the edges meet in the near space, once that is built.
+    /// Node in the near space at which the edges are joined, once built.
     enter: Option<Local>,
 }
 
@@ -78,7 +79,7 @@ impl Builder<'_> {
         Ok(rings)
     }
 
-    /// What a ring is, by what stays.
+    /// Returns the description of the ring that this edge needs, in terms that outlive the plan.
     fn wanted_ring(&self, edge: usize, near: usize, far: usize, stride: usize) -> RunningRing {
         RunningRing {
             number: self.ids.edges[edge],
@@ -103,7 +104,7 @@ impl Builder<'_> {
         RunningRing { number: ends.kept.map_or(ring.number, |(number, _)| number), ..ring }
     }
 
-    /// What a ring for an edge carries.
+    /// Returns the metadata columns that a ring for this edge carries.
     fn lanes(&self, edge: usize, stride: usize) -> Lanes {
         match stride {
             _ if self.is_in_kernel(self.plan.graph.edges[edge].from) => Lanes::Marks,

@@ -26,36 +26,36 @@ use std::sync::Arc;
 use sys::memory::Lender;
 use sys::steps::{Resource, Steps};
 
-/// What runs of a part for which another plan is built.
+/// The running state of a part for which another plan is built.
 pub(crate) struct Again<'a> {
     pub(crate) part: &'a Part,
     /// The nodes that stay.
     pub(crate) kept: &'a HashSet<usize>,
-    /// Those of them that are made anew.
+    /// The kept nodes that are created anew.
     pub(crate) renewed: &'a HashSet<usize>,
     /// For the number of every edge out of the kernel, its place in the new plan.
     pub(crate) ways: &'a HashMap<usize, usize>,
-    /// Whether something else is to run in the kernel.
+    /// True if the program in the kernel is to be replaced.
     pub(crate) anew: bool,
-    /// How many spaces there were in all plans before: where a record counts on.
+    /// Number of spaces in all earlier plans: a record continues counting from here.
     pub(crate) spaces: usize,
 }
 
 impl Again<'_> {
-    /// Whether this stays.
+    /// Returns true if this node stays.
     pub(super) fn keeps(&self, key: Key) -> bool {
         matches!(key, Key::Node(number) | Key::Given(number) if self.kept.contains(&number))
     }
 }
 
-/// What is to run in the place of what a program runs, ready to be put there.
+/// A replacement for a running kernel program, ready to be installed.
 #[derive(Debug)]
 pub(crate) struct Succession {
-    /// Which of the programs of the part.
+    /// Index of the program in the part.
     pub(crate) kernel: usize,
     /// The number of the source that it stands for.
     pub(crate) first: usize,
-    /// What it will be, and how it is put there.
+    /// The new program, and how it is installed.
     pub(crate) next: Next,
 }
 
@@ -71,13 +71,13 @@ pub(super) struct Draft {
     pub(super) lenders: Vec<Arc<dyn Lender>>,
     /// The programs whose frames come in here.
     pub(super) kernels: Vec<(Local, Kernel)>,
-    /// What is to run in the place of what programs run.
+    /// Replacements of running kernel programs.
     pub(super) successors: Vec<(Local, Succession)>,
-    /// What comes up from programs that run already: where, and along which edges.
+    /// Entry points of the output of programs that run already: the node, and its edges.
     pub(super) rising: Vec<(Local, Vec<(usize, NodeId)>)>,
     /// The places of what runs already.
     pub(super) kept: Vec<(Local, Key)>,
-    /// What is made anew although it runs.
+    /// Running filters that are created anew.
     pub(super) renewed: Vec<(Key, Filter)>,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Builder<'p> {
     pub(super) plan: &'p Plan,
     /// The numbers that nodes and edges of the plan keep for as long as the path lives.
     pub(super) ids: &'p Ids,
-    /// What runs already.
+    /// The running part, if this build is for a hot swap.
     pub(super) again: Option<&'p Again<'p>>,
     pub(super) origins: &'p Origins,
     pub(super) host: &'p dyn Host,
@@ -187,20 +187,20 @@ impl<'p> Builder<'p> {
         }
     }
 
-    /// Which of this part's spaces hands a node what comes: its own, unless it is a program.
+    /// Returns the space of this part that feeds a node: its own, unless it is a program.
     pub(super) fn enters(&self, node: NodeId) -> Option<usize> {
         let space = home(self.plan, self.plan.placed[node.0].enters);
         self.spaces.iter().position(|s| *s == space)
     }
 
-    /// Which of this part's spaces takes up what a node gives: its own, unless it is a program.
+    /// Returns the space of this part that takes a node's output: its own, unless it is a program.
     pub(super) fn leaves(&self, node: NodeId) -> Option<usize> {
         let space = home(self.plan, self.plan.placed[node.0].leaves);
         self.spaces.iter().position(|s| *s == space)
     }
 }
 
-/// What runs in a process of its own, in all parts: programs, and filters that nobody vouches for.
+/// Iterates over all nodes that run in a process of their own: programs and untrusted filters.
 pub(super) fn programs(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
     let nodes = graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
     nodes.filter(|(_, used)| used.is_process())
@@ -218,7 +218,7 @@ pub(super) fn threads(plan: &Plan, part: usize) -> Vec<usize> {
     if threads.is_empty() { here(SpaceKind::Kernel).collect() } else { threads }
 }
 
-/// Where the blocks of a space come up in this process: in itself, unless it is the kernel.
+/// Returns the space at which a space's blocks enter this process: itself, unless it is the kernel.
 pub(super) fn home(plan: &Plan, space: usize) -> usize {
     let Some(kernel) = plan.spaces.get(space).filter(|space| space.kind == SpaceKind::Kernel)
     else {
@@ -227,7 +227,8 @@ pub(super) fn home(plan: &Plan, space: usize) -> usize {
     threads(plan, kernel.part).first().copied().unwrap_or(space)
 }
 
-/// What a space sleeps on: where it reads descriptors, whoever rings must wake it too.
+/// Creates the doorbell on which a space sleeps; one that also wakes a wait on descriptors if the
+/// space reads them.
 pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Doorbell> {
     if !reads(plan, space) {
         return Ok(Doorbell::new());
@@ -236,7 +237,7 @@ pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Door
     Doorbell::with_alarm()
 }
 
-/// Whether a space may sleep on descriptors.
+/// Returns true if a space may sleep on descriptors.
 pub(super) fn reads(plan: &Plan, space: usize) -> bool {
     let leaves = |id: NodeId| home(plan, plan.placed[id.0].leaves);
     let graph = &plan.graph;

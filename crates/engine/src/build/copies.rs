@@ -26,7 +26,7 @@ use runtime::space::select::Wanted;
 use std::sync::Arc;
 use sys::steps::Resource;
 
-/// What the copies of a chain have between their spaces, until it has found its place.
+/// Connections between the replicas of a chain, until they have been placed.
 pub(super) struct Shared {
     board: Arc<Board>,
     /// The places of the copies among the spaces of the part, and of the join.
@@ -45,7 +45,7 @@ struct Ring {
 }
 
 impl Shared {
-    /// Which spaces blocks go between, to the copies and from them.
+    /// Iterates over the pairs of spaces between which blocks cross, to the replicas and from them.
     pub(super) fn crossings(&self) -> impl Iterator<Item = (usize, usize)> {
         let first = self.places.first().copied().unwrap_or(self.join);
         self.places.iter().flat_map(move |place| [(first, *place), (*place, self.join)])
@@ -115,13 +115,12 @@ impl Builder<'_> {
         Ok(Ring { export: Some(export), import })
     }
 
-    /// Whether a node is one of those that have copies: [`Builder::copies`] puts them where they
-    /// belong.
+    /// Returns true if a node has replicas: [`Builder::copies`] puts them where they belong.
     pub(super) fn is_copied(&self, id: NodeId) -> bool {
         self.plan.copies_of(id).is_some()
     }
 
-    /// Whether an edge joins two filters of a chain that has copies.
+    /// Returns true if an edge joins two filters of a chain that has replicas.
     pub(super) fn is_within_copies(&self, edge: usize) -> bool {
         let edge = &self.plan.graph.edges[edge];
         let chain = self.plan.copies_of(edge.from);
@@ -170,7 +169,7 @@ impl Builder<'_> {
         processors
     }
 
-    /// What shares out, with the copy beside it; answers where blocks come in.
+    /// Builds the dispatcher with the replica beside it; returns the node at which blocks enter.
     fn first_copy(
         &self,
         copied: &Copied,
@@ -217,7 +216,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Where the copies are joined, with the one that runs there, if one does.
+    /// Builds the join of the replicas, with the one that runs there, if any.
     fn join(
         &self,
         copied: &Copied,
@@ -301,7 +300,7 @@ impl Builder<'_> {
         draft.assembly.arc(last, out, self.leaves_copies(copied), false, edge);
     }
 
-    /// What any arc behind a chain wants.
+    /// Returns the union of the classes wanted by the edges behind a chain.
     fn leaves_copies(&self, copied: &Copied) -> Wanted {
         let last = copied.nodes.last().copied();
         let edges = self.plan.graph.edges.iter().filter(|edge| Some(edge.from) == last);

@@ -29,7 +29,8 @@ pub(super) fn name(plan: &Plan, space: usize) -> String {
 }
 
 impl Draft {
-    /// What is put into the kernel for this space, and where it comes up.
+    /// Iterates over the kernel programs of this space, each with the node at which its output
+    /// enters.
     fn eras(&self) -> impl Iterator<Item = (Local, &Era)> {
         let first = self.kernels.iter().map(|(local, kernel)| (*local, &kernel.era));
         first.chain(self.successors.iter().map(|(local, one)| (*local, &one.next.era)))
@@ -42,12 +43,12 @@ impl Builder<'_> {
         name(self.plan, self.spaces[place])
     }
 
-    /// Whether a node runs in the kernel.
+    /// Returns true if a node runs in the kernel.
     pub(super) fn is_in_kernel(&self, id: NodeId) -> bool {
         self.plan.space_of(id).kind == SpaceKind::Kernel
     }
 
-    /// Whether a node is a source for which a program stands.
+    /// Returns true if a node is a source that a kernel program implements.
     pub(super) fn is_source_in_kernel(&self, id: NodeId) -> bool {
         self.is_in_kernel(id) && self.plan.graph.node(id).kind() == Some(Kind::Source)
     }
@@ -108,7 +109,7 @@ impl Builder<'_> {
         })
     }
 
-    /// Whether a node is of this part.
+    /// Returns true if a node belongs to this part.
     fn is_ours(&self, id: NodeId) -> bool {
         let space = self.plan.placed[id.0].space;
         self.plan.spaces[space].part == self.part
@@ -166,7 +167,7 @@ impl Builder<'_> {
         nodes
     }
 
-    /// What the programs of a space hand over.
+    /// Returns the edges over which this space's kernel programs hand over blocks.
     pub(super) fn rising(&self, draft: &Draft) -> Vec<Rising> {
         let rising = |(local, era): (Local, &Era)| Rising {
             first: draft.assembly.nodes()[local].planned,
@@ -234,7 +235,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// What is said of an edge out of the kernel that leads from this space to nowhere.
+    /// Returns the error for an edge out of the kernel to which no ring leads from this space.
     fn no_way_up(&self, place: usize, edge: usize) -> BuildError {
         let graph = &self.plan.graph;
         let name = |id: NodeId| graph.node(id).name();

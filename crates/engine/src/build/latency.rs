@@ -1,4 +1,4 @@
-//! Where the latency of a path is measured: see [`runtime::latency`].
+//! Placement of the latency measurements of a path: see [`runtime::latency`].
 
 use super::builder::{Builder, Draft};
 use pipeline::explain;
@@ -54,7 +54,7 @@ impl Builder<'_> {
         }
     }
 
-    /// How long frames may wait before this source reads them.
+    /// Returns the time that frames may wait before this source reads them, in ns.
     fn share_of(&self, number: usize, program: bool) -> Option<u64> {
         let id = self.plan.graph.ids().map(|(id, _)| id).find(|id| self.number(*id) == number)?;
         if !program {
@@ -64,14 +64,14 @@ impl Builder<'_> {
         programs.find(|program| program.sources.contains(&id)).map(|known| known.ring.signal_ns)
     }
 
-    /// What the node of this number is called.
+    /// Returns the name of the node of this number.
     fn name_of(&self, number: usize) -> String {
         let names = explain::names(&self.plan.graph);
         let at = self.ids.nodes.iter().position(|known| *known == number);
         at.and_then(|at| names.get(at).cloned()).unwrap_or_default()
     }
 
-    /// What a ring joins: the ends of its edge, or for one that belongs to copies what it is.
+    /// Returns the label of a ring: the ends of its edge, or, between replicas, its title.
     fn between(&self, number: usize, title: &str) -> String {
         let edge = self.ids.edges.iter().position(|known| *known == number);
         let Some(edge) = edge.and_then(|at| self.plan.graph.edges.get(at)) else {

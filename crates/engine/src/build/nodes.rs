@@ -166,8 +166,8 @@ impl Builder<'_> {
         named.flat_map(|classes| classes.ranges().to_vec()).collect()
     }
 
-    /// Whether all behind a node take what comes out of it in pieces: bytes of a connection, and
-    /// messages, of which longer ones come so anyway (CONTRACT 6).
+    /// Returns true if all successors of a node accept its output in fragments: bytes of a
+    /// connection, and messages, of which longer ones arrive in fragments anyway (CONTRACT 6).
     pub(super) fn takes_fragments(&self, id: NodeId) -> bool {
         let graph = &self.plan.graph;
         let pieces = |form: &Form| matches!(form, Form::Stream | Form::Message);
@@ -178,9 +178,8 @@ impl Builder<'_> {
         graph.outputs(id).all(takes)
     }
 
-    /// Whether a node is where the line ends for who counts its blocks: a sink, a program behind
-    /// which nothing stands, or the filter whose report is the output, and not the sink that the
-    /// plan put behind that.
+    /// Returns true if a node counts as an end of the line: a sink, a program without successors,
+    /// or the filter whose report is the output (rather than the sink that the plan put behind it).
     pub(super) fn is_counted(&self, id: NodeId) -> bool {
         let Plan { graph, reports, .. } = self.plan;
         let reported = |id: NodeId| graph.inputs(id).any(|edge| reports.contains(&edge.from));

@@ -27,14 +27,14 @@ use sys::memory::Lender;
 use sys::steps::Resource;
 
 impl<'p> Builder<'p> {
-    /// What this part needs to open anything.
+    /// Returns the context in which this part opens its endpoints.
     pub(super) fn outside(&self) -> Outside<'p> {
         let Self { plan, ids, origins, settings, extras, .. } = *self;
         Outside { plan, ids, origins, settings, extras }
     }
 }
 
-/// What is needed to open anything.
+/// The context in which endpoints are opened.
 pub(super) struct Outside<'p> {
     pub(super) plan: &'p Plan,
     pub(super) ids: &'p Ids,
@@ -124,7 +124,7 @@ impl Outside<'_> {
         Ok(Part::Sink(SinkPart::new(sink)))
     }
 
-    /// Who may read all files from which blocks come to this node.
+    /// Returns the users that may read all files from which blocks reach this node.
     fn readers(&self, id: NodeId) -> Readers {
         let graph = &self.plan.graph;
         let (mut readers, mut seen, mut open) = (Readers::default(), HashSet::new(), vec![id]);
@@ -145,12 +145,12 @@ impl Outside<'_> {
         readers
     }
 
-    /// Whether all that comes is of a record.
+    /// Returns true if all input comes from a record.
     const fn is_played(&self) -> bool {
         matches!(self.extras.tape, Tape::Play(_))
     }
 
-    /// What is told to whoever gives blocks of its own.
+    /// Returns the arguments with which a source of blocks is opened.
     pub(super) fn giving<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
         Opening {
             arguments: &used.arguments,
@@ -208,7 +208,7 @@ fn at(node: NodeId) -> impl Fn(Failure) -> BuildError {
     move |failure| BuildError::Outside { node, failure }
 }
 
-/// Whether a sink sends frames into a network: what a record is played to does not.
+/// Returns true if a sink sends frames into a network, which a replay must not do.
 fn is_sending(name: &str) -> bool {
     [endpoint::sink::tx::TX.name, endpoint::sink::redirect::REDIRECT.name].contains(&name)
 }

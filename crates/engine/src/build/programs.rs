@@ -10,13 +10,13 @@ use runtime::space::graft::Key;
 use runtime::space::node::{Node, Part, SinkPart, SourcePart};
 
 impl Builder<'_> {
-    /// Whether this space takes up what a program writes.
+    /// Returns true if this space takes up a program's output.
     pub(super) fn gives(&self, place: usize, program: NodeId) -> bool {
         let ends = stands(&self.plan.graph, program) == Stands::End;
         !ends && self.leaves(program) == Some(place)
     }
 
-    /// Whether this space hands a program what comes.
+    /// Returns true if this space feeds a program.
     pub(super) fn takes(&self, place: usize, program: NodeId) -> bool {
         let begins = stands(&self.plan.graph, program) == Stands::Head;
         !begins && self.enters(program) == Some(place)
@@ -82,7 +82,7 @@ impl Builder<'_> {
 }
 
 impl Builder<'_> {
-    /// What is to be known of a filter that runs in a process of its own.
+    /// Returns the description of a filter that runs in a process of its own.
     fn about(&self, id: NodeId) -> About {
         About {
             asked: self.asked(id),

@@ -1,5 +1,5 @@
-//! When rings between spaces send events, beyond what the plan says: what the plan cannot know is
-//! how long the blocks of a source are.
+//! Bounds on the event intervals of rings between spaces, beyond those of the plan, which cannot
+//! know the block lengths of a source.
 
 use super::builder::{Builder, Draft};
 use super::copies::Shared;
@@ -33,7 +33,7 @@ impl Builder<'_> {
     }
 }
 
-/// How many of the longest blocks that come from the sources of a space fill half of its intake.
+/// Returns the number of maximum-length blocks from a space's sources that fill half of its intake.
 fn half_of(assembly: &Assembly) -> u64 {
     let PoolConfig { segment, segments } = intake_of(assembly.nodes());
     let sources = assembly.nodes().iter().filter_map(|node| match &node.part {

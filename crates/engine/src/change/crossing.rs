@@ -19,15 +19,15 @@ use runtime::space::saved::Saved;
 pub(super) struct Crossing {
     /// The number of its node.
     number: usize,
-    /// What it knows, once that is known here.
+    /// Its saved state, once received here.
     saved: Option<Saved>,
-    /// What its process counted, if it had one, and how many blocks came from it.
+    /// Counters of its process, if it had one, and the number of blocks that came from it.
     account: Option<(Account, u64)>,
-    /// Where it ran.
+    /// The place at which it ran.
     at: From,
 }
 
-/// Where a filter runs, by the places of the spaces.
+/// The place at which a filter runs, as indices of spaces.
 #[derive(Clone, Copy, Debug)]
 enum From {
     Unknown,
@@ -166,7 +166,8 @@ impl Crossing {
         }
     }
 
-    /// How many blocks come home with it that were used up when they went to its process.
+    /// Returns the number of held blocks that the filter brings back from its process, where they
+    /// were counted as consumed.
     pub(super) fn brings_home(&self, taken: &mut Taken) -> u64 {
         let is =
             |node: &&mut Node| node.planned == self.number && matches!(node.part, Part::Filter(_));

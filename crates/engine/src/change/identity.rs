@@ -1,8 +1,8 @@
-//! Which nodes and edges of a new plan are in the one that runs, and which spaces differ.
+//! The identity of nodes and edges across a change, and the spaces that differ.
 //!
-//! A node is the same if it stands for the same filter of the text and says the same; where it runs
-//! is another matter. An edge is the same if it leads from the same node to the same, lets the same
-//! classes through, and crosses the same spaces.
+//! A node is the same if it stands for the same filter of the text and has the same arguments; its
+//! placement is another matter. An edge is the same if it leads from the same node to the same,
+//! lets the same classes through, and crosses the same spaces.
 
 use super::switched::Unchanged;
 use crate::catalogue::House;
@@ -216,7 +216,7 @@ impl Matched {
         Self { plan, ids, kept, renewed, crossed, ways, anew, origins }
     }
 
-    /// Whether this can be done while the path runs.
+    /// Checks that this change can be made while the path runs.
     pub(super) fn may_be(&self, state: &State) -> Result<(), Unchanged> {
         let refused = |why: String| Err(Unchanged::Refused(why));
         let count = |plan: &Plan| plan.spaces.iter().map(|space| space.part + 1).max();
@@ -287,7 +287,7 @@ impl Matched {
         self.may_run_in_kernel(state)
     }
 
-    /// Whether what runs at this place of the old plan can go on in another process.
+    /// Checks that the filter at this place of the old plan can go on in another process.
     fn may_cross(&self, state: &State, before: usize) -> Result<(), &'static str> {
         if state.plan.space_of(NodeId(before)).kind == SpaceKind::Kernel {
             return Err("it comes out of the kernel first (`move NODE process`)");
@@ -301,7 +301,7 @@ impl Matched {
         Ok(())
     }
 
-    /// Whether what is to run in the kernel can be put there.
+    /// Checks that the new kernel programs can be installed.
     fn may_run_in_kernel(&self, state: &State) -> Result<(), Unchanged> {
         let refused = |why: String| Err(Unchanged::Refused(why));
         for part in &self.anew {
@@ -341,7 +341,7 @@ impl Matched {
         Ok(())
     }
 
-    /// Whether a space of the new plan does something else than before.
+    /// Returns true if a space's content changes with the new plan.
     pub(super) fn differs(&self, state: &State, part: usize, name: &str) -> bool {
         let renewed = |plan: &Plan, ids: &Ids| {
             let here = inside(plan, ids, part, name).0;
@@ -354,7 +354,7 @@ impl Matched {
             || shares(&state.plan, part, name)
     }
 
-    /// Whether something goes on elsewhere that runs in a space which is in the new plan no more.
+    /// Returns true if a space that the new plan no longer has holds nodes that go on elsewhere.
     pub(super) fn takes_from(&self, state: &State, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         shares(&state.plan, part, name)
@@ -365,7 +365,7 @@ impl Matched {
 /// Answers which node of the old plan one of the new is, by the numbers of those before it.
 type Same<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
 
-/// What an edge is: from, to, classes, whether it leads back, the spaces, what a ring carries.
+/// The identity of an edge: from, to, classes, back edge, the spaces, the ring's metadata.
 type Crossing = (usize, usize, Vec<(u32, u32)>, bool, [String; 2], usize);
 
 fn crossing(plan: &Plan, ids: &Ids, edge: usize) -> Crossing {
@@ -402,7 +402,7 @@ fn inside(plan: &Plan, ids: &Ids, part: usize, name: &str) -> (Vec<usize>, Vec<u
     (nodes, edges)
 }
 
-/// Whether copies that share work run in a space, or are joined there.
+/// Returns true if replicas run in a space, or are joined there.
 fn shares(plan: &Plan, part: usize, name: &str) -> bool {
     let is = |space: &usize| plan.spaces[*space].name == name && plan.spaces[*space].part == part;
     plan.copied.iter().any(|copied| copied.spaces.iter().chain([&copied.join]).any(is))
@@ -426,7 +426,7 @@ fn in_kernel(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usize>, us
     (nodes, inside, leave.len())
 }
 
-/// Whether every way out of the programs of a part is there in the new plan.
+/// Returns true if the new plan has every output edge of a part's kernel programs.
 fn rise(ways: &HashMap<usize, usize>, part: &Part) -> bool {
     part.rising.iter().flat_map(|rising| &rising.ways).all(|way| ways.contains_key(way))
 }
@@ -448,7 +448,7 @@ fn pinned(graph: &Graph, edited: &Edited, state: &State, stays: &dyn Fn(NodeId) 
     pinned
 }
 
-/// Where a node would run if nothing had copies.
+/// Returns the space in which a node would run without replicas.
 pub(super) fn home(plan: &Plan, id: NodeId) -> &PlannedSpace {
     let space = plan.placed[id.0].space;
     let copied = plan.copied.iter().find(|copied| copied.spaces.contains(&space));

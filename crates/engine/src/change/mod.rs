@@ -51,8 +51,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::steps::{Resource, Steps};
 
-/// How often a change is begun anew that was undone because whoever runs a part of the path was
-/// started again.
+/// Maximum number of retries of a change that was undone because the process that runs a part of
+/// the path was restarted.
 const AGAIN_MAX: usize = 4;
 
 /// Edits the request of a running path, and the path with it. The spaces that differ must be at a
@@ -230,7 +230,7 @@ struct Changed {
     plan: Plan,
     ids: Ids,
     origins: Origins,
-    /// By part: what is put into its spaces.
+    /// New content of the spaces, by part.
     parts: Vec<Prepared>,
     /// The spaces to be switched, in the order of the plan, and the threads of those that are new.
     desks: Vec<(switch::Desk, Option<Thread>)>,

@@ -9,7 +9,8 @@ use runtime::commands::NotTaken;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Who makes the changes of a record again. Dropping it waits for it: all spaces must have ended.
+/// The thread that repeats the changes of a record. Dropping it joins the thread: all spaces must
+/// have ended.
 #[derive(Debug)]
 pub(crate) struct Changer(Option<JoinHandle<()>>);
 

@@ -58,7 +58,7 @@ pub fn reshape(
     Ok(switched)
 }
 
-/// Why copies would pay, if they would by what the machine says of costs.
+/// Returns the reason for replicas, if the machine's cost table predicts that they pay.
 pub(crate) fn worth_copies(plan: &Plan, machine: &Machine) -> Option<String> {
     let shared = placed(plan, &[], machine).ok()?.shared_out(machine)?;
     let why = |copied: &Copied| {
@@ -69,9 +69,9 @@ pub(crate) fn worth_copies(plan: &Plan, machine: &Machine) -> Option<String> {
     Some(shared.copied.iter().map(why).collect::<Vec<_>>().join("; "))
 }
 
-/// What a block costs where everything is, and what it would cost with these nodes where the
-/// planner would put them, between the kernel and threads, if nobody had put them anywhere. None if
-/// there is nothing to be moved.
+/// Returns the predicted cost of a block in ns as placed now and with these nodes moved between the
+/// kernel and threads to where the planner would put them if nothing were pinned. None if there is
+/// nothing to move.
 pub(crate) fn worth_moves(plan: &Plan, machine: &Machine) -> Option<(f64, f64, Vec<Place>)> {
     let mut free = plan.clone();
     for (id, node) in plan.graph.ids() {

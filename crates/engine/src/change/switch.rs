@@ -26,9 +26,9 @@ pub(super) struct Desk {
     bell: Arc<Doorbell>,
     fresh: Option<Space>,
     graft: Graft,
-    /// What is in it afterwards.
+    /// The keys of the nodes in it after the switch.
     stays: HashSet<Key>,
-    /// Which of the spaces of the old plan it is.
+    /// Index among the spaces of the old plan.
     rank: usize,
 }
 
@@ -44,7 +44,7 @@ impl Desk {
         Self { orders, bell, fresh, graft, stays, rank }
     }
 
-    /// What is to be put into it.
+    /// Returns the nodes that are to be put into it.
     pub(super) fn new_nodes(&mut self) -> &mut [Node] {
         self.graft.assembly.nodes_mut()
     }
@@ -98,19 +98,20 @@ impl Standing {
     }
 }
 
-/// What is switched beside the spaces that differ.
+/// Everything that is switched apart from the spaces that differ.
 pub(super) struct Beside<'l> {
     /// Spaces that end.
     pub(super) leaving: &'l [Leaving],
-    /// What is put into the kernel, and where what runs there is known.
+    /// New kernel programs, each with the list that tracks the running ones.
     pub(super) kernels: Vec<(Kernels, Succession)>,
     /// Filters that go on in another process.
     pub(super) crossings: Vec<Crossing>,
-    /// How many changes there were before this one.
+    /// Number of earlier changes.
     pub(super) number: u64,
     /// The record that it is made again from, if it is.
     pub(super) replay: Option<&'l Replay>,
-    /// What is done when the old graph has settled its accounts and nothing can fail any more.
+    /// Callback for the moment when the old graph has settled its accounts and nothing can fail any
+    /// more.
     pub(super) settled: &'l dyn Fn(),
 }
 
@@ -226,8 +227,8 @@ pub(super) fn switch(
     Ok(switched)
 }
 
-/// What was put into the kernel is what runs there from now on. What filters know by which they
-/// decide comes out of it with them; what was handed over and not taken is told.
+/// Records the new kernel programs as the running ones. Takes the decision state of filters out of
+/// the kernel with them, and reports blocks that were handed over and not taken.
 fn goes_on(
     taken: &mut [(Desk, Standing)],
     kernels: Vec<(Kernels, Succession)>,
@@ -289,8 +290,8 @@ fn renew(taken: &mut [(Desk, Standing)]) -> Result<(), Unchanged> {
     Ok(())
 }
 
-/// What goes lets out what it holds, and what lies in rings that go is taken, in the old graph. So
-/// is what programs have handed over that run no more, for the sources of these numbers.
+/// Drains the old graph: removed nodes release what they hold, and removed rings are emptied. So is
+/// the output of ended kernel programs, for the sources of these numbers.
 fn settle(taken: &mut [(Desk, Standing)], firsts: &[usize], still: Option<&StallDetector>) {
     let stays: HashSet<Key> = taken.iter().flat_map(|(desk, _)| &desk.stays).copied().collect();
     let goes = |desk: &Desk, key: Key| match key {
@@ -376,7 +377,7 @@ fn counted(taken: &mut [(Desk, Standing)]) -> Vec<Counted> {
     taken.iter_mut().map(|(_, standing)| standing.space().counted()).collect()
 }
 
-/// What sources have lost so far, by name and place.
+/// Returns the blocks lost by sources so far, by name and place.
 fn dropped(taken: &mut [(Desk, Standing)]) -> HashMap<(String, DropReason), u64> {
     let mut all = HashMap::new();
     let lost = taken.iter_mut().flat_map(|(_, standing)| standing.space().lost_by_sources());
@@ -386,15 +387,15 @@ fn dropped(taken: &mut [(Desk, Standing)]) -> HashMap<(String, DropReason), u64>
     all
 }
 
-/// What was counted at a switch.
+/// Counters taken during a switch.
 struct Counts {
-    /// When the spaces were taken.
+    /// At the moment when the spaces were taken.
     begin: Vec<Counted>,
-    /// When the old graph had settled its accounts.
+    /// At the moment when the old graph had settled its accounts.
     before: Vec<Counted>,
     /// In the new graph, before it went on.
     after: Vec<Counted>,
-    /// What spaces had counted that have ended since.
+    /// Counters of spaces that have ended since.
     last: Vec<Counted>,
     /// Held blocks that did not come along with their filter.
     left_behind: u64,
@@ -402,11 +403,11 @@ struct Counts {
     home: u64,
     /// The rings that go.
     rings: HashSet<usize>,
-    /// Whether a space that leaves has not ended yet.
+    /// True if a space that leaves has not ended yet.
     drains: bool,
 }
 
-/// What the counters say.
+/// Computes lost, duplicated and reordered blocks from the counters.
 fn judge(switched: &mut Switched, counts: Counts) {
     let Counts { begin, before, after, last, left_behind, home, rings, drains } = counts;
     switched.reports = report::joined_reports(&[after.clone(), last.clone()].concat());
@@ -456,11 +457,11 @@ fn thrown_away(ledger: &Ledger) -> u64 {
     filters.sum::<u64>() + edges.sum::<u64>()
 }
 
-/// What a graph has counted in all.
+/// Totals of a graph.
 struct Sums([u64; 8]);
 
 impl Sums {
-    /// What a process held is held here: so many blocks more have been made and are held.
+    /// Accounts for blocks held by a process that are now held here: adds them as made and as held.
     const fn comes_home(&mut self, blocks: u64) {
         self.0[1] += blocks;
         self.0[5] += blocks;

@@ -1,4 +1,5 @@
-//! What came of a change: the ledger of the switch, or why the path runs as before.
+//! The outcome of a change: the ledger of the switch, or the reason for which the path runs as
+//! before.
 
 use crate::error::BuildError;
 use crate::kernel::NotSwitched;
@@ -10,11 +11,11 @@ use runtime::commands::NotTaken;
 use runtime::report::Reported;
 use std::fmt;
 
-/// What the ledger says of a switch.
+/// The ledger of a switch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Switched {
-    /// How many blocks had come into the first space that differs: all of them met the old graph,
-    /// and no other.
+    /// Number of blocks that had entered the first space that differs: all of them met the old
+    /// graph, and no other.
     pub position: u64,
     /// Blocks that had come into the old graph and left it nowhere.
     pub lost: u64,
@@ -26,9 +27,9 @@ pub struct Switched {
     pub draining: u64,
     /// For how long any space stood still, from the first that did to the last that went on, in ns.
     pub paused_ns: u64,
-    /// What sources lost meanwhile, before it came here: name, place, blocks.
+    /// Blocks lost by sources during the switch, before they entered: name, place, blocks.
     pub source_drops: Vec<(String, DropReason, u64)>,
-    /// What filters and sinks had to say that are no more, by number.
+    /// Reports of removed filters and sinks, by number.
     pub reports: Vec<Reported>,
     /// The request that runs now.
     pub text: String,
@@ -50,7 +51,7 @@ impl fmt::Display for Switched {
     }
 }
 
-/// Why a path was not changed. It runs as before.
+/// The reason for which a path was not changed. It runs as before.
 #[derive(Debug)]
 pub enum Unchanged {
     /// The request cannot be edited so.
@@ -59,7 +60,7 @@ pub enum Unchanged {
     Mistakes {
         /// The new request.
         text: String,
-        /// What is wrong with it.
+        /// The mistakes in it.
         mistakes: Vec<Diagnostic>,
     },
     /// No space can run something of it.
@@ -70,7 +71,7 @@ pub enum Unchanged {
     NotTaken(NotTaken),
     /// It cannot be done while the path runs, for this reason.
     Refused(String),
-    /// Nobody refuses it: whoever runs a part of it was started again meanwhile.
+    /// A retriable failure: the process that runs a part of the path was restarted meanwhile.
     Again(String),
 }
 

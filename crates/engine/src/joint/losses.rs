@@ -1,4 +1,5 @@
-//! What the processes of a request lost of a source before they shared it out, as one loss.
+//! Aggregated losses of a source before its blocks were shared out among the processes of a
+//! request.
 //!
 //! In: what each of them saw and lost. Out: what is known of the request's loss, by place.
 //!
@@ -19,7 +20,7 @@ use filter::Amount;
 /// as unknown.
 pub(super) const AT_LEAST: DropReason = DropReason::Other("own sockets and rings, at least");
 
-/// What is known of a loss.
+/// Known losses of a source.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Losses {
     pub(super) dropped: Vec<(DropReason, Option<u64>)>,

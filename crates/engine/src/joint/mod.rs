@@ -21,10 +21,10 @@ use runtime::ledger::{Filtered, Ledger};
 use runtime::report::{Reported, together};
 use share::{Before, Shared, shared};
 
-/// Why blocks are dropped that were the share of an engine that was killed.
+/// The drop reason for blocks in the share of a worker process that was killed.
 pub const ENGINE_ENDED: DropReason = DropReason::Other("engine ended");
 
-/// What one engine has told.
+/// The report of one worker process.
 #[derive(Debug, Default)]
 pub struct Engine {
     /// At its end, or when it was asked last.
@@ -35,7 +35,8 @@ pub struct Engine {
     pub quiet: bool,
 }
 
-/// What all engines of a request came to. The graph is that of the line of any of them.
+/// Aggregates the reports of all worker processes of a request. The graph is that of the line of
+/// any of them.
 #[must_use]
 pub fn joint(graph: &Graph, mut engines: Vec<Engine>) -> Outcome {
     engines
@@ -88,9 +89,9 @@ fn share_out(graph: &Graph, shared: &Shared, engines: &mut [Engine]) {
     }
 }
 
-/// What was the share of engines that were killed and they had not told, as the others saw it: all
-/// that they saw, less what was somebody's and what they may have lost themselves. Those who were
-/// stopped may not have seen as much as each other, then the least counts.
+/// Computes the unreported share of killed worker processes from the others' counters: all blocks
+/// that a survivor received, less all reported shares and possible losses. After a stop the
+/// survivors may have received different numbers, then the least counts.
 fn missing(all: &[Before], alive: &[&Before], stopped: bool) -> Amount {
     let own = all.iter().fold(Amount::default(), |sum, before| plus(sum, before.own));
     let saw = |before: &&&Before| before.saw().unwrap_or(before.came.blocks);
@@ -104,8 +105,9 @@ fn missing(all: &[Before], alive: &[&Before], stopped: bool) -> Amount {
     minus(all, Amount { blocks: own.blocks + lost, ..own })
 }
 
-/// What an engine that was killed had under way when it was asked last is dropped. What one of its
-/// spaces told a moment later than another is brought together: nobody can be asked again.
+/// Closes the books of a killed worker process: blocks under way at its last report are dropped.
+/// Counters of spaces that were read at different moments are reconciled: the process cannot be
+/// asked again.
 pub fn settle(outcome: &mut Outcome) {
     for edge in &mut outcome.ledger.edges {
         let under_way = std::mem::take(&mut edge.resident);

@@ -29,11 +29,11 @@ pub(super) struct Shared {
     pub(super) edge: usize,
     /// The name of the source.
     pub(super) name: String,
-    /// Which of the sources of this name it is.
+    /// Index among the sources of this name.
     nth: usize,
 }
 
-/// What a process saw of a source beyond its own share.
+/// A process's view of a source beyond its own share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Before {
     /// Its own share, as far as it came to the filter.
@@ -169,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// What the ledger says of the source.
+    /// Returns the source's entry in the ledger.
     pub(super) fn seen<'l>(&self, ledger: &'l mut Ledger) -> Option<&'l mut Seen> {
         let mut named = ledger.sources.iter_mut().filter(|(name, _)| *name == self.name);
         named.nth(self.nth).map(|(_, seen)| seen)
@@ -249,8 +249,8 @@ impl Shared {
         self.take_out(ledger, &from, part);
     }
 
-    /// What came out of a program in the kernel, of which nobody has the counters any more: as much
-    /// as came to the nodes behind it in the process.
+    /// Estimates the output of a kernel program whose counters are gone: the blocks that reached
+    /// the nodes behind it in the process.
     fn arrived(&self, graph: &Graph, ledger: &Ledger) -> Amount {
         let reached = reached(graph, self.share);
         let mut came = Amount::default();

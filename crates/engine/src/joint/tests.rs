@@ -1,4 +1,5 @@
-//! What several processes counted, added up: every form of the way to where they share out.
+//! Aggregated counters of several processes, for every form of the way to the filter that shares
+//! out.
 
 use super::share::SHARD;
 use super::*;
@@ -9,8 +10,8 @@ fn amount(blocks: u64) -> Amount {
     Amount { blocks, bytes: blocks * 100 }
 }
 
-/// What an engine tells of `replay x | shard N of=3 | discard`: so much came, so much was its
-/// own.
+/// Builds a worker process's report of `replay x | shard N of=3 | discard`: `came` blocks in all,
+/// `own` of its share.
 fn engine(came: u64, own: u64, killed: bool) -> Engine {
     let node = |planned, name: &str| {
         let name = name.into();
@@ -102,7 +103,7 @@ fn losing(mut engine: Engine, places: &[(DropReason, Option<u64>)]) -> Engine {
     engine
 }
 
-/// What is said of the source, and what was lost.
+/// Returns the source's entry, and the number of lost blocks.
 fn said(engines: Vec<Engine>) -> (Seen, u64) {
     let mut joint = joint(&graph(), engines);
     assert_eq!(joint.ledger.imbalances(), []);

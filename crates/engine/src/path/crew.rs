@@ -11,7 +11,7 @@ use sys::eventfd::EventFd;
 /// A space that has ended: its path, its place there, and what it left unless it panicked.
 pub(crate) type Ended = (usize, usize, Option<Remains>);
 
-/// Who starts the threads of a path, also while it runs.
+/// A handle that starts the threads of a path, also while it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Crew {
     pub(crate) number: usize,

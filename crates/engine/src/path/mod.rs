@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use sys::steps::Steps;
 
-/// How a path is to run, beyond what the request says.
+/// Run settings of a path, beyond its request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
     /// Sources beside those of the catalogue: what an embedding program or a test brings along.
@@ -35,19 +35,19 @@ pub struct Settings {
     pub timed: bool,
     /// Have the kernel measure the time of programs, too (`--analyze`).
     pub programs_timed: bool,
-    /// Which of several processes this is that run the line, from 0 on, and of how many: so that no
-    /// two of them number sessions alike.
+    /// Index, from 0 on, and number of the processes that run the line: they number sessions
+    /// differently.
     pub one_of: Option<(u32, u32)>,
     /// Edit nothing where it lies: every edit writes a copy.
     pub copies: bool,
-    /// What the kernel is to refuse, besides what it does refuse: for tests.
+    /// Kernel features that are treated as refused, in addition to those that are: for tests.
     pub refuses: Refuses,
 }
 
-/// What a path is built with for the sake of who looks at it, now or later.
+/// Facilities for observing a path, now or later.
 #[derive(Clone, Default, Debug)]
 pub struct Extras {
-    /// Whether it is written down, or comes from a record.
+    /// Record or replay, if either.
     pub tape: Tape,
     /// Sinks write their files into this folder, whatever they are called in the request.
     pub into: Option<PathBuf>,
@@ -55,19 +55,19 @@ pub struct Extras {
     pub silent: bool,
     /// In how many bytes each source of a live path remembers what it gave, for taps.
     pub history: Option<usize>,
-    /// Who wants to know what becomes of a flow: then a turn has one block.
+    /// The observer of a flow; with one, a pass has one block.
     pub why: Option<Arc<Why>>,
-    /// What the path may do by itself while it runs; nothing: it stays as it is.
+    /// Permitted automatic changes; none: the path stays as it is.
     pub adapt: Option<Arc<Adapt>>,
     /// The program that runs untrusted filters; none: this one, if it serves as such.
     pub helper: Option<PathBuf>,
     /// The log of this allocation. What it notes is kept when the paths are activated.
     pub steps: Steps,
-    /// How long blocks are on their way, measured against what the request allows: of one path.
+    /// Measured latency of blocks against the request's budget, for one path.
     pub budget: Arc<Budget>,
 }
 
-/// What a path may do by itself.
+/// Automatic changes that a path may make.
 #[derive(Clone, Debug)]
 pub struct Adapt {
     /// The machine, with what is known of costs before anything was seen.
@@ -76,12 +76,12 @@ pub struct Adapt {
     pub copies: bool,
     /// Move filters between the kernel and threads.
     pub moves: bool,
-    /// How often it looks, and how sure it wants to be.
+    /// Rate and certainty of the observations.
     pub pace: Pace,
 }
 
 impl Adapt {
-    /// What the request of a plan lets the path do; nothing: it stays as it is.
+    /// Returns the automatic changes that a plan's request permits; none: the path stays as it is.
     #[must_use]
     pub fn asked(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {
         let Adapts { copies, moves } = plan.adapts();
@@ -90,14 +90,14 @@ impl Adapt {
     }
 }
 
-/// How often is looked, and how sure one wants to be.
+/// The rate of observations, and the certainty required for a change.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pace {
-    /// How long a look takes, in ns.
+    /// Length of an observation, in ns.
     pub look_ns: u64,
-    /// How many looks in a row must say the same.
+    /// Number of consecutive observations that must agree.
     pub looks: u32,
-    /// How long nothing is changed after a change, in ns, at first.
+    /// Initial wait after a change, in ns.
     pub rest_ns: u64,
 }
 

@@ -1,8 +1,7 @@
-//! Where blocks come from, as a number that travels with each of them.
+//! The origin of blocks, as a number that travels with each of them.
 //!
-//! A source keeps its number for as long as the path lives, whatever plan it follows and wherever
-//! the source stands in it: what is written down of a block is read by it later. One that comes by
-//! a change has the next.
+//! A source keeps its number for as long as the path lives, under any plan and at any place in it:
+//! later readers of a record depend on it. A source added by a change takes the next number.
 
 use filter::Kind;
 use pipeline::Graph;
@@ -28,7 +27,7 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
-    /// Those of a graph whose nodes have these numbers.
+    /// Creates the origins of a graph whose nodes have these numbers.
     pub(crate) fn of(graph: &Graph, numbers: &[usize]) -> Self {
         let mut all = Self::default();
         all.follow(graph, numbers);
@@ -36,7 +35,7 @@ impl Origins {
         all
     }
 
-    /// Those of this graph, too, which nobody else knows of before [`Origins::tell`].
+    /// Adds the origins of this graph, unpublished until [`Origins::tell`].
     pub(crate) fn follow(&mut self, graph: &Graph, numbers: &[usize]) {
         for (id, used) in sources(graph) {
             let number = numbers[id.0];

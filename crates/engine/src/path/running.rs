@@ -1,4 +1,4 @@
-//! What is remembered of a path that runs, so that another request can be put in its place.
+//! The state of a running path, kept so that another request can replace it.
 //!
 //! Nodes and edges have **numbers** that they keep for as long as the path lives, whatever plan it
 //! follows at the moment: counters, rings and programs are known by them inside. Outside, in the
@@ -36,18 +36,18 @@ pub(crate) struct Whole {
     manned: Condvar,
 }
 
-/// What a path is at the moment.
+/// The current state of a path.
 #[derive(Debug)]
 pub(crate) struct State {
     /// The request, if anybody has said it.
     pub(crate) text: Option<String>,
-    /// How often it has been changed.
+    /// Number of changes so far.
     pub(crate) changes: u64,
-    /// How many spaces all its plans had.
+    /// Number of spaces in all its plans.
     pub(crate) spaces: usize,
-    /// How often it has looked whether it should be changed.
+    /// Number of observations made for automatic changes.
     pub(crate) looks: u64,
-    /// What it did by itself, and why: the last of it.
+    /// The latest automatic changes, with their reasons.
     pub(crate) adapted: VecDeque<String>,
     pub(crate) plan: Plan,
     pub(crate) ids: Ids,
@@ -71,28 +71,28 @@ pub(crate) struct Part {
     pub(crate) gone: Vec<Arc<CommandQueue>>,
     /// The spaces as [`Live`](crate::live::Live) knows them.
     pub(crate) listed: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
-    /// What comes up out of the kernel.
+    /// Edges out of the kernel.
     pub(crate) rising: Vec<Rising>,
-    /// What runs in the kernel for it, as long as somebody runs the path.
+    /// Kernel programs of this part, alive as long as the path is run.
     pub(crate) kernels: Weak<Mutex<Vec<Kernel>>>,
-    /// Who starts threads for it.
+    /// The handle that starts its threads.
     pub(crate) crew: Manned,
 }
 
-/// Whether somebody runs a part, who then starts threads for it.
+/// The state of a part's runner, which starts threads for it.
 #[derive(Debug)]
 pub(crate) enum Manned {
-    /// Nobody yet: it has been built.
+    /// Not yet: the part has been built.
     NotYet,
     By(Crew),
     /// It has ended, or is run by somebody who has no threads.
     NoMore,
 }
 
-/// What runs in the kernel for a part: of whoever runs that.
+/// Kernel programs of a part, owned by its runner.
 pub(crate) type Kernels = Arc<Mutex<Vec<Kernel>>>;
 
-/// What a program hands over to a thread: along which edges, in the order of its ways out.
+/// The edges over which a kernel program hands over to a thread, in the order of its outputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Rising {
     /// The number of the source that stands for the program.
@@ -119,12 +119,12 @@ pub(crate) struct RunningRing {
     /// The number of the node to which it leads.
     pub(crate) to: usize,
     pub(crate) stride: usize,
-    /// Whether it carries what is known of frames, whatever the stride.
+    /// True if it carries frame metadata, whatever the stride.
     pub(crate) marks: bool,
 }
 
 impl Part {
-    /// Whether all its spaces have ended.
+    /// Returns true if all its spaces have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.spaces.iter().all(|space| space.orders.inbox().ended)
     }
@@ -137,7 +137,7 @@ impl Part {
 }
 
 impl RunningRing {
-    /// Whether one can do for the other.
+    /// Returns true if the two are interchangeable.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Self { number: 0, ..self.clone() } == Self { number: 0, ..other.clone() }
     }
@@ -158,7 +158,7 @@ impl State {
         }
     }
 
-    /// Where the nodes and edges of these numbers stand in the plan.
+    /// Returns the maps from numbers of nodes and edges to places in the plan.
     pub(crate) fn place_of(&self) -> (Places, Places) {
         (Places(self.ids.nodes.clone()), Places(self.ids.edges.clone()))
     }
@@ -168,7 +168,7 @@ impl State {
 pub(crate) struct Places(Vec<usize>);
 
 impl Places {
-    /// Where this number stands, or [`GONE`].
+    /// Returns the place of this number, or [`GONE`].
     pub(crate) fn of(&self, number: usize) -> usize {
         self.0.iter().position(|other| *other == number).unwrap_or(GONE)
     }
@@ -180,7 +180,7 @@ impl Whole {
         Arc::new(Self { settings, extras, state, manned })
     }
 
-    /// Somebody runs this part, or does so no more.
+    /// Sets or clears the runner of this part.
     pub(crate) fn is_run_by(&self, part: usize, crew: Option<Crew>) {
         if let Some(part) = self.state().parts.get_mut(part) {
             part.crew = crew.map_or(Manned::NoMore, Manned::By);
@@ -197,7 +197,7 @@ impl Whole {
         !awaited(&mut state)
     }
 
-    /// What the path is; nobody changes it meanwhile.
+    /// Locks the state; no change happens while the guard lives.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

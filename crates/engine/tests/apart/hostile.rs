@@ -55,7 +55,8 @@ fn beside<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) -> (T, Outc
     (done, outcome)
 }
 
-/// That what a filter gave is a beginning of what it was given, and all of it if it did not end.
+/// Asserts that a filter's output is a prefix of its input, and all of it unless the filter was
+/// ended.
 fn in_order(outcome: &Outcome, file: &str, ended: bool) {
     let given = outcome.ledger.sources[0].1.given.blocks;
     let came = numbers(file);
@@ -63,7 +64,7 @@ fn in_order(outcome: &Outcome, file: &str, ended: bool) {
     assert!(came.len() as u64 <= given && (ended || came.len() as u64 == given), "{file}");
 }
 
-/// Why this change is refused.
+/// Returns the reason for which this change is refused.
 pub(crate) fn refused(live: &Live, words: &str) -> String {
     match edit(live, words) {
         Err(Unchanged::Refused(why)) => why,
@@ -71,7 +72,7 @@ pub(crate) fn refused(live: &Live, words: &str) -> String {
     }
 }
 
-/// Who lies when it is asked for what it knows is ended, and its arc with it.
+/// A filter that lies when asked for its state is ended, and its arc with it.
 fn v18_who_lies_about_what_it_knows_is_ended() {
     let lies = [
         ("abort", "was ended by signal 6 (SIGABRT)"),
@@ -100,7 +101,7 @@ fn v18_who_lies_about_what_it_knows_is_ended() {
     }
 }
 
-/// Who does not take what it is to know is not put there, and the old one goes on.
+/// A new filter that rejects the saved state is not installed, and the old one goes on.
 fn v18_where_the_new_one_learns_nothing_the_old_one_goes_on() {
     let lies = [
         ("shape", "that is no number of blocks"),
@@ -130,8 +131,8 @@ fn v18_where_the_new_one_learns_nothing_the_old_one_goes_on() {
     in_order(&outcome, "away", false);
 }
 
-/// What has the form of a number of blocks and is none is believed at home, where this filter
-/// panics of it: its path ends, with its words, and the one beside it in this process does not.
+/// A false number of blocks in valid form is believed by the filter at home, which panics: its path
+/// ends with that message, and the one beside it in this process does not.
 fn v18_who_believes_what_is_false_spoils_its_own_path_and_no_other() {
     let ((), beside) = during("generate rate=20000 seq=yes | count | pcap sane", |sane| {
         let paths = paths("generate rate=20000 seq=yes | liar false untrusted=yes | pcap spoilt");
@@ -167,7 +168,7 @@ fn children() -> Vec<u32> {
     all
 }
 
-/// Whether all threads of a process sleep.
+/// Returns true if all threads of a process sleep.
 fn sleeps(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
@@ -260,7 +261,7 @@ fn v18_a_process_is_killed_at_any_moment_of_a_change() {
 /// A line with one that stays.
 const STAYS: &str = "inspect | liar none untrusted=yes | ipproto |all inspect";
 
-/// What stands beside an untrusted filter is changed, and the process stays the same.
+/// Changes beside an untrusted filter leave its process the same.
 fn v18_its_process_stays_when_its_neighbours_change() {
     let ((), outcome) = beside(STAYS, "stays", |live| {
         let before = children();

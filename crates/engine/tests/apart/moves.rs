@@ -42,7 +42,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
 ];
 
-/// What comes out where nobody does anything.
+/// Returns the output of an undisturbed run.
 fn undisturbed() -> &'static [Out] {
     static OUT: OnceLock<Vec<Out>> = OnceLock::new();
     OUT.get_or_init(|| {
@@ -54,7 +54,7 @@ fn undisturbed() -> &'static [Out] {
     })
 }
 
-/// What is done to this line in the middle of all messages changes nothing of what comes out.
+/// Asserts that `act` on this line in the middle of all messages leaves the output unchanged.
 fn same(line: &str, act: impl FnOnce(&Live)) -> Outcome {
     let (out, outcome) = amid((line, "tcp"), CONNECTIONS, act);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
@@ -63,7 +63,7 @@ fn same(line: &str, act: impl FnOnce(&Live)) -> Outcome {
     outcome
 }
 
-/// How many blocks `tcp` holds here, and not in a process.
+/// Asserts that `tcp` holds its blocks here, or, with `home` false, in a process.
 fn is_home(live: &Live, home: bool) {
     assert_eq!(held(live), if home { u64::from(CONNECTIONS) } else { 0 });
 }
@@ -129,8 +129,8 @@ fn v18_every_filter_that_keeps_something_goes_on_in_another_process() {
     assert!(told > 8, "{told} filters keep something that can move");
 }
 
-/// What a process says that it knows is in no record: so it is not asked for it, and the record is
-/// of the line that it began with.
+/// A record never contains the state of a process: so the process is not asked for it, and the
+/// record is of the line that it began with.
 fn v10_v18_who_is_apart_stays_as_it_is_while_its_path_is_recorded() {
     let folder = Folder::new("apart");
     let (record, live, again) = (folder.0.join("r"), folder.0.join("live"), folder.0.join("again"));
@@ -152,8 +152,8 @@ fn v10_v18_who_is_apart_stays_as_it_is_while_its_path_is_recorded() {
     assert_eq!((differences(&said, &now), short), (Vec::new(), false));
 }
 
-/// Where a block came from is checked behind a process, too, where nothing changes when a source
-/// comes before it.
+/// Origins of blocks are checked behind a process, too, where nothing changes when a source comes
+/// before it.
 fn v3_v18_who_is_apart_may_give_blocks_of_a_source_that_came_later() {
     let source = |name: &str| format!("generate --name={name} rate=5000 seq=yes");
     let behind = "udp untrusted=yes | inspect@thread1 | pcap@thread1 later";

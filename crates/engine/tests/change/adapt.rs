@@ -38,7 +38,8 @@ fn adapts(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcome {
     outcome
 }
 
-/// Of each change the ledger says that nothing happened to any block.
+/// Asserts that no change lost, duplicated or reordered a block; returns the number of changes of
+/// this kind.
 fn changed(outcome: &Outcome, how: &str) -> usize {
     let switches = outcome.adapted.iter().filter(|told| told.contains("switched at block"));
     for told in switches.clone() {

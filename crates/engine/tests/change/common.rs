@@ -17,10 +17,10 @@ use std::time::Duration;
 /// Longer than any machine takes to do what it is asked.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// What a sink has taken: the number in each block, and its class.
+/// The blocks that a sink has taken: the number in each block, and its class.
 pub(crate) type Taken = Arc<Mutex<Vec<(u64, u32)>>>;
 
-/// What every sink of every test has taken, by the name of its file.
+/// The blocks taken by every sink of every test, by the name of its file.
 static TAKEN: Mutex<Option<HashMap<String, Taken>>> = Mutex::new(None);
 
 pub(crate) fn taken(file: &str) -> Taken {

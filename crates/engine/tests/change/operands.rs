@@ -4,8 +4,8 @@
 use crate::common::set;
 use crate::script::{CONNECTIONS, amid, held, line_of};
 
-/// What leaves the line when this is done to it while `tcp` holds a block of each connection, and
-/// `http` half a head; in any order.
+/// Returns the output of the line, in any order, when these edits are made while `tcp` holds a
+/// block of each connection, and `http` half a head.
 fn leaves(line: &str, edits: &[&str]) -> Vec<Vec<u8>> {
     let (out, outcome) = amid((line, "tcp"), CONNECTIONS, |live| {
         for words in edits {

@@ -17,10 +17,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use testkit::{Frame, Segment};
 
-/// How many connections are open.
+/// Number of open connections.
 pub(crate) const CONNECTIONS: u32 = 10_000;
 
-/// What came out of a block: its session, its class, its bytes.
+/// An output block: its session, its class, its bytes.
 pub(crate) type Out = (u32, u32, Vec<u8>);
 
 /// One test at a time has the script and what came of it.
@@ -90,7 +90,8 @@ impl Sink for Kept {
 /// The part of a connection that says nothing yet.
 const SYN: usize = 9;
 
-/// Of every connection: a beginning, the third quarter of a message before the second, the rest.
+/// Builds the frames of every connection: a beginning, the third quarter of a message before the
+/// second, the rest.
 fn script(connections: u32) -> (Vec<Vec<u8>>, usize) {
     let message = |connection: u32| {
         let body = format!("{connection:08} is what this connection says {:08}", !connection);
@@ -115,8 +116,8 @@ fn script(connections: u32) -> (Vec<Vec<u8>>, usize) {
     (before.into_iter().chain(parts(1)).chain(parts(3)).collect(), gate)
 }
 
-/// What comes out of the script, when this is done to a line in the middle of all messages, once
-/// they have come to `node`.
+/// Runs the script and calls `act` in the middle of all messages, once they have come to `node`;
+/// returns the output.
 pub(crate) fn amid(
     (text, node): (&str, &str),
     connections: u32,
@@ -157,17 +158,17 @@ pub(crate) fn amid(
     (std::mem::take(&mut *OUT.lock().expect("no panic")), outcome)
 }
 
-/// What the ledger says of the filter of this name by now.
+/// Returns the current ledger row of the filter of this name.
 pub(crate) fn line_of(live: &Live, name: &str) -> Option<Filtered> {
     live.counters(LONG).ledger.filters.into_iter().find(|node| node.name == name)
 }
 
-/// How many blocks `tcp` holds, as the path knows.
+/// Returns the number of blocks that `tcp` holds, as the path knows.
 pub(crate) fn held(live: &Live) -> u64 {
     line_of(live, "tcp").map_or(0, |tcp| tcp.held.blocks)
 }
 
-/// That no connection began a second time.
+/// Asserts that no connection began a second time.
 pub(crate) fn assert_sessions(outcome: &Outcome) {
     let named = outcome.ledger.filters.iter().filter(|node| node.name == "tcp");
     let [tcp] = named.collect::<Vec<_>>()[..] else { panic!("one line: {:?}", outcome.ledger) };

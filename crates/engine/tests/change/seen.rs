@@ -1,5 +1,5 @@
-//! What filters show (`state=NAME`) while the path changes: the name stays with the filter, and so
-//! does what is in it.
+//! Published state of filters (`state=NAME`) while the path changes: the name stays with the
+//! filter, and so does its content.
 
 use crate::common::{LONG, during, edit, given, on, set};
 use engine::change::change;

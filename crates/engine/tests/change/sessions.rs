@@ -20,7 +20,7 @@ fn whole(live: &Live, line: &str) -> Switched {
     switched
 }
 
-/// What comes out of half of the connections, when this is done to the path amid their messages.
+/// Returns the output of half of the connections, when `act` is called amid their messages.
 fn half_with(act: impl FnOnce(&Live)) -> Vec<Out> {
     let line = "generate | split 2 |1 tcp | http | pcap x";
     let (out, outcome) = amid((line, "split"), CONNECTIONS, act);

@@ -5,7 +5,7 @@ use crate::common::set;
 use crate::script::{CONNECTIONS, Out, amid, assert_sessions, held};
 use engine::run::Outcome;
 
-/// What comes out of the script, when this is done to the path in the middle of all messages.
+/// Returns the output of the script, when these edits are made in the middle of all messages.
 fn run_with(edits: &[&str]) -> (Vec<Out>, Outcome) {
     let (out, outcome) = amid(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |live| {
         for words in edits {

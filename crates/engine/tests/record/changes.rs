@@ -71,7 +71,7 @@ fn v3_v10_a_path_that_was_changed_runs_again_as_it_ran() {
     }
 }
 
-/// What changes are made of: of a line with such names most of them fit.
+/// The edits from which changes are drawn: most of them fit a line with such names.
 const WORDS: [&str; 20] = [
     "insert ipproto before tcp",
     "insert inspect after tcp",

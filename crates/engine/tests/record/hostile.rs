@@ -14,7 +14,7 @@ use testkit::Random;
 /// Longer than any machine takes for a record of a few hundred blocks.
 const LONG: Duration = Duration::from_secs(240);
 
-/// What is only ours, and of that a chunk, an event and the end (`record/form.rs`).
+/// The type of private blocks, and of those a chunk, an event and the end (`record/form.rs`).
 const LOCAL: u32 = 0x8000_4c53;
 const CHUNK: u32 = 2;
 const EVENT: u32 = 3;
@@ -53,7 +53,7 @@ impl Block {
         self.1[at..at + value.len()].copy_from_slice(value);
     }
 
-    /// Where it says how many blocks: behind which event it is, the node and the time.
+    /// Sets the number of blocks of an event, which follows its kind, the node and the time.
     fn set_count(&mut self, count: u32) {
         self.set(28, &count.to_le_bytes());
     }
