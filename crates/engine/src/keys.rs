@@ -15,7 +15,7 @@ pub struct KeyFiles;
 
 /// More than a key with white space around it has.
 const BYTES_MAX: u64 = 4096;
-/// What nobody but the owner may have.
+/// Permission bits of group and others, which must be clear on a key file.
 const OTHERS: u32 = 0o077;
 
 impl Keys for KeyFiles {

@@ -27,25 +27,25 @@ pub struct Live {
     whole: Option<(Arc<Whole>, usize)>,
 }
 
-/// How much is remembered of what a path did by itself.
+/// Maximum number of adaptations remembered per path.
 const ADAPTED_MAX: usize = 32;
 
-/// What a path had counted when it was asked.
+/// The counters of a path at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// When it was asked: the monotonic clock, in ns.
+    /// Time of the request: the monotonic clock, in ns.
     pub at: u64,
     /// Nodes, edges and sources as in the ledger at the end. The position of an edge is what was
     /// put on it; what is resident in a ring is what had been put and not taken, the far side asked
     /// first.
     pub ledger: Ledger,
-    /// What filters have to say so far.
+    /// Reports of filters so far.
     pub reports: Vec<Reported>,
     /// Each space, in the order of the plan; processes behind the threads.
     pub spaces: Vec<Found>,
 }
 
-/// How fresh the counters of a space are.
+/// Freshness of a space's counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fresh {
     /// It answered.
@@ -69,7 +69,7 @@ impl Live {
         self.whole.as_ref().map(|(whole, _)| whole)
     }
 
-    /// Somebody runs it, or does so no more.
+    /// Sets or clears the crew that runs it.
     pub(crate) fn is_run_by(&self, crew: Option<Crew>) {
         if let Some((whole, part)) = &self.whole {
             whole.is_run_by(*part, crew);
@@ -115,13 +115,14 @@ impl Live {
         Some(self.whole()?.state().plan.clone())
     }
 
-    /// How often it has been changed, by somebody or by itself.
+    /// Returns the number of changes, both requested and by the path itself.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.whole().map_or(0, |whole| whole.state().changes)
     }
 
-    /// What programs have counted so far of what they do for it, by the places of the plan.
+    /// Returns the counters of kernel programs so far, for their current eras, by node and edge of
+    /// the plan.
     pub(crate) fn in_kernel(&self) -> Vec<SoFar> {
         let Some((whole, part)) = &self.whole else { return Vec::new() };
         let state = whole.state();
@@ -137,24 +138,24 @@ impl Live {
         all
     }
 
-    /// What the path did by itself while it ran, and why: the last that it did.
+    /// Returns the latest adaptations of the path, with their reasons.
     #[must_use]
     pub fn adapted(&self) -> Vec<String> {
         self.whole().map_or_else(Vec::new, |whole| whole.state().adapted.iter().cloned().collect())
     }
 
-    /// How long blocks were on their way, where the request bounds that.
+    /// Returns the latency of blocks, where the request bounds it.
     #[must_use]
     pub fn latency(&self) -> Option<Latency> {
         self.whole()?.extras.budget.told(sys::clock::monotonic())
     }
 
-    /// Whether blocks were late since this was asked last.
+    /// Returns the latency breach since the last call, if there was one.
     pub(crate) fn breach(&self) -> Option<Breach> {
         self.whole()?.extras.budget.breach(sys::clock::monotonic())
     }
 
-    /// How often the path has looked whether it should do anything by itself.
+    /// Returns the number of times the path checked if it should adapt.
     #[must_use]
     pub fn looks(&self) -> u64 {
         self.whole().map_or(0, |whole| whole.state().looks)
@@ -184,7 +185,7 @@ impl Live {
         self.all().iter().map(|orders| orders.name.clone()).collect()
     }
 
-    /// Whether all spaces have ended.
+    /// Returns true if all spaces have ended.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.all().iter().all(|orders| orders.inbox().ended)
@@ -208,8 +209,8 @@ impl Live {
         orders.ask(limit, order)
     }
 
-    /// What all spaces have counted. Those that do not answer in their share of `limit` are told as
-    /// they were the last time.
+    /// Returns the counters of all spaces. A space that does not answer in its share of `limit` is
+    /// reported with its previous counters.
     #[must_use]
     pub fn counters(&self, limit: Duration) -> Snapshot {
         let all = self.all();

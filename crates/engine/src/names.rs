@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use sys::name_service;
 
-/// What the C library of this machine answers, kept from the first time on.
+/// Results of the C library's name lookups on this machine, each cached from its first use on.
 #[derive(Debug, Default)]
 pub(crate) struct MachineNames {
     asked: Mutex<HashMap<(NameQuery, String), Result<NameAnswer, String>>>,
@@ -46,7 +46,8 @@ mod tests {
     use crate::catalogue::{House, Repeated, Strangers};
     use pipeline::Catalogue;
 
-    /// Whoever reads the line again, for somebody else or another time, finds the answer in it.
+    /// A lookup is written into the request, so that another reader or a later time gets the same
+    /// answer.
     #[test]
     fn names_are_looked_up_once_and_then_stand_in_the_line() {
         let text = "replay x | bpf \"host localhost\" | count + discard";

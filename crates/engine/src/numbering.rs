@@ -40,7 +40,8 @@ impl Ids {
     }
 }
 
-/// How many rings the copies of a plan have at most: one to each and one from each.
+/// Returns the greatest number of rings between the replicas of a plan: one to each and one from
+/// each.
 pub(crate) fn rings_of_copies(plan: &Plan) -> usize {
     plan.copied.iter().map(|copied| 2 * copied.spaces.len()).sum()
 }
@@ -48,9 +49,9 @@ pub(crate) fn rings_of_copies(plan: &Plan) -> usize {
 /// The numbers of sessions that the filters of a plan give.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Numbering {
-    /// How many filters of the first plan give numbers, at least one.
+    /// Number of filters of the first plan that number sessions, at least one.
     initial: u32,
-    /// By the number of its node, the share of each filter that gives any.
+    /// Shares of the filters that number sessions, by number of the node.
     shares: Vec<(usize, Share)>,
     /// The shares that no filter has, longest without one first.
     free: VecDeque<Share>,
@@ -63,7 +64,7 @@ pub(crate) struct Numbering {
 /// Part of the numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Share {
-    /// That of one of the filters of the first plan.
+    /// The share of a filter of the first plan.
     Initial(u32),
     /// A range for a filter that comes later.
     Later(u32),
@@ -106,7 +107,7 @@ impl Numbering {
         }
     }
 
-    /// Why the plan cannot run, if there are more filters than shares.
+    /// Returns the reason that the plan cannot run, if there are more filters than shares.
     pub(crate) fn short(&self) -> Option<String> {
         let most = SessionNumbers::LATER_MAX;
         self.is_short.then(|| {

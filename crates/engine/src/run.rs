@@ -30,20 +30,20 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::steps::{Resource, Steps};
 
-/// When to stop, besides when the sources end.
+/// Conditions that stop a run, besides the end of its sources.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Until<'f> {
-    /// When this becomes readable: a signal.
+    /// A descriptor whose readiness stops the run: a signal.
     pub readable: Option<BorrowedFd<'f>>,
     /// After this many ns.
     pub elapsed: Option<u64>,
-    /// Who is told meanwhile how far it is.
+    /// Progress callback.
     pub watch: Option<Watch<'f>>,
-    /// Who is told when blocks are late.
+    /// Latency callback.
     pub alarm: Option<Alarm<'f>>,
 }
 
-/// Who is told when blocks are older than the request allows, at most once a second.
+/// Callback for blocks older than the request allows, called at most once a second.
 #[derive(Clone, Copy)]
 pub struct Alarm<'f>(
     /// Is called by the thread that waits: it must not block.
@@ -56,7 +56,7 @@ impl fmt::Debug for Alarm<'_> {
     }
 }
 
-/// Who is told how far paths are, and how often.
+/// Callback for the progress of paths, with its interval.
 #[derive(Clone, Copy)]
 pub struct Watch<'f> {
     /// The time between two tellings, in ns.
@@ -71,37 +71,37 @@ impl fmt::Debug for Watch<'_> {
     }
 }
 
-/// How far paths are.
+/// Progress of paths.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// How long they have run, in ns.
+    /// Elapsed time, in ns.
     pub elapsed_ns: u64,
-    /// What their sources had seen when they answered last; none before the first answer.
+    /// Totals of their sources, as of their latest answer; empty before the first.
     pub sources: Vec<(String, Seen)>,
-    /// Whether they were stopped, and what is under way drains.
+    /// True if they were stopped and blocks in flight drain.
     pub stopped: bool,
     /// Sources that did not answer this time: held up by what takes their blocks.
     pub held_up: Vec<String>,
 }
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// The ledger of all paths.
     pub ledger: Ledger,
-    /// What filters and sinks had to say, by node of the plan.
+    /// Reports of filters and sinks, by node of the plan.
     pub reports: Vec<Reported>,
-    /// Why paths ended early.
+    /// Failures that ended paths early.
     pub failures: Vec<PathFailure>,
-    /// What programs in the kernel did as a whole.
+    /// Totals of kernel programs.
     pub programs: Vec<ProgramRan>,
-    /// What the paths did by themselves while they ran, and why.
+    /// Adaptations that the paths made while they ran, with their reasons.
     pub adapted: Vec<String>,
-    /// How long blocks were on their way, where the request bounds that.
+    /// Latency of blocks, where the request bounds it.
     pub latency: Option<Latency>,
-    /// Whether a signal or the time limit stopped it.
+    /// True if a signal or the time limit stopped it.
     pub stopped: bool,
-    /// How long it ran, in ns.
+    /// Run time, in ns.
     pub elapsed_ns: u64,
 }
 
@@ -161,7 +161,7 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
 
 /// A thread for each space of paths that are about to run.
 struct Manned {
-    /// By path, as what follows.
+    /// The crew of each path, in order of the paths.
     crews: Vec<Crew>,
     threads: Vec<Vec<Thread>>,
     done: Arc<EventFd>,
@@ -286,7 +286,7 @@ const ALARM_NS: u64 = 1_000_000_000;
 struct Alarms<'f> {
     alarm: Alarm<'f>,
     live: &'f Live,
-    /// When it looks again.
+    /// Time of the next check.
     next: u64,
     /// Before then it tells nothing.
     quiet: u64,
@@ -312,17 +312,17 @@ impl<'f> Alarms<'f> {
     }
 }
 
-/// How long sources have to answer before it is told what they said last, in ns. A space looks
-/// after every batch, and wakes within 50 us where a processor is free.
+/// Time that sources have to answer before their latest known totals are reported, in ns. A space
+/// polls after every batch, and wakes within 50 us where a processor is free.
 const ANSWERED_NS: u64 = 50_000_000;
 
 /// Asking the sources and telling what they answered, in turn.
 struct Rounds<'f> {
     watch: Watch<'f>,
     begin: u64,
-    /// When it is told next.
+    /// Time of the next report.
     next: u64,
-    /// Whether they were asked for that.
+    /// True if the sources were asked for that report.
     asked: bool,
 }
 
@@ -331,7 +331,7 @@ impl<'f> Rounds<'f> {
         Self { watch, begin, next: begin.saturating_add(watch.every_ns), asked: false }
     }
 
-    /// When there is something to do.
+    /// Returns the time of the next action.
     const fn due(&self) -> u64 {
         if self.asked { self.next } else { self.next.saturating_sub(ANSWERED_NS) }
     }

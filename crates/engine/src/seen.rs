@@ -1,5 +1,5 @@
-//! What filters show that run somewhere on this machine (`state=NAME`): for commands, which look at
-//! it as any program can.
+//! Published state of filters that run on this machine (`state=NAME`), for commands, which read it
+//! as any program can.
 
 pub use buffer::name::{Address, Error};
 pub use buffer::state::{Column, Look, Names, Reader, Shape};

@@ -16,12 +16,13 @@ use sys::task::{self, Task};
 pub struct Found {
     /// Its name in the plan.
     pub name: String,
-    /// How fresh its counters are.
+    /// Freshness of its counters.
     pub fresh: Fresh,
     /// The thread, or the process, in which it runs; none before it has begun, and where somebody
     /// else's thread runs it.
     pub runs: Option<Runs>,
-    /// What the kernel said of that before anybody asked the space anything; none: it has ended.
+    /// The kernel's statistics of its task, read before the space was queried; `None` if it has
+    /// ended.
     pub task: Option<Task>,
     /// The edge of the plan on which it waits for room.
     pub held_up: Option<usize>,
@@ -38,7 +39,7 @@ pub enum Runs {
     Process(u32),
 }
 
-/// Why a space does not run where it is to.
+/// The reason that a space does not run on its assigned processors.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotKept {
     /// It has ended, or has not begun.

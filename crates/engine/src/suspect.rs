@@ -13,7 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use sys::steps::UNLOGGED;
 
-/// How many files of one process may lie in a folder.
+/// Maximum number of files that one process may leave in a folder.
 const FILES_MAX: usize = 1000;
 
 /// A block that was kept.

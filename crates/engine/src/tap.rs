@@ -22,12 +22,12 @@ pub fn parse_since(text: &str) -> Result<Since, String> {
     ago.and_then(Result::ok).map(Since::Ago).ok_or_else(usage)
 }
 
-/// Why nobody can look there.
+/// The reason that a node cannot be tapped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Untapped {
     /// There is no such node, or several.
     Which(String),
-    /// What leaves it cannot be had, for this reason.
+    /// Its output is not accessible, for this reason.
     Closed(String),
     /// Its space did not come to it.
     NotTaken(NotTaken),
@@ -54,11 +54,11 @@ pub struct Wanted {
     pub node: Option<String>,
     /// From where on; none: from now on.
     pub since: Option<Since>,
-    /// What becomes of what it does not take in time.
+    /// The policy for blocks that it does not take in time.
     pub policy: Policy,
-    /// When it ends if nothing is taken.
+    /// Time without progress after which the tap ends.
     pub patience: Duration,
-    /// Where the capture is written: the writing end of a pipe.
+    /// The output of the capture: the writing end of a pipe.
     pub pipe: OwnedFd,
 }
 

@@ -5,7 +5,7 @@ use filter::StateFacts;
 use filter::prelude::*;
 use sys::hostile_syscalls::{HOSTILE_SYSCALLS, HostileSyscall};
 
-/// What everybody knows about `panics`.
+/// The description of `panics`.
 pub(crate) const PANICS: Description = Description {
     name: "panics",
     summary: "panic at blocks of one length; only in test builds",
@@ -21,7 +21,7 @@ pub(crate) const PANICS: Description = Description {
     ..Description::EMPTY
 };
 
-/// What everybody knows about `hostile`.
+/// The description of `hostile`.
 pub(crate) const HOSTILE: Description = Description {
     name: "hostile",
     summary: "do harm at the hundredth block; only in test builds",
@@ -56,7 +56,7 @@ impl Classify for Hostile {
     }
 }
 
-/// What everybody knows about `liar`.
+/// The description of `liar`.
 pub(crate) const LIAR: Description = Description {
     name: "liar",
     summary: "count blocks, and lie when asked for the count; only in test builds",
@@ -70,7 +70,7 @@ pub(crate) const LIAR: Description = Description {
     ..Description::EMPTY
 };
 
-/// What it may do: when asked for what it knows, or (`taught-…`) when it is to know something.
+/// The lies it can tell: when asked for its state, or (`taught-…`) when given state.
 const LIES: &[&str] = &[
     "none",
     "abort",

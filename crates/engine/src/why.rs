@@ -1,5 +1,5 @@
-//! What became of a flow: which nodes saw its blocks, what they answered, where blocks were held
-//! and how long, dropped and why, and what left. (CONTRACT 19, for one flow)
+//! The fate of a flow: which nodes saw its blocks, what they answered, where blocks were held and
+//! how long, dropped and why, and what left. (CONTRACT 19, for one flow)
 //!
 //! In: a pcap-filter expression, and a path that is run again (a record, or a line over a capture)
 //! with one block in each turn: then what a filter counts while it is called is what it did with
@@ -22,12 +22,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What became of the blocks of a flow at one node.
+/// The fate of a flow's blocks at one node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Row {
-    /// Which node of the plan.
+    /// The node of the plan.
     pub planned: usize,
-    /// What came.
+    /// Input.
     pub came: Amount,
     /// With which classes blocks left, and how many; in words where the node has names for them.
     pub answered: BTreeMap<String, u64>,
@@ -41,11 +41,11 @@ pub struct Row {
     pub held: u64,
     /// The longest wait, in ns.
     pub held_max: Time,
-    /// Of those held, how many left.
+    /// Held blocks that left.
     pub released: u64,
-    /// Why blocks ended here, by reason.
+    /// Blocks that ended here, by reason.
     pub dropped: BTreeMap<String, u64>,
-    /// Why blocks were not answered, by reason.
+    /// Unanswered blocks, by reason.
     pub unanswered: BTreeMap<String, u64>,
     /// The numbers of the packets (as they came, from 1) whose frames came or left here.
     pub packets: Vec<u64>,
@@ -54,8 +54,8 @@ pub struct Row {
 /// A question about a flow, put to a path that is built with it.
 #[derive(Debug)]
 pub struct Why {
-    /// Of each node of the plan, what its classes mean, and whose numbers the sessions of its
-    /// blocks have: those of the request, or in older records those of one filter.
+    /// For each node of the plan, the names of its classes, and the node that numbers the sessions
+    /// of its blocks: the request's numbering, or in older records that of one filter.
     nodes: Vec<(Classes, usize)>,
     /// The node before each.
     above: Vec<usize>,
@@ -68,15 +68,15 @@ struct Asked {
     rows: BTreeMap<usize, Row>,
     /// Sessions of the flow, with the filter that numbered them.
     sessions: HashSet<(usize, u32)>,
-    /// What is held where, since when.
+    /// Held blocks by node, each with the time since when.
     held: HashMap<(usize, u64), Time>,
-    /// What the frames of the flow are numbered.
+    /// Packet numbers of the flow's frames, by key.
     numbers: HashMap<u64, u64>,
-    /// How many packets have come, by source.
+    /// Number of packets so far, by source.
     packets: HashMap<usize, u64>,
 }
 
-/// How many frames are remembered by number, and how many packets are told of a node.
+/// Maximum number of frames remembered by number, and of packets listed per node.
 const NUMBERS_MAX: usize = 1 << 20;
 
 impl Why {
@@ -105,7 +105,7 @@ impl Why {
         Ok(Self { nodes, above, asked: Mutex::new(asked) })
     }
 
-    /// What became of the flow, by node of the plan.
+    /// Returns the fate of the flow, by node of the plan.
     #[must_use]
     pub fn rows(&self) -> Vec<Row> {
         self.asked().rows.values().cloned().collect()
@@ -149,8 +149,8 @@ impl Why {
         true
     }
 
-    /// What a node did with a block of the flow, by what it counted before and after; whether the
-    /// block goes on at once is seen when it leaves.
+    /// Derives a node's action on a block of the flow from its counters before and after;
+    /// forwarding shows only when the block leaves.
     fn did(
         &self,
         planned: usize,
@@ -276,7 +276,7 @@ impl Row {
     }
 }
 
-/// What tells a frame from others, wherever it lies: its time and its bytes.
+/// Returns a key that identifies a frame wherever it lies, from its time and its bytes.
 fn key(block: &Block<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write_u64(block.context.time);
@@ -284,7 +284,7 @@ fn key(block: &Block<'_>) -> u64 {
     hasher.finish()
 }
 
-/// What the classes of blocks behind a node mean: those of the node, or of the nearest before it.
+/// Returns the class names behind a node: its own, or those of the nearest node before it.
 fn classes(graph: &Graph, id: NodeId) -> Classes {
     let mut at = id;
     for _ in 0..graph.nodes.len() {

@@ -1,4 +1,4 @@
-//! What moves blocks: copies, rings between threads, wake-ups.
+//! Costs of moving blocks: copies, rings between threads, wake-ups.
 
 use super::figures::{Calibration, least};
 use super::user::timed;
@@ -43,10 +43,10 @@ fn crossing() -> Result<f64, String> {
     Ok((far - near).max(1.0))
 }
 
-/// What it costs to wake a thread that sleeps: half of the wakes that were measured cost less.
+/// Measures the cost of waking a sleeping thread, in ns: the median of the measured wake-ups.
 fn wake() -> Result<f64, String> {
     const WAKES: u32 = 200;
-    /// How long the sleeper has slept at least, so that its processor may have halted.
+    /// Least time that the sleeper has slept, in ns, so that its processor may have halted.
     const ASLEEP_NS: u64 = 100_000;
     let woken = Arc::new(AtomicU32::new(0));
     let seen = Arc::clone(&woken);

@@ -1,4 +1,4 @@
-//! What a frame costs that is taken from the host, or that leaves by another interface.
+//! Costs of a frame that is redirected from the host, or that leaves by another interface.
 //!
 //! Frames go over a virtual cable whose two ends are in a name space made for it: what comes in at
 //! one end of it is taken there by whole lines, and what comes in by the loopback interface leaves
@@ -38,7 +38,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     }
 }
 
-/// What a frame costs, in ns beyond sending it to nobody.
+/// Costs of a frame, in ns beyond sending it to no receiver.
 struct Figures {
     /// Taken and dropped by a program.
     dropped: f64,

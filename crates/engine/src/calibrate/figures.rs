@@ -2,12 +2,12 @@
 
 use pipeline::plan::Costs;
 
-/// What a calibration came to.
+/// The result of a calibration.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// The table. What could not be measured is as built in.
     pub costs: Costs,
-    /// What could not be measured, and why.
+    /// Figures that could not be measured, with the reasons.
     pub missing: Vec<(String, String)>,
 }
 

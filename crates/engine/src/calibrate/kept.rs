@@ -17,7 +17,7 @@ const BYTES_MAX: u64 = 4 << 20;
 /// A table that is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
-    /// When it was measured, in seconds since 1970.
+    /// Time of measurement, in seconds since 1970.
     pub measured: u64,
     /// The release of the kernel on which it was measured.
     pub release: String,
@@ -38,7 +38,7 @@ pub fn folder() -> Option<PathBuf> {
     Some(base.join("streamline"))
 }
 
-/// Where the table lies in a folder.
+/// Returns the path of the table in a folder.
 #[must_use]
 pub fn path(folder: &Path) -> PathBuf {
     folder.join("costs")
@@ -69,13 +69,14 @@ impl Kept {
         Self { measured, release, processor: processor(), costs }
     }
 
-    /// What was just measured.
+    /// Builds the table of a finished calibration.
     #[must_use]
     pub fn of(calibration: &Calibration) -> Self {
         Self::now(calibration.costs.clone())
     }
 
-    /// Whether it is of this machine; otherwise, of which.
+    /// Checks that it was measured on this machine; the error names the kernel and processor of the
+    /// other.
     pub fn is_here(&self) -> Result<(), String> {
         let (release, processor) = (sys::machine::Machine::detect().release, processor());
         match self.release == release && self.processor == processor {
@@ -84,7 +85,7 @@ impl Kept {
         }
     }
 
-    /// How long ago it was measured, in words.
+    /// Describes its age in words.
     #[must_use]
     pub fn age(&self) -> String {
         let now = sys::clock::real() / 1_000_000_000;

@@ -13,7 +13,7 @@ use sys::eventfd::EventFd;
 /// a few blocks rings its bell within a millisecond.
 const IDLE_NS: u64 = 50_000;
 const WINDOW: Duration = Duration::from_millis(4);
-/// Who is never idle is not waited for longer.
+/// Number of checks after which waiting for idle threads ends.
 const LOOKS_MAX: u32 = 250;
 
 /// Has `ip` do something in the name space of this thread.
@@ -45,7 +45,7 @@ pub(super) fn spent(count: u32, send: impl FnOnce()) -> f64 {
     }
 }
 
-/// What is spent while a line runs in threads of its own.
+/// Measures the processor time spent while a request runs in threads of its own.
 pub(super) fn while_runs(line: &str, send: &dyn Fn() -> f64) -> Result<f64, String> {
     let (graph, mistakes) = pipeline::read(line, &House);
     if mistakes.iter().any(pipeline::Diagnostic::is_error) {

@@ -1,4 +1,4 @@
-//! What things cost on this machine: measured once, kept, and read at every start.
+//! Costs on this machine: measured once, persisted, and read at every start.
 //!
 //! In: nothing but the machine. Out: a table of costs for the planner, and what could not be
 //! measured, with the reason. [SL §7.1; CONTRACT 27]

@@ -1,4 +1,4 @@
-//! What a frame costs where it comes in: at a packet socket, at a program, on its way out of the
+//! Costs of a frame where it comes in: at a packet socket, at a program, on its way out of the
 //! kernel.
 //!
 //! Frames go over the loopback interface of a name space that is made for it and seen by nobody;
@@ -53,7 +53,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     }
 }
 
-/// What a frame costs, in ns beyond sending it.
+/// Costs of a frame, in ns beyond sending it.
 struct Live {
     /// With a program that does nothing.
     tap: f64,
@@ -61,7 +61,7 @@ struct Live {
     socket: f64,
     /// With a line in a thread, behind a program that hands everything over.
     handed: f64,
-    /// What is more with twins in it, none of which looks at headers; and with some that do.
+    /// Extra cost with twins of which none reads headers; then with some that do.
     plain: f64,
     twins: f64,
 }
@@ -134,7 +134,7 @@ impl Live {
     }
 }
 
-/// By how much a line costs more than another, round by round: half of the rounds say more.
+/// Returns the median over the rounds by which one request costs more than another.
 fn more(line: &[f64], other: &[f64]) -> f64 {
     let mut more: Vec<f64> = line.iter().zip(other).map(|(line, other)| line - other).collect();
     more.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! What twins cost in the kernel: each alone, by test runs, beside a program that does nothing.
+//! Costs of twins in the kernel: each alone, by test runs, beside a program that does nothing.
 //!
 //! Those that change frames do it where frames are taken, at XDP, and a test run that repeats them
 //! gives each the frame as the one before has left it. So these run once for each call, many times,
@@ -56,7 +56,7 @@ pub(super) fn measurable() -> impl Iterator<Item = &'static Description> {
     all.filter(|description| description.kernel.is_some())
 }
 
-/// What a twin costs that changes frames, beyond a program that does nothing.
+/// Measures the cost of a twin that changes frames, beyond a program that does nothing.
 fn changing(description: &Description) -> Result<f64, String> {
     let code = encode(&[Insn::mov(R0, PASS), Insn::exit()]);
     let empty = Program::load(ProgramKind::Xdp, "empty", &code).map_err(|why| why.to_string())?;
@@ -67,7 +67,7 @@ fn changing(description: &Description) -> Result<f64, String> {
 /// XDP_PASS.
 const PASS: i32 = 2;
 
-/// What a program that does nothing takes in a test run.
+/// Measures a program that does nothing in a test run.
 pub(super) fn empty() -> Result<f64, String> {
     let code = encode(&[Insn::mov(R0, -1), Insn::exit()]);
     let program = Program::load(ProgramKind::Tc, "empty", &code).map_err(|why| why.to_string())?;
@@ -98,8 +98,8 @@ fn frame() -> Vec<u8> {
     frame
 }
 
-/// What a program of this filter takes in a test run where such a line stands: with the arguments
-/// of its own example, or the first of those of the exam that can be expressed there.
+/// Measures a program of this filter in a test run at this attach point, with the arguments of its
+/// own example, or the first of those of the exam that can be expressed there.
 fn cost(description: &Description, at: &Attach) -> Result<f64, String> {
     let shown = words(description).map(|(_, own)| own.to_owned());
     let examined = description.examined.iter().map(|given| format!("{} {given}", description.name));

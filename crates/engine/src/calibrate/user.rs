@@ -1,4 +1,4 @@
-//! What filters cost in a thread: the line of each filter's own example, up to the filter, on
+//! Costs of filters in a thread: the request of each filter's own example, up to the filter, on
 //! frames that the program brings along.
 
 use super::figures::Calibration;
@@ -17,14 +17,14 @@ const CAPTURE: &[u8] = include_bytes!("../../../../examples/web.pcap");
 const MADE: u32 = 8_192;
 const SHORT: u32 = 64;
 const LONG: u32 = 1400;
-/// How often a line is run.
+/// Number of runs of a request.
 const ROUNDS: usize = 5;
-/// What a filter costs at least, in ns.
+/// Least cost of a filter, in ns.
 const LEAST: f64 = 0.5;
 /// All filters of a line.
 const EACH: &str = "";
 
-/// What a node took, and what that cost.
+/// Input of a node, and its cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timed {
     /// For a block, on average.
@@ -56,7 +56,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     }
 }
 
-/// What finding out where the headers begin costs whoever does it first.
+/// Measures the cost of finding the headers, which the first node to need them pays.
 fn first() -> Result<f64, String> {
     let source = format!("generate count={MADE} size={SHORT}");
     let first = timed(&format!("{source} | dport |all discard"), EACH, ROUNDS)?;
@@ -64,7 +64,7 @@ fn first() -> Result<f64, String> {
     Ok(2.0 * first.ns - both.ns)
 }
 
-/// What a filter costs for every block and for every byte of it.
+/// Measures the cost of a filter per block and per byte.
 fn cost(description: &Description, capture: &Capture) -> Result<(f64, f64), String> {
     let (before, own) = words(description).ok_or("its example does not show it")?;
     let line = |source: &str| {
@@ -91,7 +91,8 @@ fn cost(description: &Description, capture: &Capture) -> Result<(f64, f64), Stri
     Ok(((short.ns - byte * f64::from(SHORT)).max(0.0), byte))
 }
 
-/// What is by the block and what by the byte, where only one length of blocks was seen.
+/// Splits a cost into its parts per block and per byte, where only one length of blocks was
+/// measured.
 fn split(description: &Description, seen: Timed) -> (f64, f64) {
     match description.reads {
         Reads::All if seen.bytes > 1.0 => (0.0, seen.ns / seen.bytes),
@@ -123,7 +124,8 @@ fn pipes(line: &'static str) -> Vec<&'static str> {
     head.into_iter().chain(parts.map(unlabelled)).collect()
 }
 
-/// What a node of a line cost, or all its filters ([`EACH`]), by the quickest of some runs.
+/// Measures the cost of a node of a request, or of all its filters ([`EACH`]): the fastest of some
+/// runs.
 pub(super) fn timed(line: &str, node: &str, rounds: usize) -> Result<Timed, String> {
     let mut best: Option<Timed> = None;
     for _ in 0..rounds {
@@ -146,7 +148,7 @@ pub(super) fn timed(line: &str, node: &str, rounds: usize) -> Result<Timed, Stri
     best.ok_or_else(|| "it was not run".to_owned())
 }
 
-/// What a block costs on its way through a whole line, by the quickest of some runs.
+/// Measures the cost of a block on its way through a whole request: the fastest of some runs.
 pub(super) fn whole(line: &str, rounds: usize) -> Result<f64, String> {
     let mut best = f64::INFINITY;
     for _ in 0..rounds {

@@ -21,13 +21,13 @@ use std::cell::{Cell, RefCell};
 pub(super) struct Assembled {
     /// The program.
     pub(super) program: ebpf::Program,
-    /// Of each way out, whether what is seen there begins behind a tag that may lie beside.
+    /// True for each exit whose frames begin behind a VLAN tag that may lie beside the frame.
     pub(super) behind_tag: Vec<bool>,
     /// And what frames begin with there.
     pub(super) heads: Vec<Head>,
 }
 
-/// What a program does with frames in the end.
+/// The final action of a program on its frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Layout<'l> {
     /// It copies them into these rings, and lets them by.
@@ -37,7 +37,7 @@ pub(super) enum Layout<'l> {
     Takes(&'l Redirect, &'l [(usize, u32)]),
 }
 
-/// Why lines cannot be a program: the line and the node at fault, where it is one of them.
+/// The reason requests cannot form a program, with the request and node at fault if there is one.
 #[derive(Debug)]
 pub(super) struct Misfit {
     pub(super) at: Option<(usize, NodeId)>,
@@ -71,13 +71,13 @@ pub(super) fn assemble(
     Ok(Assembled { program: made.map_err(refused)?, behind_tag, heads })
 }
 
-/// Whether the ways out of a line are no more than a program has.
+/// Returns true if the exits of a request fit the limits of one program.
 pub(super) fn fits(tree: &Tree) -> bool {
     tree.hands.len() <= EXITS_MAX as usize && tree.sinks() <= DELIVERIES_MAX as usize
 }
 
 struct Emission<'t> {
-    /// Where frames are taken, the interfaces by which steps send them out.
+    /// For an XDP redirect, the egress interfaces by step.
     takes: Option<&'t [(usize, u32)]>,
     joint: &'t Joint,
     members: &'t [Member<'t>],
@@ -155,7 +155,7 @@ impl Emission<'_> {
         self.route(s, from, on, done)
     }
 
-    /// Whether a step changes frames.
+    /// Returns true if a step changes frames.
     fn edits(&self, step: usize) -> bool {
         let (line, id) = self.joint.node(self.members, step);
         let used = self.members[line].graph.node(id).filter();
@@ -185,7 +185,7 @@ impl Emission<'_> {
         s.leave(done);
     }
 
-    /// What becomes of a frame of which nothing can be read.
+    /// Emits the path of a frame that cannot be read at all.
     fn nobody<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         let length = s.viewed(on);
         s.tally(self.joint.tally(Tally::Ran), length);
@@ -220,7 +220,7 @@ impl Emission<'_> {
         Ok(())
     }
 
-    /// Where all lines go on in the same way.
+    /// Emits a fork at which all requests take the same edges.
     fn route_alike<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -267,8 +267,8 @@ impl Emission<'_> {
         Ok(())
     }
 
-    /// Where lines go on in different ways. What was taken is marked in memory: on the stack the
-    /// verifier would go every one of its ways.
+    /// Emits forks at which requests take different edges. Taken forks are marked in memory: marks
+    /// on the stack would have the verifier explore every combination.
     fn route_apart<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -370,7 +370,7 @@ impl Emission<'_> {
         s.deliver(self.hand(hand), on, on.class);
     }
 
-    /// What nothing can be read of: all that follows the source is unsure of it.
+    /// Emits the path of an unreadable frame: every node behind the source is unsure of it.
     fn all_unsure<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         let joint = self.joint;
         let length = s.viewed(on);
@@ -392,7 +392,7 @@ impl Emission<'_> {
 }
 
 impl Emission<'_> {
-    /// Whether a block of this class may take an edge of a fork.
+    /// Returns true if a block of this class may take an edge of a fork.
     fn may_take(&self, fork: &Fork, from: Option<usize>, class: Value<'_>) -> bool {
         let steps = fork.steps.iter().map(|step| &self.joint.steps[*step].classes);
         let hands = self.joint.out(from).filter(|(hand, _)| fork.hands.contains(hand));
@@ -404,7 +404,7 @@ fn small(number: usize) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
 
-/// Whether a class that is known while emitting is in the set; others may be.
+/// Returns true if the set may contain the class; a class unknown at emission always may be.
 fn may_be(class: Value<'_>, set: &ClassSet) -> bool {
     match class {
         Value::Const(class) => set.contains(class),

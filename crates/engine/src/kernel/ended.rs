@@ -1,4 +1,4 @@
-//! What a line in the kernel leaves behind, as a value and as text for another process.
+//! Final counters and state of a request in the kernel, as a value and as text for another process.
 
 use super::joint::Counted;
 use super::tree::{Tree, Which};
@@ -7,19 +7,19 @@ use filter::Amount;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-/// What a line leaves behind.
+/// The final counters and filter state of a request in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     pub(super) counted: Counted,
-    /// What its filters have kept, by step.
+    /// The final state of its filters, by step.
     pub(super) states: HashMap<usize, Vec<u8>>,
-    /// How often its bell was rung.
+    /// Number of doorbell notifications sent.
     pub(super) bells: u64,
     /// Packets of its user's sockets that came while too many were under way.
     pub(super) busy: u64,
     /// The runs of its programs that the kernel measured, and their time in ns.
     pub(super) measured: (u64, u64),
-    /// Whether nobody is there any more who could say.
+    /// True if the final counters are lost with the process that ran the request.
     pub(super) lost: bool,
 }
 
@@ -27,14 +27,15 @@ pub struct Ended {
 const COUNTS: [&str; 5] = ["entered", "passed", "unselected", "handed", "failed"];
 
 impl Ended {
-    /// Of a line of which nobody says any more what it has counted: whoever ran it has ended.
+    /// Returns the empty record of a request whose host process ended without reporting its
+    /// counters.
     #[must_use]
     pub fn lost() -> Self {
         Self { lost: true, ..Self::default() }
     }
 
-    /// What must have been counted at least, by what has arrived: of a line of which nobody says
-    /// more, and nothing is made up beyond that.
+    /// Returns lower bounds of the counters, derived from the frames that arrived; for a request
+    /// whose own counters are lost. Estimates nothing beyond that.
     pub(super) fn at_least(tree: &Tree, arrived: &[Arrived]) -> Self {
         let handed = |number: usize| {
             let Some(Arrived { taken, lapped, unread, .. }) = arrived.get(number) else {

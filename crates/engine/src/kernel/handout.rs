@@ -28,12 +28,12 @@ pub use endpoint::Failure;
 pub use endpoint::source::kernel::Standing;
 pub use filter::{Amount, Attach, Side};
 
-/// Whose a line is, and what is said about it for the time after this process.
+/// The owner of a request, and a note about it that outlives this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner<'o> {
     /// The user.
     pub uid: u32,
-    /// What [`Points::adopt`] is told of it.
+    /// The note that [`Points::adopt`] reports.
     pub about: &'o str,
 }
 
@@ -43,7 +43,7 @@ impl From<u32> for Owner<'_> {
     }
 }
 
-/// Which part of a request is to run in the kernel.
+/// The part of a request that is to run in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The nodes, in the graph of the request with its ends complete.
@@ -52,10 +52,10 @@ pub struct Part {
     pub ring: KernelRing,
 }
 
-/// What another process needs to read what a line hands over.
+/// The descriptors and layout that another process needs to read a request's frames.
 #[derive(Debug)]
 pub struct Handout {
-    /// How it lies there.
+    /// Layout of the shared memory.
     pub layout: Layout,
     /// The frames of the owner.
     pub records: OwnedFd,
@@ -65,21 +65,21 @@ pub struct Handout {
     pub bell: OwnedFd,
 }
 
-/// How what a line hands over lies in its memory.
+/// Layout of the memory in which a request delivers frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The rings.
     pub shape: RingsLayout,
-    /// Of each way out, whether what is seen there begins behind a tag that may lie beside.
+    /// True for each exit whose frames begin behind a VLAN tag that may lie beside the frame.
     pub behind_tag: Vec<bool>,
-    /// What the line does there, as whoever asked for it must have understood it too.
+    /// Fingerprint of the tree that runs; the requesting process must compute the same one.
     pub tree: u64,
 }
 
-/// What a part would take, before anything is made of it.
+/// Resources that a part would take, before any is allocated.
 #[derive(Clone, Debug)]
 pub struct Needs<'n> {
-    /// Where it would stand.
+    /// The attach point.
     pub attach: &'n Attach,
     /// Its first source.
     pub source: NodeId,
@@ -91,14 +91,14 @@ pub struct Needs<'n> {
     pub ways: u32,
 }
 
-/// Who decides whether a part may have what it needs.
+/// The policy that decides if a part may have the resources it needs.
 pub type Allows<'a> = &'a dyn Fn(&Needs<'_>) -> Result<(), Refusal>;
 
 /// A line that runs for another process, until this is dropped.
 #[derive(Debug)]
 pub struct Running {
     pub(super) held: Arc<dyn Held>,
-    /// Where it is.
+    /// The attach point.
     pub attach: Attach,
     /// Bytes of its pointers, and of the frames that it shares with other lines.
     pub bytes: (u64, u64),
@@ -270,7 +270,7 @@ impl Points {
     }
 }
 
-/// What a stranger may ask for at most: as if the plan had been made here.
+/// Clamps the ring sizes an untrusted peer may request to those that the planner would make.
 pub(super) fn bounded(ring: &KernelRing) -> KernelRing {
     KernelRing {
         pointers: ring.pointers.clamp(64, 1 << 16).next_power_of_two(),
@@ -300,7 +300,7 @@ impl Handout {
 }
 
 impl Handout {
-    /// Whether who handed it out has understood the line as we have.
+    /// Returns true if the serving process understood the request as this one does.
     #[must_use]
     pub fn is_for(&self, asked: &Asked<'_>) -> bool {
         let Layout { behind_tag, tree, shape } = &self.layout;
@@ -330,7 +330,7 @@ impl Waiting {
         self.switch.switch().map(|()| self.running)
     }
 
-    /// Where it is to be, and what it takes.
+    /// Returns the request as it will run, with its attach point and resources.
     #[must_use]
     pub const fn running(&self) -> &Running {
         &self.running

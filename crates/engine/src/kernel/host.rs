@@ -11,10 +11,10 @@ use std::sync::Arc;
 use sys::bpf::{RingBuffer, Rings};
 use sys::steps::Steps;
 
-/// What the kernel would not take, and whose fault it is.
+/// A refusal by the kernel, with the node at fault.
 pub(crate) type Refusal = Refused;
 
-/// Who adds lines to programs: this process, or somebody who may.
+/// Adds requests to programs: this process, or a privileged one.
 pub trait Host: fmt::Debug + Sync {
     /// Adds a line, or says why not, and then nothing has changed.
     fn add(&self, asked: &Asked<'_>) -> Result<Lent, BuildError>;
@@ -23,17 +23,17 @@ pub trait Host: fmt::Debug + Sync {
 /// A line that is to run in the kernel.
 #[derive(Debug)]
 pub struct Asked<'p> {
-    /// What it is part of, its ends complete.
+    /// The graph of the request, its ends complete.
     pub graph: &'p Graph,
     /// The program of the plan, which may have nodes of other parts too.
     pub planned: &'p Planned,
-    /// Which of its nodes are ours, ascending.
+    /// The nodes of this part, ascending.
     pub nodes: &'p [NodeId],
     /// The first source among them.
     pub source: NodeId,
-    /// Whether programs must load without CAP_PERFMON.
+    /// True if programs must load without CAP_PERFMON.
     pub hardened: bool,
-    /// What a test has the kernel refuse.
+    /// Refusal injected by a test.
     pub refuses: Refuses,
     /// Is told each step.
     pub steps: &'p Steps,
@@ -42,22 +42,22 @@ pub struct Asked<'p> {
 /// A line that runs in the kernel.
 #[derive(Debug)]
 pub struct Lent {
-    /// Where what it hands over lies.
+    /// The rings that hold the delivered frames.
     pub rings: Arc<Rings>,
-    /// What it rings.
+    /// The doorbell.
     pub bell: RingBuffer,
-    /// Of each way out, whether what is seen there begins behind a tag that may lie beside.
+    /// True for each exit whose frames begin behind a VLAN tag that may lie beside the frame.
     pub behind_tag: Vec<bool>,
-    /// What keeps it there.
+    /// The handle that keeps it attached.
     pub held: Arc<dyn Held>,
 }
 
 /// A line that runs in the kernel until it is told to leave.
 pub trait Held: Standing {
-    /// What it has left behind; it leaves if it has not.
+    /// Returns the final counters and state; detaches the request first if it is still attached.
     fn ended(&self) -> &Ended;
-    /// What it would leave behind if it left now, as far as that is counted; none where nobody here
-    /// can look.
+    /// Returns the counters so far, as if the request left now; `None` if this process cannot read
+    /// them.
     fn so_far(&self) -> Option<Ended> {
         None
     }
@@ -92,25 +92,25 @@ pub trait Held: Standing {
 /// A line that has been made and waits to be put in the place of another one.
 #[derive(Debug)]
 pub struct Successor {
-    /// What it hands over will lie here.
+    /// The rings and handles of the new request.
     pub lent: Lent,
     /// Puts it there.
     pub switch: Box<dyn Succeeds>,
 }
 
-/// How a line is put in the place of another one.
+/// Replaces a running request by a prepared one.
 pub trait Succeeds: fmt::Debug + Send {
     /// Puts it there. Every frame meets exactly one of both; when this returns, the other one sees
     /// none any more, and what it handed over is complete. If it fails nothing has changed.
     fn switch(&mut self) -> Result<(), NotSwitched>;
 }
 
-/// Why a line was not put in the place of another one.
+/// The reason a request was not replaced.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotSwitched {
     /// It cannot be there.
     Refused(String),
-    /// Nobody refuses it: whoever runs both was started again, and what waited is gone.
+    /// No refusal: the process that runs both was restarted, and the prepared request is lost.
     Again(String),
 }
 
@@ -122,7 +122,7 @@ impl fmt::Display for NotSwitched {
     }
 }
 
-/// What a test has the kernel refuse.
+/// Kernel refusals that a test injects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Refuses {
     /// Nothing but what it refuses itself.

@@ -1,5 +1,5 @@
-//! What several lines do with the frames of one attach point, as one tree. [SL §7.1, prefix
-//! sharing; FEATURES O6, O7]
+//! The fused program of all requests at one attach point, as one tree. [SL §7.1, prefix sharing;
+//! FEATURES O6, O7]
 //!
 //! In: the trees of the lines. Out: a tree in which what they do alike from its beginning on stands
 //! once, so that an interface has one demultiplexer however many lines begin there; and what is
@@ -58,24 +58,24 @@ pub(super) struct Out {
     pub(super) which: Which,
 }
 
-/// How some lines go on from a step, or from the source.
+/// A fork: the edges over which some requests go on from a step, or from the source.
 #[derive(Clone, Debug)]
 pub(super) struct Fork {
     pub(super) at: Option<usize>,
     lines: Vec<usize>,
     pub(super) steps: Vec<usize>,
-    /// Of one line alone.
+    /// Exits of one request only.
     pub(super) hands: Vec<usize>,
 }
 
-/// Where the steps and the ways out of a line are.
+/// Positions of a request's steps and exits in the fused tree.
 #[derive(Clone, Debug, Default)]
 struct Own {
     steps: Vec<usize>,
     hands: Vec<usize>,
 }
 
-/// What is tallied of a frame, by number.
+/// The counters of a program, by number.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tally {
     /// Frames that the program was given.
@@ -88,28 +88,28 @@ pub(super) enum Tally {
     Unselected(usize),
     /// Blocks that took a way out.
     Handed(usize),
-    /// Those of them that could not be copied.
+    /// Delivered blocks that could not be copied.
     Failed(usize),
     /// Frames that the interface refused by which a step sends, by its number among those.
     Refused(usize),
 }
 
-/// What a line has counted in the kernel, by the numbers of its own tree.
+/// Counters of a request in the kernel, by the numbers of its own tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     /// Frames.
     pub(crate) ran: Amount,
-    /// What came to each step.
+    /// Input of each step.
     pub(crate) entered: Vec<Amount>,
-    /// What left the source, and behind it each step, over at least one edge.
+    /// Output of the source, then of each step, over at least one edge.
     pub(crate) passed: Vec<Amount>,
-    /// What no edge wanted, in the same order.
+    /// Blocks that no edge selected, in the same order.
     pub(crate) unselected: Vec<Amount>,
-    /// What took each way out.
+    /// Output of each exit.
     pub(crate) handed: Vec<Amount>,
-    /// What of that could not be copied.
+    /// Output of each exit that could not be copied.
     pub(crate) failed: Vec<Amount>,
-    /// Why a step has not answered.
+    /// Blocks that a step left unanswered, by reason.
     pub(crate) reasons: HashMap<(usize, String), u64>,
 }
 
@@ -156,7 +156,7 @@ impl Joint {
         self.steps.len() - 1
     }
 
-    /// How the line that came last goes on from each of its steps.
+    /// Records the forks of the request that was added last.
     fn fork(&mut self, line: usize) {
         let places = std::iter::once(None).chain(self.lines[line].steps.iter().copied().map(Some));
         let places: Vec<Option<usize>> = places.collect();
@@ -194,7 +194,7 @@ impl Joint {
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
-    /// How many there are.
+    /// Returns the number of counters.
     pub(super) fn tallies(&self) -> usize {
         1 + self.steps.len() + 2 * (self.forks.len() + self.hands.len()) + self.leads.len()
     }
@@ -238,12 +238,12 @@ impl Joint {
         Some((u16::try_from(self.forks.len() + number).unwrap_or(u16::MAX), number))
     }
 
-    /// How many marks there are.
+    /// Returns the number of marks.
     pub(super) fn marks(&self) -> usize {
         self.forks.len() + self.leads.len()
     }
 
-    /// How lines go on from a step, or from the source.
+    /// Returns the forks at a step, or at the source.
     pub(super) fn forks_at(&self, at: Option<usize>) -> impl Iterator<Item = (usize, &Fork)> {
         self.forks.iter().enumerate().filter(move |(_, fork)| fork.at == at)
     }
@@ -266,7 +266,7 @@ impl Joint {
         self.lines.get(line)?.steps.iter().position(|known| *known == step)
     }
 
-    /// What a line has counted, by what the tallies say.
+    /// Returns the counters of a request, read through `tally`.
     pub(super) fn counted(&self, line: usize, tally: impl Fn(u16) -> Amount) -> Counted {
         let read = |one: Tally| tally(self.tally(one));
         let Some(own) = self.lines.get(line) else { return Counted::default() };
@@ -302,11 +302,11 @@ impl Joint {
     }
 }
 
-/// Why a step has not sent a frame, among the reasons that are counted.
+/// The reason under which frames are counted that the egress interface refused.
 pub(super) const REFUSED: &str = "refused";
 
 impl Fork {
-    /// Whether one edge leads on, so that what took it is counted there.
+    /// Returns true if there is one edge only, whose target counts the blocks already.
     pub(super) fn is_one(&self) -> bool {
         self.steps.len() + self.hands.len() == 1
     }
@@ -349,12 +349,13 @@ impl Counted {
         }
     }
 
-    /// What left a step of the line's tree, or its source, over at least one edge.
+    /// Returns the output of a step of the request's tree, or of its source, over at least one
+    /// edge.
     pub(crate) fn passed(&self, at: Option<usize>) -> Amount {
         self.passed.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
     }
 
-    /// What no edge wanted.
+    /// Returns the blocks that no edge selected.
     pub(crate) fn unselected(&self, at: Option<usize>) -> Amount {
         self.unselected.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
     }
@@ -369,7 +370,7 @@ fn used<'m>(member: &Member<'m>, step: &Step) -> Option<&'m Use> {
     step.nodes.first().and_then(|id| member.graph.node(*id).filter())
 }
 
-/// Whether steps of two lines are the same filter, with the same arguments.
+/// Returns true if steps of two requests are the same filter with the same arguments.
 pub(super) fn alike(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> bool {
     let filter = |(member, step): (&Member<'_>, usize)| {
         let used = used(member, member.tree.steps.get(step)?)?;
@@ -378,7 +379,8 @@ pub(super) fn alike(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> b
     filter(one).is_some_and(|one| Some(one) == filter(other))
 }
 
-/// Whether two filters do the same and keep nothing by which one would notice the other.
+/// Returns true if two filters are identical and keep no state through which one would affect the
+/// other.
 fn is_shared(one: &Use, other: &Use) -> bool {
     let same = std::ptr::eq(one.description, other.description);
     // Who sends a frame twice means two frames.
@@ -386,7 +388,8 @@ fn is_shared(one: &Use, other: &Use) -> bool {
     same && one.arguments == other.arguments && plain
 }
 
-/// Whether the twin of a filter keeps nothing: sessions it leaves to the user implementation.
+/// Returns true if the kernel twin of a filter is stateless: sessions it leaves to the user
+/// implementation.
 fn keeps_nothing(description: &Description) -> bool {
     matches!(description.state.keeps, Keeps::Nothing | Keeps::Sessions)
 }

@@ -16,14 +16,13 @@ pub(super) struct Loaded {
     pub(super) maps: Vec<Option<Map>>,
 }
 
-/// Why the kernel has not taken it.
+/// The reason the kernel rejected a program.
 #[derive(Debug)]
 pub(super) struct Failed {
-    /// What the verifier has looked at last, as the program calls it.
+    /// The last filter the verifier examined, as the program names it.
     pub(super) named: Option<String>,
     pub(super) why: String,
-    /// Whether it is too much for one program: it uses more than 64 maps, or goes more ways than
-    /// the verifier does.
+    /// True if the program exceeds a kernel limit: 64 maps, or the verifier's path budget.
     pub(super) too_large: bool,
 }
 
@@ -38,14 +37,14 @@ impl Failed {
         Self { named: named.map(str::to_owned), why: error.to_string(), too_large }
     }
 
-    /// Whether the verifier stopped at this word.
+    /// Returns true if the verifier stopped at this word.
     pub(super) fn is_at(&self, word: &ebpf::FilterSpan) -> bool {
         let rest = self.named.as_deref().and_then(|named| named.strip_prefix(&word.label()));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" @ "))
     }
 }
 
-/// How a program is loaded, besides its code.
+/// Load options of a program, besides its code.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct How {
     pub(super) kind: ProgramKind,
@@ -128,7 +127,7 @@ pub(super) fn load<'k>(
     }
 }
 
-/// What people see who list programs.
+/// Program name in listings such as `bpftool prog`.
 const NAME: &str = "streamline";
 
 /// The lines of a program as types, functions and lines; none if there are too many.

@@ -51,19 +51,19 @@ use sys::privilege::Privilege;
 use timing::Timing;
 use tree::{Step, Tree};
 
-/// What a path runs in the kernel at one interface, now and before.
+/// The kernel part of a path at one interface, with its history.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// What it runs now.
+    /// The era that runs now.
     pub(crate) era: Era,
-    /// What it ran before, from the first on.
+    /// Earlier eras, oldest first.
     before: Vec<Era>,
     /// As long as it is there, the kernel counts the time of programs.
     timing: Option<Timing>,
     place: Place,
 }
 
-/// What a path runs in the kernel between two changes.
+/// The kernel part of a path between two changes.
 #[derive(Debug)]
 pub(crate) struct Era {
     /// The graph of the plan, and the numbers of its nodes and edges.
@@ -71,29 +71,30 @@ pub(crate) struct Era {
     ids: Ids,
     /// The source that it stands for; of several, the first.
     source: NodeId,
-    /// What it does.
+    /// The tree of its filters.
     pub(crate) tree: Tree,
     /// The sources of this part that it stands for.
     sources: Vec<NodeId>,
     standing: Arc<dyn Held>,
     /// The number of the source among those of the path.
     origin: u16,
-    /// What the process had taken when it was over.
+    /// Totals that the process had taken when the era ended.
     taken: Option<Seen>,
 }
 
-/// What is to run in the place of an era.
+/// The prepared successor of an era.
 #[derive(Debug)]
 pub(crate) struct Next {
     pub(crate) era: Era,
-    /// How it is put there.
+    /// The handle that performs the switch.
     pub(crate) switch: Box<dyn Succeeds>,
 }
 
 /// A line that runs there, and what hands over in this process what it gives.
 type Opened = (Arc<dyn Held>, Box<dyn Source>);
 
-/// Whether programs of this process are verified as those of somebody who may look anywhere.
+/// Returns true if the verifier treats programs of this process as privileged (CAP_PERFMON or
+/// CAP_SYS_ADMIN).
 pub(crate) fn is_trusted() -> bool {
     let may = Privilege::detect().effective;
     may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
@@ -121,24 +122,24 @@ impl Standing for Line {
     }
 }
 
-/// What a kernel space is built from.
+/// Input for building a kernel space.
 pub(crate) struct Wanted<'p> {
     pub(crate) graph: &'p Graph,
     /// The numbers of its nodes and edges.
     pub(crate) ids: &'p Ids,
     pub(crate) planned: &'p Planned,
-    /// Those of its nodes that are of this part.
+    /// The nodes of this part.
     pub(crate) nodes: &'p [NodeId],
     /// The number of the source among those of the path.
     pub(crate) origin: u16,
-    /// Who adds it.
+    /// The host that adds it.
     pub(crate) host: &'p dyn Host,
-    /// Whether programs must load without CAP_PERFMON.
+    /// True if programs must load without CAP_PERFMON.
     pub(crate) hardened: bool,
     pub(crate) refuses: Refuses,
-    /// Whether the time of its runs is measured, where the kernel lets us.
+    /// True if the kernel shall measure the time of its runs, where permitted.
     pub(crate) timed: bool,
-    /// What the source would be told that reads in a process.
+    /// Options that the source would open with in a process.
     pub(crate) opening: &'p Opening<'p>,
 }
 
@@ -219,7 +220,8 @@ impl<'p> Wanted<'p> {
         self.planned.sources.iter().copied().filter(ours).collect()
     }
 
-    /// What hands over in this process what a line gives, which stands where those `before` stood.
+    /// Opens the source that reads a request's frames in this process; it succeeds those in
+    /// `before`.
     fn opened(&self, lent: Lent, place: Place, before: Vec<Arc<dyn Held>>) -> Opened {
         let Lent { rings, bell, behind_tag, held } = lent;
         let tree = self.asked().tree();
@@ -249,13 +251,14 @@ impl<'p> Wanted<'p> {
 }
 
 impl Asked<'_> {
-    /// What it does there, as a number that is the same wherever it is understood in the same way.
+    /// Returns a fingerprint of the tree, equal in every process that understands the request
+    /// alike.
     #[must_use]
     pub fn print(&self) -> u64 {
         self.tree().print(self.graph)
     }
 
-    /// What it does there.
+    /// Returns the tree of its filters.
     fn tree(&self) -> Tree {
         Tree::new(self.planned, self.graph, |id| self.nodes.contains(&id))
     }
@@ -349,7 +352,7 @@ fn leads(graph: &Graph, tree: &Tree, place: &Place) -> Result<Vec<(usize, u32)>,
     Ok(found)
 }
 
-/// What a test is told.
+/// The refusal that a test injects.
 const TESTED: &str = "the kernel refuses it, because a test says so";
 
 impl Refuses {
@@ -397,8 +400,8 @@ fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<RingsLay
     })
 }
 
-/// When the bell of rings of this shape rings, and whom it wakes: the source, which takes bells out
-/// before it looks for frames.
+/// Returns the doorbell policy for rings of this shape. It wakes the source, which drains
+/// notifications before it looks for frames.
 #[must_use]
 pub fn bell(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
     let ns = |ns: u64| u32::try_from(ns.min(WAIT_MAX)).unwrap_or(u32::MAX);

@@ -53,11 +53,11 @@ use sys::steps::{Resource, Steps, UNLOGGED};
 #[derive(Clone, Debug, Default)]
 pub struct Points {
     known: Arc<Mutex<Vec<Weak<Point>>>>,
-    /// How many lines were ever at any of them: the number of the next.
+    /// Number of requests ever added at any of them, which is the number of the next.
     numbers: Arc<AtomicU32>,
     /// Is told each step of adding lines for others.
     pub(crate) steps: Steps,
-    /// Who keeps what belongs to them while this process is started again.
+    /// The keeper of descriptors across restarts of this process.
     pub(crate) keeper: Option<Arc<dyn Keeper>>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Point {
     attach: Attach,
     place: Place,
     hardened: bool,
-    /// Whose sockets it is about, if it is no interface.
+    /// The user's sockets that it covers, if it is no interface.
     sockets: Option<Sockets>,
     /// See [`Points`].
     numbers: Arc<AtomicU32>,
@@ -75,7 +75,7 @@ pub(crate) struct Point {
     state: Mutex<State>,
 }
 
-/// Why a line was not added.
+/// The reason a request was not added.
 #[derive(Debug)]
 pub(crate) enum NotAdded {
     /// Beside those that are there it is too much for one program.
@@ -86,9 +86,9 @@ pub(crate) enum NotAdded {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether no line found room here since one went.
+    /// True if no request has fitted since one left.
     full: bool,
-    /// How often its program was replaced.
+    /// Number of replacements of its program.
     replaced: u64,
     /// Frames that programs were given which run no more.
     frames: u64,
@@ -97,16 +97,16 @@ struct State {
     /// Programs that were replaced, whose tallies are not yet their lines'.
     retired: Vec<Version>,
     grace: Option<GracePeriod>,
-    /// Whether programs may be under way for a while when nothing leads to them any more.
+    /// True if programs may still be running a while after they were unlinked.
     lingers: bool,
     /// The last words about lines that have left, the newest last: who died before they were told
     /// leaves them to the next.
     left: VecDeque<(String, Ended)>,
-    /// What somebody keeps of it.
+    /// The descriptors held by the keeper.
     stored: Stored,
 }
 
-/// How many last words are kept: who lives to say another one has told those before.
+/// Number of final reports kept: a process that lives to add another has delivered those before.
 const LEFT_MAX: usize = 8;
 
 #[derive(Debug)]
@@ -321,25 +321,25 @@ impl Point {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What a line has counted so far.
+    /// Returns the counters of a request so far.
     fn counted(&self, number: u32) -> Option<Counted> {
         let state = self.state();
         let line = state.lines.iter().find(|line| line.number == number)?;
         Some(state.counted(line, &state.running.as_ref()?.version))
     }
 
-    /// Whose a line is.
+    /// Returns the owner of a request.
     fn owner_of(&self, number: u32) -> Option<u32> {
         let state = self.state();
         state.lines.iter().find(|line| line.number == number).map(|line| line.uid)
     }
 
-    /// What is left of a line when nothing runs for it any more.
+    /// Returns the final record of a request that no program runs any more.
     fn ended(&self, line: &Line) -> Ended {
         Ended { busy: self.busy().saturating_sub(line.busy_before), ..line.ended() }
     }
 
-    /// How many packets came while too many were under way.
+    /// Returns the number of packets that came while too many were in flight.
     fn busy(&self) -> u64 {
         self.sockets.as_ref().map_or(0, Sockets::busy)
     }
@@ -358,7 +358,7 @@ impl State {
         Ok(())
     }
 
-    /// What a line has counted so far.
+    /// Returns the counters of a request so far.
     fn counted(&self, line: &Line, running: &Version) -> Counted {
         let mut counted = line.counted.clone();
         let versions = self.retired.iter().chain([running]);

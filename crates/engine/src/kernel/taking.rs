@@ -44,14 +44,14 @@ pub(super) struct Standing {
     ended: OnceLock<Ended>,
 }
 
-/// What was made last.
+/// The program that was made last.
 #[derive(Default)]
 struct Made {
     refusal: Option<Refusal>,
     last: Option<(ebpf::Program, Vec<Option<Map>>)>,
 }
 
-/// What programs are made of.
+/// Inputs of a program.
 struct Parts<'p> {
     graph: &'p Graph,
     tree: &'p Tree,
@@ -177,7 +177,7 @@ impl endpoint::source::kernel::Standing for Standing {
 }
 
 impl Held for Standing {
-    /// What it has left behind. Nothing runs there any more.
+    /// Returns its final record. Nothing runs there any more.
     fn ended(&self) -> &Ended {
         self.ended.get_or_init(|| {
             let mut counted = self.joint.counted(0, |number| self.tally(number));

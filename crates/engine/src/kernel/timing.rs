@@ -1,8 +1,8 @@
-//! How long programs ran, as the kernel counts it, without what counting it adds.
+//! Run time of programs as the kernel counts it, less the overhead of counting.
 //!
-//! The kernel looks at its clock before and behind each run, and part of that lies between the two
-//! looks: of a program of few instructions it would be most of what is told. How much it is, a
-//! program tells that does nothing.
+//! The kernel reads its clock before and after each run, and part of that cost lies between the two
+//! reads: for a program of few instructions it would dominate. A program that does nothing measures
+//! the overhead.
 
 use ebpf::insn::{Insn, R0, encode};
 use sys::bpf::{Program, ProgramKind, RunStatistics};
@@ -15,7 +15,7 @@ const RUNS: u32 = 10_000;
 #[derive(Debug)]
 pub(super) struct Timing {
     _counts: RunStatistics,
-    /// What is told of a run in which nothing is done, in ns.
+    /// Measured time of an empty run, in ns.
     nothing_ns: f64,
 }
 

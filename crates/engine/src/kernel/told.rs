@@ -1,4 +1,4 @@
-//! What programs counted, as nodes and edges of the ledger. (CONTRACT 19)
+//! Counters of kernel programs, as nodes and edges of the ledger. (CONTRACT 19)
 //!
 //! In: what a line leaves behind in the kernel, and what the process has taken of what was handed
 //! over. Out: a node for each filter that ran in the kernel, with the state that it
@@ -22,7 +22,7 @@ use runtime::space::Remains;
 use runtime::space::node::{Node, Part, SinkPart};
 use std::borrow::Cow;
 
-/// What a program in the kernel did as a whole, for a line.
+/// Totals of a program in the kernel, for a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProgramRan {
     /// The node of the source that it stands for; of several, the first.
@@ -31,28 +31,27 @@ pub struct ProgramRan {
     pub edges: Vec<usize>,
     /// Frames that it was given.
     pub frames: u64,
-    /// How often it rang the bell of the thread that reads it.
+    /// Number of doorbell notifications sent to the thread that reads it.
     pub bells: u64,
     /// Runs that the kernel measured, and how long they took, in ns; none where it did not. Other
     /// lines may run in it, too.
     pub measured: Option<(u64, u64)>,
 }
 
-/// What a program has counted so far, of what it does now: blocks by the numbers of nodes and
-/// edges.
+/// Counters so far of the current era: blocks by the numbers of nodes and edges.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SoFar {
     pub(crate) nodes: Vec<(usize, u64)>,
     pub(crate) edges: Vec<(usize, u64)>,
 }
 
-/// Why a frame that was handed over did not arrive.
+/// The reason a delivered frame did not arrive.
 const LAPPED: &str = "lapped";
 const NOT_COPIED: &str = "not copied";
 
 impl Kernel {
-    /// What was counted in the kernel and on the way out of it, by what ran there one after the
-    /// other. Nothing runs there any more.
+    /// Returns what was counted in the kernel and on its exits, era by era. Nothing runs there any
+    /// more.
     pub(crate) fn remains(&self, process: &[Remains]) -> Vec<Remains> {
         let (mut ran, mut busy) = (Amount::default(), 0);
         let mut all = Vec::new();
@@ -73,7 +72,7 @@ impl Kernel {
         all
     }
 
-    /// What the programs did as a whole; nodes and edges by their numbers.
+    /// Returns the totals of the programs; nodes and edges by their numbers.
     pub(crate) fn ran(&self) -> ProgramRan {
         let classes = |hand: &&Handed| matches!(hand.which, Which::Classes(_));
         let hands = self.era.tree.hands.iter().filter(classes);
@@ -91,8 +90,8 @@ impl Kernel {
         ran
     }
 
-    /// What it does now has counted so far: blocks of nodes, and blocks on edges, by their numbers.
-    /// None where nobody here can look.
+    /// Returns the counters of the current era so far: blocks of nodes and on edges, by their
+    /// numbers; `None` if this process cannot read them.
     pub(crate) fn counts(&self) -> Option<SoFar> {
         let Era { graph, ids, tree, sources, standing, .. } = &self.era;
         let counted = standing.so_far()?.counted;
@@ -122,8 +121,8 @@ impl Kernel {
 }
 
 impl Era {
-    /// What was left behind, or where nobody is there any more who could say, what is known by
-    /// what has arrived.
+    /// Returns the final record, or if its host is gone, lower bounds derived from the frames that
+    /// arrived.
     fn ended(&self, process: &[Remains]) -> Cow<'_, Ended> {
         match self.standing.ended() {
             ended if ended.lost => {
@@ -134,7 +133,7 @@ impl Era {
         }
     }
 
-    /// What was counted meanwhile. It is over.
+    /// Returns what was counted in this era, which has ended.
     fn remains(&self, ended: &Ended, number: usize, process: &[Remains]) -> Remains {
         let mut nodes = Vec::new();
         for id in &self.sources {
@@ -152,8 +151,8 @@ impl Era {
         Remains { nodes, outside: Some(told), ..Remains::default() }
     }
 
-    /// What was lost and what came twice on the ways out of it, when it is over and so much of it
-    /// has been taken.
+    /// Returns the blocks lost and the blocks duplicated on its exits, once it has ended and
+    /// `taken` is final.
     pub(crate) fn missing(&self, taken: &Seen) -> (u64, u64) {
         let mut missing = (0, 0);
         for (_, edge) in self.ways_out(self.standing.ended(), taken.clone()) {
@@ -164,8 +163,8 @@ impl Era {
         missing
     }
 
-    /// What a filter that ran here has kept, by the number of its node, where a block may meet
-    /// another answer for it: what only counts is told as what it counted here.
+    /// Returns the final state of filters that ran here, by the numbers of their nodes, where state
+    /// can change an answer; pure statistics are reported as counters of this era instead.
     pub(crate) fn kept(&self) -> Vec<(usize, Vec<u8>)> {
         let ended = self.standing.ended();
         let mut kept = Vec::new();
@@ -179,7 +178,7 @@ impl Era {
         kept
     }
 
-    /// What the process has taken that has ended.
+    /// Returns what the ended process had taken.
     fn taken_by(&self, process: &[Remains]) -> Seen {
         let mut nodes = process.iter().flat_map(|space| &space.nodes);
         let source = nodes.find_map(|node| match &node.part {
@@ -189,8 +188,7 @@ impl Era {
         source.map_or_else(Seen::default, |part| part.source.seen())
     }
 
-    /// What a step has taken: what came to it, but for what it was unsure of, for one of the nodes
-    /// that it is.
+    /// Returns the input of a step that it was sure of, for one of its nodes.
     fn taken(&self, step: usize, id: NodeId, ended: &Ended) -> Amount {
         let hand = self.tree.hands.iter().position(|hand| {
             hand.from == Some(step) && hand.to == id && matches!(hand.which, Which::Unsure)

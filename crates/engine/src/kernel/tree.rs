@@ -1,4 +1,4 @@
-//! What one line does with the frames of an attach point: its part of a plan, as a tree.
+//! The part of a plan that one request runs at an attach point, as a tree.
 //!
 //! In: a program of the plan, and which nodes are ours. Out: the filters, each behind the one from
 //! which its blocks come, and the ways out. A block leaves a step by the classes that its edges
@@ -13,12 +13,12 @@ use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::Program as Planned;
 use std::fmt::Write as _;
 
-/// What a program does with a frame, as far as one part of the graph is concerned.
+/// The work of a program on a frame for one part of the graph.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tree {
     /// The filters.
     pub(crate) steps: Vec<Step>,
-    /// What leaves.
+    /// The exits.
     pub(crate) hands: Vec<Handed>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Step {
 pub(crate) struct Handed {
     /// The step that it leaves, none: the source.
     pub(crate) from: Option<usize>,
-    /// Which blocks, or those that the step is unsure of.
+    /// The blocks that leave: by class, or those that the step is unsure of.
     pub(crate) which: Which,
     /// Over which edge of the graph; of what a step is unsure of, the one that led to it.
     pub(crate) edge: usize,
@@ -48,12 +48,12 @@ pub(crate) struct Handed {
     pub(crate) sink: u32,
 }
 
-/// Which blocks take a way out.
+/// Selects the blocks that take an exit.
 #[derive(Clone, Debug)]
 pub(crate) enum Which {
     /// These classes.
     Classes(ClassSet),
-    /// What the step cannot tell.
+    /// Blocks that the step is unsure of.
     Unsure,
 }
 
@@ -107,8 +107,8 @@ impl Tree {
         }
     }
 
-    /// Whether no frame takes both of two ways: they part where the classes of one block lead on,
-    /// and those of one are not those of the other, or what is unsure goes no further.
+    /// Returns true if no frame can take both exits: their paths part at disjoint classes, or at a
+    /// step that is unsure and so goes no further.
     fn exclude(&self, one: usize, other: usize) -> bool {
         let [mut one, mut other] = [&self.hands[one], &self.hands[other]].map(|hand| {
             let classes = match &hand.which {
@@ -130,12 +130,12 @@ impl Tree {
         }
     }
 
-    /// How many sinks there are.
+    /// Returns the number of sinks.
     pub(crate) fn sinks(&self) -> usize {
         self.hands.iter().map(|hand| hand.sink as usize + 1).max().unwrap_or(0)
     }
 
-    /// Whether the way shares its sink.
+    /// Returns true if the exit shares its sink.
     pub(crate) fn shares(&self, way: usize) -> bool {
         let here = |hand: &&Handed| hand.sink == self.hands[way].sink;
         self.hands.iter().filter(here).nth(1).is_some()
@@ -148,8 +148,8 @@ impl Tree {
         self.steps[kept].nodes.first().copied()
     }
 
-    /// What would be here of only so many of the first filters: the ways out that they have, and
-    /// those to the filters that follow.
+    /// Returns the tree of the first `kept` filters only: their exits, and exits to the filters
+    /// that follow.
     fn beginning(&self, kept: usize) -> Self {
         let here = |from: &Option<usize>| from.is_none_or(|from| from < kept);
         let (steps, rest) = self.steps.split_at(kept);

@@ -11,17 +11,17 @@ use pipeline::edit::Edit;
 /// A change of a path that was recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// How many there were before.
+    /// Number of changes before it.
     pub number: u64,
-    /// What was asked for.
+    /// The requested edit.
     pub edit: Edit,
     /// The line behind it.
     pub text: String,
-    /// What runs where behind it, as [`super::layout`] says it.
+    /// The layout after the change, in the form of [`super::layout`].
     pub layout: String,
 }
 
-/// What an edit is written as: words of a command line, or a whole line.
+/// Tag of an edit's encoding: words of a command line, or a whole request.
 const WORDS: u32 = 0;
 const WHOLE: u32 = 1;
 

@@ -36,7 +36,7 @@ const LEAST: usize = 12;
 /// No block is longer: a block of data, and what stands around it.
 const MOST: usize = BLOCK_MAX + (1 << 20);
 
-/// What a local block is.
+/// The type of a local block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Local {
     Head,
@@ -217,12 +217,13 @@ pub(super) fn entry(out: &mut Vec<u8>, entry: &Entry, bytes: &[u8], interface: O
     }
 }
 
-/// What the pointer of a block names until it lies in memory again. Not a hole, which is no memory.
+/// Placeholder in the pointer of a block until it lies in memory again. Distinct from a hole, which
+/// stands for no memory.
 pub(super) const NOWHERE: DbufId = DbufId::MAX;
 
 const LANES: usize = 40;
 
-/// What belongs to a block besides its bytes and its time.
+/// Encodes the metadata of a block besides its bytes and its time.
 fn lanes(entry: &Entry) -> [u8; LANES] {
     let Entry { pointer, context, marks } = entry;
     let mut out = Vec::with_capacity(LANES);
@@ -251,7 +252,7 @@ pub(super) struct Found<'b> {
     pub(super) length: usize,
 }
 
-/// How long the block is that begins here; nothing if these bytes begin none.
+/// Returns the type and length of the block that begins here; `None` if these bytes begin none.
 pub(super) fn length(bytes: &[u8]) -> Option<(u32, usize)> {
     let mut take = Take(bytes);
     let (kind, length) = (take.word()?, take.size()?);
@@ -268,7 +269,7 @@ pub(super) fn found(bytes: &[u8]) -> Option<Found<'_>> {
 }
 
 impl<'b> Found<'b> {
-    /// What it is, and the rest of its body, if it is one of ours.
+    /// Returns the block's type and the rest of its body, if it is one of ours.
     pub(super) fn local(&self) -> Option<(Local, Take<'b>)> {
         if self.kind != LOCAL {
             return None;
@@ -279,7 +280,7 @@ impl<'b> Found<'b> {
         Some((what, take))
     }
 
-    /// Whether it begins a file of this format, in this byte order.
+    /// Returns true if it begins a file of this format in this byte order.
     pub(super) fn is_section(&self) -> bool {
         self.kind == SECTION && Take(self.body).word() == Some(BYTE_ORDER)
     }

@@ -1,4 +1,4 @@
-//! What a record is of: enough to build the same path again.
+//! The head of a record: enough to build the same path again.
 
 use pipeline::plan::{Costs, Kernel, Machine, Plan};
 use std::fmt::Write as _;
@@ -11,18 +11,18 @@ pub(super) const FIRST: u32 = 1;
 /// each counted for itself.
 pub(super) const NUMBERS: u32 = 3;
 
-/// What a record is of: enough to build the same path again.
+/// The head of a record: enough to build the same path again.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Head {
     /// The version of the program that wrote it.
     pub program: String,
     /// The line.
     pub request: String,
-    /// What the planner was told about the machine.
+    /// The planner's view of the machine.
     pub machine: Machine,
-    /// What runs where, as [`layout`] says it.
+    /// Placement of the nodes, in the form of [`layout`].
     pub layout: String,
-    /// What filters take instead of chance.
+    /// Seed that filters take in place of randomness.
     pub seed: u64,
     /// After how many blocks the run was to end (`-c`).
     pub count: Option<u64>,
@@ -122,7 +122,7 @@ pub fn zone() -> String {
     name.split_once("zoneinfo/").map_or_else(|| "UTC".to_owned(), |(_, zone)| zone.to_owned())
 }
 
-/// What runs where, as text: two plans with the same are built alike.
+/// Describes the placement of a plan as text: plans with equal text are built alike.
 #[must_use]
 pub fn layout(plan: &Plan) -> String {
     let mut text = String::new();

@@ -37,7 +37,7 @@ pub use write::{Recording, Summary};
 use runtime::space::events::EventPort;
 use std::sync::Arc;
 
-/// What a path is built with, besides its plan.
+/// The mode in which a path is built, besides its plan: live, recorded or replayed.
 #[derive(Clone, Default, Debug)]
 pub enum Tape {
     /// Nothing is kept.
@@ -69,7 +69,7 @@ impl Tape {
         }
     }
 
-    /// What a filter takes from chance, where chance is not to decide.
+    /// Returns the seed that replaces a filter's randomness, where runs must be repeatable.
     pub(crate) fn seed(&self, node: usize) -> Option<u64> {
         let seed = match self {
             Self::Off => return None,

@@ -20,24 +20,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Replay {
     record: Record,
-    /// What sources have given, by node of the plan.
+    /// Totals of sources, by node of the plan.
     seen: Mutex<HashMap<usize, Seen>>,
-    /// What programs had been given, by node of the plan.
+    /// Recorded input of programs, by node of the plan.
     heard: Mutex<HashMap<usize, Heard>>,
-    /// Whether a space came to an end of the record that is not that of the run.
+    /// True if a space reached an end of the record that is not the end of the run.
     short: AtomicBool,
-    /// How far its changes have been made again.
+    /// Progress of the recorded changes.
     changes: Mutex<Changes>,
     /// The detector of spaces that wait for one another.
     pub(crate) stalls: Arc<StallDetector>,
 }
 
-/// How far the changes of a record have been made again.
+/// Progress in repeating the changes of a record.
 #[derive(Debug, Default)]
 struct Changes {
-    /// Which one is being made, or was made last.
+    /// Number of the change in progress, or of the last one.
     number: u64,
-    /// Whether none is made any more, and why, if that is a failure.
+    /// Set once no more changes are made; the reason, if that is a failure.
     over: Option<Option<String>>,
 }
 
@@ -54,13 +54,13 @@ impl Replay {
         Arc::new(Self { record, seen, heard, short, changes, stalls })
     }
 
-    /// What is played.
+    /// Returns the record being replayed.
     #[must_use]
     pub const fn record(&self) -> &Record {
         &self.record
     }
 
-    /// Whether the record ended before the run that it is of.
+    /// Returns true if the record ended before the run that it records.
     #[must_use]
     pub fn ended_short(&self) -> bool {
         !matches!(self.record.whole, Whole::Whole { .. }) || self.short.load(Ordering::Relaxed)
@@ -162,7 +162,7 @@ fn named(place: &str) -> DropReason {
     DropReason::read(place).unwrap_or_else(|| known().unwrap_or("elsewhere").into())
 }
 
-/// What stands where a source stood: nothing is asked of it.
+/// Replaces a source during replay; never polled for input.
 #[derive(Debug)]
 pub(crate) struct Played {
     pub(crate) replay: Arc<Replay>,
@@ -185,14 +185,14 @@ impl Source for Played {
     }
 }
 
-/// What a program was given, and what it did not take, by reason.
+/// Recorded input of a program, and the blocks it did not take, by reason.
 #[derive(Clone, Debug, Default)]
 struct Heard {
     written: Amount,
     dropped: Vec<(DropReason, Amount)>,
 }
 
-/// What stands where a program took blocks that is not run again.
+/// Replaces the sink of a program that replay does not run again.
 #[derive(Debug)]
 pub(crate) struct Deaf {
     pub(crate) replay: Arc<Replay>,
@@ -234,15 +234,15 @@ impl Sink for Deaf {
 pub(crate) struct Player {
     replay: Arc<Replay>,
     space: u32,
-    /// Which chunk comes next.
+    /// Index of the next chunk.
     next: usize,
     chunk: Vec<u8>,
     at: usize,
-    /// Where in the file the chunk begins.
+    /// File offset of the chunk, in bytes.
     offset: u64,
-    /// Where in the file the event stands that came last.
+    /// File offset of the latest event, in bytes.
     byte: Arc<AtomicU64>,
-    /// What is wrong with the record, once that was seen.
+    /// Description of the first defect found in the record.
     wrong: Option<String>,
 }
 
@@ -253,12 +253,12 @@ impl Player {
         Self { replay, space, next: 0, chunk, at: 0, offset: 0, byte, wrong: None }
     }
 
-    /// What lies at this place.
+    /// Returns the block at the current position.
     fn found(&self) -> Option<form::Found<'_>> {
         form::found(self.chunk.get(self.at..)?)
     }
 
-    /// Whether the record ends here, before its end.
+    /// Returns true if the record is truncated here.
     fn is_cut_here(&self) -> bool {
         let end = self.offset + self.chunk.len() as u64;
         self.at >= self.chunk.len() && self.replay.record.whole == Whole::Cut { at: end }

@@ -19,21 +19,21 @@ use sys::open::OpenRegular;
 /// A record that can be played.
 #[derive(Debug)]
 pub struct Record {
-    /// What it is of.
+    /// The head: enough to build the same path again.
     pub head: Head,
     /// The version of the file's form.
     pub version: u32,
-    /// Whether all of it is there.
+    /// Completeness of the record.
     pub whole: Whole,
     /// The changes that it was put through while it ran, in their order.
     pub changes: Vec<Change>,
     pub(super) file: File,
-    /// Of each chunk the space, where its events begin, and how many bytes they are.
+    /// For each chunk: its space, the file offset of its events, and their length in bytes.
     pub(super) chunks: Vec<(u32, u64, usize)>,
     target: String,
 }
 
-/// Whether all of a record is there.
+/// Completeness of a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Whole {
     /// To the end of the run, of which this is told.
@@ -43,7 +43,7 @@ pub enum Whole {
     },
     /// It was full before the run ended.
     Full {
-        /// What is not in it.
+        /// Input that the record lacks.
         beyond: Beyond,
     },
     /// It ends at this byte, before its end: its writer was killed, or the file was cut.
@@ -55,35 +55,35 @@ pub enum Whole {
     Changed,
 }
 
-/// Why a file cannot be played at all.
+/// The reason a file cannot be played at all.
 #[derive(Debug)]
 pub enum Broken {
     /// It could not be opened or read.
     Unread {
         /// The file.
         target: String,
-        /// Why.
+        /// The error.
         error: std::io::Error,
     },
     /// It is no record.
     Foreign {
         /// The file.
         target: String,
-        /// Whether it is a capture, which other commands read.
+        /// True if it is a capture, which other commands read.
         capture: bool,
     },
     /// It is a record of another version of this program.
     Version {
         /// The file.
         target: String,
-        /// Which version of the form it has.
+        /// Version of its format.
         version: u32,
     },
     /// Its head is not all there.
     Headless {
         /// The file.
         target: String,
-        /// What is missing.
+        /// The missing item.
         missing: &'static str,
     },
 }
@@ -129,14 +129,14 @@ impl std::error::Error for Broken {
 }
 
 impl Broken {
-    /// Whether there is no such file.
+    /// Returns true if there is no such file.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Unread { error, .. } if error.kind() == ErrorKind::NotFound)
     }
 }
 
-/// Whether a file begins as a record does.
+/// Returns true if a file begins as a record does.
 pub fn is_record(path: &Path) -> std::io::Result<bool> {
     let mut first = Vec::new();
     OpenRegular::read().open(path)?.take(BEGIN).read_to_end(&mut first)?;
@@ -173,9 +173,9 @@ struct Scan {
     file: File,
     digest: Sha256,
     buffer: Vec<u8>,
-    /// How much of the buffer was looked at.
+    /// Number of bytes of the buffer examined.
     at: usize,
-    /// Where in the file the buffer begins.
+    /// File offset of the buffer, in bytes.
     offset: u64,
     ended: bool,
 }
@@ -315,7 +315,7 @@ impl Scan {
         Ok(there)
     }
 
-    /// What the last block says.
+    /// Returns the completeness that the last block states.
     fn end(&self, mut take: Take<'_>) -> Option<Whole> {
         let digest = take.bytes(32)?;
         let sum = self.digest.clone().chain_update(take.0).finalize();

@@ -27,15 +27,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use sys::steps::{Resource, Steps};
 
-/// How much a record may hold where nobody says.
+/// Default limit of a record, in bytes.
 pub const BYTES: u64 = 1 << 30;
 /// The least that makes sense: the head, and some blocks.
 pub const BYTES_MIN: u64 = 64 << 10;
-/// How many bytes a space collects before it hands them over.
+/// Bytes that a space collects before it hands them over.
 const CHUNK: usize = 256 << 10;
-/// How many chunks wait for the disk.
+/// Maximum number of chunks that wait for the disk.
 const WAITING: usize = 32;
-/// How many link types of sources are told apart as interfaces; frames of others are kept as bytes.
+/// Maximum number of source link types stored as interfaces of their own; frames of others are kept
+/// as bytes.
 const INTERFACES_MAX: usize = 64;
 
 /// A record that is being written.
@@ -54,7 +55,7 @@ pub struct Recording {
     thread: Mutex<Option<JoinHandle<Result<u64, std::io::Error>>>>,
 }
 
-/// What came when the record was full.
+/// Input that came when the record was full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Beyond {
     /// Blocks of sources.
@@ -65,18 +66,18 @@ pub struct Beyond {
     pub since: Option<Time>,
 }
 
-/// What a record came to.
+/// The result of writing a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Summary {
     /// The file.
     pub target: String,
-    /// How long it is, in bytes.
+    /// Its length, in bytes.
     pub bytes: u64,
-    /// How much it might hold.
+    /// Its limit, in bytes.
     pub bytes_max: u64,
-    /// What is not in it.
+    /// Input that the record lacks.
     pub beyond: Beyond,
-    /// Why it could not be written to its end.
+    /// The reason it could not be written to its end.
     pub failure: Option<String>,
 }
 
@@ -144,7 +145,7 @@ impl Recording {
         self.seed
     }
 
-    /// What the planner is told about the machine: another answer could not be repeated.
+    /// Returns the planner's view of the machine: another could not be repeated.
     pub(crate) const fn machine(&self) -> &Machine {
         &self.machine
     }
@@ -159,7 +160,7 @@ impl Recording {
         }
     }
 
-    /// Whether nothing more is written.
+    /// Returns true if nothing more is written.
     fn is_over(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
@@ -272,7 +273,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What one space writes of a record.
+/// Writes one space's part of a record.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     recording: Arc<Recording>,

@@ -32,7 +32,7 @@ use sys::{confine, descriptor};
 
 /// The word with which this program is started for a filter.
 pub(super) const WORD: &str = "serve-untrusted-filter";
-/// What is said once the filter is ready and nothing else may be done any more.
+/// The message that reports the filter ready; sent once the process is confined.
 pub(super) const READY: &[u8] = b"ready";
 
 /// The number of the filter in its space.
@@ -40,10 +40,10 @@ const FILTER: usize = 1;
 /// The status of a process whose filter could not go on: it has said why.
 const GONE_WRONG: u8 = 101;
 
-/// Whether this program can be started for a filter.
+/// True if this program can be started to run a filter.
 static SERVES: AtomicBool = AtomicBool::new(false);
 
-/// Whether [`serve_if_asked`] was called.
+/// Returns true if [`serve_if_asked`] was called.
 pub(super) fn serves() -> bool {
     SERVES.load(Ordering::Relaxed)
 }
@@ -104,14 +104,14 @@ struct Ends {
     output: Arc<Mutex<Option<Output>>>,
 }
 
-/// Where messages come from.
+/// Reads the messages of the input ring.
 #[derive(Debug)]
 struct Reader {
     input: Input,
     /// The message that was read last, until it is done with.
     message: Vec<u8>,
     pending: Option<usize>,
-    /// Whether any was read since this was looked at.
+    /// True if any message was read since the last check.
     gave: bool,
 }
 
@@ -260,7 +260,7 @@ fn walk(mut space: Space, ends: &Ends, held_max: u32) -> Result<(), String> {
     }
 }
 
-/// What is to be said of a failure by who says nothing else any more.
+/// Formats the failure as the child's final message.
 fn said(failure: PathFailure) -> String {
     match failure {
         PathFailure { cause: Cause::Panic { message, .. }, .. } => format!("a panic, {message}"),

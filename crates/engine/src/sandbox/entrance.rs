@@ -18,7 +18,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Where blocks go to the process.
+/// The node through which blocks go to the process.
 #[derive(Debug)]
 pub(crate) struct Entrance {
     /// Until nothing more is written.
@@ -28,7 +28,7 @@ pub(crate) struct Entrance {
     written: Amount,
     ended: Amount,
     long: Amount,
-    /// What it has not taken, in order: the numbers of the messages, and the lengths in view.
+    /// Messages it has not taken, oldest first: their numbers, and the lengths in view.
     under_way: VecDeque<(u64, u32)>,
 }
 
@@ -93,7 +93,7 @@ impl Entrance {
         self.say(&Record::Save)
     }
 
-    /// What it was asked was in vain: it goes on as it was.
+    /// Cancels a request for its state: the filter goes on unchanged.
     pub(crate) fn go_on(&mut self) {
         // Without room it has something to do, and goes on by itself.
         let _ = self.say(&Record::GoOn);
@@ -152,7 +152,7 @@ impl Entrance {
         self.tell();
     }
 
-    /// How many blocks it was handed over and has not refused.
+    /// Returns the number of blocks handed over, less those that were never taken.
     pub(crate) const fn handed_over(&self) -> u64 {
         self.written.blocks
     }
@@ -193,7 +193,7 @@ impl Entrance {
         self.watch.feeds(put, taken);
     }
 
-    /// What it has not taken, it never will.
+    /// Ends the output, and counts the blocks not yet taken as dropped.
     fn is_over(&mut self) {
         self.tell();
         self.output = None;

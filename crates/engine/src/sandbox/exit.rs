@@ -18,7 +18,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where blocks come from the process.
+/// The node through which blocks come from the process.
 #[derive(Debug)]
 pub(crate) struct Exit {
     /// Until nothing more comes.
@@ -26,16 +26,16 @@ pub(crate) struct Exit {
     /// The message that was copied last, until it is in a pool.
     message: Vec<u8>,
     pending: Option<usize>,
-    /// What it may name as where a block came from.
+    /// The origins that it may name for a block.
     origins: Origins,
     given: Amount,
-    /// Whether the process was told that we sleep.
+    /// True if the process was notified that the reader sleeps.
     asleep: bool,
-    /// How often it has woken us since the last block.
+    /// Number of wake-ups since the last block.
     vain: u32,
-    /// What is coming of what its filter knows, if it was asked for that.
+    /// The filter's state as received so far, if it was requested.
     gathering: Option<Gathering>,
-    /// What its filter says that it counted.
+    /// Counters that its filter reports.
     account: Account,
     counts: Counts,
     description: &'static Description,
@@ -43,9 +43,9 @@ pub(crate) struct Exit {
     process: Arc<Process>,
 }
 
-/// How often one looks whether a process gets on that had nothing to do when one looked last.
+/// Interval of progress checks on a process that was idle at the last check.
 const IDLE: Duration = Duration::from_secs(1);
-/// How often a process may wake us without giving anything.
+/// Maximum number of wake-ups without a block.
 const VAIN_MAX: u32 = 10_000;
 
 impl Exit {
@@ -77,15 +77,15 @@ impl Exit {
         }
     }
 
-    /// What the filter knows is to come, behind blocks.
+    /// Prepares to receive the filter's state, which follows blocks in the stream.
     pub(crate) fn expect(&mut self) {
         self.watch.asks(true);
         self.gathering =
             Some(Gathering::new(self.description.state.held_max, self.origins.count()));
     }
 
-    /// What it says that it knows and has counted, and how many blocks it gave, once all of that
-    /// has come; why nothing more will come.
+    /// Returns the filter's state, its reported counters, and the number of blocks it gave, once
+    /// all of that has arrived. Fails with the reason if nothing more will come.
     pub(crate) fn known(&mut self) -> Result<Option<(Saved, Account, u64)>, String> {
         if self.input.is_none() {
             return Err(self.watch.why());

@@ -1,5 +1,5 @@
-//! What goes between a path and a filter in a process of its own: once which filter it is, then
-//! blocks.
+//! Messages between a path and a filter in a process of its own: once the filter's name and
+//! arguments, then blocks.
 //!
 //! A block is one block of a stream: its entry, as it lies in memory, then the bytes of its frame.
 //! Both ends are the same program, so there is one form and no version of it.
@@ -10,7 +10,7 @@ use filter::{Arguments, Block, Description, SessionNumbers, Value};
 use pipeline::graph::Use;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// What else is to be known of a filter that is started apart.
+/// Start parameters of a sandboxed filter, besides its name and arguments.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct About {
     /// The ranges of classes that arcs of the filter name.
@@ -19,11 +19,11 @@ pub(crate) struct About {
     pub(crate) seed: Option<u64>,
     /// The numbers that it may give to sessions.
     pub(crate) numbers: SessionNumbers,
-    /// Whether all behind it take fragments.
+    /// True if all nodes behind it take fragments.
     pub(crate) fragments: bool,
-    /// Whether the path goes by the time of its blocks.
+    /// True if the path runs by the time of its blocks.
     pub(crate) tells_time: bool,
-    /// What the monotonic clock lacks to the clock of the path, in ns.
+    /// Offset from the monotonic clock to the path's clock, in ns.
     pub(crate) epoch: u64,
 }
 
@@ -32,7 +32,7 @@ pub(super) const HEAD: usize = size_of::<Entry>();
 /// The longest message.
 pub(super) const LONGEST: usize = BLOCK_MAX;
 
-/// How long the message of a block is.
+/// Returns the length of a block's message.
 pub(super) const fn length_of(block: &Block<'_>) -> usize {
     HEAD + block.frame.len()
 }
@@ -52,7 +52,7 @@ pub(super) fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
     HEAD + length
 }
 
-/// What is wrong with a block that somebody alleges.
+/// The defect in a block from an untrusted process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lie {
     /// It is shorter than an entry.
@@ -71,7 +71,7 @@ pub(super) enum Lie {
     Length,
     /// A message that is neither a block nor anything else.
     Record,
-    /// What a filter is said to know cannot be so.
+    /// Alleged filter state that is impossible.
     State,
     /// More than any filter may know or hold.
     TooMuch,
@@ -172,7 +172,7 @@ fn placed(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     Entry { pointer: RichPointer::new(dbuf, place, entry.pointer.class), ..entry }
 }
 
-/// Where a frame lies that lies by itself: whoever takes it up puts it somewhere.
+/// Placeholder address of a frame in a message; the receiver assigns a real one.
 const NOWHERE: DbufId = match DbufId::new(1) {
     Some(id) => id,
     None => DbufId::HOLE,
@@ -192,7 +192,7 @@ fn hole(entry: Entry) -> Entry {
     Entry { pointer, ..entry }
 }
 
-/// Which filter is to run.
+/// The filter to run.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) name: String,
@@ -247,7 +247,7 @@ impl Wanted {
         out
     }
 
-    /// What [`Wanted::written`] wrote; none if it is something else.
+    /// Parses what [`Wanted::written`] wrote; `None` if it is something else.
     pub(super) fn read(mut from: &[u8]) -> Option<Self> {
         let from = &mut from;
         let word = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();

@@ -51,7 +51,7 @@ use sys::helper::HelperProcess;
 use sys::steps::{Resource, Steps};
 use watch::Watch;
 
-/// How long a process may take until its filter is ready. It reads no more than itself.
+/// Time limit for a process to get its filter ready. It reads no more than its own program.
 const START: Duration = Duration::from_secs(30);
 
 /// Starts a filter in a process of its own.
@@ -110,7 +110,7 @@ pub(crate) fn start(
     Ok(Started { input: Some(input), output: Some(output) })
 }
 
-/// What leads to the process of a filter, if a node is that.
+/// Returns the entrance to the process of a filter, if the node is one.
 pub(crate) fn entrance_of(node: &mut Node) -> Option<&mut Entrance> {
     match &mut node.part {
         Part::Sink(part) => part.sink.as_any()?.downcast_mut(),
@@ -118,7 +118,7 @@ pub(crate) fn entrance_of(node: &mut Node) -> Option<&mut Entrance> {
     }
 }
 
-/// What comes from the process of a filter, if a node is that.
+/// Returns the exit from the process of a filter, if the node is one.
 pub(crate) fn exit_of(node: &mut Node) -> Option<&mut Exit> {
     match &mut node.part {
         Part::Source(part) => part.source.as_any()?.downcast_mut(),
@@ -126,7 +126,7 @@ pub(crate) fn exit_of(node: &mut Node) -> Option<&mut Exit> {
     }
 }
 
-/// Where it can stand: never without anything before or behind it.
+/// Position in a path: always with a node before and a node behind.
 pub(crate) const STANDS: Stands = Stands::Middle;
 
 fn target(name: &str) -> String {

@@ -1,5 +1,5 @@
-//! What a filter knows on its way between a path and its process: messages of the same streams that
-//! carry blocks.
+//! Filter state on its way between a path and its process: messages of the same streams that carry
+//! blocks.
 //!
 //! ```text
 //! path ─► blocks … SAVE ─────────────────────►     path ─► SESSION (HELD block)* … KNOWN ─►
@@ -24,13 +24,13 @@ use runtime::space::node::Node;
 use runtime::space::saved::{Saved, SavedBlock, SavedSession};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// What a block may not have.
+/// Flag of a message that is no block; no block may have it.
 const RECORD: Flags = Flags(1 << 15);
 /// The most bytes of plain data that a filter may have kept.
 const STATE_MAX: usize = 256 << 20;
-/// What a session weighs at least, so that empty ones are bounded too.
+/// Least size charged for a session, in bytes, so that empty ones are bounded too.
 const SESSION_MIN: usize = 64;
-/// How many lists of held blocks a session may have.
+/// Maximum number of lists of held blocks that a session may have.
 const LISTS_MAX: u64 = 64;
 
 /// A message that is no block.
@@ -38,21 +38,21 @@ const LISTS_MAX: u64 = 64;
 pub(super) enum Record<'m> {
     /// Say what you know, and then do nothing until something comes.
     Save,
-    /// What was asked was in vain: go on.
+    /// Cancels the request: go on.
     GoOn,
     /// One session: its key, how many lists of blocks it has, its plain data.
     Session(u64, u64, &'m [u8]),
     /// The next message is a block that the last session holds: in which list, by which key.
     Held(u32, u32),
-    /// That was all; when the filter wants to be called.
+    /// End of the state; holds the time of the filter's next timer call.
     Known(Option<u64>),
     /// The filter knows what it was given.
     Taught,
-    /// What the filter has counted.
+    /// Counters of the filter.
     Account(Account),
 }
 
-/// What the filter in a process says that it counted, from its beginning.
+/// Counters that a sandboxed filter reports, since its start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Account {
     /// Blocks that came to it, and that left it.
@@ -61,13 +61,13 @@ pub(crate) struct Account {
     /// Blocks that came to it or were made by it, and what it knows of where they are.
     pub(crate) came: u64,
     pub(crate) became: u64,
-    /// By the description's reasons and counters.
+    /// Counts by the description's reasons and counters.
     pub(super) unanswered: Vec<u64>,
     pub(super) counters: Vec<u64>,
 }
 
 impl Account {
-    /// What a node that runs a filter has counted.
+    /// Reads the counters of a node that runs a filter.
     pub(super) fn of(node: &Node) -> Self {
         let Counts { made, consumed, held, dropped, evicted, no_room, .. } = &node.counts;
         let flow = &node.flow;
@@ -93,7 +93,7 @@ impl Account {
     }
 }
 
-/// Which record it is, in a word of the head that means something else in a block.
+/// Record type, in a header word that has another meaning in a block.
 const SAVE: u32 = 1;
 const GO_ON: u32 = 2;
 const SESSION: u32 = 3;
@@ -217,7 +217,7 @@ pub(super) fn tell_session(
     Some(())
 }
 
-/// What comes of what somebody alleges to know, message by message.
+/// Collects and checks alleged filter state, message by message.
 #[derive(Debug)]
 pub(super) struct Gathering {
     saved: Saved,
@@ -231,7 +231,8 @@ pub(super) struct Gathering {
 }
 
 impl Gathering {
-    /// Of a filter that may hold so many blocks, on a path with so many sources.
+    /// Starts collecting for a filter that may hold `held_max` blocks, on a path with `origins`
+    /// sources.
     pub(super) fn new(held_max: u32, origins: u16) -> Self {
         let saved = Saved::default();
         Self { saved, held: None, so_far: (0, 0, 0), held_max, origins, done: false }
@@ -275,17 +276,18 @@ impl Gathering {
         Ok(self.done)
     }
 
-    /// Whether a message belongs here: a record until all was said, and a block where one is held.
+    /// Returns true if a message is valid here: a record until the end, and a block where one is
+    /// held.
     pub(super) const fn takes(&self, is_record: bool) -> bool {
         !self.done && (is_record || self.held.is_some())
     }
 
-    /// Whether all was said.
+    /// Returns true if the state is complete.
     pub(super) const fn is_done(&self) -> bool {
         self.done
     }
 
-    /// What was said, if that was all of it.
+    /// Returns the state, if complete.
     pub(super) fn done(self) -> Option<Saved> {
         self.done.then_some(self.saved)
     }

@@ -15,25 +15,25 @@ use sys::confine::{EXIT_REFUSED_CALL, REFUSED_CALL, REPORT_TEXT, syscall_name};
 use sys::helper::HelperProcess;
 use sys::process_group::ProcessEnd;
 
-/// How often one looks whether it gets on.
+/// Interval of progress checks.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// So much processor time a filter may use without taking or giving anything, in ns.
 const BUSY: u64 = 2_000_000_000;
 /// So long it may sleep although blocks wait for it, and room.
 const ASLEEP: Duration = Duration::from_secs(20);
-/// How long it may take to end when its output has ended.
+/// Time limit for a process to exit after its output has ended.
 const END: Duration = Duration::from_secs(20);
 
-/// What both halves know.
+/// State shared by the entrance and the exit.
 #[derive(Debug)]
 pub(super) struct Watch {
     name: &'static str,
     kept: HelperProcess,
     /// Over which it says its last words.
     words: OwnedFd,
-    /// Why we ended it, if we did.
+    /// The reason for which we ended it, if we did.
     why: OnceLock<String>,
-    /// What its last words were, once somebody has read them.
+    /// Its final message, once read.
     last_words: OnceLock<Vec<u8>>,
     /// We want nothing of it any more.
     released: AtomicBool,
@@ -50,12 +50,12 @@ pub(super) struct Watch {
     last: Mutex<Last>,
 }
 
-/// When it got on last.
+/// The latest progress of the process.
 #[derive(Debug)]
 struct Last {
-    /// What it had taken and given by then.
+    /// Its counts of blocks taken and given by then.
     moved: (u64, u64),
-    /// What its processor time was then.
+    /// Its processor time by then, in ns.
     processor_ns: u64,
     /// Since when it sleeps, as far as we have looked.
     asleep: Option<Instant>,
@@ -94,7 +94,7 @@ impl Watch {
         self.kept.kill();
     }
 
-    /// Whether it has ended, or is being ended.
+    /// Returns true if it has ended, or is being ended.
     pub(super) fn is_over(&self) -> bool {
         self.why.get().is_some() || self.kept.ended().is_some()
     }
@@ -130,7 +130,7 @@ impl Watch {
         self.given.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether there is something that it should do.
+    /// Returns true if it has work pending.
     pub(super) fn is_due(&self) -> bool {
         let waits = self.put.load(Ordering::Relaxed) > self.taken.load(Ordering::Relaxed);
         waits || self.closed.load(Ordering::Relaxed) || self.asked.load(Ordering::Relaxed)
@@ -169,7 +169,7 @@ impl Watch {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why nothing more comes of it that is ending or has ended.
+    /// Returns the reason that nothing more comes from an ended or ending process.
     pub(super) fn why(&self) -> String {
         match (self.why.get(), self.kept.wait(END)) {
             (Some(why), _) => why.clone(),
@@ -179,7 +179,7 @@ impl Watch {
         }
     }
 
-    /// What is to be told of its end, if it was not a good one.
+    /// Reports its end, if that was abnormal.
     fn told(&self, ended: ProcessEnd) -> Option<String> {
         let how = match (self.why.get(), ended) {
             (Some(why), _) => why.clone(),
@@ -194,7 +194,7 @@ impl Watch {
         ))
     }
 
-    /// How it ended, with its last words.
+    /// Describes its exit, with its final message.
     fn how(&self, ended: ProcessEnd) -> String {
         let words = self.last_words.get_or_init(|| {
             let mut words = [0; 512];
@@ -224,7 +224,7 @@ impl Watch {
     }
 }
 
-/// What a process says of its end, as far as it can be printed. It may say anything.
+/// Returns the printable text of a process's final message, which is untrusted.
 pub(super) fn text(words: &[u8]) -> Option<String> {
     let said = words.strip_prefix(&[REPORT_TEXT])?;
     Some(Visible(&String::from_utf8_lossy(said)).to_string())

@@ -1,5 +1,5 @@
-//! What belongs to a point in the hands of somebody else while this process is started again:
-//! links, programs and memory go on, and the next process takes them up. (RELIABILITY T10)
+//! Descriptors of a point that a keeper holds while this process restarts: links, programs and
+//! memory go on, and the next process adopts them. (RELIABILITY T10)
 //!
 //! In: a point, before and behind each change of its program. Out: descriptors with names for a
 //! [`Keeper`], and a note that says what they are. Whoever dies in between leaves a note that has
@@ -34,7 +34,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use sys::bpf::{Link, Map, Program, RingBuffer, Rings};
 
-/// Who keeps descriptors under names.
+/// Holds descriptors under names.
 pub trait Keeper: Debug + Send + Sync {
     /// Keeps one. Who cannot says nothing: then it is not there the next time.
     fn keep(&self, name: &str, descriptor: BorrowedFd<'_>);
@@ -42,27 +42,27 @@ pub trait Keeper: Debug + Send + Sync {
     fn forget(&self, name: &str);
 }
 
-/// What is known of a line that was kept.
+/// Metadata of a persisted request.
 #[derive(Debug)]
 pub struct Read {
     /// Its request, its ends complete.
     pub graph: Graph,
-    /// Which part of it runs there.
+    /// The part that runs in the kernel.
     pub part: Part,
-    /// Whose it is.
+    /// The owner's user id.
     pub owner: u32,
 }
 
 /// A line that was taken up again.
 #[derive(Debug)]
 pub struct Adopted {
-    /// What whoever had it run said about it.
+    /// The note that its requester left about it.
     pub about: String,
     /// The line.
     pub still: Still,
 }
 
-/// What there is still of a line that was kept.
+/// The state of a persisted request after a restart.
 #[derive(Debug)]
 pub enum Still {
     /// It runs.
@@ -71,12 +71,12 @@ pub enum Still {
     Ended(Box<Ended>),
 }
 
-/// What all names begin with.
+/// Prefix of all names.
 pub const KEPT: &str = "kernel-";
 /// A note is no longer.
 const NOTE_MAX: u64 = 4 << 20;
 
-/// What a point has in the hands of its keeper.
+/// The descriptors that the keeper holds for a point.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
     names: BTreeSet<String>,
@@ -84,7 +84,7 @@ pub(super) struct Stored {
     notes: u64,
 }
 
-/// What is about to run at a point.
+/// The program about to run at a point.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Next<'n> {
     pub(super) version: &'n Version,
@@ -93,7 +93,7 @@ pub(super) struct Next<'n> {
     pub(super) states: &'n States,
 }
 
-/// What a note says.
+/// The contents of a note.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Note {
     numbers: u32,
@@ -104,7 +104,7 @@ struct Note {
     /// The number of the program, the print of its code, its lines in their order; the oldest
     /// first.
     versions: Vec<(u32, u64, Vec<u32>)>,
-    /// What was said about lines that have left, and their last words.
+    /// The notes about requests that have left, and their final records.
     left: Vec<(String, String)>,
 }
 
@@ -180,7 +180,7 @@ impl Point {
     }
 }
 
-/// What was kept of one point, by name behind the number of its link.
+/// Persisted descriptors of one point, by name without the number of its link.
 type Given = BTreeMap<String, OwnedFd>;
 
 impl Points {

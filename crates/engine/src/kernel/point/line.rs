@@ -15,7 +15,7 @@ use sys::steps::{Resource, Steps};
 /// A line to be added.
 #[derive(Clone, Debug)]
 pub(crate) struct New {
-    /// Whose it is.
+    /// The owner's user id.
     pub(crate) owner: u32,
     /// Among whose frames its own may lie.
     pub(crate) share: Share,
@@ -26,9 +26,9 @@ pub(crate) struct New {
     pub(crate) bell: WakePolicy,
     /// The steps that send frames out, and the numbers of the interfaces.
     pub(crate) leads: Vec<(usize, u32)>,
-    /// What filters of it keep that were in another line before, by step.
+    /// Filter state inherited from the replaced request, by step.
     pub(crate) states: Vec<(usize, Arc<Map>)>,
-    /// What whoever has it run says about it, for the time after this process.
+    /// A note by the requester that outlives this process.
     pub(crate) about: String,
     /// Is told each step of adding it.
     pub(crate) steps: Steps,
@@ -38,7 +38,7 @@ pub(crate) struct New {
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) number: u32,
-    /// Whose it is.
+    /// The owner's user id.
     pub(super) uid: u32,
     pub(super) graph: Arc<Graph>,
     pub(super) tree: Tree,
@@ -48,33 +48,34 @@ pub(super) struct Line {
     pub(super) bell_map: OwnedFd,
     /// See [`New::leads`].
     pub(super) leads: Vec<(usize, u32)>,
-    /// What its filters keep, by step.
+    /// State of its filters, by step.
     pub(super) states: Vec<(usize, Arc<Map>)>,
-    /// What programs counted that run no more.
+    /// Counters of programs that no longer run.
     pub(super) counted: Counted,
     /// The runs of those that the kernel measured, and their time in ns.
     pub(super) measured: (u64, u64),
-    /// How many packets of its user's sockets had come before it while too many were under way.
+    /// Number of packets of its user's sockets that found too many in flight before it was added.
     pub(super) busy_before: u64,
-    /// Whether it is to go, and could not.
+    /// True if it is to be removed, and removal failed.
     pub(super) leaving: bool,
     /// See [`New::about`].
     pub(super) about: String,
 }
 
-/// Whose the frames of a ring are. Two lines are in one ring if they say the same (CONTRACT 21).
+/// The sharing domain of a ring of frames. Requests with equal domains share one ring (CONTRACT
+/// 21).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Of the lines of one user.
+    /// The requests of one user.
     User(u32),
-    /// Of those of the members of a group who say so.
+    /// The requests of group members that opt in.
     Group(Arc<str>),
-    /// Of all who say so.
+    /// All requests that opt in.
     World,
 }
 
 impl Whose {
-    /// Those of a line.
+    /// Returns the sharing domain of a request.
     pub(super) fn of(new: &New) -> Self {
         match &new.share {
             Share::User => Self::User(new.owner),
@@ -91,7 +92,7 @@ pub(super) struct Owned {
     pub(super) records: Arc<Rings>,
 }
 
-/// What a line has for itself, and the frames that its pointers are of.
+/// The private resources of a request, and the frames that its pointers refer to.
 pub(super) struct Has {
     pub(super) owner: Arc<Owned>,
     pub(super) pointers: Rings,
@@ -158,7 +159,7 @@ impl Line {
         Member { tree: &self.tree, graph: &self.graph, request: self.number }
     }
 
-    /// What is left of it when nothing runs for it any more.
+    /// Returns its final record once no program runs it any more.
     pub(super) fn ended(&self) -> Ended {
         let states = self.states.iter();
         let states = states.filter_map(|(step, map)| Some((*step, map.get(0).ok()?))).collect();

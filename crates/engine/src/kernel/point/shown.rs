@@ -1,4 +1,4 @@
-//! What runs at attach points, for whoever asks: `doctor`, `ps`, tests.
+//! The state of attach points as reported to `doctor`, `ps` and tests.
 
 use super::line::{Owned, Whose};
 use super::version::Version;
@@ -6,20 +6,20 @@ use super::{Line, Point, Points, State};
 use filter::{Amount, Attach};
 use std::sync::{Arc, PoisonError, Weak};
 
-/// What runs at an attach point.
+/// The state of an attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// Whose sockets it is about, if it is no interface.
+    /// The user whose sockets it covers, if it is no interface.
     pub user: Option<u32>,
     /// The number of the program, as the kernel counts programs.
     pub program: u32,
-    /// How often it ran, as the kernel counts while somebody asks it to.
+    /// Number of runs, counted by the kernel while its statistics are enabled.
     pub runs: u64,
-    /// How many lines it runs.
+    /// Number of requests in its program.
     pub lines: usize,
-    /// How many owners have a ring of frames.
+    /// Number of owners with a ring of frames.
     pub owners: usize,
-    /// How often it was replaced.
+    /// Number of replacements of its program.
     pub replaced: u64,
     /// Its filters: what each is called, how many lines use it, and how many blocks came to it
     /// since the program was put in its place.
@@ -40,11 +40,11 @@ pub type ShownRing = (Whose, u64, usize);
 pub struct ShownLine {
     /// The number that it has here.
     pub number: u32,
-    /// Whose it is.
+    /// The owner's user id.
     pub owner: u32,
     /// Frames that came while it was here.
     pub taken: Amount,
-    /// What it was handed, all ways out together.
+    /// Frames delivered to it, all exits together.
     pub given: Amount,
     /// Frames that could not be copied for it.
     pub lost: u64,
@@ -54,7 +54,7 @@ pub struct ShownLine {
 }
 
 impl Points {
-    /// What runs at all of them.
+    /// Returns the state of all attach points.
     #[must_use]
     pub fn shown(&self) -> Vec<(Attach, Shown)> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +64,7 @@ impl Points {
 }
 
 impl Point {
-    /// What runs here.
+    /// Returns the state of this attach point.
     pub(super) fn shown(&self) -> Option<Shown> {
         let state = self.state();
         let version = &state.running.as_ref()?.version;
@@ -98,7 +98,7 @@ impl Point {
 }
 
 impl State {
-    /// What a line has come to so far.
+    /// Returns the counters of a request so far.
     fn shown(&self, line: &Line, running: &Version) -> ShownLine {
         let counted = self.counted(line, running);
         let sum = |sum: Amount, more: &Amount| Amount {

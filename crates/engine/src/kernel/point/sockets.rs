@@ -1,4 +1,4 @@
-//! Whose sockets a program stands before. [CONTRACT 22]
+//! The sockets of a user that a program covers. [CONTRACT 22]
 //!
 //! In: the user whose line it is, as the kernel says who that is, and the name space of the
 //! network. Out: what the program asks of every packet, and the seats of those that are under way,
@@ -18,8 +18,8 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Those of this user, or why they cannot be told from those of others; with the seats that
-    /// there are already, if somebody has kept them.
+    /// Opens the sockets of this user, with the persisted seats if there are any. Fails if the user
+    /// cannot be told from others.
     pub(super) fn of(place: &Place, uid: u32, seats: Option<OwnedFd>) -> Result<Self, Closed> {
         let told = |error: sys::Error| Closed::Program(error.to_string());
         if uid == sys::process::overflow_uid() {
@@ -59,7 +59,7 @@ impl Sockets {
         }
     }
 
-    /// How many packets found no seat.
+    /// Returns the number of packets that found no free seat.
     pub(super) fn busy(&self) -> u64 {
         let bytes = self.seats.get(0).unwrap_or_default();
         let word = |of: &[u8]| of.get(CLAIM_FAILURES as usize..)?.first_chunk().copied();

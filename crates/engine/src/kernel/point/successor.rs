@@ -31,7 +31,7 @@ struct Ready {
     version: Version,
     states: States,
     steps: Steps,
-    /// How often the program had been replaced when this one was made.
+    /// Number of replacements of the program when this one was made.
     replaced: u64,
 }
 

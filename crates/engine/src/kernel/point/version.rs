@@ -34,12 +34,12 @@ pub(super) struct Version {
     behind_tag: Vec<bool>,
 }
 
-/// Why there is no such program.
+/// The reason a program could not be made.
 #[derive(Debug)]
 pub(super) struct Failure {
     at: Option<(u32, NodeId)>,
     pub(super) why: String,
-    /// Whether it is too much for one program.
+    /// True if it is too much for one program.
     pub(super) full: bool,
 }
 
@@ -54,7 +54,7 @@ impl Failure {
     }
 }
 
-/// What was made beside a program: the memory in which a filter of a line keeps something.
+/// Maps made for a program: the request, the step, and the memory of the filter's state.
 pub(super) type States = Vec<(u32, usize, Map)>;
 
 impl Version {
@@ -117,7 +117,7 @@ impl Version {
         Ok(Self::of(drawn, (loaded, counters, Vec::new()), (desk, desk_map)))
     }
 
-    /// What was drawn, with what runs it and where it tallies.
+    /// Combines a drawn program with its loaded form and its counters.
     fn of(
         drawn: Drawn<'_>,
         (loaded, counters, tables): (Program, Option<Map>, Vec<Map>),
@@ -140,8 +140,8 @@ impl Version {
         }
     }
 
-    /// What the program is, as a number: another version of us may make another one of the same
-    /// lines.
+    /// Returns a fingerprint of the program: another version of Streamline may assemble another
+    /// program from the same requests.
     pub(super) fn print(&self) -> u64 {
         // FNV-1a: the same in whatever process.
         let text = format!("{:?} {:?}", self.code, self.layout);
@@ -154,7 +154,7 @@ impl Version {
         &self.lines
     }
 
-    /// Where it tallies.
+    /// Returns the map of its counters.
     pub(super) const fn desk_map(&self) -> &Map {
         &self.desk_map
     }
@@ -168,19 +168,19 @@ impl Version {
         &self.loaded
     }
 
-    /// Whether a line is one of its.
+    /// Returns true if the program runs this request.
     pub(super) fn runs(&self, line: u32) -> bool {
         self.lines.contains(&line)
     }
 
-    /// Of each way out of a line, whether what is seen there begins behind a tag.
+    /// Returns true for each exit of a request whose frames begin behind a VLAN tag.
     pub(super) fn behind_tag(&self, line: u32) -> Vec<bool> {
         let ours = |hand: &super::super::joint::Out| self.lines.get(hand.line) == Some(&line);
         let both = self.joint.hands.iter().zip(&self.behind_tag);
         both.filter(|(hand, _)| ours(hand)).map(|(_, behind)| *behind).collect()
     }
 
-    /// What it has counted for a line so far.
+    /// Returns the counters of a request so far.
     pub(super) fn counted(&self, line: &Line) -> Counted {
         let Some(place) = self.lines.iter().position(|number| *number == line.number) else {
             return Counted::default();
