@@ -186,8 +186,11 @@ impl Compiled {
             }
             Err(error) => error,
         };
+        // The other compiler would look names up by itself, also where that is not allowed or where
+        // the request already states their meaning.
+        let has_names = classic::name_queries(text).is_ok_and(|queries| !queries.is_empty());
         let other = match (own.kind, arguments.compiler()) {
-            (ErrorKind::Unknown, Some(other)) => other,
+            (ErrorKind::Unknown, Some(other)) if !has_names => other,
             _ => return Err(Refusal { own, other: None }),
         };
         match other.compile(text, link, options.snaplen) {
