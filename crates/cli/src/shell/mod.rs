@@ -191,8 +191,8 @@ fn joint(meets: bool) -> sys::Result<(Joint, Option<String>)> {
         Err(error) => (
             None,
             Some(format!(
-                "kernel pipes, and no streams: {} (streams have descriptors from {DESCRIPTOR_MIN} on: \
-                 `ulimit -n 1024` lets them)",
+                "kernel pipes, and no streams: {} (streams have descriptors from \
+                 {DESCRIPTOR_MIN} on: `ulimit -n 1024` lets them)",
                 terminal::reason(&error)
             )),
         ),

@@ -280,8 +280,9 @@ pub struct UserSockets {
     pub uid: u32,
     /// Cookie of the network namespace.
     pub netns: u64,
-    /// Number of the claims map among the maps that the program is given: [`CLAIMS_STRIDE`](super::user_sockets::CLAIMS_STRIDE) bytes
-    /// per processor, shared by all programs that write the same rings.
+    /// Number of the claims map among the maps that the program is given:
+    /// [`CLAIMS_STRIDE`](super::user_sockets::CLAIMS_STRIDE) bytes per processor, shared by all
+    /// programs that write the same rings.
     pub claims: u32,
 }
 

@@ -14,9 +14,9 @@
 //! share a program: its scratch memory, each owner's frames and each request's pointers are
 //! separate maps, so that each can be mapped by those who may read it, and outlives the program.
 //!
-//! `ring_layout` has the offsets, `config` the configuration. [`ring`] ends a frame; [`unread`] skips
-//! the copy while no reader comes; [`shared`] lets exits of which a frame takes at most one share a
-//! slot and a reader.
+//! `ring_layout` has the offsets, `config` the configuration. [`ring`] ends a frame; [`unread`]
+//! skips the copy while no reader comes; [`shared`] lets exits of which a frame takes at most one
+//! share a slot and a reader.
 
 mod ring;
 mod shared;

@@ -1,8 +1,8 @@
 //! `vxlan`: takes frames out of VXLAN, answers the network they belong to. [RFC 7348 §5]
 //!
 //! In: frames whose UDP datagram goes to the port of VXLAN. Out: the frames inside, as if they had
-//! been captured there: nothing is copied, the outer headers are in front of the frame. The reserved
-//! bits are not looked at (GPE and group policies use them).
+//! been captured there: nothing is copied, the outer headers are in front of the frame. The
+//! reserved bits are not looked at (GPE and group policies use them).
 
 use crate::layers::{self, Missing};
 use crate::prelude::*;

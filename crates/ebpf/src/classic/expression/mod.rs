@@ -9,11 +9,11 @@
 //! libpcap compiles them.
 //!
 //! Deviations from libpcap. Because a file may come from another machine, address families of
-//! loopback headers default to those of every BSD in both byte orders. Host names go to the [`Resolver`] of the options;
-//! ports and protocols have a built-in table. Relations between constants fold at once, an invalid
-//! constant shift or division is rejected wherever it stands, and scratch words for offsets are
-//! never reused for values, which libpcap does where a relation precedes the first use of a
-//! variable-length header.
+//! loopback headers default to those of every BSD in both byte orders. Host names go to the
+//! [`Resolver`] of the options; ports and protocols have a built-in table. Relations between
+//! constants fold at once, an invalid constant shift or division is rejected wherever it stands,
+//! and scratch words for offsets are never reused for values, which libpcap does where a relation
+//! precedes the first use of a variable-length header.
 
 mod ast;
 mod blocks;

@@ -1,9 +1,9 @@
 //! Message framing in the two directions of a DNS connection.
 //!
 //! In: the blocks of one direction in order, holes included. Out: messages. The state of a
-//! direction is [`DnsDirection`]: the two length bytes, the pieces of one incomplete message, and the number
-//! of its missing bytes. If two bytes arrived alone and turn out not to be a length, they are in no
-//! view.
+//! direction is [`DnsDirection`]: the two length bytes, the pieces of one incomplete message, and
+//! the number of its missing bytes. If two bytes arrived alone and turn out not to be a length,
+//! they are in no view.
 
 use super::message::{ReceivedMessage, tell};
 use super::{

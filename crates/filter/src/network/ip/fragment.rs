@@ -1,7 +1,7 @@
 //! Parses a fragment: its datagram, and its bytes of it.
 //!
-//! In: a block. Out: a [`IpFragment`], or the reason why the fragment is unusable. The transport header
-//! is not parsed: a tiny fragment may lack it.
+//! In: a block. Out: a [`IpFragment`], or the reason why the fragment is unusable. The transport
+//! header is not parsed: a tiny fragment may lack it.
 
 use super::overlap::FragmentPolicy;
 use crate::layers::{self, Missing};
