@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use sys::packet::{PacketSocket, RingShape};
 
-/// All that was found.
+/// All facts found.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The kernel's release.
@@ -81,7 +81,7 @@ pub struct Refusal {
 pub enum Refused {
     /// Not permitted.
     Denied,
-    /// It is not there, or somebody says so.
+    /// Absent, or reported as such.
     Absent,
     /// Anything else: no memory, no descriptors.
     Otherwise,
@@ -99,7 +99,7 @@ pub struct Limit {
 /// The value of a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bound {
-    /// So many.
+    /// This value.
     At(u64),
     /// No end.
     Unlimited,

@@ -1,4 +1,4 @@
-//! Orders to running paths: who works, sleeps, is held up, fails, or has ended.
+//! Requests to running paths, by state of the space: working, asleep, blocked, failed, ended.
 
 use endpoint::{Failure, Sink, SinkEntry};
 use engine::build::{Path, Settings, build};

@@ -13,7 +13,7 @@ const EVERY_NS: u64 = 100_000_000;
 /// Longer than any machine takes.
 const LONG_NS: u64 = 60_000_000_000;
 
-/// Runs a line until enough was told; answers what was told, and what became of it.
+/// Runs a line until enough reports arrived; returns the reports and the outcome.
 fn told(text: &str, enough: impl Fn(&[Progress]) -> bool) -> (Vec<Progress>, Outcome) {
     told_every(EVERY_NS, text, enough)
 }

@@ -10,7 +10,7 @@ use crate::path::Pace;
 
 /// Longest sleep between two observations, in multiples of the observation time.
 const SLEEP_MAX: u64 = 80;
-/// The longest that is waited after a change, in ns.
+/// Longest wait after a change, in ns.
 pub(super) const REST_MAX: u64 = 3_600_000_000_000;
 /// Factor by which the wait grows after each change that was undone.
 pub(super) const LONGER: u64 = 8;
@@ -18,7 +18,7 @@ pub(super) const LONGER: u64 = 8;
 const IDLE: f64 = 0.3;
 /// Minimum ratio of throughput with replicas to throughput without.
 const GAINS: f64 = 1.08;
-/// Copies that keep so much of one processor busy, all together, can be one.
+/// Fraction of one processor below which the replicas' total work fits a single instance.
 const LITTLE: f64 = 0.5;
 
 /// The result of one observation.
@@ -30,9 +30,9 @@ pub(super) struct Sight {
     pub(super) worth: bool,
     /// Blocks of sources a second.
     pub(super) rate: f64,
-    /// Number of busy processors, as a fraction.
+    /// Processor time used per unit of wall time, over all threads.
     pub(super) busy: f64,
-    /// For which part of the time the busiest thread slept.
+    /// Fraction of time for which the busiest thread slept.
     pub(super) idle: f64,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Copies {
     little: u32,
     /// The rate of one copy, when it was left.
     alone: Option<f64>,
-    /// Until when nothing is changed, and how long the next wait is.
+    /// Time before which nothing is changed, and the length of the next wait, in ns.
     rests_until: u64,
     rest: u64,
     sleep: u64,
@@ -91,7 +91,7 @@ impl Copies {
         !self.votes.is_empty() || self.alone.is_some()
     }
 
-    /// It could not be done for a reason that stays.
+    /// Records that a change was refused for a permanent reason.
     pub(super) fn is_refused(&mut self) {
         self.rests_until = u64::MAX;
     }
@@ -147,7 +147,7 @@ impl Copies {
         Some(format!("with copies {rate:.0} blocks a second, without {alone:.0}"))
     }
 
-    /// It did not pay: the next try comes later.
+    /// Lengthens the wait after a change that did not pay.
     fn longer(&mut self, at: u64) {
         self.rest = self.rest.saturating_mul(LONGER).min(REST_MAX);
         self.pace.rest_ns = self.rest;

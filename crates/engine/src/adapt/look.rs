@@ -23,7 +23,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Asks all spaces; none if one does not answer.
+    /// Takes a snapshot of all spaces; none if one does not answer.
     pub(super) fn take(lives: &[Live], limit: Duration) -> Option<Self> {
         let era = lives.first()?.changes();
         let (mut ledger, mut spent, mut inside) = (Ledger::default(), Vec::new(), Vec::new());
@@ -109,13 +109,13 @@ impl Look {
         self.given as f64 * 1e9 / self.seen.elapsed_ns as f64
     }
 
-    /// Returns the number of busy processors, as a fraction.
+    /// Returns the processor time used per unit of wall time.
     pub(super) fn busy(&self) -> f64 {
         let cpu: u64 = self.spent.iter().map(|(_, spent)| spent.cpu).sum();
         cpu as f64 / self.seen.elapsed_ns as f64
     }
 
-    /// For which part of the time the thread slept that slept least.
+    /// Returns the fraction of time for which the busiest thread slept.
     pub(super) fn idle(&self) -> f64 {
         let asleep = self.spent.iter().map(|(_, spent)| spent.asleep).min().unwrap_or(0);
         asleep as f64 / self.seen.elapsed_ns as f64

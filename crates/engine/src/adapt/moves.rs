@@ -39,7 +39,7 @@ pub(super) struct Moves {
     /// The looks in a row that offered the same.
     votes: u32,
     last: Vec<Place>,
-    /// Nodes that were moved and have not been moved back.
+    /// Nodes that were moved at least once: moving one again lengthens the wait.
     moved: HashSet<NodeId>,
     /// Moves that were refused.
     refused: Vec<Vec<Place>>,
@@ -88,7 +88,7 @@ impl Moves {
         Some(offer.places.clone())
     }
 
-    /// It could not be done for a reason that stays.
+    /// Records that these moves were refused for a permanent reason.
     pub(super) fn is_refused(&mut self, places: Vec<Place>) {
         self.refused.push(places);
     }

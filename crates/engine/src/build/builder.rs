@@ -33,7 +33,7 @@ pub(crate) struct Again<'a> {
     pub(crate) kept: &'a HashSet<usize>,
     /// The kept nodes that are created anew.
     pub(crate) renewed: &'a HashSet<usize>,
-    /// For the number of every edge out of the kernel, its place in the new plan.
+    /// New place of every edge out of the kernel, by its number.
     pub(crate) ways: &'a HashMap<usize, usize>,
     /// True if the program in the kernel is to be replaced.
     pub(crate) anew: bool,

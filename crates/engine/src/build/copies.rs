@@ -29,10 +29,10 @@ use sys::steps::Resource;
 /// Connections between the replicas of a chain, until they have been placed.
 pub(super) struct Shared {
     board: Arc<Board>,
-    /// The places of the copies among the spaces of the part, and of the join.
+    /// Indices, among the spaces of the part, of the replicas and of the join.
     places: Vec<usize>,
     join: usize,
-    /// One per copy: the ring to it, and from it; none where it is in the same space.
+    /// Rings to and from each replica; empty where it shares the space.
     to: Vec<Ring>,
     from: Vec<Ring>,
 }
@@ -58,7 +58,7 @@ impl Shared {
 }
 
 impl Builder<'_> {
-    /// The chains of this part that have copies, with the rings between their spaces.
+    /// Returns the chains of this part that have replicas, with the rings between their spaces.
     pub(super) fn shared(&self) -> Result<Vec<Shared>, BuildError> {
         let mut number = self.ids.copies;
         self.copied().map(|copied| self.ends(copied, &mut number)).collect()
@@ -127,7 +127,7 @@ impl Builder<'_> {
         chain.is_some_and(|copied| copied.nodes.contains(&edge.to))
     }
 
-    /// Puts into a space what it has of chains with copies.
+    /// Adds the operators of replicated chains that belong to a space.
     pub(super) fn copies(
         &self,
         place: usize,
@@ -283,7 +283,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Lets what comes out of a copy go to where the copies are joined.
+    /// Connects a replica's output to the join.
     fn leave(
         &self,
         copied: &Copied,

@@ -31,9 +31,9 @@ pub(super) struct Crossing {
 #[derive(Clone, Copy, Debug)]
 enum From {
     Unknown,
-    /// In a thread.
+    /// In a thread, by the index of its space.
     Here(usize),
-    /// In a process: where blocks go to it, and where they come from it.
+    /// In a process: the space that feeds it, and the space that takes its output.
     Apart(usize, usize),
 }
 
@@ -69,7 +69,7 @@ impl Crossing {
         Ok(())
     }
 
-    /// Asks a process, and takes what it has given until then along the old arcs.
+    /// Requests the state of a process, and takes its output up to then along the old arcs.
     fn ask(
         &self,
         taken: &mut Taken,
@@ -137,8 +137,8 @@ impl Crossing {
         }
     }
 
-    /// From now on the filter runs where it is to run; what its process says that it counted is
-    /// held against what went there and came from there.
+    /// Completes the move to the new place; compares the counters that the process reports with the
+    /// blocks that went there and came from there.
     pub(super) fn commit(&self, taken: &mut Taken, switched: &mut Switched) {
         let number = self.number;
         let (entrance, exit) = match self.at {

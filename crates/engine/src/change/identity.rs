@@ -28,7 +28,7 @@ pub(super) struct Matched {
     pub(super) renewed: HashSet<usize>,
     /// The numbers of filters that go on in another process with what they know.
     pub(super) crossed: HashSet<usize>,
-    /// For the number of every edge out of the kernel, its place in the new plan.
+    /// New place of every edge out of the kernel, by its number.
     pub(super) ways: HashMap<usize, usize>,
     /// The parts in which something else is to run in the kernel.
     pub(super) anew: HashSet<usize>,
@@ -109,7 +109,7 @@ impl Matched {
         if all.len() == refused.len() { None } else { self.plan.again(machine, &all) }
     }
 
-    /// A plan of the graph that runs already, with other places or copies.
+    /// Describes a plan of the running graph with other placements or replicas.
     pub(super) fn reshaped(plan: Plan, state: &State) -> Self {
         let same = |id: NodeId, _: &[usize]| (id.0 < state.ids.nodes.len()).then_some(id);
         Self::numbered(plan, (&same, None), state)
@@ -455,8 +455,8 @@ pub(super) fn home(plan: &Plan, id: NodeId) -> &PlannedSpace {
     &plan.spaces[copied.and_then(|copied| copied.spaces.first()).map_or(space, |first| *first)]
 }
 
-/// For the number of every edge that begins in the kernel, the place of the one that begins there
-/// now: from the same node, for the same classes, the first with the first.
+/// Maps the number of every edge that begins in the kernel to the place of the one that begins
+/// there now: from the same node, for the same classes, the first with the first.
 fn ways(state: &State, plan: &Plan, ids: &Ids) -> HashMap<usize, usize> {
     let begins = |plan: &Plan, edge: &Edge| plan.space_of(edge.from).kind == SpaceKind::Kernel;
     let mut free: Vec<usize> =
@@ -489,7 +489,8 @@ fn first(graph: &Graph, at: NodeId) -> Option<NodeId> {
     operand.or_else(|| graph.inputs(at).next().map(|edge| edge.from))
 }
 
-/// The node of the old graph that stands for the same filter of the text and says the same.
+/// Returns the node of the old graph that stands for the same filter of the text with the same
+/// arguments.
 fn old_node(new: &Graph, id: NodeId, edited: &Edited, old: &Graph) -> Option<NodeId> {
     let node = new.node(id);
     let used = node.filter()?;

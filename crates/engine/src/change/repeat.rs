@@ -59,7 +59,7 @@ fn make_all(live: &Live, replay: &Replay) {
     drop(over);
 }
 
-/// Tells the spaces that nothing more is changed, however that came.
+/// A guard that tells the spaces, when dropped, that no more changes follow.
 struct Over<'r>(&'r Replay);
 
 impl Drop for Over<'_> {

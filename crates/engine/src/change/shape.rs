@@ -93,7 +93,7 @@ pub(crate) fn worth_moves(plan: &Plan, machine: &Machine) -> Option<(f64, f64, V
     Some((cost(&[])?, cost(&moved)?, moved))
 }
 
-/// The plan with these nodes elsewhere, and without copies.
+/// Plans the graph with these nodes elsewhere, and without replicas.
 pub(crate) fn placed(plan: &Plan, places: &[Place], machine: &Machine) -> Result<Plan, Unchanged> {
     let mut pinned = plan.clone();
     for id in (0..plan.graph.nodes.len()).map(NodeId) {
@@ -121,7 +121,7 @@ pub(crate) fn placed(plan: &Plan, places: &[Place], machine: &Machine) -> Result
     Ok(new)
 }
 
-/// Asks for no copies.
+/// Removes the request for replicas.
 fn alone(graph: &mut Graph) {
     graph.options.set("parallel", filter::Value::Text("no".to_owned()));
 }

@@ -23,9 +23,10 @@ pub struct Switched {
     pub duplicated: u64,
     /// Blocks that were in the new graph before the old one had settled its accounts.
     pub reordered: u64,
-    /// Blocks in rings of spaces that leave and had not ended when this was told: they go on.
+    /// Blocks in rings of spaces that leave and had not ended at the time of this report: they go
+    /// on.
     pub draining: u64,
-    /// For how long any space stood still, from the first that did to the last that went on, in ns.
+    /// Duration of the pause, from the first space that stopped to the last that went on, in ns.
     pub paused_ns: u64,
     /// Blocks lost by sources during the switch, before they entered: name, place, blocks.
     pub source_drops: Vec<(String, DropReason, u64)>,

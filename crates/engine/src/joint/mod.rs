@@ -27,11 +27,11 @@ pub const ENGINE_ENDED: DropReason = DropReason::Other("engine ended");
 /// The report of one worker process.
 #[derive(Debug, Default)]
 pub struct Engine {
-    /// At its end, or when it was asked last.
+    /// The outcome at its end, or at its last report.
     pub outcome: Outcome,
-    /// True if it was killed, so that there was more than it told.
+    /// True if it was killed, so that its last report is incomplete.
     pub killed: bool,
-    /// True if none of its sources had seen anything when all engines had been built.
+    /// True if none of its sources had received anything when all worker processes had been built.
     pub quiet: bool,
 }
 
@@ -66,7 +66,8 @@ pub fn joint(graph: &Graph, mut engines: Vec<Engine>) -> Outcome {
     joint
 }
 
-/// Leaves each engine its own share of a source, and the first what is known of the loss.
+/// Reduces each worker process's counters to its own share of a source, and gives the first the
+/// aggregated losses.
 fn share_out(graph: &Graph, shared: &Shared, engines: &mut [Engine]) {
     let leave = |engine: &mut Engine| match engine.killed {
         true => shared.leave_told(graph, &mut engine.outcome.ledger),
@@ -105,7 +106,7 @@ fn missing(all: &[Before], alive: &[&Before], stopped: bool) -> Amount {
     minus(all, Amount { blocks: own.blocks + lost, ..own })
 }
 
-/// Closes the books of a killed worker process: blocks under way at its last report are dropped.
+/// Settles the ledger of a killed worker process: blocks under way at its last report are dropped.
 /// Counters of spaces that were read at different moments are reconciled: the process cannot be
 /// asked again.
 pub fn settle(outcome: &mut Outcome) {

@@ -45,7 +45,7 @@ pub(super) struct Before {
 }
 
 impl Before {
-    /// All that it lost; none: a counter could not be read.
+    /// Returns its total loss; none: a counter could not be read.
     pub(super) fn lost(&self) -> Option<u64> {
         self.lost.iter().map(|(_, blocks)| *blocks).sum()
     }
@@ -148,7 +148,7 @@ impl Shared {
         Before { own, ..Before::default() }
     }
 
-    /// Adds blocks of the own share that were given and never told.
+    /// Adds blocks of the own share that were given and never reported.
     pub(super) fn add_ended(&self, ledger: &mut Ledger, more: Amount) {
         if more.blocks == 0 {
             return;

@@ -38,7 +38,7 @@ pub struct Settings {
     /// Index, from 0 on, and number of the processes that run the line: they number sessions
     /// differently.
     pub one_of: Option<(u32, u32)>,
-    /// Edit nothing where it lies: every edit writes a copy.
+    /// Edit nothing in place: every edit writes a copy.
     pub copies: bool,
     /// Kernel features that are treated as refused, in addition to those that are: for tests.
     pub refuses: Refuses,
@@ -53,7 +53,7 @@ pub struct Extras {
     pub into: Option<PathBuf>,
     /// Sinks write nothing at all.
     pub silent: bool,
-    /// In how many bytes each source of a live path remembers what it gave, for taps.
+    /// Bytes of output that each source of a live path remembers for taps.
     pub history: Option<usize>,
     /// The observer of a flow; with one, a pass has one block.
     pub why: Option<Arc<Why>>,
@@ -72,7 +72,7 @@ pub struct Extras {
 pub struct Adapt {
     /// The machine, with what is known of costs before anything was seen.
     pub machine: Machine,
-    /// Share work among copies.
+    /// Replicate filters to share their work.
     pub copies: bool,
     /// Move filters between the kernel and threads.
     pub moves: bool,

@@ -22,7 +22,7 @@ pub(crate) struct Origins {
     names: Vec<String>,
     /// The numbers of their nodes, by origin.
     nodes: Vec<usize>,
-    /// The names as sinks know them, which does not change by itself.
+    /// The names as published to sinks, updated only by [`Origins::tell`].
     told: endpoint::Origins,
 }
 
@@ -51,12 +51,12 @@ impl Origins {
         &self.names
     }
 
-    /// Says the names to all who look into [`Origins::told`], those of another time too.
+    /// Publishes the names to all readers of [`Origins::told`], earlier ones too.
     pub(crate) fn tell(&self) {
         self.told.grow(&self.names);
     }
 
-    /// The names that were told.
+    /// Returns the published names.
     pub(crate) const fn told(&self) -> &endpoint::Origins {
         &self.told
     }

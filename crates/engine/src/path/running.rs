@@ -32,7 +32,7 @@ pub(crate) struct Whole {
     pub(crate) settings: Settings,
     pub(crate) extras: Extras,
     state: Mutex<State>,
-    /// Is told when somebody runs a part, or does so no more.
+    /// Notified when a part gains or loses its runner.
     manned: Condvar,
 }
 
@@ -51,12 +51,12 @@ pub(crate) struct State {
     pub(crate) adapted: VecDeque<String>,
     pub(crate) plan: Plan,
     pub(crate) ids: Ids,
-    /// All sources that there have been.
+    /// All sources so far.
     pub(crate) origins: Origins,
     pub(crate) parts: Vec<Part>,
 }
 
-/// One connected part.
+/// A connected part.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) control: Arc<Control>,
@@ -85,7 +85,7 @@ pub(crate) enum Manned {
     /// Not yet: the part has been built.
     NotYet,
     By(Crew),
-    /// It has ended, or is run by somebody who has no threads.
+    /// The part has ended, or its runner has no threads.
     NoMore,
 }
 
@@ -129,7 +129,7 @@ impl Part {
         self.spaces.iter().all(|space| space.orders.inbox().ended)
     }
 
-    /// Says which spaces there are now.
+    /// Publishes the current list of spaces.
     pub(crate) fn tell(&self) {
         let spaces = self.spaces.iter().map(|space| Arc::clone(&space.orders)).collect();
         *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = spaces;
@@ -188,7 +188,7 @@ impl Whole {
         self.manned.notify_all();
     }
 
-    /// Waits until all parts have somebody who runs them; answers whether they have, or had.
+    /// Waits until every part has, or had, a runner; returns false if `limit` passes first.
     pub(crate) fn is_run_within(&self, limit: Duration) -> bool {
         let awaited =
             |state: &mut State| state.parts.iter().any(|part| matches!(part.crew, Manned::NotYet));

@@ -1,4 +1,4 @@
-//! A path that gives filters copies by itself, and takes them back.
+//! Automatic replicas: a path adds them to filters by itself, and removes them again.
 
 use crate::common::{Stop, given, numbers, settings};
 use engine::build::{Extras, build_with};

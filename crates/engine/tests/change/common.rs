@@ -119,7 +119,7 @@ pub(crate) fn given(outcome: &Outcome) -> u64 {
     outcome.ledger.sources[0].1.given.blocks
 }
 
-/// All numbers that a sink has taken.
+/// Returns all numbers that a sink has taken.
 pub(crate) fn numbers(file: &str) -> Vec<u64> {
     taken(file).lock().expect("no panic").iter().map(|(number, _)| *number).collect()
 }

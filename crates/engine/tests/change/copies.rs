@@ -1,4 +1,4 @@
-//! Copies that come and go while a path runs.
+//! Replicas that are added and removed while a path runs.
 
 use crate::common::{LONG, during, edit, given, numbers, on, set};
 use engine::change::{Switched, reshape};

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use testkit::until;
 
-/// From where each block came, as sinks knew it when they took it, by the name of their file.
+/// The origin of each block, as sinks knew it when they took it, by the name of their file.
 static TOLD: Mutex<Option<HashMap<String, Vec<Option<String>>>>> = Mutex::new(None);
 
 /// Stands in the place of `pcap`: keeps what the blocks' sources are called.

@@ -23,7 +23,7 @@ pub(crate) const CONNECTIONS: u32 = 10_000;
 /// An output block: its session, its class, its bytes.
 pub(crate) type Out = (u32, u32, Vec<u8>);
 
-/// One test at a time has the script and what came of it.
+/// A lock that gives one test at a time the script and its output.
 static ONE: Mutex<()> = Mutex::new(());
 static FRAMES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 static GATE: AtomicUsize = AtomicUsize::new(0);

@@ -95,7 +95,7 @@ pub(crate) fn replayed(record: &Path, into: &Path) -> (Outcome, String, bool) {
     (outcome, said, replay.ended_short())
 }
 
-/// All files of a folder, with what they hold.
+/// Reads all files of a folder.
 pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![folder.to_owned()];

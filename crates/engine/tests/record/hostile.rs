@@ -14,7 +14,8 @@ use testkit::Random;
 /// Longer than any machine takes for a record of a few hundred blocks.
 const LONG: Duration = Duration::from_secs(240);
 
-/// The type of private blocks, and of those a chunk, an event and the end (`record/form.rs`).
+/// The type of our private blocks; below, their kinds: a chunk, an event and the end
+/// (`record/form.rs`).
 const LOCAL: u32 = 0x8000_4c53;
 const CHUNK: u32 = 2;
 const EVENT: u32 = 3;
