@@ -1,4 +1,4 @@
-//! Whether a test that hangs is a failure that says where: what the others rely on.
+//! Tests that a hang becomes a failure that names its place: the other tests rely on it.
 
 mod common;
 

@@ -110,8 +110,8 @@ fn a_successor_that_is_killed_leaves_readers_that_are_told() {
     }
 }
 
-/// Who is revoked in the other process reads what was written for it, and nothing after: the memory
-/// of what comes after is not even among its files. (RELIABILITY T11)
+/// Revokes the other process, which reads what was written for it, and nothing after: the memory of
+/// what comes after is not even among its files. (RELIABILITY T11)
 #[test]
 fn a_revoked_reader_of_another_user_is_told_where_it_ends() {
     let Some(other) = Other::start("read") else { return };
@@ -137,7 +137,7 @@ fn a_writer_that_is_killed_while_it_changes_size_leaves_all_that_was_shown() {
     common::all_that_was_shown_is_there(10_000);
 }
 
-/// What a hostile writer says about the next segment, and what becomes of its reader.
+/// A hostile writer's message about the next segment, and the expected outcome for its reader.
 type Lie = (&'static str, fn(&Fault) -> bool);
 
 const LIES: [Lie; 12] = [
@@ -176,8 +176,8 @@ fn a_hostile_writer_of_segments_spoils_its_own_stream() {
     other.succeeds();
 }
 
-/// What a smaller ring does not need any more is not in Shmem either, and who grows again
-/// gets it back: by new memory, and in place.
+/// Checks that memory that a smaller ring no longer needs is not in Shmem either, and that a ring
+/// that grows again gets it back: by new memory, and in place.
 #[test]
 fn f2_f3_memory_of_a_ring_that_shrank_is_no_longer_in_shmem() {
     const LARGE: usize = 512 << 20;
@@ -284,7 +284,7 @@ fn plain() -> Geometry {
     Geometry { magic: Geometry::MAGIC, capacity, id: 1, readers: 1, ..Default::default() }
 }
 
-/// What is told of the second segment.
+/// Sends the message about the second segment.
 fn tell(lie: &str, doorbell: &SocketDoorbell) {
     // Behind the header and the five bytes, padded, and the switch.
     let start = 16 + 16 + 16;
@@ -319,7 +319,7 @@ fn tell(lie: &str, doorbell: &SocketDoorbell) {
     }
 }
 
-/// Whether it is heard is the other side's affair.
+/// Ignores whether the message was delivered: that is the other side's responsibility.
 const fn told(_: sys::doorbell::Sent) {}
 
 /// The files of a segment that holds these records, and then a switch.

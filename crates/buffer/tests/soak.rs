@@ -17,7 +17,7 @@ use streamline_buffer::Fault;
 use streamline_buffer::stream::{Config, Handover, Offer, Output, Stay, stream};
 use testkit::{Random, need};
 
-/// What the other process does, in this order, again and again; it ends itself before the step of
+/// Number of steps that the other process repeats in this order; it ends itself before the step of
 /// the number that it was given.
 const STEPS: usize = 8;
 fn config(readers: usize) -> Config {
@@ -144,7 +144,7 @@ fn nothing_is_left_of_who_is_killed_at_any_step_and_nobody_else_notices() {
     assert!(!maps.contains("streamline-"), "no mapping: {maps}");
 }
 
-/// How many descriptors we have.
+/// Returns the number of open descriptors.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }

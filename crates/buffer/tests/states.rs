@@ -1,4 +1,4 @@
-//! What filters show, between users: who may look, and what is left where the writer is killed.
+//! Published state of filters, between users: access rights, and the state left by a killed writer.
 //! [Th §5.3.3], FEATURES M3
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]

@@ -126,7 +126,7 @@ fn the_other_process() {
     }
 }
 
-/// What is mapped of rings: where, for what, and what it is.
+/// Returns the mappings of rings: address, protection, name.
 fn mappings() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let ours = maps.lines().filter(|line| line.contains("/memfd:streamline"));

@@ -26,7 +26,7 @@ use wire::{Layers, LinkType};
 /// headers, and 300 bytes of IPv6 extension headers. Deeper headers are `cut`.
 pub const HEAD: u16 = 512;
 
-/// The reason why a header filter has no answer. The reasons of such a filter begin with
+/// Cause for which a header filter has no answer. The reasons of such a filter begin with
 /// [`Missing::NAMES`], in this order ([`Missing::lead`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {

@@ -123,7 +123,7 @@ impl Change {
     }
 }
 
-/// What a chain of filters makes of frames, one at a time.
+/// Output of a chain of filters, for frames fed one at a time.
 #[derive(PartialEq, Eq, Debug)]
 struct Made {
     blocks: Vec<(Class, Vec<u8>)>,
@@ -185,7 +185,8 @@ fn chains_of(d: &'static Description) -> Vec<(Vec<&'static Description>, Form, F
     chains.map(|(before, form)| ([&before[..], &[d]].concat(), form, gives(form))).collect()
 }
 
-/// Whether two answers are the same: a view of a frame or packet may go on behind the packet.
+/// Returns true if two answers are the same: a view of a frame or packet may go on behind the
+/// packet.
 fn same(
     (class, bytes): &(Class, Vec<u8>),
     changed: &(Class, Vec<u8>),
@@ -331,7 +332,7 @@ fn what_stands_around_a_packet_changes_no_answer_of_a_twin() {
 /// A session, and the direction of it.
 type Side = (u32, bool);
 
-/// What each side of the sessions of a stream filter said: its classes, and the bytes of messages.
+/// Returns the output of a stream filter per session side: its classes, and the bytes of messages.
 fn sides(d: &'static Description, frames: &[Frame]) -> BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> {
     let mut nodes = nodes(&[find("tcp").expect("known"), d]);
     let mut sides: BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> = BTreeMap::new();

@@ -145,7 +145,8 @@ impl Fixture {
     }
 }
 
-/// What must be as it was: the descriptors and mappings of this process that are memory of ours.
+/// Returns the counts that must stay the same: the descriptors and mappings of this process that
+/// are memory of ours.
 fn traces() -> (usize, usize) {
     let links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let is_ours = |path: &PathBuf| {

@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::task::{self, Task};
 
-/// The reason why a command was not executed. Nothing of it was done then, and nothing will be.
+/// Cause for which a command was not executed. No part of it was done then, and none will be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotTaken {
     /// The path has not begun to run.

@@ -11,30 +11,30 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What all spaces of a path look at.
+/// Control state that all spaces of a path poll.
 #[derive(Debug)]
 pub struct Control {
     stopped: AtomicBool,
-    /// How often somebody has asked.
+    /// Number of position requests so far.
     asked: AtomicU32,
     answers: Mutex<Vec<Answer>>,
     bells: Mutex<Vec<Arc<Doorbell>>>,
     wake: sys::eventfd::EventFd,
 }
 
-/// What a source had seen when it was asked.
+/// Position of a source at the time it was asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// Which node of the plan it is.
+    /// Index of the source's node in the plan.
     pub planned: usize,
     /// Its name.
     pub name: String,
-    /// What it had seen.
+    /// Counts of the source at that time.
     pub seen: Seen,
-    /// Whether it has answered since it was asked last, or has ended. One that has not is held up
-    /// by what takes its blocks.
+    /// True if the source has answered the latest request, or has ended. Otherwise it is blocked by
+    /// the readers of its blocks.
     pub fresh: bool,
-    /// Whether nothing more comes.
+    /// True if the source has ended.
     pub last: bool,
 }
 
@@ -68,7 +68,7 @@ impl Control {
         self.wake.notify();
     }
 
-    /// Whether the sources are to end.
+    /// Returns true if the sources are to end.
     #[inline]
     #[must_use]
     pub fn is_stopped(&self) -> bool {
@@ -86,7 +86,7 @@ impl Control {
         self.ring();
     }
 
-    /// How often somebody has asked; a space that sees another number answers.
+    /// Returns the number of position requests so far; a space that observes a new number answers.
     #[inline]
     #[must_use]
     pub fn asked(&self) -> u32 {
@@ -100,7 +100,7 @@ impl Control {
         answers.push(Answer { planned, name: name.to_owned(), seen, fresh: true, last });
     }
 
-    /// What the sources answered last, in the order of the plan.
+    /// Returns the latest answers of the sources, in plan order.
     #[must_use]
     pub fn answers(&self) -> Vec<Answer> {
         let mut answers = self.answered().clone();

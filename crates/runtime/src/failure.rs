@@ -1,4 +1,4 @@
-//! Why a path ended before its sources did.
+//! Causes for which a path ends before its sources do.
 //!
 //! A panic inside a filter ends its path, not the process: it is caught at the edge of the space,
 //! and the block that the filter was looking at is kept as a capture that can be replayed.
@@ -9,16 +9,16 @@ use endpoint::process::BadEnd;
 use filter::Block;
 use std::fmt;
 
-/// Why a path ended.
+/// The failure that ended a path.
 #[derive(Debug)]
 pub struct PathFailure {
     /// The node at which it ended.
     pub node: String,
-    /// What happened.
+    /// Cause of the failure.
     pub cause: Cause,
 }
 
-/// What ended a path.
+/// Cause for which a path ended.
 #[derive(Debug)]
 pub enum Cause {
     /// A source or sink could not go on.
@@ -40,7 +40,7 @@ pub enum Cause {
     },
     /// A filter has a bug.
     Panic {
-        /// What the panic said.
+        /// Message of the panic.
         message: String,
         /// The block that the filter was looking at.
         block: Option<Suspect>,
@@ -113,13 +113,13 @@ impl PathFailure {
         Self { node: format!("path {}", path + 1), cause: Cause::Panic { message, block: None } }
     }
 
-    /// Whether it only says that another space of the path has ended.
+    /// Returns true if the failure only reports that another space of the path has ended.
     #[must_use]
     pub const fn is_echo(&self) -> bool {
         matches!(self.cause, Cause::Ring(RingFailure::Abandoned))
     }
 
-    /// Whether both tell the end of one program.
+    /// Returns true if both report the end of the same program.
     pub fn is_same_end(&self, other: &Self) -> bool {
         match (&self.cause, &other.cause) {
             (Cause::Program(one), Cause::Program(two)) => self.node == other.node && one == two,

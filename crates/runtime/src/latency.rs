@@ -1,28 +1,27 @@
-//! How long blocks are on their way, against the bound that the request sets. [Th §5.2.2]
+//! Latency of blocks, measured against the bound that the request sets. [Th §5.2.2]
 //!
-//! A line with `--latency` has a **gauge** at every ring between its spaces, where frames come up
-//! out of a ring of the kernel, and at each sink. At a ring one block at a time is watched: the
-//! writer says when it put it, the reader how long that was when it takes it; whoever looks sees
-//! also how long one waits that nobody has taken yet. Behind a source and behind a sink every block
-//! is looked at: the time in it against the clock, once for each batch. What goes by the time of
-//! its blocks (a capture that is replayed) has no clock to compare it with; its rings have gauges
-//! all the same.
+//! A request with `--latency` has a **gauge** at every ring between its spaces, where frames come
+//! up out of a ring of the kernel, and at each sink. At a ring one block at a time is watched: the
+//! writer stamps it on put, the reader measures its age on take; an observer also sees the wait of
+//! a block that has not been taken yet. Behind a source and behind a sink every block is measured:
+//! its time against the clock, read once per batch. A path that goes by the time of its blocks (a
+//! replayed capture) has no clock to compare it with; its rings have gauges all the same.
 //!
 //! A **breach** is a block that was older than the bound when a sink had taken it, or that has
-//! waited longer than the whole bound at one place. That a place kept a block longer than its share
-//! is counted there, and is none as long as others needed less than theirs.
+//! waited longer than the whole bound at one place. A block that exceeds only the share of its
+//! place is counted there, and is no breach as long as other places needed less than theirs.
 //!
-//! A line without a bound has no gauges and reads no clock for them.
+//! A request without a bound has no gauges and reads no clock for them.
 
 use filter::{Batch, Columns, LaneMask, Time, lanes};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is known of the latency of a path.
+/// Latency budget of a path.
 #[derive(Debug, Default)]
 pub struct Budget {
     gauges: Mutex<Vec<Arc<Gauge>>>,
-    /// What the request asks for, in ns; 0: nothing.
+    /// Requested bound, in ns; 0: none.
     asked_ns: AtomicU64,
     breaches: AtomicU64,
 }
@@ -31,16 +30,16 @@ pub struct Budget {
 #[derive(Debug)]
 pub struct Gauge {
     name: String,
-    /// Whether it measures the whole way, and not one place on it.
+    /// True if the gauge measures the whole way rather than one place.
     whole: bool,
-    /// How long a block may be under way here, in ns.
+    /// Share of the bound for this place, in ns.
     share_ns: u64,
     /// The number of the block that is watched, counted from 1; 0: none, and the writer may choose
     /// one; [`CLOSED`]: nobody takes any more.
     watched: AtomicU64,
-    /// When it was put, in monotonic ns.
+    /// Monotonic time at which the block was put, in ns.
     since: AtomicU64,
-    /// When its reader took others and left blocks there; 0: it left none.
+    /// Monotonic time at which the reader took other blocks and left some, in ns; 0: it left none.
     left: AtomicU64,
     looked: AtomicU64,
     over: AtomicU64,
@@ -55,33 +54,33 @@ const CLOSED: u64 = u64::MAX;
 #[derive(Clone, Debug)]
 pub struct Aging {
     gauge: Arc<Gauge>,
-    /// What the monotonic clock lacks to the time in blocks.
+    /// Offset from the monotonic clock to the time in blocks.
     epoch: Time,
 }
 
-/// What was measured.
+/// Measured latency of a path.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Latency {
-    /// What the request asks for, in ns.
+    /// Requested bound, in ns.
     pub asked_ns: u64,
-    /// How often a breach was told.
+    /// Number of breaches reported.
     pub breaches: u64,
     /// The whole way, by sink.
     pub ways: Vec<Measured>,
-    /// Where blocks wait on it.
+    /// Places where blocks wait.
     pub waits: Vec<Measured>,
 }
 
-/// What was measured at one place.
+/// Measurements at one place.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Measured {
     /// The sink, or the two ends of the edge.
     pub name: String,
-    /// How long it may be here, in ns.
+    /// Share of the bound for this place, in ns.
     pub share_ns: u64,
-    /// How many blocks were looked at.
+    /// Number of blocks measured.
     pub looked: u64,
-    /// How many of them were too long under way.
+    /// Number of measured blocks that exceeded the share.
     pub over: u64,
     /// The longest, in ns.
     pub worst_ns: u64,
@@ -101,11 +100,11 @@ impl Latency {
 /// Blocks are older than the request allows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Breach {
-    /// What the request asks for, in ns.
+    /// Requested bound, in ns.
     pub asked_ns: u64,
-    /// How old the oldest was when it had been taken, and by which sink; none: none has arrived.
+    /// Sink and age of the oldest block on arrival; `None`: none has arrived.
     pub way: Option<(String, u64)>,
-    /// Where one waited longest beyond the share of the place: the place, how long, its share.
+    /// Place where a block waited longest beyond the place's share: the place, the wait, its share.
     pub wait: Option<(String, u64, u64)>,
 }
 
@@ -135,7 +134,7 @@ impl Budget {
         look(&mut self.gauges.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What was measured so far; nothing where the request asks for nothing.
+    /// Returns the measurements so far; `None` if the request sets no bound.
     pub fn told(&self, now: u64) -> Option<Latency> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         let breaches = self.breaches.load(Ordering::Relaxed);
@@ -150,7 +149,7 @@ impl Budget {
         (asked_ns > 0).then_some(told)
     }
 
-    /// Whether blocks were late since this was asked last, or are.
+    /// Returns the breach since the last call or still in progress, if any.
     pub fn breach(&self, now: u64) -> Option<Breach> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         if asked_ns == 0 {
@@ -233,14 +232,14 @@ impl Gauge {
         }
     }
 
-    /// Nobody takes blocks here any more.
+    /// Closes the gauge: no more blocks are taken here.
     pub fn close(&self) {
         self.watched.store(CLOSED, Ordering::Relaxed);
         self.left.store(0, Ordering::Relaxed);
     }
 
-    /// How long the block waits that is watched and that nobody has taken, or at least how long
-    /// those that were left.
+    /// Returns the wait of the watched block that has not been taken, or a lower bound for the
+    /// blocks that were left.
     fn waits(&self, now: u64) -> u64 {
         // SYNC POINT: block watched; pairs with the Release in `puts`.
         let since = match self.watched.load(Ordering::Acquire) {

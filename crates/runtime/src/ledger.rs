@@ -9,11 +9,11 @@ use buffer::signal::moderate::Events;
 use std::fmt;
 use std::ops::Deref;
 
-/// In what a ledger is written.
+/// Terms of a ledger.
 pub use endpoint::{DropReason, Gap, Missing, Position, Seen};
 pub use filter::{Amount, Delivered, Report};
 
-/// Which kind of edge a block crosses.
+/// Kind of an edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EdgeKind {
     /// The next filter is called.
@@ -155,9 +155,9 @@ pub struct Edge {
     pub from: NodeName,
     /// The node that took.
     pub to: NodeName,
-    /// Which kind.
+    /// Kind of the edge.
     pub kind: EdgeKind,
-    /// Which edge of the plan it is.
+    /// Index of the edge in the plan.
     pub planned: usize,
     /// Counted by the near side.
     pub put: Amount,
@@ -165,7 +165,7 @@ pub struct Edge {
     pub taken: Amount,
     /// Dropped on the way, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
-    /// Which blocks those were, by reason, where that is known: positions among all that were put,
+    /// Identities of the dropped blocks, by reason, where known: positions among all that were put,
     /// or, out of the kernel, among what one processor put.
     pub missing: Vec<(&'static str, Missing)>,
     /// Still in a ring.
@@ -179,7 +179,7 @@ pub struct Edge {
 pub struct Filtered {
     /// The node.
     pub name: NodeName,
-    /// Which node of the plan it is.
+    /// Index of the node in the plan.
     pub planned: usize,
     /// Came in.
     pub taken: Amount,
@@ -195,24 +195,25 @@ pub struct Filtered {
     pub held: Amount,
     /// Was dropped, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
-    /// Why blocks were not answered, by reason; part of `unselected` unless an arc takes class 0.
+    /// Reasons for which blocks were not answered; part of `unselected` unless an arc takes class
+    /// 0.
     pub unanswered: Vec<(String, u64)>,
-    /// What else the filter counted.
+    /// Further counters of the filter.
     pub counters: Vec<(String, u64)>,
-    /// How blocks were changed.
+    /// Edits of blocks, by method.
     pub edits: Edits,
     /// Time in the filter in ns, where it was measured.
     pub busy_ns: u64,
-    /// How often the filter was called.
+    /// Number of calls of the filter.
     pub calls: u64,
-    /// Whether it is a program: what it takes and what it makes is known to the byte.
+    /// True for a program: what it takes and what it makes is known to the byte.
     pub program: bool,
 }
 
-/// How often blocks were changed, by the way in which that was done.
+/// Number of edits, by method.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Edits {
-    /// Where they lay.
+    /// In place.
     pub direct: u64,
     /// In a copy of the whole frame.
     pub copied: u64,
@@ -225,7 +226,7 @@ pub struct Edits {
 /// The ledger of a path.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ledger {
-    /// What sources saw and gave, by name; what was lost before it came here, by place.
+    /// Counts of the sources, by name, including losses before the path, by place.
     pub sources: Vec<(String, Seen)>,
     /// All nodes.
     pub filters: Vec<Filtered>,
@@ -238,7 +239,7 @@ pub struct Ledger {
 pub struct Imbalance {
     /// The node or edge.
     pub place: String,
-    /// What should be equal.
+    /// The equation that should hold.
     pub rule: &'static str,
     /// One side.
     pub left: u64,
@@ -303,7 +304,7 @@ impl Filtered {
         counters.chain(edits.into_iter().filter(|(_, n)| *n > 0))
     }
 
-    /// How many blocks came, and what became of how many.
+    /// Returns the number of blocks that came in, and the number that is accounted for.
     pub fn balance(&self) -> (u64, u64) {
         (self.came(BLOCKS), self.became(BLOCKS))
     }
@@ -360,7 +361,7 @@ impl Ledger {
         known.missing.extend(edge.missing);
     }
 
-    /// Where the ledger does not balance; empty: it does.
+    /// Returns the imbalances of the ledger; empty: it balances.
     #[must_use]
     pub fn imbalances(&self) -> Vec<Imbalance> {
         let mut found = Vec::new();
@@ -422,7 +423,7 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// How many blocks were dropped because the request says so.
+    /// Returns the number of blocks dropped because the request says so.
     #[must_use]
     pub fn by_request(&self) -> u64 {
         let dropped = self.filters.iter().flat_map(|filter| &filter.dropped);
@@ -433,8 +434,8 @@ impl Ledger {
     }
 }
 
-/// Whether a build that loses blocks on purpose loses the block that was just put: the first on
-/// each kind of edge that `STREAMLINE_LOSE` names. In every other build: never.
+/// Returns true if a fault-injection build loses the block that was just put: the first on each
+/// kind of edge named in `STREAMLINE_LOSE`. Always false in other builds.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn loses_here(_: EdgeKind, _: Amount) -> bool {
@@ -450,8 +451,8 @@ pub fn loses_here(kind: EdgeKind, put: Amount) -> bool {
     wanted && put.blocks > 0 && !LOST.swap(true, Ordering::Relaxed)
 }
 
-/// Whether such a build leads what a program hands over to a way that is not there, which
-/// `STREAMLINE_LOSE` calls `kernel way`. In every other build: never.
+/// Returns true if a fault-injection build sends a program's output to an edge that does not exist
+/// (`STREAMLINE_LOSE` has `kernel way`). Always false in other builds.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn loses_way() -> bool {

@@ -90,7 +90,7 @@ pub fn of(node: &Node) -> Option<&Arc<Process>> {
     }
 }
 
-/// Whether a node is the half of a program to which blocks go.
+/// Returns true if a node is the input half of a process.
 pub fn is_input(node: &Node) -> bool {
     matches!(node.part, Part::Sink(_)) && of(node).is_some()
 }

@@ -1,4 +1,5 @@
-//! From what spaces counted, while they run or when they have ended, to the ledger of the path.
+//! Construction of a path's ledger from the counters of its spaces, while they run or when they
+//! have ended.
 
 use crate::ledger::{DropReason, Edge, EdgeKind, Filtered, Ledger, Missing, NodeName};
 use crate::process;
@@ -7,18 +8,18 @@ use crate::space::{Imported, Remains};
 use endpoint::Seen;
 use filter::{Amount, Delivered, Report};
 
-/// What a filter or sink had to say.
+/// Report of a filter or sink.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reported {
-    /// Which node of the plan.
+    /// Index of the node in the plan.
     pub planned: usize,
     /// Its name.
     pub name: String,
-    /// What it said.
+    /// The report itself.
     pub report: Report,
 }
 
-/// What the filters and sinks of a path had to say.
+/// Returns the reports of the filters and sinks of a path.
 #[must_use]
 pub fn reports_of(remains: &[Remains]) -> Vec<Reported> {
     let ended = |space: &Remains| -> Vec<Reported> {
@@ -28,7 +29,7 @@ pub fn reports_of(remains: &[Remains]) -> Vec<Reported> {
     together(remains.iter().flat_map(ended))
 }
 
-/// What runs in a node has to say this.
+/// Returns the report of the filter or sink in a node.
 fn reported(node: &Node) -> Option<Reported> {
     let report = match &node.part {
         Part::Filter(filter) => filter.report(),
@@ -82,16 +83,16 @@ fn add(to: &mut Report, more: Report) {
     }
 }
 
-/// What one space has counted, by itself: between two passes, or when it has ended.
+/// Counters of one space, taken by the space itself: between two passes, or at its end.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
     nodes: Vec<CountedNode>,
     /// The edges of nodes that are no more.
     edges: Vec<Edge>,
-    /// Where what came out of the kernel went on, what is no more included.
+    /// Edges on which kernel output went on, including those removed since.
     risen: Vec<Risen>,
     imported: Vec<Imported>,
-    /// What was said, by place of the node.
+    /// Reports, by index of the node.
     reports: Vec<(usize, Reported)>,
     failed: bool,
     /// Counts of a space that runs outside this process, in the kernel.
@@ -119,7 +120,7 @@ pub struct ExitEdge {
     pub edge: Edge,
 }
 
-/// What was counted by what is no more in a space that goes on.
+/// Counters of nodes and rings removed from a running space.
 #[derive(Clone, Debug, Default)]
 pub struct Retired {
     nodes: Vec<CountedNode>,
@@ -129,7 +130,7 @@ pub struct Retired {
     reports: Vec<Reported>,
 }
 
-/// What went on from the end of a way out of the kernel: the way's name, and the edge behind it.
+/// Continuation of an edge out of the kernel: the name of that edge, and the edge behind it.
 type Risen = ((usize, usize, usize), Edge);
 
 impl Retired {
@@ -166,15 +167,15 @@ impl Retired {
     }
 }
 
-/// What one node has counted.
+/// Counters of one node.
 #[derive(Clone, Debug)]
 struct CountedNode {
     filtered: Filtered,
-    /// What a source saw.
+    /// Counts of a source.
     seen: Option<Seen>,
-    /// Whether it only takes up what comes out of the kernel: its edges are the kernel's.
+    /// True if the node only takes up kernel output: its edges are the kernel's.
     transport: bool,
-    /// Whether it is one of several copies, which are one line together.
+    /// True if the node is one of several replicas, which are reported together.
     copied: bool,
     /// The edges to other nodes of the space.
     calls: Vec<Edge>,
@@ -183,7 +184,7 @@ struct CountedNode {
 }
 
 impl Counted {
-    /// What these nodes of a space have counted, and these its rings.
+    /// Collects the counters of these nodes of a space and of its rings.
     pub fn new(
         nodes: &[Node],
         mut imported: Vec<Imported>,
@@ -225,7 +226,8 @@ impl Counted {
         Self { nodes: counted, edges, risen, imported, reports, failed, outside: None }
     }
 
-    /// How many blocks came into the space: what its sources gave and its rings took.
+    /// Returns the number of blocks that came into the space: given by its sources and taken from
+    /// its rings.
     pub fn position(&self) -> u64 {
         let given = self.nodes.iter().filter_map(|node| node.seen.as_ref());
         let given: u64 = given.map(|seen| seen.given.blocks).sum();
@@ -347,7 +349,7 @@ fn rise(exit: ExitEdge, risen: &[Risen]) -> Edge {
     edge
 }
 
-/// What the filters had to say whose spaces counted this.
+/// Returns the reports of filters, joined over the spaces that counted them.
 pub fn joined_reports(spaces: &[Counted]) -> Vec<Reported> {
     together(spaces.iter().flat_map(|space| &space.reports).map(|(_, report)| report.clone()))
 }
@@ -372,7 +374,7 @@ fn call(from: &Node, arc: &Arc, nodes: &[Node]) -> Edge {
     }
 }
 
-/// What the near side of a ring counted.
+/// Returns the edge with the counters of a ring's writing side.
 fn near(from: &Node, export: &crate::ring::Export) -> Edge {
     let put = export.counted();
     let full = Amount { blocks: put.dropped, bytes: put.dropped_bytes };
@@ -419,11 +421,11 @@ fn crossed(mut edge: Edge, imported: &[Imported], failed: bool, runs: bool) -> E
     edge
 }
 
-/// Why what lay in a ring is dropped where its path failed.
+/// Drop reason of blocks in a ring whose path failed.
 const PATH_ENDED: &str = "path ended";
 
-/// What a sink took for good. Until its end that has what it dropped among it, which is counted by
-/// its reason.
+/// Returns the amount that a sink took for good. Before its end that includes what it dropped,
+/// which is counted by its reason.
 fn without_twice(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     let (taken, flow) = (node.taken_in_all(), &node.flow);
     let rest = |of: fn(&Amount) -> u64| {

@@ -21,7 +21,7 @@ use filter::{Amount, Batch};
 use std::fmt;
 use std::sync::Arc;
 
-/// Why a ring does not go on.
+/// Failure of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingFailure {
     /// The space on the other side has ended.
@@ -51,27 +51,27 @@ impl From<Fault> for RingFailure {
 /// The writing end of a ring.
 #[derive(Debug)]
 pub struct Export {
-    /// Which edge of the plan this is.
+    /// Index of the edge in the plan.
     pub planned: usize,
     writer: Option<Writer>,
     bell: Arc<Doorbell>,
-    /// Where the space on the other side sleeps.
+    /// Doorbell of the space on the other side.
     far: Arc<Doorbell>,
     spins: u32,
-    /// When the other side gets an event.
+    /// Event moderation for the other side.
     events: Moderator,
     counted: Put,
-    /// What a build that loses blocks on purpose counts as put, and does not put.
+    /// Amount that a fault-injection build counts as put without putting it.
     lost: Amount,
-    /// Who is told that the space waits for room here.
+    /// Command queue to notify when the space waits for room here.
     told: Option<Arc<CommandQueue>>,
-    /// Where the space stands among those that play a record.
+    /// Stall probe of the space, if it replays a record.
     post: Option<StallProbe>,
-    /// What kind of edge it is in the ledger.
+    /// Kind of the edge in the ledger.
     pub kind: EdgeKind,
-    /// In which step of the end of a replica it is put.
+    /// Step of the end of a replica in which the entry is put.
     pub step: u32,
-    /// How long blocks are in the ring, where that is measured.
+    /// Gauge of the time that blocks spend in the ring, if measured.
     gauge: Option<Arc<Gauge>>,
 }
 
@@ -121,20 +121,20 @@ impl Export {
         self.events.bound(blocks);
     }
 
-    /// How many entries are on their way.
+    /// Returns the number of entries not yet taken.
     pub fn waiting(&mut self) -> usize {
         let Some(writer) = &mut self.writer else { return 0 };
         let capacity = writer.capacity();
         capacity - writer.room(capacity).unwrap_or(0).min(capacity)
     }
 
-    /// When the other side gets an event.
+    /// Returns the event threshold of the other side.
     #[must_use]
     pub const fn threshold(&self) -> Threshold {
         self.events.threshold()
     }
 
-    /// How many events the other side got, and why.
+    /// Returns the number of events sent to the other side, by cause.
     #[must_use]
     pub fn events(&self) -> Events {
         self.events.events()
@@ -248,7 +248,7 @@ impl Export {
         self.writer = None;
     }
 
-    /// What this side counted.
+    /// Returns the counters of this side.
     #[must_use]
     pub const fn counted(&self) -> Put {
         let (blocks, bytes) = (self.lost.blocks, self.lost.bytes);
@@ -260,10 +260,10 @@ impl Export {
 /// The reading end of a ring.
 #[derive(Debug)]
 pub struct Import {
-    /// Which edge of the plan this is.
+    /// Index of the edge in the plan.
     pub planned: usize,
     reader: Reader,
-    /// How long blocks are in the ring, where that is measured.
+    /// Gauge of the time that blocks spend in the ring, if measured.
     gauge: Option<Arc<Gauge>>,
 }
 
@@ -297,13 +297,13 @@ impl Import {
         Ok((!taken.is_empty()).then_some(taken))
     }
 
-    /// How many entries are there by now.
+    /// Returns the number of entries available now.
     pub fn waiting(&mut self) -> Result<usize, Fault> {
         self.reader.refresh()?;
         self.reader.waiting()
     }
 
-    /// Whether the other side has ended: what is there behind this is all.
+    /// Returns true if the other side has ended: no more entries follow those in the ring.
     pub fn is_closed(&self) -> bool {
         self.reader.is_closed()
     }
@@ -328,12 +328,12 @@ impl Import {
         Ok(())
     }
 
-    /// Whether the other side has ended and everything was taken.
+    /// Returns true if the other side has ended and every entry was taken.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.reader.is_finished()
     }
 
-    /// What this side counted.
+    /// Returns the amount that this side has taken.
     #[must_use]
     pub fn taken(&self) -> Amount {
         let taken = self.reader.count();

@@ -52,7 +52,7 @@ impl Writes for stream::Output {
     }
 }
 
-/// What is read as a file is.
+/// A source that is read like a file.
 pub(crate) trait Reads {
     fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault>;
 }

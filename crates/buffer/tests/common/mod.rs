@@ -1,11 +1,11 @@
-//! What the tests between processes share: the other process, blocks that tell what they must be,
-//! and waits that have an end.
+//! Fixture for tests between processes: the other process, blocks that carry their expected
+//! content, and waits with a limit.
 //!
 //! The other process is the same executable again, as user nobody, with a socket as standard input
 //! over which messages and descriptors travel. Needs root, because another user is the point. Each
 //! test file has a `the_other_process`, which plays the [`role`] that it was given.
 //!
-//! No wait here is for ever: what hangs becomes a failure that says where ([`patience`]).
+//! No wait here is unbounded: a hang becomes a failure that names its place ([`patience`]).
 
 #![allow(dead_code, unused_imports, reason = "no test file needs all of it")]
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]

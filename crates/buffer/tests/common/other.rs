@@ -148,8 +148,8 @@ pub(crate) fn receive(socket: impl AsFd) -> (Vec<u8>, Vec<OwnedFd>) {
 
 // ---- in the other process
 
-/// What this process is to do; `None`: it is none of the others. It ends in any case, later than
-/// whoever waits for it.
+/// Returns the role of this process; `None`: it is not the other process. It ends in any case,
+/// later than its waiting parent.
 pub(crate) fn role() -> Option<String> {
     let role = std::env::var(ROLE).ok()?;
     std::thread::spawn(|| {

@@ -10,15 +10,15 @@ use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long anything may take before it is in vain, whoever else uses the machine:
-/// `STREAMLINE_TEST_LIMIT` seconds, or 100.
+/// Returns the limit for any wait, generous for a busy machine: `STREAMLINE_TEST_LIMIT` seconds, or
+/// 100.
 pub(crate) fn limit() -> Duration {
     static LIMIT: OnceLock<Duration> = OnceLock::new();
     let asked = || std::env::var("STREAMLINE_TEST_LIMIT").ok()?.parse().ok();
     *LIMIT.get_or_init(|| Duration::from_secs(asked().unwrap_or(100)))
 }
 
-/// Somebody waits.
+/// A wait in progress.
 struct Wait {
     number: u64,
     what: String,
@@ -99,7 +99,7 @@ pub(crate) fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 impl<T> Running<T> {
-    /// What came of it.
+    /// Returns the result once it has ended.
     #[track_caller]
     pub(crate) fn ends(self) -> T {
         match self.result.recv_timeout(limit()) {

@@ -32,7 +32,7 @@ fn block(number: u64) -> Vec<u8> {
     block
 }
 
-/// What one reader has been given so far.
+/// Blocks that one reader has been given so far.
 #[derive(Default)]
 struct Seen {
     /// The number that comes next, had nothing been left out.

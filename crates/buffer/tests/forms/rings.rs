@@ -1,4 +1,4 @@
-//! What every form of a ring can do, for the exam.
+//! Operations of every form of a ring, for the exam.
 
 use super::{CAPACITY, LONGEST, POLICIES};
 use abi::DbufId;
@@ -10,7 +10,7 @@ use streamline_buffer::{Fault, Policy, Put, Taken};
 
 pub(crate) trait Writes {
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault>;
-    /// By reserve and commit: room for more than is used.
+    /// Puts a block by reserve and commit, with room for more than is used.
     fn fill(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault>;
     /// Opens room and gives it up.
     fn give_up(&mut self, room: usize) -> Result<(), Fault>;
@@ -162,7 +162,8 @@ struct Slots {
 }
 
 impl Slots {
-    /// Whether there is a slot for sure, as far as the readers have shown what they took.
+    /// Returns true if a slot is certainly free, as far as the readers have published what they
+    /// took.
     fn has_room(&self) -> bool {
         let put = self.output.count();
         let mut all = (0..).map_while(|reader| self.output.taken(reader));
@@ -262,7 +263,8 @@ const FORMS: [Form; 6] = [
     }),
 ];
 
-/// Whether a block of the exam fits for sure, as far as the readers have shown what they took.
+/// Returns true if a block of the exam certainly fits, as far as the readers have published what
+/// they took.
 fn has_room(output: &Output) -> bool {
     let all = (0..).map_while(|reader| output.taken(reader));
     let put = output.count();

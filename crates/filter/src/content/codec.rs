@@ -23,7 +23,7 @@ pub(super) enum Format {
     Lz4,
 }
 
-/// The reason why a block cannot be converted.
+/// Cause for which a block cannot be converted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CodecError {
     /// It does not begin like the format.

@@ -32,13 +32,13 @@ pub struct Arguments {
     links: Option<Arc<[LinkType]>>,
     /// The ranges of classes that arcs of the filter name.
     asked: Vec<(u32, u32)>,
-    /// What a filter that needs chance takes instead, where a run is to be repeated.
+    /// Seed that replaces randomness in a filter, where a run is to be reproducible.
     seed: Option<u64>,
     /// The numbers that it may give to sessions.
     numbers: SessionNumbers,
-    /// Which of how many replicas of the filter this is for.
+    /// Index of the replica that this is for, and the number of replicas.
     copy: Option<(u32, u32)>,
-    /// Whether the filter stands behind its own twin.
+    /// True if the filter stands behind its own twin.
     is_reserve: bool,
 }
 
@@ -50,18 +50,18 @@ impl PartialEq for Arguments {
 
 impl Eq for Arguments {}
 
-/// What a user got wrong in an argument.
+/// A user's mistake in an argument.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mistake {
     /// The parameter, if it is known which.
     pub parameter: Option<&'static str>,
-    /// Which value of a parameter that was given several times, from 0.
+    /// Index of the value, from 0, in a parameter that was given several times.
     pub which: usize,
-    /// Where in the argument's text, in bytes, if it is known.
+    /// Byte range in the argument's text, if known.
     pub at: Option<std::ops::Range<usize>>,
-    /// What is wrong.
+    /// The error.
     pub what: String,
-    /// What to do about it.
+    /// Suggestion for a fix.
     pub hint: Option<String>,
 }
 
@@ -138,7 +138,7 @@ impl Arguments {
         }
     }
 
-    /// Whether this flag is set.
+    /// Returns true if this flag is set.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         self.get(name) == Some(&Value::Flag(true))
@@ -167,7 +167,7 @@ impl Arguments {
         Self { compiler, ..self }
     }
 
-    /// Who compiles the expressions that our own compiler does not know.
+    /// Returns the compiler for expressions that our own compiler does not know.
     #[must_use]
     pub const fn compiler(&self) -> Option<&Arc<dyn Compiler>> {
         self.compiler.as_ref()
@@ -185,7 +185,7 @@ impl Arguments {
         Self { names, ..self }
     }
 
-    /// Who answers the names in an expression.
+    /// Returns the resolver for the names in an expression.
     #[must_use]
     pub const fn names(&self) -> Option<&Arc<dyn Names>> {
         self.names.as_ref()
@@ -221,7 +221,8 @@ impl Arguments {
         Self { asked, ..self }
     }
 
-    /// Whether an arc names classes within this range: what a filter makes only for who asks.
+    /// Returns true if an arc names classes within this range: for output that a filter makes only
+    /// on request.
     #[must_use]
     pub fn asks(&self, low: u32, high: u32) -> bool {
         self.asked.iter().any(|(from, to)| low <= *from && *to <= high)
@@ -253,7 +254,7 @@ impl Arguments {
         Self { copy: Some((number, of)), numbers: self.numbers.split(number, of), ..self }
     }
 
-    /// Which of how many replicas of the filter this is for.
+    /// Returns the index of the replica that this is for, and the number of replicas.
     #[must_use]
     pub fn copy(&self) -> (u32, u32) {
         self.copy.unwrap_or((0, 1))
@@ -271,8 +272,8 @@ impl Arguments {
         Self { is_reserve, ..self }
     }
 
-    /// Whether the filter gets only what a program in the kernel was unsure of: then it does not
-    /// have what its twin keeps.
+    /// Returns true if the filter gets only what a program in the kernel was unsure of: then it
+    /// lacks the state of its twin.
     #[must_use]
     pub const fn is_reserve(&self) -> bool {
         self.is_reserve

@@ -1,15 +1,15 @@
-//! Who compiles a pcap-filter expression that our own compiler does not know (CONTRACT 27).
+//! Compiler service for pcap-filter expressions that our own compiler does not know (CONTRACT 27).
 //!
-//! A service that comes with a filter's arguments: to find another compiler is input and output,
-//! and this crate does none. What hands it in is the catalogue against which a request is checked,
-//! so that `check`, `explain` and the run ask the same one; the engine's is libpcap.
+//! The service comes with a filter's arguments: to find another compiler is I/O, and this crate
+//! does none. The catalog against which a request is checked hands it in, so that `check`,
+//! `explain` and the run ask the same one; the engine's is libpcap.
 
 use ebpf::classic::{ClassicProgram, LinkType};
 use std::fmt;
 
 /// A compiler of pcap-filter(7) expressions besides our own.
 pub trait Compiler: fmt::Debug + Send + Sync {
-    /// What `explain` calls it.
+    /// Returns its name in `explain`.
     fn name(&self) -> String;
 
     /// The program that accepts `snaplen` bytes of the frames of this link type for which the

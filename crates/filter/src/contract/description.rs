@@ -1,5 +1,4 @@
-//! What planner, help, completion, man page, counters and tests know about a filter: one
-//! `Description`.
+//! Description of a filter for planner, help, completion, man page, counters and tests.
 //!
 //! It is data. A source or sink is described in the same way; what opens it stands beside its
 //! description in `endpoint`. The kind fixes what a filter may touch: [Th Table 5.1].
@@ -51,22 +50,22 @@ impl Kind {
         matches!(self, Self::Source)
     }
 
-    /// Whether a filter of this kind leaves blocks as they are, in their order, and answers at
-    /// once.
+    /// Returns true if a filter of this kind leaves blocks as they are, in their order, and answers
+    /// at once.
     #[must_use]
     pub const fn answers_only(self) -> bool {
         matches!(self, Self::Statistics | Self::Inspection | Self::Classification)
     }
 
-    /// Whether a filter of this kind changes no byte, so that it may be asked about a block that
-    /// goes on as it came: the operands of Boolean sections (CONTRACT 10).
+    /// Returns true if a filter of this kind changes no byte, so that it may be asked about a block
+    /// that goes on unchanged: the operands of Boolean sections (CONTRACT 10).
     #[must_use]
     pub const fn reads_only(self) -> bool {
         self.answers_only() || matches!(self, Self::Reordering)
     }
 }
 
-/// How deep a filter looks into the frame (CONTRACT 14).
+/// Depth to which a filter reads the frame (CONTRACT 14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reads {
     /// No byte.
@@ -77,7 +76,7 @@ pub enum Reads {
     All,
 }
 
-/// What a stream carries (CONTRACT 5).
+/// Form of the blocks in a stream (CONTRACT 5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// A frame as the host's stack sees it, viewed from the link header on.
@@ -131,9 +130,9 @@ pub struct Forms(u8);
 impl Forms {
     /// Nothing: a source.
     pub const NONE: Self = Self(0);
-    /// Whatever comes.
+    /// Any form.
     pub const ANY: Self = Self(0x7f);
-    /// What still lies in a frame, so that headers can be read through the marks.
+    /// Forms that still lie in a frame, so that headers can be read through the marks.
     pub const FRAMED: Self = Self::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream]);
 
     /// The set of these forms.
@@ -148,17 +147,17 @@ impl Forms {
         Self(bits)
     }
 
-    /// Whether `form` is in the set.
+    /// Returns true if `form` is in the set.
     #[must_use]
     pub const fn has(self, form: Form) -> bool {
         self.0 & (1 << form as u8) != 0
     }
 }
 
-/// What a filter gives.
+/// Form of a filter's output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gives {
-    /// What it took.
+    /// The form of its input.
     Same,
     /// Blocks of this form.
     Form(Form),
@@ -175,9 +174,9 @@ pub enum Classes {
     YesNo,
     /// Answers a number in this range (a natural 0 as `zero`); some numbers have names.
     Number {
-        /// What the number is.
+        /// Meaning of the number.
         what: &'static str,
-        /// Which values can occur.
+        /// Range of its values.
         range: ValueRange,
         /// Names of values, for arcs and for printing.
         names: &'static [(&'static str, u32)],
@@ -198,7 +197,7 @@ impl ValueRange {
     pub const ALL: Self = Self { low: 0, high: u32::MAX };
 }
 
-/// What state a filter keeps between blocks (CONTRACT 15).
+/// State that a filter keeps between blocks (CONTRACT 15).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keeps {
     /// None: it can be replicated freely.
@@ -211,8 +210,8 @@ pub enum Keeps {
     Pinned(&'static str),
 }
 
-/// Whether several processes that each run it, each with its share of the sessions, do together
-/// what one does (`--engines`).
+/// Equivalence of several worker processes that each run the filter, each with its share of the
+/// sessions, to a single one (`--engines`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Several {
     /// As far as what it keeps is of one block or session ([`Keeps`]).
@@ -226,7 +225,7 @@ pub enum Several {
 }
 
 impl Several {
-    /// What to do where nothing else is known.
+    /// Default advice where no better is known.
     pub const LEAVE: &'static str =
         "leave `--engines` out; `--parallel=N` gives copies to what costs most";
 }
@@ -245,34 +244,34 @@ pub struct Usable {
     pub hint: &'static str,
 }
 
-/// What a filter does to a stream, as far as it may depend on its arguments.
+/// Effect of a filter on a stream, as far as it may depend on its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effect {
     /// The strongest right that it uses.
     pub kind: Kind,
-    /// What it gives.
+    /// Form of its output.
     pub gives: Gives,
-    /// How deep it looks.
+    /// Depth to which it reads.
     pub reads: Reads,
 }
 
 /// Makes a filter from its arguments.
 pub type Make = fn(&Arguments) -> Result<Filter, Mistake>;
 
-/// Whether a source can ask ahead what a filter asks with these arguments, and of which frames not,
-/// in a sentence; or why not.
+/// A function that tests whether a source can evaluate ahead what a filter asks with these
+/// arguments: `Ok` with a sentence on the frames that are excluded, or the reason why not.
 pub type Ahead = fn(&Arguments) -> Result<Option<&'static str>, String>;
 
 /// The link types of the frames that a filter gives with these arguments, where they are not those
 /// that come; `None`: those that come. An empty list: nobody knows which, or it gives no frames.
 pub type Relinks = fn(&Arguments) -> Option<&'static [LinkType]>;
 
-/// What a filter warns of with these arguments, each of which is right: it can never answer, or not
-/// for everything that comes.
+/// A function that returns a warning for arguments that are valid but can never answer, or not for
+/// everything that comes.
 pub type Warns = fn(&Arguments) -> Option<Mistake>;
 
-/// What must be written into a request so that it means the same wherever and whenever it is read:
-/// a parameter, and its value. `None`: it does.
+/// A function that returns a parameter, and its value, that must be written into a request so that
+/// it means the same wherever and whenever it is read. `None`: nothing is missing.
 pub type Settles = fn(&Arguments) -> Option<(&'static str, String)>;
 
 /// Everything that is known about a filter outside of its code.
@@ -336,7 +335,7 @@ pub struct Description {
 pub struct Needs {
     /// The usable blocks of certain givers; of a giver that is not listed, all.
     pub usable: &'static [Usable],
-    /// The reason why blocks that no listed giver made are useless; empty: they are not.
+    /// Reason for which blocks that no listed giver made are useless; empty: they are not.
     pub otherwise: &'static str,
     /// The classes that need both directions of a connection.
     pub both_ways: Option<ValueRange>,
@@ -487,21 +486,22 @@ impl Description {
         Counter(position(self.counters, name))
     }
 
-    /// Whether several processes can share its work.
+    /// Returns the equivalence of several worker processes with these arguments to a single one.
     #[must_use]
     pub fn several_of(&self, arguments: &Arguments) -> Several {
         (self.state.several)(arguments)
     }
 
-    /// What the filter does with these arguments (CONTRACT 13): what checks and planner go by.
+    /// Returns the effect of the filter with these arguments (CONTRACT 13), on which checks and
+    /// planner rely.
     #[must_use]
     pub fn effect_of(&self, arguments: &Arguments) -> Effect {
         let always = Effect { kind: self.kind, gives: self.gives, reads: self.reads };
         self.effect.map_or(always, |effect| effect(arguments))
     }
 
-    /// Whether its report is the output where it stands at the end of a line: it has one, and the
-    /// blocks that it gives are those that it took. What gives others is printed.
+    /// Returns true if its report is the output at the end of a request: it has one, and the blocks
+    /// that it gives are those that it took. A filter that gives other blocks has those printed.
     #[must_use]
     pub const fn ends_with_report(&self) -> bool {
         self.reports && matches!(self.gives, Gives::Same)

@@ -27,7 +27,7 @@ use std::ops::Range;
 pub trait Edit: Send {
     /// Looks at a block, changes it if it must, and answers its class.
     fn edit(&mut self, block: &mut Editable<'_>, cx: &mut Tell<'_>) -> Class;
-    /// What it has to say when asked, or when the path stops.
+    /// Returns its report, on request or when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
@@ -37,7 +37,8 @@ pub trait Edit: Send {
     }
 }
 
-/// What a space does for a block that is edited. Implemented by the engine; filters never name it.
+/// Services of a space for a block that is edited. Implemented by the engine; filters never name
+/// it.
 pub trait Workbench {
     /// The frame as it is now.
     fn frame(&mut self) -> &[u8];
@@ -51,12 +52,12 @@ pub trait Workbench {
 pub struct Editable<'e> {
     /// The view, with the class with which the block came.
     pub pointer: RichPointer,
-    /// Where the view and the layers lie in the frame.
+    /// Offsets of the view and the layers in the frame.
     pub marks: Marks,
-    /// When, which session, where from.
+    /// Time, session and origin.
     pub context: BlockMetadata,
     bench: &'e mut (dyn Workbench + 'e),
-    /// Of a new block: how much of it is used.
+    /// Used length of a new block, in bytes.
     used: Option<usize>,
     lost: bool,
 }
@@ -152,13 +153,13 @@ impl<'e> Editable<'e> {
         self.marks.view += from;
     }
 
-    /// Of a block that was replaced: how long the new one is.
+    /// Returns the length of the new block, if the block was replaced.
     #[must_use]
     pub const fn replaced(&self) -> Option<usize> {
         self.used
     }
 
-    /// Whether there was no memory for a change.
+    /// Returns true if there was no memory for a change.
     #[must_use]
     pub const fn is_lost(&self) -> bool {
         self.lost

@@ -25,15 +25,15 @@ impl HeldList {
         self.len
     }
 
-    /// Whether nothing is held.
+    /// Returns true if nothing is held.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// What became of a block about which a Boolean section asked, where what leaves the filter does
-/// not tell. Each names the block by its ticket ([`abi::Marks::ticket`]).
+/// Fate of a block about which a Boolean section asked, where the filter's output does not tell.
+/// Each variant names the block by its ticket ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// It is held, once more.
@@ -62,7 +62,7 @@ pub struct Holds {
     blocks_max: u32,
     bytes_max: u64,
     bytes: u64,
-    /// What became of blocks since the section asked last; `None`: no section asks.
+    /// Fates of blocks since the section asked last; `None`: no section asks.
     fates: Option<Vec<Fate>>,
 }
 
@@ -82,7 +82,7 @@ impl Holds {
         }
     }
 
-    /// What became of blocks since this was called last, in order.
+    /// Returns the fates of blocks since the last call, in order.
     pub fn take_fates(&mut self) -> Vec<Fate> {
         self.fates.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -95,25 +95,25 @@ impl Holds {
         }
     }
 
-    /// How many blocks are held.
+    /// Returns the number of blocks held.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether nothing is held.
+    /// Returns true if nothing is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many bytes are held.
+    /// Returns the number of bytes held.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether one more block of this size may be held.
+    /// Returns true if one more block of this size may be held.
     #[must_use]
     pub fn has_room(&self, bytes: u32) -> bool {
         self.len() < self.blocks_max as usize && self.bytes + u64::from(bytes) <= self.bytes_max
@@ -248,7 +248,7 @@ impl Holds {
     }
 }
 
-/// Whether sequence number `a` lies before `b`, with wrap-around (RFC 9293 §3.4).
+/// Returns true if sequence number `a` lies before `b`, with wrap-around (RFC 9293 §3.4).
 fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }

@@ -20,9 +20,9 @@ fn plain<'s>(
     Ok(Answer::new(on.class, on))
 }
 
-/// What a program is made for that stands there: at traffic control if it observes, at XDP if it
-/// takes, at the control groups if it is about sockets. `hardened` is for programs that are loaded
-/// without CAP_PERFMON.
+/// Returns the target for a program attached there: traffic control if it observes, XDP if it
+/// takes, control groups if it is about sockets. `hardened` is for programs that are loaded without
+/// CAP_PERFMON.
 #[must_use]
 pub const fn target(attach: &Attach, hardened: bool) -> Target {
     let place = match attach {
@@ -35,8 +35,8 @@ pub const fn target(attach: &Attach, hardened: bool) -> Target {
     Target { hook: place, hardened, takes: attach.takes, single: false }
 }
 
-/// Why a chain of filters, the first of which sees whole frames, cannot be a program there: the
-/// place of the filter in the chain, and why.
+/// Checks that a chain of filters, the first of which sees whole frames, can be a program there;
+/// fails with the filter's place in the chain and the reason.
 pub fn expressible(
     chain: &[(&Description, &Arguments)],
     target: Target,

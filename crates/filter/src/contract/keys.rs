@@ -1,13 +1,13 @@
-//! Where keys come from: secrets that a request names and does not show.
+//! Key service: secrets that a request names and does not reveal.
 //!
-//! A service that comes with a filter's arguments, as the compiler does: to read a file is input
-//! and output, and this crate does none. A request says where a key lies; the key itself stands in
-//! no request, and so in no list of processes, no explanation and no record. Whoever checks or runs
-//! the line of somebody else hands in no keys: a key is read by the process of its user alone.
+//! The service comes with a filter's arguments, as the compiler does: to read a file is I/O, and
+//! this crate does none. A request gives the location of a key; the key itself stands in no
+//! request, and so in no list of processes, no explanation and no record. A process that checks or
+//! runs another user's request hands in no keys: a key is read by the process of its user alone.
 
 use std::fmt;
 
-/// Who reads keys.
+/// A reader of keys.
 pub trait Keys: fmt::Debug + Send + Sync {
     /// The key that lies in this file, or why it cannot be had; no word of what the file holds.
     fn key(&self, file: &str) -> Result<Key, String>;

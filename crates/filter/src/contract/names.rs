@@ -1,9 +1,8 @@
-//! Who answers the names in a filter expression: hosts, networks, services, protocols.
+//! Name resolver for filter expressions: hosts, networks, services, protocols.
 //!
-//! A service that comes with a filter's arguments, as the compiler does: to look a name up is input
-//! and output, and this crate does none. Each name is looked up once for a request; what was
-//! answered is written into the request, so that whoever runs it again, or runs a part of it
-//! elsewhere, asks nobody.
+//! The service comes with a filter's arguments, as the compiler does: to look a name up is I/O, and
+//! this crate does none. Each name is looked up once for a request; the result is written into the
+//! request, so that a repeated run, or a part of it elsewhere, looks nothing up.
 
 use ebpf::classic::Transports;
 use std::fmt;

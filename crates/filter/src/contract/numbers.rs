@@ -25,13 +25,13 @@ pub struct SessionNumbers {
 
 /// The first number of the ranges for filters that come while a path runs.
 const LATER: u32 = 1 << 31;
-/// How many numbers such a range has: more than any filter knows sessions at once.
+/// Size of such a range: more than the sessions that any filter knows at once.
 const RANGE: u32 = 1 << 25;
 
 impl SessionNumbers {
     /// All numbers, for a filter that shares them with no other.
     pub const ALL: Self = Self { first: 1, step: 1, last: u32::MAX };
-    /// How many filters that come while a path runs have numbers of their own at one time.
+    /// Maximum number of filters, added to a running path, with numbers of their own at one time.
     pub const LATER_MAX: u32 = (u32::MAX - LATER) / RANGE + 1;
 
     /// The numbers of filter `number`, from 0, of `of` filters that a path begins with.
@@ -47,7 +47,7 @@ impl SessionNumbers {
         Self { first, step: 1, last: first + (RANGE - 1) }
     }
 
-    /// What of these numbers part `number`, from 0, of `of` parts gets: every `of`-th.
+    /// Returns the share of part `number`, from 0, of `of` parts: every `of`-th number.
     #[must_use]
     pub const fn split(self, number: u32, of: u32) -> Self {
         let of = if of == 0 { 1 } else { of };
@@ -82,7 +82,7 @@ impl SessionNumbers {
         given == 0 || within && (given - self.first).is_multiple_of(self.step)
     }
 
-    /// How many there are, at least one.
+    /// Returns the number of numbers, at least one.
     #[must_use]
     pub const fn count(self) -> u32 {
         (self.last - self.first) / self.step + 1
@@ -94,7 +94,7 @@ impl SessionNumbers {
         [self.first, self.step, self.last]
     }
 
-    /// What [`Self::words`] gave; none if it is something else.
+    /// Returns the numbers from the output of [`Self::words`]; `None` for anything else.
     #[must_use]
     pub const fn of_words([first, step, last]: [u32; 3]) -> Option<Self> {
         match first > 0 && step > 0 && first <= last {

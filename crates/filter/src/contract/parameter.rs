@@ -5,7 +5,7 @@
 
 use super::arguments::{Mistake, Value};
 
-/// What values a parameter takes.
+/// Type of a parameter's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Type {
     /// A whole number in this range.
@@ -24,8 +24,7 @@ pub enum Type {
     },
     /// A time: `250ns`, `10us`, `1ms`, `2s`, `5m`; a number alone is seconds.
     Duration,
-    /// How many times as fast: `2`, `0.5`, above 0 and with at most six digits behind the point.
-    /// The value is in millionths.
+    /// Speed factor: `2`, `0.5`, above 0 and with at most six decimals. The value is in millionths.
     Factor {
         /// A word that may stand for the number, and is kept as text.
         or: &'static str,
@@ -54,38 +53,38 @@ impl Type {
 pub struct Parameter {
     /// Its name, as in `name=value`.
     pub name: &'static str,
-    /// What values it takes.
+    /// Type of its values.
     pub kind: Type,
-    /// Whether it may stand without its name, in the order of the list.
+    /// True if it may stand without its name, in the order of the list.
     pub positional: bool,
     /// The value when it is not given; `None`: it must be given, unless `optional`.
     pub default: Option<&'static str>,
-    /// Whether it may be absent without a default.
+    /// True if it may be absent without a default.
     pub optional: bool,
-    /// Whether it may be given several times; all values are kept, in order.
+    /// True if it may be given several times; all values are kept, in order.
     pub many: bool,
     /// One line for help.
     pub help: &'static str,
 }
 
-/// What every filter takes beside its own parameters; sources, sinks and programs do not.
+/// Parameters that every filter takes beside its own; sources, sinks and programs do not.
 pub const COMMON: &[Parameter] = &[UNTRUSTED, STATE, STATE_MODE];
 
-/// Whether the filter is run in a process of its own that may do nothing but compute.
+/// Parameter that runs the filter in a process of its own, which may only compute.
 pub const UNTRUSTED: Parameter = Parameter::optional(
     "untrusted",
     Type::Flag,
     "yes: run it in a process of its own that may do nothing but compute",
 );
 
-/// Under which name others see what the filter knows.
+/// Name of the published state.
 pub const STATE: Parameter = Parameter::optional(
     "state",
     Type::Name,
     "others see what it knows by this name (`streamline state NAME`)",
 );
 
-/// Who sees it.
+/// Access to the published state.
 pub const STATE_MODE: Parameter = Parameter::optional(
     "state_mode",
     Type::OneOf(&["600", "640", "644"]),

@@ -1,12 +1,12 @@
-//! What of its state a filter shows to others (`state=NAME`): numbers with names and units.
-//! [Th §5.3.3, "communicating state"], FEATURES M3
+//! Published state of a filter (`state=NAME`): numbers with names and units. [Th §5.3.3,
+//! "communicating state"], FEATURES M3
 //!
 //! In: a session, which is plain data. Out: a row of numbers, one for each field. The fields of a
 //! session stand once, beside it ([`Session::FIELDS`](super::Session::FIELDS)); help, checks, the
-//! tables that others read and what is printed of them are made from those. What is not among the
-//! fields (seeds, hashes, lists of held blocks) is shown to nobody.
+//! tables that others read and the printed output are made from those. Values that are not among
+//! the fields (seeds, hashes, lists of held blocks) are never published.
 
-/// What the number in a field counts.
+/// Unit of a field's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Blocks.
@@ -43,11 +43,11 @@ impl Unit {
 pub struct Column {
     /// `[a-z][a-z0-9_]*`
     pub name: &'static str,
-    /// What it counts.
+    /// Unit of the number.
     pub unit: Unit,
-    /// How many there are of it: where there are several, each has its number behind the name.
+    /// Number of values of the column: if there are several, each has its number behind the name.
     pub times: usize,
-    /// What it is, for help.
+    /// Description, for help.
     pub help: &'static str,
 }
 
@@ -98,7 +98,7 @@ impl<S> Field<S> {
     }
 }
 
-/// Of which sessions a filter shows what it knows: [`Keeps`](super::Keeps) says it.
+/// Sessions whose state a filter publishes, as [`Keeps`](super::Keeps) declares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whose {
     /// The private one: one row.
@@ -113,5 +113,5 @@ pub fn columns<S: super::Session>() -> Vec<Column> {
     S::FIELDS.iter().map(|field| field.column).collect()
 }
 
-/// What is called with each row that changed: its place, and its numbers; none: it has ended.
+/// Callback for each changed row: its position, and its numbers; `None`: it has ended.
 pub type Row<'r> = dyn FnMut(usize, Option<&[u64]>) + 'r;

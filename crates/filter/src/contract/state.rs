@@ -22,7 +22,7 @@ pub trait Session: FromBytes + IntoBytes + Immutable + Default + Send + 'static 
         Vec::new()
     }
 
-    /// What of it others may see (`state=NAME`): nothing, unless the filter says so.
+    /// Fields that may be published (`state=NAME`): none, unless the filter lists them.
     const FIELDS: &'static [Field<Self>] = &[];
 
     /// The number of the session, as blocks bear it, where that is not its key.
@@ -44,9 +44,9 @@ pub struct Sessions<S> {
     keys: Vec<u64>,
     marks: Vec<u8>,
     free: Vec<u32>,
-    /// Where sessions were found that were asked for lately, by the low bits of their keys.
+    /// Positions of recently used sessions, by the low bits of their keys.
     near: [NearKey; NEAR],
-    /// Where [`Sessions::evict`] looked last.
+    /// Position of the last look of [`Sessions::evict`].
     hand: usize,
 }
 
@@ -162,7 +162,7 @@ impl<S: Session> Sessions<S> {
         self.index.len()
     }
 
-    /// Whether there is no session.
+    /// Returns true if there is no session.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
@@ -250,7 +250,7 @@ pub struct Moved {
     pub held: Vec<Vec<(u32, Entry, Pin)>>,
 }
 
-/// What the space can do with a filter's state. Implemented once, for [`Sessions`].
+/// Operations of the space on a filter's state. Implemented once, for [`Sessions`].
 pub trait State {
     /// The keys of all sessions, sorted.
     fn sessions(&self) -> Vec<u64>;

@@ -20,7 +20,7 @@ use abi::Class;
 pub trait Statistics: Send {
     /// Records the live blocks.
     fn record(&mut self, tags: Tags<'_>, now: Time);
-    /// What it has to say when asked, or when the path stops.
+    /// Returns its report, on request or when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
@@ -32,13 +32,13 @@ pub trait Statistics: Send {
 
 /// Answers a class for one block.
 pub trait Classify: Send {
-    /// Whether what it does to the marks of a block is kept for the filters behind it. `false`
+    /// True if its changes to the marks of a block are kept for the filters behind it. `false`
     /// saves a write per block for filters that do not look for layers.
     const SETS_MARKS: bool = true;
 
     /// The class of this block; [`Tell::absent`] when it has none.
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class;
-    /// What it has to say when asked, or when the path stops.
+    /// Returns its report, on request or when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
@@ -52,7 +52,7 @@ pub trait Classify: Send {
 pub trait Lanes: Send {
     /// Looks at, narrows, edits or ends the live lanes.
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>);
-    /// What it has to say when asked, or when the path stops.
+    /// Returns its report, on request or when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
@@ -73,7 +73,7 @@ pub trait Stream: Send {
     fn tick<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
     /// Is called when no more blocks will come: what is held must leave.
     fn finish<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
-    /// What it has to say when asked, or when the path stops.
+    /// Returns its report, on request or when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
@@ -95,7 +95,7 @@ pub trait HoldingLanes: Send {
     fn tick<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
     /// See [`Stream::finish`].
     fn finish<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
-    /// What it has to say when asked, or when the path stops.
+    /// Returns its report, on request or when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
@@ -119,11 +119,11 @@ pub struct Report {
 /// Things of one kind that a sink has put somewhere: "6 packets written to x.pcap".
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Delivered {
-    /// How many.
+    /// Number of items.
     pub count: u64,
     /// One of them: `packet`.
     pub unit: String,
-    /// What was done with them: `written to x.pcap`.
+    /// Action on the items: `written to x.pcap`.
     pub done: String,
 }
 
@@ -202,7 +202,7 @@ impl Filter {
         Self::Stream(Box::new(InPlace(f)))
     }
 
-    /// What the filter has to say.
+    /// Returns the filter's report.
     #[must_use]
     pub fn report(&self) -> Report {
         match self {
@@ -229,7 +229,8 @@ impl Filter {
 pub trait StreamBatches: Send {
     /// Takes the live blocks.
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>);
-    /// Whether what `process` leaves of the batch goes on, before what it gave out.
+    /// Returns true if the blocks that `process` leaves in the batch go on, ahead of those it gave
+    /// out.
     fn in_place(&self) -> bool {
         false
     }

@@ -200,7 +200,7 @@ impl Compiled {
     }
 }
 
-/// The reason why no compiler accepted an expression.
+/// Causes for which no compiler accepted an expression.
 struct Refusal {
     own: classic::ExpressionError,
     /// The other compiler and its error.

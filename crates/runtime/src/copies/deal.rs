@@ -1,4 +1,5 @@
-//! Who gets what: one burst after the other, by load or by session. [Th §5.4], [Par §IV-A]
+//! Dispatch of bursts to replicas, one burst after the other, by load or by session. [Th §5.4],
+//! [Par §IV-A]
 //!
 //! - By **load**: a burst goes as a whole to the copy that has least to do. The copy in the space
 //!   that shares out has always nothing to do but this, and works on a burst itself when all others
@@ -13,26 +14,26 @@ use filter::sharing::Sharing;
 use filter::{Batch, LaneMask, lanes};
 use std::sync::Arc;
 
-/// How many blocks may wait before a copy in another space before it has enough: four batches, so
-/// that it goes on while the space that shares out works on one itself.
+/// Blocks queued at a replica in another space at which it counts as busy: four batches, so that it
+/// goes on while the dispatching space works on one itself.
 const ENOUGH: usize = 4 * filter::LANES;
-/// How many classes of sessions are told apart.
+/// Number of session classes.
 const CLASSES: usize = 4096;
 /// No copy yet; there are fewer (`pipeline::plan::COPIES_MAX`).
 const NOBODY: u8 = u8::MAX;
 
-/// By what it is shared out.
+/// Dispatch policy.
 #[derive(Debug)]
 enum By {
     Load,
     Session { what: Sharing, table: Box<[u8]>, dealt: Vec<u64> },
 }
 
-/// What shares out.
+/// A dispatcher of bursts to replicas.
 #[derive(Debug)]
 pub struct Deal {
     by: By,
-    /// What all know.
+    /// Board shared by dispatcher, replicas and join.
     board: Arc<Board>,
     /// The number of the next burst.
     next: u64,
@@ -76,7 +77,7 @@ impl Deal {
         self.here
     }
 
-    /// What all know.
+    /// Returns the board shared by dispatcher, replicas and join.
     pub fn board(&self) -> &Board {
         &self.board
     }

@@ -24,7 +24,7 @@ use buffer::signal::Doorbell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many blocks of a burst can be told apart: as many as a batch has lanes.
+/// Bits that number the blocks of a burst: enough for the lanes of a batch.
 const LANE_BITS: u32 = filter::LANES.trailing_zeros();
 /// The number of a burst as far as a turn holds it.
 const BURST_MASK: u64 = (1 << (u32::BITS - LANE_BITS)) - 1;
@@ -55,7 +55,7 @@ pub const fn burst_of(turn: u32, near: u64) -> u64 {
     near.wrapping_add_signed(ahead)
 }
 
-/// What all who have to do with the copies of a chain know about each other.
+/// Progress of a replica chain, shared by dispatcher, replicas and join.
 #[derive(Debug)]
 pub struct Board {
     /// Number of the first burst that nobody has got yet. Written by who shares out.
@@ -67,11 +67,11 @@ pub struct Board {
     /// shares out.
     closed: Word,
     clock: Word,
-    /// Where the join sleeps.
+    /// Doorbell on which the join sleeps.
     join: Arc<Doorbell>,
 }
 
-/// What is known of one copy.
+/// Progress of one replica.
 #[derive(Debug, Default)]
 struct Copied {
     /// Number of the burst behind the last that it got. Written by who shares out.
@@ -131,7 +131,7 @@ impl Board {
         self.clock.load()
     }
 
-    /// How many copies there are.
+    /// Returns the number of replicas.
     pub fn copies(&self) -> usize {
         self.copies.len()
     }
@@ -153,11 +153,11 @@ impl Board {
         self.shared.load()
     }
 
-    /// Whether a copy may have a part in a burst, or got a later one, and is not known to have
-    /// finished it.
+    /// Returns true if a replica may have a part in a burst, or got a later one, and is not known
+    /// to have finished it.
     ///
-    /// SYNC POINT *a burst is finished*: see [`Board::finish`]. Who gets `false` and then looks
-    /// into the ring of the copy sees all that it made of the burst.
+    /// SYNC POINT *a burst is finished*: see [`Board::finish`]. A caller that gets `false` and then
+    /// looks into the replica's ring sees everything that the replica made of the burst.
     pub fn has_part(&self, copy: usize, burst: u64) -> bool {
         let copy = &self.copies[copy];
         copy.done.load() <= burst && copy.given.load() > burst

@@ -97,8 +97,8 @@ impl Assembly {
         (self.nodes, Shape { rank, order, parts, looks, edits, deals, asked_by })
     }
 
-    /// Of every operand of a section that may wait for it, the section; what becomes of blocks
-    /// there is written down for it.
+    /// Returns, for every operand that may hold blocks, its section; the fates of blocks there are
+    /// recorded for it.
     fn asked_by(&mut self) -> Vec<Option<NodeId>> {
         let mut asked_by = vec![None; self.nodes.len()];
         let mut asked = vec![false; self.nodes.len()];
@@ -128,7 +128,8 @@ impl Assembly {
         with
     }
 
-    /// Where paths part and no path from further up comes around to the same join.
+    /// Returns, by node, true where paths fork and no path from further upstream leads around to
+    /// the same join.
     fn parts(&self, joins: &[bool]) -> Vec<bool> {
         let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
         let forks: Vec<NodeId> =

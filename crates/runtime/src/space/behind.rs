@@ -18,12 +18,12 @@ type Place = (u32, u32);
 /// Behind everything.
 const END: Place = (u32::MAX, u32::MAX);
 
-/// What of the replica beside a join is yet to end.
+/// The part of the replica beside a join that is yet to end.
 #[derive(Debug)]
 pub(crate) struct Behind {
     /// Its filters that are yet to end, the last first.
     filters: Vec<NodeId>,
-    /// The one that ends, and its sessions.
+    /// The node that is ending, and its sessions.
     ends: Option<(NodeId, Leaving)>,
     step: u32,
     /// The path's time at the end.
@@ -31,7 +31,7 @@ pub(crate) struct Behind {
 }
 
 impl Behind {
-    /// Of the replica whose filters are among these nodes, given in the order of the graph.
+    /// Collects the filters of the replica among these nodes, given in graph order.
     fn new(nodes: &[Node], order: &[NodeId], now: Time) -> Self {
         let lets_out = |at: &NodeId| {
             let node: &Node = &nodes[*at];
@@ -85,7 +85,7 @@ impl LocalGraph {
         Behind::new(&self.nodes, &self.shape.order, now)
     }
 
-    /// Where the next session that ends here stands, if one is left.
+    /// Returns the position of the next session to end here, if one is left.
     fn next_here(&mut self, behind: &mut Behind) -> Option<Place> {
         loop {
             if let Some((_, leaving)) = &behind.ends

@@ -39,8 +39,8 @@ impl Clock {
 }
 
 impl Space {
-    /// How long until a filter wants to be called although no block has come; nothing if none does,
-    /// or if the path goes by the time of its blocks, which then stands still.
+    /// Returns the time until the next timer of a filter; `None` if no filter has one, or if the
+    /// path goes by the time of its blocks, which then stands still.
     pub fn wakes_in(&self) -> Option<Duration> {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min()?;
         match self.graph.clock {

@@ -8,14 +8,14 @@ use crate::failure::PathFailure;
 use endpoint::{Given, Intake};
 use filter::{Batch, Room, Time};
 
-/// What is taken off a ring in one turn.
+/// Limits on taking entries off a ring in one pass.
 #[derive(Clone, Copy)]
 pub(super) struct Taking {
-    /// How many blocks at most.
+    /// Maximum number of blocks.
     pub(super) most: usize,
     /// The path's time, where a record says it.
     pub(super) now: Option<Time>,
-    /// Whether the turn ends with them.
+    /// True if the pass ends with them.
     pub(super) last: bool,
 }
 

@@ -20,7 +20,7 @@ pub const LATE: &[&str] = &["late"];
 /// A copy, as the space that it runs in knows it.
 #[derive(Debug)]
 pub struct Own {
-    /// What all know.
+    /// Board shared by dispatcher, replicas and join.
     pub board: Arc<Board>,
     /// Its number.
     pub number: usize,
@@ -29,13 +29,13 @@ pub struct Own {
 }
 
 impl Drop for Own {
-    /// Nobody is to wait for a copy that has ended, however it did.
+    /// Marks the replica as ended, however it ended, so that nothing waits for it.
     fn drop(&mut self) {
         self.board.finish(self.number, u64::MAX);
     }
 }
 
-/// Where copies are joined.
+/// The join of a replica chain.
 #[derive(Debug)]
 pub struct Gather {
     pub(super) board: Arc<Board>,
@@ -43,39 +43,39 @@ pub struct Gather {
     pub(super) ways: Vec<Way>,
     /// The node at which they meet.
     node: NodeId,
-    /// Whether several copies have a part in a burst.
+    /// True if several replicas have a part in a burst.
     mixed: bool,
     /// The first burst that is not joined.
     burst: u64,
-    /// Whether a part of that has gone on without the rest.
+    /// True if a part of the burst has gone on without the rest.
     broken: bool,
-    /// What of the copy here is yet to end, once nothing more comes.
+    /// The part of the replica in this space that is yet to end, once the input has ended.
     pub(super) behind: Option<Behind>,
     pub(super) ended: bool,
 }
 
-/// Where what a copy has made comes in, or, for the copy in this space, what it is to work on.
+/// Input from one replica, or, for the replica in this space, its work.
 #[derive(Debug)]
 pub struct Way {
     /// The node behind the ring.
     pub node: NodeId,
     /// The reading end.
     pub import: Import,
-    /// How many entries the ring holds.
+    /// Capacity of the ring, in entries.
     pub entries: usize,
     /// The copy in this space.
     pub own: Option<Own>,
 }
 
-/// What there is of a burst in a ring.
+/// The part of a burst that lies in a ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     count: usize,
-    /// Whether that is all.
+    /// True if the part is complete.
     whole: bool,
-    /// Whether the ring is full of it.
+    /// True if the part fills the ring.
     full: bool,
-    /// How many of them belong to bursts before.
+    /// Number of its entries that belong to earlier bursts.
     late: u64,
 }
 
@@ -86,7 +86,7 @@ impl Gather {
         Self { board, ways, node, mixed, burst: 0, broken: false, behind: None, ended: false }
     }
 
-    /// What all know.
+    /// Returns the board shared by dispatcher, replicas and join.
     pub(super) fn board(&self) -> &Board {
         &self.board
     }
@@ -101,7 +101,7 @@ impl Gather {
         self.ways.iter_mut().map(|way| &mut way.import)
     }
 
-    /// What is to be taken now from each way: nothing if one is waited for.
+    /// Returns the shares to be taken now from each input; empty while one is awaited.
     fn look(&mut self) -> Result<Vec<Share>, Fault> {
         let (burst, board) = (self.burst, &self.board);
         let shares = self.ways.iter_mut().enumerate().map(|(copy, way)| {
@@ -135,7 +135,7 @@ impl Gather {
 }
 
 impl Way {
-    /// What there is of this burst, which the copy `may` have a part in.
+    /// Returns the share of this burst, in which the replica `may` have a part.
     fn share(&mut self, burst: u64, may: bool) -> Result<Share, Fault> {
         let closed = self.import.is_finished()?;
         let waits = self.import.look_again()?;

@@ -119,7 +119,7 @@ impl LocalGraph {
     }
 }
 
-/// What leaves an editing filter.
+/// Output of an editing filter.
 #[derive(Default)]
 struct Out {
     rooms: Vec<Room>,

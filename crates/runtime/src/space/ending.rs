@@ -64,7 +64,7 @@ impl Space {
         Remains { nodes: self.graph.nodes, imported, failure, outside: None, retired, programs }
     }
 
-    /// What came over rings.
+    /// Returns the amounts taken from rings.
     pub(super) fn imported(&self) -> Vec<Imported> {
         let imported = |node: NodeId, import: &Import| Imported {
             planned: import.planned,

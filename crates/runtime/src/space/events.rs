@@ -145,7 +145,7 @@ pub trait Script: fmt::Debug + Send {
     fn shared(&self) -> SharedScript;
 }
 
-/// What the spaces that repeat one run share.
+/// State shared by the spaces that replay one run.
 #[derive(Clone, Debug)]
 pub struct SharedScript {
     /// The detector of spaces that wait for one another.
@@ -156,7 +156,7 @@ pub struct SharedScript {
     pub whole: bool,
 }
 
-/// What becomes of a space that stands where the path was changed.
+/// Outcome for a space that has reached a recorded change of the path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ScriptedChange {
     /// It waits until it is asked for.

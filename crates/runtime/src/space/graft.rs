@@ -20,11 +20,11 @@ use endpoint::Seen;
 use filter::{Amount, Filter, Gateway, Mistake, Moved, PRIVATE};
 use std::collections::HashMap;
 
-/// What a node of a space is, wherever it stands: by the numbers that nodes and edges keep for as
-/// long as the path lives.
+/// Identity of a node of a space, independent of its index: by the numbers that nodes and edges
+/// keep for the lifetime of the path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Key {
-    /// What a node of the request runs; of a process, the half to which blocks go.
+    /// A node of the request; for a process, the input half.
     Node(usize),
     /// The half of the process of a node from which blocks come.
     Given(usize),
@@ -39,7 +39,7 @@ pub enum Key {
 pub struct Graft {
     /// Nodes and arcs; where something stays, a place is kept for it.
     pub assembly: Assembly,
-    /// Which places, and for what.
+    /// Nodes that stay, with their identities.
     pub kept: Vec<(NodeId, Key)>,
     /// Filters that are made anew and get what the old ones know.
     pub renewed: Vec<(Key, Filter)>,
@@ -53,11 +53,11 @@ pub struct Graft {
 
 /// An arc, wherever it stands: from, to, and the number of its edge.
 type Between = (Key, Key, usize);
-/// What an arc has counted on both sides.
+/// Amounts counted on both sides of an arc.
 type OnArc = (Amount, EdgeDrops, Amount);
 
 impl Space {
-    /// What each node is.
+    /// Returns the identity of each node.
     pub fn keys(&self) -> Vec<Key> {
         keys(&self.graph.nodes, &self.inputs)
     }
@@ -128,7 +128,7 @@ impl Space {
         }
     }
 
-    /// Whether it has taken what lies in rings that go. Who fills them must stand still.
+    /// Returns true if the rings to be removed have been drained. Their writers must be paused.
     pub fn has_taken(&mut self, goes: &dyn Fn(Key) -> bool) -> bool {
         self.inputs.iter_mut().all(|input| match input {
             Input::Ring { import, ended: false, .. } if goes(Key::Import(import.planned)) => {
@@ -172,7 +172,7 @@ impl Space {
         }
     }
 
-    /// What was taken of what a program hands over that stands for the source of this number, if it
+    /// Returns the counts of the program output that stands for the source of this number, if it
     /// comes up here.
     pub fn taken_of(&mut self, first: usize) -> Option<Seen> {
         self.graph.nodes.iter().find_map(|node| match &node.part {
@@ -220,7 +220,7 @@ impl Space {
         self.settle();
     }
 
-    /// What sources have lost so far: name, place, blocks.
+    /// Returns the losses of sources so far: name, place, blocks.
     pub fn lost_by_sources(&self) -> Vec<(String, DropReason, u64)> {
         let mut all = Vec::new();
         for node in &self.graph.nodes {
@@ -411,7 +411,7 @@ impl Space {
         }));
     }
 
-    /// What every arc has counted.
+    /// Returns the counters of every arc.
     fn between(&self) -> HashMap<Between, OnArc> {
         let keys = self.keys();
         let mut all = HashMap::new();
@@ -425,7 +425,7 @@ impl Space {
     }
 }
 
-/// What each of these nodes is.
+/// Returns the identity of each of these nodes.
 pub fn keys(nodes: &[Node], inputs: &[Input]) -> Vec<Key> {
     let import = |at: NodeId| {
         inputs.iter().find_map(|input| match input {

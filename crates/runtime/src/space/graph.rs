@@ -21,7 +21,7 @@ pub(crate) struct LocalGraph {
     pub(super) work: Pool,
     pub(super) turn: Turn,
     pub(super) clock: Clock,
-    /// What the monotonic clock lacks to the time of day at which the path was built, in ns.
+    /// Offset from the monotonic clock to the time of day when the path was built, in ns.
     pub(super) epoch: Time,
 }
 

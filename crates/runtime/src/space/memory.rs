@@ -1,4 +1,4 @@
-//! What a space does for its filters: find bytes, keep blocks, make blocks, edit blocks.
+//! Memory services of a space for its filters: find bytes, keep blocks, make blocks, edit blocks.
 //!
 //! A space has pools into which its sources put blocks: one for all that bring no memory along, and
 //! one for each that does (the ring of a packet socket). Beside them stands `work`, where filters
@@ -16,15 +16,15 @@ use filter::{Batch, Block, Fill, Gateway, Keep, Pin, Room};
 pub(crate) struct Memory<'a> {
     pub(crate) intakes: &'a [Pool],
     pub(crate) work: &'a Pool,
-    /// What was taken off rings, if that is where this turn's blocks came from.
+    /// Batches taken off rings, if the blocks of this pass came from there.
     pub(crate) imported: &'a [buffer::crossing::Batch<'a>],
 }
 
-/// Which pool a pin is of: the number of the intake, or this for `work`, above what a pin of a pool
+/// Pool number in a pin: the number of the intake, or this for `work`, above what a pin of a pool
 /// can be.
 const WORK: u64 = 0xff;
 const POOL_SHIFT: u32 = 56;
-/// What keeps a hole: nothing.
+/// Pin of a hole, which keeps nothing.
 const NOTHING: Pin = Pin(u64::MAX);
 
 impl<'a> Memory<'a> {
@@ -78,7 +78,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// Whether held blocks keep so much of an intake that its source would soon have no room.
+/// Returns true if held blocks keep so much of an intake that its source would soon have no room.
 fn is_tight(intake: &Pool) -> bool {
     let usage = intake.usage();
     usage.pinned * 2 >= usage.segments

@@ -89,21 +89,21 @@ pub struct Space {
     batch_max: usize,
     spare: Option<Room>,
     control: Arc<Control>,
-    /// How long it has slept, in ns.
+    /// Total time asleep, in ns.
     asleep: u64,
-    /// How often somebody had asked when we answered last.
+    /// Number of requests when the space last answered.
     answered: u32,
     /// Commands from outside.
     commands: CommandReceiver,
     /// A request to hand the space over before its next pass.
     borrow: Option<BorrowRequest>,
-    /// How often another graph was put in.
+    /// Number of hot swaps.
     grafts: u64,
-    /// What was counted by what is no more.
+    /// Counters of removed nodes and rings.
     retired: Retired,
     programs: Programs,
     bell: Arc<Doorbell>,
-    /// Whether a filter shows what it knows.
+    /// True if a filter publishes its state.
     shows: bool,
     /// The port over which its run is written down or repeated.
     events: EventPort,
@@ -124,14 +124,14 @@ struct Programs {
     gone: Vec<Node>,
 }
 
-/// Where blocks come into a space.
+/// Input of a space.
 #[derive(Debug)]
 pub enum Input {
     /// From a source.
     Source {
         /// The node.
         node: NodeId,
-        /// Which intake it puts into.
+        /// Index of the intake that it fills.
         intake: usize,
     },
     /// Over a ring, into this node.
@@ -140,7 +140,7 @@ pub enum Input {
         node: NodeId,
         /// The reading end.
         import: Import,
-        /// Whether the other side has ended and everything was taken.
+        /// True if the other side has ended and everything was taken.
         ended: bool,
     },
     /// The part of a copy that shares the work with others, over a ring into this node.
@@ -149,12 +149,12 @@ pub enum Input {
         node: NodeId,
         /// The reading end.
         import: Import,
-        /// Whether the other side has ended and everything was taken.
+        /// True if the other side has ended and everything was taken.
         ended: bool,
-        /// Which copy it is.
+        /// Identity of the replica.
         own: copies::Own,
     },
-    /// What such copies made, over a ring from each.
+    /// Output of such replicas, over a ring from each.
     Join(Box<copies::Gather>),
 }
 
@@ -169,20 +169,20 @@ impl Input {
     }
 }
 
-/// What a space is made of.
+/// Parts from which a space is built.
 #[derive(Debug)]
 pub struct Parts {
     /// Its name in `explain` and in pins.
     pub name: String,
     /// The nodes.
     pub nodes: Vec<Node>,
-    /// What does not change of them ([`assemble::Assembly::done`]).
+    /// The fixed shape of the graph ([`assemble::Assembly::done`]).
     pub shape: Shape,
     /// Memory of blocks that come in: the first for sources that bring none along.
     pub intakes: Vec<Pool>,
     /// Memory of blocks that filters make.
     pub work: Pool,
-    /// Where blocks come in.
+    /// Inputs of the space.
     pub inputs: Vec<Input>,
     /// The control that the spaces of the path share.
     pub control: Arc<Control>,
@@ -190,13 +190,13 @@ pub struct Parts {
     pub bell: Arc<Doorbell>,
     /// The clock of the path.
     pub clock: Clock,
-    /// What the monotonic clock lacks to the time of day at which the path was built, in ns.
+    /// Offset from the monotonic clock to the time of day when the path was built, in ns.
     pub epoch: Time,
-    /// What a space can do without.
+    /// Optional features of the space.
     pub options: SpaceOptions,
 }
 
-/// What a space can do without. By default nothing is limited, observed or written down.
+/// Optional features of a space. By default nothing is limited, observed or recorded.
 #[derive(Debug)]
 pub struct SpaceOptions {
     /// The limit of blocks that the sinks of the path may take (`-c`).
@@ -222,37 +222,37 @@ impl Default for SpaceOptions {
     }
 }
 
-/// What a space leaves behind when it has ended.
+/// Remains of a space that has ended.
 #[derive(Debug, Default)]
 pub struct Remains {
     /// The nodes with their counters.
     pub nodes: Vec<Node>,
-    /// What its rings took.
+    /// Amounts taken from rings.
     pub imported: Vec<Imported>,
-    /// Why it ended early, if it did.
+    /// Failure that ended it early, if any.
     pub failure: Option<PathFailure>,
     /// Counts of a space that runs outside this process, in the kernel.
     pub outside: Option<OutsideCounts>,
-    /// What was counted by what was no more when it ended.
+    /// Counters of nodes and rings removed before it ended.
     pub retired: Retired,
     /// The halves of programs that were no more when it ended.
     pub programs: Vec<Node>,
 }
 
-/// What came over a ring, counted by the side that took it.
+/// Amount that came over a ring, counted by the side that took it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Imported {
-    /// Which edge of the plan it is.
+    /// Index of the edge in the plan.
     pub planned: usize,
     /// The node behind the ring, among those of the space.
     pub node: usize,
     /// Its name, which it may share with one behind another ring.
     pub name: crate::ledger::NodeName,
-    /// What was taken.
+    /// Amount taken.
     pub taken: filter::Amount,
 }
 
-/// What a space has, beside its counters.
+/// Resources of a space, without its counters.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceResources {
     /// Bytes of its own pools that are backed by memory.
@@ -261,7 +261,7 @@ pub struct SpaceResources {
     pub processes: Vec<(usize, u32)>,
 }
 
-/// What one pass over the inputs gave.
+/// Result of one pass over the inputs.
 #[derive(Clone, Copy, Default)]
 struct Pass {
     moved: bool,
@@ -270,12 +270,12 @@ struct Pass {
     readable: bool,
 }
 
-/// Where the thread of a space runs.
+/// CPU placement of a space's thread.
 #[derive(Default)]
 struct Stand {
     /// The processor that it keeps to.
     kept: Option<usize>,
-    /// Where it might run before it kept to one.
+    /// CPUs on which it might run before it was pinned to one.
     before: Vec<usize>,
 }
 
@@ -380,8 +380,8 @@ impl Space {
         }
     }
 
-    /// Whether somebody wants the space: asked before [`Space::lend`], because a space is large and
-    /// moving it in and out costs as much as a walk.
+    /// Returns true if a borrow of the space is requested: checked before [`Space::lend`], because
+    /// a space is large and moving it in and out costs as much as a walk.
     pub const fn is_asked_for(&self) -> bool {
         self.borrow.is_some()
     }
@@ -419,7 +419,7 @@ impl Space {
         self.graph.turn.failure.is_none() && pass.open
     }
 
-    /// Whether the sinks of the path have taken all that was asked for.
+    /// Returns true if the sinks of the path have taken the requested number of blocks.
     fn has_enough(&self) -> bool {
         self.graph.turn.left.as_ref().is_some_and(|left| left.is_used_up())
     }
@@ -510,7 +510,7 @@ impl Space {
         self.graph.intakes.iter().chain([&self.graph.work])
     }
 
-    /// What was counted here until now.
+    /// Returns the counters up to now.
     pub fn counted(&self) -> Counted {
         let failed = self.graph.turn.failure.is_some();
         Counted::new(&self.graph.nodes, self.imported(), &self.retired, failed)
@@ -577,7 +577,7 @@ impl Space {
         }
     }
 
-    /// Whether a filter asked to be called by now.
+    /// Returns true if a filter's timer is due.
     fn is_due(&self, now: Time) -> bool {
         self.graph.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now))
     }

@@ -17,33 +17,33 @@ pub type NodeId = usize;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Node {
-    /// What runs here.
+    /// Operator that runs in the node.
     pub part: Part,
-    /// Where blocks go, in the order of the request.
+    /// Outgoing arcs, in the order of the request.
     pub arcs: Vec<Arc>,
-    /// What came in, by incoming arc; counted here, never copied from the other side.
+    /// Input by incoming arc; counted here, never copied from the other side.
     pub taken: Vec<Amount>,
-    /// Whether blocks are counted here for the number that was asked for (`-c`).
+    /// True if blocks are counted here towards the requested number (`-c`).
     pub counted: bool,
-    /// Whether what ran here goes on in another space.
+    /// True if the operator has moved to another space.
     pub away: bool,
-    /// Whether it is one of several copies of the filter, which share the work.
+    /// True for one of several replicas of the filter, which share the work.
     pub copied: bool,
-    /// Whether all behind take fragments of what comes out.
+    /// True if all filters downstream take fragments of the output.
     pub fragments: bool,
-    /// What left, counted where it was routed.
+    /// Output, counted where it was routed.
     pub flow: Flow,
-    /// What the filter itself counted.
+    /// Counters of the filter itself.
     pub counts: Counts,
-    /// When the filter wants to be called.
+    /// Time of the filter's next timer.
     pub wake: Option<Time>,
-    /// Where others see what the filter knows.
+    /// Published state of the filter.
     pub shown: Option<Box<Showing>>,
-    /// What the filter holds.
+    /// Blocks that the filter holds.
     pub holds: Holds,
-    /// What came in over arcs that are no more.
+    /// Input over arcs that have been removed.
     pub taken_before: Amount,
-    /// Which node of the plan this is.
+    /// Index of the node in the plan.
     pub planned: usize,
     /// The filter's name and mark, as they are printed.
     pub name: NodeName,
@@ -53,7 +53,7 @@ pub struct Node {
     pub counters: &'static [&'static str],
 }
 
-/// What runs in a node.
+/// Operator of a node.
 #[derive(Debug)]
 pub enum Part {
     /// A filter.
@@ -68,14 +68,14 @@ pub enum Part {
     Export(Box<Export>),
     /// Nothing: where arcs meet.
     Pass,
-    /// Where blocks come in: a source.
+    /// A source, where blocks come in.
     Source(SourcePart),
-    /// What shares blocks out among copies of what follows: its arcs lead to them, in their order.
+    /// A dispatcher to replicas of what follows: its arcs lead to them, in their order.
     Deal(Box<Deal>),
 }
 
 impl Part {
-    /// Whether it looks at the bytes of the blocks that come to it.
+    /// Returns true if the operator reads the bytes of its input.
     pub(super) const fn looks(&self) -> bool {
         match self {
             Self::Filter(Filter::Statistics(_)) => false,
@@ -93,9 +93,9 @@ pub struct SourcePart {
     pub source: Box<dyn Source>,
     /// Its properties.
     pub properties: SourceProperties,
-    /// Whether it has ended.
+    /// True if it has ended.
     pub ended: bool,
-    /// What compares the time in its blocks with the clock.
+    /// Comparison of the time in its blocks with the clock.
     pub age: Option<Aging>,
 }
 
@@ -105,7 +105,7 @@ pub struct SinkPart {
     pub sink: Box<dyn Sink>,
     /// Its report, once it has finished.
     pub report: Option<filter::Report>,
-    /// What compares the time in the blocks that it has taken with the clock.
+    /// Comparison of the time in the blocks that it has taken with the clock.
     pub age: Option<Aging>,
 }
 
@@ -138,29 +138,29 @@ impl std::fmt::Debug for SinkPart {
     }
 }
 
-/// What joins a node to the next. What every batch touches comes first.
+/// An arc from a node to the next. Fields that every batch touches come first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Arc {
     /// The node behind it.
     pub to: NodeId,
-    /// Which of that node's incoming arcs this is; at a join, the order of branches.
+    /// Index of the arc among that node's incoming arcs; at a join, the order of branches.
     pub branch: usize,
     /// True if it leads forward to a node where nothing joins, so that the walk just goes on.
     pub direct: bool,
-    /// What was put on it.
+    /// Amount put on the arc.
     pub put: Amount,
-    /// Which classes it lets through.
+    /// Classes that it lets through.
     pub wanted: Wanted,
-    /// Whether it leads back: bounded, never blocks (CONTRACT 17).
+    /// True for a back edge: bounded, never blocks (CONTRACT 17).
     pub back: bool,
-    /// Which edge of the plan this is.
+    /// Index of the edge in the plan.
     pub planned: usize,
-    /// What was dropped on it, by reason.
+    /// Amounts dropped on the arc, by reason.
     pub dropped: EdgeDrops,
 }
 
-/// Why blocks end on an edge.
+/// Drops on an edge, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EdgeDrops {
     /// The work list of a back edge was full.
@@ -185,7 +185,7 @@ impl EdgeDrops {
     }
 }
 
-/// What left a node.
+/// Output counters of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Flow {
@@ -203,7 +203,7 @@ pub struct Flow {
     pub beyond_count: Amount,
     /// Time in the filter in ns, where it is measured.
     pub busy_ns: u64,
-    /// How blocks were changed.
+    /// Edits of blocks, by method.
     pub edits: Edits,
 }
 
@@ -223,8 +223,8 @@ impl Flow {
 }
 
 impl Node {
-    /// Whether blocks leave here that somebody can look at: not where a ring begins or ends, nor
-    /// where several share what comes.
+    /// Returns true if blocks that can be tapped leave here: not where a ring begins or ends, nor
+    /// at a dispatcher.
     pub const fn gives(&self) -> bool {
         let section = matches!(self.part, Part::Section(_) | Part::Asks(_));
         let part = section || matches!(self.part, Part::Source(_) | Part::Filter(_));

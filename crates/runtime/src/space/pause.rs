@@ -27,7 +27,7 @@ pub(crate) struct Paused {
 }
 
 impl Paused {
-    /// Whether no block is under way.
+    /// Returns true if no block is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.rooms().next().is_none()
     }

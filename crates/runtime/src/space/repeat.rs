@@ -164,7 +164,7 @@ impl Space {
         }
     }
 
-    /// Where it stands among those that play.
+    /// Returns the stall probe of the space among those that replay.
     pub(super) fn post(&self) -> Option<StallProbe> {
         self.stall.as_ref().map(|here| here.0.clone())
     }
@@ -356,7 +356,7 @@ impl Space {
         }
     }
 
-    /// What was claimed in the turn that is walked next, behind so many blocks.
+    /// Reports the claims made in the pass that is walked next, after this many blocks.
     fn tell_claims(&mut self, player: &dyn Script, blocks: usize) {
         if let Claims::Scripted(told) = &mut self.graph.turn.claims {
             *told = player.claims(blocks);

@@ -17,12 +17,12 @@ use crate::copies::{BEHIND, Board};
 use filter::{Filter, Moved, PRIVATE, Time};
 use std::collections::HashMap;
 
-/// When sessions began.
+/// Birth times of sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Births {
     /// Turns of the blocks that began them, by number of session.
     turns: HashMap<u32, u32>,
-    /// How many may be there before those are forgotten that have ended.
+    /// Maximum number of entries before those of ended sessions are forgotten.
     most: usize,
 }
 
@@ -58,7 +58,7 @@ impl Births {
 /// The sessions of a filter that has a replica in a space, taken out of it to be ended one by one.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
-    /// By rank, the last first.
+    /// Sessions by rank, the last first.
     sessions: Vec<(u32, Moved)>,
 }
 
@@ -134,7 +134,7 @@ impl Space {
         }
     }
 
-    /// What the replicas of a chain know of each other, if one is here.
+    /// Returns the board of the replica chain, if a replica runs here.
     fn board(&self) -> Option<&Board> {
         let deal =
             self.graph.shape.deals.first().and_then(|at| match &self.graph.nodes[*at].part {

@@ -1,9 +1,9 @@
-//! What a filter knows, as a value that can leave the process: its sessions as plain data, and the
-//! blocks that it holds, each with its frame. (CONTRACT 15)
+//! Saved state of a filter, as a value that can leave the process: its sessions as plain data, and
+//! the blocks that it holds, each with its frame. (CONTRACT 15)
 //!
-//! Saving takes nothing away: the filter goes on as it was until whoever has what was saved says
-//! that it runs elsewhere now ([`Space::forget`]). What comes back may be from a stranger; what is
-//! believed of it was checked where it arrived (`sandbox::state`).
+//! Saving takes nothing away: the filter goes on unchanged until the holder of the saved state
+//! reports that it runs elsewhere now ([`Space::forget`]). State that comes back may be from an
+//! untrusted peer; what is believed of it was checked where it arrived (`sandbox::state`).
 
 use super::Space;
 use super::memory::Memory;
@@ -11,12 +11,12 @@ use super::node::{Node, Part};
 use abi::Entry;
 use filter::{Amount, Gateway as _, Moved, Pin, Time};
 
-/// What one filter knows.
+/// Saved state of one filter.
 #[derive(Clone, Debug, Default)]
 pub struct Saved {
     /// Its sessions, by key from the lowest to the highest.
     pub sessions: Vec<SavedSession>,
-    /// When it wants to be called.
+    /// Time of its next timer.
     pub wake: Option<Time>,
 }
 
@@ -34,7 +34,7 @@ pub struct SavedSession {
 /// A block that is held.
 #[derive(Clone, Debug)]
 pub struct SavedBlock {
-    /// By what its list is in order.
+    /// Key by which its list is ordered.
     pub key: u32,
     /// Everything but where it lies.
     pub entry: Entry,
@@ -43,7 +43,7 @@ pub struct SavedBlock {
 }
 
 impl Saved {
-    /// How much is held.
+    /// Returns the amount held.
     pub fn held(&self) -> Amount {
         let mut held = Amount::default();
         let lists = self.sessions.iter().flat_map(|session| &session.lists);
@@ -53,7 +53,7 @@ impl Saved {
 }
 
 impl Space {
-    /// What the filter of this number knows, if one runs here.
+    /// Returns the state of the filter of this number, if one runs here.
     pub fn save(&mut self, number: usize) -> Option<Saved> {
         let mut sessions = Vec::new();
         let wake = self.save_each(number, &mut |session| {
@@ -164,7 +164,7 @@ impl Space {
         self.filter_at(number).map(|at| &self.graph.nodes[at])
     }
 
-    /// Where the filter of this number runs here.
+    /// Returns the index of the node that runs the filter of this number.
     fn filter_at(&self, number: usize) -> Option<usize> {
         let is = |node: &Node| {
             node.planned == number && !node.away && matches!(node.part, Part::Filter(_))

@@ -14,10 +14,10 @@ use filter::{Batch, LANES, LaneMask, lanes};
 /// An expression over nodes of the space.
 #[derive(Clone, Debug)]
 pub enum Section {
-    /// What a filter answers.
+    /// A question that a filter answers.
     Filter(NodeId),
-    /// What the last of these answers on what the ones before let through; a step's classes are
-    /// those that the step before answered. The first step's are not looked at.
+    /// A chain of steps, of which the last answers on what the ones before let through; a step's
+    /// classes are those that the step before answered. The first step's are not used.
     Chain(Vec<(Wanted, Self)>),
     /// Both answer: each part is asked for what the ones before answered, if the block came into
     /// the section with one of the part's classes.
@@ -30,11 +30,11 @@ pub enum Section {
 
 /// The classes of a batch while a section is asked.
 struct Classes {
-    /// With which the blocks came into the section.
+    /// Classes with which the blocks came into the section, by lane.
     came: [Class; LANES],
-    /// With which they come into the operand.
+    /// Classes with which the blocks come into the operand, by lane.
     incoming: [Class; LANES],
-    /// What the last operand that answered said.
+    /// Class that the last answering operand gave, by lane.
     result: [Class; LANES],
 }
 

@@ -1,9 +1,9 @@
-//! Which classes an arc lets through, in the form that is fastest to ask.
+//! Class sets of arcs, in the form that is fastest to test.
 
 use abi::Class;
 use filter::{Batch, LaneMask};
 
-/// Which classes an arc lets through.
+/// The set of classes that an arc lets through.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wanted {
     /// Everything that was answered: the plain pipe.
@@ -28,7 +28,7 @@ impl Wanted {
         }
     }
 
-    /// Whether this class goes through.
+    /// Returns true if this class goes through.
     #[must_use]
     pub fn has(&self, class: Class) -> bool {
         match self {

@@ -1,9 +1,9 @@
-//! What filters know, kept where others see it (`state=NAME`). [Th §5.3.3], FEATURES M3
+//! Published state of filters (`state=NAME`). [Th §5.3.3], FEATURES M3
 //!
-//! The state itself stays what it is: plain data that one thread has for itself. What changed of it
-//! is copied into a table that others read ([`buffer::state`]), between two passes and never while
-//! blocks are walked: at most every [`BETWEEN`] while blocks come, and at once when none do. So a
-//! look is at most so old, and exact where the path is at rest. Who reads costs the filter nothing.
+//! The state itself stays plain data that one thread owns. Changes are copied into a table that
+//! others read ([`buffer::state`]), between two passes and never while blocks are walked: at most
+//! every [`BETWEEN`] while blocks come, and at once when none do. An observed value is at most that
+//! old, and exact where the path is at rest. Readers cost the filter nothing.
 //! docs/book/decisions/0035-seen-state.md
 
 use super::Space;
@@ -14,19 +14,19 @@ use buffer::state::{Column, Shape, Writer};
 use filter::{Arguments, Description, Filter, STATE, STATE_MODE, Whose};
 use sys::process::identity;
 
-/// How long what changed may wait, in ns.
+/// Maximum delay before a change is published, in ns.
 const BETWEEN: u64 = 10_000_000;
-/// How many sessions have a row; others are counted.
+/// Maximum number of sessions with a row; others are counted.
 const ROWS: usize = 1 << 14;
 
-/// What one filter shows.
+/// Published state of one filter.
 #[derive(Debug)]
 pub struct Showing {
     table: Writer,
     whose: Whose,
-    /// From when on it is written again.
+    /// Time from which it is written again.
     due: u64,
-    /// Whether all is to be written, changed or not.
+    /// True if all rows are to be written, changed or not.
     again: bool,
 }
 
@@ -73,7 +73,7 @@ impl Showing {
 }
 
 impl Space {
-    /// Whether any filter here shows what it knows.
+    /// Returns true if any filter here publishes its state.
     pub(super) fn shows(&self) -> bool {
         self.graph.nodes.iter().any(|node| node.shown.is_some())
     }

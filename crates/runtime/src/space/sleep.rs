@@ -7,7 +7,7 @@ use filter::Time;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// How long a space sleeps at most when its source waits for memory.
+/// Maximum sleep of a space whose source waits for memory.
 const MEMORY_WAIT: Duration = Duration::from_millis(1);
 
 /// Time that a space has used.
@@ -69,9 +69,9 @@ impl Space {
         self.asleep += sys::clock::monotonic().saturating_sub(begin);
     }
 
-    /// Whether the space has more to do when another one gives back memory, all inputs having
-    /// nothing. Each time that wakes it, a block may have come in between, which wakes the other
-    /// one: so two threads that have little to do would never sleep.
+    /// Returns true if the space has more to do when another one gives back memory, all inputs
+    /// being empty. Each such wake-up may find a new block, which wakes the other space: two
+    /// threads with little to do would never sleep.
     fn heeds_memory(&self) -> bool {
         self.inputs.iter().any(|input| match input {
             Input::Source { node, .. } => match &self.graph.nodes[*node].part {

@@ -1,13 +1,15 @@
-//! Whether anything still moves in a run that is repeated.
+//! Stall detection in a run that is replayed.
 //!
-//! A space that plays waits for what its record says: for blocks that another one puts, for room,
-//! for a change. A record that lies may have all of them wait for one another. So each says for
-//! what it waits whenever it has looked in vain. When all have, since anything moved last, nothing
-//! will any more: each that waits is told so, with where all of them stand.
+//! A space that replays waits for what its record demands: for blocks that another space puts, for
+//! room, for a change. An invalid record may have all of them wait for one another. So each space
+//! registers what it waits for whenever it has looked in vain. When all have done so since anything
+//! moved last, nothing will move any more: each waiting space is notified, with the positions of
+//! all of them.
 //!
-//! No clock is asked. A space in a filter or a sink moves, however long that takes. Whoever does
-//! something that another one waits for counts that before it waits itself, so no order of threads
-//! makes a record that is right end so. docs/book/decisions/0042-changes-in-a-record.md
+//! No clock is read. A space in a filter or a sink counts as moving, however long that takes. A
+//! space that does something for which another one waits counts that move before it waits itself,
+//! so no order of threads makes a valid record end so.
+//! docs/book/decisions/0042-changes-in-a-record.md
 
 use super::events::SharedScript;
 use crate::commands::CommandQueue;
@@ -16,11 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often a space must have looked in vain since anything moved. Once would do; between two
-/// looks it has told the others of what it put and taken back what they passed.
+/// Number of looks in vain after the last move before a space counts as waiting. Once would do;
+/// between two looks it has published what it put and taken back what the others passed.
 const LOOKS: u32 = 2;
 
-/// How long a space sleeps at most when what a record says is not there yet.
+/// Maximum sleep of a space whose record demands what is not there yet.
 pub const WAIT: Duration = Duration::from_millis(2);
 
 /// A detector of spaces that wait for one another.
@@ -29,7 +31,7 @@ pub struct StallDetector(Mutex<StallState>);
 
 #[derive(Debug, Default)]
 struct StallState {
-    /// How often something may have become of what others look for.
+    /// Number of moves that others may wait for.
     moves: u64,
     spaces: Vec<SpaceActivity>,
     changer: ChangerActivity,
@@ -40,7 +42,7 @@ struct StallState {
 struct SpaceActivity {
     orders: Arc<CommandQueue>,
     doing: Activity,
-    /// Whether it takes no orders any more.
+    /// True if it takes no more commands.
     refuses: bool,
 }
 
@@ -48,19 +50,18 @@ struct SpaceActivity {
 enum Activity {
     Moves,
     Waits {
-        /// What of [`StallState::moves`] it had seen when it looked, and how often it has looked
-        /// since.
+        /// Value of [`StallState::moves`] observed at its last look, and the number of looks since.
         seen: u64,
         looks: u32,
-        /// Whether it is there for a change.
+        /// True if it waits for a change.
         change: bool,
         what: String,
     },
-    /// Whoever makes the changes has it.
+    /// Exclusively borrowed by the changer.
     Lent,
 }
 
-/// What whoever makes the changes does.
+/// Activity of the changer.
 #[derive(Debug, Default)]
 enum ChangerActivity {
     /// There is nobody, or no change comes any more.
@@ -80,7 +81,7 @@ impl StallDetector {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody makes changes.
+    /// Registers a changer.
     pub fn changes_come(&self) {
         self.state().changer = ChangerActivity::Moves;
     }
@@ -96,7 +97,7 @@ impl StallDetector {
         state.changer = changer;
     }
 
-    /// Who makes the changes waits for this space, which is given an order behind this.
+    /// Registers that the changer waits for this space, which is given a command next.
     pub fn takes(&self, orders: &Arc<CommandQueue>) {
         self.changer(ChangerActivity::Takes(Arc::clone(orders)));
     }
@@ -124,7 +125,7 @@ impl StallState {
         self.spaces.iter_mut().find(|stand| Arc::ptr_eq(&stand.orders, orders))
     }
 
-    /// Whether nothing will move any more.
+    /// Returns true if nothing will move any more.
     fn is_still(&self) -> bool {
         let waits = |stand: &SpaceActivity| match &stand.doing {
             Activity::Moves => false,
@@ -144,7 +145,7 @@ impl StallState {
         changer && self.spaces.iter().all(waits)
     }
 
-    /// Where all of them stand.
+    /// Formats the positions of all spaces.
     fn told(&self) -> String {
         let waits = self.spaces.iter().filter_map(|stand| match &stand.doing {
             Activity::Waits { what, .. } => Some(what.as_str()),
@@ -175,7 +176,7 @@ impl StallProbe {
         Self { stalls, orders, byte, whole }
     }
 
-    /// At which byte of the record its last turn stands.
+    /// Returns the byte offset of its last event in the record.
     pub fn byte(&self) -> u64 {
         // It only says where; nothing else travels with it.
         self.byte.load(Ordering::Relaxed)
@@ -194,7 +195,7 @@ impl StallProbe {
         }
     }
 
-    /// Whoever makes the changes has it, and goes on.
+    /// Marks the space as exclusively borrowed by the changer, which goes on.
     pub fn is_lent(&self) {
         self.set(Activity::Lent).changer = ChangerActivity::Moves;
     }

@@ -26,12 +26,12 @@ use std::time::Duration;
 
 /// Bytes that a tap may be behind.
 pub const BEHIND_MAX: usize = 8 << 20;
-/// What can be written to a pipe at once that has room.
+/// Bytes that can be written at once to a pipe that has room.
 const AT_ONCE: usize = 4096;
-/// How often a thread that waits looks whether the tap is over.
+/// Interval at which a waiting thread checks for the end of the tap.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What becomes of frames that come while a tap is too far behind.
+/// Policy for frames that arrive while a tap is too far behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
     /// They are skipped and counted.
@@ -41,7 +41,7 @@ pub enum Policy {
     End,
 }
 
-/// Why a tap has ended.
+/// Cause for which a tap has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Over {
     /// Its reader has closed the pipe, or gone.
@@ -70,12 +70,12 @@ impl std::fmt::Display for Over {
     }
 }
 
-/// From where on somebody wants to look.
+/// Starting point of a tap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Since {
-    /// What is remembered.
+    /// All remembered blocks.
     Oldest,
-    /// What came in the last so many ns.
+    /// Blocks of the last so many ns.
     Ago(u64),
     /// The block of this number, of those that left the node, and what came after it.
     Block(u64),
@@ -88,24 +88,24 @@ pub struct TapStats {
     pub frames: u64,
     /// Frames that came while it was too far behind.
     pub skipped: u64,
-    /// Which those were: positions among the blocks that left the node.
+    /// Positions of the missing blocks among those that left the node.
     pub missing: Missing,
     /// Blocks that lie in no frame, or in one of another kind than the first.
     pub no_frame: u64,
-    /// Why it is over, if it is.
+    /// Cause of its end, if it has ended.
     pub over: Option<Over>,
 }
 
-/// Where a tap began.
+/// Start of a tap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Began {
     /// The number of its first block, of those that left the node.
     pub block: u64,
-    /// How many of them are of the past.
+    /// Number of its blocks that are history.
     pub past: u64,
-    /// How long before now the first of those came, in ns.
+    /// Age of the first of those, in ns.
     pub ago_ns: u64,
-    /// Whether the path remembers what left this node.
+    /// True if the path keeps a history of this node.
     pub remembers: bool,
 }
 
@@ -122,7 +122,7 @@ pub struct Feed {
     shared: Arc<Shared>,
     to: mpsc::Sender<Vec<u8>>,
     policy: Policy,
-    /// How many blocks had left the node before the next.
+    /// Number of blocks that had left the node before the next.
     left: u64,
     /// The first frame: what is of another kind cannot stand in the same capture.
     first: Option<Kept>,
@@ -290,7 +290,7 @@ impl Feed {
         true
     }
 
-    /// Whether a frame of this kind can stand in the capture, which begins with the first.
+    /// Returns true if a frame of this kind fits into the capture, whose type the first frame sets.
     fn fits(&mut self, kept: Kept, records: &mut Vec<u8>) -> bool {
         if self.first.is_none() {
             records.extend_from_slice(&history::header(kept.link));
@@ -307,7 +307,7 @@ impl Feed {
     }
 }
 
-/// Who looks at what leaves the nodes of a space, by number of the node.
+/// Taps of the nodes of a space, by number of the node.
 #[derive(Debug, Default)]
 pub struct Taps {
     feeds: Vec<(usize, Feed)>,
@@ -320,7 +320,7 @@ impl Taps {
         self.histories.push((node, History::new(Reach { bytes, time: Time::MAX })));
     }
 
-    /// Whether it is remembered what leaves a node.
+    /// Returns the history of a node's output, if one is kept.
     fn remembers(&self, node: usize) -> Option<&History> {
         self.histories.iter().find(|(known, _)| *known == node).map(|(_, history)| history)
     }
@@ -349,7 +349,7 @@ impl Taps {
         began
     }
 
-    /// Nobody can look any more at nodes for which this does not hold.
+    /// Ends the taps of nodes for which `is_here` is false.
     pub fn stay(&mut self, is_here: impl Fn(usize) -> bool) {
         self.feeds.retain(|(node, feed)| {
             let here = is_here(*node) && !feed.shared.is_over();
@@ -361,7 +361,7 @@ impl Taps {
         self.histories.retain(|(node, _)| is_here(*node));
     }
 
-    /// Whether there is nothing to do.
+    /// Returns true if there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.feeds.is_empty() && self.histories.is_empty()
     }
@@ -403,7 +403,7 @@ impl Space {
         Some(self.graph.turn.observers.taps().begin((number, left), from, feed, now))
     }
 
-    /// Whether the node of this number gives out blocks here.
+    /// Returns true if the node of this number gives out blocks here.
     pub fn can_tap(&self, number: usize) -> bool {
         self.graph.nodes.iter().any(|node| node.planned == number && node.gives())
     }

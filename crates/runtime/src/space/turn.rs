@@ -1,5 +1,5 @@
-//! What one turn of a space is told and what comes of it: also how many blocks the sinks of the
-//! path may still take (`-c`).
+//! Input and result of one pass of a space, with the number of blocks that the sinks of the path
+//! may still take (`-c`).
 
 use super::observe::Observers;
 use super::replica::Births;
@@ -8,38 +8,38 @@ use filter::Room;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What came of a turn.
+/// State of a pass.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// How many blocks the sinks of the path may still take (`-c`).
+    /// Number of blocks that the sinks of the path may still take (`-c`).
     pub(crate) left: Option<Arc<Left>>,
-    /// Who decides how many of them are taken here.
+    /// Policy by which this space claims some of them.
     pub(crate) claims: Claims,
     /// The observers of the walk.
     pub(crate) observers: Observers,
-    /// Why the path ended, if it did.
+    /// Failure that ended the path, if any.
     pub(crate) failure: Option<PathFailure>,
-    /// Whether nothing is edited where it lies.
+    /// True if nothing is edited in place.
     pub(crate) copies: bool,
-    /// Whether the space has nothing more, and sleeps behind this walk.
+    /// True if the space has nothing more, and sleeps after this walk.
     pub(crate) last: bool,
     /// Memory for batches at rest.
     pub(crate) rooms: Vec<Room>,
     /// The turn of what copies of filters here give when no block causes it ([`crate::copies`]).
     pub(crate) order: u32,
-    /// When the sessions of replicas here began.
+    /// Birth times of the sessions of replicas here.
     pub(crate) births: Births,
-    /// Which step of the end of a replica here is taken; 0: it has not begun.
+    /// Current step in the end of a replica here; 0: it has not begun.
     pub(crate) step: u32,
     /// The first turn behind all that replicas got, once that is known.
     pub(crate) end: u32,
 }
 
-/// Who decides how many of the blocks that are left a space takes: where several spaces ask, that
-/// depends on which of them is faster.
+/// Policy by which a space claims blocks of those that are left: with several claiming spaces, the
+/// result depends on which of them is faster.
 #[derive(Debug, Default)]
 pub(crate) enum Claims {
-    /// Whoever comes first.
+    /// First come, first served.
     #[default]
     Free,
     /// The same, and it is noted.
@@ -48,7 +48,7 @@ pub(crate) enum Claims {
     Scripted(u32),
 }
 
-/// How many batches at rest have memory that is kept: what one editing filter needs at a time.
+/// Maximum number of idle batches whose memory is kept: what one editing filter needs at a time.
 const ROOMS: usize = 4;
 
 impl Turn {
@@ -60,7 +60,7 @@ impl Turn {
     }
 }
 
-/// How many blocks the sinks of a path may still take, all together.
+/// Number of blocks that the sinks of a path may still take, all together.
 #[derive(Debug)]
 pub struct Left(AtomicU64);
 

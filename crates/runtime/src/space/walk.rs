@@ -21,9 +21,9 @@ use filter::{
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// How often a block may follow a back edge.
+/// Maximum number of times that a block may follow a back edge.
 pub(crate) const HOPS_MAX: u8 = 16;
-/// How many batches may wait on back edges.
+/// Maximum number of batches that wait on back edges.
 const CYCLE_MAX: usize = 256;
 
 /// One turn of a space.
@@ -34,30 +34,30 @@ pub(crate) struct Walk<'w, 'a> {
     pub(super) now: Time,
     pub(super) waiting: Vec<Waiting<'a>>,
     pub(super) around: Vec<(Waiting<'a>, u8)>,
-    /// What came to editing filters.
+    /// Input of editing filters.
     pub(super) cuts: Vec<Cut>,
     /// The number for the next block where paths part.
     pub(super) next: u32,
     pub(super) turn: &'w mut Turn,
 }
 
-/// What does not change while a space runs: the order of nodes, and what stands where.
+/// The constant shape of a running space: the order of its nodes and their roles.
 #[derive(Debug, Default)]
 pub struct Shape {
     /// The position of each node in topological order.
     pub(crate) rank: Vec<usize>,
     /// The nodes in topological order.
     pub(crate) order: Vec<NodeId>,
-    /// Whether paths part at a node, outside of any branch that is joined again: blocks are
+    /// True, by node, where paths fork outside of any branch that is joined again: blocks are
     /// numbered there.
     pub(crate) parts: Vec<bool>,
-    /// Whether anything in the space looks at bytes.
+    /// True if anything in the space reads bytes.
     pub(crate) looks: bool,
-    /// Whether anything in the space edits block by block.
+    /// True if anything in the space edits block by block.
     pub(crate) edits: bool,
     /// The nodes that share blocks out.
     pub(crate) deals: Vec<NodeId>,
-    /// Of filters that are operands and may hold blocks, the section.
+    /// Section of each operand that may hold blocks.
     pub(crate) asked_by: Vec<Option<NodeId>>,
 }
 
@@ -76,7 +76,7 @@ struct Arrival {
     amount: Amount,
 }
 
-/// What a node did with a batch.
+/// Result of a node for a batch.
 pub(super) enum Ran<'a> {
     /// It is still the same batch.
     Same,
@@ -517,7 +517,7 @@ fn put(edge: &mut Edge, amount: Amount, batch: &mut Batch<'_>) -> Amount {
     batch.amount(batch.live())
 }
 
-/// What a build that loses blocks on purpose does.
+/// Loses one block, in a fault-injection build.
 #[cold]
 fn lose_one(batch: &mut Batch<'_>) {
     let first = batch.live() & batch.live().wrapping_neg();

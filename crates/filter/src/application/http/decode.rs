@@ -113,7 +113,7 @@ impl Walk<'_, '_, '_> {
     }
 }
 
-/// The reason why a body cannot be decoded.
+/// Cause for which a body cannot be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DecodeError {
     /// It has another coding than announced, or an unknown one.

@@ -13,9 +13,9 @@ pub struct Block<'a> {
     pub pointer: RichPointer,
     /// The bytes of the frame, as far as they are here.
     pub frame: &'a [u8],
-    /// Where the view and the layers lie in the frame.
+    /// Offsets of the view and the layers in the frame.
     pub marks: Marks,
-    /// When, which session, where from.
+    /// Time, session and origin.
     pub context: BlockMetadata,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Block<'a> {
         self.pointer.length()
     }
 
-    /// Whether all viewed bytes are here.
+    /// Returns true if all viewed bytes are here.
     #[inline]
     #[must_use]
     pub fn is_whole(&self) -> bool {

@@ -10,7 +10,7 @@ pub struct Columns {
     pub(super) live: LaneMask,
     /// Bytes in view of all lanes, as they were filled.
     pub(super) bytes: u64,
-    /// Whether a lane was filled with no answer.
+    /// True if a lane was filled with no answer.
     pub(super) unanswered: bool,
     pub(super) pointers: [RichPointer; LANES],
     pub(super) marks: [Marks; LANES],
@@ -83,7 +83,7 @@ impl Columns {
         self.order[l]
     }
 
-    /// Which lanes live.
+    /// Returns the mask of live lanes.
     #[inline]
     #[must_use]
     pub fn live(&self) -> LaneMask {
@@ -139,7 +139,8 @@ impl Columns {
         self.live |= mask_of(self.len) & !mask_of(first);
     }
 
-    /// What is known when all lanes have just been filled. Nearly always all are answered.
+    /// Returns the known facts of columns in which all lanes have just been filled. Nearly always
+    /// all are answered.
     #[inline]
     pub(super) fn known(&self) -> Known {
         let answered = (!self.unanswered).then_some(self.live);
@@ -162,7 +163,7 @@ impl Columns {
         self.len
     }
 
-    /// Whether no lane is in use.
+    /// Returns true if no lane is in use.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -198,15 +199,15 @@ impl Columns {
     }
 }
 
-/// What is known about the columns as they are, so that the ledger and filters need no second
-/// look.
+/// Known facts about the columns in their present state, so that the ledger and filters need no
+/// second look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
-    /// Which lanes were answered.
+    /// Lanes that were answered.
     pub(super) answered: Option<LaneMask>,
-    /// How many bytes the lanes of a mask view.
+    /// Number of bytes viewed by the lanes of a mask.
     pub(super) bytes: Option<(LaneMask, u64)>,
-    /// At which offset of the views the bytes in [`Columns::column`] lie.
+    /// Offset, in the views, of the bytes in [`Columns::column`].
     pub(super) column: Option<usize>,
     /// The class that all lanes in use have.
     pub(super) class: Option<Class>,

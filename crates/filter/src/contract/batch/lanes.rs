@@ -1,6 +1,6 @@
 //! Lanes and masks of lanes.
 
-/// How many lanes a batch has at most. 128 lanes behind a `u128` were slower.
+/// Maximum number of lanes in a batch. 128 lanes behind a `u128` were slower.
 pub const LANES: usize = 64;
 
 /// The number of a lane, below [`LANES`].

@@ -132,21 +132,21 @@ impl<'a> Batch<'a> {
         self.columns.len
     }
 
-    /// Whether no lane is in use.
+    /// Returns true if no lane is in use.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.columns.len == 0
     }
 
-    /// Whether no more block fits.
+    /// Returns true if no more block fits.
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.columns.len == LANES
     }
 
-    /// Which lanes live.
+    /// Returns the mask of live lanes.
     #[inline]
     #[must_use]
     pub fn live(&self) -> LaneMask {
@@ -336,7 +336,7 @@ impl<'a> Batch<'a> {
         all.then_some((pointers.get(..*len)?, context.get(..*len)?, marks.get(..*len)?))
     }
 
-    /// What a statistics filter sees.
+    /// Returns the view of a statistics filter.
     #[must_use]
     pub fn tags(&self) -> Tags<'_> {
         let c = &*self.columns;
@@ -433,14 +433,14 @@ fn emptied(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> Room {
     Room { columns, frames }
 }
 
-/// What a statistics filter sees: rich pointers and contexts, no bytes.
+/// View of a statistics filter: rich pointers and metadata, no bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Tags<'b> {
     /// The rich pointers, live or not.
     pub pointers: &'b [RichPointer],
     /// The context lanes beside them.
     pub context: &'b [BlockMetadata],
-    /// Which lanes live.
+    /// Mask of live lanes.
     pub live: LaneMask,
 }
 

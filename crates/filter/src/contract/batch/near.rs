@@ -75,7 +75,7 @@ mod tests {
     use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
     use testkit::Random;
 
-    /// How a batch is made wrong: then it is none of one segment.
+    /// Faults to inject into a batch, after which it is no longer of one segment.
     const WRONG: [fn(&mut Entry); 4] = [
         |entry| entry.pointer = RichPointer::hole(entry.pointer.length()),
         |entry| entry.marks.captured += 100_000,

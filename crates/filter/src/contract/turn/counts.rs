@@ -1,4 +1,4 @@
-//! What a filter counts: blocks, bytes, reasons.
+//! Counters of a filter: blocks, bytes, reasons.
 
 /// The number of a counter in a description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -8,8 +8,8 @@ pub struct Counter(pub(crate) u8);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reason(pub(crate) u8);
 
-/// What one filter counted, in blocks and bytes. The engine adds what it saw from outside; the two
-/// are compared when the path stops (CONTRACT 19).
+/// Counters of one filter, in blocks and bytes. The engine adds what it observed from outside; the
+/// two are compared when the path stops (CONTRACT 19).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Blocks that left which were not among those that came.
@@ -18,11 +18,11 @@ pub struct Counts {
     pub consumed: Amount,
     /// Blocks held now.
     pub held: Amount,
-    /// Why blocks were dropped, by the description's reasons.
+    /// Dropped amounts, by the description's reasons.
     pub dropped: Vec<Amount>,
-    /// Why blocks were not answered (they left with class 0), by the description's reasons.
+    /// Number of blocks not answered (they left with class 0), by the description's reasons.
     pub unanswered: Vec<u64>,
-    /// What else was counted, by the description's counters.
+    /// Further counters, by the description's counters.
     pub counters: Vec<u64>,
     /// Blocks evicted from a hold: bounds, age, or a ring that came near.
     pub evicted: Amount,
@@ -33,9 +33,9 @@ pub struct Counts {
 /// Blocks and the bytes in their views.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Amount {
-    /// How many blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 

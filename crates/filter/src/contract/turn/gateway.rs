@@ -1,9 +1,9 @@
-//! What the space does for filters.
+//! Services of a space for its filters.
 
 use crate::contract::batch::Block;
 use abi::{Entry, RichPointer};
 
-/// What the space does for filters. Implemented by the engine; filters never name it.
+/// Services of a space for its filters. Implemented by the engine; filters never name it.
 pub trait Gateway<'a> {
     /// The bytes of the frame of a block that this space holds.
     fn frame(&self, entry: &Entry) -> &'a [u8];
@@ -29,11 +29,12 @@ pub trait Gateway<'a> {
 /// Writes a new block into the room that it is given, and answers how much it used.
 pub type Fill<'f> = dyn FnMut(&mut [u8]) -> usize + 'f;
 
-/// What the gateway gave for a kept block: plain data, so that it can lie in a table that moves.
+/// Handle of a kept block, given by the gateway: plain data, so that it can lie in a table that
+/// moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pin(pub u64);
 
-/// Whether an edit needs what was there before.
+/// Need of an edit for the previous content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keep {
     /// The old contents are needed.

@@ -1,10 +1,10 @@
-//! What filters may ask for that keep blocks in their lanes.
+//! Context of filters that keep blocks in their lanes.
 
 use super::{Counter, Counts, Gateway, Keep, Reason, Time};
 use crate::contract::batch::{Batch, Block, Lane, LaneMask};
 use abi::{BLOCK_MAX, Class, Marks};
 
-/// What a classifier may ask for.
+/// Context of a classifier.
 #[derive(Debug)]
 pub struct Tell<'c> {
     /// The path's clock.
@@ -40,7 +40,7 @@ impl<'c> Tell<'c> {
     }
 }
 
-/// What a filter may ask for that keeps blocks in their lanes.
+/// Context of a filter that keeps blocks in their lanes.
 pub struct LaneContext<'c, 'a> {
     /// Clock and counters.
     pub tell: Tell<'c>,

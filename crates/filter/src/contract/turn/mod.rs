@@ -1,4 +1,4 @@
-//! What a filter may ask for while it is called: count, edit, append, hold, release, be woken.
+//! Contexts that a filter gets while it is called: count, edit, append, hold, release, be woken.
 //!
 //! Contexts are concrete structs; only the rare gateway functions behind them are virtual.
 //! [SL §6.1], [Th §5.3.3] (`slblock_writable` is [`LaneContext::edit`]).

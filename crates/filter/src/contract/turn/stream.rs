@@ -1,4 +1,4 @@
-//! What filters may ask for that take blocks and give others.
+//! Context of filters that take blocks and give others.
 
 use super::{Counter, Counts, Gateway, Reason, Time};
 use crate::contract::batch::{Batch, Block, LANES, Lane, LaneMask, mask_of};
@@ -36,7 +36,7 @@ impl<'a> Output<'a> {
         self.begun.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Whether nothing leaves.
+    /// Returns true if nothing leaves.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.batches.is_empty()
@@ -53,7 +53,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// What a filter may ask for that takes blocks and gives others.
+/// Context of a filter that takes blocks and gives others.
 ///
 /// Every block that comes must be passed, consumed, held or dropped: the ledger finds what is
 /// forgotten.
@@ -69,10 +69,10 @@ pub struct StreamContext<'c, 'a> {
     given: Given<'a>,
 }
 
-/// What leaves while one block of a batch is looked at: mostly that block.
+/// Output while one block of a batch is processed: mostly that block.
 #[derive(Default)]
 struct Given<'a> {
-    /// Whether blocks of a batch are looked at.
+    /// True while blocks of a batch are processed.
     counts: bool,
     first: Option<Block<'a>>,
     others: Vec<Block<'a>>,
@@ -403,8 +403,8 @@ mod tests {
         }
     }
 
-    /// How many blocks leave in the batch that came and how many behind it, in which order, and
-    /// what caused each.
+    /// Returns the number of blocks that leave in the incoming batch, the lengths of the batches
+    /// behind it, and the cause of each block, in order.
     fn run(times: &[u8]) -> (u32, Vec<usize>, Vec<(bool, u32)>) {
         let arena = Arena::new(64);
         let mut space = Space::new(&arena);

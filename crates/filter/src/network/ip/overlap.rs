@@ -13,9 +13,9 @@ pub(super) enum FragmentPolicy {
     First,
     /// The last to arrive.
     Last,
-    /// The one with the lower start; at equal starts the first to arrive.
+    /// The fragment with the lower start; at equal starts the first to arrive.
     Bsd,
-    /// The one with the lower start; at equal starts the last to arrive. Linux up to 4.18.
+    /// The fragment with the lower start; at equal starts the last to arrive. Linux up to 4.18.
     Linux,
     /// The first to arrive, unless the new one begins before and ends behind it.
     Windows,

@@ -33,7 +33,7 @@ use abi::Class;
 use filter::{Fate, HeldList, LANES};
 use std::collections::{BTreeMap, HashMap};
 
-/// Why blocks of a section end: an operand dropped them, and says why.
+/// Drop reasons of a section: an operand dropped the block.
 pub const REASONS: &[&str] = &["by an operand"];
 
 /// An expression over operands, and what it knows of blocks that wait for their answers.
@@ -43,16 +43,16 @@ pub struct Asks {
     programs: Vec<Program>,
     /// The ticket that was given last.
     last: u32,
-    /// How often a block is held in operands, by its ticket.
+    /// Number of times that a block is held in operands, by its ticket.
     held: HashMap<u32, u32>,
-    /// Which blocks were put together with others into the block of this ticket.
+    /// Tickets of the blocks that were merged into the block of this ticket.
     joined: HashMap<u32, Vec<u32>>,
-    /// With which class a block came into the section, by its ticket, where a program inside an
+    /// Class with which a block came into the section, by its ticket, where a program inside an
     /// operand asks for that.
     came: HashMap<u32, Class>,
     /// True if one does.
     asks_came: bool,
-    /// What became of blocks in a program inside an operand, for the program around it.
+    /// Fates of blocks in a program inside an operand, for the enclosing program.
     fates: Vec<Fate>,
     /// Blocks that wait for an operand that is not asked any more.
     orphans: Vec<Waiting>,
@@ -62,7 +62,7 @@ pub struct Asks {
 #[derive(Debug, Default)]
 struct Program {
     steps: Vec<Step>,
-    /// Where blocks begin.
+    /// Entry point of blocks.
     first: Then,
     /// The operand inside which it stands: program, step, place in the operand.
     inside: Option<Place>,
@@ -76,11 +76,11 @@ type Place = (usize, usize, usize);
 /// One question.
 #[derive(Debug)]
 struct Step {
-    /// Of which blocks it is asked: by the class with which they came into the section. Of others
-    /// the answer is no.
+    /// Classes, on entry into the section, of the blocks that are asked about. For others the
+    /// answer is no.
     asked: Wanted,
-    /// What is asked, filter by filter, each with the classes of the one before that lead to it.
-    /// Nothing: the answer is yes.
+    /// Operand: its filters in order, each with the classes of the one before that lead to it.
+    /// Empty: the answer is yes.
     operand: Vec<(Wanted, Part)>,
     yes: Then,
     no: Then,
@@ -97,7 +97,7 @@ enum Part {
     Program(usize),
 }
 
-/// Where a block goes on.
+/// Next step of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Then {
     /// To this step.
@@ -114,7 +114,7 @@ enum Then {
 struct Waiting {
     /// The block, in the holds of the section.
     list: HeldList,
-    /// For which step.
+    /// Step of the program.
     step: usize,
     /// The ticket of the block with which it was put together, if it was.
     follows: Option<u32>,
@@ -125,15 +125,15 @@ struct Waiting {
 /// The classes of a block that is asked about.
 #[derive(Debug, Clone, Copy)]
 struct Classes {
-    /// With which it came into the section.
+    /// Class with which the block came into the section.
     came: Class,
-    /// With which it comes into the operand.
+    /// Class with which the block comes into the operand.
     incoming: Class,
-    /// What the last operand that answered said.
+    /// Class that the last answering operand gave.
     result: Class,
 }
 
-/// What is known of an answer.
+/// Partial state of an answer.
 #[derive(Debug, Clone, Copy, Default)]
 struct SoFar {
     /// Something of the block was let through with this class.
@@ -224,7 +224,7 @@ impl Asks {
         number
     }
 
-    /// Where a filter is asked.
+    /// Returns the place in an operand where a filter is asked.
     fn place_of(&self, node: NodeId) -> Option<Place> {
         self.programs.iter().enumerate().find_map(|(program, it)| {
             it.steps.iter().enumerate().find_map(|(step, it)| {
@@ -296,5 +296,5 @@ fn entered<'e>(
     Then::Ask(steps.len() - 1)
 }
 
-/// How many blocks go to an operand at once.
+/// Maximum number of blocks sent to an operand at once.
 const AT_ONCE: usize = LANES;

@@ -18,20 +18,20 @@ pub(super) struct Subject<'a> {
     pub(super) then: Then,
 }
 
-/// What leaves a part of an operand.
+/// A block that leaves a part of an operand.
 pub(super) struct Given<'a> {
     pub(super) block: Block<'a>,
-    /// Which of the blocks that were asked about together caused it.
+    /// Index, among the blocks asked about together, of the block that caused it.
     pub(super) cause: u32,
 }
 
-/// What an operand was asked and gave.
+/// Output of an operand for the blocks it was asked about.
 #[derive(Default)]
 pub(super) struct Answer<'a> {
     pub(super) given: Vec<Given<'a>>,
     /// The tickets of blocks of which bytes came to the last part.
     pub(super) arrived: HashSet<u32>,
-    /// What became of blocks in it.
+    /// Fates of blocks in the operand.
     pub(super) fates: Vec<Fate>,
 }
 
@@ -251,7 +251,7 @@ impl Asks {
         self.left_behind(walk, at, (program, step), flow)
     }
 
-    /// What leaves the section of blocks that go on behind a step.
+    /// Returns the blocks that leave the section after a step.
     pub(super) fn left_behind<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -270,7 +270,7 @@ impl Asks {
         }
     }
 
-    /// What became of blocks in a program inside an operand.
+    /// Returns the fates of blocks in a program inside an operand.
     fn fates_inside(&mut self, walk: &mut Walk<'_, '_>, at: NodeId) -> Vec<Fate> {
         let mut fates = walk.nodes[at].holds.take_fates();
         fates.append(&mut self.fates);

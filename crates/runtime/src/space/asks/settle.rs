@@ -1,4 +1,4 @@
-//! What an operand answered, and blocks that wait for it.
+//! Answers of operands, and blocks that wait for them.
 
 use super::run::{Answer, Given, Subject};
 use super::{Asks, SoFar, Then, Waiting};
@@ -8,7 +8,7 @@ use abi::Class;
 use filter::{Block, Fate, Gateway as _, HeldList};
 use std::collections::{BTreeSet, HashMap};
 
-/// What is to become of a block.
+/// Verdict on a block.
 #[derive(Clone, Copy)]
 enum Verdict {
     /// It is answered; with this class, if the operand said one.
@@ -20,17 +20,17 @@ enum Verdict {
     Wait,
 }
 
-/// Where a block goes on among the others: behind what caused it, as the operand gave it.
+/// Position of a block in the output: behind the block that caused it, in the operand's order.
 type At = (usize, usize);
 
-/// What an operand gave of each block.
+/// Results of an operand, by block.
 #[derive(Default)]
 struct Known {
     so_far: HashMap<u32, SoFar>,
     at: HashMap<u32, At>,
     /// The tickets of which something is known now that was not.
     touched: BTreeSet<u32>,
-    /// Which blocks were put together into that of another ticket.
+    /// Ticket of the block into which the block of this ticket was merged.
     joined: HashMap<u32, u32>,
 }
 
@@ -100,7 +100,7 @@ impl Asks {
         left.into_iter().map(|(_, subject)| subject).collect()
     }
 
-    /// What is new of each block.
+    /// Collects the new results of each block.
     fn know(&mut self, answer: Answer<'_>) -> Known {
         let mut known = Known::default();
         for (number, Given { block, cause }) in answer.given.iter().enumerate() {
@@ -170,7 +170,7 @@ impl Asks {
         });
     }
 
-    /// What is to become of the block of this ticket.
+    /// Returns the verdict on the block of this ticket.
     fn verdict(&self, known: &Known, ticket: u32) -> Verdict {
         let so_far = known.so_far.get(&ticket).copied().unwrap_or_default();
         match so_far {

@@ -11,12 +11,12 @@ use buffer::pool::{Draft, Editing, Pool};
 use filter::{Edit, Editable, Keep, Tell, Workbench};
 use std::ops::Range;
 
-/// Where blocks are edited: the memory of the space, for itself.
+/// The workbench on which blocks are edited: exclusive access to the memory of the space.
 pub(super) struct Bench<'b, 'i> {
     pub(super) intakes: &'b mut [Pool],
     pub(super) work: &'b mut Pool,
     pub(super) imported: &'i [Taken<'i>],
-    /// Whether those behind take fragments.
+    /// True if the filters downstream take fragments.
     pub(super) fragments: bool,
 }
 
@@ -97,12 +97,12 @@ impl Bench<'_, '_> {
     }
 }
 
-/// What a filter left of a block.
+/// Result of a filter's edit of a block.
 struct Done {
     pointer: RichPointer,
     marks: Marks,
     context: BlockMetadata,
-    /// Of a new block: how long it is.
+    /// Used length of a new block, in bytes.
     used: Option<usize>,
     lost: bool,
 }
@@ -195,7 +195,7 @@ impl Out {
 enum Made<'b> {
     Nothing,
     Draft(Draft<'b>),
-    /// Where the pool itself is being edited.
+    /// Scratch memory, for edits of the pool itself.
     Scratch(Vec<u8>),
 }
 

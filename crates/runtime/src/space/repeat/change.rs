@@ -39,7 +39,7 @@ impl Space {
         then
     }
 
-    /// What goes has ended, and what follows is told of another graph.
+    /// Notes that the removed nodes have ended, and that later events belong to another graph.
     pub(in crate::space) fn note_retired(&mut self) {
         self.note_claims();
         self.events.event(|| SpaceEvent::Changed);
@@ -70,7 +70,7 @@ impl Space {
         self.events = EventPort::Script(Some(player));
     }
 
-    /// Whoever changes the path has it.
+    /// Marks the space as exclusively borrowed by the thread that changes the path.
     pub fn is_lent(&self) {
         self.post().iter().for_each(StallProbe::is_lent);
     }

@@ -447,7 +447,7 @@ fn random_graph(random: &mut Random) -> Vec<Step> {
     (0..count).map(|i| step(i, random)).collect()
 }
 
-/// How editing filters of a random graph are run.
+/// Mode in which the editing filters of a random graph run.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     Free,
@@ -455,8 +455,8 @@ enum How {
     InBatches,
 }
 
-/// What arrives at the sinks of a random graph, one behind every node, and how often a block was
-/// changed where it lay.
+/// Returns what arrives at the sinks of a random graph, one behind every node, and the number of
+/// in-place edits.
 fn arrives(steps: &[Step], how: How, batch: usize) -> (Vec<Vec<u32>>, u64) {
     let mut kept: Vec<Keeps> = Vec::new();
     let mut a = Assembly::default();

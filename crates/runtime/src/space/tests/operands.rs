@@ -120,7 +120,7 @@ fn light(wanted: Wanted, one: Section, other: Section) -> Vec<(Wanted, Section)>
     vec![(Wanted::All, one), (wanted, other)]
 }
 
-/// What leaves a section of this expression, answered or not, and what is to.
+/// Returns what leaves a section of this expression, answered or not, and the expected result.
 fn section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
     const ALL: u32 = 300;
     let mut wanted = Vec::new();

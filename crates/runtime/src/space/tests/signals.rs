@@ -13,7 +13,7 @@ struct Trickle {
     seen_at: Option<u64>,
 }
 
-/// How long the reader gets to fall asleep.
+/// Time that the reader gets to fall asleep.
 const PAUSE_NS: u64 = 200_000;
 
 impl Source for Trickle {
@@ -143,7 +143,7 @@ fn events(remains: &Remains) -> Events {
     exports.next().expect("an export")
 }
 
-/// How long each block of a trickle took over the ring, sorted; the events of the ring.
+/// Returns the sorted latencies of the blocks of a trickle over the ring, and the ring's events.
 fn trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, Events) {
     let (given_at, at) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<Vec<u64>>>::default());
     let arrived = Arc::<AtomicU64>::default();

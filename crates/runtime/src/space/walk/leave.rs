@@ -1,5 +1,4 @@
-//! Where blocks leave a walk: at sinks, into rings to other spaces, to copies elsewhere, and where
-//! a filter fails.
+//! Exits of a walk: sinks, rings to other spaces, replicas elsewhere, and failing filters.
 
 use super::{Ran, Walk, add};
 use crate::copies::last_of;
