@@ -28,9 +28,10 @@ pub(super) fn library() -> Result<PathBuf, String> {
     found.map(|folder| folder.join(LIBRARY)).find_map(|path| checked(&path)).ok_or_else(|| {
         format!(
             "{LIBRARY}, which makes pipes streams, is neither beside this program nor where \
-             libraries are: in the source tree `cargo xtask install` puts it in place, or `cargo \
-             build --release -p streamline-sockets` builds it and \
-             {EDGES_VARIABLE}=target/release says where it is; `streamline sh --isolate` runs without it"
+             libraries are: in the source tree `cargo xtask install` puts it in place, or \
+             `cargo build --release -p streamline-sockets` builds it and \
+             {EDGES_VARIABLE}=target/release says where it is; `streamline sh --isolate` runs \
+             without it"
         )
     })
 }
