@@ -101,8 +101,9 @@ impl Region {
         &self.words()[index]
     }
 
-    /// Size in bytes.
+    /// Size in bytes, never 0.
     #[cfg(not(loom))]
+    #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
     pub const fn len(&self) -> usize {
         self.words * 8
     }

@@ -1,5 +1,7 @@
 //! The exam of `buffer::late`, for the readers of this crate.
 
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
 use crate::aggregate::AllocationPool;
 use crate::aggregate::owner::Creator;
 use crate::aggregate::pipe::pipe;

@@ -8,7 +8,7 @@
 //! - bytes are read only through a [`Window`] (or [`DynWindow`]), which only `need` creates;
 //! - a handle is valid in the scope that created it and in the arms inside, nowhere else;
 //! - control flows forward and outward only, so programs terminate and each bounds check dominates
-//! the accesses that it proves.
+//!   the accesses that it proves.
 //!
 //! A twin leaves in one of three ways: with its [`Answer`]; through the exit that it was given,
 //! meaning answer 0, via [`Scope::absent`] where that is counted; or through [`Scope::unsure`] when

@@ -10,12 +10,15 @@ pub use observed::{Observed, Shares};
 
 use crate::contract::Arguments;
 
+/// Returns the attachment point of a source, or the reason for having none.
+pub type FindAttach = fn(&Arguments) -> Result<Attach, String>;
+
 /// Facts about a source, sink or program beside its [`Description`](crate::Description).
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointFacts {
     /// Returns where a program in the kernel gives what this source gives, or why none does;
     /// `None`: the source reads in a process.
-    pub attaches: Option<fn(&Arguments) -> Result<Attach, String>>,
+    pub attaches: Option<FindAttach>,
     /// Returns the interface by which a sink sends frames, which a program in the kernel can do
     /// where it stands. The twin of such a sink does not mention it.
     pub outlet: Option<fn(&Arguments) -> Outlet>,

@@ -5,14 +5,14 @@
 //!
 //! - Bytes before 12 do not move. The frame has its addresses, so that such a load never fails.
 //! - From byte 16 on everything lies four bytes earlier, and the frame ends four bytes earlier: a
-//! load at k fails with the tag inline exactly if the load at k - 4 fails without.
+//!   load at k fails with the tag inline exactly if the load at k - 4 fails without.
 //! - The tag itself is assembled from the skb. Inline the frame would have sixteen bytes, so that a
-//! load within the tag never fails.
+//!   load within the tag never fails.
 //! - A load across a border is assembled from its parts, of which only the last can fail.
 //! - A load at X plus k is one of these cases, selected by X alone, because k is not negative and
-//! the sum does not wrap: an X of at least 16 - k leads behind the tag; below that at most seven
-//! values of X touch the tag, each with code of its own. With a k of 16 or more every X leads
-//! behind the tag.
+//!   the sum does not wrap: an X of at least 16 - k leads behind the tag; below that at most seven
+//!   values of X touch the tag, each with code of its own. With a k of 16 or more every X leads
+//!   behind the tag.
 
 use super::super::assemble::{
     PseudoInsn, TAX, TXA, alu_k, alu_x, line, memory_to_a, memory_to_x, store_a,

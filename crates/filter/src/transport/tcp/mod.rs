@@ -13,7 +13,7 @@
 //! - [`reset`]: acceptance of resets;
 //! - [`segment_info`]: fields of a segment;
 //! - [`track`]: lookup of connections;
-//! - [`wheel`]: timeouts.
+//! - [`wheel`] for timeouts.
 //!
 //! The sources reassemble in the receiver's own stack, which knows what it acknowledged. Here both
 //! ends are observed from outside: hence holes, unobserved sides, and resets that are verified

@@ -8,7 +8,7 @@
 //!
 //! - its number lies outside of the window (RFC 9293 §3.5.3, RFC 5961 §3);
 //! - it is signed although its side's SYN was not, or the reverse: a host without a key drops
-//! signed segments, and one with a key drops unsigned ones (RFC 2385, RFC 5925, Linux).
+//!   signed segments, and one with a key drops unsigned ones (RFC 2385, RFC 5925, Linux).
 //!
 //! If a connection continues after it was considered closed, the rest is another session, which
 //! begins in midstream.
