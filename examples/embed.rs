@@ -1,6 +1,8 @@
 //! Counts the URLs of a capture, or of a live line: `embed 'replay web.pcap'`, or
 //! `embed 'rx eth0' 100` (until there were 100 exchanges).
 
+#![expect(clippy::print_stdout, reason = "a program prints")]
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 

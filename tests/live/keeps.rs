@@ -197,8 +197,7 @@ fn program_of(link: &OwnedFd) -> u32 {
 
 #[test]
 fn v3_p7_a_daemon_killed_between_both_own_links_finishes_the_change() {
-    let name = "keeps::v3_p7_a_daemon_killed_between_the_two_links_of_a_users_sockets_leaves_both_\
-                with_the_new_line";
+    let name = "keeps::v3_p7_a_daemon_killed_between_both_own_links_finishes_the_change";
     if !able() || !testkit::alone(name) {
         return;
     }

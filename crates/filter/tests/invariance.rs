@@ -48,8 +48,11 @@ const CHANGES: [Change; 6] = [
     Change::Fragments,
 ];
 
-/// Filters that look at the difference by definition, by the beginning of their request.
-const EXCEPTIONS: &[(&str, fn(Change) -> bool, &str)] = &[
+/// The beginning of a request, the changes to which its filter is sensitive, and the reason.
+type Exception = (&'static str, fn(Change) -> bool, &'static str);
+
+/// Filters that look at the difference by definition.
+const EXCEPTIONS: &[Exception] = &[
     ("eth", |change| change == Change::Tag, "answers the outermost type, which is that of the tag"),
     ("vlan", |change| change == Change::Tag, "answers the tag"),
     ("strip vlan", |change| change == Change::Tag, "takes the outermost tag out"),

@@ -66,8 +66,8 @@ impl Connection {
         self.form
     }
 
-    /// The next message.
-    pub fn next(&mut self) -> Arrived {
+    /// Returns the next message. Never waits.
+    pub fn next_message(&mut self) -> Arrived {
         match self.form {
             Framing::Packets => self.packet(),
             Framing::Stream => self.piece(),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn message(from: &mut Connection) -> String {
-        match from.next() {
+        match from.next_message() {
             Arrived::Message(bytes, _) => String::from_utf8(bytes).unwrap(),
             other => panic!("{other:?}"),
         }
@@ -203,11 +203,11 @@ mod tests {
         }
         assert_eq!(message(&mut here), "one");
         assert_eq!(message(&mut here), "two");
-        assert!(matches!(here.next(), Arrived::Nothing));
+        assert!(matches!(here.next_message(), Arrived::Nothing));
         send(&there, b"ree\0");
         assert_eq!(message(&mut here), "three");
         drop(there);
-        assert!(matches!(here.next(), Arrived::Gone));
+        assert!(matches!(here.next_message(), Arrived::Gone));
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         for form in [Framing::Packets, Framing::Stream] {
             let (mut here, there) = pair(form);
             send(&there, &[b'x'; MESSAGE_MAX + 4097]);
-            assert!(matches!(here.next(), Arrived::TooLong), "{form:?}");
+            assert!(matches!(here.next_message(), Arrived::TooLong), "{form:?}");
         }
     }
 

@@ -107,7 +107,7 @@ impl Server {
         }
         for _ in 0..MESSAGES_A_TURN {
             let Some(guest) = self.guests.get_mut(&id) else { return };
-            match guest.connection.next() {
+            match guest.connection.next_message() {
                 Arrived::Nothing => return,
                 Arrived::Gone => return self.leaving.push(id),
                 Arrived::TooLong => {
@@ -198,7 +198,7 @@ impl Server {
         let Some(guest) = self.guests.get_mut(&id) else { return };
         let Some(path) = &mut guest.path else { return };
         for _ in 0..MESSAGES_A_TURN {
-            match path.way.next() {
+            match path.way.next_message() {
                 Arrived::Nothing => return,
                 Arrived::Message(..) => {}
                 Arrived::TooLong | Arrived::Gone => return self.leaving.push(id),

@@ -11,7 +11,7 @@ pub use observed::{Observed, Shares};
 use crate::contract::Arguments;
 
 /// Returns the attachment point of a source, or the reason for having none.
-pub type FindAttach = fn(&Arguments) -> Result<Attach, String>;
+type FindAttach = fn(&Arguments) -> Result<Attach, String>;
 
 /// Facts about a source, sink or program beside its [`Description`](crate::Description).
 #[derive(Clone, Copy, Debug)]

@@ -147,7 +147,7 @@ impl Answering {
     fn let_in(&mut self) {
         loop {
             let Some(tie) = &mut self.tie else { return };
-            let (bytes, descriptors) = match tie.way.next() {
+            let (bytes, descriptors) = match tie.way.next_message() {
                 Arrived::Nothing => return,
                 Arrived::TooLong | Arrived::Gone => return self.lose_tie(),
                 Arrived::Message(bytes, descriptors) => (bytes, descriptors),
@@ -177,7 +177,7 @@ impl Answering {
         }
         for _ in 0..MESSAGES_A_TURN {
             let Some(caller) = self.callers.get_mut(&id) else { return };
-            match caller.connection.next() {
+            match caller.connection.next_message() {
                 Arrived::Nothing => return,
                 Arrived::TooLong | Arrived::Gone => return self.drop_caller(id),
                 Arrived::Message(bytes, _) => self.message(id, &bytes),

@@ -113,14 +113,14 @@ fn cycle_of_four_files_is_counted_and_named() {
 #[test]
 fn arrow_to_a_higher_layer_is_counted() {
     let tree = Planted::clean();
-    tree.append("crates/engine/src/lib.rs", "mod ring;\nmod space;\nmod build;\n");
-    tree.put("crates/runtime/src/ring.rs", b"//! R.\nstruct R;\n");
-    tree.put("crates/runtime/src/space/mod.rs", b"//! S.\nmod walk;\nuse crate::ring::R;\n");
-    tree.put("crates/runtime/src/space/walk.rs", b"//! W.\nstruct W;\n");
-    tree.put("crates/engine/src/build.rs", b"//! B.\nuse crate::space::walk::W;\nstruct B;\n");
+    tree.append("crates/engine/src/lib.rs", "mod record;\nmod kernel;\nmod build;\n");
+    tree.put("crates/engine/src/record.rs", b"//! R.\nstruct R;\n");
+    tree.put("crates/engine/src/kernel/mod.rs", b"//! K.\nmod load;\nuse crate::record::R;\n");
+    tree.put("crates/engine/src/kernel/load.rs", b"//! L.\nstruct L;\n");
+    tree.put("crates/engine/src/build.rs", b"//! B.\nuse crate::kernel::load::L;\nstruct B;\n");
     assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
-    tree.put("crates/runtime/src/space/walk.rs", b"//! W.\nfn f(_: crate::build::B) {}\n");
-    let path = "crates/runtime/src/space/walk.rs:2";
+    tree.put("crates/engine/src/kernel/load.rs", b"//! L.\nfn f(_: crate::build::B) {}\n");
+    let path = "crates/engine/src/kernel/load.rs:2";
     tree.finds("upward", path, "takes `crate::build::B` of build.rs");
 }
 

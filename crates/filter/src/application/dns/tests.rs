@@ -360,6 +360,6 @@ fn padding_behind_a_short_udp_header_is_not_its_length() {
     padded.bytes.extend([0, 40, 0, 0, 7, 7, 7, 7]);
     let filters: [(&'static Description, &[&str]); 2] =
         [(&crate::network::ip::IP, &[]), (&DNS, &[])];
-    let why = |frame: &Frame| crate::testing::chain(&filters, &[frame.clone()])[0].why;
+    let why = |frame: &Frame| crate::testing::chain(&filters, std::slice::from_ref(frame))[0].why;
     assert_eq!(why(&padded), why(&short));
 }
