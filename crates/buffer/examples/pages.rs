@@ -1,4 +1,4 @@
-//! What memory of several sizes is made of on this machine, and what it costs to have pages:
+//! Prints the pages of memory of several sizes on this machine, and the cost of having them:
 //! the figures behind `pages::choose`.
 //!
 //!     cargo run --release -p streamline-buffer --example pages
@@ -34,7 +34,7 @@ fn main() -> sys::Result<()> {
     Ok(())
 }
 
-/// How long it takes until all pages are there.
+/// Measures the time until all pages are there.
 fn touch(mapping: &Mapping) -> sys::Result<Duration> {
     let start = Instant::now();
     mapping.populate(0, mapping.len())?;

@@ -25,7 +25,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 use sys::doorbell::SocketDoorbell;
 
-/// The place where readers join and the writer looks for them.
+/// A table where readers join and a writer finds them.
 pub(crate) struct Door {
     /// Not 0: there is something to look at.
     rung: AtomicU32,

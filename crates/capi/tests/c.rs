@@ -25,7 +25,7 @@ fn library() -> PathBuf {
     folder
 }
 
-/// Whether there is such a program; else says so.
+/// Returns true if there is such a program; else counts the tests as skipped.
 fn has(program: &str, tests: usize) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
     if !found {
@@ -111,7 +111,7 @@ fn one_end_is_for_one_thread_at_a_time() {
     part("threads");
 }
 
-/// What a filter shows, from C: names, units, numbers, and the end of who wrote them.
+/// Published state read from C: names, units, numbers, and the end of its writer.
 #[test]
 fn m3_what_filters_show_from_c() {
     let Some(program) = exam() else { return };

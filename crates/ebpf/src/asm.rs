@@ -13,7 +13,7 @@ use crate::insn::{Cond, Insn, Operand, Reg, class};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Label(usize);
 
-/// The reason why instructions and labels do not assemble.
+/// An error in instructions or labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsmError {
     /// A jump names an unbound label.

@@ -1,4 +1,4 @@
-//! By which call a cached file goes into a pipe fastest, for blocks of several sizes: the figures
+//! Compares the calls that write a cached file into a pipe, for blocks of several sizes: the figures
 //! behind `file::SpliceCall::choose`. A reader at the other end copies all of it out.
 //!
 //!     cargo run --release -p streamline-buffer --example splice_ways

@@ -26,7 +26,7 @@ pub struct Moved {
     pub bytes: usize,
     /// Those of which only pointers were written.
     pub by_pointer: usize,
-    /// Those that the destination dropped, as its policy says.
+    /// Blocks that the destination dropped, by its policy.
     pub dropped: usize,
 }
 

@@ -14,9 +14,9 @@ use sys::preload;
 const NUMBERS: usize = 1024;
 /// State of a descriptor that has not been looked at yet.
 const UNKNOWN: u8 = 0;
-/// that it is no end of an edge,
+/// State of a descriptor that is no end of an edge.
 const OTHER: u8 = 1;
-/// or, from here on, of which edge.
+/// State of a descriptor of the first edge; others follow.
 const FIRST: u8 = 2;
 
 /// Times that others are let run before a sleep, where there is one processor.

@@ -23,7 +23,7 @@ pub struct Inbox {
     pub(super) doorbell: SocketDoorbell,
 }
 
-/// Somebody who has come to write.
+/// A writer that has joined.
 #[derive(Debug)]
 pub struct Arrival {
     /// Credentials of the writer when it came.

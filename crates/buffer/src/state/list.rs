@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub struct Names(BTreeMap<(u32, String), (Address, Vec<String>)>);
 
 impl Names {
-    /// Those that there are now.
+    /// Lists the current names.
     pub fn list() -> std::io::Result<Self> {
         let mut names: BTreeMap<_, (Address, Vec<String>)> = BTreeMap::new();
         for socket in holder::sockets()? {

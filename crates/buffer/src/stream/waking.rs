@@ -72,7 +72,7 @@ impl Latency {
         self.moderator.published(blocks, awaited, sys::clock::monotonic)
     }
 
-    /// Those that sleep are woken now, because the writer turns to something else.
+    /// Wakes sleeping readers now, because the writer turns to something else.
     pub(super) fn flushes(&mut self, put: u64) {
         self.shown = put;
         self.moderator.idle();

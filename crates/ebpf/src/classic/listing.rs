@@ -10,7 +10,7 @@ use std::str::FromStr;
 use super::insn::{ANCILLARY, ANCILLARY_NAMES, Instruction, code};
 use super::program::{ClassicProgram, Invalid};
 
-/// The reason why a text is not the listing of a program.
+/// A text that is no listing of a program, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListingError {
     /// A line without a known instruction.

@@ -27,7 +27,7 @@ pub struct ClassicProgram {
     loops: bool,
 }
 
-/// The reason why instructions are not a valid program.
+/// Instructions that are no valid program, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
     /// No instructions.

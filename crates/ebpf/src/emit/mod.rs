@@ -230,7 +230,7 @@ impl Outcome {
     }
 }
 
-/// The reason why a filter cannot run in the kernel with its arguments.
+/// A filter that cannot run in the kernel with its arguments, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
     /// Prose for `explain`.

@@ -110,7 +110,7 @@ pub trait HoldingLanes: Send {
 pub struct Report {
     /// Lines: a name, and how much, in the order in which they are printed.
     pub rows: Vec<(String, u64)>,
-    /// The things that a sink has put where they stay.
+    /// Persistent outputs of a sink.
     pub outputs: Vec<Delivered>,
     /// Sentences that a person should read besides, though nothing has failed.
     pub remarks: Vec<String>,

@@ -82,7 +82,7 @@ impl Holders {
         self.peers.get(&peer).map(|peer| &peer.credentials)
     }
 
-    /// All who are there.
+    /// Returns all present holders.
     pub fn peers(&self) -> impl Iterator<Item = PeerId> {
         self.peers.keys().copied()
     }

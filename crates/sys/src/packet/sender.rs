@@ -32,7 +32,7 @@ pub struct PacketSender(OwnedFd);
 pub struct SendReport {
     /// Frames sent, from the first on.
     pub frames: usize,
-    /// The reason why the next frame was not sent; `None` if all were.
+    /// Obstacle to sending the next frame; `None` if all were sent.
     pub stopped: Option<SendStop>,
 }
 

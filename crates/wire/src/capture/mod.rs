@@ -93,7 +93,7 @@ enum ReaderState {
 /// A format's result: a packet, or why this buffer has none.
 type ReadResult = Result<Packet, Short>;
 
-/// The reason why a format has no packet.
+/// A format without packets, with the reason.
 enum Short {
     /// As [`Step::NeedMore`].
     More { consumed: usize, wanted: usize },

@@ -28,7 +28,7 @@ const QUESTION_MIN: usize = 5;
 /// Least length of a record: the root's, without data.
 const RECORD_MIN: usize = 11;
 
-/// The reason why part of a message cannot be parsed.
+/// A part of a message that cannot be parsed, with the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DnsFault {
     /// The message ends inside an item at this offset.

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// The reason why a head was not parsed.
+/// A head that was not parsed, with the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
     /// It is incomplete.

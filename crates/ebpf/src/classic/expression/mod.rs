@@ -91,7 +91,7 @@ pub enum AddressFamilies {
     },
 }
 
-/// The reason why an expression does not compile.
+/// An expression that does not compile, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpressionError {
     /// Span in the text, in bytes.

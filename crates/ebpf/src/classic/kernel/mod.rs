@@ -52,7 +52,7 @@ pub enum Direction {
     Both,
 }
 
-/// The reason why a program cannot become a socket filter.
+/// A program that cannot become a socket filter, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// It jumps backward.
