@@ -1,6 +1,6 @@
 //! A file as a dbuf: named by rich pointers, copied by pread, handed on without passing through us.
 //!
-//!     cargo run -p streamline-buffer --example cached_file -- Cargo.toml
+//!     cargo run -p streamline-iolite --example cached_file -- Cargo.toml
 
 use abi::DbufId;
 use streamline_iolite::file::{CachedFile, Sent};

@@ -1,6 +1,6 @@
 //! Three producers with a ring each, merged by the time that is written in their blocks.
 //!
-//!     cargo run -p streamline-buffer --example merged
+//!     cargo run -p streamline-iolite --example merged
 
 use abi::DbufId;
 use buffer::stream::{Config, stream};

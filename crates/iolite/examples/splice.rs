@@ -1,7 +1,7 @@
 //! A file goes through three processes' worth of streams, and nobody copies it: the first writes
 //! pointers, the second passes them on, the third looks at the bytes where they were read to.
 //!
-//!     cargo run -p streamline-buffer --example splice [FILE]
+//!     cargo run -p streamline-iolite --example splice [FILE]
 //!
 //! Here the three are threads; between processes offers and grant server sockets travel by
 //! `sys::descriptor::send`, and nothing else changes.

@@ -1,7 +1,7 @@
 //! Compares the calls that write a cached file into a pipe, for blocks of several sizes: the
 //! figures behind `file::SpliceCall::choose`. A reader at the other end copies all of it out.
 //!
-//!     cargo run --release -p streamline-buffer --example splice_ways
+//!     cargo run --release -p streamline-iolite --example splice_ways
 
 use abi::{DbufId, Extent};
 use std::fs::File;

@@ -480,7 +480,7 @@ fn errors_say_what_to_do() {
     );
 }
 
-/// `cargo test -p streamline-buffer --release -- --ignored --nocapture aggregate::tests::cost`
+/// `cargo test -p streamline-iolite --release -- --ignored --nocapture aggregate::tests::cost`
 #[test]
 #[ignore = "a measurement"]
 fn cost() {

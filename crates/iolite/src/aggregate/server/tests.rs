@@ -145,7 +145,7 @@ fn closing_server_leaves_no_client_waiting() {
     assert_eq!(&out, b"data", "what is mapped stays");
 }
 
-/// `cargo test -p streamline-buffer --release -- --ignored --nocapture server::tests::cost`
+/// `cargo test -p streamline-iolite --release -- --ignored --nocapture server::tests::cost`
 #[test]
 #[ignore = "a measurement"]
 fn cost() {
