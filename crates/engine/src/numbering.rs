@@ -1,11 +1,11 @@
 //! Numbers that nodes, edges and sessions keep for as long as a path lives, whatever plan it
 //! follows.
 //!
-//! Of sessions (CONTRACT 8): in: the plans that the path follows, one after the other. Out: for
-//! each filter that gives numbers those that no other of the request gives, whatever thread,
-//! replica or process it runs in, and whatever came or went before. Filters of the first plan count
-//! in steps of how many they are; each that comes later has a range of its own. A range is given
-//! again as late as can be: what is behind the filter that had it may still remember its sessions.
+//! Session numbers (CONTRACT 8). In: the plans that the path follows, one after the other. Out: for
+//! each filter that numbers sessions, numbers that no other filter of the request uses, in any
+//! thread, replica or process. Filters of the first plan count in steps of their number; a filter
+//! that comes later has a range of its own. A freed range is reused as late as possible, because
+//! filters downstream may still remember its sessions.
 //!
 //! It is decided by plans alone, so a run that is repeated decides the same.
 //! docs/book/decisions/0046-session-numbers.md

@@ -8,8 +8,8 @@
 //! the new program is in its place nothing has changed, and what was made goes away again if a step
 //! fails.
 //!
-//! What is tallied belongs to a program. When it has run for the last time ([`GracePeriod`]), its
-//! tallies are added to what each of its lines has counted.
+//! Tallies belong to a program. When it has run for the last time ([`GracePeriod`]), they are added
+//! to the counts of each of its lines.
 //!
 //! Each owner has a ring of frames of its own, in which lines of the same owner that ask for the
 //! same memory meet; each line has its own pointers. Nobody else's bytes ever lie there: memory is
