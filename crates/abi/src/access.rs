@@ -20,13 +20,13 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Makes the credentials of a user without supplementary groups.
+    /// Creates the credentials of a user without supplementary groups.
     #[must_use]
     pub const fn new(uid: u32, gid: u32) -> Self {
         Self { uid, gid, groups: Vec::new() }
     }
 
-    /// Returns true for a member of this group.
+    /// Returns true if the effective or a supplementary group is `group`.
     #[must_use]
     pub fn is_in(&self, group: u32) -> bool {
         self.gid == group || self.groups.contains(&group)
@@ -39,12 +39,12 @@ impl From<(u32, u32)> for Credentials {
     }
 }
 
-/// Users and groups that are granted something by number.
+/// A set of users and groups to which an access list grants a right.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Grantees {
     /// Users.
     pub users: Vec<u32>,
-    /// Groups; every member is granted.
+    /// Group IDs; the right extends to every member.
     pub groups: Vec<u32>,
 }
 
@@ -52,45 +52,46 @@ impl Grantees {
     /// An empty set.
     pub const NONE: Self = Self { users: Vec::new(), groups: Vec::new() };
 
-    /// Returns true for a named user and for a member of a named group.
+    /// Returns true if the set contains the peer's user or one of its groups.
     #[must_use]
     pub fn include(&self, peer: &Credentials) -> bool {
         self.users.contains(&peer.uid) || self.groups.iter().any(|&group| peer.is_in(group))
     }
 }
 
-/// An owner, a group and permission bits, with further readers by number.
+/// An owner, a group and permission bits, with additional readers.
 ///
-/// The first rule that fits decides (acl(5)): root reads; the owner by the owner's bit, even where
-/// others may more; a named user or a member of a named group reads; a member of the group by the
-/// group's bit; all others by the last bit. Pools and streams are only read: bytes are immutable,
-/// and there is one writer.
+/// The first rule that fits decides (acl(5)): root may read; the owner may read if the owner's bit
+/// is set, even if other bits permit more; an additional reader may read; a member of the group may
+/// read if the group's bit is set; any other user may read if the last bit is set. Pools and
+/// streams are never written by peers: bytes are immutable, and there is one writer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AccessList {
     /// The user that owns the object.
     pub owner: u32,
-    /// The group that the middle bit is for.
+    /// The group to which the middle permission bits apply.
     pub group: u32,
     /// Permission bits: 0o400, 0o040 and 0o004 to read; 0o200, 0o020 and 0o002 to write.
     pub mode: u32,
-    /// Users and groups that may read besides.
+    /// Additional users and groups that may read. `mode` alone decides for the owner.
     pub readers: Grantees,
 }
 
 impl AccessList {
-    /// Makes a list of permission bits alone.
+    /// Creates a list without additional readers.
     #[must_use]
     pub const fn new(owner: u32, group: u32, mode: u32) -> Self {
         Self { owner, group, mode, readers: Grantees::NONE }
     }
 
-    /// Makes a list that lets this user alone read; the group is recorded for bits set later.
+    /// Creates a list that permits only this user, and root, to read; the group takes effect once
+    /// bits for it are set.
     #[must_use]
     pub const fn private((uid, gid): (u32, u32)) -> Self {
         Self::new(uid, gid, OWNER)
     }
 
-    /// Returns true if this peer may write. Named readers never may as such.
+    /// Returns true if this peer may write. `readers` never grants the right to write.
     #[must_use]
     pub fn may_write(&self, peer: &Credentials) -> bool {
         Self::new(self.owner, self.group, self.mode << 1).may_read(peer)
@@ -127,7 +128,8 @@ mod tests {
         Grantees { users: users.to_vec(), groups: groups.to_vec() }
     }
 
-    /// T17: every set of bits for the owner, members by either way, and everybody else.
+    /// T17: every set of permission bits, for the owner, for members by effective or supplementary
+    /// group, and for all other users.
     #[test]
     fn q4_permission_bits_decide_as_for_a_file() {
         for mode in 0..0o1000 {

@@ -9,9 +9,9 @@
 //! └ the program's end: r (reads) or w (writes)
 //! ```
 //!
-//! Inodes identify pipe and socket whatever numbers they have been given since, and reveal a
-//! variable that was inherited without its descriptors: such a program finds no match and keeps its
-//! ordinary pipes.
+//! Inodes identify pipe and socket even if their descriptors were renumbered, and expose a variable
+//! that was inherited without its descriptors: a program in that situation finds no match and keeps
+//! its ordinary pipes.
 
 use core::fmt;
 use core::str::FromStr;
@@ -20,17 +20,17 @@ use core::str::FromStr;
 pub const EDGES_VARIABLE: &str = "STREAMLINE_EDGES";
 /// Name of the variable that enables lazy copies when set to `1`.
 pub const LAZY_VARIABLE: &str = "STREAMLINE_LAZY";
-/// Lowest descriptor number of a rendezvous socket, out of the way of programs.
+/// Lowest descriptor of a rendezvous socket, above those that programs usually open.
 pub const DESCRIPTOR_MIN: i32 = 700;
-/// Most edges of one program.
+/// Maximum number of edges of one program.
 pub const EDGES_MAX: usize = 4;
 
 /// An end of a pipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PipeEnd {
-    /// The program reads from it.
+    /// The program reads from the pipe.
     Reads,
-    /// The program writes to it.
+    /// The program writes to the pipe.
     Writes,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for Edge {
     }
 }
 
-/// The error for text that is no edge.
+/// The error of parsing text that does not describe an edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ParseEdgeError;
 

@@ -1,10 +1,11 @@
-//! Bytes on which two spaces must agree: rich pointers, lanes, ring headers; and the rules by which
-//! they grant each other access ([`access`]).
+//! Data layouts shared by all spaces: rich pointers, metadata columns, ring headers; and the rules
+//! by which spaces grant each other access ([`access`]).
 //!
-//! Everything here is plain data with a fixed layout (little endian machines, [SL §5.3.1],
-//! [Th §3.3.2]). This crate does no I/O, allocates nothing but access lists and reaches no bytes: a
-//! rich pointer is a claim about memory, and only `iolite::resolve` turns a claim into bytes. All
-//! crates pass text of an untrusted peer through [`text`] before they show it.
+//! Everything here is plain data with a fixed layout (little endian machines, [SL §5.3.1], [Th
+//! §3.3.2]). This crate does no I/O, allocates nothing but access lists, and dereferences no rich
+//! pointer: a rich pointer is an allegation, which `buffer` (within a process) and
+//! `iolite::resolve` (between processes) check before they return bytes. All crates pass text of an
+//! untrusted peer through [`text`] before they print it.
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(clippy::cast_possible_truncation)]

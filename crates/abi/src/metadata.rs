@@ -1,4 +1,4 @@
-//! Columns beside a rich pointer: metadata and marks.
+//! Columns that accompany a rich pointer: metadata and marks.
 //!
 //! Within a space both are columns of a batch. An ibuf carries them if a filter downstream needs
 //! them, so an entry has 16 bytes (pointer), 32 (with metadata) or 64 (with marks): powers of two
@@ -15,11 +15,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 )]
 #[repr(C)]
 pub struct BlockMetadata {
-    /// Time in ns: since the epoch for captured blocks, else of the path's clock.
+    /// Time in nanoseconds: since the Unix epoch for captured blocks, else of the path's clock.
     pub time: u64,
-    /// Session assigned by the last session filter; 0: none (CONTRACT 8).
+    /// Session ID assigned by the last session filter; 0: none (CONTRACT 8).
     pub session: u32,
-    /// Source or interface, numbered by the path.
+    /// Index of the source or interface, assigned by the path.
     pub origin: u16,
     /// Direction, fragment and checksum flags.
     pub flags: Flags,
@@ -41,17 +41,18 @@ impl Flags {
     pub const FIRST: Self = Self(1);
     /// Last fragment of a message.
     pub const LAST: Self = Self(1 << 1);
-    /// Travels from server to client, or was sent by this host.
+    /// The block goes from server to client, or was sent by this host.
     pub const BACKWARD: Self = Self(1 << 2);
-    /// The checksum was left to the sender's device: absent, not wrong (CONTRACT 3).
+    /// The sender left the checksum to its network device, so it is missing rather than wrong
+    /// (CONTRACT 3).
     pub const CHECKSUM_UNSET: Self = Self(1 << 3);
-    /// Last block of its session; in a message, the message is cut short here.
+    /// Last block of its session; within a message: the message is truncated here.
     pub const END: Self = Self(1 << 4);
-    /// Set beside [`Flags::END`]: the session was broken off (reset, timeout, end of capture)
-    /// without its sender closing it.
+    /// Set together with [`Flags::END`]: the session was aborted (reset, timeout, end of capture)
+    /// rather than closed by its sender.
     pub const BROKEN: Self = Self(1 << 5);
     /// Both flags that end a session.
-    pub const ENDING: Self = Self(Self::END.0 | Self::BROKEN.0);
+    pub const END_MASK: Self = Self(Self::END.0 | Self::BROKEN.0);
 
     /// Returns true if all flags of `other` are set.
     #[must_use]
@@ -71,7 +72,7 @@ impl Flags {
         Self(self.0 & !other.0)
     }
 
-    /// Returns the direction.
+    /// Returns the direction given by [`Flags::BACKWARD`].
     #[must_use]
     pub const fn direction(self) -> Direction {
         if self.has(Self::BACKWARD) { Direction::Backward } else { Direction::Forward }
@@ -89,7 +90,8 @@ pub enum Direction {
 
 /// Position of a block's view in its frame, and of the protocol layers (CONTRACT 4).
 ///
-/// Offsets count from the start of the frame; [`Marks::UNKNOWN`] means not found.
+/// Offsets count from the start of the frame; [`Marks::UNKNOWN`] stands for a layer that was not
+/// found.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -101,19 +103,20 @@ pub struct Marks {
     pub captured: u32,
     /// Length of the frame on the wire in bytes; larger than `captured` for a truncated frame.
     pub wire_length: u32,
-    /// Link type (number of the pcap registry), or [`Marks::NO_LINK`].
+    /// Link type as in the pcap registry (`LINKTYPE_*`), [`Marks::NO_LINK`] or
+    /// [`Marks::DESCRIBED`].
     pub link: u16,
-    /// Offset of layer 3.
+    /// Offset of layer 3 in bytes.
     pub network: u16,
-    /// Offset of layer 4.
+    /// Offset of layer 4 in bytes.
     pub transport: u16,
-    /// Offset of the payload.
+    /// Offset of the layer 4 payload in bytes.
     pub payload: u16,
     /// Sequence number among the blocks dispatched to a filter's replicas ([`Marks::with_seq`]);
     /// used only between their spaces.
     seq: u32,
-    /// Toward a replica: 1 for the last block of a batch. From a replica: the step of its shutdown
-    /// ([`Marks::with_end_step`]).
+    /// On the way to a replica: 1 for the last block of a batch. On the way back: the step of the
+    /// replica's shutdown ([`Marks::with_end_step`]).
     last: u32,
     /// Number of the block in a Boolean section while operands evaluate a copy of it
     /// ([`Marks::with_ticket`]); 0: none. Never leaves the section. Pads marks to two 16-byte
@@ -124,7 +127,7 @@ pub struct Marks {
 const _: () = assert!(size_of::<Marks>() == 32);
 
 impl Marks {
-    /// Link type of a block that is no frame (a message, a record, bytes).
+    /// Link type of a block that is not a frame (a message, a record, bytes).
     pub const NO_LINK: u16 = u16::MAX;
     /// Link type of a description: its frame is a record (`wire::record`) about the message that it
     /// begins, and its view is empty.
@@ -132,7 +135,7 @@ impl Marks {
     /// Offset of a layer that was not found.
     pub const UNKNOWN: u16 = u16::MAX;
 
-    /// Creates marks of a block of `length` bytes that is no frame, whole in view.
+    /// Creates marks of a block of `length` bytes that is not a frame; the view covers all of it.
     #[must_use]
     pub const fn bare(length: u32) -> Self {
         Self::frame(Self::NO_LINK, length, length)
@@ -144,7 +147,7 @@ impl Marks {
         Self::frame(Self::DESCRIBED, length, length)
     }
 
-    /// Creates marks of a frame, whole in view, without layers.
+    /// Creates marks of a frame whose layers are unknown; the view covers all captured bytes.
     #[must_use]
     pub const fn frame(link: u16, captured: u32, wire_length: u32) -> Self {
         Self {
@@ -161,8 +164,8 @@ impl Marks {
         }
     }
 
-    /// Returns the marks with a sequence number among dispatched blocks; `last` ends the batch
-    /// dispatched to one replica (CONTRACT 16).
+    /// Returns the marks with a sequence number among dispatched blocks; `last` marks the end of
+    /// the batch dispatched to one replica (CONTRACT 16).
     #[inline]
     #[must_use]
     pub const fn with_seq(self, seq: u32, last: bool) -> Self {
@@ -207,7 +210,7 @@ impl Marks {
         self.ticket
     }
 
-    /// Returns true if the block lies in a frame.
+    /// Returns true if the block is a frame or a view into one.
     #[must_use]
     pub const fn is_frame(&self) -> bool {
         self.link < Self::DESCRIBED
@@ -220,17 +223,18 @@ impl Marks {
     }
 }
 
-/// A block as it crosses into a space, from a source or another space: all columns, one cache line.
+/// All columns of one block, as passed from a source or space to another space: 64 bytes, one cache
+/// line.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
 pub struct Entry {
-    /// The view.
+    /// Rich pointer to the view.
     pub pointer: RichPointer,
     /// Time, session, origin, flags.
     pub context: BlockMetadata,
-    /// The frame around the view.
+    /// Extent and layers of the frame around the view.
     pub marks: Marks,
 }
 

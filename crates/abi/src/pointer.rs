@@ -14,25 +14,25 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Identifies a dbuf. Ids are never reused while the broker that assigned them lives, so an id
-/// needs no generation. Id 0 is no dbuf: a rich pointer with it is a *hole* (a length without
-/// bytes).
+/// The id of a dbuf. Ids are never reused while the broker that assigned them lives, so an id needs
+/// no generation. Id 0 belongs to no dbuf: a rich pointer with this id is a *hole* (a length
+/// without bytes).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct DbufId(u32);
 
 impl DbufId {
-    /// The id in holes.
+    /// The id 0 of holes, which belongs to no dbuf.
     pub const HOLE: Self = Self(0);
     /// Largest id (24 bits).
     pub const MAX: Self = Self((1 << 24) - 1);
 
-    /// Returns the id with this number if it fits in 24 bits.
+    /// Returns the id with this number, or `None` if the number exceeds 24 bits.
     #[must_use]
     pub const fn new(number: u32) -> Option<Self> {
         if number <= Self::MAX.0 { Some(Self(number)) } else { None }
     }
 
-    /// Returns the number, at most 2²⁴−1.
+    /// Returns the id as a number, at most 2²⁴−1.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
@@ -59,16 +59,17 @@ impl DbufId {
 pub struct Class(pub u32);
 
 impl Class {
-    /// No answer. A plain pipe passes every other class.
+    /// No answer. An arc without a selector (`|`) passes every other class.
     pub const NONE: Self = Self(0);
-    /// A source's class, and the answer of a filter that only says yes.
+    /// The class that sources assign, and the positive answer of a filter with no other classes.
     pub const YES: Self = Self(1);
     /// A natural value of 0 (port 0, protocol 0), written as the named class `zero`.
     pub const ZERO: Self = Self(u32::MAX - 1);
-    /// The block is held. Never travels.
+    /// The block is held by the filter; never leaves the space.
     pub const HELD: Self = Self(u32::MAX);
 
-    /// Returns the class of a natural number: 0 becomes [`Class::ZERO`], so that it is an answer.
+    /// Returns the class for a natural number: [`Class::ZERO`] for 0, which would otherwise read as
+    /// no answer.
     #[must_use]
     pub const fn natural(value: u32) -> Self {
         if value == 0 { Self::ZERO } else { Self(value) }
@@ -81,7 +82,7 @@ impl Class {
     }
 }
 
-/// Position (low 44 bits) and length of viewed bytes: word 0 of a rich pointer.
+/// Position (low 44 bits) and length (20 bits) of a view: word 0 of a rich pointer.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -136,16 +137,16 @@ impl Extent {
     }
 }
 
-/// Identifies viewed bytes, their dbuf and class. A rich pointer is an allegation until
-/// `buffer::resolve` has checked it.
+/// A rich pointer: dbuf, extent and class of a view. An allegation until `buffer` or
+/// `iolite::resolve` has checked it.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C, align(16))]
 pub struct RichPointer {
-    /// The bytes in view.
+    /// Position and length of the view.
     pub place: Extent,
-    /// The last filter's answer.
+    /// Answer of the last filter.
     pub class: Class,
     home: u32,
 }
@@ -165,7 +166,7 @@ impl RichPointer {
         Self::new(DbufId::HOLE, Extent::new(0, length), Class::YES)
     }
 
-    /// Returns the dbuf.
+    /// Returns the id of the dbuf.
     #[must_use]
     pub const fn dbuf(self) -> DbufId {
         DbufId(self.home >> 8)
@@ -177,7 +178,7 @@ impl RichPointer {
         (self.home & 0xff) as u8
     }
 
-    /// Returns true for a hole.
+    /// Returns true if the pointer is a hole: it has a length but no bytes.
     #[must_use]
     pub const fn is_hole(self) -> bool {
         self.dbuf().0 == 0
@@ -215,7 +216,7 @@ impl RichPointer {
         [self.place.0, self.class.0 as u64 | (self.home as u64) << 32]
     }
 
-    /// Returns the pointer that two words allege.
+    /// Decodes a pointer from two untrusted words; any value is accepted.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the two halves of a word")]
     pub const fn from_words(words: [u64; 2]) -> Self {

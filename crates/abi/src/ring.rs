@@ -13,27 +13,28 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of a page of control words.
+/// Size of a page of control words, in bytes.
 pub const PAGE: usize = 4096;
-/// Words of a page of control words.
+/// Size of a page of control words, in words.
 pub const PAGE_WORDS: usize = PAGE / 8;
-/// Words from one control word to the next.
+/// Distance of control words, in words.
 pub const LINE_WORDS: usize = 16;
-/// Words from one copy of a ledger to the other. Each copy begins with the position it belongs to;
-/// the one whose position is published is valid.
+/// Distance in words between the two copies of a ledger. Each copy begins with the position to
+/// which it belongs; the copy whose position is published is valid.
 pub const COPY_WORDS: usize = LINE_WORDS / 2;
 
 /// Control words of the writer's page.
 pub mod writer {
     use super::LINE_WORDS;
 
-    /// Position up to which the writer may be writing; used by lossy rings only.
+    /// Position up to which the writer may be writing; used only by rings that overwrite.
     pub const RESERVE: usize = 0;
-    /// Position up to which everything is published.
+    /// Position up to which all blocks are published.
     pub const COMMIT: usize = LINE_WORDS;
     /// Position of a record in the newer half of the ring, at which a lapped reader resumes.
     pub const MARK: usize = 2 * LINE_WORDS;
-    /// [`super::OPEN`], or [`super::CLOSED`] if nothing more will come.
+    /// State of the writer: [`super::OPEN`], [`super::CLOSED`] after the last block, or
+    /// [`super::SWITCHED`].
     pub const STATE: usize = 3 * LINE_WORDS;
     /// First word of the writer's ledger, stored twice ([`super::COPY_WORDS`]): blocks put, bytes
     /// put, blocks dropped, bytes dropped.
@@ -48,9 +49,9 @@ pub mod writer {
 pub mod reader {
     use super::LINE_WORDS;
 
-    /// Position before which the reader needs nothing.
+    /// Position up to which the reader has released all bytes.
     pub const CURSOR: usize = 0;
-    /// [`super::OPEN`], or [`super::CLOSED`] if the reader has left.
+    /// State of the reader: [`super::OPEN`], or [`super::CLOSED`] once it has left.
     pub const STATE: usize = LINE_WORDS;
     /// First word of the reader's ledger, stored twice ([`super::COPY_WORDS`]): blocks taken, bytes
     /// taken, blocks lost, blocks skipped.
@@ -87,7 +88,7 @@ pub struct Geometry {
     pub magic: u64,
     /// Size of the data in bytes: a power of two.
     pub capacity: u64,
-    /// Number of the dbuf or ibuf.
+    /// Id of the dbuf or ibuf.
     pub id: u32,
     /// Distance of entries in bytes: 16, 32 or 64 in an ibuf; the slot size in a ring of slots; 0
     /// in a dbuf of variable blocks.
@@ -101,17 +102,17 @@ pub struct Geometry {
     pub segment: u64,
     /// Position at which the segment begins.
     pub start: u64,
-    /// Mapped bytes of data if the capacity may change in place; else 0.
+    /// Size of the mapped data in bytes if the capacity may change in place, else 0.
     pub extent: u64,
 }
 
 const _: () = assert!(size_of::<Geometry>() == 56);
 
 impl Geometry {
-    /// Identifies a ring of this version.
+    /// Magic number of a ring of blocks or rich pointers, with the version of its format.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"SL ring3");
-    /// Identifies a ring of slots: the writer's page is followed by a table of one word per slot,
-    /// its block's length, padded to a page; then come the slots.
+    /// Magic number of a ring of slots. There the writer's page is followed by a table with the
+    /// block length of each slot (one word each, padded to a page), then by the slots.
     pub const SLOTS: u64 = u64::from_le_bytes(*b"SL slot2");
 }
 
@@ -152,15 +153,14 @@ impl RecordHeader {
         Self::spans(length as usize)
     }
 
-    /// As [`RecordHeader::span`], for the length of a slice.
+    /// Returns [`RecordHeader::span`] for the length of a slice.
     #[inline]
     #[must_use]
     pub const fn spans(length: usize) -> u64 {
         (length as u64 + 2 * Self::SIZE as u64 - 1) & !(Self::SIZE as u64 - 1)
     }
 
-    /// Returns the words of a block's header. A length beyond 32 bits yields words of no valid
-    /// header.
+    /// Returns the header of a block as two words, which are invalid if `length` exceeds 32 bits.
     #[inline]
     #[must_use]
     pub const fn block_words(length: usize, sequence: u64) -> [u64; 2] {
@@ -173,7 +173,7 @@ impl RecordHeader {
         [self.length as u64 | (self.kind as u64) << 32, self.sequence]
     }
 
-    /// Returns the header that two words allege.
+    /// Decodes a header from two untrusted words; any value is accepted.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the two halves of a word")]
     pub const fn from_words(words: [u64; 2]) -> Self {

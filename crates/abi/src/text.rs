@@ -1,8 +1,8 @@
 //! Text of untrusted peers, made safe for a terminal, a log or a JSON object.
 //!
 //! A terminal obeys control characters (C0, DEL and C1), and bidirectional or invisible characters
-//! change what a reader takes a line for. They come from frames, file names, other users' requests
-//! and the user's own line. Every crate asks [`is_hidden`] and no other list: [`Visible`] and
+//! change how a line reads. They come from frames, file names, other users' requests and the user's
+//! own line. Every crate uses [`is_hidden`] as its only list of them: [`Visible`] and
 //! [`VisibleLines`] write text for people, [`Escaped`] the inside of a JSON string.
 
 use core::fmt::{self, Display, Formatter, Write as _};
@@ -10,8 +10,8 @@ use core::fmt::{self, Display, Formatter, Write as _};
 /// Replacement for a hidden character: one column wide, so that tables and carets stay aligned.
 pub const PLACEHOLDER: char = '·';
 
-/// Returns true for a character that a terminal obeys or does not show: control characters, marks
-/// of direction, zero-width characters, separators of lines and paragraphs, and tags.
+/// Returns true if a terminal interprets the character or does not display it: control characters,
+/// marks of direction, zero-width characters, separators of lines and paragraphs, and tags.
 #[must_use]
 pub const fn is_hidden(c: char) -> bool {
     matches!(c, '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{34f}' | '\u{61c}'
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use std::string::ToString as _;
 
-    /// Characters used in attacks on terminals and readers, by name.
+    /// Characters used to attack terminals and readers, each with its name.
     const ATTACKS: &[(char, &str)] = &[
         ('\0', "nul"),
         ('\x1b', "escape"),

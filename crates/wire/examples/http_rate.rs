@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use streamline_wire::http::{Head, Manner};
+use streamline_wire::http::{Head, ParseMode};
 
 const HEADS: usize = 1_000;
 const PASSES: usize = 501;
@@ -38,8 +38,8 @@ const TEXTS: [(&str, &[u8]); 3] = [
 type HeadPass = fn(&[u8]) -> u64;
 
 const CANDIDATES: [(&str, HeadPass); 4] = [
-    ("wire, strict", |bytes| ours(bytes, Manner::Strict)),
-    ("wire, lenient", |bytes| ours(bytes, Manner::Lenient)),
+    ("wire, strict", |bytes| ours(bytes, ParseMode::Strict)),
+    ("wire, lenient", |bytes| ours(bytes, ParseMode::Lenient)),
     ("httparse", |bytes| theirs(bytes, false)),
     ("httparse, and fields", |bytes| theirs(bytes, true)),
 ];
@@ -73,11 +73,11 @@ fn race(bytes: &[u8]) -> [Duration; 4] {
     times.map(|times| times.into_iter().min().unwrap_or_default())
 }
 
-fn ours(mut bytes: &[u8], manner: Manner) -> u64 {
+fn ours(mut bytes: &[u8], mode: ParseMode) -> u64 {
     let mut sum = 0;
     while !bytes.is_empty() {
         let read = if bytes[0] == b'H' { Head::response } else { Head::request };
-        let head = read(bytes, manner).expect("a head");
+        let head = read(bytes, mode).expect("a head");
         let fields = &head.fields;
         sum += fields.length.unwrap_or(0) + fields.host.len() as u64 + u64::from(fields.keep_alive);
         bytes = &bytes[head.end..];

@@ -2,6 +2,7 @@
 //!
 //! Other combinations of hardware and protocol exist in the RFC only and are not parsed.
 
+use core::fmt;
 use core::net::Ipv4Addr;
 
 use zerocopy::byteorder::network_endian::U16;
@@ -10,12 +11,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::address::Mac;
 use crate::ethernet::ethertype;
 
-/// Offset of the operation.
-pub const OPERATION: usize = 6;
-/// Offset of the sender's IPv4 address.
-pub const SENDER_ADDRESS: usize = 14;
-/// Offset of the target's IPv4 address.
-pub const TARGET_ADDRESS: usize = 24;
 /// Length of the message in bytes.
 pub const LENGTH: usize = 28;
 /// Operation of a request.
@@ -60,6 +55,18 @@ impl Arp {
     /// Returns the target's hardware and network address.
     pub const fn target(&self) -> (Mac, Ipv4Addr) {
         (Mac(self.target), ipv4(self.target_address))
+    }
+}
+
+/// Prints the message as tcpdump does: `ARP who has 10.0.0.2, tell 10.0.0.1`.
+impl fmt::Display for Arp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ((hardware, sender), (_, target)) = (self.sender(), self.target());
+        match self.operation() {
+            REQUEST => write!(f, "ARP who has {target}, tell {sender}"),
+            REPLY => write!(f, "ARP {sender} is at {hardware}"),
+            operation => write!(f, "ARP operation {operation} from {sender}"),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ impl Sum {
         Self { total: 0, odd: false }
     }
 
-    /// Adds bytes behind those already added, which may have ended inside a 16-bit word.
+    /// Adds bytes after those already added, which may have ended inside a 16-bit word.
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
         let part = partial(bytes);

@@ -1,6 +1,6 @@
 //! Ethernet II and IEEE 802.3 headers.
 //!
-//! A view covers the first 14 bytes. The field behind the addresses is an ethertype from
+//! A view covers the first 14 bytes. The field after the addresses is an ethertype from
 //! [`TYPE_MIN`] on, else a length; `link` handles both.
 
 use zerocopy::byteorder::network_endian::U16;
@@ -47,6 +47,11 @@ pub struct Ethernet {
 }
 
 impl Ethernet {
+    /// Returns a header of these fields.
+    pub fn new(source: Mac, target: Mac, ethertype: u16) -> Self {
+        Self { target: target.0, source: source.0, ethertype: ethertype.into() }
+    }
+
     /// Splits a frame into its header and the rest.
     #[inline]
     pub fn parse(frame: &[u8]) -> Option<(&Self, &[u8])> {

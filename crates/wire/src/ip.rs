@@ -34,6 +34,24 @@ pub mod protocol {
     pub const HIP: u8 = 139;
     /// IPv6 shim6.
     pub const SHIM6: u8 = 140;
+
+    /// Returns the name of a protocol as tcpdump prints it; `None` for those without one here.
+    pub const fn name(number: u8) -> Option<&'static str> {
+        Some(match number {
+            ICMP => "icmp",
+            2 => "igmp",
+            TCP => "tcp",
+            UDP => "udp",
+            GRE => "gre",
+            ESP => "esp",
+            AH => "ah",
+            ICMPV6 => "icmp6",
+            89 => "ospf",
+            112 => "vrrp",
+            SCTP => "sctp",
+            _ => return None,
+        })
+    }
 }
 
 /// Position of a frame in a fragmented IP packet.

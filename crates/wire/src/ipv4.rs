@@ -6,7 +6,7 @@
 use core::net::Ipv4Addr;
 
 use zerocopy::byteorder::network_endian::U16;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum;
 use crate::ip::Fragment;
@@ -35,6 +35,8 @@ pub const LENGTH_MIN: usize = 20;
 pub const LENGTH_MAX: usize = 60;
 /// Fragment offset bits of [`FLAGS_FRAGMENT`].
 pub const OFFSET_MASK: u16 = 0x1fff;
+/// Don't-fragment bit of [`FLAGS_FRAGMENT`].
+pub const DONT_FRAGMENT: u16 = 0x4000;
 /// More-fragments bit of [`FLAGS_FRAGMENT`].
 pub const MORE_FRAGMENTS: u16 = 0x2000;
 
@@ -55,6 +57,24 @@ pub struct Ipv4 {
 }
 
 impl Ipv4 {
+    /// Returns the header of an atomic packet (RFC 6864: Don't Fragment, identification 0) with
+    /// `length` bytes of payload, no options, a TTL of 64, and its checksum;
+    /// `None` if an IPv4 packet cannot hold the payload.
+    pub fn new(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, length: u16) -> Option<Self> {
+        let mut header = Self {
+            version_ihl: 0x45,
+            total_length: length.checked_add(20)?.into(),
+            flags_fragment: DONT_FRAGMENT.into(),
+            ttl: 64,
+            protocol,
+            source: source.octets(),
+            target: target.octets(),
+            ..Self::new_zeroed()
+        };
+        header.checksum = checksum::of(header.as_bytes()).into();
+        Some(header)
+    }
+
     /// Splits a packet into its fixed header and the rest: options and payload.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
@@ -88,11 +108,6 @@ impl Ipv4 {
     /// Returns the identification shared by the fragments of a packet.
     pub fn identification(&self) -> u16 {
         self.identification.get()
-    }
-
-    /// Returns true if routers may not fragment the packet.
-    pub fn dont_fragment(&self) -> bool {
-        self.flags_fragment.get() & 0x4000 != 0
     }
 
     /// Returns true if more fragments follow.
@@ -169,7 +184,6 @@ mod tests {
         assert_eq!((ip.ttl(), ip.protocol(), ip.checksum()), (64, 17, 0xb861));
         assert_eq!(ip.source(), Ipv4Addr::new(192, 168, 0, 1));
         assert_eq!(ip.target(), Ipv4Addr::new(192, 168, 0, 199));
-        assert!(ip.dont_fragment());
         assert_eq!(ip.fragment(), Fragment::Whole);
         assert!(rest.is_empty());
         assert!(Ipv4::parse(&PACKET[..19]).is_none());

@@ -54,17 +54,7 @@ impl Ipv6 {
         (self.version_class_label.get() >> 28) as u8
     }
 
-    /// Returns the traffic class.
-    pub fn traffic_class(&self) -> u8 {
-        (self.version_class_label.get() >> 20 & 0xff) as u8
-    }
-
-    /// Returns the flow label, 20 bits.
-    pub fn flow_label(&self) -> u32 {
-        self.version_class_label.get() & 0x000f_ffff
-    }
-
-    /// Returns the length behind the fixed header in bytes; 0 in jumbograms and in frames awaiting
+    /// Returns the length after the fixed header in bytes; 0 in jumbograms and in frames awaiting
     /// segmentation by a device.
     #[inline]
     pub fn payload_length(&self) -> u16 {
@@ -152,7 +142,7 @@ pub struct FragmentHeader {
     pub identification: u32,
 }
 
-/// Returns the first fragment header that is not atomic (RFC 6946). Headers behind it are not
+/// Returns the first fragment header that is not atomic (RFC 6946). Headers after it are not
 /// inspected: those of a tiny first fragment may continue in another one.
 pub fn fragment(packet: &[u8]) -> Option<FragmentHeader> {
     let (mut announced, mut at) = (NEXT_HEADER, LENGTH);
@@ -175,7 +165,7 @@ pub fn fragment(packet: &[u8]) -> Option<FragmentHeader> {
     None
 }
 
-/// Returns true for an extension header that the walk follows. Excludes ESP, behind which
+/// Returns true for an extension header that the walk follows. Excludes ESP, after which
 /// everything is encrypted.
 #[inline]
 pub const fn is_extension(next: u8) -> bool {
@@ -193,7 +183,7 @@ fn walk(packet: &[u8], first: u8) -> Upper {
             if part == Fragment::Later {
                 return later(packet, following, at + FRAGMENT_LENGTH);
             }
-            // An atomic header behind one that announces more changes nothing.
+            // An atomic header after one that announces more changes nothing.
             fragment = if part == Fragment::Whole { fragment } else { part };
         }
         at += extension_length(next, length);
@@ -259,7 +249,7 @@ mod tests {
         bytes[23] = 1;
         bytes[39] = 2;
         let (ip, _) = Ipv6::parse(&bytes).unwrap();
-        assert_eq!((ip.version(), ip.traffic_class(), ip.flow_label()), (6, 0xab, 0x12345));
+        assert_eq!(ip.version(), 6);
         assert_eq!((ip.payload_length(), ip.next_header(), ip.hop_limit()), (9, 6, 64));
         assert_eq!((ip.source(), ip.target()), ("::1".parse().unwrap(), "::2".parse().unwrap()));
         assert!(Ipv6::parse(&bytes[..39]).is_none());

@@ -30,12 +30,15 @@ pub mod link;
 
 pub mod arp;
 pub mod ethernet;
+pub mod icmp;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
 pub mod tcp;
 pub mod udp;
 pub mod vlan;
+
+pub mod emit;
 
 pub mod address;
 pub mod checksum;

@@ -1,4 +1,4 @@
-//! Link types, and the offset of layer 3 behind each link header.
+//! Link types, and the offset of layer 3 after each link header.
 //!
 //! A frame and its link type yield the network protocol, its offset, and the VLAN tags before it.
 //! Numbers are those of the pcap registry (LINKTYPE_ values), which both capture formats and
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_ip_is_told_apart_by_version() {
+    fn raw_ip_version_selects_the_protocol() {
         for link in [LinkType::RAW, LinkType::RAW_BSD, LinkType::RAW_OPENBSD] {
             assert_eq!(at(link, &[0x45]), (Network::Ipv4, Some(0)));
             assert_eq!(at(link, &[0x60]), (Network::Ipv6, Some(0)));

@@ -2,6 +2,8 @@
 //!
 //! A view covers the fixed 20 bytes; [`options`] iterates over the rest of the header.
 
+use core::fmt::{self, Write as _};
+
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -11,10 +13,6 @@ pub const SRC_PORT: usize = 0;
 pub const DST_PORT: usize = 2;
 /// Offset of the sequence number.
 pub const SEQUENCE: usize = 4;
-/// Offset of the acknowledgment number.
-pub const ACKNOWLEDGEMENT: usize = 8;
-/// Offset of the byte whose upper half is the header length.
-pub const DATA_OFFSET: usize = 12;
 /// Offset of the flags.
 pub const FLAGS: usize = 13;
 /// Offset of the window.
@@ -44,6 +42,18 @@ pub mod flag {
     pub const ECE: u8 = 0x40;
     /// The congestion window was reduced (RFC 3168).
     pub const CWR: u8 = 0x80;
+
+    /// Flags with the letters that tcpdump prints, in its order.
+    pub const LETTERS: [(u8, char); 8] = [
+        (SYN, 'S'),
+        (FIN, 'F'),
+        (RST, 'R'),
+        (PSH, 'P'),
+        (URG, 'U'),
+        (ECE, 'E'),
+        (CWR, 'W'),
+        (ACK, '.'),
+    ];
 }
 
 /// A view of the fixed TCP header.
@@ -126,12 +136,29 @@ impl Tcp {
     }
 }
 
+/// Prints flags, numbers and window as tcpdump does: `[P.] seq 1 ack 7 win 512`.
+impl fmt::Display for Tcp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (flag, letter) in flag::LETTERS {
+            if self.has(flag) {
+                f.write_char(letter)?;
+            }
+        }
+        write!(f, "] seq {}", self.sequence())?;
+        if self.has(flag::ACK) {
+            write!(f, " ack {}", self.acknowledgement())?;
+        }
+        write!(f, " win {}", self.window())
+    }
+}
+
 /// An option of a TCP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpOption<'a> {
     /// Option kind (2 segment size, 3 window scale, 4 and 5 SACK, 8 timestamps).
     pub kind: u8,
-    /// Bytes behind kind and length.
+    /// Bytes after kind and length.
     pub data: &'a [u8],
 }
 

@@ -1,7 +1,12 @@
 //! UDP headers (RFC 768).
 
+use core::net::SocketAddr;
+
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::checksum::pseudo;
+use crate::ip::protocol;
 
 /// Offset of the source port.
 pub const SRC_PORT: usize = 0;
@@ -25,6 +30,18 @@ pub struct Udp {
 }
 
 impl Udp {
+    /// Returns the header of a datagram from `ends.0` to `ends.1`, with its checksum (never 0, RFC
+    /// 768); `None` if the addresses are of different IP versions or the payload is too long.
+    pub fn new(ends: (SocketAddr, SocketAddr), payload: &[u8]) -> Option<Self> {
+        let length = u16::try_from(LENGTH + payload.len()).ok()?;
+        let (source, target) = (ends.0.port().into(), ends.1.port().into());
+        let mut header = Self { source, target, length: length.into(), checksum: 0.into() };
+        let sum = pseudo(ends.0.ip(), ends.1.ip(), protocol::UDP, length.into())?;
+        let checksum = sum.with(header.as_bytes()).with(payload).checksum();
+        header.checksum = if checksum == 0 { u16::MAX } else { checksum }.into();
+        Some(header)
+    }
+
     /// Splits a datagram into its header and the rest.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {

@@ -40,11 +40,6 @@ impl Tag {
     pub const fn priority(self) -> u16 {
         self.0 >> 13
     }
-
-    /// Returns the drop-eligible flag.
-    pub const fn drop_eligible(self) -> bool {
-        self.0 & 0x1000 != 0
-    }
 }
 
 /// Position of a frame's tags: plain data that can be stored in the marks of a block.
@@ -82,7 +77,7 @@ impl Tags {
 }
 
 /// Follows the tags announced by `ethertype` from offset `at`. Returns the tags, the ethertype
-/// behind them and the offset behind that; `None` if a tag is truncated.
+/// after them and the offset after that; `None` if a tag is truncated.
 ///
 /// With more than [`TAGS_MAX`] tags the returned ethertype is a tag's own.
 #[inline]
@@ -108,9 +103,9 @@ mod tests {
         let (tags, ethertype, at) = walk(&frame, SERVICE, 0).unwrap();
         assert_eq!((tags.count, ethertype, at), (2, 0x0800, 8));
         let outer = tags.outer(&frame).unwrap();
-        assert_eq!((outer.id(), outer.priority(), outer.drop_eligible()), (100, 5, false));
+        assert_eq!((outer.id(), outer.priority()), (100, 5));
         let inner = tags.inner(&frame).unwrap();
-        assert_eq!((inner.id(), inner.priority(), inner.drop_eligible()), (200, 0, true));
+        assert_eq!((inner.id(), inner.priority()), (200, 0));
     }
 
     #[test]

@@ -16,20 +16,20 @@ use testkit::{Captures, Random};
 
 #[test]
 fn captures_read_as_by_another_reader() {
-    let (captures, agreed, refused) = reads_as_another_reader_says(&testkit::made());
+    let (captures, agreed, refused) = compare_with_reference_reader(&testkit::made());
     assert!(agreed + refused == captures && refused < 10, "{agreed} of {captures}, not {refused}");
 }
 
 #[test]
 fn corpus_captures_read_as_by_another_reader() {
     let Some(corpus) = testkit::corpus() else { return };
-    let (captures, agreed, refused) = reads_as_another_reader_says(&corpus);
+    let (captures, agreed, refused) = compare_with_reference_reader(&corpus);
     assert!(agreed * 10 > captures * 9, "only {agreed} of {captures}");
     assert!(refused < 40, "{refused} refused");
 }
 
 /// Returns the number of captures, of those that both readers read alike, and of those we reject.
-fn reads_as_another_reader_says(captures: &Captures) -> (usize, usize, usize) {
+fn compare_with_reference_reader(captures: &Captures) -> (usize, usize, usize) {
     let (mut agreed, mut packets, mut refused) = (0, 0, Vec::new());
     let captures = &captures.paths;
     for path in captures {

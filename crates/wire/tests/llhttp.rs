@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use streamline_wire::http::{Body, BodyPart, Head, Manner, RequestMethod, Start, Stop};
+use streamline_wire::http::{Body, BodyPart, Head, ParseMode, RequestMethod, Start, Stop};
 
 /// Cases in which we differ, each with the reason.
 const EXCLUDED: &[(&str, usize, &str)] = &[
@@ -38,13 +38,13 @@ struct HttpMessage {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Told {
+struct LlhttpEvents {
     messages: Vec<HttpMessage>,
     refused: bool,
     switched: bool,
 }
 
-impl Told {
+impl LlhttpEvents {
     /// Keeps what must be equal: of a rejected message only the body before the fault.
     fn comparable(mut self) -> Self {
         if self.refused {
@@ -96,7 +96,8 @@ fn cases_in(file: &str, text: &str) -> Vec<Case> {
     cases
 }
 
-/// Decodes a case: line ends become CR LF, those behind a backslash vanish, escapes are replaced.
+/// Decodes a test case: joins lines that end in a backslash, converts LF to CR LF and expands
+/// escapes.
 fn unescaped(text: &str) -> Vec<u8> {
     let text = text.replace("\\\n", "").replace('\n', "\r\n");
     let text = text.replace("\\r", "\r").replace("\\n", "\n").replace("\\t", "\t");
@@ -108,8 +109,8 @@ fn offset(line: &str) -> usize {
     digits.parse().unwrap_or_else(|_| panic!("no offset: {line}"))
 }
 
-fn expected(case: &Case) -> Told {
-    let mut told = Told::default();
+fn expected(case: &Case) -> LlhttpEvents {
+    let mut told = LlhttpEvents::default();
     let mut begin = 0;
     for line in &case.log {
         if line.ends_with("message begin") {
@@ -137,7 +138,7 @@ fn expected(case: &Case) -> Told {
 /// A reader of one direction of a connection, in pieces.
 struct PieceReader<'c> {
     case: &'c Case,
-    told: Told,
+    told: LlhttpEvents,
     /// An incomplete head and its offset.
     held: Vec<u8>,
     at: usize,
@@ -164,8 +165,8 @@ impl PieceReader<'_> {
         }
         let requests = self.case.kind.starts_with("request");
         let read = match requests {
-            true => Head::request(&self.held, Manner::Strict),
-            false => Head::response(&self.held, Manner::Strict),
+            true => Head::request(&self.held, ParseMode::Strict),
+            false => Head::response(&self.held, ParseMode::Strict),
         };
         let head = match read {
             Err(Stop::More) => return &[],
@@ -185,8 +186,8 @@ impl PieceReader<'_> {
         let asked = if self.case.skip_body { RequestMethod::Head } else { RequestMethod::Other };
         let body = match requests {
             true if self.case.skip_body => Ok(Body::default()),
-            true => Body::of_request(&head, Manner::Strict),
-            false => Ok(Body::of_response(&head, asked, Manner::Strict)),
+            true => Body::of_request(&head, ParseMode::Strict),
+            false => Ok(Body::of_response(&head, asked, ParseMode::Strict)),
         };
         self.closed |= !head.persists();
         let switches = match head.start {
@@ -236,10 +237,10 @@ impl PieceReader<'_> {
     }
 }
 
-fn found(case: &Case, cut: usize) -> Told {
+fn found(case: &Case, cut: usize) -> LlhttpEvents {
     let mut reader = PieceReader {
         case,
-        told: Told::default(),
+        told: LlhttpEvents::default(),
         held: Vec::new(),
         at: 0,
         open: None,
@@ -288,9 +289,9 @@ fn corpus_agrees_with_llhttp() {
 type Sent<'s> = (&'s str, &'s str, &'s str, bool);
 
 /// Builds a case of our own with its expected result.
-fn made(kind: &str, messages: &[Sent<'_>], rest: &str) -> (Case, Told) {
+fn made(kind: &str, messages: &[Sent<'_>], rest: &str) -> (Case, LlhttpEvents) {
     let mut input = String::new();
-    let mut told = Told::default();
+    let mut told = LlhttpEvents::default();
     for (head, sent, body, ended) in messages {
         let begin = input.len();
         input.push_str(head);

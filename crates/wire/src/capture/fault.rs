@@ -53,9 +53,9 @@ pub enum FaultKind {
     },
     /// A pcapng block's two lengths differ.
     BlockTrailer {
-        /// Length in front of the block.
+        /// Block length at the beginning of the block.
         before: u32,
-        /// Length behind it.
+        /// Block length at the end of the block.
         behind: u32,
     },
     /// A pcapng section has an unknown byte order.

@@ -56,9 +56,9 @@ pub struct Packet {
 /// Result of [`Reader::next`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// A packet. The next call takes the bytes behind `consumed`.
+    /// A packet. The next call takes the bytes after `consumed`.
     Packet(Packet),
-    /// The buffer holds no whole record. The next call takes the bytes behind `consumed`, at least
+    /// The buffer holds no whole record. The next call takes the bytes after `consumed`, at least
     /// `wanted` of them (never more than [`BLOCK_MAX`]). At the end of the input, call
     /// [`Reader::finish`] instead.
     NeedMore {
@@ -90,12 +90,12 @@ enum ReaderState {
     Failed(CaptureFault),
 }
 
-/// A format's result: a packet, or why this buffer has none.
+/// Result of a format's reader: a packet, or the reason why the buffer yields none.
 type ReadResult = Result<Packet, Short>;
 
-/// A format without packets, with the reason.
+/// Reason why the buffer yields no packet.
 enum Short {
-    /// As [`Step::NeedMore`].
+    /// Like [`Step::NeedMore`].
     More { consumed: usize, wanted: usize },
     /// The record at this offset of the buffer is invalid.
     Bad { at: usize, why: FaultKind },
@@ -117,7 +117,7 @@ impl Reader {
         self.next_uncommon(buffer)
     }
 
-    /// Checks that the capture may end here, `rest` bytes behind the consumed ones.
+    /// Checks that the capture may end here, `rest` bytes after the consumed ones.
     pub fn finish(&self, rest: usize) -> Result<(), CaptureFault> {
         let between = match &self.state {
             ReaderState::Start => false,

@@ -12,7 +12,7 @@ use crate::read::{array, order16, order32, order64};
 /// Block type of a section header, the same in both byte orders.
 pub(super) const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-/// ReaderState of the current section.
+/// Reader state for the current section.
 #[derive(Clone, Debug)]
 pub(super) struct Pcapng {
     big: bool,
@@ -23,7 +23,7 @@ pub(super) struct Pcapng {
 /// An unwanted block being skipped.
 #[derive(Clone, Copy, Debug)]
 struct Skip {
-    /// Bytes before its trailing length.
+    /// Number of bytes left before the trailing length.
     left: u32,
     /// Length of the whole block, repeated at its end.
     length: u32,

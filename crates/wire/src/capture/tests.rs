@@ -124,14 +124,14 @@ fn pcap_variants_of_other_writers_are_read() {
 #[test]
 fn pcap_data_are_limited_to_the_snap_length() {
     let order = &ORDERS[0];
-    for (snap_length, shown) in [(2, 2), (0, 4), (u32::MAX, 4)] {
+    for (snap_length, captured) in [(2, 2), (0, 4), (u32::MAX, 4)] {
         let mut capture = order.header(0xa1b2_c3d4, (2, 4), snap_length, 1);
         capture.extend(order.u32s(&[0, 0, 4, 4]));
         capture.extend(b"abcd");
         capture.extend(order.u32s(&[0, 0, 1, 1]));
         capture.extend(b"e");
         let lengths: Vec<_> = read(&capture).unwrap().iter().map(|packet| packet.4.len()).collect();
-        assert_eq!(lengths, [shown, 1]);
+        assert_eq!(lengths, [captured, 1]);
     }
 }
 

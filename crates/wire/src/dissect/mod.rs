@@ -27,7 +27,7 @@ mod tests;
 /// Positions of a frame's protocol layers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layers {
-    /// LinkHeader type of the frame.
+    /// Link type of the frame.
     pub link: LinkType,
     /// Network protocol.
     pub network: Network,
@@ -36,7 +36,7 @@ pub struct Layers {
     /// Offset of layer 3; `None` if the link header is unknown or truncated.
     pub l3: Option<u16>,
     /// Offset of the transport header; `None` for later fragments, for other network protocols than
-    /// IP, and behind a header that is malformed, too deep or truncated.
+    /// IP, and after a header that is malformed, too deep or truncated.
     pub l4: Option<u16>,
     /// Offset of the TCP or UDP payload; equals `l4` for other transport protocols.
     pub payload: Option<u16>,

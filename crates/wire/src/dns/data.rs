@@ -1,7 +1,7 @@
 //! ResourceRecord data as text.
 //!
 //! Data of common types are formatted as in master files; data of other types, or malformed for
-//! their type, as `\# length hex` (RFC 3597 §5), limited to [`SHOWN`] bytes.
+//! their type, as `\# length hex` (RFC 3597 §5), limited to [`DISPLAY_MAX`] bytes.
 
 use super::name::escaped;
 use super::{DnsFault, Name, RecordType};
@@ -10,7 +10,7 @@ use core::fmt::{self, Write as _};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// Longest hexadecimal dump in bytes.
-const SHOWN: usize = 64;
+const DISPLAY_MAX: usize = 64;
 
 /// The data of a resource record.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ impl<'m> Data<'m> {
             }
             6 => self.authority(),
             13 | 16 | 99 => are_strings(bytes).then_some(Form::Strings(bytes)),
-            35 => self.pointer(),
+            35 => self.naming_authority(),
             257 => {
                 let [flags, length] = array(bytes, 0)?;
                 let tag = bytes.get(2..2 + usize::from(length))?;
@@ -78,7 +78,7 @@ impl<'m> Data<'m> {
                 Some(Form::Issuer(flags, tag, value))
             }
             64 | 65 => {
-                // The service parameters behind the name are omitted.
+                // The service parameters after the name are omitted.
                 let (name, _) = Name::read(self.message, self.at + 2).ok()?;
                 Some(Form::Preferred(self.short(0)?, name))
             }
@@ -87,7 +87,7 @@ impl<'m> Data<'m> {
     }
 
     /// Parses NAPTR data: two numbers, three strings, a name.
-    fn pointer(&self) -> Option<Form<'m>> {
+    fn naming_authority(&self) -> Option<Form<'m>> {
         let numbers = [self.short(0)?, self.short(2)?];
         let mut at = 4;
         for _ in 0..3 {
@@ -105,7 +105,7 @@ impl<'m> Data<'m> {
     }
 }
 
-/// Forms of parsed data.
+/// Parsed data of a resource record, by form.
 enum Form<'m> {
     Ipv4(Ipv4Addr),
     Ipv6(Ipv6Addr),
@@ -188,7 +188,7 @@ fn generic(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     if !bytes.is_empty() {
         f.write_char(' ')?;
     }
-    let shown = bytes.get(..SHOWN).unwrap_or(bytes);
+    let shown = bytes.get(..DISPLAY_MAX).unwrap_or(bytes);
     shown.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
     if shown.len() < bytes.len() { f.write_str("...") } else { Ok(()) }
 }

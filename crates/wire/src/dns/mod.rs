@@ -1,4 +1,4 @@
-//! DNS messages (RFC 1035), as in a datagram or behind the length prefix of a stream.
+//! DNS messages (RFC 1035), as in a datagram or after the length prefix of a stream.
 //!
 //! Parses header, questions and records; names and data are formatted as text. Nothing is collected
 //! or allocated: a [`Message`] is a view, and each access walks the bytes again.
@@ -238,7 +238,7 @@ pub struct Entries<'m> {
 }
 
 impl Entries<'_> {
-    /// Returns the offset behind the last parsed item.
+    /// Returns the offset after the last parsed item.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.at

@@ -1,7 +1,7 @@
 //! Domain names: sequences of labels, possibly compressed by pointers.
 //!
 //! Parsing verifies every label. Text is formatted as in master files and by `dig` (RFC 1035 §5.1,
-//! RFC 4343 §2.1): unprintable bytes as `\DDD`, special characters behind a backslash, no final
+//! RFC 4343 §2.1): unprintable bytes as `\DDD`, special characters after a backslash, no final
 //! dot, `.` for the root.
 
 use super::DnsFault;
@@ -21,7 +21,7 @@ pub struct Name<'m> {
 }
 
 impl<'m> Name<'m> {
-    /// Parses the name at `at`; also returns the offset behind it.
+    /// Parses the name at `at`; also returns the offset after it.
     pub fn read(message: &'m [u8], at: usize) -> Result<(Self, usize), DnsFault> {
         let mut walk = Walk::new(message, at);
         let mut length = 1;
@@ -117,7 +117,7 @@ struct Walk<'m> {
     begin: usize,
     /// True if a pointer pointed forward.
     ahead: bool,
-    /// Offset behind the first pointer, where the name ends in place.
+    /// Offset after the first pointer, where the name ends in place.
     behind: Option<usize>,
     pointers: usize,
 }

@@ -106,7 +106,7 @@ pub const RCODES: [(&str, u16); 20] = [
 impl Opcode {
     /// Standard query.
     pub const QUERY: Self = Self(0);
-    /// Server status request; undefined beyond its number.
+    /// Server status request; only the number is defined.
     pub const STATUS: Self = Self(2);
     /// Dynamic update (RFC 2136).
     pub const UPDATE: Self = Self(5);

@@ -17,7 +17,7 @@ fn response() -> Vec<u8> {
 }
 
 /// Formats a message, one line per entry, and returns its final fault.
-fn told(bytes: &[u8]) -> (Vec<String>, Option<DnsFault>) {
+fn parsed(bytes: &[u8]) -> (Vec<String>, Option<DnsFault>) {
     let Some(message) = Message::parse(bytes) else { return (Vec::new(), None) };
     let mut lines = Vec::new();
     for entry in message.entries() {
@@ -44,7 +44,7 @@ fn response_is_parsed_to_its_end() {
     assert!(message.is_response() && message.is_likely(bytes.len()));
     assert_eq!(message.flags().collect::<Vec<_>>(), ["aa", "rd", "ra"]);
     assert_eq!((message.questions(), message.records(Section::Answer)), (1, 3));
-    let (lines, fault) = told(&bytes);
+    let (lines, fault) = parsed(&bytes);
     assert_eq!(
         lines,
         [
@@ -149,7 +149,7 @@ fn record_data_are_formatted_by_type() {
 }
 
 #[test]
-fn likely_messages_are_told_from_other_bytes() {
+fn likely_messages_are_distinguished_from_other_bytes() {
     let header = |second: u16, counts: [u16; 4]| {
         let words = [[7, second], [counts[0], counts[1]], [counts[2], counts[3]]].concat();
         words.into_iter().flat_map(u16::to_be_bytes).collect::<Vec<u8>>()
@@ -206,9 +206,9 @@ fn named_numbers_are_sorted_and_displayed() {
 #[test]
 fn truncated_message_ends_and_is_not_invalid() {
     let bytes = response();
-    let (whole, _) = told(&bytes);
+    let (whole, _) = parsed(&bytes);
     for cut in LENGTH..bytes.len() {
-        let (lines, fault) = told(&bytes[..cut]);
+        let (lines, fault) = parsed(&bytes[..cut]);
         assert_eq!(lines, whole[..lines.len()], "{cut}");
         assert!(matches!(fault, Some(DnsFault::Ends(at)) if at <= cut), "{cut}: {fault:?}");
     }
@@ -221,7 +221,7 @@ fn flipped_bits_and_noise_terminate() {
         for bit in 0..8 {
             let mut bytes = bytes.clone();
             bytes[at] ^= 1 << bit;
-            let (lines, _) = told(&bytes);
+            let (lines, _) = parsed(&bytes);
             assert!(lines.len() <= bytes.len() / QUESTION_MIN);
         }
     }
@@ -232,7 +232,7 @@ fn flipped_bits_and_noise_terminate() {
         if let Some(counts) = bytes.get_mut(4..12) {
             counts.copy_from_slice(&[0, 9, 0, 9, 0, 9, 0, 9]);
         }
-        let (lines, _) = told(&bytes);
+        let (lines, _) = parsed(&bytes);
         assert!(lines.len() <= 36);
     }
 }

@@ -1,7 +1,12 @@
-//! Message bodies: where they end (RFC 9112 §6, §7), as plain data advanced by the bytes behind a
+//! Message bodies: where they end (RFC 9112 §6, §7), as plain data advanced by the bytes after a
 //! head.
 
-use super::{Guess, Head, HttpFault, Manner, Start, guess};
+use super::fault::HttpFault;
+use super::fields::is_token;
+use super::guess::{Guess, guess};
+use super::head::Head;
+use super::mode::ParseMode;
+use super::start::Start;
 use memchr::memchr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -13,7 +18,7 @@ pub struct Body {
     left: u64,
     /// Expected input (constants below).
     state: u8,
-    /// 1 for the lenient manner.
+    /// 1 for the lenient mode.
     lenient: u8,
     /// Stated length of a body that was announced as chunked.
     spare: [u8; 6],
@@ -48,7 +53,7 @@ const SWITCHED: u8 = 3;
 /// State before the size of a chunk.
 const SIZE: u8 = 4;
 const SIZE_DIGITS: u8 = 5;
-/// State behind the size: white space before an extension.
+/// State after the size: white space before an extension.
 const SIZE_BLANK: u8 = 6;
 const EXTENSION: u8 = 7;
 const EXTENSION_NAME: u8 = 8;
@@ -58,10 +63,10 @@ const EXTENSION_VALUE: u8 = 11;
 const QUOTED: u8 = 12;
 const QUOTED_PAIR: u8 = 13;
 const QUOTED_END: u8 = 14;
-/// State behind CR of a size line.
+/// State after CR of a size line.
 const SIZE_CR: u8 = 15;
 const CHUNK: u8 = 16;
-/// State behind a chunk's data.
+/// State after a chunk's data.
 const CHUNK_END: u8 = 17;
 const CHUNK_CR: u8 = 18;
 /// State at the beginning of a trailer line.
@@ -69,22 +74,22 @@ const TRAILER: u8 = 19;
 const TRAILER_NAME: u8 = 20;
 const TRAILER_VALUE: u8 = 21;
 const TRAILER_CR: u8 = 22;
-/// State behind CR of the empty line.
+/// State after CR of the empty line.
 const LAST_CR: u8 = 23;
-/// Bytes behind a size that the lenient manner skips.
+/// Bytes after a size that the lenient mode skips.
 const SIZE_JUNK: u8 = 24;
 /// State before the size of the first chunk.
 const FIRST_SIZE: u8 = 25;
-/// State behind the value of an extension: white space.
+/// State after the value of an extension: white space.
 const VALUE_BLANK: u8 = 26;
 
 impl Body {
-    /// Returns the body behind a request's head (RFC 9112 §6.3).
-    pub fn of_request(head: &Head<'_>, manner: Manner) -> Result<Self, HttpFault> {
+    /// Returns the body after a request's head (RFC 9112 §6.3).
+    pub fn of_request(head: &Head<'_>, mode: ParseMode) -> Result<Self, HttpFault> {
         let fields = &head.fields;
         match (fields.transfer, fields.chunked, fields.length) {
-            (true, true, _) => Ok(Self::chunked(manner)),
-            (true, false, _) if manner == Manner::Strict => Err(HttpFault::Transfer),
+            (true, true, _) => Ok(Self::chunked(mode)),
+            (true, false, _) if mode == ParseMode::Strict => Err(HttpFault::Transfer),
             // `CONNECT` has no body (RFC 9110 §9.3.6), whatever its head says.
             _ if matches!(head.start, Start::Request { method: b"CONNECT", .. }) => {
                 Ok(Self::default())
@@ -94,12 +99,12 @@ impl Body {
         }
     }
 
-    /// Returns the body behind a response's head (RFC 9112 §6.3).
+    /// Returns the body after a response's head (RFC 9112 §6.3).
     #[must_use]
-    pub fn of_response(head: &Head<'_>, asked: RequestMethod, manner: Manner) -> Self {
+    pub fn of_response(head: &Head<'_>, asked: RequestMethod, mode: ParseMode) -> Self {
         let Start::Response { status, .. } = head.start else { return Self::default() };
         let fields = &head.fields;
-        let lenient = manner == Manner::Lenient;
+        let lenient = mode == ParseMode::Lenient;
         let stated = fields.length.is_some_and(|length| length > 0) || fields.chunked;
         match (status, asked) {
             (101, _) if head.may_switch() => return Self::switched(),
@@ -111,7 +116,7 @@ impl Body {
         }
         match (fields.transfer, fields.chunked, fields.length) {
             (true, true, stated) if lenient => Self::chunked_or_plain(stated.unwrap_or(0)),
-            (true, true, _) => Self::chunked(manner),
+            (true, true, _) => Self::chunked(mode),
             (true, false, _) if !lenient => Self::until_close(),
             (_, _, Some(length)) => Self::length(length),
             (_, _, None) => Self::until_close(),
@@ -137,11 +142,11 @@ impl Body {
     }
 
     /// Returns a chunked body.
-    fn chunked(manner: Manner) -> Self {
-        Self { state: SIZE, lenient: u8::from(manner == Manner::Lenient), ..Self::default() }
+    fn chunked(mode: ParseMode) -> Self {
+        Self { state: SIZE, lenient: u8::from(mode == ParseMode::Lenient), ..Self::default() }
     }
 
-    /// Returns a chunked body for the lenient manner which, if the first chunk has no size, becomes
+    /// Returns a chunked body for the lenient mode which, if the first chunk has no size, becomes
     /// one of `stated` bytes, or one that ends with its connection if that is 0.
     fn chunked_or_plain(stated: u64) -> Self {
         // A length beyond 6 bytes exceeds any connection.
@@ -161,7 +166,7 @@ impl Body {
         self.state == UNTIL_CLOSE
     }
 
-    /// Returns true if another protocol follows instead.
+    /// Returns true if no body but another protocol follows.
     #[must_use]
     pub const fn is_switched(&self) -> bool {
         self.state == SWITCHED
@@ -251,7 +256,7 @@ impl Body {
         }
     }
 
-    /// Reinterprets a body announced as chunked that has no chunks (lenient manner).
+    /// Reinterprets a body announced as chunked that has no chunks (lenient mode).
     fn reinterpret(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         let [a, b, c, d, e, f] = self.spare;
         let stated = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
@@ -281,8 +286,8 @@ impl Body {
         Ok(())
     }
 
-    /// Advances within a chunk size. The lenient manner allows white space and line ends before it,
-    /// and anything behind it.
+    /// Advances within a chunk size. The lenient mode allows white space and line ends before it,
+    /// and anything after it.
     fn size(&mut self, byte: u8, lenient: bool) -> Result<(), HttpFault> {
         let before = self.state != SIZE_DIGITS;
         self.state = match byte {
@@ -306,7 +311,7 @@ impl Body {
         Ok(())
     }
 
-    /// Returns the state behind a size line.
+    /// Returns the state after a size line.
     const fn after_size(&self) -> u8 {
         if self.left == 0 { TRAILER } else { CHUNK }
     }
@@ -314,7 +319,7 @@ impl Body {
     /// Advances within an extension, strictly, with the white space that recipients must ignore
     /// (RFC 9112 §7.1.1).
     fn extension(&self, byte: u8) -> Result<u8, HttpFault> {
-        let token = super::fields::is_token(byte);
+        let token = is_token(byte);
         let blank = matches!(byte, b' ' | b'\t');
         Ok(match (self.state, byte) {
             (EXTENSION_NAME, _) if blank => EXTENSION_BLANK,
@@ -344,7 +349,7 @@ impl Body {
             (LAST_CR, b'\n') => ENDED,
             (TRAILER_VALUE, b'\n') if lenient => TRAILER,
             (TRAILER | TRAILER_NAME | TRAILER_VALUE | LAST_CR, _) if lenient => TRAILER_VALUE,
-            (TRAILER | TRAILER_NAME, _) if super::fields::is_token(byte) => TRAILER_NAME,
+            (TRAILER | TRAILER_NAME, _) if is_token(byte) => TRAILER_NAME,
             (TRAILER_NAME, b':') => TRAILER_VALUE,
             (TRAILER_VALUE, b'\r') => TRAILER_CR,
             (TRAILER_VALUE, _) if text => TRAILER_VALUE,

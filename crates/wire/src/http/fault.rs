@@ -5,9 +5,9 @@ use core::fmt;
 /// A head that was not parsed, with the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// It is incomplete.
+    /// The head is incomplete.
     More,
-    /// It is invalid.
+    /// The head is invalid.
     Fault(HttpFault),
 }
 

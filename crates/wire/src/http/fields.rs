@@ -1,6 +1,7 @@
 //! Header fields needed for framing and descriptions.
 
-use super::{HttpFault, Manner};
+use super::fault::HttpFault;
+use super::mode::ParseMode;
 
 /// The known fields of a head. An absent text is empty, except for two whose absence logs report.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,7 +27,7 @@ pub struct Fields<'b> {
     pub ambiguous: bool,
     /// True if `Transfer-Encoding` is present.
     pub transfer: bool,
-    /// True if it ends with `chunked`; in the lenient manner, if it contains it.
+    /// True if it ends with `chunked`; in the lenient mode, if it contains it.
     pub chunked: bool,
     /// True if `Connection` contains `close`.
     pub close: bool,
@@ -141,7 +142,7 @@ impl KnownField {
         }
     }
 
-    /// Returns the field that begins a well-formed line, and the bytes behind the colon.
+    /// Returns the field that begins a well-formed line, and the bytes after the colon.
     #[inline]
     pub(super) fn begins(line: &[u8]) -> Option<(Self, &[u8])> {
         let candidates: &[(&[u8], Self)] = match line.first()? | 0x20 {
@@ -186,7 +187,7 @@ impl<'b> Fields<'b> {
         &mut self,
         known: KnownField,
         value: &'b [u8],
-        manner: Manner,
+        mode: ParseMode,
     ) -> Result<(), HttpFault> {
         match known {
             KnownField::Host => first(&mut self.host, value),
@@ -196,8 +197,8 @@ impl<'b> Fields<'b> {
             KnownField::Authorization => first(&mut self.authorization, value),
             KnownField::Upgrade => self.upgrade = true,
             KnownField::Connection => self.connection(value),
-            KnownField::ContentLength => return self.length(value, manner),
-            KnownField::TransferEncoding => self.transfer(value, manner),
+            KnownField::ContentLength => return self.length(value, mode),
+            KnownField::TransferEncoding => self.transfer(value, mode),
             KnownField::ContentEncoding => {
                 first(&mut self.content_encoding, value);
                 words(value).for_each(|word| self.codings.add(word));
@@ -214,15 +215,15 @@ impl<'b> Fields<'b> {
         }
     }
 
-    /// Stores a length. In the lenient manner the first of several counts, and of a text its
+    /// Stores a length. In the lenient mode the first of several counts, and of a text its
     /// leading digits.
-    fn length(&mut self, value: &[u8], manner: Manner) -> Result<(), HttpFault> {
+    fn length(&mut self, value: &[u8], mode: ParseMode) -> Result<(), HttpFault> {
         let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let number = value.get(..digits).and_then(decimal);
-        match (manner, number) {
-            (Manner::Strict, _) if self.length.is_some() => return Err(HttpFault::LengthTwice),
-            (Manner::Strict, None) => return Err(HttpFault::Length),
-            (Manner::Strict, _) if digits < value.len() => return Err(HttpFault::Length),
+        match (mode, number) {
+            (ParseMode::Strict, _) if self.length.is_some() => return Err(HttpFault::LengthTwice),
+            (ParseMode::Strict, None) => return Err(HttpFault::Length),
+            (ParseMode::Strict, _) if digits < value.len() => return Err(HttpFault::Length),
             _ => {}
         }
         // Repeating the same number is not ambiguous (RFC 9112 §6.3).
@@ -236,9 +237,9 @@ impl<'b> Fields<'b> {
     }
 
     /// Stores transfer codings: `chunked` must come last and occur once (RFC 9112 §6.1).
-    fn transfer(&mut self, value: &[u8], manner: Manner) {
+    fn transfer(&mut self, value: &[u8], mode: ParseMode) {
         self.transfer = true;
-        if manner == Manner::Lenient {
+        if mode == ParseMode::Lenient {
             self.chunked |= words(value).any(|word| eq_ignore_case(word, b"chunked"));
             return;
         }
@@ -248,11 +249,11 @@ impl<'b> Fields<'b> {
     }
 
     /// Checks the fields together: a length beside a transfer coding is a fault, or in the lenient
-    /// manner an ambiguity.
-    pub(super) fn check(&mut self, manner: Manner) -> Result<(), HttpFault> {
-        match (manner, self.transfer, self.length) {
-            (Manner::Strict, true, Some(_)) => return Err(HttpFault::LengthAndTransfer),
-            (Manner::Lenient, true, Some(_)) => self.ambiguous = true,
+    /// mode an ambiguity.
+    pub(super) fn check(&mut self, mode: ParseMode) -> Result<(), HttpFault> {
+        match (mode, self.transfer, self.length) {
+            (ParseMode::Strict, true, Some(_)) => return Err(HttpFault::LengthAndTransfer),
+            (ParseMode::Lenient, true, Some(_)) => self.ambiguous = true,
             _ => {}
         }
         Ok(())
@@ -311,7 +312,7 @@ pub(super) fn trim_control(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// As [`trim_control`], and strips leading colons: `Name:: value`.
+/// Like [`trim_control`], and strips leading colons: `Name:: value`.
 pub(super) fn trim_colons(text: &[u8]) -> &[u8] {
     let mut text = trim_control(text);
     while let [b':', rest @ ..] = text {
@@ -320,7 +321,7 @@ pub(super) fn trim_colons(text: &[u8]) -> &[u8] {
     text
 }
 
-/// Compares ignoring case and, since the lenient manner admits them, zero bytes.
+/// Compares ignoring case and, since the lenient mode admits them, zero bytes.
 #[inline]
 pub(super) fn eq_ignore_case(word: &[u8], lower: &[u8]) -> bool {
     if word.len() <= lower.len() {

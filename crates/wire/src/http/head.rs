@@ -1,20 +1,21 @@
 //! The head of a message: start line and fields.
 
+use super::fault::{HttpFault, Stop};
 use super::fields::{Fields, KnownField, is_text, is_token, trim, trim_colons, trim_control};
-use super::lines::{HeadLine, line};
+use super::lines::{HeadLine, is_blank, line};
+use super::mode::ParseMode;
 use super::start::{
     Start, is_modern, lenient_request, lenient_response, may_name_http, names_http, strict_request,
     strict_response, unfinished_request,
 };
-use super::{HttpFault, Manner, Stop};
 use memchr::{memchr, memchr2};
 
 /// A parsed head.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'b> {
-    /// Offset of the start line, behind empty lines.
+    /// Offset of the start line, after empty lines.
     pub begin: usize,
-    /// Offset behind the final empty line.
+    /// Offset after the final empty line.
     pub end: usize,
     /// Start line.
     pub start: Start<'b>,
@@ -28,39 +29,39 @@ pub struct Head<'b> {
 
 impl<'b> Head<'b> {
     /// Parses a request's head; skips empty lines before it.
-    pub fn request(bytes: &'b [u8], manner: Manner) -> Result<Self, Stop> {
-        let begin = behind_blank(bytes, manner);
-        let first = match line(bytes, begin, manner) {
-            Err(Stop::More) => return Err(unfinished_request(bytes, begin, manner)),
+    pub fn request(bytes: &'b [u8], mode: ParseMode) -> Result<Self, Stop> {
+        let begin = behind_blank(bytes, mode);
+        let first = match line(bytes, begin, mode) {
+            Err(Stop::More) => return Err(unfinished_request(bytes, begin, mode)),
             first => first?,
         };
         let text = slice(bytes, first);
-        let (start, version) = match manner {
-            Manner::Strict => strict_request(text)?,
-            Manner::Lenient => lenient_request(text)?,
+        let (start, version) = match mode {
+            ParseMode::Strict => strict_request(text)?,
+            ParseMode::Lenient => lenient_request(text)?,
         };
-        if version.is_empty() && manner == Manner::Lenient {
+        if version.is_empty() && mode == ParseMode::Lenient {
             // HTTP/0.9: a single line.
             let fields = Fields::default();
             return Ok(Self { begin, end: first.next, start, version, modern: false, fields });
         }
-        Self::with_fields(bytes, begin, first, start, version, manner)
+        Self::with_fields(bytes, begin, first, start, version, mode)
     }
 
     /// Parses a response's head; skips empty lines before it.
-    pub fn response(bytes: &'b [u8], manner: Manner) -> Result<Self, Stop> {
-        let begin = behind_blank(bytes, manner);
+    pub fn response(bytes: &'b [u8], mode: ParseMode) -> Result<Self, Stop> {
+        let begin = behind_blank(bytes, mode);
         let rest = bytes.get(begin..).unwrap_or_default();
         if !names_http(rest) && !may_name_http(rest) {
             return Err(HttpFault::Version.into());
         }
-        let first = line(bytes, begin, manner)?;
+        let first = line(bytes, begin, mode)?;
         let text = slice(bytes, first);
-        let (start, version) = match manner {
-            Manner::Strict => strict_response(text)?,
-            Manner::Lenient => lenient_response(text)?,
+        let (start, version) = match mode {
+            ParseMode::Strict => strict_response(text)?,
+            ParseMode::Lenient => lenient_response(text)?,
         };
-        Self::with_fields(bytes, begin, first, start, version, manner)
+        Self::with_fields(bytes, begin, first, start, version, mode)
     }
 
     /// Returns true if the connection persists after this message, according to its head (RFC 9112
@@ -94,13 +95,13 @@ impl<'b> Head<'b> {
         first: HeadLine,
         start: Start<'b>,
         version: &'b [u8],
-        manner: Manner,
+        mode: ParseMode,
     ) -> Result<Self, Stop> {
-        let (fields, end) = match manner {
-            Manner::Strict => strict_fields(bytes, first.next)?,
-            Manner::Lenient => lenient_fields(bytes, first.next)?,
+        let (fields, end) = match mode {
+            ParseMode::Strict => strict_fields(bytes, first.next)?,
+            ParseMode::Lenient => lenient_fields(bytes, first.next)?,
         };
-        if version.is_empty() && manner == Manner::Strict && end > first.next + 2 {
+        if version.is_empty() && mode == ParseMode::Strict && end > first.next + 2 {
             return Err(HttpFault::Version.into());
         }
         let modern = is_modern(version);
@@ -113,11 +114,11 @@ fn slice(bytes: &[u8], line: HeadLine) -> &[u8] {
 }
 
 /// Skips empty lines before a head. RFC 9112 §2.2 permits that before a request; here also before a
-/// response. The lenient manner skips white space as well.
-fn behind_blank(bytes: &[u8], manner: Manner) -> usize {
-    let blank = |byte: &&u8| match manner {
-        Manner::Strict => matches!(byte, b'\r' | b'\n'),
-        Manner::Lenient => super::lines::is_blank(**byte),
+/// response. The lenient mode skips white space as well.
+fn behind_blank(bytes: &[u8], mode: ParseMode) -> usize {
+    let blank = |byte: &&u8| match mode {
+        ParseMode::Strict => matches!(byte, b'\r' | b'\n'),
+        ParseMode::Lenient => is_blank(**byte),
     };
     match bytes.first() {
         Some(first) if !blank(&first) => 0,
@@ -125,7 +126,7 @@ fn behind_blank(bytes: &[u8], manner: Manner) -> usize {
     }
 }
 
-/// Parses field lines up to the empty line; also returns the offset behind it.
+/// Parses field lines up to the empty line; also returns the offset after it.
 fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop> {
     let mut fields = Fields::default();
     let mut at = from;
@@ -133,29 +134,29 @@ fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop>
         if matches!(bytes.get(at), Some(b' ' | b'\t')) {
             return Err(HttpFault::Folded.into());
         }
-        let line = line(bytes, at, Manner::Strict)?;
+        let line = line(bytes, at, ParseMode::Strict)?;
         at = line.next;
         let text = slice(bytes, line);
         if text.is_empty() {
-            fields.check(Manner::Strict)?;
+            fields.check(ParseMode::Strict)?;
             return Ok((fields, at));
         }
         let (name, value) = strict_field(text)?;
         if let Some(known) = KnownField::of(name) {
-            fields.take(known, trim(value), Manner::Strict)?;
+            fields.take(known, trim(value), ParseMode::Strict)?;
         }
     }
 }
 
-/// As [`strict_fields`], leniently: a line that begins with white space continues the previous one,
-/// whatever it looks like (RFC 9112 §5.2), and is skipped before the first field (§2.2). A line
-/// without a colon is skipped.
+/// Like [`strict_fields`], leniently: a line that begins with white space continues the previous
+/// one, whatever it looks like (RFC 9112 §5.2), and is skipped before the first field (§2.2). A
+/// line without a colon is skipped.
 fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop> {
     let mut fields = Fields::default();
     let mut open: Option<HeadLine> = None;
     let mut at = from;
     loop {
-        let line = line(bytes, at, Manner::Lenient)?;
+        let line = line(bytes, at, ParseMode::Lenient)?;
         at = line.next;
         let text = slice(bytes, line);
         let mut end = None;
@@ -177,22 +178,22 @@ fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop
             lenient_field(&mut fields, slice(bytes, open))?;
         }
         if let Some(end) = end {
-            fields.check(Manner::Lenient)?;
+            fields.check(ParseMode::Lenient)?;
             return Ok((fields, end));
         }
     }
 }
 
 /// Returns the end of the head if an empty line ends it. A line end other than CR LF or LF does so
-/// only if no known field follows, and together with a CR LF behind it.
+/// only if no known field follows, and together with a CR LF after it.
 fn empty_ends(bytes: &[u8], line: HeadLine) -> Option<usize> {
-    let ending = bytes.get(line.end..line.next).unwrap_or_default();
-    if matches!(ending, b"\r\n" | b"\n") {
+    let suffix = bytes.get(line.end..line.next).unwrap_or_default();
+    if matches!(suffix, b"\r\n" | b"\n") {
         return Some(line.next);
     }
     let rest = bytes.get(line.next..).unwrap_or_default();
     match rest {
-        [b'\r', b'\n', ..] if ending.ends_with(b"\n") => Some(line.next + 2),
+        [b'\r', b'\n', ..] if suffix.ends_with(b"\n") => Some(line.next + 2),
         _ if begins_known(rest) => None,
         _ => Some(line.next),
     }
@@ -200,7 +201,7 @@ fn empty_ends(bytes: &[u8], line: HeadLine) -> Option<usize> {
 
 /// Returns true if a known field begins here, without leading white space.
 fn begins_known(rest: &[u8]) -> bool {
-    /// Longest known name plus some white space.
+    /// Length of the longest known field name plus some white space, in bytes.
     const WITHIN: usize = 24;
     if matches!(rest, [b' ' | b'\t', ..]) {
         return false;
@@ -240,7 +241,7 @@ fn strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), HttpFault> {
 #[inline]
 fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), HttpFault> {
     if let Some((known, value)) = KnownField::begins(text) {
-        return fields.take(known, trim_colons(value), Manner::Lenient);
+        return fields.take(known, trim_colons(value), ParseMode::Lenient);
     }
     // Most fields are well-formed and unknown.
     let odd = |first: &u8| !first.is_ascii_alphabetic() || b"hurctap".contains(&(first | 0x20));
@@ -259,7 +260,7 @@ fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), Http
     let name = trim_control(text.get(..colon).unwrap_or_default());
     let value = trim_colons(text.get(colon..).unwrap_or_default());
     match KnownField::of_ignoring_zeros(name) {
-        Some(known) => fields.take(known, value, Manner::Lenient),
+        Some(known) => fields.take(known, value, ParseMode::Lenient),
         None => Ok(()),
     }
 }

@@ -1,6 +1,7 @@
 //! Lines of a head, and the search for a head's end in pieces.
 
-use super::{HttpFault, Manner, Stop};
+use super::fault::{HttpFault, Stop};
+use super::mode::ParseMode;
 use memchr::memchr2;
 
 /// A line: its start, the end of its text, the start of the next line.
@@ -20,16 +21,16 @@ pub(super) const fn is_blank(byte: u8) -> bool {
 
 /// Returns the line that begins at `start`.
 ///
-/// In the lenient manner a line also ends with LF or CR alone; several CR before an LF form one
+/// In the lenient mode a line also ends with LF or CR alone; several CR before an LF form one
 /// line end.
 #[inline]
-pub(super) fn line(bytes: &[u8], start: usize, manner: Manner) -> Result<HeadLine, Stop> {
+pub(super) fn line(bytes: &[u8], start: usize, mode: ParseMode) -> Result<HeadLine, Stop> {
     let rest = bytes.get(start..).unwrap_or_default();
     let end = start + memchr2(b'\r', b'\n', rest).ok_or(Stop::More)?;
-    match (bytes.get(end), bytes.get(end + 1), manner) {
+    match (bytes.get(end), bytes.get(end + 1), mode) {
         (Some(b'\r'), Some(b'\n'), _) => Ok(HeadLine { start, end, next: end + 2 }),
         (Some(b'\r'), None, _) => Err(Stop::More),
-        (_, _, Manner::Strict) => Err(HttpFault::LineEnd.into()),
+        (_, _, ParseMode::Strict) => Err(HttpFault::LineEnd.into()),
         (Some(b'\n'), ..) => Ok(HeadLine { start, end, next: end + 1 }),
         _ => {
             let behind = bytes.get(end..).unwrap_or_default();
@@ -45,7 +46,7 @@ pub(super) fn line(bytes: &[u8], start: usize, manner: Manner) -> Result<HeadLin
 
 /// An incremental search for the end of a head, looking at each byte once: 1 byte of plain data.
 ///
-/// Finds the end as the lenient manner sees it; if the strict manner does not end the head there,
+/// Finds the end as the lenient mode sees it; if the strict mode does not end the head there,
 /// it rejects it there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
@@ -55,17 +56,17 @@ pub struct HeadSearch(u8);
 const BEFORE: u8 = 0;
 /// State in a line with text.
 const TEXT: u8 = 1;
-/// State behind one CR in it.
+/// State after one CR in it.
 const TEXT_CR: u8 = 2;
-/// State behind several CR.
+/// State after several CR.
 const TEXT_CRS: u8 = 3;
 /// State at the beginning of a line.
 const EMPTY: u8 = 4;
-/// State behind CR in an empty line.
+/// State after CR in an empty line.
 const EMPTY_CR: u8 = 5;
-/// State behind one blank in an empty line.
+/// State after one blank in an empty line.
 const BLANK: u8 = 6;
-/// State behind a line of one blank and LF.
+/// State after a line of one blank and LF.
 const BLANK_LINE: u8 = 7;
 
 impl HeadSearch {
@@ -82,7 +83,7 @@ impl HeadSearch {
     }
 
     /// Returns true if the head may end within `piece`. Consumes all of it, so that the search can
-    /// continue behind it.
+    /// continue after it.
     #[must_use]
     pub fn ends_in(&mut self, piece: &[u8]) -> bool {
         let (mut at, mut found) = (0, false);

@@ -1,48 +1,49 @@
 //! Method numbers, on which classes and class names of the filter `http` are based.
 
-/// Methods with a number: 1 to 9 of RFC 9110 §9 and RFC 5789; then WebDAV (RFC 4918, 3253, 3744,
-/// 5323), calendars (RFC 4791), links (RFC 2068), and others of the IANA registry and UPnP.
-pub const METHODS: &[(&[u8], u8)] = &[
-    (b"GET", 1),
-    (b"HEAD", 2),
-    (b"POST", 3),
-    (b"PUT", 4),
-    (b"DELETE", 5),
-    (b"CONNECT", 6),
-    (b"OPTIONS", 7),
-    (b"TRACE", 8),
-    (b"PATCH", 9),
-    (b"PROPFIND", 10),
-    (b"PROPPATCH", 11),
-    (b"MKCOL", 12),
-    (b"COPY", 13),
-    (b"MOVE", 14),
-    (b"LOCK", 15),
-    (b"UNLOCK", 16),
-    (b"REPORT", 17),
-    (b"SEARCH", 18),
-    (b"MKCALENDAR", 19),
-    (b"ACL", 20),
-    (b"BIND", 21),
-    (b"UNBIND", 22),
-    (b"REBIND", 23),
-    (b"CHECKOUT", 24),
-    (b"CHECKIN", 25),
-    (b"MERGE", 26),
-    (b"MKACTIVITY", 27),
-    (b"LINK", 28),
-    (b"UNLINK", 29),
-    (b"QUERY", 30),
-    (b"PURGE", 31),
-    (b"SOURCE", 32),
-    (b"NOTIFY", 33),
-    (b"SUBSCRIBE", 34),
-    (b"UNSUBSCRIBE", 35),
-    (b"M-SEARCH", 36),
+/// Methods with a number, from 1 in this order, and the names of their classes: 1 to 9 of RFC 9110
+/// §9 and RFC 5789; then WebDAV (RFC 4918, 3253, 3744, 5323), calendars (RFC 4791), links (RFC
+/// 2068), and others of the IANA registry and UPnP.
+pub const METHODS: [(&str, &str); 36] = [
+    ("GET", "get"),
+    ("HEAD", "head"),
+    ("POST", "post"),
+    ("PUT", "put"),
+    ("DELETE", "delete"),
+    ("CONNECT", "connect"),
+    ("OPTIONS", "options"),
+    ("TRACE", "trace"),
+    ("PATCH", "patch"),
+    ("PROPFIND", "propfind"),
+    ("PROPPATCH", "proppatch"),
+    ("MKCOL", "mkcol"),
+    ("COPY", "copy"),
+    ("MOVE", "move"),
+    ("LOCK", "lock"),
+    ("UNLOCK", "unlock"),
+    ("REPORT", "report"),
+    ("SEARCH", "search"),
+    ("MKCALENDAR", "mkcalendar"),
+    ("ACL", "acl"),
+    ("BIND", "bind"),
+    ("UNBIND", "unbind"),
+    ("REBIND", "rebind"),
+    ("CHECKOUT", "checkout"),
+    ("CHECKIN", "checkin"),
+    ("MERGE", "merge"),
+    ("MKACTIVITY", "mkactivity"),
+    ("LINK", "link"),
+    ("UNLINK", "unlink"),
+    ("QUERY", "query"),
+    ("PURGE", "purge"),
+    ("SOURCE", "source"),
+    ("NOTIFY", "notify"),
+    ("SUBSCRIBE", "subscribe"),
+    ("UNSUBSCRIBE", "unsubscribe"),
+    ("M-SEARCH", "m_search"),
 ];
 
-/// Number of every other method.
-pub(super) const OTHER: u8 = 99;
+/// Number of all methods that have none of their own.
+pub const OTHER: u8 = 99;
 
 /// Returns the number of a method.
 #[inline]
@@ -52,6 +53,9 @@ pub fn method_number(name: &[u8]) -> u8 {
         b"GET" => 1,
         b"HEAD" => 2,
         b"POST" => 3,
-        _ => METHODS.iter().find(|(known, _)| *known == name).map_or(OTHER, |(_, number)| *number),
+        _ => {
+            let known = METHODS.iter().position(|(known, _)| known.as_bytes() == name);
+            known.map_or(OTHER, |at| at as u8 + 1)
+        }
     }
 }

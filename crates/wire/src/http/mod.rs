@@ -1,12 +1,12 @@
-//! HTTP/1 heads, and the ends of the bodies behind them (RFC 9112, RFC 9110).
+//! HTTP/1 heads, and the ends of the bodies after them (RFC 9112, RFC 9110).
 //!
 //! Parses one direction of a connection as its bytes arrive: a [`Head`] once it is complete, and a
 //! [`Body`], plain data that separates body bytes from framing. Nothing is copied; slices point
 //! into the input.
 //!
-//! Two manners: [`Manner::Strict`] accepts what RFC 9112 permits, as a server should.
-//! [`Manner::Lenient`] accepts what a browser or proxy might, since an observer must not miss what
-//! the endpoints see: bare CR or LF as line ends, folded lines, misplaced white space, invalid
+//! Two modes: [`ParseMode::Strict`] accepts what RFC 9112 permits, as a server should.
+//! [`ParseMode::Lenient`] accepts what a browser or proxy might, since an observer must not miss
+//! what the endpoints see: bare CR or LF as line ends, folded lines, misplaced white space, invalid
 //! versions. Where the RFC leaves recipients a choice, a comment states the one made.
 //!
 //! Not supported: HTTP/2, content decoding, analysis of targets. [SL §4.2]
@@ -14,9 +14,11 @@
 mod body;
 mod fault;
 mod fields;
+mod guess;
 mod head;
 mod lines;
 mod method;
+mod mode;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -24,70 +26,9 @@ mod tests;
 pub use body::{Body, BodyPart, RequestMethod};
 pub use fault::{HttpFault, Stop};
 pub use fields::{Coding, Codings, Fields};
+pub use guess::{Guess, guess};
 pub use head::Head;
 pub use lines::HeadSearch;
-pub use method::{METHODS, method_number};
+pub use method::{METHODS, OTHER, method_number};
+pub use mode::ParseMode;
 pub use start::Start;
-
-/// Tolerance of the parser.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Manner {
-    /// Accepts what RFC 9112 permits.
-    Strict,
-    /// Accepts what endpoints might.
-    Lenient,
-}
-
-/// A guess from the first bytes of a direction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Guess {
-    /// Undecided: too few bytes.
-    Short,
-    /// An HTTP/1 request.
-    Request,
-    /// An HTTP/1 response.
-    Response,
-    /// The preface of HTTP/2 (RFC 9113 §3.4).
-    Http2,
-    /// A TLS handshake record.
-    Tls,
-    /// Anything else.
-    Other,
-}
-
-/// Longest word accepted as a method by [`guess`].
-const METHOD_MAX: usize = 24;
-
-/// Guesses the protocol from the first bytes of a direction. Line ends before a head are skipped.
-#[must_use]
-pub fn guess(bytes: &[u8]) -> Guess {
-    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
-    let begins = |with: &[u8]| {
-        let length = with.len().min(bytes.len());
-        bytes.get(..length) == with.get(..length)
-    };
-    if let [0x16, 3, minor, ..] = bytes {
-        return if *minor <= 4 { Guess::Tls } else { Guess::Other };
-    }
-    let blank = bytes.iter().take_while(|byte| lines::is_blank(**byte)).count();
-    let rest = bytes.get(blank..).unwrap_or_default();
-    match rest {
-        [] | [b'P'] | [b'P', b'R'] | [b'P', b'R', b'I'] => Guess::Short,
-        [b'P', b'R', b'I', b' ', ..] if begins(PREFACE) => match rest.len() < PREFACE.len() {
-            true => Guess::Short,
-            false => Guess::Http2,
-        },
-        _ if start::names_http(rest) => Guess::Response,
-        _ => guess_request(rest),
-    }
-}
-
-/// Checks for a method followed by a space, or a prefix of that.
-fn guess_request(rest: &[u8]) -> Guess {
-    let end = rest.iter().take(METHOD_MAX + 1).position(|byte| !fields::is_token(*byte));
-    match end {
-        Some(end) if end > 0 && rest.get(end) == Some(&b' ') => Guess::Request,
-        None if rest.len() <= METHOD_MAX => Guess::Short,
-        _ => Guess::Other,
-    }
-}

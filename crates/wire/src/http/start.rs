@@ -1,8 +1,9 @@
 //! Start lines of requests and responses.
 
+use super::fault::{HttpFault, Stop};
 use super::fields::{eq_ignore_case, is_text, is_token, trim, trim_control};
 use super::method::method_number;
-use super::{HttpFault, Manner, Stop};
+use super::mode::ParseMode;
 use memchr::{memchr, memrchr};
 
 /// A start line.
@@ -57,11 +58,11 @@ pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFaul
 }
 
 /// Returns the fault of an incomplete line that cannot become a request line, else [`Stop::More`].
-pub(super) fn unfinished_request(bytes: &[u8], begin: usize, manner: Manner) -> Stop {
+pub(super) fn unfinished_request(bytes: &[u8], begin: usize, mode: ParseMode) -> Stop {
     let rest = bytes.get(begin..).unwrap_or_default();
     let version = rest.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
     match version.get(..8) {
-        Some(version) if manner == Manner::Strict && strict_version(version).is_err() => {
+        Some(version) if mode == ParseMode::Strict && strict_version(version).is_err() => {
             HttpFault::Version.into()
         }
         _ => Stop::More,
@@ -94,7 +95,7 @@ pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFau
     Ok((Start::Request { method, number, target }, version))
 }
 
-/// Parses version, space, three digits, and a reason phrase behind another space (RFC 9112 §4),
+/// Parses version, space, three digits, and a reason phrase after another space (RFC 9112 §4),
 /// which may be missing if the phrase is.
 pub(super) fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let version = strict_version(text.get(..8).unwrap_or_default())?;

@@ -1,7 +1,7 @@
 //! Views of ClientHello and ServerHello (RFC 8446 §4.1.2, §4.1.3).
 //!
 //! Parsed from the body of the handshake message. A list beyond its bounds makes the hello
-//! malformed; bytes behind the last field are ignored.
+//! malformed; bytes after the last field are ignored.
 
 use super::{Version, is_grease};
 use crate::read::be16;

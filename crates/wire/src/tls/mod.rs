@@ -1,8 +1,8 @@
 //! TLS records and the two hellos (RFC 8446 §4.1, §5.1, and earlier versions down to SSL 3.0).
 //!
-//! [`begin`] finds the first hello of one direction, behind anything that may precede it and across
+//! [`begin`] finds the first hello of one direction, after anything that may precede it and across
 //! records if needed; views expose versions, cipher suites and extensions in order, GREASE (RFC
-//! 8701) included. Nothing is decrypted and nothing behind the hellos is read.
+//! 8701) included. Nothing is decrypted and nothing after the hellos is read.
 //!
 //! Hostile input: a hello has at most [`HELLO_MAX`] bytes, in records of at most [`BEGIN_MAX`]
 //! bytes; every list is walked once. Not supported: SSL 2.0, also as a first message, and DTLS.

@@ -110,7 +110,7 @@ fn hello_is_gathered_over_records() {
     }
 }
 
-/// A hello is found behind anything a server may send before it, once it is present, and no request
+/// A hello is found after anything a server may send before it, once it is present, and no request
 /// exceeds the bytes to come.
 #[test]
 fn hello_is_found_behind_permitted_records() {

@@ -1,0 +1,59 @@
+//! Guesses the protocol of a connection from its first bytes.
+
+use super::fields::is_token;
+use super::lines::is_blank;
+use super::start::names_http;
+
+/// A guess from the first bytes of a direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Guess {
+    /// Undecided: too few bytes.
+    Short,
+    /// An HTTP/1 request.
+    Request,
+    /// An HTTP/1 response.
+    Response,
+    /// The preface of HTTP/2 (RFC 9113 §3.4).
+    Http2,
+    /// A TLS handshake record.
+    Tls,
+    /// Anything else.
+    Other,
+}
+
+/// Longest word accepted as a method by [`guess`].
+const METHOD_MAX: usize = 24;
+
+/// Guesses the protocol from the first bytes of a direction. Line ends before a head are skipped.
+#[must_use]
+pub fn guess(bytes: &[u8]) -> Guess {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
+    let begins = |with: &[u8]| {
+        let length = with.len().min(bytes.len());
+        bytes.get(..length) == with.get(..length)
+    };
+    if let [0x16, 3, minor, ..] = bytes {
+        return if *minor <= 4 { Guess::Tls } else { Guess::Other };
+    }
+    let blank = bytes.iter().take_while(|byte| is_blank(**byte)).count();
+    let rest = bytes.get(blank..).unwrap_or_default();
+    match rest {
+        [] | [b'P'] | [b'P', b'R'] | [b'P', b'R', b'I'] => Guess::Short,
+        [b'P', b'R', b'I', b' ', ..] if begins(PREFACE) => match rest.len() < PREFACE.len() {
+            true => Guess::Short,
+            false => Guess::Http2,
+        },
+        _ if names_http(rest) => Guess::Response,
+        _ => guess_request(rest),
+    }
+}
+
+/// Checks for a method followed by a space, or a prefix of that.
+fn guess_request(rest: &[u8]) -> Guess {
+    let end = rest.iter().take(METHOD_MAX + 1).position(|byte| !is_token(*byte));
+    match end {
+        Some(end) if end > 0 && rest.get(end) == Some(&b' ') => Guess::Request,
+        None if rest.len() <= METHOD_MAX => Guess::Short,
+        _ => Guess::Other,
+    }
+}
