@@ -1,7 +1,7 @@
 //! Abstract Unix sockets, and the credentials of their peers. (RELIABILITY T10, T13)
 //!
 //! An abstract name lives as long as a process holds the listening socket, leaves nothing in a file
-//! system, and is visible in one network name space. The first claimant gets it, so both ends ask
+//! system, and is visible in one network namespace. The first claimant gets it, so both ends ask
 //! the kernel for the peer's credentials, never the peer.
 
 use crate::error::{Error, Named as _, Result};
@@ -25,8 +25,8 @@ pub fn claim(name: &[u8], backlog: i32, takes: Accepts) -> Result<OwnedFd> {
     if takes == Accepts::Bytes {
         refuse_descriptors(&socket)?;
     }
-    bind(&socket, &address(name)?).named("bind", shown(name))?;
-    listen(&socket, backlog).named("listen", shown(name))?;
+    bind(&socket, &address(name)?).named("bind", printable(name))?;
+    listen(&socket, backlog).named("listen", printable(name))?;
     Ok(socket)
 }
 
@@ -36,7 +36,7 @@ pub enum Accepts {
     /// Bytes only. A client that sends its own end into its connection would otherwise keep it open
     /// even after its death; the kernel rejects descriptors from 6.16.
     Bytes,
-    /// Bytes and descriptors.
+    /// Messages with bytes and descriptors.
     Descriptors,
 }
 
@@ -48,22 +48,22 @@ pub fn connect_to(name: &[u8], limit: Duration) -> Result<OwnedFd> {
         sockopt::set_socket_timeout(&socket, which, Some(limit))
             .named("setsockopt", "a limit in time")?;
     }
-    connect(&socket, &address(name)?).named("connect", shown(name))?;
+    connect(&socket, &address(name)?).named("connect", printable(name))?;
     Ok(socket)
 }
 
-/// As [`connect_to`], without blocking to connect; `None` if the queue is full.
+/// Like [`connect_to`], without blocking to connect; `None` if the queue is full.
 pub fn try_connect(name: &[u8], limit: Duration) -> Result<Option<OwnedFd>> {
     let socket = open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     match connect(&socket, &address(name)?) {
         Err(rustix::io::Errno::AGAIN) => return Ok(None),
-        connected => connected.named("connect", shown(name))?,
+        connected => connected.named("connect", printable(name))?,
     }
     for which in [Timeout::Send, Timeout::Recv] {
         sockopt::set_socket_timeout(&socket, which, Some(limit))
             .named("setsockopt", "a limit in time")?;
     }
-    rustix::io::ioctl_fionbio(&socket, false).named("ioctl", shown(name))?;
+    rustix::io::ioctl_fionbio(&socket, false).named("ioctl", printable(name))?;
     Ok(Some(socket))
 }
 
@@ -136,11 +136,11 @@ fn open(flags: SocketFlags) -> Result<OwnedFd> {
 }
 
 fn address(name: &[u8]) -> Result<SocketAddrUnix> {
-    SocketAddrUnix::new_abstract_name(name).named("bind", shown(name))
+    SocketAddrUnix::new_abstract_name(name).named("bind", printable(name))
 }
 
 /// Formats the name as `/proc/net/unix` does.
-fn shown(name: &[u8]) -> String {
+fn printable(name: &[u8]) -> String {
     format!("@{}", String::from_utf8_lossy(name))
 }
 

@@ -117,7 +117,7 @@ pub fn confine(memory: u64) -> Result<Landlock> {
     limit(memory)?;
     let landlock = landlocked()?;
     die_plainly()?;
-    tell_refused_calls()?;
+    report_refused_calls()?;
     let program = program()?;
     seccompiler::apply_filter(&program).map_err(|error| refused("seccomp", &error))?;
     Ok(landlock)
@@ -140,8 +140,10 @@ pub fn landlock() -> Landlock {
 fn give_up_rights() -> Result<()> {
     use rustix::fs::{Gid, Uid};
     if rustix::process::geteuid().is_root() {
-        let (group, user) =
-            (Gid::from_raw(crate::process::NOBODY), Uid::from_raw(crate::process::NOBODY));
+        let (group, user) = (
+            Gid::from_raw(crate::process::OVERFLOW_ID),
+            Uid::from_raw(crate::process::OVERFLOW_ID),
+        );
         rustix::thread::set_thread_groups(&[]).named("setgroups", "none")?;
         rustix::thread::set_thread_res_gid(group, group, group).named("setresgid", "nobody")?;
         rustix::thread::set_thread_res_uid(user, user, user).named("setresuid", "nobody")?;
@@ -206,7 +208,7 @@ fn refused(call: &'static str, error: &(dyn std::error::Error + 'static)) -> Err
 }
 
 /// Installs the SIGSYS handler, which reports the refused call and ends the process.
-fn tell_refused_calls() -> Result<()> {
+fn report_refused_calls() -> Result<()> {
     // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void) = ends;

@@ -62,7 +62,7 @@ pub fn receive(socket: impl AsFd, message: &mut [u8]) -> Result<(usize, Vec<Owne
     receive_with(socket, message, RecvFlags::empty())
 }
 
-/// As [`receive`], without blocking; `None` if there is no message.
+/// Like [`receive`], without blocking; `None` if there is no message.
 pub fn try_receive(socket: impl AsFd, message: &mut [u8]) -> Result<Option<(usize, Vec<OwnedFd>)>> {
     match receive_with(socket, message, RecvFlags::DONTWAIT) {
         Err(error) if error.errno == libc::EAGAIN => Ok(None),

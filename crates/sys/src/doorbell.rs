@@ -36,7 +36,7 @@ pub enum Drained {
 /// A result of [`SocketDoorbell::send`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
-    /// It is queued at the other end.
+    /// The notification is queued at the other end.
     Yes,
     /// The queue of the other end is full.
     Full,
@@ -47,9 +47,9 @@ pub enum Sent {
 /// The state of the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Peer {
-    /// A process holds it.
+    /// A process holds the other end.
     Here,
-    /// It is closed, or the descriptor that we were given is no doorbell.
+    /// The other end is closed, or the received descriptor is no doorbell.
     Gone,
 }
 
@@ -91,7 +91,7 @@ impl SocketDoorbell {
             // Reported once, before what is queued here, if the other end was closed with unread
             // bytes (unix(7)).
             Err(rustix::io::Errno::CONNRESET) => self.drain_once(),
-            heard => heard,
+            drained => drained,
         }
         .unwrap_or(Drained::Gone)
     }
@@ -101,14 +101,14 @@ impl SocketDoorbell {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut note = vec![0; NOTE_MAX.0];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let heard = recvmsg(&self.0, &mut [IoSliceMut::new(&mut note)], &mut control, flags);
+        let received = recvmsg(&self.0, &mut [IoSliceMut::new(&mut note)], &mut control, flags);
         let mut descriptors = Vec::new();
         for part in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = part {
                 descriptors.extend(rights);
             }
         }
-        match heard {
+        match received {
             Ok(got) if got.bytes == 0 => Ok(Drained::Gone),
             Ok(got) => {
                 note.truncate(got.bytes);

@@ -83,8 +83,8 @@ pub fn access(file: impl AsFd) -> Result<Access> {
 /// [`reopen_read_only`]. Never waits for a pipe and never activates a device.
 pub fn open_path(path: &std::path::Path) -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
-    let shown = path.display().to_string();
-    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).named("open", shown)
+    let printable = path.display().to_string();
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).named("open", printable)
 }
 
 /// Reopens a descriptor's file for reading, whatever the descriptor's own access mode. Needs
@@ -315,8 +315,8 @@ mod tests {
     #[test]
     fn status_and_access_mode_are_reported() {
         let file = file(&[1; 100]);
-        let told = status(&file).unwrap();
-        assert_eq!((told.kind, told.size, told.mode), (FileKind::Regular, 100, 0o400));
+        let facts = status(&file).unwrap();
+        assert_eq!((facts.kind, facts.size, facts.mode), (FileKind::Regular, 100, 0o400));
         assert_eq!(access(&file).unwrap(), Access::ReadWrite);
         let again = reopen_read_only(file.as_fd()).unwrap();
         assert_eq!(access(&again).unwrap(), Access::Read);

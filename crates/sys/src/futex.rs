@@ -34,7 +34,7 @@ pub fn wait(word: &AtomicU32, expected: u32, reach: Reach) {
     debug_assert!(matches!(woken, Ok(()) | Err(Errno::AGAIN | Errno::INTR)), "{woken:?}");
 }
 
-/// As [`wait`], for at most `limit`. Returns true if `limit` passed.
+/// Like [`wait`], for at most `limit`. Returns true if `limit` passed.
 pub fn wait_for(word: &AtomicU32, expected: u32, reach: Reach, limit: Duration) -> bool {
     let limit = Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),

@@ -26,7 +26,7 @@ pub struct HelperProcess {
 #[derive(Debug, Default)]
 struct End {
     known: Mutex<Option<ProcessEnd>>,
-    told: Condvar,
+    ended: Condvar,
 }
 
 impl HelperProcess {
@@ -44,17 +44,17 @@ impl HelperProcess {
     /// ([`crate::confine::end_with_parent`]).
     pub fn spawn_command(mut command: Command) -> Result<Self> {
         let end = Arc::new(End::default());
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let ends = Arc::clone(&end);
         let body = move || {
             match spawn(&mut command) {
                 Ok((child, handle, id)) => {
                     drop(command);
                     // `spawn_command` waits for this message.
-                    let _ = tell.send(Ok((handle, id)));
+                    let _ = sender.send(Ok((handle, id)));
                     ends.wait_for(child, id);
                 }
-                Err(error) => drop(tell.send(Err(error))),
+                Err(error) => drop(sender.send(Err(error))),
             }
         };
         let named = std::thread::Builder::new().name("keeper".to_owned());
@@ -62,7 +62,7 @@ impl HelperProcess {
             .spawn(body)
             .map_err(|e| Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
         let gone = || Error::new("clone", "a thread that ended", libc::ECHILD);
-        let (handle, id) = told.recv().map_err(|_| gone())??;
+        let (handle, id) = receiver.recv().map_err(|_| gone())??;
         Ok(Self { handle, id, end })
     }
 
@@ -82,7 +82,7 @@ impl HelperProcess {
     #[must_use]
     pub fn wait(&self, limit: Duration) -> Option<ProcessEnd> {
         let known = self.end.known();
-        let waits = self.end.told.wait_timeout_while(known, limit, |known| known.is_none());
+        let waits = self.end.ended.wait_timeout_while(known, limit, |known| known.is_none());
         *waits.unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -149,7 +149,7 @@ impl End {
         // The status is known already; an error would concern that alone.
         let _ = child.wait();
         drop(known);
-        self.told.notify_all();
+        self.ended.notify_all();
     }
 }
 

@@ -184,7 +184,7 @@ impl Mapping {
         Self::shared_at(fd, 0, len, what)
     }
 
-    /// As [`Mapping::shared`], beginning at `offset`.
+    /// Like [`Mapping::shared`], beginning at `offset`.
     pub(crate) fn shared_at(
         fd: BorrowedFd<'_>,
         offset: u64,

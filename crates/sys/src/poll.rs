@@ -16,7 +16,7 @@ pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<
     }
 }
 
-/// As [`readable`], but continues after a signal.
+/// Like [`readable`], but continues after a signal.
 pub fn readable_within(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let begin = crate::clock::monotonic();
     loop {

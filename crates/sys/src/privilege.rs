@@ -1,7 +1,7 @@
-//! Privileges of this process and their limits: capabilities, seccomp, user name spaces.
+//! Privileges of this process and their limits: capabilities, seccomp, user namespaces.
 //!
 //! Read from `/proc/self/status` and `/proc/sys`. The remedy for a refusal depends on its cause: a
-//! capability can be granted, a seccomp filter cannot be removed, and root of a user name space is
+//! capability can be granted, a seccomp filter cannot be removed, and root of a user namespace is
 //! root of that alone.
 
 use crate::machine::Capabilities;
@@ -26,7 +26,7 @@ pub struct Privilege {
     pub seccomp: Option<Seccomp>,
     /// The `no_new_privs` flag, under which exec grants no privileges.
     pub no_new_privileges: Option<bool>,
-    /// True in a user name space other than the initial one, where root is root of that name space
+    /// True in a user namespace other than the initial one, where root is root of that namespace
     /// alone. `None` if the kernel does not report it.
     pub inner_user_namespace: Option<bool>,
 }
@@ -77,12 +77,12 @@ impl Privilege {
     }
 }
 
-/// Returns true for the identity mapping of the initial user name space.
+/// Returns true for the identity mapping of the initial user namespace.
 fn is_identity(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Settings for user name spaces of unprivileged users.
+/// Settings for user namespaces of unprivileged users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UserNamespaces {
     /// `kernel.unprivileged_userns_clone`, on some distributions only.
@@ -109,7 +109,7 @@ impl UserNamespaces {
     }
 
     /// Returns true if an unprivileged user can create a useful one. `None`: the kernel lacks user
-    /// name spaces or does not report them.
+    /// namespaces or does not report them.
     #[must_use]
     pub fn allowed(&self) -> Option<bool> {
         let most = self.most?;

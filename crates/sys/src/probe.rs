@@ -108,7 +108,7 @@ pub fn tcx() -> Result<()> {
     bpf::tcx_chain(loopback, bpf::Side::Ingress).map(drop)
 }
 
-/// Opens the root control group and loads a program for it that reads the name space cookie,
+/// Opens the root control group and loads a program for it that reads the namespace cookie,
 /// without attaching it.
 pub fn own_sockets() -> Result<()> {
     // call bpf_get_netns_cookie; mov64 r0, 1; exit
@@ -119,7 +119,7 @@ pub fn own_sockets() -> Result<()> {
     bpf::root_cgroup().map(drop)
 }
 
-/// Attaches a program to the loopback device of a new, private name space. Needs CAP_SYS_ADMIN;
+/// Attaches a program to the loopback device of a new, private namespace. Needs CAP_SYS_ADMIN;
 /// without, the feature cannot be tried.
 pub fn xdp_link() -> Result<()> {
     // mov64 r0, 2 (XDP_PASS); exit

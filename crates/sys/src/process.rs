@@ -6,13 +6,13 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
 /// User and group id of `nobody`.
-pub const NOBODY: u32 = 65534;
+pub const OVERFLOW_ID: u32 = 65534;
 
-/// Returns the id by which the kernel shows users that have none in this name space.
+/// Returns the id by which the kernel shows users that have none in this namespace.
 #[must_use]
 pub fn overflow_uid() -> u32 {
-    let told = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
-    told.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(NOBODY)
+    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW_ID)
 }
 
 /// Returns a command that runs this executable as user and group `id`, without supplementary

@@ -49,12 +49,12 @@ pub fn notify(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
     send_lines(lines, descriptors, SocketFlags::CLOEXEC)
 }
 
-/// As [`notify`], without blocking: an error if the manager does not read.
+/// Like [`notify`], without blocking: an error if the manager does not read.
 pub fn try_notify(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
     send_lines(lines, descriptors, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// As [`notify`], blocking for at most `limit`: an error if the manager does not read in time.
+/// Like [`notify`], blocking for at most `limit`: an error if the manager does not read in time.
 pub fn notify_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duration) -> Result<bool> {
     let Some(socket) = manager(SocketFlags::CLOEXEC)? else { return Ok(false) };
     set_socket_timeout(&socket, Timeout::Send, Some(limit)).named("setsockopt", "NOTIFY_SOCKET")?;

@@ -14,9 +14,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Stop signals counted so far.
-static ASKED: AtomicU32 = AtomicU32::new(0);
+static STOP_REQUESTS: AtomicU32 = AtomicU32::new(0);
 /// The eventfd that the handler writes to; -1 if none.
-static TELL: AtomicI32 = AtomicI32::new(-1);
+static EVENT_FD: AtomicI32 = AtomicI32::new(-1);
 /// Keeps that eventfd open.
 static EVENT: OnceLock<EventFd> = OnceLock::new();
 
@@ -38,8 +38,8 @@ pub fn watch() -> Result<&'static EventFd> {
             EVENT.get_or_init(|| made)
         }
     };
-    TELL.store(event.as_fd().as_raw_fd(), Ordering::Release);
-    let handler: extern "C" fn(libc::c_int) = asked;
+    EVENT_FD.store(event.as_fd().as_raw_fd(), Ordering::Release);
+    let handler: extern "C" fn(libc::c_int) = on_stop_signal;
     for signal in [libc::SIGINT, libc::SIGTERM] {
         handle(signal, handler as *const () as libc::sighandler_t, libc::SA_RESTART)?;
     }
@@ -53,42 +53,24 @@ pub fn watched() -> Option<&'static EventFd> {
 
 /// Returns the number of stop signals (0 or 1: the second ends the process).
 pub fn stop_requests() -> u32 {
-    ASKED.load(Ordering::Acquire)
-}
-
-/// Effect of writing to a pipe without readers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BrokenPipe {
-    /// The write fails with EPIPE, so that the run can balance its ledger. Rust's default.
-    Fails,
-    /// SIGPIPE ends the process, as it does Unix filters.
-    Ends,
-}
-
-/// Sets the effect of a broken pipe.
-pub fn broken_pipe(choice: BrokenPipe) -> Result<()> {
-    let action = match choice {
-        BrokenPipe::Fails => libc::SIG_IGN,
-        BrokenPipe::Ends => libc::SIG_DFL,
-    };
-    handle(libc::SIGPIPE, action, 0)
+    STOP_REQUESTS.load(Ordering::Acquire)
 }
 
 /// Signal handler: atomics, clock_gettime(2), write(2), kill(2) and _exit(2) only, which
 /// signal-safety(7) allows.
-extern "C" fn asked(_signal: libc::c_int) {
+extern "C" fn on_stop_signal(_signal: libc::c_int) {
     let now = crate::clock::monotonic().max(1);
     let first = FIRST_NS.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
     if first.is_err_and(|first| now.saturating_sub(first) < TOGETHER_NS) {
         return;
     }
-    if ASKED.fetch_add(1, Ordering::AcqRel) > 0 {
+    if STOP_REQUESTS.fetch_add(1, Ordering::AcqRel) > 0 {
         crate::process_group::kill_all();
         // SAFETY: _exit(2) may be called at any time and does not come back.
         unsafe { libc::_exit(INTERRUPTED) }
     }
     let one = 1u64;
-    let event = TELL.load(Ordering::Acquire);
+    let event = EVENT_FD.load(Ordering::Acquire);
     // SAFETY: errno belongs to this thread; its address is valid as long as the thread runs.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the address was just given out for this thread.
@@ -130,7 +112,5 @@ mod tests {
         assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
         assert_eq!(stop_requests(), 1, "the same signal, sent to us and to our group");
         assert_eq!(crate::poll::readable(&[event.as_fd()], None), [true]);
-        broken_pipe(BrokenPipe::Ends).unwrap();
-        broken_pipe(BrokenPipe::Fails).unwrap();
     }
 }

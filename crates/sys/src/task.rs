@@ -75,9 +75,9 @@ impl Task {
         let status = text("status")?;
         let of =
             |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let kilobytes = of("VmRSS:").and_then(|told| told.split(' ').next()?.parse::<u64>().ok());
+        let kilobytes = of("VmRSS:").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
         // Absent on kernels without schedstats.
-        let ran = text("schedstat").and_then(|told| told.split(' ').next()?.parse().ok());
+        let ran = text("schedstat").and_then(|text| text.split(' ').next()?.parse().ok());
         Some(Self {
             run_state,
             parent,
@@ -105,16 +105,16 @@ fn ranges(text: &str) -> Vec<usize> {
 
 /// Pins a thread (`None`: the calling one) and threads it starts later to `processors`.
 pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
-    let told = || format!("processors {processors:?}");
+    let target = || format!("processors {processors:?}");
     let mut set = CpuSet::new();
     for processor in processors {
         if *processor >= CpuSet::MAX_CPU {
-            return Err(Error::new("sched_setaffinity", told(), libc::EINVAL));
+            return Err(Error::new("sched_setaffinity", target(), libc::EINVAL));
         }
         set.set(*processor);
     }
     let id = thread.and_then(|thread| Pid::from_raw(thread.cast_signed()));
-    rustix::thread::sched_setaffinity(id, &set).named("sched_setaffinity", told())
+    rustix::thread::sched_setaffinity(id, &set).named("sched_setaffinity", target())
 }
 
 /// Rounds of listing threads that appeared while others were pinned.

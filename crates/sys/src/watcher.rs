@@ -71,7 +71,7 @@ impl Watcher {
         let Ok((events, _)) = epoll::wait(&self.0, &mut space, limit.as_ref()) else {
             return Vec::new();
         };
-        let told = |event: &mut epoll::Event| {
+        let decoded = |event: &mut epoll::Event| {
             let (flags, data) = (event.flags, event.data);
             let has = |wanted| flags.intersects(wanted);
             let gone = has(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
@@ -82,7 +82,7 @@ impl Watcher {
                 gone,
             }
         };
-        events.iter_mut().map(told).collect()
+        events.iter_mut().map(decoded).collect()
     }
 }
 

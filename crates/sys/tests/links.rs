@@ -231,7 +231,7 @@ fn thousand_attachments_leave_nothing() {
     let index = index(&pair);
     let mut made = Vec::new();
     pair.server.enter(|| {
-        for turn in 0..1_000 {
+        for round in 0..1_000 {
             let map = Map::array("life", 8, 1, true).unwrap();
             let [one, two] = ["one", "two"].map(|name| count(ProgramKind::Tc, name, &map, -1));
             let mut new = vec![
@@ -240,13 +240,13 @@ fn thousand_attachments_leave_nothing() {
                 (ObjectKind::Maps, map.info().unwrap().id),
             ];
             // Attaching takes 10 ms, detaching as long.
-            let link = (turn % 5 == 0).then(|| {
+            let link = (round % 5 == 0).then(|| {
                 let link = Link::tcx(&one, index, Side::Ingress, Anchor::Head, None).unwrap();
                 link.update(&two, Some(&one)).unwrap();
                 new.push((ObjectKind::Links, link.info().unwrap().id));
                 link
             });
-            if turn % 250 == 0 {
+            if round % 250 == 0 {
                 assert!(new.iter().all(|(of, id)| ids(*of).unwrap().contains(id)));
             }
             drop(link);

@@ -20,7 +20,7 @@ fn interface_facts_match_the_ip_command() {
     let veth = links.named(CLIENT_DEVICE).unwrap();
     assert_eq!((veth.hatype, veth.mtu, veth.operstate), (1, 4321, 6));
     assert!(veth.flags.up() && veth.flags.running() && !veth.flags.loopback());
-    assert!(!veth.flags.promiscuous() && !veth.flags.point_to_point());
+    assert!(!veth.flags.promiscuous());
     assert_eq!(veth.mac, [2, 0, 0, 0, 0x12, 0x34]);
     assert_eq!((veth.kind.as_deref(), veth.link.is_some()), (Some("veth"), true));
     assert_eq!(veth.alternative, ["a-name-longer-than-fifteen"]);

@@ -169,7 +169,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
         until("they have gone on", || {
             near.rx.as_mut().unwrap().take(&mut moving, 1000).unwrap();
             seen.extend(moving.iter().map(|piece| piece.address / u64::from(SHAPE.frame)));
-            let given = far.tx.as_mut().unwrap().give(&moving).unwrap();
+            let given = far.tx.as_mut().unwrap().enqueue(&moving).unwrap();
             moving.drain(..given);
             assert_ne!(far.wake_tx().unwrap(), WakeOutcome::Refused);
             let mut back = Vec::new();
@@ -281,7 +281,7 @@ fn refusals_name_queue_and_interface() {
             Errno::INVAL.raw_os_error()
         );
         let long = Descriptor { address: 100, length: SHAPE.frame, continues: false };
-        assert!(socket.tx.as_mut().unwrap().give(&[long]).is_err());
+        assert!(socket.tx.as_mut().unwrap().enqueue(&[long]).is_err());
         assert_eq!(socket.fill.as_ref().unwrap().waiting().unwrap(), 0);
     });
 }

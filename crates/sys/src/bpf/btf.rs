@@ -1,4 +1,4 @@
-//! BTF type information for programs' functions and source lines and for map values with timers.
+//! BTF type information for programs' functions and source lines.
 //!
 //! [`BtfBuilder`] encodes the few kinds that generated programs need; loading returns a descriptor.
 //! Kind numbers follow the kernel's `btf.rst`.
@@ -14,8 +14,6 @@ const HEADER: u32 = 24;
 /// BTF kinds.
 mod kind {
     pub(super) const INT: u32 = 1;
-    pub(super) const PTR: u32 = 2;
-    pub(super) const STRUCT: u32 = 4;
     pub(super) const FUNC: u32 = 12;
     pub(super) const FUNC_PROTO: u32 = 13;
 }
@@ -32,16 +30,6 @@ pub struct BtfBuilder {
     types: Vec<u8>,
     texts: Vec<u8>,
     count: u32,
-}
-
-/// Linkage of a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Linkage {
-    /// Callable by its own program only, for example as a timer callback; verified at each call
-    /// site.
-    Static = 0,
-    /// Callable from anywhere; verified once on its own.
-    Global = 1,
 }
 
 impl Default for BtfBuilder {
@@ -72,42 +60,15 @@ impl BtfBuilder {
         self.push(name, kind::INT << 24, bytes, &[bytes * 8])
     }
 
-    /// Adds a pointer to type `to`.
-    pub fn pointer(&mut self, to: u32) -> u32 {
-        self.push(0, kind::PTR << 24, to, &[])
-    }
-
-    /// Adds a structure of `bytes` bytes; each member is (name, type, byte offset).
-    pub fn structure(&mut self, name: &str, bytes: u32, members: &[(&str, u32, u32)]) -> u32 {
-        let name = self.text(name);
-        let members: Vec<u32> = members
-            .iter()
-            .flat_map(|(name, of, at)| [self.text(name), *of, at.saturating_mul(8)])
-            .collect();
-        let count = u32::try_from(members.len() / 3).unwrap_or(u32::MAX);
-        self.push(name, kind::STRUCT << 24 | count & 0xffff, bytes, &members)
-    }
-
-    /// Adds `struct bpf_timer`, which the kernel recognizes by name in a map value.
-    pub fn timer(&mut self) -> u32 {
-        let opaque = self.int("unsigned long long", 8);
-        self.structure("bpf_timer", 16, &[("a", opaque, 0), ("b", opaque, 8)])
-    }
-
-    /// Adds a function with named, typed parameters.
-    pub fn function(
-        &mut self,
-        name: &str,
-        answer: u32,
-        parameters: &[(&str, u32)],
-        linkage: Linkage,
-    ) -> u32 {
+    /// Adds a function with named, typed parameters, verified once on its own (global linkage).
+    pub fn function(&mut self, name: &str, answer: u32, parameters: &[(&str, u32)]) -> u32 {
+        const GLOBAL: u32 = 1;
         let list: Vec<u32> =
             parameters.iter().flat_map(|(name, of)| [self.text(name), *of]).collect();
         let count = u32::try_from(parameters.len()).unwrap_or(u32::MAX);
         let prototype = self.push(0, kind::FUNC_PROTO << 24 | count & 0xffff, answer, &list);
         let name = self.text(name);
-        self.push(name, kind::FUNC << 24 | linkage as u32, prototype, &[])
+        self.push(name, kind::FUNC << 24 | GLOBAL, prototype, &[])
     }
 
     /// Loads the section into the kernel.
@@ -175,11 +136,10 @@ mod tests {
     fn btf_encoding_matches_the_kernels_layout() {
         let mut types = BtfBuilder::new();
         let number = types.int("int", 4);
-        let pair = types.structure("pair", 8, &[("a", number, 0), ("b", number, 4)]);
-        assert_eq!((number, pair), (1, 2));
+        assert_eq!((number, types.function("main", number, &[("ctx", number)])), (1, 3));
         let bytes = types.encode().unwrap();
         assert_eq!(bytes[..8], [0x9f, 0xeb, 1, 0, 24, 0, 0, 0]);
-        assert_eq!(bytes.len(), 24 + 16 + (12 + 2 * 12) + "\0int\0pair\0a\0b\0".len());
-        assert!(bytes.ends_with(b"\0int\0pair\0a\0b\0"));
+        assert_eq!(bytes.len(), 24 + 16 + (12 + 8) + 12 + "\0int\0ctx\0main\0".len());
+        assert!(bytes.ends_with(b"\0int\0ctx\0main\0"));
     }
 }

@@ -85,7 +85,7 @@ pub struct LinkInfo {
     pub target: LinkTarget,
 }
 
-/// The attachment point of a link. A deleted interface or name space reads as 0.
+/// The attachment point of a link. A deleted interface or namespace reads as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkTarget {
     /// XDP, by interface index.
@@ -94,7 +94,7 @@ pub enum LinkTarget {
     Tcx(u32, Side),
     /// Control group, by cgroup id.
     Cgroup(u64),
-    /// Network name space, by inode.
+    /// Network namespace, by inode.
     Namespace(u32),
     /// Another type of link (BPF_LINK_TYPE_*).
     Other(u32),
@@ -148,7 +148,7 @@ impl Link {
         Self::create(program, chain::cgroup_type(side), fd, 0, (0, 0), target)
     }
 
-    /// Attaches a socket lookup program to a network name space.
+    /// Attaches a socket lookup program to a network namespace.
     pub fn namespace(program: &Program, namespace: &Namespace) -> Result<Self> {
         let fd = namespace.as_fd().as_raw_fd().cast_unsigned();
         let target = "the choice of sockets in a name space".to_owned();

@@ -9,15 +9,12 @@ mod element;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-pub use element::UpdateMode;
-
 use super::ids::IdAttributes;
-use super::{Attributes, Btf, Info, call, command, info_of, name_of, object_name, open};
+use super::{Attributes, Info, call, command, info_of, name_of, object_name, open};
 use crate::error::{Error, Result};
 use crate::memory::{Mapping, ReadMapping};
 
-/// BPF_F_NO_PREALLOC, BPF_F_MMAPABLE
-const NO_PREALLOC: u32 = 1;
+/// BPF_F_MMAPABLE
 const MAPPABLE: u32 = 1 << 10;
 /// BPF_F_RDONLY: user space cannot modify the map through this descriptor.
 const READ_ONLY: u32 = 1 << 3;
@@ -25,78 +22,47 @@ const READ_ONLY: u32 = 1 << 3;
 /// Map types (BPF_MAP_TYPE_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapKind {
-    /// Hash table.
-    Hash = 1,
     /// Array; every index exists.
     Array = 2,
     /// Programs by index, for tail calls.
     Programs = 3,
-    /// Hash table with one value per CPU.
-    PerCpuHash = 5,
-    /// Array with one value per CPU.
-    PerCpuArray = 6,
-    /// Hash table that evicts the least recently used key when full.
-    LruHash = 9,
-    /// As [`MapKind::LruHash`], with one value per CPU.
-    LruPerCpuHash = 10,
-    /// Longest-prefix-match trie.
-    Prefixes = 11,
     /// Array of maps.
     Maps = 12,
-    /// Devices by index, for XDP redirect.
-    Devices = 14,
     /// AF_XDP sockets by index, for XDP redirect.
     XdpSockets = 17,
     /// Ordered records from programs to user space.
     RingBuffer = 27,
-    /// Pages at the same addresses for programs and processes.
-    Arena = 33,
 }
 
 impl MapKind {
-    /// Returns true if the map holds one value per CPU.
-    #[must_use]
-    pub const fn per_cpu(self) -> bool {
-        matches!(self, Self::PerCpuHash | Self::PerCpuArray | Self::LruPerCpuHash)
-    }
-
-    const fn from_number(number: u32) -> Option<Self> {
-        Some(match number {
-            1 => Self::Hash,
-            2 => Self::Array,
-            3 => Self::Programs,
-            5 => Self::PerCpuHash,
-            6 => Self::PerCpuArray,
-            9 => Self::LruHash,
-            10 => Self::LruPerCpuHash,
-            11 => Self::Prefixes,
-            12 => Self::Maps,
-            14 => Self::Devices,
-            17 => Self::XdpSockets,
-            27 => Self::RingBuffer,
-            33 => Self::Arena,
-            _ => return None,
-        })
+    fn from_number(number: u32) -> Option<Self> {
+        let kinds = [Self::Array, Self::Programs, Self::Maps, Self::XdpSockets, Self::RingBuffer];
+        kinds.into_iter().find(|kind| *kind as u32 == number)
     }
 }
 
 /// Parameters of a new map.
 #[derive(Clone, Copy, Debug)]
 pub struct Specification<'a> {
-    /// Name for messages; the kernel keeps 15 characters.
+    /// Name for messages; the kernel stores the first 15 characters.
     pub name: &'a str,
     /// Map type.
     pub kind: MapKind,
-    /// Size of a key in bytes.
+    /// Size of a key in bytes: 4 for arrays, 0 for a ring buffer.
     pub key_size: u32,
     /// Size of a value in bytes.
     pub value_size: u32,
     /// Capacity in elements; for a ring buffer, in bytes.
     pub entries: u32,
-    /// Makes an array mappable (BPF_F_MMAPABLE).
+    /// True to make an array mappable (BPF_F_MMAPABLE).
     pub mappable: bool,
-    /// BTF and the types of key and value; needed for timers in values.
-    pub types: Option<(&'a Btf, u32, u32)>,
+}
+
+impl<'a> Specification<'a> {
+    /// Describes a map from indices to four-byte values.
+    const fn of_words(name: &'a str, kind: MapKind, entries: u32) -> Self {
+        Self { name, kind, key_size: 4, value_size: 4, entries, mappable: false }
+    }
 }
 
 /// A map, by descriptor.
@@ -137,32 +103,21 @@ impl Map {
 
     /// Creates a one-element array of maps whose element is like `inner`.
     pub(super) fn around(inner: &Self, name: &str) -> Result<Self> {
-        let (kind, key_size, value_size, entries) = (MapKind::Maps, 4, 4, 1);
-        let (mappable, types) = (false, None);
-        let wanted = Specification { name, kind, key_size, value_size, entries, mappable, types };
+        let wanted = Specification::of_words(name, MapKind::Maps, 1);
         Self::create_around(&wanted, inner.fd.as_raw_fd().cast_unsigned())
     }
 
     fn create_around(wanted: &Specification<'_>, inner_fd: u32) -> Result<Self> {
-        let Specification { name, kind, key_size, value_size, entries, mappable, types } = *wanted;
-        let prefixes = if kind == MapKind::Prefixes { NO_PREALLOC } else { 0 };
-        let (btf, key_type, value_type) = match types {
-            Some((btf, key, value)) => (btf.as_fd().as_raw_fd().cast_unsigned(), key, value),
-            None => (0, 0, 0),
-        };
+        let Specification { name, kind, key_size, value_size, entries, mappable } = *wanted;
         let mut attr = MapCreateAttributes {
             kind: kind as u32,
             key_size,
             value_size,
             entries,
-            flags: prefixes | if mappable { MAPPABLE } else { 0 },
+            flags: if mappable { MAPPABLE } else { 0 },
             inner_fd,
             numa_node: 0,
             name: object_name(name),
-            interface: 0,
-            btf,
-            key_type,
-            value_type,
         };
         let fd = open(command::MAP_CREATE, "MAP_CREATE", name, &mut attr)?;
         let (key_size, value_size) = (key_size as usize, value_size as usize);
@@ -171,36 +126,18 @@ impl Map {
 
     /// Creates a zeroed array. A mappable one can be accessed by [`Map::map`].
     pub fn array(name: &str, value_size: u32, entries: u32, mappable: bool) -> Result<Self> {
-        let kind = MapKind::Array;
-        let array =
-            Specification { name, kind, key_size: 4, value_size, entries, mappable, types: None };
-        Self::create(&array)
-    }
-
-    /// Creates a zeroed array with one value per CPU.
-    pub fn per_cpu_array(name: &str, value_size: u32, entries: u32) -> Result<Self> {
-        Self::plain(name, MapKind::PerCpuArray, 4, value_size, entries)
-    }
-
-    /// Creates a keyed map of type `kind`.
-    pub fn table(
-        name: &str,
-        kind: MapKind,
-        key_size: u32,
-        value_size: u32,
-        entries: u32,
-    ) -> Result<Self> {
-        Self::plain(name, kind, key_size, value_size, entries)
+        let words = Specification::of_words(name, MapKind::Array, entries);
+        Self::create(&Specification { value_size, mappable, ..words })
     }
 
     /// Creates an array of programs of one type, for tail calls.
     pub fn programs(name: &str, entries: u32) -> Result<Self> {
-        Self::plain(name, MapKind::Programs, 4, 4, entries)
+        Self::create(&Specification::of_words(name, MapKind::Programs, entries))
     }
 
     /// Creates an array of AF_XDP sockets, for XDP redirect.
     pub fn xdp_sockets(name: &str, entries: u32) -> Result<Self> {
-        Self::plain(name, MapKind::XdpSockets, 4, 4, entries)
+        Self::create(&Specification::of_words(name, MapKind::XdpSockets, entries))
     }
 
     /// Adopts a map from a received descriptor; its type and sizes come from the kernel.
@@ -273,25 +210,6 @@ impl Map {
             Error::new("mmap", format!("map {:?} of kind {:?}", self.name, self.kind), libc::EINVAL)
         })
     }
-
-    fn plain(
-        name: &str,
-        kind: MapKind,
-        key_size: u32,
-        value_size: u32,
-        entries: u32,
-    ) -> Result<Self> {
-        let mappable = false;
-        Self::create(&Specification {
-            name,
-            kind,
-            key_size,
-            value_size,
-            entries,
-            mappable,
-            types: None,
-        })
-    }
 }
 
 impl AsFd for Map {
@@ -310,13 +228,9 @@ struct MapCreateAttributes {
     inner_fd: u32,
     numa_node: u32,
     name: [u8; 16],
-    interface: u32,
-    btf: u32,
-    key_type: u32,
-    value_type: u32,
 }
 
-// SAFETY: twelve fields of four-byte alignment in the kernel's order, no padding (1), no address
+// SAFETY: eight fields of four-byte alignment in the kernel's order, no padding (1), no address
 // (2).
 unsafe impl Attributes for MapCreateAttributes {}
 

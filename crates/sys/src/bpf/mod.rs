@@ -19,7 +19,7 @@ pub mod ring;
 mod ring_buffer;
 mod test_run;
 
-pub use btf::{Btf, BtfBuilder, Linkage};
+pub use btf::{Btf, BtfBuilder};
 pub use cgroup::{cgroup_mount, root_cgroup};
 pub use chain::{Chain, Member, cgroup_chain, programs, tcx_chain};
 pub use grace_period::GracePeriod;
@@ -27,7 +27,7 @@ pub use ids::{ObjectKind, ids};
 pub use kernel_types::kernel_function;
 pub use link::{Anchor, Link, LinkInfo, LinkTarget, Neighbor, Side, XdpAttached, XdpMode};
 pub use load_error::{LoadError, missing_capabilities};
-pub use map::{Map, MapInfo, MapKind, Specification, UpdateMode};
+pub use map::{Map, MapInfo, MapKind, Specification};
 pub use program::{
     AttachType, FunctionInfo, License, LineInfo, Load, LogLevel, Program, ProgramKind, SourceInfo,
 };
@@ -46,7 +46,6 @@ mod command {
     pub(super) const MAP_LOOKUP_ELEM: u32 = 1;
     pub(super) const MAP_UPDATE_ELEM: u32 = 2;
     pub(super) const MAP_DELETE_ELEM: u32 = 3;
-    pub(super) const MAP_GET_NEXT_KEY: u32 = 4;
     pub(super) const PROG_LOAD: u32 = 5;
     pub(super) const PROG_TEST_RUN: u32 = 10;
     pub(super) const PROG_GET_NEXT_ID: u32 = 11;
@@ -57,7 +56,6 @@ mod command {
     pub(super) const PROG_QUERY: u32 = 16;
     pub(super) const BTF_LOAD: u32 = 18;
     pub(super) const MAP_FREEZE: u32 = 22;
-    pub(super) const MAP_LOOKUP_BATCH: u32 = 24;
     pub(super) const LINK_CREATE: u32 = 28;
     pub(super) const LINK_UPDATE: u32 = 29;
     pub(super) const LINK_GET_NEXT_ID: u32 = 31;

@@ -7,7 +7,7 @@
 //! it, so it is always contiguous. This module has no reader state: readers copy, then check
 //! [`Region::reserved`] to detect that the writer has lapped them.
 //!
-//! When one program serves several requests, the records form rings without sinks, and each request
+//! If one program serves several requests, the records form rings without sinks, and each request
 //! has rings without records that point into them ([`Rings::beside`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +26,7 @@ pub mod region_offset {
     pub const COMMITTED: u32 = 8;
     /// u64 per sink: pointers ever written.
     pub const HEADS: u32 = 64;
-    /// Writer's private words, from behind the last head to the end of the page.
+    /// Writer's private words, from the end of the last head to the end of the page.
     pub const SCRATCH: u32 = HEADS + 8 * super::SINKS_MAX;
     /// Pointers of the first sink.
     pub const POINTERS: u32 = 4096;
@@ -238,7 +238,8 @@ pub struct FramePointer {
     pub offset: u32,
     /// Exit edge.
     pub way: u32,
-    /// Pointers written before for this edge, if it shares its sink.
+    /// Number of pointers written before this one for the same edge; counted only if edges share
+    /// the sink.
     pub number: u64,
 }
 

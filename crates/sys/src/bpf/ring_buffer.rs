@@ -39,7 +39,6 @@ impl RingBuffer {
             value_size: 0,
             entries: bytes,
             mappable: false,
-            types: None,
         })?;
         Self::mapped(map, bytes, name)
     }
@@ -121,12 +120,12 @@ pub struct Listener {
 
 impl Listener {
     /// Waits on these ring buffers, by any of their descriptors.
-    pub fn to(bells: &[BorrowedFd<'_>]) -> Result<Self> {
+    pub fn to(doorbells: &[BorrowedFd<'_>]) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).named("epoll_create1", "")?;
-        for bell in bells {
-            let number = u64::from(bell.as_raw_fd().cast_unsigned());
+        for doorbell in doorbells {
+            let number = u64::from(doorbell.as_raw_fd().cast_unsigned());
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            epoll::add(&epoll, bell, epoll::EventData::new_u64(number), flags)
+            epoll::add(&epoll, doorbell, epoll::EventData::new_u64(number), flags)
                 .named("epoll_ctl", "a ring buffer")?;
         }
         Ok(Self { epoll })

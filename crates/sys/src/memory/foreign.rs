@@ -101,7 +101,7 @@ pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
 /// blocks of a ring follow their headers, so otherwise every second store would cross a cache line.
 ///
 /// # Safety
-/// As [`copy_bytes`], for at least [`WIDE_MIN`] bytes, on a CPU with AVX.
+/// Like [`copy_bytes`], for at least [`WIDE_MIN`] bytes, on a CPU with AVX.
 #[inline(never)]
 unsafe fn copy_wide(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: as in `copy_bytes`, which has detected AVX; `vzeroupper` restores the register state

@@ -14,7 +14,7 @@ impl ReadMapping {
         Some(self.0.word(offset)?.load(Ordering::Acquire))
     }
 
-    /// As [`ReadMapping::word`], for a u32.
+    /// Like [`ReadMapping::word`], for a u32.
     #[must_use]
     #[inline]
     pub fn half(&self, offset: usize) -> Option<u32> {
@@ -31,19 +31,19 @@ impl ReadMapping {
 }
 
 impl Mapping {
-    /// As [`ReadMapping::word`].
+    /// Like [`ReadMapping::word`].
     #[must_use]
     pub fn word(&self, offset: usize) -> Option<u64> {
         Some(self.0.word(offset)?.load(Ordering::Acquire))
     }
 
-    /// As [`ReadMapping::half`].
+    /// Like [`ReadMapping::half`].
     #[must_use]
     pub fn half(&self, offset: usize) -> Option<u32> {
         Some(self.0.half(offset)?.load(Ordering::Acquire))
     }
 
-    /// As [`ReadMapping::copy`].
+    /// Like [`ReadMapping::copy`].
     #[must_use]
     pub fn copy(&self, offset: usize, to: &mut [u8]) -> bool {
         self.0.copy(offset, to).is_some()
@@ -55,7 +55,7 @@ impl Mapping {
         self.0.word(offset).map(|word| word.store(value, Ordering::Release)).is_some()
     }
 
-    /// As [`Mapping::set_word`], for a u32.
+    /// Like [`Mapping::set_word`], for a u32.
     pub fn set_half(&self, offset: usize, value: u32) -> bool {
         self.0.half(offset).map(|word| word.store(value, Ordering::Release)).is_some()
     }

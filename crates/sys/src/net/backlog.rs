@@ -1,7 +1,7 @@
 //! The backlog between drivers and network stack, which drops frames when it is full.
 //!
 //! `/proc/net/softnet_stat` has one line of hexadecimal counters per CPU, for all interfaces and
-//! name spaces together. Virtual devices and drivers without NAPI use the backlog; with receive
+//! namespaces together. Virtual devices and drivers without NAPI use the backlog; with receive
 //! packet steering all devices do.
 
 use crate::error::{Error, Result};
@@ -16,7 +16,6 @@ pub struct Backlog(Vec<ProcessorCounters>);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct ProcessorCounters {
     dropped: u32,
-    squeezed: u32,
     processor: Option<u32>,
 }
 
@@ -28,36 +27,28 @@ impl Backlog {
         Self::parse(&text).ok_or_else(|| Error::new("read", FILE, libc::EBADMSG))
     }
 
-    /// Returns the frames dropped at a full backlog since `earlier`.
+    /// Returns the number of frames dropped at a full backlog since `earlier`. The kernel's
+    /// counters have 32 bits and wrap; a CPU that is new since `earlier` started at 0.
     #[must_use]
     pub fn dropped_since(&self, earlier: &Self) -> u64 {
-        self.since(earlier, |line| line.dropped)
-    }
-
-    /// Returns how often a CPU ran out of budget with work left since `earlier`.
-    #[must_use]
-    pub fn squeezed_since(&self, earlier: &Self) -> u64 {
-        self.since(earlier, |line| line.squeezed)
-    }
-
-    /// Sums differences of 32-bit counters, which wrap. A CPU that is new since `earlier` started
-    /// at 0.
-    fn since(&self, earlier: &Self, of: impl Fn(&ProcessorCounters) -> u32) -> u64 {
         let before = |(place, line): (usize, &ProcessorCounters)| match line.processor {
             Some(_) => earlier.0.iter().find(|other| other.processor == line.processor),
             None => earlier.0.get(place),
         };
         let lines = self.0.iter().enumerate();
-        lines.map(|each| u64::from(of(each.1).wrapping_sub(before(each).map_or(0, &of)))).sum()
+        let dropped = |each: (usize, &ProcessorCounters)| {
+            each.1.dropped.wrapping_sub(before(each).map_or(0, |line| line.dropped))
+        };
+        lines.map(|each| u64::from(dropped(each))).sum()
     }
 
     fn parse(text: &str) -> Option<Self> {
         let figure = |word: Option<&str>| u32::from_str_radix(word?, 16).ok();
         let line = |line: &str| {
             let mut words = line.split_ascii_whitespace();
-            let (dropped, squeezed) = (figure(words.nth(1))?, figure(words.next())?);
+            let dropped = figure(words.nth(1))?;
             // The thirteenth column (CPU number), since Linux 5.14.
-            Some(ProcessorCounters { dropped, squeezed, processor: figure(words.nth(9)) })
+            Some(ProcessorCounters { dropped, processor: figure(words.nth(10)) })
         };
         let lines: Option<Vec<ProcessorCounters>> = text.lines().map(line).collect();
         lines.filter(|lines| !lines.is_empty()).map(Self)
@@ -77,7 +68,6 @@ mod tests {
         let both = line("00000003", "00000000") + &line("00000007", "00000001");
         let later = Backlog::parse(&both).unwrap();
         assert_eq!(later.dropped_since(&earlier), 5 + 7);
-        assert_eq!(later.squeezed_since(&earlier), 0x10);
         let old = Backlog::parse("1 00000009 2\n").unwrap();
         assert_eq!(Backlog::parse("1 0000000b 2\n").unwrap().dropped_since(&old), 2);
         assert_eq!(Backlog::parse("").map(|_| ()), None);

@@ -24,7 +24,7 @@ const TAKES_FRAMES: u64 = 4;
 /// Size of `struct genlmsghdr`.
 const GENERIC_HEADER: usize = 4;
 
-/// Returns true if an interface of this thread's name space accepts frames redirected by XDP
+/// Returns true if an interface of this thread's namespace accepts frames redirected by XDP
 /// programs.
 ///
 /// ENOENT: the kernel does not report features.
@@ -36,12 +36,12 @@ pub fn accepts_xdp_frames(index: u32) -> Result<bool> {
         Some(rustix::net::netlink::GENERIC),
     );
     let socket = socket.named("socket", "generic netlink")?;
-    let told = ask(&socket, CONTROLLER, GET_FAMILY, (FAMILY_NAME, b"netdev\0"), "family netdev")?;
-    let family = attribute(&told, FAMILY_ID).and_then(|value| field(value, 0));
+    let answer = ask(&socket, CONTROLLER, GET_FAMILY, (FAMILY_NAME, b"netdev\0"), "family netdev")?;
+    let family = attribute(&answer, FAMILY_ID).and_then(|value| field(value, 0));
     let family = family.map(u16::from_ne_bytes).ok_or_else(|| unknown("family netdev"))?;
     let target = format!("interface number {index}");
-    let told = ask(&socket, family, GET_DEVICE, (DEVICE_INDEX, &index.to_ne_bytes()), &target)?;
-    let features = attribute(&told, XDP_FEATURES).and_then(|value| field(value, 0));
+    let answer = ask(&socket, family, GET_DEVICE, (DEVICE_INDEX, &index.to_ne_bytes()), &target)?;
+    let features = attribute(&answer, XDP_FEATURES).and_then(|value| field(value, 0));
     let features = features.map(u64::from_ne_bytes).ok_or_else(|| unknown(&target))?;
     Ok(features & TAKES_FRAMES != 0)
 }

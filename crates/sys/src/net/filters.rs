@@ -147,7 +147,7 @@ mod tests {
     use testkit::random::Random;
 
     /// Builds an answer about a filter.
-    fn told(handle: u32, parent: u32, info: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    fn target(handle: u32, parent: u32, info: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let words = [0, 2, handle, parent, info];
         let mut bytes: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
         for (kind, value) in attributes {
@@ -161,14 +161,14 @@ mod tests {
 
     #[test]
     fn bpf_filter_is_reported_with_its_program() {
-        let mut options = told(0, 0, 0, &[(7, b"tap\0"), (11, &77_u32.to_ne_bytes())]);
+        let mut options = target(0, 0, 0, &[(7, b"tap\0"), (11, &77_u32.to_ne_bytes())]);
         let options = options.split_off(MESSAGE);
-        let body = told(1, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0"), (2, &options)]);
+        let body = target(1, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0"), (2, &options)]);
         let found = filter(&body, INGRESS, Side::Ingress).unwrap();
         assert_eq!((found.kind.as_str(), found.preference, found.handle), ("bpf", 7, 1));
         assert_eq!((found.name.as_deref(), found.program), (Some("tap"), Some(77)));
         assert_eq!(filter(&body, EGRESS, Side::Egress), None, "of the other side");
-        let heading = told(0, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0")]);
+        let heading = target(0, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0")]);
         assert_eq!(filter(&heading, INGRESS, Side::Ingress), None);
     }
 
@@ -177,7 +177,7 @@ mod tests {
         let mut random = Random::replayable();
         for _ in 0..20_000 {
             let mut body =
-                told(1, INGRESS, 1 << 16, &[(1, b"bpf\0"), (2, &[8, 0, 11, 0, 1, 2, 3, 4])]);
+                target(1, INGRESS, 1 << 16, &[(1, b"bpf\0"), (2, &[8, 0, 11, 0, 1, 2, 3, 4])]);
             for _ in 0..random.below(6) {
                 let at = random.within(0..body.len());
                 body[at] = random.below(256) as u8;

@@ -55,7 +55,7 @@ mod attribute {
     pub(super) const LONG_NAME: u16 = 53;
 }
 
-/// A socket for interface queries, bound to the name space in which it was opened.
+/// A socket for interface queries, bound to the namespace in which it was opened.
 #[derive(Debug)]
 pub struct RouteSocket {
     socket: OwnedFd,
@@ -64,7 +64,7 @@ pub struct RouteSocket {
 }
 
 impl RouteSocket {
-    /// Opens a socket in the network name space of the calling thread. Needs no privilege.
+    /// Opens a socket in the network namespace of the calling thread. Needs no privilege.
     pub fn open() -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // Protocol 0 is NETLINK_ROUTE.

@@ -1,4 +1,4 @@
-//! Network interfaces with their counters, the backlog, and name spaces.
+//! Network interfaces with their counters, the backlog, and namespaces.
 //!
 //! Queries go over rtnetlink(7), synchronously ([`RouteSocket`]). A socket belongs to the name
 //! space of the thread that opens it; [`run_in`] opens in another.
@@ -38,7 +38,7 @@ pub struct Interface {
     pub mac: Vec<u8>,
     /// Kind of virtual device: `veth`, `vlan`, `bridge`, `tun`, …; `None` for hardware.
     pub kind: Option<String>,
-    /// Index of the lower device or peer, which may be in another name space.
+    /// Index of the lower device or peer, which may be in another namespace.
     pub link: Option<u32>,
     /// Operational state (RFC 2863): 6 up, 2 down, 7 dormant, 0 unknown.
     pub operstate: u8,
@@ -84,12 +84,6 @@ impl InterfaceFlags {
     #[must_use]
     pub const fn promiscuous(self) -> bool {
         self.0 & libc::IFF_PROMISC.cast_unsigned() != 0
-    }
-
-    /// Returns true for a point-to-point link, which has no link-layer addresses.
-    #[must_use]
-    pub const fn point_to_point(self) -> bool {
-        self.0 & libc::IFF_POINTOPOINT.cast_unsigned() != 0
     }
 }
 
@@ -148,17 +142,17 @@ impl Counters {
     }
 }
 
-/// Returns the interface with this name in the calling thread's name space.
+/// Returns the interface with this name in the calling thread's namespace.
 pub fn interface(name: &str) -> Result<Interface> {
     RouteSocket::open()?.named(name)
 }
 
-/// Lists the interfaces of the calling thread's name space.
+/// Lists the interfaces of the calling thread's namespace.
 pub fn interfaces() -> Result<Vec<Interface>> {
     RouteSocket::open()?.all()
 }
 
-/// Returns the current name of an interface in the calling thread's name space.
+/// Returns the current name of an interface in the calling thread's namespace.
 pub fn name_of(index: u32) -> Result<String> {
     Ok(RouteSocket::open()?.indexed(index)?.name)
 }

@@ -1,4 +1,4 @@
-//! Network name spaces, opened by name, path or process, and entered by short-lived threads.
+//! Network namespaces, opened by name, path or process, and entered by short-lived threads.
 
 use crate::error::{Error, Named as _, Result};
 use crate::open::OpenRegular;
@@ -8,12 +8,12 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Directory where `ip netns` keeps name spaces.
+/// Directory where `ip netns` keeps namespaces.
 const NAMES: &str = "/run/netns";
-/// The calling thread's name space, which may differ from its process's.
+/// The calling thread's namespace, which may differ from its process's.
 const HERE: &str = "/proc/thread-self/ns/net";
 
-/// A network name space, kept alive by this value.
+/// A network namespace, kept alive by this value.
 #[derive(Debug)]
 pub struct Namespace {
     fd: OwnedFd,
@@ -21,12 +21,12 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Opens the calling thread's name space.
+    /// Opens the calling thread's namespace.
     pub fn current() -> Result<Self> {
         Self::at(Path::new(HERE), "this name space")
     }
 
-    /// Opens a name space by text: a path if it contains `/`, else a name known to `ip netns`, else
+    /// Opens a namespace by text: a path if it contains `/`, else a name known to `ip netns`, else
     /// a process id.
     pub fn open(text: &str) -> Result<Self> {
         let known = Path::new(NAMES).join(text);
@@ -40,21 +40,21 @@ impl Namespace {
         Self::at(&path, text)
     }
 
-    /// Returns the inode number, unique on this machine while the name space exists.
+    /// Returns the inode number, unique on this machine while the namespace exists.
     pub fn identity(&self) -> Result<u64> {
         let stat = rustix::fs::fstat(&self.fd).named("fstat", self.what.clone())?;
         Ok(stat.st_ino)
     }
 
-    /// Returns true if it belongs to this process's user name space, so that user ids mean the same
+    /// Returns true if it belongs to this process's user namespace, so that user ids mean the same
     /// in both.
     pub fn has_our_users(&self) -> Result<bool> {
-        /// This process's user name space.
+        /// This process's user namespace.
         const USERS: &str = "/proc/self/ns/user";
         let ours = rustix::fs::stat(USERS).named("stat", USERS)?;
         let owner = match owner_of(&self.fd) {
             Ok(owner) => owner,
-            // The owner is a parent of our user name space.
+            // The owner is a parent of our user namespace.
             Err(error) if error.errno == libc::EPERM => return Ok(false),
             Err(error) => return Err(error),
         };
@@ -84,7 +84,7 @@ impl AsFd for Namespace {
     }
 }
 
-/// Returns the user name space that owns a name space.
+/// Returns the user namespace that owns a namespace.
 fn owner_of(space: &OwnedFd) -> Result<OwnedFd> {
     /// NS_GET_USERNS (ioctl_ns(2))
     const GET_OWNER: libc::Ioctl = 0xb701;
@@ -97,7 +97,7 @@ fn owner_of(space: &OwnedFd) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(answer) })
 }
 
-/// Returns the cookie by which BPF programs identify the name space of this thread's sockets
+/// Returns the cookie by which BPF programs identify the namespace of this thread's sockets
 /// (SO_NETNS_COOKIE, Linux 5.14). Never reused.
 pub fn namespace_cookie() -> Result<u64> {
     let flags = SocketFlags::CLOEXEC;
@@ -106,7 +106,7 @@ pub fn namespace_cookie() -> Result<u64> {
     option::get(socket.as_fd(), libc::SOL_SOCKET, option::NETNS_COOKIE)
 }
 
-/// Runs `work` in a name space, in a thread of its own: sockets opened there stay there, and the
+/// Runs `work` in a namespace, in a thread of its own: sockets opened there stay there, and the
 /// calling thread stays where it is. Needs CAP_SYS_ADMIN in both.
 ///
 /// # Panics
@@ -119,14 +119,14 @@ pub fn run_in<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Re
     })
 }
 
-/// Runs `work` in a new name space, which lives as long as anything opened there. Needs
+/// Runs `work` in a new namespace, which lives as long as anything opened there. Needs
 /// CAP_SYS_ADMIN.
 ///
 /// # Panics
 /// If `work` panics.
 pub fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     in_thread(|| {
-        // SAFETY: the thread begins and ends here, and what is unshared is its name space of
+        // SAFETY: the thread begins and ends here, and what is unshared is its namespace of
         // networks alone, not its descriptors.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
             .named("unshare", "a new name space of networks")?;

@@ -153,18 +153,6 @@ impl PacketStatus {
     pub const fn checksum_unset(self) -> bool {
         self.0 & (1 << 3) != 0
     }
-
-    /// Returns true if the device verified the layer 4 checksum.
-    #[must_use]
-    pub const fn checksum_valid(self) -> bool {
-        self.0 & (1 << 7) != 0
-    }
-
-    /// Returns true if the timestamp is the device's.
-    #[must_use]
-    pub const fn hardware_time(self) -> bool {
-        self.0 & (1 << 31) != 0
-    }
 }
 
 /// Link-layer address of a packet (`struct sockaddr_ll`).

@@ -3,7 +3,7 @@
 //! The order of setup keeps unwanted frames out of the ring: a [`PacketSocket`] is opened with
 //! protocol 0, so that nothing arrives; then come the filter, the [`PacketRing`], and last the bind
 //! to an interface (RELIABILITY T12). [`layout`] parses the ring's segments; [`PacketSender`]
-//! sends. Opening needs CAP_NET_RAW in the user name space that owns the network name space.
+//! sends. Opening needs CAP_NET_RAW in the user namespace that owns the network namespace.
 
 pub mod layout;
 pub(crate) mod option;
@@ -26,7 +26,7 @@ pub type Instruction = (u16, u8, u8, u32);
 pub struct PacketSocket(OwnedFd);
 
 impl PacketSocket {
-    /// Opens a socket in the calling thread's network name space.
+    /// Opens a socket in the calling thread's network namespace.
     pub fn open() -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)

@@ -13,7 +13,7 @@ pub(super) const ATTACH_PROGRAM: Name = (libc::SO_ATTACH_BPF, "SO_ATTACH_BPF");
 pub(super) const MEMORY: Name = (libc::SO_MEMINFO, "SO_MEMINFO");
 pub(super) const ERROR: Name = (libc::SO_ERROR, "SO_ERROR");
 pub(super) const ADD_MEMBERSHIP: Name = (libc::PACKET_ADD_MEMBERSHIP, "PACKET_ADD_MEMBERSHIP");
-/// Cookie of a network name space (Linux 5.14).
+/// Cookie of a network namespace (Linux 5.14).
 pub(crate) const NETNS_COOKIE: Name = (71, "SO_NETNS_COOKIE");
 pub(super) const RX_RING: Name = (libc::PACKET_RX_RING, "PACKET_RX_RING");
 pub(super) const STATISTICS: Name = (libc::PACKET_STATISTICS, "PACKET_STATISTICS");

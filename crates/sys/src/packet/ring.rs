@@ -70,7 +70,7 @@ pub struct RingStatistics {
     pub packets: u64,
     /// Frames dropped for lack of room.
     pub drops: u64,
-    /// Number of times the ring froze because all segments were ours.
+    /// Number of times the ring froze because user space owned all segments.
     pub freezes: u64,
 }
 
@@ -108,7 +108,7 @@ pub struct Gap {
 struct Gaps {
     /// Gaps not yet taken by [`PacketRing::take_gap`].
     known: VecDeque<Gap>,
-    /// Dropped frames assigned to a gap.
+    /// Number of dropped frames already assigned to a gap.
     counted: u64,
     /// Length of the prefix of segments that have all been given back.
     passed: u64,

@@ -46,7 +46,7 @@ pub enum SendStop {
 }
 
 impl PacketSender {
-    /// Opens a socket to an interface in the calling thread's network name space.
+    /// Opens a socket to an interface in the calling thread's network namespace.
     pub fn open(index: u32, qdisc: Qdisc) -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)

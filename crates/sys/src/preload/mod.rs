@@ -96,19 +96,19 @@ pub fn poll_pair(numbers: [c_int; 2], patient: bool) -> Option<[Readiness; 2]> {
         [Some(one), Some(other)] => {
             let mut entries = [one, other].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             poll(&mut entries, limit.as_ref()).ok()?;
-            Some(entries.map(|entry| seen(entry.revents())))
+            Some(entries.map(|entry| readiness(entry.revents())))
         }
         [Some(one), None] => {
             let mut entry = [PollFd::from_borrowed_fd(one, PollFlags::IN)];
             poll(&mut entry, limit.as_ref()).ok()?;
             let [entry] = entry;
-            Some([seen(entry.revents()), nowhere])
+            Some([readiness(entry.revents()), nowhere])
         }
         [None, _] => Some([nowhere; 2]),
     }
 }
 
-fn seen(events: PollFlags) -> Readiness {
+fn readiness(events: PollFlags) -> Readiness {
     let over = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
     Readiness { readable: events.contains(PollFlags::IN), over: events.intersects(over) }
 }
@@ -151,7 +151,7 @@ pub fn send_byte(socket: c_int) -> Peer {
 /// A message from a rendezvous socket.
 #[derive(Debug)]
 pub enum Handover {
-    /// None yet.
+    /// No message yet.
     Nothing,
     /// A message with descriptors.
     Message(Vec<OwnedFd>),

@@ -32,7 +32,7 @@ struct Window {
     /// File offset.
     at: AtomicU64,
     /// Set once the program has touched the window.
-    seen: AtomicBool,
+    observed: AtomicBool,
 }
 
 static LENT: [Window; WINDOWS] = [const {
@@ -42,7 +42,7 @@ static LENT: [Window; WINDOWS] = [const {
         len: AtomicUsize::new(0),
         number: AtomicUsize::new(0),
         at: AtomicU64::new(0),
-        seen: AtomicBool::new(false),
+        observed: AtomicBool::new(false),
     }
 }; WINDOWS];
 
@@ -72,7 +72,7 @@ extern "C" fn fault(signal: libc::c_int, about: *mut libc::siginfo_t, context: *
     for window in &LENT {
         let base = window.base.load(Ordering::Acquire);
         if base != 0 && (base..base + window.span.load(Ordering::Relaxed)).contains(&address) {
-            window.seen.store(true, Ordering::Relaxed);
+            window.observed.store(true, Ordering::Relaxed);
             window.restore();
             return;
         }
@@ -112,7 +112,7 @@ pub fn lend(base: usize, len: usize, number: usize, at: u64) -> bool {
             }
         }
     };
-    if window.seen.load(Ordering::Relaxed) {
+    if window.observed.load(Ordering::Relaxed) {
         return false;
     }
     window.len.store(0, Ordering::Relaxed);
@@ -173,7 +173,7 @@ impl Window {
                 (self.number.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
             copy(number, at, base, len);
         }
-        if !self.seen.load(Ordering::Relaxed) {
+        if !self.observed.load(Ordering::Relaxed) {
             self.base.store(0, Ordering::Release);
         }
     }

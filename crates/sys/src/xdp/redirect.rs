@@ -100,7 +100,7 @@ impl Redirect {
         Self::first_that_fits(interface, &make, &ready)
     }
 
-    /// As [`Redirect::attach_new`], with another program.
+    /// Like [`Redirect::attach_new`], with another program.
     pub fn attach_with<E: From<LoadError> + From<Error>>(
         (name, queues): (&str, u32),
         make: BuildProgram<'_, E>,
@@ -179,7 +179,7 @@ impl Redirect {
 
     /// Passes frames of a queue to the host from now on.
     pub fn release(&self, queue: u32) -> Result<()> {
-        self.sockets.remove(&queue.to_ne_bytes()).map(drop)
+        self.sockets.clear(queue)
     }
 
     /// Returns the sums over all queues; 0 if another program redirects.
@@ -220,7 +220,7 @@ const fn op(code: u8, target: u8, source: u8, offset: i16, value: i32) -> [u8; 8
 ///     now = bpf_ktime_get_ns();
 ///     ((u64 *)ctx->data_meta)[0] = tag; ((u64 *)ctx->data_meta)[1] = now;
 /// }
-/// counter->led++; return answer;
+/// counter->redirected++; return answer;
 /// ```
 fn code((sockets, counters): (i32, i32), queues: u32, tags: Option<i32>) -> Vec<u8> {
     // Offsets in `struct xdp_md`, return values, helper numbers.
@@ -232,10 +232,9 @@ fn code((sockets, counters): (i32, i32), queues: u32, tags: Option<i32>) -> Vec<
     const KTIME_GET_NS: i32 = 5;
     const REDIRECT_MAP: i32 = 51;
     const ADJUST_META: i32 = 54;
-    // Source registers of `ld_imm64` for a map and for a map's value, and of a call for a kfunc.
+    // Source registers of `ld_imm64` for a map and for a map's value.
     const MAP: u8 = 1;
     const VALUE: u8 = 2;
-    const KFUNC: u8 = 2;
     let begin = [
         op(MOVE, 6, 1, 0, 0),
         op(LOAD, 7, 1, QUEUE, 0),
@@ -252,32 +251,13 @@ fn code((sockets, counters): (i32, i32), queues: u32, tags: Option<i32>) -> Vec<
         op(0x18, 9, VALUE, 0, counters),
         op(0, 0, 0, 0, 0),
         op(0x0f, 9, 7, 0, 0),        // r9 += r7
-        op(0x15, 8, 0, 4, REDIRECT), // if r8 == XDP_REDIRECT goto led
+        op(0x15, 8, 0, 4, REDIRECT), // if r8 == XDP_REDIRECT goto redirected
         op(SET, 1, 0, 0, 1),
         op(0xdb, 9, 1, 8, 0), // lock *(u64 *)(r9 + 8) += r1
         op(MOVE, 0, 8, 0, 0),
         op(EXIT, 0, 0, 0, 0),
         op(SET, 7, 0, 0, 0), // redirected: no tag
     ];
-    let asked = |function| {
-        [
-            op(0x7a, 10, 0, -8, 0), // *(u64 *)(r10 - 8) = 0
-            op(MOVE, 1, 6, 0, 0),
-            op(MOVE, 2, 10, 0, 0),
-            op(0x07, 2, 0, 0, -2), // r2 += -2
-            op(MOVE, 3, 10, 0, 0),
-            op(0x07, 3, 0, 0, -4), // r3 += -4
-            op(CALL, 0, KFUNC, 0, function),
-            op(0x55, 0, 0, 7, 0),   // if r0 != 0 goto behind
-            op(0x69, 7, 10, -2, 0), // r7 = *(u16 *)(r10 - 2)
-            op(0x67, 7, 0, 0, 16),  // r7 <<= 16
-            op(0x69, 1, 10, -4, 0), // r1 = *(u16 *)(r10 - 4)
-            op(0x4f, 7, 1, 0, 0),   // r7 |= r1
-            op(SET, 1, 0, 0, 1),
-            op(0x67, 1, 0, 0, 32), // r1 <<= 32
-            op(0x4f, 7, 1, 0, 0),  // r7 |= r1
-        ]
-    };
     let end = [
         op(MOVE, 1, 6, 0, 0),
         op(SET, 2, 0, 0, -16),
@@ -296,9 +276,32 @@ fn code((sockets, counters): (i32, i32), queues: u32, tags: Option<i32>) -> Vec<
         op(MOVE, 0, 8, 0, 0),
         op(EXIT, 0, 0, 0, 0),
     ];
-    let asked = tags.map(asked);
-    let all = [&begin[..], asked.as_ref().map_or(&[][..], |asked| &asked[..]), &end[..]].concat();
-    all.concat()
+    let lookup = tags.map(tag_lookup);
+    let lookup = lookup.as_ref().map_or(&[][..], |code| &code[..]);
+    [&begin[..], lookup, &end[..]].concat().concat()
+}
+
+/// Emits the call of the kfunc that returns the tag; leaves the tag in r7.
+fn tag_lookup(function: i32) -> [[u8; 8]; 15] {
+    // Source register of a call of a kfunc.
+    const KFUNC: u8 = 2;
+    [
+        op(0x7a, 10, 0, -8, 0), // *(u64 *)(r10 - 8) = 0
+        op(MOVE, 1, 6, 0, 0),
+        op(MOVE, 2, 10, 0, 0),
+        op(0x07, 2, 0, 0, -2), // r2 += -2
+        op(MOVE, 3, 10, 0, 0),
+        op(0x07, 3, 0, 0, -4), // r3 += -4
+        op(CALL, 0, KFUNC, 0, function),
+        op(0x55, 0, 0, 7, 0),   // if r0 != 0 goto behind
+        op(0x69, 7, 10, -2, 0), // r7 = *(u16 *)(r10 - 2)
+        op(0x67, 7, 0, 0, 16),  // r7 <<= 16
+        op(0x69, 1, 10, -4, 0), // r1 = *(u16 *)(r10 - 4)
+        op(0x4f, 7, 1, 0, 0),   // r7 |= r1
+        op(SET, 1, 0, 0, 1),
+        op(0x67, 1, 0, 0, 32), // r1 <<= 32
+        op(0x4f, 7, 1, 0, 0),  // r7 |= r1
+    ]
 }
 
 const LOAD: u8 = 0x61;

@@ -122,8 +122,8 @@ impl TxRing {
     pub(super) fn rewrite(&mut self, all: &[Descriptor]) -> Result<()> {
         let old = self.waiting()?;
         self.0.index = self.0.index.wrapping_sub(old);
-        let given = self.give(all)?;
-        debug_assert!(given == all.len() && given >= old as usize, "the kernel knows of {old}");
+        let count = self.enqueue(all)?;
+        debug_assert!(count == all.len() && count >= old as usize, "the kernel knows of {old}");
         Ok(())
     }
 
@@ -141,7 +141,7 @@ impl TxRing {
 
     /// Adds descriptors as far as there is room and returns their number. Follow with
     /// [`XdpSocket::wake_tx`](super::XdpSocket::wake_tx) if needed.
-    pub fn give(&mut self, descriptors: &[Descriptor]) -> Result<usize> {
+    pub fn enqueue(&mut self, descriptors: &[Descriptor]) -> Result<usize> {
         self.0.put(descriptors, |ring, at, descriptor| {
             let Descriptor { address, length, continues } = *descriptor;
             ring.umem.holds(address, length)
@@ -395,7 +395,7 @@ mod tests {
             assert_eq!(refused.errno, libc::EBADMSG, "{address} {length}");
             let mut tx = TxRing(ring(16).0);
             let descriptor = Descriptor { address, length, continues: false };
-            assert_eq!(tx.give(&[descriptor]).unwrap_err().errno, libc::EINVAL);
+            assert_eq!(tx.enqueue(&[descriptor]).unwrap_err().errno, libc::EINVAL);
             assert_eq!(tx.room().unwrap(), SIZE, "nothing was given");
         }
         let (mut completion, theirs) = completion();

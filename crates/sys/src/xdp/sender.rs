@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// Most descriptors per packet (MAX_SKB_FRAGS and the head).
-const PIECES_MAX: usize = 18;
+const FRAGMENTS_MAX: usize = 18;
 
 /// A sender at one queue.
 #[derive(Debug)]
@@ -28,11 +28,11 @@ pub struct XdpSender {
     socket: XdpSocket,
     frames: Arc<Frames>,
     /// Entries in the send ring, oldest first.
-    waiting: VecDeque<Piece>,
-    /// Number of packets in `waiting`, without ghosts.
+    queued: VecDeque<RingEntry>,
+    /// Number of packets in `queued`, without ghosts.
     packets: usize,
-    /// Frames not yet returned, those in `waiting` included.
-    away: usize,
+    /// Frames not yet returned, those in `queued` included.
+    in_flight: usize,
     back: Vec<u64>,
     /// Descriptors of the packet taken last.
     last: Vec<Descriptor>,
@@ -41,7 +41,7 @@ pub struct XdpSender {
 
 /// An entry in the send ring.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct RingEntry {
     at: Descriptor,
     /// True if the kernel has read it without publishing that; its packet is counted elsewhere.
     ghost: bool,
@@ -68,7 +68,7 @@ pub struct PushReport {
 }
 
 impl XdpSender {
-    /// Opens a sender over `frames` in the calling thread's network name space.
+    /// Opens a sender over `frames` in the calling thread's network namespace.
     pub fn open(frames: &Arc<Frames>, settings: SocketSettings) -> Result<Self> {
         // bind(2) requires a fill ring, though it stays unused.
         let settings = SocketSettings { fill: settings.tx.min(FILL), rx: 0, ..settings };
@@ -76,9 +76,9 @@ impl XdpSender {
         Ok(Self {
             socket,
             frames: Arc::clone(frames),
-            waiting: VecDeque::new(),
+            queued: VecDeque::new(),
             packets: 0,
-            away: 0,
+            in_flight: 0,
             back: Vec::new(),
             last: Vec::new(),
             fragments: settings.fragments,
@@ -94,7 +94,7 @@ impl XdpSender {
     /// Returns the maximum length of a packet in bytes.
     #[must_use]
     pub fn longest(&self) -> usize {
-        self.frames.frame() * if self.fragments { PIECES_MAX - 1 } else { 1 }
+        self.frames.frame() * if self.fragments { FRAGMENTS_MAX - 1 } else { 1 }
     }
 
     /// Returns the number of packets that the kernel has not taken.
@@ -105,8 +105,8 @@ impl XdpSender {
 
     /// Returns the number of frames that have not come back.
     #[must_use]
-    pub const fn away(&self) -> usize {
-        self.away
+    pub const fn in_flight(&self) -> usize {
+        self.in_flight
     }
 
     /// Returns true if the device reads the memory itself.
@@ -117,29 +117,29 @@ impl XdpSender {
 
     /// Queues a packet. Returns false if the ring or the free frames are exhausted; retry after
     /// [`XdpSender::push`].
-    pub fn give(&mut self, packet: TxPacket<'_>) -> Result<bool> {
+    pub fn enqueue(&mut self, packet: TxPacket<'_>) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
         // Keeps room for one packet, so that a dropped one can be put back.
-        if (tx.room()? as usize) < 2 * PIECES_MAX {
+        if (tx.room()? as usize) < 2 * FRAGMENTS_MAX {
             return Ok(false);
         }
-        let mut pieces = [Descriptor::default(); PIECES_MAX];
+        let mut entries = [Descriptor::default(); FRAGMENTS_MAX];
         let count = match packet {
             TxPacket::InPlace(descriptor) => {
-                pieces[0] = Descriptor { continues: false, ..descriptor };
+                entries[0] = Descriptor { continues: false, ..descriptor };
                 usize::from(self.frames.retain(descriptor.address))
             }
-            TxPacket::Copied(bytes) => copy(&self.frames, bytes, &mut pieces),
+            TxPacket::Copied(bytes) => copy(&self.frames, bytes, &mut entries),
         };
-        let pieces = pieces.get(..count).unwrap_or_default();
-        if pieces.is_empty() {
+        let entries = entries.get(..count).unwrap_or_default();
+        if entries.is_empty() {
             return Ok(false);
         }
-        let given = tx.give(pieces)?;
-        debug_assert_eq!(given, pieces.len(), "there was room");
-        self.waiting.extend(pieces.iter().map(|at| Piece { at: *at, ghost: false }));
+        let given = tx.enqueue(entries)?;
+        debug_assert_eq!(given, entries.len(), "there was room");
+        self.queued.extend(entries.iter().map(|at| RingEntry { at: *at, ghost: false }));
         self.packets += 1;
-        self.away += pieces.len();
+        self.in_flight += entries.len();
         Ok(true)
     }
 
@@ -168,13 +168,13 @@ impl XdpSender {
 
     /// Withdraws the packets that the kernel has not taken and returns their number. Their entries
     /// become ones that the kernel skips.
-    pub fn take_back(&mut self) -> Result<usize> {
+    pub fn withdraw(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(0) };
         let packets = std::mem::take(&mut self.packets);
-        let ghosts = self.waiting.iter().take_while(|piece| piece.ghost).count();
-        tx.forget(self.waiting.len() - ghosts)?;
-        for piece in self.waiting.drain(ghosts..) {
-            self.away -= usize::from(self.frames.release(piece.at.address));
+        let ghosts = self.queued.iter().take_while(|entry| entry.ghost).count();
+        tx.forget(self.queued.len() - ghosts)?;
+        for entry in self.queued.drain(ghosts..) {
+            self.in_flight -= usize::from(self.frames.release(entry.at.address));
         }
         Ok(packets)
     }
@@ -204,19 +204,19 @@ impl XdpSender {
                 return Ok(());
             }
             for address in &self.back {
-                self.away -= usize::from(self.frames.release(*address));
+                self.in_flight -= usize::from(self.frames.release(*address));
             }
         }
     }
 
-    /// Removes entries that the kernel has taken, except the last packet's, from `waiting`; returns
+    /// Removes entries that the kernel has taken, except the last packet's, from `queued`; returns
     /// the number of packets.
     fn settle(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_ref() else { return Ok(0) };
         let left = tx.waiting()? as usize;
         let mut taken = 0;
-        while self.waiting.len() > left {
-            let Some(Piece { at, ghost: false }) = self.waiting.pop_front() else { continue };
+        while self.queued.len() > left {
+            let Some(RingEntry { at, ghost: false }) = self.queued.pop_front() else { continue };
             if self.last.last().is_none_or(|last| !last.continues) {
                 self.last.clear();
             }
@@ -229,10 +229,10 @@ impl XdpSender {
 
     /// Turns the first waiting packet into a ghost: taken, but not published as such.
     fn make_ghost(&mut self) {
-        for piece in self.waiting.iter_mut().skip_while(|piece| piece.ghost) {
-            piece.ghost = true;
-            self.last.push(piece.at);
-            if !piece.at.continues {
+        for entry in self.queued.iter_mut().skip_while(|entry| entry.ghost) {
+            entry.ghost = true;
+            self.last.push(entry.at);
+            if !entry.at.continues {
                 self.packets -= 1;
                 return;
             }
@@ -245,42 +245,42 @@ impl XdpSender {
         if (tx.room()? as usize) < self.last.len() {
             return Ok(false);
         }
-        let ghosts = self.waiting.iter().take_while(|piece| piece.ghost).count();
+        let ghosts = self.queued.iter().take_while(|entry| entry.ghost).count();
         for (number, at) in self.last.drain(..).enumerate() {
             // One more use: its failed transmission completes separately.
-            self.away += usize::from(self.frames.retain(at.address));
-            self.waiting.insert(ghosts + number, Piece { at, ghost: false });
+            self.in_flight += usize::from(self.frames.retain(at.address));
+            self.queued.insert(ghosts + number, RingEntry { at, ghost: false });
         }
         self.packets += 1;
-        let all: Vec<Descriptor> = self.waiting.iter().map(|piece| piece.at).collect();
+        let all: Vec<Descriptor> = self.queued.iter().map(|entry| entry.at).collect();
         tx.rewrite(&all)?;
         Ok(true)
     }
 }
 
 /// Copies bytes into free frames and returns their number; 0 if there are too few.
-fn copy(frames: &Frames, bytes: &[u8], pieces: &mut [Descriptor; PIECES_MAX]) -> usize {
+fn copy(frames: &Frames, bytes: &[u8], entries: &mut [Descriptor; FRAGMENTS_MAX]) -> usize {
     let parts = bytes.chunks(frames.frame());
     let count = parts.len();
-    if count >= PIECES_MAX {
+    if count >= FRAGMENTS_MAX {
         return 0;
     }
     let mut done = 0;
-    for (part, piece) in parts.zip(pieces.iter_mut()) {
+    for (part, entry) in parts.zip(entries.iter_mut()) {
         let Some(address) = frames.take_to_send() else { break };
         let at = usize::try_from(address).unwrap_or(usize::MAX);
         // The frame was free and is now ours alone.
         let pasted = frames.umem().memory().paste(at, part);
         debug_assert!(pasted, "a frame is in the memory");
         let length = u32::try_from(part.len()).unwrap_or(0);
-        *piece = Descriptor { address, length, continues: done + 1 < count };
+        *entry = Descriptor { address, length, continues: done + 1 < count };
         done += 1;
     }
     if done == count {
         return count;
     }
-    for piece in pieces.iter().take(done) {
-        frames.release(piece.address);
+    for entry in entries.iter().take(done) {
+        frames.release(entry.address);
     }
     0
 }

@@ -96,7 +96,7 @@ pub struct XdpSocket {
 }
 
 impl XdpSocket {
-    /// Opens a socket in the calling thread's network name space and registers the memory. Needs
+    /// Opens a socket in the calling thread's network namespace and registers the memory. Needs
     /// CAP_NET_RAW.
     ///
     /// ENOBUFS: without CAP_IPC_LOCK the memory counts against the lock limit.

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use streamline_sys as sys;
 use sys::bpf::ring::{Rings, RingsLayout};
 use sys::bpf::{
-    Anchor, Btf, BtfBuilder, FunctionInfo, Link, Linkage, Load, Map, ObjectKind, Program,
-    ProgramKind, RingBuffer, Side, SourceInfo, XdpMode,
+    Anchor, Btf, BtfBuilder, FunctionInfo, Link, Load, Map, ObjectKind, Program, ProgramKind,
+    RingBuffer, Side, SourceInfo, XdpMode,
 };
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, PacketSocket, Qdisc};
@@ -69,12 +69,12 @@ pub(crate) fn attach_step_by_step() {
     let (index, steps) = (number(INDEX), number(STEP));
     let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
     let map = (steps > 0).then(|| Map::array("killed", 8, 1, true).unwrap());
-    let tell = |of: &str, id: u32| say(&format!("made {of} {id}"));
+    let announce = |of: &str, id: u32| print_line(&format!("made {of} {id}"));
     if let Some(map) = &map {
-        tell("map", map.info().unwrap().id);
+        announce("map", map.info().unwrap().id);
         let program = |kind, value| {
             let program = count(kind, "killed", map, value);
-            tell("program", program.info().unwrap().id);
+            announce("program", program.info().unwrap().id);
             program
         };
         let mut links = Vec::new();
@@ -99,12 +99,12 @@ pub(crate) fn attach_step_by_step() {
                 _ => {}
             }
             if let Some(link) = links.last() {
-                tell("link", link.info().unwrap().id);
+                announce("link", link.info().unwrap().id);
             }
         }
         kept.push(Box::new(links));
     }
-    say("ready");
+    print_line("ready");
     // Until this process is killed or its parent has gone.
     let _ = std::io::stdin().read(&mut [0]);
 }
@@ -116,7 +116,7 @@ fn open_xdp(index: u32) -> (Redirect, XdpSocket) {
     let socket = XdpSocket::open(&umem, SocketSettings::new(index, 0, 64)).unwrap();
     let redirect = Redirect::load("killed", 1, false).unwrap();
     redirect.redirect(0, &socket).unwrap();
-    say(&format!("made program {}", redirect.program().info().unwrap().id));
+    print_line(&format!("made program {}", redirect.program().info().unwrap().id));
     (redirect, socket)
 }
 
@@ -124,12 +124,12 @@ fn open_xdp(index: u32) -> (Redirect, XdpSocket) {
 fn load_types() -> (Btf, Program) {
     let mut types = BtfBuilder::new();
     let int = types.int("int", 4);
-    let main = types.function("killed", int, &[("ctx", int)], Linkage::Global);
+    let main = types.function("killed", int, &[("ctx", int)]);
     let btf = types.load().unwrap();
     let (code, functions) = (answer_code(0), [FunctionInfo { instruction: 0, type_id: main }]);
     let source = Some(SourceInfo { btf: &btf, functions: &functions, lines: &[] });
     let program = Load { source, ..Load::new(ProgramKind::Tc, "killed", &code) }.load().unwrap();
-    say(&format!("made program {}", program.info().unwrap().id));
+    print_line(&format!("made program {}", program.info().unwrap().id));
     (btf, program)
 }
 
@@ -137,7 +137,7 @@ fn load_types() -> (Btf, Program) {
 fn kernel_rings() -> Rings {
     let shape = RingsLayout { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
     let rings = Rings::create("killed", shape).unwrap();
-    say(&format!("made map {}", rings.map().info().unwrap().id));
+    print_line(&format!("made map {}", rings.map().info().unwrap().id));
     rings
 }
 
@@ -149,7 +149,7 @@ fn before_a_socket(program: &Program) -> PacketSocket {
 }
 
 #[expect(clippy::print_stdout, reason = "the parent reads it")]
-fn say(line: &str) {
+fn print_line(line: &str) {
     println!("{line}");
 }
 

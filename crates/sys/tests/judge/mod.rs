@@ -49,7 +49,7 @@ impl Kernel {
         let parts = program.relocate_tails(&descriptors).expect("a descriptor per map");
         for (at, part) in (0..).zip(parts) {
             let part = bpf::Program::load(kind(program.hook), name, &insn::encode(&part))?;
-            links.expect("a map of parts").1.set_program(at, &part).expect("a part");
+            links.expect("a map of parts").1.set_descriptor(at, part.as_fd()).expect("a part");
         }
         let before = vec![0; program.counters.len()];
         let states = program.maps.iter().map(|map| map.state_of.is_some()).collect();
