@@ -10,7 +10,7 @@ use std::fmt;
 use crate::insn::{Cond, Insn, Operand, Reg, class};
 
 /// A jump target that may be bound after the jumps to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Label(usize);
 
 /// An error in instructions or labels.
@@ -21,13 +21,13 @@ pub enum AsmError {
         /// The slot of the jump.
         at: usize,
     },
-    /// A label is bound twice, or behind a jump that names it.
+    /// A label is bound twice, or after a jump that names it.
     Rebound {
         /// The slot of the second binding.
         at: usize,
     },
     /// A jump goes further than 32,767 slots.
-    Far {
+    TooFar {
         /// The slot of the jump.
         at: usize,
     },
@@ -40,7 +40,9 @@ impl fmt::Display for AsmError {
         match self {
             Self::Unbound { at } => write!(f, "the jump at {at} names an unbound label"),
             Self::Rebound { at } => write!(f, "a label is bound a second time at {at}"),
-            Self::Far { at } => write!(f, "the jump at {at} goes further than 32,767 instructions"),
+            Self::TooFar { at } => {
+                write!(f, "the jump at {at} goes further than 32,767 instructions")
+            }
             Self::OpenEnd => write!(f, "the program has no exit at its end"),
         }
     }
@@ -79,11 +81,6 @@ impl Asm {
     /// Returns true if a reachable jump names this label.
     pub fn is_used(&self, label: Label) -> bool {
         self.labels.get(label.0).is_some_and(|site| site.used)
-    }
-
-    /// Returns true if the next instruction is reachable.
-    pub fn is_reachable(&self) -> bool {
-        !self.dead
     }
 
     /// Returns the slot of the next instruction.
@@ -149,7 +146,7 @@ impl Asm {
         for (at, label) in &self.jumps {
             let target = self.labels.get(label.0).and_then(|site| site.at);
             let target = target.ok_or(AsmError::Unbound { at: *at })?;
-            let far = AsmError::Far { at: *at };
+            let far = AsmError::TooFar { at: *at };
             let distance = target.checked_sub(at + 1).ok_or(AsmError::Rebound { at: *at })?;
             let off = i16::try_from(distance).map_err(|_| far)?;
             if let Some(insn) = self.code.get_mut(*at) {
@@ -201,16 +198,16 @@ mod tests {
     #[test]
     fn unreachable_code_is_dropped() {
         let mut asm = Asm::new();
-        let (end, nobody) = (asm.label(), asm.label());
+        let (end, unused) = (asm.label(), asm.label());
         asm.push(Insn::mov(R0, 0));
         asm.jump(end);
         asm.push(Insn::mov(R0, 1));
-        asm.jump(nobody);
-        asm.bind(nobody);
+        asm.jump(unused);
+        asm.bind(unused);
         asm.push(Insn::mov(R0, 2));
         asm.bind(end);
         asm.push(Insn::exit());
-        assert!(!asm.is_used(nobody));
+        assert!(!asm.is_used(unused));
         assert_eq!(asm.finish().unwrap(), [Insn::mov(R0, 0), Insn::jump(0), Insn::exit()]);
     }
 
@@ -237,6 +234,6 @@ mod tests {
         (0..40_000).for_each(|_| far.push(Insn::mov(R0, 0)));
         far.bind(label);
         far.push(Insn::exit());
-        assert_eq!(far.finish(), Err(AsmError::Far { at: 0 }));
+        assert_eq!(far.finish(), Err(AsmError::TooFar { at: 0 }));
     }
 }

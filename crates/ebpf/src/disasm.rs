@@ -182,24 +182,10 @@ fn jump(insn: Insn) -> Option<String> {
         _ => {}
     }
     let r = if insn.class() == class::JMP { 'r' } else { 'w' };
-    let sign = CONDITIONS.iter().find(|(cond, _)| *cond as u8 == code & 0xf0)?.1;
+    let sign = Cond::of(code)?.sign();
     let operand = if code & SOURCE_REG == 0 { imm.to_string() } else { format!("{r}{src}") };
     Some(format!("if {r}{dst} {sign} {operand} goto {off:+}"))
 }
-
-const CONDITIONS: [(Cond, &str); 11] = [
-    (Cond::Eq, "=="),
-    (Cond::Gt, ">"),
-    (Cond::Ge, ">="),
-    (Cond::Set, "&"),
-    (Cond::Ne, "!="),
-    (Cond::Sgt, "s>"),
-    (Cond::Sge, "s>="),
-    (Cond::Lt, "<"),
-    (Cond::Le, "<="),
-    (Cond::Slt, "s<"),
-    (Cond::Sle, "s<="),
-];
 
 fn unsigned(size: Size) -> &'static str {
     match size {

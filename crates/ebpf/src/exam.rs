@@ -207,10 +207,10 @@ pub fn compare<'a>(
             }));
         }
         tally.packets += 1;
-        let says = |wanted: fn(&Ruling) -> bool| u64::from(rulings.iter().any(wanted));
-        tally.refused += says(|ruling| matches!(ruling, Ruling::Refused(_)));
+        let any_rules = |wanted: fn(&Ruling) -> bool| u64::from(rulings.iter().any(wanted));
+        tally.refused += any_rules(|ruling| matches!(ruling, Ruling::Refused(_)));
         let known = rulings.first().and_then(outcome) != Some(Outcome::Unsure);
-        let unsure = says(|ruling| outcome(ruling) == Some(Outcome::Unsure));
+        let unsure = any_rules(|ruling| outcome(ruling) == Some(Outcome::Unsure));
         if known
             && unsure > 0
             && let Some((reference, twins)) = judges.split_first_mut()
@@ -219,8 +219,9 @@ pub fn compare<'a>(
             reference.adopt(states);
         }
         tally.unsure += if known { unsure } else { 0 };
-        tally.answered +=
-            says(|ruling| matches!(outcome(ruling), Some(Outcome::Class(class)) if class != 0));
+        tally.answered += any_rules(
+            |ruling| matches!(outcome(ruling), Some(Outcome::Class(class)) if class != 0),
+        );
     }
     // A judge that refused packets has a different state.
     if tally.refused == 0 {

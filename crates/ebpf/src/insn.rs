@@ -190,6 +190,16 @@ pub enum Alu {
     Arsh = 0xc0,
 }
 
+impl Alu {
+    /// Returns the operation of an opcode, of classic BPF as well; `None` if there is none with
+    /// this number.
+    pub fn of(code: u8) -> Option<Self> {
+        use Alu::{Add, And, Arsh, Div, Mod, Mov, Mul, Neg, Or, Shl, Shr, Sub, Xor};
+        let all = [Add, Sub, Mul, Div, Or, And, Shl, Shr, Neg, Mod, Xor, Mov, Arsh];
+        all.into_iter().find(|operation| *operation as u8 == code & 0xf0)
+    }
+}
+
 /// Comparison operators: the high four bits of the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cond {
@@ -215,6 +225,52 @@ pub enum Cond {
     Slt = 0xc0,
     /// <= as signed numbers
     Sle = 0xd0,
+}
+
+impl Cond {
+    const ALL: [(Self, &str); 11] = [
+        (Self::Eq, "=="),
+        (Self::Gt, ">"),
+        (Self::Ge, ">="),
+        (Self::Set, "&"),
+        (Self::Ne, "!="),
+        (Self::Sgt, "s>"),
+        (Self::Sge, "s>="),
+        (Self::Lt, "<"),
+        (Self::Le, "<="),
+        (Self::Slt, "s<"),
+        (Self::Sle, "s<="),
+    ];
+
+    /// Decodes the operator of a conditional jump, of classic BPF as well; `None` if there is none
+    /// with this number.
+    pub fn of(code: u8) -> Option<Self> {
+        Self::ALL.iter().map(|(cond, _)| *cond).find(|cond| *cond as u8 == code & 0xf0)
+    }
+
+    /// Returns true if the comparison holds for two numbers of 64 bits, or of 32 bits that are both
+    /// zero-extended or both sign-extended. Comparisons of signed numbers take the latter.
+    #[inline(always)]
+    pub fn holds(self, left: u64, right: u64) -> bool {
+        match self {
+            Self::Eq => left == right,
+            Self::Ne => left != right,
+            Self::Gt => left > right,
+            Self::Ge => left >= right,
+            Self::Lt => left < right,
+            Self::Le => left <= right,
+            Self::Set => left & right != 0,
+            Self::Sgt => left.cast_signed() > right.cast_signed(),
+            Self::Sge => left.cast_signed() >= right.cast_signed(),
+            Self::Slt => left.cast_signed() < right.cast_signed(),
+            Self::Sle => left.cast_signed() <= right.cast_signed(),
+        }
+    }
+
+    /// Returns the operator as the verifier's log writes it.
+    pub fn sign(self) -> &'static str {
+        Self::ALL.iter().find(|(cond, _)| *cond == self).map_or("?", |(_, sign)| sign)
+    }
 }
 
 /// Atomic operations: the `imm` of a store with mode `ATOMIC`. `FETCH` may be added to return the

@@ -8,9 +8,10 @@ use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 
 /// The kernel hook at which a program runs. It determines the context, the helpers and the way in
 /// which the packet is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Hook {
     /// Traffic control (TCX or clsact): `__sk_buff` with direct packet access.
+    #[default]
     Tc,
     /// Express data path: `xdp_md`. Direct access reaches the first buffer of a frame.
     Xdp,
@@ -87,7 +88,7 @@ pub struct CodeOwner {
 pub struct MapSpec {
     /// Name for listings; the kernel shows at most 15 characters.
     pub name: String,
-    /// Size of its one value in bytes.
+    /// Size of the map's only value, in bytes.
     pub value_size: u32,
     /// True if user space mmaps the map instead of using system calls.
     pub mappable: bool,
@@ -110,7 +111,7 @@ impl MapSpec {
 /// A continuation of a program: loaded as a program of its own and entered by a tail call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TailProgram {
-    /// Its instructions, maps by number.
+    /// Instructions, which refer to maps by number.
     pub code: Vec<Insn>,
     /// Source map, ascending by slot.
     pub source: Vec<CodeOwner>,
@@ -132,9 +133,9 @@ pub struct Program {
     pub hook: Hook,
     /// True if it loads without CAP_PERFMON.
     pub hardened: bool,
-    /// True if it modifies frames.
+    /// True if the program modifies frames.
     pub edits: bool,
-    /// Its instructions, maps by number.
+    /// Instructions, which refer to maps by number.
     pub code: Vec<Insn>,
     /// The maps by number; each an array of one element.
     pub maps: Vec<MapSpec>,

@@ -20,7 +20,7 @@ mod programs;
 
 use cases::{all_frames, folder};
 use ebpf::classic::insn::code;
-use ebpf::classic::kernel::{Direction, Refusal, WHOLE, socket_filter};
+use ebpf::classic::kernel::{Direction, SocketFilterError, WHOLE, socket_filter};
 use ebpf::classic::{
     ClassicProgram, INSTRUCTIONS_MAX, LinkType, Metadata, Options, VlanTag, compile,
 };
@@ -67,12 +67,12 @@ impl<'p> Pair<'p> {
                 counts.longest = counts.longest.max(filter.instructions().len());
                 Some(Self { program, filter, name })
             }
-            Err(Refusal::Loops) => {
+            Err(SocketFilterError::Loops) => {
                 assert!(program.loops());
                 counts.loops += 1;
                 None
             }
-            Err(Refusal::Ancillary { at }) => {
+            Err(SocketFilterError::Ancillary { at }) => {
                 assert!(program.instructions()[at].k >= 0xffff_f000);
                 counts.live += 1;
                 None

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use crate::insn::{Alu, Cond};
+
 /// Components of opcodes, as in the kernel's `bpf_common.h`.
 pub mod code {
     /// Class: load into A.
@@ -115,6 +117,35 @@ pub(super) const ANCILLARY_NAMES: &[(u32, &str)] = &[
     (60, "vlan_tpid"),
 ];
 
+/// Names of arithmetic operations in listings. Their codes are those of eBPF.
+pub(super) const OPERATIONS: [(&str, Alu); 11] = [
+    ("add", Alu::Add),
+    ("sub", Alu::Sub),
+    ("mul", Alu::Mul),
+    ("div", Alu::Div),
+    ("mod", Alu::Mod),
+    ("lsh", Alu::Shl),
+    ("rsh", Alu::Shr),
+    ("and", Alu::And),
+    ("or", Alu::Or),
+    ("xor", Alu::Xor),
+    ("neg", Alu::Neg),
+];
+
+/// Names of comparisons in listings. Their codes are those of eBPF.
+pub(super) const COMPARISONS: [(&str, Cond); 4] =
+    [("jeq", Cond::Eq), ("jgt", Cond::Gt), ("jge", Cond::Ge), ("jset", Cond::Set)];
+
+/// Returns the arithmetic operation of an opcode.
+pub(super) fn operation(code: u16) -> Option<Alu> {
+    OPERATIONS.iter().map(|(_, op)| *op).find(|op| *op as u16 == code & 0xf0)
+}
+
+/// Returns the comparison of an opcode.
+pub(super) fn condition(code: u16) -> Option<Cond> {
+    COMPARISONS.iter().map(|(_, op)| *op).find(|op| *op as u16 == code & 0xf0)
+}
+
 /// A classic BPF instruction: `struct sock_filter`, field for field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
@@ -171,13 +202,8 @@ impl Instruction {
                 ("ja", format!("{}", at as i64 + 1 + i64::from(k as i32)))
             }
             JMP => {
-                let name = match self.code & 0xf0 {
-                    JEQ => "jeq",
-                    JGT => "jgt",
-                    JGE => "jge",
-                    JSET => "jset",
-                    _ => return self.unknown(),
-                };
+                let known = COMPARISONS.iter().find(|(_, op)| *op as u16 == self.code & 0xf0);
+                let Some((name, _)) = known else { return self.unknown() };
                 (name, if self.code & X != 0 { "x".into() } else { format!("#{k:#x}") })
             }
             RET if self.code & 0x18 == A => ("ret", String::new()),
@@ -219,26 +245,15 @@ impl Instruction {
     fn alu_words(self) -> (&'static str, String) {
         use code::*;
         let k = self.k;
-        let (name, hexadecimal) = match self.code & 0xf0 {
-            ADD => ("add", false),
-            SUB => ("sub", false),
-            MUL => ("mul", false),
-            DIV => ("div", false),
-            MOD => ("mod", false),
-            LSH => ("lsh", false),
-            RSH => ("rsh", false),
-            AND => ("and", true),
-            OR => ("or", true),
-            XOR => ("xor", true),
-            NEG => return ("neg", String::new()),
-            _ => return self.unknown(),
+        let known = OPERATIONS.iter().find(|(_, op)| *op as u16 == self.code & 0xf0);
+        let operand = match known {
+            None => return self.unknown(),
+            Some((_, Alu::Neg)) => String::new(),
+            Some(_) if self.code & X != 0 => "x".into(),
+            Some((_, Alu::And | Alu::Or | Alu::Xor)) => format!("#{k:#x}"),
+            Some(_) => format!("#{k}"),
         };
-        let operand = match (self.code & X != 0, hexadecimal) {
-            (true, _) => "x".into(),
-            (false, true) => format!("#{k:#x}"),
-            (false, false) => format!("#{k}"),
-        };
-        (name, operand)
+        (known.map_or("", |(name, _)| name), operand)
     }
 
     fn unknown(self) -> (&'static str, String) {

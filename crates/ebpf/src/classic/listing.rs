@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::insn::{ANCILLARY, ANCILLARY_NAMES, Instruction, code};
+use super::insn::{ANCILLARY, ANCILLARY_NAMES, COMPARISONS, Instruction, OPERATIONS, code};
 use super::program::{ClassicProgram, Invalid};
 
 /// A text that is no listing of a program, with the reason.
@@ -63,11 +63,10 @@ fn read(line: &str, at: usize) -> Option<Instruction> {
     let rest = rest.trim();
     let (name, operand) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     let operand = operand.trim();
+    if let Some((_, op)) = COMPARISONS.iter().find(|(known, _)| *known == name) {
+        return comparison(*op as u16, operand, at);
+    }
     match name {
-        "jeq" => comparison(code::JEQ, operand, at),
-        "jgt" => comparison(code::JGT, operand, at),
-        "jge" => comparison(code::JGE, operand, at),
-        "jset" => comparison(code::JSET, operand, at),
         "ja" => {
             let target: i64 = operand.parse().ok()?;
             let k = i32::try_from(target - at as i64 - 1).ok()?;
@@ -128,21 +127,10 @@ fn load(name: &str, operand: &str) -> Option<Instruction> {
 }
 
 fn alu(name: &str, operand: &str) -> Option<Instruction> {
-    let op = match name {
-        "add" => code::ADD,
-        "sub" => code::SUB,
-        "mul" => code::MUL,
-        "div" => code::DIV,
-        "mod" => code::MOD,
-        "and" => code::AND,
-        "or" => code::OR,
-        "xor" => code::XOR,
-        "lsh" => code::LSH,
-        "rsh" => code::RSH,
-        "neg" => return Some(Instruction::plain(code::ALU | code::NEG, 0)),
-        _ => return None,
-    };
+    let (_, op) = OPERATIONS.iter().find(|(known, _)| *known == name)?;
+    let op = *op as u16;
     Some(match operand {
+        _ if op == code::NEG => Instruction::plain(code::ALU | op, 0),
         "x" => Instruction::plain(code::ALU | op | code::X, 0),
         _ => Instruction::plain(code::ALU | op | code::K, constant(operand)?),
     })

@@ -66,7 +66,7 @@ pub enum Invalid {
         /// Index of the instruction.
         at: usize,
     },
-    /// Last instruction that does not return.
+    /// The last instruction does not return.
     NoReturn,
 }
 

@@ -7,8 +7,9 @@
 //! each instruction at most once, others make at most [`ROUNDS_MAX`] rounds.                  [SL
 //! §5.2, in-kernel filters]
 
-use super::insn::{ANCILLARY, Instruction, code};
+use super::insn::{ANCILLARY, Instruction, code, condition, operation};
 use super::program::{ClassicProgram, MEMORY_WORDS};
+use crate::insn::{Alu, Cond};
 
 /// Maximum backward jumps: a 64 KiB frame has 8192 headers of 8 bytes, and twice that.
 pub const ROUNDS_MAX: u32 = 16_384;
@@ -56,16 +57,16 @@ impl Metadata {
     }
 }
 
-/// An ancillary load that a frame's metadata can serve.
+/// An ancillary load that a frame's metadata can serve, by its offset from [`ANCILLARY`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AncillaryField {
-    Protocol,
-    PacketType,
-    Interface,
-    HardwareType,
-    VlanTci,
-    VlanPresent,
-    VlanTpid,
+    Protocol = 0,
+    PacketType = 4,
+    Interface = 8,
+    HardwareType = 28,
+    VlanTci = 44,
+    VlanPresent = 48,
+    VlanTpid = 60,
 }
 
 /// A decoded instruction; jump targets are indices in the program.
@@ -87,13 +88,12 @@ pub(super) enum Op {
     HeaderToX(u32),
     Store(u8),
     StoreX(u8),
-    ByConstant(AluOp, u32),
-    ByX(AluOp),
-    Negate,
+    ByConstant(Alu, u32),
+    ByX(Alu),
     Go(u16),
     GoBack(u16),
-    If { test: CompareOp, yes: u16, no: u16, k: u32 },
-    IfX { test: CompareOp, yes: u16, no: u16 },
+    If { test: Cond, yes: u16, no: u16, k: u32 },
+    IfX { test: Cond, yes: u16, no: u16 },
     Return(u32),
     ReturnA,
     AToX,
@@ -101,28 +101,6 @@ pub(super) enum Op {
 }
 
 const _: () = assert!(size_of::<Op>() <= 12);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AluOp {
-    Add,
-    Subtract,
-    Multiply,
-    Divide,
-    Remainder,
-    And,
-    Or,
-    Xor,
-    Left,
-    Right,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CompareOp {
-    Equal,
-    Greater,
-    GreaterOrEqual,
-    AnyBit,
-}
 
 impl ClassicProgram {
     /// Runs the program and returns the number of bytes to keep; 0 rejects the frame.
@@ -186,7 +164,6 @@ impl Registers<'_> {
             Op::Memory(word) => Some(self.memory[usize::from(word & 15)]),
             Op::ByConstant(alu, k) => alu.apply(self.a, k),
             Op::ByX(alu) => alu.apply(self.a, self.x),
-            Op::Negate => Some(self.a.wrapping_neg()),
             Op::XToA => Some(self.x),
             other => return self.step_without_load(other, at),
         };
@@ -203,14 +180,12 @@ impl Registers<'_> {
     fn step_without_load(&mut self, op: Op, at: usize) -> StepOutcome {
         match op {
             Op::If { test, yes, no, k } => {
-                return StepOutcome::Go(usize::from(if test.holds(self.a, k) { yes } else { no }));
+                let holds = test.holds(self.a.into(), k.into());
+                return StepOutcome::Go(usize::from(if holds { yes } else { no }));
             }
             Op::IfX { test, yes, no } => {
-                return StepOutcome::Go(usize::from(if test.holds(self.a, self.x) {
-                    yes
-                } else {
-                    no
-                }));
+                let holds = test.holds(self.a.into(), self.x.into());
+                return StepOutcome::Go(usize::from(if holds { yes } else { no }));
             }
             Op::Go(to) => return StepOutcome::Go(usize::from(to)),
             Op::GoBack(to) => {
@@ -259,58 +234,23 @@ impl Registers<'_> {
     }
 }
 
-impl AluOp {
+impl Alu {
+    /// Applies an operation of classic BPF; `None` for a division by zero.
     #[inline(always)]
     pub(super) fn apply(self, a: u32, b: u32) -> Option<u32> {
         Some(match self {
             Self::Add => a.wrapping_add(b),
-            Self::Subtract => a.wrapping_sub(b),
-            Self::Multiply => a.wrapping_mul(b),
-            Self::Divide => return a.checked_div(b),
-            Self::Remainder => return a.checked_rem(b),
+            Self::Sub => a.wrapping_sub(b),
+            Self::Mul => a.wrapping_mul(b),
+            Self::Div => return a.checked_div(b),
+            Self::Mod => return a.checked_rem(b),
             Self::And => a & b,
             Self::Or => a | b,
             Self::Xor => a ^ b,
-            Self::Left => a.checked_shl(b).unwrap_or(0),
-            Self::Right => a.checked_shr(b).unwrap_or(0),
-        })
-    }
-
-    pub(super) fn decode(code: u16) -> Option<Self> {
-        Some(match code & 0xf0 {
-            code::ADD => Self::Add,
-            code::SUB => Self::Subtract,
-            code::MUL => Self::Multiply,
-            code::DIV => Self::Divide,
-            code::MOD => Self::Remainder,
-            code::AND => Self::And,
-            code::OR => Self::Or,
-            code::XOR => Self::Xor,
-            code::LSH => Self::Left,
-            code::RSH => Self::Right,
-            _ => return None,
-        })
-    }
-}
-
-impl CompareOp {
-    #[inline(always)]
-    pub(super) fn holds(self, a: u32, b: u32) -> bool {
-        match self {
-            Self::Equal => a == b,
-            Self::Greater => a > b,
-            Self::GreaterOrEqual => a >= b,
-            Self::AnyBit => a & b != 0,
-        }
-    }
-
-    pub(super) fn decode(code: u16) -> Option<Self> {
-        Some(match code & 0xf0 {
-            code::JEQ => Self::Equal,
-            code::JGT => Self::Greater,
-            code::JGE => Self::GreaterOrEqual,
-            code::JSET => Self::AnyBit,
-            _ => return None,
+            Self::Shl => a.checked_shl(b).unwrap_or(0),
+            Self::Shr => a.checked_shr(b).unwrap_or(0),
+            Self::Neg => a.wrapping_neg(),
+            Self::Mov | Self::Arsh => return None,
         })
     }
 }
@@ -327,9 +267,8 @@ impl Op {
             ST if code == ST => Self::Store(word),
             STX if code == STX => Self::StoreX(word),
             ALU if code & !0xff != 0 => return None,
-            ALU if code & 0xf0 == NEG => Self::Negate,
-            ALU if by_x => Self::ByX(AluOp::decode(code)?),
-            ALU => Self::ByConstant(AluOp::decode(code)?, k),
+            ALU if by_x && code & 0xf0 != NEG => Self::ByX(operation(code)?),
+            ALU => Self::ByConstant(operation(code)?, k),
             JMP if code & !0xff != 0 => return None,
             JMP if code & 0xf0 == JA => {
                 let target = at as i64 + 1 + i64::from(k as i32);
@@ -337,7 +276,7 @@ impl Op {
                 if target <= at as i64 { Self::GoBack(to) } else { Self::Go(to) }
             }
             JMP => {
-                let test = CompareOp::decode(code)?;
+                let test = condition(code)?;
                 let yes = u16::try_from(at + 1 + usize::from(jt)).ok()?;
                 let no = u16::try_from(at + 1 + usize::from(jf)).ok()?;
                 if by_x { Self::IfX { test, yes, no } } else { Self::If { test, yes, no, k } }
@@ -383,15 +322,9 @@ impl Op {
 
 impl AncillaryField {
     fn decode(offset: u32) -> Option<Self> {
-        Some(match offset {
-            0 => Self::Protocol,
-            4 => Self::PacketType,
-            8 => Self::Interface,
-            28 => Self::HardwareType,
-            44 => Self::VlanTci,
-            48 => Self::VlanPresent,
-            60 => Self::VlanTpid,
-            _ => return None,
-        })
+        use AncillaryField::*;
+        [Protocol, PacketType, Interface, HardwareType, VlanTci, VlanPresent, VlanTpid]
+            .into_iter()
+            .find(|field| *field as u32 == offset)
     }
 }

@@ -15,13 +15,15 @@ pub(super) use frame::{PULL_MAX, skb, xdp};
 use super::config::{Delivery, FrameEnd, Scratch};
 use super::handle::{Brand, Depth, Exit};
 use super::maps::ProgramMap;
-use super::{Finish, Target, Unfit};
+use super::target::{Finish, Target};
+use super::unfit::Unfit;
 use crate::asm::{Asm, Label};
-use crate::insn::{Insn, R1, R2, Size, atomic};
-use crate::program::{CodeOwner, Counter, FilterSpan, Hook};
+use crate::insn::{Cond, Helper, Insn, R0, R1, R2, Size, atomic};
+use crate::program::{CodeOwner, Counter, FilterSpan};
 use arms::Stub;
 
 /// The state of an emission.
+#[derive(Default)]
 pub(super) struct Builder {
     pub(super) target: Target,
     pub(super) asm: Asm,
@@ -30,7 +32,7 @@ pub(super) struct Builder {
     pub(super) top: Depth,
     /// High-water mark of stack bytes in this part.
     pub(super) used: Depth,
-    /// Slots whose values r0 to r5 hold.
+    /// Stack slots whose values r0 to r5 hold, by register; `None` for other contents.
     pub(super) held: [Option<Depth>; 6],
     stubs: Vec<Stub>,
     /// Per position variable: maximum distance from the frame's first byte, and edit count.
@@ -40,7 +42,7 @@ pub(super) struct Builder {
     /// True if r9 may no longer hold the region of a tap.
     pub(super) region_lost: bool,
     /// The frame's end and the deliveries so far, in a program that counts.
-    ending: Option<FrameEnd>,
+    frame_end: Option<FrameEnd>,
     deliveries: Vec<Delivery>,
     /// True if it redirects frames and reserves a slot for their length.
     takes: bool,
@@ -60,11 +62,11 @@ pub(super) struct Builder {
     tables: Vec<ProgramMap>,
     finish: Finish,
     /// Finished parts, with their source maps and `reach` patches.
-    ended: Vec<(Asm, Vec<CodeOwner>, Vec<usize>)>,
+    finished_parts: Vec<(Asm, Vec<CodeOwner>, Vec<usize>)>,
     /// Number of open arms and twins.
     depth: usize,
     /// Slot at which the verifier's state was last reset.
-    forgot_at: usize,
+    verifier_reset_at: usize,
     edits: bool,
     filters: Vec<FilterSpan>,
     filter: Option<usize>,
@@ -72,48 +74,11 @@ pub(super) struct Builder {
 }
 
 /// A placeholder while an arm owns the real builder.
-impl Default for Builder {
-    fn default() -> Self {
-        Self::new(Hook::Tc.into(), Finish::Answer)
-    }
-}
-
 impl Builder {
     fn new(target: Target, finish: Finish) -> Self {
         let mut asm = Asm::new();
         let (none, unsure) = (asm.label(), asm.label());
-        Self {
-            target,
-            asm,
-            unfit: None,
-            top: 0,
-            used: 0,
-            held: [None; 6],
-            stubs: Vec::new(),
-            region_lost: false,
-            ending: None,
-            deliveries: Vec::new(),
-            takes: false,
-            sends: false,
-            is_tag_out: false,
-            floor: 0,
-            at_reach: Vec::new(),
-            epoch: 0,
-            reach: 0,
-            reach_at: Vec::new(),
-            none,
-            unsure,
-            counters: Vec::new(),
-            tables: Vec::new(),
-            finish,
-            ended: Vec::new(),
-            depth: 0,
-            forgot_at: 0,
-            edits: false,
-            filters: Vec::new(),
-            filter: None,
-            source: Vec::new(),
-        }
+        Self { target, asm, none, unsure, finish, ..Self::default() }
     }
 
     /// Begins a program up to its first twin; returns the exit for unrecognized blocks.
@@ -122,18 +87,21 @@ impl Builder {
     }
 
     /// Begins a program that counts, up to its first twin; returns the exit for finished frames.
-    pub(super) fn begin_with_end(target: Target, ending: FrameEnd) -> (Box<Self>, Exit<'static>) {
-        Self::begin_with(target, Finish::Answer, Some(ending))
+    pub(super) fn begin_with_end(
+        target: Target,
+        frame_end: FrameEnd,
+    ) -> (Box<Self>, Exit<'static>) {
+        Self::begin_with(target, Finish::Answer, Some(frame_end))
     }
 
     fn begin_with(
         target: Target,
         finish: Finish,
-        ending: Option<FrameEnd>,
+        frame_end: Option<FrameEnd>,
     ) -> (Box<Self>, Exit<'static>) {
         let mut b = Box::new(Self::new(target, finish));
-        b.takes = matches!(ending, Some(FrameEnd::Redirect(_)));
-        b.ending = ending;
+        b.takes = matches!(frame_end, Some(FrameEnd::Redirect(_)));
+        b.frame_end = frame_end;
         b.enter();
         let out = Exit { label: b.none, brand: Brand::default() };
         (b, out)
@@ -141,7 +109,7 @@ impl Builder {
 
     /// Returns the layout of the program's scratch memory, empty in most programs.
     pub(super) fn scratch(&self) -> Scratch {
-        self.ending.as_ref().map_or(Scratch::NONE, FrameEnd::scratch)
+        self.frame_end.as_ref().map_or(Scratch::NONE, FrameEnd::scratch)
     }
 
     /// Records that frames may go to this delivery.
@@ -171,6 +139,12 @@ impl Builder {
 
     pub(super) fn unsure(&self) -> Label {
         self.unsure
+    }
+
+    /// Calls a helper, and leaves as unsure if it returns an error.
+    pub(super) fn call_or_unsure(&mut self, helper: Helper) {
+        self.call(helper);
+        self.asm.jump_if(Cond::Ne, R0, 0, self.unsure);
     }
 
     /// Redirects unsure blocks to this label from here on.
@@ -216,7 +190,7 @@ impl Builder {
     }
 
     /// Forgets the slots that r0 to r5 hold.
-    pub(super) fn hold_none(&mut self) {
+    pub(super) fn invalidate_registers(&mut self) {
         self.held = [None; 6];
     }
 

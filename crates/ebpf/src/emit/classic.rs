@@ -4,18 +4,18 @@
 //! view. Never unsure: bytes that are not directly readable come from a helper, which handles
 //! fragments. Departs from the kernel's own translation in two ways: a load beyond the frame leaves
 //! through the twin's exit, so that it is counted; and value ranges of A, X and the scratch words
-//! are tracked while emitting, so that bytes behind a variable-length header are read directly,
+//! are tracked while emitting, so that bytes after a variable-length header are read directly,
 //! too.      [SL §5.2, §5.3]
 //!
 //! A lives in r9, X and the scratch words in stack slots.
 
-use super::Unfit;
 use super::builder::{Builder, PULL_MAX, skb};
 use super::handle::{Depth, Exit};
 use super::scope::{Cmp, Meta, Scope};
+use super::unfit::Unfit;
 use crate::asm::Label;
 use crate::classic::insn::{ANCILLARY, Instruction, code};
-use crate::classic::kernel::copy_of;
+use crate::classic::kernel::copy_for_kernel;
 use crate::classic::{ClassicProgram, MEMORY_WORDS};
 use crate::insn::{
     Alu, Cond, Helper, Insn, Operand, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Reg, Size,
@@ -31,7 +31,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// inline tags; where the kernel may keep a tag beside the frame, a second copy handles such
     /// frames.
     pub fn only_classic(&mut self, program: &ClassicProgram, miss: Exit<'s>) -> Result<(), Unfit> {
-        let copy = |tagged| copy_of(program, tagged).map_err(|why| Unfit::new(why.to_string()));
+        let copy =
+            |tagged| copy_for_kernel(program, tagged).map_err(|why| Unfit::new(why.to_string()));
         let plain = copy(false)?;
         if !self.has_tag_beside() {
             self.classic(&plain, miss);
@@ -243,7 +244,7 @@ impl<'b> Translation<'b> {
     fn bytes_at(&mut self, k: u32, size: Size, to: Reg) -> u32 {
         let end = k.saturating_add(bytes(size));
         if end > self.direct() {
-            // `copy_of` rejected offsets beyond the reach of every helper.
+            // `copy_for_kernel` rejected offsets beyond the reach of every helper.
             self.put(Insn::mov(R2, k.cast_signed()));
             self.load_by_helper(size, to);
         } else {
@@ -296,16 +297,11 @@ impl<'b> Translation<'b> {
 
     /// Converts from network byte order; returns the maximum value of this size.
     fn swap(&mut self, size: Size, reg: Reg) -> u32 {
+        self.b.swap_order(size, reg);
         match size {
             Size::B => 0xff,
-            Size::H => {
-                self.put(Insn::big_endian(reg, 16));
-                0xffff
-            }
-            Size::W | Size::DW => {
-                self.put(Insn::big_endian(reg, 32));
-                u32::MAX
-            }
+            Size::H => 0xffff,
+            Size::W | Size::DW => u32::MAX,
         }
     }
 
@@ -337,19 +333,7 @@ impl<'b> Translation<'b> {
 
     fn arithmetic(&mut self, i: Instruction) {
         let by_x = i.code & code::X != 0 && i.code & 0xf0 != code::NEG;
-        let operation = match i.code & 0xf0 {
-            code::ADD => Alu::Add,
-            code::SUB => Alu::Sub,
-            code::MUL => Alu::Mul,
-            code::DIV => Alu::Div,
-            code::OR => Alu::Or,
-            code::AND => Alu::And,
-            code::LSH => Alu::Shl,
-            code::RSH => Alu::Shr,
-            code::NEG => Alu::Neg,
-            code::MOD => Alu::Mod,
-            _ => Alu::Xor,
-        };
+        let operation = Alu::of(i.code as u8).unwrap_or(Alu::Xor);
         let operand = if by_x {
             self.put(Insn::load(Size::DW, R1, R10, -self.x));
             if matches!(operation, Alu::Div | Alu::Mod) {
@@ -373,12 +357,7 @@ impl<'b> Translation<'b> {
         if !i.is_comparison() {
             return self.go(at + 1 + i.k as usize);
         }
-        let cond = match i.code & 0xf0 {
-            code::JEQ => Cond::Eq,
-            code::JGT => Cond::Gt,
-            code::JGE => Cond::Ge,
-            _ => Cond::Set,
-        };
+        let cond = Cond::of(i.code as u8).unwrap_or(Cond::Set);
         let (yes, no) = (at + 1 + usize::from(i.jt), at + 1 + usize::from(i.jf));
         // A branch to the next instruction needs no jump if the condition has an inverse.
         let opposite = match cond {
@@ -387,8 +366,8 @@ impl<'b> Translation<'b> {
             Cond::Ge => Cond::Lt,
             _ => cond,
         };
-        let turned = opposite != cond && yes == at + 1;
-        let (cond, to, otherwise) = if turned { (opposite, no, yes) } else { (cond, yes, no) };
+        let inverted = opposite != cond && yes == at + 1;
+        let (cond, to, otherwise) = if inverted { (opposite, no, yes) } else { (cond, yes, no) };
         self.leads_to(to);
         let label = self.labels.get(to).copied().unwrap_or(self.no);
         if i.code & code::X != 0 {
@@ -483,10 +462,5 @@ fn offset(k: u32) -> i16 {
 }
 
 fn bytes(size: Size) -> u32 {
-    match size {
-        Size::B => 1,
-        Size::H => 2,
-        Size::W => 4,
-        Size::DW => 8,
-    }
+    size.bytes() as u32
 }

@@ -308,7 +308,7 @@ impl Redirect {
     }
 }
 
-/// The end of each frame in a counting program.
+/// Final action of a counting program on each frame.
 #[derive(Clone, Debug)]
 pub(super) enum FrameEnd {
     /// Copy the deliveries and pass the frame.

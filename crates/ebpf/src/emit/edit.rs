@@ -13,13 +13,13 @@
 //! unsure, and since [`Scope::writable`] covers the whole range that a twin will edit, it fails
 //! before the first edit.
 
-use super::Unfit;
 use super::builder::Builder;
 use super::handle::{
-    Brand, Exit, FrameOffset, FramePos, Layers, Num, PosBase, Transport, Value, Width, be16,
+    Exit, FrameOffset, FramePos, Layers, Num, PosBase, Transport, Value, Width, be16,
 };
 use super::lower::{REACH_MAX, too_far};
 use super::scope::{Cmp, Scope};
+use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R5, R6, R7, R8, R10, Reg, Size};
 use crate::program::Hook;
 
@@ -52,7 +52,7 @@ pub struct SavedLayers<'s> {
 }
 
 impl<'s> FrameOffset<'s> {
-    /// The offset `bytes` behind the frame's first byte.
+    /// The offset `bytes` after the frame's first byte.
     #[must_use]
     pub fn at(bytes: u16) -> Self {
         Self { base: Value::Const(0), off: bytes, reach: bytes.into() }
@@ -75,10 +75,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let base = match at.base {
             PosBase::Frame => Value::Const(0),
             PosBase::Slot(_) => {
-                b.fetch_at(FramePos { off: 0, ..at }, R0);
-                if !b.counts() {
-                    b.asm.push(Insn::alu(Alu::Sub, R0, R7));
-                }
+                b.fetch_distance(FramePos { off: 0, ..at }, R0);
                 Value::Num(b.keep(R0))
             }
         };
@@ -86,40 +83,33 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Converts an offset to a position in the frame as it is now.
-    pub fn position_at(&mut self, spot: FrameOffset<'s>) -> FramePos<'s> {
+    pub fn position_at(&mut self, offset: FrameOffset<'s>) -> FramePos<'s> {
         let unsure = self.builder().unsure();
         let epoch = self.builder().epoch;
-        let frame = FramePos {
-            base: PosBase::Frame,
-            off: 0,
-            reach: 0,
-            epoch,
-            usual: None,
-            brand: Brand::default(),
-        };
-        match spot.base {
-            Value::Const(_) => FramePos { off: spot.off, reach: spot.off.into(), ..frame },
+        let frame = FramePos { epoch, ..FramePos::START };
+        match offset.base {
+            Value::Const(_) => FramePos { off: offset.off, reach: offset.off.into(), ..frame },
             Value::Num(num) => {
-                let max = spot.reach.saturating_sub(spot.off.into());
+                let max = offset.reach.saturating_sub(offset.off.into());
                 let max = u16::try_from(max).unwrap_or(u16::MAX);
                 let base = self.builder().move_by(frame, num, max, unsure);
-                FramePos { off: spot.off, reach: base.reach + u32::from(spot.off), ..base }
+                FramePos { off: offset.off, reach: base.reach + u32::from(offset.off), ..base }
             }
         }
     }
 
     /// Returns the offset as a number of bytes from the frame's first byte.
-    pub fn distance(&mut self, spot: FrameOffset<'s>) -> Num<'s> {
-        self.fetch_spot(spot, R0);
+    pub fn distance(&mut self, offset: FrameOffset<'s>) -> Num<'s> {
+        self.fetch_offset(offset, R0);
         self.builder().keep(R0)
     }
 
     /// Returns the offset after `bytes` are cut off in front, at least 0.
-    pub fn before_cut(&mut self, spot: FrameOffset<'s>, bytes: u16) -> FrameOffset<'s> {
-        if let Value::Const(_) = spot.base {
-            return FrameOffset::at(spot.off.saturating_sub(bytes));
+    pub fn before_cut(&mut self, offset: FrameOffset<'s>, bytes: u16) -> FrameOffset<'s> {
+        if let Value::Const(_) = offset.base {
+            return FrameOffset::at(offset.off.saturating_sub(bytes));
         }
-        self.fetch_spot(spot, R1);
+        self.fetch_offset(offset, R1);
         let b = self.builder();
         let first = b.asm.label();
         b.asm.push(Insn::mov(R0, 0));
@@ -127,7 +117,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::mov(R0, R1));
         b.asm.push(Insn::alu(Alu::Sub, R0, i32::from(bytes)));
         b.bind(first);
-        FrameOffset { base: b.keep(R0).into(), off: 0, reach: spot.reach }
+        FrameOffset { base: b.keep(R0).into(), off: 0, reach: offset.reach }
     }
 
     /// Saves these layers over edits of the frame.
@@ -143,7 +133,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let at = self.position_at(kept.at);
         let l3 = kept.l3.map(|l3| self.position_at(l3));
         let l4 = kept.layers.l4.zip(kept.l4);
-        let l4 = l4.map(|(l4, spot)| Transport { at: self.position_at(spot), ..l4 });
+        let l4 = l4.map(|(l4, offset)| Transport { at: self.position_at(offset), ..l4 });
         Layers { at, l3, l4, ..kept.layers }
     }
 
@@ -155,14 +145,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             return;
         }
         if self.hook() == Hook::Tc {
-            self.fetch_spot(end, R2);
+            self.fetch_offset(end, R2);
             let b = self.builder();
             b.asm.push(Insn::mov(R1, R6));
-            b.call(Helper::SkbPullData);
-            let unsure = b.unsure();
-            b.asm.jump_if(Cond::Ne, R0, 0, unsure);
+            b.call_or_unsure(Helper::SkbPullData);
         }
-        self.builder().changed();
+        self.builder().frame_changed();
     }
 
     /// Writes a number in network byte order.
@@ -215,7 +203,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             return;
         }
         if self.hook() == Hook::Xdp {
-            return self.mend_bytes::<T>(checksum, covers, (old, new));
+            return self.update_checksum_in_place::<T>(checksum, covers, (old, new));
         }
         let size = T::SIZE.bytes() as i32;
         let (helper, flags) = match covers {
@@ -231,15 +219,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::mov(R3, R0));
         in_network_order(b, new, T::SIZE, R0);
         b.asm.push(Insn::mov(R4, R0));
-        b.hold_none();
-        self.fetch_spot(checksum, R2);
+        b.invalidate_registers();
+        self.fetch_offset(checksum, R2);
         let b = self.builder();
         b.asm.push(Insn::mov(R1, R6));
         b.asm.push(Insn::mov(R5, flags));
-        b.call(helper);
-        let unsure = b.unsure();
-        b.asm.jump_if(Cond::Ne, R0, 0, unsure);
-        b.changed();
+        b.call_or_unsure(helper);
+        b.frame_changed();
     }
 
     /// Cuts off the bytes before `first`, of which the kernel must leave 14 or more. XDP only;
@@ -252,14 +238,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             let why = "traffic control keeps the link header of a frame";
             return self.builder().refuse(Unfit::new(why));
         }
-        self.fetch_spot(first, R2);
+        self.fetch_offset(first, R2);
         let b = self.builder();
         b.asm.push(Insn::mov(R1, R6));
-        b.call(Helper::XdpAdjustHead);
-        let unsure = b.unsure();
-        b.asm.jump_if(Cond::Ne, R0, 0, unsure);
+        b.call_or_unsure(Helper::XdpAdjustHead);
         b.find_length();
-        b.changed();
+        b.frame_changed();
     }
 
     /// Pops the outermost VLAN tag, beside the frame or inline. Traffic control only.
@@ -272,10 +256,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             return b.refuse(Unfit::new("only traffic control takes tags off"));
         }
         b.asm.push(Insn::mov(R1, R6));
-        b.call(Helper::SkbVlanPop);
-        let unsure = b.unsure();
-        b.asm.jump_if(Cond::Ne, R0, 0, unsure);
-        b.changed();
+        b.call_or_unsure(Helper::SkbVlanPop);
+        b.frame_changed();
     }
 
     // ---- helpers
@@ -294,21 +276,21 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         false
     }
 
-    fn fetch_spot(&mut self, spot: FrameOffset<'s>, to: Reg) {
+    fn fetch_offset(&mut self, offset: FrameOffset<'s>, to: Reg) {
         let b = self.builder();
-        match spot.base {
-            Value::Const(_) => b.asm.push(Insn::mov(to, i32::from(spot.off))),
+        match offset.base {
+            Value::Const(_) => b.asm.push(Insn::mov(to, i32::from(offset.off))),
             Value::Num(_) => {
-                b.fetch(spot.base, to);
-                if spot.off > 0 {
-                    b.asm.push(Insn::alu(Alu::Add, to, i32::from(spot.off)));
+                b.fetch(offset.base, to);
+                if offset.off > 0 {
+                    b.asm.push(Insn::alu(Alu::Add, to, i32::from(offset.off)));
                 }
             }
         }
         b.hold(to, None);
     }
 
-    /// Writes `length` bytes: `load` prepares r0, `store` writes behind a register.
+    /// Writes `length` bytes: `load` prepares r0, `store` writes at an offset from a register.
     fn write(
         &mut self,
         to: FrameOffset<'s>,
@@ -326,16 +308,16 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         b.reach = b.reach.max(end);
         load(b);
-        if b.target.hook == Hook::Xdp && !b.counts() {
-            self.write_here(to, length, store);
+        if b.target.hook == Hook::Xdp && !b.positions_are_offsets() {
+            self.write_in_place(to, length, store);
         } else {
-            self.write_through(to, length, store);
+            self.write_by_helper(to, length, store);
         }
-        self.builder().changed();
+        self.builder().frame_changed();
     }
 
     /// Writes through a helper, from the stack.
-    fn write_through(
+    fn write_by_helper(
         &mut self,
         to: FrameOffset<'s>,
         length: u16,
@@ -344,25 +326,22 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         let slot = b.row(length);
         store(b, R10, -slot);
-        b.hold_none();
-        self.fetch_spot(to, R2);
+        b.invalidate_registers();
+        self.fetch_offset(to, R2);
         let b = self.builder();
         b.asm.push(Insn::mov(R1, R6));
         b.asm.push(Insn::mov(R3, R10));
         b.asm.push(Insn::alu(Alu::Add, R3, i32::from(-slot)));
         b.asm.push(Insn::mov(R4, i32::from(length)));
-        if b.target.hook == Hook::Tc {
+        let at_tc = b.target.hook == Hook::Tc;
+        if at_tc {
             b.asm.push(Insn::mov(R5, 0));
-            b.call(Helper::SkbStoreBytes);
-        } else {
-            b.call(Helper::XdpStoreBytes);
         }
-        let unsure = b.unsure();
-        b.asm.jump_if(Cond::Ne, R0, 0, unsure);
+        b.call_or_unsure(if at_tc { Helper::SkbStoreBytes } else { Helper::XdpStoreBytes });
     }
 
     /// Writes in place. `writable` checked the bounds; the verifier has forgotten that.
-    fn write_here(
+    fn write_in_place(
         &mut self,
         to: FrameOffset<'s>,
         length: u16,
@@ -381,25 +360,25 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::alu(Alu::Add, R3, i32::from(to.off) + i32::from(length)));
         b.asm.jump_if(Cond::Gt, R3, R8, unsure);
         store(b, R1, to.off.cast_signed());
-        b.hold_none();
+        b.invalidate_registers();
     }
 
     /// Updates a checksum at XDP, with emitted arithmetic.
-    fn mend_bytes<T: Width>(
+    fn update_checksum_in_place<T: Width>(
         &mut self,
-        spot: FrameOffset<'s>,
+        offset: FrameOffset<'s>,
         covers: Checksum,
         (old, new): (Num<'s>, Value<'s>),
     ) {
         let may_be_absent = matches!(covers, Checksum::Transport { may_be_absent: true, .. });
-        let at = self.position_at(spot);
-        let mended = self.var(0);
-        // Values of an arm stay inside, so the edit stands behind it.
+        let at = self.position_at(offset);
+        let updated = self.var(0);
+        // Values of an arm stay inside, so the edit stands after it.
         self.arm(|s, absent| {
             let unsure = s.unsure();
             let word = s.need::<2>(at, unsure);
             let sum = s.load(word, be16::<0>());
-            s.set(mended, sum);
+            s.set(updated, sum);
             if may_be_absent {
                 s.only(sum, Cmp::Ne, 0, absent);
             }
@@ -412,11 +391,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             let total = if wide { s.add(total, 0xffff) } else { total };
             let folded = s.folded(total);
             let sum = s.one_complement(folded, 0xffff);
-            let sum = if may_be_absent { s.never_zero(sum) } else { sum };
-            s.set(mended, sum);
+            let sum = if may_be_absent { s.zero_to_ones(sum) } else { sum };
+            s.set(updated, sum);
         });
-        let value = self.get(mended);
-        self.put::<u16>(spot, value);
+        let value = self.get(updated);
+        self.put::<u16>(offset, value);
     }
 
     /// Returns the complement of the bits in `mask`.
@@ -468,7 +447,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Replaces 0 by 0xffff.
-    fn never_zero(&mut self, num: Num<'s>) -> Num<'s> {
+    fn zero_to_ones(&mut self, num: Num<'s>) -> Num<'s> {
         let b = self.builder();
         let done = b.asm.label();
         b.fetch(num.into(), R0);
@@ -490,10 +469,6 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 /// Loads the value into the register in network byte order.
 fn in_network_order(b: &mut Builder, value: Value<'_>, size: Size, to: Reg) {
     b.fetch(value, to);
-    match size {
-        Size::H => b.asm.push(Insn::big_endian(to, 16)),
-        Size::W => b.asm.push(Insn::big_endian(to, 32)),
-        Size::B | Size::DW => {}
-    }
+    b.swap_order(size, to);
     b.hold(to, None);
 }

@@ -8,18 +8,19 @@ use super::builder::Builder;
 use super::config::FrameEnd;
 use super::handle::{Exit, Layers};
 use super::scope::Scope;
-use super::{Target, Unfit};
+use super::target::Target;
+use super::unfit::Unfit;
 use crate::program::Program;
 
 /// Emits a program that ends each frame in this way.
 pub(super) fn program_with_end(
     target: Target,
-    ending: FrameEnd,
+    frame_end: FrameEnd,
     body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), Unfit>,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, Unfit> {
-    let asks = ending.tags().is_some();
-    let (builder, out) = Builder::begin_with_end(target, ending);
+    let asks = frame_end.tags().is_some();
+    let (builder, out) = Builder::begin_with_end(target, frame_end);
     let mut scope = Scope::root(builder);
     // First, so that the body can end in another part than it begins in.
     if let Some(known) = scope.builder().begin_unsure(asks) {

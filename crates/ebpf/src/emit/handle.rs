@@ -48,7 +48,7 @@ impl<'s> From<Num<'s>> for Value<'s> {
 #[derive(Clone, Copy, Debug)]
 pub struct FramePos<'s> {
     pub(super) base: PosBase,
-    /// Bytes behind the base.
+    /// Offset from the base, in bytes.
     pub(super) off: u16,
     /// Upper bound of the distance from the frame's first byte.
     pub(super) reach: u32,
@@ -59,12 +59,18 @@ pub struct FramePos<'s> {
     pub(super) brand: Brand<'s>,
 }
 
+impl FramePos<'_> {
+    /// The first byte of an unedited frame.
+    pub(super) const START: Self =
+        Self { base: PosBase::Frame, off: 0, reach: 0, epoch: 0, usual: None, brand: PhantomData };
+}
+
 /// A position as a byte offset from the frame's first byte. Unlike a [`FramePos`] it survives edits
 /// of the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameOffset<'s> {
     pub(super) base: Value<'s>,
-    /// Bytes behind the base.
+    /// Offset from the base, in bytes.
     pub(super) off: u16,
     /// Upper bound of the distance from the frame's first byte.
     pub(super) reach: u32,
@@ -99,10 +105,10 @@ impl<'s, const N: usize> From<Window<'s, N>> for DynWindow<'s> {
     }
 }
 
-/// The source of checked bytes.
+/// The location of checked bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Bytes<'s> {
-    /// From the packet itself.
+    /// In the packet itself.
     Packet(FramePos<'s>),
     /// A copy on the stack that begins in this slot, made at this edit count.
     Copy(Depth, u16),

@@ -5,9 +5,9 @@
 //! are tracked, which saves most reloads. A computed position is a packet pointer, or an offset
 //! where there are none (see `builder::frame`).
 
-use super::Unfit;
 use super::builder::Builder;
 use super::handle::{Brand, Bytes, Depth, FramePos, FramePosVar, Num, PosBase, Value};
+use super::unfit::Unfit;
 use crate::asm::Label;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R8, R10, Reg, Size};
 use crate::program::Hook;
@@ -80,13 +80,13 @@ impl Builder {
     /// the verifier rejects that without CAP_PERFMON where a value was spilled ("attempt to corrupt
     /// spilled pointer"), so reused slots are first overwritten whole.
     pub(super) fn row(&mut self, length: u16) -> Depth {
-        let (slot, worn) = self.row_of(length);
-        self.clear(worn);
+        let (slot, reused) = self.row_with_reuse(length);
+        self.clear(reused);
         slot
     }
 
     /// Allocates consecutive slots; also returns the range of those that were used before.
-    fn row_of(&mut self, length: u16) -> (Depth, RangeInclusive<Depth>) {
+    fn row_with_reuse(&mut self, length: u16) -> (Depth, RangeInclusive<Depth>) {
         let count = Depth::try_from(length.div_ceil(8)).unwrap_or(Depth::MAX).max(1);
         let (first, used) = (self.top + 8, self.used);
         let slot = self.slots(count);
@@ -94,9 +94,9 @@ impl Builder {
     }
 
     /// Overwrites reused slots whole.
-    fn clear(&mut self, worn: RangeInclusive<Depth>) {
+    fn clear(&mut self, reused: RangeInclusive<Depth>) {
         if self.target.hardened {
-            for slot in worn.step_by(8) {
+            for slot in reused.step_by(8) {
                 self.asm.push(Insn::store(Size::DW, R10, -slot, 0));
             }
         }
@@ -121,29 +121,29 @@ impl Builder {
     // ---- positions
 
     /// Rejects a computed position from before an edit of the frame.
-    fn fresh(&mut self, at: FramePos<'_>) {
+    fn check_epoch(&mut self, at: FramePos<'_>) {
         if let PosBase::Slot(_) = at.base {
-            self.fresh_since(at.epoch);
+            self.check_epoch_of(at.epoch);
         }
     }
 
-    fn fresh_since(&mut self, epoch: u16) {
+    fn check_epoch_of(&mut self, epoch: u16) {
         if epoch != self.epoch {
             self.refuse(Unfit::new("it uses a place from before the frame was changed"));
         }
     }
 
     /// Returns true if computed positions are offsets, not pointers.
-    pub(super) fn counts(&self) -> bool {
+    pub(super) fn positions_are_offsets(&self) -> bool {
         self.target.hardened || self.target.hook.reads_by_helper()
     }
 
     /// Loads a computed position into `to`.
     pub(super) fn fetch_at(&mut self, at: FramePos<'_>, to: Reg) {
-        self.fresh(at);
+        self.check_epoch(at);
         match at.base {
             PosBase::Slot(slot) => self.fetch_slot(slot, to),
-            PosBase::Frame if self.counts() => self.asm.push(Insn::mov(to, 0)),
+            PosBase::Frame if self.positions_are_offsets() => self.asm.push(Insn::mov(to, 0)),
             PosBase::Frame => self.asm.push(Insn::mov(to, R7)),
         }
         if at.off > 0 {
@@ -152,19 +152,34 @@ impl Builder {
         self.hold(to, None);
     }
 
+    /// Loads the distance of a position from the frame's first byte into `to`.
+    pub(super) fn fetch_distance(&mut self, at: FramePos<'_>, to: Reg) {
+        match at.base {
+            PosBase::Frame => self.asm.push(Insn::mov(to, i32::from(at.off))),
+            PosBase::Slot(_) => {
+                self.fetch_at(at, to);
+                if !self.positions_are_offsets() {
+                    self.asm.push(Insn::alu(Alu::Sub, to, R7));
+                }
+            }
+        }
+    }
+
     /// Emits the bounds check for `length` bytes, with `miss` as its exit.
     pub(super) fn check<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
-        self.fresh(at);
+        self.check_epoch(at);
         let end = at.reach + u32::from(length);
         let last = u32::from(at.off) + u32::from(length);
         if end > REACH_MAX || last > i16::MAX.unsigned_abs().into() {
             self.refuse(too_far());
         }
         self.reach = self.reach.max(end);
-        if self.target.hook.reads_by_helper() || self.counts() && at.base != PosBase::Frame {
+        if self.target.hook.reads_by_helper()
+            || self.positions_are_offsets() && at.base != PosBase::Frame
+        {
             return self.copy(at, length, miss);
         }
-        let miss = self.missing(at.base, end, miss);
+        let miss = self.miss_exit(at.base, end, miss);
         match at.base {
             PosBase::Frame => self.asm.push(Insn::mov(R2, R7)),
             // The verifier extends a check to all copies of a pointer: keep one in a register.
@@ -179,15 +194,15 @@ impl Builder {
         Bytes::Packet(FramePos { epoch: self.epoch, ..at })
     }
 
-    /// Copies the bytes to the stack.
+    /// Copies `length` bytes to the stack; jumps to `miss` if the frame ends before them.
     fn copy<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
-        let (slot, worn) = self.row_of(length);
+        let (slot, reused) = self.row_with_reuse(length);
         let xdp = self.target.hook == Hook::Xdp;
         let (slow, done) = (self.asm.label(), self.asm.label());
         self.fetch_at(at, R2);
         self.copy_usual(at, (slot, length), (slow, done));
         self.bind(slow);
-        self.clear(worn);
+        self.clear(reused);
         self.asm.push(Insn::mov(R1, R6));
         self.asm.push(Insn::mov(R3, R10));
         self.asm.push(Insn::alu(Alu::Add, R3, i32::from(-slot)));
@@ -227,7 +242,7 @@ impl Builder {
     pub(super) fn load<'s>(&mut self, bytes: Bytes<'s>, off: u16, size: Size) -> Num<'s> {
         let off = off.cast_signed();
         let (Bytes::Packet(FramePos { epoch, .. }) | Bytes::Copy(_, epoch)) = bytes;
-        self.fresh_since(epoch);
+        self.check_epoch_of(epoch);
         match bytes {
             Bytes::Copy(slot, _) => self.asm.push(Insn::load(size, R0, R10, off - slot)),
             Bytes::Packet(at) => {
@@ -238,15 +253,20 @@ impl Builder {
                 self.asm.push(Insn::load(size, R0, base, at.off.cast_signed() + off));
             }
         }
-        match size {
-            Size::H => self.asm.push(Insn::big_endian(R0, 16)),
-            Size::W => self.asm.push(Insn::big_endian(R0, 32)),
-            Size::B | Size::DW => {}
-        }
+        self.swap_order(size, R0);
         self.keep(R0)
     }
 
-    /// Returns the position `by` behind `at`; leaves to `miss` if `by` exceeds `max`.
+    /// Converts a number of two or four bytes between network and host byte order.
+    pub(super) fn swap_order(&mut self, size: Size, reg: Reg) {
+        match size {
+            Size::H => self.asm.push(Insn::big_endian(reg, 16)),
+            Size::W => self.asm.push(Insn::big_endian(reg, 32)),
+            Size::B | Size::DW => {}
+        }
+    }
+
+    /// Returns the position `by` bytes after `at`; leaves to `miss` if `by` exceeds `max`.
     pub(super) fn move_by<'s>(
         &mut self,
         at: FramePos<'s>,
@@ -263,15 +283,7 @@ impl Builder {
         if reach > REACH_MAX {
             self.refuse(too_far());
         }
-        let usual = None;
-        FramePos {
-            base: PosBase::Slot(slot),
-            off: 0,
-            reach,
-            epoch: self.epoch,
-            usual,
-            brand: at.brand,
-        }
+        FramePos { base: PosBase::Slot(slot), reach, epoch: self.epoch, ..FramePos::START }
     }
 
     pub(super) fn at_var<'s>(&mut self, at: FramePos<'s>) -> FramePosVar<'s> {

@@ -8,19 +8,6 @@ pub(super) const PROCESSORS: i32 = 512;
 /// log2 of the bytes of a row: sixteen numbers.
 pub(super) const ROW_BITS: i32 = 7;
 
-/// Renumbers maps from 0 in a program without counters.
-pub(super) fn number_from_zero(code: &mut [Insn]) {
-    let mut wide = false;
-    for insn in code {
-        let first = insn.is_load64() && !wide;
-        let map = matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE);
-        if first && map && !is_given(insn.imm) {
-            insn.imm -= 1;
-        }
-        wide = first;
-    }
-}
-
 /// A map besides that of the counters.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ProgramMap {
@@ -51,22 +38,25 @@ impl ProgramMap {
 }
 
 /// Number of the caller's first map, until the program's own maps are counted.
-pub(super) const GIVEN: u32 = 0x7000;
+pub(super) const CALLER_MAPS: u32 = 0x7000;
 
 /// Returns true if the number is that of a caller's map.
-pub(super) const fn is_given(number: i32) -> bool {
-    number >= GIVEN.cast_signed()
+const fn is_caller_map(number: i32) -> bool {
+    number >= CALLER_MAPS.cast_signed()
 }
 
-/// Renumbers the caller's maps behind the program's own.
-pub(super) fn number_given(code: &mut [Insn], own: usize) {
+/// Renumbers the maps of a program: its own from 0 if it has no counters, whose map comes first,
+/// and the caller's after these `own` maps.
+pub(super) fn number_maps(code: &mut [Insn], has_counters: bool, own: usize) {
     let own = i32::try_from(own).unwrap_or(i32::MAX);
     let mut wide = false;
     for insn in code {
         let first = insn.is_load64() && !wide;
-        let map = matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE);
-        if first && map && is_given(insn.imm) {
-            insn.imm += own - GIVEN.cast_signed();
+        if first && matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE) {
+            insn.imm = match is_caller_map(insn.imm) {
+                true => insn.imm + own - CALLER_MAPS.cast_signed(),
+                false => insn.imm - i32::from(!has_counters),
+            };
         }
         wide = first;
     }

@@ -102,12 +102,11 @@ mod siphash;
 mod state;
 mod tail_call;
 pub mod tap;
+mod target;
+mod unfit;
 pub mod user_sockets;
 
-use std::borrow::Cow;
-use std::fmt;
-
-use crate::program::{Hook, Program};
+use crate::program::Program;
 use builder::Builder;
 
 pub use edit::{Checksum, SavedLayers};
@@ -115,142 +114,11 @@ pub use handle::{
     Answer, DynWindow, Exit, Field, FrameOffset, FramePos, FramePosVar, Layers, Num, Transport,
     Value, Var, Width, Window, be16, be32, byte,
 };
-pub use scope::{Cmp, Meta, Scope};
+pub use scope::{Cmp, Emit, Meta, Scope};
 pub use siphash::Sip;
-pub use state::{State, Wide, WideVar};
-
-/// The class of a block that no filter recognized.
-pub const NONE: u32 = 0;
-/// The class that stands for the natural value 0, such as port 0.
-pub const ZERO: u32 = u32::MAX - 1;
-/// Return value of an exam program that is unsure. As a class this value means "held", and held
-/// blocks do not travel, so no answer collides with it.
-pub const UNSURE: u32 = u32::MAX;
-
-/// The type of a twin, as stored in a filter's description. `A` is the type of the filter's
-/// arguments. A plain `fn` with these parameters and elided or named lifetimes coerces to it.
-pub type Emit<A> =
-    for<'s, 'o> fn(&A, &mut Scope<'s, 'o>, Layers<'s>, Exit<'s>) -> Result<Answer<'s>, Unfit>;
-
-/// The environment that a program is emitted for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The hook at which it runs.
-    pub hook: Hook,
-    /// True if it must load without CAP_PERFMON, as programs on behalf of users do. Then it uses
-    /// packet pointers at constant offsets only and copies bytes behind computed offsets.
-    pub hardened: bool,
-    /// True if frames were taken from the host and may be modified. Observed frames are read-only.
-    pub takes: bool,
-    /// True if every frame lies in one buffer: at XDP, without multi-buffer support. Then the frame
-    /// length is a pointer difference and needs no helper.
-    pub single: bool,
-}
-
-impl From<Hook> for Target {
-    /// Targets a loader with CAP_PERFMON.
-    fn from(hook: Hook) -> Self {
-        Self { hook, hardened: false, takes: false, single: false }
-    }
-}
-
-impl Target {
-    /// Targets a loader without CAP_PERFMON.
-    #[must_use]
-    pub const fn hardened(hook: Hook) -> Self {
-        Self { hook, hardened: true, takes: false, single: false }
-    }
-
-    /// Returns the target for frames taken from the host, which may be modified.
-    #[must_use]
-    pub const fn taking(self) -> Self {
-        Self { takes: true, ..self }
-    }
-
-    /// Returns the target for single-buffer frames.
-    #[must_use]
-    pub const fn single(self) -> Self {
-        Self { single: true, ..self }
-    }
-}
-
-/// The use of the last answer as return value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
-    /// Return the class, or [`UNSURE`]: for the exam.
-    Answer,
-    /// Return a verdict.
-    Verdict {
-        /// If the last filter recognized the frame.
-        found: Verdict,
-        /// If some filter did not.
-        none: Verdict,
-        /// If some filter was unsure.
-        unsure: Verdict,
-    },
-}
-
-/// The fate of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Continue as without the program.
-    Pass,
-    /// Drop.
-    Drop,
-}
-
-impl Verdict {
-    /// Returns the hook's return value for this verdict.
-    pub const fn value(self, hook: Hook) -> i32 {
-        match (self, hook) {
-            (Self::Pass, Hook::Tc) => -1,
-            (Self::Pass, Hook::Xdp) => 2,
-            (Self::Pass, Hook::Socket) => -1,
-            (Self::Pass, Hook::Cgroup) => 1,
-            (Self::Drop, Hook::Tc) => 2,
-            (Self::Drop, Hook::Xdp) => 1,
-            (Self::Drop, Hook::Socket | Hook::Cgroup) => 0,
-        }
-    }
-}
-
-/// The decoded return value of an exam program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The class of the last filter; [`NONE`] if some filter did not recognize the block.
-    Class(u32),
-    /// The user implementation must decide.
-    Unsure,
-}
-
-impl Outcome {
-    /// Decodes the return value of a program finished with [`Finish::Answer`].
-    pub const fn of(value: u32) -> Self {
-        if value == UNSURE { Self::Unsure } else { Self::Class(value) }
-    }
-}
-
-/// A filter that cannot run in the kernel with its arguments, and the reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit {
-    /// Prose for `explain`.
-    pub why: Cow<'static, str>,
-}
-
-impl Unfit {
-    /// Creates the error with this reason.
-    pub fn new(why: impl Into<Cow<'static, str>>) -> Self {
-        Self { why: why.into() }
-    }
-}
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot run in the kernel: {}", self.why)
-    }
-}
-
-impl std::error::Error for Unfit {}
+pub use state::{TwinState, Wide, WideVar};
+pub use target::{Finish, NONE, Outcome, Target, UNSURE, Verdict, ZERO};
+pub use unfit::Unfit;
 
 /// Emits one program from `body`, which receives the layers of an untouched frame and the exit for
 /// unrecognized blocks.

@@ -8,7 +8,7 @@
 //! It lies in the frame's headroom, not in XDP metadata, because every driver has headroom and the
 //! bytes cannot belong to another frame.
 //!
-//! Maps that the caller provides, numbered behind the program's own: memory for counting (as that
+//! Maps that the caller provides, numbered after the program's own: memory for counting (as that
 //! of a tap), an unused number, sockets by queue.
 //!
 //! A frame leaves by interface index, not by a map of devices: a program that calls a driver's
@@ -19,10 +19,11 @@ pub use super::config::Redirect;
 use super::config::{Delivery, FixedSlots, FrameEnd};
 use super::frame_end::program_with_end;
 use super::handle::{Exit, Layers};
-use super::maps::GIVEN;
+use super::maps::CALLER_MAPS;
 use super::scope::Scope;
 use super::tap::{DELIVERIES_MAX, EXIT, SharedSlot, offset, shared_slots};
-use super::{Target, Unfit};
+use super::target::Target;
+use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R8, R9, R10, Size};
 use crate::program::{self, Program};
 
@@ -31,11 +32,12 @@ use crate::program::{self, Program};
 /// bytes); the tag that the driver removed (1 << 32, protocol in network order, tag; eight bytes, 0
 /// without a tag); and the monotonic time (eight bytes).
 pub mod headroom {
-    /// Class (four bytes), offset of the view (two), bytes behind it (two).
+    /// Bytes per delivery: class (four), offset of the view (two), frame bytes after the view
+    /// (two).
     pub const DELIVERY: u32 = 8;
-    /// Exit number.
+    /// Bytes per exit number.
     pub const EXIT: u32 = 2;
-    /// Size of the part behind the exit numbers.
+    /// Size of the fields after the exit numbers, in bytes.
     pub const REST: u32 = 24;
 
     /// Returns the offset of the last part, for this many deliveries.
@@ -74,7 +76,7 @@ pub fn redirect(
 }
 
 /// Number of the map of sockets, provided by the caller.
-const SOCKETS: u32 = GIVEN + 2;
+const SOCKETS: u32 = CALLER_MAPS + 2;
 
 /// XDP return codes.
 const DROP: i32 = 1;
@@ -126,7 +128,7 @@ impl Builder {
 
     /// Stores the frame length in its slot where only a helper can tell it.
     pub(super) fn find_length(&mut self) {
-        if self.is_length_kept() {
+        if self.is_length_stored() {
             self.asm.push(Insn::mov(R1, R6));
             self.call(Helper::XdpBuffLen);
             self.asm.push(Insn::store(Size::DW, R10, FixedSlots::LENGTH, R0));
@@ -134,7 +136,7 @@ impl Builder {
     }
 
     /// Emits the end of a frame.
-    pub(super) fn end_redirected(&mut self, redirect: &Redirect, deliveries: &[Delivery]) {
+    pub(super) fn emit_redirect_end(&mut self, redirect: &Redirect, deliveries: &[Delivery]) {
         let (drop, failed) = (self.asm.label(), self.asm.label());
         self.find_region();
         if self.sends {
@@ -151,7 +153,7 @@ impl Builder {
             self.asm.jump_if(Cond::Ne, R0, REDIRECT, failed);
             self.asm.push(Insn::exit());
             self.asm.bind(failed);
-            self.add_one(R9, offset::FAILED);
+            self.add_to_word(R9, offset::FAILED, 1);
             self.count_failed(redirect.scratch(), offset::CHOSEN, deliveries);
         }
         self.asm.bind(drop);
@@ -207,20 +209,20 @@ impl Builder {
             if delivery.number >= redirect.deliveries {
                 continue;
             }
-            let seen = offset::HANDED + 16 * delivery.number.cast_signed();
+            let view = offset::HANDED + 16 * delivery.number.cast_signed();
             let to = place(u32::from(delivery.number) * headroom::DELIVERY);
-            asm.push(Insn::load(Size::W, R1, R9, seen + 4));
+            asm.push(Insn::load(Size::W, R1, R9, view + 4));
             asm.push(Insn::store(Size::W, R7, to, R1));
-            asm.push(Insn::load(Size::W, R1, R9, seen + 8));
+            asm.push(Insn::load(Size::W, R1, R9, view + 8));
             asm.push(Insn::store(Size::H, R7, to + 4, R1));
-            asm.push(Insn::load(Size::W, R2, R9, seen));
+            asm.push(Insn::load(Size::W, R2, R9, view));
             asm.push(Insn::alu(Alu::Add, R1, R2));
             asm.push(Insn::mov(R2, R8));
             asm.push(Insn::alu(Alu::Sub, R2, R1));
             asm.push(Insn::store(Size::H, R7, to + 6, R2));
             let way =
                 place(count * headroom::DELIVERY + u32::from(delivery.number) * headroom::EXIT);
-            asm.push(Insn::load(Size::W, R1, R9, seen + EXIT));
+            asm.push(Insn::load(Size::W, R1, R9, view + EXIT));
             asm.push(Insn::store(Size::H, R7, way, R1));
         }
         let rest = place(headroom::rest(count));

@@ -21,7 +21,7 @@ pub mod offset {
     pub const FAILED: i16 = CHOSEN + 8;
     /// Number of frames since the last doorbell.
     pub const SINCE_DOORBELL: i16 = CHOSEN + 16;
-    /// Time of the last doorbell.
+    /// Monotonic time of the last doorbell, in nanoseconds.
     pub const DOORBELL_TIME: i16 = CHOSEN + 24;
     /// Position of the last doorbell.
     pub const DOORBELL_POSITION: i16 = CHOSEN + 32;

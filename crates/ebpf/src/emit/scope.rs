@@ -9,13 +9,19 @@ use std::mem;
 
 use super::builder::{Builder, skb};
 use super::handle::{
-    Answer, Brand, DynWindow, Exit, Field, FramePos, FramePosVar, Layers, Num, PosBase, Value, Var,
-    Width, Window,
+    Answer, Brand, DynWindow, Exit, Field, FramePos, FramePosVar, Layers, Num, Value, Var, Width,
+    Window,
 };
 use super::lower::too_far;
-use super::{Emit, Unfit, ZERO};
+use super::target::ZERO;
+use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{FilterSpan, Hook};
+
+/// The type of a twin, as stored in a filter's description. `A` is the type of the filter's
+/// arguments. A plain `fn` with these parameters and elided or named lifetimes coerces to it.
+pub type Emit<A> =
+    for<'s, 'o> fn(&A, &mut Scope<'s, 'o>, Layers<'s>, Exit<'s>) -> Result<Answer<'s>, Unfit>;
 
 /// Straight-line code under construction; `'s` is its brand, `'o` that of the enclosing scope.
 pub struct Scope<'s, 'o: 's> {
@@ -47,10 +53,26 @@ pub enum Cmp {
     Gt,
     /// >=
     Ge,
-    /// They share a set bit.
+    /// The operands share a set bit.
     Any,
-    /// They share no set bit.
+    /// The operands share no set bit.
     NotAny,
+}
+
+impl Cmp {
+    /// Returns the condition of the opposite; `None` for [`Cmp::Any`], for which BPF has none.
+    pub(super) const fn inverse(self) -> Option<Cond> {
+        Some(match self {
+            Self::Eq => Cond::Ne,
+            Self::Ne => Cond::Eq,
+            Self::Lt => Cond::Ge,
+            Self::Le => Cond::Gt,
+            Self::Gt => Cond::Le,
+            Self::Ge => Cond::Lt,
+            Self::NotAny => Cond::Set,
+            Self::Any => return None,
+        })
+    }
 }
 
 /// Frame metadata that the kernel provides beside the bytes.
@@ -68,14 +90,7 @@ pub enum Meta {
 
 impl Layers<'_> {
     pub(super) fn untouched(hook: Hook) -> Self {
-        let frame = FramePos {
-            base: PosBase::Frame,
-            off: 0,
-            reach: 0,
-            epoch: 0,
-            usual: None,
-            brand: Brand::default(),
-        };
+        let frame = FramePos::START;
         let class = Value::Const(1);
         let (length, next, l4) = (None, None, None);
         let linked = hook.has_link_header();
@@ -144,7 +159,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Returns the same position with a hint: its usual distance from the frame's first byte. Where
-    /// that is cheaper the bytes are loaded from there, behind a check that the hint holds.
+    /// that is cheaper the bytes are loaded from there, after a check that the hint holds.
     #[must_use]
     pub fn usually(&self, at: FramePos<'s>, usual: u16) -> FramePos<'s> {
         FramePos { usual: usual.checked_sub(at.off), ..at }
@@ -165,24 +180,15 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Continues only if the comparison holds.
     pub fn only(&mut self, left: Num<'s>, cmp: Cmp, right: impl Into<Value<'s>>, miss: Exit<'s>) {
-        let (cond, instead) = match cmp {
-            Cmp::Eq => (Cond::Ne, false),
-            Cmp::Ne => (Cond::Eq, false),
-            Cmp::Lt => (Cond::Ge, false),
-            Cmp::Le => (Cond::Gt, false),
-            Cmp::Gt => (Cond::Le, false),
-            Cmp::Ge => (Cond::Lt, false),
-            Cmp::NotAny => (Cond::Set, false),
-            Cmp::Any => (Cond::Set, true),
-        };
-        if instead {
-            // BPF has no inverse of JSET: jump over the exit.
-            let holds = self.builder.asm.label();
-            self.jump_if(cond, left, right.into(), holds);
-            self.builder.asm.jump(miss.label);
-            self.builder.bind(holds);
-        } else {
-            self.jump_if(cond, left, right.into(), miss.label);
+        match cmp.inverse() {
+            Some(cond) => self.jump_if(cond, left, right.into(), miss.label),
+            None => {
+                // BPF has no inverse of JSET: jump over the exit.
+                let holds = self.builder.asm.label();
+                self.jump_if(Cond::Set, left, right.into(), holds);
+                self.leave(miss);
+                self.builder.bind(holds);
+            }
         }
     }
 
@@ -214,7 +220,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         result
     }
 
-    /// Jumps to an exit; code behind it in this scope is dropped as unreachable.
+    /// Jumps to an exit; code after it in this scope is dropped as unreachable.
     pub fn leave(&mut self, to: Exit<'s>) {
         self.builder.asm.jump(to.label);
     }
@@ -387,23 +393,24 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         unsure: impl for<'i> FnOnce(&mut Scope<'i, 's>),
     ) -> Result<Answer<'s>, Unfit> {
         let asm = &mut self.builder.asm;
-        let (none, doubt, next) = (asm.label(), asm.label(), asm.label());
+        let (none, undecided, next) = (asm.label(), asm.label(), asm.label());
         let outer = self.builder.unsure();
-        self.builder.set_unsure(doubt);
+        self.builder.set_unsure(undecided);
         let out = Exit { label: none, brand: Brand::default() };
         let answer = self.piece(filter, emit, args, on, out);
         self.builder.set_unsure(outer);
         let answer = answer?;
-        let (misses, doubts) = (self.builder.asm.is_used(none), self.builder.asm.is_used(doubt));
-        if misses || doubts {
+        let (unrecognized_used, undecided_used) =
+            (self.builder.asm.is_used(none), self.builder.asm.is_used(undecided));
+        if unrecognized_used || undecided_used {
             self.builder.asm.jump(next);
         }
-        if misses {
+        if unrecognized_used {
             self.builder.bind(none);
             self.arm(|inner, _| absent(inner))?;
         }
-        if doubts {
-            self.builder.bind(doubt);
+        if undecided_used {
+            self.builder.bind(undecided);
             self.arm(|inner, _| unsure(inner));
         }
         self.builder.bind(next);

@@ -44,7 +44,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Absorbs eight bytes, given as a number in network byte order.
     pub fn sip_take(&mut self, sip: Sip<'s>, word: Wide<'s>) {
         self.fetch_wide(word, R5);
-        self.turn(R5);
+        self.swap_bytes(R5);
         self.sip_fetch(sip);
         self.xor(R4, R5);
         (0..ROUNDS).for_each(|_| self.sip_round());
@@ -52,7 +52,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         for (at, from) in slots(sip.slot).into_iter().zip(STATE) {
             self.builder().put(at, from);
         }
-        self.builder().hold_none();
+        self.builder().invalidate_registers();
     }
 
     /// Absorbs the last word, whose last byte is the input length modulo 256, and returns the tag
@@ -66,7 +66,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             self.xor(R1, other);
         }
         self.builder().asm.push(Insn::mov(R0, R1));
-        self.turn(R0);
+        self.swap_bytes(R0);
         self.keep_wide()
     }
 
@@ -79,16 +79,16 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// One round, in the paper's order.
     fn sip_round(&mut self) {
         let [v0, v1, v2, v3] = STATE;
-        self.mixed(v0, v1, 13);
+        self.add_rotate_xor(v0, v1, 13);
         self.rotate(v0, 32);
-        self.mixed(v2, v3, 16);
-        self.mixed(v0, v3, 21);
-        self.mixed(v2, v1, 17);
+        self.add_rotate_xor(v2, v3, 16);
+        self.add_rotate_xor(v0, v3, 21);
+        self.add_rotate_xor(v2, v1, 17);
         self.rotate(v2, 32);
     }
 
     /// `a += b; b = (b <<< bits) ^ a`.
-    fn mixed(&mut self, a: Reg, b: Reg, bits: i32) {
+    fn add_rotate_xor(&mut self, a: Reg, b: Reg, bits: i32) {
         self.builder().asm.push(Insn::alu(Alu::Add, a, b));
         self.rotate(b, bits);
         self.xor(b, a);
@@ -106,7 +106,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().asm.push(Insn::alu(Alu::Xor, to, with));
     }
 
-    fn turn(&mut self, reg: Reg) {
+    fn swap_bytes(&mut self, reg: Reg) {
         self.builder().asm.push(Insn::big_endian(reg, 64));
     }
 }

@@ -9,17 +9,17 @@
 
 use std::marker::PhantomData;
 
-use super::Unfit;
 use super::builder::{skb, xdp};
-use super::handle::{Brand, Depth, Exit, FramePos, Num, PosBase, Value};
+use super::handle::{Brand, Depth, Exit, FramePos, Num, Value};
 use super::scope::{Cmp, Meta, Scope};
+use super::unfit::Unfit;
 use crate::asm::Label;
-use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R10, Size, atomic};
+use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size, atomic};
 use crate::program::Hook;
 
 /// The state of the current filter.
 #[derive(Clone, Copy, Debug)]
-pub struct State<'s> {
+pub struct TwinState<'s> {
     map: u32,
     size: u16,
     brand: Brand<'s>,
@@ -41,33 +41,33 @@ pub struct WideVar<'s> {
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Declares the filter's state: `size` bytes, initially zero.
-    pub fn state(&mut self, size: u16) -> State<'s> {
-        State { map: self.builder().state(size), size, brand: PhantomData }
+    pub fn state(&mut self, size: u16) -> TwinState<'s> {
+        TwinState { map: self.builder().state(size), size, brand: PhantomData }
     }
 
     /// Loads the number at byte `at`.
-    pub fn read(&mut self, state: State<'s>, at: u16) -> Wide<'s> {
-        self.point(state, at, 8);
+    pub fn read(&mut self, state: TwinState<'s>, at: u16) -> Wide<'s> {
+        self.point_at_state(state, at, 8);
         self.builder().asm.push(Insn::load(Size::DW, R0, R1, 0));
         self.keep_wide()
     }
 
     /// Atomically adds to the number at byte `at`.
-    pub fn add_to(&mut self, state: State<'s>, at: u16, amount: impl Into<Value<'s>>) {
+    pub fn add_to(&mut self, state: TwinState<'s>, at: u16, amount: impl Into<Value<'s>>) {
         self.builder().fetch(amount.into(), R2);
-        self.point(state, at, 8);
+        self.point_at_state(state, at, 8);
         self.builder().asm.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
     }
 
     /// Atomically adds to the number at byte `at`, and returns the old value.
     pub fn fetch_add(
         &mut self,
-        state: State<'s>,
+        state: TwinState<'s>,
         at: u16,
         amount: impl Into<Value<'s>>,
     ) -> Wide<'s> {
         self.builder().fetch(amount.into(), R2);
-        self.point(state, at, 8);
+        self.point_at_state(state, at, 8);
         let fetch = Insn::atomic(Size::DW, atomic::ADD | atomic::FETCH, R1, 0, R2);
         self.builder().asm.push(fetch);
         self.builder().asm.push(Insn::mov(R0, R2));
@@ -78,7 +78,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// them.
     pub fn add_nth(
         &mut self,
-        state: State<'s>,
+        state: TwinState<'s>,
         (at, count): (u16, u16),
         nth: Num<'s>,
         amount: impl Into<Value<'s>>,
@@ -95,7 +95,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// it is not smaller, if another processor changed it in between, or beyond the last number.
     pub fn raise_nth(
         &mut self,
-        state: State<'s>,
+        state: TwinState<'s>,
         (at, count): (u16, u16),
         nth: Num<'s>,
         new: Wide<'s>,
@@ -108,14 +108,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Ge, R0, R2, other.label);
         b.asm.push(Insn::mov(R3, R0));
         b.asm.push(Insn::atomic(Size::DW, atomic::CMPXCHG, R1, 0, R2));
-        b.hold_none();
+        b.invalidate_registers();
         b.asm.jump_if(Cond::Ne, R0, R3, other.label);
     }
 
     /// Atomically exchanges the number at byte `at`, and returns the old value.
-    pub fn exchange(&mut self, state: State<'s>, at: u16, new: Wide<'s>) -> Wide<'s> {
+    pub fn exchange(&mut self, state: TwinState<'s>, at: u16, new: Wide<'s>) -> Wide<'s> {
         self.fetch_wide(new, R0);
-        self.point(state, at, 8);
+        self.point_at_state(state, at, 8);
         self.builder().asm.push(Insn::atomic(Size::DW, atomic::XCHG, R1, 0, R0));
         self.keep_wide()
     }
@@ -123,18 +123,18 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Compare-and-swap on the number at byte `at`; leaves to `other` if it is not `old`.
     pub fn replace(
         &mut self,
-        state: State<'s>,
+        state: TwinState<'s>,
         at: u16,
         (old, new): (Wide<'s>, Wide<'s>),
         other: Exit<'s>,
     ) {
         self.fetch_wide(old, R0);
         self.fetch_wide(new, R2);
-        self.point(state, at, 8);
+        self.point_at_state(state, at, 8);
         let b = self.builder();
         b.asm.push(Insn::mov(R3, R0));
         b.asm.push(Insn::atomic(Size::DW, atomic::CMPXCHG, R1, 0, R2));
-        b.hold_none();
+        b.invalidate_registers();
         b.asm.jump_if(Cond::Ne, R0, R3, other.label);
     }
 
@@ -254,7 +254,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         b.asm.push(Insn::alu32(Alu::Mov, R1, by.cast_signed()));
         b.asm.push(Insn::alu(Alu::Mod, R0, R1));
-        b.hold_none();
+        b.invalidate_registers();
         b.keep(R0)
     }
 
@@ -275,18 +275,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
         let b = self.builder();
-        let cond = match cmp {
-            Cmp::Eq => Cond::Ne,
-            Cmp::Ne => Cond::Eq,
-            Cmp::Lt => Cond::Ge,
-            Cmp::Le => Cond::Gt,
-            Cmp::Gt => Cond::Le,
-            Cmp::Ge => Cond::Lt,
-            Cmp::NotAny => Cond::Set,
-            Cmp::Any => return b.refuse(Unfit::new("it compares bits of a wide number")),
+        let Some(cond) = cmp.inverse() else {
+            return b.refuse(Unfit::new("it compares bits of a wide number"));
         };
         b.asm.jump_if(cond, R0, R1, miss.label);
-        b.hold_none();
+        b.invalidate_registers();
     }
 
     /// Returns the bucket of a number among 65 that double in width: 0 for 0, n for 2^(n-1) up to
@@ -318,26 +311,17 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             put(Insn::alu(Alu::Add, R1, R2));
         }
         put(Insn::mov(R0, R1));
-        b.hold_none();
+        b.invalidate_registers();
         b.keep(R0)
     }
 
     // ---- lengths
 
-    /// Returns the number of frame bytes behind a position, linear or not; 0 past the frame's end.
+    /// Returns the number of frame bytes after a position, linear or not; 0 past the frame's end.
     pub fn rest(&mut self, at: FramePos<'s>) -> Num<'s> {
         let length = self.meta(Meta::Length);
         let b = self.builder();
-        match at.base {
-            PosBase::Frame => b.asm.push(Insn::mov(R1, i32::from(at.off))),
-            PosBase::Slot(_) => {
-                let counts = b.counts();
-                b.fetch_at(at, R1);
-                if !counts {
-                    b.asm.push(Insn::alu(Alu::Sub, R1, R7));
-                }
-            }
-        }
+        b.fetch_distance(at, R1);
         b.fetch(length.into(), R0);
         let (ends, done) = (b.asm.label(), b.asm.label());
         b.asm.jump_if(Cond::Gt, R1, R0, ends);
@@ -364,28 +348,28 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     // ---- helpers
 
     /// Points r1 at byte `at` of the state, for `length` bytes.
-    fn point(&mut self, state: State<'s>, at: u16, length: u16) {
+    fn point_at_state(&mut self, state: TwinState<'s>, at: u16, length: u16) {
         let b = self.builder();
         if at.saturating_add(length) > state.size || !at.is_multiple_of(8) {
             b.refuse(Unfit::new("it uses bytes that its state does not have"));
         }
         b.asm.push_wide(Insn::load_map_value(R1, state.map, at.into()));
-        b.hold_none();
+        b.invalidate_registers();
     }
 
     /// Points r1 at the `nth` of `count` numbers at byte `at`; leaves to `beyond` past them.
     /// Clobbers r0 and r3, keeps r2.
     fn point_nth(
         &mut self,
-        state: State<'s>,
+        state: TwinState<'s>,
         (at, count): (u16, u16),
         nth: Num<'s>,
         beyond: Label,
     ) {
         self.builder().fetch(nth.into(), R3);
-        self.point(state, at, count.saturating_mul(8));
+        self.point_at_state(state, at, count.saturating_mul(8));
         let b = self.builder();
-        if b.counts() {
+        if b.positions_are_offsets() {
             // Without CAP_PERFMON the verifier needs an index of unknown range, the same on all
             // paths. A context field is unknown to it.
             let unknown = if b.target.hook == Hook::Xdp { xdp::QUEUE } else { skb::LEN };
@@ -412,7 +396,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     pub(super) fn keep_wide(&mut self) -> Wide<'s> {
         let b = self.builder();
-        b.hold_none();
+        b.invalidate_registers();
         let Num { slot, brand } = b.keep(R0);
         Wide { slot, brand }
     }

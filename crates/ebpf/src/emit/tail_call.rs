@@ -36,15 +36,15 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         answer: Answer<'s>,
         fails: impl for<'i> FnOnce(&mut Scope<'i, 's>),
     ) -> Answer<'s> {
-        let ends = self.builder().may_end();
-        if !ends && !self.builder().may_forget() {
+        let ends = self.builder().may_end_part();
+        if !ends && !self.builder().may_reset_verifier() {
             return self.builder().pack(answer);
         }
-        let mut kept = self.save_layers(answer.layers);
+        let mut saved = self.save_layers(answer.layers);
         let mut class = answer.class;
         let b = self.builder();
         let mut slots = Vec::new();
-        each_slot(&mut kept, &mut class, |slot| slots.push(*slot));
+        each_slot(&mut saved, &mut class, |slot| slots.push(*slot));
         let (row, links) = b.link_maps();
         b.point_at_row(row);
         for (at, slot) in (0..).step_by(8).zip(&slots) {
@@ -55,24 +55,22 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             b.call_next(links);
             self.arm(|inner, _| fails(inner));
             let b = self.builder();
-            b.call_failed();
+            // A failed call for which `fails` emitted nothing.
+            let unsure = b.unsure();
+            b.asm.jump(unsure);
             b.next_part();
         } else {
-            b.forget();
+            b.reset_verifier();
         }
         let b = self.builder();
         b.point_at_row(row);
         let mut places = (0..).step_by(8);
-        let mut restored = Vec::new();
-        for _ in &slots {
-            let slot = b.slots(1);
+        each_slot(&mut saved, &mut class, |slot| {
+            *slot = b.slots(1);
             b.asm.push(Insn::load(Size::W, R0, R1, places.next().unwrap_or(0)));
-            b.asm.push(Insn::store(Size::DW, R10, -slot, R0));
-            restored.push(slot);
-        }
-        let mut restored = restored.into_iter();
-        each_slot(&mut kept, &mut class, |slot| *slot = restored.next().unwrap_or(*slot));
-        let layers = self.restore_layers(kept);
+            b.asm.push(Insn::store(Size::DW, R10, -*slot, R0));
+        });
+        let layers = self.restore_layers(saved);
         Answer { class, layers }
     }
 }
@@ -86,7 +84,7 @@ impl Builder {
         self.asm.push(Insn::alu(Alu::Shl, R0, ROW_BITS));
         self.asm.push_wide(Insn::load_map_value(R1, map, 0));
         self.asm.push(Insn::alu(Alu::Add, R1, R0));
-        self.hold_none();
+        self.invalidate_registers();
     }
 
     /// Tail-calls the next part. A failed call falls through.
@@ -97,28 +95,23 @@ impl Builder {
         self.asm.push(Insn::mov(R3, next));
         self.call(Helper::TailCall);
     }
-
-    /// Handles a failed tail call for which the caller emitted nothing.
-    fn call_failed(&mut self) {
-        let unsure = self.unsure();
-        self.asm.jump(unsure);
-    }
 }
 
 /// Visits the slots of all run-time values.
-fn each_slot(kept: &mut SavedLayers<'_>, class: &mut Value<'_>, mut f: impl FnMut(&mut Depth)) {
+fn each_slot(saved: &mut SavedLayers<'_>, class: &mut Value<'_>, mut f: impl FnMut(&mut Depth)) {
     let mut value = |value: &mut Value<'_>| {
         if let Value::Num(Num { slot, .. }) = value {
             f(slot);
         }
     };
-    let spot =
-        |spot: &mut FrameOffset<'_>, value: &mut dyn FnMut(&mut Value<'_>)| value(&mut spot.base);
+    let offset = |offset: &mut FrameOffset<'_>, value: &mut dyn FnMut(&mut Value<'_>)| {
+        value(&mut offset.base)
+    };
     value(class);
-    value(&mut kept.layers.class);
-    spot(&mut kept.at, &mut value);
-    kept.l3.iter_mut().chain(&mut kept.l4).for_each(|at| spot(at, &mut value));
-    let layers = &mut kept.layers;
+    value(&mut saved.layers.class);
+    offset(&mut saved.at, &mut value);
+    saved.l3.iter_mut().chain(&mut saved.l4).for_each(|at| offset(at, &mut value));
+    let layers = &mut saved.layers;
     let l4 = layers.l4.iter_mut().flat_map(|l4| [&mut l4.protocol, &mut l4.length]);
     let numbers = layers.length.iter_mut().chain(&mut layers.next).chain(l4);
     numbers.for_each(|num| f(&mut num.slot));

@@ -5,7 +5,7 @@
 //! owner's ring on its processor, with one pointer per consumer beside it. [SL §5.3, §6.2; CONTRACT
 //! 21, 29]
 //!
-//! Rings and doorbells are maps of the caller, numbered behind the program's own. Each processor
+//! Rings and doorbells are maps of the caller, numbered after the program's own. Each processor
 //! has a region ([`offset`]) in each, of which its program is the only writer: stores need no
 //! atomics, only order towards readers. The deliveries of a frame are noted in memory
 //! ([`Scratch`]), not in registers: what the verifier does not track does not double its paths.
@@ -34,12 +34,13 @@ pub(super) use shared::{SharedSlot, shared_slots};
 use super::builder::Builder;
 use super::config::{FixedSlots, FrameEnd};
 use super::frame_end::program_with_end;
-use super::handle::{Exit, Layers, Num, PosBase, Value};
-use super::maps::GIVEN;
+use super::handle::{Exit, Layers, Num, Value};
+use super::maps::CALLER_MAPS;
 use super::scope::{Meta, Scope};
+use super::target::{Target, Verdict};
+use super::unfit::Unfit;
 use super::user_sockets;
-use super::{Target, Unfit, Verdict};
-use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R7, R9, R10, Reg, Size};
+use crate::insn::{Alu, Cond, Helper, Insn, Operand, R0, R1, R9, R10, Reg, Size};
 use crate::program::Program;
 
 /// Emits a tap. `body` receives the layers of an untouched frame and the exit for finished frames.
@@ -76,14 +77,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let place = scratch.tallies + 16 * number.cast_signed();
         b.find_region();
         b.fetch(bytes.into(), R0);
-        for (word, amount) in [(place, None), (place + 8, Some(R0))] {
-            b.asm.push(Insn::load(Size::DW, R1, R9, word));
-            match amount {
-                None => b.asm.push(Insn::alu(Alu::Add, R1, 1)),
-                Some(amount) => b.asm.push(Insn::alu(Alu::Add, R1, amount)),
-            }
-            b.asm.push(Insn::store(Size::DW, R9, word, R1));
-        }
+        b.add_to_word(R9, place, 1);
+        b.add_to_word(R9, place + 8, R0);
         b.hold(R1, None);
     }
 
@@ -105,16 +100,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::store(Size::W, R9, place + 4, R1));
         b.fetch(length.into(), R0);
         b.asm.push(Insn::store(Size::W, R9, place, R0));
-        match on.at.base {
-            PosBase::Frame => b.asm.push(Insn::mov(R1, i32::from(on.at.off))),
-            PosBase::Slot(_) => {
-                let counts = b.counts();
-                b.fetch_at(on.at, R1);
-                if !counts {
-                    b.asm.push(Insn::alu(Alu::Sub, R1, R7));
-                }
-            }
-        }
+        b.fetch_distance(on.at, R1);
         b.asm.push(Insn::store(Size::W, R9, place + 8, R1));
         b.asm.push(Insn::store(Size::W, R9, place + EXIT, delivery.exit.cast_signed()));
         b.asm.push(Insn::load(Size::DW, R1, R9, scratch.word(outlet)));
@@ -159,7 +145,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits an arm in which unsure blocks leave through the arm's own exit, to the code behind it,
+    /// Emits an arm in which unsure blocks leave through the arm's own exit, to the code after it,
     /// instead of the common one.
     pub fn catch_unsure<R>(
         &mut self,
@@ -175,7 +161,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// Returns true if the view begins behind a tag that may lie beside the frame. With the tag inline
+/// Returns true if the view begins after a tag that may lie beside the frame. With the tag inline
 /// it begins four bytes later.
 #[must_use]
 pub const fn is_behind_tag(on: &Layers<'_>) -> bool {
@@ -184,39 +170,39 @@ pub const fn is_behind_tag(on: &Layers<'_>) -> bool {
 
 impl Builder {
     /// Points r9 at the scratch memory of this processor.
-    pub(super) fn find_scratch(&mut self, ending: &FrameEnd) {
-        let scratch = ending.scratch();
+    pub(super) fn find_scratch(&mut self, frame_end: &FrameEnd) {
+        let scratch = frame_end.scratch();
         let known = self.asm.label();
-        if let FrameEnd::Tap(FusedTap { user: Some(own), .. }) = ending {
+        if let FrameEnd::Tap(FusedTap { user: Some(own), .. }) = frame_end {
             self.only_user_sockets(own);
         }
         self.asm.push(Insn::call(Helper::CpuId));
-        self.asm.jump_if(Cond::Lt, R0, ending.processors().cast_signed(), known);
+        self.asm.jump_if(Cond::Lt, R0, frame_end.processors().cast_signed(), known);
         // Unreachable: every possible processor has a region.
         self.asm.push(Insn::mov(R0, Verdict::Pass.value(self.target.hook)));
         self.asm.push(Insn::exit());
         self.asm.bind(known);
-        if let FrameEnd::Tap(FusedTap { user: Some(own), cpus, .. }) = ending {
+        if let FrameEnd::Tap(FusedTap { user: Some(own), cpus, .. }) = frame_end {
             self.claim_region(own, *cpus);
         }
-        if matches!(ending, FrameEnd::Tap(fused) if fused.user.is_some() || !fused.is_plain()) {
+        if matches!(frame_end, FrameEnd::Tap(fused) if fused.user.is_some() || !fused.is_plain()) {
             self.asm.push(Insn::store(Size::DW, R10, FixedSlots::CPU, R0));
         }
         self.asm.push(Insn::alu(Alu::Mul, R0, scratch.stride.cast_signed()));
-        self.asm.push_wide(Insn::load_map_value(R9, GIVEN, 0));
+        self.asm.push_wide(Insn::load_map_value(R9, CALLER_MAPS, 0));
         self.asm.push(Insn::alu(Alu::Add, R9, R0));
         for outlet in 0..scratch.outlets {
             self.asm.push(Insn::store(Size::DW, R9, scratch.word(outlet), 0));
         }
-        if let FrameEnd::Tap(fused) = ending {
+        if let FrameEnd::Tap(fused) = frame_end {
             for egress in fused.egresses.iter().filter(|egress| egress.mark < scratch.marks_max) {
                 self.asm.push(Insn::store(Size::DW, R9, scratch.mark(egress.mark), 0));
             }
         }
-        if matches!(ending, FrameEnd::Redirect(_)) {
+        if matches!(frame_end, FrameEnd::Redirect(_)) {
             self.asm.push(Insn::store(Size::W, R9, offset::DEVICE, 0));
         }
-        self.hold_none();
+        self.invalidate_registers();
         self.slots(FixedSlots::SLOTS);
         self.floor = self.top;
         self.asm.push(Insn::store(Size::DW, R10, FixedSlots::SCRATCH, R9));
@@ -236,7 +222,7 @@ impl Builder {
         }
         self.asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::CPU));
         self.asm.push(Insn::alu(Alu::Mul, R0, stride.cast_signed()));
-        self.asm.push_wide(Insn::load_map_value(reg, GIVEN + map, 0));
+        self.asm.push_wide(Insn::load_map_value(reg, CALLER_MAPS + map, 0));
         self.asm.push(Insn::alu(Alu::Add, reg, R0));
         reg
     }
@@ -250,9 +236,10 @@ impl Builder {
         Some(scratch.mark(number))
     }
 
-    pub(super) fn add_one(&mut self, region: Reg, word: i16) {
+    /// Adds to a word of a region. Not atomic; clobbers r1.
+    pub(super) fn add_to_word(&mut self, region: Reg, word: i16, amount: impl Into<Operand>) {
         self.asm.push(Insn::load(Size::DW, R1, region, word));
-        self.asm.push(Insn::alu(Alu::Add, R1, 1));
+        self.asm.push(Insn::alu(Alu::Add, R1, amount));
         self.asm.push(Insn::store(Size::DW, region, word, R1));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::interpret::{Machine, Packet};
+use crate::program::Hook;
 
 const FRAME: &[u8] = &[0x00, 0x01, 0x02, 0x03, 0x14, 0x25, 0x36, 0x47, 0x58, 0x69];
 const PLACES: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
@@ -240,7 +241,7 @@ fn offset_beyond_64_kib_is_unfit() {
     assert!(far(7).unwrap_err().why.contains("65,535"));
 }
 
-/// Code behind `leave` is dropped: the verifier rejects unreachable code.
+/// Code after `leave` is dropped: the verifier rejects unreachable code.
 #[test]
 fn unreachable_code_is_dropped() {
     let program = program(Hook::Xdp, Finish::Answer, |s, on, out| {
@@ -267,7 +268,7 @@ fn change<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Result<An
 #[test]
 fn i6_taken_frames_are_edited() {
     for target in [Target::from(Hook::Xdp), Target::hardened(Hook::Xdp)] {
-        let program = program(target.taking(), Finish::Answer, change).unwrap();
+        let program = program(target.redirecting(), Finish::Answer, change).unwrap();
         assert!(program.edits);
         let frame: Vec<u8> = (0..20).collect();
         let mut machine = Machine::of(&program);
@@ -284,8 +285,8 @@ fn i6_observed_frames_stay_unchanged() {
     let why = |target: Target| program(target, Finish::Answer, change).unwrap_err().why;
     assert!(why(Hook::Xdp.into()).contains("only observed"));
     assert!(why(Hook::Tc.into()).contains("only observed"));
-    assert!(why(Target::from(Hook::Socket).taking()).contains("copies"));
-    assert!(why(Target::from(Hook::Tc).taking()).contains("link header"));
+    assert!(why(Target::from(Hook::Socket).redirecting()).contains("copies"));
+    assert!(why(Target::from(Hook::Tc).redirecting()).contains("link header"));
 }
 
 #[test]
@@ -314,7 +315,8 @@ fn i6_positions_from_before_an_edit_are_rejected() {
     ];
     for body in uses {
         for hook in [Hook::Tc, Hook::Xdp] {
-            let unfit = program(Target::from(hook).taking(), Finish::Answer, body).unwrap_err();
+            let unfit =
+                program(Target::from(hook).redirecting(), Finish::Answer, body).unwrap_err();
             assert!(unfit.why.contains("before the frame was changed"), "{unfit}");
         }
     }

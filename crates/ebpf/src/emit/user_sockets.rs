@@ -14,9 +14,10 @@
 use super::builder::{Builder, skb};
 use super::config::FixedSlots;
 pub use super::config::{REGIONS_PER_CPU, UserSockets};
-use super::maps::GIVEN;
+use super::maps::CALLER_MAPS;
 use super::tap::record;
-use super::{Unfit, Verdict};
+use super::target::Verdict;
+use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size, atomic};
 use crate::program::Hook;
 
@@ -78,7 +79,7 @@ impl Builder {
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R10, FixedSlots::CPU, R0));
         asm.push(Insn::alu(Alu::Mul, R0, CLAIMS_STRIDE.cast_signed()));
-        asm.push_wide(Insn::load_map_value(R3, GIVEN + own.claims, 0));
+        asm.push_wide(Insn::load_map_value(R3, CALLER_MAPS + own.claims, 0));
         asm.push(Insn::alu(Alu::Add, R3, R0));
         for (region, word) in (0..).zip(CLAIM_WORDS) {
             let next = asm.label();
@@ -113,7 +114,7 @@ impl Builder {
     pub(super) fn release_region(&mut self, own: &UserSockets) {
         self.asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::CPU));
         self.asm.push(Insn::alu(Alu::Mul, R1, CLAIM_BYTES));
-        self.asm.push_wide(Insn::load_map_value(R2, GIVEN + own.claims, 0));
+        self.asm.push_wide(Insn::load_map_value(R2, CALLER_MAPS + own.claims, 0));
         self.asm.push(Insn::alu(Alu::Add, R2, R1));
         self.asm.push(Insn::store(Size::DW, R2, 0, 0));
     }
@@ -122,7 +123,7 @@ impl Builder {
     pub(super) fn marks_of_socket(&mut self) {
         let received = self.asm.label();
         let asm = &mut self.asm;
-        asm.push(Insn::load(Size::W, R2, R6, skb::CAME_BY));
+        asm.push(Insn::load(Size::W, R2, R6, skb::INGRESS_IFINDEX));
         asm.push(Insn::mov(R1, 0));
         asm.jump_if(Cond::Ne, R2, 0, received);
         asm.push(Insn::mov(R1, i32::from(record::SENT)));

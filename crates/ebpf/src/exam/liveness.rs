@@ -12,13 +12,13 @@ const STACK: usize = 512;
 
 /// Registers and stack bytes that are live: a later instruction may read them.
 #[derive(Clone, PartialEq, Eq)]
-struct Wanted {
+struct LiveSet {
     /// Bit set of registers.
     registers: u16,
     stack: [bool; STACK],
 }
 
-impl Wanted {
+impl LiveSet {
     const NOTHING: Self = Self { registers: 0, stack: [false; STACK] };
 
     fn register(&mut self, number: u8) {
@@ -44,24 +44,24 @@ impl Wanted {
 /// Returns, for each instruction, true if it is dead.
 pub(super) fn idle(code: &[Insn]) -> Vec<bool> {
     let mut idle = vec![false; code.len()];
-    let mut before = vec![Wanted::NOTHING; code.len() + 1];
+    let mut before = vec![LiveSet::NOTHING; code.len() + 1];
     for (at, insn) in code.iter().enumerate().rev() {
-        let mut wanted = Wanted::NOTHING;
-        for next in ways(at, *insn) {
+        let mut live = LiveSet::NOTHING;
+        for next in successors(at, *insn) {
             if let Some(next) = before.get(next) {
-                wanted.join(next);
+                live.join(next);
             }
         }
-        let matters = needs(*insn, &mut wanted);
+        let is_live = update(*insn, &mut live);
         if let (Some(idle), Some(before)) = (idle.get_mut(at), before.get_mut(at)) {
-            (*idle, *before) = (!matters, wanted);
+            (*idle, *before) = (!is_live, live);
         }
     }
     idle
 }
 
 /// Returns the successors of an instruction.
-fn ways(at: usize, insn: Insn) -> Vec<usize> {
+fn successors(at: usize, insn: Insn) -> Vec<usize> {
     let jump = matches!(insn.class(), class::JMP | class::JMP32);
     let target = usize::try_from(at as i64 + 1 + i64::from(insn.off)).unwrap_or(usize::MAX);
     match insn.code {
@@ -75,87 +75,92 @@ fn ways(at: usize, insn: Insn) -> Vec<usize> {
 }
 
 /// Updates the live set for the instruction and returns true if it is live.
-fn needs(insn: Insn, wanted: &mut Wanted) -> bool {
+fn update(insn: Insn, live: &mut LiveSet) -> bool {
     let from_register = insn.code & SOURCE_REG != 0;
     match insn.class() {
         class::ALU | class::ALU64 => {
-            let matters = wanted.has(insn.dst);
+            let is_live = live.has(insn.dst);
             let is_move = insn.code & 0xf0 == 0xb0;
-            if matters && is_move {
-                wanted.registers &= !(1 << insn.dst);
+            if is_live && is_move {
+                live.registers &= !(1 << insn.dst);
             }
-            if matters && from_register && insn.code & 0xf0 != 0xd0 {
-                wanted.register(insn.src);
+            if is_live && from_register && insn.code & 0xf0 != 0xd0 {
+                live.register(insn.src);
             }
-            matters
+            is_live
         }
         class::LDX => {
-            let matters = wanted.has(insn.dst);
-            if matters {
-                wanted.registers &= !(1 << insn.dst);
-                wanted.register(insn.src);
+            let is_live = live.has(insn.dst);
+            if is_live {
+                live.registers &= !(1 << insn.dst);
+                live.register(insn.src);
                 if insn.src == R10.number() {
-                    wanted.slot(insn.off, Size::of(insn.code)).fill(true);
+                    live.slot(insn.off, Size::of(insn.code)).fill(true);
                 }
             }
-            matters
+            is_live
         }
         class::ST | class::STX if insn.dst == R10.number() && insn.code & 0xe0 == mode::MEM => {
-            let slot = wanted.slot(insn.off, Size::of(insn.code));
-            let matters = slot.iter().any(|byte| *byte);
+            let slot = live.slot(insn.off, Size::of(insn.code));
+            let is_live = slot.iter().any(|byte| *byte);
             slot.fill(false);
-            if matters && insn.class() == class::STX {
-                wanted.register(insn.src);
+            if is_live && insn.class() == class::STX {
+                live.register(insn.src);
             }
-            matters
+            is_live
         }
         class::LD if insn.is_load64() => {
-            let matters = wanted.has(insn.dst);
-            wanted.registers &= !(1 << insn.dst);
-            matters
+            let is_live = live.has(insn.dst);
+            live.registers &= !(1 << insn.dst);
+            is_live
         }
         class::JMP if insn.code == 0x85 => {
-            call(insn, wanted);
+            call(insn, live);
             true
         }
         _ if insn == Insn::exit() => {
-            wanted.register(R0.number());
+            live.register(R0.number());
             true
         }
         class::JMP | class::JMP32 => {
             if insn.code != 0x05 {
-                wanted.register(insn.dst);
+                live.register(insn.dst);
             }
             if from_register {
-                wanted.register(insn.src);
+                live.register(insn.src);
             }
             true
         }
-        // Stores to shared memory, packet loads, atomic operations.
         _ => {
-            wanted.register(insn.dst);
-            match insn.class() {
-                class::LD => {
-                    wanted.register(insn.src);
-                    wanted.register(R6.number());
-                }
-                class::STX => wanted.register(insn.src),
-                _ => {}
-            }
-            // Compare-and-swap reads r0.
-            if insn.code & 0xe0 == mode::ATOMIC && insn.imm == atomic::CMPXCHG {
-                wanted.register(R0.number());
-            }
-            if insn.code & 0xe0 == mode::ATOMIC && insn.dst == R10.number() {
-                wanted.stack = [true; STACK];
-            }
+            access(insn, live);
             true
         }
     }
 }
 
+/// Updates the live set for a store to shared memory, a packet load or an atomic operation, which
+/// are always live.
+fn access(insn: Insn, live: &mut LiveSet) {
+    live.register(insn.dst);
+    match insn.class() {
+        class::LD => {
+            live.register(insn.src);
+            live.register(R6.number());
+        }
+        class::STX => live.register(insn.src),
+        _ => {}
+    }
+    // Compare-and-swap reads r0.
+    if insn.code & 0xe0 == mode::ATOMIC && insn.imm == atomic::CMPXCHG {
+        live.register(R0.number());
+    }
+    if insn.code & 0xe0 == mode::ATOMIC && insn.dst == R10.number() {
+        live.stack = [true; STACK];
+    }
+}
+
 /// A helper reads its arguments and, unless listed, the whole stack.
-fn call(insn: Insn, wanted: &mut Wanted) {
+fn call(insn: Insn, live: &mut LiveSet) {
     use Helper::{CpuId, KtimeNs, L3ChecksumReplace, L4ChecksumReplace, SkbLoadBytes};
     use Helper::{SkbPullData, SkbVlanPop, XdpAdjustHead, XdpBuffLen, XdpLoadBytes};
     let (arguments, reads_memory) = match Helper::from_number(insn.imm) {
@@ -166,10 +171,10 @@ fn call(insn: Insn, wanted: &mut Wanted) {
         Some(L3ChecksumReplace | L4ChecksumReplace) => (5, false),
         _ => (5, true),
     };
-    wanted.registers &= !0b11_1111;
-    (1..=arguments).for_each(|number| wanted.register(number));
+    live.registers &= !0b11_1111;
+    (1..=arguments).for_each(|number| live.register(number));
     if reads_memory {
-        wanted.stack = [true; STACK];
+        live.stack = [true; STACK];
     }
 }
 
@@ -194,8 +199,8 @@ mod tests {
             Insn::load(Size::W, R0, R10, -8),
             Insn::exit(),
         ];
-        let wanted = [true, true, false, false, false, false, false, true, false, false];
-        assert_eq!(idle(&code), wanted);
+        let live = [true, true, false, false, false, false, false, true, false, false];
+        assert_eq!(idle(&code), live);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::program::Program;
 pub struct Mutant {
     /// Slot of the changed instruction.
     pub at: usize,
-    /// The instruction in its place.
+    /// The instruction that replaces it.
     pub slip: Insn,
     /// The mutated program.
     pub program: Program,
@@ -28,13 +28,6 @@ impl Mutant {
         };
         let was = sound.code.get(self.at).map_or_else(String::new, |insn| text(*insn));
         format!("{word}: {was} -> {}", text(self.slip))
-    }
-
-    /// Applies the mutation to another program that has the same instruction at the same slot.
-    #[must_use]
-    pub fn in_program(&self, sound: &Program, other: &Program) -> Option<Program> {
-        let same = sound.code.get(self.at)? == other.code.get(self.at)?;
-        same.then(|| with(other, self.at, self.slip))
     }
 }
 

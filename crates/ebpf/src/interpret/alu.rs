@@ -4,13 +4,35 @@
 
 use crate::insn::{Insn, SOURCE_REG, class};
 
-/// Computes `dst op src` for every operation but byte swaps.
+/// Computes `dst op src` for every operation but byte swaps. In the 32-bit class, operands and
+/// result are cut to 32 bits.
 pub(super) fn alu(insn: Insn, left: u64, right: u64) -> Option<u64> {
-    if insn.class() == class::ALU64 {
-        wide(insn, left, right)
-    } else {
-        narrow(insn, left as u32, right as u32).map(u64::from)
-    }
+    let wide = insn.class() == class::ALU64;
+    let cut = |value: u64| if wide { value } else { u64::from(value as u32) };
+    let signed = |value: u64| if wide { value as i64 } else { i64::from(value as i32) };
+    let (left, right) = (cut(left), cut(right));
+    let shift = right as u32 & if wide { 63 } else { 31 };
+    let value = match (insn.code & 0xf0, insn.off) {
+        (0x00, 0) => left.wrapping_add(right),
+        (0x10, 0) => left.wrapping_sub(right),
+        (0x20, 0) => left.wrapping_mul(right),
+        (0x30, 0) => left.checked_div(right).unwrap_or(0),
+        (0x30, 1) if right == 0 => 0,
+        (0x30, 1) => signed(left).wrapping_div(signed(right)) as u64,
+        (0x40, 0) => left | right,
+        (0x50, 0) => left & right,
+        (0x60, 0) => left << shift,
+        (0x70, 0) => left >> shift,
+        (0x80, 0) if insn.code & SOURCE_REG == 0 => left.wrapping_neg(),
+        (0x90, 0) => left.checked_rem(right).unwrap_or(left),
+        (0x90, 1) if right == 0 => left,
+        (0x90, 1) => signed(left).wrapping_rem(signed(right)) as u64,
+        (0xa0, 0) => left ^ right,
+        (0xb0, off) => extended(insn, off, right, wide)?,
+        (0xc0, 0) => (signed(left) >> shift) as u64,
+        _ => return None,
+    };
+    Some(cut(value))
 }
 
 /// Byte swaps: `le` and `be` of the 32-bit class, unconditional `bswap` of the 64-bit class.
@@ -28,56 +50,6 @@ pub(super) fn swap(insn: Insn, value: u64) -> Option<u64> {
         (64, false) => Some(value.swap_bytes()),
         _ => None,
     }
-}
-
-fn wide(insn: Insn, left: u64, right: u64) -> Option<u64> {
-    let shift = right as u32 & 63;
-    let value = match (insn.code & 0xf0, insn.off) {
-        (0x00, 0) => left.wrapping_add(right),
-        (0x10, 0) => left.wrapping_sub(right),
-        (0x20, 0) => left.wrapping_mul(right),
-        (0x30, 0) => left.checked_div(right).unwrap_or(0),
-        (0x30, 1) if right == 0 => 0,
-        (0x30, 1) => (left as i64).wrapping_div(right as i64) as u64,
-        (0x40, 0) => left | right,
-        (0x50, 0) => left & right,
-        (0x60, 0) => left << shift,
-        (0x70, 0) => left >> shift,
-        (0x80, 0) if insn.code & SOURCE_REG == 0 => left.wrapping_neg(),
-        (0x90, 0) => left.checked_rem(right).unwrap_or(left),
-        (0x90, 1) if right == 0 => left,
-        (0x90, 1) => (left as i64).wrapping_rem(right as i64) as u64,
-        (0xa0, 0) => left ^ right,
-        (0xb0, off) => extended(insn, off, right, true)?,
-        (0xc0, 0) => (left as i64 >> shift) as u64,
-        _ => return None,
-    };
-    Some(value)
-}
-
-fn narrow(insn: Insn, left: u32, right: u32) -> Option<u32> {
-    let shift = right & 31;
-    let value = match (insn.code & 0xf0, insn.off) {
-        (0x00, 0) => left.wrapping_add(right),
-        (0x10, 0) => left.wrapping_sub(right),
-        (0x20, 0) => left.wrapping_mul(right),
-        (0x30, 0) => left.checked_div(right).unwrap_or(0),
-        (0x30, 1) if right == 0 => 0,
-        (0x30, 1) => (left as i32).wrapping_div(right as i32) as u32,
-        (0x40, 0) => left | right,
-        (0x50, 0) => left & right,
-        (0x60, 0) => left << shift,
-        (0x70, 0) => left >> shift,
-        (0x80, 0) if insn.code & SOURCE_REG == 0 => left.wrapping_neg(),
-        (0x90, 0) => left.checked_rem(right).unwrap_or(left),
-        (0x90, 1) if right == 0 => left,
-        (0x90, 1) => (left as i32).wrapping_rem(right as i32) as u32,
-        (0xa0, 0) => left ^ right,
-        (0xb0, off) => extended(insn, off, right.into(), false)? as u32,
-        (0xc0, 0) => (left as i32 >> shift) as u32,
-        _ => return None,
-    };
-    Some(value)
 }
 
 /// Moves a value, sign-extended from the width in `off`.

@@ -158,7 +158,7 @@ pub enum FaultKind {
     UnwrittenStack(u64),
     /// Access outside of every region.
     Wild {
-        /// The address.
+        /// Address of the access.
         address: u64,
         /// Size in bytes.
         size: usize,
@@ -318,10 +318,7 @@ impl Run<'_, '_> {
             mode::IND => self.get(insn.src)?,
             _ => return Err(FaultKind::Opcode(insn.code)),
         };
-        if size == Size::DW {
-            return Err(FaultKind::Opcode(insn.code));
-        }
-        if self.get(6)? != CTX || self.memory.hook() == Hook::Xdp {
+        if size == Size::DW || self.get(6)? != CTX || self.memory.hook() == Hook::Xdp {
             return Err(FaultKind::Opcode(insn.code));
         }
         let at = (base as i64 as i32).wrapping_add(insn.imm);
@@ -337,14 +334,11 @@ impl Run<'_, '_> {
         let size = Size::of(insn.code);
         let address = self.get(insn.src)?.wrapping_add_signed(insn.off.into());
         let value = self.memory.read(address, size)?;
-        let value = match insn.code & 0xe0 {
-            mode::MEM => value,
-            mode::MEMSX => match size {
-                Size::B => value as i8 as u64,
-                Size::H => value as i16 as u64,
-                Size::W => value as i32 as u64,
-                Size::DW => return Err(FaultKind::Opcode(insn.code)),
-            },
+        let value = match (insn.code & 0xe0, size) {
+            (mode::MEM, _) => value,
+            (mode::MEMSX, Size::B) => value as i8 as u64,
+            (mode::MEMSX, Size::H) => value as i16 as u64,
+            (mode::MEMSX, Size::W) => value as i32 as u64,
             _ => return Err(FaultKind::Opcode(insn.code)),
         };
         self.set(insn.dst, value)
@@ -427,35 +421,9 @@ impl Run<'_, '_> {
         }
         let (left, right) = (self.get(insn.dst)?, self.operand(insn)?);
         let narrow = insn.class() == class::JMP32;
-        let (left, right) =
-            if narrow { (u64::from(left as u32), u64::from(right as u32)) } else { (left, right) };
-        let signed = |value: u64| if narrow { i64::from(value as i32) } else { value as i64 };
-        let is = |cond: Cond| insn.code & 0xf0 == cond as u8;
-        let holds = if is(Cond::Eq) {
-            left == right
-        } else if is(Cond::Ne) {
-            left != right
-        } else if is(Cond::Gt) {
-            left > right
-        } else if is(Cond::Ge) {
-            left >= right
-        } else if is(Cond::Lt) {
-            left < right
-        } else if is(Cond::Le) {
-            left <= right
-        } else if is(Cond::Set) {
-            left & right != 0
-        } else if is(Cond::Sgt) {
-            signed(left) > signed(right)
-        } else if is(Cond::Sge) {
-            signed(left) >= signed(right)
-        } else if is(Cond::Slt) {
-            signed(left) < signed(right)
-        } else if is(Cond::Sle) {
-            signed(left) <= signed(right)
-        } else {
-            return Err(FaultKind::Opcode(insn.code));
-        };
+        let wide = |value: u64| if narrow { value as i32 as u64 } else { value };
+        let cond = Cond::of(insn.code).ok_or(FaultKind::Opcode(insn.code))?;
+        let holds = cond.holds(wide(left), wide(right));
         Ok(if holds { Flow::Jump(insn.off.into()) } else { Flow::Next })
     }
 

@@ -7,6 +7,10 @@
 use std::net::Ipv6Addr;
 use std::ops::Range;
 
+use super::names;
+use super::token::Keyword;
+use crate::insn::{Alu, Cond};
+
 /// A span of the text, in bytes.
 pub(crate) type Span = Range<usize>;
 
@@ -84,7 +88,7 @@ pub(crate) enum TypeQualifier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Qualifiers {
     pub(crate) protocol: Option<Protocol>,
-    pub(crate) way: Option<DirQualifier>,
+    pub(crate) direction: Option<DirQualifier>,
     pub(crate) kind: Option<TypeQualifier>,
 }
 
@@ -130,7 +134,7 @@ pub(crate) enum Primitive {
     /// An identifier with its qualifiers.
     Id(Qualifiers, Id),
     /// A comparison of two values.
-    Relation { op: Relation, left: Arithmetic, right: Arithmetic },
+    Relation { op: Cond, left: Arithmetic, right: Arithmetic },
     /// Broadcast in the given protocol.
     Broadcast(Option<Protocol>),
     /// Multicast in the given protocol.
@@ -153,16 +157,6 @@ pub(crate) enum Primitive {
     WlanDirection(u32),
     /// Logical link control.
     Llc(Llc),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Relation {
-    Equal,
-    NotEqual,
-    Greater,
-    GreaterOrEqual,
-    Less,
-    LessOrEqual,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,44 +193,28 @@ pub(crate) enum Arithmetic {
     Length,
     Index { protocol: Protocol, offset: Box<Self>, size: u32, span: Span },
     Negate(Box<Self>),
-    Binary { op: BinaryOp, left: Box<Self>, right: Box<Self>, span: Span },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BinaryOp {
-    Add,
-    Subtract,
-    Multiply,
-    Divide,
-    Remainder,
-    And,
-    Or,
-    Xor,
-    Left,
-    Right,
+    Binary { op: Alu, left: Box<Self>, right: Box<Self>, span: Span },
 }
 
 impl Protocol {
     /// Returns the protocol's keyword.
     pub(crate) fn word(self) -> &'static str {
-        super::names::PROTOCOLS.iter().find(|(_, p)| *p == self).map_or("?", |(word, _)| word)
+        names::first(names::PROTOCOLS, &self)
     }
 }
 
 impl DirQualifier {
+    /// Returns true for the addresses that only 802.11 frames have.
+    pub(crate) const fn is_wlan(self) -> bool {
+        !matches!(self, Self::Source | Self::Target | Self::Either | Self::Both)
+    }
+
     /// Returns the qualifier's keywords.
     pub(crate) fn words(self) -> &'static str {
         match self {
-            Self::Source => "src",
-            Self::Target => "dst",
             Self::Either => "src or dst",
             Self::Both => "src and dst",
-            Self::Address1 => "addr1",
-            Self::Address2 => "addr2",
-            Self::Address3 => "addr3",
-            Self::Address4 => "addr4",
-            Self::Receiver => "ra",
-            Self::Transmitter => "ta",
+            other => names::first(names::WORDS, &Keyword::Dir(other)),
         }
     }
 }
@@ -244,15 +222,7 @@ impl DirQualifier {
 impl TypeQualifier {
     /// Returns the qualifier's keyword.
     pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Net => "net",
-            Self::Port => "port",
-            Self::PortRange => "portrange",
-            Self::Gateway => "gateway",
-            Self::Protocol => "proto",
-            Self::ProtocolChain => "protochain",
-        }
+        names::first(names::WORDS, &Keyword::Type(self))
     }
 }
 

@@ -6,8 +6,7 @@
 //! value that A or X already holds. Neither moves a test before an earlier one of the text nor
 //! drops the first load of an offset, so a frame too short for a test is still rejected.
 
-use super::super::insn::{Instruction, code};
-use super::super::run::{AluOp, CompareOp};
+use super::super::insn::{Instruction, code, condition, operation};
 use super::condition::{Compare, Condition, PseudoInsn, Test};
 
 /// The target of an edge.
@@ -75,8 +74,9 @@ impl Graph {
         let reached = self.reached();
         let leads =
             |block: &Block| block.yes == EdgeTarget::Accept || block.no == EdgeTarget::Accept;
-        let ends = self.entry == EdgeTarget::Accept;
-        ends || self.blocks.iter().zip(reached).any(|(block, reached)| reached && leads(block))
+        let by_direction = self.entry == EdgeTarget::Accept;
+        by_direction
+            || self.blocks.iter().zip(reached).any(|(block, reached)| reached && leads(block))
     }
 
     /// Returns the reachable blocks.
@@ -244,13 +244,13 @@ impl Block {
             let rest = self.lines.strip_prefix(fact.value.as_slice())?;
             if fact.holds {
                 let value = rest.iter().try_fold(fact.k, |a, line| apply(*line, a))?;
-                return Some(CompareOp::decode(op)?.holds(value, k));
+                return Some(condition(op)?.holds(value.into(), k.into()));
             }
             None
         })
     }
 
-    /// Drops loads made redundant by `before`; returns the contents behind the block.
+    /// Drops loads made redundant by `before`; returns the contents after the block.
     fn shorten(&mut self, before: RegisterContents) -> RegisterContents {
         if self.lines.is_empty() {
             return before;
@@ -280,7 +280,7 @@ fn apply(line: PseudoInsn, a: u32) -> Option<u32> {
     if code & 0x0f != code::ALU | code::K || code & 0xf0 == code::NEG {
         return None;
     }
-    AluOp::decode(code)?.apply(a, k)
+    operation(code)?.apply(a, k)
 }
 
 fn plain(line: PseudoInsn) -> Option<Instruction> {

@@ -43,7 +43,7 @@ impl Condition {
         }
     }
 
-    /// Disjunction: this, or else that.
+    /// Returns the disjunction of both conditions; `otherwise` is tested only if `self` fails.
     pub(super) fn or(self, otherwise: Self) -> Self {
         match (self, otherwise) {
             (Self::Always, _) | (_, Self::Always) => Self::Always,

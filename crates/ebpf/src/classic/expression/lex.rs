@@ -7,9 +7,9 @@
 //! text: each byte is inspected a bounded number of times.
 
 use super::ast::Span;
+use super::error::{ErrorKind, ExpressionError};
 use super::names;
 use super::token::{Keyword, Lexeme, Symbol, Token};
-use super::{ErrorKind, ExpressionError};
 
 /// Splits `text` into lexemes.
 pub(super) fn lex(text: &str) -> Result<Vec<Lexeme>, ExpressionError> {
@@ -98,7 +98,7 @@ fn keyword(word: &str) -> Option<Token> {
     if let Some((_, protocol)) = names::PROTOCOLS.iter().find(|(name, _)| *name == word) {
         return Some(Token::Protocol(*protocol));
     }
-    if names::FOREIGN.contains(&word) {
+    if names::FOREIGN.split(' ').any(|foreign| foreign == word) {
         return Some(Token::Word(Keyword::Foreign));
     }
     names::WORDS.iter().find(|(name, _)| *name == word).map(|(_, word)| Token::Word(*word))
@@ -280,7 +280,7 @@ fn dotted_length(rest: &[u8]) -> Option<usize> {
 }
 
 /// Returns the length of two or more groups of one or two hexadecimal digits, each followed by a
-/// colon: an incomplete address. As in pcap-filter, so that it is not read as arithmetic.
+/// colon: an incomplete address, which is not read as arithmetic (as in pcap-filter).
 fn broken_mac_length(rest: &[u8]) -> usize {
     let mut at = 0;
     let mut parts = 0;

@@ -19,12 +19,14 @@ mod ast;
 mod blocks;
 mod condition;
 mod emit;
+mod error;
 mod generate;
 mod layout;
 mod lex;
 mod name_queries;
 mod names;
 mod nearest;
+mod options;
 mod parse;
 mod resolve;
 mod token;
@@ -32,88 +34,13 @@ mod token;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-use std::ops::Range;
-
 use super::link::LinkType;
 use super::program::{ClassicProgram, INSTRUCTIONS_MAX};
 
+pub use error::{ErrorKind, ExpressionError};
 pub use name_queries::{NameQuery, name_queries};
+pub use options::{AddressFamilies, Options, SNAPLEN_DEFAULT};
 pub use resolve::{NoResolver, Resolver, Transports};
-
-/// Bytes kept of an accepted frame by default (libpcap's maximum).
-pub const SNAPLEN_DEFAULT: u32 = 262_144;
-
-/// Parameters of a compilation besides text and link type.
-#[derive(Clone, Copy, Debug)]
-pub struct Options<'a> {
-    /// Return value of the program for an accepted frame.
-    pub snaplen: u32,
-    /// True to optimize the program.
-    pub optimize: bool,
-    /// Resolver of names.
-    pub resolver: &'a dyn Resolver,
-    /// True if the program will see kernel metadata: a removed VLAN tag, the interface, the
-    /// direction. True on live Linux sockets, false for files.
-    pub live_metadata: bool,
-    /// Mask of the captured network, for `ip broadcast`.
-    pub netmask: Option<u32>,
-    /// Address families in loopback headers.
-    pub families: AddressFamilies,
-}
-
-impl Default for Options<'_> {
-    fn default() -> Self {
-        Self {
-            snaplen: SNAPLEN_DEFAULT,
-            optimize: true,
-            resolver: &NoResolver,
-            live_metadata: false,
-            netmask: None,
-            families: AddressFamilies::Any,
-        }
-    }
-}
-
-/// The address family numbers of IPv4 and IPv6 in loopback headers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddressFamilies {
-    /// Those of any BSD, in any byte order: right for files.
-    Any,
-    /// Those of one system.
-    Exactly {
-        /// Number of IPv4.
-        inet: u32,
-        /// Number of IPv6.
-        inet6: u32,
-        /// True if the numbers of [`LinkType::NULL`] are big-endian.
-        big_endian: bool,
-    },
-}
-
-/// An expression that does not compile, with the reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExpressionError {
-    /// Span in the text, in bytes.
-    pub span: Range<usize>,
-    /// Description of the error.
-    pub what: String,
-    /// Suggested correction, if any.
-    pub hint: Option<String>,
-    /// Category of the error.
-    pub kind: ErrorKind,
-}
-
-/// The category of an [`ExpressionError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// Invalid text.
-    Mistake,
-    /// Valid text that this compiler does not support.
-    Unknown,
-    /// Valid text that no frame of this link type can match.
-    RejectsAll,
-}
 
 /// Compiles `text` for frames of type `link`.
 pub fn compile(
@@ -158,14 +85,3 @@ pub fn compile(
         error(ErrorKind::Unknown, what, None)
     })
 }
-
-impl fmt::Display for ExpressionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.hint {
-            Some(hint) => write!(f, "{}: {hint}", self.what),
-            None => f.write_str(&self.what),
-        }
-    }
-}
-
-impl std::error::Error for ExpressionError {}

@@ -2,7 +2,8 @@
 //! all link types.
 
 use super::ast::{Id, Primitive, Protocol, Qualifiers, Tree, TypeQualifier};
-use super::{ExpressionError, parse};
+use super::error::ExpressionError;
+use super::parse;
 
 /// The kind of lookup that a name needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,7 +5,7 @@
 //! common use, with the transports of Debian's services file, so that a word means the same ports
 //! as in tcpdump. A resolver may know more.
 
-use super::ast::Protocol;
+use super::ast::{DirQualifier, Encapsulation, Protocol, TypeQualifier};
 use super::token::Keyword;
 
 /// Keywords of protocols; messages use the first of several.
@@ -63,30 +63,30 @@ pub(super) const WORDS: &[(&str, Keyword)] = &[
     ("and", Keyword::And),
     ("or", Keyword::Or),
     ("not", Keyword::Not),
-    ("src", Keyword::Source),
-    ("dst", Keyword::Target),
-    ("host", Keyword::Host),
-    ("net", Keyword::Net),
+    ("src", Keyword::Dir(DirQualifier::Source)),
+    ("dst", Keyword::Dir(DirQualifier::Target)),
+    ("host", Keyword::Type(TypeQualifier::Host)),
+    ("net", Keyword::Type(TypeQualifier::Net)),
     ("mask", Keyword::Mask),
-    ("port", Keyword::Port),
-    ("portrange", Keyword::PortRange),
-    ("proto", Keyword::Proto),
-    ("protochain", Keyword::ProtoChain),
-    ("gateway", Keyword::Gateway),
-    ("type", Keyword::Type),
+    ("port", Keyword::Type(TypeQualifier::Port)),
+    ("portrange", Keyword::Type(TypeQualifier::PortRange)),
+    ("proto", Keyword::Type(TypeQualifier::Protocol)),
+    ("protochain", Keyword::Type(TypeQualifier::ProtocolChain)),
+    ("gateway", Keyword::Type(TypeQualifier::Gateway)),
+    ("type", Keyword::WlanType),
     ("subtype", Keyword::Subtype),
     ("dir", Keyword::Direction),
     ("direction", Keyword::Direction),
-    ("addr1", Keyword::Address1),
-    ("address1", Keyword::Address1),
-    ("addr2", Keyword::Address2),
-    ("address2", Keyword::Address2),
-    ("addr3", Keyword::Address3),
-    ("address3", Keyword::Address3),
-    ("addr4", Keyword::Address4),
-    ("address4", Keyword::Address4),
-    ("ra", Keyword::Receiver),
-    ("ta", Keyword::Transmitter),
+    ("addr1", Keyword::Dir(DirQualifier::Address1)),
+    ("address1", Keyword::Dir(DirQualifier::Address1)),
+    ("addr2", Keyword::Dir(DirQualifier::Address2)),
+    ("address2", Keyword::Dir(DirQualifier::Address2)),
+    ("addr3", Keyword::Dir(DirQualifier::Address3)),
+    ("address3", Keyword::Dir(DirQualifier::Address3)),
+    ("addr4", Keyword::Dir(DirQualifier::Address4)),
+    ("address4", Keyword::Dir(DirQualifier::Address4)),
+    ("ra", Keyword::Dir(DirQualifier::Receiver)),
+    ("ta", Keyword::Dir(DirQualifier::Transmitter)),
     ("less", Keyword::Less),
     ("greater", Keyword::Greater),
     ("byte", Keyword::Byte),
@@ -97,57 +97,20 @@ pub(super) const WORDS: &[(&str, Keyword)] = &[
     ("inbound", Keyword::Inbound),
     ("outbound", Keyword::Outbound),
     ("ifindex", Keyword::IfIndex),
-    ("vlan", Keyword::Vlan),
-    ("mpls", Keyword::Mpls),
-    ("pppoed", Keyword::Pppoed),
-    ("pppoes", Keyword::Pppoes),
-    ("geneve", Keyword::Geneve),
-    ("vxlan", Keyword::Vxlan),
+    ("vlan", Keyword::Encapsulation(Encapsulation::Vlan)),
+    ("mpls", Keyword::Encapsulation(Encapsulation::Mpls)),
+    ("pppoed", Keyword::Encapsulation(Encapsulation::PppoeDiscovery)),
+    ("pppoes", Keyword::Encapsulation(Encapsulation::PppoeSession)),
+    ("geneve", Keyword::Encapsulation(Encapsulation::Geneve)),
+    ("vxlan", Keyword::Encapsulation(Encapsulation::Vxlan)),
     ("llc", Keyword::Llc),
 ];
 
 /// Words of Solaris ATM, MTP, PF log and DECnet, which libpcap compiles.
-pub(super) const FOREIGN: &[&str] = &[
-    "lane",
-    "metac",
-    "bcc",
-    "oam",
-    "oamf4",
-    "oamf4ec",
-    "oamf4sc",
-    "sc",
-    "ilmic",
-    "vpi",
-    "vci",
-    "connectmsg",
-    "metaconnect",
-    "on",
-    "ifname",
-    "rset",
-    "ruleset",
-    "rnr",
-    "rulenum",
-    "srnr",
-    "subrulenum",
-    "reason",
-    "action",
-    "fisu",
-    "lssu",
-    "lsu",
-    "msu",
-    "hfisu",
-    "hlssu",
-    "hmsu",
-    "sio",
-    "opc",
-    "dpc",
-    "sls",
-    "hsio",
-    "hopc",
-    "hdpc",
-    "hsls",
-    "decnet",
-];
+pub(super) const FOREIGN: &str = "\
+    lane metac bcc oam oamf4 oamf4ec oamf4sc sc ilmic vpi vci connectmsg metaconnect on ifname \
+    rset ruleset rnr rulenum srnr subrulenum reason action fisu lssu lsu msu hfisu hlssu hmsu \
+    sio opc dpc sls hsio hopc hdpc hsls decnet";
 
 /// Keywords of numbers.
 pub(super) const NUMBERS: &[(&str, u32)] = &[
@@ -309,4 +272,9 @@ pub(super) const ISO_PROTOCOLS: &[(&str, u32)] = &[("esis", 0x82), ("isis", 0x83
 /// Looks up `word` in a table, ignoring case.
 pub(super) fn find(table: &[(&str, u32)], word: &str) -> Option<u32> {
     table.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
+}
+
+/// Returns the first word in a table that has this meaning.
+pub(super) fn first<T: PartialEq>(table: &[(&'static str, T)], meaning: &T) -> &'static str {
+    table.iter().find(|(_, known)| known == meaning).map_or("?", |(word, _)| word)
 }

@@ -153,7 +153,7 @@ fn tag_beside_the_frame_shifts_nothing() {
     assert!(asks(&tagged, &Metadata::default()));
 }
 
-/// libpcap's own program for this reads uninitialized scratch words.
+/// libpcap's own program for this expression reads uninitialized scratch words.
 #[test]
 fn tunnel_inside_802_11_is_matched() {
     let program = compile("vxlan 7 and tcp", LinkType::IEEE802_11, &Options::default()).unwrap();

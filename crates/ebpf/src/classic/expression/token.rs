@@ -4,7 +4,7 @@
 
 use std::net::Ipv6Addr;
 
-use super::ast::{Protocol, Span};
+use super::ast::{DirQualifier, Encapsulation, Protocol, Span, TypeQualifier};
 
 /// A token and its span.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,10 +25,18 @@ pub(super) enum Token {
     Mac([u8; 6]),
     Mac8(u8),
     Name,
-    /// A name behind a backslash, which keeps it from being a keyword.
+    /// A name after a backslash, which keeps it from being a keyword.
     Escaped,
     Symbol(Symbol),
     End,
+}
+
+impl Token {
+    /// Returns true for a name or an address, which cannot stand without a qualifier.
+    pub(super) fn is_name_or_address(self) -> bool {
+        use Token::{Dotted, Escaped, Ip6, Mac, Mac8, Name};
+        matches!(self, Name | Escaped | Dotted | Ip6(_) | Mac(_) | Mac8(_))
+    }
 }
 
 /// A keyword that is no protocol.
@@ -37,25 +45,14 @@ pub(super) enum Keyword {
     And,
     Or,
     Not,
-    Source,
-    Target,
-    Host,
-    Net,
+    /// A *dir* qualifier of one word.
+    Dir(DirQualifier),
+    /// A *type* qualifier.
+    Type(TypeQualifier),
     Mask,
-    Port,
-    PortRange,
-    Proto,
-    ProtoChain,
-    Gateway,
-    Type,
+    WlanType,
     Subtype,
     Direction,
-    Address1,
-    Address2,
-    Address3,
-    Address4,
-    Receiver,
-    Transmitter,
     Less,
     Greater,
     Byte,
@@ -65,12 +62,7 @@ pub(super) enum Keyword {
     Inbound,
     Outbound,
     IfIndex,
-    Vlan,
-    Mpls,
-    Pppoed,
-    Pppoes,
-    Geneve,
-    Vxlan,
+    Encapsulation(Encapsulation),
     Llc,
     /// A word of [`FOREIGN`](super::names::FOREIGN).
     Foreign,

@@ -4,17 +4,20 @@
 //! which the type at byte 12 is one of two values. Most programs test for another type first, so
 //! that little of their copy remains.
 
-use super::super::insn::{Instruction, code};
-use super::super::run::CompareOp;
-use super::tagged::{TAG, TPIDS};
+use super::super::insn::{Instruction, code, condition};
+
+/// Types of the tags that the kernel removes: 802.1Q and 802.1ad.
+pub(super) const TPIDS: [u32; 2] = [0x8100, 0x88a8];
+/// Start of the tag, if it were inline.
+pub(super) const TAG_START: u32 = 12;
 
 /// The fate of an instruction in the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// Unreachable for tagged frames.
-    Never,
+    Unreachable,
     /// Unchanged.
-    Open,
+    Unchanged,
     /// A comparison with a known result.
     Decided(bool),
 }
@@ -29,16 +32,16 @@ pub(super) fn reaches(instructions: &[Instruction]) -> Vec<Reach> {
     let mut reaches = Vec::with_capacity(instructions.len());
     for (at, instruction) in instructions.iter().enumerate() {
         let Some(is_type) = types.get(at).copied().flatten() else {
-            reaches.push(Reach::Never);
+            reaches.push(Reach::Unreachable);
             continue;
         };
-        let way = match instruction.is_comparison() && is_type {
-            true => decided(*instruction).map_or(Reach::Open, Reach::Decided),
-            false => Reach::Open,
+        let reach = match instruction.is_comparison() && is_type {
+            true => decided(*instruction).map_or(Reach::Unchanged, Reach::Decided),
+            false => Reach::Unchanged,
         };
         let is_type = after(*instruction, is_type);
         let (yes, no) = (usize::from(instruction.jt), usize::from(instruction.jf));
-        let next: &[usize] = match (instruction.class(), way) {
+        let next: &[usize] = match (instruction.class(), reach) {
             (code::RET, _) => &[],
             (code::JMP, Reach::Decided(holds)) => &[if holds { yes } else { no }],
             (code::JMP, _) if instruction.is_comparison() => &[yes, no],
@@ -50,7 +53,7 @@ pub(super) fn reaches(instructions: &[Instruction]) -> Vec<Reach> {
                 *there = Some(there.unwrap_or(true) && is_type);
             }
         }
-        reaches.push(way);
+        reaches.push(reach);
     }
     reaches
 }
@@ -58,7 +61,9 @@ pub(super) fn reaches(instructions: &[Instruction]) -> Vec<Reach> {
 /// Returns true if A holds the tag's type after the instruction, given whether it did `before`.
 fn after(instruction: Instruction, before: bool) -> bool {
     match instruction.class() {
-        code::LD => instruction.code == code::LD | code::ABS | code::H && instruction.k == TAG,
+        code::LD => {
+            instruction.code == code::LD | code::ABS | code::H && instruction.k == TAG_START
+        }
         code::ALU => false,
         code::MISC => before && instruction.code == code::MISC | code::TAX,
         _ => before,
@@ -67,8 +72,8 @@ fn after(instruction: Instruction, before: bool) -> bool {
 
 /// Returns the result of a comparison with the tag's type, if it is the same for all tag types.
 fn decided(instruction: Instruction) -> Option<bool> {
-    let test = CompareOp::decode(instruction.code).filter(|_| instruction.code & code::X == 0)?;
-    let [first, second] = TPIDS.map(|tpid| test.holds(tpid, instruction.k));
+    let test = condition(instruction.code).filter(|_| instruction.code & code::X == 0)?;
+    let [first, second] = TPIDS.map(|tpid| test.holds(tpid.into(), instruction.k.into()));
     (first == second).then_some(first)
 }
 
@@ -79,7 +84,7 @@ mod tests {
 
     fn reached(program: &ClassicProgram) -> Vec<usize> {
         let reaches = reaches(program.instructions());
-        (0..reaches.len()).filter(|at| reaches[*at] != Reach::Never).collect()
+        (0..reaches.len()).filter(|at| reaches[*at] != Reach::Unreachable).collect()
     }
 
     #[test]
@@ -109,6 +114,6 @@ mod tests {
         }
         let joined = "(000) ldb [0]\n(001) jeq #7 jt 2 jf 3\n(002) ldh [12]\n\
                       (003) jeq #0x800 jt 4 jf 5\n(004) ret #1\n(005) ret #0";
-        assert_eq!(reached(&joined.parse().unwrap()).len(), 6, "one way leads past the load");
+        assert_eq!(reached(&joined.parse().unwrap()).len(), 6, "one path leads past the load");
     }
 }

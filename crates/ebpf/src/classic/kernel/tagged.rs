@@ -10,57 +10,55 @@
 //!   load within the tag never fails.
 //! - A load across a border is assembled from its parts, of which only the last can fail.
 //! - A load at X plus k is one of these cases, selected by X alone, because k is not negative and
-//!   the sum does not wrap: an X of at least 16 - k leads behind the tag; below that at most seven
+//!   the sum does not wrap: an X of at least 16 - k leads past the tag; below that at most seven
 //!   values of X touch the tag, each with code of its own. With a k of 16 or more every X leads
-//!   behind the tag.
+//!   after the tag.
 
 use super::super::assemble::{
     PseudoInsn, TAX, TXA, alu_k, alu_x, line, memory_to_a, memory_to_x, store_a,
 };
 use super::super::insn::{ANCILLARY, Instruction, code};
+use super::ancillary;
+use super::error::SocketFilterError;
+use super::reachability::TAG_START;
 use super::writer::CodeWriter;
-use super::{Refusal, known};
 
-/// Types of the tags that the kernel removes: 802.1Q and 802.1ad.
-pub(super) const TPIDS: [u32; 2] = [0x8100, 0x88a8];
-/// Start of the tag, if it were inline.
-pub(super) const TAG: u32 = 12;
 /// Start of its second half.
 const TCI: u32 = 14;
 /// End of the tag.
-const BEHIND: u32 = 16;
+const TAG_END: u32 = 16;
 /// Length of the tag.
-const LENGTH: u32 = BEHIND - TAG;
+const TAG_LENGTH: u32 = TAG_END - TAG_START;
 
 impl CodeWriter {
     /// Appends the rewritten instruction; `free` is a scratch word that it may use.
-    pub(super) fn tagged(
+    pub(super) fn step_beside(
         &mut self,
         instruction: Instruction,
         free: Option<u32>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SocketFilterError> {
         let Instruction { code: what, k, .. } = instruction;
         let size = match what & 0x18 {
             code::B => 1,
             code::H => 2,
             _ => 4,
         };
-        let free = free.ok_or(Refusal::Scratch);
+        let free = free.ok_or(SocketFilterError::Scratch);
         match (what & 0x07, what & 0xe0) {
             (code::LD, code::ABS) => self.absolute(k, size, free),
             (code::LD, code::IND) => self.indirect(k, size, free),
             (code::LD, code::LEN) => {
-                self.put([PseudoInsn::Plain(instruction), alu_k(code::ADD, LENGTH)]);
+                self.put([PseudoInsn::Plain(instruction), alu_k(code::ADD, TAG_LENGTH)]);
                 Ok(())
             }
             (code::LDX, code::LEN) => {
                 let free = free?;
                 let length = line(code::LD | code::LEN, 0);
-                let longer = alu_k(code::ADD, LENGTH);
+                let longer = alu_k(code::ADD, TAG_LENGTH);
                 self.put([store_a(free), length, longer, TAX, memory_to_a(free)]);
                 Ok(())
             }
-            (code::LDX, code::MSH) if (TAG..BEHIND).contains(&k) => {
+            (code::LDX, code::MSH) if (TAG_START..TAG_END).contains(&k) => {
                 let free = free?;
                 self.put([store_a(free)]);
                 self.absolute(k, 1, Ok(free))?;
@@ -69,19 +67,21 @@ impl CodeWriter {
                 Ok(())
             }
             (code::LDX, code::MSH) => {
-                let k = if k < TAG { k } else { k - LENGTH };
+                let k = if k < TAG_START { k } else { k - TAG_LENGTH };
                 self.put([PseudoInsn::Plain(Instruction { k, ..instruction })]);
                 Ok(())
             }
-            _ => {
-                self.put([PseudoInsn::Plain(instruction)]);
-                Ok(())
-            }
+            _ => Ok(self.put([PseudoInsn::Plain(instruction)])),
         }
     }
 
     /// Loads `size` bytes at `k` into A; keeps X.
-    fn absolute(&mut self, k: u32, size: u32, free: Result<u32, Refusal>) -> Result<(), Refusal> {
+    fn absolute(
+        &mut self,
+        k: u32,
+        size: u32,
+        free: Result<u32, SocketFilterError>,
+    ) -> Result<(), SocketFilterError> {
         let parts = parts(k, size);
         let [first, rest @ ..] = parts.as_slice() else { return Ok(()) };
         self.put(first.load());
@@ -100,18 +100,23 @@ impl CodeWriter {
     }
 
     /// Loads `size` bytes at X plus `k` into A; keeps X.
-    fn indirect(&mut self, k: u32, size: u32, free: Result<u32, Refusal>) -> Result<(), Refusal> {
+    fn indirect(
+        &mut self,
+        k: u32,
+        size: u32,
+        free: Result<u32, SocketFilterError>,
+    ) -> Result<(), SocketFilterError> {
         let load = |k| line(code::LD | code::IND | width(size), k);
-        if k >= BEHIND {
-            self.put([load(k - LENGTH)]);
+        if k >= TAG_END {
+            self.put([load(k - TAG_LENGTH)]);
             return Ok(());
         }
-        // Below `first` the load ends before the tag; from `last` on it begins behind it.
-        let (first, last) = ((TAG + 1 - size).saturating_sub(k), BEHIND - k);
-        let (far, touching, done) = (self.label(), self.label(), self.label());
+        // Below `first` the load ends before the tag; from `last` on it begins after it.
+        let (first, last) = ((TAG_START + 1 - size).saturating_sub(k), TAG_END - k);
+        let (above, touching, done) = (self.label(), self.label(), self.label());
         self.put([TXA]);
         let below = self.label();
-        self.compare(code::JGE, last, far, below);
+        self.compare(code::JGE, last, above, below);
         self.place(below);
         if first > 0 {
             let before = self.label();
@@ -132,13 +137,13 @@ impl CodeWriter {
             self.go(done);
             self.place(next);
         }
-        self.place(far);
-        match k.checked_sub(LENGTH) {
+        self.place(above);
+        match k.checked_sub(TAG_LENGTH) {
             Some(k) => self.put([load(k)]),
             // X is at least the difference.
             None => {
                 let free = free?;
-                let less = alu_k(code::SUB, LENGTH - k);
+                let less = alu_k(code::SUB, TAG_LENGTH - k);
                 self.put([line(code::STX, free), less, TAX, load(0), memory_to_x(free)]);
             }
         }
@@ -189,10 +194,10 @@ fn parts(k: u32, size: u32) -> Vec<LoadPart> {
         };
         Some(LoadPart { size: behind - first, from, cut })
     };
-    let tag = [(known::VLAN_TPID, TAG), (known::VLAN_TCI, TCI)];
+    let tag = [(ancillary::VLAN_TPID, TAG_START), (ancillary::VLAN_TCI, TCI)];
     let tag = tag.into_iter().filter_map(|(from, begins)| half(from, begins));
-    let (before, behind) = (of_frame(k, end.min(TAG)), of_frame(k.max(BEHIND), end));
-    let behind = behind.map(|part| LoadPart { from: part.from - LENGTH, ..part });
+    let (before, behind) = (of_frame(k, end.min(TAG_START)), of_frame(k.max(TAG_END), end));
+    let behind = behind.map(|part| LoadPart { from: part.from - TAG_LENGTH, ..part });
     before.chain(tag).chain(behind).collect()
 }
 

@@ -118,17 +118,20 @@ fn unset_registers_and_words_are_zero() {
 fn unsuitable_program_is_refused_with_reason() {
     let refused = |program: &ClassicProgram| socket_filter(Direction::Both, Some(program), None);
     let walk = program("ip protochain 51");
-    assert_eq!(refused(&walk).unwrap_err(), Refusal::Loops);
+    assert_eq!(refused(&walk).unwrap_err(), SocketFilterError::Loops);
     let live = Options { live_metadata: true, ..Options::default() };
     let inbound = compile("inbound", LinkType::EN10MB, &live).unwrap();
-    assert_eq!(refused(&inbound).unwrap_err(), Refusal::Ancillary { at: 0 });
-    assert_eq!(socket_filter(Direction::Both, None, Some(&walk)).unwrap_err(), Refusal::Loops);
+    assert_eq!(refused(&inbound).unwrap_err(), SocketFilterError::Ancillary { at: 0 });
+    assert_eq!(
+        socket_filter(Direction::Both, None, Some(&walk)).unwrap_err(),
+        SocketFilterError::Loops
+    );
 
     let mut full: String = (0..16).map(|at| format!("({at:03}) st M[{at}]\n")).collect();
     let small = format!("{full}(016) ldh [12]\n(017) ret");
     assert!(refused(&listed(&small)).is_ok(), "a load of half the tag needs no word");
     full.push_str("(016) ld [13]\n(017) ret");
-    assert_eq!(refused(&listed(&full)).unwrap_err(), Refusal::Scratch);
+    assert_eq!(refused(&listed(&full)).unwrap_err(), SocketFilterError::Scratch);
     assert!(socket_filter(Direction::Both, None, Some(&listed(&full))).is_ok());
 
     let long = |n: usize| {
@@ -136,9 +139,15 @@ fn unsuitable_program_is_refused_with_reason() {
         listed(&(tests.collect::<String>() + &format!("({n:03}) ret")))
     };
     assert!(refused(&long(1900)).is_ok());
-    let Err(Refusal::TooLong { length }) = refused(&long(2100)) else { panic!("it is too long") };
+    let Err(SocketFilterError::TooLong { length }) = refused(&long(2100)) else {
+        panic!("it is too long")
+    };
     assert!((4201..4300).contains(&length), "{length}");
-    for refusal in [Refusal::Loops, Refusal::Scratch, Refusal::Ancillary { at: 3 }] {
+    for refusal in [
+        SocketFilterError::Loops,
+        SocketFilterError::Scratch,
+        SocketFilterError::Ancillary { at: 3 },
+    ] {
         let text = refusal.to_string();
         assert!(text.starts_with(char::is_lowercase) || text.starts_with("instruction"), "{text}");
         assert!(!text.ends_with('.'), "{text}");

@@ -2,7 +2,7 @@
 //!
 //! In: programs. Out: code with labels, which [`super::super::assemble`] turns into a program.
 //! Returns of a copy become jumps to the filter's two returns, because the kernel's check of
-//! scratch words assumes that code behind a return runs after it.
+//! scratch words assumes that code after a return runs after it.
 
 use super::super::assemble::{
     Compare, JumpLabel, PseudoInsn, TXA, alu_x, assembled, constant_to_a, line, memory_to_a,
@@ -10,22 +10,25 @@ use super::super::assemble::{
 };
 use super::super::insn::{Instruction, code};
 use super::super::program::{ClassicProgram, MEMORY_WORDS};
+use super::error::SocketFilterError;
 use super::reachability::{Reach, reaches};
-use super::{Refusal, WHOLE};
 
-/// The frame format for which a copy is written.
+/// Return value for an accepted frame: all of it.
+pub const WHOLE: u32 = u32::MAX;
+
+/// The location of the outermost VLAN tag in the frames of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Offsets {
-    /// Inline tags.
-    Plain,
-    /// Outermost tag in the skb.
-    Tagged,
+pub(super) enum TagPlacement {
+    /// In the frame, at bytes 12 to 15.
+    Inline,
+    /// In the skb; the frame lacks these four bytes.
+    Beside,
 }
 
 /// Code under construction.
 #[derive(Debug)]
 pub(super) struct CodeWriter {
-    lines: Vec<PseudoInsn>,
+    code: Vec<PseudoInsn>,
     labels: u32,
     /// Accepts the frame.
     pub(super) pass: JumpLabel,
@@ -35,7 +38,7 @@ pub(super) struct CodeWriter {
 
 impl Default for CodeWriter {
     fn default() -> Self {
-        Self { lines: Vec::new(), labels: 2, pass: JumpLabel(0), refuse: JumpLabel(1) }
+        Self { code: Vec::new(), labels: 2, pass: JumpLabel(0), refuse: JumpLabel(1) }
     }
 }
 
@@ -48,27 +51,27 @@ impl CodeWriter {
 
     /// Binds the label to the next instruction.
     pub(super) fn place(&mut self, label: JumpLabel) {
-        self.lines.push(PseudoInsn::Place(label));
+        self.code.push(PseudoInsn::Place(label));
     }
 
     /// Appends instructions that fall through.
-    pub(super) fn put(&mut self, lines: impl IntoIterator<Item = PseudoInsn>) {
-        self.lines.extend(lines);
+    pub(super) fn put(&mut self, instructions: impl IntoIterator<Item = PseudoInsn>) {
+        self.code.extend(instructions);
     }
 
     /// Loads the word at a constant offset into A.
     pub(super) fn load(&mut self, k: u32) {
-        self.lines.push(line(code::LD | code::ABS | code::W, k));
+        self.code.push(line(code::LD | code::ABS | code::W, k));
     }
 
     /// Jumps to `label`.
     pub(super) fn go(&mut self, label: JumpLabel) {
-        self.lines.push(PseudoInsn::Goto(label));
+        self.code.push(PseudoInsn::Goto(label));
     }
 
     /// Branches on a comparison of A with a constant.
     pub(super) fn compare(&mut self, op: u16, k: u32, yes: JumpLabel, no: JumpLabel) {
-        self.lines.push(PseudoInsn::Branch { compare: Compare { op, with: Some(k) }, yes, no });
+        self.code.push(PseudoInsn::Branch { compare: Compare { op, with: Some(k) }, yes, no });
     }
 
     /// Branches on A being equal to a constant.
@@ -80,27 +83,29 @@ impl CodeWriter {
     pub(super) fn copy(
         &mut self,
         program: &ClassicProgram,
-        offsets: Offsets,
-    ) -> Result<(), Refusal> {
+        tag: TagPlacement,
+    ) -> Result<(), SocketFilterError> {
         let instructions = program.instructions();
-        let places: Vec<JumpLabel> = instructions.iter().map(|_| self.label()).collect();
+        let labels: Vec<JumpLabel> = instructions.iter().map(|_| self.label()).collect();
         let free = free_word(instructions);
-        let reaches = match offsets {
-            Offsets::Plain => vec![Reach::Open; instructions.len()],
-            Offsets::Tagged => reaches(instructions),
+        let reaches = match tag {
+            TagPlacement::Inline => vec![Reach::Unchanged; instructions.len()],
+            TagPlacement::Beside => reaches(instructions),
         };
         // Programs expect A to be zero, unless they load A first.
         if instructions.first().is_none_or(|first| first.class() != code::LD) {
             self.put([constant_to_a(0)]);
         }
         let reached = instructions.iter().zip(reaches).enumerate();
-        for (at, (instruction, way)) in reached.filter(|(_, (_, way))| *way != Reach::Never) {
-            self.place(places[at]);
+        for (at, (instruction, reach)) in
+            reached.filter(|(_, (_, reach))| *reach != Reach::Unreachable)
+        {
+            self.place(labels[at]);
             let target = |distance: usize| match instructions.get(at + 1 + distance) {
                 Some(end) if end.code == code::RET | code::K && end.k == 0 => self.refuse,
                 Some(end) if end.code == code::RET | code::K => self.pass,
                 // Targets of a validated program lie inside it.
-                _ => places.get(at + 1 + distance).copied().unwrap_or(self.refuse),
+                _ => labels.get(at + 1 + distance).copied().unwrap_or(self.refuse),
             };
             match instruction.class() {
                 code::JMP if instruction.is_comparison() => {
@@ -109,9 +114,9 @@ impl CodeWriter {
                     let compare = Compare { op: instruction.code & 0xf0, with };
                     let yes = target(instruction.jt.into());
                     let no = target(instruction.jf.into());
-                    match way {
+                    match reach {
                         Reach::Decided(holds) => self.go(if holds { yes } else { no }),
-                        _ => self.lines.push(PseudoInsn::Branch { compare, yes, no }),
+                        _ => self.code.push(PseudoInsn::Branch { compare, yes, no }),
                     }
                 }
                 code::JMP => self.go(target(instruction.k as usize)),
@@ -119,7 +124,7 @@ impl CodeWriter {
                     self.equal(0, self.refuse, self.pass);
                 }
                 code::RET => self.go(if instruction.k == 0 { self.refuse } else { self.pass }),
-                _ => self.step(*instruction, offsets, free)?,
+                _ => self.step(*instruction, tag, free)?,
             }
         }
         Ok(())
@@ -129,9 +134,9 @@ impl CodeWriter {
     fn step(
         &mut self,
         instruction: Instruction,
-        offsets: Offsets,
+        tag: TagPlacement,
         free: Option<u32>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SocketFilterError> {
         if beyond_every_frame(instruction) {
             self.go(self.refuse);
             return Ok(());
@@ -140,38 +145,40 @@ impl CodeWriter {
             shift if [code::LSH, code::RSH].map(|op| code::ALU | op).contains(&shift) => {
                 match instruction.code & code::X {
                     0 => self.put([PseudoInsn::Plain(instruction)]),
-                    _ => self.shift(instruction.code & 0xf0, free.ok_or(Refusal::Scratch)?),
+                    _ => {
+                        self.shift(instruction.code & 0xf0, free.ok_or(SocketFilterError::Scratch)?)
+                    }
                 }
                 Ok(())
             }
-            _ if offsets == Offsets::Tagged => self.tagged(instruction, free),
-            _ => {
-                self.put([PseudoInsn::Plain(instruction)]);
-                Ok(())
-            }
+            _ if tag == TagPlacement::Beside => self.step_beside(instruction, free),
+            _ => Ok(self.put([PseudoInsn::Plain(instruction)])),
         }
     }
 
     /// Shifts A by X. The language gives 0 for shifts of 32 and more; the kernel takes X mod 32.
     fn shift(&mut self, op: u16, free: u32) {
-        let (far, near, done) = (self.label(), self.label(), self.label());
+        let (large, small, done) = (self.label(), self.label(), self.label());
         self.put([store_a(free), TXA]);
-        self.compare(code::JGE, 32, far, near);
-        self.place(far);
+        self.compare(code::JGE, 32, large, small);
+        self.place(large);
         self.put([constant_to_a(0)]);
         self.go(done);
-        self.place(near);
+        self.place(small);
         self.put([memory_to_a(free), alu_x(op)]);
         self.place(done);
     }
 
-    /// Returns the instructions, or their number if there are too many.
-    pub(super) fn done(mut self) -> Result<Vec<Instruction>, usize> {
+    /// Appends the two returns. Fails if the program has too many instructions.
+    pub(super) fn finish(mut self) -> Result<ClassicProgram, SocketFilterError> {
         for (label, answer) in [(self.pass, WHOLE), (self.refuse, 0)] {
             self.place(label);
             self.put([line(code::RET | code::K, answer)]);
         }
-        assembled(self.lines)
+        let too_long = |length| SocketFilterError::TooLong { length };
+        let instructions = assembled(self.code).map_err(too_long)?;
+        let length = instructions.len();
+        ClassicProgram::new(instructions).map_err(|_| too_long(length))
     }
 }
 

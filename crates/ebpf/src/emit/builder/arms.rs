@@ -60,14 +60,18 @@ impl Builder {
         mark: Mark,
         answer: Answer<'_>,
     ) -> Answer<'static> {
-        let (moved, top) = self.packed(mark.top, answer);
+        let (moved, top) = self.move_slots(mark.top, answer);
         self.close(mark);
         self.top = top;
         moved
     }
 
     /// Moves the answer's slots above `floor` down to it; returns the new answer and stack top.
-    pub(super) fn packed(&mut self, floor: Depth, answer: Answer<'_>) -> (Answer<'static>, Depth) {
+    pub(super) fn move_slots(
+        &mut self,
+        floor: Depth,
+        answer: Answer<'_>,
+    ) -> (Answer<'static>, Depth) {
         let mut old = Vec::new();
         map_slots(answer, |slot| {
             old.push(slot);
@@ -76,27 +80,27 @@ impl Builder {
         old.retain(|slot| *slot > floor);
         old.sort_unstable();
         old.dedup();
-        let place_of = |slot: Depth| match old.binary_search(&slot) {
+        let slot_after = |slot: Depth| match old.binary_search(&slot) {
             Ok(index) => floor + (Depth::try_from(index).unwrap_or(Depth::MAX / 8) + 1) * 8,
             Err(_) => slot,
         };
         // In ascending order, each at or below its old slot, so that no slot is overwritten before
         // its move.
-        for slot in old.iter().copied().filter(|slot| place_of(*slot) != *slot) {
+        for slot in old.iter().copied().filter(|slot| slot_after(*slot) != *slot) {
             let reg = self.register(slot, R0);
-            self.asm.push(Insn::store(Size::DW, R10, -place_of(slot), reg));
+            self.asm.push(Insn::store(Size::DW, R10, -slot_after(slot), reg));
             self.held = [None; 6];
         }
-        let top = old.last().map_or(floor, |last| place_of(*last));
-        (map_slots(answer, place_of), top)
+        let top = old.last().map_or(floor, |last| slot_after(*last));
+        (map_slots(answer, slot_after), top)
     }
 
     /// Releases everything but the answer; inside an arm, everything allocated since.
     pub(in crate::emit) fn pack(&mut self, answer: Answer<'_>) -> Answer<'static> {
         let floor = if self.depth == 0 { self.floor } else { self.top };
-        let (moved, top) = self.packed(floor, answer);
+        let (moved, top) = self.move_slots(floor, answer);
         self.top = top;
-        self.hold_none();
+        self.invalidate_registers();
         moved
     }
 

@@ -26,7 +26,7 @@ pub(in crate::emit) mod skb {
     pub(in crate::emit) const TAG_PRESENT: i16 = 20;
     pub(in crate::emit) const TAG_TCI: i16 = 24;
     pub(in crate::emit) const TAG_PROTOCOL: i16 = 28;
-    pub(in crate::emit) const CAME_BY: i16 = 36;
+    pub(in crate::emit) const INGRESS_IFINDEX: i16 = 36;
     /// First word of `cb`, in which an exam program at a control group answers.
     pub(in crate::emit) const ANSWER: i16 = 48;
     pub(in crate::emit) const DATA: i16 = 76;
@@ -44,12 +44,12 @@ impl Builder {
     pub(super) fn enter(&mut self) {
         self.line();
         self.asm.push(Insn::mov(R6, R1));
-        let ending = self.ending.take();
-        if let Some(ending) = &ending {
-            self.find_scratch(ending);
+        let frame_end = self.frame_end.take();
+        if let Some(frame_end) = &frame_end {
+            self.find_scratch(frame_end);
         }
-        let tags = ending.as_ref().and_then(FrameEnd::tags);
-        self.ending = ending;
+        let tags = frame_end.as_ref().and_then(FrameEnd::tags);
+        self.frame_end = frame_end;
         match self.target.hook {
             Hook::Tc if self.target.hardened => self.pointers(skb::DATA, skb::DATA_END),
             Hook::Tc => self.pull(),
@@ -63,19 +63,19 @@ impl Builder {
     }
 
     /// Reloads packet pointers after an edit of the frame.
-    pub(in crate::emit) fn changed(&mut self) {
+    pub(in crate::emit) fn frame_changed(&mut self) {
         self.edits = true;
-        self.anew();
+        self.reload_pointers();
     }
 
     /// Reloads packet pointers and invalidates checks and positions.
-    pub(in crate::emit) fn anew(&mut self) {
+    pub(in crate::emit) fn reload_pointers(&mut self) {
         match self.target.hook {
             Hook::Tc => self.pointers(skb::DATA, skb::DATA_END),
             Hook::Xdp => self.pointers(0, 4),
             Hook::Socket | Hook::Cgroup => {}
         }
-        self.hold_none();
+        self.invalidate_registers();
         self.epoch = self.epoch.saturating_add(1);
     }
 
@@ -98,8 +98,7 @@ impl Builder {
         self.asm.push(Insn::alu(Alu::Add, R1, R2));
         self.asm.jump_if(Cond::Le, R1, R8, ready);
         self.asm.push(Insn::mov(R1, R6));
-        self.call(Helper::SkbPullData);
-        self.asm.jump_if(Cond::Ne, R0, 0, self.unsure);
+        self.call_or_unsure(Helper::SkbPullData);
         self.pointers(skb::DATA, skb::DATA_END);
         self.bind(ready);
     }
@@ -111,7 +110,7 @@ impl Builder {
         } else if self.is_length_a_difference() {
             self.asm.push(Insn::mov(R0, R8));
             self.asm.push(Insn::alu(Alu::Sub, R0, R7));
-        } else if self.is_length_kept() {
+        } else if self.is_length_stored() {
             self.asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::LENGTH));
         } else {
             self.asm.push(Insn::mov(R1, R6));
@@ -127,13 +126,13 @@ impl Builder {
     }
 
     /// Returns true if the frame length is computed once per program.
-    pub(in crate::emit) fn is_length_kept(&self) -> bool {
+    pub(in crate::emit) fn is_length_stored(&self) -> bool {
         self.takes && !self.is_length_a_difference()
     }
 
-    /// Returns the exit of a failed direct bounds check up to `end`; behind a computed position, up
+    /// Returns the exit of a failed direct bounds check up to `end`; after a computed position, up
     /// to `end` at most.
-    pub(in crate::emit) fn missing(&mut self, base: PosBase, end: u32, miss: Label) -> Label {
+    pub(in crate::emit) fn miss_exit(&mut self, base: PosBase, end: u32, miss: Label) -> Label {
         let near = match self.target.hook {
             Hook::Socket | Hook::Cgroup => return miss,
             // A single-buffer frame ends where its buffer does.

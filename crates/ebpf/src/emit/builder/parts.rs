@@ -8,40 +8,43 @@ use crate::asm::{Asm, Label};
 use crate::emit::config::FrameEnd;
 use crate::emit::handle::{Answer, Value};
 use crate::emit::maps::{self, ProgramMap};
-use crate::emit::{Finish, Target, UNSURE, Unfit, Verdict};
+use crate::emit::target::{Finish, Target, UNSURE, Verdict};
+use crate::emit::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{Hook, MapSpec, Program, TailProgram};
 
-/// A part of this many instructions ends behind its current twin. The longest twins have a quarter
-/// of that, and the verifier takes a few milliseconds for it.
-const LONG: usize = 4_000;
-/// Instructions after which the verifier is made to forget its paths, which otherwise double with
+/// Length in instructions from which on a part ends after its current twin. The longest twins have
+/// a quarter of that, and the verifier takes a few milliseconds for it.
+const PART_INSNS_MAX: usize = 4_000;
+/// Number of instructions between two resets of the verifier's paths, which otherwise double with
 /// each header parsed.
-const MUCH: usize = 500;
+const VERIFIER_RESET_INSNS: usize = 500;
 
 impl Builder {
     /// Returns true if this part is long and may end here. A program that calls a kfunc for tags
     /// cannot be tail-called, so a redirecting program has one part.
-    pub(in crate::emit) fn may_end(&self) -> bool {
+    pub(in crate::emit) fn may_end_part(&self) -> bool {
         let may = self.depth == 0 && !self.target.hardened && !self.takes;
-        may && self.stubs.is_empty() && self.asm.here() >= LONG
+        may && self.stubs.is_empty() && self.asm.here() >= PART_INSNS_MAX
     }
 
     /// Returns true if enough code was emitted since the last reset to reset the verifier's state.
-    pub(in crate::emit) fn may_forget(&self) -> bool {
-        self.depth == 0 && !self.target.hardened && self.asm.here() >= self.forgot_at + MUCH
+    pub(in crate::emit) fn may_reset_verifier(&self) -> bool {
+        self.depth == 0
+            && !self.target.hardened
+            && self.asm.here() >= self.verifier_reset_at + VERIFIER_RESET_INSNS
     }
 
     /// Resets everything but the answer: releases the stack and reloads packet pointers.
-    pub(in crate::emit) fn forget(&mut self) {
-        self.forgot_at = self.asm.here();
+    pub(in crate::emit) fn reset_verifier(&mut self) {
+        self.verifier_reset_at = self.asm.here();
         self.top = self.floor;
-        self.anew();
+        self.reload_pointers();
     }
 
     /// Returns the number of finished parts.
     pub(in crate::emit) fn parts(&self) -> usize {
-        self.ended.len()
+        self.finished_parts.len()
     }
 
     /// Returns the map of rows and the program array of parts.
@@ -58,16 +61,16 @@ impl Builder {
     /// Ends a part and begins the next, with the same exits under the same labels, an empty stack,
     /// and all earlier positions invalid.
     pub(in crate::emit) fn next_part(&mut self) {
-        match self.ending {
+        match self.frame_end {
             Some(_) => self.end_frame(),
             None => self.exits(),
         }
         let asm = mem::replace(&mut self.asm, Asm::new());
-        self.ended.push((asm, mem::take(&mut self.source), mem::take(&mut self.reach_at)));
+        self.finished_parts.push((asm, mem::take(&mut self.source), mem::take(&mut self.reach_at)));
         (self.none, self.unsure) = (self.asm.label(), self.asm.label());
         self.top = 0;
-        self.forgot_at = 0;
-        self.hold_none();
+        self.verifier_reset_at = 0;
+        self.invalidate_registers();
         self.epoch = self.epoch.saturating_add(1);
         self.enter();
     }
@@ -96,13 +99,13 @@ impl Builder {
         for (label, value) in [(self.none, none), (self.unsure, not_sure)] {
             self.bind(label);
             self.asm.push(Insn::alu32(Alu::Mov, R0, value));
-            self.tell(self.finish);
+            self.store_answer(self.finish);
             self.asm.push(Insn::exit());
         }
     }
 
     /// Stores the answer in the context at hooks whose return value is a verdict.
-    pub(super) fn tell(&mut self, finish: Finish) {
+    pub(super) fn store_answer(&mut self, finish: Finish) {
         if self.target.hook == Hook::Cgroup && finish == Finish::Answer {
             self.asm.push(Insn::store(Size::W, R6, skb::ANSWER, R0));
             self.asm.push(Insn::mov(R0, Verdict::Pass.value(Hook::Cgroup)));
@@ -121,7 +124,7 @@ impl Builder {
             self.asm.push(Insn::alu32(Alu::Mov, R0, none.value(hook)));
             self.bind(answered);
         }
-        self.tell(finish);
+        self.store_answer(finish);
         self.asm.push(Insn::exit());
     }
 
@@ -166,13 +169,13 @@ impl Builder {
         for label in [self.unsure, self.none] {
             self.bind(label);
         }
-        let (ending, deliveries) = (self.ending.take(), self.deliveries.clone());
-        match &ending {
+        let (frame_end, deliveries) = (self.frame_end.take(), self.deliveries.clone());
+        match &frame_end {
             None => {}
             Some(FrameEnd::Tap(fused)) => self.deliver_all(fused, &deliveries),
-            Some(FrameEnd::Redirect(take)) => self.end_redirected(take, &deliveries),
+            Some(FrameEnd::Redirect(take)) => self.emit_redirect_end(take, &deliveries),
         }
-        self.ending = ending;
+        self.frame_end = frame_end;
     }
 
     pub(super) fn assemble(self: Box<Self>) -> Result<Program, Unfit> {
@@ -183,13 +186,10 @@ impl Builder {
         let last = (self.asm, self.source, self.reach_at);
         let own = self.tables.len() + usize::from(!self.counters.is_empty());
         let mut parts = Vec::new();
-        for (mut asm, source, reach_at) in self.ended.into_iter().chain([last]) {
+        for (mut asm, source, reach_at) in self.finished_parts.into_iter().chain([last]) {
             reach_at.into_iter().for_each(|at| asm.patch(at, pulled));
             let mut code = asm.finish().map_err(|mistake| Unfit::new(mistake.to_string()))?;
-            if self.counters.is_empty() {
-                maps::number_from_zero(&mut code);
-            }
-            maps::number_given(&mut code, own);
+            maps::number_maps(&mut code, !self.counters.is_empty(), own);
             parts.push(TailProgram { code, source });
         }
         let TailProgram { code, source } = parts.remove(0);

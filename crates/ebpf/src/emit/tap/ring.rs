@@ -9,9 +9,10 @@ use super::shared::{OutletUse, shared_slots};
 use crate::asm::Label;
 use crate::emit::builder::{Builder, skb};
 use crate::emit::config::{Delivery, Egress, FrameRing, FusedTap, PointerRing, Scratch, Wakeup};
-use crate::emit::maps::GIVEN;
+use crate::emit::maps::CALLER_MAPS;
 use crate::emit::ring_layout::{POINTER, offset, record};
-use crate::emit::{Unfit, Verdict};
+use crate::emit::target::Verdict;
+use crate::emit::unfit::Unfit;
 use crate::insn::{
     Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Reg, Size, atomic,
 };
@@ -34,7 +35,7 @@ const SHORT: [i16; 2] = [64, 32];
 
 /// Stores r2 in a word of a region with release order, and before any later store. An x86 processor
 /// keeps stores in order. Elsewhere an exchange is used: a store-release needs Linux 6.15.
-pub(super) fn in_order(region: Reg, word: i16) -> Insn {
+pub(super) fn store_ordered(region: Reg, word: i16) -> Insn {
     match cfg!(target_arch = "x86_64") {
         true => Insn::store(Size::DW, region, word, R2),
         false => Insn::atomic(Size::DW, atomic::XCHG, region, word, R2),
@@ -89,7 +90,7 @@ impl Builder {
         asm.push(Insn::mov(R3, 0));
         asm.push(Insn::call(Helper::CloneRedirect));
         asm.jump_if(Cond::Eq, R0, 0, next);
-        self.add_one(R9, tally);
+        self.add_to_word(R9, tally, 1);
         self.asm.bind(next);
     }
 
@@ -108,7 +109,7 @@ impl Builder {
         self.copy_frame(fused, owner, failed);
         let alone = outlets.len() == 1;
         for ours in outlets {
-            self.with_pointer_ring(ours, alone, |b, region| b.point(fused, ours, region));
+            self.with_pointer_ring(ours, alone, |b, region| b.write_pointers(fused, ours, region));
         }
         let records = if owner.map == 0 { R9 } else { R3 };
         if owner.map != 0 {
@@ -126,7 +127,9 @@ impl Builder {
         self.asm.jump(next);
         self.asm.bind(failed);
         for ours in outlets {
-            self.with_pointer_ring(ours, alone, |b, region| b.add_one(region, offset::FAILED));
+            self.with_pointer_ring(ours, alone, |b, region| {
+                b.add_to_word(region, offset::FAILED, 1)
+            });
             self.count_failed(fused.scratch, ours.word, &ours.deliveries);
         }
         self.asm.bind(next);
@@ -144,20 +147,18 @@ impl Builder {
                 continue;
             };
             let not = self.asm.label();
-            self.only_chosen(word, place.first, not);
+            self.skip_unless_delivered(word, place.first, not);
             let region = self.tallies_of(scratch, &place, not);
-            let asm = &mut self.asm;
-            asm.push(Insn::load(Size::W, R2, R9, scratch.handed(place.first.number)));
-            asm.push(Insn::load(Size::DW, R1, region, tally + 8));
-            asm.push(Insn::alu(Alu::Add, R1, R2));
-            asm.push(Insn::store(Size::DW, region, tally + 8, R1));
-            self.add_one(region, tally);
+            let handed = scratch.handed(place.first.number);
+            self.asm.push(Insn::load(Size::W, R2, R9, handed));
+            self.add_to_word(region, tally + 8, R2);
+            self.add_to_word(region, tally, 1);
             self.asm.bind(not);
         }
     }
 
     /// Continues only with a frame that has this delivery.
-    pub(super) fn only_chosen(&mut self, word: i16, delivery: Delivery, not: Label) {
+    pub(super) fn skip_unless_delivered(&mut self, word: i16, delivery: Delivery, not: Label) {
         self.asm.push(Insn::load(Size::DW, R1, R9, word));
         self.asm.push(Insn::alu(Alu::And, R1, 1 << delivery.place().1));
         self.asm.jump_if(Cond::Eq, R1, 0, not);
@@ -212,7 +213,7 @@ impl Builder {
         asm.push(Insn::alu(Alu::Add, R2, R1));
         asm.push(Insn::store(Size::DW, R10, END, R2));
         // RESERVED is published before any write to the reserved bytes.
-        asm.push(in_order(region, offset::RESERVED));
+        asm.push(store_ordered(region, offset::RESERVED));
         asm.push(Insn::alu(Alu::And, R1, owner.bytes.cast_signed() - 1));
         if owner.map == 0 {
             asm.push(Insn::mov(R7, R9));
@@ -252,7 +253,7 @@ impl Builder {
         let copied = self.asm.label();
         // Packet-pointer arithmetic needs CAP_PERFMON.
         if self.target.hook == Hook::Tc && !self.target.hardened {
-            SHORT.iter().for_each(|half| self.copy_short(*half, copied));
+            SHORT.iter().for_each(|half| self.copy_short_frame(*half, copied));
         }
         let asm = &mut self.asm;
         asm.push(Insn::mov(R1, R6));
@@ -267,10 +268,10 @@ impl Builder {
         asm.push(Insn::store(Size::DW, R7, record::STAMP, R1));
     }
 
-    /// Copies a linear frame of `half` to twice `half` bytes behind the header of the record at r7:
+    /// Copies a linear frame of `half` to twice `half` bytes after the header of the record at r7:
     /// `half` bytes from the start and `half` bytes up to the end, which may overlap. r8 is the
     /// length.
-    fn copy_short(&mut self, half: i16, copied: Label) {
+    fn copy_short_frame(&mut self, half: i16, copied: Label) {
         let (not, asm) = (self.asm.label(), &mut self.asm);
         asm.jump_if(Cond::Lt, R8, i32::from(half), not);
         asm.jump_if(Cond::Gt, R8, 2 * i32::from(half), not);
@@ -298,16 +299,16 @@ impl Builder {
     }
 
     /// Writes the pointers of a ring, then their count (release).
-    fn point(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, region: Reg) {
+    fn write_pointers(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, region: Reg) {
         let outlet = ours.outlet;
         for place in shared_slots(&ours.deliveries) {
             let delivery = place.first;
             let not = self.asm.label();
             let head = offset::HEADS + 8 * i16::from(delivery.reader);
-            let seen = fused.scratch.handed(delivery.number);
+            let view = fused.scratch.handed(delivery.number);
             let pointers =
                 outlet.pointers_at + u32::from(delivery.reader) * outlet.pointers * POINTER;
-            self.only_chosen(ours.word, delivery, not);
+            self.skip_unless_delivered(ours.word, delivery, not);
             let asm = &mut self.asm;
             asm.push(Insn::load(Size::DW, R2, region, head));
             asm.push(Insn::mov(R3, R2));
@@ -319,18 +320,18 @@ impl Builder {
             asm.push(Insn::load(Size::DW, R5, R10, POSITION));
             asm.push(Insn::store(Size::DW, R4, 0, R5));
             for word in [0, 8] {
-                asm.push(Insn::load(Size::DW, R5, R9, seen + word));
+                asm.push(Insn::load(Size::DW, R5, R9, view + word));
                 asm.push(Insn::store(Size::DW, R4, 8 + word, R5));
             }
             self.count_exit(fused.scratch, ours, delivery, region, Some(R4));
             self.asm.push(Insn::alu(Alu::Add, R2, 1));
-            self.asm.push(in_order(region, head));
+            self.asm.push(store_ordered(region, head));
             self.asm.bind(not);
         }
     }
 
     fn ring_doorbell(&mut self, outlet: &PointerRing, region: Reg, then: Label) {
-        let bell = outlet.wake;
+        let wake = outlet.wake;
         let asm = &mut self.asm;
         let (now, missed) = (asm.label(), asm.label());
         asm.push(Insn::load(Size::DW, R2, region, offset::SINCE_DOORBELL));
@@ -339,36 +340,31 @@ impl Builder {
         asm.push(Insn::load(Size::DW, R1, R10, END));
         asm.push(Insn::load(Size::DW, R3, region, offset::DOORBELL_POSITION));
         asm.push(Insn::alu(Alu::Sub, R1, R3));
-        asm.jump_if(Cond::Ge, R1, bell.bytes.cast_signed(), now);
+        asm.jump_if(Cond::Ge, R1, wake.bytes.cast_signed(), now);
         asm.push(Insn::load(Size::DW, R1, R10, NOW));
         asm.push(Insn::load(Size::DW, R3, region, offset::DOORBELL_TIME));
         asm.push(Insn::alu(Alu::Sub, R1, R3));
-        asm.jump_if(Cond::Ge, R1, bell.wait_ns.cast_signed(), now);
-        asm.jump_if(Cond::Lt, R2, bell.blocks.cast_signed(), then);
-        asm.jump_if(Cond::Ge, R2, bell.most.cast_signed(), now);
-        asm.jump_if(Cond::Lt, R1, bell.apart_ns.cast_signed(), then);
+        asm.jump_if(Cond::Ge, R1, wake.wait_ns.cast_signed(), now);
+        asm.jump_if(Cond::Lt, R2, wake.blocks.cast_signed(), then);
+        asm.jump_if(Cond::Ge, R2, wake.most.cast_signed(), now);
+        asm.jump_if(Cond::Lt, R1, wake.apart_ns.cast_signed(), then);
         asm.bind(now);
         for (from, to) in [(NOW, offset::DOORBELL_TIME), (END, offset::DOORBELL_POSITION)] {
             asm.push(Insn::load(Size::DW, R1, R10, from));
             asm.push(Insn::store(Size::DW, region, to, R1));
         }
         asm.push(Insn::store(Size::DW, region, offset::SINCE_DOORBELL, 0));
-        asm.push_wide(Insn::load_map(R1, GIVEN + outlet.doorbell_map));
+        asm.push_wide(Insn::load_map(R1, CALLER_MAPS + outlet.doorbell_map));
         asm.push(Insn::mov(R2, R10));
         asm.push(Insn::alu(Alu::Add, R2, i32::from(POSITION)));
         asm.push(Insn::mov(R3, 8));
-        asm.push(Insn::mov(
-            R4,
-            match bell.wakes {
-                Wakeup::Consumer => 0,
-                Wakeup::Everyone => FORCE_WAKEUP,
-            },
-        ));
+        let flags = if wake.wakes == Wakeup::Everyone { FORCE_WAKEUP } else { 0 };
+        asm.push(Insn::mov(R4, flags));
         asm.push(Insn::call(Helper::RingbufOutput));
         asm.jump_if(Cond::Ne, R0, 0, missed);
-        self.add_one(region, offset::DOORBELLS);
+        self.add_to_word(region, offset::DOORBELLS, 1);
         self.asm.jump(then);
         self.asm.bind(missed);
-        self.add_one(region, offset::DOORBELLS_FAILED);
+        self.add_to_word(region, offset::DOORBELLS_FAILED, 1);
     }
 }

@@ -6,10 +6,10 @@
 //! the number of frames of every exit, including those whose pointers are gone.
 
 use crate::asm::Label;
-use crate::emit::Unfit;
 use crate::emit::builder::Builder;
 use crate::emit::config::{Delivery, PointerRing, Scratch};
 use crate::emit::ring_layout::{EXIT, EXITS_MAX, offset};
+use crate::emit::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R1, R3, R4, R5, R9, Reg, Size};
 
 /// A pointer ring, the offset of its word in the scratch memory, and its deliveries.

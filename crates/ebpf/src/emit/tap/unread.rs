@@ -14,12 +14,12 @@
 //! Frames are always copied where several requests share the copy, where listeners drain nothing,
 //! and where a doorbell covers more than a whole ring.
 
-use super::ring::in_order;
+use super::ring::store_ordered;
 use super::shared::{OutletUse, shared_slots};
 use crate::asm::Label;
 use crate::emit::builder::Builder;
 use crate::emit::config::{FrameRing, Scratch, Wakeup};
-use crate::emit::maps::GIVEN;
+use crate::emit::maps::CALLER_MAPS;
 use crate::emit::ring_layout::{UNREAD_LAPS, offset};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 
@@ -36,8 +36,8 @@ impl Builder {
         next: Label,
     ) {
         let [ours] = outlets else { return };
-        let bell = ours.outlet.wake;
-        if bell.wakes == Wakeup::Everyone || bell.bytes > owner.bytes {
+        let wake = ours.outlet.wake;
+        if wake.wakes == Wakeup::Everyone || wake.bytes > owner.bytes {
             return;
         }
         let copied = self.asm.label();
@@ -50,12 +50,12 @@ impl Builder {
         self.poll_consumer(owner, ours, (records, region), copied);
         for place in shared_slots(&ours.deliveries) {
             let (delivery, not) = (place.first, self.asm.label());
-            self.only_chosen(ours.word, delivery, not);
+            self.skip_unless_delivered(ours.word, delivery, not);
             self.count_exit(scratch, ours, delivery, region, None);
             let head = offset::HEADS + 8 * i16::from(delivery.reader);
             self.asm.push(Insn::load(Size::DW, R2, region, head));
             self.asm.push(Insn::alu(Alu::Add, R2, 1));
-            self.asm.push(in_order(region, head));
+            self.asm.push(store_ordered(region, head));
             self.asm.bind(not);
         }
         self.asm.jump(next);
@@ -71,24 +71,24 @@ impl Builder {
         (records, region): (Reg, Reg),
         copied: Label,
     ) {
-        let [came, anew, late, gone] = std::array::from_fn(|_| self.asm.label());
+        let [drained, restart, late, gone] = std::array::from_fn(|_| self.asm.label());
         let asm = &mut self.asm;
         let ring = owner.bytes.cast_signed();
-        asm.push_wide(Insn::load_map(R1, GIVEN + ours.outlet.doorbell_map));
+        asm.push_wide(Insn::load_map(R1, CALLER_MAPS + ours.outlet.doorbell_map));
         asm.push(Insn::mov(R2, TAKEN_OUT));
         asm.push(Insn::call(Helper::RingbufQuery));
         // Offset by one, so that 0 means never polled.
         asm.push(Insn::alu(Alu::Add, R0, 1));
         asm.push(Insn::load(Size::DW, R1, records, offset::RESERVED));
         asm.push(Insn::load(Size::DW, R2, region, offset::TAKEN));
-        asm.jump_if(Cond::Ne, R0, R2, came);
+        asm.jump_if(Cond::Ne, R0, R2, drained);
         asm.push(Insn::load(Size::DW, R2, records, offset::ASK));
         asm.jump_if(Cond::Eq, R2, 0, gone);
         // Another program without this poll ran in between: its frames may have gone to other
         // requests, without a doorbell for this one.
         asm.push(Insn::mov(R3, R1));
         asm.push(Insn::alu(Alu::Sub, R3, R2));
-        asm.jump_if(Cond::Ge, R3, ring, anew);
+        asm.jump_if(Cond::Ge, R3, ring, restart);
         asm.push(Insn::load(Size::DW, R2, region, offset::TAKEN_AT));
         asm.push(Insn::mov(R3, R1));
         asm.push(Insn::alu(Alu::Sub, R3, R2));
@@ -98,12 +98,12 @@ impl Builder {
         asm.push(Insn::alu(Alu::Add, R1, ring));
         asm.push(Insn::mov(R2, R1));
         // Published before any pointer is counted without being written.
-        asm.push(in_order(records, offset::RESERVED));
+        asm.push(store_ordered(records, offset::RESERVED));
         asm.push(Insn::store(Size::DW, records, offset::COMMITTED, R1));
         asm.jump(gone);
-        asm.bind(came);
+        asm.bind(drained);
         asm.push(Insn::store(Size::DW, region, offset::TAKEN, R0));
-        asm.bind(anew);
+        asm.bind(restart);
         asm.push(Insn::store(Size::DW, region, offset::TAKEN_AT, R1));
         asm.bind(late);
         asm.push(Insn::alu(Alu::Add, R1, ring));

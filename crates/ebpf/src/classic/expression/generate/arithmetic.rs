@@ -3,17 +3,18 @@
 //! Values are computed in A, pending ones are kept in the lowest scratch words, constants fold. A
 //! value in a protocol's header is loaded only after a test that the frame carries the protocol.
 
-use super::super::ast::{Arithmetic, BinaryOp, Protocol, Relation};
+use super::super::ast::{Arithmetic, Protocol};
 use super::super::condition::{
     Condition, TAX, alu_k, alu_x, compare_k, compare_x, constant_to_a, line, memory_to_a,
     memory_to_x, store_a,
 };
-use super::load::{HeaderBase, LoadSize};
+use super::super::error::ExpressionError;
+use super::load::{HeaderBase, HeaderField, LoadSize};
 use super::protocol::ip_number;
 use super::{Code, Generated, Generator, comparison};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
-use crate::classic::run::{AluOp, CompareOp};
+use crate::insn::{Alu, Cond};
 
 /// Largest offset in a load instruction; kernels read ancillary data beyond it.
 const PLACE_MAX: u32 = 0x7fff_ffff;
@@ -27,7 +28,7 @@ struct LoweredValue {
 impl Generator<'_> {
     pub(super) fn relation(
         &mut self,
-        relation: Relation,
+        relation: Cond,
         left: &Arithmetic,
         right: &Arithmetic,
     ) -> Generated<Condition> {
@@ -35,9 +36,8 @@ impl Generator<'_> {
         let (op, wanted) = comparison(relation);
         let (given, test) = match (a, b) {
             (Some(a), Some(b)) => {
-                let holds = CompareOp::decode(op).is_some_and(|test| test.holds(a, b));
-                let outcome = if holds { Condition::Always } else { Condition::Never };
-                return Ok(outcome.is(wanted));
+                let holds = relation.holds(a.into(), b.into());
+                return Ok(if holds { Condition::Always } else { Condition::Never });
             }
             (None, Some(b)) => {
                 let value = self.value(left, 0)?;
@@ -68,19 +68,18 @@ impl Generator<'_> {
             Arithmetic::Length | Arithmetic::Index { .. } => Ok(None),
             Arithmetic::Negate(inner) => Ok(self.constant(inner)?.map(u32::wrapping_neg)),
             Arithmetic::Binary { op, left, right, span } => {
-                let refuse =
-                    |what| super::ExpressionError { span: span.clone(), ..self.mistake(what) };
+                let refuse = |what| ExpressionError { span: span.clone(), ..self.mistake(what) };
                 let (left, right) = (self.constant(left)?, self.constant(right)?);
                 match (op, right) {
-                    (BinaryOp::Divide, Some(0)) => return Err(refuse("division by zero")),
-                    (BinaryOp::Remainder, Some(0)) => return Err(refuse("modulus by zero")),
-                    (BinaryOp::Left | BinaryOp::Right, Some(32..)) => {
+                    (Alu::Div, Some(0)) => return Err(refuse("division by zero")),
+                    (Alu::Mod, Some(0)) => return Err(refuse("modulus by zero")),
+                    (Alu::Shl | Alu::Shr, Some(32..)) => {
                         return Err(refuse("shift by more than 31 bits"));
                     }
                     _ => {}
                 }
                 let (Some(left), Some(right)) = (left, right) else { return Ok(None) };
-                Ok(AluOp::decode(operation(*op)).and_then(|alu| alu.apply(left, right)))
+                Ok(op.apply(left, right))
             }
         }
     }
@@ -118,7 +117,7 @@ impl Generator<'_> {
             Arithmetic::Binary { op, left, right, .. } => {
                 if let Some(k) = self.constant(right)? {
                     let mut value = self.value(left, free)?;
-                    value.lines.push(alu_k(operation(*op), k));
+                    value.lines.push(alu_k(*op as u16, k));
                     return Ok(value);
                 }
                 let right = self.value(right, free)?;
@@ -127,7 +126,7 @@ impl Generator<'_> {
                 lines.push(store_a(free));
                 lines.extend(left.lines);
                 lines.push(memory_to_x(free));
-                lines.push(alu_x(operation(*op)));
+                lines.push(alu_x(*op as u16));
                 Ok(LoweredValue { lines, given: left.given })
             }
         }
@@ -144,7 +143,7 @@ impl Generator<'_> {
         let size = match size {
             1 => LoadSize::Byte,
             2 => LoadSize::Half,
-            4 => LoadSize::Keyword,
+            4 => LoadSize::Word,
             _ => return Err(self.mistake(format!("data size must be 1, 2 or 4, not {size}"))),
         };
         let (base, given) = self.indexed(protocol)?;
@@ -154,7 +153,10 @@ impl Generator<'_> {
             && let Some(at) = place.constant.checked_add(k)
             && at <= PLACE_MAX
         {
-            return Ok(LoweredValue { lines: self.load(base, k, size)?, given });
+            return Ok(LoweredValue {
+                lines: self.load(HeaderField { base, offset: k, size })?,
+                given,
+            });
         }
         let mut value = self.value(offset, free)?;
         if base == HeaderBase::TransportIp4 && place.word.is_some() {
@@ -219,29 +221,13 @@ impl Generator<'_> {
     }
 }
 
-fn operation(op: BinaryOp) -> u16 {
-    match op {
-        BinaryOp::Add => code::ADD,
-        BinaryOp::Subtract => code::SUB,
-        BinaryOp::Multiply => code::MUL,
-        BinaryOp::Divide => code::DIV,
-        BinaryOp::Remainder => code::MOD,
-        BinaryOp::And => code::AND,
-        BinaryOp::Or => code::OR,
-        BinaryOp::Xor => code::XOR,
-        BinaryOp::Left => code::LSH,
-        BinaryOp::Right => code::RSH,
-    }
-}
-
 /// Returns the relation with its sides swapped.
-fn mirrored(relation: Relation) -> Relation {
+fn mirrored(relation: Cond) -> Cond {
     match relation {
-        Relation::Equal => Relation::Equal,
-        Relation::NotEqual => Relation::NotEqual,
-        Relation::Greater => Relation::Less,
-        Relation::Less => Relation::Greater,
-        Relation::GreaterOrEqual => Relation::LessOrEqual,
-        Relation::LessOrEqual => Relation::GreaterOrEqual,
+        Cond::Gt => Cond::Lt,
+        Cond::Lt => Cond::Gt,
+        Cond::Ge => Cond::Le,
+        Cond::Le => Cond::Ge,
+        same => same,
     }
 }

@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::super::ast::{DirQualifier, Protocol, Qualifiers};
 use super::super::condition::Condition;
+use super::super::error::ExpressionError;
 use super::link_protocol::{ARP, IP, IP6, RARP};
-use super::load::{HeaderBase, LoadSize};
+use super::load::HeaderBase;
 use super::{Generated, Generator};
 
 /// Maximum addresses of a name per family.
@@ -42,14 +43,14 @@ impl Generator<'_> {
         wanted: bool,
         thing: &str,
     ) -> Generated<Condition> {
-        self.only_ends(q.way)?;
+        self.reject_wlan_direction(q.direction)?;
         let Some(protocol) = q.protocol else {
-            let ip = self.nets_in(IP, q.way, nets, wanted)?;
+            let ip = self.nets_over(IP, q.direction, nets, wanted)?;
             if self.mpls_depth > 0 {
                 return Ok(ip);
             }
-            let arp = self.nets_in(ARP, q.way, nets, wanted)?;
-            return Ok(ip.or(arp).or(self.nets_in(RARP, q.way, nets, wanted)?));
+            let arp = self.nets_over(ARP, q.direction, nets, wanted)?;
+            return Ok(ip.or(arp).or(self.nets_over(RARP, q.direction, nets, wanted)?));
         };
         let link_protocol = match protocol {
             Protocol::Ip => IP,
@@ -57,13 +58,13 @@ impl Generator<'_> {
             Protocol::Rarp => RARP,
             other => return Err(self.not_valid(other.word(), thing)),
         };
-        self.nets_in(link_protocol, q.way, nets, wanted)
+        self.nets_over(link_protocol, q.direction, nets, wanted)
     }
 
-    fn nets_in(
+    fn nets_over(
         &mut self,
         link_protocol: u32,
-        way: Option<DirQualifier>,
+        direction: Option<DirQualifier>,
         nets: &[Net],
         wanted: bool,
     ) -> Generated<Condition> {
@@ -74,8 +75,8 @@ impl Generator<'_> {
         let (source, target) = if link_protocol == IP { (12, 16) } else { (14, 24) };
         let mut any = Condition::Never;
         for net in nets {
-            any = any.or(self.ends(way, source, target, |g, at| {
-                g.masked(HeaderBase::Network, at, LoadSize::Keyword, net.address, net.mask)
+            any = any.or(self.by_direction(direction, source, target, |g, at| {
+                g.masked(HeaderBase::Network.word(at), net.address, net.mask)
             })?);
         }
         Ok(carried.and(any.is(wanted)))
@@ -89,7 +90,7 @@ impl Generator<'_> {
         wanted: bool,
         thing: &str,
     ) -> Generated<Condition> {
-        self.only_ends(q.way)?;
+        self.reject_wlan_direction(q.direction)?;
         if let Some(other) = q.protocol
             && other != Protocol::Ip6
         {
@@ -98,7 +99,7 @@ impl Generator<'_> {
         let carried = self.link_protocol(IP6)?;
         let mut any = Condition::Never;
         for net in nets {
-            any = any.or(self.ends(q.way, 8, 24, |g, at| g.net6_at(at, net))?);
+            any = any.or(self.by_direction(q.direction, 8, 24, |g, at| g.net6_at(at, net))?);
         }
         Ok(carried.and(any.is(wanted)))
     }
@@ -109,56 +110,48 @@ impl Generator<'_> {
         let mut condition = Condition::Always;
         for (index, (address, mask)) in address.into_iter().zip(mask).enumerate() {
             let at = at + 4 * index as u32;
-            condition = condition.and(self.masked(
-                HeaderBase::Network,
-                at,
-                LoadSize::Keyword,
-                address,
-                mask,
-            )?);
+            condition = condition.and(self.masked(HeaderBase::Network.word(at), address, mask)?);
         }
         Ok(condition)
     }
 
-    /// Applies `ask` to source, target, either or both.
-    pub(super) fn ends(
+    /// Applies `test` to the offset of the source, the target, either or both.
+    pub(super) fn by_direction(
         &mut self,
-        way: Option<DirQualifier>,
+        direction: Option<DirQualifier>,
         source: u32,
         target: u32,
-        ask: impl Fn(&mut Self, u32) -> Generated<Condition>,
+        test: impl Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        match way {
-            Some(DirQualifier::Source) => ask(self, source),
-            Some(DirQualifier::Target) => ask(self, target),
-            Some(DirQualifier::Both) => {
-                let first = ask(self, source)?;
-                Ok(first.and(ask(self, target)?))
-            }
-            None | Some(DirQualifier::Either) => {
-                let first = ask(self, source)?;
-                Ok(first.or(ask(self, target)?))
-            }
+        self.of_ends(direction, |g| test(g, source), |g| test(g, target))
+    }
+
+    /// Generates the test of the source, of the target, or of both and joins them.
+    pub(super) fn of_ends(
+        &mut self,
+        direction: Option<DirQualifier>,
+        source: impl FnOnce(&mut Self) -> Generated<Condition>,
+        target: impl FnOnce(&mut Self) -> Generated<Condition>,
+    ) -> Generated<Condition> {
+        match direction {
+            Some(DirQualifier::Source) => source(self),
+            Some(DirQualifier::Target) => target(self),
+            Some(DirQualifier::Both) => Ok(source(self)?.and(target(self)?)),
+            None | Some(DirQualifier::Either) => Ok(source(self)?.or(target(self)?)),
             Some(other) => Err(self.only_wlan(other)),
         }
     }
 
     /// Rejects qualifiers that only 802.11 frames have.
-    pub(super) fn only_ends(&self, way: Option<DirQualifier>) -> Generated<()> {
-        match way {
-            None
-            | Some(
-                DirQualifier::Source
-                | DirQualifier::Target
-                | DirQualifier::Either
-                | DirQualifier::Both,
-            ) => Ok(()),
-            Some(other) => Err(self.only_wlan(other)),
+    pub(super) fn reject_wlan_direction(&self, direction: Option<DirQualifier>) -> Generated<()> {
+        match direction.filter(|direction| direction.is_wlan()) {
+            None => Ok(()),
+            Some(wlan) => Err(self.only_wlan(wlan)),
         }
     }
 
-    fn only_wlan(&self, way: DirQualifier) -> super::ExpressionError {
-        self.mistake(format!("`{}` is for link addresses of 802.11 frames only", way.words()))
+    fn only_wlan(&self, direction: DirQualifier) -> ExpressionError {
+        self.mistake(format!("`{}` is for link addresses of 802.11 frames only", direction.words()))
     }
 
     /// Tests for the addresses of a name; for a gateway, that they are absent.
@@ -173,17 +166,17 @@ impl Generator<'_> {
             .resolver
             .host(name)
             .map_err(|why| self.mistake(format!("unknown host `{name}`: {why}")))?;
-        let asks4 = q.protocol != Some(Protocol::Ip6);
-        let asks6 =
+        let wants_ip4 = q.protocol != Some(Protocol::Ip6);
+        let wants_ip6 =
             !gateway && !matches!(q.protocol, Some(Protocol::Ip | Protocol::Arp | Protocol::Rarp));
         let mut nets = Vec::new();
         let mut nets6 = Vec::new();
         for address in addresses {
             match address {
-                IpAddr::V4(address) if asks4 => {
+                IpAddr::V4(address) if wants_ip4 => {
                     nets.push(Net { address: address.to_bits(), mask: u32::MAX });
                 }
-                IpAddr::V6(address) if asks6 => nets6.push(Net6::new(address, 128)),
+                IpAddr::V6(address) if wants_ip6 => nets6.push(Net6::new(address, 128)),
                 _ => {}
             }
         }

@@ -11,32 +11,32 @@ use super::{Generated, Generator};
 impl Generator<'_> {
     pub(super) fn id(&mut self, q: Qualifiers, id: &Id) -> Generated<Condition> {
         match id {
-            Id::Name(name) => self.named(q, name),
-            Id::Number(number) => self.numbered(q, *number),
+            Id::Name(name) => self.id_name(q, name),
+            Id::Number(number) => self.id_number(q, *number),
             Id::Dotted(text) => {
-                let (value, bits) = self.dotted(text)?;
+                let (value, bits) = self.parse_dotted(text)?;
                 let net = Net { address: value, mask: u32::MAX << (32 - bits) };
-                self.address(q, net, text)
+                self.id_address(q, net, text)
             }
             Id::DottedPrefix(text, length) => {
                 self.at_most("netmask length", *length, 32)?;
                 let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
-                self.network(q, id, text, mask)
+                self.id_network(q, id, text, mask)
             }
             Id::DottedMask(text, mask) => {
-                let (mask, _) = self.dotted(mask)?;
-                self.network(q, id, text, mask)
+                let (mask, _) = self.parse_dotted(mask)?;
+                self.id_network(q, id, text, mask)
             }
-            Id::Ip6(address, length) => self.address6(q, *address, *length),
+            Id::Ip6(address, length) => self.id_ip6(q, *address, *length),
             Id::Mac(address) => {
                 let host = matches!(q.kind, None | Some(TypeQualifier::Host));
                 if !host || q.protocol != Some(Protocol::Link) {
                     return Err(self.mistake("Ethernet address used in non-ether expression"));
                 }
-                self.mac(q.way, *address, "link host XX:XX:XX:XX:XX:XX")
+                self.mac(q.direction, *address, "link host XX:XX:XX:XX:XX:XX")
             }
             Id::Mac8(address) => {
-                self.only_ends(q.way)?;
+                self.reject_wlan_direction(q.direction)?;
                 if let Some(kind) = q.kind
                     && kind != TypeQualifier::Host
                 {
@@ -45,12 +45,12 @@ impl Generator<'_> {
                 if q.protocol != Some(Protocol::Link) {
                     return Err(self.mistake("`link` is the only protocol for an address `$XX`"));
                 }
-                self.mac8(q.way, *address, "link host $XX")
+                self.mac8(q.direction, *address, "link host $XX")
             }
         }
     }
 
-    fn named(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
+    fn id_name(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
         match q.kind {
             Some(TypeQualifier::Net) => {
                 let number = self.options.resolver.network(name).filter(|number| *number != 0);
@@ -60,24 +60,24 @@ impl Generator<'_> {
                 self.nets(q, &[left_aligned(number)], true, "net")
             }
             None | Some(TypeQualifier::Host) if q.protocol == Some(Protocol::Link) => {
-                self.mac_name(q.way, name, "link host")
+                self.mac_name(q.direction, name, "link host")
             }
             None | Some(TypeQualifier::Host) => self.host_name(q, name, false),
             Some(TypeQualifier::Port) => self.port_name(q, name),
             Some(TypeQualifier::PortRange) => self.port_range(q, name),
             Some(TypeQualifier::Gateway) => self.gateway(q, name),
             Some(TypeQualifier::Protocol) => {
-                let number = self.protocol_named(q, name)?;
+                let number = self.resolve_protocol(q, name)?;
                 self.protocol_number(q.protocol, number)
             }
             Some(TypeQualifier::ProtocolChain) => {
-                let number = self.protocol_named(q, name)?;
+                let number = self.resolve_protocol(q, name)?;
                 self.protochain(q.protocol, number)
             }
         }
     }
 
-    fn protocol_named(&self, q: Qualifiers, name: &str) -> Generated<u32> {
+    fn resolve_protocol(&self, q: Qualifiers, name: &str) -> Generated<u32> {
         let number = match q.protocol {
             None | Some(Protocol::Ip | Protocol::Ip6) => {
                 self.options.resolver.protocol(name).map(u32::from)
@@ -93,12 +93,14 @@ impl Generator<'_> {
         })
     }
 
-    fn numbered(&mut self, q: Qualifiers, number: u32) -> Generated<Condition> {
+    fn id_number(&mut self, q: Qualifiers, number: u32) -> Generated<Condition> {
         match q.kind {
             None | Some(TypeQualifier::Host) => {
-                self.address(q, Net { address: number, mask: u32::MAX }, &number.to_string())
+                self.id_address(q, Net { address: number, mask: u32::MAX }, &number.to_string())
             }
-            Some(TypeQualifier::Net) => self.address(q, left_aligned(number), &number.to_string()),
+            Some(TypeQualifier::Net) => {
+                self.id_address(q, left_aligned(number), &number.to_string())
+            }
             Some(TypeQualifier::Port | TypeQualifier::PortRange) => self.port_number(q, number),
             Some(TypeQualifier::Protocol) => self.protocol_number(q.protocol, number),
             Some(TypeQualifier::ProtocolChain) => self.protochain(q.protocol, number),
@@ -108,7 +110,7 @@ impl Generator<'_> {
         }
     }
 
-    fn address(&mut self, q: Qualifiers, net: Net, text: &str) -> Generated<Condition> {
+    fn id_address(&mut self, q: Qualifiers, net: Net, text: &str) -> Generated<Condition> {
         match q.kind {
             None | Some(TypeQualifier::Host | TypeQualifier::Net) => {}
             Some(kind) => return Err(self.not_valid(kind.word(), text)),
@@ -116,16 +118,18 @@ impl Generator<'_> {
         if q.protocol == Some(Protocol::Link) {
             return Err(self.mistake(format!("illegal link-layer address `{text}`")));
         }
-        self.nets(
-            q,
-            &[net],
-            true,
-            &format!("{} {text}", q.kind.map_or("host", TypeQualifier::word)),
-        )
+        let thing = format!("{} {text}", q.kind.map_or("host", TypeQualifier::word));
+        self.nets(q, &[net], true, &thing)
     }
 
-    fn network(&mut self, q: Qualifiers, id: &Id, text: &str, mask: u32) -> Generated<Condition> {
-        let (address, _) = self.dotted(text)?;
+    fn id_network(
+        &mut self,
+        q: Qualifiers,
+        id: &Id,
+        text: &str,
+        mask: u32,
+    ) -> Generated<Condition> {
+        let (address, _) = self.parse_dotted(text)?;
         let whole = describe(id);
         if address & !mask != 0 {
             return Err(self.mistake(format!("non-network bits set in `{whole}`")));
@@ -136,7 +140,7 @@ impl Generator<'_> {
         self.nets(q, &[Net { address, mask }], true, &format!("net {whole}"))
     }
 
-    fn address6(&mut self, q: Qualifiers, address: Ipv6Addr, length: u32) -> Generated<Condition> {
+    fn id_ip6(&mut self, q: Qualifiers, address: Ipv6Addr, length: u32) -> Generated<Condition> {
         self.at_most("prefix length", length, 128)?;
         let net = Net6::new(address, length);
         let whole = describe(&Id::Ip6(address, length));
@@ -148,16 +152,12 @@ impl Generator<'_> {
             Some(TypeQualifier::Net) => {}
             kind => return Err(self.not_valid(kind.map_or("host", TypeQualifier::word), &whole)),
         }
-        self.nets6(
-            q,
-            &[net],
-            true,
-            &format!("{} {whole}", q.kind.map_or("host", TypeQualifier::word)),
-        )
+        let thing = format!("{} {whole}", q.kind.map_or("host", TypeQualifier::word));
+        self.nets6(q, &[net], true, &thing)
     }
 
     /// Parses one to four decimal bytes, the first highest; returns the value and its bits.
-    fn dotted(&self, text: &str) -> Generated<(u32, u32)> {
+    fn parse_dotted(&self, text: &str) -> Generated<(u32, u32)> {
         let mut value = 0u32;
         let mut bits = 0;
         for part in text.split('.') {

@@ -2,7 +2,7 @@
 
 use super::super::ast::Llc;
 use super::super::condition::{Condition, alu_k, compare_k, line};
-use super::load::{HeaderBase, LoadSize};
+use super::load::HeaderBase;
 use super::{Generated, Generator};
 use crate::classic::insn::{ANCILLARY, code};
 use crate::classic::link::LinkType as L;
@@ -20,10 +20,10 @@ const UNNUMBERED_MASK: u32 = 0xef;
 impl Generator<'_> {
     pub(super) fn llc(&mut self, llc: Llc) -> Generated<Condition> {
         let any = self.has_llc()?;
-        let control = |g: &mut Self, k, mask| g.masked(HeaderBase::Llc, 2, LoadSize::Byte, k, mask);
+        let control = |g: &mut Self, k, mask| g.masked(HeaderBase::Llc.byte(2), k, mask);
         let kind = match llc {
             Llc::Any => return Ok(any),
-            Llc::Information => self.any_bit(HeaderBase::Llc, 2, LoadSize::Byte, 0x01)?.not(),
+            Llc::Information => self.any_bit(HeaderBase::Llc.byte(2), 0x01)?.not(),
             Llc::Supervisory(None) => control(self, 0x01, 0x03)?,
             Llc::Supervisory(Some(kind)) => control(self, kind, SUPERVISORY_MASK)?,
             Llc::Unnumbered(None) => control(self, 0x03, 0x03)?,
@@ -35,9 +35,8 @@ impl Generator<'_> {
     fn has_llc(&mut self) -> Generated<Condition> {
         match self.link {
             L::EN10MB | L::DSA_TAG_BRCM | L::DSA_TAG_DSA => {
-                let length =
-                    self.test(HeaderBase::Protocol, 0, LoadSize::Half, code::JGT, 1500)?.not();
-                Ok(length.and(self.equal(HeaderBase::Llc, 0, LoadSize::Half, 0xffff)?.not()))
+                let length = self.test(HeaderBase::Protocol.half(0), code::JGT, 1500)?.not();
+                Ok(length.and(self.equal(HeaderBase::Llc.half(0), 0xffff)?.not()))
             }
             L::IEEE802 | L::FDDI | L::ATM_RFC1483 => Ok(Condition::Always),
             link if link.is_wlan() => self.wlan_field(0, 0x08, 0x0c),
@@ -46,26 +45,24 @@ impl Generator<'_> {
     }
 
     pub(super) fn direction(&mut self, outbound: bool) -> Generated<Condition> {
-        let pick = |out, within| if outbound { out } else { within };
+        let either_value = |out, within| if outbound { out } else { within };
         match self.link {
-            L::SLIP | L::PPP_PPPD => self.equal(HeaderBase::Header, 0, LoadSize::Byte, pick(1, 0)),
-            L::IPNET => self.equal(HeaderBase::Header, 2, LoadSize::Half, pick(1, 2)),
-            L::LINUX_SLL => {
-                Ok(self.equal(HeaderBase::Header, 0, LoadSize::Half, OUTGOING)?.is(outbound))
-            }
-            L::LINUX_SLL2 => {
-                Ok(self.equal(HeaderBase::Header, 10, LoadSize::Byte, OUTGOING)?.is(outbound))
-            }
+            L::SLIP | L::PPP_PPPD => self.equal(HeaderBase::Header.byte(0), either_value(1, 0)),
+            L::IPNET => self.equal(HeaderBase::Header.half(2), either_value(1, 2)),
+            L::LINUX_SLL => Ok(self.equal(HeaderBase::Header.half(0), OUTGOING)?.is(outbound)),
+            L::LINUX_SLL2 => Ok(self.equal(HeaderBase::Header.byte(10), OUTGOING)?.is(outbound)),
             L::DSA_TAG_BRCM => {
-                self.masked(HeaderBase::Header, 12, LoadSize::Byte, pick(0x20, 0), 0xe0)
+                self.masked(HeaderBase::Header.byte(12), either_value(0x20, 0), 0xe0)
             }
-            L::DSA_TAG_DSA => {
-                self.masked(HeaderBase::Header, 12, LoadSize::Byte, pick(0x40, 0), pick(0xc0, 0x40))
-            }
+            L::DSA_TAG_DSA => self.masked(
+                HeaderBase::Header.byte(12),
+                either_value(0x40, 0),
+                either_value(0xc0, 0x40),
+            ),
             link if link.is_juniper() => {
-                let mut lines = self.load(HeaderBase::Header, 3, LoadSize::Byte)?;
+                let mut lines = self.load(HeaderBase::Header.byte(3))?;
                 lines.push(alu_k(code::AND, 0x01));
-                Ok(compare_k(lines, code::JEQ, pick(0, 1)))
+                Ok(compare_k(lines, code::JEQ, either_value(0, 1)))
             }
             _ => {
                 self.needs_metadata(pick_word(outbound))?;
@@ -77,7 +74,7 @@ impl Generator<'_> {
 
     pub(super) fn interface(&mut self, index: u32) -> Generated<Condition> {
         if self.link == L::LINUX_SLL2 {
-            return self.equal(HeaderBase::Header, 4, LoadSize::Keyword, index);
+            return self.equal(HeaderBase::Header.word(4), index);
         }
         self.needs_metadata("ifindex")?;
         let lines = vec![line(code::LD | code::W | code::ABS, INTERFACE)];

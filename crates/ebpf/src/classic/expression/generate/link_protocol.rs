@@ -4,8 +4,10 @@
 //! points; PPP numbers where neither has the protocol.
 
 use super::super::condition::Condition;
-use super::super::{AddressFamilies, ErrorKind};
-use super::load::{HeaderBase, LoadSize};
+use super::super::error::ErrorKind;
+use super::super::error::ExpressionError;
+use super::super::options::AddressFamilies;
+use super::load::HeaderBase;
 use super::{Generated, Generator};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
@@ -40,23 +42,22 @@ impl Generator<'_> {
             return self.behind_mpls(protocol);
         }
         match self.link {
-            link if link.is_ethernet() => self.ethernet_protocol(protocol),
+            link if link.is_ethernet() || link == L::LINUX_SLL => self.ethernet_protocol(protocol),
             link if link.is_wlan() => {
-                let data = self.masked(HeaderBase::Header, 0, LoadSize::Byte, 0x08, 0x0c)?;
+                let data = self.masked(HeaderBase::Header.byte(0), 0x08, 0x0c)?;
                 Ok(data.and(self.llc_protocol(protocol)?))
             }
             link if link.is_juniper() => {
-                self.masked(HeaderBase::Header, 0, LoadSize::Keyword, 0x4d47_4300, 0xffff_ff00)
+                self.masked(HeaderBase::Header.word(0), 0x4d47_4300, 0xffff_ff00)
             }
             L::C_HDLC | L::HDLC => {
                 self.at_most("HDLC protocol", protocol, 0xffff)?;
                 let number = if protocol == SAP_ISO { 0xfefe } else { protocol };
-                self.equal(HeaderBase::Protocol, 0, LoadSize::Half, number)
+                self.equal(HeaderBase::Protocol.half(0), number)
             }
             L::FDDI | L::IEEE802 | L::ATM_RFC1483 | L::ATM_CLIP | L::IP_OVER_FC => {
                 self.llc_protocol(protocol)
             }
-            L::LINUX_SLL => self.cooked_protocol(protocol),
             L::SLIP | L::SLIP_BSDOS | L::RAW => match protocol {
                 IP => self.ip_version(HeaderBase::Header, 4),
                 IP6 => self.ip_version(HeaderBase::Header, 6),
@@ -76,13 +77,13 @@ impl Generator<'_> {
             L::MFR => Err(self.no_protocol_number()),
             _ if self.protocol.is_some() => {
                 self.at_most("EtherType", protocol, 0xffff)?;
-                self.equal(HeaderBase::Protocol, 0, LoadSize::Half, protocol)
+                self.equal(HeaderBase::Protocol.half(0), protocol)
             }
             _ => Err(self.no_protocol_number()),
         }
     }
 
-    fn no_protocol_number(&self) -> super::ExpressionError {
+    fn no_protocol_number(&self) -> ExpressionError {
         let what = format!("which protocol a frame of {} carries is not known", self.link);
         self.error(ErrorKind::Unknown, what)
     }
@@ -90,79 +91,58 @@ impl Generator<'_> {
     /// Tests a one-byte protocol field with few values.
     fn one_of(&mut self, protocol: u32, numbers: &[(u32, u32)]) -> Generated<Condition> {
         match numbers.iter().find(|(known, _)| *known == protocol) {
-            Some((_, number)) => self.equal(HeaderBase::Protocol, 0, LoadSize::Byte, *number),
+            Some((_, number)) => self.equal(HeaderBase::Protocol.byte(0), *number),
             None => Ok(Condition::Never),
         }
     }
 
     /// Tests the version nibble of an IP header.
     pub(super) fn ip_version(&mut self, base: HeaderBase, version: u32) -> Generated<Condition> {
-        self.masked(base, 0, LoadSize::Byte, version << 4, 0xf0)
+        self.masked(base.byte(0), version << 4, 0xf0)
     }
 
-    fn is_length(&mut self) -> Generated<Condition> {
-        Ok(self.test(HeaderBase::Protocol, 0, LoadSize::Half, code::JGT, LENGTH_MAX)?.not())
-    }
-
+    /// Tests for `protocol` in an EtherType, or in an LLC header where the field says that there is
+    /// one: by a length on Ethernet, by a reserved value on Linux cooked frames.
     fn ethernet_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+        const COOKED_LLC: u32 = 4;
+        const COOKED_NOVELL: u32 = 1;
+        let cooked = self.link == L::LINUX_SLL;
+        let number = |g: &mut Self, k| g.equal(HeaderBase::Protocol.half(0), k);
+        let has_llc = |g: &mut Self| match cooked {
+            true => number(g, COOKED_LLC),
+            false => Ok(g.test(HeaderBase::Protocol.half(0), code::JGT, LENGTH_MAX)?.not()),
+        };
         match protocol {
             SAP_ISO | SAP_IP | SAP_NETBEUI => {
-                let length = self.is_length()?;
-                let saps =
-                    self.equal(HeaderBase::Llc, 0, LoadSize::Half, protocol << 8 | protocol)?;
-                Ok(length.and(saps))
+                let has_llc = has_llc(self)?;
+                let saps = self.equal(HeaderBase::Llc.half(0), protocol << 8 | protocol)?;
+                Ok(has_llc.and(saps))
             }
-            SAP_IPX => {
-                let raw = self.equal(HeaderBase::Llc, 0, LoadSize::Half, 0xffff)?;
-                let llc = self.equal(HeaderBase::Llc, 0, LoadSize::Byte, SAP_IPX)?.or(raw);
-                let any = self.snap(0, IPX)?.or(llc);
-                let behind_length = self.is_length()?.and(any);
-                Ok(self.equal(HeaderBase::Protocol, 0, LoadSize::Half, IPX)?.or(behind_length))
-            }
-            ATALK | AARP => {
-                let snap = self.snap(if protocol == ATALK { 0x08_0007 } else { 0 }, protocol)?;
-                let behind_length = self.is_length()?.and(snap);
-                Ok(self.equal(HeaderBase::Protocol, 0, LoadSize::Half, protocol)?.or(behind_length))
-            }
-            0..=LENGTH_MAX => {
-                self.at_most("LLC DSAP", protocol, 0xff)?;
-                let length = self.is_length()?;
-                Ok(length.and(self.equal(HeaderBase::Protocol, 2, LoadSize::Byte, protocol)?))
-            }
-            _ => {
-                self.at_most("EtherType", protocol, 0xffff)?;
-                self.equal(HeaderBase::Protocol, 0, LoadSize::Half, protocol)
-            }
-        }
-    }
-
-    fn cooked_protocol(&mut self, protocol: u32) -> Generated<Condition> {
-        const WITH_LLC: u32 = 4;
-        const NOVELL: u32 = 1;
-        let number = |g: &mut Self, k| g.equal(HeaderBase::Protocol, 0, LoadSize::Half, k);
-        match protocol {
-            SAP_ISO | SAP_IP | SAP_NETBEUI => {
-                let llc = number(self, WITH_LLC)?;
-                let saps =
-                    self.equal(HeaderBase::Llc, 0, LoadSize::Half, protocol << 8 | protocol)?;
-                Ok(llc.and(saps))
-            }
-            SAP_IPX => {
-                let llc = self.equal(HeaderBase::Llc, 0, LoadSize::Byte, SAP_IPX)?;
+            SAP_IPX if cooked => {
+                let llc = self.equal(HeaderBase::Llc.byte(0), SAP_IPX)?;
                 let either = llc.or(self.snap(0, IPX)?);
-                let behind_llc = number(self, WITH_LLC)?.and(either);
-                let novell = number(self, NOVELL)?.or(behind_llc);
+                let after_llc = has_llc(self)?.and(either);
+                let novell = number(self, COOKED_NOVELL)?.or(after_llc);
                 Ok(number(self, IPX)?.or(novell))
             }
+            SAP_IPX => {
+                let raw = self.equal(HeaderBase::Llc.half(0), 0xffff)?;
+                let llc = self.equal(HeaderBase::Llc.byte(0), SAP_IPX)?.or(raw);
+                let any = self.snap(0, IPX)?.or(llc);
+                let after_length = has_llc(self)?.and(any);
+                Ok(number(self, IPX)?.or(after_length))
+            }
             ATALK | AARP => {
                 let snap = self.snap(if protocol == ATALK { 0x08_0007 } else { 0 }, protocol)?;
-                let behind_llc = number(self, WITH_LLC)?.and(snap);
-                Ok(number(self, protocol)?.or(behind_llc))
+                let after_llc = has_llc(self)?.and(snap);
+                Ok(number(self, protocol)?.or(after_llc))
             }
             0..=LENGTH_MAX => {
                 self.at_most("LLC DSAP", protocol, 0xff)?;
-                let llc = number(self, WITH_LLC)?;
-                Ok(llc.and(self.equal(HeaderBase::Llc, 0, LoadSize::Byte, protocol)?))
+                let has_llc = has_llc(self)?;
+                let (base, dsap) =
+                    if cooked { (HeaderBase::Llc, 0) } else { (HeaderBase::Protocol, 2) };
+                Ok(has_llc.and(self.equal(base.byte(dsap), protocol)?))
             }
             _ => {
                 self.at_most("EtherType", protocol, 0xffff)?;
@@ -175,16 +155,16 @@ impl Generator<'_> {
     fn llc_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         match protocol {
             SAP_IP | SAP_ISO | SAP_NETBEUI => {
-                self.equal(HeaderBase::Llc, 0, LoadSize::Half, protocol << 8 | protocol)
+                self.equal(HeaderBase::Llc.half(0), protocol << 8 | protocol)
             }
             ATALK => self.snap(0x08_0007, ATALK),
             0..=LENGTH_MAX => {
                 self.at_most("LLC DSAP", protocol, 0xff)?;
-                self.equal(HeaderBase::Llc, 0, LoadSize::Byte, protocol)
+                self.equal(HeaderBase::Llc.byte(0), protocol)
             }
             _ => {
                 self.at_most("EtherType", protocol, 0xffff)?;
-                self.equal(HeaderBase::Llc, 6, LoadSize::Half, protocol)
+                self.equal(HeaderBase::Llc.half(6), protocol)
             }
         }
     }
@@ -213,37 +193,30 @@ impl Generator<'_> {
                 other
             }
         };
-        let own = self.equal(HeaderBase::Protocol, 0, LoadSize::Half, number)?;
+        let own = self.equal(HeaderBase::Protocol.half(0), number)?;
         if self.link != L::PPP_BSDOS || protocol != IP {
             return Ok(own);
         }
-        let compressed = self.equal(HeaderBase::Protocol, 0, LoadSize::Half, COMPRESSED)?;
-        let uncompressed = self.equal(HeaderBase::Protocol, 0, LoadSize::Half, UNCOMPRESSED)?;
+        let compressed = self.equal(HeaderBase::Protocol.half(0), COMPRESSED)?;
+        let uncompressed = self.equal(HeaderBase::Protocol.half(0), UNCOMPRESSED)?;
         Ok(own.or(compressed).or(uncompressed))
     }
 
     fn loopback_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         let in_order = self.link == L::LOOP;
         match self.options.families {
-            AddressFamilies::Any if in_order => self.family(0, LoadSize::Keyword, protocol, false),
+            AddressFamilies::Any if in_order => self.family(protocol, false),
             AddressFamilies::Any => {
-                let plain = self.family(0, LoadSize::Keyword, protocol, false)?;
-                Ok(plain.or(self.family(0, LoadSize::Keyword, protocol, true)?))
+                Ok(self.family(protocol, false)?.or(self.family(protocol, true)?))
             }
             AddressFamilies::Exactly { big_endian, .. } => {
-                self.family(0, LoadSize::Keyword, protocol, !in_order && !big_endian)
+                self.family(protocol, !in_order && !big_endian)
             }
         }
     }
 
-    /// Tests the address family at `offset` of the header, possibly byte-swapped.
-    fn family(
-        &mut self,
-        offset: u32,
-        size: LoadSize,
-        protocol: u32,
-        swapped: bool,
-    ) -> Generated<Condition> {
+    /// Tests the address family in the first word of the header, possibly byte-swapped.
+    fn family(&mut self, protocol: u32, swapped: bool) -> Generated<Condition> {
         let numbers: &[u32] = match (protocol, self.options.families) {
             (IP, AddressFamilies::Any) => &[2],
             (IP6, AddressFamilies::Any) => &[30, 24, 28],
@@ -254,7 +227,7 @@ impl Generator<'_> {
         let mut condition = Condition::Never;
         for number in numbers {
             let number = if swapped { number.swap_bytes() } else { *number };
-            condition = condition.or(self.equal(HeaderBase::Header, offset, size, number)?);
+            condition = condition.or(self.equal(HeaderBase::Header.word(0), number)?);
         }
         Ok(condition)
     }
@@ -273,7 +246,7 @@ impl Generator<'_> {
     }
 
     pub(super) fn frame_relay_nlpid(&mut self, nlpid: u32) -> Generated<Condition> {
-        self.equal(HeaderBase::Header, 2, LoadSize::Half, 0x0300 | nlpid)
+        self.equal(HeaderBase::Header.half(2), 0x0300 | nlpid)
     }
 
     /// Returns the condition on the outer header that makes the current header valid.

@@ -1,7 +1,9 @@
 //! Loads from headers, and tests of loaded values.
 
 use super::super::condition::{Condition, TAX, alu_k, alu_x, compare_k, line, memory_to_x};
-use super::{Code, ExpressionError, Generated, Generator, HEADER_WORD, Offset, PAYLOAD_WORD};
+use super::super::error::ErrorKind;
+use super::super::error::ExpressionError;
+use super::{Code, Generated, Generator, HEADER_WORD, Offset, PAYLOAD_WORD};
 use crate::classic::insn::code;
 
 /// The origin of an offset.
@@ -17,7 +19,7 @@ pub(super) enum HeaderBase {
     Protocol,
     /// The network header.
     Network,
-    /// The network header behind LLC without SNAP.
+    /// The network header after LLC without SNAP.
     NetworkNoSnap,
     /// The payload of the IPv4 header.
     TransportIp4,
@@ -30,7 +32,7 @@ pub(super) enum HeaderBase {
 pub(super) enum LoadSize {
     Byte,
     Half,
-    Keyword,
+    Word,
 }
 
 impl LoadSize {
@@ -38,19 +40,37 @@ impl LoadSize {
         match self {
             Self::Byte => code::B,
             Self::Half => code::H,
-            Self::Keyword => code::W,
+            Self::Word => code::W,
         }
     }
 }
 
+/// A number of one, two or four bytes in network byte order, `offset` bytes after `base`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeaderField {
+    pub(super) base: HeaderBase,
+    pub(super) offset: u32,
+    pub(super) size: LoadSize,
+}
+
+impl HeaderBase {
+    pub(super) const fn byte(self, offset: u32) -> HeaderField {
+        HeaderField { base: self, offset, size: LoadSize::Byte }
+    }
+
+    pub(super) const fn half(self, offset: u32) -> HeaderField {
+        HeaderField { base: self, offset, size: LoadSize::Half }
+    }
+
+    pub(super) const fn word(self, offset: u32) -> HeaderField {
+        HeaderField { base: self, offset, size: LoadSize::Word }
+    }
+}
+
 impl Generator<'_> {
-    /// Loads from `offset` behind `base` into A.
-    pub(super) fn load(
-        &mut self,
-        base: HeaderBase,
-        offset: u32,
-        size: LoadSize,
-    ) -> Generated<Code> {
+    /// Loads a field into A.
+    pub(super) fn load(&mut self, field: HeaderField) -> Generated<Code> {
+        let HeaderField { base, offset, size } = field;
         let (mut lines, constant, indirect) = self.base(base)?;
         let mode = if indirect { code::IND } else { code::ABS };
         lines.push(line(code::LD | mode | size.code(), constant.wrapping_add(offset)));
@@ -107,58 +127,36 @@ impl Generator<'_> {
 
     pub(super) fn unplaced(&self) -> ExpressionError {
         let what = format!("where the protocols stand in frames of {} is not known", self.link);
-        self.error(super::ErrorKind::Unknown, what)
+        self.error(ErrorKind::Unknown, what)
     }
 
-    /// Compares a loaded value with a constant.
-    pub(super) fn test(
-        &mut self,
-        base: HeaderBase,
-        offset: u32,
-        size: LoadSize,
-        op: u16,
-        k: u32,
-    ) -> Generated<Condition> {
-        Ok(compare_k(self.load(base, offset, size)?, op, k))
+    /// Compares a field with a constant.
+    pub(super) fn test(&mut self, field: HeaderField, op: u16, k: u32) -> Generated<Condition> {
+        Ok(compare_k(self.load(field)?, op, k))
     }
 
-    /// Tests a loaded value for equality.
-    pub(super) fn equal(
-        &mut self,
-        base: HeaderBase,
-        offset: u32,
-        size: LoadSize,
-        k: u32,
-    ) -> Generated<Condition> {
-        self.test(base, offset, size, code::JEQ, k)
+    /// Tests a field for equality.
+    pub(super) fn equal(&mut self, field: HeaderField, k: u32) -> Generated<Condition> {
+        self.test(field, code::JEQ, k)
     }
 
     /// Tests the bits of `mask` for equality.
-    pub(super) fn masked(
-        &mut self,
-        base: HeaderBase,
-        offset: u32,
-        size: LoadSize,
-        k: u32,
-        mask: u32,
-    ) -> Generated<Condition> {
+    pub(super) fn masked(&mut self, field: HeaderField, k: u32, mask: u32) -> Generated<Condition> {
         match mask {
             0 if k == 0 => Ok(Condition::Always),
             0 => Ok(Condition::Never),
-            _ => self.masked_test(base, offset, size, mask, (code::JEQ, k)),
+            _ => self.masked_test(field, mask, (code::JEQ, k)),
         }
     }
 
-    /// Compares the bits of `mask`.
+    /// Compares the bits of a field that `mask` selects with a constant.
     pub(super) fn masked_test(
         &mut self,
-        base: HeaderBase,
-        offset: u32,
-        size: LoadSize,
+        field: HeaderField,
         mask: u32,
         (op, k): (u16, u32),
     ) -> Generated<Condition> {
-        let mut lines = self.load(base, offset, size)?;
+        let mut lines = self.load(field)?;
         if mask != u32::MAX {
             lines.push(alu_k(code::AND, mask));
         }
@@ -166,14 +164,8 @@ impl Generator<'_> {
     }
 
     /// Tests for any set bit of `bits`.
-    pub(super) fn any_bit(
-        &mut self,
-        base: HeaderBase,
-        offset: u32,
-        size: LoadSize,
-        bits: u32,
-    ) -> Generated<Condition> {
-        self.test(base, offset, size, code::JSET, bits)
+    pub(super) fn any_bit(&mut self, field: HeaderField, bits: u32) -> Generated<Condition> {
+        self.test(field, code::JSET, bits)
     }
 
     /// Tests bytes for equality, from the end, as libpcap does.
@@ -187,19 +179,18 @@ impl Generator<'_> {
         let mut rest = bytes;
         while let Some((before, last)) = rest.split_last_chunk::<4>() {
             let at = offset + before.len() as u32;
-            let test = self.equal(base, at, LoadSize::Keyword, u32::from_be_bytes(*last))?;
+            let test = self.equal(base.word(at), u32::from_be_bytes(*last))?;
             condition = condition.and(test);
             rest = before;
         }
         if let Some((before, last)) = rest.split_last_chunk::<2>() {
             let at = offset + before.len() as u32;
             let k = u32::from(u16::from_be_bytes(*last));
-            condition = condition.and(self.equal(base, at, LoadSize::Half, k)?);
+            condition = condition.and(self.equal(base.half(at), k)?);
             rest = before;
         }
         if let [byte] = rest {
-            condition =
-                condition.and(self.equal(base, offset, LoadSize::Byte, u32::from(*byte))?);
+            condition = condition.and(self.equal(base.byte(offset), u32::from(*byte))?);
         }
         Ok(condition)
     }

@@ -3,7 +3,7 @@
 use super::super::ast::{DirQualifier, Protocol, Qualifiers};
 use super::super::condition::Condition;
 use super::link_protocol::{IP, IP6};
-use super::load::{HeaderBase, LoadSize};
+use super::load::HeaderBase;
 use super::{Generated, Generator};
 use crate::classic::link::LinkType as L;
 
@@ -11,7 +11,7 @@ impl Generator<'_> {
     /// Tests a six-byte link address; `thing` is for messages.
     pub(super) fn mac(
         &mut self,
-        way: Option<DirQualifier>,
+        direction: Option<DirQualifier>,
         address: [u8; 6],
         thing: &str,
     ) -> Generated<Condition> {
@@ -21,22 +21,23 @@ impl Generator<'_> {
                 inner = self.previous_check()?;
                 (6, 0)
             }
-            link if link.is_wlan() => return self.wlan_host(way, &address),
+            link if link.is_wlan() => return self.wlan_host(direction, &address),
             L::FDDI => (7, 1),
             L::IEEE802 => (8, 2),
             L::IP_OVER_FC => (10, 2),
             _ => return Err(self.not_on_this_link(thing)),
         };
-        self.only_ends(way)?;
-        let ends =
-            self.ends(way, source, target, |g, at| g.bytes(HeaderBase::Header, at, &address))?;
-        Ok(inner.unwrap_or(Condition::Always).and(ends))
+        self.reject_wlan_direction(direction)?;
+        let by_direction = self.by_direction(direction, source, target, |g, at| {
+            g.bytes(HeaderBase::Header, at, &address)
+        })?;
+        Ok(inner.unwrap_or(Condition::Always).and(by_direction))
     }
 
     /// Tests a one-byte link address.
     pub(super) fn mac8(
         &mut self,
-        way: Option<DirQualifier>,
+        direction: Option<DirQualifier>,
         address: u8,
         thing: &str,
     ) -> Generated<Condition> {
@@ -45,15 +46,15 @@ impl Generator<'_> {
             L::BACNET_MS_TP => (4, 3),
             _ => return Err(self.not_on_this_link(thing)),
         };
-        self.ends(way, source, target, |g, at| {
-            g.equal(HeaderBase::Header, at, LoadSize::Byte, u32::from(address))
+        self.by_direction(direction, source, target, |g, at| {
+            g.equal(HeaderBase::Header.byte(at), u32::from(address))
         })
     }
 
     /// Tests the link address of a named host.
     pub(super) fn mac_name(
         &mut self,
-        way: Option<DirQualifier>,
+        direction: Option<DirQualifier>,
         name: &str,
         thing: &str,
     ) -> Generated<Condition> {
@@ -65,7 +66,7 @@ impl Generator<'_> {
             .resolver
             .ethernet(name)
             .ok_or_else(|| self.mistake(format!("unknown link address of host `{name}`")))?;
-        self.mac(way, address, thing)
+        self.mac(direction, address, thing)
     }
 
     /// Tests for frames through a gateway: its link address without its IP address.
@@ -80,8 +81,8 @@ impl Generator<'_> {
         if self.encapsulated {
             return Err(self.mistake("`gateway` cannot be used within VXLAN or Geneve"));
         }
-        let either = Qualifiers { way: Some(DirQualifier::Either), ..q };
-        let link = self.mac_name(either.way, name, "gateway")?;
+        let either = Qualifiers { direction: Some(DirQualifier::Either), ..q };
+        let link = self.mac_name(either.direction, name, "gateway")?;
         Ok(link.and(self.host_name(either, name, true)?))
     }
 
@@ -101,8 +102,8 @@ impl Generator<'_> {
                 };
                 let ip = self.link_protocol(IP)?;
                 let hosts = !netmask;
-                let zeros = self.masked(HeaderBase::Network, 16, LoadSize::Keyword, 0, hosts)?;
-                let ones = self.masked(HeaderBase::Network, 16, LoadSize::Keyword, hosts, hosts)?;
+                let zeros = self.masked(HeaderBase::Network.word(16), 0, hosts)?;
+                let ones = self.masked(HeaderBase::Network.word(16), hosts, hosts)?;
                 Ok(ip.and(zeros.or(ones)))
             }
             Some(other) => Err(self.not_valid(other.word(), "broadcast")),
@@ -114,11 +115,11 @@ impl Generator<'_> {
             None | Some(Protocol::Link) => self.link_multicast(),
             Some(Protocol::Ip) => {
                 let ip = self.link_protocol(IP)?;
-                Ok(ip.and(self.masked(HeaderBase::Network, 16, LoadSize::Byte, 0xe0, 0xf0)?))
+                Ok(ip.and(self.masked(HeaderBase::Network.byte(16), 0xe0, 0xf0)?))
             }
             Some(Protocol::Ip6) => {
                 let ip6 = self.link_protocol(IP6)?;
-                Ok(ip6.and(self.equal(HeaderBase::Network, 24, LoadSize::Byte, 0xff)?))
+                Ok(ip6.and(self.equal(HeaderBase::Network.byte(24), 0xff)?))
             }
             Some(other) => Err(self.not_valid(other.word(), "multicast")),
         }
@@ -140,6 +141,6 @@ impl Generator<'_> {
 
     /// Tests the group bit of an address.
     pub(super) fn group_bit(&mut self, at: u32) -> Generated<Condition> {
-        self.any_bit(HeaderBase::Header, at, LoadSize::Byte, 0x01)
+        self.any_bit(HeaderBase::Header.byte(at), 0x01)
     }
 }

@@ -24,12 +24,14 @@ mod vlan;
 mod wlan;
 
 use super::super::link::LinkType;
-use super::ast::{ByteOp, Encapsulation, Primitive, Relation, Span, Tree};
+use super::ast::{ByteOp, Encapsulation, Primitive, Span, Tree};
 use super::condition::{Condition, JumpLabel, PseudoInsn, alu_k, compare_k, line};
+use super::error::{ErrorKind, ExpressionError};
 use super::layout::layout;
-use super::{ErrorKind, ExpressionError, Options};
+use super::options::Options;
 use crate::classic::insn::code;
-use load::{HeaderBase, LoadSize};
+use crate::insn::Cond;
+use load::HeaderBase;
 
 type Generated<T> = Result<T, ExpressionError>;
 
@@ -106,7 +108,7 @@ struct Generator<'a> {
     link: LinkType,
     /// Offset of the current link header.
     header: Offset,
-    /// True behind a header of another link type than the frame's.
+    /// True after a header of another link type than the frame's.
     entered: bool,
     /// Offset of the current protocol number.
     protocol: Option<Offset>,
@@ -191,7 +193,7 @@ impl Generator<'_> {
 
     fn byte(&mut self, offset: u32, op: ByteOp, value: u32) -> Generated<Condition> {
         self.at_most("byte argument", value, 0xff)?;
-        let mut lines = self.load(HeaderBase::Header, offset, LoadSize::Byte)?;
+        let mut lines = self.load(HeaderBase::Header.byte(offset))?;
         Ok(match op {
             ByteOp::Equal => compare_k(lines, code::JEQ, value),
             ByteOp::Less => compare_k(lines, code::JGE, value).not(),
@@ -253,14 +255,12 @@ fn length_test(op: u16, length: u32) -> Condition {
 }
 
 /// Returns the comparison of a relation, and the wanted outcome.
-fn comparison(op: Relation) -> (u16, bool) {
-    match op {
-        Relation::Equal => (code::JEQ, true),
-        Relation::NotEqual => (code::JEQ, false),
-        Relation::Greater => (code::JGT, true),
-        Relation::LessOrEqual => (code::JGT, false),
-        Relation::GreaterOrEqual => (code::JGE, true),
-        Relation::Less => (code::JGE, false),
+fn comparison(relation: Cond) -> (u16, bool) {
+    match relation {
+        Cond::Ne => (code::JEQ, false),
+        Cond::Le => (code::JGT, false),
+        Cond::Lt => (code::JGE, false),
+        same => (same as u16, true),
     }
 }
 

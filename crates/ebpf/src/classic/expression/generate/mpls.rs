@@ -2,7 +2,7 @@
 
 use super::super::condition::Condition;
 use super::link_protocol::{IP, IP6};
-use super::load::{HeaderBase, LoadSize};
+use super::load::HeaderBase;
 use super::{Generated, Generator, Offset};
 use crate::classic::link::LinkType as L;
 
@@ -30,13 +30,8 @@ impl Generator<'_> {
         if let Some(label) = label {
             self.at_most("MPLS label", label, LABEL_MAX)?;
             let mask = LABEL_MAX << 12;
-            condition = condition.and(self.masked(
-                HeaderBase::Network,
-                0,
-                LoadSize::Keyword,
-                label << 12,
-                mask,
-            )?);
+            condition =
+                condition.and(self.masked(HeaderBase::Network.word(0), label << 12, mask)?);
         }
         self.nl += ENTRY;
         self.nl_nosnap += ENTRY;
@@ -46,10 +41,10 @@ impl Generator<'_> {
 
     /// Tests that the entry before the current position is the bottom of the stack.
     fn bottom_of_stack(&mut self) -> Generated<Condition> {
-        self.any_bit(HeaderBase::Network, 2u32.wrapping_sub(ENTRY), LoadSize::Byte, 0x01)
+        self.any_bit(HeaderBase::Network.byte(2u32.wrapping_sub(ENTRY)), 0x01)
     }
 
-    /// Tests the protocol behind the stack, which only the version nibble tells.
+    /// Tests the protocol after the stack, which only the version nibble tells.
     pub(super) fn behind_mpls(&mut self, protocol: u32) -> Generated<Condition> {
         let version = match protocol {
             IP => 4,
@@ -69,8 +64,7 @@ impl Generator<'_> {
         let mut condition = self.link_protocol(PPPOE_SESSION)?;
         if let Some(session) = session {
             self.at_most("PPPoE session number", session, 0xffff)?;
-            condition =
-                condition.and(self.equal(HeaderBase::Network, 2, LoadSize::Half, session)?);
+            condition = condition.and(self.equal(HeaderBase::Network.half(2), session)?);
         }
         let header = self.place(HeaderBase::Network)?.plus(6);
         self.enter(L::PPP, header);

@@ -3,12 +3,12 @@
 //! Ports of an IPv4 packet are tested in the first fragment only; those of an IPv6 packet only
 //! where the transport header directly follows the IPv6 header. IPv6 is tested first.
 
-use super::super::ast::{DirQualifier, Protocol, Qualifiers, TypeQualifier};
+use super::super::ast::{Protocol, Qualifiers, TypeQualifier};
 use super::super::condition::Condition;
 use super::super::lex;
 use super::super::resolve::Transports;
 use super::link_protocol::{IP, IP6};
-use super::load::{HeaderBase, LoadSize};
+use super::load::HeaderBase;
 use super::protocol::ip_number;
 use super::{Generated, Generator};
 use crate::classic::insn::code;
@@ -32,11 +32,8 @@ impl Generator<'_> {
     /// Tests for a port given by name.
     pub(super) fn port_name(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
         let wanted = self.transport(q)?;
-        let (port, by) = self
-            .options
-            .resolver
-            .port(name)
-            .ok_or_else(|| self.mistake(format!("unknown port `{name}`")))?;
+        let known = self.options.resolver.port(name);
+        let (port, by) = known.ok_or_else(|| self.mistake(format!("unknown port `{name}`")))?;
         let transport = self.agreed(wanted, by, name)?;
         self.ports(q, Ports(port, port), transport)
     }
@@ -105,38 +102,30 @@ impl Generator<'_> {
     }
 
     /// Tests for these ports over IPv6 or IPv4.
-    pub(super) fn ports(
+    fn ports(
         &mut self,
         q: Qualifiers,
         ports: Ports,
         transport: Option<Protocol>,
     ) -> Generated<Condition> {
-        let over6 = self.ports_ip6(q, ports, transport)?;
-        Ok(over6.or(self.ports_ip4(q, ports, transport)?))
+        let over6 = self.ports_over(HeaderBase::TransportIp6, q, ports, transport)?;
+        Ok(over6.or(self.ports_over(HeaderBase::TransportIp4, q, ports, transport)?))
     }
 
-    pub(super) fn ports_ip4(
+    /// Tests for these ports over the IP version to which `base` belongs.
+    pub(super) fn ports_over(
         &mut self,
+        base: HeaderBase,
         q: Qualifiers,
         ports: Ports,
         transport: Option<Protocol>,
     ) -> Generated<Condition> {
-        let ip = self.link_protocol(IP)?;
-        let carries = self.carries(Self::ip_carries, transport)?;
-        let first = self.first_fragment()?;
-        let numbers = self.numbers(HeaderBase::TransportIp4, q, ports)?;
-        Ok(ip.and(carries).and(first).and(numbers))
-    }
-
-    pub(super) fn ports_ip6(
-        &mut self,
-        q: Qualifiers,
-        ports: Ports,
-        transport: Option<Protocol>,
-    ) -> Generated<Condition> {
-        let ip6 = self.link_protocol(IP6)?;
-        let carries = self.carries(Self::ip6_carries, transport)?;
-        Ok(ip6.and(carries).and(self.numbers(HeaderBase::TransportIp6, q, ports)?))
+        let over4 = base == HeaderBase::TransportIp4;
+        let ip = self.link_protocol(if over4 { IP } else { IP6 })?;
+        let carries =
+            self.carries(if over4 { Self::ip_carries } else { Self::ip6_carries }, transport)?;
+        let first = if over4 { self.first_fragment()? } else { Condition::Always };
+        Ok(ip.and(carries).and(first).and(self.numbers(base, q, ports)?))
     }
 
     fn carries(
@@ -154,38 +143,23 @@ impl Generator<'_> {
 
     /// Tests that the packet is unfragmented or a first fragment.
     pub(super) fn first_fragment(&mut self) -> Generated<Condition> {
-        Ok(self.any_bit(HeaderBase::Network, 6, LoadSize::Half, 0x1fff)?.not())
+        Ok(self.any_bit(HeaderBase::Network.half(6), 0x1fff)?.not())
     }
 
     fn numbers(&mut self, base: HeaderBase, q: Qualifiers, ports: Ports) -> Generated<Condition> {
-        match q.way {
-            Some(DirQualifier::Source) => self.number_at(base, SOURCE, ports),
-            Some(DirQualifier::Target) => self.number_at(base, TARGET, ports),
-            Some(DirQualifier::Both) => {
-                let source = self.number_at(base, SOURCE, ports)?;
-                Ok(source.and(self.number_at(base, TARGET, ports)?))
-            }
-            None | Some(DirQualifier::Either) => {
-                let source = self.number_at(base, SOURCE, ports)?;
-                Ok(source.or(self.number_at(base, TARGET, ports)?))
-            }
-            Some(other) => {
-                Err(self.not_valid(other.words(), q.kind.map_or("port", TypeQualifier::word)))
-            }
+        if let Some(other) = q.direction.filter(|direction| direction.is_wlan()) {
+            return Err(self.not_valid(other.words(), q.kind.map_or("port", TypeQualifier::word)));
         }
+        self.by_direction(q.direction, SOURCE, TARGET, |g, at| g.number_at(base, at, ports))
     }
 
-    fn number_at(
-        &mut self,
-        base: HeaderBase,
-        offset: u32,
-        Ports(a, b): Ports,
-    ) -> Generated<Condition> {
+    fn number_at(&mut self, base: HeaderBase, at: u32, ports: Ports) -> Generated<Condition> {
+        let (Ports(a, b), field) = (ports, base.half(at));
         if a == b {
-            return self.equal(base, offset, LoadSize::Half, u32::from(a));
+            return self.equal(field, u32::from(a));
         }
-        let least = self.test(base, offset, LoadSize::Half, code::JGE, u32::from(a.min(b)))?;
-        let most = self.test(base, offset, LoadSize::Half, code::JGT, u32::from(a.max(b)))?.not();
+        let least = self.test(field, code::JGE, u32::from(a.min(b)))?;
+        let most = self.test(field, code::JGT, u32::from(a.max(b)))?.not();
         Ok(least.and(most))
     }
 }

@@ -65,7 +65,7 @@ impl Generator<'_> {
         lines.extend([store_a(HEADER_WORD), TAX]);
     }
 
-    /// Computes the offset behind the 802.11 header at X into a scratch word.
+    /// Computes the offset after the 802.11 header at X into a scratch word.
     ///
     /// QoS data frames have two more bytes, and a radiotap header may declare padding to four.
     fn wlan_payload(&mut self, lines: &mut Code) {
@@ -122,19 +122,15 @@ impl Generator<'_> {
     fn when(&mut self, lines: &mut Code, bits: u32, target: JumpLabel) {
         let next = self.label();
         let compare = Compare { op: code::JSET, with: Some(bits) };
-        lines.extend([
-            PseudoInsn::Branch { compare, yes: target, no: next },
-            PseudoInsn::Place(next),
-        ]);
+        lines.push(PseudoInsn::Branch { compare, yes: target, no: next });
+        lines.push(PseudoInsn::Place(next));
     }
 
     /// Jumps to `target` if A has none of `bits`, else continues.
     fn unless(&mut self, lines: &mut Code, bits: u32, target: JumpLabel) {
         let next = self.label();
         let compare = Compare { op: code::JSET, with: Some(bits) };
-        lines.extend([
-            PseudoInsn::Branch { compare, yes: next, no: target },
-            PseudoInsn::Place(next),
-        ]);
+        lines.push(PseudoInsn::Branch { compare, yes: next, no: target });
+        lines.push(PseudoInsn::Place(next));
     }
 }

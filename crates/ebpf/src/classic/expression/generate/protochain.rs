@@ -10,7 +10,7 @@ use super::super::condition::{
     memory_to_a, store_a,
 };
 use super::link_protocol::{IP, IP6};
-use super::load::{HeaderBase, LoadSize};
+use super::load::HeaderBase;
 use super::{Code, Generated, Generator};
 use crate::classic::insn::code;
 
@@ -22,7 +22,7 @@ const NO_NEXT: u32 = 59;
 const TARGET_OPTIONS: u32 = 60;
 
 /// Scratch word for the next header's number.
-const KEPT: u32 = 0;
+const NUMBER_WORD: u32 = 0;
 
 impl Generator<'_> {
     pub(super) fn protochain(
@@ -46,7 +46,7 @@ impl Generator<'_> {
             return Err(self.mistake(what));
         }
         let carried = self.link_protocol(if ip6 { IP6 } else { IP })?;
-        let mut lines = self.load(HeaderBase::Network, if ip6 { 6 } else { 9 }, LoadSize::Byte)?;
+        let mut lines = self.load(HeaderBase::Network.byte(if ip6 { 6 } else { 9 }))?;
         if ip6 {
             lines.push(line(code::LDX | code::IMM, 40));
         } else {
@@ -69,13 +69,13 @@ impl Generator<'_> {
             lines.extend([PseudoInsn::Goto(other), PseudoInsn::Place(step)]);
             lines.extend([
                 line(code::LD | code::IND | code::B, network),
-                store_a(KEPT),
+                store_a(NUMBER_WORD),
                 line(code::LD | code::IND | code::B, network + 1),
                 alu_k(code::ADD, 1),
                 alu_k(code::MUL, 8),
                 alu_x(code::ADD),
                 TAX,
-                memory_to_a(KEPT),
+                memory_to_a(NUMBER_WORD),
                 PseudoInsn::Goto(again),
                 PseudoInsn::Place(other),
             ]);
@@ -86,7 +86,7 @@ impl Generator<'_> {
             PseudoInsn::Goto(end),
             PseudoInsn::Place(authenticated),
             line(code::LD | code::IND | code::B, network),
-            store_a(KEPT),
+            store_a(NUMBER_WORD),
             TXA,
             alu_k(code::ADD, 1),
             TAX,
@@ -94,7 +94,7 @@ impl Generator<'_> {
             alu_k(code::ADD, 2),
             alu_k(code::MUL, 4),
             TAX,
-            memory_to_a(KEPT),
+            memory_to_a(NUMBER_WORD),
             PseudoInsn::Goto(again),
             PseudoInsn::Place(end),
         ]);

@@ -3,7 +3,7 @@
 use super::super::ast::Protocol;
 use super::super::condition::Condition;
 use super::link_protocol as link;
-use super::load::{HeaderBase, LoadSize};
+use super::load::HeaderBase;
 use super::{Generated, Generator};
 use crate::classic::link::LinkType as L;
 
@@ -132,7 +132,7 @@ impl Generator<'_> {
                 let ip6 = self.link_protocol(link::IP6)?;
                 let direct = self.ip6_carries(number)?;
                 let fragment = self.ip6_carries(FRAGMENT)?;
-                let behind = self.equal(HeaderBase::Network, 40, LoadSize::Byte, number)?;
+                let behind = self.equal(HeaderBase::Network.byte(40), number)?;
                 Ok(ip6.and(direct.or(fragment.and(behind))))
             }
             Some(Protocol::Iso) => self.iso_protocol(number),
@@ -140,8 +140,7 @@ impl Generator<'_> {
                 self.at_most("IS-IS PDU type", number, PDU_MAX)?;
                 let isis = self.iso_protocol(link::ISIS)?;
                 let at = if matches!(self.link, L::C_HDLC | L::HDLC) { 5 } else { 4 };
-                let kind =
-                    self.masked(HeaderBase::NetworkNoSnap, at, LoadSize::Byte, number, PDU_MAX)?;
+                let kind = self.masked(HeaderBase::NetworkNoSnap.byte(at), number, PDU_MAX)?;
                 Ok(isis.and(kind))
             }
             Some(other) => Err(self.not_valid(other.word(), "proto")),
@@ -154,22 +153,22 @@ impl Generator<'_> {
             L::FRELAY => self.frame_relay_nlpid(number),
             L::C_HDLC | L::HDLC => {
                 let iso = self.link_protocol(0xfefe)?;
-                Ok(iso.and(self.equal(HeaderBase::NetworkNoSnap, 1, LoadSize::Byte, number)?))
+                Ok(iso.and(self.equal(HeaderBase::NetworkNoSnap.byte(1), number)?))
             }
             _ => {
                 let iso = self.link_protocol(link::SAP_ISO)?;
-                Ok(iso.and(self.equal(HeaderBase::NetworkNoSnap, 0, LoadSize::Byte, number)?))
+                Ok(iso.and(self.equal(HeaderBase::NetworkNoSnap.byte(0), number)?))
             }
         }
     }
 
     /// Tests the protocol field of an IPv4 header.
     pub(super) fn ip_carries(&mut self, number: u32) -> Generated<Condition> {
-        self.equal(HeaderBase::Network, 9, LoadSize::Byte, number)
+        self.equal(HeaderBase::Network.byte(9), number)
     }
 
     /// Tests the next-header field of an IPv6 header.
     pub(super) fn ip6_carries(&mut self, number: u32) -> Generated<Condition> {
-        self.equal(HeaderBase::Network, 6, LoadSize::Byte, number)
+        self.equal(HeaderBase::Network.byte(6), number)
     }
 }

@@ -8,7 +8,7 @@ use super::super::condition::{
     Compare, Condition, PseudoInsn, TAX, TXA, Test, alu_k, alu_x, compare_x, constant_to_a, line,
     memory_to_a, memory_to_x, store_a,
 };
-use super::load::{HeaderBase, LoadSize};
+use super::load::HeaderBase;
 use super::port::Ports;
 use super::{Code, Generated, Generator, Offset};
 use crate::classic::insn::code;
@@ -33,7 +33,7 @@ impl Generator<'_> {
         if let Some(network) = network {
             self.at_most("Geneve VNI", network, NETWORK_MAX)?;
         }
-        let version = |g: &mut Self, base| g.masked(base, UDP_LENGTH, LoadSize::Byte, 0, 0xc0);
+        let version = |g: &mut Self, base: HeaderBase| g.masked(base.byte(UDP_LENGTH), 0, 0xc0);
         let found = self.tunnel(GENEVE_PORT, network, &version)?;
         let start = self.place(HeaderBase::Network)?.constant + UDP_LENGTH;
         let inner = self.inner()?;
@@ -69,7 +69,7 @@ impl Generator<'_> {
         if let Some(network) = network {
             self.at_most("VXLAN VNI", network, NETWORK_MAX)?;
         }
-        let flags = |g: &mut Self, base| g.equal(base, UDP_LENGTH, LoadSize::Byte, 0x08);
+        let flags = |g: &mut Self, base: HeaderBase| g.equal(base.byte(UDP_LENGTH), 0x08);
         let found = self.tunnel(VXLAN_PORT, network, &flags)?;
         let start = self.place(HeaderBase::Network)?.constant + UDP_LENGTH;
         let inner = self.inner()?;
@@ -93,18 +93,16 @@ impl Generator<'_> {
     ) -> Generated<Condition> {
         let q = Qualifiers {
             protocol: None,
-            way: Some(DirQualifier::Target),
+            direction: Some(DirQualifier::Target),
             kind: Some(TypeQualifier::Port),
         };
         let ports = Ports(port, port);
-        let over4 = self.ports_ip4(q, ports, Some(Protocol::Udp))?;
-        let over4 = over4.and(self.tunnel_header(HeaderBase::TransportIp4, network, mark)?);
+        let over4 = self.tunnel_over(HeaderBase::TransportIp4, q, ports, network, mark)?;
         let place = self.place(HeaderBase::TransportIp4)?;
         let mut to_udp = self.header_length_to_x(place);
         to_udp.push(TXA);
         let over4 = over4.and(always(to_udp));
-        let over6 = self.ports_ip6(q, ports, Some(Protocol::Udp))?;
-        let over6 = over6.and(self.tunnel_header(HeaderBase::TransportIp6, network, mark)?);
+        let over6 = self.tunnel_over(HeaderBase::TransportIp6, q, ports, network, mark)?;
         let (mut to_udp, _, moves) = self.base(HeaderBase::TransportIp6)?;
         to_udp.push(constant_to_a(40));
         if moves {
@@ -113,17 +111,18 @@ impl Generator<'_> {
         Ok(over4.or(over6.and(always(to_udp))))
     }
 
-    fn tunnel_header(
+    fn tunnel_over(
         &mut self,
         base: HeaderBase,
+        q: Qualifiers,
+        ports: Ports,
         network: Option<u32>,
         mark: &dyn Fn(&mut Self, HeaderBase) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        let marked = mark(self, base)?;
+        let carried = self.ports_over(base, q, ports, Some(Protocol::Udp))?;
+        let marked = carried.and(mark(self, base)?);
         let Some(network) = network else { return Ok(marked) };
-        let at = UDP_LENGTH + 4;
-        let own = self.masked(base, at, LoadSize::Keyword, network << 8, 0xffff_ff00)?;
-        Ok(marked.and(own))
+        Ok(marked.and(self.masked(base.word(UDP_LENGTH + 4), network << 8, 0xffff_ff00)?))
     }
 
     fn inner(&mut self) -> Generated<Inner> {

@@ -7,7 +7,7 @@
 use super::super::condition::{
     Compare, Condition, PseudoInsn, alu_k, compare_k, line, memory_to_a, store_a,
 };
-use super::load::{HeaderBase, LoadSize};
+use super::load::HeaderBase;
 use super::{Code, Generated, Generator};
 use crate::classic::insn::{ANCILLARY, code};
 use crate::classic::link::LinkType as L;
@@ -42,7 +42,7 @@ impl Generator<'_> {
     fn tag_inside(&mut self, number: Option<u32>) -> Generated<Condition> {
         let mut condition = self.tag_protocol()?;
         if let Some(number) = number {
-            let own = self.masked(HeaderBase::Network, 0, LoadSize::Half, number, NUMBER_MAX)?;
+            let own = self.masked(HeaderBase::Network.half(0), number, NUMBER_MAX)?;
             condition = condition.and(own);
         }
         self.payload = self.payload.map(|place| place.plus(LENGTH));
@@ -88,7 +88,7 @@ impl Generator<'_> {
             PseudoInsn::Goto(read),
             PseudoInsn::Place(inside),
         ];
-        lines.extend(self.load(HeaderBase::Network, 0, LoadSize::Half)?);
+        lines.extend(self.load(HeaderBase::Network.half(0))?);
         lines.extend([PseudoInsn::Place(read), alu_k(code::AND, NUMBER_MAX)]);
         Ok(compare_k(lines, code::JEQ, number))
     }

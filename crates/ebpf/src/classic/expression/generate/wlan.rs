@@ -2,7 +2,7 @@
 
 use super::super::ast::DirQualifier;
 use super::super::condition::Condition;
-use super::load::{HeaderBase, LoadSize};
+use super::load::HeaderBase;
 use super::{Generated, Generator};
 
 /// Bits of the first byte of a frame.
@@ -29,11 +29,11 @@ impl Generator<'_> {
         if !self.link.is_wlan() {
             return Err(self.not_on_this_link(if byte == 0 { "type" } else { "dir" }));
         }
-        self.masked(HeaderBase::Header, byte, LoadSize::Byte, value, mask)
+        self.masked(HeaderBase::Header.byte(byte), value, mask)
     }
 
     fn control(&mut self, byte: u32, bit: u32) -> Generated<Condition> {
-        self.any_bit(HeaderBase::Header, byte, LoadSize::Byte, bit)
+        self.any_bit(HeaderBase::Header.byte(byte), bit)
     }
 
     pub(super) fn wlan_multicast(&mut self) -> Generated<Condition> {
@@ -42,34 +42,23 @@ impl Generator<'_> {
 
     pub(super) fn wlan_host(
         &mut self,
-        way: Option<DirQualifier>,
+        direction: Option<DirQualifier>,
         address: &[u8; 6],
     ) -> Generated<Condition> {
         let at = |g: &mut Self, place: u32| g.bytes(HeaderBase::Header, place, address);
-        match way {
-            Some(DirQualifier::Source) => self.wlan_source(&at),
-            Some(DirQualifier::Target) => self.wlan_target(&at),
-            Some(DirQualifier::Both) => {
-                let source = self.wlan_source(&at)?;
-                Ok(source.and(self.wlan_target(&at)?))
-            }
-            None | Some(DirQualifier::Either) => {
-                let source = self.wlan_source(&at)?;
-                Ok(source.or(self.wlan_target(&at)?))
-            }
+        match direction {
             Some(DirQualifier::Address1) => at(self, ADDRESS1),
             Some(DirQualifier::Address2) => {
                 let has = self.has_second_address()?;
                 Ok(has.and(at(self, ADDRESS2)?))
             }
             Some(DirQualifier::Address3) => {
-                let has =
-                    self.masked(HeaderBase::Header, 0, LoadSize::Byte, CONTROL, TYPE_MASK)?.not();
+                let has = self.masked(HeaderBase::Header.byte(0), CONTROL, TYPE_MASK)?.not();
                 Ok(has.and(at(self, ADDRESS3)?))
             }
             Some(DirQualifier::Address4) => {
                 let both = TO_DS | FROM_DS;
-                let has = self.masked(HeaderBase::Header, 1, LoadSize::Byte, both, both)?;
+                let has = self.masked(HeaderBase::Header.byte(1), both, both)?;
                 Ok(has.and(at(self, ADDRESS4)?))
             }
             Some(DirQualifier::Receiver) => {
@@ -81,14 +70,15 @@ impl Generator<'_> {
                 let has = self.has_second_address()?;
                 Ok(data.and(has).and(at(self, ADDRESS2)?))
             }
+            _ => self.of_ends(direction, |g| g.wlan_source(&at), |g| g.wlan_target(&at)),
         }
     }
 
     /// Tests for a second address, which two control frames lack.
     fn has_second_address(&mut self) -> Generated<Condition> {
-        let other = self.masked(HeaderBase::Header, 0, LoadSize::Byte, CONTROL, TYPE_MASK)?.not();
-        let cts = self.masked(HeaderBase::Header, 0, LoadSize::Byte, CTS, SUBTYPE_MASK)?;
-        let ack = self.masked(HeaderBase::Header, 0, LoadSize::Byte, ACK, SUBTYPE_MASK)?;
+        let other = self.masked(HeaderBase::Header.byte(0), CONTROL, TYPE_MASK)?.not();
+        let cts = self.masked(HeaderBase::Header.byte(0), CTS, SUBTYPE_MASK)?;
+        let ack = self.masked(HeaderBase::Header.byte(0), ACK, SUBTYPE_MASK)?;
         Ok(other.or(cts.not().and(ack.not())))
     }
 

@@ -2,11 +2,12 @@
 //!
 //! `*` and `/` bind tighter than `+` and `-`, these than shifts, these than `&`, that than `|`. In
 //! libpcap's grammar `%` and `^` have no precedence: they take the value right before them and
-//! everything behind them. The same holds here, because the same text must match the same packets.
+//! everything after them. The same holds here, because the same text must match the same packets.
 
-use super::super::ast::{Arithmetic, BinaryOp, Primitive, Relation};
+use super::super::ast::{Arithmetic, Primitive};
 use super::super::token::{Keyword, Symbol, Token};
 use super::{Parsed, Parser, mistake};
+use crate::insn::{Alu, Cond};
 
 /// Maximum operators of a relation.
 const OPERATORS_MAX: usize = 200;
@@ -24,15 +25,15 @@ impl Parser<'_> {
         Ok(Primitive::Relation { op, left, right })
     }
 
-    pub(super) fn relation_symbol(&mut self) -> Option<Relation> {
+    pub(super) fn relation_symbol(&mut self) -> Option<Cond> {
         let Token::Symbol(symbol) = self.peek() else { return None };
         let relation = match symbol {
-            Symbol::Equal => Relation::Equal,
-            Symbol::NotEqual => Relation::NotEqual,
-            Symbol::Greater => Relation::Greater,
-            Symbol::GreaterOrEqual => Relation::GreaterOrEqual,
-            Symbol::Less => Relation::Less,
-            Symbol::LessOrEqual => Relation::LessOrEqual,
+            Symbol::Equal => Cond::Eq,
+            Symbol::NotEqual => Cond::Ne,
+            Symbol::Greater => Cond::Gt,
+            Symbol::GreaterOrEqual => Cond::Ge,
+            Symbol::Less => Cond::Lt,
+            Symbol::LessOrEqual => Cond::Le,
             _ => return None,
         };
         self.at += 1;
@@ -48,7 +49,7 @@ impl Parser<'_> {
             let right = match found {
                 None => {
                     self.at += 1;
-                    self.deeper(|p| p.value(1))?
+                    self.nested(|p| p.value(1))?
                 }
                 Some(found) if found >= rank => {
                     self.at += 1;
@@ -67,19 +68,19 @@ impl Parser<'_> {
     }
 
     /// Returns the next operator, and its precedence if it has one.
-    fn operator(&self) -> Option<(BinaryOp, Option<u8>)> {
+    fn operator(&self) -> Option<(Alu, Option<u8>)> {
         let Token::Symbol(symbol) = self.peek() else { return None };
         Some(match symbol {
-            Symbol::Bar => (BinaryOp::Or, Some(1)),
-            Symbol::Ampersand => (BinaryOp::And, Some(2)),
-            Symbol::ShiftLeft => (BinaryOp::Left, Some(3)),
-            Symbol::ShiftRight => (BinaryOp::Right, Some(3)),
-            Symbol::Plus => (BinaryOp::Add, Some(4)),
-            Symbol::Minus => (BinaryOp::Subtract, Some(4)),
-            Symbol::Star => (BinaryOp::Multiply, Some(5)),
-            Symbol::Slash => (BinaryOp::Divide, Some(5)),
-            Symbol::Percent => (BinaryOp::Remainder, None),
-            Symbol::Caret => (BinaryOp::Xor, None),
+            Symbol::Bar => (Alu::Or, Some(1)),
+            Symbol::Ampersand => (Alu::And, Some(2)),
+            Symbol::ShiftLeft => (Alu::Shl, Some(3)),
+            Symbol::ShiftRight => (Alu::Shr, Some(3)),
+            Symbol::Plus => (Alu::Add, Some(4)),
+            Symbol::Minus => (Alu::Sub, Some(4)),
+            Symbol::Star => (Alu::Mul, Some(5)),
+            Symbol::Slash => (Alu::Div, Some(5)),
+            Symbol::Percent => (Alu::Mod, None),
+            Symbol::Caret => (Alu::Xor, None),
             _ => return None,
         })
     }
@@ -97,19 +98,19 @@ impl Parser<'_> {
             }
             Token::Symbol(Symbol::Minus) => {
                 self.at += 1;
-                let value = self.deeper(|p| p.value(RANK_MINUS))?;
+                let value = self.nested(|p| p.value(RANK_MINUS))?;
                 Ok(Arithmetic::Negate(Box::new(value)))
             }
             Token::Symbol(Symbol::Open) => {
                 self.at += 1;
-                let value = self.deeper(|p| p.value(1))?;
+                let value = self.nested(|p| p.value(1))?;
                 self.expect(Symbol::Close, "`)`")?;
                 Ok(value)
             }
             Token::Protocol(protocol) => {
                 self.at += 1;
                 self.expect(Symbol::BracketOpen, "`[`")?;
-                let offset = Box::new(self.deeper(|p| p.value(1))?);
+                let offset = Box::new(self.nested(|p| p.value(1))?);
                 let size = if self.eat(Symbol::Colon) { self.number("a size")? } else { 1 };
                 self.expect(Symbol::BracketClose, "`]`")?;
                 Ok(Arithmetic::Index { protocol, offset, size, span: self.span_from(start) })

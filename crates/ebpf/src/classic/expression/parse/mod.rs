@@ -7,19 +7,20 @@
 //! linear in the text.
 //!
 //! One token of lookahead decides, except at `(` and at a number, where an identifier, a value and
-//! an expression look alike; there the parser inspects the token behind the parentheses.
+//! an expression look alike; there the parser inspects the token after the parentheses.
 
 mod arithmetic;
 mod primitive;
 
 use super::ast::{DirQualifier, Id, Qualifiers, Span, Tree, TypeQualifier};
+use super::error::{ErrorKind, ExpressionError};
+use super::lex;
 use super::token::{Keyword, Lexeme, Symbol, Token};
-use super::{ErrorKind, ExpressionError, lex};
 
 /// Maximum nesting of parentheses and negations.
 pub(super) const NESTING_MAX: usize = 200;
 /// Maximum alternations of `and` and `or` without parentheses; each nests the tree.
-const TURNS_MAX: usize = 500;
+const ALTERNATIONS_MAX: usize = 500;
 
 type Parsed<T> = Result<T, ExpressionError>;
 
@@ -33,7 +34,7 @@ pub(super) fn parse(text: &str) -> Parsed<Option<Tree>> {
         closing: &closing,
         at: 0,
         depth: 0,
-        turns: 0,
+        alternations: 0,
         operators: 0,
     };
     if parser.peek() == Token::End {
@@ -54,7 +55,7 @@ struct Parser<'a> {
     at: usize,
     depth: usize,
     /// Number of alternations of `and` and `or`.
-    turns: usize,
+    alternations: usize,
     /// Number of operators in the current relation.
     operators: usize,
 }
@@ -84,12 +85,7 @@ impl<'a> Parser<'a> {
     fn expression(&mut self, before: Option<Qualifiers>) -> Parsed<Term> {
         let (mut tree, mut qualifiers) = self.term(before)?;
         loop {
-            let any = match self.peek() {
-                Token::Word(Keyword::And) => false,
-                Token::Word(Keyword::Or) => true,
-                _ => return Ok((tree, qualifiers)),
-            };
-            self.at += 1;
+            let Some(any) = self.conjunction() else { return Ok((tree, qualifiers)) };
             let next = if self.at_identifier() {
                 let Some(inherited) = qualifiers else {
                     return Err(self.unqualified());
@@ -104,6 +100,17 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Parses a conjunction; true for `or`.
+    fn conjunction(&mut self) -> Option<bool> {
+        let any = match self.peek() {
+            Token::Word(Keyword::And) => false,
+            Token::Word(Keyword::Or) => true,
+            _ => return None,
+        };
+        self.at += 1;
+        Some(any)
+    }
+
     /// Joins two trees with `or` if `any`, else with `and`.
     fn join(&mut self, left: Tree, any: bool, right: Tree) -> Parsed<Tree> {
         match (left, any) {
@@ -116,10 +123,11 @@ impl<'a> Parser<'a> {
                 Ok(Tree::All(trees))
             }
             (left, any) => {
-                self.turns += 1;
-                if self.turns > TURNS_MAX {
-                    let what =
-                        format!("`and` and `or` follow each other more than {TURNS_MAX} times");
+                self.alternations += 1;
+                if self.alternations > ALTERNATIONS_MAX {
+                    let what = format!(
+                        "`and` and `or` follow each other more than {ALTERNATIONS_MAX} times"
+                    );
                     return Err(mistake(self.span_here(), what, None));
                 }
                 let trees = vec![left, right];
@@ -133,12 +141,12 @@ impl<'a> Parser<'a> {
         match self.peek() {
             Token::Word(Keyword::Not) => {
                 self.at += 1;
-                let (tree, qualifiers) = self.deeper(|p| p.term(before))?;
+                let (tree, qualifiers) = self.nested(|p| p.term(before))?;
                 Ok((Tree::Not(Box::new(tree)), qualifiers))
             }
             Token::Symbol(Symbol::Open) if !self.opens_value(self.at) => {
                 self.at += 1;
-                let (tree, _) = self.deeper(|p| p.expression(before))?;
+                let (tree, _) = self.nested(|p| p.expression(before))?;
                 self.expect(Symbol::Close, "`)`")?;
                 Ok((tree, before))
             }
@@ -151,12 +159,12 @@ impl<'a> Parser<'a> {
         match self.peek() {
             Token::Word(Keyword::Not) => {
                 self.at += 1;
-                let tree = self.deeper(|p| p.identifier(qualifiers))?;
+                let tree = self.nested(|p| p.identifier(qualifiers))?;
                 Ok(Tree::Not(Box::new(tree)))
             }
             Token::Symbol(Symbol::Open) => {
                 self.at += 1;
-                let tree = self.deeper(|p| p.identifiers(qualifiers))?;
+                let tree = self.nested(|p| p.identifiers(qualifiers))?;
                 self.expect(Symbol::Close, "`)`")?;
                 Ok(tree)
             }
@@ -172,12 +180,7 @@ impl<'a> Parser<'a> {
     fn identifiers(&mut self, qualifiers: Qualifiers) -> Parsed<Tree> {
         let mut tree = self.identifier(qualifiers)?;
         loop {
-            let any = match self.peek() {
-                Token::Word(Keyword::And) => false,
-                Token::Word(Keyword::Or) => true,
-                _ => return Ok(tree),
-            };
-            self.at += 1;
+            let Some(any) = self.conjunction() else { return Ok(tree) };
             let next = self.identifier(qualifiers)?;
             tree = self.join(tree, any, next)?;
         }
@@ -193,9 +196,9 @@ impl<'a> Parser<'a> {
             Token::Number(number) => Id::Number(number),
             Token::Mac(address) => Id::Mac(address),
             Token::Mac8(address) => Id::Mac8(address),
-            Token::Dotted => self.dotted(lexeme.span, qualifiers)?,
+            Token::Dotted => self.parse_dotted(lexeme.span, qualifiers)?,
             Token::Ip6(address) => {
-                self.only_for_addresses("IPv6 address", &lexeme.span, qualifiers)?;
+                self.check_address_qualifier("IPv6 address", &lexeme.span, qualifiers)?;
                 let length = if self.eat(Symbol::Slash) { self.number("a length")? } else { 128 };
                 Id::Ip6(address, length)
             }
@@ -206,8 +209,8 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn dotted(&mut self, span: Span, qualifiers: Qualifiers) -> Parsed<Id> {
-        self.only_for_addresses("IPv4 address", &span, qualifiers)?;
+    fn parse_dotted(&mut self, span: Span, qualifiers: Qualifiers) -> Parsed<Id> {
+        self.check_address_qualifier("IPv4 address", &span, qualifiers)?;
         let text = self.text[span].to_owned();
         if self.eat(Symbol::Slash) {
             return Ok(Id::DottedPrefix(text, self.number("the length of the prefix")?));
@@ -223,7 +226,7 @@ impl<'a> Parser<'a> {
         Ok(Id::DottedMask(text, self.text[mask].to_owned()))
     }
 
-    fn only_for_addresses(&self, what: &str, span: &Span, q: Qualifiers) -> Parsed<()> {
+    fn check_address_qualifier(&self, what: &str, span: &Span, q: Qualifiers) -> Parsed<()> {
         match q.kind {
             Some(
                 kind @ (TypeQualifier::Port
@@ -248,12 +251,7 @@ impl<'a> Parser<'a> {
             at += 1;
         }
         match self.token(at) {
-            Token::Name
-            | Token::Escaped
-            | Token::Dotted
-            | Token::Ip6(_)
-            | Token::Mac(_)
-            | Token::Mac8(_) => true,
+            token if token.is_name_or_address() => true,
             Token::Number(_) => {
                 at += 1;
                 while self.token(at) == Token::Symbol(Symbol::Close) {
@@ -305,7 +303,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+    fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         if self.depth == NESTING_MAX {
             let what = format!("parentheses and `not` are nested more than {NESTING_MAX} deep");
             return Err(mistake(self.span_here(), what, None));
@@ -360,14 +358,15 @@ fn mistake(span: Span, what: String, hint: Option<String>) -> ExpressionError {
 }
 
 /// Returns the qualifier of a keyword pair such as `src or dst`.
-fn pair(first: Keyword, joint: Keyword, second: Keyword) -> Option<DirQualifier> {
-    let both_named = matches!(
+fn either_or_both(first: Keyword, conjunction: Keyword, second: Keyword) -> Option<DirQualifier> {
+    use DirQualifier::{Source, Target};
+    let has_both = matches!(
         (first, second),
-        (Keyword::Source, Keyword::Target) | (Keyword::Target, Keyword::Source)
+        (Keyword::Dir(Source), Keyword::Dir(Target)) | (Keyword::Dir(Target), Keyword::Dir(Source))
     );
-    match joint {
-        Keyword::Or if both_named => Some(DirQualifier::Either),
-        Keyword::And if both_named => Some(DirQualifier::Both),
+    match conjunction {
+        Keyword::Or if has_both => Some(DirQualifier::Either),
+        Keyword::And if has_both => Some(DirQualifier::Both),
         _ => None,
     }
 }

@@ -3,10 +3,10 @@
 use super::super::ast::{
     ByteOp, DirQualifier, Encapsulation, Llc, Primitive, Protocol, Qualifiers, Tree, TypeQualifier,
 };
+use super::super::error::{ErrorKind, ExpressionError};
 use super::super::names;
 use super::super::token::{Keyword, Symbol, Token};
-use super::super::{ErrorKind, ExpressionError};
-use super::{Parsed, Parser, Term, mistake, pair};
+use super::{Parsed, Parser, Term, either_or_both, mistake};
 
 impl Parser<'_> {
     pub(super) fn primitive(&mut self) -> Parsed<Term> {
@@ -24,12 +24,7 @@ impl Parser<'_> {
                 Some(primitive) => primitive,
                 None => self.after_protocol(None)?,
             },
-            Token::Name
-            | Token::Escaped
-            | Token::Dotted
-            | Token::Ip6(_)
-            | Token::Mac(_)
-            | Token::Mac8(_) => return Err(self.unqualified()),
+            token if token.is_name_or_address() => return Err(self.unqualified()),
             _ => self.relation()?,
         };
         Ok((Tree::Leaf(primitive, self.span_from(start)), None))
@@ -45,47 +40,34 @@ impl Parser<'_> {
             }
             _ => None,
         };
-        let way = self.way();
+        let direction = self.direction();
         let kind = match self.peek() {
-            Token::Word(Keyword::Host) => Some(TypeQualifier::Host),
-            Token::Word(Keyword::Net) => Some(TypeQualifier::Net),
-            Token::Word(Keyword::Port) => Some(TypeQualifier::Port),
-            Token::Word(Keyword::PortRange) => Some(TypeQualifier::PortRange),
-            Token::Word(Keyword::Gateway) if way.is_none() => Some(TypeQualifier::Gateway),
-            Token::Word(Keyword::Proto) if way.is_none() => Some(TypeQualifier::Protocol),
-            Token::Word(Keyword::ProtoChain) if way.is_none() => Some(TypeQualifier::ProtocolChain),
+            Token::Word(Keyword::Type(
+                TypeQualifier::Gateway | TypeQualifier::Protocol | TypeQualifier::ProtocolChain,
+            )) if direction.is_some() => None,
+            Token::Word(Keyword::Type(kind)) => Some(kind),
             _ => None,
         };
         self.at += usize::from(kind.is_some());
-        if way.is_none() && kind.is_none() {
+        if direction.is_none() && kind.is_none() {
             self.at = start;
             return Ok(None);
         }
-        Ok(Some(Qualifiers { protocol, way, kind }))
+        Ok(Some(Qualifiers { protocol, direction, kind }))
     }
 
-    fn way(&mut self) -> Option<DirQualifier> {
+    fn direction(&mut self) -> Option<DirQualifier> {
         let Token::Word(first) = self.peek() else { return None };
-        if let (Token::Word(joint), Token::Word(second)) =
+        if let (Token::Word(conjunction), Token::Word(second)) =
             (self.token(self.at + 1), self.token(self.at + 2))
-            && let Some(way) = pair(first, joint, second)
+            && let Some(direction) = either_or_both(first, conjunction, second)
         {
             self.at += 3;
-            return Some(way);
+            return Some(direction);
         }
-        let way = match first {
-            Keyword::Source => DirQualifier::Source,
-            Keyword::Target => DirQualifier::Target,
-            Keyword::Address1 => DirQualifier::Address1,
-            Keyword::Address2 => DirQualifier::Address2,
-            Keyword::Address3 => DirQualifier::Address3,
-            Keyword::Address4 => DirQualifier::Address4,
-            Keyword::Receiver => DirQualifier::Receiver,
-            Keyword::Transmitter => DirQualifier::Transmitter,
-            _ => return None,
-        };
+        let Keyword::Dir(direction) = first else { return None };
         self.at += 1;
-        Some(way)
+        Some(direction)
     }
 
     /// Parses tests that may follow a protocol: broadcast, multicast, 802.11 fields.
@@ -103,11 +85,11 @@ impl Parser<'_> {
                 self.at += 1;
                 Ok(Primitive::Multicast(protocol))
             }
-            (Keyword::Type, _) => self.wlan_type(),
+            (Keyword::WlanType, _) => self.wlan_type(),
             (Keyword::Subtype, _) => self.wlan_subtype(),
             (Keyword::Direction, _) => {
                 self.at += 1;
-                let value = self.named("802.11 direction", names::WLAN_DIRECTIONS, 0x03)?;
+                let value = self.named_value("802.11 direction", names::WLAN_DIRECTIONS, 0x03)?;
                 Ok(Primitive::WlanDirection(value))
             }
             (_, Some(protocol)) => Ok(Primitive::Protocol(protocol)),
@@ -117,7 +99,7 @@ impl Parser<'_> {
 
     fn wlan_type(&mut self) -> Parsed<Primitive> {
         self.at += 1;
-        let kind = self.named("802.11 type", names::WLAN_TYPES, 0x0c)?;
+        let kind = self.named_value("802.11 type", names::WLAN_TYPES, 0x0c)?;
         if self.peek() != Token::Word(Keyword::Subtype) {
             return Ok(Primitive::WlanType { value: kind, mask: 0x0c });
         }
@@ -127,7 +109,7 @@ impl Parser<'_> {
             .filter(|(_, value)| value & 0x0c == kind)
             .map(|(name, value)| (*name, value & 0xf0))
             .collect();
-        let subtype = self.named("802.11 subtype", &subtypes, 0xf0)?;
+        let subtype = self.named_value("802.11 subtype", &subtypes, 0xf0)?;
         Ok(Primitive::WlanType { value: kind | subtype, mask: 0xfc })
     }
 
@@ -138,7 +120,7 @@ impl Parser<'_> {
     }
 
     /// Parses a number within `mask`, or a name from `table`.
-    fn named(&mut self, what: &str, table: &[(&str, u32)], mask: u32) -> Parsed<u32> {
+    fn named_value(&mut self, what: &str, table: &[(&str, u32)], mask: u32) -> Parsed<u32> {
         match self.peek() {
             Token::Number(number) if number & !mask != 0 => {
                 let message = format!("invalid {what} value {number:#x}");
@@ -190,14 +172,15 @@ impl Parser<'_> {
             Keyword::IfIndex => Primitive::Interface(self.number("the number of an interface")?),
             Keyword::Llc => Primitive::Llc(self.llc()?),
             Keyword::Foreign => return Err(self.foreign(start)),
-            other => {
-                if let Some((encapsulation, numbered)) = encapsulation(other) {
-                    let number = if numbered { self.optional_number()? } else { None };
-                    Primitive::Encapsulation(encapsulation, number)
-                } else {
-                    self.at = start;
-                    return Ok(None);
-                }
+            Keyword::Encapsulation(found @ Encapsulation::PppoeDiscovery) => {
+                Primitive::Encapsulation(found, None)
+            }
+            Keyword::Encapsulation(found) => {
+                Primitive::Encapsulation(found, self.optional_number()?)
+            }
+            _ => {
+                self.at = start;
+                return Ok(None);
             }
         };
         Ok(Some(primitive))
@@ -252,7 +235,7 @@ impl Parser<'_> {
             }
             Token::Symbol(Symbol::Open) => {
                 self.at += 1;
-                let number = self.deeper(Self::optional_number)?;
+                let number = self.nested(Self::optional_number)?;
                 if number.is_none() {
                     return Err(self.unexpected("a number"));
                 }
@@ -272,15 +255,3 @@ impl Parser<'_> {
 }
 
 const BRACKET: Token = Token::Symbol(Symbol::BracketOpen);
-
-fn encapsulation(word: Keyword) -> Option<(Encapsulation, bool)> {
-    Some(match word {
-        Keyword::Vlan => (Encapsulation::Vlan, true),
-        Keyword::Mpls => (Encapsulation::Mpls, true),
-        Keyword::Pppoed => (Encapsulation::PppoeDiscovery, false),
-        Keyword::Pppoes => (Encapsulation::PppoeSession, true),
-        Keyword::Geneve => (Encapsulation::Geneve, true),
-        Keyword::Vxlan => (Encapsulation::Vxlan, true),
-        _ => return None,
-    })
-}

@@ -1,0 +1,39 @@
+//! The error of a compilation.
+
+use std::fmt;
+use std::ops::Range;
+
+/// An expression that does not compile, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpressionError {
+    /// Span in the text, in bytes.
+    pub span: Range<usize>,
+    /// Description of the error.
+    pub what: String,
+    /// Suggested correction, if any.
+    pub hint: Option<String>,
+    /// Category of the error.
+    pub kind: ErrorKind,
+}
+
+/// The category of an [`ExpressionError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// Invalid text.
+    Mistake,
+    /// Valid text that this compiler does not support.
+    Unknown,
+    /// Valid text that no frame of this link type can match.
+    RejectsAll,
+}
+
+impl fmt::Display for ExpressionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.hint {
+            Some(hint) => write!(f, "{}: {hint}", self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+impl std::error::Error for ExpressionError {}
