@@ -1,32 +1,33 @@
-//! One writer and three readers with wishes of their own, on a ring of slots and on one of blocks
-//! of any length: what each gets, and that every ledger balances.
+//! One writer and three readers with different rate policies, on a ring of slots and on one of
+//! blocks of any length: prints the number of blocks that each reader takes, loses, skips and
+//! leaves in the ring.
 //!
 //!     cargo run -p streamline-buffer --example forms
 
 use abi::DbufId;
 use streamline_buffer::dbuf::{self, fixed};
-use streamline_buffer::pace::{Pace, Paced, Skip, Start};
+use streamline_buffer::rate::{RatePolicy, RatedReader, Skip, Start};
 use streamline_buffer::{Fault, Policy, Put};
 
 fn main() -> Result<(), Fault> {
     let id = DbufId::new(1).unwrap_or_default();
     let (policy, readers) = (Policy::Overwrite, 3);
-    let shape = fixed::Config { id, slot: 64, slots: 64, policy, readers };
+    let shape = fixed::SlotConfig { id, slot: 64, slots: 64, policy, readers };
     let (mut writer, all) = fixed::ring(&shape);
     write(0..20, |block| writer.write(block))?;
     writer.publish();
-    let mut paced = wishes(all)?;
+    let mut paced = with_policies(all)?;
     write(20..100, |block| writer.write(block))?;
     writer.publish();
-    told("64 slots of 64 bytes", &mut paced, writer.count())?;
+    report("64 slots of 64 bytes", &mut paced, writer.count())?;
 
-    let (mut writer, all) = dbuf::ring(&dbuf::Config { id, capacity: 4096, policy, readers });
+    let (mut writer, all) = dbuf::ring(&dbuf::BlockConfig { id, capacity: 4096, policy, readers });
     write(0..20, |block| writer.write(block))?;
     writer.publish();
-    let mut paced = wishes(all)?;
+    let mut paced = with_policies(all)?;
     write(20..100, |block| writer.write(block))?;
     writer.publish();
-    told("4 KB of blocks of any length", &mut paced, writer.count())
+    report("4 KB of blocks of any length", &mut paced, writer.count())
 }
 
 fn write(
@@ -39,19 +40,19 @@ fn write(
     Ok(())
 }
 
-/// All that there is, the newest alone, and what comes from now on.
-fn wishes<R: Skip>(readers: Vec<R>) -> Result<Vec<Paced<R>>, Fault> {
+/// Applies three rate policies: all blocks, the newest only, and all from now on.
+fn with_policies<R: Skip>(readers: Vec<R>) -> Result<Vec<RatedReader<R>>, Fault> {
     let wishes = [
-        (Start::Oldest, Pace::Everything),
-        (Start::Oldest, Pace::Latest),
-        (Start::Now, Pace::Everything),
+        (Start::Oldest, RatePolicy::EveryBlock),
+        (Start::Oldest, RatePolicy::Latest),
+        (Start::Now, RatePolicy::EveryBlock),
     ];
     let paced = readers.into_iter().zip(wishes);
-    paced.map(|(reader, (start, pace))| Paced::new(reader, start, pace)).collect()
+    paced.map(|(reader, (start, rate))| RatedReader::new(reader, start, rate)).collect()
 }
 
 #[expect(clippy::print_stdout, reason = "an example says what it does")]
-fn told<R: Skip>(ring: &str, readers: &mut [Paced<R>], put: Put) -> Result<(), Fault> {
+fn report<R: Skip>(ring: &str, readers: &mut [RatedReader<R>], put: Put) -> Result<(), Fault> {
     println!("{ring}: {} blocks were put", put.blocks);
     for (who, reader) in ["everything", "the newest", "from now on"].iter().zip(readers) {
         let (mut out, mut last) = ([0; 64], String::from("nothing"));

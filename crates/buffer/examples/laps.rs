@@ -1,6 +1,6 @@
-//! Blocks through a stream within one thread: half a ring is written, then read, again and again.
-//! What `valgrind --tool=callgrind` counts instructions of: `laps BLOCK BLOCKS RING`. Says how long
-//! a block took in the fastest lap.
+//! Passes blocks through a stream within one thread: repeatedly writes half a ring, then reads it.
+//! Usage: `laps BLOCK BLOCKS RING`, for example under `valgrind --tool=callgrind`. Prints the time
+//! per block in the fastest lap.
 
 use abi::DbufId;
 use streamline_buffer::stream::{Config, stream};

@@ -1,4 +1,4 @@
-//! Prints the pages of memory of several sizes on this machine, and the cost of having them:
+//! Prints the choice of pages for several sizes on this machine, and the cost of populating them:
 //! the figures behind `pages::choose`.
 //!
 //!     cargo run --release -p streamline-buffer --example pages
@@ -34,7 +34,7 @@ fn main() -> sys::Result<()> {
     Ok(())
 }
 
-/// Measures the time until all pages are there.
+/// Measures the time until all pages are present.
 fn touch(mapping: &Mapping) -> sys::Result<Duration> {
     let start = Instant::now();
     mapping.populate(0, mapping.len())?;

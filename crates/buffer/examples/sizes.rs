@@ -1,5 +1,5 @@
-//! A stream that begins too large and finds its size, grows when its reader is late, and goes on
-//! with another writer: what is read is what was written, whatever happens in between.
+//! A stream that starts too large and shrinks, is resized, and is handed over to another writer,
+//! without loss of a byte.
 
 use abi::DbufId;
 use streamline_buffer::scale::Scaling;
@@ -32,10 +32,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{scale}");
     }
 
-    // By hand; what is unread stays where it is.
+    // Resizes explicitly; unread blocks stay where they are.
     output.write(b"written before")?;
     output.resize(32 << 20)?;
-    // And with another writer, who gets a message and two descriptors for each reader.
+    // Hands the stream over; the successor gets a message and two descriptors per reader.
     let mut successor = output.hand_over()?.open()?;
     successor.write(b"written after")?;
     drop(successor);

@@ -1,7 +1,7 @@
-//! The one door by which atomics come in, so that loom can stand behind it in the models.
+//! The only import of atomics in this crate, so that models can replace them with loom's.
 //!
-//! Beside Acquire and Release only fences are sequentially consistent: loom takes accesses that are
-//! for less.
+//! Accesses are at most Acquire or Release. Only fences are sequentially consistent: loom weakens
+//! sequentially consistent accesses.
 
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -13,15 +13,15 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-/// Reads a word with Acquire. Made of a relaxed load and a fence, because the word may lie in
-/// memory that is mapped read-only, where Rust promises only relaxed loads.
+/// Loads a word with Acquire ordering. Uses a relaxed load and a fence: the word may be in memory
+/// mapped read-only, where Rust guarantees only relaxed loads.
 pub fn acquire(word: &AtomicU64) -> u64 {
     let value = word.load(Ordering::Relaxed);
     fence(Ordering::Acquire);
     value
 }
 
-/// Lets the processor know that we wait in a loop.
+/// Tells the processor that the caller spins; under loom, yields to the other threads.
 pub(crate) fn pause() {
     #[cfg(not(loom))]
     std::hint::spin_loop();

@@ -1,28 +1,30 @@
-//! Crossings of blocks from one space to another: rings of rich pointers whose bytes stay where
-//! they are. [SL §5.3.1, §5.3.3]
+//! Crossings of blocks between spaces of one process: rings of rich pointers whose bytes stay in
+//! place. [SL §5.3.1, §5.3.3]
 //!
 //! The writer pushes entries together with the *origin* of their bytes: its pool, or the batch that
-//! it is reading from another crossing (so a block goes through many spaces and is never copied).
-//! The readers look at the bytes in place, each at its own pace, and release what they have read.
-//! Memory is bounded by the pools: the writer keeps one lease per segment in flight, and gives it
-//! back when all readers have passed the last entry that points there.
+//! it is reading from another crossing (so a block passes through many spaces without a copy).
+//! Readers access the bytes in place, each with its own position, and release what they have read.
+//! Memory is bounded by the pools: the writer holds one lease per segment in flight, and returns it
+//! when all readers have passed the last entry that points there.
 //!
-//! Only `block` and `drop new` make sense here: a crossing never overwrites, so it never copies.
+//! A crossing supports only the policies `block` and `drop new`: entries are never overwritten, so
+//! readers need not copy bytes out.
 //!
-//! Why `&[u8]` is allowed. With M1 to M6 of `pool`:
-//! - C1 Only the three pushes of [`Writer`] put entries into the ring: it is made here with the
-//!   ring, lives in this process, and no other party can write its memory.
+//! `&[u8]` is sound here by these invariants, together with M1 to M6 of `pool`:
+//! - C1 Only the three pushes of [`CrossingWriter`] put entries into the ring: it is created here
+//!   with the ring, lives in this process, and no other party can write its memory.
 //! - C2 An entry is pushed only if view and frame lie, filled, in segments on which the writer
 //!   holds a lease in `flight`, recorded with the position after the last entry that needs it.
 //! - C3 The writer drops such a lease only after it has seen (Acquire) that the cursors of all
-//!   readers that have not left passed that position. A writer that goes away leaves its leases to
-//!   the ring, which keeps them until the last reader is gone.
-//! - C4 A reader moves its cursor only in [`Reader::release`] and when it is dropped, both of which
-//!   need the reader for themselves: so while a [`Batch`] lives, its entries are not passed.
+//!   remaining readers passed that position. A writer that exits leaves its leases to the ring,
+//!   which holds them until the last reader is gone.
+//! - C4 A reader advances its cursor only in [`CrossingReader::release`] and in `drop`, both of
+//!   which need exclusive access to the reader: so while a [`Batch`] lives, its entries are not
+//!   passed.
 //! - C5 From C2 to C4: while a batch lives, the writer holds a lease on each segment that the batch
-//!   points into; by M4 the bytes stay as they are. The memory itself lives because the ring knows
-//!   it (`known`), under the id by which the entry names it: the writer puts it there before it
-//!   pushes the first entry, and never another memory under the same id.
+//!   points into; by M4 the bytes are not written. The memory itself lives because the ring refers
+//!   to it (`memories`), under the id by which the entry names it: the writer registers it before
+//!   it pushes the first entry, and never another memory under the same id.
 
 use crate::ibuf;
 use crate::pool::{Lease, Memory, Pool};
@@ -35,61 +37,62 @@ use writer::Flight;
 mod reader;
 mod writer;
 
-pub use reader::{Batch, Reader};
-pub use writer::Writer;
+pub use reader::{Batch, CrossingReader};
+pub use writer::CrossingWriter;
 
-/// The shape of a crossing.
-pub use crate::ibuf::{Columns, Config};
+/// Dimensions and policy of a crossing.
+pub use crate::ibuf::{Columns, RingConfig};
 
-/// Makes a crossing. The writer's space sleeps on `writer_doorbell`; each reader's space on its
-/// own, and there is one reader per doorbell (`config.readers` does not count).
+/// Creates a crossing with one reader per reader doorbell (`config.readers` is ignored). Each
+/// party's space sleeps on its doorbell. Fails with [`Fault::Lossy`] for [`Policy::Overwrite`].
 pub fn crossing(
-    config: &Config,
+    config: &RingConfig,
     writer_doorbell: Arc<Doorbell>,
-    reader_bells: &[Arc<Doorbell>],
-) -> Result<(Writer, Vec<Reader>), Fault> {
+    reader_doorbells: &[Arc<Doorbell>],
+) -> Result<(CrossingWriter, Vec<CrossingReader>), Fault> {
     if config.policy == Policy::Overwrite {
         return Err(Fault::Lossy);
     }
-    let (writer, readers) = ibuf::ring(&Config { readers: reader_bells.len(), ..*config });
+    let (writer, readers) = ibuf::ring(&RingConfig { readers: reader_doorbells.len(), ..*config });
     let shared = Arc::new(Shared {
-        known: std::array::from_fn(|_| OnceLock::new()),
-        left: Mutex::new(Vec::new()),
+        memories: std::array::from_fn(|_| OnceLock::new()),
+        orphaned: Mutex::new(Vec::new()),
         writer_doorbell,
-        reader_bells: reader_bells.into(),
+        reader_doorbells: reader_doorbells.into(),
     });
-    let reader = |ring| Reader::new(ring, shared.clone());
+    let reader = |ring| CrossingReader::new(ring, shared.clone());
     let readers = readers.into_iter().map(reader).collect();
-    Ok((Writer::new(writer, shared), readers))
+    Ok((CrossingWriter::new(writer, shared), readers))
 }
 
-/// The shared state of a crossing.
+/// State shared by all parties of a crossing.
 #[derive(Debug)]
 struct Shared {
-    /// The memories that entries may point into (C5).
-    known: [OnceLock<Arc<Memory>>; KNOWN],
-    /// The leases that a writer left behind (C3).
-    left: Mutex<Vec<Flight>>,
+    /// Memories into which entries may point (C5).
+    memories: [OnceLock<Arc<Memory>>; MEMORIES_MAX],
+    /// Leases left behind by a writer that has exited (C3).
+    orphaned: Mutex<Vec<Flight>>,
     writer_doorbell: Arc<Doorbell>,
-    reader_bells: Box<[Arc<Doorbell>]>,
+    reader_doorbells: Box<[Arc<Doorbell>]>,
 }
 
-/// Pools whose blocks one crossing can carry.
-const KNOWN: usize = 64;
+/// Maximum number of pools whose blocks one crossing can carry.
+const MEMORIES_MAX: usize = 64;
 
 impl Shared {
     fn memory(&self, dbuf: DbufId) -> Option<&Arc<Memory>> {
-        self.known.iter().map_while(OnceLock::get).find(|memory| memory.id == dbuf)
+        self.memories.iter().map_while(OnceLock::get).find(|memory| memory.id == dbuf)
     }
 
-    /// Makes a memory known under its id. Only the writer calls this.
-    fn introduce(&self, memory: &Arc<Memory>) -> Result<(), Fault> {
-        for place in &self.known {
-            let known = place.get_or_init(|| memory.clone());
-            if Arc::ptr_eq(known, memory) {
+    /// Registers a memory under its id. Only the writer calls this. Fails with
+    /// [`Fault::UnknownDbuf`] if the table is full or another memory has the same id.
+    fn register(&self, memory: &Arc<Memory>) -> Result<(), Fault> {
+        for entry in &self.memories {
+            let registered = entry.get_or_init(|| memory.clone());
+            if Arc::ptr_eq(registered, memory) {
                 return Ok(());
             }
-            if known.id == memory.id {
+            if registered.id == memory.id {
                 break;
             }
         }
@@ -97,14 +100,14 @@ impl Shared {
     }
 }
 
-/// A keeper of blocks that a writer may send on: a pool, a batch that is being read, an aggregate.
+/// An owner of blocks that a writer may forward: a pool, a batch being read, an aggregate.
 pub trait Origin {
-    /// Returns a lease on the segment that a pointer names, if this keeps the segment. The writer
-    /// checks that the lease covers the pointer.
+    /// Returns a lease on the segment of a block, or a [`Fault`] if this origin does not own the
+    /// block. The caller checks that the lease covers the block.
     fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault>;
 }
 
-/// Several pools that stand for one origin.
+/// Several pools that act as one origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Pools<'a>(pub &'a [Pool]);
 

@@ -1,7 +1,8 @@
-//! The doorbells of one writer: one for each reader, notified when it sleeps and its wish is met.
+//! The doorbells of one writer, one per reader; each is notified if its reader sleeps and the
+//! position for which that reader waits is reached.
 
 use crate::cursor::{Change, Producer};
-use crate::wait::{Ringer, Urgency};
+use crate::wait::{Notifier, Urgency};
 use abi::ring::reader;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -13,65 +14,69 @@ use sys::doorbell::{Peer, SocketDoorbell};
 #[derive(Debug)]
 pub struct Doorbells {
     ends: Vec<NotifiedReader>,
-    gone: Arc<Gone>,
+    departed: Arc<DepartedReaders>,
 }
 
 #[derive(Debug)]
 struct NotifiedReader {
     doorbell: SocketDoorbell,
-    ringer: Ringer,
-    /// Notifications without room for it since the last progress.
+    notifier: Notifier,
+    /// Number of notifications from this reader since the writer last found room.
     false_alarms: u32,
 }
 
-/// Notifications in vain after which a reader is shut out. An honest reader notifies once for each
-/// sleep, and only when it has come far enough; one that exceeds this keeps the writer busy.
+/// Number of false notifications after which a reader is disconnected. An honest reader notifies
+/// once per sleep of the writer, and only when it has made enough room; a reader that exceeds this
+/// keeps the writer busy.
 const FALSE_ALARMS_MAX: u32 = 64;
 
 impl Doorbells {
-    /// Takes the writer's ends, in the order of the readers.
+    /// Wraps the writer's ends of the doorbells, in the order of the readers.
     #[must_use]
     pub fn new(doorbells: Vec<SocketDoorbell>) -> Self {
-        let gone = Gone::new(doorbells.len());
+        let departed = DepartedReaders::new(doorbells.len());
         let end =
-            |doorbell| NotifiedReader { doorbell, ringer: Ringer::default(), false_alarms: 0 };
-        Self { ends: doorbells.into_iter().map(end).collect(), gone }
+            |doorbell| NotifiedReader { doorbell, notifier: Notifier::default(), false_alarms: 0 };
+        Self { ends: doorbells.into_iter().map(end).collect(), departed }
     }
 
-    /// Takes all doorbells out and leaves an empty set.
+    /// Moves all doorbells into a new set; this one is left empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
-        Self { ends: std::mem::take(&mut self.ends), gone: self.gone.clone() }
+        Self { ends: std::mem::take(&mut self.ends), departed: self.departed.clone() }
     }
 
-    /// Returns the shared record of departed readers.
+    /// Returns the shared flags of departed readers.
     #[must_use]
-    pub const fn gone(&self) -> &Arc<Gone> {
-        &self.gone
+    pub const fn departed(&self) -> &Arc<DepartedReaders> {
+        &self.departed
     }
 
-    /// Notifies the readers that wait for what was published.
+    /// Notifies all sleeping readers whose threshold is reached by the published head.
     #[inline]
-    pub fn ring_due(&mut self, side: &mut Producer, urgency: Urgency) {
-        self.settle(side);
+    pub fn notify_due(&mut self, side: &mut Producer, urgency: Urgency) {
+        self.note_evictions(side);
         let head = side.head;
         for at in 0..self.ends.len() {
             let (Some(end), Some(page)) = (self.ends.get_mut(at), side.store.readers.get(at))
             else {
                 continue;
             };
-            let due = !self.gone.is(at) && end.ringer.is_due(page, reader::WAIT, head, urgency);
+            let due = !self.departed.contains(at)
+                && end.notifier.is_due(page, reader::WAIT, head, urgency);
             if due && end.doorbell.notify() == Peer::Gone {
-                self.shut_out(side, at);
+                self.disconnect(side, at);
             }
         }
     }
 
-    /// Sleeps until a reader notifies or departs. Returns false if none is left.
+    /// Blocks until a reader notifies or departs, at most for `limit`. Returns false if no reader
+    /// is present.
     pub fn sleep(&mut self, side: &mut Producer, limit: Option<Duration>) -> bool {
-        self.settle(side);
-        let there: Vec<usize> = (0..self.ends.len()).filter(|at| !self.gone.is(*at)).collect();
-        let doorbells: Vec<BorrowedFd<'_>> = there
+        self.note_evictions(side);
+        let present: Vec<usize> =
+            (0..self.ends.len()).filter(|at| !self.departed.contains(*at)).collect();
+        let doorbells: Vec<BorrowedFd<'_>> = present
             .iter()
             .filter_map(|at| self.ends.get(*at))
             .map(|end| end.doorbell.as_fd())
@@ -80,89 +85,94 @@ impl Doorbells {
             return false;
         }
         let ready = sys::poll::readable(&doorbells, limit);
-        for (at, _) in there.into_iter().zip(ready).filter(|(_, ready)| *ready) {
+        for (at, _) in present.into_iter().zip(ready).filter(|(_, ready)| *ready) {
             let Some(end) = self.ends.get_mut(at) else { continue };
             end.false_alarms += 1;
             if end.doorbell.clear() == Peer::Gone || end.false_alarms > FALSE_ALARMS_MAX {
-                self.shut_out(side, at);
+                self.disconnect(side, at);
             }
         }
         true
     }
 
-    /// Marks readers as gone that the ring has evicted.
-    fn settle(&self, side: &mut Producer) {
-        for change in side.changes() {
+    /// Marks the readers that the ring has evicted as departed.
+    fn note_evictions(&self, side: &mut Producer) {
+        for change in side.take_changes() {
             if let Change::Left(at) = change {
-                self.gone.set(at);
+                self.departed.insert(at);
             }
         }
     }
 
-    /// Resets the count of vain notifications: readers have made room.
+    /// Resets the counts of false notifications. To be called after readers have made room.
     pub fn progressed(&mut self) {
         self.ends.iter_mut().for_each(|end| end.false_alarms = 0);
     }
 
-    /// Stops waiting for a reader.
-    pub fn shut_out(&mut self, side: &mut Producer, at: usize) {
-        self.gone.set(at);
-        side.shut_out(at);
+    /// Marks a reader as departed and excludes it from flow control.
+    pub fn disconnect(&mut self, side: &mut Producer, at: usize) {
+        self.departed.insert(at);
+        side.disconnect(at);
     }
 
-    /// Marks readers as gone whose process has ended. Never waits.
+    /// Marks the readers whose process has exited as departed. Does not block.
     pub fn note_departures(&self) {
-        for (at, end) in self.ends.iter().enumerate().filter(|(at, _)| !self.gone.is(*at)) {
+        for (at, end) in self.ends.iter().enumerate().filter(|(at, _)| !self.departed.contains(*at))
+        {
             if end.doorbell.clear() == Peer::Gone {
-                self.gone.set(at);
+                self.departed.insert(at);
             }
         }
     }
 
     /// Returns the doorbell of the first present reader, for a writer that polls a single
-    /// descriptor.
+    /// descriptor; `None` if the set is empty.
     #[must_use]
     pub fn first(&self) -> Option<BorrowedFd<'_>> {
-        self.there().next().or_else(|| self.ends.first()).map(|end| end.doorbell.as_fd())
+        self.present().next().or_else(|| self.ends.first()).map(|end| end.doorbell.as_fd())
     }
 
     /// Returns the doorbells of all present readers.
     #[must_use]
     pub fn all(&self) -> Vec<BorrowedFd<'_>> {
-        self.there().map(|end| end.doorbell.as_fd()).collect()
+        self.present().map(|end| end.doorbell.as_fd()).collect()
     }
 
-    fn there(&self) -> impl Iterator<Item = &NotifiedReader> {
-        self.ends.iter().enumerate().filter(|(at, _)| !self.gone.is(*at)).map(|(_, end)| end)
+    fn present(&self) -> impl Iterator<Item = &NotifiedReader> {
+        self.ends
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| !self.departed.contains(*at))
+            .map(|(_, end)| end)
     }
 
-    /// Closes all doorbells, as a killed process does.
+    /// Closes all doorbells, as the kernel does for a killed process.
     #[cfg(any(test, feature = "testing"))]
     pub fn die(&mut self) {
         self.ends.clear();
     }
 }
 
-/// Flags of departed readers, as far as their writer has noticed.
+/// Flags of the readers whose departure the writer has noticed.
 #[derive(Debug)]
-pub struct Gone(Box<[AtomicBool]>);
+pub struct DepartedReaders(Box<[AtomicBool]>);
 
-impl Gone {
-    /// Makes flags for this many present readers.
+impl DepartedReaders {
+    /// Creates flags for this many present readers.
     #[must_use]
     pub fn new(readers: usize) -> Arc<Self> {
         Arc::new(Self((0..readers).map(|_| AtomicBool::new(false)).collect()))
     }
 
-    /// Returns true if this reader is gone, or never was.
+    /// Returns true if this reader has departed or does not exist.
     #[inline]
     #[must_use]
-    pub fn is(&self, at: usize) -> bool {
+    pub fn contains(&self, at: usize) -> bool {
         self.0.get(at).is_none_or(|gone| gone.load(Ordering::Relaxed))
     }
 
-    /// Marks this reader as gone.
-    pub fn set(&self, at: usize) {
+    /// Marks this reader as departed.
+    pub fn insert(&self, at: usize) {
         if let Some(gone) = self.0.get(at) {
             gone.store(true, Ordering::Relaxed);
         }

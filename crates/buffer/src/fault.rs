@@ -1,4 +1,4 @@
-//! Faults: reasons for which a pointer did not become bytes, or a ring cannot go on.
+//! Faults: reasons why a rich pointer cannot be resolved or a ring cannot continue.
 
 use abi::{DbufId, Extent};
 use std::fmt;
@@ -6,67 +6,66 @@ use std::fmt;
 /// A fault of a rich pointer, or of the other party of a ring. [SL §5.3.1, "buffer fault"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// The pointer names a dbuf that is not known here.
+    /// The pointer names a dbuf that this process has not mapped.
     UnknownDbuf(DbufId),
-    /// The place is not (or no longer) in the window of the dbuf: recycled, lapped, or never
-    /// written.
+    /// The block is not in the window of the dbuf: recycled, overwritten, or never written.
     OutOfWindow(Extent),
-    /// The place runs over the end of its segment, or of its block.
+    /// The block exceeds its segment or its record.
     CrossesSegment(Extent),
-    /// The block is longer than this ring or pool can ever take.
+    /// The block is longer than this ring or pool can ever hold.
     TooLong {
-        /// Bytes asked for.
+        /// Requested length in bytes.
         length: usize,
-        /// Bytes that one block may have.
+        /// Maximum length of a block in bytes.
         limit: usize,
     },
-    /// The pointer is a hole: bytes that nobody has seen.
+    /// The pointer is a hole: a length without bytes.
     Hole,
-    /// The other party showed a position that it cannot have: it is broken or it lies. The ring is
-    /// poisoned and must be closed.
+    /// The other party published an impossible position. The ring is poisoned and must be closed.
     Poisoned {
-        /// The position that it showed.
-        shown: u64,
-        /// Our own position.
-        mine: u64,
+        /// The published position.
+        published: u64,
+        /// The local position.
+        own: u64,
     },
-    /// A record in the ring is not one: its writer is broken or lies. The ring is poisoned.
+    /// The ring contains an invalid record, written by a broken or hostile writer. The ring is
+    /// poisoned.
     Damaged {
-        /// Position at which the record should begin.
+        /// Expected position of the record.
         position: u64,
     },
-    /// All readers of this ring are gone.
+    /// All readers of this ring have left.
     Abandoned,
-    /// This operation needs a ring whose blocks are kept until they are read; this one overwrites.
+    /// The operation requires a ring that keeps blocks until they are read; this one overwrites
+    /// them.
     Lossy,
-    /// The call needs a trusted writer: this one may be an untrusted peer, or the stream was not
-    /// opened trusting.
+    /// The operation requires a trusted writer, but the stream was not opened with
+    /// [`crate::stream::Offer::open_trusting`] or its writer does not qualify.
     Foreign,
-    /// The owner of a dbuf does not let this user read it: asked when the first pointer into it
-    /// came.
+    /// The owner of a dbuf denies this user read access. Detected at the first pointer into it.
     Forbidden {
-        /// The dbuf.
+        /// Id in the pointer.
         dbuf: DbufId,
-        /// The user that we run under, as the owner knows it.
+        /// User ID of this process, as reported to the owner.
         uid: u32,
     },
-    /// A pointer leads into a dbuf that is not mapped here, and its owner is there no more.
+    /// A pointer refers to a dbuf that is not mapped, and its owner has exited.
     OwnerGone(DbufId),
-    /// A dbuf was granted and could not be mapped, or not sealed as it must be.
+    /// A dbuf was granted but could not be mapped, or lacks the required seals or size.
     Unmapped {
-        /// The dbuf.
+        /// Id in the pointer.
         dbuf: DbufId,
-        /// Error number of the kernel; 0: the memory is not what its owner claims.
+        /// Error number of mmap; 0: seals or size are wrong.
         errno: i32,
     },
-    /// The dbuf that stands behind a stream is full of what others keep.
+    /// The dbuf behind a stream is full of blocks that other streams still need.
     NoRoom(DbufId),
-    /// The writer lets us read no further: it went on in a segment that we did not get.
+    /// The writer has revoked access: it continues in a segment that was not handed to this reader.
     Revoked {
-        /// Up to here everything was there to be read.
+        /// Position up to which the reader could read.
         position: u64,
     },
-    /// The ring goes on in a segment that is not what it must be. The ring is poisoned.
+    /// The ring continues in a segment that fails validation. The ring is poisoned.
     Segment {
         /// Position at which that segment should begin.
         position: u64,
@@ -93,10 +92,10 @@ impl fmt::Display for Fault {
                 write!(f, "a block of {length} bytes is longer than the {limit} that fit: split it")
             }
             Self::Hole => f.write_str("a hole has a length and no bytes"),
-            Self::Poisoned { shown, mine } => write!(
+            Self::Poisoned { published, own } => write!(
                 f,
-                "the other party of the ring shows position {shown}, which cannot be at our \
-                 {mine}: close the ring"
+                "the other party of the ring shows position {published}, which cannot be at our \
+                 {own}: close the ring"
             ),
             Self::Damaged { position } => {
                 write!(f, "there is no record at position {position} of the ring: close the ring")

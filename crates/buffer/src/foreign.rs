@@ -1,12 +1,12 @@
-//! Copies from and to memory that another party may touch at the same moment. [SL §5.2, lossy
+//! Copies from and to memory that another party may write at the same moment. [SL §5.2, lossy
 //! rings]
 //!
-//! No reference to bytes is ever made: words are loaded and stored one by one, as relaxed atomics.
-//! What was copied may be torn; whether it is, the caller finds out afterwards (`cursor`, *writing
-//! begins*). Above 1 KB that is 25 to 40 % slower than a plain copy (SPIKES 1 d); where there are
-//! instructions that copy more at once, they copy out and in: to Rust they are foreign code, which
-//! may read what others write. Wide stores also wait less for lines that another processor has: so
-//! many of them can wait at the same time, each for a line, and there are fewer for each line.
+//! No reference to bytes is ever created: words are loaded and stored one by one as relaxed
+//! atomics. The copy may be torn; the caller detects that afterwards (`cursor`, *writing begins*).
+//! Above 1 KB a word loop is 25 to 40 % slower than a plain copy (SPIKES 1 d). Where the processor
+//! has instructions that copy more at once, they are used instead: to Rust they are inline
+//! assembly, which may read memory that other parties write. Wide stores also stall less on lines
+//! owned by another processor: more of them are in flight at a time, and fewer are needed per line.
 
 use crate::atomic::{AtomicU64, Ordering};
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
@@ -14,8 +14,8 @@ use sys::memory::foreign::{COPY_MIN, LIBC_MIN, copy_bytes, copy_into_words};
 
 const WORD: usize = size_of::<u64>();
 
-/// Copies the bytes from byte `at` of `words` on into `out`. What lies beyond the words is left as
-/// it was.
+/// Copies bytes from byte `at` of `words` into `out`. If the words end early, the rest of `out` is
+/// unchanged.
 #[inline]
 pub fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
@@ -27,11 +27,11 @@ pub fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     copy_by_words(words, at, out);
 }
 
-/// Copies bytes to where as many are ours to write: short blocks without a call, which would cost
-/// more than they do.
+/// Copies all of `from` into `to`. Short blocks are copied inline, where a call to memcpy would
+/// cost more than the copy. Panics if the lengths differ.
 #[inline]
 pub fn copy(from: &[u8], to: &mut [u8]) {
-    assert_eq!(from.len(), to.len(), "as many bytes as there is room for");
+    assert_eq!(from.len(), to.len(), "source and destination lengths differ");
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     if (COPY_MIN..LIBC_MIN).contains(&from.len()) {
         // SAFETY: `from` is borrowed, and as long as `to` (asserted).
@@ -40,7 +40,7 @@ pub fn copy(from: &[u8], to: &mut [u8]) {
     to.copy_from_slice(from);
 }
 
-/// Copies as [`copy_out`] does, one word at a time.
+/// Implements [`copy_out`] one word at a time.
 fn copy_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed).to_ne_bytes();
     let (first, skip) = (at / WORD, at % WORD);
@@ -62,19 +62,20 @@ fn copy_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     }
 }
 
-/// Copies from byte `at` of `words` on as many bytes as `to` has: at least [`COPY_MIN`].
+/// Fills `to` from byte `at` of `words`. `to` has at least [`COPY_MIN`] bytes and lies within
+/// the words.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 #[inline]
 fn copy_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
-    assert!(to.len() >= COPY_MIN && at + to.len() <= size_of_val(words), "the caller has looked");
+    assert!(to.len() >= COPY_MIN && at + to.len() <= size_of_val(words), "range out of bounds");
     let from = words.as_ptr().cast::<u8>().wrapping_add(at);
-    // SAFETY: the range lies in the words (asserted), which are mapped and readable as long as they
-    // are borrowed; torn bytes are what the caller expects.
+    // SAFETY: the range lies in the words (asserted), which are mapped and readable while
+    // borrowed; the caller expects torn bytes.
     unsafe { copy_bytes(from, to.as_mut_ptr(), to.len()) }
 }
 
-/// Copies `bytes` into the words from word `first` on. The last word is filled up with zeros; what
-/// lies beyond the words is left out.
+/// Copies `bytes` into the words from word `first` on. The last word is padded with zeros; bytes
+/// beyond the end of the words are dropped.
 #[inline]
 pub(crate) fn copy_in(words: &[AtomicU64], first: usize, bytes: &[u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
@@ -87,7 +88,7 @@ pub(crate) fn copy_in(words: &[AtomicU64], first: usize, bytes: &[u8]) {
     put_by_words(words, first, bytes);
 }
 
-/// Copies as [`copy_in`] does, one word at a time.
+/// Implements [`copy_in`] one word at a time.
 fn put_by_words(words: &[AtomicU64], first: usize, bytes: &[u8]) {
     let mut words = words.get(first..).unwrap_or_default().iter();
     let (chunks, tail) = bytes.as_chunks::<WORD>();
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_offset_and_length_comes_out_as_it_went_in() {
+    fn every_offset_and_length_round_trips() {
         let words: Vec<_> = (0..8).map(|_| AtomicU64::new(u64::MAX)).collect();
         let bytes: Vec<u8> = (0..48).collect();
         copy_in(&words, 1, &bytes);
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_memory_that_is_ours_are_copied_whole() {
+    fn copy_of_private_memory_is_complete() {
         let bytes: Vec<u8> = (0..20_000).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
         for length in (0..600).chain([1023, 1024, 1025, 4000, 8191, 8192, 20_000]) {
             for at in [0, 1, 16, 31, 33, 64] {
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn long_pieces_come_out_as_they_went_in() {
+    fn copy_out_of_long_ranges_round_trips() {
         let words: Vec<_> = (0..2600).map(|_| AtomicU64::new(0)).collect();
         let bytes: Vec<u8> =
             (0..2600 * WORD).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_beyond_the_words_is_touched() {
+    fn copies_stop_at_the_end_of_the_words() {
         let words = [AtomicU64::new(0), AtomicU64::new(0)];
         copy_in(&words, 1, &[7; 100]);
         copy_in(&words, 9, &[7; 100]);

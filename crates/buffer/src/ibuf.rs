@@ -1,11 +1,12 @@
-//! A ring of rich pointers with their lanes. [SL §5.3]
+//! Rings of rich pointers and their metadata columns. [SL §5.3]
 //!
-//! Entries of 16 bytes (pointer), 32 (with the context lane) or 64 (with the marks) flow from one
-//! writer to several readers, each at its own pace. Entries are moved as words: they are data about
-//! memory and give no access to it, so this file needs no unsafe code. In a ring that overwrites, a
-//! reader copies and then looks whether it was overtaken; what it missed it counts exactly.
+//! Entries of 16 bytes (pointer), 32 (with the metadata column) or 64 (with the marks) flow from
+//! one writer to several readers, each with its own position. Entries are copied as words: they
+//! describe memory and give no access to it, so this file needs no unsafe code. In a ring that
+//! overwrites, a reader copies and then checks whether it was overtaken; it counts its losses
+//! exactly.
 //!
-//! Both sides publish once per call: push and read batches.
+//! Both sides publish once per call, so push and read whole batches.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cursor::{Consumer, DATA_WORDS, Producer, Store};
@@ -16,20 +17,20 @@ use std::sync::Arc;
 #[cfg(not(loom))]
 mod bare;
 
-/// The columns that travel in the ring.
+/// Columns of an entry that the ring stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Lanes {
     /// The rich pointer alone: 16 bytes.
     Pointer,
-    /// Pointer and context lane: 32 bytes.
+    /// Pointer and metadata: 32 bytes.
     Context,
-    /// Pointer, context lane and marks: 64 bytes, one cache line.
+    /// Pointer, metadata and marks: 64 bytes, one cache line.
     #[default]
     Marks,
 }
 
 impl Lanes {
-    /// Bytes from one entry to the next.
+    /// Returns the size of an entry in bytes.
     #[must_use]
     pub const fn stride(self) -> usize {
         match self {
@@ -40,9 +41,9 @@ impl Lanes {
     }
 }
 
-/// The shape of a ring of rich pointers.
+/// Dimensions and policy of a ring of rich pointers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Config {
+pub struct RingConfig {
     /// Capacity in entries; rounded up to a power of two.
     pub entries: usize,
     /// Columns of an entry.
@@ -53,61 +54,63 @@ pub struct Config {
     pub readers: usize,
 }
 
-impl Default for Config {
+impl Default for RingConfig {
     fn default() -> Self {
         Self { entries: 4096, lanes: Lanes::Marks, policy: Policy::Block, readers: 1 }
     }
 }
 
-/// Attempts of a reader of an overwriting ring before it reports that it has only lost.
+/// Number of attempts of a lapped reader to copy intact entries before [`PointerReader::read`]
+/// returns only a count of losses.
 const ATTEMPTS: usize = 8;
 
-/// Makes a ring for threads of this process.
+/// Creates a ring for threads of this process.
 #[must_use]
-pub fn ring(config: &Config) -> (Writer, Vec<Reader>) {
+pub fn ring(config: &RingConfig) -> (PointerWriter, Vec<PointerReader>) {
     let entries = config.entries.max(1).next_power_of_two();
     let words = entries * config.lanes.stride() / 8;
     let store = Store::heap(words, entries as u64, config.policy, config.readers);
-    let reader = |index| Reader::new(Consumer::new(store.clone(), index), config.lanes);
+    let reader = |index| PointerReader::new(Consumer::new(store.clone(), index), config.lanes);
     let readers = (0..config.readers).map(reader).collect();
-    (Writer::new(store, config.lanes), readers)
+    (PointerWriter::new(store, config.lanes), readers)
 }
 
 /// The result of a push.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pushed {
-    /// The first so many entries are in the ring.
+    /// Number of entries put into the ring, counted from the first.
     pub put: usize,
-    /// So many of the rest were dropped and counted ([`Policy::DropNew`]). In a ring that blocks
-    /// the rest stays with the caller, who waits and pushes again.
+    /// Number of the remaining entries that were dropped and counted ([`Policy::DropNew`]). In a
+    /// blocking ring the remaining entries stay with the caller, who waits and pushes again.
     pub dropped: usize,
 }
 
-/// Entries side by side, as batches have them: columns of equal length.
+/// A batch of entries as columns of equal length.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'e> {
-    /// The rich pointers.
+    /// Rich pointers.
     pub pointers: &'e [RichPointer],
-    /// Their context lanes.
+    /// Metadata.
     pub context: &'e [BlockMetadata],
-    /// Their marks.
+    /// Marks.
     pub marks: &'e [Marks],
 }
 
-/// The one writer of a ring of rich pointers.
+/// The only writer of a ring of rich pointers.
 #[derive(Debug)]
-pub struct Writer {
-    /// The writing cursor, for streams that are built on this ring.
+pub struct PointerWriter {
+    /// Cursor of the writer, for streams built on this ring.
     pub side: Producer,
     pub(crate) lanes: Lanes,
 }
 
-impl Writer {
+impl PointerWriter {
     pub(crate) fn new(store: Arc<Store>, lanes: Lanes) -> Self {
         Self { side: Producer::new(store), lanes }
     }
 
-    /// Puts as many of these entries as the policy lets in, and publishes them.
+    /// Puts and publishes as many entries as the policy admits. Fails with [`Fault::Abandoned`] if
+    /// all readers have left.
     pub fn push(&mut self, entries: &[Entry]) -> Result<Pushed, Fault> {
         if self.side.store.policy == Policy::Overwrite {
             for chunk in entries.chunks(self.capacity().div_ceil(2)) {
@@ -121,9 +124,10 @@ impl Writer {
         self.put(&mut entries.iter().copied(), fitting, |_, _| Ok(()))
     }
 
-    /// Puts the first `fitting` of these entries, each after `check` had a look at it and at the
-    /// position behind it, and publishes them; `fitting` was answered by [`Writer::fitting`]. The
-    /// rest is dropped and counted, or left with the caller. A fault of `check` puts nothing.
+    /// Puts and publishes the first `fitting` entries, where `fitting` is a result of
+    /// [`PointerWriter::fitting`]. `check` is called for each entry with the position after it; if
+    /// it fails, nothing is put. The remaining entries are dropped and counted, or left in the
+    /// iterator, depending on the policy.
     #[inline]
     pub(crate) fn put(
         &mut self,
@@ -144,7 +148,8 @@ impl Writer {
         Ok(pushed)
     }
 
-    /// Puts and publishes entries, all of which [`Writer::fitting`] accepted, with `bytes` in view.
+    /// Puts and publishes all entries, for which [`PointerWriter::fitting`] has found room. `bytes`
+    /// is the sum of the lengths of their views.
     pub(crate) fn put_columns(&mut self, entries: Columns<'_>, bytes: u64) {
         let slots = EntrySlots::of(&self.side.store, self.lanes);
         let Columns { pointers, context, marks } = entries;
@@ -176,7 +181,8 @@ impl Writer {
         self.side.publish();
     }
 
-    /// Returns how many of `wanted` entries fit now.
+    /// Returns how many of `wanted` entries fit now. Fails with [`Fault::Abandoned`] if all readers
+    /// have left.
     pub(crate) fn fitting(&mut self, wanted: usize) -> Result<usize, Fault> {
         let room = self.room(wanted)?;
         if self.side.abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
@@ -188,31 +194,33 @@ impl Writer {
         usize::try_from(self.side.store.capacity).unwrap_or(usize::MAX)
     }
 
-    /// Returns the room in entries; skips looking at the readers where `wanted` surely fit.
+    /// Returns the free room in entries. Reads the readers' cursors only if fewer than `wanted` are
+    /// known to be free.
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
         Ok(usize::try_from(self.side.room(wanted as u64)?).unwrap_or(usize::MAX))
     }
 
     /// Returns true if all readers have left.
     pub fn is_abandoned(&mut self) -> bool {
-        // A reader that lies is shut out by the look; who is left is what counts here.
+        // The refresh evicts a lying reader; only the remaining readers matter here.
         let _ = self.side.refresh();
         self.side.abandoned()
     }
 
-    /// Readers that were evicted because they showed a position that they cannot have.
+    /// Returns the number of readers evicted for an impossible position.
     #[must_use]
     pub const fn evicted(&self) -> u64 {
         self.side.evicted()
     }
 
-    /// Returns the counts of this side.
+    /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
     #[must_use]
     pub const fn count(&self) -> Put {
         self.side.put
     }
 
-    /// Returns the counts that a reader has published, for the balance of the edge.
+    /// Returns the counts that a reader has published, or `None` if there is no
+    /// such reader.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<Taken> {
         self.side.store.taken(reader)
@@ -240,7 +248,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for PointerWriter {
     fn drop(&mut self) {
         self.side.close();
     }
@@ -249,26 +257,26 @@ impl Drop for Writer {
 /// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Read {
-    /// So many entries were copied.
+    /// Number of entries copied.
     pub count: usize,
-    /// So many were overwritten before we came ([`Policy::Overwrite`]).
+    /// Number of entries overwritten before they could be read ([`Policy::Overwrite`]).
     pub lost: u64,
 }
 
 /// One reader of a ring of rich pointers.
 #[derive(Debug)]
-pub struct Reader {
-    /// The reading cursor, for streams that are built on this ring.
+pub struct PointerReader {
+    /// Cursor of the reader, for streams built on this ring.
     pub side: Consumer,
     lanes: Lanes,
 }
 
-impl Reader {
+impl PointerReader {
     pub(crate) const fn new(side: Consumer, lanes: Lanes) -> Self {
         Self { side, lanes }
     }
 
-    /// Copies up to `out.len()` entries, takes them, and tells the writer.
+    /// Copies up to `out.len()` entries and releases them to the writer.
     pub fn read(&mut self, out: &mut [Entry]) -> Result<Read, Fault> {
         let read = match self.side.store.policy {
             Policy::Overwrite => self.read_lossy(out)?,
@@ -285,13 +293,14 @@ impl Reader {
         Ok(read)
     }
 
-    /// Returns the number of entries to be read.
+    /// Returns the number of unread entries.
     pub fn waiting(&mut self) -> Result<usize, Fault> {
         let ahead = self.side.available()?.wrapping_sub(self.side.next);
         Ok(usize::try_from(ahead).unwrap_or(usize::MAX))
     }
 
-    /// Returns true if the writer has closed the ring: what is there after this call is all.
+    /// Returns true if the writer has closed the ring: entries present after this call are the
+    /// last.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.side.closed()
@@ -302,13 +311,13 @@ impl Reader {
         self.side.ended()
     }
 
-    /// Returns the counts of this side.
+    /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     #[must_use]
     pub const fn count(&self) -> Taken {
         self.side.taken
     }
 
-    /// Returns the counts that the writer has published, for the balance of the edge.
+    /// Returns the counts that the writer has published.
     #[must_use]
     pub fn written(&self) -> Put {
         self.side.store.put()
@@ -329,10 +338,10 @@ impl Reader {
                 self.take(out.get(..count).unwrap_or_default());
                 return Ok(Read { count, lost });
             }
-            // Half a lap of distance, so that the next attempt is likely to succeed.
+            // Half a lap of distance makes the next attempt likely to succeed.
             let restart = self.side.refresh()?.saturating_sub(capacity / 2);
             if restart <= start {
-                // The writer is just writing over everything that it has shown.
+                // The writer is overwriting all that it has published.
                 break;
             }
             lost += restart - start;
@@ -348,14 +357,14 @@ impl Reader {
         self.side.taken.bytes += bytes(entries);
     }
 
-    /// The entry at a position that is published.
+    /// Returns the entry at a published position.
     #[inline]
     pub(crate) fn load(&self, position: u64) -> Entry {
         self.slots().load(position)
     }
 
-    /// Copies the entries from a position on, all of them published, into these columns, which are
-    /// equally long; answers how many bytes they view.
+    /// Copies published entries from position `from` into columns of equal length. Returns the sum
+    /// of the lengths of their views in bytes.
     pub(crate) fn copy(
         &self,
         from: u64,
@@ -397,14 +406,14 @@ impl Reader {
         bytes
     }
 
-    /// The places of all entries, for who loads many.
+    /// Returns the slots of all entries, for callers that load many.
     #[inline]
     pub(crate) fn slots(&self) -> EntrySlots<'_> {
         EntrySlots::of(&self.side.store, self.lanes)
     }
 }
 
-/// The data of a ring as the places of its entries.
+/// Data of a ring as slots of entries.
 #[derive(Clone, Copy)]
 pub(crate) struct EntrySlots<'s> {
     words: &'s [AtomicU64],
@@ -418,8 +427,8 @@ impl<'s> EntrySlots<'s> {
         Self { words, capacity: store.capacity, lanes }
     }
 
-    /// Stores the lanes of an entry that travel. Which they are is asked for each entry, and
-    /// answered as the time before: so this and [`EntrySlots::load`] are straight code in a loop.
+    /// Stores the columns of an entry that the ring carries. The compiler hoists the match out of a
+    /// caller's loop, so this and [`EntrySlots::load`] become straight-line code.
     #[inline(always)]
     fn store(self, position: u64, entry: Entry) {
         let words: [u64; 8] = zerocopy::transmute!(entry);
@@ -439,11 +448,11 @@ impl<'s> EntrySlots<'s> {
         }
     }
 
-    /// Stores the words of entries from a position on, no more than the ring holds.
+    /// Stores entries from position `from` on, at most one lap.
     #[inline]
     fn store_all<const N: usize>(self, from: u64, mut entries: impl Iterator<Item = [u64; N]>) {
         for part in self.parts::<N>(from) {
-            // The iterator that ends is asked first, so that no entry is left out between the two.
+            // `part` ends first and is polled first, so no entry is lost between the two parts.
             for (slot, words) in part.iter().zip(&mut entries) {
                 for (word, value) in slot.iter().zip(words) {
                     word.store(value, Ordering::Relaxed);
@@ -452,8 +461,8 @@ impl<'s> EntrySlots<'s> {
         }
     }
 
-    /// Has `put` take the words of the entries from a position on, one for each of `places`, no
-    /// more than the ring holds.
+    /// Calls `put` for each element of `places` with the words of the next entry, starting at
+    /// position `from`. Covers at most one lap.
     #[inline]
     fn load_all<const N: usize, P>(
         self,
@@ -468,7 +477,7 @@ impl<'s> EntrySlots<'s> {
         }
     }
 
-    /// All places of entries from that of a position on, in two parts, since the ring has an end.
+    /// Returns all slots from position `from` on, in two parts, because the ring wraps around.
     #[inline]
     fn parts<const N: usize>(self, from: u64) -> [&'s [[AtomicU64; N]]; 2] {
         let slots = self.words.as_chunks::<N>().0;
@@ -476,7 +485,7 @@ impl<'s> EntrySlots<'s> {
         [behind, before]
     }
 
-    /// The entry at a position that is published.
+    /// Returns the entry at a published position.
     #[inline(always)]
     pub(crate) fn load(self, position: u64) -> Entry {
         match self.lanes {
@@ -489,7 +498,7 @@ impl<'s> EntrySlots<'s> {
         }
     }
 
-    /// Returns the bytes that the entry at a position views, as its first word says.
+    /// Returns the view length of the entry at a position, read from its first word alone.
     #[inline]
     pub(crate) fn length(self, position: u64) -> u32 {
         let word = self.words.get(self.lanes.stride() / 8 * index(position, self.capacity));
@@ -504,20 +513,20 @@ impl<'s> EntrySlots<'s> {
     }
 }
 
-/// An entry whose marks did not travel: whole in view.
+/// Returns an entry without stored marks: not a frame, and the view covers all bytes.
 #[inline]
 fn bare(pointer: [u64; 2], context: BlockMetadata) -> Entry {
     let pointer = RichPointer::from_words(pointer);
     Entry::new(pointer, context, Marks::bare(pointer.length()))
 }
 
-impl Drop for Reader {
+impl Drop for PointerReader {
     fn drop(&mut self) {
         self.side.leave();
     }
 }
 
-/// Bytes in the views of these entries.
+/// Returns the sum of the view lengths of these entries in bytes.
 pub(crate) fn bytes(entries: &[Entry]) -> u64 {
     entries.iter().map(|entry| u64::from(entry.pointer.length())).sum()
 }

@@ -1,136 +1,133 @@
-//! Readers that come while a stream runs: how the writer learns of them without being waited for.
-//! [SL §5.1: streams are opened by name]
+//! Joining of readers while a stream runs, without waiting for the writer. [SL §5.1: streams are
+//! opened by name]
 //!
-//! In: a page and a doorbell for each reader, from whoever lets readers in ([`Door::enter`], any
-//! thread). Out: where that reader starts; and, at the writer's next look ([`Door::look`]), who
-//! came and who left. A reader that comes late starts at *now*: behind the last block that is
-//! shown.
+//! A host thread passes in the page and the doorbell of each new reader ([`JoinQueue::join`], any
+//! thread) and gets the reader's start position. The writer learns of joined and departed readers
+//! at its next [`JoinQueue::drain`]. A reader that joins late starts after the last published
+//! block.
 //!
-//! The writer may be idle, so it cannot be asked where to start; and it may be writing, so what it
-//! has shown a moment ago may be overwritten before it knows that somebody needs it.
+//! The queue cannot ask the writer for the start, because the writer may be idle. If it is writing,
+//! it may overwrite blocks published a moment ago before it learns of the new reader.
 //!
-//! SYNC POINT *entering*: who lets a reader in rings at the door (a word), makes a fence, and then
-//! loads the position that is shown: there the reader starts. The writer shows its position, makes
-//! a fence, and looks at the word before it asks readers for room. The fences are sequentially
-//! consistent: either the writer sees the word, and waits for this reader from now on; or the
-//! reader's start is not before anything that the writer had shown when it looked, and until its
-//! next look the writer does not write further than one lap behind that. If the writer looks in
-//! between, it decides the start itself.
+//! SYNC POINT *joining*: the host thread sets the pending word, issues a fence, and then loads the
+//! published position, at which the reader starts. The writer publishes its position, issues a
+//! fence, and loads the pending word before it computes room. The fences are sequentially
+//! consistent. Either the writer sees the word, and waits for this reader from now on; or the
+//! reader's start is at or beyond everything published at that check, and until its next check the
+//! writer writes at most one lap past that. If the writer drains the queue in between, it sets the
+//! start itself.
 
 use crate::atomic::{AtomicU32, Mutex, MutexGuard, Ordering, acquire, fence};
 use crate::region::Region;
 use abi::ring::reader;
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 use sys::doorbell::SocketDoorbell;
 
-/// A table where readers join and a writer finds them.
-pub(crate) struct Door {
-    /// Not 0: there is something to look at.
-    rung: AtomicU32,
-    state: Mutex<DoorState>,
+/// Queue of joining and leaving readers, between host threads and the writer.
+#[derive(Debug, Default)]
+pub(crate) struct JoinQueue {
+    /// Nonzero if there is something to drain.
+    pending: AtomicU32,
+    state: Mutex<QueueState>,
 }
 
 #[derive(Debug, Default)]
-struct DoorState {
-    coming: Vec<Coming>,
-    leaving: Vec<Ticket>,
-    /// The writer is gone: nobody can come any more.
+struct QueueState {
+    joining: Vec<JoiningReader>,
+    leaving: Vec<ReaderTicket>,
+    /// True once the writer has exited: no reader can join any more.
     has_ended: bool,
-    /// True once no reader may join any more.
-    is_shut: bool,
+    /// True once the host accepts no more readers.
+    is_closed: bool,
     next: u64,
-    /// Rung when the writer is gone.
+    /// Notified when the writer exits.
     doorbell: Option<Arc<SocketDoorbell>>,
 }
 
-/// Names a reader for as long as the door is there.
+/// Identifier of a reader, unique within its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ticket(u64);
+pub struct ReaderTicket(u64);
 
-/// A reader that has come.
+/// A reader that has joined.
 #[derive(Debug)]
-pub(crate) struct Coming {
-    pub(crate) ticket: Ticket,
-    /// Its page; nobody else has it yet.
+pub(crate) struct JoiningReader {
+    pub(crate) ticket: ReaderTicket,
+    /// Page of its control words; not shared with another party yet.
     pub(crate) page: Arc<Region>,
-    /// Connection to the reader; the models have none.
+    /// Connection to the reader; `None` in models.
     pub(crate) contact: Option<Contact>,
-    /// True if its cursor holds its start.
+    /// True once its cursor holds the start position.
     is_decided: bool,
 }
 
 /// The writer's connection to a reader.
 #[derive(Debug)]
 pub struct Contact {
-    /// Our end of its doorbell.
+    /// Writer's end of the reader's doorbell.
     pub(crate) doorbell: SocketDoorbell,
-    /// The file of its page, for a writer that takes the stream over.
+    /// File of the reader's page, for a writer that takes over the stream.
     pub(crate) page: OwnedFd,
 }
 
-/// The news at the door.
+/// Readers that joined or left since the last drain.
 #[derive(Debug, Default)]
-pub(crate) struct News {
-    pub(crate) came: Vec<Coming>,
-    pub(crate) left: Vec<Ticket>,
+pub(crate) struct QueueChanges {
+    pub(crate) joined: Vec<JoiningReader>,
+    pub(crate) left: Vec<ReaderTicket>,
 }
 
-impl Door {
-    pub(crate) fn new() -> Self {
-        Self { rung: AtomicU32::new(0), state: Mutex::new(DoorState::default()) }
-    }
-
-    /// Lets a reader in: its page says then where it starts. `None`: the writer is gone.
-    pub(crate) fn enter(
+impl JoinQueue {
+    /// Adds a reader and stores its start position in its page. Returns `None` if the writer has
+    /// exited.
+    pub(crate) fn join(
         &self,
         page: Arc<Region>,
         contact: Option<Contact>,
-        shown: impl Fn() -> u64,
-    ) -> Option<Ticket> {
+        published: impl Fn() -> u64,
+    ) -> Option<ReaderTicket> {
         let mut state = self.lock();
         if state.has_ended {
             return None;
         }
-        let ticket = Ticket(state.next);
+        let ticket = ReaderTicket(state.next);
         state.next += 1;
-        state.coming.push(Coming { ticket, page, contact, is_decided: false });
-        self.rung.store(1, Ordering::Release);
+        state.joining.push(JoiningReader { ticket, page, contact, is_decided: false });
+        self.pending.store(1, Ordering::Release);
         drop(state);
-        // SYNC POINT: entering; pairs with the fence in `has_news`.
+        // SYNC POINT: joining; pairs with the fence in `has_pending`.
         fence(Ordering::SeqCst);
-        let start = shown();
+        let start = published();
         let mut state = self.lock();
-        if let Some(coming) = state.coming.iter_mut().find(|c| c.ticket == ticket) {
-            coming.decide(start);
+        if let Some(joining) = state.joining.iter_mut().find(|c| c.ticket == ticket) {
+            joining.decide(start);
         }
         Some(ticket)
     }
 
-    /// Says that a reader is gone.
-    pub(crate) fn leave(&self, ticket: Ticket) {
+    /// Announces that a reader has left.
+    pub(crate) fn leave(&self, ticket: ReaderTicket) {
         let mut state = self.lock();
-        let before = state.coming.len();
-        state.coming.retain(|coming| coming.ticket != ticket);
-        if state.coming.len() == before && !state.has_ended {
+        let before = state.joining.len();
+        state.joining.retain(|joining| joining.ticket != ticket);
+        if state.joining.len() == before && !state.has_ended {
             state.leaving.push(ticket);
-            self.rung.store(1, Ordering::Release);
+            self.pending.store(1, Ordering::Release);
         }
     }
 
-    /// Says that nobody will come any more.
-    pub(crate) fn shut(&self) {
-        self.lock().is_shut = true;
+    /// Announces that no more readers will join.
+    pub(crate) fn close(&self) {
+        self.lock().is_closed = true;
     }
 
-    /// Returns true if no reader will join any more.
-    pub(crate) fn is_shut(&self) -> bool {
+    /// Returns true if no reader can join any more.
+    pub(crate) fn is_closed(&self) -> bool {
         let state = self.lock();
-        state.is_shut && state.coming.is_empty()
+        state.is_closed && state.joining.is_empty()
     }
 
-    /// The writer is gone.
+    /// Announces that the writer has exited, and notifies the registered doorbell.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.has_ended = true;
@@ -139,40 +136,41 @@ impl Door {
         }
     }
 
-    /// Has this doorbell rung when the writer is gone.
-    pub(crate) fn tell(&self, doorbell: Arc<SocketDoorbell>) {
+    /// Registers a doorbell to be notified when the writer exits.
+    pub(crate) fn notify_on_end(&self, doorbell: Arc<SocketDoorbell>) {
         self.lock().doorbell = Some(doorbell);
     }
 
-    /// Returns true if the writer is gone.
+    /// Returns true if the writer has exited.
     pub(crate) fn has_ended(&self) -> bool {
         self.lock().has_ended
     }
 
-    /// Returns true if the writer should look. Called after it has published its position.
-    pub(crate) fn has_news(&self) -> bool {
-        // SYNC POINT: entering; pairs with the fence in `enter`.
+    /// Returns true if there is something to drain. To be called after the writer has published its
+    /// position.
+    pub(crate) fn has_pending(&self) -> bool {
+        // SYNC POINT: joining; pairs with the fence in `join`.
         fence(Ordering::SeqCst);
-        self.rung.load(Ordering::Acquire) != 0
+        self.pending.load(Ordering::Acquire) != 0
     }
 
-    /// Returns the readers that joined and left. Those whose start is not decided yet start at
-    /// `shown`.
-    pub(crate) fn look(&self, shown: u64) -> News {
+    /// Takes the readers that joined and left. Readers without a start position start at
+    /// `published`.
+    pub(crate) fn drain(&self, published: u64) -> QueueChanges {
         let mut state = self.lock();
-        self.rung.store(0, Ordering::Relaxed);
-        let (mut came, left) =
-            (std::mem::take(&mut state.coming), std::mem::take(&mut state.leaving));
-        came.iter_mut().for_each(|coming| coming.decide(shown));
-        News { came, left }
+        self.pending.store(0, Ordering::Relaxed);
+        let (mut joined, left) =
+            (std::mem::take(&mut state.joining), std::mem::take(&mut state.leaving));
+        joined.iter_mut().for_each(|joining| joining.decide(published));
+        QueueChanges { joined, left }
     }
 
-    fn lock(&self) -> MutexGuard<'_, DoorState> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Coming {
+impl JoiningReader {
     fn decide(&mut self, start: u64) {
         if !self.is_decided {
             self.is_decided = true;
@@ -180,15 +178,9 @@ impl Coming {
         }
     }
 
-    /// Returns the position at which it starts.
+    /// Returns the position of the first block that the reader gets.
     pub(crate) fn start(&self) -> u64 {
         acquire(self.page.word(reader::CURSOR))
-    }
-}
-
-impl fmt::Debug for Door {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Door")
     }
 }
 

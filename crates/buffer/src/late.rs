@@ -1,21 +1,21 @@
-//! Events in the middle of a reader's call: a race that the reader always loses, for tests.
+//! Test events that fire in the middle of a reader's call and so reproduce a race
+//! deterministically.
 //!
-//! Two news come from a writer by two ways: what it has published, in memory, and that it is gone,
-//! by its doorbell. A reader that looks first and then drains the doorbell knows less than it
-//! thinks:
+//! A reader learns of its writer by two channels: published blocks in memory, and its exit by the
+//! doorbell. A reader that first checks memory and then drains the doorbell may miss a block:
 //!
 //! ```text
 //! reader   looks: nothing                    drains: the writer is gone    → so nothing is lost?
 //! writer                   publishes, is killed
 //! ```
 //!
-//! Every kind of reader sits one exam: between its look and the question whether that was all, its
-//! writer publishes a block and is killed, or ends. The block must be read, and then the end must
-//! be reported as it is.
+//! Every kind of reader passes the same test: between its check and the decision that nothing is
+//! left, its writer publishes a block and is killed, or ends. The reader must read the block, and
+//! then report the end correctly.
 
 use std::fmt;
 
-/// An event that fires once, in the middle of the next call that finds nothing.
+/// An event that fires once, in the middle of the next call that finds no block.
 #[derive(Default)]
 pub struct LateEvent(Option<Box<dyn FnOnce() + Send>>);
 
@@ -25,7 +25,7 @@ impl LateEvent {
         self.0 = Some(Box::new(act));
     }
 
-    /// Fires the event; returns true if it was armed.
+    /// Fires the event. Returns true if it was armed.
     pub fn fire(&mut self) -> bool {
         self.0.take().map(|act| act()).is_some()
     }

@@ -1,48 +1,41 @@
-//! Counts of each side of an edge (CONTRACT 19).
+//! Block and byte counts of both sides of a ring (CONTRACT 19).
 //!
-//! put = taken + lost + skipped + resident, per reader. The two sides never count for each other:
-//! the writer's figures come from the writer, the reader's from the reader, and a third party
-//! compares them.
+//! Per reader, put = taken + lost + skipped + resident. Each side keeps its own counts, and a third
+//! party compares them.
 
-/// The counts of a writer.
+/// Counts of a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Put {
     /// Blocks put into the ring.
     pub blocks: u64,
-    /// Bytes of these blocks (their views, where the ring carries rich pointers).
+    /// Bytes of these blocks (of their views, where the ring carries rich pointers).
     pub bytes: u64,
-    /// Blocks refused because the ring was full ([`crate::Policy::DropNew`]).
+    /// Blocks dropped because the ring was full ([`crate::Policy::DropNew`]).
     pub dropped: u64,
-    /// Bytes of the refused blocks.
+    /// Bytes of the dropped blocks.
     pub dropped_bytes: u64,
 }
 
-/// The counts of one reader.
+/// Counts of one reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Taken {
     /// Blocks taken.
     pub blocks: u64,
     /// Bytes of these blocks.
     pub bytes: u64,
-    /// Blocks overwritten before this reader came ([`crate::Policy::Overwrite`]).
+    /// Blocks overwritten before this reader reached them ([`crate::Policy::Overwrite`]).
     pub lost: u64,
-    /// Blocks that this reader did not want: they came before it did, or were not the newest
-    /// ([`crate::pace`]).
+    /// Blocks that this reader chose not to take: those put before it joined, or all but the newest
+    /// ([`crate::rate`]).
     pub skipped: u64,
 }
 
 impl Put {
-    /// Blocks that are still in the ring, if this reader and the writer have counted right: `None`
-    /// says that the edge is unbalanced.
+    /// Returns the number of blocks that `taken` leaves in the ring, or `None` if the counts
+    /// contradict each other: the edge is unbalanced.
     #[must_use]
-    pub const fn resident(&self, taken: &Taken) -> Option<u64> {
-        match self.blocks.checked_sub(taken.blocks) {
-            Some(left) => match left.checked_sub(taken.lost) {
-                Some(left) => left.checked_sub(taken.skipped),
-                None => None,
-            },
-            None => None,
-        }
+    pub fn resident(&self, taken: &Taken) -> Option<u64> {
+        self.blocks.checked_sub(taken.blocks)?.checked_sub(taken.lost)?.checked_sub(taken.skipped)
     }
 
     pub(crate) const fn words(&self) -> [u64; 4] {

@@ -1,16 +1,16 @@
-//! Memory and rings: the pool that a space writes, the rings that join spaces, and the streams over
-//! them. [SL §5.1, §5.2, §5.3]
+//! Memory and rings: the pool that a space writes, the rings between spaces, and the streams on top
+//! of them. [SL §5.1, §5.2, §5.3]
 //!
 //! Three kinds of shared memory, never mixed:
-//! 1. *control words* are atomics, laid out in `abi::ring`; every Release names its Acquire;
-//! 2. *held bytes* are kept from being overwritten by a protocol among parties that trust each
-//!    other, so that `&[u8]` is allowed; `pool`, `crossing` and `dbuf` argue it in numbered
-//!    invariants;
-//! 3. *foreign bytes* may be written by another party at any moment. No reference is ever made to
-//!    them: they are copied word by word, and then the lap is looked at again (`foreign`).
+//! 1. *control words* are atomics, laid out in `abi::ring`; every Release store names its Acquire
+//!    load;
+//! 2. *held bytes* are protected from overwriting by a protocol among parties that trust each
+//!    other, so `&[u8]` is sound; `pool`, `crossing` and `dbuf` prove it with numbered invariants;
+//! 3. *foreign bytes* may be written by another party at any moment. No reference to them is ever
+//!    created: they are copied word by word, and the lap is checked again afterwards (`foreign`).
 //!
-//! This crate sleeps only in [`signal::Doorbell`], allocates only when a ring or a pool is made or
-//! grows by a segment, and knows no clock.
+//! This crate sleeps only in [`signal::Doorbell`], allocates only when a ring or pool is created or
+//! grows by a segment, and reads no clock.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(loom, allow(dead_code, reason = "the models need only a part"))]
@@ -37,12 +37,12 @@ mod ledger;
 #[cfg(not(loom))]
 pub mod name;
 #[cfg(not(loom))]
-pub mod pace;
-#[cfg(not(loom))]
 pub mod pages;
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "turns places into slices; numbered invariants in the file")]
 pub mod pool;
+#[cfg(not(loom))]
+pub mod rate;
 #[expect(unsafe_code, reason = "turns offsets into words and bytes")]
 pub mod region;
 pub mod scale;
@@ -62,30 +62,26 @@ pub use abi::ring;
 pub use fault::Fault;
 pub use ledger::{Put, Taken};
 
-/// The policy of a full ring. [SL §5.2]
+/// Policy of a full ring. [SL §5.2]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
     /// The writer waits for the slowest reader.
     #[default]
-    Block,
+    Block = 0,
     /// The newest block is dropped and counted.
-    DropNew,
-    /// The oldest block is overwritten; a reader that comes too late counts what it lost.
-    Overwrite,
+    DropNew = 1,
+    /// The oldest block is overwritten; a lapped reader counts its losses.
+    Overwrite = 2,
 }
 
 #[cfg(not(loom))]
 impl Policy {
-    /// As a geometry says it.
+    /// Returns the policy's encoding in the ring geometry.
     pub const fn code(self) -> u32 {
-        match self {
-            Self::Block => 0,
-            Self::DropNew => 1,
-            Self::Overwrite => 2,
-        }
+        self as u32
     }
 
-    /// Returns the policy for the number in a geometry.
+    /// Returns the policy with this code, or `None` for an unknown code.
     pub const fn from_code(code: u32) -> Option<Self> {
         match code {
             0 => Some(Self::Block),

@@ -1,5 +1,5 @@
-//! Streams, inboxes and regions of memory by name, without a daemon and without a file.
-//! [SL §5.1, open()], [SL §8], [Th §5.3.3], RELIABILITY T10 to T13, T17
+//! Streams, inboxes and memory regions by name, without a daemon and without a file. [SL §5.1,
+//! open()], [SL §8], [Th §5.3.3], RELIABILITY T10 to T13, T17
 //!
 //! ```text
 //!  creator                          kernel                               reader
@@ -10,22 +10,21 @@
 //!    (hung up: gone)  ◄──────────── the same socket: the doorbell ──────►   Input
 //! ```
 //!
-//! A name is an abstract Unix socket of the process that created it. It dies with the process and
-//! leaves nothing behind; it is known in one network namespace, and not in others. To come is to
-//! ask: the host reads nothing from whoever connects, so there is nothing to send it that is
-//! wrong. It asks the kernel who that is, looks at the access list once (D13, T17), answers with
-//! one message, waits for nobody, and keeps nothing but a place of the stream, of which there is a
-//! fixed number, and fewer for any one untrusted peer (T12).
+//! A name is an abstract Unix socket of the process that created it. It vanishes with the process,
+//! and is visible in one network namespace only. Connecting is the entire request: the host reads
+//! no bytes from a client, so there is no malformed input. The host queries the client's
+//! credentials from the kernel, checks the access list once (D13, T17), replies with one message,
+//! never blocks on a client, and stores nothing but the client's use of a reader slot, of which
+//! there is a fixed number, and fewer for any one untrusted user (T12).
 //!
-//! A name belongs to the user in it: who opens one asks the kernel whether the process that
-//! listens runs under that user, and refuses anybody else (T13). A process of another user that
-//! keeps a name keeps nobody from it: its owner has it at a spare socket, which readers find
-//! (`holder`).
+//! A name belongs to the user in it: a client queries from the kernel whether the listening process
+//! runs under that user, and refuses any other (T13). A process of another user that occupies a
+//! name does not block it: the owner then listens at a spare socket, which clients find (`holder`).
 //!
-//! A reader that comes late starts at now ([`stream::joinable`]). One that leaves, or is killed,
-//! gives its place back by hanging up.
+//! A reader that joins late starts *now* ([`stream::joinable`]). When it leaves or is killed, its
+//! socket hangs up and its slot is released.
 //!
-//! Deviation from the source: names do not lie in a file system yet; `PipesFS` will show them.
+//! Deviation from the source: names are not in a file system yet; `PipesFS` will show them.
 
 mod address;
 mod answer;
@@ -39,9 +38,9 @@ mod region;
 
 pub use address::Address;
 pub use error::Error;
-pub use host::{Host, Limits, Listed};
+pub use host::{Host, Limits, NameEntry};
 pub use inbox::{Arrival, Inbox};
-pub use open::{Opened, Visit, open, open_region, open_stream, open_write, opened};
+pub use open::{OpenRequest, Opened, open, open_region, open_stream, open_write, opened};
 pub use region::SharedRegion;
 
 #[cfg(doc)]

@@ -1,53 +1,53 @@
-//! Pages of the memory of a ring or pool: their size, when they are taken, and their node. [Th
-//! §5.3.3], BASELINES, working set
+//! Page size, population and NUMA node for the memory of a ring or pool. [Th §5.3.3], BASELINES,
+//! working set
 //!
-//! In: how many bytes, and what the machine offers ([`PageFacts`]). Out: a [`Choice`], by a
-//! function of these alone, that can say why; and the memory. What is chosen is a wish: where the
-//! machine refuses it, the next simpler kind is taken, so memory never fails for want of comfort.
+//! [`choose`] maps a size and the facts of the machine ([`PageFacts`]) to a [`Choice`], whose
+//! `Display` explains it; [`Choice::memory`] applies it. The choice is a preference: where the
+//! kernel refuses, the next simpler kind of page is used, so no allocation fails for lack of huge
+//! pages.
 //!
-//! What is known (`examples/pages.rs`; BASELINES): to walk through a ring costs the same with pages
-//! of 2 MB up to 4 MB, and 4 to 15 % less from 16 MB on; to touch it for the first time costs 12 to
-//! 16 times less. So huge pages are used from their own size on wherever they are to be had for
-//! nothing, and of those that somebody has set aside only large rings take. Pages that a writer
-//! takes at once cost no more than those that come by faults, and come before the first lap.
-//! Readers do not take theirs at once: the faults of a mapping that is only read bring several
-//! pages each.
+//! Measured (`examples/pages.rs`; BASELINES): walking a ring costs the same with 2 MB pages up to 4
+//! MB, and 4 to 15 % less from 16 MB on; first touch costs 12 to 16 times less. So transparent huge
+//! pages are used from their own size on, and reserved huge pages only for large rings. Populating
+//! the writer's pages at once costs no more than faulting them in one by one, and moves the cost
+//! before the first lap. Readers do not populate: a fault in a read-only mapping maps several pages
+//! at a time.
 
 use std::fmt;
 use std::sync::OnceLock;
 use sys::memory::{Mapping, Memfd};
 pub use sys::pages::PageFacts;
 
-/// The choice of pages for a piece of memory.
+/// Kind and placement of the pages of a memory range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// The pages.
+    /// Kind of pages.
     pub pages: Pages,
-    /// True if they are taken and mapped at once.
+    /// True if all pages are allocated and mapped at once.
     pub populate: bool,
-    /// True if they are to lie on the node of the thread that makes the memory, which is the one
-    /// that writes it, not of the first that touches them.
+    /// True if the pages are placed on the NUMA node of the thread that creates the memory (its
+    /// writer) rather than of the first thread that touches them.
     pub local: bool,
 }
 
 /// Kinds of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pages {
-    /// Those of the processor, 4 KB mostly.
+    /// The processor's base pages, usually 4 KB.
     Small,
-    /// Huge ones where the kernel finds some.
+    /// Huge pages where the kernel has some free.
     Transparent,
-    /// Huge ones of those that were set aside.
+    /// Huge pages that the administrator has reserved.
     Reserved,
 }
 
-/// Reserved huge pages are for memory of so many bytes and more: below they gain nothing that
-/// transparent ones, or a few hundred faults, would not.
+/// Smallest memory, in bytes, that uses reserved huge pages. Below this size they gain nothing over
+/// transparent ones or a few hundred faults.
 const RESERVED_MIN: usize = 16 << 20;
-/// So many bytes are populated at once: 1 ms at 1 µs for each page.
+/// Largest memory, in bytes, of small pages that is populated at once: 1 ms at 1 µs per page.
 const POPULATE_MAX: usize = 4 << 20;
 
-/// Returns the choice for `bytes` bytes on a machine with these facts.
+/// Chooses pages for `bytes` bytes on a machine with these facts.
 #[must_use]
 pub const fn choose(facts: &PageFacts, bytes: usize) -> Choice {
     let has_room = facts.huge > 0 && bytes >= facts.huge;
@@ -64,13 +64,14 @@ pub const fn choose(facts: &PageFacts, bytes: usize) -> Choice {
 }
 
 impl Choice {
-    /// Returns the choice for `bytes` bytes on this machine.
+    /// Chooses pages for `bytes` bytes on this machine.
     #[must_use]
     pub fn here(bytes: usize) -> Self {
         choose(facts(), bytes)
     }
 
-    /// Memory of `len` bytes as it was chosen, or as near to that as the machine allows.
+    /// Creates a memfd of `len` bytes with the chosen pages, or the closest kind that the kernel
+    /// grants.
     pub fn memory(&self, name: &str, len: usize) -> sys::Result<(Memfd, Mapping)> {
         let reserved = match self.pages {
             Pages::Reserved => Memfd::create_huge(name, len).ok(),
@@ -85,41 +86,41 @@ impl Choice {
         Ok((file, mapping))
     }
 
-    /// Takes the pages of the first `len` bytes of a file and this mapping of it, as was chosen. A
-    /// lack of memory is an error here and no SIGBUS later (T12).
+    /// Applies the choice to a mapping and allocates the first `len` bytes of its file, so that a
+    /// lack of memory fails here rather than as SIGBUS later (T12).
     pub fn take(&self, file: &Memfd, mapping: &Mapping, len: usize) -> sys::Result<()> {
         self.apply(mapping);
         if self.populate {
-            // Through the mapping, so that they are such as were wished of it. Where the kernel
-            // cannot (before 5.14), they come by faults; how much there is is asked below.
+            // Through the mapping, so that the pages are of the advised kind. Kernels before 5.14
+            // refuse, and then pages are faulted in; `allocate` below detects a lack of memory.
             let _done = mapping.populate(0, len);
         }
         file.allocate(0, len)
     }
 
-    /// Tells the kernel what is wished of a mapping; what it cannot grant is left.
+    /// Advises the kernel of the chosen page kind and node for a mapping. Refusals are ignored.
     pub fn apply(&self, mapping: &Mapping) {
         if self.pages == Pages::Transparent {
-            // Refused by kernels without them: then they are small.
+            // Refused by kernels without huge pages: the pages are then small.
             let _wished = mapping.huge();
         }
         if self.local
             && let Ok(node) = sys::pages::node()
         {
-            // Refused to who may not use that node: then the pages lie where they are touched.
+            // Refused if this process may not use the node: pages are then placed on first touch.
             let _wished = sys::pages::prefer(mapping, node);
         }
     }
 }
 
-/// Returns the facts of this machine, looked up once.
+/// Returns the facts of this machine, detected once.
 pub fn facts() -> &'static PageFacts {
     static FACTS: OnceLock<PageFacts> = OnceLock::new();
     FACTS.get_or_init(PageFacts::detect)
 }
 
 impl fmt::Display for Choice {
-    /// As `explain` tells it.
+    /// Writes the choice as `explain` prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.pages {
             Pages::Small => "small pages",
@@ -140,8 +141,8 @@ mod tests {
     const PLAIN: PageFacts = PageFacts { huge: 2 * MB, reserved: 0, transparent: false, nodes: 1 };
 
     #[test]
-    fn the_choice_is_a_function_of_size_and_machine() {
-        let told = |facts: PageFacts, bytes| choose(&facts, bytes).to_string();
+    fn choice_depends_on_size_and_machine_facts() {
+        let text = |facts: PageFacts, bytes| choose(&facts, bytes).to_string();
         let cases = [
             (PLAIN, MB, "small pages, mapped at once"),
             (PLAIN, 64 * MB, "small pages, mapped as they are used"),
@@ -172,13 +173,13 @@ mod tests {
             ),
         ];
         for (facts, bytes, expected) in cases {
-            assert_eq!(told(facts, bytes), expected, "{facts:?} {bytes}");
+            assert_eq!(text(facts, bytes), expected, "{facts:?} {bytes}");
         }
     }
 
-    /// Every choice yields memory, all of which can be written and sealed.
+    /// Every choice yields memory that can be written throughout and sealed.
     #[test]
-    fn d18_every_choice_becomes_memory_on_every_machine() {
+    fn d18_every_choice_yields_memory_on_any_machine() {
         for pages in [Pages::Small, Pages::Transparent, Pages::Reserved] {
             for (populate, local) in [(false, false), (true, false), (false, true), (true, true)] {
                 let choice = Choice { pages, populate, local };
@@ -187,12 +188,12 @@ mod tests {
                 let resident = file.resident().unwrap();
                 assert_eq!(
                     resident >= 2 * MB as u64,
-                    populate || pages_set_aside(&file),
+                    populate || has_reserved_pages(&file),
                     "{choice}"
                 );
                 if local {
-                    let told = sys::pages::preferred(&mapping).unwrap();
-                    assert!(told.is_none() || told == sys::pages::node().ok());
+                    let node = sys::pages::preferred(&mapping).unwrap();
+                    assert!(node.is_none() || node == sys::pages::node().ok());
                 }
                 file.seal(sys::memory::Seals::READER).unwrap();
             }
@@ -200,14 +201,15 @@ mod tests {
         println!("here 1 MB are {}; {:?}", Choice::here(MB), facts());
     }
 
-    /// Returns true if the machine had reserved huge pages after all.
-    fn pages_set_aside(file: &Memfd) -> bool {
+    /// Returns true if pages of the file were already allocated: the machine has reserved huge
+    /// pages.
+    fn has_reserved_pages(file: &Memfd) -> bool {
         file.resident().unwrap() > 0
     }
 
-    /// Populated memory costs no fault when it is touched.
+    /// Touching populated memory causes no page fault.
     #[test]
-    fn populated_memory_is_touched_without_a_fault() {
+    fn populated_memory_does_not_fault() {
         let choice = Choice { pages: Pages::Small, populate: true, local: false };
         let (_file, mapping) = choice.memory("streamline-test", MB).unwrap();
         let region = crate::region::Region::mapped(mapping);
@@ -219,13 +221,13 @@ mod tests {
         assert!(after - before < 16, "{} faults for 256 pages", after - before);
     }
 
-    /// A ring for another process: its writer meets no fault in its first lap.
+    /// The writer of a shared ring takes no page fault in its first lap.
     #[test]
-    fn a_writer_has_its_pages_before_the_first_lap() {
+    fn shared_ring_writer_does_not_fault_in_first_lap() {
         let id = abi::DbufId::new(1).unwrap();
-        let config = crate::dbuf::Config {
+        let config = crate::dbuf::BlockConfig {
             policy: crate::Policy::Overwrite,
-            ..crate::dbuf::Config::new(id)
+            ..crate::dbuf::BlockConfig::new(id)
         };
         let (mut writer, _offers) = crate::share::blocks(&config).unwrap();
         let block = [1; 4096 - 16];
@@ -238,7 +240,7 @@ mod tests {
         assert!(after - before < 16, "{} faults for 256 pages", after - before);
     }
 
-    /// Minor faults of this thread (proc(5), field 10 of `stat`).
+    /// Returns the minor faults of this thread (proc(5), field 10 of `stat`).
     fn faults() -> u64 {
         let text = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let (_, rest) = text.rsplit_once(") ").unwrap();

@@ -1,72 +1,77 @@
-//! Sizing of a ring, decided once a round from how full it was. [SL §5.4]
+//! Sizing of a ring, decided once per lap from its fill level. [SL §5.4]
 //!
 //! A larger ring saves task switches, a smaller one cache misses; which of them costs more is known
-//! only while it runs. A *round* ends when the writer comes to the end of the ring. *Pressure* is
-//! the distance between writer and slowest reader over the size of the ring. Above the high-water
-//! mark the ring doubles, below the low one it halves. Where it moves in place (deck-cut), the
-//! marks lie closer together.
+//! only at run time. A *round* ends when the writer reaches the end of the ring. *Pressure* is the
+//! distance between writer and slowest reader relative to the size of the ring. Above the
+//! high-water mark the ring doubles, below the low-water mark it halves. Where the capacity changes
+//! in place (deck-cut), the marks are closer together.
 //!
-//! This is the decision alone: it knows no ring, no clock and no machine; figures come in, a step
-//! comes out, and why. Deviations, measured on today's machines (BASELINES, working set):
-//! - A writer that found the ring full once in a round counts as pressure 100 %: its distance when
-//!   it wraps says only where in their turns the two sides are.
-//! - What fits is not one cache. Two sides that take turns on one processor want few turns: the
-//!   ring grows beyond the second level, whose misses cost less than a task switch. A reader that
-//!   takes each block at once never lets it grow, and gets what fits the second level. On two
-//!   processors, what one writes the other fetches best from the third level, which they share: out
-//!   of the other's second level it comes at a fraction of that rate, and half of the third is more
-//!   than others leave. So there one size is best, whatever the pressure; and where the reader was
-//!   last seen says which range holds. Processors that share no cache are another matter (`far`).
-//! - A ring that was full does not become smaller for some rounds, and for more of them each time
-//!   that this was too soon: else sides that take turns, where the ring is full in one round and
-//!   nearly empty in the next, would change its size for ever.
+//! This module only decides: its input is measurements, its output a step and the reason for it. It
+//! accesses neither a ring nor a clock. Deviations from the source, measured on current machines
+//! (BASELINES, working set):
+//! - A writer that found the ring full once in a round counts as a pressure of 100 %: its distance
+//!   when it wraps depends only on the phase of the two sides.
+//! - More than one cache matters. Two sides that alternate on one processor profit from few
+//!   switches: the ring grows beyond the second-level cache, whose misses cost less than a task
+//!   switch. A reader that takes each block at once never lets it grow, and gets a ring that fits
+//!   the second level. On two processors, data written by one is fetched fastest by the other from
+//!   the shared third level: out of the writer's second level it arrives at a fraction of that
+//!   rate, and half of the third level is more than other programs leave. So one size is best
+//!   there, at any pressure; the reader's last known processor selects the range. For processors
+//!   without a shared cache see `remote`.
+//! - A ring that was full does not shrink for some rounds, and for more of them each time that
+//!   proves too early: otherwise sides that alternate, with a ring full in one round and nearly
+//!   empty in the next, would resize forever.
 
-mod far;
+mod remote;
 
-pub use far::Taken;
+pub use remote::LapTiming;
 
-use far::Far;
+use remote::RemoteTrial;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// The rule by which a ring is sized.
+/// Parameters of self-sizing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scaling {
-    /// Least and largest size in bytes where both sides share a processor.
+    /// Minimum and maximum size in bytes if both sides share a processor.
     pub together: (usize, usize),
-    /// Least and largest size in bytes where they do not.
+    /// Minimum and maximum size in bytes if the sides run on different processors that share a
+    /// cache.
     pub apart: (usize, usize),
-    /// The size where they do not, and no cache is near to both; less than `apart`: the same.
-    pub far: usize,
-    /// Below this pressure, in per cent, the ring becomes smaller.
+    /// Size in bytes if the sides share no cache. If it does not exceed `apart`, this case is not
+    /// distinguished.
+    pub remote: usize,
+    /// Low-water mark: pressure in per cent below which the ring shrinks.
     pub low: u8,
-    /// Above this pressure, in per cent, the ring becomes larger.
+    /// High-water mark: pressure in per cent above which the ring grows.
     pub high: u8,
 }
 
 impl Scaling {
-    /// For a machine with these data caches, level 1 first, where a ring moves to new memory.
+    /// Returns parameters for reallocation, given the sizes of the data caches in bytes, level 1
+    /// first.
     #[must_use]
     pub fn reallocation(caches: &[usize]) -> Self {
         let level = |at: usize| caches.get(at).copied().filter(|b| (1..=CACHE_MAX).contains(b));
         let private = level(1).unwrap_or(1 << 20);
         let shared = level(2).unwrap_or(4 * private);
-        let size = |bytes: usize| (bytes.max(LEAST) + 1).next_power_of_two() / 2;
+        let size = |bytes: usize| (bytes.max(SIZE_MIN) + 1).next_power_of_two() / 2;
         Self {
             together: (size(private / 4), size(shared / 8)),
             apart: (size(shared / 8), size(shared / 8)),
-            far: if shared <= FAR_MAX / 2 { size(2 * shared) } else { size(shared / 8) },
+            remote: if shared <= REMOTE_MAX / 2 { size(2 * shared) } else { size(shared / 8) },
             low: 25,
             high: 75,
         }
     }
 
-    /// As [`Scaling::reallocation`], where the size changes in place: the marks lie closer
-    /// together, as a step costs next to nothing.
+    /// Returns parameters for resizing in place: the marks are closer together than for
+    /// [`Scaling::reallocation`], because a step is nearly free.
     #[must_use]
     pub fn deck_cut(caches: &[usize]) -> Self {
-        // Memory for the case that processors are far would have to be there from the beginning.
-        Self { low: 40, high: 60, far: 0, ..Self::reallocation(caches) }
+        // The memory for a large remote ring would have to be reserved from the start.
+        Self { low: 40, high: 60, remote: 0, ..Self::reallocation(caches) }
     }
 
     const fn range(&self, sides: Sides) -> RangeInclusive<usize> {
@@ -78,90 +83,90 @@ impl Scaling {
     }
 }
 
-/// A larger figure is no cache.
+/// Largest plausible cache size in bytes.
 const CACHE_MAX: usize = 1 << 32;
-/// No ring becomes larger than this because processors are far from each other.
-const FAR_MAX: usize = 256 << 20;
-/// No ring becomes smaller than this by itself.
-const LEAST: usize = 16 << 10;
+/// Maximum size in bytes of a ring between processors without a shared cache.
+const REMOTE_MAX: usize = 256 << 20;
+/// Minimum size in bytes of a self-sizing ring.
+const SIZE_MIN: usize = 16 << 10;
 
-/// The relative location of writer and reader.
+/// Placement of writer and reader on processors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sides {
     /// On the same processor.
     Together,
-    /// On two, as far as is known.
+    /// On two processors, or unknown.
     Apart,
 }
 
-/// The observations of a round.
+/// The measurements of one round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Round {
-    /// Bytes that the ring holds.
+    /// Size of the ring in bytes.
     pub capacity: usize,
-    /// Bytes between the writer and the slowest reader when the writer wrapped.
+    /// Distance in bytes between the writer and the slowest reader when the writer wrapped.
     pub distance: usize,
-    /// True if the writer found the ring full.
+    /// True if the writer found the ring full in this round.
     pub was_full: bool,
-    /// Relative location of both sides.
+    /// Placement of both sides in this round.
     pub sides: Sides,
-    /// Time per block; `None`: the writer never wrote two batches without a wait.
-    pub taken: Option<Taken>,
+    /// Time per byte; `None` if the writer never wrote two batches without a wait in between.
+    pub timing: Option<LapTiming>,
 }
 
-/// The reason for which a ring became larger or smaller, or did not.
+/// The reason for a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Why {
-    /// Pressure between the marks.
+pub enum Reason {
+    /// The pressure is between the marks.
     Fits,
-    /// Pressure above the high-water mark.
+    /// The pressure is above the high-water mark.
     Pressure,
-    /// Pressure below the low-water mark.
+    /// The pressure is below the low-water mark.
     Slack,
-    /// Larger than what caches hold.
+    /// The ring is larger than the caches.
     Cache,
-    /// Smaller than what is worth it for two processors.
+    /// The ring is smaller than two processors profit from.
     Small,
-    /// The processors share no cache, and what none holds is faster, or may be.
-    Far,
-    /// As large or as small as it may be.
+    /// The processors share no cache, and a ring beyond all caches is faster or on trial.
+    Remote,
+    /// The size is at its minimum or maximum.
     Bound,
-    /// It was full not long ago.
+    /// The ring was full recently and does not shrink yet.
     WasFull,
 }
 
 /// The decision after a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// The size from now on.
+    /// New size of the ring in bytes.
     pub capacity: usize,
-    /// The reason.
-    pub why: Why,
+    /// Reason for the size.
+    pub why: Reason,
 }
 
-/// The state of the decisions so far.
+/// The state of self-sizing of one ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scale {
     scaling: Scaling,
-    /// Rounds that have ended.
+    /// Number of rounds.
     pub rounds: u64,
-    /// Times that the ring became larger.
+    /// Number of times that the ring has grown.
     pub grown: u64,
-    /// Times that the ring became smaller.
+    /// Number of times that the ring has shrunk.
     pub shrunk: u64,
     /// The last round and its decision.
     pub last: Option<(Round, Step)>,
-    /// Before this round the ring does not become smaller.
+    /// First round in which the ring may shrink again.
     patient_until: u64,
-    /// For how many rounds it does not, once it was full.
+    /// Number of rounds for which shrinking is suspended after the ring was full.
     patience: u64,
-    /// It has become smaller since it was last full.
+    /// True if the ring has shrunk since it was last full.
     has_shrunk: bool,
-    far: Far,
+    remote: RemoteTrial,
 }
 
 impl Scale {
-    /// Nothing yet.
+    /// Creates the state before the first round.
     #[must_use]
     pub const fn new(scaling: Scaling) -> Self {
         Self {
@@ -173,15 +178,15 @@ impl Scale {
             patient_until: 0,
             patience: PATIENCE,
             has_shrunk: false,
-            far: Far::new(),
+            remote: RemoteTrial::new(),
         }
     }
 
-    /// Decides after a round.
+    /// Decides on the size after a round.
     pub fn decide(&mut self, round: Round) -> Step {
         self.rounds += 1;
-        let step = if self.is_far(&round) {
-            Step { capacity: self.scaling.far, why: Why::Far }
+        let step = if self.is_remote(&round) {
+            Step { capacity: self.scaling.remote, why: Reason::Remote }
         } else {
             self.step(round)
         };
@@ -191,33 +196,34 @@ impl Scale {
             }
             self.patient_until = self.rounds + self.patience;
         }
-        self.has_shrunk |= step.why == Why::Slack;
+        self.has_shrunk |= step.why == Reason::Slack;
         self.last = Some((round, step));
         step
     }
 
-    /// Says that the last step was taken: not every ring can always follow.
-    pub fn taken(&mut self) {
+    /// Records that the ring has been resized as the last step demanded. Not called if the resize
+    /// failed.
+    pub fn applied(&mut self) {
         if let Some((round, step)) = &self.last {
             self.grown += u64::from(step.capacity > round.capacity);
             self.shrunk += u64::from(step.capacity < round.capacity);
         }
     }
 
-    /// Returns true if the ring is to exceed the caches. The cost is known of the two sizes that
-    /// are compared, and of no other.
-    fn is_far(&mut self, round: &Round) -> bool {
+    /// Returns true if the ring should exceed the caches. Rounds in other sizes than the two
+    /// compared ones are not measured.
+    fn is_remote(&mut self, round: &Round) -> bool {
         let range = self.scaling.range(Sides::Apart);
-        if round.sides == Sides::Together || self.scaling.far <= *range.end() {
-            self.far.is_near();
+        if round.sides == Sides::Together || self.scaling.remote <= *range.end() {
+            self.remote.stop();
             return false;
         }
-        let settled = if self.far.is_on {
-            round.capacity == self.scaling.far
+        let settled = if self.remote.is_on {
+            round.capacity == self.scaling.remote
         } else {
             range.contains(&round.capacity)
         };
-        if settled { self.far.note(round.taken) } else { self.far.is_on }
+        if settled { self.remote.record(round.timing) } else { self.remote.is_on }
     }
 
     fn step(&self, round: Round) -> Step {
@@ -225,35 +231,35 @@ impl Scale {
         let range = self.scaling.range(sides);
         let to = |capacity, why| Step { capacity, why };
         if capacity > *range.end() {
-            return to(capacity / 2, Why::Cache);
+            return to(capacity / 2, Reason::Cache);
         }
         if capacity < *range.start() {
-            return to(capacity * 2, Why::Small);
+            return to(capacity * 2, Reason::Small);
         }
         let pressure = pressure(&round);
         if pressure > self.scaling.high {
             return if capacity == *range.end() {
-                to(capacity, Why::Bound)
+                to(capacity, Reason::Bound)
             } else {
-                to(capacity * 2, Why::Pressure)
+                to(capacity * 2, Reason::Pressure)
             };
         }
         if pressure >= self.scaling.low {
-            return to(capacity, Why::Fits);
+            return to(capacity, Reason::Fits);
         }
         match capacity / 2 {
-            half if half < *range.start() => to(capacity, Why::Bound),
-            _ if self.rounds < self.patient_until => to(capacity, Why::WasFull),
-            half => to(half, Why::Slack),
+            half if half < *range.start() => to(capacity, Reason::Bound),
+            _ if self.rounds < self.patient_until => to(capacity, Reason::WasFull),
+            half => to(half, Reason::Slack),
         }
     }
 }
 
-/// So many rounds a ring that was full does not become smaller, at first and at most.
+/// Rounds for which shrinking is suspended, at first and at most.
 const PATIENCE: u64 = 64;
 const PATIENCE_MAX: u64 = 1 << 20;
 
-/// In per cent.
+/// Returns the pressure in per cent.
 fn pressure(round: &Round) -> u8 {
     if round.was_full {
         return 100;
@@ -269,14 +275,14 @@ impl fmt::Display for Scale {
         let (pressure, Scaling { low, high, .. }) = (pressure(round), self.scaling);
         write!(f, "; {} KB", step.capacity >> 10)?;
         match step.why {
-            Why::Fits => write!(f, ": pressure {pressure} % is between {low} and {high} %"),
-            Why::Pressure => write!(f, ": pressure {pressure} % is above {high} %"),
-            Why::Slack => write!(f, ": pressure {pressure} % is below {low} %"),
-            Why::Cache => f.write_str(": the ring was larger than the cache"),
-            Why::Small => f.write_str(": two processors share a larger cache"),
-            Why::Far => f.write_str(": two processors share no cache, and memory is faster"),
-            Why::Bound => write!(f, ": pressure {pressure} %, and as far as it may go"),
-            Why::WasFull => write!(f, ": pressure {pressure} %, but it was full not long ago"),
+            Reason::Fits => write!(f, ": pressure {pressure} % is between {low} and {high} %"),
+            Reason::Pressure => write!(f, ": pressure {pressure} % is above {high} %"),
+            Reason::Slack => write!(f, ": pressure {pressure} % is below {low} %"),
+            Reason::Cache => f.write_str(": the ring was larger than the cache"),
+            Reason::Small => f.write_str(": two processors share a larger cache"),
+            Reason::Remote => f.write_str(": two processors share no cache, and memory is faster"),
+            Reason::Bound => write!(f, ": pressure {pressure} %, and as far as it may go"),
+            Reason::WasFull => write!(f, ": pressure {pressure} %, but it was full not long ago"),
         }
     }
 }
@@ -285,10 +291,10 @@ impl fmt::Display for Scale {
 mod tests {
     use super::*;
 
-    /// 48 KB, 1 MB and 32 MB.
+    /// Sizes of the data caches in these tests: 48 KB, 1 MB and 32 MB.
     const CACHES: [usize; 3] = [48 << 10, 1 << 20, 32 << 20];
 
-    /// The sizes of so many rounds, of a ring that is so full each time.
+    /// Returns the sizes after each of `rounds` rounds, measured by `round` from the current size.
     fn sizes(
         scale: &mut Scale,
         from: usize,
@@ -298,56 +304,61 @@ mod tests {
         let mut capacity = from;
         let next = |_| {
             capacity = scale.decide(round(capacity)).capacity;
-            scale.taken();
+            scale.applied();
             capacity
         };
         (0..rounds).map(next).collect()
     }
 
-    fn seen(capacity: usize, distance: usize, sides: Sides) -> Round {
-        Round { capacity, distance, was_full: false, sides, taken: None }
+    fn sample(capacity: usize, distance: usize, sides: Sides) -> Round {
+        Round { capacity, distance, was_full: false, sides, timing: None }
     }
 
-    /// A reader of each block at once needs the smallest ring; one that is always behind gets what
-    /// the cache holds.
+    /// A reader that takes each block at once gets the smallest ring; one that is always behind
+    /// gets the largest that fits the cache.
     #[test]
-    fn f1_f5_pressure_decides_between_the_bounds_of_the_caches() {
+    fn f1_f5_pressure_decides_within_cache_bounds() {
         let mut scale = Scale::new(Scaling::reallocation(&CACHES));
-        let together = |distance: usize| move |c| seen(c, distance, Sides::Together);
+        let together = |distance: usize| move |c| sample(c, distance, Sides::Together);
         let down = sizes(&mut scale, 16 << 20, 12, together(64));
         assert_eq!(down[..4], [8 << 20, 4 << 20, 2 << 20, 1 << 20], "half of it each round");
         assert_eq!(down[11], 256 << 10);
-        let full = |c| Round { was_full: true, ..seen(c, 0, Sides::Together) };
-        assert_eq!(sizes(&mut scale, LEAST, 9, full)[8], 4 << 20);
-        let apart = |c| seen(c, c * 9 / 10, Sides::Apart);
-        assert_eq!(sizes(&mut scale, LEAST, 20, apart)[19], 4 << 20);
-        let slack = |c| seen(c, 0, Sides::Apart);
+        let full = |c| Round { was_full: true, ..sample(c, 0, Sides::Together) };
+        assert_eq!(sizes(&mut scale, SIZE_MIN, 9, full)[8], 4 << 20);
+        let apart = |c| sample(c, c * 9 / 10, Sides::Apart);
+        assert_eq!(sizes(&mut scale, SIZE_MIN, 20, apart)[19], 4 << 20);
+        let slack = |c| sample(c, 0, Sides::Apart);
         let mut fresh = Scale::new(Scaling::reallocation(&CACHES));
         assert_eq!(sizes(&mut fresh, 64 << 20, 20, slack)[19], 4 << 20);
         assert!(scale.to_string().starts_with("41 rounds, grown "), "{scale}");
     }
 
-    /// Processors that share no cache get what no cache holds; on one it becomes small again.
+    /// Processors without a shared cache get a ring that exceeds all caches; on one processor it
+    /// shrinks again.
     #[test]
-    fn f1_far_processors_get_a_ring_that_no_cache_holds() {
+    fn f1_remote_processors_get_ring_beyond_all_caches() {
         let mut scale = Scale::new(Scaling::reallocation(&CACHES));
         let slow = |capacity: usize| Round {
-            taken: Some(Taken { bytes: 4096, ns: if capacity > 8 << 20 { 400 } else { 2000 } }),
-            ..seen(capacity, 0, Sides::Apart)
+            timing: Some(LapTiming {
+                bytes: 4096,
+                ns: if capacity > 8 << 20 { 400 } else { 2000 },
+            }),
+            ..sample(capacity, 0, Sides::Apart)
         };
         let sizes_apart = sizes(&mut scale, 16 << 20, 60, slow);
         assert_eq!(sizes_apart[..3], [8 << 20, 4 << 20, 4 << 20], "near, as far as is known");
         assert_eq!(sizes_apart[59], 64 << 20, "{scale}");
-        let together = |c| seen(c, 0, Sides::Together);
+        let together = |c| sample(c, 0, Sides::Together);
         assert_eq!(sizes(&mut scale, 64 << 20, 9, together)[8], 256 << 10);
         let mut cut = Scale::new(Scaling::deck_cut(&CACHES));
         assert_eq!(sizes(&mut cut, 16 << 20, 60, slow)[59], 4 << 20, "there is no such memory");
     }
 
-    /// Marks of a cut lie closer together: where a step costs little the ring follows closer.
+    /// The marks of deck-cut are closer together: where a step is nearly free, the ring follows the
+    /// pressure more closely.
     #[test]
-    fn f3_marks_of_a_cut_lie_closer_together() {
-        let third = |c| seen(c, c / 3, Sides::Together);
+    fn f3_deck_cut_has_closer_marks() {
+        let third = |c| sample(c, c / 3, Sides::Together);
         let mut moved = Scale::new(Scaling::reallocation(&CACHES));
         assert_eq!(sizes(&mut moved, 512 << 10, 9, third)[8], 512 << 10);
         let mut cut = Scale::new(Scaling::deck_cut(&CACHES));
@@ -355,11 +366,11 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_was_full_is_tried_again_ever_more_seldom() {
+    fn size_that_was_full_is_retried_less_and_less_often() {
         let mut scale =
-            Scale::new(Scaling { together: (LEAST, 1 << 20), ..Scaling::reallocation(&CACHES) });
+            Scale::new(Scaling { together: (SIZE_MIN, 1 << 20), ..Scaling::reallocation(&CACHES) });
         // Full at 64 KB, nearly empty at twice that.
-        let round = |c| Round { was_full: c <= 64 << 10, ..seen(c, 0, Sides::Together) };
+        let round = |c| Round { was_full: c <= 64 << 10, ..sample(c, 0, Sides::Together) };
         let changes = |sizes: &[usize]| sizes.windows(2).filter(|two| two[0] != two[1]).count();
         let early = sizes(&mut scale, 256 << 10, 200, round);
         let late = sizes(&mut scale, *early.last().unwrap(), 2000, round);
@@ -368,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn every_machine_gets_bounds_that_are_sizes_of_rings() {
+    fn every_machine_gets_valid_bounds() {
         for caches in
             [&[][..], &[0], &[32 << 10], &[32 << 10, 256 << 10], &CACHES, &[usize::MAX; 3]]
         {

@@ -1,5 +1,5 @@
-//! Rings between processes: three sealed descriptors, checked before the first access.
-//! (RELIABILITY T1, T2; CONTRACT 24)
+//! Rings between processes, offered as three sealed descriptors that are validated before the first
+//! access. (RELIABILITY T1, T2; CONTRACT 24)
 //!
 //! ```text
 //! geometry   sealed against everything                what both sides must agree on
@@ -7,19 +7,19 @@
 //! cursor     sealed in its size                       the page that the reader writes
 //! ```
 //!
-//! The writer maps the ring before it seals it, and only then hands anything out: what a reader
-//! gets is no way to write, cut or empty the ring, however it opens it again. The reader trusts
-//! none of it: it asks the kernel for seals and sizes, compares them with the geometry, and refuses
-//! what does not fit. From then on every position and every record is checked as it is read
-//! (`cursor`, `dbuf`).
+//! The writer maps the ring before it seals it, and only then hands out descriptors: a reader
+//! cannot write, truncate or punch the ring, however it reopens it. The reader trusts none of them:
+//! it queries seals and sizes from the kernel, compares them with the geometry, and refuses any
+//! mismatch. From then on every position and every record is checked when it is read (`cursor`,
+//! `dbuf`).
 //!
-//! A reader can hold up a writer that blocks: so rings between untrusted peers overwrite, or the
-//! writer sets a deadline and shuts the reader out ([`crate::dbuf::Writer::shut_out`], T8). There
-//! is no futex here: untrusted peers signal each other through eventfds.
+//! A reader can stall a writer that blocks, so rings between untrusted peers overwrite, or the
+//! writer sets a deadline and disconnects the reader ([`crate::dbuf::BlockWriter::disconnect`],
+//! T8). No futex is shared: untrusted peers notify each other through sockets.
 
 use crate::atomic::acquire;
 use crate::cursor::{Consumer, POSITION_MAX, Store};
-use crate::join::{Contact, Door, Ticket};
+use crate::join::{Contact, JoinQueue, ReaderTicket};
 use crate::pages::Choice;
 use crate::region::Region;
 use crate::trust::Trusted;
@@ -42,91 +42,104 @@ mod slots;
 pub use doorbell_offer::DoorbellOffer;
 pub use slots::slots;
 
-/// Makes a ring of blocks whose readers are other processes: one offer for each of them.
-pub fn blocks(config: &dbuf::Config) -> sys::Result<(dbuf::Writer, Vec<Offer>)> {
-    let geometry = geometry(config.id, config.bytes(), 0, config.policy, config.readers);
-    let (store, offers) = create(geometry, config.bytes() as u64, config.policy)?;
-    Ok((dbuf::Writer::new(store, config.id), offers))
+/// Creates a ring of blocks for readers in other processes. Returns the writer and an offer per
+/// reader.
+pub fn blocks(config: &dbuf::BlockConfig) -> sys::Result<(dbuf::BlockWriter, Vec<RingOffer>)> {
+    resizable_blocks(config, 0)
 }
 
-/// As [`blocks`], of a ring whose capacity may change in place: its readers trust its writer, who
-/// can empty the memory.
-pub(crate) fn blocks_that_are_cut(
-    config: &dbuf::Config,
+/// Creates a ring as [`blocks`] whose capacity may change in place, up to `extent` bytes, or is
+/// fixed if `extent` is 0. Readers of a resizable ring must trust the writer, which can punch holes
+/// into the memory.
+pub(crate) fn resizable_blocks(
+    config: &dbuf::BlockConfig,
     extent: usize,
-) -> sys::Result<(dbuf::Writer, Vec<Offer>)> {
-    let mut geometry = geometry(config.id, config.bytes(), 0, config.policy, config.readers);
-    geometry.extent = geometry.capacity.max(extent.next_power_of_two() as u64);
+) -> sys::Result<(dbuf::BlockWriter, Vec<RingOffer>)> {
+    let mut geometry = geometry_of(config);
+    if extent > 0 {
+        geometry.extent = geometry.capacity.max(extent.next_power_of_two() as u64);
+    }
     let (store, offers) = create(geometry, config.bytes() as u64, config.policy)?;
-    Ok((dbuf::Writer::new(store, config.id), offers))
+    Ok((dbuf::BlockWriter::new(store, config.id), offers))
 }
 
-/// Makes a ring of rich pointers whose readers are other processes. What the pointers name must be
-/// handed to them too; to them each entry is an allegation.
-pub fn pointers(config: &ibuf::Config, id: DbufId) -> sys::Result<(ibuf::Writer, Vec<Offer>)> {
+/// Creates a ring of rich pointers for readers in other processes. The dbufs that the pointers
+/// refer to must be shared separately; to the readers each entry is an allegation.
+pub fn pointers(
+    config: &ibuf::RingConfig,
+    id: DbufId,
+) -> sys::Result<(ibuf::PointerWriter, Vec<RingOffer>)> {
     let (entries, stride) = (config.entries.max(1).next_power_of_two(), config.lanes.stride());
     let bytes = (entries * stride).max(PAGE);
     let geometry = geometry(id, bytes, stride, config.policy, config.readers);
     let (store, offers) = create(geometry, (bytes / stride) as u64, config.policy)?;
-    Ok((ibuf::Writer::new(store, config.lanes), offers))
+    Ok((ibuf::PointerWriter::new(store, config.lanes), offers))
 }
 
-/// The three descriptors that one reader of a ring gets.
+/// The three descriptors that one reader of a ring receives.
 #[derive(Debug)]
-pub struct Offer {
+pub struct RingOffer {
     geometry: OwnedFd,
     ring: OwnedFd,
     cursor: OwnedFd,
 }
 
-/// Makes a ring of blocks whose readers come while it runs, through the door ([`crate::join`]).
-pub(crate) fn blocks_with_door(config: &dbuf::Config) -> sys::Result<(dbuf::Writer, Hall)> {
+/// Creates a ring of blocks that readers join while it runs ([`crate::join`]).
+pub(crate) fn joinable_blocks(
+    config: &dbuf::BlockConfig,
+) -> sys::Result<(dbuf::BlockWriter, JoinState)> {
     let geometry = geometry(config.id, config.bytes(), 0, config.policy, 0);
     let files = Files::create(&geometry)?;
     let readers = Box::default();
     let (capacity, policy) = (config.bytes() as u64, config.policy);
-    let store = Arc::new(Store { writer: files.map()?, readers, capacity, policy });
+    let store =
+        Arc::new(Store { writer: files.map_and_seal(Seals::READER)?, readers, capacity, policy });
     let current = OfferedSegment { files, geometry, store: store.clone() };
-    let mut writer = dbuf::Writer::new(store, config.id);
-    let door = Arc::new(Door::new());
-    writer.side().open(door.clone());
-    Ok((writer, Hall { current: Mutex::new(current), door }))
+    let mut writer = dbuf::BlockWriter::new(store, config.id);
+    let queue = Arc::new(JoinQueue::default());
+    writer.side().open(queue.clone());
+    Ok((writer, JoinState { current: Mutex::new(current), queue }))
 }
 
-/// The inner side of a door: all that a reader needs to join.
+/// Admission of readers to a running ring.
 #[derive(Debug)]
-pub(crate) struct Hall {
-    /// The segment that is written: locked while somebody enters and while the ring goes on in
-    /// another one, so that who comes gets each segment from where it starts.
+pub(crate) struct JoinState {
+    /// Current segment of the ring. Locked while a reader joins and while the ring continues in
+    /// another segment, so that a joining reader receives every later segment.
     current: Mutex<OfferedSegment>,
-    pub(crate) door: Arc<Door>,
+    pub(crate) queue: Arc<JoinQueue>,
 }
 
-impl Hall {
-    /// Lets a reader in whom we ring by this doorbell. `None`: the writer is gone.
-    pub(crate) fn enter(&self, doorbell: SocketDoorbell) -> sys::Result<Option<(Ticket, Offer)>> {
+impl JoinState {
+    /// Admits a reader with this doorbell. Returns its ticket and offer, or `None` if the writer
+    /// has exited.
+    pub(crate) fn admit(
+        &self,
+        doorbell: SocketDoorbell,
+    ) -> sys::Result<Option<(ReaderTicket, RingOffer)>> {
         let current = self.current();
         let (cursor, page) = current.files.page()?;
-        let shown = || acquire(current.store.writer.word(writer::COMMIT));
-        let contact = Contact { doorbell, page: copy(&cursor)? };
-        let ticket = self.door.enter(Arc::new(page), Some(contact), shown);
+        let published = || acquire(current.store.writer.word(writer::COMMIT));
+        let contact = Contact { doorbell, page: duplicate(&cursor)? };
+        let ticket = self.queue.join(Arc::new(page), Some(contact), published);
         ticket.map(|ticket| Ok((ticket, current.files.offer(cursor)?))).transpose()
     }
 
-    /// The segment that is written; nobody enters meanwhile.
+    /// Locks and returns the current segment; no reader can join while the guard lives.
     pub(crate) fn current(&self) -> MutexGuard<'_, OfferedSegment> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Offer {
-    /// The descriptors, in the order in which they are sent.
+impl RingOffer {
+    /// Returns the descriptors in the order in which they are sent.
     #[must_use]
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
         [self.geometry.as_fd(), self.ring.as_fd(), self.cursor.as_fd()]
     }
 
-    /// An offer that was received. It proves nothing yet.
+    /// Wraps received descriptors, unchecked. Fails with [`Refusal::Descriptors`] unless there are
+    /// three.
     pub fn from_descriptors(descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
         let count = descriptors.len();
         let [geometry, ring, cursor] =
@@ -134,29 +147,33 @@ impl Offer {
         Ok(Self { geometry, ring, cursor })
     }
 
-    /// Returns proof that the ring's maker can be trusted.
-    pub(crate) fn maker(&self) -> Option<Trusted> {
-        Trusted::maker(&self.ring)
+    /// Returns the proof of trust in the ring's creator, if it qualifies.
+    pub(crate) fn creator(&self) -> Option<Trusted> {
+        Trusted::creator_of(&self.ring)
     }
 
-    /// Reads a ring of blocks.
-    pub fn read_blocks(self) -> Result<dbuf::Visitor, Refusal> {
+    /// Validates the descriptors and opens a ring of blocks.
+    pub fn read_blocks(self) -> Result<dbuf::BlockVisitor, Refusal> {
         Ok(self.read_blocks_of(Seals::READER)?.0)
     }
 
-    /// Reads a ring of blocks that has at least these seals, and tells its geometry.
-    pub(crate) fn read_blocks_of(self, seals: Seals) -> Result<(dbuf::Visitor, Geometry), Refusal> {
-        let (geometry, policy) = self.agreed(Geometry::MAGIC)?;
+    /// Validates the descriptors, requiring at least these seals, and opens a ring of blocks. Also
+    /// returns the geometry.
+    pub(crate) fn read_blocks_of(
+        self,
+        seals: Seals,
+    ) -> Result<(dbuf::BlockVisitor, Geometry), Refusal> {
+        let (geometry, policy) = read_geometry(&self.geometry, Geometry::MAGIC)?;
         if geometry.stride != 0 {
             return Err(Refusal::Geometry(geometry));
         }
         let (store, start) = self.attach(&geometry, geometry.capacity, policy, seals)?;
-        Ok((dbuf::Visitor::new(Consumer::starting(store, 0, start)), geometry))
+        Ok((dbuf::BlockVisitor::new(Consumer::starting_at(store, 0, start)), geometry))
     }
 
-    /// Reads a ring of rich pointers.
-    pub fn read_pointers(self) -> Result<ibuf::Reader, Refusal> {
-        let (geometry, policy) = self.agreed(Geometry::MAGIC)?;
+    /// Validates the descriptors and opens a ring of rich pointers.
+    pub fn read_pointers(self) -> Result<ibuf::PointerReader, Refusal> {
+        let (geometry, policy) = read_geometry(&self.geometry, Geometry::MAGIC)?;
         let lanes = match geometry.stride {
             16 => ibuf::Lanes::Pointer,
             32 => ibuf::Lanes::Context,
@@ -165,16 +182,11 @@ impl Offer {
         };
         let entries = geometry.capacity / u64::from(geometry.stride);
         let (store, start) = self.attach(&geometry, entries, policy, Seals::READER)?;
-        Ok(ibuf::Reader::new(Consumer::starting(store, 0, start), lanes))
+        Ok(ibuf::PointerReader::new(Consumer::starting_at(store, 0, start), lanes))
     }
 
-    /// The geometry, if it is one of these and nobody can change it any more.
-    fn agreed(&self, magic: u64) -> Result<(Geometry, Policy), Refusal> {
-        agreed(&self.geometry, magic)
-    }
-
-    /// Maps the ring for reading and our page for writing, if both are what the geometry says; and
-    /// tells where we start.
+    /// Maps the ring read-only and the reader's page writable, if both match the geometry. Also
+    /// returns the start position.
     fn attach(
         &self,
         geometry: &Geometry,
@@ -183,7 +195,7 @@ impl Offer {
         seals: Seals,
     ) -> Result<(Arc<Store>, u64), Refusal> {
         let writer = ring(&self.ring, geometry, seals)?;
-        let cursor = checked(&self.cursor, "cursor", Seals::SIZE, PAGE)?;
+        let cursor = check_file(&self.cursor, "cursor", Seals::SIZE, PAGE)?;
         let page = Region::mapped(cursor.map()?);
         let start = acquire(page.word(reader::CURSOR));
         if start > POSITION_MAX
@@ -198,37 +210,38 @@ impl Offer {
     }
 }
 
-/// The longest ring that a reader maps: less than the window that 44 bits of position tell apart.
+/// Maximum capacity that a reader maps, in bytes: well below the window of 44 bits of position in
+/// an extent.
 const CAPACITY_MAX: u64 = 1 << 40;
 
-/// The reason for which an offer was refused. No part of it has been touched.
+/// Reason why an offer was refused. None of its memory has been accessed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// There must be three descriptors.
+    /// The number of descriptors is wrong; holds that number.
     Descriptors(usize),
-    /// A descriptor lacks seals that must be on: its owner could cut, empty or change the file.
+    /// A descriptor lacks required seals: its owner could truncate or change the file.
     Unsealed {
-        /// Name of the part.
+        /// Name of the file.
         part: &'static str,
-        /// The seals that are on.
+        /// Seals present.
         seals: Seals,
     },
-    /// A file is not as long as the geometry says.
+    /// The size of a file differs from the geometry.
     Size {
-        /// Name of the part.
+        /// Name of the file.
         part: &'static str,
-        /// Bytes that it has.
+        /// Actual size in bytes.
         is: usize,
-        /// Bytes that it should have.
+        /// Expected size in bytes.
         should: usize,
     },
-    /// This is no ring that we can read.
+    /// The geometry is invalid, or of another kind of ring.
     Geometry(Geometry),
-    /// No reader can start at this position.
+    /// The start position is invalid.
     Start(u64),
-    /// The next segment of a ring does not go on where the last one ended.
+    /// The next segment does not continue the ring where the last one ended.
     Segment(Geometry),
-    /// The kernel refused a call; also where it knows no seals at all.
+    /// The kernel refused a call, for example because it does not support seals.
     System(sys::Error),
 }
 
@@ -269,8 +282,8 @@ impl From<sys::Error> for Refusal {
     }
 }
 
-/// The geometry of a ring of blocks.
-pub(crate) fn geometry_of(config: &dbuf::Config) -> Geometry {
+/// Returns the geometry of a ring of blocks.
+pub(crate) fn geometry_of(config: &dbuf::BlockConfig) -> Geometry {
     geometry(config.id, config.bytes(), 0, config.policy, config.readers)
 }
 
@@ -289,24 +302,17 @@ fn geometry(id: DbufId, bytes: usize, stride: usize, policy: Policy, readers: us
     }
 }
 
-/// The writer's side: makes, maps, seals, and only then offers.
+/// Creates, maps and seals a ring, and only then creates the offers.
 fn create(
     geometry: Geometry,
     capacity: u64,
     policy: Policy,
-) -> sys::Result<(Arc<Store>, Vec<Offer>)> {
+) -> sys::Result<(Arc<Store>, Vec<RingOffer>)> {
     let files = Files::create(&geometry)?;
-    // Who takes memory away by punching holes must not be sealed off from it.
+    // A writer that punches holes needs a ring without the write seal.
     let is_cut = geometry.extent > 0;
     let writer = files.map_and_seal(if is_cut { Seals::SIZE } else { Seals::READER })?;
-    let mut readers = Vec::new();
-    let mut offers = Vec::new();
-    for _ in 0..geometry.readers {
-        let (cursor, page) = files.page()?;
-        readers.push(Arc::new(page));
-        offers.push(files.offer(cursor)?);
-    }
-    Ok((Arc::new(Store { writer, readers: readers.into(), capacity, policy }), offers))
+    files.offer_all(writer, geometry.readers, capacity, policy)
 }
 
 /// The files that all readers of a ring share.
@@ -314,26 +320,22 @@ fn create(
 struct Files {
     geometry: Memfd,
     ring: Memfd,
-    /// Bytes of the ring that have pages.
+    /// Number of bytes of the ring that have pages.
     used: usize,
 }
 
 impl Files {
-    /// Makes both; the geometry is sealed.
+    /// Creates both files; the geometry is sealed.
     fn create(geometry: &Geometry) -> sys::Result<Self> {
         let bytes = usize::try_from(geometry.capacity.max(geometry.extent)).unwrap_or(usize::MAX);
         let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE))?;
-        // What lies behind the cut is left out, if there is a cut.
+        // Memory beyond the present capacity is not allocated.
         let used = usize::try_from(geometry.capacity).unwrap_or(usize::MAX).saturating_add(PAGE);
         Ok(Self { geometry: sealed(geometry)?, ring, used })
     }
 
-    /// Maps the ring for its writer, and seals it.
-    fn map(&self) -> sys::Result<Region> {
-        self.map_and_seal(Seals::READER)
-    }
-
-    /// Its pages are taken here: near its writer, who is us, and such as suit its size.
+    /// Maps the ring for its writer, allocates its pages on the writer's node, and adds these
+    /// seals.
     fn map_and_seal(&self, seals: Seals) -> sys::Result<Region> {
         let mapping = self.ring.map()?;
         Choice::here(self.used).take(&self.ring, &mapping, self.used)?;
@@ -341,7 +343,8 @@ impl Files {
         Ok(Region::mapped(mapping))
     }
 
-    /// Makes the page of a reader, and maps it here: we write it only before anybody else has it.
+    /// Creates and maps the page of a reader. The writer stores into the page only before it hands
+    /// out the offer.
     fn page(&self) -> sys::Result<(Memfd, Region)> {
         let cursor = Memfd::create("streamline-cursor", PAGE)?;
         cursor.allocate(0, PAGE)?;
@@ -350,15 +353,32 @@ impl Files {
         Ok((cursor, page))
     }
 
-    fn offer(&self, cursor: Memfd) -> sys::Result<Offer> {
-        let (geometry, ring) = (copy(&self.geometry)?, copy(&self.ring)?);
-        Ok(Offer { geometry, ring, cursor: cursor.into() })
+    /// Creates the page and the offer of each reader.
+    fn offer_all(
+        &self,
+        writer: Region,
+        readers: u32,
+        capacity: u64,
+        policy: Policy,
+    ) -> sys::Result<(Arc<Store>, Vec<RingOffer>)> {
+        let (mut pages, mut offers) = (Vec::new(), Vec::new());
+        for _ in 0..readers {
+            let (cursor, page) = self.page()?;
+            pages.push(Arc::new(page));
+            offers.push(self.offer(cursor)?);
+        }
+        Ok((Arc::new(Store { writer, readers: pages.into(), capacity, policy }), offers))
+    }
+
+    fn offer(&self, cursor: Memfd) -> sys::Result<RingOffer> {
+        let (geometry, ring) = (duplicate(&self.geometry)?, duplicate(&self.ring)?);
+        Ok(RingOffer { geometry, ring, cursor: cursor.into() })
     }
 }
 
-/// The file that tells the geometry, for ever. It is written without a mapping: a process that is
-/// forked at this moment would have a copy of that until it runs another program, and as long as
-/// there is one that writes nothing can be frozen.
+/// Creates the sealed file of a geometry. Written without a mapping: a process forked in the
+/// meantime would inherit the mapping until it executes another program, and a file with a writable
+/// mapping cannot be sealed against writes.
 fn sealed(geometry: &Geometry) -> sys::Result<Memfd> {
     let plan = File::from(OwnedFd::from(Memfd::create("streamline-geometry", PAGE)?));
     plan.write_all_at(geometry.as_bytes(), 0)
@@ -368,16 +388,16 @@ fn sealed(geometry: &Geometry) -> sys::Result<Memfd> {
     Ok(plan)
 }
 
-fn copy(file: &Memfd) -> sys::Result<OwnedFd> {
-    let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(0);
-    file.as_fd()
-        .try_clone_to_owned()
-        .map_err(|e| sys::Error::new("fcntl", "F_DUPFD_CLOEXEC", errno(e)))
+fn duplicate(file: &impl AsFd) -> sys::Result<OwnedFd> {
+    let failed = |e: std::io::Error| e.raw_os_error().unwrap_or(0);
+    let copy = file.as_fd().try_clone_to_owned();
+    copy.map_err(|e| sys::Error::new("fcntl", "F_DUPFD_CLOEXEC", failed(e)))
 }
 
-/// The geometry, if it is one of this kind and nobody can change it any more.
-fn agreed(geometry: &OwnedFd, magic: u64) -> Result<(Geometry, Policy), Refusal> {
-    let file = checked(geometry, "geometry", Seals::FROZEN, PAGE)?;
+/// Returns a sealed geometry and its policy; fails unless the geometry has this magic number and is
+/// plausible.
+fn read_geometry(geometry: &OwnedFd, magic: u64) -> Result<(Geometry, Policy), Refusal> {
+    let file = check_file(geometry, "geometry", Seals::FROZEN, PAGE)?;
     let mapping = Region::reading(file.map_read()?);
     let mut bytes = [0; size_of::<Geometry>()];
     crate::foreign::copy_out(mapping.words(), 0, &mut bytes);
@@ -392,28 +412,30 @@ fn agreed(geometry: &OwnedFd, magic: u64) -> Result<(Geometry, Policy), Refusal>
     if plausible { Ok((geometry, policy)) } else { Err(Refusal::Geometry(geometry)) }
 }
 
-/// Maps a ring for reading, if it is what the geometry says and has these seals.
+/// Maps a ring read-only; fails unless its size matches the geometry and it has these seals.
 fn ring(file: &OwnedFd, geometry: &Geometry, seals: Seals) -> Result<Region, Refusal> {
-    // Nobody but who trusts the writer reads a ring that is cut.
+    // A ring that changes capacity is read only by readers that trust its writer.
     if seals == Seals::READER && geometry.extent > 0 {
         return Err(Refusal::Geometry(*geometry));
     }
     let bytes = usize::try_from(geometry.capacity.max(geometry.extent)).unwrap_or(usize::MAX);
-    let ring = checked(file, "ring", seals, bytes.saturating_add(PAGE))?;
+    let ring = check_file(file, "ring", seals, bytes.saturating_add(PAGE))?;
     Ok(Region::reading(ring.map_read()?))
 }
 
-/// A received file, if it has these seals and this size.
-fn checked(fd: &OwnedFd, part: &'static str, seals: Seals, size: usize) -> Result<Memfd, Refusal> {
-    let fd = fd
-        .try_clone()
-        .map_err(|e| sys::Error::new("fcntl", "F_DUPFD_CLOEXEC", e.raw_os_error().unwrap_or(0)))?;
-    let file = Memfd::from_fd(fd)?;
+/// Returns a received file; fails unless it has these seals and this size.
+fn check_file(
+    fd: &OwnedFd,
+    part: &'static str,
+    seals: Seals,
+    size: usize,
+) -> Result<Memfd, Refusal> {
+    let file = Memfd::from_fd(duplicate(fd)?)?;
     let on = file.seals()?;
     if !on.has(seals) {
         return Err(Refusal::Unsealed { part, seals: on });
     }
-    // The size was read before the seals; now that it cannot change any more, it is read again.
+    // The size was read before the seals; it is final only now, so it is read again.
     let file = Memfd::from_fd(file.into())?;
     if file.len() != size {
         return Err(Refusal::Size { part, is: file.len(), should: size });

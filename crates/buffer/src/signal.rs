@@ -1,20 +1,20 @@
 //! Wake-ups between threads: one doorbell per space. [SL §5.4, event moderation]
 //!
-//! A space sleeps on its own doorbell, whatever rings it reads and writes; its peers notify it when
-//! there is work. `notify` looks at a waiter flag and costs one atomic operation while nobody waits
-//! (a futex wake costs about 300 ns even then, and 7 µs once the other processor has halted:
+//! A space sleeps on its own doorbell, for all rings that it reads and writes; its peers notify it
+//! when there is work. `notify` checks a waiter flag and costs one atomic operation while nobody
+//! waits (a futex wake costs about 300 ns even then, and 7 µs once the other processor has halted:
 //! BASELINES). Sleeping arms no timer.
 //!
 //! The word is `epoch << 1 | waiting`. No wake-up is lost: *listen* and *notify* are
-//! read-modify-writes of the same word, so one comes after the other. If notify comes second it
-//! sees the flag and wakes; if listen comes second it reads what notify wrote, hence (Release to
-//! Acquire) sees what was published before when it looks again. The epoch keeps a sleeper that was
-//! already notified from going to sleep because another one has set the flag anew.
+//! read-modify-writes of the same word, so they are ordered. If notify comes second it finds the
+//! flag and wakes; if listen comes second it reads the value that notify wrote, hence (Release to
+//! Acquire) its next check sees everything published before. The epoch prevents a notified sleeper
+//! from going back to sleep after another sleeper has set the flag again.
 //!
-//! Asking for sleepers does not write ([`Doorbell::is_awaited`]). SYNC POINT *falling asleep*: the
-//! sleeper sets the flag, makes a fence, and looks once more for what it waits for; the other side
-//! publishes, makes a fence, and looks at the flag. The fences are sequentially consistent: at
-//! least one of the two sees what the other one stored.
+//! Testing for sleepers does not write ([`Doorbell::is_awaited`]). SYNC POINT *falling asleep*: the
+//! sleeper sets the flag, issues a fence, and checks its condition once more; the other side
+//! publishes, issues a fence, and reads the flag. The fences are sequentially consistent: at least
+//! one of the two sees the other's store.
 //!
 //! [`moderate`] decides how often a reader is notified.
 
@@ -35,47 +35,35 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 
 /// The futex on which one space sleeps.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Doorbell {
     word: AtomicU32,
-    /// 1 while no sleeper waits for room.
-    heedless: AtomicU32,
-    /// Written beside the word, for a sleeper that polls descriptors too.
+    /// 1 while no sleeper waits for room, else 0.
+    ignores_room: AtomicU32,
+    /// Signalled along with the word, for a sleeper that polls descriptors too.
     #[cfg(not(loom))]
     alarm: OnceLock<EventFd>,
     #[cfg(loom)]
     sleepers: (loom::sync::Mutex<()>, loom::sync::Condvar),
 }
 
-/// Proof that the caller has listened before it looked for work; [`Doorbell::sleep`] takes it.
+/// Result of [`Doorbell::listen`], required by [`Doorbell::sleep`]: proof that the caller listened
+/// before its last check for work.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket(u32);
 
 const WAITING: u32 = 1;
 const EPOCH: u32 = 2;
 
-impl Default for Doorbell {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Doorbell {
-    /// Makes a doorbell without sleepers.
+    /// Creates a doorbell without sleepers.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            word: AtomicU32::new(0),
-            heedless: AtomicU32::new(0),
-            #[cfg(not(loom))]
-            alarm: OnceLock::new(),
-            #[cfg(loom)]
-            sleepers: Default::default(),
-        }
+        Self::default()
     }
 
-    /// Makes a doorbell for [`Doorbell::sleep_among`]. Every notification that wakes a sleeper
-    /// costs one more system call.
+    /// Creates a doorbell for [`Doorbell::sleep_among`]. Every notification that wakes a sleeper
+    /// then costs one more system call. Fails if the kernel refuses an event descriptor.
     #[cfg(not(loom))]
     pub fn with_alarm() -> sys::Result<Self> {
         let doorbell = Self::new();
@@ -83,8 +71,8 @@ impl Doorbell {
         Ok(doorbell)
     }
 
-    /// Adds the descriptor that [`Doorbell::sleep_among`] polls, unless there is one. Present
-    /// sleepers are woken as before.
+    /// Adds the descriptor that [`Doorbell::sleep_among`] polls, unless there is one. Current
+    /// sleepers are not affected.
     #[cfg(not(loom))]
     pub fn add_alarm(&self) -> sys::Result<()> {
         if self.alarm.get().is_none() {
@@ -94,8 +82,8 @@ impl Doorbell {
         Ok(())
     }
 
-    /// Announces that the caller is about to sleep. The caller looks once more for work, then calls
-    /// [`Doorbell::sleep`].
+    /// Announces that the caller is about to sleep. The caller then checks for work once more, and
+    /// calls [`Doorbell::sleep`].
     pub fn listen(&self) -> Ticket {
         // SYNC POINT: listen; pairs with the Release in `notify`.
         let ticket = Ticket(self.word.fetch_or(WAITING, Ordering::AcqRel) | WAITING);
@@ -104,8 +92,8 @@ impl Doorbell {
         ticket
     }
 
-    /// Returns true if a thread sleeps here, or is about to. Called after a publication: if false,
-    /// a thread that falls asleep from now on sees the publication first.
+    /// Returns true if a thread sleeps here or is about to. To be called after a publication: if
+    /// the result is false, a thread that falls asleep later sees that publication first.
     #[inline]
     #[must_use]
     pub fn is_awaited(&self) -> bool {
@@ -114,20 +102,21 @@ impl Doorbell {
         self.word.load(Ordering::Relaxed) & WAITING != 0
     }
 
-    /// Sleeps until a notification later than the ticket. May wake spuriously.
+    /// Blocks until a notification after the ticket. May wake spuriously.
     pub fn sleep(&self, ticket: Ticket) {
         self.wait(ticket, None);
     }
 
-    /// Sleeps like [`Doorbell::sleep`], for at most `limit`. Arming the timer costs about 5 µs: for
-    /// the few waits that need it, such as while blocks are unsignalled.
+    /// Blocks until a notification after the ticket, at most for `limit`. Arming the timer costs
+    /// about 5 µs, so this is for the few waits that need a limit, such as those with unsignalled
+    /// blocks.
     pub fn sleep_for(&self, ticket: Ticket, limit: Duration) {
         self.wait(ticket, Some(limit));
     }
 
-    /// Sleeps until a notification later than the ticket, until one of the descriptors is readable,
-    /// or for `limit`. Without an alarm ([`Doorbell::add_alarm`]) notifications do not wake it. May
-    /// wake spuriously.
+    /// Blocks until a notification after the ticket, until one of the descriptors is readable, or
+    /// for `limit`. Without an alarm ([`Doorbell::add_alarm`]) it does not react to notifications.
+    /// May wake spuriously.
     #[cfg(not(loom))]
     pub fn sleep_among(
         &self,
@@ -137,8 +126,8 @@ impl Doorbell {
     ) {
         let mut all = descriptors.to_vec();
         if let Some(alarm) = self.alarm.get() {
-            // `notify` changes the word first: either we see that, or we poll an alarm that is
-            // written after it was cleared.
+            // `notify` changes the word first: either that change is visible here, or the alarm is
+            // signalled after it was cleared.
             alarm.clear();
             if self.word.load(Ordering::Acquire) != ticket.0 {
                 return;
@@ -148,7 +137,7 @@ impl Doorbell {
         sys::poll::readable(&all, limit);
     }
 
-    /// Wakes all sleepers; returns true if there were any. The caller publishes its work before.
+    /// Wakes all sleepers. Returns true if there were any. The caller publishes its work first.
     pub fn notify(&self) -> bool {
         // SYNC POINT: notify; pairs with the Acquire in `listen`.
         let before = self.word.fetch_and(!WAITING, Ordering::AcqRel);
@@ -160,24 +149,25 @@ impl Doorbell {
         true
     }
 
-    /// Wakes all sleepers because room or memory was given back. Sleepers that do not wait for room
-    /// ([`Doorbell::heed_room`]) sleep on.
+    /// Wakes all sleepers because room or memory has been released. Does nothing while sleepers do
+    /// not wait for room ([`Doorbell::set_waits_for_room`]).
     pub fn notify_room(&self) -> bool {
-        // SYNC POINT: room given back. A sleeper that waits for room heeds it, listens, which makes
-        // a fence, and looks for room: either it sees what was given back before this fence, or we
-        // see that it heeds.
+        // SYNC POINT: room released. A sleeper that waits for room sets the flag, listens, which
+        // issues a fence, and checks for room: either it sees the room released before this fence,
+        // or the flag is visible here.
         fence(Ordering::SeqCst);
-        self.heedless.load(Ordering::Relaxed) == 0 && self.notify()
+        self.ignores_room.load(Ordering::Relaxed) == 0 && self.notify()
     }
 
-    /// Sets whether [`Doorbell::notify_room`] wakes future sleepers (the default). Must be set
-    /// again before waiting for room.
-    pub fn heed_room(&self, heeds: bool) {
-        self.heedless.store(u32::from(!heeds), Ordering::Relaxed);
+    /// Sets whether [`Doorbell::notify_room`] wakes future sleepers (the default). Must be set to
+    /// true again before waiting for room.
+    pub fn set_waits_for_room(&self, waits: bool) {
+        self.ignores_room.store(u32::from(!waits), Ordering::Relaxed);
     }
 
-    /// Waits until `ready`: polls `spins` times, then sleeps. Spinning for as long as a wake costs
-    /// (2 to 25 µs) pays between two processors and never on one: pass [`spins`].
+    /// Waits until `ready` returns true: polls it `spins` times, then sleeps between calls.
+    /// Spinning for as long as a wake-up takes (2 to 25 µs) pays with two processors and never with
+    /// one; [`spins`] returns a suitable number.
     pub fn wait_until(&self, spins: u32, mut ready: impl FnMut() -> bool) {
         for _ in 0..spins {
             if ready() {
@@ -213,7 +203,7 @@ impl Doorbell {
         }
     }
 
-    /// Models the futex of the kernel: looking at the word and falling asleep are one step.
+    /// Models the kernel's futex: reading the word and falling asleep are one step.
     #[cfg(loom)]
     fn wait(&self, ticket: Ticket, _limit: Option<Duration>) {
         let guard = self.sleepers.0.lock().unwrap();
@@ -229,7 +219,7 @@ impl Doorbell {
     }
 }
 
-/// Returns the number of polls before sleeping, on a machine with this many processors.
+/// Returns the number of polls before sleeping on a machine with this many processors.
 #[must_use]
 pub const fn spins(processors: usize) -> u32 {
     if processors > 1 { 2000 } else { 0 }
@@ -242,16 +232,16 @@ mod tests {
     #[test]
     fn sleeper_not_waiting_for_room_sleeps_on_when_room_is_freed() {
         let doorbell = Doorbell::new();
-        let wakes = |heeds| {
+        let wakes = |waits| {
             let _ticket = doorbell.listen();
-            doorbell.heed_room(heeds);
+            doorbell.set_waits_for_room(waits);
             doorbell.notify_room()
         };
         assert!(wakes(true));
         assert!(!wakes(false) && doorbell.is_awaited());
         assert!(doorbell.notify() && !doorbell.is_awaited(), "for anything else");
         assert!(!doorbell.notify_room());
-        assert!(wakes(true), "heeded again");
+        assert!(wakes(true), "waits for room again");
     }
 
     #[test]

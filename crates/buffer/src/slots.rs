@@ -1,26 +1,26 @@
-//! Slots of a pool: the segment in each of them, its filled part, and its leases.
+//! Slots of a pool: per slot its segment number, its filled length, and its lease count.
 //!
-//! The part of a pool that several threads touch; `pool` argues with it (M1 to M4) why bytes may be
-//! lent.
+//! This is the only state of a pool that several threads modify. The invariants M1 to M4 of `pool`
+//! rest on it.
 //!
 //! SYNC POINTS:
 //! - *bytes filled*: [`Slots::fill`] stores `filled` with Release, [`Slots::locate`] loads it with
-//!   Acquire: who finds a place sees its bytes.
-//! - *lease given back*: [`Slots::give_back`] subtracts with Release, [`Slots::recycle`] loads with
-//!   Acquire: the last look at the bytes comes before their reuse.
+//!   Acquire: a thread that locates a block sees its bytes.
+//! - *lease returned*: [`Slots::unlease`] subtracts with Release, [`Slots::recycle`] loads with
+//!   Acquire: the last read of the bytes happens before their reuse.
 
 use crate::Fault;
 use crate::atomic::{AtomicU64, Ordering};
 use abi::Extent;
 
-/// The slots of one pool.
+/// Slots of one pool.
 #[derive(Debug)]
 pub(crate) struct Slots {
     shift: u32,
     slots: Box<[Slot]>,
 }
 
-/// The state of a slot. On a line of its own: leases are given back by other threads.
+/// State of one slot. On cache lines of its own, because other threads return leases.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot {
@@ -29,11 +29,12 @@ struct Slot {
     leases: AtomicU64,
 }
 
-/// No segment.
+/// Segment number of an empty slot.
 pub(crate) const FREE: u64 = u64::MAX;
 
 impl Slots {
-    /// Free slots for segments of this many bytes; both are powers of two.
+    /// Creates empty slots for segments of `segment` bytes. `segment` and `slots` are powers of
+    /// two.
     pub(crate) fn new(segment: usize, slots: usize) -> Self {
         let slot = |_| Slot {
             segment: AtomicU64::new(FREE),
@@ -47,69 +48,70 @@ impl Slots {
         self.slots.len()
     }
 
-    /// Bytes of a segment.
+    /// Returns the size of a segment in bytes.
     pub(crate) const fn segment(&self) -> usize {
         1 << self.shift
     }
 
-    /// Number of the segment that lies in a slot, or [`FREE`].
+    /// Returns the number of the segment in a slot, or [`FREE`].
     pub(crate) fn resident(&self, slot: usize) -> u64 {
         self.slot(slot).segment.load(Ordering::Relaxed)
     }
 
-    /// Returns the leases on a slot.
+    /// Returns the number of leases on a slot.
     pub(crate) fn leases(&self, slot: usize) -> u64 {
         self.slot(slot).leases.load(Ordering::Relaxed)
     }
 
-    /// Puts a fresh segment into a free slot. `filled` is 0 since the slot was recycled.
+    /// Assigns a new segment to a free slot. `filled` has been 0 since the slot was recycled.
     pub(crate) fn open(&self, slot: usize, segment: u64) {
         debug_assert!(self.resident(slot) == FREE && self.slot_of(segment) == slot);
         self.slot(slot).segment.store(segment, Ordering::Release);
     }
 
-    /// Shows the bytes of the segment before `filled`.
+    /// Publishes the first `filled` bytes of the segment in a slot.
     pub(crate) fn fill(&self, slot: usize, filled: u64) {
-        // SYNC POINT: bytes filled; pairs with the load in `find`.
+        // SYNC POINT: bytes filled; pairs with the load in `locate`.
         self.slot(slot).filled.store(filled, Ordering::Release);
     }
 
-    /// Returns the published bytes of the segment in a slot.
+    /// Returns the number of published bytes of the segment in a slot.
     pub(crate) fn filled(&self, slot: usize) -> usize {
-        // SYNC POINT: bytes filled; pairs with the store in `fill`. Never more than a segment.
+        // SYNC POINT: bytes filled; pairs with the store in `fill`. At most a segment.
         usize::try_from(self.slot(slot).filled.load(Ordering::Acquire)).unwrap_or(0)
     }
 
-    /// Keeps the segment in its slot. The caller proves that it is kept already (M4).
+    /// Adds a lease, which keeps the segment in its slot. The caller proves that the segment cannot
+    /// be recycled concurrently (M4).
     pub(crate) fn lease(&self, slot: usize) {
         self.slot(slot).leases.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends a lease.
-    pub(crate) fn give_back(&self, slot: usize) {
-        // SYNC POINT: lease given back; pairs with the load in `recycle`.
+    /// Returns a lease.
+    pub(crate) fn unlease(&self, slot: usize) {
+        // SYNC POINT: lease returned; pairs with the load in `recycle`.
         self.slot(slot).leases.fetch_sub(1, Ordering::Release);
     }
 
-    /// Returns true if there is no lease on a slot; its last holder has looked for the last time.
-    /// The caller proves that none is being made (M4).
+    /// Returns true if a slot has no lease; all reads by former holders then happen before. The
+    /// caller proves that no lease is being created (M4).
     pub(crate) fn is_unleased(&self, slot: usize) -> bool {
-        // SYNC POINT: lease given back; pairs with the subtraction in `give_back`.
+        // SYNC POINT: lease returned; pairs with the subtraction in `unlease`.
         self.slot(slot).leases.load(Ordering::Acquire) == 0
     }
 
-    /// Returns true if a place lies in the segment of a slot.
+    /// Returns true if a block's position belongs to the segment in a slot.
     pub(crate) fn is_named(&self, slot: usize, place: Extent) -> bool {
         let resident = self.resident(slot);
         let low_bits = (1 << (Extent::POSITION_BITS - self.shift)) - 1;
         resident != FREE && resident & low_bits == place.position() >> self.shift
     }
 
-    /// Makes a slot free if there is no lease on it. The caller proves that none is being made
-    /// (M4).
+    /// Frees a slot unless it is leased; returns true on success. The caller proves that no lease
+    /// is being created (M4).
     pub(crate) fn recycle(&self, slot: usize) -> bool {
         let slot = self.slot(slot);
-        // SYNC POINT: lease given back; pairs with the subtraction in `give_back`.
+        // SYNC POINT: lease returned; pairs with the subtraction in `unlease`.
         if slot.leases.load(Ordering::Acquire) > 0 {
             return false;
         }
@@ -118,13 +120,14 @@ impl Slots {
         true
     }
 
-    /// The slot of a block and where its bytes lie in the region, if all of it is there: every
-    /// allegation that a place makes is checked here. Two live segments never have the same low
-    /// bits, because those name the slot; a stale place is recognised by the rest.
+    /// Returns the slot of a block and the offset of its bytes in the region. Validates the
+    /// untrusted extent completely: fails if the segment is not in its slot, or the block exceeds
+    /// the segment or its filled part. Two live segments never share their low bits, because those
+    /// select the slot; the remaining bits expose a stale extent.
     #[inline]
     pub(crate) fn locate(&self, place: Extent) -> Result<(usize, usize), Fault> {
         match self.find(place, place.position()) {
-            // An empty view at the very end of a segment seems to lie in the next one.
+            // An empty block at the very end of a segment has the position of the next one.
             Err(_) if place.length() == 0 && place.position() > 0 => {
                 self.find(place, place.position() - 1)
             }
@@ -153,14 +156,14 @@ impl Slots {
         Ok((index, self.offset(position)))
     }
 
-    /// The slot of a segment.
+    /// Returns the slot of a segment.
     pub(crate) fn slot_of(&self, segment: u64) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "less than the number of slots")]
         let slot = (segment & (self.slots.len() as u64 - 1)) as usize;
         slot
     }
 
-    /// The slot of the segment that a position lies in.
+    /// Returns the slot of the segment that contains a position.
     pub(crate) fn slot_of_position(&self, position: u64) -> usize {
         self.slot_of(position >> self.shift)
     }
@@ -173,7 +176,7 @@ impl Slots {
     }
 
     fn slot(&self, index: usize) -> &Slot {
-        // All indices come from `slot_of` or from counting.
+        // All indices come from `slot_of` or from iteration over the slots.
         #[expect(clippy::indexing_slicing, reason = "masked by the number of slots")]
         &self.slots[index & (self.slots.len() - 1)]
     }

@@ -3,22 +3,22 @@
 //!
 //! ```text
 //!  writer: one process                     a region of memory             readers: any number
-//!  Writer::put(row, numbers) ───────►  head │ columns │ row │ row … ◄───────  Reader::look()
+//!  TableWriter::put(row, …) ──────►  head │ columns │ row │ row … ◄──── TableReader::snapshot()
 //!                                      one word before each row and one before all of them
 //! ```
 //!
-//! One process writes, the others have the memory mapped to be read, nothing else; the writer
-//! neither waits for a reader nor knows of one. A table has columns with names and units, which
-//! stand in the region itself, so a reader needs nothing but the name; numbers are words.
+//! One process writes; the others map the memory read-only. The writer neither waits for readers
+//! nor is aware of them. The table has columns with names and units, which are stored in the region
+//! itself, so a reader needs only the name of the table. Each value is one 64-bit word.
 //!
-//! **Torn rows.** A word before each row is odd while the row is written (`rows`): who reads looks
-//! at it before and after, and reads again. A second such word stands before all rows: where it did
-//! not change either, the rows are of one moment. All that is read is foreign memory: it is copied,
-//! and believed only as far as the size of the region.
+//! **Torn rows.** A word in front of each row is odd while the row is written (`rows`): a reader
+//! checks it before and after the copy, and retries. A second such word covers all rows: if it did
+//! not change either, the snapshot is consistent across rows. Everything read is foreign memory: it
+//! is copied, and trusted only as far as the size of the region.
 //!
-//! **Names** are those of [`crate::name`], in a realm of their own: who owns one and who may open
-//! it is decided by the same host in the same way. The end of the writer, also by a signal, is seen
-//! at the socket to its host.
+//! **Names** of tables are those of [`crate::name`], in a namespace of their own: the same host
+//! decides in the same way who owns a name and who may open it. Readers detect the exit of the
+//! writer, even by a signal, because the socket to its host hangs up.
 
 #[cfg(not(loom))]
 mod layout;
@@ -39,10 +39,10 @@ mod writer;
 #[cfg(not(loom))]
 pub use layout::{Column, Shape};
 #[cfg(not(loom))]
-pub use list::Names;
+pub use list::TableNames;
 #[cfg(not(loom))]
-pub use reader::{Look, Reader};
+pub use reader::{Snapshot, TableReader};
 #[cfg(not(loom))]
 pub use table::Table;
 #[cfg(not(loom))]
-pub use writer::Writer;
+pub use writer::TableWriter;

@@ -1,31 +1,30 @@
-//! A stream between two processes that need not trust each other: a ring of blocks, and doorbells.
+//! A stream between two processes that need not trust each other: a ring of blocks with doorbells.
 //! [SL §5.1: the Unix file interface as local calls]
 //!
-//! One [`Output`], one [`Input`] for each reader, each at its own pace. `write` and `read` wait as
-//! those of a pipe do; in the normal case they are a copy and no system call. The writer maps its
-//! ring and hands out descriptors that are no way to write ([`crate::share`]); each party checks
-//! every position and every record that it reads, so a hostile party spoils its own data and no
-//! more.
+//! There is one [`Output`], and one [`Input`] per reader, each with its own position. `write` and
+//! `read` block like those of a pipe; normally they are a copy and no system call. The descriptors
+//! that the writer hands out give no write access to its ring ([`crate::share`]); each party checks
+//! every position and every record that it reads, so a hostile party can only spoil its own data.
 //!
-//! **Waking.** Who finds nothing to do says in its own page that it sleeps and from which position
-//! on it wants to be woken (`wait`); the other side rings ([`sys::doorbell`]) when that was
-//! reached, and never otherwise: no event while both run, and two per lap when they share a
-//! processor. A writer that found the ring full asks for half of it; a reader that found it empty
-//! asks for a quarter, or for whatever is there when the writer says that it may be a while
-//! ([`Output::flush`], and before the writer waits). No timer is armed: who writes flushes before
-//! doing something else, as with any buffered writer. What was written is shown after
-//! [`Config::every`] blocks or 64 KB. [SL §5.4; BASELINES, event batching]
+//! **Wake-ups.** A party with nothing to do publishes in its own page that it sleeps, and the
+//! position from which on it must be woken (`wait`); the other side notifies it ([`sys::doorbell`])
+//! once that position is reached, and never otherwise: there are no events while both run, and two
+//! per lap if they share a processor. A writer that found the ring full waits for half of it. A
+//! reader that found it empty waits for a quarter, or for any block once the writer pauses
+//! ([`Output::flush`], and before the writer waits). No timer is armed: like any buffered writer,
+//! the caller flushes before it turns to other work. Blocks are published after [`Config::every`]
+//! blocks or 64 KB. [SL §5.4; BASELINES, event batching]
 //!
-//! **The end.** A writer that is dropped closes the stream: readers take what is there, then get 0
-//! as at the end of a file. A process that dies closes nothing, but its doorbell tells: readers get
-//! [`Fault::Abandoned`] behind the last block that was shown, and a writer goes on for the readers
-//! that are left (RELIABILITY T10).
+//! **The end.** Dropping the writer closes the stream: readers take the remaining blocks, then get
+//! 0 as at the end of a file. A process that dies closes nothing, but its doorbell reports the
+//! exit: readers get [`Fault::Abandoned`] after the last published block, and a writer continues
+//! for the remaining readers (RELIABILITY T10).
 
+mod admission;
+mod affinity;
 mod config;
-mod entrance;
 mod handover;
 mod input;
-mod near;
 mod note;
 mod output;
 mod room;
@@ -33,14 +32,15 @@ mod scaler;
 mod switch;
 mod waking;
 
-pub use config::{Config, Ready, is_alone, know_processors};
-pub use entrance::OFFER;
-pub use entrance::{Entrance, Ticket, joinable, send_to};
+pub use crate::wait::{BlockRead, WaitResult};
+pub use admission::OFFER;
+pub use admission::{Admission, ReaderTicket, joinable, send_to};
+pub use config::{Config, fix_processor_count, has_single_processor};
 pub use handover::Handover;
-pub use input::{Input, Piece};
+pub use input::Input;
 pub use output::Output;
 pub use room::Room;
-pub use switch::Stay;
+pub use switch::ChangeError;
 pub use waking::Waking;
 
 use crate::Policy;
@@ -49,13 +49,12 @@ use switch::Segments;
 use sys::doorbell::SocketDoorbell;
 use sys::memory::Seals;
 
-/// Makes a stream: the end that writes, and an offer for each reader.
+/// Creates a stream: the writing end, and an offer for each reader. Fails if the kernel refuses
+/// memory or sockets.
 pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     let is_cut = config.extent > 0 && config.ring.policy != Policy::Overwrite;
-    let (writer, rings) = match is_cut {
-        true => share::blocks_that_are_cut(&config.ring, config.extent)?,
-        false => share::blocks(&config.ring)?,
-    };
+    let extent = if is_cut { config.extent } else { 0 };
+    let (writer, rings) = share::resizable_blocks(&config.ring, extent)?;
     let file = match rings.first() {
         Some(ring) if is_cut => Some(ring.ring()?),
         _ => None,
@@ -63,33 +62,34 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     let mut ends = Vec::new();
     let mut offers = Vec::new();
     for ring in rings {
-        let (here, there) = SocketDoorbell::pair()?;
-        ends.push((here, ring.page()?));
-        offers.push(Offer::new(ring, there));
+        let (own_end, peer_end) = SocketDoorbell::pair()?;
+        ends.push((own_end, ring.page()?));
+        offers.push(Offer::new(ring, peer_end));
     }
     let segments = Segments::first(config, file);
     Ok((Output::new(writer, ends, config, segments), offers))
 }
 
-/// Says that bytes lie in a ring.
+/// Type tag of offers whose ring holds a stream of bytes.
 #[derive(Debug)]
 pub enum Bytes {}
 
-/// The four descriptors that a reader gets.
+/// The four descriptors that a reader receives.
 pub type Offer = share::DoorbellOffer<Bytes>;
 
 impl Offer {
-    /// Opens the reading end, after everything was checked.
+    /// Validates the descriptors and opens the reading end.
     pub fn open(self) -> Result<Input, Refusal> {
         Ok(Input::new(self.ring.read_blocks_of(Seals::READER)?, self.doorbell))
     }
 
-    /// As [`Offer::open`], of a stream whose writer may change its size in place: it can empty the
-    /// memory that we read, though not so that we end by it. What a process of our own user or of
-    /// root writes can be looked at in place ([`Input::peek`]).
+    /// Opens the reading end as [`Offer::open`], for a stream whose writer may change its capacity
+    /// in place. Such a writer can punch the memory being read, which cannot crash the reader.
+    /// Blocks written by a process of the same user or of root can be read in place
+    /// ([`Input::peek`]).
     pub fn open_trusting(self) -> Result<Input, Refusal> {
-        let maker = self.ring.maker();
-        Ok(Input::new(self.ring.read_blocks_of(Seals::SIZE)?, self.doorbell).trusting(maker))
+        let creator = self.ring.creator();
+        Ok(Input::new(self.ring.read_blocks_of(Seals::SIZE)?, self.doorbell).trusting(creator))
     }
 }
 

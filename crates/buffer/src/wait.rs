@@ -1,89 +1,110 @@
-//! Waiting between processes that do not trust each other: the sleeper publishes that it sleeps,
-//! and from which position on it wants to be woken, in two words of its own page.
+//! Wake-up between processes that do not trust each other. The sleeper publishes two words in its
+//! own page: a sleep count, and the position from which on it must be woken.
 //!
-//! No word has two writers here, so no peer can clear the flag of another one, as a
-//! `signal::Doorbell` does. Instead the sleeper counts *turns*: odd while it sleeps. A peer that
-//! sees an odd turn for which it has not notified yet, and a position that was reached, notifies
-//! once.
+//! Each word has a single writer, so no peer can clear another's flag, as a `signal::Doorbell`
+//! does. The sleep count is odd while the party sleeps. A peer that finds an odd count which it has
+//! not yet notified, and the position reached, notifies once.
 //!
-//! SYNC POINT *falling asleep*: the sleeper stores its turn, makes a fence, and looks once more for
-//! what it waits for; the other one stores its position, makes a fence, and looks at the turn. The
-//! fences are sequentially consistent: at least one of the two sees what the other one stored, so
-//! no wake-up is lost. A lie in these words costs its peer one notification, which does not block.
+//! SYNC POINT *falling asleep*: the sleeper stores its count, issues a fence, and checks its
+//! condition once more; the peer stores its position, issues a fence, and reads the count. The
+//! fences are sequentially consistent: at least one party sees the other's store, so no wake-up is
+//! lost. A false value in these words costs the peer one notification, which does not block.
 
 use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
 use abi::ring::wait::{SLEEP_COUNT, UNTIL};
 
-/// The sleeper's side.
+/// State of the party that sleeps.
 #[derive(Debug, Default)]
 pub struct Sleeper {
-    turn: u64,
+    count: u64,
 }
 
 impl Sleeper {
-    /// Says that we are about to sleep until the other party has come to `until`. Look once more,
-    /// then sleep, then [`Sleeper::wakes`].
-    pub fn falls_asleep(&mut self, page: &Region, at: usize, until: u64) {
-        self.turn += 1;
+    /// Announces that the caller is about to sleep until the other party reaches `until`. The
+    /// caller then checks its condition again, sleeps, and calls [`Sleeper::announce_wake`].
+    pub fn announce_sleep(&mut self, page: &Region, at: usize, until: u64) {
+        self.count += 1;
         page.word(at + UNTIL).store(until, Ordering::Relaxed);
-        page.word(at + SLEEP_COUNT).store(self.turn, Ordering::Release);
+        page.word(at + SLEEP_COUNT).store(self.count, Ordering::Release);
         // SYNC POINT: falling asleep; pairs with the fence in `is_due`.
         fence(Ordering::SeqCst);
     }
 
-    /// Says that we are awake.
-    pub fn wakes(&mut self, page: &Region, at: usize) {
-        self.turn += 1;
-        page.word(at + SLEEP_COUNT).store(self.turn, Ordering::Release);
+    /// Announces that the caller is awake.
+    pub fn announce_wake(&mut self, page: &Region, at: usize) {
+        self.count += 1;
+        page.word(at + SLEEP_COUNT).store(self.count, Ordering::Release);
     }
 }
 
-/// The urgency of a publication: whether more is about to follow.
+/// Urgency of a notification: whether more publications are about to follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
-    /// More comes at once, and then this is asked again, at the end with one of the other two: who
-    /// sleeps is woken when it is as much as was asked for. Who falls asleep in this moment may be
-    /// seen the next time only, because no fence is made: it would hold the writer up until the
-    /// other processor has let go of all lines that were just written.
+    /// More follows immediately, and the last check of the series is `More` or `Last`. Wakes a
+    /// sleeper whose threshold is reached. A party that falls asleep at this moment may go
+    /// unnoticed until the next check, because the fence is omitted: it would stall the writer
+    /// until all lines just written have left the other processor's cache.
     Flow,
-    /// More may come: who sleeps is woken when it is as much as was asked for.
+    /// More may follow: wakes a sleeper whose threshold is reached.
     More,
-    /// It may be a while: who sleeps is woken for what there is.
+    /// Nothing may follow for a while: wakes the sleeper regardless of its threshold.
     Last,
 }
 
-/// The side of who rings.
-#[derive(Debug, Default)]
-pub struct Ringer {
-    rung: u64,
+/// The result of a wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitResult {
+    /// There is something to read, the end of the stream, or room.
+    Ready,
+    /// The wait ended for another reason: the time limit, a signal, a false notification, or
+    /// another descriptor that became readable.
+    NotReady,
 }
 
-impl Ringer {
-    /// Returns true if the other party sleeps and has not been notified. Called after a
+/// The result of reading one block of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockRead {
+    /// A block of this length in bytes, which may be 0.
+    Block(usize),
+    /// No block is published yet.
+    Nothing,
+    /// The stream has ended.
+    End,
+}
+
+/// State of the party that notifies.
+#[derive(Debug, Default)]
+pub struct Notifier {
+    notified: u64,
+}
+
+impl Notifier {
+    /// Returns true if the other party sleeps and has not been notified. To be called after a
     /// publication.
     pub(crate) fn is_awaited(&self, page: &Region, at: usize) -> bool {
-        // SYNC POINT: falling asleep; pairs with the fence in `falls_asleep`.
+        // SYNC POINT: falling asleep; pairs with the fence in `announce_sleep`.
         fence(Ordering::SeqCst);
-        let turn = acquire(page.word(at + SLEEP_COUNT));
-        !turn.is_multiple_of(2) && turn != self.rung
+        let count = acquire(page.word(at + SLEEP_COUNT));
+        !count.is_multiple_of(2) && count != self.notified
     }
 
-    /// Returns true if the other party sleeps, wants to be woken at `position`, which we have
-    /// published, and has not been notified. Called after the publication.
+    /// Returns true, and records the notification, if the other party sleeps, has not been
+    /// notified, and `position` reaches its threshold (or `urgency` is `Last`). To be called after
+    /// `position` has been published.
     pub fn is_due(&mut self, page: &Region, at: usize, position: u64, urgency: Urgency) -> bool {
         if urgency != Urgency::Flow {
-            // SYNC POINT: falling asleep; pairs with the fence in `falls_asleep`.
+            // SYNC POINT: falling asleep; pairs with the fence in `announce_sleep`.
             fence(Ordering::SeqCst);
         }
-        let turn = acquire(page.word(at + SLEEP_COUNT));
-        if turn.is_multiple_of(2) || turn == self.rung {
+        let count = acquire(page.word(at + SLEEP_COUNT));
+        if count.is_multiple_of(2) || count == self.notified {
             return false;
         }
         let until = page.word(at + UNTIL).load(Ordering::Relaxed);
         let due = urgency == Urgency::Last || position >= until;
         if due {
-            self.rung = turn;
+            self.notified = count;
         }
         due
     }

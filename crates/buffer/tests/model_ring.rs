@@ -1,17 +1,17 @@
-//! All interleavings of the rings and the doorbell, up to a bound of preemptions, by loom.
+//! Loom models of the rings and the doorbell in all interleavings, up to a bound of preemptions.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p streamline-buffer --release --lib --test
-//! model_ring`; without the flag this file is empty. The same code runs as in the product, over
-//! loom's atomics and over words on the heap. Tried on purpose: without any one of the orderings of
-//! `COMMIT`, `CURSOR`, `RESERVE` and `STATE`, of the doorbell, or of giving a lease back, a model
-//! fails here or beside `cursor` and `slots`.
+//! model_ring`; without the flag this file is empty. The code is that of the product, on loom's
+//! atomics and words on the heap. Verified: if any one of the orderings of `COMMIT`, `CURSOR`,
+//! `RESERVE` and `STATE`, of the doorbell, or of returning a lease is weakened, a model fails here
+//! or in `cursor` or `slots`.
 #![cfg(loom)]
 
 use abi::{Class, DbufId, Entry, Extent, RichPointer};
 use loom::sync::Arc;
 use loom::thread;
 use streamline_buffer::Policy;
-use streamline_buffer::ibuf::{self, Config, Lanes, Reader, Writer};
+use streamline_buffer::ibuf::{self, Lanes, PointerReader, PointerWriter, RingConfig};
 use streamline_buffer::signal::Doorbell;
 
 /// Runs a model with at most `preemptions` forced switches per interleaving.
@@ -22,8 +22,8 @@ fn model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
     builder.check(check);
 }
 
-fn ring(entries: usize, policy: Policy, readers: usize) -> (Writer, Vec<Reader>) {
-    ibuf::ring(&Config { entries, policy, readers, lanes: Lanes::Pointer })
+fn ring(entries: usize, policy: Policy, readers: usize) -> (PointerWriter, Vec<PointerReader>) {
+    ibuf::ring(&RingConfig { entries, policy, readers, lanes: Lanes::Pointer })
 }
 
 fn entry(number: u64) -> Entry {
@@ -33,15 +33,15 @@ fn entry(number: u64) -> Entry {
     entry
 }
 
-/// Both words of the entry tell the same number, or it is torn.
+/// Returns the number of an entry; both of its words must match, or it is torn.
 fn number(entry: &Entry) -> u64 {
     let number = entry.pointer.place.position();
     assert_eq!(entry.pointer, self::entry(number).pointer, "torn");
     number
 }
 
-/// Reads until the ring is finished and answers all numbers.
-fn drain(reader: &mut Reader) -> Vec<u64> {
+/// Reads until the ring is finished. Returns all numbers.
+fn drain(reader: &mut PointerReader) -> Vec<u64> {
     let mut got = Vec::new();
     let mut out = [Entry::default(); 2];
     while !reader.is_finished().unwrap() {
@@ -54,7 +54,7 @@ fn drain(reader: &mut Reader) -> Vec<u64> {
     got
 }
 
-fn push_all(writer: &mut Writer, numbers: std::ops::Range<u64>) {
+fn push_all(writer: &mut PointerWriter, numbers: std::ops::Range<u64>) {
     for number in numbers {
         while writer.push(&[entry(number)]).unwrap().put == 0 {
             thread::yield_now();
@@ -63,7 +63,7 @@ fn push_all(writer: &mut Writer, numbers: std::ops::Range<u64>) {
 }
 
 #[test]
-fn one_reader_sees_every_block_whole_and_in_order() {
+fn one_reader_gets_every_entry_in_order() {
     model(2, || {
         let (mut writer, mut readers) = ring(2, Policy::Block, 1);
         let mut reader = readers.remove(0);
@@ -74,9 +74,10 @@ fn one_reader_sees_every_block_whole_and_in_order() {
     });
 }
 
-/// Both readers look once while the writer works: what it may overwrite depends on both cursors.
+/// Both readers read once while the writer works: the positions free for writing depend on both
+/// cursors.
 #[test]
-fn the_slowest_of_two_readers_holds_a_blocking_writer() {
+fn slowest_of_two_readers_limits_the_writer() {
     model(3, || {
         let (mut writer, readers) = ring(1, Policy::Block, 2);
         let reading: Vec<_> = readers
@@ -101,7 +102,7 @@ fn the_slowest_of_two_readers_holds_a_blocking_writer() {
 }
 
 #[test]
-fn a_lapped_reader_gets_no_torn_entry_and_knows_its_loss() {
+fn lapped_reader_gets_no_torn_entry_and_counts_loss() {
     model(3, || {
         let (mut writer, mut readers) = ring(2, Policy::Overwrite, 1);
         let mut reader = readers.remove(0);
@@ -124,7 +125,7 @@ fn a_lapped_reader_gets_no_torn_entry_and_knows_its_loss() {
 }
 
 #[test]
-fn what_is_dropped_is_counted_by_the_writer_alone() {
+fn dropped_entries_are_counted_by_the_writer() {
     model(3, || {
         let (mut writer, mut readers) = ring(1, Policy::DropNew, 1);
         let mut reader = readers.remove(0);
@@ -140,7 +141,7 @@ fn what_is_dropped_is_counted_by_the_writer_alone() {
 }
 
 #[test]
-fn the_end_is_never_seen_before_the_last_entry() {
+fn ring_never_finishes_before_the_last_entry() {
     model(3, || {
         let (mut writer, mut readers) = ring(2, Policy::Block, 1);
         let mut reader = readers.remove(0);
@@ -155,7 +156,7 @@ fn the_end_is_never_seen_before_the_last_entry() {
 }
 
 #[test]
-fn a_reader_that_leaves_holds_nobody() {
+fn departed_reader_does_not_stall_the_writer() {
     model(3, || {
         let (mut writer, mut readers) = ring(1, Policy::Block, 2);
         let (mut stays, leaves) = (readers.remove(0), readers.remove(0));
@@ -171,7 +172,7 @@ fn a_reader_that_leaves_holds_nobody() {
 }
 
 #[test]
-fn a_writer_learns_that_all_readers_have_left() {
+fn writer_notices_that_all_readers_have_left() {
     model(3, || {
         let (mut writer, mut readers) = ring(1, Policy::Block, 1);
         let reader = readers.remove(0);
@@ -187,7 +188,7 @@ fn a_writer_learns_that_all_readers_have_left() {
 }
 
 #[test]
-fn what_was_counted_is_shown_with_what_was_put() {
+fn counts_are_published_with_the_position() {
     model(3, || {
         let (mut writer, mut readers) = ring(2, Policy::Block, 1);
         let mut reader = readers.remove(0);
@@ -203,9 +204,9 @@ fn what_was_counted_is_shown_with_what_was_put() {
     });
 }
 
-/// A lost wake-up would leave the sleeper asleep for ever: loom reports that as a deadlock.
+/// A lost wake-up would leave the sleeper asleep: loom reports that as a deadlock.
 #[test]
-fn no_ring_of_the_bell_is_lost() {
+fn no_notification_is_lost() {
     model(3, || {
         let doorbell = Arc::new(Doorbell::new());
         let (mut writer, mut readers) = ring(1, Policy::Block, 1);
@@ -222,10 +223,10 @@ fn no_ring_of_the_bell_is_lost() {
     });
 }
 
-/// One doorbell, two sleepers with different wishes, two rings: the epoch keeps a sleeper that was
-/// rung for from sleeping because the other has set the flag anew.
+/// One doorbell, two sleepers with different conditions: the epoch keeps a notified sleeper from
+/// going to sleep again because the other one has set the flag.
 #[test]
-fn two_sleepers_on_one_bell_are_both_woken() {
+fn two_sleepers_on_one_doorbell_are_both_woken() {
     use loom::sync::atomic::{AtomicU32, Ordering};
     model(2, || {
         let doorbell = Arc::new(Doorbell::new());
@@ -239,7 +240,7 @@ fn two_sleepers_on_one_bell_are_both_woken() {
             })
             .collect();
         for flag in &*ready {
-            // Relaxed: the doorbell alone must make it visible.
+            // Relaxed: the doorbell alone must make the store visible.
             flag.store(1, Ordering::Relaxed);
             doorbell.notify();
         }
@@ -249,9 +250,9 @@ fn two_sleepers_on_one_bell_are_both_woken() {
     });
 }
 
-/// Reader and writer sleep on each other: full and empty, in turn.
+/// Reader and writer wait for each other in turn, on an empty and on a full ring.
 #[test]
-fn a_full_ring_wakes_its_writer_and_an_empty_one_its_reader() {
+fn writer_and_reader_wake_each_other() {
     model(2, || {
         let (full, empty) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
         let (mut writer, mut readers) = ring(1, Policy::Block, 1);

@@ -1,5 +1,5 @@
-//! Names between users: who may open what, what a descriptor is good for, who is killed when, and
-//! what a hostile visitor can do. (RELIABILITY T1, T8, T10, T12, T13, T17)
+//! Names between users: permissions, the rights of a received descriptor, killed processes, and
+//! hostile clients. (RELIABILITY T1, T8, T10, T12, T13, T17)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -8,7 +8,7 @@ mod common;
 use abi::DbufId;
 use abi::access::AccessList;
 use common::{Other, until, within};
-use common::{receive, run, say};
+use common::{receive, report, run};
 use std::io::stdin;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::{Mutex, PoisonError};
@@ -16,10 +16,10 @@ use std::time::Duration;
 use streamline_buffer::Fault;
 use streamline_buffer::name::{self, Error, Host, Limits};
 use streamline_buffer::stream::{Config, Output};
-use sys::process::NOBODY;
+use sys::process::OVERFLOW_ID;
 use sys::process::identity;
 
-/// One at a time: one of them counts the descriptors of this process.
+/// Serializes these tests, because one of them counts the descriptors of this process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn config() -> Config {
@@ -30,7 +30,7 @@ fn named(of: &str) -> String {
     format!("names-{}-{of}", std::process::id())
 }
 
-/// Starts the other process; the name is one of root's unless it says whose it is.
+/// Starts the other process in a role for a name.
 fn start(role: &str, name: &str) -> Option<Other> {
     Other::start(&format!("{role} {name}"))
 }
@@ -39,32 +39,35 @@ fn create(host: &Host, name: &str, mode: u32, limits: Limits) -> Output {
     host.create(name, AccessList::new(0, 0, mode), &config(), limits).unwrap()
 }
 
-/// The permission bits of a stream decide who gets descriptors, and these are no way to write.
+/// The permission bits of a stream decide who receives descriptors, which give no write access.
 #[test]
-fn d13_another_user_reads_what_the_bits_let_it_and_nothing_else() {
+fn d13_other_user_reads_only_what_the_mode_permits() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (host, name) = (Host::open().unwrap(), named("bits"));
     for (mode, opens) in [(0o644, true), (0o640, false), (0o600, false), (0o604, true)] {
         let mut output = create(&host, &name, mode, Limits::default());
         let Some(other) = start("open", &format!("0/{name}")) else { return };
-        let said = other.line().unwrap();
+        let reply = other.line().unwrap();
         if opens {
-            assert_eq!(said, "opened");
+            assert_eq!(reply, "opened");
             output.write(b"for all to read").unwrap();
             output.flush();
             assert_eq!(other.line().unwrap(), "15 bytes");
         } else {
-            assert!(said.contains("user 65534, group 65534, may not open"), "{said}");
-            assert!(said.contains(&format!("user 0, group 0, and has mode {mode:03o}")), "{said}");
+            assert!(reply.contains("user 65534, group 65534, may not open"), "{reply}");
+            assert!(
+                reply.contains(&format!("user 0, group 0, and has mode {mode:03o}")),
+                "{reply}"
+            );
         }
         drop(output);
         other.succeeds();
     }
 }
 
-/// A region for reading cannot be written by whoever gets it, however it opens it again.
+/// A read-only region cannot be written by a client that reopens its descriptor.
 #[test]
-fn d17_a_region_is_written_by_those_who_may() {
+fn d17_region_is_writable_only_with_permission() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (host, name) = (Host::open().unwrap(), named("region"));
     for (mode, expected) in [(0o644, "read only"), (0o664, "read only"), (0o666, "written")] {
@@ -73,16 +76,16 @@ fn d17_a_region_is_written_by_those_who_may() {
         region.write_at(8, b"here").unwrap();
         let Some(other) = start("region", &format!("0/{name}")) else { return };
         assert_eq!(other.line().unwrap(), expected, "{mode:o}");
-        let mut seen = [0; 5];
-        region.read_at(100, &mut seen).unwrap();
-        assert_eq!(&seen == b"there", expected == "written");
+        let mut content = [0; 5];
+        region.read_at(100, &mut content).unwrap();
+        assert_eq!(&content == b"there", expected == "written");
         other.succeeds();
         assert!(host.withdraw(&name::Address::own(&name).unwrap()));
     }
 }
 
 #[test]
-fn who_is_killed_gives_back_its_place_and_its_name() {
+fn killed_process_releases_its_slot_and_name() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (host, name) = (Host::open().unwrap(), named("killed"));
     let limits = Limits { readers: 3, per_untrusted_user: 2 };
@@ -91,11 +94,11 @@ fn who_is_killed_gives_back_its_place_and_its_name() {
         let mut readers = Vec::new();
         for number in 0..3 {
             let Some(other) = start("hold", &format!("0/{name}")) else { return };
-            let said = other.line().unwrap();
-            assert_eq!(said == "opened", number < 2, "one stranger has two places: {said}");
+            let reply = other.line().unwrap();
+            assert_eq!(reply == "opened", number < 2, "an untrusted user has two slots: {reply}");
             readers.push(other);
         }
-        // They never read: it waits for them until they are killed.
+        // The readers never read: the writer waits for them until they are killed.
         let writing = run(move || {
             for _ in 0..100 {
                 assert!(output.write(&[1; 1000]).unwrap());
@@ -108,24 +111,24 @@ fn who_is_killed_gives_back_its_place_and_its_name() {
         until("the readers that there are", || host.names()[0].readers == 0);
     }
     drop(output);
-    // The creator is killed: its readers are told, and its name is free at once.
+    // The creator is killed: its readers notice, and its name is free at once.
     let squatted = named("nobody");
     for _ in 0..3 {
         let Some(mut other) = start("create", &squatted) else { return };
         assert_eq!(other.line().unwrap(), "created");
-        let mut input = name::open_stream(&format!("{NOBODY}/{squatted}")).unwrap();
-        other.say("go on");
+        let mut input = name::open_stream(&format!("{OVERFLOW_ID}/{squatted}")).unwrap();
+        other.send_text("go on");
         assert_eq!(within("a block", || input.read(&mut [0; 64])), Ok(5));
         other.kill();
         let read = within("the end of who was killed", || input.read(&mut [0; 64]));
         assert_eq!(read, Err(Fault::Abandoned));
-        let gone = name::open_stream(&format!("{NOBODY}/{squatted}")).unwrap_err();
+        let gone = name::open_stream(&format!("{OVERFLOW_ID}/{squatted}")).unwrap_err();
         assert!(matches!(gone, Error::Unknown(_)), "{gone}");
     }
 }
 
-/// T13: a name of root's that a process of another user took first: it is not believed, and the
-/// error says who keeps it; root has the name all the same, once, and readers find it.
+/// T13: a process of another user has bound a name of root's first. Clients reject it with an error
+/// that names its user; root can claim the name once at a spare socket, and readers find it.
 #[test]
 fn t13_squatted_name_is_still_its_owners() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,11 +136,11 @@ fn t13_squatted_name_is_still_its_owners() {
     let Some(mut other) = start("squat", &name) else { return };
     assert_eq!(other.line().unwrap(), "squatting");
     let refused = name::open_stream(&name).unwrap_err();
-    assert!(matches!(refused, Error::Squatted { holder: NOBODY, .. }), "{refused}");
+    assert!(matches!(refused, Error::Squatted { holder: OVERFLOW_ID, .. }), "{refused}");
     let host = Host::open().unwrap();
     let mut output = create(&host, &name, 0o600, Limits::default());
     let again = host.create(&name, AccessList::private(identity()), &config(), Limits::default());
-    assert!(matches!(again.unwrap_err(), Error::Taken(_)), "two never have one name");
+    assert!(matches!(again.unwrap_err(), Error::Taken(_)), "a name has one owner");
     let reads = |output: &mut Output| {
         let mut input = name::open_stream(&name).unwrap();
         output.write(b"bytes").unwrap();
@@ -145,21 +148,22 @@ fn t13_squatted_name_is_still_its_owners() {
         assert_eq!(input.read(&mut [0; 9]).unwrap(), 5);
     };
     reads(&mut output);
-    // The squatter is gone: whoever has the name has it, and nobody gets the free one.
+    // The squatter has exited: the owner still has the name, and no one else can claim the free
+    // socket.
     other.kill();
     reads(&mut output);
     let again = host.create(&name, AccessList::private(identity()), &config(), Limits::default());
-    assert!(matches!(again.unwrap_err(), Error::Taken(_)), "two never have one name");
+    assert!(matches!(again.unwrap_err(), Error::Taken(_)), "a name has one owner");
     drop(output);
     until("the name is free", || {
         host.create(&name, AccessList::private(identity()), &config(), Limits::default()).is_ok()
     });
 }
 
-/// Visitors that connect without end, send garbage and their own end into ours, never read, and
-/// hold what they get.
+/// Clients connect endlessly, send garbage and their own sockets, never read, and hold what they
+/// receive.
 #[test]
-fn a_hostile_visitor_costs_bounded_memory_and_stops_nobody() {
+fn t12_hostile_client_is_bounded_and_stalls_no_other() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (host, name) = (Host::open().unwrap(), named("hostile"));
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -170,7 +174,7 @@ fn a_hostile_visitor_costs_bounded_memory_and_stops_nobody() {
     assert_eq!(other.line().unwrap(), "raging");
     let mut opened = 0;
     until("50 visits in the storm", || {
-        // What the untrusted peer got blocks the writer, until it is shut out.
+        // The untrusted client's slots stall the writer until it is disconnected.
         match name::open_stream(&name) {
             Ok(mut input) => {
                 opened += 1;
@@ -182,7 +186,7 @@ fn a_hostile_visitor_costs_bounded_memory_and_stops_nobody() {
             Err(error) => panic!("{error}"),
         }
         assert!(host.names()[0].readers <= 3);
-        // Two for each place that is taken, what is just being answered, and what we hold.
+        // Two per used slot, one client being served, and those of this thread.
         assert!(descriptors() < before + 16, "{} {before}", descriptors());
         opened >= 50
     });
@@ -190,11 +194,11 @@ fn a_hostile_visitor_costs_bounded_memory_and_stops_nobody() {
     until("the readers that there are", || host.names()[0].readers == 0);
     output.write(b"x").unwrap();
     output.flush();
-    // The writer keeps the doorbell of a place until the next reader has it.
+    // The writer keeps the doorbell of a slot until the next reader reuses it.
     until("descriptors that are closed", || descriptors() <= before + limits.readers);
 }
 
-// ---- there
+// ---- in the other process
 
 #[test]
 #[ignore = "what the other process runs"]
@@ -204,15 +208,15 @@ fn the_other_process() {
     match role {
         "open" => match name::open_stream(name) {
             Ok(mut input) => {
-                say("opened");
+                report("opened");
                 let count = input.read(&mut [0; 64]).unwrap();
-                say(&format!("{count} bytes"));
+                report(&format!("{count} bytes"));
             }
-            Err(error) => say(&error.to_string()),
+            Err(error) => report(&error.to_string()),
         },
         "hold" => {
             let held = name::open_stream(name);
-            say(&held.as_ref().map_or_else(Error::to_string, |_| "opened".to_owned()));
+            report(&held.as_ref().map_or_else(Error::to_string, |_| "opened".to_owned()));
             wait();
         }
         "region" => region(name),
@@ -220,7 +224,7 @@ fn the_other_process() {
             let host = Host::open().unwrap();
             let access = AccessList::private(identity());
             let mut output = host.create(name, access, &config(), Limits::default()).unwrap();
-            say("created");
+            report("created");
             wait();
             output.write(b"bytes").unwrap();
             output.flush();
@@ -233,12 +237,12 @@ fn the_other_process() {
                 sys::abstract_socket::Accepts::Bytes,
             )
             .unwrap();
-            say("squatting");
+            report("squatting");
             loop {
                 sys::poll::readable(&[taken.as_fd()], None);
-                // It may promise what it likes.
-                if let Some(visitor) = sys::abstract_socket::accept(&taken).unwrap() {
-                    let _ = sys::descriptor::send(&visitor, &[1; 32], &[]);
+                // It replies with garbage.
+                if let Some(client) = sys::abstract_socket::accept(&taken).unwrap() {
+                    let _ = sys::descriptor::send(&client, &[1; 32], &[]);
                 }
             }
         }
@@ -247,33 +251,33 @@ fn the_other_process() {
     }
 }
 
-/// Until the parent says so, or is gone.
+/// Waits until the parent sends a message or exits.
 fn wait() {
     receive(stdin());
 }
 
 fn region(name: &str) {
-    // The descriptor as it comes, before it is mapped.
+    // The descriptor as received, before it is mapped.
     let socket = format!("streamline/{name}");
-    let visit =
+    let connection =
         sys::abstract_socket::connect_to(socket.as_bytes(), common::patience::limit()).unwrap();
-    let (_, files) = receive(&visit);
+    let (_, files) = receive(&connection);
     let region = name::open_region(name).unwrap();
-    let mut seen = [0; 4];
-    region.read_at(8, &mut seen).unwrap();
-    assert_eq!(&seen, b"here");
+    let mut content = [0; 4];
+    region.read_at(8, &mut content).unwrap();
+    assert_eq!(&content, b"here");
     let path = format!("/proc/self/fd/{}", files[0].as_raw_fd());
     let again = std::fs::OpenOptions::new().read(true).write(true).open(path);
     let file = sys::memory::Memfd::from_fd(files[0].try_clone().unwrap()).unwrap();
     if region.is_writable() {
         region.write_at(100, b"there").unwrap();
-        return say("written");
+        return report("written");
     }
     assert!(region.write_at(100, b"there").is_err());
     assert!(file.map().is_err(), "no mapping that writes");
     assert!(file.map_read().unwrap().into_writable().is_err(), "nor one that is made to");
     assert_eq!(again.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
-    say("read only");
+    report("read only");
 }
 
 fn storm(name: &str) -> ! {
@@ -281,21 +285,21 @@ fn storm(name: &str) -> ! {
     let mut held = std::collections::VecDeque::new();
     let mut number = 0u32;
     loop {
-        if let Ok(visit) =
+        if let Ok(connection) =
             sys::abstract_socket::connect_to(socket.as_bytes(), Duration::from_millis(100))
         {
             let garbage = [number as u8; 3000];
             let length = 1 + number as usize % garbage.len();
-            let _ = sys::descriptor::send(&visit, &garbage[..length], &[visit.as_fd()]);
-            let _ = sys::descriptor::send(&visit, &garbage[..length], &[]);
-            held.push_back(visit);
+            let _ = sys::descriptor::send(&connection, &garbage[..length], &[connection.as_fd()]);
+            let _ = sys::descriptor::send(&connection, &garbage[..length], &[]);
+            held.push_back(connection);
         }
         if held.len() > 500 {
             held.pop_front();
         }
         number += 1;
         if number == 100 {
-            say("raging");
+            report("raging");
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Tests that a hang becomes a failure that names its place: the other tests rely on it.
+//! Tests that a hang becomes a failure that reports its location; the other tests rely on it.
 
 mod common;
 
 use std::process::Command;
 use streamline_buffer::stream::{Config, stream};
 
-/// Runs in a process of its own, started by the next test.
+/// Runs in a process of its own, started by the last test.
 #[test]
 #[ignore = "hangs on purpose"]
 fn hangs_on_purpose() {
     let (mut output, _offers) = stream(&Config::new(common::id(1)).capacity(4096)).unwrap();
-    // Nobody reads, and nobody has said that he will not.
+    // No reader reads, and none has left.
     common::write(&mut output, 0..100).unwrap();
 }
 
@@ -22,8 +22,8 @@ fn hangs_in_a_thread_on_purpose() {
 }
 
 #[test]
-fn a_test_that_hangs_says_where_and_fails() {
-    for (name, said) in [
+fn hanging_test_fails_and_reports_its_location() {
+    for (name, expected) in [
         ("hangs_on_purpose", "waits at crates/buffer/tests/patience.rs:14:5"),
         ("hangs_in_a_thread_on_purpose", "patience.rs:21:13"),
     ] {
@@ -31,6 +31,6 @@ fn a_test_that_hangs_says_where_and_fails() {
         test.args(["--exact", "--ignored", "--nocapture", name]);
         let output = test.env("STREAMLINE_TEST_LIMIT", "1").output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && text.contains(said), "{text}");
+        assert!(!output.status.success() && text.contains(expected), "{text}");
     }
 }

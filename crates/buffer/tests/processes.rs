@@ -1,45 +1,45 @@
-//! Two processes and one ring: what a reader under another user can do to it, and what it cannot.
-//! (CONTRACT 24; RELIABILITY T1 to T3, T7, T8, T10)
+//! Two processes and one ring: what a reader under another user can and cannot do. (CONTRACT 24;
+//! RELIABILITY T1 to T3, T7, T8, T10)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
 mod common;
 
 use abi::DbufId;
-use common::{Other, receive, say, send, until, wait_to_be_killed};
+use common::{Other, receive, report, send, until, wait_to_be_killed};
 use std::fs::{File, OpenOptions};
 use std::io::{Write as _, stdin};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::FileExt as _;
-use streamline_buffer::dbuf::{Config, Visitor, Writer};
-use streamline_buffer::share::{self, Offer};
+use streamline_buffer::dbuf::{BlockConfig, BlockVisitor, BlockWriter};
+use streamline_buffer::share::{self, RingOffer};
 use streamline_buffer::{Fault, Policy};
 use sys::memory::{Memfd, Seals};
 use testkit::Random;
 
 const LENGTH: usize = 700;
 
-// ---- here: the writer
+// ---- in this process: the writer
 
-/// A ring of one reader, and the process that has its offer.
-fn start(role: &str, policy: Policy) -> Option<(Writer, Other)> {
+/// Creates a ring of one reader, and starts the process that gets its offer.
+fn start(role: &str, policy: Policy) -> Option<(BlockWriter, Other)> {
     let (writer, offers) = ring(policy, 1);
     Some((writer, give(role, &offers[0])?))
 }
 
-fn ring(policy: Policy, readers: usize) -> (Writer, Vec<Offer>) {
+fn ring(policy: Policy, readers: usize) -> (BlockWriter, Vec<RingOffer>) {
     let id = DbufId::new(1).unwrap();
-    share::blocks(&Config { id, capacity: 16384, policy, readers }).unwrap()
+    share::blocks(&BlockConfig { id, capacity: 16384, policy, readers }).unwrap()
 }
 
-/// Starts the process that gets this offer.
-fn give(role: &str, offer: &Offer) -> Option<Other> {
+/// Starts a process and sends it an offer.
+fn give(role: &str, offer: &RingOffer) -> Option<Other> {
     let other = Other::start(role)?;
     send(&other, b"offer", &offer.descriptors());
     Some(other)
 }
 
-fn put(writer: &mut Writer, number: u64) -> bool {
+fn put(writer: &mut BlockWriter, number: u64) -> bool {
     writer.write(&block(number)).unwrap()
 }
 
@@ -50,7 +50,7 @@ fn block(number: u64) -> [u8; LENGTH] {
 }
 
 #[test]
-fn p4_a_reader_of_another_user_fails_at_every_way_to_write() {
+fn p4_reader_of_another_user_cannot_write_the_ring() {
     let Some((mut writer, other)) = start("attack", Policy::Overwrite) else { return };
     for number in 0..5 {
         put(&mut writer, number);
@@ -59,15 +59,15 @@ fn p4_a_reader_of_another_user_fails_at_every_way_to_write() {
     let report = other.lines();
     println!("{report:#?}");
     other.succeeds();
-    let expected: Vec<_> = WAYS.iter().map(|(name, _)| format!("refused {name}")).collect();
-    assert_eq!(report[0], format!("uid {}", sys::process::NOBODY));
+    let expected: Vec<_> = ATTEMPTS.iter().map(|(name, _)| format!("refused {name}")).collect();
+    assert_eq!(report[0], format!("uid {}", sys::process::OVERFLOW_ID));
     assert_eq!(report[1], "read 5 blocks");
-    assert_eq!(report[2..], expected, "every way to write, by name");
+    assert_eq!(report[2..], expected, "every attempt, by name");
     assert_eq!(writer.taken(0).unwrap().blocks, 5, "while it could read all the time");
 }
 
 #[test]
-fn a_lossy_ring_between_processes_counts_exactly_and_tears_nothing() {
+fn t7_lossy_ring_between_processes_counts_exactly() {
     let Some((mut writer, other)) = start("drain", Policy::Overwrite) else { return };
     assert_eq!(other.line().as_deref(), Some("ready"));
     const TOTAL: u64 = 300_000;
@@ -88,7 +88,7 @@ fn a_lossy_ring_between_processes_counts_exactly_and_tears_nothing() {
 }
 
 #[test]
-fn a_blocking_ring_between_processes_loses_nothing() {
+fn blocking_ring_between_processes_loses_nothing() {
     let Some((mut writer, other)) = start("drain", Policy::Block) else { return };
     const TOTAL: u64 = 20_000;
     for number in 0..TOTAL {
@@ -104,9 +104,9 @@ fn a_blocking_ring_between_processes_loses_nothing() {
     assert_eq!(report, ["ready".to_owned(), format!("{TOTAL} 0 0 {TOTAL}")]);
 }
 
-/// A reader that writes everything it can into the only page it can write: it harms itself.
+/// A reader that writes arbitrary values into its own page harms only itself.
 #[test]
-fn a_reader_that_lies_is_shut_out_and_the_other_one_goes_on() {
+fn t3_lying_reader_is_evicted_and_the_other_continues() {
     let (mut writer, mut offers) = ring(Policy::Block, 2);
     let honest = offers.remove(1);
     let Some(mut other) = give("lie", &offers[0]) else { return };
@@ -128,10 +128,10 @@ fn a_reader_that_lies_is_shut_out_and_the_other_one_goes_on() {
     other.kill();
 }
 
-/// A reader that is killed while it holds the ring up (T10): its socket tells, and the writer goes
-/// on.
+/// A reader is killed while the writer waits for it (T10): its socket reports that, and the writer
+/// continues.
 #[test]
-fn a_reader_that_is_killed_is_noticed_and_stops_nobody() {
+fn t10_killed_reader_is_noticed_and_disconnected() {
     let Some((mut writer, mut other)) = start("stall", Policy::Block) else { return };
     assert_eq!(other.line().as_deref(), Some("stalling"));
     let mut number = 0;
@@ -142,17 +142,17 @@ fn a_reader_that_is_killed_is_noticed_and_stops_nobody() {
     other.kill();
     assert_eq!(other.line(), None, "hung up");
     assert!(!put(&mut writer, number));
-    writer.shut_out(0);
+    writer.disconnect(0);
     assert_eq!(writer.write(&block(number)), Err(Fault::Abandoned));
 }
 
-// ---- there: the other process
+// ---- in the other process
 
 #[test]
 #[ignore = "what the other process runs"]
 fn the_other_process() {
     let Some(role) = common::role() else { return };
-    let offer = Offer::from_descriptors(receive(stdin()).1).unwrap();
+    let offer = RingOffer::from_descriptors(receive(stdin()).1).unwrap();
     match role.as_str() {
         "attack" => attack(offer),
         "drain" => drain(offer.read_blocks().unwrap()),
@@ -162,8 +162,8 @@ fn the_other_process() {
     }
 }
 
-fn drain(mut visitor: Visitor) {
-    say("ready");
+fn drain(mut visitor: BlockVisitor) {
+    report("ready");
     let (mut got, mut torn, mut next, mut out) = (0u64, 0u64, 0, [0; LENGTH]);
     while !visitor.is_finished().unwrap() {
         if visitor.read(&mut out).unwrap() != Some(LENGTH) {
@@ -176,31 +176,31 @@ fn drain(mut visitor: Visitor) {
         got += 1;
     }
     let (lost, put) = (visitor.count().lost, visitor.written().blocks);
-    say(&format!("{got} {lost} {torn} {put}"));
+    report(&format!("{got} {lost} {torn} {put}"));
 }
 
-fn lie(offer: &Offer) {
+fn lie(offer: &RingOffer) {
     let page = File::from(offer.descriptors()[2].try_clone_to_owned().unwrap());
     let mut random = Random::new(7);
-    say("lying");
+    report("lying");
     loop {
-        // Word 0 is the cursor; word 16 says whether we read: left alone, leaving is no lie.
+        // Word 0 is the cursor. Word 16, the state, is left alone, because leaving is no lie.
         let values = [random.next(), random.below(1 << 20), u64::MAX - random.below(9), 1 << 63];
         page.write_all_at(&random.pick(&values).to_le_bytes(), 0).unwrap();
     }
 }
 
-fn stall(offer: Offer) {
+fn stall(offer: RingOffer) {
     let visitor = offer.read_blocks().unwrap();
-    say("stalling");
+    report("stalling");
     wait_to_be_killed(visitor);
 }
 
-/// A way to change a file that we have a descriptor of. `true`: it worked.
-type Way = fn(&File) -> bool;
+/// An attempt to change a file through its descriptor. Returns true if it succeeded.
+type Attempt = fn(&File) -> bool;
 
-/// Everything that a holder of a descriptor might try (RELIABILITY facts 1 to 4).
-const WAYS: [(&str, Way); 21] = [
+/// All attempts open to the holder of a descriptor (RELIABILITY facts 1 to 4).
+const ATTEMPTS: [(&str, Attempt); 21] = [
     ("mmap for writing", |file| memfd(file).map().is_ok()),
     ("mprotect for writing", |file| memfd(file).map_read().unwrap().into_writable().is_ok()),
     ("write", |mut file| file.write(b"x").is_ok()),
@@ -254,8 +254,8 @@ fn reopen(file: &File) -> Option<File> {
     OpenOptions::new().read(true).write(true).open(path).ok()
 }
 
-fn attack(offer: Offer) {
-    say(&format!("uid {}", sys::process::identity().0));
+fn attack(offer: RingOffer) {
+    report(&format!("uid {}", sys::process::identity().0));
     let [geometry, ring, _] =
         offer.descriptors().map(|fd| File::from(fd.try_clone_to_owned().unwrap()));
     let mut visitor = offer.read_blocks().unwrap();
@@ -263,10 +263,10 @@ fn attack(offer: Offer) {
     while blocks < 5 {
         blocks += u64::from(visitor.read(&mut out).unwrap().is_some());
     }
-    say(&format!("read {blocks} blocks"));
-    for (name, way) in WAYS {
-        let worked = [&geometry, &ring].map(way);
+    report(&format!("read {blocks} blocks"));
+    for (name, attempt) in ATTEMPTS {
+        let worked = [&geometry, &ring].map(attempt);
         let both = if worked == [false; 2] { "refused" } else { "WORKED" };
-        say(&format!("{both} {name}"));
+        report(&format!("{both} {name}"));
     }
 }

@@ -1,6 +1,5 @@
-//! Streams that change size, owner and readers, between processes of different users: what comes
-//! through, what a hostile writer of segments can do, and that memory really comes back.
-//! (CONTRACT 23, RELIABILITY T2, T3, T11)
+//! Streams that change size, owner and readers, between processes of different users: delivery,
+//! hostile writers of segments, and the release of memory. (CONTRACT 23, RELIABILITY T2, T3, T11)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -8,14 +7,14 @@ mod common;
 
 use abi::DbufId;
 use abi::ring::{Geometry, LINE_WORDS, PAGE, RecordHeader, writer};
-use common::{Other, block, offer, open, read, run, say, within};
+use common::{Other, block, offer, open, read, report, run, within};
 use common::{receive, send, wait_to_be_killed};
 use std::fs::File;
 use std::io::stdin;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt as _;
 use streamline_buffer::Fault;
-use streamline_buffer::stream::{Config, Handover, Output, Stay, stream};
+use streamline_buffer::stream::{ChangeError, Config, Handover, Output, stream};
 use sys::doorbell::SocketDoorbell;
 use sys::memory::{Memfd, Seals};
 use testkit::{Random, need};
@@ -27,7 +26,7 @@ fn config(readers: usize) -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384).readers(readers)
 }
 
-/// Writes these blocks, and changes the size now and then.
+/// Writes blocks, and resizes the ring at random.
 #[track_caller]
 fn write(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random) {
     within("room for a block", || write_on(output, numbers, random));
@@ -40,7 +39,7 @@ fn write_on(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Ran
         assert!(output.write(&room).unwrap(), "a stream that blocks drops nothing");
         if random.below(50) == 0 {
             match output.resize(4096 << random.below(8)) {
-                Ok(()) | Err(Stay::Changing | Stay::Deaf(_)) => {}
+                Ok(()) | Err(ChangeError::InProgress | ChangeError::Unreachable(_)) => {}
                 Err(stay) => panic!("{stay}"),
             }
         }
@@ -48,9 +47,9 @@ fn write_on(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Ran
     output.flush();
 }
 
-/// Everything comes through to another user while the size changes all the time.
+/// Another user receives every byte while the size changes constantly.
 #[test]
-fn f2_a_reader_of_another_user_follows_every_change_of_size() {
+fn f2_reader_of_another_user_follows_resizes() {
     let Some(other) = Other::start("read") else { return };
     let (mut output, offers) = stream(&config(1)).unwrap();
     offer(&other, &offers[0]);
@@ -62,17 +61,17 @@ fn f2_a_reader_of_another_user_follows_every_change_of_size() {
     other.succeeds();
 }
 
-/// The writer goes from this process to one of another user, and comes back; a reader here and one
-/// there notice nothing.
+/// The stream is handed over to a writer of another user and back; readers in both processes notice
+/// nothing.
 #[test]
-fn a_writer_goes_to_another_user_and_comes_back() {
+fn stream_is_handed_to_another_user_and_back() {
     let Some(reader) = Other::start("read") else { return };
     let Some(writer) = Other::start("take over and hand back") else { return };
     let (mut output, mut offers) = stream(&config(2)).unwrap();
     offer(&reader, &offers[0]);
     let mut input = offers.remove(1).open().unwrap();
     drop(offers);
-    let here = run(move || read(&mut input));
+    let reading = run(move || read(&mut input));
     let mut random = Random::replayable();
     write(&mut output, 0..5000, &mut random);
     let handover = output.hand_over().unwrap();
@@ -82,7 +81,7 @@ fn a_writer_goes_to_another_user_and_comes_back() {
     assert_eq!(output.count().blocks, 10_000);
     write(&mut output, 10_000..15_000, &mut random);
     drop(output);
-    assert_eq!(here.ends(), (15_000, None));
+    assert_eq!(reading.ends(), (15_000, None));
     assert_eq!(reader.line().as_deref(), Some("15000 None"));
     reader.succeeds();
     writer.succeeds();
@@ -93,9 +92,9 @@ fn take_over(socket: impl AsFd) -> Output {
     Handover::from_parts(&message, descriptors).unwrap().open().unwrap()
 }
 
-/// A successor that is killed before or after it took over ends the stream, and hangs nobody.
+/// A successor killed before or after it took over ends the stream, and no reader hangs.
 #[test]
-fn a_successor_that_is_killed_leaves_readers_that_are_told() {
+fn readers_of_a_killed_successor_get_a_fault() {
     for role in ["take nothing over", "take over and stop"] {
         let Some(mut writer) = Other::start(role) else { return };
         let (mut output, mut offers) = stream(&config(1)).unwrap();
@@ -110,34 +109,34 @@ fn a_successor_that_is_killed_leaves_readers_that_are_told() {
     }
 }
 
-/// Revokes the other process, which reads what was written for it, and nothing after: the memory of
-/// what comes after is not even among its files. (RELIABILITY T11)
+/// A revoked process reads the blocks written for it and nothing later: it has no descriptor of the
+/// memory of later blocks. (RELIABILITY T11)
 #[test]
-fn a_revoked_reader_of_another_user_is_told_where_it_ends() {
+fn t11_revoked_reader_of_another_user_gets_its_end() {
     let Some(other) = Other::start("read") else { return };
     let (mut output, mut offers) = stream(&config(2)).unwrap();
     offer(&other, &offers[0]);
     let mut input = offers.remove(1).open().unwrap();
     drop(offers);
-    let here = run(move || read(&mut input));
+    let reading = run(move || read(&mut input));
     let mut random = Random::new(7);
     write(&mut output, 0..2000, &mut random);
     output.revoke(0).unwrap();
     write(&mut output, 2000..4000, &mut random);
     drop(output);
-    let told = other.line().unwrap();
-    assert!(told.starts_with("2000 Some(Revoked { position: "), "{told}");
-    assert_eq!(here.ends(), (4000, None));
+    let reported = other.line().unwrap();
+    assert!(reported.starts_with("2000 Some(Revoked { position: "), "{reported}");
+    assert_eq!(reading.ends(), (4000, None));
     other.succeeds();
 }
 
-/// A writer killed anywhere among changes of size: readers have all that was shown, and are told.
+/// A writer is killed amid changes of size: readers get all published blocks, then the fault.
 #[test]
-fn a_writer_that_is_killed_while_it_changes_size_leaves_all_that_was_shown() {
-    common::all_that_was_shown_is_there(10_000);
+fn published_blocks_survive_a_writer_killed_resizing() {
+    common::check_published_blocks_survive_kill(10_000);
 }
 
-/// A hostile writer's message about the next segment, and the expected outcome for its reader.
+/// A hostile writer's announcement of the next segment, and the expected fault of its reader.
 type Lie = (&'static str, fn(&Fault) -> bool);
 
 const LIES: [Lie; 12] = [
@@ -155,33 +154,33 @@ const LIES: [Lie; 12] = [
     ("flood", |fault| matches!(fault, Fault::Abandoned)),
 ];
 
-/// A segment is checked as the first offer is: whoever lies about it spoils its own stream.
+/// A segment is checked like the first offer: a lying writer spoils only its own stream.
 /// (RELIABILITY T2)
 #[test]
-fn a_hostile_writer_of_segments_spoils_its_own_stream() {
+fn t2_hostile_segment_spoils_only_its_own_stream() {
     let Some(other) = Other::start("lie") else { return };
     let honest: [Lie; 1] = [("honest", |_| false)];
     for (lie, expected) in honest.iter().chain(&LIES) {
         let mut input = open(&other).unwrap();
         let mut out = [0; 64];
-        let mut read = || within("what a liar shows", || input.read(&mut out));
+        let mut read = || within("a block of a hostile writer", || input.read(&mut out));
         assert_eq!(read(), Ok(5), "{lie}");
         let next = read();
         match next {
             Ok(count) => assert_eq!((*lie, count), ("honest", 6)),
             Err(fault) => assert!(expected(&fault), "{lie}: {fault:?}"),
         }
-        other.say("next");
+        other.send_text("next");
     }
     other.succeeds();
 }
 
-/// Checks that memory that a smaller ring no longer needs is not in Shmem either, and that a ring
-/// that grows again gets it back: by new memory, and in place.
+/// Shrinking a ring returns memory to the kernel (`Shmem` falls), and growing it allocates memory
+/// again; both by reallocation and in place.
 #[test]
-fn f2_f3_memory_of_a_ring_that_shrank_is_no_longer_in_shmem() {
+fn f2_f3_shrunk_ring_releases_shared_memory() {
     const LARGE: usize = 512 << 20;
-    // Others use memory at the same time.
+    // Tolerance for other programs' use of memory.
     const SLACK: i64 = (LARGE / 4) as i64;
     for in_place in [false, true] {
         let before = shmem();
@@ -204,11 +203,11 @@ fn f2_f3_memory_of_a_ring_that_shrank_is_no_longer_in_shmem() {
         output.flush();
         assert_eq!(input.read(&mut [0; 5]), Ok(5));
         assert_eq!(input.read(&mut [0; 11]), Ok(11));
-        input.give_back();
+        input.release();
         output.flush();
         assert!(
             shmem() - before < SLACK,
-            "{in_place} {} given back when the last reader is past the switch",
+            "{in_place} {} released when the last reader is past the switch",
             shmem() - before
         );
         output.resize(LARGE).unwrap();
@@ -216,14 +215,14 @@ fn f2_f3_memory_of_a_ring_that_shrank_is_no_longer_in_shmem() {
     }
 }
 
-/// Bytes of shared memory on this machine.
+/// Returns the shared memory in use on this machine, in bytes.
 fn shmem() -> i64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("Shmem:")).unwrap();
     line.trim().strip_suffix(" kB").unwrap().trim().parse::<i64>().unwrap() << 10
 }
 
-// ---- there
+// ---- in the other process
 
 #[test]
 #[ignore = "what the other process runs"]
@@ -232,7 +231,7 @@ fn the_other_process() {
     match role.as_str() {
         "read" => {
             let (count, fault) = read(&mut open(stdin()).unwrap());
-            say(&format!("{count} {fault:?}"));
+            report(&format!("{count} {fault:?}"));
         }
         "write" => {
             let (mut output, offers) = stream(&config(1)).unwrap();
@@ -247,33 +246,32 @@ fn the_other_process() {
             let descriptors = handover.descriptors();
             send(stdin(), &handover.message(), &descriptors);
         }
-        "take nothing over" => say_and_wait(()),
-        "take over and stop" => say_and_wait(take_over(stdin())),
+        "take nothing over" => report_and_wait(()),
+        "take over and stop" => report_and_wait(take_over(stdin())),
         "lie" => lie(),
         _ => panic!("no role {role}"),
     }
 }
 
-fn say_and_wait<T>(kept: T) {
-    say("here");
+fn report_and_wait<T>(kept: T) {
+    report("here");
     wait_to_be_killed(kept);
 }
 
-/// Offers streams that consist of one block and a switch, and tells all sorts of things about what
-/// comes after.
+/// Offers streams of one block and a switch, and sends false announcements of the next segment.
 fn lie() {
     for lie in ["honest"].iter().chain(LIES.iter().map(|(lie, _)| lie)) {
-        let (here, there) = SocketDoorbell::pair().unwrap();
+        let (own_end, peer_end) = SocketDoorbell::pair().unwrap();
         let first =
             segment(&plain(), &[(b"first", RecordHeader::BLOCK, 0)], Some(1), Seals::READER, 0);
         let cursor = Memfd::create("cursor", PAGE).unwrap();
         cursor.seal(Seals::SIZE).unwrap();
-        let offered = [first[0].as_fd(), first[1].as_fd(), cursor.as_fd(), there.as_fd()];
-        tell(lie, &here);
+        let offered = [first[0].as_fd(), first[1].as_fd(), cursor.as_fd(), peer_end.as_fd()];
+        announce(lie, &own_end);
         send(stdin(), b"offer", &offered);
-        drop(there);
-        // The doorbell of the honest one stays, so that its end is not a fault.
-        let kept = (*lie == "honest").then_some(here);
+        drop(peer_end);
+        // The doorbell of the honest stream stays open, so that its end is not a fault.
+        let kept = (*lie == "honest").then_some(own_end);
         assert!(!receive(stdin()).0.is_empty());
         drop(kept);
     }
@@ -284,9 +282,9 @@ fn plain() -> Geometry {
     Geometry { magic: Geometry::MAGIC, capacity, id: 1, readers: 1, ..Default::default() }
 }
 
-/// Sends the message about the second segment.
-fn tell(lie: &str, doorbell: &SocketDoorbell) {
-    // Behind the header and the five bytes, padded, and the switch.
+/// Announces the second segment.
+fn announce(lie: &str, doorbell: &SocketDoorbell) {
+    // After the header, the five bytes, padded, and the switch.
     let start = 16 + 16 + 16;
     let mut shape = Geometry { segment: 1, start, ..plain() };
     let (mut seals, mut missing) = (Seals::READER, 0);
@@ -303,7 +301,7 @@ fn tell(lie: &str, doorbell: &SocketDoorbell) {
     }
     let files = segment(&shape, &[(b"second", RecordHeader::BLOCK, 1)], None, seals, missing);
     if lie == "position" {
-        // Sealed already, but its page was written before that: nothing is shown there.
+        // The ring is sealed, but its page holds no published position.
         let empty = segment(&Geometry { start: 0, ..shape }, &[], None, Seals::READER, 0);
         let note = [&[2][..], &1u64.to_le_bytes()].concat();
         doorbell.send(&note, &[files[0].as_fd(), empty[1].as_fd()]);
@@ -312,17 +310,17 @@ fn tell(lie: &str, doorbell: &SocketDoorbell) {
     let note = |number: u64| [&[2][..], &number.to_le_bytes()].concat();
     let all: [BorrowedFd<'_>; 2] = [files[0].as_fd(), files[1].as_fd()];
     match lie {
-        "nothing" => told(doorbell.send(&note(1), &[])),
-        "one descriptor" => told(doorbell.send(&note(1), &all[..1])),
-        "flood" => (0..10_000).for_each(|n| told(doorbell.send(&note(n + 2), &all))),
-        _ => told(doorbell.send(&note(1), &all)),
+        "nothing" => ignore(doorbell.send(&note(1), &[])),
+        "one descriptor" => ignore(doorbell.send(&note(1), &all[..1])),
+        "flood" => (0..10_000).for_each(|n| ignore(doorbell.send(&note(n + 2), &all))),
+        _ => ignore(doorbell.send(&note(1), &all)),
     }
 }
 
-/// Ignores whether the message was delivered: that is the other side's responsibility.
-const fn told(_: sys::doorbell::Sent) {}
+/// Ignores the result of a send; the tests check only the receiver.
+const fn ignore(_: sys::doorbell::Sent) {}
 
-/// The files of a segment that holds these records, and then a switch.
+/// Creates the files of a segment with these records, followed by a switch.
 fn segment(
     shape: &Geometry,
     records: &[(&[u8], u32, u64)],

@@ -1,6 +1,5 @@
-//! Rings of slots between processes of different users: what comes through, what is lost and known
-//! to be, and what a hostile writer can do to its reader. (FEATURES D11; RELIABILITY T1, T3, T5,
-//! T7)
+//! Rings of slots between processes of different users: delivery, counted losses, and hostile
+//! writers. (FEATURES D11; RELIABILITY T1, T3, T5, T7)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -8,22 +7,22 @@ mod common;
 
 use abi::{DbufId, Extent};
 use common::scribble::Ring;
-use common::{Other, run, say, send, until, within};
+use common::{Other, report, run, send, until, within};
 use std::fs::OpenOptions;
 use std::io::stdin;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
-use streamline_buffer::dbuf::fixed::{Config, Visitor, Writer, stream};
-use streamline_buffer::share::{self, Offer, Refusal};
+use streamline_buffer::dbuf::fixed::{SlotConfig, SlotVisitor, SlotWriter, stream};
+use streamline_buffer::share::{self, Refusal, RingOffer};
 use streamline_buffer::{Fault, Policy};
 use testkit::Random;
 
 const TOTAL: u64 = 40_000;
 const SLOT: usize = 256;
 
-fn config(policy: Policy) -> Config {
-    Config { slot: SLOT, slots: 64, policy, ..Config::new(DbufId::new(1).unwrap()) }
+fn config(policy: Policy) -> SlotConfig {
+    SlotConfig { slot: SLOT, slots: 64, policy, ..SlotConfig::new(DbufId::new(1).unwrap()) }
 }
 
 fn block(number: u64) -> Vec<u8> {
@@ -32,31 +31,31 @@ fn block(number: u64) -> Vec<u8> {
     block
 }
 
-fn receive(socket: impl AsFd) -> Offer {
-    Offer::from_descriptors(common::receive(socket).1).unwrap()
+fn receive(socket: impl AsFd) -> RingOffer {
+    RingOffer::from_descriptors(common::receive(socket).1).unwrap()
 }
 
-fn open(socket: impl AsFd) -> stream::Input {
-    stream::Offer::from_descriptors(common::receive(socket).1).unwrap().open().unwrap()
+fn open(socket: impl AsFd) -> stream::SlotInput {
+    stream::SlotOffer::from_descriptors(common::receive(socket).1).unwrap().open().unwrap()
 }
 
-/// Puts a block; waits for its slot.
+/// Puts a block, waiting for a free slot.
 #[track_caller]
-fn put(writer: &mut Writer, number: u64) {
-    until("room for a block", || writer.write(&block(number)).unwrap() || show(writer));
+fn put(writer: &mut SlotWriter, number: u64) {
+    until("room for a block", || writer.write(&block(number)).unwrap() || publish(writer));
     if number.is_multiple_of(8) {
-        show(writer);
+        publish(writer);
     }
 }
 
-fn show(writer: &mut Writer) -> bool {
+fn publish(writer: &mut SlotWriter) -> bool {
     writer.publish();
     false
 }
 
-/// Reads to the end; answers taken and lost, each block being what was put.
+/// Reads to the end and checks each block. Returns the numbers of blocks taken and lost.
 #[track_caller]
-fn drain(visitor: &mut Visitor) -> (u64, u64) {
+fn drain(visitor: &mut SlotVisitor) -> (u64, u64) {
     let (mut out, mut next) = ([0; SLOT], 0);
     until("the end", || {
         while let Some(length) = visitor.read(&mut out).unwrap() {
@@ -72,7 +71,7 @@ fn drain(visitor: &mut Visitor) -> (u64, u64) {
 }
 
 #[test]
-fn slots_come_through_to_another_user_and_what_was_overwritten_is_counted() {
+fn slots_reach_another_user_and_losses_are_counted() {
     for policy in [Policy::Block, Policy::Overwrite] {
         let Some(other) = Other::start("drain") else { return };
         let (mut writer, offers) = share::slots(&config(policy)).unwrap();
@@ -80,37 +79,37 @@ fn slots_come_through_to_another_user_and_what_was_overwritten_is_counted() {
         assert_eq!(other.line().as_deref(), Some("ready"));
         (0..TOTAL).for_each(|number| put(&mut writer, number));
         drop(writer);
-        let told = other.line().unwrap();
-        let told: Vec<u64> = told.split(' ').map(|n| n.parse().unwrap()).collect();
-        assert_eq!(told[0] + told[1], TOTAL, "{policy:?}");
-        assert_eq!(told[1] > 0, policy == Policy::Overwrite && told[0] < TOTAL);
+        let report = other.line().unwrap();
+        let counts: Vec<u64> = report.split(' ').map(|n| n.parse().unwrap()).collect();
+        assert_eq!(counts[0] + counts[1], TOTAL, "{policy:?}");
+        assert_eq!(counts[1] > 0, policy == Policy::Overwrite && counts[0] < TOTAL);
         other.succeeds();
     }
 }
 
-/// Its writer puts anything into control words, table and slots: each read is a block of at most a
-/// slot, nothing, or a fault.
+/// The writer stores arbitrary values into control words, table and slots: each read returns a
+/// block of at most a slot, nothing, or a fault.
 #[test]
-fn a_hostile_writer_of_slots_gives_blocks_or_faults_and_nothing_else() {
+fn hostile_slot_writer_yields_only_blocks_or_faults() {
     for policy in ["block", "overwrite"] {
         let Some(mut other) = Other::start(&format!("scribble {policy}")) else { return };
         let offer = receive(&other);
         let again = || {
             let copies = offer.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
-            Offer::from_descriptors(copies.into()).unwrap()
+            RingOffer::from_descriptors(copies.into()).unwrap()
         };
         assert_eq!(other.line().as_deref(), Some("scribbling"));
         let (mut blocks, mut faults, mut out) = (0, 0, [0; SLOT]);
         let mut random = Random::replayable();
         let mut visitor = again().read_slots();
-        // Until it has lied often enough where it is looked at.
+        // Continues until enough lies have hit a word that the reader checks.
         let patience = Instant::now() + Duration::from_secs(60);
         for look in 0_u64.. {
             if look >= 60_000 && (faults >= 10 || Instant::now() > patience) {
                 break;
             }
             let Ok(reader) = &mut visitor else {
-                // Where the cursor page says that it starts, if that is nowhere.
+                // The start in the cursor page may be invalid.
                 assert!(matches!(visitor, Err(Refusal::Start(_))), "{visitor:?}");
                 visitor = again().read_slots();
                 continue;
@@ -139,13 +138,13 @@ fn a_hostile_writer_of_slots_gives_blocks_or_faults_and_nothing_else() {
     }
 }
 
-/// A reader that is killed anywhere holds up neither the writer nor another reader.
+/// A killed reader stalls neither the writer nor another reader.
 #[test]
-fn a_reader_of_slots_that_is_killed_holds_up_nobody() {
+fn killed_slot_reader_stalls_no_other_party() {
     let mut random = Random::replayable();
     for _ in 0..5 {
         let Some(mut other) = Other::start("read") else { return };
-        let shape = Config { readers: 2, ..config(Policy::Block) };
+        let shape = SlotConfig { readers: 2, ..config(Policy::Block) };
         let (mut output, mut offers) = stream::stream(&shape, 8).unwrap();
         let mut honest = offers.remove(1).open().unwrap();
         send(&other, b"offer", &offers[0].descriptors());
@@ -171,7 +170,7 @@ fn a_reader_of_slots_that_is_killed_holds_up_nobody() {
 }
 
 #[test]
-fn what_a_writer_of_slots_has_shown_before_it_was_killed_is_all_there() {
+fn published_slots_survive_a_killed_writer() {
     let mut random = Random::replayable();
     for _ in 0..5 {
         let Some(mut other) = Other::start("write") else { return };
@@ -193,7 +192,7 @@ fn what_a_writer_of_slots_has_shown_before_it_was_killed_is_all_there() {
 }
 
 #[test]
-fn an_offer_of_slots_is_no_way_to_write_and_is_not_taken_for_another_ring() {
+fn slot_offer_is_read_only_and_of_its_own_kind() {
     let (_writer, offers) = share::slots(&config(Policy::Overwrite)).unwrap();
     let [geometry, ring, _] = offers[0].descriptors();
     for fd in [geometry, ring] {
@@ -203,17 +202,18 @@ fn an_offer_of_slots_is_no_way_to_write_and_is_not_taken_for_another_ring() {
     }
     let copies = || {
         let copies = offers[0].descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
-        Offer::from_descriptors(copies.into()).unwrap()
+        RingOffer::from_descriptors(copies.into()).unwrap()
     };
     assert!(matches!(copies().read_blocks(), Err(Refusal::Geometry(_))));
     assert!(matches!(copies().read_pointers(), Err(Refusal::Geometry(_))));
     copies().read_slots().unwrap();
     let id = DbufId::new(2).unwrap();
-    let (_writer, mut offers) = share::blocks(&streamline_buffer::dbuf::Config::new(id)).unwrap();
+    let (_writer, mut offers) =
+        share::blocks(&streamline_buffer::dbuf::BlockConfig::new(id)).unwrap();
     assert!(matches!(offers.remove(0).read_slots(), Err(Refusal::Geometry(_))));
 }
 
-// ---- there
+// ---- in the other process
 
 #[test]
 #[ignore = "what the other process runs"]
@@ -222,9 +222,9 @@ fn the_other_process() {
     match role.as_str() {
         "drain" => {
             let mut visitor = receive(stdin()).read_slots().unwrap();
-            say("ready");
+            report("ready");
             let (taken, lost) = drain(&mut visitor);
-            say(&format!("{taken} {lost}"));
+            report(&format!("{taken} {lost}"));
         }
         "read" => {
             let mut input = open(stdin());
@@ -247,10 +247,10 @@ fn scribble(policy: Policy) {
     (0..20).for_each(|number| put(&mut writer, number));
     writer.publish();
     let (ring, mut random) = (Ring::own(), Random::new(3));
-    say("scribbling");
+    report("scribbling");
     loop {
         let at = match random.below(3) {
-            // The table, which comes after the page.
+            // The table, after the page.
             0 => 4096 + random.below(64) * 8,
             1 => random.below(6) * 128,
             _ => random.below((8192 + 64 * SLOT as u64) / 8) * 8,

@@ -1,9 +1,9 @@
-//! Two processes and a stream whose size changes all the time, killed over and over: at each
-//! numbered step of what a party does, and anywhere in between. (RELIABILITY, kill -9)
+//! Two processes and a stream that changes size constantly; one is killed repeatedly, at each
+//! numbered step of its work and at random times. (RELIABILITY, kill -9)
 //!
-//! After each kill the survivor has every byte that was shown, or goes on for who is left; and
-//! after all of them nothing is left behind: no descriptor, no mapping, no memory.
-//! `STREAMLINE_SOAK` says for how many seconds; without it, a few.
+//! After each kill the survivor has every published byte, or continues for the remaining reader;
+//! after all of them no descriptor, mapping or memory is left over. `STREAMLINE_SOAK` sets the
+//! duration in seconds; the default is a few.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -14,11 +14,11 @@ use common::{Other, block, offer, read, receive, run, write};
 use std::io::stdin;
 use std::time::{Duration, Instant};
 use streamline_buffer::Fault;
-use streamline_buffer::stream::{Config, Handover, Offer, Output, Stay, stream};
+use streamline_buffer::stream::{ChangeError, Config, Handover, Offer, Output, stream};
 use testkit::{Random, need};
 
-/// Number of steps that the other process repeats in this order; it ends itself before the step of
-/// the number that it was given.
+/// Number of steps that the other process repeats in order; it kills itself before the step given
+/// to it as a number.
 const STEPS: usize = 8;
 fn config(readers: usize) -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(8192).readers(readers)
@@ -26,7 +26,7 @@ fn config(readers: usize) -> Config {
 
 fn resize(output: &mut Output, size: usize) {
     match output.resize(size) {
-        Ok(()) | Err(Stay::Changing | Stay::Deaf(_)) => {}
+        Ok(()) | Err(ChangeError::InProgress | ChangeError::Unreachable(_)) => {}
         Err(stay) => panic!("{stay}"),
     }
 }
@@ -35,12 +35,12 @@ fn start(role: &str, step: usize) -> Option<Other> {
     Other::start(&format!("{role} {step}"))
 }
 
-/// The other process writes and dies.
+/// The other process writes and is killed.
 fn writer_dies(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start("write", step)?;
     let (message, descriptors) = receive(&other);
     if message.is_empty() {
-        // It died before it had anything to offer.
+        // It was killed before it had sent an offer.
         other.dies();
         return Some(());
     }
@@ -55,19 +55,19 @@ fn writer_dies(step: usize, random: &mut Random) -> Option<()> {
     let (blocks, fault) = read(&mut input);
     assert_eq!(fault, Some(Fault::Abandoned), "at step {step} after {blocks}");
     let (written, taken) = (input.written(), input.count());
-    assert_eq!(written.resident(&taken), Some(0), "all that was shown");
+    assert_eq!(written.resident(&taken), Some(0), "all published blocks");
     if let Some(killing) = killing {
         killing.ends();
     }
     Some(())
 }
 
-/// The other process reads and dies; another reader, here, misses nothing.
+/// The other process reads and is killed; another reader in this process misses nothing.
 fn reader_dies(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start("read", step)?;
     let (mut output, mut offers) = stream(&config(2)).unwrap();
     let mut honest = offers.remove(1).open().unwrap();
-    // Whoever has died already gets nothing.
+    // Fails if the process has been killed already.
     let _ = sys::descriptor::send(&other, b"offer", &offers[0].descriptors());
     drop(offers);
     let reading = run(move || read(&mut honest));
@@ -89,7 +89,7 @@ fn reader_dies(step: usize, random: &mut Random) -> Option<()> {
     Some(())
 }
 
-/// The other process takes the writer over and dies.
+/// The other process takes over the stream and is killed.
 fn successor_dies(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start("take over", step)?;
     let (mut output, mut offers) = stream(&config(1)).unwrap();
@@ -100,7 +100,7 @@ fn successor_dies(step: usize, random: &mut Random) -> Option<()> {
     });
     write(&mut output, 0..100).unwrap();
     let handover = output.hand_over().unwrap();
-    // Whoever has died already takes nothing over.
+    // Fails if the process has been killed already.
     let _ = sys::descriptor::send(&other, &handover.message(), &handover.descriptors());
     drop(handover);
     if step == STEPS {
@@ -116,8 +116,8 @@ fn successor_dies(step: usize, random: &mut Random) -> Option<()> {
 }
 
 #[test]
-fn nothing_is_left_of_who_is_killed_at_any_step_and_nobody_else_notices() {
-    let name = "nothing_is_left_of_who_is_killed_at_any_step_and_nobody_else_notices";
+fn t10_process_killed_at_any_step_leaves_nothing_behind() {
+    let name = "t10_process_killed_at_any_step_leaves_nothing_behind";
     if !testkit::alone(name) {
         return;
     }
@@ -127,7 +127,7 @@ fn nothing_is_left_of_who_is_killed_at_any_step_and_nobody_else_notices() {
     let (descriptors, mut random) = (descriptors(), Random::replayable());
     let (mut kills, mut steps) = (0u64, 0);
     loop {
-        // Each step once before anything is left out, then as long as there is time.
+        // Each step once, then random steps while there is time.
         let step = if steps <= STEPS { steps } else { random.below(STEPS as u64 + 1) as usize };
         for party in [writer_dies, reader_dies, successor_dies] {
             let Some(()) = party(step, &mut random) else { return };
@@ -149,7 +149,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-// ---- there
+// ---- in the other process
 
 #[test]
 #[ignore = "what the other process runs"]
@@ -181,7 +181,7 @@ fn the_other_process() {
     }
 }
 
-/// The end, as kill -9 makes it.
+/// Kills this process if `step` equals `last`.
 fn die_at(step: usize, last: usize) {
     if step == last {
         let itself = rustix::process::getpid();
@@ -194,9 +194,9 @@ fn die_at(step: usize, last: usize) {
 
 fn write_on(mut output: Output, first: u64, last: usize) {
     let (mut random, mut next) = (Random::new(last as u64 + 1), first);
-    for turn in 0.. {
+    for round in 0.. {
         let dies = |step: usize| {
-            if turn == 3 {
+            if round == 3 {
                 die_at(step, last);
             }
         };
@@ -208,7 +208,7 @@ fn write_on(mut output: Output, first: u64, last: usize) {
         let mut room = Vec::new();
         block(next + 20, &mut room);
         output.write(&room).unwrap();
-        // Written and not shown, and the size changes, which shows it.
+        // Written and not published; the change of size publishes it.
         dies(5);
         resize(&mut output, 4096 << random.below(6));
         dies(6);
@@ -227,15 +227,15 @@ fn read_on(last: usize) {
     let mut input = offer.open().unwrap();
     die_at(3, last);
     let mut out = [0; 300];
-    for turn in 0.. {
+    for round in 0.. {
         if input.read(&mut out).unwrap() == 0 {
             return;
         }
-        match turn {
+        match round {
             10 => die_at(4, last),
             50 => die_at(5, last),
             200 => {
-                input.give_back();
+                input.release();
                 die_at(6, last);
             }
             400 => die_at(7, last),

@@ -6,12 +6,12 @@
 mod common;
 
 use abi::access::AccessList;
-use common::{Other, receive, say, until, within};
+use common::{Other, receive, report, until, within};
 use std::io::stdin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use streamline_buffer::name::Error;
-use streamline_buffer::state::{Column, Look, Reader, Shape, Writer};
-use sys::process::NOBODY;
+use streamline_buffer::state::{Column, Shape, Snapshot, TableReader, TableWriter};
+use sys::process::OVERFLOW_ID;
 
 fn named(of: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -23,72 +23,72 @@ fn shape() -> Shape {
     Shape { filter: "count".to_owned(), columns: vec![column("one"), column("two")], rows: 4 }
 }
 
-/// The bits decide who gets a descriptor, and that is no way to write; a writer does not notice.
+/// The permission bits decide who receives a descriptor, which gives no write access; the writer is
+/// not affected.
 #[test]
-fn m3_another_user_sees_what_the_bits_let_it() {
+fn m3_other_user_reads_what_the_mode_permits() {
     for (mode, opens) in [(0o644, true), (0o640, false), (0o600, false), (0o666, true)] {
-        // Each its own: a process that another test starts has our sockets until it is another
-        // program.
+        // A new name each time: a process being started by another test holds copies of these
+        // sockets until it executes its program.
         let name = named("bits");
         let access = AccessList::new(0, 0, mode);
-        let mut writer = Writer::create(&name, access, shape()).unwrap();
+        let mut writer = TableWriter::create(&name, access, shape()).unwrap();
         writer.put(1, Some(&[3, 4]));
         writer.end(9);
         let Some(other) = Other::start(&format!("look 0/{name}")) else { return };
-        let said = other.line().unwrap();
+        let reply = other.line().unwrap();
         if opens {
-            assert_eq!(said, "count [\"one\", \"two\"] [[3, 4]] read only");
+            assert_eq!(reply, "count [\"one\", \"two\"] [[3, 4]] read only");
             writer.put(1, Some(&[5, 6]));
             writer.end(10);
-            other.say("again");
+            other.send_text("again");
             assert_eq!(other.line().unwrap(), "[[5, 6]] ended: false");
             drop(writer);
-            other.say("again");
+            other.send_text("again");
             assert_eq!(other.line().unwrap(), "[[5, 6]] ended: true");
-            other.say("done");
+            other.send_text("done");
         } else {
-            assert!(said.contains("user 65534, group 65534, may not open"), "{said}");
-            assert!(said.contains(&format!("has mode {:03o}", mode & 0o444)), "{said}");
+            assert!(reply.contains("user 65534, group 65534, may not open"), "{reply}");
+            assert!(reply.contains(&format!("has mode {:03o}", mode & 0o444)), "{reply}");
         }
         other.succeeds();
     }
 }
 
-/// A writer that is killed in the middle of a change: who has it open is told at once, gets every
-/// row that is whole, and the name is free.
+/// A writer is killed in the middle of a change: its reader notices at once and gets every
+/// consistent row, and the name is free.
 #[test]
-fn m3_a_writer_that_is_killed_leaves_no_half_of_a_row() {
+fn m3_killed_writer_leaves_no_torn_row_readable() {
     let name = named("killed");
     for round in 0..10 {
         let Some(mut other) = Other::start(&format!("write {name}")) else { return };
         assert_eq!(other.line().unwrap(), "writes");
-        let reader = Reader::open(&format!("{NOBODY}/{name}")).unwrap();
-        until("rows", || reader.look().rows.len() == 4);
+        let reader = TableReader::open(&format!("{OVERFLOW_ID}/{name}")).unwrap();
+        until("rows", || reader.snapshot().rows.len() == 4);
         assert!(!reader.has_ended());
         other.kill();
         let ended = within("the end of who was killed", || {
             sys::poll::readable(&[reader.host().unwrap()], None);
-            reader.look()
+            reader.snapshot()
         });
-        let Look { rows, torn, ended, .. } = ended;
+        let Snapshot { rows, torn, ended, .. } = ended;
         assert!(ended && torn <= 1 && rows.len() + torn == 4, "{round}: {rows:?} {torn}");
         assert!(rows.iter().all(|row| row[0] == row[1]), "{round}: {rows:?}");
-        assert_eq!(reader.look().rows, rows, "nothing changes any more");
-        let gone = Reader::open(&format!("{NOBODY}/{name}")).unwrap_err();
+        assert_eq!(reader.snapshot().rows, rows, "nothing changes any more");
+        let gone = TableReader::open(&format!("{OVERFLOW_ID}/{name}")).unwrap_err();
         assert!(matches!(gone, Error::Unknown(_)), "{gone}");
     }
 }
 
-/// A reader that is stopped holds nobody up, and one that is killed gives its place back.
+/// A stopped reader stalls no other party, and a killed one releases its slot.
 #[test]
-fn m3_readers_hold_nobody_up() {
+fn m3_stopped_or_killed_readers_stall_no_writer() {
     let name = named("readers");
     let access = AccessList::new(0, 0, 0o644);
-    let mut writer = Writer::create(&name, access, shape()).unwrap();
+    let mut writer = TableWriter::create(&name, access, shape()).unwrap();
     for _ in 0..5 {
         let mut readers = Vec::new();
-        // With one more, which each of them looks at and lets go, as many as one untrusted peer may
-        // have.
+        // Together with the short-lived connection of each, as many slots as an untrusted user has.
         for _ in 0..7 {
             let Some(other) = Other::start(&format!("look 0/{name}")) else { return };
             other.line().unwrap();
@@ -98,17 +98,17 @@ fn m3_readers_hold_nobody_up() {
             writer.put(0, Some(&[now, now]));
             writer.end(now);
         }
-        assert_eq!(Reader::open(&name).unwrap().look().rows, [[999, 999]]);
+        assert_eq!(TableReader::open(&name).unwrap().snapshot().rows, [[999, 999]]);
         readers.iter_mut().for_each(Other::kill);
-        // Their places are free when the kernel has taken their sockets.
+        // Their slots are free once the kernel has closed their sockets.
         until("a place", || {
             let Some(other) = Other::start(&format!("look 0/{name}")) else { return true };
-            other.line().is_some_and(|said| said.starts_with("count"))
+            other.line().is_some_and(|reply| reply.starts_with("count"))
         });
     }
 }
 
-// ---- there
+// ---- in the other process
 
 #[test]
 #[ignore = "what the other process runs"]
@@ -118,9 +118,13 @@ fn the_other_process() {
     match role {
         "look" => look(name),
         "write" => {
-            let mut writer =
-                Writer::create(name, AccessList::new(NOBODY, NOBODY, 0o644), shape()).unwrap();
-            say("writes");
+            let mut writer = TableWriter::create(
+                name,
+                AccessList::new(OVERFLOW_ID, OVERFLOW_ID, 0o644),
+                shape(),
+            )
+            .unwrap();
+            report("writes");
             for now in 0.. {
                 (0..4).for_each(|at| writer.put(at, Some(&[now, now])));
                 writer.end(now);
@@ -131,27 +135,27 @@ fn the_other_process() {
 }
 
 fn look(name: &str) {
-    let reader = match Reader::open(name) {
+    let reader = match TableReader::open(name) {
         Ok(reader) => reader,
-        Err(error) => return say(&error.to_string()),
+        Err(error) => return report(&error.to_string()),
     };
     let shape = reader.shape();
     let columns: Vec<&str> = shape.columns.iter().map(|column| column.name.as_str()).collect();
-    // The descriptor as it comes, before it is mapped.
+    // The descriptor as received, before it is mapped.
     let socket = format!("streamline-state/{name}");
-    let visit =
+    let connection =
         sys::abstract_socket::connect_to(socket.as_bytes(), common::patience::limit()).unwrap();
-    let (_, files) = receive(&visit);
+    let (_, files) = receive(&connection);
     let file = sys::memory::Memfd::from_fd(files.into_iter().next().unwrap()).unwrap();
     assert!(file.map().is_err(), "no mapping that writes");
-    drop(visit);
-    say(&format!("{} {columns:?} {:?} read only", shape.filter, reader.look().rows));
+    drop(connection);
+    report(&format!("{} {columns:?} {:?} read only", shape.filter, reader.snapshot().rows));
     loop {
-        let (said, _) = receive(stdin());
-        if said != b"again" {
+        let (reply, _) = receive(stdin());
+        if reply != b"again" {
             return;
         }
-        let look = reader.look();
-        say(&format!("{:?} ended: {}", look.rows, look.ended));
+        let snapshot = reader.snapshot();
+        report(&format!("{:?} ended: {}", snapshot.rows, snapshot.ended));
     }
 }

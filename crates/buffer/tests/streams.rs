@@ -1,12 +1,12 @@
-//! Streams between processes of different users: what comes through, who is killed when, and what a
-//! hostile end can do. (RELIABILITY T3, T8, T10, T15)
+//! Streams between processes of different users: delivery, killed processes, and hostile readers.
+//! (RELIABILITY T3, T8, T10, T15)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
 mod common;
 
 use abi::DbufId;
-use common::{Other, block, offer, open, read, run, say, within, write};
+use common::{Other, block, offer, open, read, report, run, within, write};
 use std::fs::File;
 use std::io::stdin;
 use std::os::fd::BorrowedFd;
@@ -19,7 +19,7 @@ fn config(readers: usize) -> Config {
 }
 
 #[test]
-fn everything_comes_through_to_another_user() {
+fn another_user_receives_every_byte() {
     let Some(other) = Other::start("read") else { return };
     let (mut output, offers) = stream(&config(1)).unwrap();
     offer(&other, &offers[0]);
@@ -30,11 +30,11 @@ fn everything_comes_through_to_another_user() {
     other.succeeds();
 }
 
-/// One ring serves two processes for as long as they want: it is mapped once, its control words for
-/// reading by who only reads them, and nothing is mapped for what passes through.
+/// A ring is mapped once for its whole life, read-only except for the reader's own page, and
+/// nothing is mapped per block.
 #[test]
-fn d1_d12_a_ring_is_mapped_once_and_only_ones_own_page_for_writing() {
-    let Some(other) = Other::start("tell mappings") else { return };
+fn d1_d12_ring_is_mapped_once_and_read_only() {
+    let Some(other) = Other::start("report mappings") else { return };
     let (mut output, offers) = stream(&config(1)).unwrap();
     offer(&other, &offers[0]);
     drop(offers);
@@ -51,10 +51,10 @@ fn d1_d12_a_ring_is_mapped_once_and_only_ones_own_page_for_writing() {
 }
 
 #[test]
-fn a_reader_that_is_killed_anywhere_holds_up_nobody() {
+fn t10_killed_reader_stalls_no_other_party() {
     let mut random = Random::replayable();
     for _ in 0..6 {
-        let Some(mut other) = Other::start("read and tell") else { return };
+        let Some(mut other) = Other::start("read and report") else { return };
         let (mut output, mut offers) = stream(&config(2)).unwrap();
         offer(&other, &offers[0]);
         let mut honest = offers.remove(1).open().unwrap();
@@ -62,7 +62,7 @@ fn a_reader_that_is_killed_anywhere_holds_up_nobody() {
         let reading = run(move || read(&mut honest));
         let until = random.below(18);
         let killing = run(move || {
-            // It tells each thousand blocks how far it is.
+            // It reports each thousand blocks.
             for _ in 0..until {
                 other.line();
             }
@@ -76,14 +76,14 @@ fn a_reader_that_is_killed_anywhere_holds_up_nobody() {
 }
 
 #[test]
-fn what_a_writer_has_shown_before_it_was_killed_is_all_there() {
-    common::all_that_was_shown_is_there(20_000);
+fn t10_published_blocks_survive_a_killed_writer() {
+    common::check_published_blocks_survive_kill(20_000);
 }
 
-/// A reader that writes what it likes into the only page that it can write, and rings without end:
-/// it may be shut out, and the other one goes on.
+/// A reader writes arbitrary values into its own page and notifies without end: it may be
+/// disconnected, and the other one continues.
 #[test]
-fn a_hostile_reader_harms_itself() {
+fn t8_hostile_reader_harms_only_itself() {
     let Some(mut other) = Other::start("attack") else { return };
     let (mut output, mut offers) = stream(&config(2)).unwrap();
     offer(&other, &offers[0]);
@@ -102,7 +102,7 @@ fn a_hostile_reader_harms_itself() {
     assert_eq!(reading.ends(), (30_000, None));
 }
 
-// ---- there
+// ---- in the other process
 
 #[test]
 #[ignore = "what the other process runs"]
@@ -111,15 +111,15 @@ fn the_other_process() {
     match role.as_str() {
         "read" => {
             let (count, fault) = read(&mut open(stdin()).unwrap());
-            say(&format!("{count} {fault:?}"));
+            report(&format!("{count} {fault:?}"));
         }
-        "tell mappings" => {
+        "report mappings" => {
             let mut input = open(stdin()).unwrap();
-            say(&mappings());
+            report(&mappings());
             assert_eq!(read(&mut input), (20_000, None));
-            say(&mappings());
+            report(&mappings());
         }
-        "read and tell" => read_and_tell(open(stdin()).unwrap()),
+        "read and report" => read_and_report(open(stdin()).unwrap()),
         "write" => write_on(),
         "attack" => attack(),
         _ => panic!("no role {role}"),
@@ -137,12 +137,12 @@ fn mappings() -> String {
     parts.collect::<Vec<_>>().join("\n")
 }
 
-fn read_and_tell(mut input: Input) {
+fn read_and_report(mut input: Input) {
     let mut next = 0;
     let mut out = [0; 333];
     while input.read(&mut out).unwrap() > 0 {
         if input.count().blocks >= next {
-            say("another thousand");
+            report("another thousand");
             next += 1000;
         }
     }
@@ -161,17 +161,17 @@ fn attack() {
     let [_, _, page, doorbell] = offer.descriptors();
     let page = File::from(page.try_clone_to_owned().unwrap());
     let mut random = Random::new(11);
-    say("attacking");
+    report("attacking");
     loop {
-        // The turns of a sleeper and where it wants to be woken; sometimes the cursor.
+        // Sleep count and wake-up threshold; sometimes the cursor.
         let word = *random.pick(&[48, 49, 48, 49, 48, 49, 0]);
         let values = [random.next(), random.below(1 << 16), random.next() | 1];
         page.write_all_at(&random.pick(&values).to_le_bytes(), word * 8).unwrap();
-        ring(doorbell);
+        notify(doorbell);
     }
 }
 
-fn ring(doorbell: BorrowedFd<'_>) {
+fn notify(doorbell: BorrowedFd<'_>) {
     use rustix::net::{SendFlags, send};
     let _ = send(doorbell, &[0; 100], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }

@@ -1,5 +1,5 @@
-//! A reader's end of a crossing: batches of entries, whose bytes stay as long as one looks.
-//! Invariants: C4 and C5 of [`crossing`](super).
+//! A reader's end of a crossing: batches of entries whose bytes stay in place while the batch
+//! lives. Invariants: C4 and C5 of [`crossing`](super).
 
 use super::Shared;
 use crate::ibuf;
@@ -11,32 +11,34 @@ use std::sync::Arc;
 
 /// A reader's end of a crossing.
 #[derive(Debug)]
-pub struct Reader {
-    ring: ibuf::Reader,
+pub struct CrossingReader {
+    ring: ibuf::PointerReader,
     shared: Arc<Shared>,
-    /// The last copy: its first position, its entries, and the bytes that they view.
+    /// The last call of [`Batch::copy`]: first position, number of entries, and sum of their view
+    /// lengths in bytes.
     copied: Cell<(u64, usize, u64)>,
 }
 
-impl Reader {
-    pub(super) fn new(ring: ibuf::Reader, shared: Arc<Shared>) -> Self {
+impl CrossingReader {
+    pub(super) fn new(ring: ibuf::PointerReader, shared: Arc<Shared>) -> Self {
         Self { ring, shared, copied: Cell::default() }
     }
 
-    /// Looks how far the writer has published by now: for who must know of all that was put before
-    /// something else was said. Otherwise it is looked only when all that was seen has been taken.
+    /// Reads the writer's published position, for a caller that must see all entries put before
+    /// another event. Other methods do so only when all known entries have been taken.
     pub fn refresh(&mut self) -> Result<(), Fault> {
         self.ring.side.refresh().map(drop)
     }
 
-    /// Looks at up to `max` entries in place, without taking them.
+    /// Returns a batch of up to `max` unread entries without taking them; empty if there are none.
+    /// Does not block.
     pub fn peek(&mut self, max: usize) -> Result<Batch<'_>, Fault> {
         let count = self.ring.waiting()?.min(max);
         Ok(Batch { reader: self, count })
     }
 
-    /// Takes the first `count` of the entries that are there: their bytes may be reused from now
-    /// on. Wakes the writer if it sleeps, half of the ring is free, and it heeds room.
+    /// Takes the first `count` unread entries: their bytes may be reused from now on. Notifies the
+    /// writer if half of the ring is free and the writer waits for room.
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         let count = self.ring.waiting()?.min(count);
         let first = self.ring.side.next;
@@ -58,48 +60,48 @@ impl Reader {
         Ok(())
     }
 
-    /// Returns the number of entries to be read.
+    /// Returns the number of unread entries.
     pub fn waiting(&mut self) -> Result<usize, Fault> {
         self.ring.waiting()
     }
 
-    /// Returns true if the writer is gone: what is there after this call is all.
+    /// Returns true if the writer has exited: entries present after this call are the last.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.ring.is_closed()
     }
 
-    /// Returns true if the writer is gone and everything has been read. Drop a reader that has
-    /// finished: what the writer left behind is kept until then.
+    /// Returns true if the writer has exited and everything has been read. A finished reader should
+    /// be dropped: the writer's remaining leases are held until then.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.ring.is_finished()
     }
 
-    /// Returns the counts of this side.
+    /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     #[must_use]
     pub const fn count(&self) -> Taken {
         self.ring.count()
     }
 
-    /// Returns the counts that the writer has published, for the balance of the edge.
+    /// Returns the counts that the writer has published.
     #[must_use]
     pub fn written(&self) -> Put {
         self.ring.written()
     }
 }
 
-impl Drop for Reader {
+impl Drop for CrossingReader {
     fn drop(&mut self) {
         self.ring.side.leave();
         self.shared.writer_doorbell.notify();
     }
 }
 
-/// Entries that a reader looks at. As long as it lives they are not released, and their bytes stay
-/// (C5).
+/// Unread entries of a crossing. While it lives, the entries are not released and their bytes stay
+/// in place (C5).
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
-    reader: &'a Reader,
+    reader: &'a CrossingReader,
     count: usize,
 }
 
@@ -116,7 +118,7 @@ impl<'a> Batch<'a> {
         self.count == 0
     }
 
-    /// One entry, copied out of the ring. Beyond the last: a hole of no bytes.
+    /// Returns a copy of one entry. Returns an empty hole if `index` is out of range.
     #[inline]
     #[must_use]
     pub fn entry(&self, index: usize) -> Entry {
@@ -127,7 +129,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Copies the entries into these columns, as many as they have room for; answers how many.
+    /// Copies entries into columns, as many as the shortest column holds. Returns their number.
     pub fn copy(
         &self,
         pointers: &mut [RichPointer],
@@ -142,7 +144,7 @@ impl<'a> Batch<'a> {
         count
     }
 
-    /// All entries.
+    /// Iterates over all entries.
     #[inline]
     pub fn entries(&self) -> impl Iterator<Item = Entry> + use<'a> {
         let ring = &self.reader.ring;
@@ -150,32 +152,34 @@ impl<'a> Batch<'a> {
         (first..first + self.count as u64).map(move |position| slots.load(position))
     }
 
-    /// The viewed bytes of one entry.
+    /// Returns the view of one entry. Fails with [`Fault::Hole`] if the entry is a hole.
     pub fn bytes(&self, index: usize) -> Result<&'a [u8], Fault> {
-        self.look(self.entry(index).pointer)
+        self.bytes_of(self.entry(index).pointer)
     }
 
-    /// The bytes of the frame around the view of one entry.
+    /// Returns the frame around the view of one entry. Fails with [`Fault::Hole`] if the entry is a
+    /// hole.
     pub fn frame(&self, index: usize) -> Result<&'a [u8], Fault> {
-        self.look(self.entry(index).frame())
+        self.bytes_of(self.entry(index).frame())
     }
 
-    /// All that is filled of the segment that one entry's frame lies in, as [`Pool::segment`].
+    /// Returns the filled part of the segment that contains an entry's frame, as
+    /// [`Pool::segment`](crate::pool::Pool::segment).
     #[must_use]
     pub fn segment(&self, index: usize) -> Option<Segment<'a>> {
         let frame = self.entry(index).frame();
         let memory = self.memory(frame).ok()?;
         let (slot, start) = memory.around(frame)?;
         // SAFETY: `around` found the slot resident and `filled` bytes from its first in the region.
-        // The frame is that of an entry of this batch, so its segment is leased as long as the
-        // reader is borrowed (C5), hence the bytes stay as they are (M1, M4).
+        // The frame belongs to an entry of this batch, so its segment is leased while the reader is
+        // borrowed (C5), hence the bytes are not written (M1, M4).
         let bytes = unsafe { memory.bytes(start.at, memory.slots.filled(slot)) };
         Some(Segment { dbuf: memory.id, start: start.position, bytes })
     }
 
-    /// The bytes behind a pointer into a segment that this batch keeps: one of its entries, or a
-    /// part of one. Where many bytes of one entry are looked at, this is the way of
-    /// [`Batch::bytes`] without loading the entry again.
+    /// Returns the bytes of a block in a segment that this batch keeps in place: an entry's bytes
+    /// or a subrange of them. Cheaper than [`Batch::bytes`] for repeated access to one entry, which
+    /// it does not load again. Fails with a [`Fault`] for any other block.
     pub fn resolve(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -183,18 +187,19 @@ impl<'a> Batch<'a> {
         let memory = self.memory(pointer)?;
         let (slot, _) = memory.locate(pointer.place)?;
         if self.keeps(memory, slot) {
-            self.look(pointer)
+            self.bytes_of(pointer)
         } else {
             Err(Fault::OutOfWindow(pointer.place))
         }
     }
 
-    /// A lease on the segment of a block of this batch, to keep it longer than the batch.
+    /// Leases the segment of a block of this batch, to keep it longer than the batch. Fails with a
+    /// [`Fault`] for any other block.
     pub fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault> {
         let memory = self.memory(pointer)?;
         let (slot, _) = memory.locate(pointer.place)?;
         if self.keeps(memory, slot) {
-            // M4: made from a batch, whose writer has a lease on this very segment (C5).
+            // M4: created from a batch, whose writer has a lease on this very segment (C5).
             Ok(Lease::new(memory, slot))
         } else {
             Err(Fault::OutOfWindow(pointer.place))
@@ -204,9 +209,10 @@ impl<'a> Batch<'a> {
     /// Returns true if an entry of this batch points into this slot.
     fn keeps(&self, memory: &Arc<Memory>, slot: usize) -> bool {
         self.entries().any(|entry| {
-            let there = |place: Extent| memory.locate(place).is_ok_and(|(found, _)| found == slot);
+            let is_in_slot =
+                |place: Extent| memory.locate(place).is_ok_and(|(found, _)| found == slot);
             entry.pointer.dbuf() == memory.id
-                && (there(entry.pointer.place) || there(entry.frame().place))
+                && (is_in_slot(entry.pointer.place) || is_in_slot(entry.frame().place))
         })
     }
 
@@ -215,17 +221,17 @@ impl<'a> Batch<'a> {
         shared.memory(pointer.dbuf()).ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))
     }
 
-    /// The bytes behind a pointer that lies in a segment of this batch: view or frame of an entry.
-    fn look(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
+    /// Returns the bytes of a block in a segment of this batch: view or frame of an entry.
+    fn bytes_of(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
         }
         let memory = self.memory(pointer)?;
         let (_, at) = memory.locate(pointer.place)?;
         // SAFETY: `locate` found the bytes inside the region and below `filled`. The pointer is the
-        // view or the frame of an entry of this batch, or lies in a segment that one of them lies
-        // in, so the segment is leased as long as the reader is borrowed (C5), hence the bytes stay
-        // as they are (M4).
+        // view or the frame of an entry of this batch, or lies in a segment that one of them
+        // lies in, so the segment is leased while the reader is borrowed (C5), hence the bytes
+        // are not written (M4).
         Ok(unsafe { memory.bytes(at, pointer.length() as usize) })
     }
 }

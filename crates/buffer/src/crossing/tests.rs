@@ -1,9 +1,9 @@
-//! Crossings in one thread and in three: contents, leases, refusals, the ledger.
+//! Tests of crossings within one thread and among three: contents, leases, rejections, counts.
 
 use super::*;
 use crate::Put;
 use crate::ibuf::{Lanes, Pushed};
-use crate::pool::Config as PoolConfig;
+use crate::pool::PoolConfig;
 use crate::signal::spins;
 use abi::{BlockMetadata, Class, Entry, Marks};
 
@@ -15,12 +15,12 @@ fn doorbells(count: usize) -> Vec<Arc<Doorbell>> {
     (0..count).map(|_| Arc::new(Doorbell::new())).collect()
 }
 
-fn config(entries: usize, policy: Policy) -> Config {
-    Config { entries, policy, ..Config::default() }
+fn config(entries: usize, policy: Policy) -> RingConfig {
+    RingConfig { entries, policy, ..RingConfig::default() }
 }
 
-/// A block of `length` bytes whose content follows from its number, with a view that leaves out 4
-/// bytes on each side.
+/// Appends a block of `length` bytes whose content follows from its number, with a view that omits
+/// 4 bytes on each side.
 fn block(pool: &Pool, number: u64, length: usize) -> Option<Entry> {
     let (place, _) = pool.append(length, |bytes| {
         fill(bytes, number);
@@ -51,7 +51,7 @@ fn check(batch: &Batch<'_>, index: usize) {
 }
 
 #[test]
-fn blocks_cross_in_place_and_their_segments_wait_for_the_slowest() {
+fn segments_are_leased_until_the_slowest_reader_passed() {
     let mut pool = pool(1);
     let doorbell = doorbells(3);
     let (mut writer, mut readers) =
@@ -60,8 +60,8 @@ fn blocks_cross_in_place_and_their_segments_wait_for_the_slowest() {
         let entry = block(&pool, number, 1500).unwrap();
         assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);
     }
-    assert_eq!(writer.pinned_bytes(), 3 * 4096);
-    pool.turn();
+    assert_eq!(writer.reap(), Ok(3));
+    pool.end_pass();
     assert_eq!(pool.usage().leased, 3);
     for (index, reader) in readers.iter_mut().enumerate() {
         let batch = reader.peek(100).unwrap();
@@ -71,36 +71,43 @@ fn blocks_cross_in_place_and_their_segments_wait_for_the_slowest() {
         let left = writer.reap().unwrap();
         assert_eq!(left, if index == 0 { 3 } else { 0 });
     }
-    pool.turn();
+    pool.end_pass();
     assert_eq!(pool.usage().leased, 0);
     assert_eq!(writer.taken(0), Some(readers[0].count()));
     assert_eq!(writer.count().resident(&readers[1].count()), Some(0));
 }
 
-/// A writer that waits for what comes from elsewhere is not woken by who takes what it has put.
+/// A writer that does not wait for room is not woken by a reader's release.
 #[test]
-fn a_writer_is_woken_when_there_is_room_if_it_heeds_that() {
+fn writer_is_woken_for_room_only_if_it_waits_for_it() {
     let pool = pool(1);
     let doorbell = doorbells(2);
     let (mut writer, mut readers) =
         crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
-    for heeds in [true, false, true] {
+    for waits in [true, false, true] {
         let entry = block(&pool, 1, 100).unwrap();
         assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);
-        doorbell[0].heed_room(heeds);
+        doorbell[0].set_waits_for_room(waits);
         let _ticket = doorbell[0].listen();
         assert_eq!(readers[0].peek(1).unwrap().len(), 1);
         readers[0].release(1).unwrap();
-        assert_eq!(doorbell[0].is_awaited(), !heeds);
+        assert_eq!(doorbell[0].is_awaited(), !waits);
     }
-    doorbell[0].heed_room(false);
+    doorbell[0].set_waits_for_room(false);
     let _ticket = doorbell[0].listen();
     drop(readers);
-    assert!(!doorbell[0].is_awaited() && writer.is_abandoned(), "that nobody reads is told to all");
+    assert!(
+        !doorbell[0].is_awaited() && writer.is_abandoned(),
+        "the last reader's exit always notifies"
+    );
 }
 
-/// Puts entries as columns.
-fn put_columns(writer: &mut Writer, entries: &[Entry], origin: &Pool) -> Result<bool, Fault> {
+/// Pushes entries by [`CrossingWriter::push_columns`].
+fn put_columns(
+    writer: &mut CrossingWriter,
+    entries: &[Entry],
+    origin: &Pool,
+) -> Result<bool, Fault> {
     let pointers: Vec<_> = entries.iter().map(|entry| entry.pointer).collect();
     let context: Vec<_> = entries.iter().map(|entry| entry.context).collect();
     let marks: Vec<_> = entries.iter().map(|entry| entry.marks).collect();
@@ -109,16 +116,16 @@ fn put_columns(writer: &mut Writer, entries: &[Entry], origin: &Pool) -> Result<
 }
 
 #[test]
-fn columns_cross_as_entries_do() {
+fn columns_cross_like_entries() {
     for lanes in [Lanes::Pointer, Lanes::Context, Lanes::Marks] {
         let mut pool = pool(1);
         let doorbell = doorbells(2);
-        let config = Config { lanes, ..config(8, Policy::Block) };
+        let config = RingConfig { lanes, ..config(8, Policy::Block) };
         let (mut writer, mut readers) =
             crossing(&config, doorbell[0].clone(), &doorbell[1..]).unwrap();
         let mut number = 0;
         let mut taken = Put::default();
-        // Five of eight places each time, so that they go round the end of the ring everywhere.
+        // Five of eight slots each time, so that every position wraps around the ring's end.
         for _ in 0..20 {
             let entries: Vec<Entry> =
                 (number..number + 5).map(|number| block(&pool, number, 200).unwrap()).collect();
@@ -132,7 +139,7 @@ fn columns_cross_as_entries_do() {
                 assert_eq!(writer.push(&entries, &[&pool]).unwrap().put, 5);
             }
             assert_eq!(put_columns(&mut writer, &entries, &pool), Ok(false), "no room");
-            pool.turn();
+            pool.end_pass();
             let batch = readers[0].peek(8).unwrap();
             assert_eq!(batch.len(), 5);
             for (i, entry) in entries.iter().enumerate() {
@@ -159,7 +166,7 @@ fn columns_cross_as_entries_do() {
 }
 
 #[test]
-fn columns_that_are_not_all_alike_or_not_true_are_not_put() {
+fn mixed_or_invalid_columns_are_not_put() {
     let (mine, other) = (pool(1), pool(2));
     let doorbell = doorbells(2);
     let (mut writer, mut readers) =
@@ -198,7 +205,7 @@ fn columns_that_are_not_all_alike_or_not_true_are_not_put() {
 }
 
 #[test]
-fn what_is_not_what_it_alleges_is_refused() {
+fn entries_that_contradict_their_memory_are_rejected() {
     let (mine, other) = (pool(1), pool(2));
     let twin = pool(1);
     let doorbell = doorbells(2);
@@ -206,7 +213,7 @@ fn what_is_not_what_it_alleges_is_refused() {
         crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     let good = block(&mine, 1, 100).unwrap();
     let foreign = block(&other, 1, 100).unwrap();
-    let refused = |writer: &mut Writer, entry, origins: &[&dyn Origin]| {
+    let refused = |writer: &mut CrossingWriter, entry, origins: &[&dyn Origin]| {
         writer.push(&[good, entry], origins).unwrap_err()
     };
     assert_eq!(refused(&mut writer, foreign, &[&mine]), Fault::UnknownDbuf(other.id()));
@@ -216,7 +223,7 @@ fn what_is_not_what_it_alleges_is_refused() {
     let mut cut = good;
     cut.marks.captured = 5000;
     assert!(matches!(refused(&mut writer, cut, &[&mine]), Fault::CrossesSegment(_)));
-    // Another pool under an id that is known already: C5.
+    // Another pool under an id that is already registered: C5.
     let long = block(&twin, 1, 4000).unwrap();
     let late = block(&twin, 2, 4000).unwrap();
     assert!(refused(&mut writer, long, &[&twin]) != Fault::Hole);
@@ -227,11 +234,11 @@ fn what_is_not_what_it_alleges_is_refused() {
     let batch = readers[0].peek(9).unwrap();
     assert_eq!(batch.bytes(0), Err(Fault::Hole));
     check(&batch, 1);
-    assert_eq!(batch.bytes(2), Err(Fault::Hole), "there is no third");
+    assert_eq!(batch.bytes(2), Err(Fault::Hole), "out of range");
 }
 
 #[test]
-fn a_block_goes_through_two_crossings_without_a_copy() {
+fn block_passes_two_crossings_without_copy() {
     let mut pool = pool(1);
     let doorbell = doorbells(3);
     let (mut first, mut middle) =
@@ -247,7 +254,7 @@ fn a_block_goes_through_two_crossings_without_a_copy() {
     middle[0].release(1).unwrap();
     assert_eq!(first.reap().unwrap(), 0);
     for number in 0..20 {
-        pool.turn();
+        pool.end_pass();
         block(&pool, 100 + number, 3000).unwrap();
     }
     let batch = last[0].peek(8).unwrap();
@@ -256,17 +263,17 @@ fn a_block_goes_through_two_crossings_without_a_copy() {
     let lease = batch.lease(batch.entry(0).pointer).unwrap();
     drop((second, last));
     for number in 0..20 {
-        pool.turn();
+        pool.end_pass();
         block(&pool, 100 + number, 3000).unwrap();
     }
     assert_eq!(pool.usage().leased, 1, "kept by the lease alone");
     drop(lease);
-    pool.turn();
+    pool.end_pass();
     assert_eq!(pool.usage().leased, 0);
 }
 
 #[test]
-fn a_writer_that_leaves_keeps_its_word() {
+fn leases_outlive_an_exited_writer() {
     let mut pool = pool(1);
     let doorbell = doorbells(2);
     let (mut writer, mut readers) =
@@ -274,7 +281,7 @@ fn a_writer_that_leaves_keeps_its_word() {
     writer.push(&[block(&pool, 7, 3000).unwrap()], &[&pool]).unwrap();
     drop(writer);
     for number in 0..20 {
-        pool.turn();
+        pool.end_pass();
         block(&pool, number, 3000).unwrap();
     }
     drop(pool);
@@ -287,16 +294,16 @@ fn a_writer_that_leaves_keeps_its_word() {
 }
 
 #[test]
-fn a_crossing_never_overwrites() {
+fn crossing_rejects_overwriting_policy() {
     let doorbell = doorbells(2);
     let made = crossing(&config(8, Policy::Overwrite), doorbell[0].clone(), &doorbell[1..]);
     assert_eq!(made.map(|_| ()), Err(Fault::Lossy));
 }
 
-/// Two readers of different pace, a pool of eight segments, block and drop: every content right,
-/// every block accounted for, the pool whole again at the end.
+/// Two readers of different speed, a pool of eight segments, both policies: contents are intact,
+/// every block is accounted for, and the pool is free again at the end.
 #[test]
-fn threads_under_pressure_see_only_what_was_written() {
+fn threads_under_pressure_read_intact_blocks() {
     const TOTAL: u64 = 20_000;
     let spin = spins(sys_processors());
     for policy in [Policy::Block, Policy::DropNew] {
@@ -337,7 +344,7 @@ fn threads_under_pressure_see_only_what_was_written() {
                     let Some(entry) = block(&pool, number, length) else {
                         writer.signal();
                         doorbell[0].wait_until(spin, || writer.reap().unwrap() < 8);
-                        pool.turn();
+                        pool.end_pass();
                         continue;
                     };
                     let pushed = writer.push(&[entry], &[&pool]).unwrap();
@@ -349,7 +356,7 @@ fn threads_under_pressure_see_only_what_was_written() {
                     number += 1;
                     if number % 4 == 0 {
                         writer.signal();
-                        pool.turn();
+                        pool.end_pass();
                     }
                 }
                 drop(writer);

@@ -1,5 +1,5 @@
-//! The writer's end of a crossing: what it pushes, and what it keeps until readers have passed.
-//! Invariants: C1 to C3 of [`crossing`](super).
+//! The writer's end of a crossing: its pushes, and the leases that it holds until readers have
+//! passed. Invariants: C1 to C3 of [`crossing`](super).
 
 use super::{Columns, Origin, Shared};
 use crate::ibuf::{self, Lanes, Pushed};
@@ -11,27 +11,28 @@ use std::sync::{Arc, PoisonError};
 
 /// The writer's end of a crossing.
 #[derive(Debug)]
-pub struct Writer {
-    ring: ibuf::Writer,
-    /// One per segment in flight, or a few; what is given back first stands first.
+pub struct CrossingWriter {
+    ring: ibuf::PointerWriter,
+    /// Leases on the segments in flight, one or a few per segment, in the order of their release.
     flight: VecDeque<Flight>,
     shared: Arc<Shared>,
 }
 
-impl Writer {
-    pub(super) const fn new(ring: ibuf::Writer, shared: Arc<Shared>) -> Self {
+impl CrossingWriter {
+    pub(super) const fn new(ring: ibuf::PointerWriter, shared: Arc<Shared>) -> Self {
         Self { ring, flight: VecDeque::new(), shared }
     }
 
-    /// Puts as many entries as the policy lets in and publishes them; wakes nobody
-    /// ([`Writer::signal`]). Every entry that is not a hole must come from one of `origins`. A
-    /// fault says that an entry is not what it alleges: then nothing was put.
+    /// Puts and publishes as many entries as the policy admits, without waking readers
+    /// ([`CrossingWriter::signal`]). Every entry that is not a hole must come from one of
+    /// `origins`. Fails with a [`Fault`], and puts nothing, if an entry contradicts its origin's
+    /// memory.
     pub fn push(&mut self, entries: &[Entry], origins: &[&dyn Origin]) -> Result<Pushed, Fault> {
         self.push_each(&mut entries.iter().copied(), entries.len(), origins)
     }
 
-    /// As [`Writer::push`], for `count` entries that come one by one. What is not put and not
-    /// dropped is left in the iterator.
+    /// Puts `count` entries from an iterator, as [`CrossingWriter::push`]. Entries that are neither
+    /// put nor dropped are left in the iterator.
     #[inline]
     pub fn push_each(
         &mut self,
@@ -42,8 +43,8 @@ impl Writer {
         if self.flight.len() > 1 {
             self.reap()?;
         }
-        // Asked once: what goes in is what is kept, even if a reader makes more room meanwhile
-        // (C2).
+        // Computed once, so that exactly the entries put are leased, even if a reader makes more
+        // room in the meantime (C2).
         let fitting = self.ring.fitting(count)?;
         let Self { ring, flight, shared } = self;
         let framed = ring.lanes == Lanes::Marks;
@@ -53,21 +54,21 @@ impl Writer {
                 return Ok(());
             }
             let frame = entry.frame();
-            let around = framed && frame.place != view.place;
-            // A description shows nothing of its frame.
-            if view.length() > 0 || !around {
-                keep(flight, shared, view, after, origins)?;
+            let has_frame = framed && frame.place != view.place;
+            // The view of a description is empty.
+            if view.length() > 0 || !has_frame {
+                hold(flight, shared, view, after, origins)?;
             }
-            if around {
-                keep(flight, shared, frame, after, origins)?;
+            if has_frame {
+                hold(flight, shared, frame, after, origins)?;
             }
             Ok(())
         })
     }
 
-    /// Puts and publishes all these entries, as [`Writer::push`] does, if they are of the kind that
-    /// most batches are: all fit, all have bytes, and all of these lie in one segment. Otherwise it
-    /// puts nothing and answers false. That their bytes are kept (C2) is checked once for all.
+    /// Puts and publishes all entries, as [`CrossingWriter::push`], in the common case that all
+    /// fit, all have bytes, and all bytes lie in one segment: then one check covers them all (C2).
+    /// Otherwise puts nothing and returns false.
     pub fn push_columns(
         &mut self,
         entries: Columns<'_>,
@@ -78,7 +79,7 @@ impl Writer {
             self.reap()?;
         }
         let count = entries.pointers.len();
-        let Some(extent) = Extent::of(entries, self.ring.lanes == Lanes::Marks) else {
+        let Some(extent) = ByteRange::of(entries, self.ring.lanes == Lanes::Marks) else {
             return Ok(false);
         };
         if self.ring.fitting(count)? < count {
@@ -87,7 +88,7 @@ impl Writer {
         let Self { ring, flight, shared } = self;
         let after = ring.side.head + count as u64;
         if !flight.back().is_some_and(|last| last.holds(&extent)) {
-            keep_elsewhere(flight, shared, *last, after, origins)?;
+            hold_segment(flight, shared, *last, after, origins)?;
         }
         match flight.back_mut().filter(|last| last.holds(&extent)) {
             Some(last) => last.until = last.until.max(after),
@@ -97,16 +98,16 @@ impl Writer {
         Ok(true)
     }
 
-    /// Wakes the readers that sleep. Call it after T_b blocks or T_t time, and before the space
-    /// sleeps.
+    /// Wakes all sleeping readers. To be called after T_b blocks or T_t time
+    /// ([`Moderator`](crate::signal::moderate::Moderator)), and before the space sleeps.
     pub fn signal(&self) {
-        for doorbell in &self.shared.reader_bells {
+        for doorbell in &self.shared.reader_doorbells {
             doorbell.notify();
         }
     }
 
-    /// Gives back the leases of segments that all readers have passed; answers how many remain. For
-    /// a space whose pool is short, and before it sleeps.
+    /// Gives back the leases on segments that all readers have passed. To be called when the pool
+    /// runs out of segments and before the space sleeps. Returns the number of remaining leases.
     pub fn reap(&mut self) -> Result<usize, Fault> {
         let passed = self.ring.side.refresh()?;
         // C3: every reader that has not left is at `passed` or beyond.
@@ -115,7 +116,7 @@ impl Writer {
         Ok(self.flight.len())
     }
 
-    /// Returns the room in entries (see [`ibuf::Writer::room`]).
+    /// Returns the free room in entries (see [`ibuf::PointerWriter::room`]).
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
         self.ring.room(wanted)
     }
@@ -131,29 +132,24 @@ impl Writer {
         self.ring.is_abandoned()
     }
 
-    /// Bytes of the segments that this crossing keeps from being recycled, as of the last look.
-    #[must_use]
-    pub fn pinned_bytes(&self) -> usize {
-        self.flight.iter().map(|flight| flight.lease.segment_len()).sum()
-    }
-
-    /// Returns the counts of this side.
+    /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
     #[must_use]
     pub const fn count(&self) -> Put {
         self.ring.count()
     }
 
-    /// Returns the counts that a reader has published, for the balance of the edge.
+    /// Returns the counts that a reader has published, or `None` if there is no
+    /// such reader.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<Taken> {
         self.ring.taken(reader)
     }
 }
 
-/// Makes sure that a lease keeps these bytes until all readers have passed `after` (C2). Most often
-/// they lie in the segment of the block before, which is the last one that was leased.
+/// Ensures that a lease holds a block until all readers have passed position `after` (C2). Usually
+/// the block is in the segment of the previous one, which was leased last.
 #[inline]
-fn keep(
+fn hold(
     flight: &mut VecDeque<Flight>,
     shared: &Shared,
     pointer: RichPointer,
@@ -165,26 +161,26 @@ fn keep(
             last.until = last.until.max(after);
             Ok(())
         }
-        _ => keep_elsewhere(flight, shared, pointer, after, origins),
+        _ => hold_segment(flight, shared, pointer, after, origins),
     }
 }
 
-/// Segments in flight that are searched for an existing lease. Where each block has a segment of
-/// its own a longer search costs more than another lease.
-const NEAR: usize = 8;
+/// Number of recent segments in flight that are searched for an existing lease. With one segment
+/// per block, a longer search costs more than another lease.
+const SEARCH_MAX: usize = 8;
 
 #[cold]
-fn keep_elsewhere(
+fn hold_segment(
     flights: &mut VecDeque<Flight>,
     shared: &Shared,
     pointer: RichPointer,
     after: u64,
     origins: &[&dyn Origin],
 ) -> Result<(), Fault> {
-    let near = flights.len().saturating_sub(NEAR)..flights.len();
-    let held = |flight: &mut Flight| flight.is_known_to_cover(pointer) || flight.covers(pointer);
-    if let Some(found) = near.rev().find(|at| flights.get_mut(*at).is_some_and(held)) {
-        // Nothing that stands behind it is given back later now.
+    let recent = flights.len().saturating_sub(SEARCH_MAX)..flights.len();
+    let is_held = |flight: &mut Flight| flight.is_known_to_cover(pointer) || flight.covers(pointer);
+    if let Some(found) = recent.rev().find(|at| flights.get_mut(*at).is_some_and(is_held)) {
+        // Moved to the back: the queue stays ordered by release position.
         if let Some(mut flight) = flights.remove(found) {
             flight.until = flight.until.max(after);
             flights.push_back(flight);
@@ -198,7 +194,7 @@ fn keep_elsewhere(
                 fault = Fault::OutOfWindow(pointer.place);
             }
             Ok(lease) => {
-                shared.introduce(lease.memory())?;
+                shared.register(lease.memory())?;
                 let (start, filled) = lease.extent(pointer).unwrap_or_default();
                 flights.push_back(Flight { lease, until: after, start, filled });
                 return Ok(());
@@ -210,12 +206,12 @@ fn keep_elsewhere(
     Err(fault)
 }
 
-impl Drop for Writer {
+impl Drop for CrossingWriter {
     fn drop(&mut self) {
-        // C3: what is in flight belongs to the ring now. Then the end is shown, then the readers
-        // woken.
+        // C3: the leases in flight pass to the ring. Then the end is published, then the readers
+        // are woken.
         let flight = std::mem::take(&mut self.flight);
-        self.shared.left.lock().unwrap_or_else(PoisonError::into_inner).extend(flight);
+        self.shared.orphaned.lock().unwrap_or_else(PoisonError::into_inner).extend(flight);
         self.ring.side.close();
         self.signal();
     }
@@ -226,14 +222,14 @@ impl Drop for Writer {
 pub(super) struct Flight {
     lease: Lease,
     until: u64,
-    /// Start of the segment, and its filled part when last looked at: blocks in it need no other
-    /// look. Filled bytes stay so as long as the lease is held.
+    /// Position of the segment, and its filled length as of the last lookup: blocks within need no
+    /// further lookup, because filled bytes stay filled while the lease is held.
     start: u64,
     filled: u64,
 }
 
 impl Flight {
-    /// Returns true if the lease is known to keep these bytes.
+    /// Returns true if the lease covers a block by the cached bounds.
     #[inline]
     fn is_known_to_cover(&self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.start);
@@ -241,14 +237,14 @@ impl Flight {
         pointer.length() > 0 && pointer.dbuf() == self.lease.dbuf() && to <= self.filled
     }
 
-    /// Returns true if the lease is known to keep all bytes of an extent.
-    fn holds(&self, extent: &Extent) -> bool {
-        let ends = extent.high.checked_sub(self.start);
-        let within = extent.low >= self.start && ends.is_some_and(|ends| ends <= self.filled);
-        within && extent.dbuf == self.lease.dbuf()
+    /// Returns true if the lease covers a byte range by the cached bounds.
+    fn holds(&self, range: &ByteRange) -> bool {
+        let ends = range.high.checked_sub(self.start);
+        let within = range.low >= self.start && ends.is_some_and(|ends| ends <= self.filled);
+        within && range.dbuf == self.lease.dbuf()
     }
 
-    /// Returns true if the lease keeps these bytes; looks at the filled part again if needed.
+    /// Returns true if the lease covers a block; updates the cached bounds.
     fn covers(&mut self, pointer: RichPointer) -> bool {
         let covers = self.lease.covers(pointer.dbuf(), pointer.place);
         if covers && let Some((start, filled)) = self.lease.extent(pointer) {
@@ -260,18 +256,18 @@ impl Flight {
 
 /// The range of the bytes of several entries, none of which is empty.
 #[derive(Clone, Copy, Debug)]
-struct Extent {
+struct ByteRange {
     dbuf: DbufId,
-    /// From here to there, views and frames.
+    /// First and last position of all views and frames.
     low: u64,
     high: u64,
-    /// Bytes in view.
+    /// Sum of the view lengths in bytes.
     bytes: u64,
 }
 
-impl Extent {
-    /// `None`: they lie in several dbufs, one of them has no bytes, or the columns are not equally
-    /// long.
+impl ByteRange {
+    /// Computes the byte range of a batch. Returns `None` if the entries lie in several dbufs, one
+    /// of them is empty, or the columns differ in length.
     #[inline]
     fn of(entries: Columns<'_>, framed: bool) -> Option<Self> {
         let count = entries.pointers.len();
@@ -280,12 +276,12 @@ impl Extent {
         }
         let dbuf = entries.pointers.first()?.dbuf();
         let mut extent = Self { dbuf, low: u64::MAX, high: 0, bytes: 0 };
-        let mut odd = dbuf == DbufId::HOLE;
+        let mut is_mixed = dbuf == DbufId::HOLE;
         let mut add = |pointer: RichPointer| {
             let (from, length) = (pointer.place.position(), u64::from(pointer.length()));
             extent.low = extent.low.min(from);
             extent.high = extent.high.max(from + length);
-            odd |= length == 0 || pointer.dbuf() != dbuf;
+            is_mixed |= length == 0 || pointer.dbuf() != dbuf;
             length
         };
         let bytes = entries.pointers.iter().map(|pointer| add(*pointer)).sum();
@@ -295,6 +291,6 @@ impl Extent {
             }
         }
         extent.bytes = bytes;
-        (!odd).then_some(extent)
+        (!is_mixed).then_some(extent)
     }
 }

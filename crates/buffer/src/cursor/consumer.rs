@@ -1,7 +1,6 @@
-//! A reader's side of a ring: what is there, and what is needed no more. The SYNC POINTS are those
-//! of [`cursor`](super).
+//! A reader's side of a ring. SYNC POINTS are defined in [`cursor`](super).
 
-use super::told::Teller;
+use super::counts::CountsWriter;
 use super::{POSITION_MAX, Store};
 use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
@@ -13,30 +12,31 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Consumer {
     pub store: Arc<Store>,
-    /// Positions from one lap to the next.
+    /// Current length of a lap in positions.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     pub index: usize,
-    /// The next position that we read.
+    /// Position of the next block to read.
     pub next: u64,
-    /// The position up to which we have told the writer that we need nothing.
+    /// Position up to which the writer may reuse the memory.
     released: u64,
-    /// The published position when we last looked.
+    /// Published position as of the last refresh.
     commit: u64,
     poisoned: bool,
     pub taken: Taken,
-    teller: Teller,
+    counts_writer: CountsWriter,
 }
 
 impl Consumer {
-    /// Reader number `index` of a fresh ring.
+    /// Creates reader number `index` of a new ring.
     pub(crate) fn new(store: Arc<Store>, index: usize) -> Self {
-        Self::starting(store, index, 0)
+        Self::starting_at(store, index, 0)
     }
 
-    /// Reader number `index`, from this position on.
-    pub(crate) fn starting(store: Arc<Store>, index: usize, start: u64) -> Self {
-        assert!(index < store.readers.len(), "a reader has a page of its own");
+    /// Creates reader number `index`, which starts at position `start`. Panics if the ring has no
+    /// such reader.
+    pub(crate) fn starting_at(store: Arc<Store>, index: usize, start: u64) -> Self {
+        assert!(index < store.readers.len(), "no page for this reader");
         Self {
             capacity: store.capacity,
             policy: store.policy,
@@ -47,34 +47,35 @@ impl Consumer {
             commit: start,
             poisoned: false,
             taken: Taken::default(),
-            teller: Teller::default(),
+            counts_writer: CountsWriter::default(),
         }
     }
 
-    /// The position up to which there is something to read; looks at the writer only when
-    /// everything that was seen has been read.
+    /// Returns the position up to which blocks can be read. Refreshes only if all known blocks have
+    /// been read.
     pub fn available(&mut self) -> Result<u64, Fault> {
         if self.next == self.commit { self.refresh() } else { Ok(self.commit) }
     }
 
-    /// Returns true if there is anything to read.
+    /// Returns true if there is a block to read.
     pub fn has_more(&mut self) -> Result<bool, Fault> {
         Ok(self.available()? != self.next)
     }
 
-    /// The published position when we last looked.
+    /// Returns the published position as of the last refresh.
     #[inline]
-    pub(crate) const fn seen(&self) -> u64 {
+    pub(crate) const fn last_commit(&self) -> u64 {
         self.commit
     }
 
-    /// Returns true if everything observed so far has been read; does not look at the writer.
+    /// Returns true if all known blocks have been read. Does not refresh.
     #[inline]
     pub const fn is_read(&self) -> bool {
         self.next == self.commit
     }
 
-    /// Looks how far the writer has published.
+    /// Reads the writer's published position. Fails with [`Fault::Poisoned`] if that position is
+    /// impossible.
     pub fn refresh(&mut self) -> Result<u64, Fault> {
         // SYNC POINT: block published; pairs with the store in `Producer::publish`.
         let commit = acquire(self.store.writer.word(writer::COMMIT));
@@ -88,14 +89,14 @@ impl Consumer {
         };
         if ahead > limit || commit > POSITION_MAX || self.poisoned {
             self.poisoned = true;
-            return Err(Fault::Poisoned { shown: commit, mine: self.next });
+            return Err(Fault::Poisoned { published: commit, own: self.next });
         }
         self.commit = commit;
         Ok(commit)
     }
 
-    /// Returns true if the writer may have begun to overwrite what we copied from `start` (lossy
-    /// rings). Called after the copy.
+    /// Returns true if the writer may have begun to overwrite the data copied from `start` (lossy
+    /// rings). To be called after the copy.
     pub fn overtaken(&self, start: u64) -> bool {
         // SYNC POINT: writing begins; pairs with the store and fence in `Producer::begin`.
         fence(Ordering::Acquire);
@@ -103,96 +104,97 @@ impl Consumer {
         reserve.wrapping_sub(start) > self.capacity
     }
 
-    /// Returns the position at which a reader that was lapped at `start` resumes: the mark, at most
-    /// half a lap and a record behind, so that the next attempt is likely to succeed. `None`: the
-    /// writer is just overwriting all that there was, and the reader stays where it is.
+    /// Returns the position at which a reader lapped at `start` resumes: the writer's mark, at most
+    /// half a lap and a record behind, so that the next attempt is likely to succeed. Returns
+    /// `None` if the writer is overwriting all blocks at this moment; the reader then stays at
+    /// `start`.
     pub(crate) fn resume(&mut self, start: u64) -> Result<Option<u64>, Fault> {
         let mark = acquire(self.store.writer.word(writer::MARK));
         let commit = self.refresh()?;
         if mark > commit {
             self.poisoned = true;
-            return Err(Fault::Poisoned { shown: mark, mine: start });
+            return Err(Fault::Poisoned { published: mark, own: start });
         }
         self.next = start;
         Ok(Some(mark).filter(|&mark| mark > start))
     }
 
-    /// Goes on in another segment, from the next position on, where everything that was seen was
-    /// read.
-    pub(crate) fn go_on_in(&mut self, store: Arc<Store>) {
+    /// Continues in another segment from the next position on. To be called when all blocks of the
+    /// old one have been read.
+    pub(crate) fn continue_in(&mut self, store: Arc<Store>) {
         self.release();
         self.commit = self.next;
         self.capacity = store.capacity;
         self.store = store;
     }
 
-    /// Goes on with another capacity in the same memory, from the next position on.
+    /// Continues with another capacity in the same memory from the next position on.
     pub(crate) fn cut(&mut self, capacity: u64) {
         self.release();
         self.capacity = capacity;
     }
 
-    /// The position up to which we have told the writer that we need nothing.
+    /// Returns the position up to which the writer may reuse the memory.
     #[inline]
     pub const fn released(&self) -> u64 {
         self.released
     }
 
-    /// Tells the writer that we need nothing before `next` any more.
+    /// Releases all blocks before `next` to the writer.
     pub fn release(&mut self) {
-        let mut teller = std::mem::take(&mut self.teller);
+        let mut counts_writer = std::mem::take(&mut self.counts_writer);
         let page = self.page();
-        teller.tell(page, reader::LEDGER, self.next, self.taken.words());
+        counts_writer.write(page, reader::LEDGER, self.next, self.taken.words());
         // SYNC POINT: block released; pairs with the load in `Producer::refresh`.
         page.word(reader::CURSOR).store(self.next, Ordering::Release);
         self.released = self.next;
-        self.teller = teller;
+        self.counts_writer = counts_writer;
     }
 
-    /// Says on which processor we are: shown with the next release.
+    /// Publishes the processor of this reader; visible with the next release.
     #[cfg(not(loom))]
-    pub(crate) fn is_on(&self, processor: u64) {
+    pub(crate) fn set_processor(&self, processor: u64) {
         self.page().word(reader::PROCESSOR).store(processor + 1, Ordering::Relaxed);
     }
 
-    /// Returns the positions published (as of the last look) and not released.
+    /// Returns the number of positions published (as of the last refresh) and not released.
     pub(crate) fn resident(&self) -> u64 {
         self.commit.wrapping_sub(self.released)
     }
 
-    /// Returns true if the writer has left this segment. Called before the position is loaded,
-    /// which is the last one then, with a switch before it.
+    /// Returns true if the writer has left this segment. To be called before the position is
+    /// loaded: that position is then the segment's last, right after the switch record.
     pub(crate) fn has_switched(&self) -> bool {
         // SYNC POINT: switched; pairs with the store in `Producer::leave_segment`.
         acquire(self.store.writer.word(writer::STATE)) == SWITCHED
     }
 
-    /// Returns true if the writer has closed: a position loaded after this is the last one.
+    /// Returns true if the writer has closed the ring. A position loaded afterwards is final.
     pub(crate) fn closed(&self) -> bool {
         // SYNC POINT: closed; pairs with the store in `Producer::close`.
         acquire(self.store.writer.word(writer::STATE)) == CLOSED
     }
 
-    /// Returns true if the writer has closed and everything has been read.
+    /// Returns true if the writer has closed the ring and everything has been read.
     pub fn ended(&mut self) -> Result<bool, Fault> {
         Ok(self.closed() && self.refresh()? == self.next)
     }
 
-    /// Says that we read no more; the writer waits for us no longer.
+    /// Leaves the ring: releases everything, so that the writer no longer waits for this reader.
     pub fn leave(&mut self) {
         self.release();
         // SYNC POINT: closed; pairs with the load in `Producer::refresh`.
         self.page().word(reader::STATE).store(CLOSED, Ordering::Release);
     }
 
-    /// Marks the link as broken by what the writer has put into the ring.
+    /// Poisons the link after the writer has put invalid data into the ring.
     pub(crate) fn poison(&mut self, fault: Fault) -> Fault {
         self.poisoned = true;
         fault
     }
 
     fn page(&self) -> &Region {
-        // The index was checked when the reader was made.
+        // The index was checked at creation.
         self.store.readers.get(self.index).map_or(&self.store.writer, |page| &**page)
     }
 }

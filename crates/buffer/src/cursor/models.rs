@@ -1,26 +1,27 @@
-//! Models of what the public interface cannot show, in all interleavings: a slot is written again
-//! only after all readers have read it; a party survives a peer that lies (RELIABILITY T3).
+//! Loom models, in all interleavings, of properties that the public interface does not expose: a
+//! slot is rewritten only after all readers have read it; a party survives a lying peer
+//! (RELIABILITY T3).
 
 use super::*;
-use crate::ibuf::{self, Config, Lanes};
+use crate::ibuf::{self, Lanes, RingConfig};
 use abi::Entry;
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-/// The bytes of the only slot. Nothing is read or written: loom sees who looks, and when.
+/// Content of the only slot. Holds no data: loom only tracks the order of accesses.
 struct Bytes(UnsafeCell<()>);
 
 #[expect(unsafe_code, reason = "loom judges whether the accesses race")]
 // SAFETY: the cell holds nothing.
 unsafe impl Sync for Bytes {}
 
-/// One slot, two readers: one reads, the other one reads or leaves.
+/// Models one slot and two readers: the first reads, the second reads or leaves without reading.
 fn reuse(leaves: bool) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(move || {
         let config =
-            Config { entries: 1, lanes: Lanes::Pointer, policy: Policy::Block, readers: 2 };
+            RingConfig { entries: 1, lanes: Lanes::Pointer, policy: Policy::Block, readers: 2 };
         let (mut writer, readers) = ibuf::ring(&config);
         let bytes = loom::sync::Arc::new(Bytes(UnsafeCell::new(())));
         bytes.0.with_mut(|_| ());
@@ -38,7 +39,7 @@ fn reuse(leaves: bool) {
                     if index == 0 || !leaves {
                         reader.side.next += 1;
                         reader.side.release();
-                        // Stays, so that leaving is not what frees the slot.
+                        // Not dropped, so that leaving is not what frees the slot.
                         std::mem::forget(reader);
                     }
                 })
@@ -55,23 +56,24 @@ fn reuse(leaves: bool) {
 }
 
 #[test]
-fn a_slot_is_written_again_only_after_both_have_read_it() {
+fn slot_is_rewritten_only_after_both_readers() {
     reuse(false);
 }
 
 #[test]
-fn a_reader_that_leaves_has_looked_for_the_last_time() {
+fn slot_is_rewritten_only_after_a_reader_has_left() {
     reuse(true);
 }
 
-fn ring() -> (ibuf::Writer, ibuf::Reader) {
-    let config = Config { entries: 2, lanes: Lanes::Pointer, policy: Policy::Block, readers: 1 };
+fn ring() -> (ibuf::PointerWriter, ibuf::PointerReader) {
+    let config =
+        RingConfig { entries: 2, lanes: Lanes::Pointer, policy: Policy::Block, readers: 1 };
     let (writer, mut readers) = ibuf::ring(&config);
     (writer, readers.remove(0))
 }
 
 #[test]
-fn a_reader_of_a_lying_writer_ends_with_a_fault_and_stays_there() {
+fn reader_of_lying_writer_faults_for_good() {
     for lie in [3, 1 << 31, u64::MAX] {
         loom::model(move || {
             let (writer, mut reader) = ring();
@@ -92,7 +94,7 @@ fn a_reader_of_a_lying_writer_ends_with_a_fault_and_stays_there() {
 }
 
 #[test]
-fn a_writer_shuts_a_lying_reader_out_and_goes_on() {
+fn writer_evicts_lying_reader() {
     loom::model(|| {
         let (mut writer, reader) = ring();
         writer.push(&[Entry::default()]).unwrap();
@@ -103,7 +105,7 @@ fn a_writer_shuts_a_lying_reader_out_and_goes_on() {
         let looked = writer.side.refresh();
         lying.join().unwrap();
         if looked.is_ok() {
-            assert!(matches!(writer.side.refresh(), Err(Fault::Poisoned { shown: 2, mine: 1 })));
+            assert!(matches!(writer.side.refresh(), Err(Fault::Poisoned { published: 2, own: 1 })));
         }
         assert!(writer.side.abandoned());
         assert_eq!(writer.push(&[Entry::default()]), Err(Fault::Abandoned));
@@ -111,10 +113,10 @@ fn a_writer_shuts_a_lying_reader_out_and_goes_on() {
     });
 }
 
-/// A ring of one slot goes on in a new segment: the reader finishes the old one and finds the new
-/// one as the switch has left it; the writer waits for nobody.
+/// A ring of one slot continues in a new segment: the reader finishes the old segment and follows
+/// into the new one; the writer does not wait.
 #[test]
-fn who_goes_on_in_a_new_segment_is_followed() {
+fn reader_follows_into_a_new_segment() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(|| {
@@ -136,7 +138,7 @@ fn who_goes_on_in_a_new_segment_is_followed() {
                 assert_eq!(consumer.available(), Ok(1), "the last position comes with the switch");
                 bytes[0].0.with(|_| ());
                 consumer.next = 1;
-                consumer.go_on_in(new);
+                consumer.continue_in(new);
                 while consumer.available().unwrap() == 1 {
                     thread::yield_now();
                 }
@@ -148,7 +150,7 @@ fn who_goes_on_in_a_new_segment_is_followed() {
         };
         bytes[0].0.with_mut(|_| ());
         producer.head = 1;
-        producer.go_on_in(new);
+        producer.continue_in(new);
         assert_eq!(producer.room(1), Ok(1), "the new memory is free at once");
         bytes[1].0.with_mut(|_| ());
         producer.head = 2;
@@ -157,10 +159,10 @@ fn who_goes_on_in_a_new_segment_is_followed() {
     });
 }
 
-/// The capacity shrinks in place: the writer stays within the smaller one until the reader is past
-/// the cut.
+/// The capacity shrinks in place: the writer stays within the smaller one until the reader has
+/// passed the cut.
 #[test]
-fn a_cut_is_written_behind_only_when_the_reader_is_past_it() {
+fn writer_waits_at_a_cut_until_the_reader_has_passed() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(|| {
@@ -187,18 +189,18 @@ fn a_cut_is_written_behind_only_when_the_reader_is_past_it() {
                 std::mem::forget(consumer);
             })
         };
-        // Positions 0 and 2 lie in the same slot, by either capacity.
+        // Positions 0 and 2 use the same slot with either capacity.
         bytes.0.with_mut(|_| ());
         producer.head = 2;
         producer.cut(1);
         while producer.room(1).unwrap() == 0 {
             thread::yield_now();
         }
-        assert_eq!(producer.settled(), Some(2), "told once");
+        assert_eq!(producer.take_settled(), Some(2), "reported once");
         bytes.0.with_mut(|_| ());
         producer.head = 3;
         producer.publish();
         reading.join().unwrap();
-        assert_eq!(producer.settled(), None);
+        assert_eq!(producer.take_settled(), None);
     });
 }

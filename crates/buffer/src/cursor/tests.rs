@@ -1,18 +1,18 @@
-//! Tests of which party writes which words.
+//! Tests that each control word has one writer and polled words do not share cache lines.
 
 use super::*;
 use crate::wait::Sleeper;
 use abi::ring::LINE_WORDS;
 
-/// The words of a page.
+/// Returns the words of a page.
 fn words(page: &Region) -> Vec<u64> {
     page.words().iter().take(8 * LINE_WORDS).map(|word| word.load(Ordering::Relaxed)).collect()
 }
 
-/// The words of its own page a party may write; nobody else writes there. So no line goes to and
-/// fro between two that write it, and a reader's page is all that a reader need be able to write.
+/// Each party writes only its own page. So no cache line alternates between two writers, and a
+/// reader needs write access to its own page only.
 #[test]
-fn d12_each_party_writes_lines_of_its_own_and_no_other() {
+fn d12_each_party_writes_only_its_own_page() {
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
         let store = Store::heap(512, 4096, policy, 2);
         let pages = || {
@@ -30,7 +30,7 @@ fn d12_each_party_writes_lines_of_its_own_and_no_other() {
             writer.begin(writer.head);
             writer.mark(writer.head);
             writer.publish();
-            sleepers[2].falls_asleep(&store.writer, writer::WAIT, 0);
+            sleepers[2].announce_sleep(&store.writer, writer::WAIT, 0);
             let written = pages();
             assert_ne!(written[0], before[0], "{policy:?}, round {round}");
             assert_eq!(written[1..], before[1..], "the writer writes its own page alone");
@@ -39,7 +39,7 @@ fn d12_each_party_writes_lines_of_its_own_and_no_other() {
                 reader.next = reader.available().unwrap();
                 reader.taken.blocks += 1;
                 reader.release();
-                sleepers[at].falls_asleep(&store.readers[at], reader::WAIT, 0);
+                sleepers[at].announce_sleep(&store.readers[at], reader::WAIT, 0);
                 let read = pages();
                 assert_ne!(read[1 + at], before[1 + at]);
                 let others = (0..3).filter(|page| *page != 1 + at);
@@ -52,10 +52,10 @@ fn d12_each_party_writes_lines_of_its_own_and_no_other() {
     }
 }
 
-/// Words that the other side looks at in each batch lie in pairs of lines of their own: who waits
-/// for one is not disturbed by stores to another.
+/// Words that the other side polls are on separate pairs of cache lines: polling one is not
+/// disturbed by stores to another.
 #[test]
-fn d12_no_two_words_that_are_watched_share_a_line() {
+fn d12_polled_words_do_not_share_cache_lines() {
     use abi::ring::{reader, writer};
     let lines = |words: &[usize]| {
         let mut lines: Vec<_> = words.iter().map(|word| word / LINE_WORDS).collect();

@@ -1,11 +1,11 @@
-//! The data of a ring: what both sides need for each block, in one place and without an indirection
-//! through the store.
+//! The data area of a ring, as both sides access it for each block, without an indirection through
+//! the store.
 //!
 //! Invariants, cited below:
 //! - A1 `base` is the address of the first data word in the writer's memory of `store`, which keeps
-//!   it mapped as long as this value lives.
-//! - A2 `mask + 1` is the capacity: a power of two, at least a page, and no more bytes than there
-//!   are from `base` on (asserted when the value is made, and when it is cut).
+//!   it mapped while this value lives.
+//! - A2 `mask + 1` is the capacity: a power of two, at least a page, and at most the number of
+//!   bytes from `base` on (asserted in `new`, checked in `cut`).
 //! - A3 So a position under the mask, rounded down to 16, is followed by 16 bytes of data.
 
 use crate::atomic::{AtomicU64, Ordering};
@@ -15,17 +15,17 @@ use abi::ring::{PAGE, RecordHeader};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The data of a ring.
+/// The data area of a ring.
 #[derive(Debug)]
 pub(crate) struct Data {
     base: NonNull<AtomicU64>,
     mask: u64,
-    /// Keeps the memory (A1).
+    /// Keeps the memory mapped (A1).
     store: Arc<Store>,
 }
 
-// SAFETY: the address belongs to the store (A1), which may be sent and shared; what may be done at
-// it, and when, is said by each function.
+// SAFETY: the address belongs to the store (A1), which may be sent and shared; each function states
+// which accesses it allows, and when.
 unsafe impl Send for Data {}
 // SAFETY: as above.
 unsafe impl Sync for Data {}
@@ -35,16 +35,20 @@ impl Data {
         let base = store.writer.address(DATA_WORDS);
         let capacity = store.capacity;
         let fits = (store.writer.len() - DATA_WORDS * 8) as u64 >= capacity;
-        assert!(fits && capacity.is_power_of_two() && capacity >= PAGE as u64, "not a ring (A2)");
+        assert!(
+            fits && capacity.is_power_of_two() && capacity >= PAGE as u64,
+            "invalid ring dimensions (A2)"
+        );
         Self { base, mask: capacity - 1, store }
     }
 
-    /// The same memory with another capacity. `None`: it is none, or there is not so much memory.
+    /// Sets another capacity in the same memory. Returns `None` if the value is no power of two,
+    /// less than a page, or more than the memory.
     pub(crate) fn cut(&mut self, capacity: u64) -> Option<()> {
-        let extent = (self.store.writer.len() - DATA_WORDS * 8) as u64;
-        let is_one = capacity.is_power_of_two() && (PAGE as u64..=extent).contains(&capacity);
-        // A2 stays true.
-        is_one.then(|| self.mask = capacity - 1)
+        let available = (self.store.writer.len() - DATA_WORDS * 8) as u64;
+        let is_valid = capacity.is_power_of_two() && (PAGE as u64..=available).contains(&capacity);
+        // A2 is preserved.
+        is_valid.then(|| self.mask = capacity - 1)
     }
 
     #[inline]
@@ -52,7 +56,7 @@ impl Data {
         self.mask + 1
     }
 
-    /// Returns the bytes from a position to the end of its lap.
+    /// Returns the number of bytes from a position to the end of its lap.
     #[inline]
     pub(crate) const fn left(&self, position: u64) -> u64 {
         self.mask + 1 - (position & self.mask)
@@ -65,17 +69,17 @@ impl Data {
         (position & self.mask) as usize
     }
 
-    /// The two words of the header at a position.
+    /// Returns the two words of the header at a position.
     #[inline]
     fn pair(&self, position: u64) -> &[AtomicU64; 2] {
         let first = self.offset(position & !(RecordHeader::SIZE as u64 - 1));
         let at = self.base.as_ptr().wrapping_byte_add(first).cast::<[AtomicU64; 2]>();
-        // SAFETY: two aligned words of the data (A3), alive as long as the store (A1), which are
-        // only reached as atomics here; any bits are a valid word.
+        // SAFETY: two aligned words of the data (A3), alive as long as the store (A1), accessed
+        // only as atomics here; any bits are a valid word.
         unsafe { &*at }
     }
 
-    /// The header at a position, copied once.
+    /// Copies the header at a position; loads each word exactly once.
     #[inline]
     pub(crate) fn header(&self, position: u64) -> [u64; 2] {
         let [first, second] = self.pair(position);
@@ -89,35 +93,37 @@ impl Data {
         second.store(words[1], Ordering::Relaxed);
     }
 
-    /// All data words.
+    /// Returns all data words.
     #[inline]
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: A1 and A2; only reached as atomics, or by instructions that Rust does not see.
+        // SAFETY: A1 and A2; accessed only as atomics, or by instructions outside Rust's memory
+        // model.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.offset(self.mask) / 8 + 1) }
     }
 
-    /// Copies foreign bytes from a position on. What lies behind the end is left as it was.
+    /// Copies foreign bytes from a position on. If the ring's memory ends first, the rest of `out`
+    /// is unchanged.
     #[inline]
     pub(crate) fn copy_out(&self, position: u64, out: &mut [u8]) {
         foreign::copy_out(self.words(), self.offset(position), out);
     }
 
-    /// Copies bytes to a position, which is aligned to a word, as atomics.
+    /// Copies bytes to a word-aligned position by atomic stores.
     pub(crate) fn copy_in(&self, position: u64, bytes: &[u8]) {
         foreign::copy_in(self.words(), self.offset(position) / 8, bytes);
     }
 
-    /// The address of a position.
+    /// Returns the address of a position.
     #[inline]
     pub(super) fn address(&self, position: u64) -> *const u8 {
         self.base.cast::<u8>().as_ptr().wrapping_add(self.offset(position)).cast_const()
     }
 
-    /// The bytes from a position on.
+    /// Returns `length` bytes from a position on.
     ///
     /// # Safety
-    /// 1. They do not go over the end of the lap.
-    /// 2. As long as the slice lives, nobody writes them.
+    /// 1. The range does not extend past the end of the lap.
+    /// 2. Nobody writes these bytes while the slice lives.
     #[inline]
     pub(crate) unsafe fn bytes(&self, position: u64, length: usize) -> &[u8] {
         debug_assert!(length as u64 <= self.left(position));
@@ -126,11 +132,12 @@ impl Data {
         unsafe { std::slice::from_raw_parts(self.address(position), length) }
     }
 
-    /// The bytes from a position on, for the only one who reaches them.
+    /// Returns `length` bytes from a position on for exclusive access.
     ///
     /// # Safety
-    /// 1. They do not go over the end of the lap, and the memory is not mapped read-only.
-    /// 2. As long as the slice lives, nobody else reads or writes them.
+    /// 1. The range does not extend past the end of the lap, and the memory is not mapped
+    ///    read-only.
+    /// 2. Nobody else reads or writes these bytes while the slice lives.
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "memory is shared out by position; promise 2")]
     pub(crate) unsafe fn bytes_mut(&self, position: u64, length: usize) -> &mut [u8] {

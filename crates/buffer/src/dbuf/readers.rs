@@ -1,43 +1,42 @@
-//! Readers of a ring: those in the writer's process, and those that believe nothing. How either
-//! goes from block to block is the matter of the ring ([`Walks`]); the invariants are those of
-//! `dbuf`.
+//! Readers of a ring, in the writer's process and in others. The step from block to block depends
+//! on the kind of ring ([`BlockWalk`]); the invariants are those of `dbuf`.
 
-use super::walk::{FoundRecord, Walk};
+use super::walk::{CheckedRecord, RecordWalk};
 use crate::cursor::Consumer;
 use crate::trust::Trusted;
 use crate::{Fault, Policy, Put, Taken};
 use abi::Extent;
 use std::fmt;
 
-/// The steps of a reader through a ring; internal to this crate.
-pub trait Walks: fmt::Debug {
-    /// A block that was found and checked.
+/// A reader's walk through one kind of ring; internal to this crate.
+pub trait BlockWalk: fmt::Debug {
+    /// A block that has been located and checked.
     type Found: Copy;
 
-    /// Our side of the ring.
+    /// Returns the cursor of this reader.
     fn side(&self) -> &Consumer;
-    /// The same, to change it.
+    /// Returns a mutable reference to this reader's cursor.
     fn side_mut(&mut self) -> &mut Consumer;
-    /// The next block, if that can be said at once; never where the ring overwrites.
+    /// Returns the next block if the fast path applies; never in a ring that overwrites.
     #[inline]
-    fn at_hand(&mut self) -> Option<Self::Found> {
+    fn next_plain(&mut self) -> Option<Self::Found> {
         None
     }
-    /// The next block, if one is shown.
+    /// Locates and checks the next block. Returns `None` if none is published.
     fn find(&mut self) -> Result<Option<Self::Found>, Fault>;
-    /// Goes past it.
+    /// Advances past a block.
     fn pass(&mut self, found: &Self::Found);
-    /// Returns the address and the length of its bytes.
-    fn lies(&self, found: &Self::Found) -> (*const u8, usize);
-    /// Copies the next block, takes it, and gives it back.
+    /// Returns the address and the length of a block's bytes.
+    fn location(&self, found: &Self::Found) -> (*const u8, usize);
+    /// Copies the next block and releases it. Returns its length, or `None` if none is published.
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
-    /// Copies the bytes of a place.
+    /// Copies the bytes of an extent into `out`, which has the same length.
     fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault>;
-    /// Passes over all blocks but the newest.
+    /// Skips all blocks but the newest. Returns the number of skipped blocks.
     fn skip_to_latest(&mut self) -> Result<u64, Fault>;
-    /// Passes over all blocks.
+    /// Skips all published blocks. Returns their number.
     fn skip_to_now(&mut self) -> Result<u64, Fault>;
-    /// Tells the writer that we need nothing before the next block.
+    /// Releases all passed blocks to the writer.
     fn release(&mut self) {
         self.side_mut().release();
     }
@@ -45,27 +44,27 @@ pub trait Walks: fmt::Debug {
 
 /// A reader in the writer's process.
 #[derive(Debug)]
-pub struct Reader<W: Walks>(pub(super) W);
+pub struct LocalReader<W: BlockWalk>(pub(super) W);
 
-impl<W: Walks> Reader<W> {
-    /// The next block, in place, without taking it; `None`: nothing is there. Not in a ring that
-    /// overwrites ([`Fault::Lossy`]).
+impl<W: BlockWalk> LocalReader<W> {
+    /// Returns the next block in place without taking it, or `None` if none is published. Fails
+    /// with [`Fault::Lossy`] in a ring that overwrites.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         let Some(found) = self.held()? else { return Ok(None) };
-        Ok(Some(self.look(&found)))
+        Ok(Some(self.unread_bytes(&found)))
     }
 
-    /// The next block, in place, and past it: [`Reader::release`] gives it back. For a batch: call
-    /// it as often as wanted, with the reader borrowed for each block.
+    /// Returns the next block in place and advances past it; a batch is released by one
+    /// [`LocalReader::release`]. Fails as [`LocalReader::peek`].
     #[inline]
     pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
         let Some(found) = self.held()? else { return Ok(None) };
         self.0.pass(&found);
-        Ok(Some(self.look(&found)))
+        Ok(Some(self.unread_bytes(&found)))
     }
 
-    /// Passes over the next block without looking at it; answers whether there was one.
+    /// Skips the next block. Returns false if there was none.
     pub fn skip(&mut self) -> Result<bool, Fault> {
         let found = self.held()?;
         if let Some(found) = &found {
@@ -74,14 +73,14 @@ impl<W: Walks> Reader<W> {
         Ok(found.is_some())
     }
 
-    /// Gives everything back that was passed: the writer may use the room.
+    /// Releases all passed blocks: the writer may reuse their memory.
     pub fn release(&mut self) {
         self.0.release();
     }
 
     #[inline]
     fn held(&mut self) -> Result<Option<W::Found>, Fault> {
-        match self.0.at_hand() {
+        match self.0.next_plain() {
             Some(found) => Ok(Some(found)),
             None if self.0.side().policy == Policy::Overwrite => Err(Fault::Lossy),
             None => self.0.find(),
@@ -89,80 +88,80 @@ impl<W: Walks> Reader<W> {
     }
 
     #[inline]
-    fn look(&self, found: &W::Found) -> &[u8] {
-        kept(&self.0, found)
+    fn unread_bytes(&self, found: &W::Found) -> &[u8] {
+        in_place(&self.0, found)
     }
 }
 
-/// A reader in another process than the writer's. All it gets are copies.
+/// A reader in another process than the writer's; it only copies.
 #[derive(Debug)]
-pub struct Visitor<W: Walks>(pub(super) W);
+pub struct ForeignReader<W: BlockWalk>(pub(super) W);
 
-impl<W: Walks> Visitor<W> {
-    /// Copies the bytes that a rich pointer names into `out`, which must be as long. They must lie
-    /// in what this reader has not released, or, where the ring overwrites, not have been lapped.
+impl<W: BlockWalk> ForeignReader<W> {
+    /// Copies the bytes of an extent into `out`, which must have the same length. Fails with
+    /// [`Fault::OutOfWindow`] if this reader has released them or the writer has overwritten them.
     pub fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
         self.0.copy(place, out)
     }
 }
 
-impl Visitor<Walk> {
-    /// The rest of a block that was found and not passed, in place. The writer is trusted to keep
-    /// D2 (D6).
+impl ForeignReader<RecordWalk> {
+    /// Returns the rest of a located block in place. The writer is trusted to maintain D2 (D6).
     #[inline]
-    pub(crate) fn look(&self, found: &FoundRecord, _: Trusted) -> &[u8] {
+    pub(crate) fn unread_bytes(&self, found: &CheckedRecord, _: Trusted) -> &[u8] {
         match self.0.side.policy {
             Policy::Overwrite => &[],
-            Policy::Block | Policy::DropNew => kept(&self.0, found),
+            Policy::Block | Policy::DropNew => in_place(&self.0, found),
         }
     }
 }
 
-/// A block that was found and not passed, of a ring that does not overwrite and whose writer keeps
-/// D2: it is in our process, or trusted.
+/// Returns a located block in place. The ring does not overwrite, and its writer maintains D2: it
+/// is in this process, or trusted.
 #[inline]
-fn kept<'a, W: Walks>(walk: &'a W, found: &W::Found) -> &'a [u8] {
-    let (first, length) = walk.lies(found);
-    // SAFETY: `find` checked that the block lies in the ring and is shown (D3); it is not behind
-    // our published cursor, which cannot move while `walk` is borrowed (D4); what overwrites was
-    // turned away by both callers.
+fn in_place<'a, W: BlockWalk>(walk: &'a W, found: &W::Found) -> &'a [u8] {
+    let (first, length) = walk.location(found);
+    // SAFETY: `find` checked that the block lies in the ring and is published (D3); it is not
+    // before the published cursor, which cannot move while `walk` is borrowed (D4); both callers
+    // have excluded rings that overwrite.
     unsafe { std::slice::from_raw_parts(first, length) }
 }
 
 macro_rules! both {
     ($reader:ident) => {
-        impl<W: Walks> $reader<W> {
-            /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is
-            /// there. Where `out` is too short the block stays.
+        impl<W: BlockWalk> $reader<W> {
+            /// Copies the next block into `out` and releases it. Returns its length, or `None` if
+            /// none is published. Fails with [`Fault::TooLong`] if `out` is too short; the block
+            /// then stays.
             pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
                 self.0.read(out)
             }
 
-            /// Passes over all blocks but the newest; answers how many, which are counted as
-            /// skipped.
+            /// Skips all blocks but the newest and counts them as skipped. Returns their number.
             pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
                 self.0.skip_to_latest()
             }
 
-            /// Goes on with what is written from now on; answers how many blocks were skipped.
+            /// Skips all published blocks and counts them as skipped. Returns their number.
             pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
                 self.0.skip_to_now()
             }
 
             /// Returns true if the writer has closed the ring and everything has been read. A
-            /// writer in another process that was killed closes nothing: its control socket reports
-            /// that (RELIABILITY T10).
+            /// killed writer in another process closes nothing: the control socket reports its exit
+            /// (RELIABILITY T10).
             pub fn is_finished(&mut self) -> Result<bool, Fault> {
                 self.0.side_mut().ended()
             }
 
-            /// Returns the counts of this side.
+            /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
             #[must_use]
             pub fn count(&self) -> Taken {
                 self.0.side().taken
             }
 
-            /// Returns the counts that the writer has published, or claims.
+            /// Returns the counts that the writer has published; from another process, they are not
+            /// validated.
             #[must_use]
             pub fn written(&self) -> Put {
                 self.0.side().store.put()
@@ -171,5 +170,5 @@ macro_rules! both {
     };
 }
 
-both!(Reader);
-both!(Visitor);
+both!(LocalReader);
+both!(ForeignReader);

@@ -1,15 +1,15 @@
-//! Rings of blocks: wraps, policies, laps, and a writer that lies.
+//! Tests of rings of blocks: wrap-around, policies, laps, and a lying writer.
 
 use super::*;
 use abi::ring::writer::{COMMIT, MARK, RESERVE};
 use abi::ring::{PAGE_WORDS, RecordHeader};
 use std::sync::atomic::Ordering;
 
-fn config(capacity: usize, policy: Policy, readers: usize) -> Config {
-    Config { capacity, policy, readers, ..Config::new(DbufId::new(5).unwrap()) }
+fn config(capacity: usize, policy: Policy, readers: usize) -> BlockConfig {
+    BlockConfig { capacity, policy, readers, ..BlockConfig::new(DbufId::new(5).unwrap()) }
 }
 
-/// A block whose length and content follow from its number.
+/// Returns a block with a length and content derived from its number.
 fn block(number: u64) -> Vec<u8> {
     let length = 8 + (number.wrapping_mul(2_654_435_761) >> 7) as usize % 900;
     let mut bytes = number.to_le_bytes().to_vec();
@@ -24,7 +24,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 #[test]
-fn blocks_come_out_whole_and_in_order_at_every_wrap() {
+fn blocks_stay_whole_and_ordered_across_wraps() {
     let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 2));
     let (mut wrote, mut read) = (0, 0);
     while read < 3000 {
@@ -51,7 +51,7 @@ fn blocks_come_out_whole_and_in_order_at_every_wrap() {
 }
 
 #[test]
-fn d14_a20_a_position_tells_the_lap() {
+fn d14_a20_position_determines_the_lap() {
     let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 1));
     let (mut before, mut out) = (0, [0; 1000]);
     for lap in 0..50 {
@@ -59,7 +59,7 @@ fn d14_a20_a_position_tells_the_lap() {
             let room = writer.reserve(1000).unwrap().unwrap();
             let position = room.commit(1000).position();
             assert!(position >= before, "positions never go back");
-            // Behind a header of 16 bytes, in a ring where four of these fill a lap.
+            // After a header of 16 bytes, in a ring where four of these fill a lap.
             assert_eq!((position / 4096, position % 4096), (lap, 1024 * part + 16));
             before = position;
             writer.publish();
@@ -70,7 +70,7 @@ fn d14_a20_a_position_tells_the_lap() {
 }
 
 #[test]
-fn what_was_not_committed_or_not_published_is_not_there() {
+fn uncommitted_or_unpublished_blocks_are_invisible() {
     let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 1));
     let mut room = writer.reserve(100).unwrap().unwrap();
     room.fill(7);
@@ -92,7 +92,7 @@ fn what_was_not_committed_or_not_published_is_not_there() {
 }
 
 #[test]
-fn a_full_ring_does_what_its_policy_says() {
+fn full_ring_follows_its_policy() {
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
         let (mut writer, mut readers) = ring(&config(4096, policy, 1));
         let limit = writer.block_max();
@@ -127,12 +127,12 @@ fn a_full_ring_does_what_its_policy_says() {
 }
 
 #[test]
-fn a_ring_that_overwrites_loses_exactly_what_it_says() {
+fn overwriting_ring_counts_every_loss() {
     const TOTAL: u64 = 100_000;
     for capacity in [4096, 32768] {
         let (mut writer, readers) = ring(&config(capacity, Policy::Overwrite, 2));
         std::thread::scope(|scope| {
-            for (pace, mut reader) in readers.into_iter().enumerate() {
+            for (rate, mut reader) in readers.into_iter().enumerate() {
                 scope.spawn(move || {
                     let (mut out, mut next) = ([0; 1024], 0);
                     while !reader.is_finished().unwrap() {
@@ -143,7 +143,7 @@ fn a_ring_that_overwrites_loses_exactly_what_it_says() {
                         let number = number(&out[..length]);
                         assert!(number >= next, "backwards");
                         next = number + 1;
-                        if pace == 1 && number.is_multiple_of(64) {
+                        if rate == 1 && number.is_multiple_of(64) {
                             std::thread::yield_now();
                         }
                     }
@@ -165,7 +165,7 @@ fn a_ring_that_overwrites_loses_exactly_what_it_says() {
 }
 
 #[test]
-fn two_threads_lose_nothing_in_a_ring_that_blocks() {
+fn blocking_ring_loses_nothing_between_threads() {
     const TOTAL: u64 = 50_000;
     let (mut writer, readers) = ring(&config(8192, Policy::Block, 2));
     std::thread::scope(|scope| {
@@ -194,10 +194,10 @@ fn two_threads_lose_nothing_in_a_ring_that_blocks() {
     });
 }
 
-/// A writer that may write anything into its control words and its data (T3, T4): its reader ends
-/// with a fault or goes on, and never leaves its own buffer.
+/// The writer stores arbitrary values into its control words and its data (T3, T4): the reader
+/// fails with a fault or continues, and never accesses memory outside its buffer.
 #[test]
-fn a_reader_survives_every_word_that_a_writer_can_write() {
+fn reader_survives_arbitrary_words_from_the_writer() {
     let mut random = 0x5eed_5eed_5eed_5eedu64;
     let mut next = move || {
         random ^= random << 13;
@@ -255,13 +255,13 @@ fn a_reader_survives_every_word_that_a_writer_can_write() {
 }
 
 #[test]
-fn a_reader_that_is_shut_out_stops_nobody() {
+fn disconnected_reader_does_not_stall_the_writer() {
     let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 2));
     while writer.write(&[1; 500]).unwrap() {}
     writer.publish();
     while readers[1].skip().unwrap() {}
     readers[1].release();
     assert!(!writer.write(&[2; 500]).unwrap());
-    writer.shut_out(0);
+    writer.disconnect(0);
     assert!(writer.write(&[2; 500]).unwrap());
 }

@@ -1,8 +1,8 @@
-//! Steps of a reader of blocks from record to record. Nothing in the ring is believed: each header
-//! is copied once, and checked against the window before it is used (RELIABILITY T3 to T5).
+//! A reader's walk from record to record. Nothing in the ring is trusted: each header is copied
+//! once and checked against the window before it is used (RELIABILITY T3 to T5).
 
 use super::data::Data;
-use super::readers::Walks;
+use super::readers::BlockWalk;
 use crate::cursor::{Consumer, Store};
 use crate::{Fault, Policy, Taken};
 use abi::ring::RecordHeader;
@@ -12,73 +12,78 @@ use std::sync::Arc;
 mod plain;
 mod skip;
 
-/// The steps of a reader from record to record, which trust nothing.
+/// A reader's walk from record to record.
 #[derive(Debug)]
-pub struct Walk {
-    /// A record that ends here or before was seen to be there, lies in this lap, and is not too
-    /// long, and nothing is due before its end. 0: each record is looked at with all care.
+pub struct RecordWalk {
+    /// Limit of the fast path: a record that ends here or before is published, lies in this
+    /// lap, is not too long, and does not pass `stop`. 0: every record takes the slow path with all
+    /// checks.
     plain: u64,
-    /// The sequence number of the next block, if `known`.
+    /// Expected sequence number of the next block; valid if `known`.
     expected: u64,
     pub(super) data: Data,
     pub(crate) side: Consumer,
-    /// Position at which the user of the walk wants control.
+    /// Position that [`RecordWalk::take`] does not cross, because the caller has work due there.
     stop: u64,
-    /// We have not just joined.
+    /// False until the first block after joining has been passed.
     known: bool,
-    /// The number that the first block would have had, had no block been lost since.
+    /// `expected` minus the number of blocks taken.
     first: u64,
-    /// The position after the block that was passed last.
+    /// Position after the last block that was passed.
     passed: u64,
-    /// The first word of the header of a block that is as long as the last one, and its span.
-    likely: u64,
+    /// Expected first header word of the next block, assuming the length of the last one.
+    expected_word: u64,
+    /// Bytes that a block of that length occupies, including its header.
     span: u64,
-    /// The number of the segment in which the ring goes on at the next position, once we are there.
-    awaited: Option<u64>,
+    /// Number of the segment that continues the ring at the next position, once all of this one has
+    /// been read.
+    next_segment: Option<u64>,
 }
 
-/// A record that was found and checked.
+/// A record that has been located and checked.
 #[derive(Clone, Copy, Debug)]
-pub struct FoundRecord {
-    /// The position of its first byte.
+pub struct CheckedRecord {
+    /// Position of the first byte of the block.
     pub(crate) at: u64,
     pub(crate) length: u32,
-    /// Bytes of them that were read.
+    /// Number of bytes already read.
     done: u32,
     sequence: u64,
-    /// Blocks that we missed before it.
+    /// Number of blocks lost before this one.
     lost: u64,
-    /// The position after it.
+    /// Position after the record.
     end: u64,
 }
 
-impl FoundRecord {
-    /// The position of the first byte that is left.
+impl CheckedRecord {
+    /// Returns the position of the first unread byte.
     #[inline]
     pub(crate) const fn at(&self) -> u64 {
         self.at + self.done as u64
     }
 
-    /// Returns the bytes that are left.
+    /// Returns the number of unread bytes.
     #[inline]
     pub(crate) const fn left(&self) -> usize {
         (self.length - self.done) as usize
     }
 
-    /// The record when `count` more bytes of it have been read; none if that is all.
+    /// Returns the record after `count` more bytes have been read, or `None` if no unread byte
+    /// remains.
     #[inline]
-    pub(crate) fn behind(&self, count: usize) -> Option<Self> {
+    pub(crate) fn after(&self, count: usize) -> Option<Self> {
         let done = self.done.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
         (done < self.length).then_some(Self { done, ..*self })
     }
 }
 
-/// Attempts of a reader of an overwriting ring before it reports that nothing is there.
+/// Number of attempts of a reader in an overwriting ring before it reports that no block is
+/// available.
 const ATTEMPTS: usize = 8;
-/// So many records that are no blocks may stand before a block.
+/// Maximum number of pads and cuts that may precede a block.
 const MARKS_MAX: usize = 8;
 
-impl Walk {
+impl RecordWalk {
     pub(super) fn new(side: Consumer) -> Self {
         let (data, taken, start) = (Data::new(side.store.clone()), side.taken, side.next);
         let first = 0u64.wrapping_sub(taken.blocks);
@@ -88,51 +93,51 @@ impl Walk {
             data,
             side,
             stop: u64::MAX,
-            // Who starts at the start knows the number of the first block.
+            // A reader that starts at position 0 knows the number of the first block.
             known: start == 0,
             first,
             passed: start,
-            likely: 0,
+            expected_word: 0,
             span: 0,
-            awaited: None,
+            next_segment: None,
         }
     }
 
-    /// The data of the ring.
+    /// Returns the data of the ring.
     #[inline]
     pub(crate) const fn data(&self) -> &Data {
         &self.data
     }
 
-    /// Returns the counts of this side.
+    /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     #[inline]
     pub(crate) const fn count(&self) -> Taken {
         Taken { blocks: self.expected.wrapping_sub(self.first), ..self.side.taken }
     }
 
-    /// Gives everything back that was passed.
+    /// Releases all passed blocks to the writer, together with the counts.
     pub(crate) fn release(&mut self) {
         self.side.taken = self.count();
         self.side.release();
     }
 
-    /// Says on which processor we are.
-    pub(crate) fn here(&self) {
-        self.side.is_on(sys::machine::current_processor() as u64);
+    /// Publishes the processor of this thread, with the next release.
+    pub(crate) fn publish_processor(&self) {
+        self.side.set_processor(sys::machine::current_processor() as u64);
     }
 
-    /// Records that would go over this position are not taken by [`Walk::take`].
+    /// Sets the position that [`RecordWalk::take`] does not cross.
     pub(crate) fn stop_at(&mut self, position: u64) {
         self.stop = position;
         self.plain = self.plain.min(position);
     }
 
-    /// Each record is looked at with all care until one was found.
-    pub(crate) const fn doubt(&mut self) {
+    /// Sends the next record through the slow path with all checks.
+    pub(crate) const fn disable_fast_path(&mut self) {
         self.plain = 0;
     }
 
-    /// Goes on with what is written from now on.
+    /// Skips to the writer's current position.
     pub(super) fn join_now(&mut self) -> Result<(), Fault> {
         let has_switched = self.side.has_switched();
         let now = self.side.refresh()?;
@@ -140,104 +145,68 @@ impl Walk {
         if let (true, Some(last)) = (has_switched, now.checked_sub(RecordHeader::SIZE as u64)) {
             // The switch is the last record.
             let header = RecordHeader::from_words(self.data.header(last));
-            self.awaited = (header.kind == RecordHeader::SWITCH).then_some(header.sequence);
+            self.next_segment = (header.kind == RecordHeader::SWITCH).then_some(header.sequence);
         }
         self.release();
         Ok(())
     }
 
-    /// The number of the segment in which the ring goes on, if all of this one has been read: until
-    /// it has been entered nothing is found.
-    pub(crate) const fn awaited(&self) -> Option<u64> {
-        self.awaited
+    /// Returns the number of the segment that continues the ring, if all of this one has been read.
+    /// Until [`RecordWalk::continue_in`] is called, no further block is found.
+    pub(crate) const fn next_segment(&self) -> Option<u64> {
+        self.next_segment
     }
 
-    /// Goes on in the next segment.
-    pub(crate) fn go_on_in(&mut self, store: Arc<Store>) {
+    /// Continues in the next segment.
+    pub(crate) fn continue_in(&mut self, store: Arc<Store>) {
         self.data = Data::new(store.clone());
         self.side.taken = self.count();
-        self.side.go_on_in(store);
-        (self.plain, self.awaited) = (0, None);
+        self.side.continue_in(store);
+        (self.plain, self.next_segment) = (0, None);
     }
 
-    /// Goes on with another capacity from this position on.
+    /// Continues with another capacity from this position on.
     fn cut(&mut self, position: u64, capacity: u64) -> Result<(), Fault> {
-        // A writer that changes the capacity under a ring that overwrites could not be caught.
+        // In a ring that overwrites, a hostile change of capacity could not be detected.
         if self.side.policy == Policy::Overwrite || self.data.cut(capacity).is_none() {
             return Err(self.damaged(position));
         }
         self.side.next = position;
         self.side.taken = self.count();
         self.side.cut(capacity);
-        // Whoever uses the walk is asked by the new capacity.
+        // The caller has to adapt to the new capacity first.
         (self.plain, self.stop) = (0, position);
         Ok(())
     }
 
-    pub(crate) fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        for _ in 0..ATTEMPTS {
-            let start = self.side.next;
-            let found = match self.find() {
-                Ok(None) => return Ok(None),
-                Ok(Some(found)) => Ok(found),
-                Err(fault) => Err(fault),
-            };
-            let copied = found.and_then(|found| {
-                let length = found.length as usize;
-                let to = out.get_mut(..length);
-                let to = to.ok_or(Fault::TooLong { length, limit: 0 })?;
-                self.data.copy_out(found.at, to);
-                Ok(found)
-            });
-            if self.torn(start) {
-                // Whatever was seen may be half of two records: go on behind, where there is
-                // something.
-                match self.side.resume(start)? {
-                    Some(next) => self.side.next = next,
-                    None => return Ok(None),
-                }
-                continue;
-            }
-            let found = match copied {
-                Err(Fault::TooLong { length, .. }) => {
-                    return Err(Fault::TooLong { length, limit: out.len() });
-                }
-                other => other?,
-            };
-            self.pass(&found);
-            self.release();
-            return Ok(Some(found.length as usize));
-        }
-        Ok(None)
-    }
-
-    /// The next record that is a block, if one is published. Pads are passed. Everything that the
-    /// header alleges is checked against the window before it is used.
+    /// Locates the next block, passing pads. Returns `None` if no block is published. Everything in
+    /// the header is checked against the window before it is used. Fails with [`Fault::Damaged`] if
+    /// there is no valid record.
     #[inline]
-    pub(crate) fn find(&mut self) -> Result<Option<FoundRecord>, Fault> {
-        match self.at_hand() {
+    pub(crate) fn find(&mut self) -> Result<Option<CheckedRecord>, Fault> {
+        match self.next_plain() {
             Some(found) => Ok(Some(found)),
-            None => self.look_and_find(),
+            None => self.find_checked(),
         }
     }
 
-    /// Returns the position up to which records are known to be plain.
-    fn look_ahead(&self) -> u64 {
+    /// Computes the limit of the fast path.
+    fn plain_limit(&self) -> u64 {
         if !self.known || self.side.policy == Policy::Overwrite {
             return 0;
         }
         let start = self.side.next;
         let longest = (self.data.capacity() / 2).min(RecordHeader::spans(BLOCK_MAX));
         let lap = start + self.data.left(start);
-        lap.min(self.side.seen()).min(start + longest).min(self.stop)
+        lap.min(self.side.last_commit()).min(start + longest).min(self.stop)
     }
 
     #[cold]
-    fn look_and_find(&mut self) -> Result<Option<FoundRecord>, Fault> {
-        // At most one pad stands before a block, and few cuts.
+    fn find_checked(&mut self) -> Result<Option<CheckedRecord>, Fault> {
+        // At most one pad precedes a block, and few cuts.
         for _ in 0..MARKS_MAX {
             let (start, commit) = (self.side.next, self.side.available()?);
-            if start == commit || self.awaited.is_some() {
+            if start == commit || self.next_segment.is_some() {
                 self.plain = 0;
                 return Ok(None);
             }
@@ -252,7 +221,7 @@ impl Walk {
                 RecordHeader::SWITCH
                     if header.length == 0 && end == commit && !self.torn(start) =>
                 {
-                    (self.side.next, self.awaited) = (end, Some(header.sequence));
+                    (self.side.next, self.next_segment) = (end, Some(header.sequence));
                 }
                 RecordHeader::CUT if header.length == 0 => self.cut(end, header.sequence)?,
                 RecordHeader::BLOCK
@@ -265,8 +234,8 @@ impl Walk {
                     if lost > self.lost_at_most(start) {
                         return Err(self.damaged(start));
                     }
-                    self.plain = self.look_ahead();
-                    return Ok(Some(FoundRecord { at, length, done: 0, sequence, lost, end }));
+                    self.plain = self.plain_limit();
+                    return Ok(Some(CheckedRecord { at, length, done: 0, sequence, lost, end }));
                 }
                 _ => return Err(self.damaged(start)),
             }
@@ -274,13 +243,13 @@ impl Walk {
         Err(self.damaged(self.side.next))
     }
 
-    /// Returns true if what was read at a position may be halves of two records.
+    /// Returns true if the data read at a position may mix two records.
     fn torn(&self, position: u64) -> bool {
         self.side.policy == Policy::Overwrite && self.side.overtaken(position)
     }
 
-    /// No record where one should be. In a ring that overwrites that may be the writer passing; the
-    /// caller looks at the lap.
+    /// Returns the fault for a missing record and poisons the link; in a ring that overwrites, the
+    /// writer may be overwriting the record at this moment, and then the caller checks the lap.
     fn damaged(&mut self, position: u64) -> Fault {
         let fault = Fault::Damaged { position };
         if self.torn(position) {
@@ -291,9 +260,9 @@ impl Walk {
     }
 
     #[inline]
-    pub(crate) fn pass(&mut self, found: &FoundRecord) {
+    pub(crate) fn pass(&mut self, found: &CheckedRecord) {
         if !self.known {
-            // The first block that we see: what came before it was never ours.
+            // First block after joining: earlier blocks count as skipped.
             let before = found.sequence.wrapping_sub(self.expected);
             self.first = self.first.wrapping_add(before);
             self.side.taken.skipped = self.side.taken.skipped.wrapping_add(before);
@@ -307,7 +276,7 @@ impl Walk {
         self.side.taken.bytes += u64::from(found.length);
     }
 
-    /// Returns the blocks at most that may have been written between the last one passed and this
+    /// Returns the maximum number of blocks that fit between the last block passed and this
     /// position.
     fn lost_at_most(&self, position: u64) -> u64 {
         match self.side.policy {
@@ -315,8 +284,68 @@ impl Walk {
             Policy::Block | Policy::DropNew => 0,
         }
     }
+}
 
-    pub(super) fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
+impl BlockWalk for RecordWalk {
+    type Found = CheckedRecord;
+
+    #[inline]
+    fn side(&self) -> &Consumer {
+        &self.side
+    }
+
+    fn side_mut(&mut self) -> &mut Consumer {
+        &mut self.side
+    }
+
+    #[inline]
+    fn next_plain(&mut self) -> Option<CheckedRecord> {
+        Self::next_plain(self)
+    }
+
+    #[inline]
+    fn find(&mut self) -> Result<Option<CheckedRecord>, Fault> {
+        Self::find(self)
+    }
+
+    #[inline]
+    fn pass(&mut self, found: &CheckedRecord) {
+        Self::pass(self, found);
+    }
+
+    #[inline]
+    fn location(&self, found: &CheckedRecord) -> (*const u8, usize) {
+        (self.data.address(found.at()), found.left())
+    }
+
+    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        for _ in 0..ATTEMPTS {
+            let start = self.side.next;
+            let Some(found) = self.find().transpose() else { return Ok(None) };
+            let limit = out.len();
+            let copied = found.and_then(|found| {
+                let length = found.length as usize;
+                let to = out.get_mut(..length).ok_or(Fault::TooLong { length, limit })?;
+                self.data.copy_out(found.at, to);
+                Ok(found)
+            });
+            if self.torn(start) {
+                // The copy may mix two records: resume where the data is intact.
+                match self.side.resume(start)? {
+                    Some(next) => self.side.next = next,
+                    None => return Ok(None),
+                }
+                continue;
+            }
+            let found = copied?;
+            self.pass(&found);
+            self.release();
+            return Ok(Some(found.length as usize));
+        }
+        Ok(None)
+    }
+
+    fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
         let commit = self.side.refresh()?;
         let capacity = self.data.capacity();
         let (start, length) = (place.complete(commit), u64::from(place.length()));
@@ -338,54 +367,13 @@ impl Walk {
         }
         Ok(())
     }
-}
-
-impl Walks for Walk {
-    type Found = FoundRecord;
-
-    #[inline]
-    fn side(&self) -> &Consumer {
-        &self.side
-    }
-
-    fn side_mut(&mut self) -> &mut Consumer {
-        &mut self.side
-    }
-
-    #[inline]
-    fn at_hand(&mut self) -> Option<FoundRecord> {
-        Self::at_hand(self)
-    }
-
-    #[inline]
-    fn find(&mut self) -> Result<Option<FoundRecord>, Fault> {
-        Self::find(self)
-    }
-
-    #[inline]
-    fn pass(&mut self, found: &FoundRecord) {
-        Self::pass(self, found);
-    }
-
-    #[inline]
-    fn lies(&self, found: &FoundRecord) -> (*const u8, usize) {
-        (self.data.address(found.at()), found.left())
-    }
-
-    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        Self::read(self, out)
-    }
-
-    fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
-        Self::copy(self, place, out)
-    }
 
     fn skip_to_latest(&mut self) -> Result<u64, Fault> {
-        Self::skip_to_latest(self)
+        self.skip_until(true)
     }
 
     fn skip_to_now(&mut self) -> Result<u64, Fault> {
-        Self::skip_to_now(self)
+        self.skip_until(false)
     }
 
     fn release(&mut self) {
@@ -393,14 +381,14 @@ impl Walks for Walk {
     }
 }
 
-impl Drop for Walk {
+impl Drop for RecordWalk {
     fn drop(&mut self) {
         self.side.taken = self.count();
         self.side.leave();
     }
 }
 
-/// The longest block of a ring of this capacity.
+/// Returns the maximum block length in bytes for a ring of this capacity.
 pub(super) fn block_max(capacity: u64) -> usize {
     let half = usize::try_from(capacity / 2).unwrap_or(usize::MAX);
     half.saturating_sub(RecordHeader::SIZE).min(BLOCK_MAX)

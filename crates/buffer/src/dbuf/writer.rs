@@ -1,8 +1,8 @@
-//! The side of a ring of blocks that writes.
+//! The writing side of a ring of blocks.
 //!
-//! What a block costs is decided here: one comparison says that it fits, that readers need not be
-//! looked at, that the lap does not end and that nothing is due ([`Writer::limit`]); then two words
-//! of header and the copy.
+//! The cost of a block is determined here. One comparison ([`BlockWriter::limit`]) establishes that
+//! it fits, that cursors need not be read, that the lap does not end and that no work is due; then
+//! follow two header words and the copy.
 
 use super::data::Data;
 use super::walk::block_max;
@@ -10,50 +10,49 @@ use crate::cursor::{Producer, Store};
 use crate::{Fault, Policy, Put, Taken, foreign};
 use abi::ring::RecordHeader;
 use abi::{DbufId, Extent};
-use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Bytes of a cache line, the unit that processors exchange.
+/// Size of a cache line in bytes.
 const LINE: u64 = 64;
-/// Spacing of blocks from which on stores are batched by line. Below it the reader touches nearly
-/// every cache line of the blocks anyway, so batching gains nothing.
-const APART: u64 = 8 * LINE;
+/// Block spacing in bytes from which header lines are reclaimed in advance. Below this spacing the
+/// reader touches nearly every cache line of the blocks anyway, so reclaiming gains nothing.
+const RECLAIM_MIN: u64 = 8 * LINE;
 
-/// The one writer of a ring of blocks.
+/// The only writer of a ring of blocks.
 #[derive(Debug)]
-pub struct Writer {
-    /// A record that ends here or before fits where the head is: it ends in this lap, readers need
-    /// nothing there, it is no longer than half the ring, and it does not go over `stop`. 0 where
-    /// the ring overwrites: there no block is written like this.
+pub struct BlockWriter {
+    /// Limit of the fast path: a record that ends here or before fits at the head. It ends in this
+    /// lap, overwrites nothing that readers need, is at most half a ring long, and does not cross
+    /// `stop`. Always 0 where the ring overwrites, which disables the fast path.
     limit: u64,
-    /// The same without `stop`.
-    far: u64,
+    /// The limit without `stop`.
+    free_until: u64,
     data: Data,
     side: Producer,
-    /// Position at which the user of the writer wants control.
+    /// Position that [`BlockWriter::put`] does not cross, because the caller has work due there.
     stop: u64,
-    /// So much is always left.
+    /// Number of bytes that always stay free, for a switch record.
     reserve: u64,
-    /// Another writer goes on.
+    /// True once another writer has taken over the ring.
     is_away: bool,
     id: DbufId,
-    /// Buffer for a reservation in a ring that overwrites (D5).
+    /// Buffer of a reservation in a ring that overwrites (D5).
     staging: Vec<u8>,
-    /// The head and the number of blocks when they were last shown.
-    shown: (u64, u64),
-    /// The head when room was last given out: somebody may be writing there.
-    lent: u64,
+    /// Head and number of blocks at the last publication.
+    published: (u64, u64),
+    /// Head at the last reservation, where the caller may still be writing.
+    reserved_at: u64,
 }
 
-impl Writer {
+impl BlockWriter {
     pub(crate) fn new(store: Arc<Store>, id: DbufId) -> Self {
         Self::with(Producer::new(store), id)
     }
 
-    /// The writer of a segment in which a ring goes on that another writer began.
-    pub(crate) fn going_on(store: Arc<Store>, id: DbufId, head: u64, put: Put) -> Self {
-        Self::with(Producer::going_on(store, head, put), id)
+    /// Creates the writer of a segment that continues a ring begun by another writer.
+    pub(crate) fn resume(store: Arc<Store>, id: DbufId, head: u64, put: Put) -> Self {
+        Self::with(Producer::resume(store, head, put), id)
     }
 
     fn with(mut side: Producer, id: DbufId) -> Self {
@@ -66,7 +65,7 @@ impl Writer {
         let data = Data::new(store);
         Self {
             limit: 0,
-            far: 0,
+            free_until: 0,
             data,
             side,
             stop: u64::MAX,
@@ -74,12 +73,12 @@ impl Writer {
             is_away: false,
             id,
             staging,
-            shown: (0, 0),
-            lent: u64::MAX,
+            published: (0, 0),
+            reserved_at: u64::MAX,
         }
     }
 
-    /// The position behind the last block that was put.
+    /// Returns the position after the last block put.
     #[inline]
     pub(crate) const fn head(&self) -> u64 {
         self.side.head
@@ -91,67 +90,67 @@ impl Writer {
         self.side.put.blocks
     }
 
-    /// Returns true if another writer has taken the ring over.
+    /// Returns true if another writer has taken over the ring.
     pub(crate) const fn is_away(&self) -> bool {
         self.is_away
     }
 
-    /// Our side of the ring, for who waits on it.
+    /// Returns the cursor, for streams that add waiting to the ring.
     pub(crate) const fn side(&mut self) -> &mut Producer {
         &mut self.side
     }
 
-    /// Always leaves room for the record of a switch, so that a ring that is full can go on
-    /// elsewhere.
+    /// Reserves room for a switch record, so that a full ring can continue in another segment.
     pub(crate) const fn keep_room_to_switch(&mut self) {
         self.reserve = RecordHeader::SIZE as u64;
     }
 
-    /// Returns true if a block of this length begins a new lap.
+    /// Returns true if a block of this length would begin a new lap.
     pub(crate) fn wraps(&self, length: usize) -> bool {
         let left = self.data.left(self.side.head);
         left == self.data.capacity() || RecordHeader::spans(length) > left
     }
 
-    /// The position at which a segment would begin that begins now.
+    /// Returns the start position of a segment switched to now.
     pub(crate) const fn next_start(&self) -> u64 {
         self.side.head + RecordHeader::SIZE as u64
     }
 
-    /// Says that the ring goes on in the segment of this number, which is in `store`, and goes on
-    /// there.
+    /// Writes a switch record that names segment `number`, and continues in that segment's memory.
     pub(crate) fn switch(&mut self, number: u64, store: Arc<Store>) {
         self.mark(RecordHeader { length: 0, kind: RecordHeader::SWITCH, sequence: number });
         self.data = Data::new(store.clone());
-        self.side.go_on_in(store);
-        (self.far, self.limit) = (0, 0);
+        self.side.continue_in(store);
+        (self.free_until, self.limit) = (0, 0);
         if self.side.policy == Policy::Overwrite {
             self.staging.resize(self.block_max(), 0);
         }
     }
 
-    /// Says that the ring goes on in another one of a process of its own, and goes on nowhere.
+    /// Writes a switch record that sends the reader to segment `number` of another writer, then
+    /// closes this writer's segment.
     pub(crate) fn switch_away(&mut self, number: u64) {
         self.mark(RecordHeader { length: 0, kind: RecordHeader::SWITCH, sequence: number });
         self.side.leave_segment();
-        (self.far, self.limit, self.is_away) = (0, 0, true);
+        (self.free_until, self.limit, self.is_away) = (0, 0, true);
     }
 
-    /// Goes on with another capacity in the same memory. `None`: there is not so much.
+    /// Writes a cut record and continues with another capacity in the same memory. Returns `None`
+    /// if that capacity is invalid or exceeds the memory.
     pub(crate) fn cut(&mut self, capacity: u64) -> Option<()> {
         let before = self.data.capacity();
         self.data.cut(capacity)?;
         let after = self.data.capacity();
-        // The record is still at its place by the old capacity.
+        // The record itself is placed by the old capacity.
         self.data.cut(before)?;
         self.mark(RecordHeader { length: 0, kind: RecordHeader::CUT, sequence: after });
         self.data.cut(after)?;
         self.side.cut(after);
-        (self.far, self.limit) = (0, 0);
+        (self.free_until, self.limit) = (0, 0);
         Some(())
     }
 
-    /// Puts a record without content where the head is.
+    /// Puts a record without content at the head.
     fn mark(&mut self, record: RecordHeader) {
         let end = self.next_start();
         if self.side.policy == Policy::Overwrite {
@@ -161,30 +160,30 @@ impl Writer {
         self.side.head = end;
     }
 
-    /// Blocks that would go over this position are not put by [`Writer::put`].
+    /// Sets the position that [`BlockWriter::put`] does not cross.
     #[inline]
     pub(crate) fn stop_at(&mut self, position: u64) {
         self.stop = position;
-        self.limit = self.far.min(position);
+        self.limit = self.free_until.min(position);
     }
 
-    /// The id by which rich pointers name this ring.
+    /// Returns the id by which rich pointers refer to this ring.
     #[must_use]
     pub const fn id(&self) -> DbufId {
         self.id
     }
 
-    /// The longest block that this ring takes: half of it, so that a block fits wherever the head
-    /// is.
+    /// Returns the maximum length of a block in bytes: half the ring, so that a block fits at any
+    /// head position.
     #[inline]
     #[must_use]
     pub fn block_max(&self) -> usize {
         block_max(self.data.capacity())
     }
 
-    /// Puts a copy of a block, if that needs no look at anybody. The same as [`Writer::write`], in
-    /// as few instructions as there can be.
-    // A call with its registers saved costs as much as the copy of 64 bytes (`bench pipe`).
+    /// Puts a copy of a block if it fits below the limit. The fast path of [`BlockWriter::write`],
+    /// with a minimum of instructions.
+    // Not a call: saving its registers would cost as much as copying 64 bytes (`bench pipe`).
     #[inline(always)]
     pub(crate) fn put(&mut self, block: &[u8]) -> bool {
         let head = self.side.head;
@@ -195,8 +194,8 @@ impl Writer {
         // Less than half a ring, hence less than 32 bits.
         let words = RecordHeader::block_words(block.len(), self.side.put.blocks);
         self.data.put_header(head, words);
-        // SAFETY: the range ends before `limit`: in this lap, between head and what readers still
-        // need (D2); no reader looks at it (D3), and the one writer is borrowed.
+        // SAFETY: the range ends before `limit`: in this lap, between head and the data that
+        // readers still need (D2); no reader accesses it (D3), and the only writer is borrowed.
         let room = unsafe { self.data.bytes_mut(head + RecordHeader::SIZE as u64, block.len()) };
         foreign::copy(block, room);
         self.side.head = end;
@@ -205,19 +204,19 @@ impl Writer {
         true
     }
 
-    /// Opens room for a block of up to `length` bytes. `None`: the ring is full; a ring that blocks
-    /// will have room when readers release, one that drops has counted the block as dropped.
+    /// Opens room for a block of up to `length` bytes. Returns `None` if the ring is full; a ring
+    /// that drops has then counted the block. Fails with [`Fault::TooLong`] or
+    /// [`Fault::Abandoned`].
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
-        self.lent = self.side.head;
+        self.reserved_at = self.side.head;
         match self.fits(length) {
             Some(length) => Ok(Some(Reservation { writer: self, pad: 0, length })),
-            None => self.look_and_reserve(length),
+            None => self.reserve_checked(length),
         }
     }
 
-    /// The length, if such a block fits where the head is, as far as is known without looking at
-    /// anybody.
+    /// Returns the length if such a block fits at the head below the limit; reads no cursors.
     #[inline]
     pub(crate) fn fits(&self, length: usize) -> Option<u32> {
         let short = u32::try_from(length).ok()?;
@@ -225,7 +224,7 @@ impl Writer {
     }
 
     #[cold]
-    fn look_and_reserve(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
+    fn reserve_checked(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
         let limit = self.block_max();
         let Some(length) = u32::try_from(length).ok().filter(|&l| l as usize <= limit) else {
             return Err(Fault::TooLong { length, limit });
@@ -242,12 +241,12 @@ impl Writer {
             }
             return Ok(None);
         }
-        self.far = self.limit(pad, room);
-        self.limit = self.far.min(self.stop);
+        self.free_until = self.limit(pad, room);
+        self.limit = self.free_until.min(self.stop);
         Ok(Some(Reservation { writer: self, pad, length }))
     }
 
-    /// Returns the position up to which blocks fit without another look, given this much room.
+    /// Computes the limit of the fast path, given the padding due and the free room.
     fn limit(&self, pad: u64, room: u64) -> u64 {
         // The lap ends with the padding, which is not written yet.
         if pad > 0 || self.side.policy == Policy::Overwrite {
@@ -258,7 +257,7 @@ impl Writer {
         (head + self.data.left(head)).min(head + room).min(head + longest)
     }
 
-    /// Puts a copy of a block. `false`: the ring is full (see [`Writer::reserve`]).
+    /// Puts a copy of a block. Returns false if the ring is full (see [`BlockWriter::reserve`]).
     #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if self.put(block) {
@@ -270,31 +269,31 @@ impl Writer {
         Ok(true)
     }
 
-    /// Shows the readers all blocks that were committed. Once per batch.
+    /// Publishes all committed blocks to the readers. To be called once per batch.
     pub fn publish(&mut self) {
         self.side.publish();
         let (head, blocks) = (self.side.head, self.side.put.blocks);
-        let (before, had) = std::mem::replace(&mut self.shown, (head, blocks));
+        let (before, had) = std::mem::replace(&mut self.published, (head, blocks));
         if let Some(span) = (head - before).checked_div(blocks - had)
-            && span >= APART
-            && self.lent != head
+            && span >= RECLAIM_MIN
+            && self.reserved_at != head
         {
-            self.take_back(span, blocks - had);
+            self.reclaim_lines(span, blocks - had);
         }
     }
 
-    /// Takes the lines on which the headers of the next blocks will lie back from the readers, if
-    /// they come as far apart as those before.
+    /// Reclaims the cache lines of the next headers from the readers' processors, assuming that the
+    /// next blocks have the same spacing as the last ones.
     ///
-    /// Who looks at the first word of each block takes one line of many to its processor. A store
-    /// to such a line waits until it is back, stores are done in order, and so the copies of whole
-    /// blocks wait with it, once for each block. Stores to such lines alone wait together. (A
-    /// prefetch for writing does not: `bench peek`, two cores.)
-    fn take_back(&self, span: u64, blocks: u64) {
+    /// A reader that inspects the first word of each block moves one line per block into its cache.
+    /// A store to such a line waits for it to come back, stores are performed in order, and so the
+    /// copies of whole blocks stall with it, once per block. Stores to such lines alone overlap
+    /// their waits. (A prefetch for writing does not: `bench peek`, two cores.)
+    fn reclaim_lines(&self, span: u64, blocks: u64) {
         let mut at = self.side.head;
         for _ in 0..blocks {
-            // Up to `far` there is room, where nobody looks (D3).
-            if at + LINE > self.far {
+            // Up to `free_until` the memory is free, and no reader accesses it (D3).
+            if at + LINE > self.free_until {
                 return;
             }
             self.data.put_header(at, [0; 2]);
@@ -306,30 +305,32 @@ impl Writer {
         }
     }
 
-    /// Stops waiting for a reader that does not keep its promise; it is told nothing and lapped.
-    pub fn shut_out(&mut self, reader: usize) {
-        self.side.shut_out(reader);
+    /// Excludes a slow reader from flow control. It is not notified, and may be lapped.
+    pub fn disconnect(&mut self, reader: usize) {
+        self.side.disconnect(reader);
     }
 
-    /// Readers that were evicted because they showed a position that they cannot have.
+    /// Returns the number of readers evicted for an impossible position.
     #[must_use]
     pub const fn evicted(&self) -> u64 {
         self.side.evicted()
     }
 
-    /// Returns the counts of this side.
+    /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
     #[must_use]
     pub const fn count(&self) -> Put {
         self.side.put
     }
 
-    /// Returns the counts that a reader has published, for the balance of the edge.
+    /// Returns the counts that a reader has published, or `None` if there is no
+    /// such reader.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<Taken> {
         self.side.taken(reader)
     }
 
-    /// Returns the positions that must be free for a block of this length at the present head.
+    /// Returns the number of positions that must be free for a block of this length at the current
+    /// head. Fails with [`Fault::TooLong`] if it can never fit.
     #[inline]
     pub(crate) fn needs(&self, length: usize) -> Result<u64, Fault> {
         let limit = self.block_max();
@@ -339,7 +340,7 @@ impl Writer {
         }
     }
 
-    /// Returns the bytes of padding before a block of this length, and all bytes that it needs.
+    /// Returns the padding in front of a block of this length, and its total need, in bytes.
     #[inline]
     fn need(&self, length: u32) -> (u64, u64) {
         let (left, span) = (self.data.left(self.side.head), RecordHeader::span(length));
@@ -347,8 +348,8 @@ impl Writer {
         (pad, pad + span)
     }
 
-    /// Writes the headers of the pad and of the block, copies the block in where it was staged, and
-    /// moves the head.
+    /// Writes the headers of the pad and of the block, copies a staged block into the ring, and
+    /// advances the head.
     #[inline]
     fn commit(&mut self, pad: u64, length: u32) -> Extent {
         let start = self.side.head + pad;
@@ -376,7 +377,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for BlockWriter {
     fn drop(&mut self) {
         if !self.is_away {
             self.side.close();
@@ -384,17 +385,18 @@ impl Drop for Writer {
     }
 }
 
-/// Room for one block. Dropped without [`Reservation::commit`]: nothing was written.
+/// Room for one block. A reservation dropped without [`Reservation::commit`] writes nothing.
+#[derive(Debug)]
 #[must_use]
 pub struct Reservation<'a> {
-    writer: &'a mut Writer,
-    /// Bytes of padding before it.
+    writer: &'a mut BlockWriter,
+    /// Bytes of padding in front of the block.
     pad: u64,
     length: u32,
 }
 
 impl Reservation<'_> {
-    /// Puts the first `used` bytes into the ring as one block, and answers their place.
+    /// Puts the first `used` bytes into the ring as one block. Returns its extent.
     #[inline]
     pub fn commit(self, used: usize) -> Extent {
         let used = u32::try_from(used).unwrap_or(u32::MAX).min(self.length);
@@ -416,8 +418,9 @@ impl Deref for Reservation<'_> {
         if writer.side.policy == Policy::Overwrite {
             return writer.staging.get(..self.length as usize).unwrap_or_default();
         }
-        // SAFETY: the bytes lie in the ring (`reserve` found the room), between head and what
-        // readers still need (D2): no reader looks at them (D3), and the one writer is borrowed.
+        // SAFETY: the bytes lie in the ring (`reserve` found the room), between head and the data
+        // that readers still need (D2): no reader accesses them (D3), and the only writer is
+        // borrowed.
         unsafe { writer.data.bytes(self.position(), self.length as usize) }
     }
 }
@@ -429,13 +432,7 @@ impl DerefMut for Reservation<'_> {
         if self.writer.side.policy == Policy::Overwrite {
             return self.writer.staging.get_mut(..length).unwrap_or_default();
         }
-        // SAFETY: as in `deref`; and the one writer is borrowed for this slice alone.
+        // SAFETY: as in `deref`; and the only writer is borrowed mutably.
         unsafe { self.writer.data.bytes_mut(position, length) }
-    }
-}
-
-impl fmt::Debug for Reservation<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Reservation({} bytes)", self.length)
     }
 }

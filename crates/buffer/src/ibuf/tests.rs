@@ -1,4 +1,4 @@
-//! Rings of rich pointers: lanes, policies, threads, and parties that lie.
+//! Tests of rings of rich pointers: columns, policies, threads, and lying parties.
 
 use super::*;
 use abi::{Class, DbufId, Extent};
@@ -10,14 +10,14 @@ fn entry(number: u64) -> Entry {
     Entry::new(pointer, context, Marks::frame(1, 64, 64))
 }
 
-fn config(entries: usize, policy: Policy, readers: usize) -> Config {
-    Config { entries, policy, readers, ..Config::default() }
+fn config(entries: usize, policy: Policy, readers: usize) -> RingConfig {
+    RingConfig { entries, policy, readers, ..RingConfig::default() }
 }
 
-/// A block may be of any length: its entry takes the room of an index.
+/// The length of a block does not matter: its entry has a fixed size.
 #[test]
-fn d2_a_ring_holds_indices_and_no_bytes() {
-    let shape = Config { lanes: Lanes::Pointer, ..config(1024, Policy::Block, 1) };
+fn d2_ring_stores_pointers_and_no_bytes() {
+    let shape = RingConfig { lanes: Lanes::Pointer, ..config(1024, Policy::Block, 1) };
     let (mut writer, mut readers) = ring(&shape);
     let data = writer.side.store.writer.len() - DATA_WORDS * 8;
     assert_eq!(data, 1024 * size_of::<RichPointer>());
@@ -33,10 +33,10 @@ fn d2_a_ring_holds_indices_and_no_bytes() {
 }
 
 #[test]
-fn every_stride_carries_its_lanes() {
+fn each_entry_size_carries_its_columns() {
     for (lanes, stride) in [(Lanes::Pointer, 16), (Lanes::Context, 32), (Lanes::Marks, 64)] {
         assert_eq!(lanes.stride(), stride);
-        let (mut writer, mut readers) = ring(&Config { lanes, ..Config::default() });
+        let (mut writer, mut readers) = ring(&RingConfig { lanes, ..RingConfig::default() });
         let sent = entry(5);
         assert_eq!(writer.push(&[sent]).unwrap().put, 1);
         let mut got = [entry(0); 2];
@@ -48,7 +48,7 @@ fn every_stride_carries_its_lanes() {
 }
 
 #[test]
-fn a_full_ring_keeps_gives_back_or_drops() {
+fn full_ring_refuses_or_drops_by_policy() {
     let entries: Vec<_> = (0..10).map(entry).collect();
     let (mut writer, mut readers) = ring(&config(8, Policy::Block, 2));
     assert_eq!(writer.push(&entries).unwrap(), Pushed { put: 8, dropped: 0 });
@@ -71,7 +71,7 @@ fn a_full_ring_keeps_gives_back_or_drops() {
 }
 
 #[test]
-fn the_end_comes_after_the_last_entry() {
+fn ring_finishes_after_the_last_entry() {
     let (mut writer, mut readers) = ring(&config(8, Policy::Block, 1));
     writer.push(&[entry(1)]).unwrap();
     drop(writer);
@@ -81,7 +81,7 @@ fn the_end_comes_after_the_last_entry() {
 }
 
 #[test]
-fn an_overwritten_reader_knows_what_it_lost() {
+fn lapped_reader_counts_its_losses() {
     let (mut writer, mut readers) = ring(&config(16, Policy::Overwrite, 1));
     let mut got = vec![entry(0); 64];
     for _ in 0..10 {
@@ -94,7 +94,7 @@ fn an_overwritten_reader_knows_what_it_lost() {
 }
 
 #[test]
-fn two_threads_lose_nothing_when_blocking_and_count_exactly_when_not() {
+fn threads_lose_nothing_uncounted_under_any_policy() {
     const TOTAL: u64 = 100_000;
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
         let (mut writer, readers) = ring(&config(64, policy, 2));
@@ -125,7 +125,7 @@ fn two_threads_lose_nothing_when_blocking_and_count_exactly_when_not() {
     }
 }
 
-fn drain(mut reader: Reader, policy: Policy) -> (Taken, Put) {
+fn drain(mut reader: PointerReader, policy: Policy) -> (Taken, Put) {
     let mut got = vec![entry(0); 32];
     let mut last = None;
     while !reader.is_finished().unwrap() {
@@ -144,9 +144,9 @@ fn drain(mut reader: Reader, policy: Policy) -> (Taken, Put) {
     (reader.count(), reader.written())
 }
 
-/// A writer that lies about how far it is (T3).
+/// The writer lies about its position (T3).
 #[test]
-fn a_reader_refuses_every_position_that_cannot_be() {
+fn t3_reader_rejects_impossible_positions() {
     use abi::ring::writer::COMMIT;
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
         for lie in [9u64, 16, 1 << 31, (1 << 32) - 1, 1 << 63, u64::MAX, 3] {
@@ -160,14 +160,14 @@ fn a_reader_refuses_every_position_that_cannot_be() {
             assert_eq!(looked.is_ok(), plausible, "{policy:?} {lie}: {looked:?}");
             if !plausible {
                 writer.side.store.writer.word(COMMIT).store(4, Ordering::Release);
-                assert!(readers[0].read(&mut [entry(0)]).is_err(), "poisoned for ever");
+                assert!(readers[0].read(&mut [entry(0)]).is_err(), "stays poisoned");
             }
         }
     }
 }
 
-/// A reader that lies about how far it is is evicted and counted; the ring goes on for the other
-/// one, and the writer notices nothing else (T3).
+/// A reader that lies about its position is evicted and counted; the ring continues for the
+/// other reader, and the writer is not affected otherwise (T3).
 #[test]
 fn t3_lying_reader_is_evicted_and_counted_once() {
     use abi::ring::reader::CURSOR;
@@ -185,9 +185,9 @@ fn t3_lying_reader_is_evicted_and_counted_once() {
         readers[1].read(&mut [entry(0); 2]).unwrap();
         let both = [entries.clone(), entries].concat();
         assert_eq!(writer.push(&both).unwrap().put, 8, "{lie}");
-        // The last reader: nobody is left to write for, and the writer learns why.
+        // The last reader: the writer has no reader left, and learns why.
         writer.side.store.readers[1].word(CURSOR).store(u64::MAX, Ordering::Release);
-        assert!(matches!(writer.side.refresh(), Err(Fault::Poisoned { mine: 12, .. })), "{lie}");
+        assert!(matches!(writer.side.refresh(), Err(Fault::Poisoned { own: 12, .. })), "{lie}");
         assert_eq!((writer.evicted(), writer.push(&both)), (2, Err(Fault::Abandoned)));
     }
 }

@@ -1,5 +1,5 @@
-//! Models, in all interleavings, of a reader that joins while the writer writes and finds the data
-//! at its start.
+//! Loom models, in all interleavings: a reader that joins while the writer writes finds its first
+//! block intact.
 
 use super::*;
 use crate::Policy;
@@ -8,33 +8,33 @@ use abi::ring::{CLOSED, writer};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-/// The bytes of the slots. Nothing is read or written: loom sees who looks, and when.
+/// Content of the slots. Holds no data: loom only tracks the order of accesses.
 struct Slots([UnsafeCell<()>; 2]);
 
 #[expect(unsafe_code, reason = "loom judges whether the accesses race")]
 // SAFETY: the cells hold nothing.
 unsafe impl Sync for Slots {}
 
-/// The writer goes round a ring of so many slots, showing each block or every second one; a reader
-/// comes, reads one block and leaves.
-fn comes_late(slots: u64, blocks: u64, every: u64) {
+/// Models a writer that fills a ring of `slots` slots and publishes after every `every` blocks, and
+/// a reader that joins, reads one block and leaves.
+fn join_late(slots: u64, blocks: u64, every: u64) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
         let store = Store::heap(0, slots, Policy::Block, 0);
-        let door = Arc::new(Door::new());
+        let queue = Arc::new(JoinQueue::default());
         let cells = loom::sync::Arc::new(Slots([UnsafeCell::new(()), UnsafeCell::new(())]));
-        let coming = {
-            let (store, door, cells) = (store.clone(), door.clone(), cells.clone());
+        let joining = {
+            let (store, queue, cells) = (store.clone(), queue.clone(), cells.clone());
             thread::spawn(move || {
                 let page = Arc::new(Region::heap(reader::WAIT + abi::ring::LINE_WORDS));
-                let shown = || acquire(store.writer.word(writer::COMMIT));
-                if door.enter(page.clone(), None, shown).is_none() {
+                let published = || acquire(store.writer.word(writer::COMMIT));
+                if queue.join(page.clone(), None, published).is_none() {
                     return;
                 }
                 let start = acquire(page.word(reader::CURSOR));
-                while shown() == start {
-                    if acquire(store.writer.word(writer::STATE)) == CLOSED && shown() == start {
+                while published() == start {
+                    if acquire(store.writer.word(writer::STATE)) == CLOSED && published() == start {
                         return;
                     }
                     thread::yield_now();
@@ -44,7 +44,7 @@ fn comes_late(slots: u64, blocks: u64, every: u64) {
             })
         };
         let mut producer = Producer::new(store);
-        producer.open(door);
+        producer.open(queue);
         for block in 0..blocks {
             while producer.room(1).unwrap() == 0 {
                 producer.publish();
@@ -57,16 +57,16 @@ fn comes_late(slots: u64, blocks: u64, every: u64) {
             }
         }
         producer.close();
-        coming.join().unwrap();
+        joining.join().unwrap();
     });
 }
 
 #[test]
-fn what_a_late_reader_starts_at_is_not_overwritten() {
-    comes_late(1, 3, 1);
+fn first_block_of_a_late_reader_is_not_overwritten() {
+    join_late(1, 3, 1);
 }
 
 #[test]
-fn nor_when_more_is_written_than_is_shown() {
-    comes_late(2, 5, 2);
+fn late_reader_survives_unpublished_blocks() {
+    join_late(2, 5, 2);
 }

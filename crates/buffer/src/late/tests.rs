@@ -1,8 +1,8 @@
-//! The exam.
+//! Tests that every kind of reader gets a block that its writer publishes just before exiting.
 
 use super::LateEvent;
 use crate::dbuf::fixed;
-use crate::stream::{self, Config, Piece};
+use crate::stream::{self, BlockRead, Config};
 use crate::{Fault, Policy};
 use abi::DbufId;
 
@@ -13,17 +13,17 @@ fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-/// A writer's manner of going.
+/// Exit of a writer: it closes the stream, or it is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum How {
+enum Exit {
     Ends,
     IsKilled,
 }
 
-const BOTH: [How; 2] = [How::IsKilled, How::Ends];
+const BOTH: [Exit; 2] = [Exit::IsKilled, Exit::Ends];
 
-impl How {
-    /// Returns the end that a reader sees after all bytes: no bytes, or a fault.
+impl Exit {
+    /// Returns the result of a read after all bytes: no bytes, or a fault.
     const fn end(self) -> Result<Vec<u8>, Fault> {
         match self {
             Self::Ends => Ok(Vec::new()),
@@ -32,42 +32,47 @@ impl How {
     }
 }
 
-/// A writer that shows a block and goes.
-trait Goes: Send + 'static {
-    fn goes(self, how: How);
+/// A writer under test, which publishes a block and exits.
+trait WriteAndExit: Send + 'static {
+    fn write_and_exit(self, exit: Exit);
 }
 
 macro_rules! goes {
     ($($output:ty),*) => {$(
-        impl Goes for $output {
-            fn goes(mut self, how: How) {
+        impl WriteAndExit for $output {
+            fn write_and_exit(mut self, exit: Exit) {
                 assert!(self.write(LAST).unwrap());
                 self.flush();
-                match how {
-                    How::IsKilled => self.die(),
-                    How::Ends => drop(self),
+                match exit {
+                    Exit::IsKilled => self.die(),
+                    Exit::Ends => drop(self),
                 }
             }
         }
     )*};
 }
 
-goes!(stream::Output, fixed::stream::Output);
+goes!(stream::Output, fixed::stream::SlotOutput);
 
 impl LateEvent {
-    fn goes(&mut self, output: impl Goes, how: How) {
-        self.arm(move || output.goes(how));
+    fn write_and_exit(&mut self, output: impl WriteAndExit, exit: Exit) {
+        self.arm(move || output.write_and_exit(exit));
     }
 }
 
-/// Reads a block and what comes after it, by this call.
-fn exam<I>(what: &str, how: How, input: &mut I, call: fn(&mut I) -> Result<Vec<u8>, Fault>) {
-    assert_eq!(call(input).as_deref(), Ok(LAST), "{what}, and it {how:?}");
-    assert_eq!(call(input), how.end(), "{what}, and it {how:?}");
+/// Calls `call` twice and checks that it returns the late block, then the end.
+fn check_late_block<I>(
+    what: &str,
+    exit: Exit,
+    input: &mut I,
+    call: fn(&mut I) -> Result<Vec<u8>, Fault>,
+) {
+    assert_eq!(call(input).as_deref(), Ok(LAST), "{what}, and it {exit:?}");
+    assert_eq!(call(input), exit.end(), "{what}, and it {exit:?}");
 }
 
-/// Until there is something.
-fn patiently<I>(
+/// Repeats a read until it returns bytes, the end or a fault.
+fn retry<I>(
     input: &mut I,
     attempt: fn(&mut I, &mut [u8]) -> Result<Option<usize>, Fault>,
 ) -> Result<Vec<u8>, Fault> {
@@ -81,64 +86,67 @@ fn patiently<I>(
     panic!("nothing, again and again");
 }
 
-/// As `Option` of a count, where no bytes are the end.
-const fn counted(piece: Piece) -> Option<usize> {
+/// Converts the result of a block read to a byte count, where 0 is the end; `None` if no block is
+/// published.
+const fn counted(piece: BlockRead) -> Option<usize> {
     match piece {
-        Piece::Block(length) => Some(length),
-        Piece::End => Some(0),
-        Piece::Nothing => None,
+        BlockRead::Block(length) => Some(length),
+        BlockRead::End => Some(0),
+        BlockRead::Nothing => None,
     }
 }
 
 type Call<I> = (&'static str, fn(&mut I) -> Result<Vec<u8>, Fault>);
 
 #[test]
-fn of_a_stream_nothing_that_was_shown_is_lost() {
+fn t10_late_block_of_a_stream_is_read() {
     let calls: [Call<stream::Input>; 3] = [
         ("read", |input| {
             let mut out = vec![0; 100];
             input.read(&mut out).map(|count| out[..count].to_vec())
         }),
-        ("try_read", |input| patiently(input, |input, out| input.try_read(out))),
-        ("read_block", |input| patiently(input, |input, out| input.read_block(out).map(counted))),
+        ("try_read", |input| retry(input, |input, out| input.try_read(out))),
+        ("read_block", |input| retry(input, |input, out| input.read_block(out).map(counted))),
     ];
     for (name, call) in calls {
-        for (policy, how) in POLICIES.into_iter().flat_map(|policy| BOTH.map(|how| (policy, how))) {
+        for (policy, exit) in POLICIES.into_iter().flat_map(|policy| BOTH.map(|how| (policy, how)))
+        {
             let config = Config::new(id(1)).capacity(4096).policy(policy);
             let (output, mut offers) = stream::stream(&config).unwrap();
             let mut input = offers.remove(0).open().unwrap();
-            input.late.goes(output, how);
-            exam(&format!("{name} of a stream, {policy:?}"), how, &mut input, call);
+            input.late.write_and_exit(output, exit);
+            check_late_block(&format!("{name} of a stream, {policy:?}"), exit, &mut input, call);
             assert_eq!(input.written().resident(&input.count()), Some(0));
         }
     }
 }
 
-/// The block lies in a segment of which the reader has not heard yet.
+/// The block is in a segment that the reader has not received yet.
 #[test]
-fn of_a_stream_nothing_is_lost_that_lies_in_the_next_segment() {
-    for how in BOTH {
+fn t10_late_block_in_the_next_segment_is_read() {
+    for exit in BOTH {
         let (mut output, mut offers) = stream::stream(&Config::new(id(1)).capacity(4096)).unwrap();
         let mut input = offers.remove(0).open().unwrap();
         input.late.arm(move || {
             output.resize(8192).unwrap();
-            output.goes(how);
+            output.write_and_exit(exit);
         });
-        exam("read of a stream", how, &mut input, |input| {
-            patiently(input, |input, out| input.try_read(out))
+        check_late_block("read of a stream", exit, &mut input, |input| {
+            retry(input, |input, out| input.try_read(out))
         });
     }
 }
 
 #[test]
-fn of_a_stream_of_slots_nothing_that_was_shown_is_lost() {
-    for (policy, how) in POLICIES.into_iter().flat_map(|policy| BOTH.map(|how| (policy, how))) {
-        let config = fixed::Config { slot: 64, slots: 16, policy, ..fixed::Config::new(id(1)) };
+fn t10_late_block_of_a_slot_stream_is_read() {
+    for (policy, exit) in POLICIES.into_iter().flat_map(|policy| BOTH.map(|how| (policy, how))) {
+        let config =
+            fixed::SlotConfig { slot: 64, slots: 16, policy, ..fixed::SlotConfig::new(id(1)) };
         let (output, mut offers) = fixed::stream::stream(&config, 1).unwrap();
         let mut input = offers.remove(0).open().unwrap();
-        input.late.goes(output, how);
-        exam(&format!("slots, {policy:?}"), how, &mut input, |input| {
-            patiently(input, |input, out| input.try_read(out).map(counted))
+        input.late.write_and_exit(output, exit);
+        check_late_block(&format!("slots, {policy:?}"), exit, &mut input, |input| {
+            retry(input, |input, out| input.try_read(out).map(counted))
         });
     }
 }

@@ -1,40 +1,40 @@
-//! Names: `NAME`, of this user, or `UID/NAME`, of another one.
+//! Names of objects: `NAME` for the current user's, or `UID/NAME` for another user's.
 //!
-//! A name has 1 to 64 letters, digits, dots, hyphens and underscores; nothing is escaped, so that
-//! it reads the same in `/proc/net/unix`, in a shell and in a path.
+//! A name consists of 1 to 64 letters, digits, dots, hyphens and underscores; without escapes, so
+//! that it reads the same in `/proc/net/unix`, in a shell and in a path.
 
 use super::Error;
 use std::fmt;
 use std::str::FromStr;
 
-/// A name, and the user whose it is.
+/// A name and the user that owns it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
     uid: u32,
     name: String,
-    of: Realm,
+    namespace: Namespace,
 }
 
-/// The sort of named object; each has names of its own, so that the name of a socket shows its
+/// The namespace of a name. Streams and states have separate names, so a socket's name shows its
 /// purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Realm {
-    /// Streams, inboxes, regions.
+enum Namespace {
+    /// Streams, inboxes and regions.
     Streams,
     /// States of filters ([`crate::state`]).
     States,
 }
 
 impl Address {
-    /// The longest name.
+    /// Maximum length of a name in bytes.
     pub const NAME_MAX: usize = 64;
 
-    /// A name of this user.
+    /// Validates a name of the current user.
     pub fn own(name: &str) -> Result<Self, Error> {
         Self::of(sys::process::identity().0, name)
     }
 
-    /// A name of a user.
+    /// Validates a name of the given user.
     pub fn of(uid: u32, name: &str) -> Result<Self, Error> {
         let wrong = |why| Err(Error::Name { name: name.chars().take(80).collect(), why });
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
@@ -44,31 +44,31 @@ impl Address {
             _ if !name.chars().all(plain) => {
                 wrong("it may have letters, digits, dots, hyphens and underscores")
             }
-            _ => Ok(Self { uid, name: name.to_owned(), of: Realm::Streams }),
+            _ => Ok(Self { uid, name: name.to_owned(), namespace: Namespace::Streams }),
         }
     }
 
-    /// The same name, for what a filter knows.
+    /// Returns the same name in the namespace of filter states.
     #[must_use]
     pub(crate) fn of_state(self) -> Self {
-        Self { of: Realm::States, ..self }
+        Self { namespace: Namespace::States, ..self }
     }
 
-    /// Returns the noun for messages.
+    /// Returns the kind of object for error messages.
     pub(super) const fn noun(&self) -> &'static str {
-        match self.of {
-            Realm::Streams => "stream",
-            Realm::States => "state",
+        match self.namespace {
+            Namespace::Streams => "stream",
+            Namespace::States => "state",
         }
     }
 
-    /// Returns the owner of the name.
+    /// Returns the user ID of the name's owner.
     #[must_use]
     pub const fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// The name alone.
+    /// Returns the name without the user.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -79,8 +79,8 @@ impl Address {
         format!("{}{}/{}", self.root(), self.uid, self.name).into_bytes()
     }
 
-    /// A spare place to listen at while another user keeps [`Self::socket`]: there are more of them
-    /// than anyone can keep.
+    /// Returns the address of a spare socket, for an owner whose [`Self::socket`] is occupied by
+    /// another user. There are too many spare addresses to occupy all.
     pub(super) fn spare(&self, number: u64) -> Vec<u8> {
         let number = number >> (64 - 4 * SPARE_DIGITS);
         let mut name = self.socket();
@@ -88,12 +88,13 @@ impl Address {
         name
     }
 
-    /// The address in the name of a socket, and whether it is a spare one.
+    /// Parses the name of a socket. Returns the address, and true if the socket is a spare one;
+    /// `None` if it does not belong to a host.
     pub(crate) fn of_socket(name: &str) -> Option<(Self, bool)> {
-        let realms = [Realm::Streams, Realm::States].into_iter();
-        let (of, rest) = realms.into_iter().find_map(|of| {
-            let root = Self { uid: 0, name: String::new(), of }.root();
-            Some((of, name.strip_prefix(root)?))
+        let namespaces = [Namespace::Streams, Namespace::States].into_iter();
+        let (namespace, rest) = namespaces.into_iter().find_map(|namespace| {
+            let root = Self { uid: 0, name: String::new(), namespace }.root();
+            Some((namespace, name.strip_prefix(root)?))
         })?;
         let mut parts = rest.split('/');
         let (uid, name, spare) = (parts.next()?, parts.next()?, parts.next());
@@ -104,18 +105,18 @@ impl Address {
             return None;
         }
         let address = format!("{uid}/{name}").parse::<Self>().ok()?;
-        Some((Self { of, ..address }, spare.is_some()))
+        Some((Self { namespace, ..address }, spare.is_some()))
     }
 
-    /// Returns true if it names what a filter knows.
+    /// Returns true if the name is one of a filter state.
     pub(crate) const fn is_state(&self) -> bool {
-        matches!(self.of, Realm::States)
+        matches!(self.namespace, Namespace::States)
     }
 
     const fn root(&self) -> &'static str {
-        match self.of {
-            Realm::Streams => STREAMS,
-            Realm::States => STATES,
+        match self.namespace {
+            Namespace::Streams => STREAMS,
+            Namespace::States => STATES,
         }
     }
 }
@@ -145,10 +146,11 @@ impl fmt::Display for Address {
     }
 }
 
-/// Prefixes of the names of sockets.
+/// Prefix of the socket names of streams, inboxes and regions.
 const STREAMS: &str = "streamline/";
+/// Prefix of the socket names of filter states.
 const STATES: &str = "streamline-state/";
-/// Digits of a spare place.
+/// Number of hexadecimal digits of a spare socket's number.
 const SPARE_DIGITS: usize = 14;
 
 const _: () = assert!(

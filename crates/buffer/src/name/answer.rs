@@ -1,21 +1,21 @@
-//! The one message that whoever comes to a name gets.
+//! The reply of a host to a client, in one message.
 
 use super::{Address, Error};
 use abi::access::AccessList;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The answer of a host: an object, or a refusal.
+/// The reply of a host: a granted object, or a refusal.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Answer {
     magic: u64,
     kind: u32,
-    /// Owner, group and permission bits.
+    /// Owner, group and mode of the access list, in a refusal of access.
     uid: u32,
     gid: u32,
     mode: u32,
-    /// Bytes of a region, or, in a refusal for lack of places, the limit.
+    /// Size of a region in bytes; the limit, in a refusal for lack of slots; else an errno.
     number: u64,
 }
 
@@ -66,18 +66,18 @@ impl Answer {
         Self { number: error.errno.unsigned_abs() as u64, ..Self::new(FAILED) }
     }
 
-    /// Sends it; whoever does not read is not waited for.
+    /// Sends the reply. Does not block if the client does not read.
     pub(super) fn send(&self, to: &OwnedFd, descriptors: &[BorrowedFd<'_>]) -> sys::Result<()> {
         sys::descriptor::send(to, self.as_bytes(), descriptors)
     }
 
-    /// Receives the answer of a host, with its descriptors.
-    pub(super) fn receive(from: &OwnedFd, address: &Address) -> Result<Granted, Error> {
+    /// Receives the reply of a host, with its descriptors. Blocks up to the socket's time limit.
+    pub(super) fn receive(from: &OwnedFd, address: &Address) -> Result<Grant, Error> {
         let mut bytes = [0; Self::SIZE];
         let received = sys::descriptor::receive(from, &mut bytes);
         let (length, descriptors) = match received {
-            Err(error) if error.errno == AGAIN => return Err(Error::Silent(address.clone())),
-            Err(error) if error.errno == RESET => return Err(Error::Ended(address.clone())),
+            Err(error) if error.errno == EAGAIN => return Err(Error::Silent(address.clone())),
+            Err(error) if error.errno == ECONNRESET => return Err(Error::Ended(address.clone())),
             Ok((0, _)) => return Err(Error::Ended(address.clone())),
             other => other?,
         };
@@ -88,12 +88,12 @@ impl Answer {
         let address = address.clone();
         let limit = answer.number;
         match answer.kind {
-            STREAM => Ok(Granted::Stream(descriptors)),
-            INBOX => Ok(Granted::Inbox),
+            STREAM => Ok(Grant::Stream(descriptors)),
+            INBOX => Ok(Grant::Inbox),
             READ_REGION | WRITE_REGION => {
                 let file = descriptors.into_iter().next().ok_or(Error::Strange(address))?;
                 let writable = answer.kind == WRITE_REGION;
-                Ok(Granted::Region { file, bytes: answer.number, writable })
+                Ok(Grant::Region { file, bytes: answer.number, writable })
             }
             FORBIDDEN => {
                 let Self { uid: owner, gid: group, mode, .. } = answer;
@@ -115,15 +115,15 @@ impl Answer {
     }
 }
 
-/// The object that a host has granted.
+/// The granted object, as received from a host.
 #[derive(Debug)]
-pub(super) enum Granted {
+pub(super) enum Grant {
     Stream(Vec<OwnedFd>),
     Inbox,
     Region { file: OwnedFd, bytes: u64, writable: bool },
 }
 
-/// EAGAIN: the limit in time of a socket has passed.
-const AGAIN: i32 = 11;
-/// ECONNRESET: the name was given back while we waited to be answered.
-const RESET: i32 = 104;
+/// EAGAIN: the time limit of a socket has passed.
+const EAGAIN: i32 = 11;
+/// ECONNRESET: the name was released before the reply.
+const ECONNRESET: i32 = 104;

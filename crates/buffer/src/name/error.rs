@@ -1,77 +1,77 @@
-//! Errors of making and opening names.
+//! Errors of creating and opening names.
 
 use super::Address;
 use crate::share::Refusal;
 use std::fmt;
 
-/// The reason for which a name was not made or not opened.
+/// Reason why a name could not be created or opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// This is no name.
+    /// The text is not a valid name.
     Name {
-        /// The text as given; cut where it is long.
+        /// Invalid text, truncated if long.
         name: String,
-        /// The reason for which it is no name.
+        /// Reason why it is invalid.
         why: &'static str,
     },
-    /// The name does not exist.
+    /// No process has created the name.
     Unknown(Address),
-    /// Another process of this user, or this one, has the name.
+    /// This or another process of the same user has created the name already.
     Taken(Address),
-    /// The name is kept by a process of a user to whom it does not belong.
+    /// The name is occupied by a process of a user that does not own it.
     Squatted {
-        /// The name.
+        /// Requested name.
         address: Address,
-        /// The user that holds it.
+        /// User ID of that process.
         holder: u32,
     },
-    /// The access list does not let this user in.
+    /// The access list denies this user access.
     Forbidden {
-        /// The name.
+        /// Requested name.
         address: Address,
-        /// The owner.
+        /// User ID of the owner.
         owner: u32,
-        /// The group that the middle bits are for.
+        /// Group ID for the middle permission bits.
         group: u32,
-        /// The permission bits.
+        /// Permission bits.
         mode: u32,
     },
-    /// All places for readers are taken.
+    /// All slots for readers are in use.
     Full {
-        /// The name.
+        /// Requested name.
         address: Address,
-        /// The limit.
+        /// Number of slots.
         limit: u64,
-        /// Those are the ones for any one untrusted peer; others have more.
+        /// True if the limit is the one per untrusted user, false if it is the total.
         of_user: bool,
     },
     /// The writer has ended the stream.
     Ended(Address),
-    /// It is something else than what was asked for.
+    /// The name refers to another kind of object.
     Kind {
-        /// The name.
+        /// Requested name.
         address: Address,
-        /// The sort of object that it is.
+        /// Actual kind.
         is: &'static str,
-        /// The sort of object that was wanted.
+        /// Requested kind.
         wanted: &'static str,
     },
-    /// The process that has the name does not answer in time: it is stopped, or overrun.
+    /// The process that has the name does not reply in time: it is stopped or overloaded.
     Silent(Address),
-    /// The process that answers is no host, or a host of another version.
+    /// The reply is not from a host, or is of another protocol version.
     Strange(Address),
-    /// A descriptor of the answer is not what it must be.
+    /// A descriptor in the reply failed validation.
     Refused(Refusal),
-    /// The range does not lie in the region.
+    /// The range exceeds the region.
     Range {
-        /// Start of the range.
+        /// Start of the range in bytes.
         at: u64,
-        /// Length of the range.
+        /// Length of the range in bytes.
         length: usize,
-        /// Bytes of the region.
+        /// Size of the region in bytes.
         bytes: usize,
     },
-    /// This region may only be read here.
+    /// This process has read-only access to the region.
     ReadOnly,
     /// The kernel refused a call.
     System(sys::Error),

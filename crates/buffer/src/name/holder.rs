@@ -1,11 +1,12 @@
-//! The process that has a name: found, proved by the kernel, and kept apart from squatters.
+//! Ownership of names: finding and verifying the process that has a name, despite squatters.
 //! (RELIABILITY T13)
 //!
-//! A name of the abstract socket space belongs to whoever binds it first, whatever user is in it.
-//! So nobody is believed: SO_PEERCRED tells under which user the process that listens took the
-//! name. Where another user keeps a name, its owner listens at a spare one, `NAME/NUMBER` with a
-//! number of its choice: a squatter cannot keep them all. A reader that does not find the owner
-//! under the name looks for spare ones in the kernel's list, and asks each who it is.
+//! In the abstract socket namespace a name belongs to the first process that binds it, regardless
+//! of the user in it. So ownership is never assumed: SO_PEERCRED reports the user under which the
+//! listening process bound the name. If another user occupies a name, its owner listens at a spare
+//! one, `NAME/NUMBER` with a random number, since a squatter cannot occupy them all. A client that
+//! does not find the owner under the name looks for spare sockets in the kernel's list, and
+//! verifies each.
 
 use super::{Address, Error};
 use std::hash::{BuildHasher as _, RandomState};
@@ -13,47 +14,53 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use sys::abstract_socket::Accepts;
 
-/// The finding at a socket.
+/// The party that listens at a socket.
 pub(super) enum SocketOwner {
-    /// A process of the user to whom the name belongs.
+    /// A process of the user that owns the name.
     Owner(OwnedFd),
     /// A process of another user.
     Other(u32),
-    /// There is no place in the queue: nobody can tell whose it is.
+    /// The queue is full: the owner cannot be determined.
     Full,
     /// The socket has no listener.
-    Nobody,
+    NoListener,
 }
 
-/// Looks who has the name of a socket, without waiting. Receiving from an owner waits no longer
-/// than `limit`.
-pub(super) fn look(socket: &[u8], owner: u32, limit: Duration) -> Result<SocketOwner, Error> {
+/// Determines the user that listens at a socket, without blocking. `limit` bounds later receives
+/// from an owner.
+pub(super) fn probe(socket: &[u8], owner: u32, limit: Duration) -> Result<SocketOwner, Error> {
     let there = match sys::abstract_socket::try_connect(socket, limit) {
         Ok(Some(there)) => there,
         Ok(None) => return Ok(SocketOwner::Full),
-        Err(error) if error.errno == CONNECTION_REFUSED => return Ok(SocketOwner::Nobody),
+        Err(error) if error.errno == ECONNREFUSED => return Ok(SocketOwner::NoListener),
         Err(error) => return Err(error.into()),
     };
     let holder = sys::abstract_socket::peer(&there)?.uid;
     Ok(if holder == owner { SocketOwner::Owner(there) } else { SocketOwner::Other(holder) })
 }
 
-/// The owner of a name at one of its spare sockets other than `own`.
-pub(super) fn at_spare(address: &Address, own: Option<&[u8]>, limit: Duration) -> Option<OwnedFd> {
-    let deadline = Instant::now() + SPARES;
-    // Where the list cannot be read there is nothing to be found.
+/// Returns a connection to the owner of a name at one of its spare sockets other than `own`, or
+/// `None` if there is none.
+pub(super) fn connect_to_spare(
+    address: &Address,
+    own: Option<&[u8]>,
+    limit: Duration,
+) -> Option<OwnedFd> {
+    let deadline = Instant::now() + SPARES_LIMIT;
+    // If the list cannot be read, no spare socket is found.
     let sockets = sockets().unwrap_or_default();
     let spare = |name: &&String| {
         Address::of_socket(name).is_some_and(|(of, is_spare)| is_spare && of == *address)
     };
     let mut candidates = sockets.iter().filter(spare).filter(|name| Some(name.as_bytes()) != own);
-    candidates.find_map(|name| match look(name.as_bytes(), address.uid(), limit) {
+    candidates.find_map(|name| match probe(name.as_bytes(), address.uid(), limit) {
         Ok(SocketOwner::Owner(there)) if Instant::now() < deadline => Some(there),
         _ => None,
     })
 }
 
-/// The names of the sockets that listen in this network namespace, without the byte 0.
+/// Returns the names of all listening abstract sockets in this network namespace, without the
+/// leading zero byte.
 pub(crate) fn sockets() -> std::io::Result<Vec<String>> {
     let listed = std::fs::read("/proc/net/unix")?;
     let listed = String::from_utf8_lossy(&listed);
@@ -66,61 +73,64 @@ pub(crate) fn sockets() -> std::io::Result<Vec<String>> {
     Ok(listed.lines().filter_map(name).collect())
 }
 
-/// Accepts a name for this process, which runs under its user: a spare one where another user keeps
-/// it. Two processes never have one name.
-pub(super) fn take(address: &Address, backlog: i32, takes: Accepts) -> Result<OwnedFd, Error> {
+/// Claims a name for this process, which runs under its user; uses a spare socket if another user
+/// occupies it. Fails with [`Error::Taken`] if another process of this user has it.
+pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result<OwnedFd, Error> {
     let socket = address.socket();
-    let mut taken = sys::abstract_socket::claim(&socket, backlog, takes);
+    let mut taken = sys::abstract_socket::claim(&socket, backlog, accepts);
     if is_taken(&taken) {
-        match look_again(&socket, address.uid())? {
+        match probe_patiently(&socket, address.uid())? {
             SocketOwner::Owner(_) => return Err(Error::Taken(address.clone())),
-            SocketOwner::Nobody => taken = sys::abstract_socket::claim(&socket, backlog, takes),
+            SocketOwner::NoListener => {
+                taken = sys::abstract_socket::claim(&socket, backlog, accepts)
+            }
             SocketOwner::Other(_) | SocketOwner::Full => {}
         }
     }
     if !is_taken(&taken) {
-        return alone(address, &socket, taken?);
+        return verify_unique(address, &socket, taken?);
     }
     let number = RandomState::new().hash_one(std::process::id());
     let socket = address.spare(number);
-    alone(address, &socket, sys::abstract_socket::claim(&socket, backlog, takes)?)
+    verify_unique(address, &socket, sys::abstract_socket::claim(&socket, backlog, accepts)?)
 }
 
-/// The listener, if no other process of this user has the name at a spare socket.
-fn alone(address: &Address, socket: &[u8], listener: OwnedFd) -> Result<OwnedFd, Error> {
-    match at_spare(address, Some(socket), ANSWER) {
+/// Returns the listener; fails if another process of this user has the name at a spare socket.
+fn verify_unique(address: &Address, socket: &[u8], listener: OwnedFd) -> Result<OwnedFd, Error> {
+    match connect_to_spare(address, Some(socket), REPLY_LIMIT) {
         None => Ok(listener),
         Some(_) => Err(Error::Taken(address.clone())),
     }
 }
 
-/// Looks who has it; a full queue is waited for a moment: that of one of ours is soon empty.
-fn look_again(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
-    match look(socket, owner, ANSWER)? {
+/// Probes a socket; while its queue is full, waits up to [`REPLY_LIMIT`], in which a host of this
+/// user would empty it.
+fn probe_patiently(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
+    match probe(socket, owner, REPLY_LIMIT)? {
         SocketOwner::Full => {}
         found => return Ok(found),
     }
-    match sys::abstract_socket::connect_to(socket, ANSWER) {
+    match sys::abstract_socket::connect_to(socket, REPLY_LIMIT) {
         Ok(there) => {
             let holder = sys::abstract_socket::peer(&there)?.uid;
             Ok(if holder == owner { SocketOwner::Owner(there) } else { SocketOwner::Other(holder) })
         }
-        Err(error) if error.errno == CONNECTION_REFUSED => Ok(SocketOwner::Nobody),
+        Err(error) if error.errno == ECONNREFUSED => Ok(SocketOwner::NoListener),
         Err(_) => Ok(SocketOwner::Full),
     }
 }
 
 fn is_taken(taken: &sys::Result<OwnedFd>) -> bool {
-    taken.as_ref().is_err_and(|error| error.errno == TAKEN)
+    taken.as_ref().is_err_and(|error| error.errno == EADDRINUSE)
 }
 
-/// Time spent on the spare sockets of a name, of which a squatter may make many.
-const SPARES: Duration = Duration::from_secs(2);
-/// Time that a process of ours may take to look at its queue.
-const ANSWER: Duration = Duration::from_secs(1);
-/// In the flags of a socket: it listens.
+/// Maximum time spent on the spare sockets of a name, of which a squatter may create many.
+const SPARES_LIMIT: Duration = Duration::from_secs(2);
+/// Maximum time that a host of this user needs to empty its queue.
+const REPLY_LIMIT: Duration = Duration::from_secs(1);
+/// Flag of a listening socket in `/proc/net/unix`.
 const LISTENS: u32 = 0x0001_0000;
-/// ECONNREFUSED: nobody listens.
-const CONNECTION_REFUSED: i32 = 111;
+/// ECONNREFUSED: no process listens.
+const ECONNREFUSED: i32 = 111;
 /// EADDRINUSE.
-const TAKEN: i32 = 98;
+const EADDRINUSE: i32 = 98;

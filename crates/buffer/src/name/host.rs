@@ -1,15 +1,16 @@
-//! The host of a process: one thread that answers visitors for all its names.
+//! The host of a process: one thread that serves clients for all its names.
 //!
-//! The thread takes one visitor of each name in turn, asks the kernel who it is, answers with one
-//! message that fits into an empty socket, and goes on: it reads nothing, and waits for nobody.
+//! The thread accepts one client of each name at a time, queries its credentials from the kernel,
+//! replies with one message that fits into an empty socket, and continues: it reads nothing from
+//! clients and never blocks on one.
 
 use super::answer::Answer;
-use super::inbox::{Inbox, Queue, Waiting};
+use super::inbox::{Inbox, PendingWriter, Queue};
 use super::quotas::Clients;
 pub use super::quotas::Limits;
-use super::region::Handout;
+use super::region::RegionFiles;
 use super::{Address, Error, SharedRegion};
-use crate::stream::{self, Config, Entrance, Output, Ticket};
+use crate::stream::{self, Admission, Config, Output, ReaderTicket};
 use abi::access::{AccessList, Credentials};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,8 +20,8 @@ use sys::abstract_socket::Accepts;
 use sys::doorbell::SocketDoorbell;
 use sys::poll;
 
-/// The names that this process has created. Dropping it gives them all back; streams that are open
-/// go on for those who have them.
+/// The names that this process has created. Dropping it releases them all; open streams continue
+/// for their readers.
 #[derive(Debug)]
 pub struct Host {
     shared: Arc<SharedHost>,
@@ -28,22 +29,22 @@ pub struct Host {
     thread: Option<JoinHandle<()>>,
 }
 
-/// One name, as it is listed.
+/// A name in the list of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
-    /// The name.
+pub struct NameEntry {
+    /// Name and owner.
     pub address: Address,
-    /// The sort of object: a stream, an inbox or a region.
+    /// Kind of object: "stream", "inbox" or "region".
     pub kind: &'static str,
-    /// Present readers; inboxes do not count them.
+    /// Number of present readers; 0 for inboxes.
     pub readers: usize,
 }
 
 #[derive(Debug, Default)]
 struct SharedHost {
     state: Mutex<HostState>,
-    /// The thread looks at nothing any more that is not in the state.
-    turned: Condvar,
+    /// Notified when the thread has dropped its references to names already removed from the state.
+    names_dropped: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -57,31 +58,31 @@ struct Name {
     address: Address,
     listener: Arc<OwnedFd>,
     access: AccessList,
-    what: NamedObject,
+    object: NamedObject,
 }
 
 #[derive(Debug)]
 enum NamedObject {
-    Stream { entrance: Entrance, clients: Clients<Ticket>, limits: Limits },
+    Stream { admission: Admission, clients: Clients<ReaderTicket>, limits: Limits },
     Inbox(Arc<Queue>),
-    Region { handout: Handout, clients: Clients<()> },
+    Region { files: RegionFiles, clients: Clients<()> },
 }
 
 impl Host {
-    /// Has no names yet.
+    /// Starts a host without names. Fails if the kernel refuses a thread or sockets.
     pub fn open() -> sys::Result<Self> {
-        let (doorbell, heard) = SocketDoorbell::pair()?;
+        let (doorbell, receiver) = SocketDoorbell::pair()?;
         let shared = Arc::<SharedHost>::default();
-        let seen = shared.clone();
+        let served = shared.clone();
         let thread = thread::Builder::new().name("names".to_owned());
         let thread = thread
-            .spawn(move || serve(&seen, &heard))
+            .spawn(move || serve(&served, &receiver))
             .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
         Ok(Self { shared, doorbell: Arc::new(doorbell), thread: Some(thread) })
     }
 
-    /// Creates a stream that whoever is on the list can open by this name of our user, as long as
-    /// the writing end lives.
+    /// Creates a stream under a name of the current user; users on the access list can open it
+    /// while the writing end lives.
     pub fn create(
         &self,
         name: &str,
@@ -89,14 +90,14 @@ impl Host {
         config: &Config,
         limits: Limits,
     ) -> Result<Output, Error> {
-        let (output, entrance) = stream::joinable(config)?;
-        entrance.tell(self.doorbell.clone());
+        let (output, admission) = stream::joinable(config)?;
+        admission.notify_on_end(self.doorbell.clone());
         let clients = Clients::default();
-        self.add(name, access, NamedObject::Stream { entrance, clients, limits })?;
+        self.add(name, access, NamedObject::Stream { admission, clients, limits })?;
         Ok(output)
     }
 
-    /// Creates an inbox: whoever is on the list to write can do so, in a stream of its own.
+    /// Creates an inbox: each user with write permission can send a stream to it.
     pub fn create_inbox(&self, name: &str, access: AccessList) -> Result<Inbox, Error> {
         let (queue, doorbell) = Queue::new()?;
         let queue = Arc::new(queue);
@@ -104,57 +105,63 @@ impl Host {
         Ok(Inbox { queue, doorbell })
     }
 
-    /// Creates a region of so many zero bytes, for as long as the host lives or until the name is
-    /// [withdrawn](Self::withdraw). Who is on the list to write may write.
+    /// Creates a region of `bytes` zero bytes, available until the name is
+    /// [withdrawn](Self::withdraw) or the host is dropped. Users with write permission may write.
     pub fn create_region(
         &self,
         name: &str,
         access: AccessList,
         bytes: usize,
     ) -> Result<SharedRegion, Error> {
-        let (region, handout) = SharedRegion::create(bytes, access.mode & ANY_WRITER != 0)?;
-        self.name_region(Address::own(name)?, access, handout)?;
+        let (region, files) = SharedRegion::create(bytes, access.mode & ANY_WRITER != 0)?;
+        self.name_region(Address::own(name)?, access, files)?;
         Ok(region)
     }
 
-    /// Gives a region a name.
+    /// Publishes a region under a name.
     pub(crate) fn name_region(
         &self,
         address: Address,
         access: AccessList,
-        handout: Handout,
+        files: RegionFiles,
     ) -> Result<(), Error> {
-        self.add_at(address, access, NamedObject::Region { handout, clients: Clients::default() })
+        self.add_at(address, access, NamedObject::Region { files, clients: Clients::default() })
     }
 
-    /// Gives a name back; those who have opened it keep what they have. `false`: it was not ours.
+    /// Releases a name; clients retain what they have opened. Returns false if this host has no
+    /// such name.
     pub fn withdraw(&self, address: &Address) -> bool {
         let named = |name: &mut Name| name.address == *address;
         let gone: Vec<_> = self.lock().names.extract_if(.., named).collect();
         let known = !gone.is_empty();
-        self.retire(gone);
+        self.release(gone);
         known
     }
 
-    /// All names, and who reads.
+    /// Returns all names with their numbers of readers.
     #[must_use]
-    pub fn names(&self) -> Vec<Listed> {
+    pub fn names(&self) -> Vec<NameEntry> {
         self.sweep();
-        self.lock().names.iter().map(Name::listed).collect()
+        self.lock().names.iter().map(Name::entry).collect()
     }
 
-    fn add(&self, name: &str, access: AccessList, what: NamedObject) -> Result<(), Error> {
-        self.add_at(Address::own(name)?, access, what)
+    fn add(&self, name: &str, access: AccessList, object: NamedObject) -> Result<(), Error> {
+        self.add_at(Address::own(name)?, access, object)
     }
 
-    fn add_at(&self, address: Address, access: AccessList, what: NamedObject) -> Result<(), Error> {
+    fn add_at(
+        &self,
+        address: Address,
+        access: AccessList,
+        object: NamedObject,
+    ) -> Result<(), Error> {
         self.sweep();
-        let takes = match what {
+        let accepts = match object {
             NamedObject::Inbox(_) => Accepts::Descriptors,
             NamedObject::Stream { .. } | NamedObject::Region { .. } => Accepts::Bytes,
         };
-        let listener = super::holder::take(&address, VISITORS, takes)?;
-        let name = Name { address, listener: Arc::new(listener), access, what };
+        let listener = super::holder::claim(&address, BACKLOG, accepts)?;
+        let name = Name { address, listener: Arc::new(listener), access, object };
         self.lock().names.push(name);
         self.doorbell.notify();
         Ok(())
@@ -164,21 +171,21 @@ impl Host {
         self.shared.lock()
     }
 
-    /// Gives back the names of what has ended.
+    /// Releases the names of ended objects.
     fn sweep(&self) {
-        let over = self.lock().over();
-        self.retire(over);
+        let ended = self.lock().take_ended();
+        self.release(ended);
     }
 
-    /// Waits until the thread has let go of these names, so that they are free.
-    fn retire(&self, names: Vec<Name>) {
+    /// Waits until the thread has dropped these names. After that they can be claimed again.
+    fn release(&self, names: Vec<Name>) {
         if names.is_empty() {
             return;
         }
         self.doorbell.notify();
         let mut state = self.lock();
         while names.iter().any(|name| Arc::strong_count(&name.listener) > 1) {
-            state = self.shared.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.names_dropped.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -194,7 +201,7 @@ impl Drop for Host {
         self.lock().is_closing = true;
         self.doorbell.notify();
         if let Some(thread) = self.thread.take() {
-            // It ends by itself; if it has panicked there is nobody to tell here.
+            // It exits by itself; a panic in it cannot be reported from here.
             let _ended = thread.join();
         }
         self.lock().names.clear();
@@ -202,19 +209,19 @@ impl Drop for Host {
 }
 
 impl HostState {
-    /// Accepts out what has ended.
-    fn over(&mut self) -> Vec<Name> {
-        let is_over = |name: &mut Name| match &name.what {
-            NamedObject::Stream { entrance, .. } => entrance.has_ended(),
-            NamedObject::Inbox(queue) => queue.is_over(),
+    /// Removes and returns the names of ended objects.
+    fn take_ended(&mut self) -> Vec<Name> {
+        let has_ended = |name: &mut Name| match &name.object {
+            NamedObject::Stream { admission, .. } => admission.has_ended(),
+            NamedObject::Inbox(queue) => queue.has_ended(),
             NamedObject::Region { .. } => false,
         };
-        self.names.extract_if(.., is_over).collect()
+        self.names.extract_if(.., has_ended).collect()
     }
 
-    /// The doorbells of all readers.
+    /// Returns the doorbells of all readers.
     fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
-        let of = |name: &Name| match &name.what {
+        let of = |name: &Name| match &name.object {
             NamedObject::Stream { clients, .. } => clients.doorbells().collect::<Vec<_>>(),
             NamedObject::Region { clients, .. } => clients.doorbells().collect(),
             NamedObject::Inbox(_) => Vec::new(),
@@ -222,15 +229,15 @@ impl HostState {
         self.names.iter().flat_map(of).collect()
     }
 
-    /// Frees the places of those who are gone.
-    fn show_out(&mut self, gone: &[&Arc<OwnedFd>]) {
+    /// Releases the slots of departed readers.
+    fn release_departed(&mut self, gone: &[&Arc<OwnedFd>]) {
         for name in &mut self.names {
-            match &mut name.what {
-                NamedObject::Stream { entrance, clients, .. } => {
-                    let left = clients.show_out(gone).into_iter();
-                    left.for_each(|ticket| entrance.leave(ticket));
+            match &mut name.object {
+                NamedObject::Stream { admission, clients, .. } => {
+                    let left = clients.release_departed(gone).into_iter();
+                    left.for_each(|ticket| admission.leave(ticket));
                 }
-                NamedObject::Region { clients, .. } => drop(clients.show_out(gone)),
+                NamedObject::Region { clients, .. } => drop(clients.release_departed(gone)),
                 NamedObject::Inbox(_) => {}
             }
         }
@@ -238,99 +245,97 @@ impl HostState {
 }
 
 impl Name {
-    fn listed(&self) -> Listed {
-        let (kind, readers) = match &self.what {
+    fn entry(&self) -> NameEntry {
+        let (kind, readers) = match &self.object {
             NamedObject::Stream { clients, .. } => ("stream", clients.count()),
             NamedObject::Inbox(_) => ("inbox", 0),
             NamedObject::Region { clients, .. } => ("region", clients.count()),
         };
-        Listed { address: self.address.clone(), kind, readers }
+        NameEntry { address: self.address.clone(), kind, readers }
     }
 
-    /// Answers somebody who has come.
-    fn welcome(&mut self, visitor: OwnedFd) {
-        let peer = match sys::abstract_socket::peer(&visitor) {
+    /// Serves a client that has connected.
+    fn serve(&mut self, client: OwnedFd) {
+        let peer = match sys::abstract_socket::peer(&client) {
             Ok(peer) => peer,
-            Err(error) => return tell(&visitor, &Answer::failed(&error)),
+            Err(error) => return reply(&client, &Answer::failed(&error)),
         };
         let process = peer.process;
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
         let (reads, writes) = (self.access.may_read(&who), self.access.may_write(&who));
-        match &mut self.what {
-            NamedObject::Stream { entrance, clients, limits } if reads => {
-                let room = clients.room(who.uid, self.access.owner, *limits);
-                match room {
-                    Err(full) => tell(&visitor, &Answer::full(full.limit, full.of_user)),
-                    Ok(()) => let_in(entrance, clients, who.uid, visitor),
+        match &mut self.object {
+            NamedObject::Stream { admission, clients, limits } if reads => {
+                match clients.check_quota(who.uid, self.access.owner, *limits) {
+                    Err(full) => reply(&client, &Answer::full(full.limit, full.of_user)),
+                    Ok(()) => admit(admission, clients, who.uid, client),
                 }
             }
-            NamedObject::Region { handout, clients } if reads => {
-                let room = clients.room(who.uid, self.access.owner, Limits::default());
-                let Handout { read, write, bytes } = &*handout;
+            NamedObject::Region { files, clients } if reads => {
+                let RegionFiles { read, write, bytes } = &*files;
                 let (file, writable) = match write {
                     Some(write) if writes => (write, true),
                     _ => (read, false),
                 };
-                match room {
-                    Err(full) => tell(&visitor, &Answer::full(full.limit, full.of_user)),
+                match clients.check_quota(who.uid, self.access.owner, Limits::default()) {
+                    Err(full) => reply(&client, &Answer::full(full.limit, full.of_user)),
                     Ok(()) => {
                         let answer = Answer::region(*bytes, writable);
-                        // NamedObject has it hangs up when it is gone, and sees when we are.
-                        if answer.send(&visitor, &[file.as_fd()]).is_ok() {
-                            clients.add((), who.uid, visitor);
+                        // The socket stays open: it hangs up when either side exits.
+                        if answer.send(&client, &[file.as_fd()]).is_ok() {
+                            clients.add((), who.uid, client);
                         }
                     }
                 }
             }
-            // Nobody is promised what nobody reads any more.
-            NamedObject::Inbox(queue) if writes && queue.is_over() => {
-                tell(&visitor, &Answer::ended())
+            // An inbox without a reader accepts no stream.
+            NamedObject::Inbox(queue) if writes && queue.has_ended() => {
+                reply(&client, &Answer::ended())
             }
             NamedObject::Inbox(queue) if writes => {
-                tell(&visitor, &Answer::inbox());
-                queue.add(Waiting { who, process, socket: visitor });
+                reply(&client, &Answer::inbox());
+                queue.add(PendingWriter { who, process, socket: client });
             }
-            _ => tell(&visitor, &Answer::forbidden(&self.access)),
+            _ => reply(&client, &Answer::forbidden(&self.access)),
         }
     }
 }
 
-/// Lets a reader in: its socket is its doorbell from now on.
-fn let_in(entrance: &Entrance, clients: &mut Clients<Ticket>, uid: u32, visitor: OwnedFd) {
+/// Admits a reader, whose socket serves as its doorbell from now on.
+fn admit(admission: &Admission, clients: &mut Clients<ReaderTicket>, uid: u32, client: OwnedFd) {
     let failed =
-        |e: std::io::Error| sys::Error::new("dup", "a bell", e.raw_os_error().unwrap_or(0));
-    let copies = visitor.try_clone().and_then(|doorbell| Ok((doorbell, visitor.try_clone()?)));
+        |e: std::io::Error| sys::Error::new("dup", "a doorbell", e.raw_os_error().unwrap_or(0));
+    let copies = client.try_clone().and_then(|doorbell| Ok((doorbell, client.try_clone()?)));
     let (doorbell, watched) = match copies {
         Ok(copies) => copies,
-        Err(error) => return tell(&visitor, &Answer::failed(&failed(error))),
+        Err(error) => return reply(&client, &Answer::failed(&failed(error))),
     };
-    match entrance.enter_by(SocketDoorbell::from(doorbell)) {
-        Err(error) => tell(&visitor, &Answer::failed(&error)),
-        Ok(None) => tell(&visitor, &Answer::ended()),
-        Ok(Some((ticket, ring))) => match Answer::stream().send(&visitor, &ring.descriptors()) {
+    match admission.admit_with(SocketDoorbell::from(doorbell)) {
+        Err(error) => reply(&client, &Answer::failed(&error)),
+        Ok(None) => reply(&client, &Answer::ended()),
+        Ok(Some((ticket, ring))) => match Answer::stream().send(&client, &ring.descriptors()) {
             Ok(()) => clients.add(ticket, uid, watched),
-            Err(_) => entrance.leave(ticket),
+            Err(_) => admission.leave(ticket),
         },
     }
 }
 
-/// Sends an answer; a visitor that is gone again needs none.
-fn tell(visitor: &OwnedFd, answer: &Answer) {
-    let _ = answer.send(visitor, &[]);
+/// Sends a reply; ignores a client that has disconnected.
+fn reply(client: &OwnedFd, answer: &Answer) {
+    let _ = answer.send(client, &[]);
 }
 
-/// The life of the thread.
+/// Runs the thread of a host.
 fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
     let mut pause = None;
     loop {
         let (listeners, clients) = {
             let mut state = shared.lock();
-            shared.turned.notify_all();
+            shared.names_dropped.notify_all();
             if state.is_closing {
                 return;
             }
-            drop(state.over());
-            // After a refusal of the kernel nobody is let in for a moment.
+            drop(state.take_ended());
+            // After a refusal by the kernel no client is accepted for a moment.
             let names = state.names.iter().filter(|_| pause.is_none());
             let listeners: Vec<_> = names.map(|name| name.listener.clone()).collect();
             (listeners, state.doorbells())
@@ -342,15 +347,15 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
         doorbell.clear();
         let gone: Vec<_> = clients.iter().zip(gone).filter(|(_, g)| *g).map(|(b, _)| b).collect();
         if !gone.is_empty() {
-            shared.lock().show_out(&gone);
+            shared.lock().release_departed(&gone);
         }
         for (listener, _) in listeners.iter().zip(ready.iter().skip(1)).filter(|(_, r)| **r) {
             match sys::abstract_socket::accept(listener) {
-                Ok(Some(visitor)) => {
+                Ok(Some(client)) => {
                     let mut state = shared.lock();
                     let named = |name: &&mut Name| Arc::ptr_eq(&name.listener, listener);
                     if let Some(name) = state.names.iter_mut().find(named) {
-                        name.welcome(visitor);
+                        name.serve(client);
                     }
                 }
                 Ok(None) => {}
@@ -360,9 +365,9 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
     }
 }
 
-/// Visitors that may wait for an answer.
-const VISITORS: i32 = 64;
-/// Pause after the kernel has refused to accept: it is out of descriptors, or of memory.
+/// Number of clients that may wait to be accepted.
+const BACKLOG: i32 = 64;
+/// Pause after the kernel has failed to accept, for lack of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The bits that let somebody write.
+/// Mode bits that allow writing.
 const ANY_WRITER: u32 = 0o222;

@@ -1,10 +1,11 @@
-//! A name to which others write: each of them in a stream of its own. [CONTRACT 24, many producers]
+//! A name to which other processes write, each in a stream of its own. [CONTRACT 24, many
+//! producers]
 //!
-//! Who writes makes its ring, seals it, and offers it: so neither side can change what the other
-//! one has, and the receiver decides whom it reads. Who connects is one of a few that may be waited
-//! for. Where these are all, one of the user who has most of them makes room for the next, first of
-//! those who have offered nothing: so nobody who comes once is pushed out by one who comes often.
-//! Who is pushed out is hung up on, and hears that nobody reads.
+//! The writer creates, seals and offers its ring, so neither side can change the other's memory,
+//! and the receiver selects the stream that it reads. The queue of connected writers is bounded.
+//! When it is full, a writer of the user with most entries is evicted, preferably one without an
+//! offer: so a user that connects once is not displaced by one that connects often. An evicted
+//! writer is disconnected; its next write fails as if all readers had left.
 
 use super::Error;
 use crate::stream::{Input, Offer};
@@ -16,56 +17,57 @@ use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
 use sys::poll;
 
-/// The creator's end of an inbox. Dropping it gives the name back.
+/// The receiving end of an inbox. Dropping it releases the name.
 #[derive(Debug)]
 pub struct Inbox {
     pub(super) queue: Arc<Queue>,
     pub(super) doorbell: SocketDoorbell,
 }
 
-/// A writer that has joined.
+/// A writer that has connected to an inbox.
 #[derive(Debug)]
 pub struct Arrival {
-    /// Credentials of the writer when it came.
+    /// Credentials of the writer when it connected.
     pub who: Credentials,
-    /// Its process, for people.
+    /// ID of its process, for display only.
     pub process: i32,
-    /// The stream that it writes.
+    /// Stream that it writes.
     pub input: Input,
 }
 
 /// The queue of an inbox.
 #[derive(Debug)]
 pub(super) struct Queue {
-    waiting: Mutex<VecDeque<Waiting>>,
+    waiting: Mutex<VecDeque<PendingWriter>>,
     doorbell: SocketDoorbell,
 }
 
+/// A writer that has connected and not been accepted.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingWriter {
     pub(super) who: Credentials,
     pub(super) process: i32,
     pub(super) socket: OwnedFd,
 }
 
-/// Writers that may be waited for.
+/// Maximum number of pending writers.
 const WAITING_MAX: usize = 32;
 
 impl Queue {
     pub(super) fn new() -> sys::Result<(Self, SocketDoorbell)> {
-        let (doorbell, heard) = SocketDoorbell::pair()?;
-        Ok((Self { waiting: Mutex::default(), doorbell }, heard))
+        let (doorbell, receiver) = SocketDoorbell::pair()?;
+        Ok((Self { waiting: Mutex::default(), doorbell }, receiver))
     }
 
-    /// `false`: there is no inbox any more.
-    pub(super) fn add(self: &Arc<Self>, waiting: Waiting) -> bool {
-        if self.is_over() {
+    /// Adds a pending writer. Returns false if the inbox has been dropped.
+    pub(super) fn add(self: &Arc<Self>, writer: PendingWriter) -> bool {
+        if self.has_ended() {
             return false;
         }
         let mut queue = self.lock();
-        queue.push_back(waiting);
+        queue.push_back(writer);
         if queue.len() > WAITING_MAX {
-            let leaves = one_too_many(&queue);
+            let leaves = pick_victim(&queue);
             queue.remove(leaves);
         }
         drop(queue);
@@ -73,19 +75,19 @@ impl Queue {
         true
     }
 
-    /// Returns true if the inbox is gone.
-    pub(super) fn is_over(self: &Arc<Self>) -> bool {
+    /// Returns true if the inbox has been dropped.
+    pub(super) fn has_ended(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) == 1
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<PendingWriter>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Picks the entry to evict: of the heaviest user, the oldest that has offered nothing, else the
-/// oldest.
-fn one_too_many(queue: &VecDeque<Waiting>) -> usize {
+/// Returns the index of the entry to evict: of the user with most entries, the oldest without an
+/// offer, else the oldest.
+fn pick_victim(queue: &VecDeque<PendingWriter>) -> usize {
     let of = |uid: u32| queue.iter().filter(|waiting| waiting.who.uid == uid).count();
     let most = queue.iter().map(|waiting| of(waiting.who.uid)).max().unwrap_or(0);
     let sockets: Vec<_> = queue.iter().map(|waiting| waiting.socket.as_fd()).collect();
@@ -95,8 +97,8 @@ fn one_too_many(queue: &VecDeque<Waiting>) -> usize {
 }
 
 impl Inbox {
-    /// The next one who writes here, waiting for at most `limit`; none: nobody came. Who offers
-    /// what is no ring is sent away without a word.
+    /// Accepts the next writer that has sent a valid offer; blocks at most for `limit`. Returns
+    /// `None` at the limit. A writer with an invalid offer is disconnected.
     pub fn accept(&self, limit: Option<Duration>) -> Result<Option<Arrival>, Error> {
         loop {
             let ready = {
@@ -108,7 +110,7 @@ impl Inbox {
             self.doorbell.clear();
             if let Some(at) = ready.iter().skip(1).position(|ready| *ready) {
                 let Some(waiting) = self.queue.lock().remove(at) else { continue };
-                if let Some(arrival) = welcome(waiting) {
+                if let Some(arrival) = open_offer(waiting) {
                     return Ok(Some(arrival));
                 }
                 continue;
@@ -119,7 +121,7 @@ impl Inbox {
         }
     }
 
-    /// Sleeps until somebody comes or offers something. `false`: nobody did.
+    /// Sleeps until a writer connects or sends an offer. Returns false at the limit.
     fn sleep(&self, limit: Option<Duration>) -> bool {
         let copies: Vec<OwnedFd> = {
             let queue = self.queue.lock();
@@ -132,14 +134,14 @@ impl Inbox {
 }
 
 impl AsFd for Inbox {
-    /// Readable when somebody has come.
+    /// Returns a descriptor that becomes readable when a writer has connected.
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.doorbell.as_fd()
     }
 }
 
-fn welcome(waiting: Waiting) -> Option<Arrival> {
-    let Waiting { who, process, socket } = waiting;
-    let offer = Offer::arrived(socket).ok()??;
+fn open_offer(writer: PendingWriter) -> Option<Arrival> {
+    let PendingWriter { who, process, socket } = writer;
+    let offer = Offer::receive(socket).ok()??;
     Some(Arrival { who, process, input: offer.open().ok()? })
 }

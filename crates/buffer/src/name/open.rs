@@ -1,6 +1,6 @@
-//! Opening what somebody else has named.
+//! Opening of names created by other processes.
 
-use super::answer::{Answer, Granted};
+use super::answer::{Answer, Grant};
 use super::holder::{self, SocketOwner};
 use super::{Address, Error, SharedRegion};
 use crate::share;
@@ -11,20 +11,21 @@ use std::time::Duration;
 /// The object behind a name.
 #[derive(Debug)]
 pub enum Opened {
-    /// A stream, from now on.
+    /// A stream, read from its current position.
     Stream(Box<Input>),
-    /// A region, which can be written if this user may.
+    /// A region, writable if this user has permission.
     Region(SharedRegion),
-    /// A place for what we write: opened by [`open_write`].
+    /// Connection to an inbox, for [`open_write`].
     Inbox(OwnedFd),
 }
 
-/// Opens a stream or a region: `NAME`, or `UID/NAME`.
+/// Opens the stream, region or inbox named `NAME` or `UID/NAME`. Blocks until its host replies.
 pub fn open(name: &str) -> Result<Opened, Error> {
     opened(&name.parse()?)
 }
 
-/// Opens a stream to read it from now on.
+/// Opens a stream, to be read from its current position. Fails with [`Error::Kind`] if the name
+/// refers to another kind of object. Blocks until its host replies.
 pub fn open_stream(name: &str) -> Result<Input, Error> {
     let address = name.parse()?;
     match opened(&address)? {
@@ -33,7 +34,7 @@ pub fn open_stream(name: &str) -> Result<Input, Error> {
     }
 }
 
-/// Opens a region.
+/// Opens a region, writable if this user has permission. Blocks until its host replies.
 pub fn open_region(name: &str) -> Result<SharedRegion, Error> {
     let address = name.parse()?;
     match opened(&address)? {
@@ -42,7 +43,7 @@ pub fn open_region(name: &str) -> Result<SharedRegion, Error> {
     }
 }
 
-/// Opens an inbox to write to it, in a ring of this shape that we make.
+/// Connects to an inbox, and writes to it in a new ring with this configuration.
 pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
     let address: Address = name.parse()?;
     match opened(&address)? {
@@ -57,57 +58,59 @@ pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
     }
 }
 
-/// Opens whatever has this name.
+/// Opens the object at an address, whatever its kind. Blocks until its host replies.
 pub fn opened(address: &Address) -> Result<Opened, Error> {
-    match Visit::begin(address) {
-        // As many wait there as may.
-        Err(Error::Silent(_)) => wait_in_queue(address)?,
+    match OpenRequest::begin(address) {
+        // The queue is full.
+        Err(Error::Silent(_)) => connect_patiently(address)?,
         visit => visit?,
     }
-    .answered()
+    .finish()
 }
 
-/// A process that has a name, and has been asked what it is.
+/// A request to open a name, whose reply is pending.
 #[derive(Debug)]
-pub struct Visit {
+pub struct OpenRequest {
     address: Address,
     socket: OwnedFd,
 }
 
-impl Visit {
-    /// Goes to the process that has this name, if it is one of the user to whom the name belongs;
-    /// waits for nothing.
+impl OpenRequest {
+    /// Connects to the process that has this name, if it runs under the user that owns it. Does not
+    /// block.
     pub fn begin(address: &Address) -> Result<Self, Error> {
         let visit = |socket| Self { address: address.clone(), socket };
-        let found = holder::look(&address.socket(), address.uid(), LIMIT)?;
+        let found = holder::probe(&address.socket(), address.uid(), LIMIT)?;
         if let SocketOwner::Owner(socket) = found {
             return Ok(visit(socket));
         }
-        let spare = holder::at_spare(address, None, LIMIT).map(visit);
+        let spare = holder::connect_to_spare(address, None, LIMIT).map(visit);
         spare.ok_or_else(|| refusal(address, &found))
     }
 
-    /// The same, where the names of all sockets that may be those of the name are known.
+    /// Connects as [`OpenRequest::begin`], given the names of all sockets that may belong to the
+    /// name.
     pub(crate) fn among(address: &Address, sockets: &[String]) -> Result<Self, Error> {
         let mut why = Error::Unknown(address.clone());
         for socket in sockets {
-            match holder::look(socket.as_bytes(), address.uid(), LIMIT)? {
+            match holder::probe(socket.as_bytes(), address.uid(), LIMIT)? {
                 SocketOwner::Owner(socket) => return Ok(Self { address: address.clone(), socket }),
-                SocketOwner::Nobody => {}
+                SocketOwner::NoListener => {}
                 found => why = refusal(address, &found),
             }
         }
         Err(why)
     }
 
-    /// Waits for the answer and returns the object; returns at once if the descriptor is readable.
-    pub fn answered(self) -> Result<Opened, Error> {
+    /// Returns the granted object. Blocks until the reply arrives, which makes the descriptor
+    /// readable.
+    pub fn finish(self) -> Result<Opened, Error> {
         let Self { address, socket } = self;
         granted(&address, socket)
     }
 }
 
-impl AsFd for Visit {
+impl AsFd for OpenRequest {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -118,35 +121,35 @@ fn refusal(address: &Address, found: &SocketOwner) -> Error {
     match found {
         SocketOwner::Other(holder) => Error::Squatted { address: address.clone(), holder: *holder },
         SocketOwner::Full => Error::Silent(address.clone()),
-        SocketOwner::Owner(_) | SocketOwner::Nobody => Error::Unknown(address.clone()),
+        SocketOwner::Owner(_) | SocketOwner::NoListener => Error::Unknown(address.clone()),
     }
 }
 
-/// Waits for a place in the queue of a name.
-fn wait_in_queue(address: &Address) -> Result<Visit, Error> {
+/// Connects to a name whose queue is full, waiting for a free entry.
+fn connect_patiently(address: &Address) -> Result<OpenRequest, Error> {
     let socket =
         sys::abstract_socket::connect_to(&address.socket(), LIMIT).map_err(|error| match error
             .errno
         {
-            CONNECTION_REFUSED => Error::Unknown(address.clone()),
-            AGAIN => Error::Silent(address.clone()),
+            ECONNREFUSED => Error::Unknown(address.clone()),
+            EAGAIN => Error::Silent(address.clone()),
             _ => Error::System(error),
         })?;
     let holder = sys::abstract_socket::peer(&socket)?.uid;
     if holder != address.uid() {
         return Err(Error::Squatted { address: address.clone(), holder });
     }
-    Ok(Visit { address: address.clone(), socket })
+    Ok(OpenRequest { address: address.clone(), socket })
 }
 
 fn granted(address: &Address, socket: OwnedFd) -> Result<Opened, Error> {
     match Answer::receive(&socket, address)? {
-        Granted::Stream(descriptors) => {
-            let ring = share::Offer::from_descriptors(descriptors)?;
-            Ok(Opened::Stream(Box::new(Offer::rung_by(ring, socket).open()?)))
+        Grant::Stream(descriptors) => {
+            let ring = share::RingOffer::from_descriptors(descriptors)?;
+            Ok(Opened::Stream(Box::new(Offer::with_doorbell(ring, socket).open()?)))
         }
-        Granted::Inbox => Ok(Opened::Inbox(socket)),
-        Granted::Region { file, bytes, writable } => {
+        Grant::Inbox => Ok(Opened::Inbox(socket)),
+        Grant::Region { file, bytes, writable } => {
             Ok(Opened::Region(SharedRegion::open(file, bytes, writable, socket)?))
         }
     }
@@ -163,9 +166,9 @@ impl Opened {
     }
 }
 
-/// Time that a host may take to answer: it does nothing else, on a machine that may do much.
+/// Maximum time for a host's reply; generous, since the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(20);
-/// ECONNREFUSED: nobody listens.
-const CONNECTION_REFUSED: i32 = 111;
-/// EAGAIN: the queue was full for so long.
-const AGAIN: i32 = 11;
+/// ECONNREFUSED: no process listens.
+const ECONNREFUSED: i32 = 111;
+/// EAGAIN: the queue stayed full until the time limit.
+const EAGAIN: i32 = 11;

@@ -1,4 +1,4 @@
-//! The readers of a named stream or region, and the limits on their number.
+//! The readers of a named stream or region, and limits on their number.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -6,9 +6,10 @@ use std::sync::Arc;
 /// Limits on the simultaneous readers of one stream or region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Readers in all.
+    /// Maximum number of readers.
     pub readers: usize,
-    /// Readers of any one user but the owner, so that one untrusted peer never takes all places.
+    /// Maximum number of readers per user other than the owner and root, so that no untrusted user
+    /// takes all slots.
     pub per_untrusted_user: usize,
 }
 
@@ -18,7 +19,7 @@ impl Default for Limits {
     }
 }
 
-/// The readers of one stream or region, each with what gives its place back.
+/// The readers of one stream or region.
 #[derive(Debug)]
 pub(super) struct Clients<T>(Vec<Client<T>>);
 
@@ -28,30 +29,35 @@ impl<T> Default for Clients<T> {
     }
 }
 
+/// A reader that occupies a slot.
 #[derive(Debug)]
 struct Client<T> {
     ticket: T,
     uid: u32,
-    /// Our end of its socket, or a copy of it: it hangs up when the reader is gone, however that
-    /// happened.
+    /// Descriptor of its socket, which hangs up when the reader exits for any reason.
     doorbell: Arc<OwnedFd>,
 }
 
-/// The refusal of one more reader.
+/// The error of a reader that exceeds a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Full {
+pub(super) struct QuotaExceeded {
     pub(super) limit: usize,
     pub(super) of_user: bool,
 }
 
 impl<T> Clients<T> {
-    /// Checks that there is a place for one more reader of this user.
-    pub(super) fn room(&self, uid: u32, owner: u32, limits: Limits) -> Result<(), Full> {
+    /// Returns an error if no slot is free for a reader of this user.
+    pub(super) fn check_quota(
+        &self,
+        uid: u32,
+        owner: u32,
+        limits: Limits,
+    ) -> Result<(), QuotaExceeded> {
         let of_user = self.0.iter().filter(|client| client.uid == uid).count();
         if self.0.len() >= limits.readers {
-            Err(Full { limit: limits.readers, of_user: false })
+            Err(QuotaExceeded { limit: limits.readers, of_user: false })
         } else if uid != owner && uid != ROOT && of_user >= limits.per_untrusted_user {
-            Err(Full { limit: limits.per_untrusted_user, of_user: true })
+            Err(QuotaExceeded { limit: limits.per_untrusted_user, of_user: true })
         } else {
             Ok(())
         }
@@ -65,17 +71,17 @@ impl<T> Clients<T> {
         self.0.len()
     }
 
-    /// Their doorbells.
+    /// Returns the doorbells of all readers.
     pub(super) fn doorbells(&self) -> impl Iterator<Item = Arc<OwnedFd>> {
         self.0.iter().map(|client| client.doorbell.clone())
     }
 
-    /// Frees the places of those who are gone, and answers what was theirs.
-    pub(super) fn show_out(&mut self, gone: &[&Arc<OwnedFd>]) -> Vec<T> {
-        let left = |client: &mut Client<T>| {
+    /// Releases the slots of departed readers. Returns their tickets.
+    pub(super) fn release_departed(&mut self, gone: &[&Arc<OwnedFd>]) -> Vec<T> {
+        let has_departed = |client: &mut Client<T>| {
             gone.iter().any(|doorbell| Arc::ptr_eq(doorbell, &client.doorbell))
         };
-        self.0.extract_if(.., left).map(|client| client.ticket).collect()
+        self.0.extract_if(.., has_departed).map(|client| client.ticket).collect()
     }
 }
 

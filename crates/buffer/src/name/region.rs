@@ -1,12 +1,12 @@
-//! A region of memory that several processes read, and perhaps write, at any place. [Th §5.3.3],
-//! FEATURES D17
+//! A region of memory that several processes access at any offset. [Th §5.3.3], FEATURES D17
 //!
-//! All bytes are foreign: they are copied in and out, and two who write the same bytes at once get
-//! some of each. There is no order but that of single words; who needs one has a stream beside it.
+//! All bytes are foreign: they are copied in and out, and concurrent writes to the same bytes may
+//! mix. Only accesses to single words are ordered; a program that needs more ordering adds a
+//! stream.
 //!
-//! Where the access list lets nobody write, the memory is sealed, and only its creator's mapping
-//! writes. Where it lets somebody, readers get a descriptor that cannot write, of a file that only
-//! the creator's user may open again; sealing cannot tell the two apart.
+//! If the access list allows no writer, the memory is sealed and only its creator's mapping can
+//! write. Otherwise readers get a read-only descriptor of a file that only the creator's user may
+//! reopen, because seals cannot distinguish readers from writers.
 
 use super::Error;
 use crate::atomic::{AtomicU64, Ordering};
@@ -20,30 +20,32 @@ use std::time::Duration;
 use sys::memory::{Memfd, Seals};
 use sys::poll;
 
-/// A mapped region.
+/// A mapped shared region.
 #[derive(Debug)]
 pub struct SharedRegion {
     memory: Region,
     bytes: usize,
     writable: bool,
-    /// The way to its host, where it is another's: closed when that is gone.
+    /// Connection to its host, if that is another process: it hangs up when the host exits or
+    /// withdraws the name.
     host: Option<OwnedFd>,
 }
 
-/// The memory that the host hands out.
+/// The descriptors of a region that the host hands out.
 #[derive(Debug)]
-pub(crate) struct Handout {
+pub(crate) struct RegionFiles {
     pub(super) read: OwnedFd,
     pub(super) write: Option<OwnedFd>,
     pub(super) bytes: u64,
 }
 
-/// The longest region.
+/// Maximum size of a region in bytes.
 const BYTES_MAX: u64 = 1 << 40;
 
 impl SharedRegion {
-    /// Makes a region of so many zero bytes; `writers`: others may write too.
-    pub(crate) fn create(bytes: usize, writers: bool) -> sys::Result<(Self, Handout)> {
+    /// Creates a region of `bytes` zero bytes. If `writers` is true, other processes may write,
+    /// too.
+    pub(crate) fn create(bytes: usize, writers: bool) -> sys::Result<(Self, RegionFiles)> {
         let length = bytes.max(1).next_multiple_of(PAGE);
         let file = Memfd::create("streamline-region", length)?;
         file.allocate(0, length)?;
@@ -55,17 +57,17 @@ impl SharedRegion {
                 sys::Error::new(call, "a region", e.raw_os_error().unwrap_or(0))
             }
         };
-        // Who has a descriptor to read cannot make one to write out of it, unless it is ours or
-        // root's.
+        // The holder of a read-only descriptor cannot reopen it for writing, unless it runs under
+        // this user or root.
         fd.set_permissions(PermissionsExt::from_mode(0o600)).map_err(failed("fchmod"))?;
         let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
         let read = File::open(path).map_err(failed("open"))?;
         let write = writers.then(|| fd.into());
-        let handout = Handout { read: read.into(), write, bytes: bytes as u64 };
-        Ok((Self { memory, bytes, writable: true, host: None }, handout))
+        let files = RegionFiles { read: read.into(), write, bytes: bytes as u64 };
+        Ok((Self { memory, bytes, writable: true, host: None }, files))
     }
 
-    /// Maps what was handed out, after it was checked.
+    /// Validates and maps the received file of a region.
     pub(super) fn open(
         file: OwnedFd,
         bytes: u64,
@@ -77,7 +79,7 @@ impl SharedRegion {
         if !seals.has(Seals::SIZE) {
             return Err(crate::share::Refusal::Unsealed { part: "region", seals }.into());
         }
-        // Its size was read before the seals; now that it cannot change any more, it is read again.
+        // The size was read before the seals; it is final only now, so it is read again.
         let file = Memfd::from_fd(file.into())?;
         let fits = (1..=BYTES_MAX).contains(&bytes) && bytes <= file.len() as u64;
         let Some(bytes) = usize::try_from(bytes).ok().filter(|_| fits) else {
@@ -92,21 +94,21 @@ impl SharedRegion {
         Ok(Self { memory, bytes, writable, host: Some(host) })
     }
 
-    /// Bytes that it has.
+    /// Returns the size of the region in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a region has at least one byte")]
     pub const fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Returns true if it can be written here.
+    /// Returns true if this process may write to the region.
     #[must_use]
     pub const fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Returns true if the host has withdrawn the name or is gone: no reader comes to it any more,
-    /// and where the host alone writes, it stays as it is.
+    /// Returns true if the host has withdrawn the name or exited: no further process can open the
+    /// region.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.host.as_ref().is_some_and(|host| {
@@ -115,32 +117,33 @@ impl SharedRegion {
         })
     }
 
-    /// Returns the descriptor that polls ready when the host is gone.
+    /// Returns the descriptor that hangs up when the host exits, or `None` in the host itself.
     #[must_use]
     pub fn host(&self) -> Option<BorrowedFd<'_>> {
         self.host.as_ref().map(AsFd::as_fd)
     }
 
-    /// All words, foreign ones.
+    /// Returns all words, which are foreign memory.
     pub(crate) const fn words(&self) -> &[AtomicU64] {
         self.memory.words()
     }
 
-    /// Copies bytes out.
+    /// Copies bytes from offset `at` into `out`. Fails with [`Error::Range`] beyond the end.
     pub fn read_at(&self, at: u64, out: &mut [u8]) -> Result<(), Error> {
         let at = self.range(at, out.len())?;
         foreign::copy_out(self.memory.words(), at, out);
         Ok(())
     }
 
-    /// Copies bytes in.
+    /// Copies bytes to offset `at`. Fails with [`Error::Range`] beyond the end, and with
+    /// [`Error::ReadOnly`] without write access.
     pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
         let at = self.range(at, bytes.len())?;
         if !self.writable {
             return Err(Error::ReadOnly);
         }
-        // Words of which we write only a part are changed in one piece, so that what others write
-        // into the rest of them stays.
+        // Words that are written partially are updated atomically, so that concurrent writes to
+        // their other bytes are retained.
         let (head, rest) = bytes.split_at((at.wrapping_neg() % WORD).min(bytes.len()));
         let (body, tail) = rest.split_at(rest.len() / WORD * WORD);
         self.change(at, head);
@@ -149,7 +152,7 @@ impl SharedRegion {
         Ok(())
     }
 
-    /// Returns the offset of a range that lies in the region.
+    /// Returns the offset of a range; fails if the range exceeds the region.
     fn range(&self, at: u64, length: usize) -> Result<usize, Error> {
         let first = usize::try_from(at).ok();
         let end = first.and_then(|first| first.checked_add(length));
@@ -159,7 +162,7 @@ impl SharedRegion {
         }
     }
 
-    /// Changes some bytes of one word.
+    /// Changes some bytes of one word atomically.
     fn change(&self, at: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -172,7 +175,7 @@ impl SharedRegion {
             Some(u64::from_ne_bytes(whole))
         };
         let word = self.memory.word(at / WORD);
-        // The change never says no.
+        // The closure always returns a value, so the update cannot fail.
         let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
     }
 }

@@ -1,4 +1,4 @@
-//! Names within one process; what another user may is in `tests/names.rs`.
+//! Tests of names within one process; `tests/names.rs` tests access by other users.
 
 use super::*;
 use crate::stream::Config;
@@ -8,7 +8,7 @@ use abi::access::{AccessList, Credentials};
 use std::sync::atomic::{AtomicU32, Ordering};
 use sys::process::identity;
 
-/// A name that no other test has.
+/// Returns a name that no other test uses.
 fn name(of: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("test-{}-{}-{of}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -19,7 +19,7 @@ fn config() -> Config {
 }
 
 #[test]
-fn a19_a_stream_is_opened_by_name_and_starts_at_now() {
+fn a19_stream_opened_by_name_starts_now() {
     let (host, name) = (Host::open().unwrap(), name("stream"));
     assert!(matches!(open_stream(&name), Err(Error::Unknown(_))));
     let mut output =
@@ -45,7 +45,7 @@ fn a19_a_stream_is_opened_by_name_and_starts_at_now() {
 }
 
 #[test]
-fn errors_say_what_is_the_matter() {
+fn errors_name_their_cause() {
     let (host, taken) = (Host::open().unwrap(), name("taken"));
     let create =
         || host.create(&taken, AccessList::private(identity()), &config(), Limits::default());
@@ -69,7 +69,7 @@ fn errors_say_what_is_the_matter() {
 }
 
 #[test]
-fn places_are_limited_and_given_back() {
+fn t12_reader_slots_are_limited_and_released() {
     let (host, name) = (Host::open().unwrap(), name("places"));
     let limits = Limits { readers: 3, per_untrusted_user: 1 };
     let mut output =
@@ -89,7 +89,7 @@ fn places_are_limited_and_given_back() {
 }
 
 #[test]
-fn d17_a_region_is_read_and_written_at_any_place() {
+fn d17_region_is_read_and_written_at_any_offset() {
     let (host, name) = (Host::open().unwrap(), name("region"));
     let mine = host.create_region(&name, AccessList::private(identity()), 10_000).unwrap();
     let read_only = open_region(&name).unwrap();
@@ -105,9 +105,9 @@ fn d17_a_region_is_read_and_written_at_any_place() {
         let at = usize::try_from(at).unwrap();
         expected[at..at + bytes.len()].copy_from_slice(&bytes);
     }
-    let mut seen = vec![1; 10_000];
-    read_only.read_at(0, &mut seen).unwrap();
-    assert!(seen == expected);
+    let mut content = vec![1; 10_000];
+    read_only.read_at(0, &mut content).unwrap();
+    assert!(content == expected);
     for (at, length) in [(10_000, 1), (9_999, 2), (u64::MAX, 1), (u64::MAX - 3, 9)] {
         assert!(matches!(mine.read_at(at, &mut vec![0; length]), Err(Error::Range { .. })));
         assert!(matches!(mine.write_at(at, &vec![0; length]), Err(Error::Range { .. })));
@@ -115,21 +115,21 @@ fn d17_a_region_is_read_and_written_at_any_place() {
     assert!(host.withdraw(&Address::own(&name).unwrap()));
     assert!(matches!(open_region(&name), Err(Error::Unknown(_))));
     mine.write_at(3, b"still").unwrap();
-    read_only.read_at(3, &mut seen[..5]).unwrap();
-    assert_eq!(&seen[..5], b"still");
+    read_only.read_at(3, &mut content[..5]).unwrap();
+    assert_eq!(&content[..5], b"still");
 }
 
 #[test]
-fn bytes_of_one_word_that_two_write_are_not_lost() {
-    let (region, handout) = SharedRegion::create(64, true).unwrap();
-    let other = SharedRegion::open(handout.write.unwrap(), 64, true, handout.read).unwrap();
+fn concurrent_writes_to_one_word_are_not_lost() {
+    let (region, files) = SharedRegion::create(64, true).unwrap();
+    let other = SharedRegion::open(files.write.unwrap(), 64, true, files.read).unwrap();
     let odd = std::thread::spawn(move || {
         for round in 0..20_000u32 {
             let value = [round as u8];
             other.write_at(u64::from(round % 4) * 2 + 1, &value).unwrap();
             let mut now = [0];
             other.read_at(u64::from(round % 4) * 2 + 1, &mut now).unwrap();
-            assert_eq!(now, value, "nobody else writes it");
+            assert_eq!(now, value, "the only writer of this byte");
         }
     });
     for round in 0..20_000u32 {
@@ -137,18 +137,18 @@ fn bytes_of_one_word_that_two_write_are_not_lost() {
         region.write_at(u64::from(round % 4) * 2, &value).unwrap();
         let mut now = [0];
         region.read_at(u64::from(round % 4) * 2, &mut now).unwrap();
-        assert_eq!(now, value, "nobody else writes it");
+        assert_eq!(now, value, "the only writer of this byte");
     }
     odd.join().unwrap();
 }
 
 #[test]
-fn whoever_writes_to_an_inbox_has_a_stream_of_its_own() {
+fn each_writer_to_an_inbox_has_its_own_stream() {
     let (host, name) = (Host::open().unwrap(), name("inbox"));
     let access = AccessList { mode: 0o600, ..AccessList::private(identity()) };
     let inbox = host.create_inbox(&name, access).unwrap();
     assert!(inbox.accept(Some(std::time::Duration::ZERO)).unwrap().is_none());
-    // These offer nothing, and hold up nobody.
+    // These writers offer nothing, and stall no other.
     let idle: Vec<_> = (0..40).map(|_| open(&name).unwrap()).collect();
     let mut outputs: Vec<_> =
         (0..3).map(|_| open_write(&name, &config().policy(Policy::DropNew)).unwrap()).collect();
@@ -156,77 +156,81 @@ fn whoever_writes_to_an_inbox_has_a_stream_of_its_own() {
         output.write(&[number as u8; 10]).unwrap();
         output.flush();
     }
-    let mut seen = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..3 {
         let mut arrival = inbox.accept(None).unwrap().unwrap();
         assert_eq!(arrival.who.uid, identity().0);
         let mut out = [0; 20];
         assert_eq!(arrival.input.read(&mut out).unwrap(), 10);
-        seen.push(out[0]);
+        received.push(out[0]);
     }
-    seen.sort_unstable();
-    assert_eq!(seen, [0, 1, 2]);
+    received.sort_unstable();
+    assert_eq!(received, [0, 1, 2]);
     assert_eq!(idle.len(), 40);
     drop(inbox);
     assert!(matches!(open_write(&name, &config()), Err(Error::Unknown(_) | Error::Ended(_))));
 }
 
-/// A writer that came once and offered something is not evicted for one that comes again and again,
-/// and an evicted one sees it.
+/// A writer that connected once and sent an offer is not evicted in favor of one that connects
+/// repeatedly, and an evicted one notices.
 #[test]
-fn t12_who_comes_often_takes_nobody_elses_place_at_an_inbox() {
-    use super::inbox::{Queue, Waiting};
+fn t12_frequent_writer_evicts_only_its_own_entries() {
+    use super::inbox::{PendingWriter, Queue};
     let (queue, _doorbell) = Queue::new().unwrap();
     let queue = std::sync::Arc::new(queue);
-    let _read_by_somebody = queue.clone();
-    let come = |uid: u32| {
-        let (near, far) = sys::descriptor::pair().unwrap();
+    let _reader = queue.clone();
+    let connect = |uid: u32| {
+        let (own_end, peer_end) = sys::descriptor::pair().unwrap();
         let who = Credentials { uid, gid: uid, groups: Vec::new() };
-        assert!(queue.add(Waiting { who, process: 1, socket: far }));
-        near
+        assert!(queue.add(PendingWriter { who, process: 1, socket: peer_end }));
+        own_end
     };
-    let offers = |near: &std::os::fd::OwnedFd| {
-        sys::descriptor::send(near, b"an offer", &[]).unwrap();
+    let offers = |socket: &std::os::fd::OwnedFd| {
+        sys::descriptor::send(socket, b"an offer", &[]).unwrap();
     };
-    let honest: Vec<_> = (0..4).map(|uid| come(1000 + uid)).collect();
+    let honest: Vec<_> = (0..4).map(|uid| connect(1000 + uid)).collect();
     honest.iter().for_each(offers);
-    // It offers something with every tenth.
-    let greedy = (0..200).map(|at| (at, come(2000)));
-    let greedy = greedy.inspect(|(at, near)| {
+    // It sends an offer with every tenth connection.
+    let greedy = (0..200).map(|at| (at, connect(2000)));
+    let greedy = greedy.inspect(|(at, socket)| {
         if at % 10 == 0 {
-            offers(near);
+            offers(socket);
         }
     });
     let greedy: Vec<_> = greedy.collect();
-    let more: Vec<_> = (0..200).map(|_| come(2000)).collect();
-    let late = come(3000);
-    let gone = |near: &std::os::fd::OwnedFd| {
-        let ends = [std::os::fd::AsFd::as_fd(near)];
+    let more: Vec<_> = (0..200).map(|_| connect(2000)).collect();
+    let late = connect(3000);
+    let gone = |socket: &std::os::fd::OwnedFd| {
+        let ends = [std::os::fd::AsFd::as_fd(socket)];
         sys::poll::readable_or_gone(&[], &ends, Some(std::time::Duration::ZERO)).1 == [true]
     };
-    assert!(honest.iter().chain([&late]).all(|near| !gone(near)), "each of them waits");
+    assert!(honest.iter().chain([&late]).all(|socket| !gone(socket)), "each of them waits");
     let offered = greedy.iter().filter(|(at, _)| at % 10 == 0);
-    assert_eq!(offered.filter(|(_, near)| !gone(near)).count(), 20, "first who offers nothing");
-    let all = greedy.iter().map(|(_, near)| near).chain(&more);
-    assert_eq!(all.filter(|near| !gone(near)).count(), 32 - 5, "and the others know");
+    assert_eq!(
+        offered.filter(|(_, socket)| !gone(socket)).count(),
+        20,
+        "entries without an offer go first"
+    );
+    let all = greedy.iter().map(|(_, socket)| socket).chain(&more);
+    assert_eq!(all.filter(|socket| !gone(socket)).count(), 32 - 5, "the evicted ones notice");
 }
 
-/// A writer that comes while an inbox closes is refused: no write is lost to an inbox without a
-/// reader.
+/// A writer that connects while an inbox closes is refused: nothing is written to an inbox without
+/// a reader.
 #[test]
-fn an_inbox_that_is_gone_promises_nothing() {
+fn closing_inbox_refuses_writers() {
     let host = Host::open().unwrap();
     for round in 0..200 {
         let name = name(&format!("gone{round}"));
         drop(host.create_inbox(&name, AccessList::private(identity())).unwrap());
         let answer = open_write(&name, &config());
-        let told = matches!(answer, Err(Error::Unknown(_) | Error::Ended(_)));
-        assert!(told, "round {round}: {answer:?}");
+        let refused = matches!(answer, Err(Error::Unknown(_) | Error::Ended(_)));
+        assert!(refused, "round {round}: {answer:?}");
     }
 }
 
 #[test]
-fn streams_outlive_the_host_and_not_their_writer() {
+fn streams_outlive_the_host_but_not_their_writer() {
     let (host, name) = (Host::open().unwrap(), name("outlives"));
     let mut output =
         host.create(&name, AccessList::private(identity()), &config(), Limits::default()).unwrap();

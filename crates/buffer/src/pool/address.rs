@@ -1,40 +1,40 @@
-//! Translation from an address in this process back to a place. [SL §5.3.3]
+//! Translation from an address in this process to a position in a dbuf. [SL §5.3.3]
 
 use super::{Lease, Memory};
 use abi::{Extent, RichPointer};
 use std::sync::Arc;
 
-/// The memory around some bytes: a segment, as far as it is filled; of frozen memory all of it.
+/// The leased segment that contains given bytes. All of a frozen memory is treated as one segment.
 #[derive(Debug)]
 pub struct Around {
-    /// Keeps it.
+    /// Lease that keeps the segment.
     pub lease: Lease,
-    /// SegmentStart of the segment, in this process.
+    /// Address of the segment's first byte in this process.
     pub address: usize,
-    /// The same as a place tells it.
+    /// Position of the segment's first byte.
     pub position: u64,
-    /// Bytes of it that are filled.
+    /// Number of filled bytes.
     pub filled: usize,
-    /// Bytes of it.
+    /// Segment size in bytes.
     pub segment: usize,
 }
 
 impl Memory {
-    /// The first byte in this process, and how many there are.
+    /// Returns the address of the first byte in this process, and the size in bytes.
     pub fn extent(&self) -> (usize, usize) {
         (self.region.words().as_ptr().addr(), self.region.len())
     }
 
-    /// The segment that a slice of these bytes lies in, leased; `None`: all of it is not shown
-    /// there.
+    /// Leases the segment that contains a slice. Returns `None` if the slice is empty, not in this
+    /// memory, or not entirely published.
     ///
-    /// The caller has the slice at hand. Safe code gets slices of shown bytes only from the pool
+    /// The caller holds the slice. Safe code gets slices of published bytes only from the pool
     /// (which is then borrowed: M3), from a lease, or from a batch whose writer has one (C5). Each
-    /// of them keeps the segment in its slot as long as the slice lives, so a lease can be made
-    /// (M4). Of bytes that are still written (M2) nothing is shown, and here they are refused.
+    /// of them keeps the segment in its slot while the slice lives, so a lease can be created (M4).
+    /// Bytes of an open draft (M2) are not published and are refused here.
     pub fn around_slice(self: &Arc<Self>, slice: &[u8]) -> Option<Around> {
         if self.editing.is_set() {
-            // The slice may be what is being changed (M9).
+            // The slice may be the block being edited (M9).
             return None;
         }
         let (base, len) = self.extent();
@@ -43,7 +43,7 @@ impl Memory {
             return None;
         }
         if self.is_frozen() {
-            // M8: as one, since no slot is ever given another segment.
+            // M8: as one segment, since no slot is ever assigned another one.
             let lease = Lease::new(self, 0);
             return Some(Around { lease, address: base, position: 0, filled: len, segment: len });
         }
@@ -52,7 +52,7 @@ impl Memory {
         let number = self.slots.resident(slot);
         let position = number.checked_mul(segment as u64)?;
         let length = u32::try_from(slice.len()).ok()?;
-        // Whether the segment is there, and filled so far, is looked at as for any pointer.
+        // Resident segment and filled length are checked as for any pointer.
         let place = Extent::new(position.checked_add(inside as u64)?, length);
         let found = self.locate(place).ok()?;
         if found != (slot, at) || place.length() != length {
@@ -64,21 +64,22 @@ impl Memory {
         Some(Around { lease, address, position: start, filled, segment })
     }
 
-    /// Returns true if this memory can be handed to other processes.
+    /// Returns true if this memory can be shared with other processes.
     pub const fn can_be_granted(&self) -> bool {
         self.file().is_some()
     }
 }
 
 impl Lease {
-    /// Returns true if this keeps the bytes of a block: those of its segment, or of all frozen
-    /// memory (M8).
+    /// Returns true if this lease covers a block: the block is in the leased segment, or anywhere
+    /// in the same frozen memory (M8).
     pub fn keeps(&self, pointer: RichPointer) -> bool {
         let frozen = self.memory().is_frozen() && self.dbuf() == pointer.dbuf();
         frozen || self.covers(pointer.dbuf(), pointer.place)
     }
 
-    /// Returns the memory around a block that this keeps and that has bytes.
+    /// Returns the leased segment around a block. The caller ensures that this lease covers the
+    /// block; returns `None` if it has no bytes.
     pub fn around(&self, pointer: RichPointer) -> Option<Around> {
         let memory = self.memory();
         let (base, len) = memory.extent();

@@ -1,21 +1,19 @@
-//! Segments that are kept and not looked at, compressed meanwhile. [SL §10, FEATURES D16]
+//! Compression of pinned segments that are not being read. [SL §10, FEATURES D16]
 //!
-//! A filter that reassembles or reorders pins segments for as long as a session takes, mostly for a
-//! few blocks in each. [`Pool::cool`] compresses those that nobody has a lease on and gives their
-//! pages back to the machine; the slot stays theirs. Whoever asks for one of their blocks, by
-//! whatever way, finds it where it was: [`Pool::bytes`], `resolve`, `pin` and `lease` bring the
-//! segment back first. That takes the time of unpacking a segment (1 MB: about a third of a
-//! millisecond), and may answer that there is no memory.
+//! A filter that reassembles or reorders pins segments for the length of a session, usually for a
+//! few blocks in each. [`Pool::cool`] compresses those without leases and returns their pages to
+//! the kernel; their slots stay reserved. Any access to one of their blocks ([`Pool::bytes`],
+//! `resolve`, `pin`, `lease`) unpacks the segment first. That takes about a third of a millisecond
+//! for 1 MB, and fails if memory is short.
 //!
-//! Why nobody sees bytes change or vanish. Invariants, which add to M1 to M8 of `pool`:
+//! No reader sees bytes change or vanish by these invariants, which extend M1 to M8 of `pool`:
 //! - K1 A segment is packed only in `cool`, which has `&mut Pool` (no slice of the pool lives, as
-//!   in M3) and only while there are no leases on it (M4), and never the open one. Then `filled`
-//!   is 0: from there on no place in it is found, so no slice and no lease is made.
-//! - K2 Only `thaw` writes a packed segment, in the one thread that has the pool, before it raises
-//!   `filled` again (Release, as M1): until then nobody reaches the bytes (K1), and no draft does,
-//!   because drafts reach the open segment alone (M2).
-//! - K3 The bytes are the same ones in the same place as before: pointers, pins and content ids
-//!   stay what they were.
+//!   in M3), only while it has no leases (M4), and never while it is open. Then `filled` is 0: no
+//!   block in it is located any more, so no slice and no lease is created.
+//! - K2 Only `thaw` writes a packed segment, in the thread that owns the pool, before it raises
+//!   `filled` again (Release, as M1): until then the bytes are unreachable (K1), also for drafts,
+//!   which access the open segment alone (M2).
+//! - K3 The same bytes come back at the same positions: pointers, pins and content ids stay valid.
 
 use super::Pool;
 use crate::Fault;
@@ -23,75 +21,75 @@ use crate::slots::FREE;
 use abi::Extent;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The packed segments, and the others observed at the last look.
+/// The packed segments, and the candidates for packing.
 #[derive(Debug, Default)]
 pub(super) struct Cold {
     packed: BTreeMap<usize, Packed>,
-    /// Slots whose pages were given back.
+    /// Slots whose pages have been returned to the kernel.
     holes: BTreeSet<usize>,
-    /// Number of the segment that was kept in each slot at the last call.
-    seen: BTreeMap<usize, u64>,
+    /// Number of the pinned segment in each slot at the last [`Pool::cool`].
+    pinned_before: BTreeMap<usize, u64>,
 }
 
+/// The compressed bytes of one segment.
 #[derive(Debug)]
 struct Packed {
     bytes: Box<[u8]>,
-    /// Bytes that it has when it is unpacked.
+    /// Uncompressed length in bytes.
     length: usize,
 }
 
-/// The amount of packed memory.
+/// Sizes of packed memory before and after compression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Saved {
-    /// Segments.
+pub struct PackedSize {
+    /// Number of packed segments.
     pub segments: usize,
-    /// Bytes that they have when they are unpacked.
+    /// Their uncompressed size in bytes.
     pub before: usize,
-    /// Bytes that they have now.
+    /// Their compressed size in bytes.
     pub after: usize,
 }
 
 impl Pool {
-    /// Compresses the segments that have been pinned since the last call, and not asked for since
-    /// they were last brought back. To be called from time to time, or twice when memory is short.
-    /// A segment is left as it is where somebody has a lease on it, where compressing saves less
-    /// than a quarter, and where the memory is not ours to give back (lent, or shared with others).
-    /// Answers all that is packed.
-    pub fn cool(&mut self) -> Saved {
+    /// Compresses the segments that have been pinned since the last call and not been unpacked
+    /// since. To be called periodically, or twice when memory is short. Skips segments that are
+    /// leased, segments that would shrink by less than a quarter, and memory that cannot be
+    /// returned to the kernel (lent or sealed). Returns the total of packed memory.
+    pub fn cool(&mut self) -> PackedSize {
         let slots = &self.memory.slots;
         let open = self.end.get().checked_sub(1).map(|last| slots.slot_of_position(last));
-        let mut seen = BTreeMap::new();
+        let mut pinned = BTreeMap::new();
         for (slot, pins) in self.pins.iter().enumerate() {
             let number = slots.resident(slot);
-            let is_kept = number != FREE && pins.get() > 0 && open != Some(slot);
-            if is_kept {
-                seen.insert(slot, number);
+            let is_pinned = number != FREE && pins.get() > 0 && open != Some(slot);
+            if is_pinned {
+                pinned.insert(slot, number);
             }
         }
         let mut cold = std::mem::take(self.cold.get_mut());
-        for (&slot, number) in &seen {
-            if cold.seen.get(&slot) == Some(number) && !cold.packed.contains_key(&slot) {
+        for (&slot, number) in &pinned {
+            if cold.pinned_before.get(&slot) == Some(number) && !cold.packed.contains_key(&slot) {
                 self.pack(&mut cold, slot);
             }
         }
-        cold.seen = seen;
+        cold.pinned_before = pinned;
         *self.cold.get_mut() = cold;
         self.saved()
     }
 
-    /// Returns the amount of memory that is packed now.
+    /// Returns the amount of packed memory.
     #[must_use]
-    pub fn saved(&self) -> Saved {
+    pub fn saved(&self) -> PackedSize {
         let cold = self.cold.borrow();
-        let add = |saved: Saved, packed: &Packed| Saved {
+        let add = |saved: PackedSize, packed: &Packed| PackedSize {
             segments: saved.segments + 1,
             before: saved.before + packed.length,
             after: saved.after + packed.bytes.len(),
         };
-        cold.packed.values().fold(Saved::default(), add)
+        cold.packed.values().fold(PackedSize::default(), add)
     }
 
-    /// Packs a segment if it may be and if that saves memory.
+    /// Packs a segment if that is allowed and saves memory.
     fn pack(&mut self, cold: &mut Cold, slot: usize) {
         let memory = &self.memory;
         let (Some(file), length) = (memory.file(), memory.slots.filled(slot)) else { return };
@@ -99,11 +97,11 @@ impl Pool {
         if !memory.slots.is_unleased(slot) || length == 0 || memory.lender().is_some() {
             return;
         }
-        // SAFETY: `filled` bytes from the first of the slot lie in the region and are written by
-        // nobody (M1) as long as the pool is borrowed (M3).
+        // SAFETY: `filled` bytes from the first of the slot lie in the region and are not written
+        // (M1) while the pool is borrowed (M3).
         let bytes = unsafe { memory.region.bytes(at, length) };
         let bytes = lz4_flex::block::compress(bytes);
-        // K1: hidden only when the pages are gone, which may be refused.
+        // K1: unpublished only once the pages are gone, which the kernel may refuse.
         if bytes.len() <= length / 4 * 3 && file.punch(at, memory.segment()).is_ok() {
             memory.slots.fill(slot, 0);
             cold.holes.insert(slot);
@@ -111,7 +109,8 @@ impl Pool {
         }
     }
 
-    /// Brings back the segment that a place lies in, if it was packed, and finds the place.
+    /// Unpacks the segment that contains a block and locates the block. Fails with `fault` if the
+    /// segment is not packed or memory is short.
     #[cold]
     pub(super) fn thaw(&self, place: Extent, fault: Fault) -> Result<(usize, usize), Fault> {
         let memory = &self.memory;
@@ -120,36 +119,36 @@ impl Pool {
         if !cold.packed.contains_key(&slot) || !memory.slots.is_named(slot, place) {
             return Err(fault);
         }
-        // A lack of memory is an answer, and no SIGBUS (T12).
+        // A lack of memory is an error here and no SIGBUS (T12).
         memory.populate(slot).map_err(|_| fault)?;
         cold.holes.remove(&slot);
         let Some(packed) = cold.packed.remove(&slot) else { return Err(fault) };
-        cold.seen.remove(&slot);
-        // SAFETY: the slot lies in the region, which is writable (it was punched), and `length` is
-        // what was filled of it; nobody else reaches these bytes (K2).
+        cold.pinned_before.remove(&slot);
+        // SAFETY: the slot lies in the region, which is writable (its file was punched), and
+        // `length` is its filled length; nobody else accesses these bytes (K2).
         let room = unsafe { memory.region.bytes_mut(slot * memory.segment(), packed.length) };
         let unpacked = lz4_flex::block::decompress_into(&packed.bytes, room);
         if !unpacked.is_ok_and(|length| length == packed.length) {
-            debug_assert!(false, "what was packed can be unpacked");
+            debug_assert!(false, "a packed segment does not unpack");
             return Err(fault);
         }
         memory.slots.fill(slot, packed.length as u64);
         memory.locate(place)
     }
 
-    /// Returns true if the pages of this free slot have been given back.
+    /// Returns true if the pages of this slot have been returned to the kernel.
     pub(super) fn is_hole(&self, slot: usize) -> bool {
         self.cold.borrow().holes.contains(&slot)
     }
 
-    /// The pages of this slot are there again.
-    pub(super) fn is_hole_no_more(&self, slot: usize) {
+    /// Records that the slot has pages again.
+    pub(super) fn mark_backed(&self, slot: usize) {
         self.cold.borrow_mut().holes.remove(&slot);
     }
 }
 
 impl Cold {
-    /// A slot has been recycled: what was packed of it is needed no longer.
+    /// Drops the packed bytes of a recycled slot.
     pub(super) fn forget(&mut self, slot: usize) {
         self.packed.remove(&slot);
     }
@@ -158,9 +157,9 @@ impl Cold {
 #[cfg(test)]
 #[cfg(not(miri))]
 mod tests {
-    use super::super::Config;
+    use super::super::PoolConfig;
     use super::*;
-    use crate::pool::Pin;
+    use crate::pool::SegmentPin;
     use abi::{Class, DbufId, RichPointer};
     use testkit::Random;
 
@@ -168,12 +167,12 @@ mod tests {
     const SEGMENTS: usize = 16;
 
     fn pool() -> Pool {
-        let config = Config { segment: SEGMENT, segments: SEGMENTS };
+        let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
         Pool::new(DbufId::new(4).unwrap(), config).unwrap()
     }
 
-    /// A whole segment of text, pinned.
-    fn keep(pool: &Pool, random: &mut Random) -> (Extent, Pin, Vec<u8>) {
+    /// Fills a whole segment with text and pins it.
+    fn keep(pool: &Pool, random: &mut Random) -> (Extent, SegmentPin, Vec<u8>) {
         let words: Vec<Vec<u8>> = (0..50).map(|_| random.bytes(24)).collect();
         let mut text = Vec::new();
         while text.len() < SEGMENT {
@@ -191,13 +190,13 @@ mod tests {
     }
 
     #[test]
-    fn d16_what_is_kept_and_cold_takes_less_memory_and_comes_back_when_it_is_asked_for() {
+    fn d16_pinned_cold_segments_shrink_and_unpack_on_access() {
         let mut random = Random::replayable();
         let mut pool = pool();
         let kept: Vec<_> = (0..8).map(|_| keep(&pool, &mut random)).collect();
-        pool.turn();
+        pool.end_pass();
         let before = resident(&pool);
-        assert_eq!(pool.cool(), Saved::default(), "kept for no time yet");
+        assert_eq!(pool.cool(), PackedSize::default(), "first call only remembers");
         let saved = pool.cool();
         // The last one is open still.
         assert_eq!((saved.segments, saved.before), (7, 7 * SEGMENT));
@@ -218,7 +217,7 @@ mod tests {
             assert_eq!(bytes, text[from..from + count], "segment {number}");
             assert_eq!(pool.bytes(*place).unwrap(), text, "all of it");
         }
-        assert_eq!(pool.saved(), Saved::default());
+        assert_eq!(pool.saved(), PackedSize::default());
         assert_eq!(resident(&pool), before);
         for (_, pin, _) in kept {
             assert!(pool.unpin(pin));
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_looks_at_or_cannot_be_given_back_is_left() {
+    fn leased_incompressible_and_sealed_segments_stay_unpacked() {
         let mut random = Random::new(2);
         let mut pool = pool();
         let leased = keep(&pool, &mut random);
@@ -241,7 +240,7 @@ mod tests {
         assert_eq!((pool.cool().segments, pool.cool().segments), (0, 1), "the text alone");
         assert_eq!(lease.bytes(leased.0).unwrap(), leased.2);
         assert!(pool.bytes(noise).is_some());
-        // Asked for: kept warm for one call more.
+        // Accessed: stays unpacked for one more call.
         assert_eq!(pool.bytes(text.0).unwrap(), text.2);
         assert_eq!((pool.cool().segments, pool.cool().segments), (0, 1));
         // Sealed memory, which others read, cannot be punched.
@@ -252,13 +251,13 @@ mod tests {
         assert_eq!(shared.bytes(kept[0].0).unwrap(), kept[0].2);
     }
 
-    /// The model is a table of what was written: whatever is kept is found, whatever is not kept
-    /// is not, in any order of all that one can do.
+    /// Model test: a table of written blocks. In any order of operations, pinned blocks are found
+    /// and others are not.
     #[test]
-    fn in_any_order_what_is_kept_is_found_and_nothing_else() {
+    fn random_operations_keep_exactly_the_pinned_blocks() {
         let mut random = Random::replayable();
         let mut pool = pool();
-        let mut kept: Vec<(Extent, Pin, Vec<u8>)> = Vec::new();
+        let mut kept: Vec<(Extent, SegmentPin, Vec<u8>)> = Vec::new();
         let mut gone: Vec<Extent> = Vec::new();
         let mut packed = 0;
         for _ in 0..1000 {
@@ -271,9 +270,9 @@ mod tests {
                 }
                 2 | 3 => packed += pool.cool().segments,
                 4 => {
-                    pool.turn();
+                    pool.end_pass();
                     let still = |place: &&Extent| pool.bytes(**place).is_some();
-                    // What was unpinned may lie in the open segment.
+                    // An unpinned block may be in the open segment.
                     assert!(gone.iter().filter(still).count() <= 1);
                     gone.retain(|place| pool.bytes(*place).is_some());
                 }

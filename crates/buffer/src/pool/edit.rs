@@ -1,28 +1,28 @@
-//! Bytes that are changed where they lie, because nobody else has them. [SL §6.1], [Th §5.3.1]
+//! In-place edits of blocks that no other party can read. [SL §6.1], [Th §5.3.1]
 //!
-//! The invariants M1 to M8 are those of `pool`. M1 has one exception, and this is it:
+//! M1 to M8 are the invariants of `pool`. M1 has one exception:
 //! - M9 Bytes below `filled` are written only through an [`Editing`], which borrows the pool
-//!   mutably, and is made only while `leases` of their slot are 0 (loaded with Acquire: the last
-//!   look of who had one comes before the write). So while it lives
+//!   mutably, and is created only while `leases` of their slot are 0 (loaded with Acquire: the last
+//!   read by a former lease holder happens before the write). So while it lives
 //!   1. no slice of [`Pool::bytes`] or [`Pool::segment`], no draft and no other `Editing` is alive,
-//!      and none can come into being: all of them borrow the pool;
-//!   2. no lease exists, hence no batch of a crossing that points there (C5), in whatever thread;
-//!      and none can be made: not from the pool (1), not from a lease or a batch (there is none),
+//!      and none can be created: all of them borrow the pool;
+//!   2. no lease exists, hence no batch of a crossing that points there (C5), in any thread; and
+//!      none can be created: not from the pool (1), not from a lease or a batch (there is none),
 //!      not from the slice itself, which `Memory::around_slice` refuses while `editing` is set;
-//!   3. no other process looks: memory whose file was ever handed out is refused, as is memory that
-//!      is lent, and frozen memory has no pool.
+//!   3. no other process reads: memory whose file was ever exposed is refused, as is lent memory,
+//!      and frozen memory has no pool.
 //!
-//! Whether somebody *expects* the old bytes later is another matter than whether somebody has them
-//! now: a pin is a promise to a caller (M5), so what is pinned is refused as well, but for what a
-//! source has given out of the segment that it still reads ([`Pool::needs_from`]); of blocks that
-//! lie on an arc only the caller knows (`space::edit` in the engine).
+//! Soundness does not depend on whether a party *expects* the old bytes later. A pin promises them
+//! to a caller (M5), so pinned blocks are refused as well, except the part of a segment that a
+//! source has already emitted ([`Pool::needs_from`]). Only the caller knows of blocks queued on an
+//! arc (`space::edit` in the engine).
 
-use super::{Pin, Pool};
+use super::{Pool, SegmentPin};
 use abi::Extent;
-use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// A block that nobody else sees, to be changed where it lies. Readers find what was written.
+/// A block open for in-place editing; no other party can read it. Later readers see the new bytes.
+#[derive(Debug)]
 #[must_use]
 pub struct Editing<'p> {
     pool: &'p mut Pool,
@@ -31,23 +31,18 @@ pub struct Editing<'p> {
 }
 
 impl Pool {
-    /// Returns true if [`Pool::edit`] would admit this block now.
-    #[must_use]
-    pub fn is_unshared(&self, place: Extent) -> bool {
-        self.unshared(place).is_some()
-    }
-
-    /// The bytes of a block, to be changed where they lie. `None`: it is not here, its segment is
-    /// leased or pinned, or the memory is not ours alone.
+    /// Opens a block for in-place editing. Returns `None` if it is not in the pool, its segment is
+    /// leased or pinned, or the memory may be read by other parties.
     pub fn edit(&mut self, place: Extent) -> Option<Editing<'_>> {
         let at = self.unshared(place)?;
         self.memory.editing.set(true);
         Some(Editing { pool: self, at, len: place.length() as usize })
     }
 
-    /// Says that of a pinned segment nothing before this place is needed any more: of a source that
-    /// has given out what lies there, and reads on. Holds until somebody else pins the segment.
-    pub fn needs_from(&self, pin: Pin, place: Extent) {
+    /// Declares that the holder of `pin` no longer needs bytes of its segment before this block: a
+    /// source calls this after it has emitted them. Has no effect unless the pin is the only one on
+    /// the segment, and ends when another pin is taken.
+    pub fn needs_from(&self, pin: SegmentPin, place: Extent) {
         let Ok((slot, at)) = self.memory.locate(place) else { return };
         let only = self.pins.get(slot).is_some_and(|pins| pins.get() == 1);
         if let (true, true, Some(needed)) =
@@ -57,18 +52,18 @@ impl Pool {
         }
     }
 
-    /// Returns the offset of a block that the pool's holder may change by M9.
+    /// Returns the offset of a block if M9 permits editing it, else `None`.
     fn unshared(&self, place: Extent) -> Option<usize> {
         let (slot, at) = self.memory.locate(place).ok()?;
         let end = at + place.length() as usize;
-        let pinned = match self.pins.get(slot)?.get() {
+        let is_pinned = match self.pins.get(slot)?.get() {
             0 => false,
             1 => end > self.needed.get(slot)?.get(),
             _ => true,
         };
-        let ours = !self.given.get() && self.memory.lender().is_none();
-        // M9: the Acquire is in there.
-        (ours && !pinned && self.memory.slots.is_unleased(slot)).then_some(at)
+        let is_private = !self.exposed.get() && self.memory.lender().is_none();
+        // M9: `is_unleased` loads with Acquire.
+        (is_private && !is_pinned && self.memory.slots.is_unleased(slot)).then_some(at)
     }
 }
 
@@ -77,7 +72,7 @@ impl Deref for Editing<'_> {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: `locate` found the bytes inside the region and below `filled`; nobody else writes
-        // or has them (M9), and this slice borrows the only one who does.
+        // or reads them (M9), and this slice borrows the only owner.
         unsafe { self.pool.memory.bytes(self.at, self.len) }
     }
 }
@@ -85,7 +80,7 @@ impl Deref for Editing<'_> {
 impl DerefMut for Editing<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; the region of a pool that is not lent is mapped writable, and this
-        // slice borrows the only one who reaches the bytes mutably.
+        // slice borrows the only owner mutably.
         unsafe { self.pool.memory.region.bytes_mut(self.at, self.len) }
     }
 }
@@ -96,20 +91,14 @@ impl Drop for Editing<'_> {
     }
 }
 
-impl fmt::Debug for Editing<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Editing({} bytes)", self.len)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::Config;
+    use super::super::PoolConfig;
     use super::*;
     use abi::DbufId;
 
     fn pool() -> (Pool, Extent) {
-        let config = Config { segment: 1 << 13, segments: 4 };
+        let config = PoolConfig { segment: 1 << 13, segments: 4 };
         let pool = Pool::new(DbufId::new(7).unwrap(), config).unwrap();
         let fill = |room: &mut [u8]| {
             room.copy_from_slice(b"abcd");
@@ -120,17 +109,17 @@ mod tests {
     }
 
     #[test]
-    fn d15_what_nobody_else_sees_is_changed_where_it_lies() {
+    fn d15_unshared_block_is_edited_in_place() {
         let (mut pool, place) = pool();
         pool.edit(place.within(1, 2)).unwrap().copy_from_slice(b"BC");
         assert_eq!(pool.bytes(place), Some(&b"aBCd"[..]));
     }
 
     #[test]
-    fn d15_what_somebody_sees_is_not() {
+    fn d15_leased_pinned_or_exposed_block_is_not_edited() {
         let (mut pool, place) = pool();
         let lease = pool.lease(place).unwrap();
-        assert!(!pool.is_unshared(place) && pool.edit(place).is_none(), "leased");
+        assert!(pool.edit(place).is_none(), "leased");
         assert_eq!(lease.bytes(place), Ok(&b"abcd"[..]));
         drop(lease);
         let pin = pool.pin(place).unwrap();
@@ -152,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn no_lease_is_made_from_what_is_being_changed() {
+    fn block_being_edited_yields_no_lease() {
         let (mut pool, place) = pool();
         let memory = pool.memory.clone();
         let editing = pool.edit(place).unwrap();

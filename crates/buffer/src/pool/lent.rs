@@ -1,14 +1,14 @@
-//! Pools over memory that another party fills: a packet ring whose blocks the kernel writes. [SL
+//! Pools over memory that another party fills, such as a packet ring written by the kernel. [SL
 //! §5.5: the driver's own ring as a dbuf]
 //!
-//! In: a [`Lender`], whose segments arrive one after the other, in order. Out: an arrived segment
-//! as a draft over all its bytes, so that whoever knows its form can put right what must not stay
-//! (a tag that the device took out); once committed it is a segment like any other: rich pointers
-//! name it, leases keep it, nothing is copied. It goes back to the lender at the end of the first
-//! turn in which nobody keeps it. Where segments come in order, one that is kept for long stops the
-//! lender when it comes round to it: spaces copy what they hold (CONTRACT 12). Where they come in
-//! any order (frames of AF_XDP), whoever hears of one names it ([`Pool::arrived_at`]); its number
-//! is then that of the lap of its own slot, so that positions are never used twice.
+//! A [`Lender`] owns the memory. An arrived segment is offered as a draft over all its bytes, so
+//! that a source can repair them first (reinsert a tag that the device removed). Once committed it
+//! is a segment like any other: rich pointers refer to it, leases keep it, nothing is copied. It is
+//! returned to the lender at the end of the first pass in which it has neither pins nor leases.
+//! Where segments arrive in order, one that is held for long stalls the lender after a lap, so
+//! spaces copy the blocks that they hold (CONTRACT 12). Where segments arrive in any order (AF_XDP
+//! frames), the source names the slot ([`Pool::arrived_at`]); the segment number then counts the
+//! laps of that slot, so that no position is used twice.
 
 use super::{Draft, Memory, Pool};
 use crate::slots::FREE;
@@ -18,115 +18,105 @@ use std::sync::Arc;
 use sys::memory::Lender;
 
 impl Pool {
-    /// A pool with id `id` over what a lender lends. Refused for segments that a rich pointer
-    /// cannot describe, or that are no power of two.
+    /// Creates a pool over a lender's memory. Fails with EINVAL unless the segment size is a power
+    /// of two that a rich pointer can describe, and the number of segments a power of two of at
+    /// least 2.
     pub fn lent(id: DbufId, lender: Arc<dyn Lender>) -> sys::Result<Self> {
         let (segment, segments) = (lender.segment(), lender.segments());
         let fits = segment.is_power_of_two() && (abi::ring::PAGE..=BLOCK_MAX).contains(&segment);
         if !fits || !segments.is_power_of_two() || segments < 2 {
             let target = format!("{segments} segments of {segment} bytes");
-            return Err(sys::Error::new("lend", target, INVALID));
+            return Err(sys::Error::new("lend", target, EINVAL));
         }
         let laps = vec![Cell::new(0); segments].into();
         Ok(Self { laps, ..Self::over(Memory::lent(id, lender), segments) })
     }
 
-    /// Returns true if another party fills this pool: nothing can be appended to it, and what is
-    /// held must soon be copied.
+    /// Returns true if another party fills this pool: nothing can be appended, and held blocks
+    /// should soon be copied.
     #[inline]
     #[must_use]
     pub fn is_lent(&self) -> bool {
         self.memory.lender().is_some()
     }
 
-    /// The next segment that has arrived, all of it open for writing. `None`: none has, or the next
-    /// is still kept by somebody since it was here the last time.
+    /// Opens the entire next arrived segment for writing. Returns `None` if none has arrived, its
+    /// slot is still held from the previous lap, or another draft is open.
     pub fn arrived(&self) -> Option<Draft<'_>> {
-        let lender = self.memory.lender()?;
-        let slots = &self.memory.slots;
         let number = self.fresh.get();
-        let slot = slots.slot_of(number);
-        if self.drafting.get() || slots.resident(slot) != FREE || !lender.arrived(slot) {
-            return None;
-        }
-        // M3: free since a turn, or since the pool was made. M7: arrived.
-        slots.open(slot, number);
+        let draft = self.open_arrived(self.memory.slots.slot_of(number), number)?;
         self.fresh.set(number + 1);
-        self.drafting.set(true);
-        let len = self.memory.segment();
-        let position = number * len as u64;
-        Some(Draft { pool: self, position, at: slots.offset(position), len })
+        Some(draft)
     }
 
-    /// The segment in this slot, which has arrived, all of it open for writing: of a lender whose
-    /// segments come in any order, all of which are taken by this call. `None`: it has not arrived,
-    /// or is here already.
+    /// Opens the entire arrived segment in `slot` for writing. Replaces [`Pool::arrived`] for a
+    /// lender whose segments arrive in any order. Returns `None` if it has not arrived, is already
+    /// open, or another draft is open.
     pub fn arrived_at(&self, slot: usize) -> Option<Draft<'_>> {
-        let lender = self.memory.lender()?;
-        let slots = &self.memory.slots;
         let lap = self.laps.get(slot)?;
-        if self.drafting.get() || slots.resident(slot) != FREE || !lender.arrived(slot) {
+        let number = lap.get() * self.memory.slots.len() as u64 + slot as u64;
+        let draft = self.open_arrived(slot, number)?;
+        lap.set(lap.get() + 1);
+        self.out.borrow_mut().push(slot);
+        Some(draft)
+    }
+
+    /// Opens a slot under this segment number if its segment has arrived and nothing is open.
+    fn open_arrived(&self, slot: usize, number: u64) -> Option<Draft<'_>> {
+        let slots = &self.memory.slots;
+        let has_arrived = self.memory.lender()?.arrived(slot);
+        if self.drafting.get() || slots.resident(slot) != FREE || !has_arrived {
             return None;
         }
-        // M3: free since a turn, or since the pool was made. M7: arrived.
-        let number = lap.get() * slots.len() as u64 + slot as u64;
-        lap.set(lap.get() + 1);
+        // M3: free since the end of a pass, or since the pool was created. M7: arrived.
         slots.open(slot, number);
-        self.out.borrow_mut().push(slot);
         self.drafting.set(true);
         let len = self.memory.segment();
         let position = number * len as u64;
         Some(Draft { pool: self, position, at: slots.offset(position), len })
     }
 
-    /// Returns the segments that came by [`Pool::arrived_at`] and have not been given back.
+    /// Returns the number of segments opened by [`Pool::arrived_at`] and not yet returned.
     #[must_use]
-    pub fn kept(&self) -> usize {
+    pub fn outstanding(&self) -> usize {
         self.out.borrow().len()
     }
 
-    /// Returns true if the slot of the next segment is still leased: the lender waits for it.
+    /// Returns true if the slot of the next segment is still in use, which stalls the lender.
     #[must_use]
-    pub fn next_is_kept(&self) -> bool {
+    pub fn is_stalled(&self) -> bool {
         let slots = &self.memory.slots;
         self.is_lent() && slots.resident(slots.slot_of(self.fresh.get())) != FREE
     }
 
-    /// Gives back to the lender what nobody keeps.
+    /// Returns all segments without pins and leases to the lender.
     pub(super) fn return_lent(&mut self) {
         let Some(lender) = self.memory.lender() else { return };
         let slots = &self.memory.slots;
         let pins = &self.pins;
-        self.out.get_mut().retain(|&slot| {
+        let give_back = |slot: usize| {
             let is_pinned = pins.get(slot).is_some_and(|pins| pins.get() > 0);
             // M3: `&mut self`. M4: `recycle` refuses while there are leases.
-            let goes = !is_pinned && slots.recycle(slot);
-            if goes {
+            let is_returned = !is_pinned && slots.recycle(slot);
+            if is_returned {
                 lender.give_back(slot);
             }
-            !goes
-        });
-        let oldest = self.oldest.get();
-        let mut kept = self.fresh.get();
-        for number in (oldest..self.fresh.get()).rev() {
+            is_returned
+        };
+        self.out.get_mut().retain(|&slot| !give_back(slot));
+        let mut oldest_held = self.fresh.get();
+        for number in (self.oldest.get()..self.fresh.get()).rev() {
             let slot = slots.slot_of(number);
-            if slots.resident(slot) != number {
-                continue;
-            }
-            let is_pinned = self.pins.get(slot).is_some_and(|pins| pins.get() > 0);
-            // M3: `&mut self`. M4: `recycle` refuses while there are leases.
-            if !is_pinned && slots.recycle(slot) {
-                lender.give_back(slot);
-            } else {
-                kept = number;
+            if slots.resident(slot) == number && !give_back(slot) {
+                oldest_held = number;
             }
         }
-        self.oldest.set(kept);
+        self.oldest.set(oldest_held);
     }
 }
 
 /// EINVAL.
-const INVALID: i32 = 22;
+const EINVAL: i32 = 22;
 
 #[cfg(test)]
 mod tests {
@@ -139,19 +129,20 @@ mod tests {
     const SEGMENT: usize = 4096;
     const SEGMENTS: usize = 4;
 
-    /// A party that fills segments when it is told to.
+    /// A lender that fills segments on request.
     #[derive(Debug)]
     struct Filler {
         memory: Mapping,
-        /// A bit for each segment that is filled.
+        /// One bit per filled segment.
         there: AtomicUsize,
-        /// Segments that it has filled, then those that it got back.
+        /// Number of segments filled so far.
         filled: AtomicUsize,
+        /// Number of segments returned so far.
         returned: AtomicUsize,
     }
 
     // SAFETY: the mapping lives as long as the value; it is written only by `fill`, which the tests
-    // call for segments that are not out.
+    // call for segments that are not lent out.
     #[expect(unsafe_code, reason = "stands for the kernel")]
     unsafe impl Lender for Filler {
         fn base(&self) -> NonNull<u8> {
@@ -183,7 +174,7 @@ mod tests {
             assert!(!self.arrived(slot), "no segment free");
             let at = self.memory.base().as_ptr().wrapping_add(slot * SEGMENT);
             #[expect(unsafe_code, reason = "stands for the kernel")]
-            // SAFETY: the segment lies in the mapping and is not out (asserted).
+            // SAFETY: the segment lies in the mapping and is not lent out (asserted).
             unsafe {
                 at.write_bytes(byte, SEGMENT);
             }
@@ -205,10 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_lies_where_it_was_written_and_goes_back() {
+    fn arrived_segment_is_read_in_place_and_returned() {
         let (filler, mut pool) = lent();
         assert!(pool.is_lent() && pool.arrived().is_none());
-        assert!(pool.draft(1, 1).is_none(), "nobody but the lender fills it");
+        assert!(pool.draft(1, 1).is_none(), "only the lender fills it");
         for round in 0..3 * SEGMENTS {
             let byte = u8::try_from(round).unwrap();
             filler.fill(byte);
@@ -219,14 +210,14 @@ mod tests {
             assert_eq!(pool.bytes(place.within(1, 9)).unwrap(), [byte; 9]);
             assert_eq!(pool.bytes(place.within(0, 2)).unwrap(), [99, byte]);
             assert_eq!(filler.returned(), round);
-            pool.turn();
+            pool.end_pass();
             assert_eq!(filler.returned(), round + 1);
             assert!(pool.bytes(place).is_none(), "gone");
         }
     }
 
     #[test]
-    fn what_is_kept_does_not_go_back() {
+    fn pinned_or_leased_segments_are_not_returned() {
         let (filler, mut pool) = lent();
         let mut places = Vec::new();
         for byte in 0..3 {
@@ -235,27 +226,27 @@ mod tests {
         }
         let pin = pool.pin(places[0]).unwrap();
         let lease = pool.lease(places[2]).unwrap();
-        assert!(!pool.next_is_kept());
+        assert!(!pool.is_stalled());
         filler.fill(3);
         places.push(pool.arrived().unwrap().commit(SEGMENT));
-        assert!(pool.next_is_kept(), "all are out");
-        pool.turn();
+        assert!(pool.is_stalled(), "all are out");
+        pool.end_pass();
         assert_eq!(filler.returned(), 2, "the one between, and the last");
         assert_eq!(pool.bytes(places[0].within(0, 1)).unwrap(), [0]);
         assert_eq!(lease.bytes(places[2].within(0, 1)).unwrap(), [2]);
         assert!(pool.unpin(pin));
-        pool.turn();
+        pool.end_pass();
         assert_eq!(filler.returned(), 3);
         drop(lease);
-        pool.turn();
-        pool.turn();
+        pool.end_pass();
+        pool.end_pass();
         assert_eq!(filler.returned(), 4);
         filler.fill(7);
         assert_eq!(pool.arrived().unwrap()[5], 7, "and on it goes");
     }
 
     #[test]
-    fn segments_that_come_in_any_order_are_named_by_who_hears_of_them() {
+    fn segments_arriving_out_of_order_are_opened_by_slot() {
         let (filler, mut pool) = lent();
         assert!(pool.arrived_at(2).is_none() && pool.arrived_at(SEGMENTS).is_none());
         let mut places = Vec::new();
@@ -268,13 +259,13 @@ mod tests {
         }
         assert_eq!(places.each_bytes(&pool), [Some(2), Some(0), Some(3)]);
         let lease = pool.lease(places[1]).unwrap();
-        pool.turn();
-        assert_eq!((filler.returned(), pool.kept()), (2, 1));
+        pool.end_pass();
+        assert_eq!((filler.returned(), pool.outstanding()), (2, 1));
         assert_eq!(places.each_bytes(&pool), [None, Some(0), None]);
         drop(lease);
         drop(pool.arrived_at(1).unwrap());
-        pool.turn();
-        assert_eq!((filler.returned(), pool.kept()), (4, 0), "what was looked at, too");
+        pool.end_pass();
+        assert_eq!((filler.returned(), pool.outstanding()), (4, 0), "an uncommitted draft, too");
         filler.fill(9);
         let again = pool.arrived_at(0).unwrap().commit(SEGMENT);
         assert!(again != places[1] && pool.bytes(places[1]).is_none(), "of another lap");
@@ -285,7 +276,8 @@ mod tests {
     }
 
     impl EachBytes for Vec<Extent> {
-        /// The first byte of each that is here.
+        /// Returns the first byte of each block, or `None` for a block that is no longer in the
+        /// pool.
         fn each_bytes(&self, pool: &Pool) -> Vec<Option<u8>> {
             let first = |place: &Extent| pool.bytes(*place)?.first().copied();
             self.iter().map(first).collect()
@@ -293,12 +285,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_strange_shape_is_refused() {
+    fn lender_of_unsuitable_dimensions_is_rejected() {
         #[derive(Debug)]
-        struct Strange(usize, usize);
-        // SAFETY: nobody ever reaches this memory: it is refused for its shape.
-        #[expect(unsafe_code, reason = "a shape without memory")]
-        unsafe impl Lender for Strange {
+        struct Unsuitable(usize, usize);
+        // SAFETY: this memory is never accessed: it is rejected for its dimensions.
+        #[expect(unsafe_code, reason = "dimensions without memory")]
+        unsafe impl Lender for Unsuitable {
             fn base(&self) -> NonNull<u8> {
                 NonNull::dangling()
             }
@@ -315,7 +307,7 @@ mod tests {
         }
         let id = DbufId::new(9).unwrap();
         for (segment, segments) in [(5000, 4), (1 << 20, 4), (4096, 3), (4096, 1), (2048, 4)] {
-            assert!(Pool::lent(id, Arc::new(Strange(segment, segments))).is_err(), "{segment}");
+            assert!(Pool::lent(id, Arc::new(Unsuitable(segment, segments))).is_err(), "{segment}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Pools: drafts, pins, leases, recycling, and every place that can be alleged.
+//! Tests of pools: drafts, pins, leases, recycling, and arbitrary untrusted extents.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const SEGMENT: usize = 4096;
 
 fn pool(segments: usize) -> Pool {
     let id = DbufId::new(7).unwrap();
-    Pool::new(id, Config { segment: SEGMENT, segments }).unwrap()
+    Pool::new(id, PoolConfig { segment: SEGMENT, segments }).unwrap()
 }
 
 fn put(pool: &Pool, length: usize, byte: u8) -> Option<Extent> {
@@ -18,7 +18,7 @@ fn put(pool: &Pool, length: usize, byte: u8) -> Option<Extent> {
 }
 
 #[test]
-fn slices_of_one_turn_stay_while_blocks_are_appended() {
+fn slices_stay_valid_while_blocks_are_appended() {
     let pool = pool(2);
     let first = put(&pool, 100, 1).unwrap();
     let held = pool.bytes(first).unwrap();
@@ -31,7 +31,7 @@ fn slices_of_one_turn_stay_while_blocks_are_appended() {
 }
 
 #[test]
-fn a_draft_is_nobodys_until_it_is_committed() {
+fn draft_is_unreadable_until_committed() {
     let pool = pool(2);
     let mut draft = pool.draft(64, 1 << 20).unwrap();
     assert_eq!(draft.len(), SEGMENT, "as much as there is");
@@ -48,7 +48,7 @@ fn a_draft_is_nobodys_until_it_is_committed() {
 }
 
 #[test]
-fn appending_inside_an_append_is_refused() {
+fn nested_append_is_rejected() {
     let pool = pool(2);
     let mut inner = None;
     pool.append(8, |bytes| {
@@ -60,7 +60,7 @@ fn appending_inside_an_append_is_refused() {
 }
 
 #[test]
-fn a_panic_while_filling_leaves_the_pool_usable() {
+fn panic_while_filling_leaves_pool_usable() {
     let pool = pool(2);
     let fill = || pool.append(8, |_| panic!("a filter failed"));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(fill)).is_err());
@@ -68,30 +68,30 @@ fn a_panic_while_filling_leaves_the_pool_usable() {
 }
 
 #[test]
-fn a_forgotten_draft_is_over_at_the_end_of_the_turn() {
+fn leaked_draft_ends_with_the_pass() {
     let mut pool = pool(2);
     std::mem::forget(pool.draft(8, 8));
     assert!(pool.draft(8, 8).is_none());
-    pool.turn();
+    pool.end_pass();
     assert!(pool.draft(8, 8).is_some());
 }
 
 #[test]
-fn what_is_pinned_outlives_turns_and_what_is_not_goes() {
+fn pinned_blocks_outlive_passes_and_others_do_not() {
     let mut pool = pool(4);
     let kept = put(&pool, 3000, 1).unwrap();
     let pin = pool.pin(kept).unwrap();
     let lost = put(&pool, 3000, 2).unwrap();
     for _ in 0..20 {
-        pool.turn();
+        pool.end_pass();
         put(&pool, 4000, 3).unwrap();
     }
     assert_eq!(pool.bytes(kept).unwrap(), [1; 3000]);
     assert!(pool.bytes(lost).is_none(), "the slot has another segment now");
     assert_eq!(pool.usage().pinned, 1);
     assert!(pool.unpin(pin));
-    assert_eq!(pool.bytes(kept).unwrap(), [1; 3000], "until the turn ends");
-    pool.turn();
+    assert_eq!(pool.bytes(kept).unwrap(), [1; 3000], "until the pass ends");
+    pool.end_pass();
     assert!(pool.bytes(kept).is_none());
     assert_eq!(pool.resolve(RichPointer::new(pool.id(), kept, abi::Class::YES)), {
         Err(Fault::OutOfWindow(kept))
@@ -99,48 +99,48 @@ fn what_is_pinned_outlives_turns_and_what_is_not_goes() {
 }
 
 #[test]
-fn a_wrong_unpin_is_refused_counted_and_harmless() {
+fn invalid_unpin_is_rejected_and_counted() {
     let mut pool = pool(2);
     let place = put(&pool, 3000, 1).unwrap();
     let pin = pool.pin(place).unwrap();
     assert!(pool.unpin(pin));
     assert!(!pool.unpin(pin), "twice");
-    assert!(!pool.unpin(Pin::from_word(12345)));
-    assert!(!pool.unpin(Pin::from_word(u64::MAX)), "the mark of a free slot");
-    pool.turn();
+    assert!(!pool.unpin(SegmentPin::from_word(12345)));
+    assert!(!pool.unpin(SegmentPin::from_word(u64::MAX)), "the mark of a free slot");
+    pool.end_pass();
     assert!(!pool.unpin(pin), "recycled");
     assert_eq!(pool.mistakes(), 4);
     assert!(pool.pin(place).is_none());
 }
 
 #[test]
-fn a_full_pool_says_so_and_recovers() {
+fn full_pool_refuses_appends_and_recovers() {
     let mut pool = pool(4);
     let places: Vec<_> = std::iter::from_fn(|| put(&pool, SEGMENT, 9)).collect();
     assert_eq!(places.len(), 4);
     assert_eq!(pool.usage().free, 0);
     let leases: Vec<_> = places.iter().map(|&place| pool.lease(place).unwrap()).collect();
-    pool.turn();
+    pool.end_pass();
     assert!(put(&pool, 1, 9).is_none(), "all leased");
     assert_eq!(pool.usage().leased, 4);
     drop(leases);
-    pool.turn();
+    pool.end_pass();
     assert_eq!(pool.usage(), Usage { free: 4, segments: 4, ..Usage::default() });
     assert!(put(&pool, 1, 9).is_some());
 }
 
 #[test]
-fn without_backlog_a_pool_stays_in_its_first_slot() {
+fn pool_without_backlog_stays_in_first_slot() {
     let mut pool = pool(16);
     for _ in 0..100 {
         put(&pool, 4000, 5).unwrap();
-        pool.turn();
+        pool.end_pass();
     }
     assert_eq!(pool.populated.get(), 1);
 }
 
 #[test]
-fn a_lease_keeps_bytes_longer_than_the_pool() {
+fn lease_outlives_its_pool() {
     let pool = pool(2);
     let place = put(&pool, 100, 42).unwrap();
     let lease = pool.lease(place).unwrap();
@@ -152,7 +152,7 @@ fn a_lease_keeps_bytes_longer_than_the_pool() {
 }
 
 #[test]
-fn blocks_cross_no_segment_and_stay_in_their_length() {
+fn no_block_crosses_a_segment_boundary() {
     let pool = pool(2);
     assert!(put(&pool, SEGMENT + 1, 1).is_none());
     let place = put(&pool, SEGMENT, 1).unwrap();
@@ -165,13 +165,13 @@ fn blocks_cross_no_segment_and_stay_in_their_length() {
 }
 
 #[test]
-fn no_place_leaves_the_memory() {
-    // Every bit pattern of a place is an allegation; only what was filled is ever given out.
+fn arbitrary_extents_never_leave_the_memory() {
+    // Every bit pattern of an extent is an allegation; only filled bytes are ever returned.
     let mut pool = pool(4);
-    for turn in 0..9u8 {
-        put(&pool, 1 + usize::from(turn) * 300, turn).unwrap();
-        if turn % 3 == 0 {
-            pool.turn();
+    for pass in 0..9u8 {
+        put(&pool, 1 + usize::from(pass) * 300, pass).unwrap();
+        if pass % 3 == 0 {
+            pool.end_pass();
         }
     }
     let mut seed = 0x9e37_79b9_7f4a_7c15u64;
@@ -195,15 +195,8 @@ fn no_place_leaves_the_memory() {
 }
 
 #[test]
-fn a_small_machine_gets_a_small_pool() {
-    assert_eq!(Config::for_memory(64 << 30), Config::default());
-    assert_eq!(Config::for_memory(512 << 20).segments, 8);
-    assert_eq!(Config::for_memory(1 << 20).segments, 4);
-}
-
-#[test]
-fn a_segment_gives_its_own_blocks_only() {
-    let config = Config { segment: 4096, segments: 2 };
+fn segment_returns_only_its_own_blocks() {
+    let config = PoolConfig { segment: 4096, segments: 2 };
     let pool = Pool::new(DbufId::new(9).unwrap(), config).unwrap();
     let put = |byte: u8| {
         pool.append(1500, |room| {
@@ -220,8 +213,8 @@ fn a_segment_gives_its_own_blocks_only() {
     assert_eq!(segment.bytes(named(second)), pool.bytes(second));
     assert_eq!(segment.bytes(named(elsewhere)), None);
     assert_eq!(segment.bytes(named(second.within(1400, 200))), None, "not filled yet");
-    let stranger = RichPointer::new(DbufId::new(10).unwrap(), first, abi::Class::YES);
-    assert_eq!(segment.bytes(stranger), None, "of another dbuf");
+    let other = RichPointer::new(DbufId::new(10).unwrap(), first, abi::Class::YES);
+    assert_eq!(segment.bytes(other), None, "of another dbuf");
     assert!(pool.segment(named(first.within(0, 0))).is_none(), "no bytes");
     let found = pool.segment(named(elsewhere)).and_then(|s| s.bytes(named(elsewhere)));
     assert_eq!(found, pool.bytes(elsewhere));

@@ -1,5 +1,5 @@
-//! The pieces of a ring's life: a ring that grows, shrinks, changes hands or shuts somebody out
-//! goes on in a new segment. (CONTRACT 23, RELIABILITY T11) [SL §5.4, reallocation]
+//! Segments: a ring that grows, shrinks, changes owners or revokes a reader continues in a new
+//! segment. (CONTRACT 23, RELIABILITY T11) [SL §5.4, reallocation]
 //!
 //! ```text
 //! old segment   … block block SWITCH    read to its end, then unmapped by each reader
@@ -7,22 +7,23 @@
 //! new segment                        block block …      a new memory, of any power of two
 //! ```
 //!
-//! Positions go on: all capacities are powers of two, so position p is at p mod capacity in every
-//! segment. A reader keeps its page; the new geometry and the new ring come to it by its doorbell,
-//! before the switch is shown. It finds the switch, takes the segment whose number the switch
+//! Positions continue: all capacities are powers of two, so position p is stored at p mod capacity
+//! in every segment. A reader keeps its page; it receives the new geometry and ring by its doorbell
+//! before the switch is published. It reaches the switch, takes the segment whose number the switch
 //! names, and checks seals, sizes, geometry and start as it did at first.
 //!
-//! Invariants, cited where they are relied on:
-//! - S1 Nothing is written to a segment after its switch. So readers finish it in peace, however
-//!   late; the kernel frees it when the last of them unmaps it.
-//! - S2 The first page of a new segment says all that the old one said, before the switch is shown.
-//! - S3 Who enters a segment rings: a writer that waits for room in the new one is not lost, though
-//!   it can say so in the new page alone.
-//! - S4 Room: in new memory the writer may go one capacity behind S at once, whatever readers still
-//!   have in the old one; where the capacity moved in place, the smaller of both holds until all
-//!   readers are past S (`cursor`, room).
+//! Invariants, cited below:
+//! - S1 Nothing is written to a segment after its switch. So readers can finish it at any later
+//!   time; the kernel frees it when the last of them unmaps it.
+//! - S2 The first page of a new segment holds all that the old one held, before the switch is
+//!   published.
+//! - S3 A reader that enters a segment notifies the writer: a writer that waits for room in the new
+//!   one announces its sleep in the new page alone, and must not be missed.
+//! - S4 Room: in new memory the writer may fill one capacity from S on at once, regardless of data
+//!   that readers still need in the old one; where the capacity changed in place, the smaller of
+//!   both applies until all readers are past S (`cursor`, room).
 
-use super::{Files, Offer, Refusal, agreed, checked, ring};
+use super::{Files, Refusal, RingOffer, check_file, duplicate, read_geometry, ring};
 use crate::Policy;
 use crate::cursor::Store;
 use crate::region::Region;
@@ -32,7 +33,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use sys::memory::{Memfd, Seals};
 
-/// A new segment, as its writer has it.
+/// A new segment on the writer's side.
 #[derive(Debug)]
 pub(crate) struct OfferedSegment {
     pub(super) files: Files,
@@ -41,53 +42,54 @@ pub(crate) struct OfferedSegment {
 }
 
 impl OfferedSegment {
-    /// Makes a segment for a ring of this geometry whose readers have these pages.
+    /// Creates a segment for a ring of this geometry, with the existing pages of its readers.
     pub(crate) fn create(
         geometry: Geometry,
         policy: Policy,
         readers: Box<[Arc<Region>]>,
     ) -> sys::Result<Self> {
         let files = Files::create(&geometry)?;
-        let (writer, capacity) = (files.map()?, geometry.capacity);
+        let (writer, capacity) = (files.map_and_seal(Seals::READER)?, geometry.capacity);
         let store = Arc::new(Store { writer, readers, capacity, policy });
         Ok(Self { files, geometry, store })
     }
 
-    /// Returns the descriptors that readers get.
+    /// Returns the descriptors that readers receive.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.files.geometry.as_fd(), self.files.ring.as_fd()]
     }
 }
 
-/// A segment that was received. It proves nothing yet.
+/// A segment as received, unchecked.
 #[derive(Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedSegment {
     geometry: OwnedFd,
     ring: OwnedFd,
-    /// Its number, as was told with it.
+    /// Segment number sent along with the descriptors.
     pub(crate) number: u64,
 }
 
-impl Received {
-    /// Takes the descriptors that came by a doorbell, if they are as many as a segment has.
+impl ReceivedSegment {
+    /// Wraps descriptors received by a doorbell. Returns `None` unless there are two.
     pub(crate) fn new(number: u64, descriptors: Vec<OwnedFd>) -> Option<Self> {
         let [geometry, ring] = <[OwnedFd; 2]>::try_from(descriptors).ok()?;
         Some(Self { geometry, ring, number })
     }
 
-    /// Returns proof that its maker can be trusted.
-    pub(crate) fn maker(&self) -> Option<Trusted> {
-        Trusted::maker(&self.ring)
+    /// Returns the proof of trust in the segment's creator, if it qualifies.
+    pub(crate) fn creator(&self) -> Option<Trusted> {
+        Trusted::creator_of(&self.ring)
     }
 
-    /// Maps it, if it goes on at `start` where a ring of this geometry ended.
+    /// Validates and maps the segment; fails unless it continues at `start` a ring of geometry
+    /// `before`.
     pub(crate) fn attach(
         &self,
         before: &Geometry,
         start: u64,
         page: Arc<Region>,
     ) -> Result<(Arc<Store>, Geometry), Refusal> {
-        let (geometry, policy) = agreed(&self.geometry, before.magic)?;
+        let (geometry, policy) = read_geometry(&self.geometry, before.magic)?;
         let shape = |g: &Geometry| (g.id, g.stride, g.policy);
         let goes_on = geometry.start == start
             && geometry.segment == self.number
@@ -102,25 +104,20 @@ impl Received {
     }
 }
 
-/// The page of a reader, as a writer gets it that did not make it.
+/// Maps the page of a reader read-only, for a writer that did not create it.
 pub(crate) fn page(cursor: &OwnedFd) -> Result<Region, Refusal> {
-    let file = checked(cursor, "cursor", Seals::SIZE, PAGE)?;
+    let file = check_file(cursor, "cursor", Seals::SIZE, PAGE)?;
     Ok(Region::reading(file.map_read()?))
 }
 
-impl Offer {
-    /// A descriptor of the reader's page, for a writer that may hand the ring over.
+impl RingOffer {
+    /// Returns a descriptor of the reader's page, for a writer that may hand over the ring.
     pub(crate) fn page(&self) -> sys::Result<OwnedFd> {
-        clone(&self.cursor)
+        duplicate(&self.cursor)
     }
 
-    /// The file of the ring, for a writer that takes memory away.
+    /// Returns the file of the ring, for a writer that punches holes into it.
     pub(crate) fn ring(&self) -> sys::Result<Memfd> {
-        Memfd::from_fd(clone(&self.ring)?)
+        Memfd::from_fd(duplicate(&self.ring)?)
     }
-}
-
-fn clone(fd: &OwnedFd) -> sys::Result<OwnedFd> {
-    let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(0);
-    fd.try_clone().map_err(|e| sys::Error::new("fcntl", "F_DUPFD_CLOEXEC", errno(e)))
 }

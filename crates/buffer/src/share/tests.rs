@@ -1,4 +1,4 @@
-//! Offers of rings: whole ones are read, all others refused by name.
+//! Tests of offers: complete ones are accepted, all others refused with the matching reason.
 
 use super::*;
 use crate::Fault;
@@ -8,8 +8,8 @@ fn id() -> DbufId {
     DbufId::new(9).unwrap()
 }
 
-fn config(policy: Policy) -> dbuf::Config {
-    dbuf::Config { capacity: 8192, policy, ..dbuf::Config::new(id()) }
+fn config(policy: Policy) -> dbuf::BlockConfig {
+    dbuf::BlockConfig { capacity: 8192, policy, ..dbuf::BlockConfig::new(id()) }
 }
 
 fn memfd(bytes: usize, seals: Seals) -> OwnedFd {
@@ -31,12 +31,12 @@ fn frozen(change: impl FnOnce(&mut Geometry)) -> OwnedFd {
 }
 
 #[test]
-fn an_offer_that_is_whole_is_taken_and_read() {
+fn complete_offer_is_opened_and_read() {
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
         let (mut writer, mut offers) = blocks(&config(policy)).unwrap();
         let offer = offers.remove(0);
         let fds = offer.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
-        let mut visitor = Offer::from_descriptors(fds.into()).unwrap().read_blocks().unwrap();
+        let mut visitor = RingOffer::from_descriptors(fds.into()).unwrap().read_blocks().unwrap();
         let mut out = [0; 64];
         assert_eq!(visitor.read(&mut out), Ok(None));
         let mut room = writer.reserve(11).unwrap().unwrap();
@@ -60,8 +60,8 @@ fn an_offer_that_is_whole_is_taken_and_read() {
 }
 
 #[test]
-fn a_ring_of_pointers_can_be_offered_too() {
-    let shape = ibuf::Config { entries: 64, ..ibuf::Config::default() };
+fn pointer_ring_is_opened_and_read() {
+    let shape = ibuf::RingConfig { entries: 64, ..ibuf::RingConfig::default() };
     let (mut writer, mut offers) = pointers(&shape, id()).unwrap();
     let mut reader = offers.remove(0).read_pointers().unwrap();
     let pointer = RichPointer::new(id(), Extent::new(77, 7), Class::YES);
@@ -75,9 +75,9 @@ fn a_ring_of_pointers_can_be_offered_too() {
     assert!(matches!(refused, Err(Refusal::Geometry(_))), "not a ring of blocks");
 }
 
-/// T2: every part with every seal missing, too short, too long, or not a memfd at all.
+/// T2: covers every file with each seal missing, too short, too long, or not a memfd.
 #[test]
-fn an_offer_that_lacks_anything_is_refused() {
+fn t2_incomplete_offer_is_refused() {
     let (size, reader) = (Seals::SIZE, Seals::READER);
     let whole = PAGE + 8192;
     let partly = |without: u32| {
@@ -89,7 +89,7 @@ fn an_offer_that_lacks_anything_is_refused() {
     };
     let good = || (frozen(|_| ()), memfd(whole, reader), memfd(PAGE, size));
     let look = |(geometry, ring, cursor)| {
-        Offer::from_descriptors(vec![geometry, ring, cursor]).unwrap().read_blocks().map(drop)
+        RingOffer::from_descriptors(vec![geometry, ring, cursor]).unwrap().read_blocks().map(drop)
     };
     assert_eq!(look(good()), Ok(()));
     for seals in [Seals::NONE, partly(0), partly(1), partly(2), partly(3), size] {
@@ -126,11 +126,11 @@ fn an_offer_that_lacks_anything_is_refused() {
     let (_, ring, cursor) = good();
     let null = File::open("/dev/null").unwrap();
     assert!(matches!(look((null.into(), ring, cursor)), Err(Refusal::System(_))));
-    assert_eq!(Offer::from_descriptors(Vec::new()).map(drop), Err(Refusal::Descriptors(0)));
+    assert_eq!(RingOffer::from_descriptors(Vec::new()).map(drop), Err(Refusal::Descriptors(0)));
 }
 
 #[test]
-fn what_a_reader_gets_is_no_way_to_write() {
+fn offered_descriptors_cannot_be_mapped_writable() {
     let (_writer, offers) = blocks(&config(Policy::Overwrite)).unwrap();
     let [geometry, ring, cursor] =
         offers[0].descriptors().map(|fd| Memfd::from_fd(fd.try_clone_to_owned().unwrap()).unwrap());

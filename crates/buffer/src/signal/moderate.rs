@@ -1,51 +1,50 @@
-//! Event moderation: how often who sleeps is woken. [SL §6.2], [Th §5.2.2]
+//! Event moderation: how often a sleeping reader is woken. [SL §6.2], [Th §5.2.2]
 //!
-//! The rule, for each buffer: a counter goes up with every block that nobody was told of. When it
-//! comes to T_b one event is sent and the counter begins anew. When it is first incremented an
-//! alarm is set T_t ahead; if that goes off first, the timer sends the event in place of the
-//! writer, and the batch event takes the alarm back. Deviation: a block that finds its reader awake
-//! is not counted. A reader looks once more before it sleeps, so it needs no event, and a stream
-//! whose reader keeps up has none at all.
+//! The rule, per buffer: a counter is incremented by every block that the reader has not been
+//! notified of. When it reaches T_b, an event is sent and the counter is reset. Its first increment
+//! sets an alarm T_t ahead; if the alarm fires first, the timer sends the event in place of the
+//! writer, and an event sent for T_b cancels the alarm. Deviation: a block whose reader is awake is
+//! not counted. A reader checks once more before it sleeps, so it needs no event, and a stream
+//! whose reader keeps up sends none at all.
 //!
-//! Nobody arms a timer for a wait (5 µs here, BASELINES). There is one [`Timer`] for each process,
-//! a thread that runs while an alarm is set, and for a few T_t after that; in between it sleeps
-//! without a limit. Setting an alarm is a store while it runs. So the bound also holds for a writer
-//! that is busy elsewhere, in a filter that computes for long or a source that waits: it is not
-//! needed for the event.
+//! No timer is armed per wait (5 µs, BASELINES). There is one [`Timer`] per process, a thread that
+//! runs while an alarm is set and for a few T_t after that; otherwise it sleeps without a limit.
+//! While it runs, setting an alarm is a store. So the bound T_t also holds while the writer is busy
+//! elsewhere, for example in a long computation or a blocking source.
 //!
 //! SYNC POINTS:
 //! - *alarm set*: [`Moderator::published`] stores the deadline with Release after the blocks were
-//!   published, [`Timer::look`] loads it with Acquire and then rings: who is woken finds the
-//!   blocks.
-//! - *looking ahead*: who sets an alarm stores the deadline, makes a fence, and looks when the
-//!   timer looks next; the timer stores that, makes a fence, and looks at the deadlines once more
-//!   before it sleeps. The fences are sequentially consistent: at least one sees what the other
-//!   stored.
+//!   published, [`Timer::fire_due`] loads it with Acquire and then notifies: a woken reader sees
+//!   the blocks.
+//! - *next check*: the writer stores the deadline, issues a fence, and reads the time of the
+//!   timer's next check; the timer stores that time, issues a fence, and reads the deadlines once
+//!   more before it sleeps. The fences are sequentially consistent: at least one sees the other's
+//!   store.
 
 use super::Doorbell;
 use crate::atomic::{AtomicU64, Ordering, fence};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// After how much an event is sent.
+/// Limits on blocks and time between events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Threshold {
-    /// After so many blocks (T_b): a power of two.
+    /// Number of blocks after which an event is sent (T_b): a power of two.
     pub blocks: u64,
-    /// After so many ns (T_t), if fewer have come.
+    /// Time in nanoseconds after which an event is sent for fewer blocks (T_t).
     pub ns: u64,
 }
 
 impl Default for Threshold {
-    /// 32 blocks or 1 ms. [Th §5.2.2]
+    /// Returns 32 blocks or 1 ms. [Th §5.2.2]
     fn default() -> Self {
         Self { blocks: 32, ns: 1_000_000 }
     }
 }
 
 impl Threshold {
-    /// The same, with T_b a power of two, at most half of a ring of so many entries, and at least
-    /// one block.
+    /// Returns this threshold with T_b rounded down to a power of two, at most half of a ring of
+    /// `entries` entries, and at least one block.
     #[must_use]
     pub fn within(self, entries: usize) -> Self {
         let half = (entries as u64 / 2).max(1);
@@ -54,8 +53,7 @@ impl Threshold {
     }
 }
 
-/// Work that the timer does in place of a writer: publishes what was written, and wakes its
-/// readers.
+/// Action of the timer in place of a writer: publishes written blocks and wakes the readers.
 pub trait Signal: Send + Sync {
     /// Sends an event. Must not block.
     fn signal(&self);
@@ -67,30 +65,30 @@ impl Signal for Doorbell {
     }
 }
 
-/// Counts of events by their cause.
+/// Event counts by cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Events {
-    /// T_b blocks were there.
+    /// Events sent after T_b blocks.
     pub batch: u64,
-    /// T_t had passed: the timer sent them.
+    /// Events sent by the timer after T_t.
     pub timer: u64,
-    /// The writer was about to sleep, or waits because the ring is full.
+    /// Events sent because the writer was about to wait.
     pub idle: u64,
 }
 
 impl Events {
-    /// All of them.
+    /// Returns the number of all events.
     #[must_use]
     pub const fn total(self) -> u64 {
         self.batch + self.timer + self.idle
     }
 }
 
-/// The writer's side of one buffer: when to send an event.
+/// The writer's state of event moderation for one buffer.
 #[derive(Debug)]
 pub struct Moderator {
     threshold: Threshold,
-    /// Blocks that a sleeping reader was not told of.
+    /// Number of blocks that a sleeping reader has not been notified of.
     pending: u64,
     alarm: Arc<Alarm>,
     timer: Arc<Timer>,
@@ -98,7 +96,7 @@ pub struct Moderator {
 }
 
 impl Moderator {
-    /// A moderator whose alarms go off on this timer, which then calls `signal`.
+    /// Creates a moderator whose alarms fire on `timer`, which then calls `signal`.
     #[must_use]
     pub fn new(timer: &Arc<Timer>, threshold: Threshold, signal: Arc<dyn Signal>) -> Self {
         let alarm = Arc::new(Alarm {
@@ -118,29 +116,29 @@ impl Moderator {
         self.threshold
     }
 
-    /// Never waits for more than so many blocks from now on.
+    /// Lowers T_b to at most `blocks`, rounded down to a power of two.
     pub fn bound(&mut self, blocks: u64) {
         let blocks = self.threshold.blocks.min(blocks.max(1));
         self.threshold.blocks = 1 << blocks.ilog2();
     }
 
-    /// Counts blocks that were just published; `awaited` is [`Doorbell::is_awaited`] as read after
-    /// the publication. Returns true if the caller must send an event now, which is counted. `now`
-    /// reads the clock of the timer.
+    /// Counts blocks that have just been published; `awaited` is [`Doorbell::is_awaited`] as read
+    /// after the publication. Returns true, and counts an event, if the caller must notify now.
+    /// `now` reads the timer's clock in nanoseconds.
     #[inline]
     pub fn published(&mut self, blocks: u64, awaited: bool, now: impl FnOnce() -> u64) -> bool {
         if !awaited {
-            self.take_back();
+            self.reset();
             return false;
         }
         if self.pending > 0 && self.alarm.deadline.load(Ordering::Relaxed) == UNSET {
-            // The timer was first: these blocks may have come too late for its event.
+            // The timer fired first: these blocks may have come too late for its event.
             self.pending = 0;
         }
         let first = self.pending == 0;
         self.pending += blocks;
         if self.pending >= self.threshold.blocks {
-            self.take_back();
+            self.reset();
             self.events.batch += 1;
             return true;
         }
@@ -150,29 +148,30 @@ impl Moderator {
         false
     }
 
-    /// As [`Moderator::published`], by a writer that has nothing more and is about to wait: no
-    /// alarm is set that it would take back at once. Answers whether it must send an event now.
+    /// Counts blocks as [`Moderator::published`] for a writer that is about to wait: sets no alarm,
+    /// which it would cancel at once. Returns true, and counts an event, if the caller must notify
+    /// now.
     #[inline]
     pub fn published_last(&mut self, blocks: u64, awaited: bool) -> bool {
         if !awaited {
-            self.take_back();
+            self.reset();
             return false;
         }
         self.pending += blocks;
         self.idle()
     }
 
-    /// The writer is about to wait. Answers whether it must send an event before; it is counted.
+    /// Returns true, and counts an event, if the writer must notify before it waits.
     pub fn idle(&mut self) -> bool {
-        let due = self.pending > 0;
-        self.take_back();
-        self.events.idle += u64::from(due);
-        due
+        let is_due = self.pending > 0;
+        self.reset();
+        self.events.idle += u64::from(is_due);
+        is_due
     }
 
-    /// Starts counting anew: the reader needs no event, or gets one now.
+    /// Resets the counter and the alarm: the reader needs no event, or gets one now.
     #[inline]
-    fn take_back(&mut self) {
+    fn reset(&mut self) {
         if self.pending > 0 {
             self.pending = 0;
             self.alarm.deadline.store(UNSET, Ordering::Relaxed);
@@ -186,23 +185,23 @@ impl Moderator {
     }
 }
 
-/// The alarm that a writer and the timer share for one buffer.
+/// The alarm of one buffer, shared by its writer and the timer.
 struct Alarm {
-    /// Time at which it goes off, or [`UNSET`].
+    /// Time at which the alarm fires, or [`UNSET`].
     deadline: AtomicU64,
-    /// Times that it went off.
+    /// Number of times that the alarm has fired.
     fired: AtomicU64,
-    /// Delay for which it is set.
+    /// Delay of the alarm in nanoseconds (T_t).
     after: AtomicU64,
     signal: Arc<dyn Signal>,
 }
 
-/// No alarm is set.
+/// Deadline of an alarm that is not set.
 const UNSET: u64 = 0;
-/// The timer looks at nothing before it is rung.
+/// Time of the next check of a timer that sleeps until it is notified.
 const DORMANT: u64 = u64::MAX;
-/// Looks of the timer, T_t apart, while no alarm is set: a stream that trickles sets one again
-/// soon, and waking a thread costs its writer 7 µs.
+/// Number of checks, T_t apart, that the timer still makes when no alarm is set: a slow stream sets
+/// one again soon, and waking the thread costs its writer 7 µs.
 const LINGER: u32 = 8;
 
 impl fmt::Debug for Alarm {
@@ -211,11 +210,11 @@ impl fmt::Debug for Alarm {
     }
 }
 
-/// Sends the events of writers that have not sent them by their deadline.
+/// Thread that sends the events of writers that miss their deadline.
 #[derive(Debug)]
 pub struct Timer {
     alarms: Mutex<Vec<Weak<Alarm>>>,
-    /// Time of its next look: a later alarm need not wake it.
+    /// Time of the next check: a later alarm need not wake the timer.
     next: AtomicU64,
     doorbell: Doorbell,
     #[cfg(not(loom))]
@@ -235,7 +234,7 @@ impl Default for Timer {
 }
 
 impl Timer {
-    /// The timer of this process. Its thread begins with the first alarm that is set.
+    /// Returns the timer of this process. Its thread starts with the first alarm.
     #[cfg(not(loom))]
     #[must_use]
     pub fn of_process() -> &'static Arc<Self> {
@@ -243,11 +242,11 @@ impl Timer {
         &TIMER
     }
 
-    /// Sets an alarm: a store, unless the timer sleeps beyond that time.
+    /// Sets an alarm: a store, unless the timer sleeps past the deadline.
     fn set(self: &Arc<Self>, alarm: &Alarm, deadline: u64) {
         // SYNC POINT: alarm set; pairs with the load in `fire`.
         alarm.deadline.store(deadline, Ordering::Release);
-        // SYNC POINT: looking ahead; pairs with the fence in `plan`.
+        // SYNC POINT: next check; pairs with the fence in `plan`.
         fence(Ordering::SeqCst);
         if self.next.load(Ordering::Relaxed) > deadline {
             self.wake();
@@ -261,14 +260,14 @@ impl Timer {
         self.doorbell.notify();
     }
 
-    /// Without a thread, because the machine has none to give, T_b and idle writers still send
-    /// events; only the bound T_t is lost.
+    /// Starts the thread. If the kernel refuses one, events are still sent for T_b and by writers
+    /// about to wait; only the bound T_t is lost.
     #[cfg(not(loom))]
     fn start(self: &Arc<Self>) {
         self.started.call_once(|| {
             let timer = Arc::clone(self);
             let thread = std::thread::Builder::new().name("signals".to_owned());
-            // It ends with the process.
+            // Runs until the process exits.
             let _ = thread.spawn(move || {
                 sys::process::set_exact_timers();
                 let mut quiet = LINGER;
@@ -279,7 +278,7 @@ impl Timer {
         });
     }
 
-    /// Looks once and sleeps until there is something to look at.
+    /// Checks once and sleeps until the next check is due.
     #[cfg(not(loom))]
     fn round(&self, quiet: &mut u32, clock: impl Fn() -> u64) {
         let ticket = self.doorbell.listen();
@@ -288,7 +287,8 @@ impl Timer {
             None => {}
             Some(DORMANT) => {
                 self.doorbell.sleep(ticket);
-                // Rung: an alarm was set that is looked at now, and others may be soon.
+                // Notified: an alarm was set, which the next round checks, and others may follow
+                // soon.
                 *quiet = 0;
             }
             Some(until) => {
@@ -297,9 +297,10 @@ impl Timer {
         }
     }
 
-    /// Sends what is due and says until when to sleep; `None`: not at all. Asked after listening.
+    /// Sends due events and returns the time until which to sleep, or `None` to check again at
+    /// once. To be called after `listen`.
     fn plan(&self, quiet: &mut u32, now: u64) -> Option<u64> {
-        let until = match self.look(now) {
+        let until = match self.fire_due(now) {
             Some(earliest) => {
                 *quiet = 0;
                 earliest
@@ -311,22 +312,22 @@ impl Timer {
             None => DORMANT,
         };
         self.next.store(until, Ordering::Relaxed);
-        // SYNC POINT: looking ahead; pairs with the fence in `set`.
+        // SYNC POINT: next check; pairs with the fence in `set`.
         fence(Ordering::SeqCst);
         let overtaken = self.earliest().is_some_and(|earliest| earliest < until);
         (!overtaken && until > now).then_some(until)
     }
 
-    /// Sends what is due at this time; answers when the next alarm goes off, if one is set.
-    fn look(&self, now: u64) -> Option<u64> {
+    /// Sends the events due at this time. Returns the time of the next alarm, if one is set.
+    fn fire_due(&self, now: u64) -> Option<u64> {
         let mut alarms = self.alarms();
-        // What nobody writes to any more needs no events.
+        // Alarms of dropped writers are removed.
         alarms.retain(|alarm| alarm.upgrade().is_some_and(|alarm| alarm.fire(now)));
         drop(alarms);
         self.earliest()
     }
 
-    /// Returns the time of the next alarm.
+    /// Returns the time of the next alarm, if one is set.
     fn earliest(&self) -> Option<u64> {
         let set = |alarm: &Weak<Alarm>| {
             let deadline = alarm.upgrade()?.deadline.load(Ordering::Relaxed);
@@ -335,7 +336,7 @@ impl Timer {
         self.alarms().iter().filter_map(set).min()
     }
 
-    /// Returns the shortest delay of any alarm.
+    /// Returns the shortest delay of any alarm, in nanoseconds.
     fn shortest(&self) -> u64 {
         let after = |alarm: &Weak<Alarm>| Some(alarm.upgrade()?.after.load(Ordering::Relaxed));
         self.alarms().iter().filter_map(after).min().unwrap_or(0)
@@ -347,13 +348,13 @@ impl Timer {
 }
 
 impl Alarm {
-    /// Sends the event if it is due. Answers true, so that the alarm stays in the list.
+    /// Sends the event if it is due. Always returns true, which keeps the alarm in the list.
     fn fire(&self, now: u64) -> bool {
         // SYNC POINT: alarm set; pairs with the store in `set`.
         let deadline = self.deadline.load(Ordering::Acquire);
-        let due = deadline != UNSET && deadline <= now;
+        let is_due = deadline != UNSET && deadline <= now;
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
-        if due && self.deadline.compare_exchange(deadline, UNSET, acquire, relaxed).is_ok() {
+        if is_due && self.deadline.compare_exchange(deadline, UNSET, acquire, relaxed).is_ok() {
             self.fired.fetch_add(1, Ordering::Relaxed);
             self.signal.signal();
         }

@@ -1,110 +1,115 @@
-//! Adaptive spinning: how often to look before sleeping, by what looking yielded: polling where
-//! much comes, events where little does. [SL §6.2], FEATURES K10
+//! Adaptive spinning: how often to poll before sleeping, learned from past polls. Polling where
+//! much arrives, events where little does. [SL §6.2], FEATURES K10
 //!
-//! A look finds what comes sooner than a sleep and a wake take (2 to 25 us: BASELINES). So who
-//! waits first looks for as long as that. Where that was in vain some times in a row, little comes,
-//! and looking is processor time for nothing: it is halved each time, down to none. Now and then
-//! all looks are made again, since nothing else would find out that more comes now. One look that
-//! finds something is enough to begin anew, so a stream that flows never learns to sleep.
+//! Polling finds a block that arrives sooner than a sleep and a wake-up take (2 to 25 µs:
+//! BASELINES), so a party first polls for that long. After several fruitless waits in a row, little
+//! arrives and polling wastes processor time: the number of polls is halved each time, down to
+//! none. Periodically the full number is tried again, since nothing else would detect that more
+//! arrives now. One successful poll restores the full number, so a steady stream is always polled.
 //!
-//! A reader that is faster than its writer catches up with it after each batch, and then the two
-//! pull at the same lines: the position, the header that is just being written. That costs the
-//! writer more than the copy (`bench pipe`, short blocks on two cores). So where blocks flow, who
-//! finds nothing lets the writer get ahead: there are more pauses before each look, twice as many
-//! each time. Where single blocks come, there are fewer again.
+//! A reader faster than its writer catches up after each batch, and then both compete for the same
+//! cache lines: the position, and the header being written. That costs the writer more than the
+//! copy (`bench pipe`, short blocks on two cores). So while blocks flow, a reader that finds none
+//! doubles the pauses before each poll, which lets the writer get ahead. When single blocks arrive,
+//! the pauses are halved again.
 //!
-//! No clock is read: looks are counted, and pauses.
+//! No clock is read: polls and pauses are counted.
 
 use super::spins;
 use crate::Fault;
 
-/// The spinning of one party.
+/// Spinning state of one party.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spin {
-    /// Number of looks that was set by hand.
+    /// Number of polls set by the user; `None`: adaptive.
     fixed: Option<u32>,
-    /// Waits in a row in which looking was in vain.
-    vain: u32,
-    /// Pauses before each look, less one.
-    pace: u32,
-    /// Count of blocks at the last wait.
+    /// Number of consecutive waits without a successful poll.
+    fruitless: u32,
+    /// Number of pauses before each poll, minus one.
+    extra_pauses: u32,
+    /// Number of blocks taken at the last wait.
     waited_at: u64,
 }
 
-/// So many waits in vain mean nothing.
-const HARMLESS: u32 = 4;
-/// Each so many of them all looks are made.
-const AGAIN: u32 = 32;
-/// So many blocks in one go are a flow.
+/// Number of fruitless waits that have no effect.
+const FRUITLESS_MIN: u32 = 4;
+/// Interval, in fruitless waits, at which the full number of polls is tried.
+const RETRY_INTERVAL: u32 = 32;
+/// Minimum number of blocks since the last wait that counts as a continuous flow.
 const FLOW: u64 = 8;
-/// So many pauses more than one are made at most: together about what a sleep and a wake take.
-const PACE_MAX: u32 = 127;
+/// Maximum of extra pauses: together about as long as a sleep and a wake-up.
+const EXTRA_PAUSES_MAX: u32 = 127;
 
 impl Spin {
-    /// Looks so often each time. As often as one can: whoever waits so never sleeps in practice
-    /// (busy polling).
-    pub const fn fix(&mut self, looks: u32) {
-        self.fixed = Some(looks);
+    /// Sets a fixed number of polls. `u32::MAX` in practice never sleeps (busy polling).
+    pub const fn fix(&mut self, polls: u32) {
+        self.fixed = Some(polls);
     }
 
-    /// Returns how often to look this time: never where both parties share a processor, since the
-    /// other one cannot run meanwhile.
-    pub(crate) fn looks(&self, together: bool) -> u32 {
+    /// Returns the number of polls for this wait: 0 if both parties share a processor (`together`),
+    /// where the other one cannot run in the meantime.
+    pub(crate) fn polls(&self, together: bool) -> u32 {
         match (self.fixed, together) {
-            (Some(looks), _) => looks,
+            (Some(polls), _) => polls,
             (None, true) => 0,
-            (None, false) if self.vain.is_multiple_of(AGAIN) => spins(2),
+            (None, false) if self.fruitless.is_multiple_of(RETRY_INTERVAL) => spins(2),
             (None, false) => {
-                let halved = self.vain.saturating_sub(HARMLESS);
+                let halved = self.fruitless.saturating_sub(FRUITLESS_MIN);
                 spins(2).checked_shr(halved).unwrap_or(0)
             }
         }
     }
 
-    /// Looks as often as that has been worth it, and answers whether something is `ready`; so many
-    /// blocks have been `taken` in all.
-    pub fn look(
+    /// Polls `ready` as often as that has been worthwhile; returns its last result. `taken` is the
+    /// total number of blocks taken so far. Fails as `ready`.
+    pub fn poll(
         &mut self,
         together: bool,
         taken: u64,
         mut ready: impl FnMut() -> Result<bool, Fault>,
     ) -> Result<bool, Fault> {
-        let came = taken.wrapping_sub(std::mem::replace(&mut self.waited_at, taken));
-        let mut left = self.looks(together);
-        let pauses = self.pauses(came);
+        let arrived = taken.wrapping_sub(std::mem::replace(&mut self.waited_at, taken));
+        let mut left = self.polls(together);
+        let pauses = self.pauses(arrived);
         while left > 0 {
             for _ in 0..pauses {
                 std::hint::spin_loop();
             }
             if ready()? {
-                self.has_found();
+                self.succeeded();
                 return Ok(true);
             }
             left = left.saturating_sub(pauses);
         }
-        self.was_vain();
+        self.failed();
         Ok(false)
     }
 
-    /// Returns the pauses before each look, given the blocks since the last wait.
-    fn pauses(&mut self, came: u64) -> u32 {
-        self.pace = if came >= FLOW { (self.pace * 2 + 1).min(PACE_MAX) } else { self.pace / 2 };
-        self.pace + 1
+    /// Returns the number of pauses before each poll, given the number of blocks since the last
+    /// wait.
+    fn pauses(&mut self, arrived: u64) -> u32 {
+        self.extra_pauses = if arrived >= FLOW {
+            (self.extra_pauses * 2 + 1).min(EXTRA_PAUSES_MAX)
+        } else {
+            self.extra_pauses / 2
+        };
+        self.extra_pauses + 1
     }
 
-    /// Returns true if it was set by hand to yield to the other side; `None`: it was not set.
+    /// Returns true if the user has set 0 polls, which yields to the other side at once; `None` if
+    /// the number is adaptive.
     pub(crate) fn yields(&self) -> Option<bool> {
-        self.fixed.map(|looks| looks == 0)
+        self.fixed.map(|polls| polls == 0)
     }
 
-    /// A look has found what was waited for.
-    pub(crate) const fn has_found(&mut self) {
-        self.vain = 0;
+    /// Records that a poll has succeeded.
+    pub(crate) const fn succeeded(&mut self) {
+        self.fruitless = 0;
     }
 
-    /// All looks were in vain.
-    pub(crate) const fn was_vain(&mut self) {
-        self.vain = self.vain.saturating_add(1);
+    /// Records that all polls of a wait have failed.
+    pub(crate) const fn failed(&mut self) {
+        self.fruitless = self.fruitless.saturating_add(1);
     }
 }
 
@@ -112,45 +117,46 @@ impl Spin {
 mod tests {
     use super::*;
 
-    /// So many looks are made in as many waits; every look before this one is in vain.
-    fn made(spin: &mut Spin, waits: u32, found_at: u32) -> u64 {
+    /// Returns the total number of polls in `waits` waits, in each of which the poll with index
+    /// `found_at` succeeds.
+    fn total_polls(spin: &mut Spin, waits: u32, found_at: u32) -> u64 {
         let mut all = 0;
         for _ in 0..waits {
-            let looks = spin.looks(false);
-            if found_at < looks {
+            let polls = spin.polls(false);
+            if found_at < polls {
                 all += u64::from(found_at) + 1;
-                spin.has_found();
+                spin.succeeded();
             } else {
-                all += u64::from(looks);
-                spin.was_vain();
+                all += u64::from(polls);
+                spin.failed();
             }
         }
         all
     }
 
     #[test]
-    fn k10_who_finds_something_polls_and_who_does_not_sleeps() {
+    fn k10_polls_adapt_to_success() {
         let mut spin = Spin::default();
-        assert_eq!(spin.looks(false), 2000);
-        assert_eq!(made(&mut spin, 1000, 5), 6000, "what flows is polled for");
-        assert_eq!(spin.looks(false), 2000);
-        // A trickle: nothing is ever found by looking.
-        let vain = made(&mut spin, 1000, u32::MAX);
-        assert!(vain < 1000 * 2000 / 20, "a twentieth: {vain}");
-        assert_eq!(spin.looks(true), 0, "nor does anybody look on one processor");
-        // More comes: found out within some waits, and polled for again from then on.
+        assert_eq!(spin.polls(false), 2000);
+        assert_eq!(total_polls(&mut spin, 1000, 5), 6000, "a flow is polled for");
+        assert_eq!(spin.polls(false), 2000);
+        // A slow stream: no poll ever succeeds.
+        let fruitless = total_polls(&mut spin, 1000, u32::MAX);
+        assert!(fruitless < 1000 * 2000 / 20, "a twentieth: {fruitless}");
+        assert_eq!(spin.polls(true), 0, "no polls on one processor");
+        // More arrives: detected within a few waits, and polled for from then on.
         let (waits, mut asleep) = (100, 0);
         for _ in 0..waits {
-            asleep += u32::from(made(&mut spin, 1, 50) != 51);
+            asleep += u32::from(total_polls(&mut spin, 1, 50) != 51);
         }
-        assert!(asleep < AGAIN, "{asleep} of {waits}");
-        assert_eq!(spin.looks(false), 2000);
+        assert!(asleep < RETRY_INTERVAL, "{asleep} of {waits}");
+        assert_eq!(spin.polls(false), 2000);
     }
 
     #[test]
-    fn k10_where_blocks_flow_the_writer_gets_ahead() {
+    fn k10_flow_increases_pauses_between_polls() {
         let mut spin = Spin::default();
-        assert_eq!(spin.pauses(0), 1, "who waits for a single block looks at once");
+        assert_eq!(spin.pauses(0), 1, "a single block is polled for at once");
         let flow: Vec<u32> = (0..9).map(|_| spin.pauses(32)).collect();
         assert_eq!(flow, [2, 4, 8, 16, 32, 64, 128, 128, 128]);
         let trickle: Vec<u32> = (0..8).map(|_| spin.pauses(1)).collect();
@@ -158,21 +164,21 @@ mod tests {
     }
 
     #[test]
-    fn k10_one_look_in_vain_now_and_then_changes_nothing() {
+    fn k10_occasional_failures_keep_the_full_polls() {
         let mut spin = Spin::default();
         for wait in 0..1000 {
-            assert_eq!(spin.looks(false), 2000);
-            if wait % 4 == 0 { spin.has_found() } else { spin.was_vain() }
+            assert_eq!(spin.polls(false), 2000);
+            if wait % 4 == 0 { spin.succeeded() } else { spin.failed() }
         }
     }
 
     #[test]
-    fn k10_what_somebody_said_holds() {
+    fn k10_fixed_number_of_polls_is_kept() {
         let mut spin = Spin::default();
-        for looks in [0, 7, u32::MAX] {
-            spin.fix(looks);
-            (0..100).for_each(|_| spin.was_vain());
-            assert_eq!([spin.looks(false), spin.looks(true)], [looks; 2]);
+        for polls in [0, 7, u32::MAX] {
+            spin.fix(polls);
+            (0..100).for_each(|_| spin.failed());
+            assert_eq!([spin.polls(false), spin.polls(true)], [polls; 2]);
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Layout of a table in its region: a head of words, the columns as text, the rows.
+//! Layout of a table in its region: head words, the columns as text, the rows.
 //!
-//! In: words that somebody else wrote. Out: a shape that fits into the region, or why it is none.
+//! [`Shape::read`] validates words written by another process. It returns a shape that fits the
+//! region, or an error.
 
 use super::rows::HEAD;
 use crate::atomic::AtomicU64;
@@ -8,58 +9,63 @@ use crate::foreign;
 use crate::name::Error;
 use crate::share::Refusal;
 
-/// Words of the head, in this order.
+/// Word indices of the head.
 pub(super) mod word {
-    /// Magic number with the version of the form.
+    /// Magic number with the version of the format.
     pub(in super::super) const MAGIC: usize = 0;
-    /// Bytes of the text with the columns.
+    /// Length of the column text in bytes.
     pub(in super::super) const TEXT: usize = 1;
-    /// Number of columns, then of rows at most.
+    /// Number of columns.
     pub(in super::super) const COLUMNS: usize = 2;
+    /// Maximum number of rows.
     pub(in super::super) const ROWS: usize = 3;
-    /// The lock of all that follows.
+    /// Sequence lock of everything that follows.
     pub(in super::super) const LOCK: usize = 4;
-    /// Time of the last write, by the monotonic clock, in ns.
+    /// Time of the last write in nanoseconds of the monotonic clock.
     pub(in super::super) const WRITTEN: usize = 5;
-    /// Sessions without a row, for want of room.
+    /// Number of sessions that found no free row.
     pub(in super::super) const LEFT_OUT: usize = 6;
-    /// One past the last row that was ever used.
+    /// One past the last row ever used.
     pub(in super::super) const USED: usize = 7;
-    /// 1 once its writer has ended it; the death of a writer is reported by its socket alone.
+    /// 1 once the writer has ended the table; the death of a writer is reported by its socket
+    /// alone.
     pub(in super::super) const ENDED: usize = 8;
     /// Number of words in the head.
     pub(in super::super) const COUNT: usize = 9;
 }
 
-/// "SL state", in the first version of the form.
+/// "SL stat" and the version of the format.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"SL stat1");
-/// The most columns, rows, and bytes of text.
+/// Maximum number of columns.
 const COLUMNS_MAX: usize = 1 << 10;
+/// Maximum number of rows.
 const ROWS_MAX: usize = 1 << 24;
+/// Maximum length of the column text in bytes.
 const TEXT_MAX: usize = 1 << 16;
 
-/// A column: what its numbers are.
+/// A column of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Column {
-    /// Its name.
+    /// Name of the column.
     pub name: String,
-    /// Unit: `blocks`, `bytes`, `ns`; empty for a plain number.
+    /// Unit, such as `blocks`, `bytes` or `ns`; empty if the values have none.
     pub unit: String,
 }
 
-/// The shape of a table.
+/// Filter, columns and size of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// The filter, as it stands in the request.
+    /// Filter as written in the request.
     pub filter: String,
-    /// Its columns.
+    /// Columns, in the order of a row's numbers.
     pub columns: Vec<Column>,
-    /// Rows at most.
+    /// Maximum number of rows.
     pub rows: usize,
 }
 
 impl Shape {
-    /// The text that describes it: lines of which each is a name and, behind a tab, a unit.
+    /// Returns the stored text: the filter, then one line per column, name and unit separated by a
+    /// tab.
     pub(super) fn text(&self) -> Vec<u8> {
         let plain = |text: &str| text.replace(['\t', '\n'], " ");
         let mut text = plain(&self.filter);
@@ -69,28 +75,29 @@ impl Shape {
         text.into_bytes()
     }
 
-    /// Words of one row.
+    /// Returns the size of a row in words.
     pub(super) const fn width(&self) -> usize {
         HEAD + self.columns.len()
     }
 
-    /// Returns the word at which rows begin behind a text of `text` bytes.
+    /// Returns the index of the first row's first word, after a text of `text` bytes.
     pub(super) const fn first(text: usize) -> usize {
-        // Rows begin where a line of the cache does.
+        // Rows begin at a cache line.
         (word::COUNT + text.div_ceil(size_of::<u64>())).next_multiple_of(8)
     }
 
-    /// Words of the whole.
+    /// Returns the size of the table in words.
     pub(super) fn words(&self) -> usize {
         Self::first(self.text().len()) + self.rows * self.width()
     }
 
-    /// Returns true if it can be made.
+    /// Returns true if the dimensions are within the limits.
     pub(super) fn fits(&self) -> bool {
         self.columns.len() <= COLUMNS_MAX && self.rows <= ROWS_MAX && self.text().len() <= TEXT_MAX
     }
 
-    /// Reads a shape that another process wrote, and the word at which its rows begin.
+    /// Validates a shape written by another process. Returns it with the index of the first row's
+    /// first word.
     pub(super) fn read(words: &[AtomicU64]) -> Result<(Self, usize), Error> {
         let mut head = [0; word::COUNT * size_of::<u64>()];
         foreign::copy_out(words, 0, &mut head);

@@ -1,14 +1,14 @@
-//! The list of tables in this network namespace, as the kernel reports them.
+//! List of the tables in this network namespace, as the kernel reports their sockets.
 
-use crate::name::{Address, Error, Visit, holder};
+use crate::name::{Address, Error, OpenRequest, holder};
 use std::collections::BTreeMap;
 
-/// Names of tables, those that may not be opened, too, and where to look for each.
+/// Names of all tables and their sockets, including tables that this user may not open.
 #[derive(Debug)]
-pub struct Names(BTreeMap<(u32, String), (Address, Vec<String>)>);
+pub struct TableNames(BTreeMap<(u32, String), (Address, Vec<String>)>);
 
-impl Names {
-    /// Lists the current names.
+impl TableNames {
+    /// Reads the current names from the kernel's list of sockets.
     pub fn list() -> std::io::Result<Self> {
         let mut names: BTreeMap<_, (Address, Vec<String>)> = BTreeMap::new();
         for socket in holder::sockets()? {
@@ -22,14 +22,14 @@ impl Names {
         Ok(Self(names))
     }
 
-    /// Their addresses, sorted.
+    /// Iterates over the addresses, sorted.
     pub fn addresses(&self) -> impl Iterator<Item = &Address> {
         self.0.values().map(|(address, _)| address)
     }
 
-    /// Asks the process that has this name what it is; waits for nothing.
-    pub fn visit(&self, address: &Address) -> Result<Visit, Error> {
+    /// Starts a request to the process that owns this name. Does not block.
+    pub fn request(&self, address: &Address) -> Result<OpenRequest, Error> {
         let known = self.0.get(&(address.uid(), address.name().to_owned()));
-        Visit::among(address, known.map_or(&[], |(_, sockets)| sockets.as_slice()))
+        OpenRequest::among(address, known.map_or(&[], |(_, sockets)| sockets.as_slice()))
     }
 }

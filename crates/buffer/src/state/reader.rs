@@ -1,21 +1,21 @@
-//! Readers of a table, which map it and copy from it.
+//! Readers of a table: they map it read-only and copy rows out.
 
 use super::layout::{Shape, word};
 use super::rows::{self, Reading, RowRead};
 use super::table::Table;
 use crate::atomic::Ordering;
-use crate::name::{Address, Error, Opened, Visit, opened};
+use crate::name::{Address, Error, OpenRequest, Opened, opened};
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::thread;
 
 /// The reading end of a table.
 #[derive(Debug)]
-pub struct Reader {
+pub struct TableReader {
     table: Table,
 }
 
-impl Deref for Reader {
+impl Deref for TableReader {
     type Target = Table;
 
     fn deref(&self) -> &Table {
@@ -23,39 +23,40 @@ impl Deref for Reader {
     }
 }
 
-/// The content of a table at a look.
+/// A copy of a table's rows.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Look {
-    /// Each row: a number for each column.
+pub struct Snapshot {
+    /// Rows, with one number per column.
     pub rows: Vec<Vec<u64>>,
-    /// True if all rows are of one moment; else each row is of one moment, but not all of the same.
+    /// True if all rows are from one instant; otherwise each row is consistent only by itself.
     pub whole: bool,
-    /// Rows that could not be read: their writer was stopped in the middle of a change.
+    /// Number of rows that could not be read because the writer stopped in the middle of a change.
     pub torn: usize,
-    /// Sessions that have no row for want of room.
+    /// Number of sessions that found no free row.
     pub left_out: u64,
-    /// Time of the last write, by the monotonic clock, in ns; 0: never.
+    /// Time of the last write in nanoseconds of the monotonic clock; 0: never.
     pub written_ns: u64,
-    /// True if its writer is gone, or has ended it: nothing changes any more.
+    /// True if the writer has exited or ended the table: its content is final.
     pub ended: bool,
 }
 
-/// Attempts at a table that changes during the read, before the result is taken as it is.
-const LOOKS: usize = 8;
-/// Attempts at a row that changes during the read. The writer needs less than a microsecond for
-/// one; where it lost its processor in the middle, it gets ours.
+/// Number of attempts at a consistent snapshot of a table that changes meanwhile.
+const SNAPSHOTS_MAX: usize = 8;
+/// Number of attempts at a row that changes meanwhile. The writer needs less than a microsecond for
+/// one; if it was preempted in the middle, yielding gives it this processor.
 const TRIES: usize = 10_000;
 
-impl Reader {
-    /// Opens the table that has this name: `NAME`, or `UID/NAME` of another user.
+impl TableReader {
+    /// Opens the table with this name: `NAME`, or `UID/NAME` of another user. Blocks until its host
+    /// replies.
     pub fn open(name: &str) -> Result<Self, Error> {
         let address = name.parse::<Address>()?.of_state();
         Self::of(opened(&address)?, address)
     }
 
-    /// The table of a name that was asked what it is ([`Visit::begin`]).
-    pub fn arrived(visit: Visit, address: &Address) -> Result<Self, Error> {
-        Self::of(visit.answered()?, address.clone())
+    /// Opens a table from a completed [`OpenRequest`].
+    pub fn from_request(request: OpenRequest, address: &Address) -> Result<Self, Error> {
+        Self::of(request.finish()?, address.clone())
     }
 
     fn of(opened: Opened, address: Address) -> Result<Self, Error> {
@@ -64,61 +65,63 @@ impl Reader {
         Ok(Self { table: Table { region, address, shape, first } })
     }
 
-    /// Returns true if its writer is gone, or has ended it.
+    /// Returns true if the writer has exited or ended the table.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         let ended = self.words().get(word::ENDED);
         ended.is_some_and(|word| word.load(Ordering::Acquire) != 0) || self.region.has_ended()
     }
 
-    /// Returns the descriptor that hangs up when the writer is gone.
+    /// Returns the descriptor that hangs up when the writer exits.
     #[must_use]
     pub fn host(&self) -> Option<BorrowedFd<'_>> {
         self.region.host()
     }
 
-    /// Copies what there is now. Its writer is neither asked nor held up.
+    /// Copies the current content. Does not involve the writer.
     #[must_use]
-    pub fn look(&self) -> Look {
-        // Asked first: what a writer wrote before it ended is here then.
+    pub fn snapshot(&self) -> Snapshot {
+        // Checked first: everything written before the end is then visible.
         let ended = self.has_ended();
         let words = self.words();
         let value = |at: usize| words.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
-        let mut seen =
-            Look { rows: Vec::new(), whole: false, torn: 0, left_out: 0, written_ns: 0, ended };
-        for look in 1..=LOOKS {
+        let mut snapshot =
+            Snapshot { rows: Vec::new(), whole: false, torn: 0, left_out: 0, written_ns: 0, ended };
+        for attempt in 1..=SNAPSHOTS_MAX {
             let lock = words.get(word::LOCK);
             let reading = lock.and_then(Reading::begin);
-            if reading.is_none() && look < LOOKS {
+            if reading.is_none() && attempt < SNAPSHOTS_MAX {
                 thread::yield_now();
                 continue;
             }
             let used = usize::try_from(value(word::USED)).unwrap_or(usize::MAX);
-            (seen.left_out, seen.written_ns) = (value(word::LEFT_OUT), value(word::WRITTEN));
-            (seen.rows, seen.torn) = (Vec::new(), 0);
+            (snapshot.left_out, snapshot.written_ns) =
+                (value(word::LEFT_OUT), value(word::WRITTEN));
+            (snapshot.rows, snapshot.torn) = (Vec::new(), 0);
             for at in 0..used.min(self.shape.rows) {
-                self.row(at, &mut seen);
+                self.row(at, &mut snapshot);
             }
-            seen.whole = reading.zip(lock).is_some_and(|(reading, lock)| reading.is_whole(lock));
-            if seen.whole {
+            snapshot.whole =
+                reading.zip(lock).is_some_and(|(reading, lock)| reading.is_whole(lock));
+            if snapshot.whole {
                 break;
             }
         }
-        seen
+        snapshot
     }
 
-    fn row(&self, at: usize, seen: &mut Look) {
+    fn row(&self, at: usize, snapshot: &mut Snapshot) {
         let row = self.table.row(at);
         let mut numbers = vec![0; self.shape.columns.len()];
         for attempt in 0..TRIES {
             match rows::get(row, &mut numbers) {
-                RowRead::Numbers => return seen.rows.push(numbers),
+                RowRead::Numbers => return snapshot.rows.push(numbers),
                 RowRead::Nothing => return,
-                RowRead::Torn if seen.ended => break,
+                RowRead::Torn if snapshot.ended => break,
                 RowRead::Torn if attempt < 100 => crate::atomic::pause(),
                 RowRead::Torn => thread::yield_now(),
             }
         }
-        seen.torn += 1;
+        snapshot.torn += 1;
     }
 }

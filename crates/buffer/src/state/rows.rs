@@ -1,38 +1,39 @@
-//! The rows of a table, and the protocol by which nobody reads half of a change.
+//! The rows of a table, and the protocol that protects readers from torn rows.
 //!
-//! A sequence lock, once for each row and once for all: a word that its one writer makes odd before
-//! it changes anything and even again behind it. Who reads takes the word, copies, and takes it
-//! again; if it was even and is the same, nothing changed meanwhile.
+//! A sequence lock for each row and one for all rows: a word that its only writer makes odd before
+//! a change and even again after it. A reader loads the word, copies, and loads it again; if it was
+//! even and is unchanged, nothing changed in between.
 //!
 //! SYNC POINTS
-//! - *change begins*: the word is stored odd, then a release fence: whoever reads any word of the
-//!   change and then passes its acquire fence reads the word odd or later (`Reading::is_whole`).
-//! - *change ends*: the word is stored even with Release: whoever takes it with Acquire
-//!   (`Reading::begin`) reads all of the change.
+//! - *change begins*: the word is stored odd, then a Release fence is issued: a reader that loads
+//!   any word of the change and then passes its Acquire fence loads the odd value or a later one
+//!   (`Reading::is_whole`).
+//! - *change ends*: the word is stored even with Release: a reader that loads it with Acquire
+//!   (`Reading::begin`) sees all of the change.
 
 use crate::atomic::{AtomicU64, Ordering, acquire, fence};
 
-/// Words of a row before its numbers: the lock, and whether there is anything.
+/// Number of words in front of a row's numbers: the lock, and whether the row is present.
 pub(super) const HEAD: usize = 2;
 
 /// Begins a change under this lock.
 pub(super) fn open(lock: &AtomicU64) {
     let before = lock.load(Ordering::Relaxed);
-    // Whoever wrote before us may have been killed in the middle: the word is odd in any case.
+    // A previous writer may have been killed in the middle: the word becomes odd in any case.
     lock.store(before | 1, Ordering::Relaxed);
     // SYNC POINT: change begins.
     fence(Ordering::Release);
 }
 
-/// Ends the change.
+/// Ends the change that [`open`] began.
 pub(super) fn close(lock: &AtomicU64) {
     let now = lock.load(Ordering::Relaxed);
     // SYNC POINT: change ends.
     lock.store(now.wrapping_add(1), Ordering::Release);
 }
 
-/// Writes the numbers of a row, or that there is none. `row` has [`HEAD`] and as many words as
-/// there are columns.
+/// Writes the numbers of a row, or clears it for `None`. `row` consists of [`HEAD`] words and one
+/// per column.
 pub(super) fn put(row: &[AtomicU64], numbers: Option<&[u64]>) {
     let [lock, present, words @ ..] = row else { return };
     open(lock);
@@ -43,19 +44,19 @@ pub(super) fn put(row: &[AtomicU64], numbers: Option<&[u64]>) {
     close(lock);
 }
 
-/// A look at what is behind a lock.
+/// A read under a sequence lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Reading(u64);
 
 impl Reading {
-    /// Begins to read, unless a change is under way.
+    /// Begins a read. Returns `None` while a change is in progress.
     pub(super) fn begin(lock: &AtomicU64) -> Option<Self> {
         // SYNC POINT: change ends.
         let before = acquire(lock);
         before.is_multiple_of(2).then_some(Self(before))
     }
 
-    /// Returns true if all that was read since is of one moment.
+    /// Returns true if nothing has changed since the read began.
     pub(super) fn is_whole(self, lock: &AtomicU64) -> bool {
         // SYNC POINT: change begins.
         fence(Ordering::Acquire);
@@ -66,11 +67,11 @@ impl Reading {
 /// The result of reading a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RowRead {
-    /// `out` has its numbers.
+    /// `out` holds the numbers.
     Numbers,
-    /// There is none.
+    /// The row is empty.
     Nothing,
-    /// It is being changed.
+    /// The row is being changed.
     Torn,
 }
 

@@ -1,38 +1,38 @@
-//! A table as both of its ends have it: memory with a name, and what lies where in it.
+//! State common to reader and writer of a table: named memory and its layout.
 
 use super::layout::Shape;
 use crate::atomic::AtomicU64;
 use crate::name::{Address, SharedRegion};
 
-/// A table, whoever looks at it.
+/// A table mapped by its writer or by a reader.
 #[derive(Debug)]
 pub struct Table {
     pub(super) region: SharedRegion,
     pub(super) address: Address,
     pub(super) shape: Shape,
-    /// The word at which the first row begins.
+    /// Index of the first row's first word.
     pub(super) first: usize,
 }
 
 impl Table {
-    /// Its name.
+    /// Returns the name of the table.
     #[must_use]
     pub const fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Returns the shape.
+    /// Returns filter, columns and size of the table.
     #[must_use]
     pub const fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// All of its words.
+    /// Returns all words of the region.
     pub(super) fn words(&self) -> &[AtomicU64] {
         self.region.words()
     }
 
-    /// The words of the row at this place; none where there is no such place.
+    /// Returns the words of a row; empty if there is no such row.
     pub(super) fn row(&self, at: usize) -> &[AtomicU64] {
         let from = self.first + at * self.shape.width();
         self.words().get(from..from + self.shape.width()).unwrap_or_default()

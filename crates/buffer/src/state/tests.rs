@@ -1,5 +1,5 @@
-//! Tables within one process; what another user may and what a writer that is killed leaves behind
-//! is in `tests/states.rs`.
+//! Tests of tables within one process; `tests/states.rs` tests access by other users and killed
+//! writers.
 
 use super::*;
 use crate::name::Error;
@@ -17,63 +17,72 @@ fn shape(columns: usize, rows: usize) -> Shape {
 }
 
 #[test]
-fn m3_what_is_written_is_read_with_its_names() {
+fn m3_table_is_read_back_with_columns_and_rows() {
     let name = name("plain");
-    let missing = Reader::open(&name).unwrap_err();
+    let missing = TableReader::open(&name).unwrap_err();
     assert!(missing.to_string().contains("no state is called"), "{missing}");
-    let mut writer = Writer::create(&name, AccessList::private(identity()), shape(2, 4)).unwrap();
-    let taken = Writer::create(&name, AccessList::private(identity()), shape(2, 4)).unwrap_err();
+    let mut writer =
+        TableWriter::create(&name, AccessList::private(identity()), shape(2, 4)).unwrap();
+    let taken =
+        TableWriter::create(&name, AccessList::private(identity()), shape(2, 4)).unwrap_err();
     assert!(matches!(taken, Error::Taken(_)), "{taken}");
-    let reader = Reader::open(&name).unwrap();
+    let reader = TableReader::open(&name).unwrap();
     assert_eq!(reader.shape(), writer.shape());
-    let look = reader.look();
-    assert!(look.rows.is_empty() && look.whole && !look.ended && look.written_ns == 0);
+    let snapshot = reader.snapshot();
+    assert!(
+        snapshot.rows.is_empty() && snapshot.whole && !snapshot.ended && snapshot.written_ns == 0
+    );
     writer.put(0, Some(&[1, 2]));
     writer.put(3, Some(&[3, 4]));
     writer.put(4, Some(&[5, 6]));
     writer.end(5);
-    let look = reader.look();
-    assert_eq!((look.rows, look.left_out, look.written_ns), (vec![vec![1, 2], vec![3, 4]], 1, 5));
+    let snapshot = reader.snapshot();
+    assert_eq!(
+        (snapshot.rows, snapshot.left_out, snapshot.written_ns),
+        (vec![vec![1, 2], vec![3, 4]], 1, 5)
+    );
     writer.put(0, None);
-    assert!(!reader.look().whole, "in the middle of a change");
+    assert!(!reader.snapshot().whole, "in the middle of a change");
     writer.end(6);
-    let look = reader.look();
-    assert_eq!((look.rows, look.whole), (vec![vec![3, 4]], true));
+    let snapshot = reader.snapshot();
+    assert_eq!((snapshot.rows, snapshot.whole), (vec![vec![3, 4]], true));
     writer.clear();
     writer.end(7);
-    assert!(reader.look().rows.is_empty() && reader.look().left_out == 0);
+    assert!(reader.snapshot().rows.is_empty() && reader.snapshot().left_out == 0);
     let (uid, _) = identity();
-    let listed: Vec<String> = Names::list().unwrap().addresses().map(ToString::to_string).collect();
+    let listed: Vec<String> =
+        TableNames::list().unwrap().addresses().map(ToString::to_string).collect();
     assert!(listed.contains(&format!("{uid}/{name}")), "{listed:?}");
     drop(writer);
-    assert!(reader.look().ended);
-    assert!(matches!(Reader::open(&name), Err(Error::Unknown(_))));
+    assert!(reader.snapshot().ended);
+    assert!(matches!(TableReader::open(&name), Err(Error::Unknown(_))));
 }
 
 #[test]
-fn m3_nobody_sees_half_of_a_row_while_it_changes() {
+fn m3_no_row_is_torn_under_constant_writes() {
     let name = name("busy");
-    let mut writer = Writer::create(&name, AccessList::private(identity()), shape(64, 8)).unwrap();
+    let mut writer =
+        TableWriter::create(&name, AccessList::private(identity()), shape(64, 8)).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2)
             .map(|_| {
-                let reader = Reader::open(&name).unwrap();
+                let reader = TableReader::open(&name).unwrap();
                 let done = &done;
                 scope.spawn(move || {
-                    let (mut seen, mut whole) = (0, 0);
+                    let (mut count, mut whole) = (0, 0);
                     while !done.load(Ordering::Relaxed) || whole == 0 {
-                        let look = reader.look();
-                        for row in &look.rows {
+                        let snapshot = reader.snapshot();
+                        for row in &snapshot.rows {
                             assert!(row.iter().all(|number| *number == row[0]), "{row:?}");
                         }
-                        if look.whole && look.rows.len() == 8 {
-                            assert!(look.rows.iter().all(|row| row[0] == look.rows[0][0]));
+                        if snapshot.whole && snapshot.rows.len() == 8 {
+                            assert!(snapshot.rows.iter().all(|row| row[0] == snapshot.rows[0][0]));
                             whole += 1;
                         }
-                        seen += look.rows.len();
+                        count += snapshot.rows.len();
                     }
-                    (seen, whole)
+                    (count, whole)
                 })
             })
             .collect();
@@ -83,14 +92,14 @@ fn m3_nobody_sees_half_of_a_row_while_it_changes() {
         }
         done.store(true, Ordering::Relaxed);
         for reader in readers {
-            let (seen, whole) = reader.join().unwrap();
-            assert!(seen > 0 && whole > 0, "{seen} {whole}");
+            let (count, whole) = reader.join().unwrap();
+            assert!(count > 0 && whole > 0, "{count} {whole}");
         }
     });
 }
 
 #[test]
-fn m3_what_is_no_table_is_refused() {
+fn m3_invalid_head_is_refused() {
     let words = |numbers: &[u64]| -> Vec<crate::atomic::AtomicU64> {
         numbers.iter().map(|number| crate::atomic::AtomicU64::new(*number)).collect()
     };

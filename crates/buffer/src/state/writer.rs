@@ -1,4 +1,4 @@
-//! Writers of a table. Its rows change at [`Writer::end`]'s bracket and at no other time.
+//! Writers of a table. Changes become a consistent snapshot at [`TableWriter::end`].
 
 use super::layout::{MAGIC, Shape, word};
 use super::rows;
@@ -10,21 +10,21 @@ use abi::access::AccessList;
 use std::collections::HashSet;
 use std::ops::Deref;
 
-/// The writing end of a table. Dropping it gives the name back; who has it open sees that it has
-/// ended.
+/// The writing end of a table. Dropping it releases the name and marks the table as ended for its
+/// readers.
 #[derive(Debug)]
-pub struct Writer {
+pub struct TableWriter {
     table: Table,
-    /// Answers whoever comes.
+    /// Serves processes that open the table.
     _host: Host,
     used: usize,
-    /// Places for which there is no room.
-    beyond: HashSet<usize>,
-    /// True if something was put since the last end.
+    /// Rows beyond the end of the table.
+    overflow: HashSet<usize>,
+    /// True if a row was put since the last [`TableWriter::end`].
     is_open: bool,
 }
 
-impl Deref for Writer {
+impl Deref for TableWriter {
     type Target = Table;
 
     fn deref(&self) -> &Table {
@@ -32,8 +32,8 @@ impl Deref for Writer {
     }
 }
 
-impl Writer {
-    /// Makes a table without rows under a name of this user, for those that the list lets read.
+impl TableWriter {
+    /// Creates an empty table under a name of this user. `access` limits who may read it.
     pub fn create(name: &str, access: AccessList, shape: Shape) -> Result<Self, Error> {
         let address = Address::own(name)?.of_state();
         if !shape.fits() {
@@ -41,7 +41,7 @@ impl Writer {
             return Err(Error::Name { name: name.to_owned(), why });
         }
         let text = shape.text();
-        let (region, handout) = SharedRegion::create(shape.words() * size_of::<u64>(), false)?;
+        let (region, files) = SharedRegion::create(shape.words() * size_of::<u64>(), false)?;
         let words = region.words();
         foreign::copy_in(words, word::COUNT, &text);
         let numbers = [
@@ -51,29 +51,29 @@ impl Writer {
             (word::MAGIC, MAGIC),
         ];
         for (at, number) in numbers {
-            // Nobody has it yet: whoever gets it gets it from the kernel, behind all of this.
+            // Not shared yet: readers get the memory from the kernel, after all of these stores.
             set(words, at, number);
         }
         let host = Host::open()?;
-        // Who may write is nobody's question: others get what can only be read.
+        // Write permission is dropped: other processes get read-only memory.
         let access = AccessList { mode: access.mode & READ, ..access };
-        host.name_region(address.clone(), access, handout)?;
+        host.name_region(address.clone(), access, files)?;
         let first = Shape::first(text.len());
-        let (used, beyond, is_open) = Default::default();
+        let (used, overflow, is_open) = Default::default();
         let table = Table { region, address, shape, first };
-        Ok(Self { table, _host: host, used, beyond, is_open })
+        Ok(Self { table, _host: host, used, overflow, is_open })
     }
 
-    /// Forgets all rows.
+    /// Clears all rows.
     pub fn clear(&mut self) {
         for at in 0..self.used {
             self.put(at, None);
         }
-        self.beyond.clear();
+        self.overflow.clear();
     }
 
-    /// The row at this place has these numbers, or there is none. What lies beyond the last place
-    /// is only counted. Until [`Writer::end`] readers know that what they see is a part.
+    /// Sets the numbers of a row, or clears it for `None`. Rows beyond the end of the table are
+    /// only counted. Until [`TableWriter::end`] readers see the table as inconsistent.
     pub fn put(&mut self, at: usize, numbers: Option<&[u64]>) {
         if !std::mem::replace(&mut self.is_open, true)
             && let Some(lock) = self.words().get(word::LOCK)
@@ -82,8 +82,8 @@ impl Writer {
         }
         if at >= self.shape.rows {
             match numbers {
-                Some(_) => self.beyond.insert(at),
-                None => self.beyond.remove(&at),
+                Some(_) => self.overflow.insert(at),
+                None => self.overflow.remove(&at),
             };
             return;
         }
@@ -94,15 +94,15 @@ impl Writer {
         rows::put(self.table.row(at), numbers);
     }
 
-    /// Ends a bracket: what was put since the last end belongs together, as of now, by the
-    /// monotonic clock in ns.
+    /// Ends a group of changes, which readers then see as consistent. `now` is the time of the
+    /// monotonic clock in nanoseconds.
     pub fn end(&mut self, now: u64) {
         if !std::mem::take(&mut self.is_open) {
             return;
         }
         let words = self.words();
         set(words, word::WRITTEN, now);
-        set(words, word::LEFT_OUT, self.beyond.len() as u64);
+        set(words, word::LEFT_OUT, self.overflow.len() as u64);
         set(words, word::USED, self.used as u64);
         if let Some(lock) = words.get(word::LOCK) {
             rows::close(lock);
@@ -110,9 +110,10 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for TableWriter {
     fn drop(&mut self) {
-        // Before the socket tells it, which somebody may hold who is just being started.
+        // Set first: a process just being started may hold a copy of the socket, which delays its
+        // hang-up.
         if let Some(word) = self.words().get(word::ENDED) {
             word.store(1, Ordering::Release);
         }
@@ -125,5 +126,5 @@ fn set(words: &[AtomicU64], at: usize, number: u64) {
     }
 }
 
-/// The bits that let somebody read.
+/// Mode bits that allow reading.
 const READ: u32 = 0o444;

@@ -1,64 +1,72 @@
-//! The shape of a stream, and what both ends know of the machine.
+//! Configuration of a stream, and the number of processors.
 
 use crate::scale::Scaling;
 use crate::{Policy, dbuf};
 use abi::DbufId;
 use std::sync::OnceLock;
 
-/// The shape of a stream.
+/// Configuration of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// The ring.
-    pub ring: dbuf::Config,
-    /// Blocks between two publications (T_b).
+    /// Ring below the stream.
+    pub ring: dbuf::BlockConfig,
+    /// Number of blocks between two publications (T_b).
     pub every: usize,
-    /// Bytes up to which the ring may grow in place; 0: it continues in new memory
+    /// Size in bytes up to which the ring may grow in place; 0: it continues in new memory
     /// ([`Config::cut`]).
     pub extent: usize,
-    /// Rule by which the ring sizes itself; `None`: fixed.
+    /// Rule for resizing the ring; `None`: the size is fixed.
     pub scaling: Option<Scaling>,
-    /// Time in ns that a block may wait for its reader to be woken (T_t); `None`: until there is as
-    /// much as the reader asked for, or the writer flushes.
+    /// Time in nanoseconds after which a sleeping reader is woken (T_t); `None`: it is woken once
+    /// its threshold is reached or the writer flushes.
     pub latency: Option<u64>,
 }
 
 impl Config {
-    /// Makes the default shape: blocking, 1 MB, one reader, published every 32 blocks.
+    /// Returns the default configuration: a blocking ring of 1 MB with one reader, published every
+    /// 32 blocks.
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
-        Self { ring: dbuf::Config::new(id), every: 32, extent: 0, scaling: None, latency: None }
+        Self {
+            ring: dbuf::BlockConfig::new(id),
+            every: 32,
+            extent: 0,
+            scaling: None,
+            latency: None,
+        }
     }
 
-    /// Sets the bytes of the ring.
+    /// Sets the size of the ring in bytes.
     #[must_use]
     pub const fn capacity(self, capacity: usize) -> Self {
-        Self { ring: dbuf::Config { capacity, ..self.ring }, ..self }
+        Self { ring: dbuf::BlockConfig { capacity, ..self.ring }, ..self }
     }
 
     /// Sets the number of readers.
     #[must_use]
     pub const fn readers(self, readers: usize) -> Self {
-        Self { ring: dbuf::Config { readers, ..self.ring }, ..self }
+        Self { ring: dbuf::BlockConfig { readers, ..self.ring }, ..self }
     }
 
-    /// Reserves memory so that the size can change in place up to this many bytes: deck-cut.
-    /// Readers must trust the writer, which can empty the memory under them, and say so
-    /// ([`Offer::open_trusting`](super::Offer::open_trusting)); a ring that overwrites is never
-    /// cut. [SL §5.4]
+    /// Reserves memory so that the capacity can change in place, up to `extent` bytes: deck-cut.
+    /// Readers must trust the writer, which can punch their memory, and declare that by
+    /// [`Offer::open_trusting`](super::Offer::open_trusting). Has no effect on a ring that
+    /// overwrites. [SL §5.4]
     #[must_use]
     pub const fn cut(self, extent: usize) -> Self {
         Self { extent, ..self }
     }
 
-    /// Lets the writer resize the ring after each lap by how full it was ([`crate::scale`]).
+    /// Lets the writer resize the ring after each lap according to its fill level
+    /// ([`crate::scale`]).
     /// [SL §5.4]
     #[must_use]
     pub const fn scaling(self, scaling: Scaling) -> Self {
         Self { scaling: Some(scaling), ..self }
     }
 
-    /// Wakes a sleeping reader after T_b blocks or this time, even while the writer is busy. Every
-    /// block is published at once.
+    /// Bounds the time in nanoseconds until a sleeping reader is woken, even if the writer is busy.
+    /// Every block is then published at once.
     #[must_use]
     pub const fn latency(self, ns: u64) -> Self {
         Self { latency: Some(ns), ..self }
@@ -67,33 +75,24 @@ impl Config {
     /// Sets the policy of a full ring.
     #[must_use]
     pub const fn policy(self, policy: Policy) -> Self {
-        Self { ring: dbuf::Config { policy, ..self.ring }, ..self }
+        Self { ring: dbuf::BlockConfig { policy, ..self.ring }, ..self }
     }
 }
 
-/// The answer that [`know_processors`] has fixed.
-static ALONE: OnceLock<bool> = OnceLock::new();
+/// True on a single processor; set by [`fix_processor_count`].
+static SINGLE: OnceLock<bool> = OnceLock::new();
 
-/// Fixes the number of processors now, for a process that soon may not ask the machine any more.
-pub fn know_processors() {
-    ALONE.get_or_init(ask_alone);
+/// Determines the number of processors now, for a process that will lose the right to query it.
+pub fn fix_processor_count() {
+    SINGLE.get_or_init(query_single_processor);
 }
 
 /// Returns true if this process may run on one processor only.
 #[must_use]
-pub fn is_alone() -> bool {
-    ALONE.get().copied().unwrap_or_else(ask_alone)
+pub fn has_single_processor() -> bool {
+    SINGLE.get().copied().unwrap_or_else(query_single_processor)
 }
 
-fn ask_alone() -> bool {
+fn query_single_processor() -> bool {
     std::thread::available_parallelism().map_or(1, usize::from) == 1
-}
-
-/// The result of a wait.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ready {
-    /// There is something to read, the end, or room.
-    Something,
-    /// Nothing came in time.
-    Nothing,
 }

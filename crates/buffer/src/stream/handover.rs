@@ -1,12 +1,13 @@
-//! The writer of a stream hands it over to another process. (CONTRACT 23)
+//! Hand-over of a stream to a writer in another process. (CONTRACT 23)
 //!
-//! The ring of the predecessor is sealed against every new way to write, so nobody can go on in it.
-//! The predecessor ends its segment with a switch; the successor makes the next one, carries on
-//! position, sequence and ledger, and tells the readers by their doorbells, which it was handed. In
-//! between readers wait as for any writer; if both writers die they are told as ever.
+//! The predecessor's ring is sealed against new write mappings, so no other process can continue in
+//! it. The predecessor ends its segment with a switch. The successor creates the next segment,
+//! continues position, sequence number and counts, and notifies the readers by their doorbells,
+//! which were handed over. In between, readers wait as for any writer; if both writers die, the
+//! doorbells report it as usual.
 
-use super::output::End;
-use super::switch::{Segments, Stay};
+use super::output::ReaderEnd;
+use super::switch::{ChangeError, Segments};
 use super::{Config, Output};
 use crate::cursor::POSITION_MAX;
 use crate::share::segment::{self, OfferedSegment};
@@ -20,15 +21,15 @@ use std::sync::Arc;
 use sys::descriptor::DESCRIPTORS_MAX;
 use sys::doorbell::SocketDoorbell;
 
-/// All that a successor needs: a message, and two descriptors for each reader.
+/// State of a stream for its next writer: a message, and two descriptors per reader.
 #[derive(Debug)]
 pub struct Handover {
     state: HandoverState,
-    /// The page and the doorbell of each reader.
+    /// Page and doorbell of each reader.
     ends: Vec<(OwnedFd, OwnedFd)>,
 }
 
-/// The state that the successor takes over.
+/// State that the successor continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct HandoverState {
     id: DbufId,
@@ -41,28 +42,28 @@ struct HandoverState {
 }
 
 impl Output {
-    /// Ends the part of this process: what was written is shown, and the stream goes on with
-    /// whoever opens the hand-over. Where it is refused the stream ends as if dropped. As long as
-    /// there is an entrance it is ([`Stay::Entrance`]): where a reader starts is decided between
-    /// the entrance and the writer in memory of their process. Who came by one that was dropped
-    /// since goes on like all others.
-    pub fn hand_over(mut self) -> Result<Handover, Stay> {
-        // Who has come until here goes on with the successor.
-        self.ring.side().look_at_door();
-        self.settle();
+    /// Ends the stream in this process: publishes all blocks and hands the stream over. Fails with
+    /// [`ChangeError::Admission`] while readers can still join, because their start is negotiated
+    /// in this process's memory, and with [`ChangeError::Reader`] if there are too many readers;
+    /// the stream then ends as if dropped. Readers that joined before the admission was dropped are
+    /// handed over like all others.
+    pub fn hand_over(mut self) -> Result<Handover, ChangeError> {
+        // Readers that have joined up to here are handed over.
+        self.ring.side().poll_joins();
+        self.update_readers();
         if self.segments.is_open() {
-            return Err(Stay::Entrance);
+            return Err(ChangeError::Admission);
         }
         self.segments.number += 1;
         let shape = self.segments.shape;
         let mut ends = Vec::new();
-        for End { doorbell, page, .. } in
+        for ReaderEnd { doorbell, page, .. } in
             std::mem::take(&mut self.ends).into_iter().filter(|e| !e.gone)
         {
             ends.push((page, OwnedFd::from(doorbell)));
         }
         if ends.len() * 2 > DESCRIPTORS_MAX {
-            return Err(Stay::Reader(DESCRIPTORS_MAX / 2));
+            return Err(ChangeError::Reader(DESCRIPTORS_MAX / 2));
         }
         self.ring.switch_away(self.segments.number);
         let state = HandoverState {
@@ -79,10 +80,10 @@ impl Output {
 }
 
 impl Handover {
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub const MESSAGE: usize = 10 * 8;
 
-    /// Returns the message to send with [`Handover::descriptors`].
+    /// Returns the message, to be sent together with [`Handover::descriptors`].
     #[must_use]
     pub fn message(&self) -> Vec<u8> {
         let HandoverState { id, policy, capacity, every, segment, start, put } = self.state;
@@ -92,13 +93,13 @@ impl Handover {
         std::iter::once(MAGIC).chain(words).flat_map(u64::to_le_bytes).collect()
     }
 
-    /// The descriptors, in the order in which they are sent.
+    /// Returns the descriptors in the order in which they are sent.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.ends.iter().flat_map(|(page, doorbell)| [page.as_fd(), doorbell.as_fd()]).collect()
     }
 
-    /// Reads the message and descriptors of the predecessor.
+    /// Parses the message and descriptors of the predecessor.
     pub fn from_parts(message: &[u8], descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
         let count = descriptors.len();
         let state = HandoverState::read(message).ok_or(Refusal::Descriptors(count))?;
@@ -109,7 +110,7 @@ impl Handover {
         Ok(Self { state, ends })
     }
 
-    /// Goes on with the stream: in a segment of this process, told to all readers.
+    /// Continues the stream in a new segment of this process, and announces it to all readers.
     pub fn open(self) -> Result<Output, Refusal> {
         let HandoverState { id, policy, capacity, every, segment, start, put } = self.state;
         let (mut pages, mut doorbells) = (Vec::new(), Vec::new());
@@ -118,18 +119,18 @@ impl Handover {
             doorbells.push((SocketDoorbell::from(doorbell), page));
         }
         let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
-        let ring = dbuf::Config { id, capacity: bytes, policy, readers: doorbells.len() };
+        let ring = dbuf::BlockConfig { id, capacity: bytes, policy, readers: doorbells.len() };
         let shape = Geometry { segment, start, ..share::geometry_of(&ring) };
-        let made = OfferedSegment::create(shape, policy, pages.into())?;
-        let writer = dbuf::Writer::going_on(made.store.clone(), id, start, put);
+        let segment = OfferedSegment::create(shape, policy, pages.into())?;
+        let writer = dbuf::BlockWriter::resume(segment.store.clone(), id, start, put);
         let every = usize::try_from(every).unwrap_or(usize::MAX);
         let config = Config { ring, every, ..Config::new(id) };
-        let mut output = Output::new(writer, doorbells, &config, Segments::going_on(shape));
-        if let Err(Stay::Deaf(reader)) = output.tell(&made, None) {
-            // Nobody waits for who does not hear.
-            output.shut_out(reader);
+        let mut output = Output::new(writer, doorbells, &config, Segments::resume(shape));
+        if let Err(ChangeError::Unreachable(reader)) = output.announce(&segment, None) {
+            // The writer does not wait for a reader that cannot be reached.
+            output.disconnect(reader);
         }
-        output.show(Urgency::Last);
+        output.publish(Urgency::Last);
         Ok(output)
     }
 }
@@ -145,9 +146,11 @@ impl HandoverState {
         let id = u32::try_from(shape >> 32).ok().and_then(DbufId::new)?;
         let policy = u32::try_from(shape & u64::from(u32::MAX)).ok().and_then(Policy::from_code)?;
         let put = Put { blocks, bytes, dropped, dropped_bytes };
+        // Counts are bounded like positions, so that the successor can add to them.
+        let counts = [segment, start, blocks, bytes, dropped, dropped_bytes];
         let plausible = magic == MAGIC
             && capacity.is_power_of_two()
-            && start <= POSITION_MAX
+            && counts.into_iter().all(|count| count <= POSITION_MAX)
             && start.is_multiple_of(RecordHeader::SIZE as u64);
         plausible.then_some(Self { id, policy, capacity, every, segment, start, put })
     }

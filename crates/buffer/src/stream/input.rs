@@ -1,14 +1,13 @@
-//! The end of a stream that reads.
+//! The reading end of a stream.
 
-use super::config::Ready;
 use super::note::{self, Note};
 use crate::atomic::acquire;
-use crate::dbuf::Visitor;
-use crate::dbuf::walk::{FoundRecord, Walk};
-use crate::share::segment::Received;
+use crate::dbuf::BlockVisitor;
+use crate::dbuf::walk::{CheckedRecord, RecordWalk};
+use crate::share::segment::ReceivedSegment;
 use crate::signal::Spin;
 use crate::trust::Trusted;
-use crate::wait::{Ringer, Sleeper, Urgency};
+use crate::wait::{Notifier, Sleeper, Urgency, WaitResult};
 use crate::{Fault, Policy, Put, Taken};
 use abi::ring::{Geometry, reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,52 +18,55 @@ mod blocks;
 mod peek;
 mod watch;
 
-pub use blocks::Piece;
-
-/// A reader of a stream. It copies, or peeks in place if it trusts the writer ([`Input::peek`]).
+/// A reader of a stream. It copies blocks, or reads them in place if it trusts the writer
+/// ([`Input::peek`]).
 #[derive(Debug)]
 pub struct Input {
-    pub(super) ring: Visitor,
+    pub(super) ring: BlockVisitor,
     doorbell: SocketDoorbell,
     sleeper: Sleeper,
-    ringer: Ringer,
-    /// Rest of a block that did not fit into the caller's buffer.
-    rest: Option<FoundRecord>,
-    /// The writer is gone, whether it closed the stream or not.
+    notifier: Notifier,
+    /// Unread rest of a block that did not fit into the caller's buffer.
+    rest: Option<CheckedRecord>,
+    /// True once the writer's process has exited, with or without closing the stream.
     gone: bool,
     /// True if the ring overwrites.
     lossy: bool,
     /// Adaptive spinning before a sleep.
     spin: Spin,
-    /// Geometry of the segment that is read.
+    /// Geometry of the current segment.
     shape: Geometry,
-    /// Segments that have come and are not ours yet.
-    inbox: Vec<Received>,
-    /// The writer has told us that we get no more of them.
+    /// Segments received and not entered yet.
+    inbox: Vec<ReceivedSegment>,
+    /// True once the writer has revoked access to further segments.
     revoked: bool,
-    /// We trust, and who made the segment that we read is to be trusted.
+    /// True if the stream was opened as trusting its writer.
     trusts: bool,
+    /// Proof of trust in the creator of the current segment, if it qualifies.
     trusted: Option<Trusted>,
-    /// Fires in the middle of a call that finds nothing.
+    /// Event that a test injects into a call that finds no block.
     #[cfg(any(test, feature = "testing"))]
     pub late: crate::late::LateEvent,
 }
 
-/// So many segments are kept until the ring comes to them; an honest writer has one on its way.
+/// Maximum number of segments in the inbox; an honest writer sends one at a time.
 const INBOX_MAX: usize = 8;
-/// So many rings are heard in one go.
-const HEARD_MAX: usize = 256;
+/// Maximum number of notifications drained in one call.
+const DRAIN_MAX: usize = 256;
 
 impl Input {
-    pub(super) fn new((mut ring, shape): (Visitor, Geometry), doorbell: SocketDoorbell) -> Self {
+    pub(super) fn new(
+        (mut ring, shape): (BlockVisitor, Geometry),
+        doorbell: SocketDoorbell,
+    ) -> Self {
         let walk = ring.walk();
         let lossy = walk.side.policy == Policy::Overwrite;
-        walk.stop_at(walk.side.released() + often(walk));
+        walk.stop_at(walk.side.released() + release_interval(walk));
         Self {
             ring,
             doorbell,
             sleeper: Sleeper::default(),
-            ringer: Ringer::default(),
+            notifier: Notifier::default(),
             rest: None,
             gone: false,
             lossy,
@@ -79,49 +81,50 @@ impl Input {
         }
     }
 
-    /// Trusts who made the ring, if it is somebody who can be trusted.
-    pub(super) const fn trusting(mut self, maker: Option<Trusted>) -> Self {
-        (self.trusts, self.trusted) = (true, maker);
+    /// Declares the stream as trusting its writer; `creator` is the proof for the first segment.
+    pub(super) const fn trusting(mut self, creator: Option<Trusted>) -> Self {
+        (self.trusts, self.trusted) = (true, creator);
         self
     }
 
-    /// Sets how often to look before sleeping. By default each wait decides: never where both sides
-    /// share a processor, else as long as looking has paid off.
+    /// Fixes the number of polls before a sleep. By default each wait adapts: none if both sides
+    /// share a processor, else as long as polling has been successful.
     pub const fn spin(&mut self, spins: u32) {
         self.spin.fix(spins);
     }
 
-    /// Reads as `read(2)` does: waits until there is something, then copies what is there, at most
-    /// `out.len()` bytes; the rest of a block stays for the next call. 0: the stream has ended.
+    /// Reads like `read(2)`: blocks until there is something, then copies up to `out.len()` bytes;
+    /// the rest of a block stays for the next call. Returns the number of bytes, or 0 at the end of
+    /// the stream.
     ///
-    /// A ring that overwrites gives whole blocks, one at a time, so that a lap is never mixed with
-    /// another one: where `out` is too short the answer is [`Fault::TooLong`].
-    // As `Output::write`.
+    /// A ring that overwrites returns whole blocks, one at a time, so that two laps are never
+    /// mixed. It fails with [`Fault::TooLong`] if `out` is too short.
+    // Inlined like `Output::write`.
     #[inline(always)]
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         if self.ring.walk().take(out) {
             return Ok(out.len());
         }
         loop {
-            match self.look_and_read(out)? {
+            match self.read_checked(out)? {
                 Some(count) => return Ok(count),
                 None => self.wait(None)?,
             };
         }
     }
 
-    /// As [`Input::read`], without waiting: `None` where nothing is there.
+    /// Reads as [`Input::read`], without blocking: returns `None` if there is nothing to read.
     #[inline]
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         match self.ring.walk().take(out) {
             true => Ok(Some(out.len())),
-            false => self.look_and_read(out),
+            false => self.read_checked(out),
         }
     }
 
-    /// As [`Input::try_read`], whatever is there.
+    /// Implements [`Input::try_read`] without the fast path.
     #[cold]
-    fn look_and_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+    fn read_checked(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if out.is_empty() {
             return Ok(Some(0));
         }
@@ -133,134 +136,135 @@ impl Input {
             if count > 0 {
                 return Ok(Some(count));
             }
-            self.give_back();
-            if !self.go_on()? {
+            self.release();
+            if !self.follow_switch()? {
                 break;
             }
         }
         Ok(self.is_at_end()?.then_some(0))
     }
 
-    /// Returns true if the stream has ended, given that nothing is there; a fault if it cannot go
-    /// on.
+    /// Returns true if the stream has ended; to be called when there is nothing to read. Fails if
+    /// the stream cannot continue.
     fn is_at_end(&mut self) -> Result<bool, Fault> {
         #[cfg(any(test, feature = "testing"))]
         if self.late.fire() {
-            while self.hear() {}
+            while self.drain_doorbell() {}
         }
-        let awaits = self.ring.walk().awaited().is_some();
-        if awaits && self.revoked {
+        let is_switching = self.ring.walk().next_segment().is_some();
+        if is_switching && self.revoked {
             return Err(Fault::Revoked { position: self.ring.walk().side.next });
         }
-        if !awaits && self.ring.is_finished()? {
+        if !is_switching && self.ring.is_finished()? {
             return Ok(true);
         }
-        // What a writer showed after we had looked, and before we heard that it is gone, is read.
+        // Blocks published between the last check and the exit of the writer are still read.
         let side = &mut self.ring.walk().side;
-        let shown = !awaits && side.has_more()?;
-        if self.gone && !shown { Err(Fault::Abandoned) } else { Ok(false) }
+        let has_more = !is_switching && side.has_more()?;
+        if self.gone && !has_more { Err(Fault::Abandoned) } else { Ok(false) }
     }
 
-    /// Waits until there is something to read, for at most `limit`.
-    pub fn wait(&mut self, limit: Option<Duration>) -> Result<Ready, Fault> {
+    /// Waits for something to read or the end of the stream, at most for `limit`.
+    pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         self.wait_beside(&[], limit)
     }
 
-    /// As [`Input::wait`], and comes back with nothing when one of these descriptors can be read,
-    /// or a signal came.
+    /// Waits as [`Input::wait`], and returns early if one of the descriptors `others` becomes
+    /// readable or a signal arrives.
     pub fn wait_beside(
         &mut self,
         others: &[BorrowedFd<'_>],
         limit: Option<Duration>,
-    ) -> Result<Ready, Fault> {
-        // Whoever makes a segment takes long.
-        let awaits = self.ring.walk().awaited().is_some();
+    ) -> Result<WaitResult, Fault> {
+        // The next segment takes long to create, so polling for it does not pay.
+        let is_switching = self.ring.walk().next_segment().is_some();
         let together = self.is_together();
-        if !awaits && self.looks(together)? {
-            return Ok(Ready::Something);
+        if !is_switching && self.poll(together)? {
+            return Ok(WaitResult::Ready);
         }
         let side = &mut self.ring.walk().side;
-        // Who shares a processor with the writer only keeps it from writing: whenever it is
-        // interrupted there are two task switches. One that blocks rings when it cannot go on, or
-        // turns to something else; others never wait, so that the ring stays full.
+        // On the writer's processor, waking early only interrupts the writer: each time costs two
+        // task switches. A writer that blocks notifies when it cannot continue or turns to other
+        // work; other writers never wait, so there the reader must keep the ring from filling up.
         let all = together && side.policy == Policy::Block;
         let enough = if all { side.capacity } else { side.capacity / 4 };
         let until = side.next.saturating_add(enough);
         let index = side.index;
         let Some(page) = side.store.readers.get(index) else { return Err(Fault::Abandoned) };
-        self.sleeper.falls_asleep(page, reader::WAIT, until);
+        self.sleeper.announce_sleep(page, reader::WAIT, until);
         let slept = match self.has_something() {
             Ok(false) => {
                 let all: Vec<BorrowedFd<'_>> =
                     std::iter::once(self.doorbell.as_fd()).chain(others.iter().copied()).collect();
                 sys::poll::readable(&all, limit);
-                self.hear();
+                self.drain_doorbell();
                 Ok(())
             }
             Ok(true) => Ok(()),
             Err(fault) => Err(fault),
         };
         if let Some(page) = self.ring.walk().side.store.readers.get(index) {
-            self.sleeper.wakes(page, reader::WAIT);
+            self.sleeper.announce_wake(page, reader::WAIT);
         }
         slept?;
-        Ok(if self.has_something()? { Ready::Something } else { Ready::Nothing })
+        Ok(if self.has_something()? { WaitResult::Ready } else { WaitResult::NotReady })
     }
 
-    /// Looks as often as that has been worth it; answers whether something came.
-    fn looks(&mut self, together: bool) -> Result<bool, Fault> {
+    /// Polls as often as past polls justify ([`Spin`]). Returns true if there is something to read.
+    fn poll(&mut self, together: bool) -> Result<bool, Fault> {
         let taken = self.ring.walk().count().blocks;
         let mut spin = self.spin;
-        let found = spin.look(together, taken, || self.has_something());
+        let found = spin.poll(together, taken, || self.has_something());
         self.spin = spin;
         found
     }
 
-    /// Returns true if the writer is known to run on our processor, so that we yield to it.
+    /// Returns true if the writer runs on this processor as far as is known, so that the reader
+    /// should yield to it.
     fn is_together(&mut self) -> bool {
-        let here = sys::machine::current_processor() as u64 + 1;
-        let there = acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
-        let seen = || there == here || there == 0 && super::is_alone();
-        self.spin.yields().unwrap_or_else(seen)
+        let own = sys::machine::current_processor() as u64 + 1;
+        let writers = acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
+        let is_shared = || writers == own || writers == 0 && super::has_single_processor();
+        self.spin.yields().unwrap_or_else(is_shared)
     }
 
-    /// Gives back all that was read, and wakes a writer that waits for the room. [`Input::read`]
-    /// does so by itself before it waits, and after each eighth of the ring.
-    pub fn give_back(&mut self) {
+    /// Releases everything read so far, and wakes a writer that waits for room. [`Input::read`]
+    /// does so itself before it waits and after each eighth of the ring.
+    pub fn release(&mut self) {
         let walk = self.ring.walk();
         if walk.side.next == walk.side.released() {
             return;
         }
-        walk.here();
+        walk.publish_processor();
         walk.release();
-        self.tell();
+        self.notify_writer();
     }
 
-    /// Wakes a writer that waits for the room that was given back.
-    fn tell(&mut self) {
+    /// Wakes a writer that waits for the released room.
+    fn notify_writer(&mut self) {
         let walk = self.ring.walk();
         let released = walk.side.released();
-        walk.stop_at(released + often(walk));
+        walk.stop_at(released + release_interval(walk));
         let side = &walk.side;
-        if self.ringer.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
+        if self.notifier.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
             self.gone |= self.doorbell.notify() == Peer::Gone;
         }
     }
 
-    /// Returns the counts of this side.
+    /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     #[must_use]
     pub fn count(&self) -> Taken {
         self.ring.count()
     }
 
-    /// Returns the counts that the writer claims.
+    /// Returns the counts that the writer has published; not validated.
     #[must_use]
     pub fn written(&self) -> Put {
         self.ring.written()
     }
 
-    /// Returns the bytes that a read would copy now, at least one and at most this many. 0: nothing
-    /// is there, or the ring overwrites and nothing is certain.
+    /// Returns the number of bytes that a read would copy now; it may underestimate, but not to 0.
+    /// Returns 0 if there is nothing to read, and always where the ring overwrites.
     pub fn readable(&mut self) -> Result<usize, Fault> {
         if self.lossy {
             return Ok(0);
@@ -268,12 +272,12 @@ impl Input {
         loop {
             let walk = self.ring.walk();
             if self.rest.is_some() {
-                let seen = walk.side.seen() - walk.side.next;
-                return Ok(usize::try_from(seen).unwrap_or(usize::MAX));
+                let available = walk.side.last_commit() - walk.side.next;
+                return Ok(usize::try_from(available).unwrap_or(usize::MAX));
             }
             match walk.find()? {
                 Some(found) if found.left() > 0 => {
-                    walk.doubt();
+                    walk.disable_fast_path();
                     self.rest = Some(found);
                 }
                 Some(empty) => walk.pass(&empty),
@@ -282,55 +286,56 @@ impl Input {
         }
     }
 
-    /// Returns true if there is something to read, or the end.
+    /// Returns true if there is something to read, or the stream has ended.
     pub fn has_something(&mut self) -> Result<bool, Fault> {
         if self.rest.is_some() || self.gone {
             return Ok(true);
         }
-        if self.ring.walk().awaited().is_some() && !self.go_on()? {
+        if self.ring.walk().next_segment().is_some() && !self.follow_switch()? {
             return Ok(self.gone || self.revoked);
         }
         let side = &mut self.ring.walk().side;
         Ok(side.has_more()? || side.ended()?)
     }
 
-    /// Goes on in the next segment, if the ring does and it has come; answers whether we did.
-    fn go_on(&mut self) -> Result<bool, Fault> {
-        let Some(number) = self.ring.walk().awaited() else { return Ok(false) };
-        for _ in 0..HEARD_MAX {
+    /// Enters the next segment if the ring has switched and the segment has arrived. Returns true
+    /// if so.
+    fn follow_switch(&mut self) -> Result<bool, Fault> {
+        let Some(number) = self.ring.walk().next_segment() else { return Ok(false) };
+        for _ in 0..DRAIN_MAX {
             self.inbox.retain(|segment| segment.number >= number);
             if let Some(at) = self.inbox.iter().position(|segment| segment.number == number) {
                 let segment = self.inbox.swap_remove(at);
-                return self.enter(&segment).map(|()| true);
+                return self.enter_segment(&segment).map(|()| true);
             }
-            if self.revoked || !self.hear() {
+            if self.revoked || !self.drain_doorbell() {
                 break;
             }
         }
         Ok(false)
     }
 
-    /// Goes on in this segment, if it is what it must be.
+    /// Validates and enters a segment. Fails with [`Fault::Segment`] if it is invalid.
     #[cold]
-    fn enter(&mut self, segment: &Received) -> Result<(), Fault> {
+    fn enter_segment(&mut self, segment: &ReceivedSegment) -> Result<(), Fault> {
         let walk = self.ring.walk();
         let (position, page) = (walk.side.next, walk.side.store.readers.first().cloned());
         let attached = page.map(|page| segment.attach(&self.shape, position, page));
         let Some(Ok((store, shape))) = attached else {
             return Err(walk.side.poison(Fault::Segment { position }));
         };
-        walk.go_on_in(store);
-        walk.stop_at(position + often(walk));
-        self.trusted = if self.trusts { segment.maker() } else { None };
+        walk.continue_in(store);
+        walk.stop_at(position + release_interval(walk));
+        self.trusted = if self.trusts { segment.creator() } else { None };
         self.shape = shape;
-        // The page of the writer is another one, and so may be the writer.
-        self.ringer = Ringer::default();
+        // The writer's page has changed, and perhaps the writer.
+        self.notifier = Notifier::default();
         self.gone |= self.doorbell.notify() == Peer::Gone;
         Ok(())
     }
 
-    /// Hears one ring and what is told by it; answers whether there was one.
-    fn hear(&mut self) -> bool {
+    /// Drains one notification and handles its note. Returns false if there was none.
+    fn drain_doorbell(&mut self) -> bool {
         match self.doorbell.drain() {
             Drained::Nothing => return false,
             Drained::Gone => {
@@ -342,7 +347,7 @@ impl Input {
                     if self.inbox.len() == INBOX_MAX {
                         self.inbox.remove(0);
                     }
-                    self.inbox.extend(Received::new(number, descriptors));
+                    self.inbox.extend(ReceivedSegment::new(number, descriptors));
                 }
                 Some(Note::Revoked) => self.revoked = true,
                 None => {}
@@ -351,12 +356,12 @@ impl Input {
         true
     }
 
-    /// Copies blocks as long as there is room and something is known to be there.
+    /// Copies blocks while there is room and more are known to be published.
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         let mut count = 0;
         while count < out.len() {
             let walk = self.ring.walk();
-            // What was seen to be there is enough for one call.
+            // One call copies no more than what was known at its start.
             if count > 0 && walk.side.is_read() && self.rest.is_none() {
                 break;
             }
@@ -372,31 +377,31 @@ impl Input {
             let (to, _) = to.split_at_mut(length);
             walk.data().copy_out(found.at(), to);
             count += length;
-            match found.behind(length) {
+            match found.after(length) {
                 Some(rest) => {
                     self.rest = Some(rest);
-                    walk.doubt();
+                    walk.disable_fast_path();
                 }
                 None => walk.pass(&found),
             }
-            // An empty block is passed, and is nothing to a reader of bytes.
+            // An empty block is passed without effect on a reader of bytes.
         }
         let walk = self.ring.walk();
-        if walk.side.next - walk.side.released() >= often(walk) {
-            self.give_back();
+        if walk.side.next - walk.side.released() >= release_interval(walk) {
+            self.release();
         }
         Ok(count)
     }
 }
 
-/// After how much that was read the writer is told: an eighth of the ring.
-const fn often(walk: &Walk) -> u64 {
+/// Returns the number of bytes read after which room is released: an eighth of the ring.
+const fn release_interval(walk: &RecordWalk) -> u64 {
     walk.side.capacity / 8
 }
 
 impl AsFd for Input {
-    /// Readable when the writer has rung, which it does when [`Input::wait`] has been called with
-    /// nothing there; for who waits among several descriptors.
+    /// Returns the doorbell, for polling with other descriptors. It becomes readable when the
+    /// writer notifies a reader that has announced its sleep.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }
@@ -404,7 +409,7 @@ impl AsFd for Input {
 
 impl Drop for Input {
     fn drop(&mut self) {
-        // The writer may sleep: it is told that nobody reads here any more.
+        // Wakes a sleeping writer, so that it notices the reader's exit.
         self.ring.walk().side.leave();
         let _ = self.doorbell.notify();
     }

@@ -1,18 +1,19 @@
-//! Notes of a writer, sent with a notification.
+//! Notes: messages that a writer sends along with a notification.
 
-/// A note.
+/// A message from the writer of a stream to one reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Note {
-    /// The ring will go on in the segment of this number, whose geometry and ring come with it.
+    /// The ring will continue in the segment of this number, whose geometry and ring are sent
+    /// along.
     Segment(u64),
-    /// The segments to come are for others.
+    /// The reader receives no further segments.
     Revoked,
 }
 
 const SEGMENT: u8 = 2;
 const REVOKED: u8 = 3;
 
-/// As it is told.
+/// Encodes a note.
 pub(super) fn write(note: Note) -> Vec<u8> {
     match note {
         Note::Segment(number) => [&[SEGMENT][..], &number.to_le_bytes()].concat(),
@@ -20,9 +21,9 @@ pub(super) fn write(note: Note) -> Vec<u8> {
     }
 }
 
-/// Reads a note; `None`: a mere notification, or an unknown note.
-pub(super) fn read(told: &[u8]) -> Option<Note> {
-    match told.split_first()? {
+/// Decodes a note. Returns `None` for a plain notification or an unknown note.
+pub(super) fn read(message: &[u8]) -> Option<Note> {
+    match message.split_first()? {
         (&SEGMENT, number) => Some(Note::Segment(u64::from_le_bytes(number.try_into().ok()?))),
         (&REVOKED, []) => Some(Note::Revoked),
         _ => None,
@@ -34,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_are_read_as_they_were_written() {
+    fn notes_round_trip_and_unknown_ones_are_ignored() {
         for note in [Note::Segment(0), Note::Segment(u64::MAX), Note::Revoked] {
             assert_eq!(read(&write(note)), Some(note));
         }

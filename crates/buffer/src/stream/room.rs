@@ -1,14 +1,14 @@
-//! Writing in place in two calls, for whoever cannot hand in a function: a C program.
-//! [SL §5.1, reserve and commit]
+//! In-place writing in two calls, for callers that cannot pass a closure, such as C programs. [SL
+//! §5.1, reserve and commit]
 
 use super::Output;
 use crate::Fault;
 use std::ptr::NonNull;
 
-/// Says that there is room for a block of up to `length` bytes, as long as nothing else is written.
+/// A reservation of room for one block, valid until the next write to the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Room {
-    /// The address of the first byte, to be compared.
+    /// Address of the first byte, for comparison only.
     at: usize,
     length: usize,
 }
@@ -22,11 +22,11 @@ impl Room {
 }
 
 impl Output {
-    /// Room for a block of `length` bytes, where it will lie; waits while the stream is full and
-    /// its policy is to block. `None`: there is none, and the block is dropped, as the policy says.
+    /// Reserves `length` bytes in place; blocks while the stream is full and its policy is to
+    /// block. Returns `None` if there is no room and the policy drops the block.
     ///
-    /// With it comes the first byte of the room. Nobody else reads or writes there until something
-    /// is written by this end, or it is dropped.
+    /// The pointer is the first byte of the room. No other party accesses these bytes until this
+    /// output writes or is dropped.
     pub fn room(&mut self, length: usize) -> Result<Option<(Room, NonNull<u8>)>, Fault> {
         if self.ring.fits(length).is_none() && !self.make_room(length)? {
             return Ok(None);
@@ -38,8 +38,8 @@ impl Output {
         }))
     }
 
-    /// Writes the first `used` bytes of what was put there as one block. `false`: something else
-    /// was written since, and this is not.
+    /// Writes the first `used` bytes of the room as one block. Returns false, and writes nothing,
+    /// if another block was written since.
     pub fn commit(&mut self, room: Room, used: usize) -> Result<bool, Fault> {
         if self.room(room.length)?.map(|(room, _)| room) != Some(room) {
             return Ok(false);
@@ -55,12 +55,12 @@ mod tests {
     use abi::ring::RecordHeader;
 
     #[test]
-    fn what_was_put_where_room_was_given_is_written() {
+    fn reserved_room_is_committed_unless_another_write_came() {
         let config = Config::new(abi::DbufId::new(4).unwrap()).capacity(4096);
-        let (mut output, entrance) = joinable(&config.policy(Policy::DropNew)).unwrap();
-        let (_, offer) = entrance.enter().unwrap().unwrap();
+        let (mut output, admission) = joinable(&config.policy(Policy::DropNew)).unwrap();
+        let (_, offer) = admission.admit().unwrap().unwrap();
         let mut input = offer.open().unwrap();
-        // As it was before: bytes of this test, in the place of the next block.
+        // A leftover of the previous lap, at the position of the next block.
         output.write(b"abcdefgh").unwrap();
         for round in 0..2000 {
             let (room, _) = output.room(8).unwrap().unwrap();
@@ -77,9 +77,10 @@ mod tests {
         }
         assert!(output.room(5000).is_err());
     }
-    /// The writer takes lines back where it expects the next headers; not where somebody writes.
+    /// The writer reclaims cache lines where it expects the next headers, but not inside reserved
+    /// room.
     #[test]
-    fn room_that_was_given_stays_as_it_is_when_blocks_are_shown() {
+    fn reserved_room_is_untouched_by_publications() {
         const LENGTH: usize = 1008;
         let (mut output, mut input) = {
             let (output, mut offers) =
@@ -87,7 +88,7 @@ mod tests {
             (output, offers.remove(0).open().unwrap())
         };
         let mut out = [0; 4 * LENGTH];
-        // A lap of blocks in fours, then four more that are not shown.
+        // A lap of blocks in fours, then four more that are not published.
         for four in 0..17 {
             (0..4).for_each(|_| assert!(output.write(&[7; LENGTH]).unwrap()));
             if four < 16 {
@@ -102,8 +103,7 @@ mod tests {
         let (mut first, mut block) = ([0; 4 * LENGTH], [0; 3000]);
         assert_eq!(input.try_read(&mut first), Ok(Some(first.len())));
         assert_eq!(input.try_read(&mut block), Ok(Some(block.len())));
-        // In the place of the block lay the fifth one of the lap before and the header of the
-        // sixth.
+        // The room overlaps the fifth block of the last lap and the header of the sixth.
         let header = RecordHeader::block_words(LENGTH, 5).map(u64::to_ne_bytes);
         assert_eq!(block[..LENGTH], [7; LENGTH]);
         assert_eq!(block[LENGTH..LENGTH + RecordHeader::SIZE], *header.as_flattened());

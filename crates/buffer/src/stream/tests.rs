@@ -1,4 +1,4 @@
-//! Streams between threads that share nothing but descriptors, as processes do.
+//! Tests of streams between threads that share only descriptors, as processes do.
 
 use super::*;
 use crate::Fault;
@@ -22,13 +22,13 @@ fn config() -> Config {
     Config::new(DbufId::new(3).unwrap()).capacity(4096)
 }
 
-/// The byte at this place of the stream.
+/// Returns the byte at a position of the stream.
 pub(super) fn byte(at: usize) -> u8 {
     u8::try_from(at * 7 % 251).unwrap()
 }
 
 #[test]
-fn bytes_come_out_in_order_whatever_the_sizes_of_writes_and_reads() {
+fn bytes_stay_in_order_for_any_write_and_read_sizes() {
     const TOTAL: usize = 300_000;
     for (write, read, spins) in [(64, 64, 0), (1, 100, 0), (1000, 7, 0), (333, 4096, 2000)] {
         let (mut output, mut inputs) = open(&config());
@@ -63,7 +63,7 @@ fn bytes_come_out_in_order_whatever_the_sizes_of_writes_and_reads() {
 }
 
 #[test]
-fn every_reader_gets_everything_at_its_own_pace() {
+fn every_reader_gets_every_byte() {
     let (mut output, inputs) = open(&config().readers(3));
     std::thread::scope(|scope| {
         let readers: Vec<_> = inputs
@@ -95,7 +95,7 @@ fn every_reader_gets_everything_at_its_own_pace() {
 }
 
 #[test]
-fn nothing_is_shown_before_it_is_due_and_all_of_it_when_flushed() {
+fn blocks_are_published_when_due_or_flushed() {
     let (mut output, mut inputs) = open(&Config { every: 3, ..config() });
     let input = &mut inputs[0];
     let mut out = [0; 16];
@@ -107,11 +107,25 @@ fn nothing_is_shown_before_it_is_due_and_all_of_it_when_flushed() {
     output.write(b"d").unwrap();
     output.flush();
     assert_eq!(input.try_read(&mut out).unwrap(), Some(1));
-    assert_eq!(input.wait(Some(std::time::Duration::from_millis(1))).unwrap(), Ready::Nothing);
+    assert_eq!(
+        input.wait(Some(std::time::Duration::from_millis(1))).unwrap(),
+        WaitResult::NotReady
+    );
+}
+
+/// With the largest threshold, blocks are published only after 64 KB and by a flush.
+#[test]
+fn largest_publication_threshold_does_not_overflow() {
+    let (mut output, mut inputs) = open(&Config { every: usize::MAX, ..config() });
+    for round in 0..3 {
+        output.write(&[round; 100]).unwrap();
+        output.flush();
+        assert_eq!(inputs[0].try_read(&mut [0; 200]), Ok(Some(100)));
+    }
 }
 
 #[test]
-fn a_writer_whose_readers_are_gone_is_told() {
+fn writer_without_readers_fails_as_abandoned() {
     let (mut output, inputs) = open(&config());
     let writing = std::thread::spawn(move || {
         loop {
@@ -125,7 +139,7 @@ fn a_writer_whose_readers_are_gone_is_told() {
 }
 
 #[test]
-fn a_reader_whose_writer_dies_gets_what_was_shown_and_then_a_fault() {
+fn reader_of_dead_writer_gets_published_blocks_then_fault() {
     let (mut output, mut inputs) = open(&config());
     output.write(b"shown").unwrap();
     output.flush();
@@ -139,7 +153,7 @@ fn a_reader_whose_writer_dies_gets_what_was_shown_and_then_a_fault() {
 }
 
 #[test]
-fn rings_that_do_not_block_never_wait() {
+fn dropping_and_overwriting_rings_never_wait() {
     let (mut output, mut inputs) = open(&config().policy(Policy::DropNew));
     let taken = (0..1000).filter(|_| output.write(&[5; 100]).unwrap()).count();
     output.flush();
@@ -163,18 +177,18 @@ fn rings_that_do_not_block_never_wait() {
 }
 
 #[test]
-fn what_is_no_offer_is_refused() {
+fn offer_without_descriptors_is_refused() {
     assert!(matches!(Offer::from_descriptors(Vec::new()), Err(Refusal::Descriptors(0))));
 }
 
-/// From where on a reader that sleeps wants to be woken, having read nothing.
+/// Returns the wake-up threshold of a sleeping reader that has read nothing.
 fn woken_at(policy: Policy, spins: u32) -> u64 {
     use abi::ring::{reader, wait};
     let (mut output, mut inputs) = open(&config().policy(policy));
     let mut input = inputs.pop().unwrap();
     input.spin(spins);
     std::thread::scope(|scope| {
-        scope.spawn(move || assert_eq!(input.wait(None), Ok(Ready::Something)));
+        scope.spawn(move || assert_eq!(input.wait(None), Ok(WaitResult::Ready)));
         while !output.is_awaited() {
             std::thread::yield_now();
         }
@@ -185,9 +199,10 @@ fn woken_at(policy: Policy, spins: u32) -> u64 {
     })
 }
 
-/// Else the writer would be interrupted in the middle of a lap, for two task switches each time.
+/// A smaller threshold would interrupt the writer in the middle of a lap, at the cost of two task
+/// switches each time.
 #[test]
-fn a_reader_that_leaves_the_processor_to_a_writer_that_waits_sleeps_until_the_ring_is_full() {
+fn reader_on_the_writers_processor_waits_for_a_full_ring() {
     use crate::Policy::{Block, DropNew, Overwrite};
     assert_eq!(woken_at(Block, 0), 4096);
     assert_eq!(woken_at(Block, 1), 1024, "on a processor of its own it reads meanwhile");

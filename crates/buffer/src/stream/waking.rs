@@ -1,11 +1,11 @@
-//! Wake-ups of a stream's readers beyond those that they ask for. [Th §5.2.2]
+//! Wake-ups of a stream's readers on a latency bound. [Th §5.2.2]
 //!
-//! By itself a stream shows what was written after T_b blocks, and wakes a reader that sleeps when
-//! there is as much as that reader asked for, or when its writer turns to something else. With a
-//! bound on the latency ([`super::Config::latency`]) every block is shown at once, and a reader
-//! that sleeps is woken after T_b blocks or T_t time, by the timer of the process if the writer is
-//! busy elsewhere (`signal::moderate`). The timer has doorbells of its own to ring; it touches
-//! nothing else of the stream, and a ring too many only makes a reader look once more.
+//! A stream publishes by default after T_b blocks, and wakes a sleeping reader when its threshold
+//! is reached or the writer pauses. With a bound on the latency ([`super::Config::latency`]) every
+//! block is published at once, and a sleeping reader is woken after T_b blocks or T_t time, by the
+//! timer of the process if the writer is busy elsewhere (`signal::moderate`). The timer has
+//! doorbell descriptors of its own and accesses nothing else of the stream; a superfluous
+//! notification only makes a reader check once more.
 
 use crate::signal::moderate::{Events, Moderator, Signal, Threshold, Timer};
 use std::os::fd::AsFd;
@@ -13,33 +13,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
 
-/// Overrides of how readers are woken and room is waited for, for measurements. By default: as
-/// above, and never with a timer for a wait.
+/// Overrides of how readers are woken and room is waited for, for measurements. The default is the
+/// normal behavior.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Waking {
-    /// Every flush rings, whether somebody sleeps or not.
+    /// True if every flush notifies all readers, asleep or not.
     pub always: bool,
-    /// A wait for room ends after this time, and is begun again.
+    /// Time limit of each sleep for room, after which the writer checks again; `None`: no limit.
     pub limit: Option<Duration>,
 }
 
-/// The bound on the latency of one stream.
+/// State of the latency bound of one stream.
 #[derive(Debug)]
 pub(super) struct Latency {
     moderator: Moderator,
     doorbells: Arc<TimerDoorbells>,
-    /// Count of blocks at the last publication.
-    shown: u64,
+    /// Number of blocks at the last publication.
+    published: u64,
 }
 
-/// The doorbells that the timer rings.
+/// Doorbells that the timer notifies.
 #[derive(Debug, Default)]
 struct TimerDoorbells(Mutex<Vec<SocketDoorbell>>);
 
 impl Signal for TimerDoorbells {
     fn signal(&self) {
         for doorbell in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            // Who is gone is noticed by the writer.
+            // A departed reader is noticed by the writer.
             let _ = doorbell.notify();
         }
     }
@@ -50,31 +50,31 @@ impl Latency {
         let doorbells = Arc::<TimerDoorbells>::default();
         let threshold = Threshold { blocks, ns }.within(entries);
         let moderator = Moderator::new(Timer::of_process(), threshold, doorbells.clone());
-        Self { moderator, doorbells, shown: 0 }
+        Self { moderator, doorbells, published: 0 }
     }
 
-    /// Gives the timer copies of these readers' doorbells.
-    pub(super) fn knows<'a>(&mut self, readers: impl Iterator<Item = &'a SocketDoorbell>) {
+    /// Gives the timer duplicates of these readers' doorbells.
+    pub(super) fn set_readers<'a>(&mut self, readers: impl Iterator<Item = &'a SocketDoorbell>) {
         let copy = |of: &SocketDoorbell| of.as_fd().try_clone_to_owned().map(SocketDoorbell::from);
         let copies: Result<Vec<SocketDoorbell>, _> = readers.map(copy).collect();
         match copies {
             Ok(copies) => *self.doorbells.0.lock().unwrap_or_else(PoisonError::into_inner) = copies,
-            // No descriptor is left for the timer: then the writer rings for every block.
+            // Without descriptors for the timer, every block causes an event.
             Err(_) => self.moderator.bound(1),
         }
     }
 
-    /// So many blocks were put in all and are shown now; whether a reader sleeps. Answers whether
-    /// those that sleep are to be woken.
-    pub(super) fn shows(&mut self, put: u64, awaited: bool) -> bool {
-        let blocks = put - self.shown;
-        self.shown = put;
+    /// Records a publication of all `put` blocks; `awaited`: a reader sleeps. Returns true if
+    /// sleeping readers must be woken now.
+    pub(super) fn published(&mut self, put: u64, awaited: bool) -> bool {
+        let blocks = put - self.published;
+        self.published = put;
         self.moderator.published(blocks, awaited, sys::clock::monotonic)
     }
 
-    /// Wakes sleeping readers now, because the writer turns to something else.
-    pub(super) fn flushes(&mut self, put: u64) {
-        self.shown = put;
+    /// Records a flush, which wakes sleeping readers anyway.
+    pub(super) fn flushed(&mut self, put: u64) {
+        self.published = put;
         self.moderator.idle();
     }
 
@@ -92,36 +92,37 @@ mod tests {
     use std::thread;
 
     /// Waits until the reader of a stream sleeps.
-    fn falls_asleep(output: &mut Output) {
+    fn wait_until_asleep(output: &mut Output) {
         while !output.is_awaited() {
             thread::yield_now();
         }
     }
 
     #[test]
-    fn a16_a_sleeping_reader_gets_a_block_within_the_latency_though_nobody_flushes() {
+    fn a16_sleeping_reader_gets_block_within_latency_bound() {
         const NS: u64 = 2_000_000;
         let config = Config::new(DbufId::new(1).unwrap()).latency(NS);
         let (mut output, offers) = stream(&config).unwrap();
         let mut input = offers.into_iter().next().unwrap().open().unwrap();
-        let (came, comes) = mpsc::channel();
+        let (arrived, arrivals) = mpsc::channel();
         let reader = thread::spawn(move || {
             input.spin(0);
             let mut out = [0; 5];
             while input.read(&mut out).unwrap() > 0 {
-                came.send(sys::clock::monotonic()).unwrap();
+                arrived.send(sys::clock::monotonic()).unwrap();
             }
         });
         let mut waits: Vec<u64> = (0..10)
             .map(|_| {
-                falls_asleep(&mut output);
+                wait_until_asleep(&mut output);
                 let begin = sys::clock::monotonic();
                 output.write(b"block").unwrap();
-                comes.recv().unwrap() - begin
+                arrivals.recv().unwrap() - begin
             })
             .collect();
-        // A reader that was about to sleep looks once more, and then needs nobody. How soon after
-        // T_t the others are woken is the machine's; that they are, though nobody flushes, is ours.
+        // A reader about to sleep checks once more and may then not need an event; those waits are
+        // dropped. How soon after T_t the others end depends on the machine, but they must end
+        // without a flush.
         waits.retain(|wait| *wait >= NS);
         let events = output.events().unwrap();
         assert!(!waits.is_empty() && events.timer > 0, "the timer, not the writer: {events:?}");
@@ -132,11 +133,11 @@ mod tests {
             if is_event(&output) {
                 break;
             }
-            falls_asleep(&mut output);
+            wait_until_asleep(&mut output);
             for _ in 0..config.every {
                 output.write(b"block").unwrap();
             }
-            (0..config.every).for_each(|_| _ = comes.recv().unwrap());
+            (0..config.every).for_each(|_| _ = arrivals.recv().unwrap());
         }
         assert!(is_event(&output), "T_b blocks were an event");
         drop(output);

@@ -1,5 +1,5 @@
-//! Models, in all interleavings, of a wake-up: a sleeper that falls asleep before the position was
-//! reached is notified, or observes it.
+//! Loom models of a wake-up in all interleavings: a sleeper that falls asleep before the position
+//! is reached is notified or sees the position.
 
 use super::*;
 use crate::atomic::AtomicU64;
@@ -7,17 +7,17 @@ use loom::sync::Arc;
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
-/// The words of both parties and the doorbell between them.
+/// Words of both parties and the doorbell between them.
 struct Pages {
-    /// The page of the sleeper.
+    /// Page of the sleeper.
     page: Region,
-    /// The position that the other party publishes.
+    /// Position that the other party publishes.
     position: AtomicU64,
     doorbell: (Mutex<bool>, Condvar),
 }
 
-/// The other party comes to `last` in steps of one, and asks after each with this urgency, at last
-/// with `end`; the sleeper waits until it is at `until`.
+/// Models a wake-up: the other party advances to `last` in steps of one and checks after each step
+/// with urgency `each`, after the last with `end`. The sleeper waits until the position is `until`.
 fn woken(last: u64, until: u64, each: Urgency, end: Urgency) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -30,11 +30,11 @@ fn woken(last: u64, until: u64, each: Urgency, end: Urgency) {
         let other = {
             let pages = pages.clone();
             thread::spawn(move || {
-                let mut ringer = Ringer::default();
+                let mut notifier = Notifier::default();
                 for position in 1..=last {
                     pages.position.store(position, Ordering::Release);
                     let urgency = if position == last { end } else { each };
-                    if ringer.is_due(&pages.page, 0, position, urgency) {
+                    if notifier.is_due(&pages.page, 0, position, urgency) {
                         *pages.doorbell.0.lock().unwrap() = true;
                         pages.doorbell.1.notify_one();
                     }
@@ -43,37 +43,37 @@ fn woken(last: u64, until: u64, each: Urgency, end: Urgency) {
         };
         let mut sleeper = Sleeper::default();
         while pages.position.load(Ordering::Acquire) < until {
-            sleeper.falls_asleep(&pages.page, 0, until);
-            let mut rung = pages.doorbell.0.lock().unwrap();
-            // Looked at again, as who sleeps must; a lost wake would be a model that never ends.
-            while pages.position.load(Ordering::Acquire) < until && !*rung {
-                rung = pages.doorbell.1.wait(rung).unwrap();
+            sleeper.announce_sleep(&pages.page, 0, until);
+            let mut notified = pages.doorbell.0.lock().unwrap();
+            // Checked again, as a sleeper must. A lost wake-up would never end the model.
+            while pages.position.load(Ordering::Acquire) < until && !*notified {
+                notified = pages.doorbell.1.wait(notified).unwrap();
             }
-            *rung = false;
-            drop(rung);
-            sleeper.wakes(&pages.page, 0);
+            *notified = false;
+            drop(notified);
+            sleeper.announce_wake(&pages.page, 0);
         }
         other.join().unwrap();
     });
 }
 
 #[test]
-fn who_waits_for_the_only_step_is_woken() {
+fn sleeper_is_woken_by_the_only_step() {
     woken(1, 1, Urgency::More, Urgency::More);
 }
 
 #[test]
-fn who_waits_for_the_second_step_is_not_lost_between() {
+fn sleeper_is_woken_by_the_second_of_two_steps() {
     woken(2, 2, Urgency::More, Urgency::More);
 }
 
 #[test]
-fn who_waits_for_less_than_comes_is_woken_in_time() {
+fn sleeper_is_woken_when_its_threshold_is_passed() {
     woken(2, 1, Urgency::More, Urgency::More);
 }
 
 #[test]
-fn who_falls_asleep_while_blocks_flow_is_woken_when_they_end() {
+fn sleeper_during_flow_is_woken_by_the_last_step() {
     woken(2, 1, Urgency::Flow, Urgency::Last);
     woken(2, 2, Urgency::Flow, Urgency::Last);
 }

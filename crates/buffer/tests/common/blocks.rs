@@ -1,13 +1,13 @@
-//! Blocks that tell what they must be.
+//! Blocks with contents derived from their number.
 
 use super::patience::within;
 use std::ops::Range;
 use streamline_buffer::{Fault, stream};
 
-/// Bytes of the longest block.
+/// Maximum length of a block in bytes.
 pub(crate) const LONGEST: usize = 900;
 
-/// Block number `number`: its length, then bytes, all told by the number.
+/// Writes block `number` into `room`; length and content are derived from the number.
 pub(crate) fn block(number: u64, room: &mut Vec<u8>) {
     let length = 8 + usize::try_from(number * 7919 % (LONGEST as u64 - 8)).unwrap();
     room.clear();
@@ -15,14 +15,14 @@ pub(crate) fn block(number: u64, room: &mut Vec<u8>) {
     room.resize(length, number.wrapping_mul(37) as u8);
 }
 
-/// Tells whether bytes are those that were sent (FNV-1a).
+/// Returns a hash by which receivers compare bytes (FNV-1a).
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     })
 }
 
-/// Writes these blocks and shows them.
+/// Writes blocks and publishes them.
 #[track_caller]
 pub(crate) fn write(output: &mut impl Writes, numbers: Range<u64>) -> Result<(), Fault> {
     within("room for a block", || {
@@ -52,7 +52,7 @@ impl Writes for stream::Output {
     }
 }
 
-/// A source that is read like a file.
+/// A reader of a byte stream.
 pub(crate) trait Reads {
     fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault>;
 }
@@ -63,8 +63,7 @@ impl Reads for stream::Input {
     }
 }
 
-/// Reads blocks until the end, or until there is a fault; answers how many whole ones, each as it
-/// must be.
+/// Reads blocks until the end or a fault, and checks each. Returns the number of whole blocks.
 #[track_caller]
 pub(crate) fn read(input: &mut impl Reads) -> (u64, Option<Fault>) {
     within("a block", || {
@@ -89,7 +88,7 @@ pub(crate) fn read(input: &mut impl Reads) -> (u64, Option<Fault>) {
     })
 }
 
-/// Reads whatever is there of a writer that does not end its stream.
+/// Reads from a writer that does not end its stream, until the fault.
 #[track_caller]
 pub(crate) fn read_to_fault(input: &mut impl Reads) -> Fault {
     within("the end of who was killed", || {

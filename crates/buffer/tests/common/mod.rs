@@ -2,10 +2,10 @@
 //! content, and waits with a limit.
 //!
 //! The other process is the same executable again, as user nobody, with a socket as standard input
-//! over which messages and descriptors travel. Needs root, because another user is the point. Each
-//! test file has a `the_other_process`, which plays the [`role`] that it was given.
+//! that carries messages and descriptors. Needs root, because the tests are about another user.
+//! Each test file has a `the_other_process`, which plays the [`role`] that it is given.
 //!
-//! No wait here is unbounded: a hang becomes a failure that names its place ([`patience`]).
+//! No wait here is unbounded: a hang becomes a failure that reports its location ([`patience`]).
 
 #![allow(dead_code, unused_imports, reason = "no test file needs all of it")]
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
@@ -17,16 +17,16 @@ pub(crate) mod scribble;
 mod streams;
 
 pub(crate) use blocks::{LONGEST, Reads, Writes, block, digest, read, read_to_fault, write};
-pub(crate) use other::{Other, receive, role, say, send};
+pub(crate) use other::{Other, receive, report, role, send};
 pub(crate) use patience::{Running, run, until, within};
-pub(crate) use streams::{all_that_was_shown_is_there, offer, open};
+pub(crate) use streams::{check_published_blocks_survive_kill, offer, open};
 
-/// A dbuf of this number.
+/// Returns the id with this number.
 pub(crate) fn id(number: u32) -> abi::DbufId {
     abi::DbufId::new(number).unwrap()
 }
 
-/// Not in vain: until it is killed.
+/// Waits until this process is killed.
 pub(crate) fn wait_to_be_killed<T>(_kept: T) -> ! {
     loop {
         std::thread::park();

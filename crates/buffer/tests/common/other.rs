@@ -1,4 +1,4 @@
-//! The other process.
+//! A second process, under another user, for tests between processes.
 
 use super::patience::{limit, within};
 use std::io::{Read as _, stdin};
@@ -10,14 +10,15 @@ use testkit::need;
 
 const ROLE: &str = "STREAMLINE_TEST_ROLE";
 
-/// Another process, of user nobody, and the socket between us. Killed when dropped.
+/// Another process, of user nobody, and the socket to it. Killed when dropped.
 pub(crate) struct Other {
     socket: Option<OwnedFd>,
     child: Child,
 }
 
 impl Other {
-    /// Starts it with this role. `None`, after a word: that cannot be done here.
+    /// Starts the process in a role. Returns `None`, after reporting a skip, if that is not
+    /// possible here.
     pub(crate) fn start(role: &str) -> Option<Self> {
         let (here, there) = sys::descriptor::pair().unwrap();
         let mut other = Self::on(there, role, Stdio::null())?;
@@ -25,10 +26,10 @@ impl Other {
         Some(other)
     }
 
-    /// As [`Other::start`], with this socket as its standard input, and somewhere to report to.
+    /// Starts the process with `socket` as its standard input and `report` as its standard output.
     pub(crate) fn on(socket: OwnedFd, role: &str, report: Stdio) -> Option<Self> {
         need::root()?;
-        let mut command = sys::process::reexec_as(sys::process::NOBODY, socket).unwrap();
+        let mut command = sys::process::reexec_as(sys::process::OVERFLOW_ID, socket).unwrap();
         command.args(["--ignored", "--exact", "--nocapture", "the_other_process"]);
         command.env(ROLE, role).stdout(report);
         match sys::process::spawn(&mut command) {
@@ -37,37 +38,37 @@ impl Other {
         }
     }
 
-    /// One line from it; `None`: it is gone.
+    /// Receives one line, or `None` if the process has exited.
     #[track_caller]
     pub(crate) fn line(&self) -> Option<String> {
         let (message, _) = receive(self);
         (!message.is_empty()).then(|| String::from_utf8_lossy(&message).into_owned())
     }
 
-    /// All lines, until it is gone.
+    /// Receives all lines until the process exits.
     #[track_caller]
     pub(crate) fn lines(&self) -> Vec<String> {
         std::iter::from_fn(|| self.line()).collect()
     }
 
-    pub(crate) fn say(&self, text: &str) {
+    pub(crate) fn send_text(&self, text: &str) {
         send(self, text.as_bytes(), &[]);
     }
 
-    /// Kills it, wherever it is, and waits until it is gone. It must have been there.
+    /// Kills the running process and waits until it has exited.
     #[track_caller]
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         assert_eq!(self.waited().signal(), Some(9), "it did not end by itself");
     }
 
-    /// Waits until it has been killed, by itself.
+    /// Waits until the process has killed itself.
     #[track_caller]
     pub(crate) fn dies(&mut self) {
         assert_eq!(self.waited().signal(), Some(9), "it kills itself");
     }
 
-    /// Kills it if it is still there.
+    /// Kills the process if it is still running.
     pub(crate) fn stop(&mut self) {
         let _gone = self.child.kill();
         self.waited();
@@ -77,14 +78,14 @@ impl Other {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits until it has ended as it should.
+    /// Waits until the process has exited successfully.
     #[track_caller]
     pub(crate) fn succeeds(mut self) {
         let status = self.waited();
         assert!(status.success(), "the other process: {status}");
     }
 
-    /// The same, and what it has reported.
+    /// Waits until the process has exited successfully, and returns its report.
     #[track_caller]
     pub(crate) fn reports(mut self) -> String {
         let mut text = String::new();
@@ -95,12 +96,12 @@ impl Other {
         text
     }
 
-    /// Hangs up.
+    /// Closes the socket.
     pub(crate) fn leave(&mut self) {
         self.socket = None;
     }
 
-    /// The socket, which is ours to close from here on.
+    /// Returns the socket, for the caller to close.
     pub(crate) fn take_socket(&mut self) -> OwnedFd {
         self.socket.take().unwrap()
     }
@@ -130,7 +131,7 @@ pub(crate) fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<
     sys::descriptor::send(socket, message, descriptors).unwrap();
 }
 
-/// A message, and what came with it; nothing: the other side is gone.
+/// Receives a message with its descriptors; empty if the other side has exited.
 #[track_caller]
 pub(crate) fn receive(socket: impl AsFd) -> (Vec<u8>, Vec<OwnedFd>) {
     let socket = socket.as_fd();
@@ -148,8 +149,8 @@ pub(crate) fn receive(socket: impl AsFd) -> (Vec<u8>, Vec<OwnedFd>) {
 
 // ---- in the other process
 
-/// Returns the role of this process; `None`: it is not the other process. It ends in any case,
-/// later than its waiting parent.
+/// Returns the role of this process, or `None` if it is the test program itself. Also starts a
+/// watchdog that exits later than the waiting parent would.
 pub(crate) fn role() -> Option<String> {
     let role = std::env::var(ROLE).ok()?;
     std::thread::spawn(|| {
@@ -163,7 +164,7 @@ pub(crate) fn role() -> Option<String> {
     Some(role)
 }
 
-/// Says something to who has started us.
-pub(crate) fn say(text: &str) {
+/// Sends text to the process that started this one.
+pub(crate) fn report(text: &str) {
     send(stdin(), text.as_bytes(), &[]);
 }

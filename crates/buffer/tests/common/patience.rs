@@ -1,8 +1,8 @@
-//! Waits that have an end.
+//! Waits with a limit.
 //!
-//! What can be given a limit has one. A call that waits by itself, as a write into a full ring
-//! does, stands in [`within`]: a thread looks after all of these, and when one takes too long it
-//! says what all threads are waiting for, where, and ends the test program.
+//! A call that waits without a limit of its own, such as a write to a full ring, is wrapped in
+//! [`within`]: a watchdog thread observes all of these, and when one takes too long, it reports the
+//! condition and source location of every wait in progress, and ends the test program.
 
 use std::panic::Location;
 use std::sync::mpsc::{self, Receiver};
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 /// 100.
 pub(crate) fn limit() -> Duration {
     static LIMIT: OnceLock<Duration> = OnceLock::new();
-    let asked = || std::env::var("STREAMLINE_TEST_LIMIT").ok()?.parse().ok();
-    *LIMIT.get_or_init(|| Duration::from_secs(asked().unwrap_or(100)))
+    let configured = || std::env::var("STREAMLINE_TEST_LIMIT").ok()?.parse().ok();
+    *LIMIT.get_or_init(|| Duration::from_secs(configured().unwrap_or(100)))
 }
 
 /// A wait in progress.
@@ -29,7 +29,7 @@ struct Wait {
 
 static WAITS: Mutex<(u64, Vec<Wait>)> = Mutex::new((0, Vec::new()));
 
-/// Is over when dropped.
+/// Registration of a wait; ends when dropped.
 struct Over(u64);
 
 impl Drop for Over {
@@ -39,7 +39,7 @@ impl Drop for Over {
     }
 }
 
-/// Does something that may wait for another party.
+/// Runs a closure that may wait for another party.
 #[track_caller]
 pub(crate) fn within<T>(what: &str, wait: impl FnOnce() -> T) -> T {
     let _over = begin(what, Location::caller());
@@ -48,7 +48,7 @@ pub(crate) fn within<T>(what: &str, wait: impl FnOnce() -> T) -> T {
 
 fn begin(what: &str, at: &'static Location<'static>) -> Over {
     static LOOKS_AFTER: Once = Once::new();
-    LOOKS_AFTER.call_once(|| drop(std::thread::spawn(look_after)));
+    LOOKS_AFTER.call_once(|| drop(std::thread::spawn(watch)));
     let mut waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
     waits.0 += 1;
     let number = waits.0;
@@ -57,7 +57,7 @@ fn begin(what: &str, at: &'static Location<'static>) -> Over {
     Over(number)
 }
 
-fn look_after() {
+fn watch() {
     loop {
         std::thread::park_timeout(Duration::from_secs(1));
         let waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +73,7 @@ fn look_after() {
     }
 }
 
-/// Waits for another process or thread.
+/// Waits for a condition that another process or thread brings about.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -83,13 +83,13 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A thread of a test.
+/// A thread that runs concurrently with the test.
 pub(crate) struct Running<T> {
     thread: JoinHandle<()>,
     result: Receiver<T>,
 }
 
-/// Runs beside the test.
+/// Runs a closure in a thread concurrently with the test.
 pub(crate) fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Running<T> {
     let (done, result) = mpsc::sync_channel(1);
     let name = std::thread::current().name().map(str::to_owned);
@@ -99,7 +99,7 @@ pub(crate) fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 impl<T> Running<T> {
-    /// Returns the result once it has ended.
+    /// Waits for the result of the thread.
     #[track_caller]
     pub(crate) fn ends(self) -> T {
         match self.result.recv_timeout(limit()) {

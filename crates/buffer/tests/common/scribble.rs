@@ -1,4 +1,4 @@
-//! A writer that writes anything anywhere into its own ring, by the only way around its library.
+//! A hostile writer: stores arbitrary values into its own ring, bypassing the library.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -10,7 +10,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// The ring that lies lowest.
+    /// Finds the ring at the lowest address.
     pub(crate) fn own() -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let ring = maps.lines().find(|line| line.contains("streamline-ring")).unwrap();

@@ -1,4 +1,4 @@
-//! Streams that are offered and opened.
+//! Helpers that offer and open streams between processes.
 
 use super::blocks::read_to_fault;
 use super::other::{Other, receive, send};
@@ -14,7 +14,7 @@ pub(crate) fn offer(socket: impl AsFd, offer: &Offer) {
     send(socket, b"offer", &offer.descriptors());
 }
 
-/// Opens what the other process has offered; `None`: it is gone.
+/// Opens an offer of the other process, or returns `None` if it has exited.
 #[track_caller]
 pub(crate) fn open(socket: impl AsFd) -> Option<Input> {
     let (message, descriptors) = receive(socket);
@@ -22,10 +22,10 @@ pub(crate) fn open(socket: impl AsFd) -> Option<Input> {
     (!message.is_empty()).then(opened)
 }
 
-/// Another process offers a stream and writes until it is killed, which it is when so many blocks
-/// have come at the least, a dozen times: whoever reads has all that was shown, and is told.
+/// Checks, a dozen times with random progress, that a reader of a killed writer gets all published
+/// blocks and then the fault.
 #[track_caller]
-pub(crate) fn all_that_was_shown_is_there(blocks_max: u64) {
+pub(crate) fn check_published_blocks_survive_kill(blocks_max: u64) {
     let mut random = Random::replayable();
     for _ in 0..12 {
         let Some(mut other) = Other::start("write") else { return };
@@ -40,6 +40,6 @@ pub(crate) fn all_that_was_shown_is_there(blocks_max: u64) {
         assert_eq!(read_to_fault(&mut input), Fault::Abandoned);
         let (written, taken) = (input.written(), input.count());
         assert!(taken.blocks >= until, "{taken:?}");
-        assert_eq!(written.resident(&taken), Some(0), "all that was shown");
+        assert_eq!(written.resident(&taken), Some(0), "all published blocks");
     }
 }

@@ -1,10 +1,9 @@
-//! One exam for every form of a ring: blocks of any length and slots of one size, read by threads
-//! of the writer's process and by untrusted peers, with every policy and every wish of a reader.
-//! (FEATURES D11, D14; CONTRACT 19)
+//! One test suite for every kind of ring: blocks of any length and slots of one size, read by
+//! threads of the writer's process and by untrusted peers, with every full-ring policy and every
+//! rate policy. (FEATURES D11, D14; CONTRACT 19)
 //!
-//! The judge is a list of all that was put. Whatever a reader gets must be the block that the list
-//! has at that number, later than the one before; what it did not get must be what it has counted
-//! as lost or skipped, to the block.
+//! The reference is the sequence of all blocks put. A reader must get the block with its number, in
+//! increasing order; all others must be counted as lost or skipped, exactly.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -12,19 +11,19 @@ mod rings;
 
 use rings::{Reads, each, slots};
 use streamline_buffer::dbuf::fixed;
-use streamline_buffer::pace::{Pace, Paced, Start};
+use streamline_buffer::rate::{RatePolicy, RatedReader, Start};
 use streamline_buffer::{Fault, Policy, Taken};
 use testkit::Random;
 
-/// Bytes of the longest block of the exam.
+/// Maximum length of a block in these tests.
 const LONGEST: usize = 200;
-/// So little room that laps are short.
+/// Capacity in bytes; small, so that laps are short.
 const CAPACITY: usize = 4096;
 const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite];
 
-// ---- the judge
+// ---- reference model
 
-/// Block number `number`: its length and its bytes are told by the number.
+/// Returns block `number`, with a length and content derived from the number.
 fn block(number: u64) -> Vec<u8> {
     let length = 8 + usize::try_from(number * 7919 % (LONGEST as u64 - 8)).unwrap();
     let mut block = vec![number.wrapping_mul(37) as u8; length];
@@ -32,22 +31,22 @@ fn block(number: u64) -> Vec<u8> {
     block
 }
 
-/// Blocks that one reader has been given so far.
+/// Blocks that one reader has received so far.
 #[derive(Default)]
-struct Seen {
-    /// The number that comes next, had nothing been left out.
+struct Received {
+    /// Number of the next block if none is lost or skipped.
     next: u64,
     blocks: u64,
     bytes: u64,
-    left_out: u64,
+    missing: u64,
 }
 
-impl Seen {
+impl Received {
     fn take(&mut self, what: &str, bytes: &[u8]) {
         let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
         assert_eq!(bytes, block(number), "{what}: block {number} is not what was put");
         assert!(number >= self.next, "{what}: {number} after {}", self.next);
-        self.left_out += number - self.next;
+        self.missing += number - self.next;
         self.next = number + 1;
         self.blocks += 1;
         self.bytes += bytes.len() as u64;
@@ -65,20 +64,20 @@ fn read(reader: &mut dyn Reads) -> Option<Vec<u8>> {
     Some(out)
 }
 
-// ---- the exam
+// ---- tests
 
-/// Any order of writes and looks: everything is in its place and every ledger balances to the end.
+/// Random order of writes and reads: blocks are intact and in order, and the counts balance.
 #[test]
-fn d11_in_any_order_every_block_is_whole_in_its_place_and_accounted_for() {
+fn d11_random_operations_account_for_every_block() {
     let seed = Random::replayable().next();
     each(|what, policy, mut writer, mut readers| {
         let mut random = Random::new(seed);
         let wishes = [
-            (Start::Oldest, Pace::Everything),
-            (Start::Oldest, Pace::Latest),
-            (Start::Now, Pace::Everything),
+            (Start::Oldest, RatePolicy::EveryBlock),
+            (Start::Oldest, RatePolicy::Latest),
+            (Start::Now, RatePolicy::EveryBlock),
         ];
-        let mut seen: Vec<Seen> = readers.iter().map(|_| Seen::default()).collect();
+        let mut received: Vec<Received> = readers.iter().map(|_| Received::default()).collect();
         let (mut number, mut dropped) = (0, 0);
         for _ in 0..6000 {
             match random.below(5) {
@@ -93,18 +92,18 @@ fn d11_in_any_order_every_block_is_whole_in_its_place_and_accounted_for() {
                     dropped += u64::from(!put && policy == Policy::DropNew);
                     assert!(put || policy != Policy::Overwrite, "{what}");
                 }
-                3 => writer.show(),
+                3 => writer.publish(),
                 _ => {
                     let at = random.within(0..readers.len());
-                    let (_, pace) = wishes[at];
-                    if pace == Pace::Latest {
+                    let (_, rate) = wishes[at];
+                    if rate == RatePolicy::Latest {
                         readers[at].skip_to_latest().unwrap();
                     } else if at == 2 && random.below(50) == 0 {
                         readers[at].skip_to_now().unwrap();
                     }
                     for _ in 0..random.below(8) {
                         let Some(bytes) = read(&mut *readers[at]) else { break };
-                        seen[at].take(what, &bytes);
+                        received[at].take(what, &bytes);
                     }
                     readers[at].release();
                 }
@@ -114,26 +113,26 @@ fn d11_in_any_order_every_block_is_whole_in_its_place_and_accounted_for() {
         let put = writer.count();
         assert_eq!((put.blocks, put.dropped), (number, dropped), "{what}");
         drop(writer);
-        for (at, (reader, seen)) in readers.iter_mut().zip(&mut seen).enumerate() {
+        for (at, (reader, received)) in readers.iter_mut().zip(&mut received).enumerate() {
             while let Some(bytes) = read(&mut **reader) {
-                seen.take(what, &bytes);
+                received.take(what, &bytes);
             }
             assert!(reader.is_finished().unwrap(), "{what}");
             let counted = reader.count();
-            seen.balances(what, counted);
+            received.balances(what, counted);
             assert_eq!(counted.blocks + counted.lost + counted.skipped, number, "{what}");
-            assert_eq!(reader.written(), put, "{what}: two tell the same");
+            assert_eq!(reader.written(), put, "{what}: both sides agree");
             assert_eq!(put.resident(&counted), Some(0), "{what}");
-            let (start, pace) = wishes[at];
-            let is_picky = start == Start::Now || pace == Pace::Latest;
-            assert_eq!(counted.skipped > 0, is_picky, "{what} {at}: {counted:?}");
+            let (start, rate) = wishes[at];
+            let skips = start == Start::Now || rate == RatePolicy::Latest;
+            assert_eq!(counted.skipped > 0, skips, "{what} {at}: {counted:?}");
             assert!(counted.lost == 0 || policy == Policy::Overwrite, "{what}: {counted:?}");
         }
     });
 }
 
 #[test]
-fn what_was_looked_at_stays_until_it_is_given_back() {
+fn peeked_block_is_not_overwritten_until_released() {
     each(|what, policy, mut writer, mut readers| {
         let reader = &mut *readers[0];
         if reader.peek().is_none() {
@@ -146,20 +145,20 @@ fn what_was_looked_at_stays_until_it_is_given_back() {
         }
         assert_eq!(reader.peek(), Some(Ok(None)), "{what}");
         assert!(writer.write(&block(0)).unwrap() && writer.write(&block(1)).unwrap());
-        assert_eq!(reader.peek(), Some(Ok(None)), "{what}: not shown yet");
-        writer.show();
+        assert_eq!(reader.peek(), Some(Ok(None)), "{what}: not published yet");
+        writer.publish();
         for _ in 0..3 {
             assert_eq!(reader.peek(), Some(Ok(Some(block(0)))), "{what}");
         }
         assert_eq!(reader.take_in_place(), Some(Ok(Some(block(0)))), "{what}");
         assert_eq!(reader.peek(), Some(Ok(Some(block(1)))), "{what}");
-        // Taken and not given back: the writer comes as far as that and not further.
+        // Taken and not released: the writer fills the ring up to this block and no further.
         let (mut number, mut released) = (2, false);
         for _ in 0..2 {
             drain_others(&mut readers);
             while writer.write(&block(number)).unwrap() {
                 number += 1;
-                writer.show();
+                writer.publish();
                 drain_others(&mut readers);
             }
             if released {
@@ -173,7 +172,7 @@ fn what_was_looked_at_stays_until_it_is_given_back() {
     });
 }
 
-/// All but the first take what there is.
+/// Reads all blocks of all readers but the first.
 fn drain_others(readers: &mut [Box<dyn Reads>]) {
     for other in readers.iter_mut().skip(1) {
         while read(&mut **other).is_some() {}
@@ -181,36 +180,40 @@ fn drain_others(readers: &mut [Box<dyn Reads>]) {
 }
 
 #[test]
-fn what_does_not_fit_is_told_and_changes_nothing() {
+fn block_that_does_not_fit_is_rejected_without_effect() {
     each(|what, _, mut writer, mut readers| {
         let limit = writer.longest();
         let long = vec![0; limit + 1];
         assert_eq!(writer.write(&long), Err(Fault::TooLong { length: limit + 1, limit }), "{what}");
         assert!(writer.write(&block(0)).unwrap());
-        writer.give_up(100).unwrap();
+        writer.abandon(100).unwrap();
         assert!(writer.write(&[]).unwrap() && writer.write(&block(2)).unwrap());
-        writer.show();
+        writer.publish();
         for reader in &mut readers {
             let length = block(0).len();
             let refused = reader.read(&mut vec![0; length - 1]);
             assert!(matches!(refused, Err(Fault::TooLong { .. })), "{what}: {refused:?}");
             assert_eq!(read(&mut **reader), Some(block(0)), "{what}: it stayed");
-            assert_eq!(read(&mut **reader), Some(Vec::new()), "{what}: one of no bytes is a block");
-            assert_eq!(read(&mut **reader), Some(block(2)), "{what}: what was given up is nothing");
+            assert_eq!(read(&mut **reader), Some(Vec::new()), "{what}: an empty block is a block");
+            assert_eq!(
+                read(&mut **reader),
+                Some(block(2)),
+                "{what}: an abandoned reservation is no block"
+            );
             assert_eq!(read(&mut **reader), None, "{what}");
         }
     });
 }
 
 #[test]
-fn the_newest_and_what_is_to_come_can_be_had_at_any_time() {
+fn readers_can_skip_to_newest_or_to_now_at_any_time() {
     each(|what, _, mut writer, mut readers| {
         let mut number = 0;
         for round in 1..60 {
             for _ in 0..round % 7 {
                 number += u64::from(writer.write(&block(number)).unwrap());
             }
-            writer.show();
+            writer.publish();
             for (at, reader) in readers.iter_mut().enumerate() {
                 if at == 1 {
                     reader.skip_to_now().unwrap();
@@ -232,9 +235,9 @@ fn the_newest_and_what_is_to_come_can_be_had_at_any_time() {
     });
 }
 
-/// A reader that wants the newest, made of the same parts.
+/// A reader with the policy for the newest block.
 #[test]
-fn v8_a_paced_reader_takes_the_newest_each_time() {
+fn v8_reader_with_latest_policy_takes_the_newest() {
     for policy in POLICIES {
         let (mut writer, mut readers) = fixed::ring(&slots(policy, 1));
         for number in 0..5 {
@@ -243,7 +246,7 @@ fn v8_a_paced_reader_takes_the_newest_each_time() {
         writer.publish();
         let mut out = [0; LONGEST];
         let reader = readers.remove(0);
-        let mut paced = Paced::new(reader, Start::Now, Pace::Latest).unwrap();
+        let mut paced = RatedReader::new(reader, Start::Now, RatePolicy::Latest).unwrap();
         assert_eq!(paced.read(&mut out).unwrap(), None);
         for number in 5..9 {
             assert!(writer.write(&block(number)).unwrap());
@@ -257,10 +260,10 @@ fn v8_a_paced_reader_takes_the_newest_each_time() {
 }
 
 #[test]
-fn a_reader_that_was_shut_out_or_has_left_holds_up_nobody() {
+fn disconnected_or_departed_reader_stalls_no_writer() {
     each(|what, policy, mut writer, mut readers| {
         let all = readers.len();
-        writer.shut_out(0);
+        writer.disconnect(0);
         let left = readers.drain(1..).collect::<Vec<_>>();
         drop(left);
         let mut written = 0;
@@ -274,20 +277,23 @@ fn a_reader_that_was_shut_out_or_has_left_holds_up_nobody() {
                 break None;
             }
         };
-        // A ring that keeps what was not read hears of it when it looks for room; one that
-        // overwrites never has to look.
-        let hears = ended == Some(Fault::Abandoned);
-        assert!(hears || policy == Policy::Overwrite, "{what}: {written} of {all}, {ended:?}");
+        // A ring that retains unread blocks notices departed readers when it needs room; one that
+        // overwrites never checks.
+        let has_noticed = ended == Some(Fault::Abandoned);
+        assert!(
+            has_noticed || policy == Policy::Overwrite,
+            "{what}: {written} of {all}, {ended:?}"
+        );
     });
 }
 
 #[test]
-fn both_sides_tell_a_third_what_they_have_counted() {
+fn both_sides_publish_their_counts() {
     each(|what, _, mut writer, mut readers| {
         for number in 0..9 {
             assert!(writer.write(&block(number)).unwrap());
         }
-        writer.show();
+        writer.publish();
         for (at, reader) in readers.iter_mut().enumerate() {
             for _ in 0..at + 2 {
                 read(&mut **reader);

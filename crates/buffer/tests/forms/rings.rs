@@ -1,21 +1,21 @@
-//! Operations of every form of a ring, for the exam.
+//! Operations of every kind of ring, for the common tests.
 
 use super::{CAPACITY, LONGEST, POLICIES};
 use abi::DbufId;
 use streamline_buffer::dbuf::{self, fixed};
-use streamline_buffer::pace::Skip;
+use streamline_buffer::rate::Skip;
 use streamline_buffer::share;
 use streamline_buffer::stream::{self, Input, Output};
 use streamline_buffer::{Fault, Policy, Put, Taken};
 
 pub(crate) trait Writes {
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault>;
-    /// Puts a block by reserve and commit, with room for more than is used.
+    /// Puts a block by reserve and commit, with more room than it uses.
     fn fill(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault>;
-    /// Opens room and gives it up.
-    fn give_up(&mut self, room: usize) -> Result<(), Fault>;
-    fn show(&mut self);
-    fn shut_out(&mut self, reader: usize);
+    /// Reserves room and drops the reservation.
+    fn abandon(&mut self, room: usize) -> Result<(), Fault>;
+    fn publish(&mut self);
+    fn disconnect(&mut self, reader: usize);
     fn longest(&self) -> usize;
     fn count(&self) -> Put;
     fn taken(&self, reader: usize) -> Option<Taken>;
@@ -24,11 +24,11 @@ pub(crate) trait Writes {
 pub(crate) trait Reads: Skip {
     fn written(&self) -> Put;
     fn is_finished(&mut self) -> Result<bool, Fault>;
-    /// In place, where the form has that: the block, without taking it.
+    /// Returns the next block in place, without taking it; `None` if this kind of ring cannot.
     fn peek(&mut self) -> Option<Result<Option<Vec<u8>>, Fault>> {
         None
     }
-    /// In place, and taken; not given back before `release`.
+    /// Takes the next block in place without releasing it; `None` if this kind of ring cannot.
     fn take_in_place(&mut self) -> Option<Result<Option<Vec<u8>>, Fault>> {
         None
     }
@@ -48,14 +48,14 @@ macro_rules! rings {
                 assert_eq!(place.length() as usize, block.len());
                 Ok(true)
             }
-            fn give_up(&mut self, room: usize) -> Result<(), Fault> {
+            fn abandon(&mut self, room: usize) -> Result<(), Fault> {
                 self.reserve(room).map(drop)
             }
-            fn show(&mut self) {
+            fn publish(&mut self) {
                 self.publish();
             }
-            fn shut_out(&mut self, reader: usize) {
-                self.shut_out(reader);
+            fn disconnect(&mut self, reader: usize) {
+                self.disconnect(reader);
             }
             fn longest(&self) -> usize {
                 self.block_max()
@@ -97,10 +97,10 @@ macro_rules! rings {
     };
 }
 
-rings!(dbuf::Writer, dbuf::Reader, dbuf::Visitor);
-rings!(fixed::Writer, fixed::Reader, fixed::Visitor);
+rings!(dbuf::BlockWriter, dbuf::BlockReader, dbuf::BlockVisitor);
+rings!(fixed::SlotWriter, fixed::SlotReader, fixed::SlotVisitor);
 
-/// A stream waits where it blocks; the exam asks it only when there is room.
+/// A stream. It would block when full, so it is written only if there is room.
 struct Stream {
     output: Output,
     room: fn(&Output) -> bool,
@@ -119,15 +119,15 @@ impl Writes for Stream {
             block.len()
         })
     }
-    fn give_up(&mut self, _room: usize) -> Result<(), Fault> {
+    fn abandon(&mut self, _room: usize) -> Result<(), Fault> {
         Ok(())
     }
-    fn show(&mut self) {
+    fn publish(&mut self) {
         self.output.flush();
     }
-    fn shut_out(&mut self, reader: usize) {
-        self.output.shut_out(reader);
-        // From here on it is asked whoever is behind.
+    fn disconnect(&mut self, reader: usize) {
+        self.output.disconnect(reader);
+        // From here on readers no longer limit the writer.
         self.room = |_| true;
     }
     fn longest(&self) -> usize {
@@ -146,24 +146,23 @@ impl Reads for Input {
         self.written()
     }
     fn is_finished(&mut self) -> Result<bool, Fault> {
-        // Asked when nothing was left.
+        // Called when nothing is left to read.
         self.try_read(&mut [0]).map(|count| count == Some(0))
     }
     fn release(&mut self) {
-        self.give_back();
+        self.release();
     }
 }
 
-/// A stream of slots, asked as [`Stream`] is.
+/// A stream of slots. Like [`Stream`], it is written only if there is room.
 struct Slots {
-    output: fixed::stream::Output,
+    output: fixed::stream::SlotOutput,
     waits: bool,
     slots: u64,
 }
 
 impl Slots {
-    /// Returns true if a slot is certainly free, as far as the readers have published what they
-    /// took.
+    /// Returns true if a slot is certainly free by the published counts of the readers.
     fn has_room(&self) -> bool {
         let put = self.output.count();
         let mut all = (0..).map_while(|reader| self.output.taken(reader));
@@ -184,14 +183,14 @@ impl Writes for Slots {
             block.len()
         })
     }
-    fn give_up(&mut self, _room: usize) -> Result<(), Fault> {
+    fn abandon(&mut self, _room: usize) -> Result<(), Fault> {
         Ok(())
     }
-    fn show(&mut self) {
+    fn publish(&mut self) {
         self.output.flush();
     }
-    fn shut_out(&mut self, reader: usize) {
-        self.output.shut_out(reader);
+    fn disconnect(&mut self, reader: usize) {
+        self.output.disconnect(reader);
         self.waits = false;
     }
     fn longest(&self) -> usize {
@@ -205,15 +204,15 @@ impl Writes for Slots {
     }
 }
 
-impl Reads for fixed::stream::Input {
+impl Reads for fixed::stream::SlotInput {
     fn written(&self) -> Put {
         self.written()
     }
     fn is_finished(&mut self) -> Result<bool, Fault> {
-        self.try_read(&mut [0]).map(|piece| piece == stream::Piece::End)
+        self.try_read(&mut [0]).map(|piece| piece == stream::BlockRead::End)
     }
     fn release(&mut self) {
-        self.give_back();
+        self.release();
     }
 }
 
@@ -221,7 +220,7 @@ type Ring = (Box<dyn Writes>, Vec<Box<dyn Reads>>);
 
 type Form = (&'static str, fn(Policy, usize) -> Ring);
 
-/// Each form makes a ring with so many readers.
+/// Constructors of every kind of ring, by number of readers.
 const FORMS: [Form; 6] = [
     ("blocks of any length, in a process", |policy, readers| {
         let (writer, readers) = dbuf::ring(&blocks(policy, readers));
@@ -231,21 +230,24 @@ const FORMS: [Form; 6] = [
         let (writer, readers) = fixed::ring(&slots(policy, readers));
         (Box::new(writer), readers.into_iter().map(|r| Box::new(r) as Box<dyn Reads>).collect())
     }),
-    ("blocks of any length, among strangers", |policy, readers| {
+    ("blocks of any length, among untrusted peers", |policy, readers| {
         let (writer, offers) = share::blocks(&blocks(policy, readers)).unwrap();
-        let attach = |offer: share::Offer| Box::new(offer.read_blocks().unwrap()) as Box<dyn Reads>;
+        let attach =
+            |offer: share::RingOffer| Box::new(offer.read_blocks().unwrap()) as Box<dyn Reads>;
         (Box::new(writer), offers.into_iter().map(attach).collect())
     }),
-    ("slots of one size, among strangers", |policy, readers| {
+    ("slots of one size, among untrusted peers", |policy, readers| {
         let (writer, offers) = share::slots(&slots(policy, readers)).unwrap();
-        let attach = |offer: share::Offer| Box::new(offer.read_slots().unwrap()) as Box<dyn Reads>;
+        let attach =
+            |offer: share::RingOffer| Box::new(offer.read_slots().unwrap()) as Box<dyn Reads>;
         (Box::new(writer), offers.into_iter().map(attach).collect())
     }),
     ("a stream of slots", |policy, readers| {
         let shape = slots(policy, readers);
         let (mut output, offers) = fixed::stream::stream(&shape, 3).unwrap();
         output.spin(0);
-        let open = |offer: fixed::stream::Offer| Box::new(offer.open().unwrap()) as Box<dyn Reads>;
+        let open =
+            |offer: fixed::stream::SlotOffer| Box::new(offer.open().unwrap()) as Box<dyn Reads>;
         let (waits, slots) = (policy == Policy::Block, shape.slots as u64);
         (Box::new(Slots { output, waits, slots }), offers.into_iter().map(open).collect())
     }),
@@ -263,8 +265,7 @@ const FORMS: [Form; 6] = [
     }),
 ];
 
-/// Returns true if a block of the exam certainly fits, as far as the readers have published what
-/// they took.
+/// Returns true if a block of these tests certainly fits by the published counts of the readers.
 fn has_room(output: &Output) -> bool {
     let all = (0..).map_while(|reader| output.taken(reader));
     let put = output.count();
@@ -275,22 +276,22 @@ fn has_room(output: &Output) -> bool {
     })
 }
 
-fn blocks(policy: Policy, readers: usize) -> dbuf::Config {
-    dbuf::Config { id: DbufId::new(3).unwrap(), capacity: CAPACITY, policy, readers }
+fn blocks(policy: Policy, readers: usize) -> dbuf::BlockConfig {
+    dbuf::BlockConfig { id: DbufId::new(3).unwrap(), capacity: CAPACITY, policy, readers }
 }
 
-pub(crate) fn slots(policy: Policy, readers: usize) -> fixed::Config {
+pub(crate) fn slots(policy: Policy, readers: usize) -> fixed::SlotConfig {
     let (slot, slots) = (256, CAPACITY / 256);
-    fixed::Config { id: DbufId::new(3).unwrap(), slot, slots, policy, readers }
+    fixed::SlotConfig { id: DbufId::new(3).unwrap(), slot, slots, policy, readers }
 }
 
-/// Does something for each form, policy and number of readers.
-pub(crate) fn each(exam: impl Fn(&str, Policy, Box<dyn Writes>, Vec<Box<dyn Reads>>)) {
+/// Runs a test for each kind of ring, policy and number of readers.
+pub(crate) fn each(test: impl Fn(&str, Policy, Box<dyn Writes>, Vec<Box<dyn Reads>>)) {
     for (name, make) in FORMS {
         for policy in POLICIES {
             for readers in [1, 3] {
                 let (writer, all) = make(policy, readers);
-                exam(&format!("{name}, {policy:?}, {readers} readers"), policy, writer, all);
+                test(&format!("{name}, {policy:?}, {readers} readers"), policy, writer, all);
             }
         }
     }

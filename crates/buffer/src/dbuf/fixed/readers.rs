@@ -1,34 +1,36 @@
-//! Readers of a ring of slots: those in the writer's process, and those that believe nothing.
+//! Readers of a ring of slots, in the writer's process and in others.
 
 use super::SlotShape;
 use crate::atomic::{Ordering, acquire};
 use crate::cursor::Consumer;
-use crate::dbuf::readers::{self, Walks};
+use crate::dbuf::readers::{self, BlockWalk};
 use crate::{Fault, Policy, foreign};
 use abi::Extent;
 use abi::ring::writer;
 
-/// The steps of a reader from slot to slot.
+/// A reader's walk from slot to slot.
 #[derive(Debug)]
 pub struct SlotWalk {
-    /// Blocks before this position were seen to be there. 0: each is looked at with all care.
+    /// Blocks before this position are known to be published, which enables the fast path. Always 0
+    /// in a lossy ring.
     plain: u64,
     side: Consumer,
     shape: SlotShape,
     policy: Policy,
-    /// Position of the block that comes next, had none been lost since.
+    /// Position of the next block if none is lost in between.
     expected: u64,
 }
 
-/// A slot whose length was copied and checked.
+/// A slot whose length has been copied and checked.
 #[derive(Clone, Copy, Debug)]
-pub struct FoundSlot {
-    /// Offset of its bytes in the writer's memory.
+pub struct CheckedSlot {
+    /// Offset of the block in the writer's memory.
     at: usize,
     length: usize,
 }
 
-/// Attempts of a reader of an overwriting ring before it reports that nothing is there.
+/// Number of attempts of a reader in an overwriting ring before it reports that no block is
+/// available.
 const ATTEMPTS: usize = 8;
 
 impl SlotWalk {
@@ -41,17 +43,17 @@ impl SlotWalk {
         matches!(self.policy, Policy::Overwrite)
     }
 
-    /// As `read`, without giving back.
+    /// Implements [`BlockWalk::read`] without releasing the block.
     #[inline]
     fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         match self.take_plain(out) {
-            None => self.look_and_take(out),
+            None => self.take_checked(out),
             taken => Ok(taken),
         }
     }
 
-    /// Copies the next block into `out` and passes it, if it was seen to be there and fits: the
-    /// same checks as in `find`, in as few instructions as there can be.
+    /// Copies the next block into `out` and passes it, if it is known to be published and fits.
+    /// Equivalent to the checks of [`BlockWalk::find`] in fewer instructions.
     #[inline]
     fn take_plain(&mut self, out: &mut [u8]) -> Option<usize> {
         let (position, shape) = (self.side.next, self.shape);
@@ -63,12 +65,12 @@ impl SlotWalk {
         let length = usize::try_from(word).ok().filter(|&length| length <= shape.block_max())?;
         let to = out.get_mut(..length)?;
         foreign::copy_out(region.words(), shape.offset(position), to);
-        self.pass(&FoundSlot { at: 0, length });
+        self.pass(&CheckedSlot { at: 0, length });
         Some(length)
     }
 
     #[cold]
-    fn look_and_take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+    fn take_checked(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         for _ in 0..ATTEMPTS {
             let position = self.side.next;
             let Some(found) = self.find()? else { return Ok(None) };
@@ -79,7 +81,7 @@ impl SlotWalk {
                 foreign::copy_out(self.side.store.writer.words(), found.at, to);
             }
             if self.is_lossy() && self.side.overtaken(position) {
-                match self.youngest(position)? {
+                match self.resume_position(position)? {
                     Some(next) => self.side.next = next,
                     None => return Ok(None),
                 }
@@ -94,10 +96,10 @@ impl SlotWalk {
         Ok(None)
     }
 
-    /// Returns the position at which a reader that was lapped at `position` resumes: as old as the
-    /// writer will not soon overwrite. Every slot begins a block, so no mark is needed. `None`: the
-    /// writer is overwriting all that it has published.
-    fn youngest(&mut self, position: u64) -> Result<Option<u64>, Fault> {
+    /// Returns the position at which a reader lapped at `position` resumes: the oldest one that the
+    /// writer will not overwrite soon. Every slot begins a block, so no mark is needed. Returns
+    /// `None` if the writer is overwriting all that it has published.
+    fn resume_position(&mut self, position: u64) -> Result<Option<u64>, Fault> {
         let (commit, slots) = (self.side.refresh()?, self.shape.slots as u64);
         let reserve = acquire(self.side.store.writer.word(writer::RESERVE));
         let ahead = reserve.wrapping_sub(commit);
@@ -106,7 +108,7 @@ impl SlotWalk {
         Ok((next > position && next < commit).then_some(next))
     }
 
-    /// Goes to this position, which is shown, and counts what lies before it as skipped.
+    /// Advances to a published position and counts the blocks before it as skipped.
     fn skip_to(&mut self, position: u64) {
         if position > self.side.next {
             self.side.taken.skipped += position - self.expected;
@@ -117,8 +119,8 @@ impl SlotWalk {
     }
 }
 
-impl Walks for SlotWalk {
-    type Found = FoundSlot;
+impl BlockWalk for SlotWalk {
+    type Found = CheckedSlot;
 
     fn side(&self) -> &Consumer {
         &self.side
@@ -128,7 +130,7 @@ impl Walks for SlotWalk {
         &mut self.side
     }
 
-    fn find(&mut self) -> Result<Option<FoundSlot>, Fault> {
+    fn find(&mut self) -> Result<Option<CheckedSlot>, Fault> {
         let position = self.side.next;
         let commit = self.side.available()?;
         if commit == position {
@@ -139,10 +141,10 @@ impl Walks for SlotWalk {
         let word = region.word(shape.word(position)).load(Ordering::Relaxed);
         match usize::try_from(word) {
             Ok(length) if length <= shape.block_max() => {
-                Ok(Some(FoundSlot { at: shape.offset(position), length }))
+                Ok(Some(CheckedSlot { at: shape.offset(position), length }))
             }
             _ if self.is_lossy() && self.side.overtaken(position) => {
-                Ok(Some(FoundSlot { at: shape.offset(position), length: 0 }))
+                Ok(Some(CheckedSlot { at: shape.offset(position), length: 0 }))
             }
             _ => {
                 self.plain = 0;
@@ -152,7 +154,7 @@ impl Walks for SlotWalk {
     }
 
     #[inline]
-    fn pass(&mut self, found: &FoundSlot) {
+    fn pass(&mut self, found: &CheckedSlot) {
         let position = self.side.next;
         self.side.taken.lost += position - self.expected;
         self.side.taken.blocks += 1;
@@ -161,7 +163,7 @@ impl Walks for SlotWalk {
         self.expected = position + 1;
     }
 
-    fn lies(&self, found: &FoundSlot) -> (*const u8, usize) {
+    fn location(&self, found: &CheckedSlot) -> (*const u8, usize) {
         let first = self.side.store.writer.words().as_ptr().cast::<u8>();
         (first.wrapping_add(found.at), found.length)
     }
@@ -219,23 +221,23 @@ impl Drop for SlotWalk {
 }
 
 /// A reader in the writer's process.
-pub type Reader = readers::Reader<SlotWalk>;
+pub type SlotReader = readers::LocalReader<SlotWalk>;
 
-/// A reader in another process than the writer's. All it gets are copies.
-pub type Visitor = readers::Visitor<SlotWalk>;
+/// A reader in another process than the writer's; it only copies.
+pub type SlotVisitor = readers::ForeignReader<SlotWalk>;
 
-impl Reader {
+impl SlotReader {
     pub(super) fn new(side: Consumer, shape: SlotShape) -> Self {
         Self(SlotWalk::new(side, shape))
     }
 }
 
-impl Visitor {
+impl SlotVisitor {
     pub(crate) fn new(side: Consumer, shape: SlotShape) -> Self {
         Self(SlotWalk::new(side, shape))
     }
 
-    /// Our side of the ring, for who waits on it.
+    /// Returns the cursor, for streams that add waiting to the ring.
     pub(super) const fn side(&mut self) -> &mut Consumer {
         &mut self.0.side
     }
@@ -245,12 +247,12 @@ impl Visitor {
         self.0.shape.slots as u64
     }
 
-    /// Returns the slots that were passed and not given back.
+    /// Returns the number of slots passed and not released.
     pub(super) const fn held(&self) -> u64 {
         self.0.side.next - self.0.side.released()
     }
 
-    /// As [`Visitor::read`], without giving back.
+    /// Copies the next block as [`SlotVisitor::read`], without releasing it.
     #[inline]
     pub(super) fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.0.take(out)

@@ -1,58 +1,60 @@
-//! A stream of slots between processes: a ring of slots, and doorbells. [SL §5.1, §5.2]
+//! A stream of slots between processes: a ring of slots with doorbells. [SL §5.1, §5.2]
 //!
-//! The calls of [`crate::stream`], with blocks that stay whole: a read gives one block as it was
-//! written, as a datagram socket does. Who sleeps says so and is rung for, and nobody else; a
-//! process that is gone is heard; each index is checked at each use. What is said there about
-//! waking and about the end holds here.
+//! The interface is that of [`crate::stream`], but blocks stay whole: a read returns one block as
+//! it was written, like a datagram socket. Only a sleeping party is notified; the exit of a process
+//! is detected; each index is checked at each use. Wake-ups and the end of a stream behave as
+//! described there.
 
-use super::{Config, Visitor, Writer};
+use super::{SlotConfig, SlotVisitor, SlotWriter};
 use crate::doorbells::Doorbells;
-use crate::pace::Skip;
+use crate::rate::Skip;
 use crate::share::{self, Refusal};
-use crate::stream::{Piece, Ready};
-use crate::wait::{Ringer, Sleeper, Urgency};
+use crate::wait::{BlockRead, Notifier, Sleeper, Urgency, WaitResult};
 use crate::{Fault, Policy, Put, Taken, signal};
 use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use sys::doorbell::{Peer, SocketDoorbell};
 
-/// Makes a stream of slots: the end that writes, and an offer for each reader. What was written is
-/// shown after `every` blocks (T_b).
-pub fn stream(config: &Config, every: usize) -> sys::Result<(Output, Vec<Offer>)> {
+/// Creates a stream of slots: the writing end, and an offer for each reader. Blocks are published
+/// after every `every` blocks (T_b). Fails if the kernel refuses memory or sockets.
+pub fn stream(config: &SlotConfig, every: usize) -> sys::Result<(SlotOutput, Vec<SlotOffer>)> {
     let (ring, rings) = share::slots(config)?;
     let (mut doorbells, mut offers) = (Vec::new(), Vec::new());
     for ring in rings {
-        let (here, there) = SocketDoorbell::pair()?;
-        doorbells.push(here);
-        offers.push(Offer::new(ring, there));
+        let (own_end, peer_end) = SocketDoorbell::pair()?;
+        doorbells.push(own_end);
+        offers.push(SlotOffer::new(ring, peer_end));
     }
     let (doorbells, sleeper, spins) = (Doorbells::new(doorbells), Sleeper::default(), spins());
-    Ok((Output { ring, doorbells, sleeper, unshown: 0, every: every.max(1), spins }, offers))
+    Ok((
+        SlotOutput { ring, doorbells, sleeper, unpublished: 0, every: every.max(1), spins },
+        offers,
+    ))
 }
 
 fn spins() -> u32 {
     signal::spins(std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Says that slots of one size lie in a ring.
+/// Type tag of offers whose ring consists of slots.
 #[derive(Debug)]
-pub enum Slots {}
+pub enum SlotKind {}
 
-/// The four descriptors that a reader gets.
-pub type Offer = share::DoorbellOffer<Slots>;
+/// The four descriptors that a reader receives.
+pub type SlotOffer = share::DoorbellOffer<SlotKind>;
 
-impl Offer {
-    /// Opens the reading end, after everything was checked.
-    pub fn open(self) -> Result<Input, Refusal> {
+impl SlotOffer {
+    /// Validates the descriptors and opens the reading end.
+    pub fn open(self) -> Result<SlotInput, Refusal> {
         let (ring, doorbell) = (self.ring.read_slots()?, self.doorbell);
-        let (sleeper, ringer) = (Sleeper::default(), Ringer::default());
-        Ok(Input {
+        let (sleeper, notifier) = (Sleeper::default(), Notifier::default());
+        Ok(SlotInput {
             ring,
             doorbell,
             sleeper,
-            ringer,
-            gone: false,
+            notifier,
+            peer_gone: false,
             spins: spins(),
             #[cfg(any(test, feature = "testing"))]
             late: crate::late::LateEvent::default(),
@@ -60,36 +62,37 @@ impl Offer {
     }
 }
 
-/// The one writer. Dropping it ends the stream.
+/// The only writer. Dropping it ends the stream.
 #[derive(Debug)]
-pub struct Output {
-    ring: Writer,
+pub struct SlotOutput {
+    ring: SlotWriter,
     doorbells: Doorbells,
     sleeper: Sleeper,
-    /// Blocks that were put and not shown.
-    unshown: usize,
+    /// Number of blocks put and not published.
+    unpublished: usize,
     every: usize,
     spins: u32,
 }
 
-impl Output {
-    /// Sets how often to look before sleeping; 0 where both sides share a processor.
+impl SlotOutput {
+    /// Sets the number of checks before the writer sleeps; 0 if both sides share a processor.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
 
-    /// The longest block that can be written.
+    /// Returns the maximum length of a block in bytes.
     #[must_use]
     pub const fn block_max(&self) -> usize {
         self.ring.block_max()
     }
 
-    /// Writes one block; waits while all slots are taken and the policy is to block. Answers false
-    /// if the block was dropped, as the policy says. [`Fault::Abandoned`]: nobody reads any more.
+    /// Writes one block; blocks while all slots are in use and the policy is to block. Returns
+    /// false if the policy drops the block. Fails with [`Fault::Abandoned`] if all readers have
+    /// left.
     #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if self.ring.put(block) {
-            self.count_in();
+            self.count_block();
             return Ok(true);
         }
         self.write_with(block.len(), |room| {
@@ -98,8 +101,8 @@ impl Output {
         })
     }
 
-    /// Has a block of up to `length` bytes written in its slot, with no copy: `fill` answers how
-    /// many bytes it wrote.
+    /// Writes a block of up to `length` bytes in place: `fill` writes into the slot and returns the
+    /// number of bytes. Blocks and fails as [`SlotOutput::write`].
     pub fn write_with(
         &mut self,
         length: usize,
@@ -111,44 +114,44 @@ impl Output {
         let Some(mut room) = self.ring.reserve(length)? else { return Ok(false) };
         let used = fill(&mut room);
         room.commit(used);
-        self.count_in();
+        self.count_block();
         Ok(true)
     }
 
     #[inline]
-    fn count_in(&mut self) {
-        self.unshown += 1;
-        if self.unshown >= self.every {
-            self.show(Urgency::Flow);
+    fn count_block(&mut self) {
+        self.unpublished += 1;
+        if self.unpublished >= self.every {
+            self.publish(Urgency::Flow);
         }
     }
 
-    /// Shows readers all that was written, and wakes those that wait for anything.
+    /// Publishes all written blocks and wakes all sleeping readers.
     pub fn flush(&mut self) {
-        self.show(Urgency::Last);
+        self.publish(Urgency::Last);
     }
 
-    /// Readers that were evicted because they showed a position that they cannot have.
+    /// Returns the number of readers evicted for an impossible position.
     #[must_use]
     pub const fn evicted(&self) -> u64 {
         self.ring.evicted()
     }
 
-    /// Returns the counts of this side.
+    /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
     #[must_use]
     pub const fn count(&self) -> Put {
         self.ring.count()
     }
 
-    /// Returns the counts that a reader has published.
+    /// Returns the counts that a reader has published, or `None` if there is no such reader.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<Taken> {
         self.ring.taken(reader)
     }
 
-    /// Stops waiting for a reader.
-    pub fn shut_out(&mut self, reader: usize) {
-        self.doorbells.shut_out(&mut self.ring.side, reader);
+    /// Excludes a reader from flow control and closes its doorbell.
+    pub fn disconnect(&mut self, reader: usize) {
+        self.doorbells.disconnect(&mut self.ring.side, reader);
     }
 
     /// Returns the descriptors to poll: the doorbells of present readers.
@@ -157,13 +160,13 @@ impl Output {
         self.doorbells.all()
     }
 
-    fn show(&mut self, urgency: Urgency) {
-        self.unshown = 0;
+    fn publish(&mut self, urgency: Urgency) {
+        self.unpublished = 0;
         self.ring.publish();
-        self.doorbells.ring_due(&mut self.ring.side, urgency);
+        self.doorbells.notify_due(&mut self.ring.side, urgency);
     }
 
-    /// Returns true if a block need not wait.
+    /// Returns true if a block can be written without waiting.
     fn has_room(&mut self) -> Result<bool, Fault> {
         if self.ring.policy != Policy::Block {
             return Ok(true);
@@ -183,16 +186,16 @@ impl Output {
         }
         loop {
             let (head, slots) = (self.ring.side.head, self.ring.shape.slots as u64);
-            // A lap costs two events, and not one for each block.
+            // Allows two wake-ups per lap instead of one per block.
             let left = if self.spins == 0 { slots / 8 } else { slots / 2 };
             let until = (head + 1).saturating_sub(slots).max(head.saturating_sub(left));
-            self.sleeper.falls_asleep(&self.ring.side.store.writer, writer::WAIT, until);
+            self.sleeper.announce_sleep(&self.ring.side.store.writer, writer::WAIT, until);
             let has_room = self.has_room();
             let is_read = match has_room {
                 Ok(false) => self.doorbells.sleep(&mut self.ring.side, None),
                 _ => true,
             };
-            self.sleeper.wakes(&self.ring.side.store.writer, writer::WAIT);
+            self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
             if !is_read {
                 return Err(Fault::Abandoned);
             }
@@ -205,172 +208,174 @@ impl Output {
 }
 
 #[cfg(any(test, feature = "testing"))]
-impl Output {
-    /// Ends as a process does that is killed: nothing is closed but descriptors.
+impl SlotOutput {
+    /// Ends like a killed process: only descriptors are closed.
     pub fn die(mut self) {
         self.doorbells.die();
         std::mem::forget(self);
     }
 }
 
-impl Drop for Output {
+impl Drop for SlotOutput {
     fn drop(&mut self) {
         self.ring.side.close();
         self.flush();
     }
 }
 
-/// A reader. All that it gets are copies: the writer may be a untrusted peer.
+/// A reader. It only copies, because the writer may be an untrusted peer.
 #[derive(Debug)]
-pub struct Input {
-    ring: Visitor,
+pub struct SlotInput {
+    ring: SlotVisitor,
     doorbell: SocketDoorbell,
     sleeper: Sleeper,
-    ringer: Ringer,
-    /// The writer is gone, whether it closed the stream or not.
-    gone: bool,
+    notifier: Notifier,
+    /// True once the writer's process has exited, with or without closing the stream.
+    peer_gone: bool,
     spins: u32,
-    /// Fires in the middle of a call that finds nothing.
+    /// Event that a test injects into a call that finds no block.
     #[cfg(any(test, feature = "testing"))]
     pub late: crate::late::LateEvent,
 }
 
-impl Input {
-    /// Sets how often to look before sleeping; 0 where both sides share a processor.
+impl SlotInput {
+    /// Sets the number of checks before the reader sleeps; 0 if both sides share a processor.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
 
-    /// Copies the next block into `out` and takes it; waits for it. `None`: the stream has ended.
-    /// Where `out` is too short the answer is [`Fault::TooLong`], and the block stays.
+    /// Copies the next block into `out` and takes it; blocks until there is one. Returns its
+    /// length, or `None` at the end of the stream. Fails with [`Fault::TooLong`] if `out` is too
+    /// short; the block then stays.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         loop {
             match self.try_read(out)? {
-                Piece::Block(length) => return Ok(Some(length)),
-                Piece::End => return Ok(None),
-                Piece::Nothing => self.wait(None)?,
+                BlockRead::Block(length) => return Ok(Some(length)),
+                BlockRead::End => return Ok(None),
+                BlockRead::Nothing => self.wait(None)?,
             };
         }
     }
 
-    /// As [`Input::read`], without waiting.
+    /// Copies the next block as [`SlotInput::read`], without blocking.
     #[inline]
-    pub fn try_read(&mut self, out: &mut [u8]) -> Result<Piece, Fault> {
+    pub fn try_read(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
         if let Some(length) = self.ring.take(out)? {
             if self.ring.held() >= self.ring.slots() / 8 {
-                self.give_back();
+                self.release();
             }
-            return Ok(Piece::Block(length));
+            return Ok(BlockRead::Block(length));
         }
-        self.nothing()
+        self.report_empty()
     }
 
     #[cold]
-    fn nothing(&mut self) -> Result<Piece, Fault> {
-        self.give_back();
+    fn report_empty(&mut self) -> Result<BlockRead, Fault> {
+        self.release();
         #[cfg(any(test, feature = "testing"))]
         if self.late.fire() {
-            self.gone |= self.doorbell.clear() == Peer::Gone;
+            self.peer_gone |= self.doorbell.clear() == Peer::Gone;
         }
         if self.ring.is_finished()? {
-            return Ok(Piece::End);
+            return Ok(BlockRead::End);
         }
-        // What a writer showed after we had looked, and before we heard that it is gone, is read.
-        let shown = self.ring.side().has_more()?;
-        if self.gone && !shown { Err(Fault::Abandoned) } else { Ok(Piece::Nothing) }
+        // Blocks published between the last check and the exit of the writer are still read.
+        let has_more = self.ring.side().has_more()?;
+        if self.peer_gone && !has_more { Err(Fault::Abandoned) } else { Ok(BlockRead::Nothing) }
     }
 
-    /// Waits until there is something to read, or the end, for at most `limit`.
-    pub fn wait(&mut self, limit: Option<Duration>) -> Result<Ready, Fault> {
+    /// Waits for a block or the end of the stream, at most for `limit`.
+    pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         for _ in 0..self.spins {
             if self.has_something()? {
-                return Ok(Ready::Something);
+                return Ok(WaitResult::Ready);
             }
             std::hint::spin_loop();
         }
         let has_something = self.fall_asleep(self.ring.slots() / 4);
-        let mut rang = false;
+        let mut notified = false;
         if matches!(has_something, Ok(false)) {
-            rang = sys::poll::readable(&[self.doorbell.as_fd()], limit) == [true];
+            notified = sys::poll::readable(&[self.doorbell.as_fd()], limit) == [true];
         }
-        self.wake(rang);
+        self.wake(notified);
         let something = has_something? || self.has_something()?;
-        Ok(if something { Ready::Something } else { Ready::Nothing })
+        Ok(if something { WaitResult::Ready } else { WaitResult::NotReady })
     }
 
-    /// Says that we are about to sleep until so many more blocks are there, or the writer turns
-    /// away, and answers whether there is something after all. [`Input::wake`] follows.
+    /// Announces that the caller is about to sleep until `blocks` more blocks are published or the
+    /// writer flushes. Returns true if there is something to read after all. Must be followed by
+    /// [`SlotInput::wake`].
     pub fn fall_asleep(&mut self, blocks: u64) -> Result<bool, Fault> {
         let side = self.ring.side();
         let until = side.next.saturating_add(blocks);
         let Some(page) = side.store.readers.first() else { return Err(Fault::Abandoned) };
-        self.sleeper.falls_asleep(page, reader::WAIT, until);
+        self.sleeper.announce_sleep(page, reader::WAIT, until);
         self.has_something()
     }
 
-    /// Says that we are awake; takes a ring back if there was one.
-    pub fn wake(&mut self, rang: bool) {
-        if rang {
-            self.gone |= self.doorbell.clear() == Peer::Gone;
+    /// Announces that the caller is awake. `notified`: the doorbell was readable; it is drained.
+    pub fn wake(&mut self, notified: bool) {
+        if notified {
+            self.peer_gone |= self.doorbell.clear() == Peer::Gone;
         }
         if let Some(page) = self.ring.side().store.readers.first() {
-            self.sleeper.wakes(page, reader::WAIT);
+            self.sleeper.announce_wake(page, reader::WAIT);
         }
     }
 
-    /// Gives back all that was read, and wakes a writer that waits for the slots.
-    pub fn give_back(&mut self) {
+    /// Releases all blocks read so far, and wakes a writer that waits for slots.
+    pub fn release(&mut self) {
         if self.ring.held() > 0 {
             self.ring.side().release();
-            self.tell();
+            self.notify_writer();
         }
     }
 
-    /// Returns the counts that the writer claims.
+    /// Returns the counts that the writer has published; not validated.
     #[must_use]
     pub fn written(&self) -> Put {
         self.ring.written()
     }
 
-    /// Returns true if there is a block to read, or the end.
+    /// Returns true if a read would not block: there is a block, or the stream has ended.
     pub fn has_something(&mut self) -> Result<bool, Fault> {
         let side = self.ring.side();
-        Ok(side.has_more()? || side.ended()? || self.gone)
+        Ok(side.has_more()? || side.ended()? || self.peer_gone)
     }
 
     fn skip(
         &mut self,
-        skip: impl FnOnce(&mut Visitor) -> Result<u64, Fault>,
+        skip: impl FnOnce(&mut SlotVisitor) -> Result<u64, Fault>,
     ) -> Result<u64, Fault> {
         let skipped = skip(&mut self.ring)?;
-        self.tell();
+        self.notify_writer();
         Ok(skipped)
     }
 
-    /// Wakes a writer that waits for what was given back.
-    fn tell(&mut self) {
+    /// Wakes a writer that waits for the released slots.
+    fn notify_writer(&mut self) {
         let side = self.ring.side();
         let released = side.released();
-        if self.ringer.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
-            self.gone |= self.doorbell.notify() == Peer::Gone;
+        if self.notifier.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
+            self.peer_gone |= self.doorbell.notify() == Peer::Gone;
         }
     }
 }
 
-impl Skip for Input {
+impl Skip for SlotInput {
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         Ok(match self.try_read(out)? {
-            Piece::Block(length) => Some(length),
-            Piece::Nothing | Piece::End => None,
+            BlockRead::Block(length) => Some(length),
+            BlockRead::Nothing | BlockRead::End => None,
         })
     }
 
     fn skip_to_latest(&mut self) -> Result<u64, Fault> {
-        self.skip(Visitor::skip_to_latest)
+        self.skip(SlotVisitor::skip_to_latest)
     }
 
     fn skip_to_now(&mut self) -> Result<u64, Fault> {
-        self.skip(Visitor::skip_to_now)
+        self.skip(SlotVisitor::skip_to_now)
     }
 
     fn count(&self) -> Taken {
@@ -378,18 +383,18 @@ impl Skip for Input {
     }
 }
 
-impl AsFd for Input {
-    /// Readable when the writer has rung, which it does when [`Input::wait`] has been called with
-    /// nothing there.
+impl AsFd for SlotInput {
+    /// Returns the doorbell. It becomes readable when the writer notifies a reader that
+    /// [`SlotInput::wait`] has announced as asleep.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }
 }
 
-impl Drop for Input {
+impl Drop for SlotInput {
     fn drop(&mut self) {
-        // The writer may sleep: it is told that nobody reads here any more.
+        // Wakes a sleeping writer, so that it notices the reader's exit.
         self.ring.side().leave();
-        let _heard = self.doorbell.notify();
+        let _peer = self.doorbell.notify();
     }
 }

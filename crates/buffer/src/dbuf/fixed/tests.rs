@@ -1,13 +1,13 @@
-//! Slots: where they lie, what is allowed in them, and what a lap costs.
+//! Tests of rings of slots: layout, limits, and laps.
 
 use super::*;
 
-fn config(slots: usize, policy: Policy) -> Config {
-    Config { id: DbufId::new(5).unwrap(), slot: 100, slots, policy, readers: 1 }
+fn config(slots: usize, policy: Policy) -> SlotConfig {
+    SlotConfig { id: DbufId::new(5).unwrap(), slot: 100, slots, policy, readers: 1 }
 }
 
 #[test]
-fn slots_begin_at_multiples_of_their_size_and_nothing_stands_between() {
+fn slots_are_contiguous_multiples_of_their_size() {
     let shape = config(60, Policy::Block).shape();
     assert_eq!((shape.slot, shape.slots, shape.block_max()), (128, 64, 128));
     assert_eq!((shape.data(), shape.table()), (8192, 4096));
@@ -19,8 +19,8 @@ fn slots_begin_at_multiples_of_their_size_and_nothing_stands_between() {
         places.push(room.commit(length));
     }
     writer.publish();
-    let told: Vec<_> = places.iter().map(|p| (p.position(), p.length())).collect();
-    assert_eq!(told, [(0, 0), (128, 1), (256, 64), (384, 128)]);
+    let extents: Vec<_> = places.iter().map(|p| (p.position(), p.length())).collect();
+    assert_eq!(extents, [(0, 0), (128, 1), (256, 64), (384, 128)]);
     let base = reader.next_block().unwrap().unwrap().as_ptr().addr();
     for (number, length) in (1..).zip([1_usize, 64, 128]) {
         let block = reader.next_block().unwrap().unwrap();
@@ -33,16 +33,18 @@ fn slots_begin_at_multiples_of_their_size_and_nothing_stands_between() {
 }
 
 #[test]
-fn a_ring_of_large_slots_has_them() {
-    let shape = Config { slot: 1 << 20, slots: 3, ..Config::new(DbufId::new(1).unwrap()) }.shape();
+fn dimensions_are_rounded_and_clamped() {
+    let shape =
+        SlotConfig { slot: 1 << 20, slots: 3, ..SlotConfig::new(DbufId::new(1).unwrap()) }.shape();
     assert_eq!((shape.slot, shape.slots, shape.block_max()), (1 << 20, 4, BLOCK_MAX));
-    let small = Config { slot: 1, slots: 1, ..Config::new(DbufId::new(1).unwrap()) }.shape();
+    let small =
+        SlotConfig { slot: 1, slots: 1, ..SlotConfig::new(DbufId::new(1).unwrap()) }.shape();
     assert_eq!((small.slot, small.slots), (64, 64));
 }
 
-/// In a ring of slots a lap is counted to the block by positions alone.
+/// In a ring of slots a lapped reader derives its loss from positions alone.
 #[test]
-fn a_reader_that_was_lapped_knows_to_the_block_what_it_lost() {
+fn lapped_reader_counts_lost_blocks_exactly() {
     let (mut writer, mut readers) = ring(&config(64, Policy::Overwrite));
     let reader = &mut readers[0];
     for number in 0..1000_u64 {
@@ -61,9 +63,9 @@ fn a_reader_that_was_lapped_knows_to_the_block_what_it_lost() {
     assert_eq!(reader.peek(), Err(Fault::Lossy));
 }
 
-/// A length in the table is unchecked input.
+/// A length in the table is untrusted input.
 #[test]
-fn a_length_that_no_slot_has_is_damage() {
+fn impossible_slot_length_is_reported_as_damage() {
     let (mut writer, mut readers) = ring(&config(64, Policy::Block));
     writer.write(b"one").unwrap();
     writer.write(b"two").unwrap();
@@ -80,9 +82,9 @@ fn a_length_that_no_slot_has_is_damage() {
 }
 
 #[test]
-fn a_place_is_copied_as_long_as_it_is_kept() {
-    let (mut writer, mut readers) = ring(&Config { readers: 2, ..config(64, Policy::Block) });
-    let mut visitor = Visitor::new(Consumer::new(writer.side.store.clone(), 1), writer.shape);
+fn extent_is_copied_until_it_is_released() {
+    let (mut writer, mut readers) = ring(&SlotConfig { readers: 2, ..config(64, Policy::Block) });
+    let mut visitor = SlotVisitor::new(Consumer::new(writer.side.store.clone(), 1), writer.shape);
     let mut room = writer.reserve(100).unwrap().unwrap();
     room.copy_from_slice(&[7; 100]);
     let place = room.commit(100);
@@ -102,9 +104,9 @@ fn a_place_is_copied_as_long_as_it_is_kept() {
     assert_eq!(readers.remove(0).read(&mut [0; 128]).unwrap(), Some(100));
 }
 
-/// Both sides sleep again and again, with much and little room, and nothing is lost.
+/// Both sides sleep repeatedly, with much and little room, and no block is lost.
 #[test]
-fn a_stream_of_slots_waits_on_both_sides() {
+fn slot_stream_blocks_on_both_sides_without_loss() {
     for (slots, spins, every) in [(64, 0, 1), (64, 0, 32), (64, 500, 7), (1024, 0, 32)] {
         let shape = config(slots, Policy::Block);
         let (mut output, mut offers) = stream::stream(&shape, every).unwrap();
@@ -123,13 +125,13 @@ fn a_stream_of_slots_waits_on_both_sides() {
             number += 1;
         }
         let put = writing.join().unwrap();
-        assert_eq!(put.resident(&crate::pace::Skip::count(&input)), Some(0));
+        assert_eq!(put.resident(&crate::rate::Skip::count(&input)), Some(0));
         assert_eq!((number, input.written()), (20_000, put));
     }
 }
 
 #[test]
-fn a_stream_of_slots_hears_who_is_gone() {
+fn slot_stream_writer_fails_when_its_reader_exits() {
     let shape = config(64, Policy::Block);
     let (mut output, mut offers) = stream::stream(&shape, 1).unwrap();
     let input = offers.remove(0).open().unwrap();

@@ -1,14 +1,14 @@
-//! Records that need no care: what was seen to be there, up to `plain`. One comparison with what
-//! the next header must be stands for all checks.
+//! Fast path for records below the limit `plain`. One comparison with the expected header replaces
+//! all checks.
 
-use super::{FoundRecord, Walk};
+use super::{CheckedRecord, RecordWalk};
 use abi::ring::RecordHeader;
 
-impl Walk {
-    /// Copies the next block into `out` and passes it, if it was seen to be there, follows the one
-    /// before and is exactly as long as `out`: the same checks as in [`Walk::find`], in as few
-    /// instructions as there can be.
-    // A call with its registers saved costs as much as the copy of 64 bytes (`bench pipe`).
+impl RecordWalk {
+    /// Copies the next block into `out` and passes it, if it is below the limit, follows the last
+    /// one, and is exactly as long as `out`. Equivalent to the checks of [`RecordWalk::find`] in
+    /// fewer instructions. Returns false in all other cases, without effect.
+    // Not a call: saving its registers would cost as much as copying 64 bytes (`bench pipe`).
     #[inline(always)]
     pub(crate) fn take(&mut self, out: &mut [u8]) -> bool {
         let start = self.side.next;
@@ -25,28 +25,29 @@ impl Walk {
         true
     }
 
-    /// The next record, where it is a block that was seen to be there and follows the one before.
-    /// For everything else there is no answer here, and so never where the ring overwrites.
+    /// Returns the next record if it is a block below the limit that follows the last one. Returns
+    /// `None` in all other cases, and always where the ring overwrites.
     ///
-    /// It is taken to be as long as the one before, and then found to be: so where the next one
-    /// begins does not wait for this header, which another processor may just have written.
+    /// Assumes the length of the last block and verifies it afterwards, so that the address of the
+    /// following record does not depend on this header, which another processor may just have
+    /// written.
     ///
-    /// Who wants few instructions uses the answer before it meets that of [`Walk::find`]: where the
-    /// two meet, it goes through memory, and waits there for its own stores (`bench peek`).
+    /// For speed, use the result before it merges with that of [`RecordWalk::find`]: a merged value
+    /// goes through memory and stalls on store forwarding (`bench peek`).
     #[inline]
-    pub(crate) fn at_hand(&mut self) -> Option<FoundRecord> {
-        let (start, likely) = (self.side.next, [self.likely, self.expected]);
+    pub(crate) fn next_plain(&mut self) -> Option<CheckedRecord> {
+        let (start, expected_words) = (self.side.next, [self.expected_word, self.expected]);
         if start >= self.plain {
             return None;
         }
         let header = self.data.header(start);
-        if header != likely && !self.learn(header) {
+        if header != expected_words && !self.learn(header) {
             return None;
         }
         let end = start + self.span;
-        (end <= self.plain).then(|| FoundRecord {
+        (end <= self.plain).then(|| CheckedRecord {
             at: start + RecordHeader::SIZE as u64,
-            length: RecordHeader::from_words([self.likely, 0]).length,
+            length: RecordHeader::from_words([self.expected_word, 0]).length,
             done: 0,
             sequence: self.expected,
             lost: 0,
@@ -54,23 +55,24 @@ impl Walk {
         })
     }
 
-    /// Passes a block that was at hand, and was not passed since: it follows the one before, so
-    /// nothing was lost.
+    /// Passes a block returned by [`RecordWalk::next_plain`], not passed yet. It follows the last
+    /// one, so nothing was lost.
     #[inline]
-    pub(crate) fn pass_at_hand(&mut self, found: &FoundRecord) {
+    pub(crate) fn pass_plain(&mut self, found: &CheckedRecord) {
         debug_assert!(self.known && found.sequence == self.expected && found.lost == 0);
         self.side.next = found.end;
         self.expected = self.expected.wrapping_add(1);
         self.side.taken.bytes += u64::from(found.length);
     }
 
-    /// Takes blocks to be as long as this header says, if it is that of the next block.
+    /// Adopts the block length of this header as the expected one, if it is the header of the next
+    /// block.
     #[inline(never)]
     fn learn(&mut self, words: [u64; 2]) -> bool {
         let header = RecordHeader::from_words(words);
         let follows = header.kind == RecordHeader::BLOCK && header.sequence == self.expected;
         if follows {
-            [self.likely, _] = words;
+            [self.expected_word, _] = words;
             self.span = RecordHeader::span(header.length);
         }
         follows

@@ -1,25 +1,15 @@
-//! Leaving blocks out: a reader that wants the newest, or only what is yet to come.
-//! ([`crate::pace`])
+//! Skipping of blocks, for a reader that takes only the newest block or only future ones.
+//! ([`crate::rate`])
 //!
-//! Where the newest block of variable length begins is written nowhere, so a reader goes from
-//! header to header; the blocks themselves are not touched. Each header is checked as when it is
-//! read.
+//! The position of the newest variable-length block is not stored anywhere, so the reader walks
+//! from header to header without touching the blocks. Each header is checked as on a read.
 
-use super::{ATTEMPTS, FoundRecord, Walk};
+use super::{ATTEMPTS, CheckedRecord, RecordWalk};
 use crate::{Fault, Policy, Taken};
 
-impl Walk {
-    /// Passes over all blocks but the newest; answers how many.
-    pub(in crate::dbuf) fn skip_to_latest(&mut self) -> Result<u64, Fault> {
-        self.skip_until(true)
-    }
-
-    /// Passes over all blocks that are there; answers how many.
-    pub(in crate::dbuf) fn skip_to_now(&mut self) -> Result<u64, Fault> {
-        self.skip_until(false)
-    }
-
-    fn skip_until(&mut self, keep_last: bool) -> Result<u64, Fault> {
+impl RecordWalk {
+    /// Skips all published blocks, or all but the newest. Returns the number of skipped blocks.
+    pub(super) fn skip_until(&mut self, keep_last: bool) -> Result<u64, Fault> {
         let before = self.side.taken.skipped;
         let commit = self.side.refresh()?;
         let mut laps = 0;
@@ -35,15 +25,15 @@ impl Walk {
             match found? {
                 None => break,
                 Some(found) if keep_last && found.end >= commit => break,
-                Some(found) => self.leave_out(&found),
+                Some(found) => self.skip(&found),
             }
         }
         self.release();
         Ok(self.side.taken.skipped.wrapping_sub(before))
     }
 
-    /// Passes a block and all that was lost before it, and counts them as skipped.
-    fn leave_out(&mut self, found: &FoundRecord) {
+    /// Passes a block, and counts it and all blocks lost before it as skipped.
+    fn skip(&mut self, found: &CheckedRecord) {
         let taken = self.side.taken;
         self.pass(found);
         let skipped = self.side.taken.skipped.wrapping_add(found.lost).wrapping_add(1);

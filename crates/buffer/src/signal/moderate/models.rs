@@ -1,13 +1,14 @@
-//! Model, in all interleavings, of a writer that publishes and is then busy elsewhere for ever: its
-//! reader is woken by the timer, or by T_b, or has observed the blocks.
+//! Loom models, in all interleavings, of a writer that publishes and is then busy elsewhere: its
+//! reader is woken by the timer or by T_b, or sees the blocks.
 
 use super::*;
 use crate::atomic::AtomicU32;
 use loom::sync::Arc as Shared;
 use loom::thread;
 
-/// A writer puts `blocks`, one by one, and never comes back; the reader waits for all of them.
-fn comes(blocks: u64, every: u64) {
+/// Models a writer that puts `blocks` blocks one by one and then does nothing more; the reader
+/// waits for all of them.
+fn write_and_stay_busy(blocks: u64, every: u64) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(move || {
@@ -35,14 +36,14 @@ fn comes(blocks: u64, every: u64) {
                     if done.load(Ordering::Acquire) == 1 {
                         return;
                     }
-                    // Any deadline has passed, whenever it is looked at, and nothing lingers.
+                    // Any deadline has passed at any check, and the timer does not linger.
                     if timer.plan(&mut LINGER.clone(), DORMANT - 1).is_some() {
                         timer.doorbell.sleep(ticket);
                     }
                 }
             })
         };
-        // A lost event would be a model that never ends.
+        // A lost event would never end the model.
         doorbell.wait_until(0, || head.load(Ordering::Acquire) == blocks);
         done.store(1, Ordering::Release);
         timer.doorbell.notify();
@@ -52,11 +53,11 @@ fn comes(blocks: u64, every: u64) {
 }
 
 #[test]
-fn k4_the_timer_sends_the_event_of_a_writer_that_is_busy_elsewhere() {
-    comes(1, 32);
+fn k4_timer_sends_event_of_busy_writer() {
+    write_and_stay_busy(1, 32);
 }
 
 #[test]
-fn k4_no_event_is_lost_between_the_counter_and_the_timer() {
-    comes(2, 2);
+fn k4_no_event_is_lost_between_counter_and_timer() {
+    write_and_stay_busy(2, 2);
 }

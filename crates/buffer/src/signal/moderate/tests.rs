@@ -1,8 +1,8 @@
-//! The rule by hand, with made-up times; and once with real threads.
+//! Tests of event moderation with simulated times, and once with real threads.
 
 use super::*;
 
-/// Counts the events that a timer sends.
+/// Counter of the events that a timer sends.
 #[derive(Default)]
 struct Sent(AtomicU64);
 
@@ -12,7 +12,7 @@ impl Signal for Sent {
     }
 }
 
-/// A moderator on a timer that nothing drives but the test.
+/// Creates a moderator whose timer is advanced by the test alone.
 fn driven(blocks: u64, ns: u64) -> (Arc<Timer>, Arc<Sent>, Moderator) {
     let (timer, sent) = (Arc::<Timer>::default(), Arc::<Sent>::default());
     timer.started.call_once(|| {});
@@ -21,49 +21,49 @@ fn driven(blocks: u64, ns: u64) -> (Arc<Timer>, Arc<Sent>, Moderator) {
 }
 
 #[test]
-fn k4_the_counter_sends_one_event_and_resets() {
+fn k4_counter_sends_one_event_per_batch_and_resets() {
     let (timer, sent, mut moderator) = driven(32, 1000);
     let due: Vec<bool> = (0..96).map(|_| moderator.published(1, true, || 5)).collect();
     let events: Vec<usize> = (1..=96).filter(|n| due[n - 1]).collect();
     assert_eq!(events, [32, 64, 96]);
-    assert_eq!(timer.look(u64::MAX), None, "the batch event takes the alarm back");
+    assert_eq!(timer.fire_due(u64::MAX), None, "the batch event cancels the alarm");
     assert_eq!(moderator.events(), Events { batch: 3, ..Events::default() });
     assert_eq!(sent.0.load(Ordering::Relaxed), 0);
 }
 
 #[test]
-fn k4_the_timer_is_armed_by_the_first_block_and_sends_the_event_instead() {
+fn k4_first_block_arms_timer_that_sends_the_event() {
     let (timer, sent, mut moderator) = driven(32, 1000);
     assert!(!moderator.published(3, true, || 100));
     assert!(!moderator.published(4, true, || unreachable!("armed by the first block only")));
-    assert_eq!(timer.look(1099), Some(1100), "not before T_t");
+    assert_eq!(timer.fire_due(1099), Some(1100), "not before T_t");
     assert_eq!(sent.0.load(Ordering::Relaxed), 0);
-    assert_eq!(timer.look(1100), None);
-    assert_eq!(timer.look(9999), None, "one event");
+    assert_eq!(timer.fire_due(1100), None);
+    assert_eq!(timer.fire_due(9999), None, "one event");
     assert_eq!(sent.0.load(Ordering::Relaxed), 1);
-    // The count begins anew with the next block, and so does the alarm.
+    // The counter restarts with the next block, and so does the alarm.
     assert!(!moderator.published(31, true, || 5000));
-    assert_eq!(timer.look(5000), Some(6000));
+    assert_eq!(timer.fire_due(5000), Some(6000));
     assert!(moderator.published(1, true, || unreachable!()));
     assert_eq!(moderator.events(), Events { batch: 1, timer: 1, idle: 0 });
 }
 
 #[test]
-fn k4_a_writer_that_is_about_to_wait_sends_its_event_without_an_alarm() {
+fn k4_idle_writer_sends_its_event_without_an_alarm() {
     let (timer, _, mut moderator) = driven(32, 1000);
     assert!(!moderator.published_last(3, false), "its reader is awake");
     assert!(moderator.published_last(3, true));
-    assert_eq!(timer.look(0), None, "no alarm");
-    assert!(!moderator.published_last(0, true), "nobody needs an event for nothing");
+    assert_eq!(timer.fire_due(0), None, "no alarm");
+    assert!(!moderator.published_last(0, true), "no event without blocks");
     assert!(!moderator.published(5, true, || 100));
     assert!(moderator.published_last(1, true));
-    assert_eq!(timer.look(0), None, "the alarm is taken back");
+    assert_eq!(timer.fire_due(0), None, "the alarm is cancelled");
     assert!(!moderator.idle());
     assert_eq!(moderator.events(), Events { idle: 2, ..Events::default() });
 }
 
 #[test]
-fn k4_thresholds_are_powers_of_two_and_at_most_half_a_ring() {
+fn k4_threshold_is_a_power_of_two_up_to_half_a_ring() {
     let within = |blocks, entries| Threshold { blocks, ns: 1 }.within(entries).blocks;
     assert_eq!(Threshold::default(), Threshold { blocks: 32, ns: 1_000_000 });
     assert_eq!([within(32, 4096), within(33, 4096), within(5000, 4096)], [32, 32, 2048]);
@@ -71,7 +71,7 @@ fn k4_thresholds_are_powers_of_two_and_at_most_half_a_ring() {
 }
 
 #[test]
-fn k6_a_smaller_buffer_behind_it_lowers_the_threshold() {
+fn k6_smaller_downstream_buffer_lowers_the_threshold() {
     let (_, _, mut moderator) = driven(32, 1);
     moderator.bound(100);
     assert_eq!(moderator.threshold().blocks, 32);
@@ -83,7 +83,7 @@ fn k6_a_smaller_buffer_behind_it_lowers_the_threshold() {
 }
 
 #[test]
-fn who_is_awake_gets_no_event() {
+fn awake_reader_gets_no_event() {
     let (timer, sent, mut moderator) = driven(4, 1000);
     for _ in 0..100 {
         assert!(!moderator.published(3, false, || unreachable!("no alarm")));
@@ -91,22 +91,22 @@ fn who_is_awake_gets_no_event() {
     assert!(!moderator.idle());
     assert!(!moderator.published(3, true, || 1) && moderator.idle(), "before the writer sleeps");
     assert!(!moderator.idle(), "once");
-    assert_eq!(timer.look(u64::MAX), None);
+    assert_eq!(timer.fire_due(u64::MAX), None);
     assert_eq!((moderator.events().total(), sent.0.load(Ordering::Relaxed)), (1, 0));
 }
 
 #[test]
-fn a_writer_that_is_gone_needs_no_alarm() {
+fn dropped_writer_has_no_alarm() {
     let (timer, _, mut moderator) = driven(4, 1000);
     moderator.published(1, true, || 1);
-    assert_eq!(timer.look(1), Some(1001));
+    assert_eq!(timer.fire_due(1), Some(1001));
     drop(moderator);
-    assert_eq!((timer.look(1), timer.alarms().len()), (None, 0));
+    assert_eq!((timer.fire_due(1), timer.alarms().len()), (None, 0));
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "takes real time")]
-fn k4_a_sleeper_is_woken_within_the_bound_though_the_writer_is_busy() {
+fn k4_sleeper_is_woken_within_bound_by_timer() {
     let doorbell = Arc::new(Doorbell::new());
     let threshold = Threshold { blocks: 32, ns: 2_000_000 };
     let mut moderator = Moderator::new(Timer::of_process(), threshold, doorbell.clone());
@@ -122,8 +122,8 @@ fn k4_a_sleeper_is_woken_within_the_bound_though_the_writer_is_busy() {
                 }
             }
         });
-        // A reader that was about to sleep looks once more, and then needs nobody: until enough
-        // have slept, and some were woken soon, however busy this machine is.
+        // A reader about to sleep checks once more and may then not need an event. Repeats until
+        // enough waits were long, and some were ended soon after T_t, however busy the machine is.
         let soon = |slept: &[u64]| slept.iter().filter(|wait| **wait < 2 * threshold.ns).count();
         for n in 1..=2000 {
             while !doorbell.is_awaited() {
@@ -132,7 +132,7 @@ fn k4_a_sleeper_is_woken_within_the_bound_though_the_writer_is_busy() {
             let put = sys::clock::monotonic();
             head.store(n, Ordering::Release);
             assert!(!moderator.published(1, doorbell.is_awaited(), sys::clock::monotonic));
-            // Busy elsewhere, and nothing else wakes the reader.
+            // Busy elsewhere: nothing but the timer wakes the reader.
             while moderator.alarm.deadline.load(Ordering::Relaxed) != UNSET {
                 std::hint::spin_loop();
             }
@@ -150,6 +150,6 @@ fn k4_a_sleeper_is_woken_within_the_bound_though_the_writer_is_busy() {
     let Events { batch, timer, idle } = moderator.events();
     assert!((batch, idle) == (0, 0) && timer >= 10, "{timer}");
     slept.sort_unstable();
-    assert!(slept.len() >= 10, "who slept is woken at T_t, not before: {slept:?}");
+    assert!(slept.len() >= 10, "woken at T_t, not before: {slept:?}");
     assert!(slept[1] < 2 * threshold.ns, "and soon: {slept:?}");
 }

@@ -1,4 +1,4 @@
-//! Hand-overs within one process, between ends that share nothing but descriptors.
+//! Tests of hand-overs within one process, between ends that share only descriptors.
 
 use super::*;
 use crate::Fault;
@@ -9,15 +9,15 @@ fn config(policy: Policy) -> Config {
     Config::new(DbufId::new(3).unwrap()).capacity(4096).policy(policy)
 }
 
-/// Sends a handover to the successor, and returns it as received.
-fn sent(handover: &Handover) -> Handover {
+/// Passes a hand-over through its message and descriptors, as a socket would.
+fn transfer(handover: &Handover) -> Handover {
     let copies = handover.descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
     Handover::from_parts(&handover.message(), copies).unwrap()
 }
 
-/// The stream goes from hand to hand, and readers notice nothing.
+/// The stream is handed over repeatedly, and readers notice nothing.
 #[test]
-fn a_stream_goes_on_with_another_writer() {
+fn stream_continues_with_another_writer() {
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
         let (mut output, mut inputs) = open(&config(policy).readers(2));
         for hand in 0..10u8 {
@@ -25,11 +25,11 @@ fn a_stream_goes_on_with_another_writer() {
             assert!(output.write(&[hand; 50]).unwrap());
             output = {
                 let handover = output.hand_over().unwrap();
-                let successor = sent(&handover);
+                let successor = transfer(&handover);
                 drop(handover);
                 successor.open().unwrap()
             };
-            // One of them reads at once, the other one later.
+            // One reader reads at once, the other one later.
             let mut out = [0; 100];
             assert_eq!(inputs[0].read(&mut out).unwrap(), 100);
             assert_eq!(inputs[0].read(&mut out[..50]).unwrap(), 50);
@@ -50,22 +50,22 @@ fn a_stream_goes_on_with_another_writer() {
     }
 }
 
-/// Readers that came while the stream ran go on with the successor, once nobody else can come.
+/// Readers that joined a running stream are handed over, once no other can join.
 #[test]
-fn who_came_by_an_entrance_goes_on_with_another_writer() {
-    let (mut output, entrance) = joinable(&config(Policy::Block)).unwrap();
+fn joined_readers_are_handed_over() {
+    let (mut output, admission) = joinable(&config(Policy::Block)).unwrap();
     output.write(b"before anybody came").unwrap();
     output.flush();
-    let come = || entrance.enter().unwrap().unwrap().1.open().unwrap();
-    let mut early = come();
+    let join = || admission.admit().unwrap().unwrap().1.open().unwrap();
+    let mut early = join();
     output.write(b"first").unwrap();
     output.flush();
-    // This one comes between two looks of the writer.
-    let mut late = come();
+    // This reader joins between two checks of the writer.
+    let mut late = join();
     output.resize(8192).unwrap();
     output.write(b"second").unwrap();
-    drop(entrance);
-    let mut output = sent(&output.hand_over().unwrap()).open().unwrap();
+    drop(admission);
+    let mut output = transfer(&output.hand_over().unwrap()).open().unwrap();
     output.write(b"third").unwrap();
     drop(output);
     for (input, expected) in [(&mut early, "firstsecondthird"), (&mut late, "secondthird")] {
@@ -78,13 +78,13 @@ fn who_came_by_an_entrance_goes_on_with_another_writer() {
         }
         assert_eq!(String::from_utf8(all).unwrap(), expected);
     }
-    // As long as somebody may come, the writer stays.
-    let (output, _entrance) = joinable(&config(Policy::Block)).unwrap();
-    assert_eq!(output.hand_over().unwrap_err(), Stay::Entrance);
+    // While readers can still join, the stream cannot be handed over.
+    let (output, _admission) = joinable(&config(Policy::Block)).unwrap();
+    assert_eq!(output.hand_over().unwrap_err(), ChangeError::Admission);
 }
 
 #[test]
-fn a_reader_waits_for_the_successor_and_is_told_when_there_is_none() {
+fn reader_waits_for_successor_until_handover_is_dropped() {
     let (mut output, mut inputs) = open(&config(Policy::Block));
     output.write(b"the last").unwrap();
     let handover = output.hand_over().unwrap();
@@ -93,18 +93,20 @@ fn a_reader_waits_for_the_successor_and_is_told_when_there_is_none() {
     assert_eq!(input.read(&mut out), Ok(8));
     assert_eq!(input.try_read(&mut out), Ok(None), "there may be a successor");
     let waited = input.wait(Some(std::time::Duration::from_millis(1)));
-    assert_eq!(waited, Ok(crate::stream::Ready::Nothing));
+    assert_eq!(waited, Ok(crate::stream::WaitResult::NotReady));
     drop(handover);
     assert_eq!(input.read(&mut out), Err(Fault::Abandoned));
 }
 
 #[test]
-fn what_is_no_handover_is_refused() {
+fn malformed_handover_is_refused() {
     let (output, _inputs) = open(&config(Policy::Block));
     let handover = output.hand_over().unwrap();
     let message = handover.message();
     assert_eq!(message.len(), Handover::MESSAGE);
-    for (at, value) in [(0, 9), (8, 9), (16, 3), (40, 1), (47, 0xff)] {
+    for (at, value) in
+        [(0, 9), (8, 9), (16, 3), (39, 0xff), (40, 1), (47, 0xff), (55, 0xff), (79, 0xff)]
+    {
         let mut wrong = message.clone();
         wrong[at] = value;
         assert!(Handover::from_parts(&wrong, Vec::new()).is_err(), "{at}");
@@ -114,7 +116,7 @@ fn what_is_no_handover_is_refused() {
     assert!(Handover::from_parts(&message, odd).is_ok());
     odd = vec![handover.descriptors()[1].try_clone_to_owned().unwrap()];
     assert!(matches!(Handover::from_parts(&message, odd), Err(Refusal::Descriptors(1))));
-    // A doorbell is no page.
+    // A doorbell is not a page.
     let doorbell = || handover.descriptors()[1].try_clone_to_owned().unwrap();
     let wrong = Handover::from_parts(&message, vec![doorbell(), doorbell()]).unwrap();
     assert!(wrong.open().is_err());

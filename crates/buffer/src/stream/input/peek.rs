@@ -1,47 +1,49 @@
-//! Looking at blocks in place: of a writer that could write our memory anyway. [SL §5.1, peek]
+//! In-place reading of blocks from a writer that could write this process's memory anyway. [SL
+//! §5.1, peek]
 //!
-//! Copied in once and never out. The writer does not get the room back before the block is taken,
-//! so who takes long holds it up as a slow reader does.
+//! The bytes are copied into the ring once and never out. Their room is not released before the
+//! block is taken, so a slow caller stalls the writer like any slow reader.
 
-use super::{Input, often};
+use super::{Input, release_interval};
 use crate::Fault;
-use crate::dbuf::walk::FoundRecord;
+use crate::dbuf::walk::CheckedRecord;
 
 impl Input {
-    /// Returns true if [`Input::peek`] works here: the stream was opened trusting, its segment was
-    /// made by a process of our own user or of root, and the ring does not overwrite.
+    /// Returns true if [`Input::peek`] is possible: the stream was opened as trusting, its segment
+    /// was created by a process of the same user or of root, and the ring does not overwrite.
     #[must_use]
-    pub const fn looks_in_place(&self) -> bool {
+    pub const fn can_peek(&self) -> bool {
         self.trusted.is_some() && !self.lossy
     }
 
-    /// The rest of the next block, in place, without taking it; good until the next call. `None`:
-    /// nothing is there; no bytes: the stream has ended. [`Fault::Foreign`] of whom we do not
-    /// trust, [`Fault::Lossy`] where the ring overwrites.
+    /// Returns the rest of the next block in place, without taking it. Returns `None` if there is
+    /// none yet, and an empty slice at the end of the stream. Fails with [`Fault::Foreign`] if the
+    /// writer is not trusted, and with [`Fault::Lossy`] if the ring overwrites.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         let (Some(trusted), false) = (self.trusted, self.lossy) else {
             return Err(if self.lossy { Fault::Lossy } else { Fault::Foreign });
         };
         if let Some(found) = self.whole() {
-            return Ok(Some(self.ring.look(&found, trusted)));
+            return Ok(Some(self.ring.unread_bytes(&found, trusted)));
         }
-        match self.look_further()? {
-            Some(found) => Ok(Some(self.ring.look(&found, trusted))),
+        match self.find_nonempty()? {
+            Some(found) => Ok(Some(self.ring.unread_bytes(&found, trusted))),
             None => Ok(self.is_at_end()?.then_some(&[])),
         }
     }
 
-    /// Takes so many bytes of what was peeked at; all of it: the next peek shows the next block.
+    /// Takes `count` bytes of the peeked block. If that is all of it, the next peek returns the
+    /// next block.
     #[inline]
     pub fn take(&mut self, count: usize) {
         match self.whole() {
-            Some(found) if count >= found.left() => self.ring.walk().pass_at_hand(&found),
+            Some(found) if count >= found.left() => self.ring.walk().pass_plain(&found),
             _ => self.take_some(count),
         }
         let walk = self.ring.walk();
-        if walk.side.next - walk.side.released() >= often(walk) {
-            self.give_back();
+        if walk.side.next - walk.side.released() >= release_interval(walk) {
+            self.release();
         }
     }
 
@@ -49,39 +51,40 @@ impl Input {
     fn take_some(&mut self, count: usize) {
         let Ok(Some(found)) = self.next() else { return };
         let walk = self.ring.walk();
-        self.rest = found.behind(count);
+        self.rest = found.after(count);
         match self.rest {
-            Some(_) => walk.doubt(),
+            Some(_) => walk.disable_fast_path(),
             None => walk.pass(&found),
         }
     }
 
-    /// The next block, if it was seen to be there and nothing of it has been taken.
+    /// Returns the next block if the fast path applies, the block is not empty, and nothing of it
+    /// has been taken.
     #[inline]
-    fn whole(&mut self) -> Option<FoundRecord> {
-        let found = if self.rest.is_none() { self.ring.walk().at_hand() } else { None };
+    fn whole(&mut self) -> Option<CheckedRecord> {
+        let found = if self.rest.is_none() { self.ring.walk().next_plain() } else { None };
         found.filter(|found| found.left() > 0)
     }
 
-    /// Returns the rest of the next block, if it was found to be there.
+    /// Returns the unread rest of the next block, if one is published.
     #[inline]
-    fn next(&mut self) -> Result<Option<FoundRecord>, Fault> {
+    fn next(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         match self.rest {
             Some(rest) => Ok(Some(rest)),
             None => self.ring.walk().find(),
         }
     }
 
-    /// The same, past blocks without bytes and into the next segment.
+    /// Returns the unread rest of the next block that is not empty; follows a switch of segments.
     #[cold]
-    fn look_further(&mut self) -> Result<Option<FoundRecord>, Fault> {
+    fn find_nonempty(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         loop {
             match self.next()? {
                 Some(found) if found.left() > 0 => return Ok(Some(found)),
                 Some(empty) => self.ring.walk().pass(&empty),
                 None => {
-                    self.give_back();
-                    if !self.go_on()? {
+                    self.release();
+                    if !self.follow_switch()? {
                         return Ok(None);
                     }
                 }

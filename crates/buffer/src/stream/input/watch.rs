@@ -1,13 +1,12 @@
-//! Being woken through the descriptor of an end, by whoever polls it together with others: an event
-//! loop, or a C program with poll(2).
+//! Waiting on the descriptor of an input from outside: an event loop, or a C program with poll(2).
 
 use super::Input;
 use crate::Fault;
 
 impl Input {
-    /// Has the descriptor become readable when something comes, or the end. `true`: there is
-    /// something already, and nothing was asked for. After `false` comes [`Input::unwatch`],
-    /// before anything else is called.
+    /// Makes the descriptor become readable at the next block or the end of the stream, and returns
+    /// false. Returns true, with no other effect, if there is something to read already. After
+    /// false, [`Input::unwatch`] must be the next call.
     pub fn watch(&mut self) -> Result<bool, Fault> {
         let something = self.fall_asleep();
         if something != Ok(false) {
@@ -16,9 +15,9 @@ impl Input {
         something
     }
 
-    /// Says that we look again, and takes back what made the descriptor readable.
+    /// Ends [`Input::watch`]: drains the notification that made the descriptor readable.
     pub fn unwatch(&mut self) {
-        self.hear();
+        self.drain_doorbell();
         self.wake(false);
     }
 }

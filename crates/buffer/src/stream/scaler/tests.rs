@@ -1,31 +1,37 @@
-//! Streams that find their size.
+//! Tests of self-sizing streams.
 
 use crate::Policy;
 use crate::scale::Scaling;
 use crate::stream::{Config, Input, Output, stream};
 use abi::DbufId;
 
-const LEAST: usize = 16 << 10;
-const MOST: usize = 1 << 20;
+const SIZE_MIN: usize = 16 << 10;
+const SIZE_MAX: usize = 1 << 20;
 
 fn scaling() -> Scaling {
-    Scaling { together: (LEAST, MOST), apart: (LEAST, MOST), far: MOST, low: 25, high: 75 }
+    Scaling {
+        together: (SIZE_MIN, SIZE_MAX),
+        apart: (SIZE_MIN, SIZE_MAX),
+        remote: SIZE_MAX,
+        low: 25,
+        high: 75,
+    }
 }
 
 fn open(capacity: usize, is_cut: bool, policy: Policy) -> (Output, Input) {
     let config = Config::new(DbufId::new(3).unwrap()).capacity(capacity).policy(policy);
     let config = config.scaling(scaling());
-    let config = if is_cut { config.cut(MOST) } else { config };
+    let config = if is_cut { config.cut(SIZE_MAX) } else { config };
     let (output, mut offers) = stream(&config).unwrap();
     (output, offers.remove(0).open_trusting().unwrap())
 }
 
-/// A reader that takes each block at once makes the ring as small as it may be, one
-/// halving a round; by new memory and in place.
+/// A reader that takes each block at once lets the ring shrink to its minimum, halving it once per
+/// lap, both by reallocation and in place.
 #[test]
-fn f1_f5_f6_a_ring_that_is_always_nearly_empty_becomes_small() {
+fn f1_f5_f6_nearly_empty_ring_shrinks_to_its_minimum() {
     for is_cut in [false, true] {
-        let (mut output, mut input) = open(MOST, is_cut, Policy::Block);
+        let (mut output, mut input) = open(SIZE_MAX, is_cut, Policy::Block);
         let (block, mut out) = ([7; 1000], [0; 1000]);
         let mut bytes = 0;
         while output.scale().unwrap().rounds < 20 {
@@ -35,19 +41,19 @@ fn f1_f5_f6_a_ring_that_is_always_nearly_empty_becomes_small() {
             bytes += 1000;
         }
         let scale = output.scale().unwrap().clone();
-        assert_eq!((output.capacity(), scale.shrunk, scale.grown), (LEAST, 6, 0), "{scale}");
-        assert!(bytes < 3 * MOST + 20 * LEAST, "a halving a round: {bytes}");
+        assert_eq!((output.capacity(), scale.shrunk, scale.grown), (SIZE_MIN, 6, 0), "{scale}");
+        assert!(bytes < 3 * SIZE_MAX + 20 * SIZE_MIN, "a halving a round: {bytes}");
         let resident = output.resident();
-        assert_eq!(resident, is_cut.then_some(4096 + LEAST as u64), "what is cut is given back");
+        assert_eq!(resident, is_cut.then_some(4096 + SIZE_MIN as u64), "cut memory is released");
     }
 }
 
-/// A reader that is always late makes it large.
+/// A reader that is always late lets the ring grow to its maximum.
 #[test]
-fn f1_f5_f6_a_ring_that_is_always_full_becomes_large() {
+fn f1_f5_f6_always_full_ring_grows_to_its_maximum() {
     for is_cut in [false, true] {
-        let (mut output, mut input) = open(LEAST, is_cut, Policy::DropNew);
-        let mut out = vec![0; MOST];
+        let (mut output, mut input) = open(SIZE_MIN, is_cut, Policy::DropNew);
+        let mut out = vec![0; SIZE_MAX];
         while output.scale().unwrap().rounds < 40 {
             while output.write(&[7; 1000]).unwrap() {}
             output.flush();
@@ -58,8 +64,8 @@ fn f1_f5_f6_a_ring_that_is_always_full_becomes_large() {
                     None => break,
                 }
             }
-            input.give_back();
+            input.release();
         }
-        assert_eq!(output.capacity(), MOST, "{}", output.scale().unwrap());
+        assert_eq!(output.capacity(), SIZE_MAX, "{}", output.scale().unwrap());
     }
 }

@@ -1,8 +1,7 @@
-//! Streams that change their segment, within one process: sizes, laps, revocation, and offers of
-//! segments that lie.
+//! Tests of changes of a stream within one process: sizes, laps, revocation, and invalid segments.
 
 use crate::stream::tests::{byte, open};
-use crate::stream::{Config, Input, Output, Stay, joinable};
+use crate::stream::{ChangeError, Config, Input, Output, joinable};
 use crate::{Fault, Policy};
 use abi::DbufId;
 use testkit::Random;
@@ -11,7 +10,7 @@ fn config(policy: Policy) -> Config {
     Config::new(DbufId::new(3).unwrap()).capacity(4096).policy(policy)
 }
 
-/// Everything that is there.
+/// Reads all available bytes.
 fn drain(input: &mut Input) -> Vec<u8> {
     let (mut all, mut out) = (Vec::new(), [0; 700]);
     while let Some(count) = input.try_read(&mut out).unwrap() {
@@ -23,10 +22,10 @@ fn drain(input: &mut Input) -> Vec<u8> {
     all
 }
 
-/// Rings grow and shrink in the middle of the traffic, whatever is unread, and nobody notices
-/// but by the size.
+/// The ring grows and shrinks repeatedly while blocks flow, with any amount unread, and no byte is
+/// lost or reordered.
 #[test]
-fn f2_reallocation_keeps_every_byte_in_order_whatever_the_sizes() {
+fn f2_reallocation_keeps_bytes_in_order() {
     let mut random = Random::replayable();
     for _ in 0..60 {
         let (mut output, mut inputs) = open(&config(Policy::Block).readers(2));
@@ -49,7 +48,7 @@ fn f2_reallocation_keeps_every_byte_in_order_whatever_the_sizes() {
                     match output.resize(size) {
                         Ok(()) if size > before => grown += 1,
                         Ok(()) => shrunk += u32::from(size < before),
-                        Err(Stay::Changing) => refused += 1,
+                        Err(ChangeError::InProgress) => refused += 1,
                         Err(stay) => panic!("{stay}"),
                     }
                 }
@@ -76,9 +75,9 @@ fn f2_reallocation_keeps_every_byte_in_order_whatever_the_sizes() {
     }
 }
 
-/// A ring that is full to the last byte grows, and the writer goes on at once.
+/// A completely full ring grows, and the writer continues at once.
 #[test]
-fn f2_a_full_ring_grows_and_the_writer_goes_on() {
+fn f2_full_ring_grows_and_writer_continues() {
     let (mut output, mut inputs) = open(&config(Policy::Block));
     let mut count = 0;
     while output.is_ready(100).unwrap() {
@@ -87,8 +86,12 @@ fn f2_a_full_ring_grows_and_the_writer_goes_on() {
     }
     output.resize(1 << 16).unwrap();
     assert!(output.is_ready(30_000).unwrap(), "the new memory is free, whatever is unread");
-    assert_eq!(output.resize(1 << 17), Err(Stay::Changing), "the reader is still in the first");
-    assert_eq!(output.resize(usize::MAX), Err(Stay::Size(usize::MAX)));
+    assert_eq!(
+        output.resize(1 << 17),
+        Err(ChangeError::InProgress),
+        "the reader is still in the first"
+    );
+    assert_eq!(output.resize(usize::MAX), Err(ChangeError::Size(usize::MAX)));
     output.write(&[2; 30_000]).unwrap();
     output.flush();
     let all = drain(&mut inputs[0]);
@@ -100,9 +103,9 @@ fn f2_a_full_ring_grows_and_the_writer_goes_on() {
     assert_eq!((output.segment(), output.block_max()), (2, 2032));
 }
 
-/// Also where it overwrites: what is lost is counted exactly, over all segments.
+/// In an overwriting ring losses are counted exactly across segments.
 #[test]
-fn f2_a_ring_that_overwrites_counts_over_all_segments() {
+fn f2_overwriting_ring_counts_across_segments() {
     let mut random = Random::replayable();
     let (mut output, mut inputs) = open(&config(Policy::Overwrite));
     let input = &mut inputs[0];
@@ -140,9 +143,9 @@ fn f2_a_ring_that_overwrites_counts_over_all_segments() {
     assert!(resized > 20 && input.count().lost > 100, "{resized} {:?}", input.count());
 }
 
-/// A position is valid in every segment: it only grows, and is at p mod capacity everywhere.
+/// A position is valid in every segment: it only grows, and is stored at p mod capacity everywhere.
 #[test]
-fn f4_a20_positions_go_on_over_all_segments() {
+fn f4_a20_positions_continue_across_segments() {
     let (mut output, mut inputs) = open(&config(Policy::Block));
     let mut last = 0;
     for size in [8192, 65_536, 4096, 16_384] {
@@ -155,10 +158,10 @@ fn f4_a20_positions_go_on_over_all_segments() {
     }
 }
 
-/// A revoked reader finishes what was written for it, then is notified, and no other reader
-/// notices. (RELIABILITY T11)
+/// A revoked reader reads the blocks written for it, then gets the fault; the other reader is not
+/// affected. (RELIABILITY T11)
 #[test]
-fn who_is_revoked_reads_to_the_switch_and_no_further() {
+fn t11_revoked_reader_reads_up_to_the_switch() {
     for policy in [Policy::Block, Policy::Overwrite] {
         let (mut output, mut inputs) = open(&config(policy).readers(2));
         output.write(b"for both").unwrap();
@@ -172,9 +175,9 @@ fn who_is_revoked_reads_to_the_switch_and_no_further() {
         assert_eq!(inputs[0].read(&mut out), Err(Fault::Revoked { position }), "and stays there");
         assert_eq!(inputs[1].read(&mut out), Ok(8));
         assert_eq!(inputs[1].read(&mut out), Ok(7));
-        assert_eq!(output.revoke(0), Err(Stay::Reader(0)), "once");
-        assert_eq!(output.revoke(9), Err(Stay::Reader(9)));
-        // Nobody waits for it.
+        assert_eq!(output.revoke(0), Err(ChangeError::Reader(0)), "once");
+        assert_eq!(output.revoke(9), Err(ChangeError::Reader(9)));
+        // The writer does not wait for the revoked reader.
         for _ in 0..100 {
             output.write(&[3; 1000]).unwrap();
             output.flush();
@@ -183,18 +186,18 @@ fn who_is_revoked_reads_to_the_switch_and_no_further() {
     }
 }
 
-/// Readers come at any time between segments, and each gets all that was written after.
+/// Readers join at any time between segments, and each gets all blocks written afterwards.
 #[test]
-fn who_comes_between_segments_gets_what_comes_after() {
+fn reader_joining_between_segments_gets_later_blocks() {
     let mut random = Random::replayable();
-    let (mut output, entrance) = joinable(&config(Policy::Block)).unwrap();
+    let (mut output, admission) = joinable(&config(Policy::Block)).unwrap();
     let mut inputs: Vec<(Input, u64)> = Vec::new();
     let mut number = 0u64;
     for _ in 0..3000 {
         match random.below(12) {
             0 if inputs.len() < 6 => {
                 output.flush();
-                let (_, offer) = entrance.enter().unwrap().unwrap();
+                let (_, offer) = admission.admit().unwrap().unwrap();
                 inputs.push((offer.open().unwrap(), number));
             }
             1 => {
@@ -230,33 +233,33 @@ fn who_comes_between_segments_gets_what_comes_after() {
     assert!(number > 300 && output.segment() > 5, "{number} {}", output.segment());
 }
 
-/// A reader that reads block by block, or skips, crosses a switch as well.
+/// Block-wise reads and skips continue across a switch.
 #[test]
-fn blocks_and_skips_come_over_a_switch() {
-    use crate::stream::Piece;
+fn block_reads_and_skips_cross_a_switch() {
+    use crate::stream::BlockRead;
     let (mut output, mut inputs) = open(&config(Policy::Block).readers(2));
     output.write(b"one").unwrap();
     output.resize(8192).unwrap();
     output.write(b"two").unwrap();
     output.flush();
     let mut out = [0; 9];
-    assert_eq!(inputs[0].read_block(&mut out), Ok(Piece::Block(3)));
-    assert_eq!(inputs[0].read_block(&mut out), Ok(Piece::Block(3)));
-    assert_eq!((inputs[0].read_block(&mut out), &out[..3]), (Ok(Piece::Nothing), &b"two"[..]));
+    assert_eq!(inputs[0].read_block(&mut out), Ok(BlockRead::Block(3)));
+    assert_eq!(inputs[0].read_block(&mut out), Ok(BlockRead::Block(3)));
+    assert_eq!((inputs[0].read_block(&mut out), &out[..3]), (Ok(BlockRead::Nothing), &b"two"[..]));
     assert_eq!(inputs[1].skip_to_now(), Ok(2));
     output.write(b"three").unwrap();
     output.revoke(1).unwrap();
-    assert_eq!(inputs[1].read_block(&mut out), Ok(Piece::Block(5)));
+    assert_eq!(inputs[1].read_block(&mut out), Ok(BlockRead::Block(5)));
     assert!(matches!(inputs[1].read_block(&mut out), Err(Fault::Revoked { .. })));
     drop(output);
     assert_eq!(inputs[0].skip_to_now(), Ok(1));
-    assert_eq!(inputs[0].read_block(&mut out), Ok(Piece::End));
+    assert_eq!(inputs[0].read_block(&mut out), Ok(BlockRead::End));
 }
 
-/// A writer that waits for room is woken, and a reader that waits for blocks, on either side of a
+/// A writer that waits for room and a reader that waits for blocks are woken on either side of a
 /// switch.
 #[test]
-fn who_sleeps_over_a_switch_is_woken() {
+fn sleeping_parties_are_woken_across_a_switch() {
     for spins in [0, 2000] {
         let (mut output, mut inputs) = open(&config(Policy::Block));
         let mut input = inputs.remove(0);
@@ -296,22 +299,22 @@ fn who_sleeps_over_a_switch_is_woken() {
 
 fn resize(output: &mut Output, size: usize) {
     match output.resize(size) {
-        Ok(()) | Err(Stay::Changing) => {}
+        Ok(()) | Err(ChangeError::InProgress) => {}
         Err(stay) => panic!("{stay}"),
     }
 }
 
-/// Both ends of a stream whose size changes in place.
+/// Opens a stream whose capacity changes in place.
 fn cuttable(extent: usize, readers: usize) -> (Output, Vec<Input>) {
     let config = config(Policy::Block).cut(extent).readers(readers);
     let (output, offers) = crate::stream::stream(&config).unwrap();
     (output, offers.into_iter().map(|offer| offer.open_trusting().unwrap()).collect())
 }
 
-/// The size moves in the same memory, up and down, in the middle of the traffic; and what is
-/// cut off goes back to the kernel when the last reader is past it.
+/// The capacity changes in the same memory, up and down, while blocks flow; memory that is cut off
+/// is released when the last reader has passed it.
 #[test]
-fn f3_deck_cut_moves_the_size_in_place_and_gives_memory_back() {
+fn f3_deck_cut_resizes_in_place_and_releases_memory() {
     const EXTENT: usize = 1 << 20;
     let mut random = Random::replayable();
     let (mut output, mut inputs) = cuttable(EXTENT, 2);
@@ -330,7 +333,7 @@ fn f3_deck_cut_moves_the_size_in_place_and_gives_memory_back() {
                 output.flush();
                 match output.resize(4096 << random.below(9)) {
                     Ok(()) => cut += 1,
-                    Err(Stay::Changing) => {}
+                    Err(ChangeError::InProgress) => {}
                     Err(stay) => panic!("{stay}"),
                 }
             }
@@ -359,13 +362,13 @@ fn f3_deck_cut_moves_the_size_in_place_and_gives_memory_back() {
         assert_eq!(output.resident(), Some(4096 + size as u64), "what the kernel holds");
     }
     assert_eq!(output.segment(), 0, "all in the same memory");
-    assert_eq!(output.resize(2 * EXTENT), Err(Stay::Size(2 * EXTENT)));
+    assert_eq!(output.resize(2 * EXTENT), Err(ChangeError::Size(2 * EXTENT)));
     assert_eq!(output.capacity(), 8192);
 }
 
-/// Strangers refuse a ring that its writer can empty.
+/// Untrusting readers refuse a ring that its writer can punch.
 #[test]
-fn f3_strangers_take_no_ring_that_is_cut() {
+fn f3_untrusting_reader_refuses_a_cuttable_ring() {
     let (_output, offers) = crate::stream::stream(&config(Policy::Block).cut(1 << 20)).unwrap();
     for offer in offers {
         assert!(matches!(offer.open(), Err(crate::share::Refusal::Geometry(_))));

@@ -1,4 +1,4 @@
-//! Tests that peeked bytes are those that were written, whatever happens to the ring.
+//! Tests that peeked bytes equal the written ones, whatever changes of the ring occur in between.
 
 use crate::stream::{Config, Input, Output, stream};
 use crate::{Fault, Policy};
@@ -15,10 +15,10 @@ fn trusting(config: &Config) -> (Output, Input) {
     (output, offers.remove(0).open_trusting().unwrap())
 }
 
-/// Blocks of any length, looked at and taken in pieces, read in between: all bytes, in order, and
-/// those that were looked at lie in the ring.
+/// Blocks of any length, peeked and taken in parts, mixed with reads: all bytes arrive in order,
+/// and peeked ones lie in the ring.
 #[test]
-fn d10_a_trusted_writer_s_blocks_are_looked_at_where_they_lie() {
+fn d10_blocks_of_a_trusted_writer_are_peeked_in_place() {
     let mut random = Random::replayable();
     let (mut output, mut input) = trusting(&config());
     let (mut sent, mut got, mut looks) = (Vec::new(), Vec::new(), 0);
@@ -49,7 +49,7 @@ fn d10_a_trusted_writer_s_blocks_are_looked_at_where_they_lie() {
 }
 
 #[test]
-fn d10_what_was_looked_at_keeps_its_room_until_it_is_taken_and_the_end_is_told() {
+fn d10_peeked_block_is_not_overwritten_until_taken() {
     let (mut output, mut input) = trusting(&config());
     assert_eq!(input.peek(), Ok(None));
     output.write(b"first").unwrap();
@@ -59,7 +59,7 @@ fn d10_what_was_looked_at_keeps_its_room_until_it_is_taken_and_the_end_is_told()
         output.write(&[9; 1000]).unwrap();
     }
     let first = input.peek().unwrap().unwrap();
-    assert_eq!((first, first.as_ptr()), (&b"first"[..], at), "nobody wrote over it");
+    assert_eq!((first, first.as_ptr()), (&b"first"[..], at), "not overwritten");
     drop(output);
     let mut count = 0;
     while let Some(block @ [_, ..]) = input.peek().unwrap() {
@@ -72,7 +72,7 @@ fn d10_what_was_looked_at_keeps_its_room_until_it_is_taken_and_the_end_is_told()
 }
 
 #[test]
-fn d10_strangers_and_rings_that_overwrite_are_not_looked_into() {
+fn d10_untrusted_writer_or_lossy_ring_cannot_be_peeked() {
     let (mut output, mut offers) = stream(&config()).unwrap();
     output.write(b"x").unwrap();
     output.flush();
@@ -80,23 +80,23 @@ fn d10_strangers_and_rings_that_overwrite_are_not_looked_into() {
     assert_eq!(input.peek(), Err(Fault::Foreign), "not opened trusting");
     let (_output, mut input) = trusting(&config().policy(Policy::Overwrite));
     assert_eq!(input.peek(), Err(Fault::Lossy));
-    // The maker of the memory is asked of the kernel. Only root can give it to somebody else.
+    // The kernel reports the creator of the memory. Only root can change the owner of a file.
     let (_output, mut offers) = stream(&config()).unwrap();
     let offer = offers.remove(0);
     let [_, ring, ..] = offer.descriptors();
     if sys::process::identity().0 != 0 {
-        eprintln!("skipped: d10_strangers…: only root gives files away");
+        eprintln!("skipped: d10_untrusted…: only root can change a file's owner");
         return;
     }
     std::os::unix::fs::fchown(ring.as_fd(), Some(65_534), None).unwrap();
     let mut input = offer.open_trusting().unwrap();
     assert_eq!(input.peek(), Err(Fault::Foreign), "another user's");
-    assert!(!input.looks_in_place());
+    assert!(!input.can_peek());
 }
 
-/// The ring goes on in other memory while a block is looked at.
+/// The ring continues in other memory while a block is peeked.
 #[test]
-fn d10_a_look_survives_a_change_of_size() {
+fn d10_peek_survives_a_change_of_capacity() {
     let (mut output, mut input) = trusting(&config());
     for round in 0..64_u32 {
         output.write(&round.to_le_bytes()).unwrap();

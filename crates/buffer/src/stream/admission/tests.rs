@@ -1,4 +1,4 @@
-//! Readers that come and go while the writer writes.
+//! Tests of readers that join and leave while the writer writes.
 
 use super::*;
 use crate::stream::Input;
@@ -17,19 +17,19 @@ fn block(number: u64) -> Vec<u8> {
     block
 }
 
-/// The number of a block that must be as it was written.
+/// Returns the number of a block, after checking its content.
 fn number(bytes: &[u8]) -> u64 {
     let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     assert_eq!(bytes, block(number), "block {number}");
     number
 }
 
-fn come(entrance: &Entrance) -> (Ticket, Input) {
-    let (ticket, offer) = entrance.enter().unwrap().unwrap();
+fn join(admission: &Admission) -> (ReaderTicket, Input) {
+    let (ticket, offer) = admission.admit().unwrap().unwrap();
     (ticket, offer.open().unwrap())
 }
 
-/// Reads whole blocks: as long as one after the other.
+/// Reads one block and returns its number, or `None` at the end.
 fn read(input: &mut Input, expected: Option<u64>) -> Result<Option<u64>, Fault> {
     let mut head = [0; 8];
     if input.read(&mut head)? == 0 {
@@ -46,20 +46,20 @@ fn read(input: &mut Input, expected: Option<u64>) -> Result<Option<u64>, Fault> 
 }
 
 #[test]
-fn who_comes_late_starts_at_now_though_the_writer_is_idle() {
-    let (mut output, entrance) = joinable(&config()).unwrap();
+fn late_reader_starts_now_even_with_an_idle_writer() {
+    let (mut output, admission) = joinable(&config()).unwrap();
     for at in 0..1000 {
-        assert!(output.write(&block(at)).unwrap(), "nobody reads and nobody is waited for");
+        assert!(output.write(&block(at)).unwrap(), "no reader and no wait");
     }
     output.flush();
-    let (_, mut first) = come(&entrance);
+    let (_, mut first) = join(&admission);
     assert_eq!(first.try_read(&mut [0; 100]).unwrap(), None, "nothing that was before");
     output.write(&block(1000)).unwrap();
     output.flush();
-    let (_, mut second) = come(&entrance);
+    let (_, mut second) = join(&admission);
     output.write(&block(1001)).unwrap();
     drop(output);
-    assert!(entrance.enter().unwrap().is_none() && entrance.has_ended());
+    assert!(admission.admit().unwrap().is_none() && admission.has_ended());
     assert_eq!(read(&mut first, Some(1000)), Ok(Some(1000)));
     assert_eq!(read(&mut first, Some(1001)), Ok(Some(1001)));
     assert_eq!(read(&mut second, Some(1001)), Ok(Some(1001)));
@@ -68,12 +68,12 @@ fn who_comes_late_starts_at_now_though_the_writer_is_idle() {
     }
 }
 
-/// Readers come at any moment, read for a while, and leave by a word, or without one.
+/// Readers join at any moment, read for a while, and leave with or without announcing it.
 #[test]
-fn d9_readers_come_and_go_and_miss_nothing_in_between() {
+fn d9_readers_join_and_leave_without_losing_blocks() {
     let mut random = Random::replayable();
     for policy in [Policy::Block, Policy::DropNew] {
-        let (mut output, entrance) = joinable(&config().policy(policy)).unwrap();
+        let (mut output, admission) = joinable(&config().policy(policy)).unwrap();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let stop = &stop;
@@ -85,14 +85,14 @@ fn d9_readers_come_and_go_and_miss_nothing_in_between() {
             });
             let mut readers = Vec::new();
             for _ in 0..3 {
-                let (mut random, entrance) = (Random::new(random.next()), &entrance);
+                let (mut random, admission) = (Random::new(random.next()), &admission);
                 readers.push(scope.spawn(move || {
                     for _ in 0..60 {
-                        let (ticket, offer) = entrance.enter().unwrap().unwrap();
+                        let (ticket, offer) = admission.admit().unwrap().unwrap();
                         if random.below(4) == 0 {
-                            // As a process that dies: its descriptors are closed.
+                            // As a killed process: its descriptors are closed.
                             drop(offer);
-                            entrance.leave(ticket);
+                            admission.leave(ticket);
                             continue;
                         }
                         let (mut input, mut next) = (offer.open().unwrap(), None);
@@ -110,11 +110,11 @@ fn d9_readers_come_and_go_and_miss_nothing_in_between() {
 }
 
 #[test]
-fn a_ring_that_overwrites_lets_readers_come_too() {
-    let (mut output, entrance) = joinable(&config().policy(Policy::Overwrite)).unwrap();
+fn overwriting_ring_admits_readers() {
+    let (mut output, admission) = joinable(&config().policy(Policy::Overwrite)).unwrap();
     (0..500).for_each(|at| assert!(output.write(&block(at)).unwrap()));
     output.flush();
-    let (_, mut input) = come(&entrance);
+    let (_, mut input) = join(&admission);
     assert_eq!(input.try_read(&mut [0; 400]).unwrap(), None);
     output.write(&block(500)).unwrap();
     output.flush();
@@ -124,16 +124,16 @@ fn a_ring_that_overwrites_lets_readers_come_too() {
 }
 
 #[test]
-fn places_of_readers_that_are_gone_are_used_again() {
-    let (mut output, entrance) = joinable(&config()).unwrap();
+fn indices_of_departed_readers_are_reused() {
+    let (mut output, admission) = joinable(&config()).unwrap();
     for round in 0..100 {
-        let (ticket, mut input) = come(&entrance);
+        let (ticket, mut input) = join(&admission);
         output.write(&block(round)).unwrap();
         output.flush();
         assert_eq!(read(&mut input, Some(round)), Ok(Some(round)));
         if round % 2 == 0 {
             std::mem::forget(input);
-            entrance.leave(ticket);
+            admission.leave(ticket);
         } else {
             drop(input);
         }
@@ -143,20 +143,20 @@ fn places_of_readers_that_are_gone_are_used_again() {
 }
 
 #[test]
-fn a_writer_is_abandoned_when_nobody_can_come_any_more() {
-    let (mut output, entrance) = joinable(&config()).unwrap();
-    let (_, input) = come(&entrance);
+fn writer_is_abandoned_once_no_reader_can_join() {
+    let (mut output, admission) = joinable(&config()).unwrap();
+    let (_, input) = join(&admission);
     drop(input);
     for at in 0..100 {
         output.write(&block(at)).unwrap();
     }
-    drop(entrance);
+    drop(admission);
     let fault = (0..1000).find_map(|at| output.write(&block(at)).err());
     assert_eq!(fault, Some(Fault::Abandoned));
 }
 
-/// A reader of a named stream writes whatever it likes into its own page: it is evicted and
-/// counted, and the two others get every byte (T3).
+/// A reader of a named stream writes arbitrary values into its own page: it is evicted and counted,
+/// and the two others get every byte (T3).
 #[test]
 fn t3_hostile_cursor_costs_the_others_nothing() {
     use abi::ring::{CLOSED, PAGE, reader};
@@ -164,19 +164,19 @@ fn t3_hostile_cursor_costs_the_others_nothing() {
     let edges = [0, 1, 2, 7, 8, 4095, 4096, 4097, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 32];
     let edges = edges.into_iter().chain([1 << 63, (1 << 63) - 1, u64::MAX - 7, u64::MAX]);
     let words = [reader::CURSOR, reader::WAIT, reader::WAIT + 1, reader::LEDGER];
-    let mut lies: Vec<Vec<(usize, u64)>> = edges
+    let mut location: Vec<Vec<(usize, u64)>> = edges
         .clone()
         .flat_map(|value| words.map(|word| vec![(word, value)]))
         .chain([vec![(reader::STATE, CLOSED)], vec![(reader::STATE, u64::MAX)]])
         .collect();
-    // The whole page, and a cursor that goes back after it went on.
-    lies.extend(edges.map(|value| (0..PAGE / 8).map(|word| (word, value)).collect()));
-    lies.push(vec![(reader::CURSOR, 800), (reader::CURSOR, 16)]);
-    for lie in lies {
-        let (mut output, entrance) = joinable(&config()).unwrap();
-        let (_, hostile) = entrance.enter().unwrap().unwrap();
+    // The whole page, and a cursor that moves backwards.
+    location.extend(edges.map(|value| (0..PAGE / 8).map(|word| (word, value)).collect()));
+    location.push(vec![(reader::CURSOR, 800), (reader::CURSOR, 16)]);
+    for lie in location {
+        let (mut output, admission) = joinable(&config()).unwrap();
+        let (_, hostile) = admission.admit().unwrap().unwrap();
         let page = std::fs::File::from(hostile.descriptors()[2].try_clone_to_owned().unwrap());
-        let mut honest = [come(&entrance).1, come(&entrance).1];
+        let mut honest = [join(&admission).1, join(&admission).1];
         let mut got = [0, 0];
         let mut drain = |output: &mut Output| {
             output.flush();
@@ -193,26 +193,27 @@ fn t3_hostile_cursor_costs_the_others_nothing() {
                 }
             }
         };
-        let mut lies = lie.iter();
+        let mut location = lie.iter();
         for at in 0..200 {
             let ready = output.is_ready(block(at).len());
             if !ready.unwrap() {
                 drain(&mut output);
-                let lie = lies.next();
+                let lie = location.next();
                 lie.into_iter().for_each(|(word, value)| {
                     page.write_all_at(&value.to_le_bytes(), *word as u64 * 8).unwrap();
                 });
-                // What does not take its place away keeps the ring full: it is shut out by hand.
+                // A lie that does not evict the reader keeps the ring full: it is disconnected
+                // explicitly.
                 if lie.is_none() && !output.is_ready(block(at).len()).unwrap() {
-                    output.shut_out(0);
+                    output.disconnect(0);
                 }
             }
             while !output.is_ready(block(at).len()).unwrap() {
                 drain(&mut output);
-                if let Some((word, value)) = lies.next() {
+                if let Some((word, value)) = location.next() {
                     page.write_all_at(&value.to_le_bytes(), *word as u64 * 8).unwrap();
                 } else {
-                    output.shut_out(0);
+                    output.disconnect(0);
                 }
             }
             assert_eq!(output.write(&block(at)), Ok(true), "{lie:?}");

@@ -1,0 +1,73 @@
+//! Published counts of a party, consistent with its published position even if it is killed between
+//! the two stores. (CONTRACT 19; RELIABILITY, kill -9)
+//!
+//! There are two copies, each tagged with its position. A party overwrites the copy that does not
+//! match the published position, then publishes the new position; an observer uses the copy that
+//! matches the position it sees. Counts only grow, so of two copies with the same position the
+//! greater is the newer: dropping a block advances no position.
+
+use crate::atomic::{Ordering, acquire, fence};
+use crate::region::Region;
+use abi::ring::COPY_WORDS;
+
+/// Four counts, in the order of the page's ledger words.
+type Counts = [u64; 4];
+
+/// Writer of a party's counts; alternates between the two copies.
+#[derive(Debug, Default)]
+pub(super) struct CountsWriter {
+    second: bool,
+}
+
+impl CountsWriter {
+    /// Writes the counts that match `position`, which the caller is about to publish.
+    #[inline]
+    pub(super) fn write(&mut self, page: &Region, ledger: usize, position: u64, counts: Counts) {
+        let copy = ledger + if self.second { COPY_WORDS } else { 0 };
+        self.second = !self.second;
+        // The last publication is visible before its other copy is overwritten.
+        fence(Ordering::Release);
+        page.word(copy).store(position, Ordering::Relaxed);
+        for (i, count) in counts.into_iter().enumerate() {
+            page.word(copy + 1 + i).store(count, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Returns the counts that match a page's published position. If the party is writing new counts at
+/// this moment, returns the newest that match.
+pub(super) fn read(page: &Region, published: usize, ledger: usize) -> Counts {
+    let position = acquire(page.word(published));
+    let copy = |first: usize| {
+        let belongs = acquire(page.word(first)) == position;
+        let counts: Counts = std::array::from_fn(|i| acquire(page.word(first + 1 + i)));
+        (belongs, counts)
+    };
+    copy(ledger).max(copy(ledger + COPY_WORDS)).1
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use abi::ring::writer::{COMMIT, LEDGER};
+
+    #[test]
+    fn counts_become_visible_with_their_position() {
+        let page = Region::heap(abi::ring::PAGE_WORDS);
+        let mut counts_writer = CountsWriter::default();
+        let publish = |position| page.word(COMMIT).store(position, Ordering::Release);
+        let counts = || read(&page, COMMIT, LEDGER);
+        assert_eq!(counts(), [0; 4]);
+        for block in 1..6 {
+            counts_writer.write(&page, LEDGER, block * 32, [block, block * 10, 0, 0]);
+            assert_eq!(counts(), [block - 1, (block - 1) * 10, 0, 0], "killed before publication");
+            publish(block * 32);
+            assert_eq!(counts(), [block, block * 10, 0, 0]);
+        }
+        counts_writer.write(&page, LEDGER, 160, [5, 50, 1, 7]);
+        assert_eq!(counts(), [5, 50, 1, 7], "dropping a block advances no position");
+        counts_writer.write(&page, LEDGER, 192, [6, 60, 1, 7]);
+        assert_eq!(counts(), [5, 50, 1, 7]);
+    }
+}

@@ -1,0 +1,134 @@
+//! Rate policies: where a reader starts in a ring, and which blocks it takes. [SL §5.2: each reader
+//! at its own pace]
+//!
+//! A rate policy belongs to one reader; other readers have their own, and the writer is not aware
+//! of any of them. Counts still balance: blocks that a reader chose not to take are *skipped*,
+//! blocks overwritten before it could read them are *lost*, so that put = taken + lost + skipped +
+//! resident for every reader of every ring.
+//!
+//! | choice | blocks read | stalls a blocking writer |
+//! |---|---|---|
+//! | [`Start::Oldest`] | all still in the ring | until it has read them |
+//! | [`Start::Now`] | those written from now on | from then on |
+//! | [`RatePolicy::EveryBlock`] | every block, in order | until it has read each |
+//! | [`RatePolicy::Latest`] | the newest at each read | only between reads |
+
+use crate::dbuf::{self, fixed};
+use crate::stream::{BlockRead, Input};
+use crate::{Fault, Taken};
+
+/// Position at which a reader starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Start {
+    /// At the oldest block in the ring.
+    #[default]
+    Oldest,
+    /// After the newest block.
+    Now,
+}
+
+/// Selection of the blocks that a reader takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RatePolicy {
+    /// All blocks, in order.
+    #[default]
+    EveryBlock,
+    /// The newest block at each read; earlier ones are skipped.
+    Latest,
+}
+
+/// A reader that can skip blocks; implemented by all readers of blocks in this crate.
+pub trait Skip {
+    /// Copies the next block into `out` and takes it. Returns its length, or `None` if none is
+    /// published.
+    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
+    /// Skips all blocks but the newest and counts them as skipped. Returns their number.
+    fn skip_to_latest(&mut self) -> Result<u64, Fault>;
+    /// Skips all published blocks and counts them as skipped. Returns their number.
+    fn skip_to_now(&mut self) -> Result<u64, Fault>;
+    /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
+    fn count(&self) -> Taken;
+}
+
+/// A reader with a rate policy.
+#[derive(Debug)]
+pub struct RatedReader<R> {
+    reader: R,
+    rate: RatePolicy,
+}
+
+impl<R: Skip> RatedReader<R> {
+    /// Applies a start position and a rate policy to a reader. With [`Start::Now`], skips all
+    /// published blocks at once.
+    pub fn new(mut reader: R, start: Start, rate: RatePolicy) -> Result<Self, Fault> {
+        if start == Start::Now {
+            reader.skip_to_now()?;
+        }
+        Ok(Self { reader, rate })
+    }
+
+    /// Copies the next block that the policy selects into `out` and takes it. Returns its length,
+    /// or `None` if none is published. Fails with [`Fault::TooLong`] if `out` is too short; the
+    /// block then stays until a newer one replaces it.
+    pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        if self.rate == RatePolicy::Latest {
+            self.reader.skip_to_latest()?;
+        }
+        self.reader.read(out)
+    }
+
+    /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
+    pub fn count(&self) -> Taken {
+        self.reader.count()
+    }
+
+    /// Returns the underlying reader, for operations to which the policy does not apply.
+    pub const fn reader(&mut self) -> &mut R {
+        &mut self.reader
+    }
+}
+
+impl Skip for Input {
+    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        Ok(match self.read_block(out)? {
+            BlockRead::Block(length) => Some(length),
+            BlockRead::Nothing | BlockRead::End => None,
+        })
+    }
+
+    fn skip_to_latest(&mut self) -> Result<u64, Fault> {
+        self.skip_to_latest()
+    }
+
+    fn skip_to_now(&mut self) -> Result<u64, Fault> {
+        self.skip_to_now()
+    }
+
+    fn count(&self) -> Taken {
+        self.count()
+    }
+}
+
+macro_rules! skips {
+    ($($reader:ty),*) => {$(
+        impl Skip for $reader {
+            fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+                self.read(out)
+            }
+
+            fn skip_to_latest(&mut self) -> Result<u64, Fault> {
+                self.skip_to_latest()
+            }
+
+            fn skip_to_now(&mut self) -> Result<u64, Fault> {
+                self.skip_to_now()
+            }
+
+            fn count(&self) -> Taken {
+                self.count()
+            }
+        }
+    )*};
+}
+
+skips!(dbuf::BlockReader, dbuf::BlockVisitor, fixed::SlotReader, fixed::SlotVisitor);

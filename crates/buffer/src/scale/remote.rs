@@ -1,0 +1,186 @@
+//! Trial of a ring larger than all caches, for processors that share no cache.
+//!
+//! A line that one processor has just read or written reaches another one without a shared cache at
+//! a fraction of the rate of memory: the other processor must first give it up. The lines of a ring
+//! larger than both caches have been evicted when the writer starts the next lap, and are written
+//! at the rate of memory (`bench scale`, two cores without a shared cache: 64 MB is five times as
+//! fast as 4 MB; with one, a third as fast).
+//!
+//! The kernel does not report which case applies, and it may change at run time. So the writer
+//! measures the time of some blocks in each lap, its own work included. If most laps take as long
+//! as transfers between remote caches would, the largest ring is tried; it is retained if blocks
+//! are much faster there, and abandoned if not, because then the writer's own work takes the time.
+//! It is also abandoned periodically, since nothing else would detect that the processors now share
+//! a cache.
+
+use super::{PATIENCE, PATIENCE_MAX};
+
+/// Time measured for some blocks of a lap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LapTiming {
+    /// Bytes written.
+    pub bytes: u64,
+    /// Time to write them, in nanoseconds.
+    pub ns: u64,
+}
+
+impl LapTiming {
+    /// Returns the cost in nanoseconds per 4 KB.
+    fn cost(self) -> u64 {
+        self.ns.saturating_mul(4096) / self.bytes.max(1)
+    }
+}
+
+/// Range of costs that indicates transfers between remote caches. 4 KB take 80 to 120 ns between
+/// processors that share a cache, and 1500 to 2500 between others; still higher costs are the
+/// writer's own work.
+const REMOTE_COST: std::ops::Range<u64> = 600..5000;
+/// Number of laps per evaluation.
+const EVALUATION_LAPS: u64 = 16;
+/// Minimum number of slow laps in an evaluation that starts a trial.
+const SLOW_LAPS_MIN: u64 = 12;
+/// Number of laps ignored at the start of a trial, in which the pages of the new memory are faulted
+/// in.
+const WARMUP_LAPS: u64 = 2;
+/// Number of laps after the warm-up that decide the trial.
+const TRIAL_LAPS: u64 = 4;
+/// Maximum cost, in per cent of the cost in the smaller ring, at which the larger ring is retained.
+const COST_PERCENT_MAX: u64 = 70;
+/// Number of laps in the larger ring after which the smaller one is measured again.
+const RECHECK_INTERVAL: u64 = 256;
+
+/// State of the comparison of sizes within and beyond the caches.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct RemoteTrial {
+    /// True if the ring should exceed the caches.
+    pub(super) is_on: bool,
+    /// Number of laps in this state, or in the current evaluation.
+    laps: u64,
+    /// Number of slow laps among `laps`.
+    slow: u64,
+    /// Sum of the costs of slow laps; during a trial, their minimum.
+    cost: u64,
+    /// Average cost in the smaller ring.
+    before: u64,
+    /// Number of laps before the next trial.
+    pause: u64,
+    /// Number of laps to pause after the next failed trial.
+    patience: u64,
+}
+
+impl RemoteTrial {
+    pub(super) const fn new() -> Self {
+        Self { is_on: false, laps: 0, slow: 0, cost: 0, before: 0, pause: 0, patience: PATIENCE }
+    }
+
+    /// Records a lap. Returns true if the ring should exceed the caches.
+    pub(super) fn record(&mut self, timing: Option<LapTiming>) -> bool {
+        let cost = timing.map(LapTiming::cost);
+        if self.is_on {
+            self.evaluate_trial(cost);
+        } else {
+            self.evaluate(cost);
+        }
+        self.is_on
+    }
+
+    /// Ends a trial, because both sides share a processor or nothing is gained.
+    pub(super) fn stop(&mut self) {
+        self.switch(false);
+    }
+
+    fn switch(&mut self, is_on: bool) {
+        (self.is_on, self.laps, self.slow, self.cost) = (is_on, 0, 0, 0);
+    }
+
+    fn evaluate(&mut self, cost: Option<u64>) {
+        self.pause = self.pause.saturating_sub(1);
+        self.laps += 1;
+        if let Some(cost) = cost.filter(|cost| REMOTE_COST.contains(cost)) {
+            self.cost = self.cost.saturating_add(cost);
+            self.slow += 1;
+        }
+        if self.laps < EVALUATION_LAPS {
+            return;
+        }
+        let is_slow = self.slow >= SLOW_LAPS_MIN && self.pause == 0;
+        self.before = self.cost / self.slow.max(1);
+        self.switch(is_slow);
+    }
+
+    fn evaluate_trial(&mut self, cost: Option<u64>) {
+        self.laps += 1;
+        if (WARMUP_LAPS + 1..=WARMUP_LAPS + TRIAL_LAPS).contains(&self.laps)
+            && let Some(cost) = cost
+        {
+            self.cost = if self.cost == 0 { cost.max(1) } else { self.cost.min(cost) };
+        }
+        if self.laps == WARMUP_LAPS + TRIAL_LAPS {
+            // A trial without a measurement fails, too.
+            let is_better = self.cost > 0
+                && self.cost.saturating_mul(100) <= self.before.saturating_mul(COST_PERCENT_MAX);
+            if is_better {
+                self.patience = PATIENCE;
+            } else {
+                self.pause = self.patience;
+                self.patience = (self.patience * 2).min(PATIENCE_MAX);
+                self.switch(false);
+            }
+        } else if self.laps >= RECHECK_INTERVAL {
+            self.switch(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEAR_COST: u64 = 80;
+
+    fn lap(trial: &mut RemoteTrial, ns: u64) -> bool {
+        trial.record(Some(LapTiming { bytes: 65_536, ns: 16 * ns }))
+    }
+
+    /// Records laps of `ns` nanoseconds until the state is `is_on`. Returns their number, or `None`
+    /// after a thousand laps.
+    fn until(trial: &mut RemoteTrial, ns: u64, is_on: bool) -> Option<u64> {
+        (1..1000).find(|_| lap(trial, ns) == is_on)
+    }
+
+    #[test]
+    fn f1_slow_laps_start_a_trial_that_is_kept_if_faster() {
+        let mut far = RemoteTrial::new();
+        assert!((0..1000).all(|_| !lap(&mut far, NEAR_COST)), "no trial with a shared cache");
+        assert!(until(&mut far, 2000, true).is_some_and(|laps| laps < 2 * EVALUATION_LAPS));
+        // Laps that touch memory for the first time do not count; later ones are much faster.
+        assert!((0..WARMUP_LAPS).all(|_| lap(&mut far, 9000)));
+        assert!((0..RECHECK_INTERVAL - WARMUP_LAPS - 1).all(|_| lap(&mut far, 400)));
+        assert!(!lap(&mut far, 400), "the smaller ring is measured again");
+        assert_eq!(until(&mut far, 2000, true), Some(EVALUATION_LAPS), "and left again");
+        // Now the processors share a cache: the larger ring is no faster than before.
+        assert!(until(&mut far, 400, false).is_some());
+        assert!((0..1000).all(|_| !lap(&mut far, NEAR_COST)));
+    }
+
+    #[test]
+    fn f1_failed_trials_become_less_and_less_frequent() {
+        let mut far = RemoteTrial::new();
+        let tried: Vec<u64> = (0..4)
+            .map(|_| {
+                let tried = until(&mut far, 2000, true).unwrap();
+                assert_eq!(until(&mut far, 1900, false), Some(WARMUP_LAPS + TRIAL_LAPS));
+                tried
+            })
+            .collect();
+        assert_eq!(tried, [EVALUATION_LAPS, PATIENCE, 2 * PATIENCE, 4 * PATIENCE]);
+    }
+
+    #[test]
+    fn f1_busy_or_unmeasured_writer_starts_no_trial() {
+        let mut far = RemoteTrial::new();
+        assert!((0..1000).all(|at| !lap(&mut far, if at % 3 == 0 { NEAR_COST } else { 2000 })));
+        assert!((0..1000).all(|_| !lap(&mut far, 100_000)), "slower than any line");
+        assert!((0..1000).all(|_| !far.record(None)));
+    }
+}

@@ -1,0 +1,122 @@
+//! Streams that readers join and leave while they run. [SL §5.1]
+//!
+//! Admission never involves the writer: a joining reader starts *now*, after the last published
+//! block, whether the writer is busy or idle ([`crate::join`]). While readers can still join, a
+//! writer without readers continues and its blocks are discarded.
+
+use super::switch::Segments;
+use super::{Config, Offer, Output};
+pub use crate::join::ReaderTicket;
+use crate::share::{self, JoinState, Refusal};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use sys::doorbell::SocketDoorbell;
+
+/// Creates a stream without readers: the writing end, and the admission of readers.
+/// [`Config::readers`] is ignored.
+pub fn joinable(config: &Config) -> sys::Result<(Output, Admission)> {
+    let (writer, joining) = share::joinable_blocks(&config.ring)?;
+    let joining = Arc::new(joining);
+    let output =
+        Output::new(writer, Vec::new(), config, Segments::joinable(config, joining.clone()));
+    Ok((output, Admission(joining)))
+}
+
+/// Admits readers to a stream, from any thread. Once it is dropped no reader can join, and a writer
+/// without readers fails with [`Fault::Abandoned`](crate::Fault::Abandoned).
+#[derive(Debug)]
+pub struct Admission(Arc<JoinState>);
+
+impl Admission {
+    /// Admits a reader. Returns `None` if the writer has ended the stream.
+    pub fn admit(&self) -> sys::Result<Option<(ReaderTicket, Offer)>> {
+        let (own_end, peer_end) = SocketDoorbell::pair()?;
+        let admitted = self.admit_with(own_end)?;
+        Ok(admitted.map(|(ticket, ring)| (ticket, Offer::new(ring, peer_end))))
+    }
+
+    /// Admits a reader that holds the other end of `doorbell`: the offer has no doorbell of its
+    /// own.
+    pub fn admit_with(
+        &self,
+        doorbell: SocketDoorbell,
+    ) -> sys::Result<Option<(ReaderTicket, share::RingOffer)>> {
+        self.0.admit(doorbell)
+    }
+
+    /// Announces that a reader has left, so that the writer does not wait for it; the process may
+    /// have died.
+    pub fn leave(&self, ticket: ReaderTicket) {
+        self.0.queue.leave(ticket);
+    }
+
+    /// Registers a doorbell to be notified when the writer ends the stream.
+    pub fn notify_on_end(&self, doorbell: Arc<SocketDoorbell>) {
+        self.0.queue.notify_on_end(doorbell);
+    }
+
+    /// Returns true if the writer has ended the stream.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.0.queue.has_ended()
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.0.queue.close();
+    }
+}
+
+/// Creates a stream whose readers hold the other ends of these sockets. Sends each reader its offer
+/// over its socket, which then serves as its doorbell ([`Offer::receive`]). A reader whose socket
+/// is closed counts as departed; the results of the sends are returned in order.
+pub fn send_to(
+    config: &Config,
+    sockets: Vec<OwnedFd>,
+) -> sys::Result<(Output, Vec<sys::Result<()>>)> {
+    let config = &config.readers(sockets.len());
+    let (writer, rings) = share::blocks(&config.ring)?;
+    let (mut ends, mut sent) = (Vec::new(), Vec::new());
+    for (ring, socket) in rings.into_iter().zip(sockets) {
+        let page = ring.page()?;
+        sent.push(sys::descriptor::send(socket.as_fd(), OFFER, &ring.descriptors()));
+        ends.push((SocketDoorbell::from(socket), page));
+    }
+    let mut output = Output::new(writer, ends, config, Segments::first(config, None));
+    for (at, _) in sent.iter().enumerate().filter(|(_, sent)| sent.is_err()) {
+        output.disconnect(at);
+    }
+    Ok((output, sent))
+}
+
+/// Message that accompanies an offer on a socket.
+pub const OFFER: &[u8; 8] = b"SL offer";
+
+impl Offer {
+    /// Receives an offer over a socket, which then serves as the doorbell of this reader. Blocks
+    /// until it arrives. Returns `None` if the socket is closed.
+    pub fn receive(socket: OwnedFd) -> Result<Option<Self>, Refusal> {
+        let mut message = [0; OFFER.len()];
+        let (length, descriptors) = sys::descriptor::receive(&socket, &mut message)?;
+        if length == 0 {
+            return Ok(None);
+        }
+        let count = descriptors.len();
+        let ring = share::RingOffer::from_descriptors(descriptors)?;
+        if length != OFFER.len() || message != *OFFER {
+            return Err(Refusal::Descriptors(count));
+        }
+        Ok(Some(Self::with_doorbell(ring, socket)))
+    }
+
+    /// Combines a ring with the socket that is its doorbell.
+    #[must_use]
+    pub fn with_doorbell(ring: share::RingOffer, socket: OwnedFd) -> Self {
+        Self::new(ring, SocketDoorbell::from(socket))
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests;

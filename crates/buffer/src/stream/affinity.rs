@@ -1,0 +1,95 @@
+//! Cache affinity of the two ends of a stream. [Th §5.2, §5.5], FEATURES K9
+//!
+//! Data written by one side is fetched fastest from a cache that both sides share (BASELINES, two
+//! cores). The kernel's scheduler does not know which threads communicate. Each side publishes in
+//! its page the processor on which it last ran, so an end can confine its thread to the processors
+//! that share the closest cache with the other side. A thread is never pinned to one processor: the
+//! scheduler knows best which is free, and a writer and a reader on the same one would only
+//! alternate.
+//!
+//! The published processor is an allegation: a side that lies gets a peer that runs on a remote
+//! processor.
+
+use super::{Input, Output};
+use crate::atomic::acquire;
+use abi::ring::{reader, writer};
+
+impl Input {
+    /// Confines this thread, and the threads it starts, to the processors that share a cache with
+    /// the writer's last known one. Returns false, without effect, if that is unknown or shares no
+    /// cache. To be called again after the writer has moved.
+    pub fn share_cache(&mut self) -> sys::Result<bool> {
+        let page = &self.ring.walk().side.store.writer;
+        share_cache(acquire(page.word(writer::PROCESSOR)))
+    }
+}
+
+impl Output {
+    /// Confines this thread as [`Input::share_cache`], next to the first present reader.
+    pub fn share_cache(&mut self) -> sys::Result<bool> {
+        let first = self.ends.iter().position(|end| !end.gone);
+        let page = first.and_then(|first| self.ring.side().page(first));
+        page.map_or(Ok(false), |page| share_cache(acquire(page.word(reader::PROCESSOR))))
+    }
+}
+
+/// Confines this thread to the processors that share a cache with the given one. `published` is its
+/// number plus 1, or 0 if unknown.
+fn share_cache(published: u64) -> sys::Result<bool> {
+    let number = published.checked_sub(1).and_then(|number| usize::try_from(number).ok());
+    let sharers = number.map(sys::machine::cache_sharers).unwrap_or_default();
+    if sharers.is_empty() {
+        return Ok(false);
+    }
+    sys::process::pin_among(&sharers).map(|()| true)
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::super::{Config, stream};
+    use abi::DbufId;
+    use abi::ring::writer;
+    use std::sync::atomic::Ordering;
+
+    /// Returns the processors that this thread may run on.
+    fn allowed() -> String {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        line.unwrap().trim().to_owned()
+    }
+
+    #[test]
+    fn k9_reader_is_confined_to_its_writers_cache() {
+        let config = Config::new(DbufId::new(1).unwrap()).capacity(4096);
+        let (mut output, mut offers) = stream(&config).unwrap();
+        let mut input = offers.remove(0).open().unwrap();
+        let reading = std::thread::spawn(move || {
+            let before = allowed();
+            assert_eq!(input.share_cache(), Ok(false), "the writer's processor is unknown");
+            for _ in 0..100 {
+                output.write(&[1; 100]).unwrap();
+                output.flush();
+                assert_eq!(input.read(&mut [0; 100]), Ok(100));
+            }
+            let word = output.side().store.writer.word(writer::PROCESSOR);
+            let there = usize::try_from(word.load(Ordering::Relaxed) - 1).unwrap();
+            let sharers = sys::machine::cache_sharers(there);
+            assert_eq!(input.share_cache(), Ok(!sharers.is_empty()));
+            let here = sys::machine::current_processor();
+            assert!(
+                sharers.is_empty() && allowed() == before || sharers.contains(&here),
+                "{sharers:?}"
+            );
+            assert!(output.share_cache().is_ok(), "the other way round");
+            // A processor that does not exist, and an impossible number.
+            for lie in [100_000, u64::MAX] {
+                let page = &output.side().store.writer;
+                page.word(writer::PROCESSOR).store(lie, Ordering::Relaxed);
+                let kept = allowed();
+                assert_eq!((input.share_cache(), allowed()), (Ok(false), kept));
+            }
+        });
+        reading.join().unwrap();
+    }
+}
