@@ -1,4 +1,5 @@
-//! A file as a dbuf: named by rich pointers, copied by pread, handed on without passing through us.
+//! A file as a dbuf: named by rich pointers, copied by pread, transferred without a copy in this
+//! process.
 //!
 //!     cargo run -p streamline-iolite --example cached_file -- Cargo.toml
 
@@ -10,7 +11,7 @@ use streamline_iolite::resolve::Table;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("say which file")?;
     let file = CachedFile::open(DbufId::new(9).ok_or("an id")?, path)?;
-    // A name of 16 bytes, which may travel in any ring; and what it leads to.
+    // A pointer of 16 bytes, which may travel in any ring, and its target.
     let length = usize::try_from(file.size()?)?.min(20);
     let pointer = file.pointer(0, length);
     let mut table = Table::new();
@@ -18,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut begin = vec![0; length];
     table.copy(pointer, &mut begin)?;
     eprintln!("{pointer:?} is {:?}", String::from_utf8_lossy(&begin));
-    // All of it to standard output, out of the page cache.
+    // The whole file to standard output, directly from the page cache.
     let mut reader = file.reader();
     while let Sent::Bytes(_) = reader.splice(1 << 16, std::io::stdout())? {}
     eprintln!("{} bytes went over", reader.position());

@@ -1,4 +1,4 @@
-//! Three producers with a ring each, merged by the time that is written in their blocks.
+//! Three producers with a ring each, merged by the timestamps in their blocks.
 //!
 //!     cargo run -p streamline-iolite --example merged
 
@@ -9,13 +9,13 @@ use streamline_iolite::merge::{Merged, Next, Order, Stamped};
 
 #[expect(clippy::print_stdout, reason = "an example says what it does")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Producers may be 10 000 units apart; who shows nothing is waited for 50 ms.
+    // Producers may differ by 10 000 units; a silent one is waited for 50 ms.
     let order = Order::Stamped(Stamped::new(10_000, Duration::from_millis(50), stamp));
     let mut merged = Merged::new(order);
     let mut writing = Vec::new();
     for who in 0..3_u64 {
         let (mut output, mut offers) = stream(&Config::new(DbufId::new(1).ok_or("an id")?))?;
-        // The offer could as well go to another process: it is four descriptors.
+        // The offer consists of four descriptors and could be sent to another process.
         merged.join(offers.pop().ok_or("an offer")?.open()?);
         writing.push(std::thread::spawn(move || {
             for number in 0..1000 {
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The time in a block: its first 8 bytes.
+/// Returns the timestamp of a block, its first 8 bytes.
 fn stamp(block: &[u8]) -> u64 {
     block.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

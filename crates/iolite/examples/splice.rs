@@ -1,9 +1,9 @@
-//! A file goes through three processes' worth of streams, and nobody copies it: the first writes
-//! pointers, the second passes them on, the third looks at the bytes where they were read to.
+//! A file passes through three stages of streams without a copy: the first writes pointers, the
+//! second forwards them, the third reads the bytes in the page cache.
 //!
 //!     cargo run -p streamline-iolite --example splice [FILE]
 //!
-//! Here the three are threads; between processes offers and grant server sockets travel by
+//! Here the stages are threads; between processes, offers and grant server sockets are sent by
 //! `sys::descriptor::send`, and nothing else changes.
 
 #![expect(clippy::print_stdout, reason = "an example says what it did")]
@@ -19,6 +19,7 @@ use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{AllocationPool, Frozen};
 use streamline_iolite::indirect::{Backing, Config, Input, Output, indirect};
 use streamline_iolite::interface::Held;
+use streamline_iolite::interface::StreamReader as _;
 use streamline_iolite::splice::splice_all;
 use streamline_iolite::view::Space;
 use sys::process::identity;
@@ -26,12 +27,12 @@ use sys::process::identity;
 fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "/proc/self/exe".to_owned());
     let id = |number| DbufId::new(number).ok_or("no id");
-    // The owner of all dbufs here, which others ask for what they have not mapped.
+    // The owner of all dbufs, which the other stages query for unmapped ones.
     let server = GrantServer::open(Creator::new(8))?;
     let file = Frozen::read(id(1)?, File::open(&name)?, 1 << 30)?;
     server.owner(|owner| owner.share_frozen(&file, AccessList::private(identity())))?;
     let stream = |ring: u32| -> Result<(Output, Input), Box<dyn Error>> {
-        let shape = pool::Config { segment: 1 << 16, segments: 4 };
+        let shape = pool::PoolConfig { segment: 1 << 16, segments: 4 };
         let pool = AllocationPool::new(id(ring + 1)?, shape, AccessList::private(identity()))?;
         server.owner(|owner| owner.share(&pool))?;
         let (output, mut offers) = indirect(&Config::new(id(ring)?), Backing::new(pool))?;

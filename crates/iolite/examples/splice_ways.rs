@@ -1,5 +1,5 @@
-//! Compares the calls that write a cached file into a pipe, for blocks of several sizes: the
-//! figures behind `file::SpliceCall::choose`. A reader at the other end copies all of it out.
+//! Comparison of system calls that write a cached file into a pipe, for several block sizes: the
+//! source of the figures for `file::SpliceCall::choose`. A reader at the other end drains the pipe.
 //!
 //!     cargo run --release -p streamline-iolite --example splice_ways
 
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// The median time of some rounds, each with a pipe and a thread that empties it.
+/// Returns the median time of several rounds, each with a pipe and a draining thread.
 fn median(mut round: impl FnMut(OwnedFd) -> Outcome<()>) -> Outcome<Duration> {
     let mut times = Vec::new();
     for _ in 0..ROUNDS {

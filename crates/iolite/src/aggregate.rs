@@ -1,24 +1,25 @@
 //! Aggregates: data as a list of slices of immutable bytes. [IOL §2.1, §2.4, §2.8]
 //!
-//! In: blocks of pools, each with a [`Lease`] that keeps it; or bytes, which are written once into
-//! an [`AllocationPool`]. Out: an [`Aggregate`], which is cut, joined, changed and handed on
+//! In: blocks of pools, each with a [`Lease`] that holds it; or bytes, which are written once into
+//! an [`AllocationPool`]. Out: an [`Aggregate`], which is cut, joined, changed and passed on
 //! without touching the bytes, and read in pieces, as a file, or by `writev`.
 //!
 //! ```text
 //! aggregate   [ slice ][ slice ][ slice ]            24 + 9 + 1400 bytes, in this order
 //!                 |        |        |
-//! pool 7      ...█████.....|........|..............   leased: stays while anybody refers to it
+//! pool 7      ...█████.....|........|..............   leased: kept while referenced
 //! pool 3      .............████....████████████████   another pool, other readers
 //! ```
 //!
 //! The bytes are never written again, so any number of aggregates, in any thread, may refer to the
-//! same ones, and none of them sees another change its data: *aggregates are passed by value, bytes
-//! by reference*. What an aggregate refers to lives exactly as long as it does: each slice has a
-//! lease, a count that safe code cannot forge (M4 of `pool`) and that a thread which panics gives
-//! back like any other. Between processes an [`owner`] hands out pools, by their [`access`] lists,
-//! at a [`server`]; [`holders`] counts what others refer to; what is [`Frozen`] they read in place.
+//! same ones, and none observes a change by another: *aggregates are passed by value, bytes by
+//! reference*. The referenced memory lives exactly as long as the aggregate: each slice has a
+//! lease, a counter that safe code cannot forge (M4 of `pool`) and that a panicking thread releases
+//! like any other. Between processes, an [`owner`] grants pools according to their
+//! [`access`](abi::access) lists through a [`server`]; [`holders`] counts the references of other
+//! processes; [`Frozen`] data is read in place.
 //!
-//! | operation | costs | of the source |
+//! | operation | cost | name in the paper |
 //! |---|---|---|
 //! | [`AllocationPool::allocate`], `copy`, `read` | the bytes, once | create |
 //! | `clone` | O(slices), no bytes | duplicate |
@@ -35,14 +36,14 @@
 //! [`mutate`]: Aggregate::mutate
 //! [`overwrite`]: Aggregate::overwrite
 //!
-//! Up to four slices lie in the aggregate itself; more take memory from the heap, up to
-//! [`SLICES_MAX`]. Slices are never joined behind the caller's back, even where their bytes happen
-//! to follow each other: what is cached about a slice ([`ContentId`]) is found again.
+//! Up to four slices are stored inline; more are allocated on the heap, up to [`SLICES_MAX`].
+//! Slices are never joined implicitly, even if their bytes happen to be adjacent, so that cached
+//! properties of a slice ([`ContentId`]) are found again.
 //!
-//! Deviation: bytes are never changed in place, not even when only one aggregate refers to them
-//! (the source's footnote 2). Whoever has a pool may look at any of its blocks without a lease, so
-//! no count proves that nobody looks. The place to change bytes is the draft, before they are shown
-//! (docs/book/decisions/0013-aggregates-never-edit-in-place.md).
+//! Deviation: bytes are never changed in place, not even if only one aggregate refers to them (the
+//! paper's footnote 2). The owner of a pool may read any of its blocks without a lease, so no
+//! counter proves that there is no reader. Bytes can be changed in the draft, before they are
+//! published (docs/book/decisions/0013-aggregates-never-edit-in-place.md).
 
 use abi::{BlockMetadata, Entry, Flags, Marks, RichPointer};
 use buffer::Fault;
@@ -72,28 +73,28 @@ pub use list::Slices;
 pub use refusal::GrantRefusal;
 pub use slice::{ContentId, Slice};
 
-/// The most slices that one aggregate has.
+/// Maximum number of slices of an aggregate.
 pub const SLICES_MAX: usize = 1 << 16;
 
-/// Data as an ordered list of slices. By default: none.
+/// Data as an ordered list of slices. The default is empty.
 #[derive(Clone, Default)]
 pub struct Aggregate {
     slices: List,
-    /// Bytes of all slices.
+    /// Total length of all slices in bytes.
     length: usize,
 }
 
 impl Aggregate {
-    /// Nothing.
+    /// Creates an empty aggregate.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The block that a pointer names, of a segment that this lease keeps
+    /// Creates an aggregate of the block named by a pointer, in a leased segment
     /// ([`Pool::lease`](buffer::pool::Pool::lease),
-    /// [`Batch::lease`](buffer::crossing::Batch::lease)). Refused for holes, and for what does not
-    /// lie in the segment.
+    /// [`Batch::lease`](buffer::crossing::Batch::lease)). Fails for holes and for blocks outside
+    /// the segment.
     pub fn over(lease: Lease, pointer: RichPointer) -> Result<Self, Error> {
         Self::of(Arc::new(lease), pointer)
     }
@@ -107,7 +108,7 @@ impl Aggregate {
         Ok(aggregate)
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.length
@@ -119,32 +120,32 @@ impl Aggregate {
         self.length == 0
     }
 
-    /// The slices in order; none of them is empty.
+    /// Returns the slices in order; none of them is empty.
     #[must_use]
     pub fn slices(&self) -> Slices<'_> {
         self.slices.iter()
     }
 
-    /// The bytes in order, piece by piece; no piece is empty.
+    /// Returns the bytes in order, as one nonempty piece per slice.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.slices().map(Slice::bytes)
     }
 
-    /// Returns the entries by which this aggregate is sent to another space: a block for each
-    /// slice, the first and the last marked (CONTRACT 6). The aggregate is the origin for
-    /// [`crossing::Writer::push`](buffer::crossing::Writer::push).
+    /// Returns the entries for sending this aggregate to another space: one block per slice, with
+    /// the first and last flags (CONTRACT 6). The aggregate is the origin for
+    /// [`crossing::CrossingWriter::push`](buffer::crossing::CrossingWriter::push).
     pub fn entries(&self, context: BlockMetadata) -> impl Iterator<Item = Entry> {
         let last = self.slices.len().saturating_sub(1);
         self.slices().enumerate().map(move |(index, slice)| {
             let first = if index == 0 { Flags::FIRST } else { Flags::NONE };
-            let ending = if index == last { Flags::LAST } else { Flags::NONE };
-            let flags = context.flags.with(first).with(ending);
+            let last_flag = if index == last { Flags::LAST } else { Flags::NONE };
+            let flags = context.flags.with(first).with(last_flag);
             let pointer = slice.pointer();
             Entry::new(pointer, BlockMetadata { flags, ..context }, Marks::bare(pointer.length()))
         })
     }
 
-    /// Cuts off all behind the first `length` bytes.
+    /// Shortens the aggregate to its first `length` bytes.
     pub fn truncate(&mut self, length: usize) {
         while self.length > length
             && let Some(mut last) = self.slices.pop_back()
@@ -157,7 +158,7 @@ impl Aggregate {
         }
     }
 
-    /// Cuts off the first `count` bytes.
+    /// Removes the first `count` bytes.
     pub fn trim(&mut self, count: usize) {
         let keep = self.length.saturating_sub(count);
         while self.length > keep
@@ -172,8 +173,8 @@ impl Aggregate {
         }
     }
 
-    /// Puts another aggregate behind this one: *append* and *concatenate*. Refused, and nothing
-    /// changed, for more than [`SLICES_MAX`] slices together.
+    /// Appends another aggregate: *append* and *concatenate*. Fails, without a change, if the
+    /// result would exceed [`SLICES_MAX`] slices.
     pub fn append(&mut self, mut other: Self) -> Result<(), Error> {
         self.has_room(other.slices.len())?;
         while let Some(slice) = other.slices.pop_front() {
@@ -182,8 +183,7 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Puts another aggregate before this one: a header before its data. Refused as
-    /// [`Aggregate::append`].
+    /// Prepends another aggregate, such as a header. Fails like [`Aggregate::append`].
     pub fn prepend(&mut self, mut other: Self) -> Result<(), Error> {
         self.has_room(other.slices.len())?;
         while let Some(slice) = other.slices.pop_back() {
@@ -193,8 +193,8 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Splits in two: keeps the first `at` bytes and answers the rest, which is nothing where `at`
-    /// lies beyond the end.
+    /// Splits in two: keeps the first `at` bytes and returns the rest, empty if `at` is beyond the
+    /// end.
     #[must_use = "use `truncate` to drop the rest"]
     pub fn split_off(&mut self, at: usize) -> Self {
         let mut rest = Self::new();
@@ -215,7 +215,8 @@ impl Aggregate {
         rest
     }
 
-    /// A duplicate of these bytes of it.
+    /// Returns an aggregate of the bytes in `range`, without copying them. Fails if the range is
+    /// out of bounds.
     pub fn part(&self, range: Range<usize>) -> Result<Self, Error> {
         self.is_inside(&range)?;
         let mut part = Self::new();
@@ -235,11 +236,11 @@ impl Aggregate {
         Ok(part)
     }
 
-    /// Puts another aggregate in the place of these bytes: inserts where the range is empty,
-    /// deletes where the other is. Unchanged where it is refused.
+    /// Replaces the bytes in `range` by another aggregate: an insertion if the range is empty, a
+    /// deletion if the other is. Unchanged on failure.
     pub fn replace(&mut self, range: Range<usize>, other: Self) -> Result<(), Error> {
         self.is_inside(&range)?;
-        // Cutting adds one slice at most on either side.
+        // Cutting adds at most one slice on either side.
         self.has_room(other.slices.len() + 2)?;
         let behind = self.split_off(range.end);
         self.truncate(range.start);
@@ -251,9 +252,10 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Changes these bytes: copies them, and no others, into a new block of `pool`, lets `edit`
-    /// write there, and joins it with what is around. Nobody else who refers to the old bytes sees
-    /// it. The range is at most [`AllocationPool::block_max`] long. Unchanged where it is refused.
+    /// Changes the bytes in `range`: copies only them into a new block of `pool`, lets `edit` write
+    /// there, and joins the block with the surrounding slices. Other references to the old bytes
+    /// are unaffected. The range is at most [`AllocationPool::block_max`] long. Unchanged on
+    /// failure.
     pub fn mutate(
         &mut self,
         range: Range<usize>,
@@ -274,8 +276,8 @@ impl Aggregate {
         self.replace(range, changed)
     }
 
-    /// Puts other bytes in the place of as many from `at` on; of what was there nothing is read.
-    /// Unchanged where it is refused.
+    /// Replaces as many bytes from `at` on by `bytes`; the old ones are not read. Unchanged on
+    /// failure.
     pub fn overwrite(
         &mut self,
         at: usize,
@@ -288,9 +290,8 @@ impl Aggregate {
         self.replace(range, changed)
     }
 
-    /// Copies all of it into as few slices as the pool allows: for data that has been changed in
-    /// so many places that finding a byte costs more than copying them (§2.8, third case).
-    /// Unchanged where it is refused.
+    /// Copies all bytes into as few slices as the pool allows, for data with so many small slices
+    /// that traversal costs more than a copy (§2.8, third case). Unchanged on failure.
     pub fn gather(&mut self, pool: &mut AllocationPool) -> Result<(), Error> {
         let mut writer = pool.writer();
         for piece in self.pieces() {
@@ -306,7 +307,7 @@ impl Aggregate {
         self.slices.push_back(slice);
     }
 
-    /// Makes the last slice longer by a slice that follows it in its segment, or puts it behind.
+    /// Extends the last slice by one that directly follows in its segment, or appends it.
     fn extend(&mut self, slice: Slice) -> Result<(), Error> {
         let length = slice.len();
         if self.slices.back_mut().is_some_and(|last| last.join(&slice)) {
@@ -334,7 +335,7 @@ impl Aggregate {
 
 impl Origin for Aggregate {
     fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault> {
-        // M4: made from a lease.
+        // M4: derived from a lease.
         let covers = |slice: &&Slice| slice.lease().covers(pointer.dbuf(), pointer.place);
         let slice = self.slices().find(covers).ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))?;
         Ok(slice.lease().clone())
@@ -347,19 +348,30 @@ impl fmt::Debug for Aggregate {
     }
 }
 
-/// The reason for which an aggregate was not made or not changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Reason why an aggregate was not created or changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
-    /// The lease does not cover the block, or the block is longer than the pool allows.
-    Fault(Fault),
+    /// The lease does not contain the block, or the block is longer than the pool allows.
+    #[error("{0}")]
+    Fault(#[from] Fault),
     /// The pool has no room.
+    #[error(
+        "the pool is full: of its {} segments {} are kept by leases and {} by pins; drop \
+         aggregates, or make the pool larger",
+        .0.segments, .0.leased, .0.pinned
+    )]
     Full(Usage),
-    /// It would have more than [`SLICES_MAX`] slices.
+    /// The result would exceed [`SLICES_MAX`] slices.
+    #[error(
+        "an aggregate of {slices} slices is longer than the {SLICES_MAX} that it may \
+         have: gather it"
+    )]
     TooMany {
-        /// Slices that the result would have.
+        /// Number of slices of the result.
         slices: usize,
     },
-    /// The range does not lie in the aggregate.
+    /// The range is out of bounds.
+    #[error("bytes {from} to {to} do not lie in an aggregate of {length}")]
     OutOfRange {
         /// Start of the range.
         from: usize,
@@ -368,43 +380,6 @@ pub enum Error {
         /// Bytes of the aggregate.
         length: usize,
     },
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fault(fault) => fault.fmt(f),
-            Self::Full(usage) => write!(
-                f,
-                "the pool is full: of its {} segments {} are kept by leases and {} by pins; drop \
-                 aggregates, or make the pool larger",
-                usage.segments, usage.leased, usage.pinned
-            ),
-            Self::TooMany { slices } => write!(
-                f,
-                "an aggregate of {slices} slices is longer than the {SLICES_MAX} that it may \
-                 have: gather it"
-            ),
-            Self::OutOfRange { from, to, length } => {
-                write!(f, "bytes {from} to {to} do not lie in an aggregate of {length}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Fault(fault) => Some(fault),
-            _ => None,
-        }
-    }
-}
-
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
-    }
 }
 
 #[cfg(test)]

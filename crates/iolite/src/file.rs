@@ -8,21 +8,23 @@
 //!                   |               |
 //!                 pread            write, writev, vmsplice of the mapped address
 //!                   |               |
-//!                 a copy for us    another file, pipe or socket: no byte passes through us
+//!                 a local copy     another file, pipe or socket, without a local copy
 //! ```
 //!
-//! In: a descriptor of a regular file. Out: copies ([`CachedFile::copy`], [`FileReader::read`]),
-//! and bytes handed from the cache to another descriptor ([`CachedFile::splice`]). The mapping is
-//! made once and kept, because to make one for each use costs what it saves (BASELINES, file side).
+//! In: the descriptor of a regular file. Out: copies ([`CachedFile::copy`], [`FileReader::read`]),
+//! and transfers from the cache to another descriptor ([`CachedFile::splice`]). The mapping is
+//! created once and kept, because creating it for each use costs as much as it saves (BASELINES,
+//! file side).
 //!
-//! A file is *foreign memory*: others cut it (who reads the mapping then dies of SIGBUS) and write
-//! it. So there is no reference to its bytes, and no way to make one: the address of the mapping is
-//! known to `sys` alone, which hands it to system calls; these answer EFAULT. What was named by a
-//! rich pointer may be something else when it is read: (dbuf, position) is no content id here. Who
-//! needs bytes that stay takes a sealed copy ([`Frozen::read`](crate::aggregate::Frozen::read)).
+//! A file is *foreign memory*: other processes truncate it (reading the mapping then raises SIGBUS)
+//! and write it. So no reference to its bytes exists: only `sys` knows the address of the mapping
+//! and passes it to system calls, which fail with EFAULT. The target of a rich pointer may change
+//! before it is read: (dbuf, position) is not a content id here. For bytes that stay, use a sealed
+//! copy ([`Frozen::read`](crate::aggregate::Frozen::read)).
 //!
-//! Peers get a descriptor that cannot write, if the mode of the file lets them read when they ask
-//! ([`CachedFile::grant`]); from then on they read what the file contains, as with any open file.
+//! Peers receive a read-only descriptor if the mode of the file permits it at the time of the
+//! request ([`CachedFile::grant`]); afterwards they read the current contents, as with any open
+//! file.
 
 mod reader;
 mod splice;
@@ -33,13 +35,12 @@ pub use splice::{Sent, SpliceCall};
 use abi::access::{AccessList, Credentials};
 use abi::{BLOCK_MAX, Class, DbufId, Extent, RichPointer};
 use buffer::Fault;
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use sys::file::{Access, FileKind, FileMapping};
 
-/// A file as a dbuf. Clones are the same file with the same mapping.
+/// A file as a dbuf. Clones share the same mapping.
 #[derive(Clone, Debug)]
 pub struct CachedFile {
     inner: Arc<Inner>,
@@ -48,9 +49,9 @@ pub struct CachedFile {
 #[derive(Debug)]
 struct Inner {
     id: DbufId,
-    /// Opened for reading and for nothing else.
+    /// Read-only descriptor.
     file: OwnedFd,
-    /// True if a seal keeps the file from being cut.
+    /// True if a seal prevents truncation.
     is_uncut: bool,
     view: RwLock<FileView>,
 }
@@ -58,14 +59,14 @@ struct Inner {
 /// The mapping of a file.
 #[derive(Clone, Debug, Default)]
 struct FileView {
-    /// None for a file that has no bytes, or that cannot be mapped.
+    /// The mapping; `None` if the file is empty or cannot be mapped.
     mapping: Option<Arc<FileMapping>>,
-    /// Bytes that the file had when we last looked.
+    /// File size at the last check, in bytes.
     size: u64,
 }
 
 impl CachedFile {
-    /// Opens a file. `id` is one that no other dbuf has.
+    /// Opens a file for reading; `id` must be unique. Fails for anything but a regular file.
     pub fn open(id: DbufId, path: impl AsRef<Path>) -> Result<Self, Refusal> {
         let target = || path.as_ref().display().to_string();
         let file =
@@ -76,8 +77,8 @@ impl CachedFile {
         Self::of(id, file.into())
     }
 
-    /// Takes a descriptor that we opened ourselves. One that can write is opened anew, so that
-    /// nobody gets a way to write.
+    /// Wraps a descriptor opened by this process. A writable one is reopened read-only, so that
+    /// grants never include write access.
     pub fn of(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
         if sys::file::status(&file)?.kind != FileKind::Regular {
             return Err(Refusal::NoFile);
@@ -94,8 +95,8 @@ impl CachedFile {
         Ok(cached)
     }
 
-    /// Takes a descriptor that somebody sent. It is an allegation: what is no regular file, or lies
-    /// in a file system that any user may stand behind, who could let us wait for ever, is refused.
+    /// Wraps a descriptor received from a peer, which is an allegation. Fails for anything but a
+    /// regular file, and for files in user-space file systems, which could block readers forever.
     pub fn received(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
         if sys::file::is_in_user_space(&file)? {
             return Err(Refusal::InUserSpace);
@@ -103,26 +104,27 @@ impl CachedFile {
         Self::of(id, file)
     }
 
-    /// The id by which rich pointers name this file.
+    /// Returns the id by which rich pointers name this file.
     #[must_use]
     pub fn id(&self) -> DbufId {
         self.inner.id
     }
 
-    /// Bytes that the file has now.
+    /// Returns the current file size in bytes.
     pub fn size(&self) -> Result<u64, Refusal> {
         Ok(self.look()?.size)
     }
 
-    /// The pointer to up to [`BLOCK_MAX`] bytes from `at` on. It proves nothing, as any.
+    /// Returns a pointer to up to [`BLOCK_MAX`] bytes at offset `at`. Like any pointer, it may be
+    /// out of bounds.
     #[must_use]
     pub fn pointer(&self, at: u64, length: usize) -> RichPointer {
         let length = u32::try_from(length.min(BLOCK_MAX)).unwrap_or(0);
         RichPointer::new(self.inner.id, Extent::new(at, length), Class::YES)
     }
 
-    /// Copies the bytes that a place names into `out`, which must be as long.
-    /// [`Fault::OutOfWindow`]: the file is not (or no longer) as long.
+    /// Copies the bytes at a place into `out`, which must have the same length. Fails with
+    /// [`Fault::OutOfWindow`] if the file is (now) shorter.
     pub fn copy(&self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
         let (length, limit) = (place.length() as usize, out.len());
         if length != limit {
@@ -134,12 +136,14 @@ impl CachedFile {
         }
     }
 
-    /// Copies what is there from `at` on, as `pread(2)` does; 0 behind the end.
+    /// Copies available bytes from offset `at` on, like `pread(2)`; returns their number, 0 beyond
+    /// the end.
     pub fn read_at(&self, at: u64, out: &mut [u8]) -> Result<usize, Refusal> {
         Ok(sys::file::read_at(&self.inner.file, at, out)?)
     }
 
-    /// Has these bytes read from the disk and mapped now, and not page by page when they are used.
+    /// Reads these bytes from disk and maps them at once, instead of by page faults at their first
+    /// use.
     pub fn populate(&self, place: Extent) -> Result<(), Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         match (view.mapping, usize::try_from(place.position())) {
@@ -148,10 +152,9 @@ impl CachedFile {
         }
     }
 
-    /// The descriptor for a peer, if the file may be read by it now: the mode and the owner that
-    /// the file has at this moment decide, not how we opened it. Where an access control list says
-    /// more than they do, which cannot be asked in somebody else's name, only owner and root get
-    /// it.
+    /// Returns a descriptor for a peer that may read the file: the file's current mode and owner
+    /// decide, not how we opened it. If the file has an access control list, which cannot be
+    /// evaluated for another user, only owner and root are permitted.
     pub fn grant(&self, peer: &Credentials) -> Result<OwnedFd, Refusal> {
         let status = sys::file::status(&self.inner.file)?;
         let has_list = sys::file::has_access_list(&self.inner.file);
@@ -164,19 +167,19 @@ impl CachedFile {
             .map_err(|e| system("fcntl", e.raw_os_error().unwrap_or(0)))
     }
 
-    /// The file itself: it can be read and not written.
+    /// Returns the read-only descriptor of the file.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.inner.file.as_fd()
     }
 
-    /// Returns the mapping, made anew if it does not reach to `end`.
+    /// Returns the mapping, updated if it does not reach to `end`.
     fn view(&self, end: u64) -> Result<FileView, Refusal> {
         let view = self.inner.view.read().unwrap_or_else(PoisonError::into_inner).clone();
         if end <= view.size { Ok(view) } else { self.look() }
     }
 
-    /// Looks how long the file is, and maps what is new of it.
+    /// Updates the file size, and the mapping if the file has grown beyond it.
     fn look(&self) -> Result<FileView, Refusal> {
         let size = sys::file::status(&self.inner.file)?.size;
         let seen = self.inner.view.read().unwrap_or_else(PoisonError::into_inner);
@@ -193,8 +196,8 @@ impl CachedFile {
         Ok(view.clone())
     }
 
-    /// A mapping with room for as much again, so that a file that grows is mapped seldom. The old
-    /// one lives until the last system call with it has come back.
+    /// Maps the file with room to double in size, so that a growing file is seldom remapped. The
+    /// old mapping lives until the last system call that uses it has returned.
     fn map(&self, size: u64) -> Option<Arc<FileMapping>> {
         let room = size.checked_next_power_of_two()?.max(ROOM_MIN);
         let mapped = |len: u64| {
@@ -204,72 +207,47 @@ impl CachedFile {
     }
 }
 
-/// So much is mapped of a shorter file: an address costs nothing.
+/// Minimum size of a mapping in bytes; unused address space costs nothing.
 const ROOM_MIN: u64 = 1 << 16;
-/// The bit that lets the owner read.
+/// Mode bit for read access of the owner.
 const OWNER: u32 = 0o400;
 
 fn system(call: &'static str, errno: i32) -> Refusal {
     Refusal::System(sys::Error::new(call, "a file", errno))
 }
 
-/// The reason for which a file is no dbuf, or not readable by a peer.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Reason why a file cannot be a dbuf, or is not readable by a peer.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// It is a directory, a pipe, a socket or a device.
+    /// The descriptor is that of a directory, pipe, socket or device.
+    #[error("not a regular file: read it through a stream")]
     NoFile,
-    /// The descriptor was not opened for reading.
+    /// The descriptor is not open for reading.
+    #[error("the file is not open for reading")]
     Unreadable,
-    /// Its file system is a program that any user may have started.
+    /// The file is in a user-space file system, possibly of an untrusted user.
+    #[error(
+        "the file lies in a file system in user space, which may let readers wait for \
+         ever: ask for a copy"
+    )]
     InUserSpace,
-    /// The mode of the file does not let this user read it.
+    /// The mode of the file denies this user read access.
+    #[error("user {uid} may not read this file")]
     Forbidden {
-        /// The user.
+        /// User id of the peer.
         uid: u32,
     },
-    /// The file was cut while its bytes were handed on.
+    /// The file was truncated during a transfer.
+    #[error("the file was cut while it was sent: of {sent} bytes the first {good} are its own")]
     Cut {
-        /// Bytes that were handed on.
+        /// Number of bytes transferred.
         sent: usize,
-        /// The first of them that are what the file contained: what follows are zeros.
+        /// Number of leading bytes that are file contents; the others are zeros.
         good: usize,
     },
-    /// The kernel refused a call.
-    System(sys::Error),
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoFile => f.write_str("not a regular file: read it through a stream"),
-            Self::Unreadable => f.write_str("the file is not open for reading"),
-            Self::InUserSpace => f.write_str(
-                "the file lies in a file system in user space, which may let readers wait for \
-                 ever: ask for a copy",
-            ),
-            Self::Forbidden { uid } => write!(f, "user {uid} may not read this file"),
-            Self::Cut { sent, good } => write!(
-                f,
-                "the file was cut while it was sent: of {sent} bytes the first {good} are its own"
-            ),
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Refusal {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::System(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl From<sys::Error> for Refusal {
-    fn from(error: sys::Error) -> Self {
-        Self::System(error)
-    }
+    /// A system call failed.
+    #[error("{0}")]
+    System(#[from] sys::Error),
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The exam of `buffer::late`, for the readers of this crate.
+//! Races between a reader's check for input and the end of the writer, by the test of
+//! `buffer::late` for the readers of this crate.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -8,6 +9,7 @@ use crate::aggregate::pipe::pipe;
 use crate::aggregate::server::GrantServer;
 use crate::indirect::{self, Backing, indirect};
 use crate::interface::StreamReader;
+use crate::interface::StreamWriter as _;
 use crate::merge::{Merged, Next, Order, Stamped};
 use crate::mpipe::{mpipe, open_read, open_write};
 use crate::splice::splice_all;
@@ -28,60 +30,65 @@ fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-/// A writer's manner of going.
+/// Manner in which a writer ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum How {
-    Ends,
-    IsKilled,
+enum WriterEnd {
+    Closed,
+    Killed,
 }
 
-const BOTH: [How; 2] = [How::IsKilled, How::Ends];
+const BOTH: [WriterEnd; 2] = [WriterEnd::Killed, WriterEnd::Closed];
 
-impl How {
-    /// Returns the end that a reader sees after all bytes: no bytes, or a fault.
+impl WriterEnd {
+    /// Returns the result of a read after the last block: no bytes, or a fault.
     const fn end(self) -> Result<Vec<u8>, Fault> {
         match self {
-            Self::Ends => Ok(Vec::new()),
-            Self::IsKilled => Err(Fault::Abandoned),
+            Self::Closed => Ok(Vec::new()),
+            Self::Killed => Err(Fault::Abandoned),
         }
     }
 }
 
-/// A writer that shows a block and goes.
-trait Goes: Send + 'static {
-    fn goes(self, how: How);
+/// A writer that publishes [`LAST`] and then closes the stream or is killed.
+trait RaceWriter: Send + 'static {
+    fn write_and_end(self, how: WriterEnd);
 }
 
-macro_rules! goes {
+macro_rules! race_writer {
     ($($output:ty),*) => {$(
-        impl Goes for $output {
-            fn goes(mut self, how: How) {
+        impl RaceWriter for $output {
+            fn write_and_end(mut self, how: WriterEnd) {
                 assert!(self.write(LAST).unwrap());
                 self.flush();
                 match how {
-                    How::IsKilled => self.die(),
-                    How::Ends => drop(self),
+                    WriterEnd::Killed => self.die(),
+                    WriterEnd::Closed => drop(self),
                 }
             }
         }
     )*};
 }
 
-goes!(stream::Output, fixed::stream::Output, indirect::Output);
+race_writer!(stream::Output, fixed::stream::SlotOutput, indirect::Output);
 
-/// Lets a writer go in the middle of a call.
-fn race(late: &mut LateEvent, output: impl Goes, how: How) {
-    late.arm(move || output.goes(how));
+/// Lets a writer end in the middle of a reader's call.
+fn race(late: &mut LateEvent, output: impl RaceWriter, how: WriterEnd) {
+    late.arm(move || output.write_and_end(how));
 }
 
-/// Reads a block and what comes after it, by this call.
-fn exam<I>(what: &str, how: How, input: &mut I, call: fn(&mut I) -> Result<Vec<u8>, Fault>) {
+/// Reads a block and the end after it, by this call.
+fn check_block_and_end<I>(
+    what: &str,
+    how: WriterEnd,
+    input: &mut I,
+    call: fn(&mut I) -> Result<Vec<u8>, Fault>,
+) {
     assert_eq!(call(input).as_deref(), Ok(LAST), "{what}, and it {how:?}");
     assert_eq!(call(input), how.end(), "{what}, and it {how:?}");
 }
 
-/// Until there is something.
-fn patiently<I>(
+/// Repeats an attempt until it returns a block.
+fn retry<I>(
     input: &mut I,
     attempt: fn(&mut I, &mut [u8]) -> Result<Option<usize>, Fault>,
 ) -> Result<Vec<u8>, Fault> {
@@ -97,10 +104,10 @@ fn patiently<I>(
 
 type Call<I> = (&'static str, fn(&mut I) -> Result<Vec<u8>, Fault>);
 
-/// An indirect stream with one reader, in a space that reads what it names.
+/// Returns an indirect stream with one reader, in a space that can map its memory.
 fn pointers(policy: Policy) -> (indirect::Output, indirect::Input, GrantServer) {
     let server = GrantServer::open(Creator::new(8)).unwrap();
-    let shape = pool::Config { segment: 4096, segments: 4 };
+    let shape = pool::PoolConfig { segment: 4096, segments: 4 };
     let pool = AllocationPool::new(id(2), shape, AccessList::private(identity())).unwrap();
     server.owner(|owner| owner.share(&pool)).unwrap();
     let config = indirect::Config { entries: 16, policy, ..indirect::Config::new(id(1)) };
@@ -111,11 +118,11 @@ fn pointers(policy: Policy) -> (indirect::Output, indirect::Input, GrantServer) 
 }
 
 #[test]
-fn of_an_indirect_stream_nothing_that_was_shown_is_lost() {
+fn indirect_stream_loses_no_published_block() {
     let calls: [Call<indirect::Input>; 2] = [
-        ("try_read", |input| patiently(input, |input, out| input.try_read(out))),
+        ("try_read", |input| retry(input, |input, out| input.try_read(out))),
         ("peek", |input| {
-            patiently(input, |input, out| {
+            retry(input, |input, out| {
                 let Some(block) = input.peek()? else { return Ok(None) };
                 let length = block.len();
                 out[..length].copy_from_slice(block);
@@ -126,19 +133,19 @@ fn of_an_indirect_stream_nothing_that_was_shown_is_lost() {
     ];
     for (name, call) in calls {
         for (policy, how) in POLICIES.into_iter().flat_map(|policy| BOTH.map(|how| (policy, how))) {
-            let (output, mut input, _desk) = pointers(policy);
+            let (output, mut input, _server) = pointers(policy);
             race(&mut input.late, output, how);
-            exam(&format!("{name} of pointers, {policy:?}"), how, &mut input, call);
+            check_block_and_end(&format!("{name} of pointers, {policy:?}"), how, &mut input, call);
             assert_eq!(input.written().resident(&input.count()), Some(0));
         }
     }
 }
 
-/// A splice neither maps nor reads, and asks in its own way for the end.
+/// A splice neither maps nor reads the block: it has a check of its own for the end of the stream.
 #[test]
-fn what_was_shown_is_passed_on_before_its_writer_is_missed() {
+fn published_blocks_are_spliced_before_writer_death() {
     for how in BOTH {
-        let (output, mut input, _desk) = pointers(Policy::Block);
+        let (output, mut input, _server) = pointers(Policy::Block);
         let (mut to, mut through, _behind) = pointers(Policy::Block);
         race(&mut input.late, output, how);
         let moved = splice_all(&mut input, &mut to);
@@ -146,13 +153,13 @@ fn what_was_shown_is_passed_on_before_its_writer_is_missed() {
         to.flush();
         assert_eq!(to.count().bytes, LAST.len() as u64, "{how:?}");
         drop(to);
-        assert_eq!(StreamReader::wait(&mut through, None), Ok(stream::Ready::Something));
+        assert_eq!(StreamReader::wait(&mut through, None), Ok(stream::WaitResult::Ready));
         assert_eq!(through.written().blocks, 1);
     }
 }
 
 #[test]
-fn of_a_producer_that_is_merged_nothing_that_was_shown_is_lost() {
+fn merged_producer_loses_no_published_block() {
     for how in BOTH {
         let orders: [fn() -> Order; 2] = [
             || Order::Fair(1),
@@ -165,7 +172,7 @@ fn of_a_producer_that_is_merged_nothing_that_was_shown_is_lost() {
             let mut input = offers.remove(0).open().unwrap();
             race(&mut input.late, output, how);
             let first = merged.join(input);
-            let shape = fixed::Config { slot: 64, slots: 16, ..fixed::Config::new(id(2)) };
+            let shape = fixed::SlotConfig { slot: 64, slots: 16, ..fixed::SlotConfig::new(id(2)) };
             let (output, mut offers) = fixed::stream::stream(&shape, 1).unwrap();
             let mut input = offers.remove(0).open().unwrap();
             race(&mut input.late, output, how);
@@ -187,15 +194,15 @@ fn of_a_producer_that_is_merged_nothing_that_was_shown_is_lost() {
 }
 
 #[test]
-fn of_a_multiway_pipe_nothing_that_was_shown_is_lost() {
+fn multiway_pipe_loses_no_published_block() {
     for how in BOTH {
         let mut ends = mpipe(3, &Config::new(id(1)).capacity(4096)).unwrap();
         let (output, _) = open_write(ends.remove(0)).unwrap();
         let mut input = open_read(ends.remove(0)).unwrap().unwrap();
         race(&mut input.late, output, how);
-        // And by an end that is opened when the writer is gone already.
+        // Also with an end that is opened after the writer has ended.
         for mut input in [input, open_read(ends.remove(0)).unwrap().unwrap()] {
-            exam("an end of a pipe", how, &mut input, |input| {
+            check_block_and_end("an end of a pipe", how, &mut input, |input| {
                 let mut out = vec![0; 100];
                 input.read(&mut out).map(|count| out[..count].to_vec())
             });
@@ -204,9 +211,9 @@ fn of_a_multiway_pipe_nothing_that_was_shown_is_lost() {
 }
 
 #[test]
-fn of_a_pipe_of_aggregates_nothing_that_was_sent_is_lost() {
+fn aggregate_pipe_loses_no_sent_aggregate() {
     for how in BOTH {
-        let shape = pool::Config { segment: 4096, segments: 4 };
+        let shape = pool::PoolConfig { segment: 4096, segments: 4 };
         let mut pool = AllocationPool::new(id(1), shape, AccessList::private(identity())).unwrap();
         let mut creator = Creator::new(4);
         creator.share(&pool).unwrap();
@@ -217,10 +224,10 @@ fn of_a_pipe_of_aggregates_nothing_that_was_sent_is_lost() {
         receiver.late().arm(move || {
             sender.send(&server, &sent).unwrap();
             match how {
-                How::IsKilled => sender.die(),
-                How::Ends => drop(sender),
+                WriterEnd::Killed => sender.die(),
+                WriterEnd::Closed => drop(sender),
             }
-            // Its owner is gone as well, and what was not mapped cannot be any more.
+            // Its owner has ended as well, and unmapped memory can no longer be mapped.
             drop(server);
         });
         let received = receiver.receive().unwrap().unwrap();

@@ -1,9 +1,9 @@
-//! IO-Lite over buffers: aggregates, streams of pointers, cached files, merged streams, and the
-//! Unix file interface to all of them. [IOL §2, §3], [SL §5.3, §6]
+//! IO-Lite over buffers: aggregates, streams of pointers, cached files, merged streams, and a
+//! Unix-like file interface to all of them. [IOL §2, §3], [SL §5.3, §6]
 //!
-//! No path of a pipeline runs on this crate: it is for programs that read and write streams
-//! themselves. Rings, pools and doorbells are those of `buffer`, and so are the three kinds of
-//! shared memory and their rules.
+//! Pipelines do not use this crate: it is for programs that read and write streams themselves.
+//! Rings, pools and doorbells come from `buffer`, as do the three kinds of shared memory and their
+//! rules.
 #![deny(unsafe_code)]
 #![cfg(not(loom))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
@@ -21,7 +21,7 @@ pub mod splice;
 #[expect(unsafe_code, reason = "lends trusted and frozen memory; numbered invariants in the file")]
 pub mod view;
 
-/// The examples of the book are tests.
+/// The examples of the book, run as tests.
 #[cfg(doctest)]
 mod book {
     #[doc = include_str!("../../../docs/book/04-buffers.md")]

@@ -1,25 +1,26 @@
-//! Many producers, one reader: a ring for each of them, merged here. [SL §5.1], CONTRACT 16, 24
+//! Many producers, one reader: a ring for each producer, merged by the reader. [SL §5.1], CONTRACT
+//! 16, 24
 //!
 //! ```text
 //! producer 1 ─ ring ─┐
-//! producer 2 ─ ring ─┼─ Merged ── blocks, each with the name of who wrote it
-//! producer 3 ─ ring ─┘             in current, or by the time that is written in them
+//! producer 2 ─ ring ─┼─ Merged ── blocks, each with the id of its producer,
+//! producer 3 ─ ring ─┘             in turn, or in order of their timestamps
 //! ```
 //!
-//! No ring has two writers, so no producer waits for another one, none can spoil what another one
-//! wrote, and none that is killed leaves a lock or half a block behind. The reader waits for all
-//! doorbells at once. A producer that ends, dies or lies is taken out, with its ledger and the
-//! fault if there is one ([`Merged::departed`]); the others go on. Producers may come at any time.
+//! No ring has two writers, so no producer waits for another or can damage its data, and a killed
+//! producer leaves no lock or partial block behind. The reader waits on all doorbells at once. A
+//! producer that ends, dies or violates the protocol is removed, with its counters and fault
+//! ([`Merged::departed`]); the others continue. Producers may join at any time.
 //!
-//! **By time** ([`Order::Stamped`]). The time is what producers allege, in any unit. The oldest
-//! block is given when every producer has shown that it has nothing older: by a block of its own
-//! that is not; or when some producer has shown blocks that are the window apart, or 1 MB of them;
-//! or when nothing came for as long as the reader is patient. What comes later than that is given
-//! all the same, at once, and counted as late. A producer that writes times in the past gets every
-//! second current at most, so it starves nobody; one that writes times in the future is believed,
-//! as all are: others are then not waited for, which makes blocks late and loses none.
+//! **By time** ([`Order::Stamped`]). Timestamps are claimed by producers, in any unit. The oldest
+//! block is returned when every other producer has a later one waiting; or when some producer has
+//! blocks that span the window, or 1 MB of them; or when nothing has arrived for the patience of
+//! the reader. Later arrivals with older timestamps are returned at once and counted as late. A
+//! producer that writes past timestamps gets at most every second turn, so it starves no other; one
+//! that writes future timestamps is believed, like all: others are then not waited for, which makes
+//! their blocks late but loses none.
 
-use buffer::stream::{Piece, Ready};
+use buffer::stream::{BlockRead, WaitResult};
 use buffer::{Fault, Put, Taken, signal};
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,60 +30,60 @@ use std::time::Duration;
 mod source;
 mod stamped;
 
-use source::Reads;
+use source::ProducerEnd;
 pub use source::Source;
 use stamped::Stage;
 pub use stamped::Stamped;
 
-/// In which order blocks of different producers are given. Those of one producer stay in theirs.
+/// Order among blocks of different producers. Blocks of one producer always stay in order.
 #[derive(Debug)]
 pub enum Order {
-    /// In current, at most so many blocks of one producer while others have some.
+    /// Round robin: at most this many consecutive blocks of one producer while others have blocks.
     Fair(usize),
-    /// Blocks in order of their stamps.
+    /// In order of timestamps.
     Stamped(Stamped),
 }
 
-/// Names a producer; never given twice by one reader.
+/// Id of a producer; never reused by a reader.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProducerId(u64);
 
-/// The result of a read.
+/// Result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// A block of so many bytes.
+    /// A block.
     Block {
-        /// The producer of the block.
+        /// Producer of the block.
         from: ProducerId,
-        /// Its bytes.
+        /// Length of the block in bytes.
         length: usize,
     },
-    /// Nothing is there yet.
+    /// No block is available yet.
     Nothing,
-    /// There is no producer (any more).
+    /// There are no producers.
     End,
 }
 
-/// A producer that is there no more.
+/// A producer that has been removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Departed {
-    /// The producer.
+    /// Id of the producer.
     pub producer: ProducerId,
-    /// The fault, if it did not close its stream.
+    /// The fault; `None` if it closed its stream.
     pub fault: Option<Fault>,
-    /// Counts that the producer claims to have put.
+    /// Counters claimed by the producer.
     pub put: Put,
-    /// Counts that were taken of those.
+    /// Counters of consumed blocks.
     pub taken: Taken,
 }
 
-/// The reading end of many streams.
+/// A reader that merges many streams.
 pub struct Merged {
     order: Order,
     producers: Vec<Producer>,
     departed: VecDeque<Departed>,
     next: u64,
-    /// Index of the producer that is read, and the blocks that it has given in this round.
+    /// Index of the current producer, and its blocks returned in this round.
     current: usize,
     given: usize,
     spins: u32,
@@ -91,15 +92,15 @@ pub struct Merged {
 #[derive(Debug)]
 struct Producer {
     id: ProducerId,
-    input: Box<dyn Reads>,
-    /// Blocks that were taken and not given yet (by time only).
+    input: Box<dyn ProducerEnd>,
+    /// Blocks consumed but not returned yet (by time only).
     stage: Stage,
-    /// It gives nothing more, for this reason.
+    /// Set when the producer has ended; the inner value is its fault.
     over: Option<Option<Fault>>,
 }
 
 impl Merged {
-    /// A reader of nobody yet.
+    /// Creates a reader without producers.
     #[must_use]
     pub fn new(order: Order) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -114,12 +115,12 @@ impl Merged {
         }
     }
 
-    /// Sets how often to look at every producer before sleeping; 0 where all share a processor.
+    /// Sets the number of polls of all producers before sleeping; use 0 if all share a processor.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
 
-    /// One more producer: the reading end of a stream, or of a stream of slots.
+    /// Adds a producer: the read end of a stream of blocks or slots.
     pub fn join(&mut self, input: impl Source + 'static) -> ProducerId {
         let input = Box::new(input);
         let id = ProducerId(self.next);
@@ -128,8 +129,8 @@ impl Merged {
         id
     }
 
-    /// Reads a producer no more; it is told that. What was taken of it and not given is given
-    /// still. `false`: it is not there.
+    /// Removes a producer, which is notified. Its consumed blocks are still returned. Returns false
+    /// if there is no such producer.
     pub fn leave(&mut self, producer: ProducerId) -> bool {
         let Some(at) = self.producers.iter().position(|known| known.id == producer) else {
             return false;
@@ -145,13 +146,13 @@ impl Merged {
         self.producers.len()
     }
 
-    /// The next producer that has gone since this was asked.
+    /// Returns the next removed producer that has not been reported yet.
     pub fn departed(&mut self) -> Option<Departed> {
         self.departed.pop_front()
     }
 
-    /// Returns the number of blocks that came after a younger one of another producer had been
-    /// given.
+    /// Returns the number of blocks returned after a block of another producer with a later
+    /// timestamp.
     #[must_use]
     pub const fn late(&self) -> u64 {
         match &self.order {
@@ -160,14 +161,14 @@ impl Merged {
         }
     }
 
-    /// Returns the counts taken of a producer so far, waiting blocks included.
+    /// Returns the counters of blocks consumed from a producer, including those not returned yet.
     #[must_use]
     pub fn count(&self, producer: ProducerId) -> Option<Taken> {
         self.producers.iter().find(|known| known.id == producer).map(|known| known.input.taken())
     }
 
-    /// Copies the next block into `out`; waits for it. Where `out` is too short the answer is
-    /// [`Fault::TooLong`], and the block stays.
+    /// Copies the next block into `out`, waiting for one. Fails with [`Fault::TooLong`] if `out` is
+    /// too short; the block then stays.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Next, Fault> {
         loop {
             match self.try_read(out)? {
@@ -179,7 +180,7 @@ impl Merged {
                 _ => None,
             };
             let ready = self.wait(patience);
-            if ready == Ready::Nothing
+            if ready == WaitResult::NotReady
                 && patience.is_some()
                 && let Some(found) = self.give_staged(out, false)?
             {
@@ -188,7 +189,7 @@ impl Merged {
         }
     }
 
-    /// As [`Merged::read`], without waiting.
+    /// Reads like [`Merged::read`], but returns [`Next::Nothing`] instead of blocking.
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Next, Fault> {
         let found = match self.order {
             Order::Fair(most) => self.take_round_robin(most.max(1), out)?,
@@ -205,12 +206,12 @@ impl Merged {
         })
     }
 
-    /// Waits until a producer of which nothing is staged has something, or is gone; for at most
-    /// `limit`.
-    pub fn wait(&mut self, limit: Option<Duration>) -> Ready {
+    /// Waits until a producer without staged blocks has a new one, or has ended, for at most
+    /// `limit`; `None` waits indefinitely.
+    pub fn wait(&mut self, limit: Option<Duration>) -> WaitResult {
         for _ in 0..self.spins {
             if self.has_something() {
-                return Ready::Something;
+                return WaitResult::Ready;
             }
             std::hint::spin_loop();
         }
@@ -225,32 +226,32 @@ impl Merged {
                 }
             }
         }
-        let rang = if found || waited.is_empty() {
+        let notified = if found || waited.is_empty() {
             vec![false; waited.len()]
         } else {
             let doorbells: Vec<_> =
                 waited.iter().map(|producer| producer.input.doorbell()).collect();
             sys::poll::readable(&doorbells, limit)
         };
-        for (producer, rang) in waited.into_iter().zip(rang) {
-            producer.input.wake(rang);
+        for (producer, notified) in waited.into_iter().zip(notified) {
+            producer.input.wake(notified);
         }
-        if found || self.has_something() { Ready::Something } else { Ready::Nothing }
+        if found || self.has_something() { WaitResult::Ready } else { WaitResult::NotReady }
     }
 
-    /// The doorbells of all producers: readable when one has rung, which it does after
-    /// [`Merged::wait`] has found nothing; for who waits for more than this.
+    /// Returns the doorbells of all producers, which become readable after [`Merged::wait`] has
+    /// found nothing and a producer notifies; for polling with other descriptors.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.producers.iter().map(|producer| producer.input.doorbell())
     }
 
     fn has_something(&mut self) -> bool {
         let mut waited = self.producers.iter_mut().filter(|producer| producer.is_waited_for());
-        // A fault is something, too: the next look takes it.
+        // A fault counts as input: the next read reports it.
         waited.any(|producer| producer.input.has_something().unwrap_or(true))
     }
 
-    /// The next block of the producer whose current it is, or of the next one that has some.
+    /// Returns the next block of the current producer, or of the next one that has a block.
     fn take_round_robin(&mut self, most: usize, out: &mut [u8]) -> Result<Option<Next>, Fault> {
         for _ in 0..=self.producers.len() {
             if self.given >= most || self.current >= self.producers.len() {
@@ -270,7 +271,7 @@ impl Merged {
         Ok(None)
     }
 
-    /// Takes out who gives nothing more.
+    /// Removes producers that have ended.
     fn depart(&mut self) {
         let mut at = 0;
         while let Some(producer) = self.producers.get_mut(at) {
@@ -292,21 +293,21 @@ impl Merged {
 }
 
 impl Producer {
-    /// Returns true if its next block must come from its ring.
+    /// Returns true if the next block of the producer must come from its ring.
     fn is_waited_for(&self) -> bool {
         self.over.is_none() && self.stage.is_empty()
     }
 
-    /// Takes its next block; notes if it gives nothing more. Only that `out` is too short is the
-    /// caller's to know.
+    /// Consumes the producer's next block, and records its end or fault. Fails only if `out` is too
+    /// short.
     fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.over.is_some() {
             return Ok(None);
         }
         match self.input.read_block(out) {
-            Ok(Piece::Block(length)) => return Ok(Some(length)),
-            Ok(Piece::Nothing) => {}
-            Ok(Piece::End) => self.over = Some(None),
+            Ok(BlockRead::Block(length)) => return Ok(Some(length)),
+            Ok(BlockRead::Nothing) => {}
+            Ok(BlockRead::End) => self.over = Some(None),
             Err(fault @ Fault::TooLong { .. }) => return Err(fault),
             Err(fault) => self.over = Some(Some(fault)),
         }

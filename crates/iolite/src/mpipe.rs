@@ -1,32 +1,31 @@
-//! Multiway pipes: one end that writes, and several that read, each at its own place. [SL §5.1,
+//! Multiway pipes: one write end and several read ends, each with its own position. [SL §5.1,
 //! `mpipe(fds, num)`], FEATURES D9
 //!
 //! ```text
-//!             ┌ end 0: a socket, in it the other ends of 1 to n-1
+//!             ┌ end 0: a socket that contains the other ends of 1 to n-1
 //!  mpipe(n) ──┼ end 1: a socket ◄────── the ring, when end 0 is opened; then it is the doorbell
 //!             └ end 2: a socket ◄────── the ring, …
 //! ```
 //!
-//! An end is one descriptor, as that of a pipe is: it can be kept over fork and exec, be a standard
-//! stream, and be sent over a socket. Nothing is shared yet. Who opens the writing end makes the
-//! ring, seals it, and sends it to the others; who opens a reading end waits for that. So ends may
-//! go to processes that do not trust each other, and each is opened by one process: the kernel
-//! gives what lies in a socket to the first that asks.
+//! An end is a single descriptor, like that of a pipe: it survives fork and exec, can be a standard
+//! stream, and can be sent over a socket. Nothing is shared at first. Opening the write end creates
+//! the ring, seals it, and sends it to the others; opening a read end waits for that. So the ends
+//! may belong to processes that do not trust each other. Each end can be opened by one process
+//! only: the kernel delivers the message in a socket to the first reader.
 //!
-//! An end that is closed without having been opened is closed as that of a pipe is: readers see the
-//! end of the stream, the writer sees that they have left.
+//! Closing an unopened end has the same effect as for a pipe: readers observe the end of the
+//! stream, the writer observes their departure.
 
 use abi::DbufId;
 use buffer::share::Refusal;
 use buffer::stream::{self, Config, Input, Offer, Output};
 use buffer::{Fault, Policy};
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::descriptor;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Makes a pipe of `n` ends: the first one writes, the others read. `config` is the shape of the
-/// ring; how many readers it has is `n - 1`.
+/// Creates a pipe of `n` ends: the first one writes, the others read. `config` is the shape of the
+/// ring; its number of readers is set to `n - 1`. Fails unless `n` is from 2 to [`ENDS_MAX`].
 pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, PipeError> {
     if !(2..=ENDS_MAX).contains(&n) {
         return Err(PipeError::Ends(n));
@@ -44,11 +43,11 @@ pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, PipeError> {
     Ok(ends)
 }
 
-/// The most ends of a pipe: what one message carries.
+/// Maximum number of ends of a pipe, limited by the descriptors of one message.
 pub const ENDS_MAX: usize = descriptor::DESCRIPTORS_MAX + 1;
 
-/// Opens the writing end: makes the ring, and hands it to the readers. The descriptor is closed.
-/// Answers also after how many blocks what was written is shown.
+/// Opens the write end: creates the ring and sends it to the readers. Consumes the descriptor. Also
+/// returns the number of blocks after which written blocks are published.
 pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
     if !begins_with(&end, &MAGIC.to_ne_bytes())? {
         return Err(PipeError::NoEnd);
@@ -63,25 +62,25 @@ pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
     if theirs.len() != config.ring.readers {
         return Err(PipeError::NoEnd);
     }
-    // Who is gone already has left: the writer will see that.
+    // Departed readers are detected by the writer.
     let (output, _) = stream::send_to(&config, theirs)?;
     Ok((output, config.every))
 }
 
-/// Opens a reading end: waits until the writing end was opened. `None`: it was closed, and there is
-/// nothing to read.
+/// Opens a read end; blocks until the write end is opened. Returns `None` if that was closed
+/// unopened.
 pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
     if !begins_with(&end, stream::OFFER)? {
         return Err(PipeError::NoEnd);
     }
-    match Offer::arrived(end)? {
+    match Offer::receive(end)? {
         Some(offer) => Ok(Some(offer.open()?)),
         None => Ok(None),
     }
 }
 
-/// Returns true if the first message in an end is of this kind, false if there will be none. Takes
-/// nothing, so a wrong guess does no harm.
+/// Returns true if the first message of an end begins with `magic` or its peer is closed. Does not
+/// consume the message.
 fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
     if !descriptor::is_packet_socket(end) {
         return Ok(false);
@@ -91,7 +90,7 @@ fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
     Ok(length == 0 || (length == first.len() && first == *magic))
 }
 
-/// The message in the writing end.
+/// The message that waits in the write end: the shape of the ring to be created.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Shape {
@@ -129,54 +128,30 @@ impl Shape {
     }
 }
 
-/// The reason for which there is no pipe, or an end was not opened.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Reason why a pipe was not created, or an end was not opened.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PipeError {
-    /// So many ends a pipe cannot have.
+    /// The requested number of ends is out of range.
+    #[error(
+        "a multiway pipe has 2 to {ENDS_MAX} ends, not {0}: one that writes and at least \
+         one that reads"
+    )]
     Ends(usize),
     /// The descriptor is not an end of this kind.
+    #[error("this descriptor is no end of a multiway pipe of this kind")]
     NoEnd,
-    /// This end was opened before, here or in another process.
+    /// This end has been opened before, here or in another process.
+    #[error("this end was opened before, here or in another process: each end is for one")]
     Opened,
-    /// A descriptor in the message is not what it must be.
-    Refused(Refusal),
-    /// A ring could not go on.
+    /// A descriptor in the message is invalid.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// Access to a ring failed.
+    #[error("{0}")]
     Fault(Fault),
-    /// The kernel refused a call.
-    System(sys::Error),
-}
-
-impl fmt::Display for PipeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ends(n) => write!(
-                f,
-                "a multiway pipe has 2 to {ENDS_MAX} ends, not {n}: one that writes and at least \
-                 one that reads"
-            ),
-            Self::NoEnd => f.write_str("this descriptor is no end of a multiway pipe of this kind"),
-            Self::Opened => f.write_str(
-                "this end was opened before, here or in another process: each end is for one",
-            ),
-            Self::Refused(refusal) => refusal.fmt(f),
-            Self::Fault(fault) => fault.fmt(f),
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for PipeError {}
-
-impl From<sys::Error> for PipeError {
-    fn from(error: sys::Error) -> Self {
-        Self::System(error)
-    }
-}
-
-impl From<Refusal> for PipeError {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
+    /// A system call failed.
+    #[error("{0}")]
+    System(#[from] sys::Error),
 }
 
 #[cfg(test)]

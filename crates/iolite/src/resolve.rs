@@ -1,62 +1,62 @@
-//! The one function that turns rich pointers into bytes. [SL §5.3.1, "buffer fault"]
+//! Resolution of rich pointers to bytes. [SL §5.3.1, "buffer fault"]
 //!
-//! A rich pointer is an allegation: plain data that came out of a ring, a table, or another
-//! process. What a space can look into right now it puts into a [`Table`] (its pool, the batches
-//! that it is reading, the leases that it keeps, the rings of others that it visits).
-//! [`Table::resolve`] answers bytes that stay as long as the table, or the [`Fault`] that says what
-//! is wrong; [`Table::copy`] reaches foreign memory too, of which no slice may ever be made.
-//! Deviation: there is no mapping on demand yet, a pointer to a dbuf that was not put into the
-//! table is a fault.
+//! A rich pointer is an allegation: plain data from a ring, a table, or another process. A space
+//! registers all memory that it can currently read in a [`Table`]: its pool, the batches being
+//! read, its leases, the rings of others. [`Table::resolve`] returns bytes that live as long as the
+//! table, or a [`Fault`] with the reason; [`Table::copy`] also reaches foreign memory, to which no
+//! slice may ever be created. Deviation: the table does not map on demand; a pointer to an
+//! unregistered dbuf is a fault.
 
 use crate::file::CachedFile;
 use abi::{DbufId, RichPointer};
 use buffer::Fault;
 use buffer::crossing::Batch;
-use buffer::dbuf::Visitor;
+use buffer::dbuf::BlockVisitor;
 use buffer::pool::{Lease, Pool};
 
-/// The memory that one space can read right now.
+/// The memory that a space can currently read.
 #[derive(Debug, Default)]
 pub struct Table<'a> {
     held: Vec<HeldMemory<'a>>,
-    foreign: Vec<(DbufId, &'a mut Visitor)>,
+    foreign: Vec<(DbufId, &'a mut BlockVisitor)>,
     files: Vec<&'a CachedFile>,
 }
 
-/// Something that keeps bytes from being overwritten as long as it is borrowed.
+/// A borrow that prevents bytes from being overwritten.
 #[derive(Clone, Copy, Debug)]
 pub enum HeldMemory<'a> {
     /// The space's own memory.
     Pool(&'a Pool),
-    /// Blocks that another space has sent.
+    /// Blocks received from another space.
     Batch(Batch<'a>),
-    /// A segment that is kept longer.
+    /// A leased segment.
     Lease(&'a Lease),
 }
 
 impl<'a> Table<'a> {
-    /// A table that knows nothing: every pointer is a fault.
+    /// Creates an empty table, for which every pointer is a fault.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes held memory known. Put first what is asked for most: it is looked up in this order.
+    /// Registers held memory. Entries are searched in order of registration, so register the most
+    /// frequently used first.
     pub fn hold(&mut self, held: HeldMemory<'a>) {
         self.held.push(held);
     }
 
-    /// Makes a ring of another process known, under the id by which its writer was introduced.
-    pub fn visit(&mut self, dbuf: DbufId, visitor: &'a mut Visitor) {
+    /// Registers a ring of another process under the id announced by its writer.
+    pub fn visit(&mut self, dbuf: DbufId, visitor: &'a mut BlockVisitor) {
         self.foreign.push((dbuf, visitor));
     }
 
-    /// Makes a file known, of which only copies are given.
+    /// Registers a file, which can only be copied from.
     pub fn read(&mut self, file: &'a CachedFile) {
         self.files.push(file);
     }
 
-    /// The bytes that a pointer names.
+    /// Returns the bytes that a pointer names.
     pub fn resolve(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -66,14 +66,14 @@ impl<'a> Table<'a> {
             match held.resolve(pointer) {
                 Ok(bytes) => return Ok(bytes),
                 Err(Fault::UnknownDbuf(_)) => {}
-                // Several batches may keep different segments of one pool: look on.
+                // Several batches may hold different segments of one pool: continue the search.
                 Err(other) => fault = other,
             }
         }
         Err(fault)
     }
 
-    /// Copies the bytes that a pointer names into `out`, which must be as long as the view.
+    /// Copies the bytes that a pointer names into `out`, whose length must equal that of the view.
     pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), Fault> {
         let (length, limit) = (pointer.length() as usize, out.len());
         if length != limit && !pointer.is_hole() {

@@ -1,37 +1,38 @@
 //! Copy-free transfer between any two streams, of this process or others. [SL §5.3.3], FEATURES E2,
 //! E6
 //!
-//! In: something to read and something to write. Out: how much went over, and how much of that as
-//! pointers. What the source can lend and the destination accepts goes over as 16 bytes, and no
-//! byte of it is touched or even mapped here; whoever splices needs no right to read it, those
-//! behind do. Everything else is written from where it is peeked at: one copy, or none.
+//! In: a readable and a writable stream. Out: the number of bytes moved, and how many of them as
+//! pointers. If the source can lend a block and the destination accepts it, only its 16-byte
+//! pointer is written: the bytes are neither touched nor mapped here, and the splicing process
+//! needs no permission to read them. All other data is written from the peeked slice, with at most
+//! one copy.
 //!
 //! | from | to indirect stream | to stream of bytes |
 //! |---|---|---|
 //! | file (frozen, [`Held`](crate::interface::Held)), aggregate | pointer | one copy |
-//! | indirect stream | pointer, kept until passed | one copy |
+//! | indirect stream | pointer, held until passed | one copy |
 //! | stream of bytes | one copy: out of foreign memory into the backing dbuf | one copy |
 //!
-//! What goes from ring to ring stays in the dbuf that it was written to first, however many
-//! processes it passes: each keeps its entry until the next has given it back (F5 of
-//! [`crate::indirect`]), so back-pressure reaches the first writer, as through pipes.
+//! Data spliced from ring to ring stays in the dbuf to which it was first written, through any
+//! number of processes: each holds its entry until the next one has released it (F5 of
+//! [`crate::indirect`]), so back-pressure reaches the first writer, as with pipes.
 
 use crate::interface::{StreamReader, StreamWriter};
 use buffer::Fault;
 
-/// The bytes that a splice moved.
+/// Result of a splice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moved {
-    /// All bytes; 0: the source has ended.
+    /// Number of bytes moved; 0 at the end of the source.
     pub bytes: usize,
-    /// Those of which only pointers were written.
+    /// Number of bytes moved as pointers.
     pub by_pointer: usize,
-    /// Blocks that the destination dropped, by its policy.
+    /// Number of bytes dropped by the policy of the destination.
     pub dropped: usize,
 }
 
-/// Moves up to `max` bytes: waits until there is something, then moves what is there. The
-/// destination is not flushed.
+/// Moves up to `max` available bytes; blocks only until there are some. The destination is not
+/// flushed.
 pub fn splice<F, T>(from: &mut F, to: &mut T, max: usize) -> Result<Moved, Fault>
 where
     F: StreamReader + ?Sized,
@@ -44,7 +45,7 @@ where
         match pass_on(from, to, left, &mut moved) {
             Ok(Passed::On) => {}
             Ok(Passed::Refused) => write_over(from, to, left, &mut moved)?,
-            // What comes between two looks is lent as well, and not peeked at.
+            // Blocks that arrived in between are lent as well, not peeked at.
             Ok(Passed::Nothing) => match from.is_lent_out() {
                 Ok(None) => write_over(from, to, left, &mut moved)?,
                 Ok(Some(false)) if moved.bytes == 0 => {
@@ -54,7 +55,7 @@ where
                 Err(fault) if moved.bytes == 0 => return Err(fault),
                 Ok(Some(_)) | Err(_) => break,
             },
-            // What went over is answered first; the fault comes again.
+            // Bytes already moved are reported first; the fault occurs again in the next call.
             Err(_) if moved.bytes > 0 => break,
             Err(fault) => return Err(fault),
         }
@@ -73,7 +74,7 @@ where
     Ok(moved)
 }
 
-/// Moves everything until the source has ended, and flushes; waits as often as needed.
+/// Moves all bytes until the end of the source, then flushes. Blocks as often as necessary.
 pub fn splice_all<F, T>(from: &mut F, to: &mut T) -> Result<Moved, Fault>
 where
     F: StreamReader + ?Sized,
@@ -92,9 +93,9 @@ where
     }
 }
 
-/// Waits until there is something, or until readers of the destination have passed some of what was
-/// lent: whoever writes to the source may be waiting for that. For who passes on by peeking and
-/// writing; [`splice`] does it by itself.
+/// Waits until the source has input, or until readers of the destination have released lent blocks,
+/// for which the writer of the source may be waiting. For callers that forward by peeking and
+/// writing; [`splice`] does this itself.
 pub fn wait<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
 where
     F: StreamReader + ?Sized,
@@ -104,7 +105,7 @@ where
     if from.give_back() == 0 {
         return from.wait(None).map(|_| ());
     }
-    if to.falls_asleep()? {
+    if to.announce_sleep()? {
         let waited = from.wait_among(&to.descriptors());
         to.wakes()?;
         waited?;
@@ -113,12 +114,12 @@ where
     Ok(())
 }
 
-/// The result of passing a block on as a pointer.
+/// Result of forwarding a block as a pointer.
 enum Passed {
     On,
-    /// The destination takes no pointer to it.
+    /// The destination does not accept a pointer to it.
     Refused,
-    /// Nothing is lent.
+    /// No block is lent.
     Nothing,
 }
 
@@ -137,7 +138,7 @@ where
         if let Some(accepted) = to.accept(&lent)? {
             break accepted;
         }
-        // So much is kept that the first writer might have to wait: so do we, for our readers.
+        // So many blocks are held that the source's writer may have to wait: wait for our readers.
         if !to.settle()? {
             return Ok(Passed::Refused);
         }
@@ -152,7 +153,7 @@ where
     Ok(Passed::On)
 }
 
-/// Writes a block from where it is peeked at.
+/// Writes a block from the peeked slice.
 fn write_over<F, T>(from: &mut F, to: &mut T, max: usize, moved: &mut Moved) -> Result<(), Fault>
 where
     F: StreamReader + ?Sized,
@@ -174,7 +175,8 @@ where
     Ok(())
 }
 
-/// Reads foreign bytes to where they are written: one copy. `false`: that is not possible now.
+/// Reads foreign bytes directly into the destination, with one copy. Returns false if that is not
+/// possible now.
 fn copy_over<F, T>(from: &mut F, to: &mut T, count: usize, moved: &mut Moved) -> Result<bool, Fault>
 where
     F: StreamReader + ?Sized,

@@ -1,29 +1,29 @@
-//! Memory of others that is mapped here, and the space's translation of rich pointers into it.
-//! [SL §5.3.1, "buffer fault", cached translation]
+//! Mappings of foreign memory, and the translation of rich pointers into them. [SL §5.3.1, "buffer
+//! fault", cached translation]
 //!
-//! In: rich pointers out of rings, which are allegations. Out: copies, or bytes in place, or the
-//! [`Fault`] that says what is wrong. A [`Space`] knows the owners that it may ask and what it has
-//! mapped; each reader has a [`Translation`] of its own, a small table that answers without a lock
-//! and without a call.
+//! In: rich pointers from rings, which are allegations. Out: copies, or bytes in place, or a
+//! [`Fault`] with the reason. A [`Space`] consists of the owners that it queries and its mappings;
+//! each reader has a [`Translation`] of its own, a small table that needs neither lock nor system
+//! call.
 //!
 //! ```text
 //! pointer ── Translation (16 lines) ── Space (a map) ── owner's grant server (a socket)
 //!             every pointer              a miss           a buffer fault: once for each dbuf
 //! ```
 //!
-//! Why `&[u8]` is allowed on memory that another process may have mapped for writing. Invariants,
-//! cited below:
-//! - V1 A view maps a file whose size can never change, which the kernel said ([`View::admit`]): an
-//!   offset below its length is memory as long as the view lives.
-//! - V2 Of a view that is *frozen* the kernel said that nobody can write it any more, for ever.
-//! - V3 A view is *trusted* if its space trusts and the kernel says that its owner runs under our
-//!   own user, or under root. Such a process may write our memory as it likes (ptrace(2), or as
-//!   root): so to rely on it gives nobody a power that it does not have (RELIABILITY, threat
-//!   model). It keeps the rules of `pool`: what was shown is written again only after it was
-//!   released (M1 to M4).
-//! - V4 All other bytes are foreign: they are copied (`foreign`), and no reference is made.
-//! - V5 A file, which others may cut at any moment, is not even mapped here: it is read by system
-//!   calls, and what they do not give is a fault (CONTRACT 26).
+//! These invariants, cited below, allow `&[u8]` on memory that another process may have mapped for
+//! writing:
+//! - V1 A view maps a file whose size can never change, as verified from its seals
+//!   ([`View::admit`]): an offset below its length is valid memory as long as the view lives.
+//! - V2 A *frozen* view can never be written again by any process, as verified from its seals.
+//! - V3 A view is *trusted* if its space is trusting and the kernel reports that its owner runs
+//!   under our own user or root. Such a process could write our memory anyway (ptrace(2), or as
+//!   root), so relying on it grants no additional power (RELIABILITY, threat model). It follows the
+//!   rules of `pool`: published bytes are overwritten only after their release (M1 to M4).
+//! - V4 All other bytes are foreign: they are copied (`foreign`), and no reference to them is
+//!   created.
+//! - V5 A file, which others may truncate at any time, is not mapped here: it is read by system
+//!   calls, and missing bytes are a fault (CONTRACT 26).
 
 use crate::aggregate::GrantRefusal;
 use crate::aggregate::owner::{Grant, MemoryKind};
@@ -45,11 +45,11 @@ mod translation;
 
 pub(crate) use translation::{BackOff, Translation};
 
-/// The foreign memory of a space: the owners that it asks, and its mappings. Clones are the same
-/// space.
+/// The foreign memory of a space: the owners that it queries, and its mappings. Clones share the
+/// same state.
 ///
-/// Ids of dbufs must be unique among the owners of one space; they are asked in the order in which
-/// they were introduced, and the first that has the dbuf decides.
+/// Ids of dbufs must be unique among the owners of one space. Owners are queried in the order of
+/// introduction, and the first that has the dbuf decides.
 #[derive(Clone, Debug, Default)]
 pub struct Space(Arc<SharedSpace>);
 
@@ -66,68 +66,70 @@ struct KnownOwners {
     faults: Faults,
 }
 
-/// Counts of the questions that a space asked its owners. [SL §5.3.1]
+/// Counters of queries to owners. [SL §5.3.1]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
-    /// Dbufs that were mapped on demand.
+    /// Dbufs mapped on demand.
     pub mapped: u64,
-    /// Questions that were answered by no.
+    /// Refused queries.
     pub refused: u64,
 }
 
-/// The most dbufs that a space maps (RELIABILITY T12).
+/// Maximum number of dbufs that a space maps (RELIABILITY T12).
 const VIEWS_MAX: usize = 1024;
-/// An owner that has not answered in this time counts as gone, whatever else its machine does.
+/// Time after which an owner that does not reply counts as gone.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Space {
-    /// A space that trusts nobody: of what others can write it takes copies.
+    /// Creates a space that trusts no peer: bytes that others can write are copied.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A space that looks in place at the memory of processes of its own user and of root, since
-    /// these could write its memory anyway (V3). All others it trusts no more than [`Space::new`].
+    /// Creates a space that reads memory of its own user and of root in place, since their
+    /// processes could write its memory anyway (V3). Other peers are untrusted as with
+    /// [`Space::new`].
     #[must_use]
     pub fn trusting() -> Self {
         Self(Arc::new(SharedSpace { trusts: true, ..SharedSpace::default() }))
     }
 
-    /// Makes an owner one that is asked, by the socket that its grant server handed over.
+    /// Adds an owner, by the socket received from its grant server.
     pub fn introduce(&self, server: OwnedFd) {
         self.lock().owners.push(Client::new(server));
     }
 
-    /// Returns true if a dbuf is mapped.
+    /// Returns true if the dbuf is mapped.
     #[must_use]
     pub fn has(&self, dbuf: DbufId) -> bool {
         self.lock().views.contains_key(&dbuf)
     }
 
-    /// Unmaps a dbuf when the last reader that has it translated is gone; pointers into it are
-    /// buffer faults again. `false`: it was not mapped.
+    /// Removes a dbuf; it is unmapped when the last reader drops its translation, and later
+    /// pointers into it fault again. Returns false if it was not mapped.
     pub fn forget(&self, dbuf: DbufId) -> bool {
         self.lock().views.remove(&dbuf).is_some()
     }
 
-    /// Returns the counts of questions so far.
+    /// Returns the counters of queries.
     #[must_use]
     pub fn faults(&self) -> Faults {
         self.lock().faults
     }
 
-    /// Returns true if a process of this user could write our memory anyway (V3).
+    /// Returns true if processes of this user could write our memory anyway (V3).
     pub(crate) fn trusts(&self, user: u32) -> bool {
         self.0.trusts && Trusted::of(user).is_some()
     }
 
-    /// The view of a dbuf that is mapped.
+    /// Returns the view of a dbuf if it is mapped.
     fn mapped(&self, dbuf: DbufId) -> Option<Arc<View>> {
         self.lock().views.get(&dbuf).cloned()
     }
 
-    /// Asks the owner of a dbuf for it, and maps it.
+    /// Returns the view of a dbuf, requesting it from its owner if it is not mapped. Blocks for the
+    /// reply.
     fn map(&self, dbuf: DbufId) -> Result<Arc<View>, Fault> {
         let mut known = self.lock();
         if let Some(view) = known.views.get(&dbuf) {
@@ -150,8 +152,8 @@ impl Space {
         }
     }
 
-    /// Asks one owner after the other. A dbuf that is not known to one may be known to another; one
-    /// that is forbidden is forbidden.
+    /// Queries the owners one after the other. A dbuf unknown to one may be known to the next; a
+    /// forbidden one is final.
     fn ask(&self, known: &mut KnownOwners, dbuf: DbufId) -> Result<View, Fault> {
         let mut fault = Fault::UnknownDbuf(dbuf);
         if known.owners.is_empty() {
@@ -171,7 +173,7 @@ impl Space {
                     fault = Fault::Unmapped { dbuf, errno: error.errno }
                 }
                 Err(GrantRefusal::Abandoned) => {
-                    // A late answer would be taken for that to the next question.
+                    // A late reply would be mistaken for that to the next query.
                     known.owners.remove(at);
                     fault = Fault::OwnerGone(dbuf);
                     continue;
@@ -188,24 +190,25 @@ impl Space {
     }
 }
 
-/// A dbuf of another process, to be read.
+/// A readable dbuf of another process.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) id: DbufId,
-    /// Empty where it is a file.
+    /// The mapping; empty for a file.
     region: Region,
     file: Option<CachedFile>,
-    /// A position lies at its value under this mask.
+    /// Mask from positions to offsets.
     mask: u64,
     frozen: bool,
     trusted: bool,
 }
 
-/// The longest file that is mapped: far less than the positions that a rich pointer tells apart.
+/// Maximum length of a mapped file: far below the range of positions in a rich pointer.
 const SIZE_MAX: usize = 1 << 40;
 
 impl View {
-    /// Maps what was granted, if nobody can cut or empty it any more (V1), or it is a file (V5).
+    /// Maps granted memory after verifying that it can no longer be truncated (V1), or wraps a file
+    /// (V5).
     fn admit(grant: &Grant, trusted: bool) -> Result<Self, Fault> {
         let id = grant.dbuf();
         let failed = |errno| Fault::Unmapped { dbuf: id, errno };
@@ -222,10 +225,10 @@ impl View {
         if !frozen && !seals.has(Seals::READER) {
             return Err(failed(0));
         }
-        // Its size was read before the seals; now that it cannot change any more, it is read again.
+        // The size was read before the seals; it is final now, so read it again.
         let file = Memfd::from_fd(file.into()).map_err(|error| failed(error.errno))?;
         let length = file.len();
-        // Of a frozen file the position is the offset; what lies beyond its end is refused.
+        // In a frozen file, the position is the offset; offsets beyond the end are rejected.
         let plausible = length.is_power_of_two() || frozen && length.is_multiple_of(PAGE);
         if !plausible || !(PAGE..=SIZE_MAX).contains(&length) {
             return Err(failed(0));
@@ -235,7 +238,7 @@ impl View {
         Ok(Self { id, region: Region::reading(mapping), file: None, mask, frozen, trusted })
     }
 
-    /// Returns the offset of a block in this dbuf. Every pointer is checked here.
+    /// Returns the offset of a block in this dbuf. Every pointer is validated here.
     #[inline]
     pub(crate) fn locate(&self, pointer: RichPointer) -> Result<usize, Fault> {
         let at = pointer.place.position() & self.mask;
@@ -247,7 +250,7 @@ impl View {
         Ok(at as usize)
     }
 
-    /// Checks a block beyond the mapping: in a file it is there if the file reaches that far now.
+    /// Checks a block beyond the mapping: valid only for a file that currently extends so far.
     #[cold]
     fn beyond(&self, place: Extent, end: u64) -> Result<(), Fault> {
         match &self.file {
@@ -257,20 +260,20 @@ impl View {
         }
     }
 
-    /// Not 0, if a pointer leads into another dbuf, has flags that nobody knows, or runs over the
-    /// end: what [`View::locate`] asks, without a branch.
+    /// Returns nonzero if a pointer names another dbuf, has unknown flags, or exceeds the mapping:
+    /// the checks of [`View::locate`] without a branch.
     #[inline]
     pub(crate) const fn is_out(&self, pointer: RichPointer) -> u64 {
         let home = RichPointer::new(self.id, pointer.place, pointer.class);
         let other = (pointer.words()[1] ^ home.words()[1]) >> 32;
         let end = (pointer.place.position() & self.mask) + pointer.length() as u64;
-        // Both are far less than half of what a word counts: the sign tells which is more.
+        // Both values are far below 2^63: the sign of the difference is the comparison.
         let beyond = (self.region.len() as u64).wrapping_sub(end) >> 63;
         other | beyond
     }
 
-    /// Copies from an offset that [`View::locate`] has found. [`Fault::OutOfWindow`]: the file was
-    /// cut meanwhile.
+    /// Copies from an offset returned by [`View::locate`]. Fails with [`Fault::OutOfWindow`] if the
+    /// file has been truncated in the meantime.
     #[inline]
     pub(crate) fn copy(&self, at: usize, out: &mut [u8]) -> Result<(), Fault> {
         if let Some(file) = &self.file {
@@ -281,13 +284,13 @@ impl View {
         Ok(())
     }
 
-    /// Returns true if the holder of a pointer may read the bytes in place (V2, V3).
+    /// Returns true if a validated pointer may be read in place (V2, V3).
     #[inline]
     pub(crate) const fn is_direct(&self) -> bool {
         self.frozen || self.trusted
     }
 
-    /// Returns true if the bytes stay without a keeper: frozen memory, or a file.
+    /// Returns true if the bytes need no lease: frozen memory, or a file.
     pub(crate) const fn stays(&self) -> bool {
         self.frozen || self.file.is_some()
     }
@@ -297,10 +300,10 @@ impl View {
         self.frozen
     }
 
-    /// Returns the address of an offset that [`View::locate`] has returned; `None` if the bytes
-    /// there are foreign (V4).
+    /// Returns the address for an offset returned by [`View::locate`]; `None` for foreign bytes
+    /// (V4).
     pub(crate) fn in_place(&self, at: usize) -> Option<InPlace> {
-        // Inside the region, as `locate` has found.
+        // Inside the region, as checked by `locate`.
         let first = self.region.words().as_ptr().cast::<u8>().wrapping_add(at);
         NonNull::new(first.cast_mut()).filter(|_| self.is_direct()).map(InPlace)
     }
@@ -310,35 +313,55 @@ impl View {
         self.region.words().as_ptr().addr()
     }
 
-    /// Bytes that are mapped.
+    /// Returns the length of the mapping in bytes.
     pub(crate) const fn len(&self) -> usize {
         self.region.len()
     }
+}
+
+/// Returns the number of leading pointers for which `is_out` returns 0, and the number of bytes
+/// that they view.
+#[inline(always)]
+pub(crate) fn leading(
+    pointers: &[RichPointer],
+    is_out: impl Fn(RichPointer) -> u64,
+) -> (usize, u64) {
+    let (mut any, mut bytes) = (0, 0);
+    // Checked without a branch in between; a pointer outside is rare.
+    for pointer in pointers {
+        any |= is_out(*pointer);
+        bytes += u64::from(pointer.length());
+    }
+    if any == 0 {
+        return (pointers.len(), bytes);
+    }
+    let good = pointers.iter().take_while(|pointer| is_out(**pointer) == 0);
+    good.fold((0, 0), |(count, bytes), p| (count + 1, bytes + u64::from(p.length())))
 }
 
 /// The address of bytes that may be read in place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InPlace(NonNull<u8>);
 
-// SAFETY: it is where something lies, and reaches nothing without a promise; what lies there
-// belongs to a view, which may be sent and shared.
+// SAFETY: an address alone gives no access; it is dereferenced only under the promises of `bytes`,
+// and the view that it points into may be sent and shared.
 unsafe impl Send for InPlace {}
 // SAFETY: as above.
 unsafe impl Sync for InPlace {}
 
 impl InPlace {
-    /// The bytes without the first `done`.
+    /// Returns `length` bytes, starting `done` bytes after the address.
     ///
     /// # Safety
-    /// 1. [`View::locate`] has found the place for a pointer to `done + length` bytes.
-    /// 2. As long as the slice lives, so does the view.
-    /// 3. Where that is not frozen: as long as the slice lives, the entry of the ring in which the
-    ///    pointer came is not released, and the writer of that ring is trusted too (V3).
+    /// 1. [`View::locate`] has returned the address for a pointer to `done + length` bytes.
+    /// 2. The view outlives the slice.
+    /// 3. Unless the view is frozen: the ring entry of the pointer is not released while the slice
+    ///    lives, and the writer of that ring is trusted too (V3).
     #[inline]
     pub(crate) unsafe fn bytes<'a>(self, done: usize, length: usize) -> &'a [u8] {
         let first = self.0.as_ptr().wrapping_add(done);
-        // SAFETY: promises 1 and 2 put the range into memory that is alive (V1). Nobody writes it:
-        // by V2, or by promise 3 and V3.
+        // SAFETY: promises 1 and 2 place the range in live memory (V1). It is not written: by V2,
+        // or by promise 3 and V3.
         unsafe { std::slice::from_raw_parts(first, length) }
     }
 }

@@ -1,8 +1,8 @@
-//! Processes that are killed while they refer to the memory of others: nothing stays behind, and
-//! nobody else notices. (FEATURES Q4, Q5, Q18; RELIABILITY T2, T10, T17; [IOL §2.1, §2.3])
+//! Processes killed while they hold memory of others: everything is released, and other processes
+//! are unaffected. (FEATURES Q4, Q5, Q18; RELIABILITY T2, T10, T17; [IOL §2.1, §2.3])
 //!
-//! The other process asks for grants, gets pointers, reads, gives back, and says at which step it
-//! is; it is killed at each.
+//! The other process requests grants, receives pointers, reads, releases, and reports each step; it
+//! is killed at each of them.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -12,7 +12,7 @@ mod common;
 
 use abi::access::{AccessList, Credentials};
 use abi::{Class, DbufId, RichPointer};
-use buffer::pool::Config;
+use buffer::pool::PoolConfig;
 use common::{Other, digest, id, receive, send, until};
 use std::fs;
 use std::io::stdin;
@@ -25,8 +25,8 @@ use streamline_iolite::aggregate::holders::{Holding, PeerId};
 use streamline_iolite::aggregate::owner::{Creator, Grant, Owner as _, Window};
 use streamline_iolite::aggregate::server::{Client, GrantServer};
 use streamline_iolite::aggregate::{Aggregate, AllocationPool, Frozen};
-use sys::doorbell::{Peer as Far, SocketDoorbell};
-use sys::process::NOBODY;
+use sys::doorbell::{Peer as PeerState, SocketDoorbell};
+use sys::process::OVERFLOW_ID;
 use sys::process::identity;
 use testkit::Random;
 
@@ -37,17 +37,17 @@ const SHARED: u32 = 1;
 const SECRET: u32 = 2;
 const FROZEN: u32 = 3;
 
-/// One at a time: the tests count the descriptors of this process.
+/// Serializes the tests, which count descriptors of this process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 // ---- messages: a word, then numbers
 
-fn say(socket: impl AsFd, text: &str) {
+fn report(socket: impl AsFd, text: &str) {
     send(socket, text.as_bytes(), &[]);
 }
 
 #[track_caller]
-fn hear(socket: impl AsFd) -> Option<(String, Vec<u64>, Vec<OwnedFd>)> {
+fn receive_text(socket: impl AsFd) -> Option<(String, Vec<u64>, Vec<OwnedFd>)> {
     let (message, fds) = receive(socket);
     let text = String::from_utf8(message).ok().filter(|text| !text.is_empty())?;
     let mut words = text.split(' ');
@@ -75,7 +75,7 @@ struct Process {
 
 impl Fixture {
     fn new() -> Self {
-        let config = Config { segment: SEGMENT, segments: SEGMENTS };
+        let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
         let [pool, secret] = [(SHARED, 0o644), (SECRET, 0o600)].map(|(number, mode)| {
             AllocationPool::new(id(number), config, AccessList::new(0, 0, mode)).unwrap()
         });
@@ -85,25 +85,26 @@ impl Fixture {
         Self { creator, pool, random: Random::replayable() }
     }
 
-    fn invite(&mut self) -> Option<Process> {
+    fn start_client(&mut self) -> Option<Process> {
         let other = Other::start("guest")?;
-        let peer = self.creator.holders_mut().join(Credentials::new(NOBODY, NOBODY));
+        let peer = self.creator.holders_mut().join(Credentials::new(OVERFLOW_ID, OVERFLOW_ID));
         Some(Process { other, peer })
     }
 
-    /// A segment of bytes of which nothing is kept here.
+    /// Lends the client a segment that this process does not hold itself.
     fn lend(&mut self, client: &Process) {
         let bytes = self.random.bytes(SEGMENT);
         let sent = self.pool.copy(&bytes).unwrap();
         self.creator.lend(&sent, client.peer).unwrap();
         let pointer = sent.slices().next().unwrap().pointer();
-        say(&client.other, &block(pointer, &bytes));
+        report(&client.other, &block(pointer, &bytes));
     }
 
-    /// Answers a client up to this step, at which it is left waiting.
+    /// Handles a client's messages up to this step, at which it is left waiting.
     fn serve(&mut self, client: &Process, until: u64) {
         loop {
-            let (word, numbers, _) = hear(&client.other).expect("the other process has failed");
+            let (word, numbers, _) =
+                receive_text(&client.other).expect("the other process has failed");
             match word.as_str() {
                 "step" if numbers[0] == until => return,
                 "step" => self.step(client, numbers[0]),
@@ -118,7 +119,7 @@ impl Fixture {
     }
 
     fn step(&mut self, client: &Process, step: u64) {
-        say(&client.other, "go");
+        report(&client.other, "go");
         if step == MAPPED {
             (0..LENT).for_each(|_| self.lend(client));
         }
@@ -127,27 +128,28 @@ impl Fixture {
     fn grant(&mut self, client: &Process, dbuf: DbufId) {
         match self.creator.grant(dbuf, client.peer) {
             Ok(grant) => send(&client.other, b"grant", &[grant.descriptor()]),
-            Err(_) => say(&client.other, "no"),
+            Err(_) => report(&client.other, "no"),
         }
     }
 
-    /// Kills a client; answers what it kept, and how long it took to hear of it and give all back.
+    /// Kills a client; returns its holds, and the time until its departure was noticed and all was
+    /// released.
     fn kill(&mut self, mut client: Process) -> (Holding, Duration) {
         let doorbell = SocketDoorbell::from(client.other.take_socket());
         let start = Instant::now();
         client.other.kill();
         until("the news that it is gone", || {
             sys::poll::readable(&[doorbell.as_fd()], Some(common::patience::limit()));
-            doorbell.clear() == Far::Gone
+            doorbell.clear() == PeerState::Gone
         });
         let kept = self.creator.holders_mut().gone(client.peer).unwrap();
         (kept, start.elapsed())
     }
 }
 
-/// Returns the counts that must stay the same: the descriptors and mappings of this process that
-/// are memory of ours.
-fn traces() -> (usize, usize) {
+/// Returns how many memfd descriptors and memfd mappings this process has. The counts must not
+/// grow.
+fn memory_counts() -> (usize, usize) {
     let links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let is_ours = |path: &PathBuf| {
         fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("memfd:streamline"))
@@ -159,18 +161,18 @@ fn traces() -> (usize, usize) {
 }
 
 #[test]
-fn q18_who_is_killed_at_any_step_keeps_nothing_and_the_others_go_on() {
+fn q18_process_killed_at_any_step_releases_everything() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut fixture = Fixture::new();
-    let Some(survivor) = fixture.invite() else { return };
+    let Some(survivor) = fixture.start_client() else { return };
     fixture.serve(&survivor, READ);
-    let before = traces();
+    let before = memory_counts();
     let mut slowest = Duration::ZERO;
     for round in 0..3 {
         for (step, segments) in
             [(0, 0), (GRANTED, 0), (MAPPED, 0), (READ, 3), (GAVE, 2), (ASKED, 2), (COPYING, 2)]
         {
-            let client = fixture.invite().unwrap();
+            let client = fixture.start_client().unwrap();
             fixture.serve(&client, step);
             assert_eq!(fixture.pool.usage().leased, LENT + segments, "round {round}, step {step}");
             let (kept, took) = fixture.kill(client);
@@ -178,33 +180,33 @@ fn q18_who_is_killed_at_any_step_keeps_nothing_and_the_others_go_on() {
             let expected = Holding { segments, references: segments as u64, mistakes: 0 };
             assert_eq!(kept, expected, "round {round}, step {step}");
             assert_eq!(fixture.pool.usage().leased, LENT, "what the survivor keeps");
-            assert_eq!(traces(), before, "round {round}, step {step}");
-            // All other memory is used again, with other bytes in it.
+            assert_eq!(memory_counts(), before, "round {round}, step {step}");
+            // All other memory is reused with other contents.
             let fill = fixture.pool.copy(&[step as u8; (SEGMENTS - LENT) * SEGMENT]).unwrap();
             assert!(fixture.pool.copy(&[0]).is_err() && fill.len() == (SEGMENTS - LENT) * SEGMENT);
         }
     }
     println!("from the kill until all was given back, the slowest of 21: {slowest:?}");
-    say(&survivor.other, "go");
+    report(&survivor.other, "go");
     fixture.serve(&survivor, GAVE);
-    say(&survivor.other, "go");
+    report(&survivor.other, "go");
     fixture.serve(&survivor, ASKED);
     let (kept, _) = fixture.kill(survivor);
     assert_eq!(kept.segments, LENT - 1, "it gave one back, and read the others again before");
     assert_eq!(fixture.pool.usage().leased, 0);
 }
 
-/// The maker of the memory is killed: who has mapped it still reads what was sent, copied out of
-/// the pool, and in place where it is frozen.
+/// After the owner is killed, a process that has mapped the memory still reads what was sent,
+/// copied from the pool, or in place if frozen.
 #[test]
-fn what_was_sent_outlives_who_sent_it() {
+fn sent_memory_outlives_its_owner() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(mut maker) = Other::start("maker") else { return };
     let mut window = Window::new();
     let mut blocks = Vec::new();
     let mut frozen = None;
     while frozen.is_none() {
-        let (word, numbers, mut fds) = hear(&maker).expect("the other process has failed");
+        let (word, numbers, mut fds) = receive_text(&maker).expect("the other process has failed");
         match word.as_str() {
             "grant" => window.admit(Grant::from_descriptor(id(SHARED), fds.remove(0))).unwrap(),
             "frozen" => {
@@ -220,7 +222,7 @@ fn what_was_sent_outlives_who_sent_it() {
     for is_dead in [false, true] {
         if is_dead {
             maker.kill();
-            assert!(hear(&maker).is_none());
+            assert!(receive_text(&maker).is_none());
         }
         blocks.iter().for_each(|block| check(&window, block));
         assert_eq!(digest(&data.to_vec()), sent);
@@ -228,19 +230,18 @@ fn what_was_sent_outlives_who_sent_it() {
     assert!(window.forget(id(SHARED)));
 }
 
-/// The same with a grant server: its thread hears by itself who is gone, and gives back what was
-/// kept.
+/// The thread of a grant server notices departures by itself and releases the holds.
 #[test]
-fn q18_a_desk_hears_who_is_killed() {
+fn q18_grant_server_notices_killed_client() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let config = Config { segment: SEGMENT, segments: SEGMENTS };
+    let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
     let access = AccessList::new(0, 0, 0o644);
     let mut pool = AllocationPool::new(id(SHARED), config, access).unwrap();
     let server = GrantServer::open(Creator::new(LENT)).unwrap();
     server.owner(|owner| owner.share(&pool)).unwrap();
-    let before = traces();
+    let before = memory_counts();
     for round in 0..10u8 {
-        let (peer, socket) = server.introduce(Credentials::new(NOBODY, NOBODY)).unwrap();
+        let (peer, socket) = server.introduce(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
         let sent = pool.copy(&[round; 2 * SEGMENT]).unwrap();
         server.owner(|owner| owner.lend(&sent, peer)).unwrap();
         let pointers = sent.slices().map(|slice| {
@@ -256,7 +257,7 @@ fn q18_a_desk_hears_who_is_killed() {
         client.kill();
         until("what was kept", || holding().is_none());
         assert_eq!(pool.usage().leased, 0);
-        until("descriptors and mappings", || traces() == before);
+        until("descriptors and mappings", || memory_counts() == before);
     }
 }
 
@@ -290,9 +291,9 @@ fn the_other_process() {
 
 fn client(socket: &OwnedFd) {
     let at = |step: u64| {
-        say(socket, &format!("step {step}"));
+        report(socket, &format!("step {step}"));
         loop {
-            match hear(socket) {
+            match receive_text(socket) {
                 Some((word, ..)) if word == "go" => return,
                 Some(_) => {}
                 None => std::process::exit(0),
@@ -300,8 +301,8 @@ fn client(socket: &OwnedFd) {
         }
     };
     let ask = |dbuf: u32| {
-        say(socket, &format!("grant {dbuf}"));
-        hear(socket).unwrap()
+        report(socket, &format!("grant {dbuf}"));
+        receive_text(socket).unwrap()
     };
     at(0);
     assert_eq!(ask(SECRET).0, "no");
@@ -312,16 +313,16 @@ fn client(socket: &OwnedFd) {
     let unknown_id = RichPointer::new(id(SECRET), abi::Extent::new(0, 1), Class::YES);
     assert!(window.copy(unknown_id, &mut [0]).is_err());
     at(MAPPED);
-    let blocks: Vec<_> = (0..LENT).map(|_| hear(socket).unwrap().1).collect();
+    let blocks: Vec<_> = (0..LENT).map(|_| receive_text(socket).unwrap().1).collect();
     blocks.iter().for_each(|block| check(&window, block));
     at(READ);
-    // A survivor has waited here for long.
+    // The survivor has been waiting here.
     blocks.iter().for_each(|block| check(&window, block));
-    say(socket, &format!("back {} {}", blocks[0][0], blocks[0][1]));
+    report(socket, &format!("back {} {}", blocks[0][0], blocks[0][1]));
     at(GAVE);
-    say(socket, &format!("grant {SHARED}"));
+    report(socket, &format!("grant {SHARED}"));
     at(ASKED);
-    say(socket, &format!("step {COPYING}"));
+    report(socket, &format!("step {COPYING}"));
     loop {
         check(&window, &blocks[1]);
     }
@@ -339,12 +340,12 @@ fn asks(socket: OwnedFd, role: &str) {
     };
     let [first, _] = [0, 3].map(|at| read(&numbers[at..at + 3]));
     client.give_back(first).unwrap();
-    // Until it is killed, in the middle of asking.
+    // Until it is killed during a request.
     while client.ask(id(SHARED)).is_ok() {}
 }
 
 fn maker(socket: &OwnedFd) {
-    let config = Config { segment: SEGMENT, segments: SEGMENTS };
+    let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
     let access = AccessList::private(identity());
     let mut pool = AllocationPool::new(id(SHARED), config, access).unwrap();
     let mut creator = Creator::new(SEGMENTS);
@@ -358,7 +359,7 @@ fn maker(socket: &OwnedFd) {
         let sent = pool.copy(&bytes).unwrap();
         creator.lend(&sent, peer).unwrap();
         for slice in sent.slices() {
-            say(socket, &block(slice.pointer(), slice.bytes()));
+            report(socket, &block(slice.pointer(), slice.bytes()));
         }
         kept.append(sent).unwrap();
     }
@@ -366,5 +367,5 @@ fn maker(socket: &OwnedFd) {
     let message = format!("frozen {} {}", frozen.len(), digest(&kept.to_vec()));
     send(socket, message.as_bytes(), &[frozen.descriptor().unwrap()]);
     // Until it is killed.
-    while hear(socket).is_some() {}
+    while receive_text(socket).is_some() {}
 }

@@ -1,5 +1,5 @@
-//! Aggregates passed between processes by reference: what arrives, what is kept for whom, and that
-//! all of it comes back however a reader ends. (FEATURES Q14, Q18; RELIABILITY T4, T8, T10)
+//! Aggregates passed between processes by reference: delivery, holds for the reader, and their
+//! release however the reader ends. (FEATURES Q14, Q18; RELIABILITY T4, T8, T10)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -8,21 +8,21 @@ extern crate buffer as streamline_buffer;
 mod common;
 
 use abi::access::{AccessList, Credentials};
-use buffer::pool::Config;
-use common::{Other, digest, id, receive, run, say, send, until, within};
+use buffer::pool::PoolConfig;
+use common::{Other, digest, id, receive, report, run, send, until, within};
 use std::io::stdin;
 use std::time::{Duration, Instant};
 use streamline_iolite::aggregate::owner::Creator;
 use streamline_iolite::aggregate::pipe::{PipeOffer, Receiver, Sender, Unsent, pipe};
 use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{Aggregate, AllocationPool, GrantRefusal};
-use sys::process::NOBODY;
+use sys::process::OVERFLOW_ID;
 use sys::process::identity;
 use testkit::Random;
 
 const SEGMENT: usize = 4096;
 const SEGMENTS: usize = 64;
-/// Segments that a reader may keep.
+/// Maximum number of segments held per reader.
 const LIMIT: usize = 16;
 
 // ---- here: the owner
@@ -34,27 +34,29 @@ struct Fixture {
 
 impl Fixture {
     fn new(mode: u32) -> Self {
-        let config = Config { segment: SEGMENT, segments: SEGMENTS };
+        let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
         let pool = AllocationPool::new(id(1), config, AccessList::new(0, 0, mode)).unwrap();
         let mut creator = Creator::new(LIMIT);
         creator.share(&pool).unwrap();
         Self { pool, server: GrantServer::open(creator).unwrap() }
     }
 
-    /// A process that reads.
-    fn invite(&self, role: &str) -> Option<(Sender, Other)> {
+    /// Starts a reader with this role in another process and sends it the offer of a pipe.
+    fn start_reader(&self, role: &str) -> Option<(Sender, Other)> {
         let other = Other::start(role)?;
-        let (sender, offer) = pipe(&self.server, id(2), Credentials::new(NOBODY, NOBODY)).unwrap();
+        let (sender, offer) =
+            pipe(&self.server, id(2), Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
         send(&other, b"offer", &offer.descriptors());
         Some((sender, other))
     }
 
-    /// An aggregate of several slices, of which nothing is kept here but itself.
+    /// Returns an aggregate of up to three slices that holds the only local reference to their
+    /// memory.
     fn aggregate(&mut self, random: &mut Random) -> Aggregate {
         let mut all = Aggregate::new();
         for _ in 0..random.within(1..4) {
             let bytes = random.bytes(random.clone().within(1..2000));
-            // Its reader gives back sooner or later.
+            // The pool is full until a reader releases something.
             until("memory", || {
                 let part = self.pool.copy(&bytes);
                 part.is_ok_and(|part| all.prepend(part).is_ok())
@@ -63,8 +65,8 @@ impl Fixture {
         all
     }
 
-    /// Waits until nobody keeps anything.
-    fn comes_back(&self) -> Duration {
+    /// Waits until readers have released all segments; returns the time that this took.
+    fn wait_for_releases(&self) -> Duration {
         let start = Instant::now();
         until("what was lent to come back", || self.pool.usage().leased == 0);
         start.elapsed()
@@ -72,10 +74,10 @@ impl Fixture {
 }
 
 #[test]
-fn q14_aggregates_arrive_as_they_were_and_their_memory_comes_back() {
+fn q14_aggregates_arrive_intact_and_are_released() {
     let mut random = Random::replayable();
     let mut fixture = Fixture::new(0o644);
-    let Some((mut sender, other)) = fixture.invite("read") else { return };
+    let Some((mut sender, other)) = fixture.start_reader("read") else { return };
     let mut sums = 0_u64;
     const COUNT: u64 = 3000;
     for _ in 0..COUNT {
@@ -85,24 +87,24 @@ fn q14_aggregates_arrive_as_they_were_and_their_memory_comes_back() {
     }
     drop(sender);
     assert_eq!(other.line().as_deref(), Some(&*format!("{COUNT} {sums}")));
-    fixture.comes_back();
+    fixture.wait_for_releases();
     other.succeeds();
-    // All but what is left of the segment that was written last.
+    // Everything but the remainder of the last segment.
     let free = fixture.pool.copy(&[1; (SEGMENTS - 1) * SEGMENT]).unwrap();
     assert_eq!(free.len(), (SEGMENTS - 1) * SEGMENT, "it can be used again");
 }
 
-/// Killed anywhere: in the middle of reading, with some aggregates kept and some on their way.
+/// The reader is killed at any point, with some aggregates held and some in transit.
 #[test]
-fn q18_who_is_killed_gives_back_what_was_sent_to_it() {
+fn q18_killed_reader_releases_its_aggregates() {
     let mut random = Random::replayable();
     let mut fixture = Fixture::new(0o644);
     let mut slowest = Duration::ZERO;
     for round in 0..12 {
-        let Some((mut sender, mut other)) = fixture.invite("keep some") else { return };
+        let Some((mut sender, mut other)) = fixture.start_reader("keep some") else { return };
         let until = random.below(60);
         let killer = run(move || {
-            // It tells each tenth.
+            // It reports every tenth aggregate.
             for _ in 0..until {
                 if other.line().is_none() {
                     break;
@@ -122,33 +124,33 @@ fn q18_who_is_killed_gives_back_what_was_sent_to_it() {
             "round {round}: {refused}"
         );
         killer.ends();
-        slowest = slowest.max(fixture.comes_back());
+        slowest = slowest.max(fixture.wait_for_releases());
     }
     println!("all was back at most {slowest:?} after the sender knew");
 }
 
 #[test]
-fn who_may_not_read_a_pool_is_sent_nothing_of_it() {
+fn reader_without_permission_is_sent_nothing() {
     let mut fixture = Fixture::new(0o600);
-    let Some((mut sender, other)) = fixture.invite("read") else { return };
+    let Some((mut sender, other)) = fixture.start_reader("read") else { return };
     let sent = fixture.pool.copy(b"secret").unwrap();
     let refused = sender.try_send(&fixture.server, &sent);
-    let forbidden = GrantRefusal::Forbidden { dbuf: id(1), uid: NOBODY };
+    let forbidden = GrantRefusal::Forbidden { dbuf: id(1), uid: OVERFLOW_ID };
     assert_eq!(refused, Err(Unsent::Refused(forbidden)));
     drop((sender, sent));
     assert_eq!(other.line().as_deref(), Some("0 0"));
     other.succeeds();
-    fixture.comes_back();
+    fixture.wait_for_releases();
 }
 
-/// One that keeps all that it gets is refused more at its limit, and stops nobody else; one that
-/// says that it gives back what it never had changes nothing.
+/// A reader that releases nothing is refused more at its limit and stops no other; one that
+/// releases what it does not hold has no effect.
 #[test]
-fn who_keeps_everything_or_lies_harms_itself() {
+fn greedy_or_lying_reader_harms_only_itself() {
     let mut fixture = Fixture::new(0o644);
-    let Some((mut greedy, mut one)) = fixture.invite("keep all") else { return };
-    let (mut liar, mut two) = fixture.invite("lie").unwrap();
-    let (mut honest, three) = fixture.invite("read").unwrap();
+    let Some((mut greedy, mut one)) = fixture.start_reader("keep all") else { return };
+    let (mut liar, mut two) = fixture.start_reader("lie").unwrap();
+    let (mut honest, three) = fixture.start_reader("read").unwrap();
     let mut sums = 0_u64;
     let mut refused = 0;
     for number in 0..300_u64 {
@@ -174,7 +176,7 @@ fn who_keeps_everything_or_lies_harms_itself() {
     one.kill();
     two.kill();
     three.succeeds();
-    fixture.comes_back();
+    fixture.wait_for_releases();
 }
 
 // ---- there
@@ -193,9 +195,9 @@ fn the_other_process() {
     }
 }
 
-/// Reads all, each in two parts, or into a pool of its own.
+/// Reads every aggregate, in two parts or into a pool of its own.
 fn read(receiver: &mut Receiver) {
-    let config = Config { segment: 1 << 16, segments: 4 };
+    let config = PoolConfig { segment: 1 << 16, segments: 4 };
     let mut pool = AllocationPool::new(id(9), config, AccessList::private(identity())).unwrap();
     let (mut count, mut sums) = (0_u64, 0_u64);
     while let Some(received) = receiver.receive().unwrap() {
@@ -213,10 +215,10 @@ fn read(receiver: &mut Receiver) {
         count += 1;
         sums = sums.wrapping_add(digest(&bytes));
     }
-    say(&format!("{count} {sums}"));
+    report(&format!("{count} {sums}"));
 }
 
-/// Keeps the last ones until it is killed.
+/// Holds the last `most` aggregates until it is killed.
 fn keep(receiver: &mut Receiver, most: usize) {
     let (mut kept, mut count) = (Vec::new(), 0);
     while let Some(received) = receiver.receive().unwrap() {
@@ -228,12 +230,12 @@ fn keep(receiver: &mut Receiver, most: usize) {
         }
         count += 1;
         if count % 10 == 0 && most < usize::MAX {
-            say("ten more");
+            report("ten more");
         }
     }
 }
 
-/// Gives everything back often, and what was never sent.
+/// Releases each aggregate repeatedly, and pointers that were never sent.
 fn lie(receiver: &mut Receiver) {
     let mut random = Random::new(4);
     while let Some(received) = receiver.receive().unwrap() {

@@ -1,5 +1,5 @@
-//! A cached file read by a process of another user: who gets it, what a pointer into it becomes,
-//! and what an owner can do to who reads. (FEATURES E5; RELIABILITY T4, T17; CONTRACT 26)
+//! A cached file read by a process of another user: read permission, resolution of pointers, and
+//! defense against a hostile owner. (FEATURES E5; RELIABILITY T4, T17; CONTRACT 26)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -23,14 +23,14 @@ use streamline_iolite::aggregate::server::{Client, GrantServer, Unreadable};
 use streamline_iolite::file;
 use streamline_iolite::file::CachedFile;
 use streamline_iolite::resolve::Table;
-use sys::process::NOBODY;
+use sys::process::OVERFLOW_ID;
 use testkit::{Random, need};
 
 const LENGTH: usize = 3000;
-/// Beyond 4 GB.
+/// An offset beyond 4 GB.
 const FAR: u64 = 6_000_000_000;
 
-/// A file with a name in a folder that everybody may enter, gone when dropped.
+/// A file in a world-accessible directory, removed on drop.
 struct Named(PathBuf);
 
 impl Named {
@@ -52,7 +52,7 @@ impl Drop for Named {
     }
 }
 
-/// The grant server of this process, and another process that is its client.
+/// Starts a grant server in this process, and a client of it in another.
 fn start(role: &str) -> Option<(GrantServer, Other, [Named; 2])> {
     need::root()?;
     let named = |kind, mode| Named::new(&format!("{role}-{kind}"), mode);
@@ -64,21 +64,21 @@ fn start(role: &str) -> Option<(GrantServer, Other, [Named; 2])> {
     let taken = CachedFile::open(id(1), &files[0].0).unwrap();
     assert_eq!(creator.share_file(&taken), Err(GrantRefusal::Taken(id(1))));
     let server = GrantServer::open(creator).unwrap();
-    let (_, there) = server.introduce(Credentials::new(NOBODY, NOBODY)).unwrap();
+    let (_, there) = server.introduce(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
     Some((server, Other::on(there, role, Stdio::piped())?, files))
 }
 
 #[test]
-fn e5_a_pointer_into_a_file_is_readable_by_who_may_read_the_file() {
-    let Some((_desk, other, _files)) = start("guest") else { return };
+fn e5_file_pointer_needs_read_permission() {
+    let Some((_server, other, _files)) = start("guest") else { return };
     let text = other.reports();
     assert!(text.contains("all of it was as it must be"), "{text}");
 }
 
-/// The file is cut and grown without end while another process reads it.
+/// One process truncates and extends the file in a loop while another reads it.
 #[test]
-fn a_file_that_is_cut_kills_no_reader_of_another_user() {
-    let Some((_desk, mut other, files)) = start("loop") else { return };
+fn truncated_file_faults_readers_of_other_users() {
+    let Some((_server, mut other, files)) = start("loop") else { return };
     let file = File::options().write(true).open(&files[0].0).unwrap();
     let mut random = Random::replayable();
     let mut cuts = 0;
@@ -93,7 +93,7 @@ fn a_file_that_is_cut_kills_no_reader_of_another_user() {
 }
 
 #[test]
-fn a_table_copies_out_of_files() {
+fn table_copies_from_files() {
     let named = Named::new("table", 0o600);
     let cached = CachedFile::open(id(5), &named.0).unwrap();
     let mut table = Table::new();
@@ -110,9 +110,9 @@ fn a_table_copies_out_of_files() {
     assert_eq!(table.copy(behind, &mut [0; 2]), Err(Fault::OutOfWindow(behind.place)));
 }
 
-/// An owner may send anything as a file.
+/// An owner may send any descriptor as a file.
 #[test]
-fn what_is_no_file_is_not_taken_for_one() {
+fn received_non_files_are_rejected() {
     let pipe = || rustix::pipe::pipe().unwrap().0;
     let memory = || sys::memory::Memfd::create("streamline-test", 4096).unwrap();
     let mut window = Window::new();
@@ -121,11 +121,11 @@ fn what_is_no_file_is_not_taken_for_one() {
         let refused = window.admit(Grant::of_file(id(1), fd));
         assert_eq!(refused, Err(GrantRefusal::NoFile(id(1))));
     }
-    // A memfd is as good as a file: it is read by system calls.
+    // A memfd is acceptable as a file: it is read by system calls.
     window.admit(Grant::of_file(id(2), memory().into())).unwrap();
     let pointer = RichPointer::new(id(2), abi::Extent::new(4000, 96), abi::Class::YES);
     window.copy(pointer, &mut [0; 96]).unwrap();
-    // And a file is no memory: it could be cut.
+    // But a file is not acceptable as memory, since it can be truncated.
     let named = Named::new("memory", 0o600);
     let file: OwnedFd = File::open(&named.0).unwrap().into();
     let refused = window.admit(Grant::from_descriptor(id(3), file));
@@ -159,7 +159,8 @@ fn the_other_process() {
     if role == "loop" { read_on(client) } else { look(client) }
 }
 
-/// Copies until it has seen enough of both: all of a place, and a place that was cut off.
+/// Copies random extents until both outcomes have occurred often: whole bytes, and a fault because
+/// of truncation.
 #[expect(clippy::print_stdout, reason = "what this process reports")]
 fn read_on(mut client: Client) {
     let (mut random, mut copies, mut cuts) = (Random::new(9), 0, 0);
@@ -195,9 +196,9 @@ fn look(mut client: Client) {
     let refused = client.copy(behind, &mut out);
     assert_eq!(refused, Err(Unreadable::Fault(Fault::OutOfWindow(behind.place))));
     let refused = client.copy(pointer(2, 0, LENGTH as u32), &mut out);
-    let forbidden = GrantRefusal::Forbidden { dbuf: id(2), uid: NOBODY };
+    let forbidden = GrantRefusal::Forbidden { dbuf: id(2), uid: OVERFLOW_ID };
     assert_eq!(refused, Err(Unreadable::Refused(forbidden)));
-    // What came is no way to write.
+    // The received descriptor is not writable.
     let granted = File::from(client.ask(id(1)).unwrap().descriptor().try_clone_to_owned().unwrap());
     assert!(granted.write_at(b"x", 0).is_err() && granted.set_len(0).is_err());
     let fd = std::os::fd::AsRawFd::as_raw_fd(&granted);

@@ -1,6 +1,5 @@
-//! Indirect streams between processes of different users: who may read what, who is killed when,
-//! and what a hostile writer can do. (FEATURES D4, D5, D6, D7, D8, E2, E6;
-//! RELIABILITY T3, T4, T10, T17)
+//! Indirect streams between processes of different users: read permissions, kills, and hostile
+//! writers. (FEATURES D4, D5, D6, D7, D8, E2, E6; RELIABILITY T3, T4, T10, T17)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -12,7 +11,7 @@ use abi::access::{AccessList, Credentials, Grantees};
 use abi::{BlockMetadata, Class, Entry, Extent, Marks, RichPointer};
 use buffer::ibuf::{self, Lanes};
 use buffer::{Fault, Policy, pool, share};
-use common::{Other, id, read, read_to_fault, run, say, send, until, within, write};
+use common::{Other, id, read, read_to_fault, report, run, send, until, within, write};
 use std::fs::Permissions;
 use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,10 +22,11 @@ use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{AllocationPool, Frozen};
 use streamline_iolite::file::{CachedFile, FileReader};
 use streamline_iolite::indirect::{Backing, Config, Input, Offer, Output, indirect, sweep};
+use streamline_iolite::interface::{StreamReader as _, StreamWriter as _};
 use streamline_iolite::splice::{splice, splice_all};
 use streamline_iolite::view::Space;
 use sys::doorbell::SocketDoorbell;
-use sys::process::NOBODY;
+use sys::process::OVERFLOW_ID;
 use sys::process::identity;
 use testkit::Random;
 
@@ -54,20 +54,20 @@ impl Fixture {
     }
 
     fn pool(&self, number: u32, segments: usize, access: AccessList) -> AllocationPool {
-        let config = pool::Config { segment: SEGMENT, segments };
+        let config = pool::PoolConfig { segment: SEGMENT, segments };
         let pool = AllocationPool::new(id(number), config, access).unwrap();
         self.server.owner(|owner| owner.share(&pool)).unwrap();
         pool
     }
 
-    fn desk_for(&self, user: u32) -> OwnedFd {
+    fn server_for(&self, user: u32) -> OwnedFd {
         self.server.introduce(Credentials::new(user, user)).unwrap().1
     }
 
-    /// A space of this process.
+    /// Returns a space that can query the grant server.
     fn space(&self) -> Space {
         let space = Space::new();
-        space.introduce(self.desk_for(0));
+        space.introduce(self.server_for(0));
         space
     }
 }
@@ -76,14 +76,14 @@ fn mode(mode: u32) -> AccessList {
     AccessList::new(0, 0, mode)
 }
 
-/// Sends an offer, and the socket of a grant server if there is one.
+/// Sends an offer, with the socket of a grant server if there is one.
 fn offer(socket: impl AsFd, offer: &Offer, server: Option<&OwnedFd>) {
     let mut all = offer.descriptors().to_vec();
     all.extend(server.map(AsFd::as_fd));
     send(socket, b"offer", &all);
 }
 
-/// Opens what was offered in a space that knows the grant server which came with it.
+/// Opens the received offer in a space, after introducing the grant server received with it.
 fn open(socket: impl AsFd, space: &Space) -> Option<Input> {
     let (message, mut descriptors) = common::receive(socket);
     if descriptors.len() > Offer::DESCRIPTORS {
@@ -94,12 +94,12 @@ fn open(socket: impl AsFd, space: &Space) -> Option<Input> {
 }
 
 #[test]
-fn d6_everything_comes_through_to_another_user() {
+fn d6_all_blocks_reach_a_reader_of_another_user() {
     let Some(other) = Other::start("read") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(OPEN, 8, mode(0o644)));
     let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
-    offer(&other, &offers[0], Some(&fixture.desk_for(NOBODY)));
+    offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
     write(&mut output, 0..30_000).unwrap();
     let put = output.count();
@@ -112,20 +112,22 @@ fn d6_everything_comes_through_to_another_user() {
     });
 }
 
-/// The owner looks at the list with the credentials of who asks, once for each dbuf.
+/// The owner checks the access list with the credentials of the requesting process, once per dbuf.
 #[test]
-fn d5_p2_a_dbuf_is_mapped_on_demand_for_who_is_on_its_access_list_and_for_nobody_else() {
+fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
     let Some(other) = Other::start("report each") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(OPEN, 8, mode(0o644)));
     let mut secret = fixture.pool(SECRET, 2, mode(0o600));
-    let named =
-        AccessList { readers: Grantees { users: vec![NOBODY], groups: vec![] }, ..mode(0o600) };
+    let named = AccessList {
+        readers: Grantees { users: vec![OVERFLOW_ID], groups: vec![] },
+        ..mode(0o600)
+    };
     let mut named = fixture.pool(NAMED, 2, named);
     let frozen = Frozen::read(id(FROZEN), &[7; 6000][..], 6000).unwrap();
     fixture.server.owner(|owner| owner.share_frozen(&frozen, mode(0o604))).unwrap();
     let (mut output, offers) = indirect(&config(), backing).unwrap();
-    offer(&other, &offers[0], Some(&fixture.desk_for(NOBODY)));
+    offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
     let blocks = [secret.copy(&[3; 10]).unwrap(), named.copy(&[4; 10]).unwrap()];
     let [hidden, shown] = blocks.each_ref().map(|block| block.slices().next().unwrap().bytes());
@@ -142,27 +144,27 @@ fn d5_p2_a_dbuf_is_mapped_on_demand_for_who_is_on_its_access_list_and_for_nobody
     }
     assert_eq!(output.spliced().blocks, 6);
     drop(output);
-    let forbidden = Fault::Forbidden { dbuf: id(SECRET), uid: NOBODY };
+    let forbidden = Fault::Forbidden { dbuf: id(SECRET), uid: OVERFLOW_ID };
     for _ in 0..2 {
         assert_eq!(other.line().unwrap(), format!("{:?}", b"open"));
         assert_eq!(other.line().unwrap(), format!("{forbidden:?}"), "who, what and why");
         assert_eq!(other.line().unwrap(), format!("{:?}", [4; 10]));
         assert_eq!(other.line().unwrap(), format!("{:?}", [7; 10]));
     }
-    // The second pointer into what was refused was refused without a call.
+    // The second pointer into the refused dbuf caused no query.
     assert_eq!(other.line().unwrap(), "end None mapped 3 refused 1 lost 2");
     other.succeeds();
 }
 
-/// Pointers into a file are buffer faults like any other: the mode of the file decides, and what
-/// was cut off since is a fault of that pointer alone.
+/// Pointers into a file are buffer faults like any other: the mode of the file decides, and a
+/// truncated target is a fault of that pointer alone.
 #[test]
-fn e5_g4_a_pointer_into_a_file_is_followed_by_who_may_read_the_file() {
+fn e5_g4_file_pointer_in_stream_needs_read_permission() {
     let Some(other) = Other::start("report each") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(OPEN, 8, mode(0o644)));
     let (mut output, offers) = indirect(&config(), backing).unwrap();
-    offer(&other, &offers[0], Some(&fixture.desk_for(NOBODY)));
+    offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
     let named = |kind: &str, bits: u32| {
         let name = format!("streamline-indirect-{kind}-{}", std::process::id());
@@ -186,7 +188,7 @@ fn e5_g4_a_pointer_into_a_file_is_followed_by_who_may_read_the_file() {
     pass(&mut open);
     assert_eq!(other.line().unwrap(), format!("{:?}", b"01234"));
     pass(&mut closed);
-    let forbidden = Fault::Forbidden { dbuf: id(SECRET), uid: NOBODY };
+    let forbidden = Fault::Forbidden { dbuf: id(SECRET), uid: OVERFLOW_ID };
     assert_eq!(other.line().unwrap(), format!("{forbidden:?}"));
     pass(&mut open);
     assert_eq!(other.line().unwrap(), format!("{:?}", b"56789"));
@@ -196,7 +198,7 @@ fn e5_g4_a_pointer_into_a_file_is_followed_by_who_may_read_the_file() {
     assert_eq!(other.line().unwrap(), format!("{:?}", b"3xyz7"), "what the file contains now");
     let behind = RichPointer::new(id(NAMED), Extent::new(2, 5), Class::YES);
     open.go_to(2);
-    let blocked = name_what_is_cut(&mut output, &mut open, &shown);
+    let blocked = write_truncated_pointer(&mut output, &mut open, &shown);
     assert_eq!(blocked.unwrap(), 5);
     let cut = Fault::OutOfWindow(behind.place);
     assert_eq!(other.line().unwrap(), format!("{cut:?}"));
@@ -208,8 +210,8 @@ fn e5_g4_a_pointer_into_a_file_is_followed_by_who_may_read_the_file() {
     }
 }
 
-/// Names five bytes of a file, which is cut before anybody is shown the name.
-fn name_what_is_cut(
+/// Writes a pointer to five bytes of a file and truncates the file before it publishes the pointer.
+fn write_truncated_pointer(
     output: &mut Output,
     from: &mut FileReader,
     path: &Path,
@@ -221,7 +223,7 @@ fn name_what_is_cut(
 }
 
 #[test]
-fn d5_when_the_owner_is_killed_what_is_mapped_stays_and_new_faults_are_clear() {
+fn d5_killed_owner_keeps_mappings_and_fails_new_faults() {
     let Some(mut other) = Other::start("own and write") else { return };
     let space = Space::new();
     let mut input = open(&other, &space).unwrap();
@@ -240,14 +242,14 @@ fn d5_when_the_owner_is_killed_what_is_mapped_stays_and_new_faults_are_clear() {
     assert_eq!(input.written().resident(&input.count()), Some(0));
 }
 
-/// Ring to ring over a process that has no right to read what it passes on.
+/// Pointers pass from ring to ring through a process without permission to read the data.
 #[test]
-fn e2_who_passes_on_touches_no_byte_and_needs_no_right_to_read() {
+fn e2_forwarder_needs_no_read_permission() {
     let Some(other) = Other::start("pass on") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(SECRET, 8, mode(0o600)));
     let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
-    offer(&other, &offers[0], Some(&fixture.desk_for(NOBODY)));
+    offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
     let space = fixture.space();
     let mut input = open(&other, &space).unwrap();
@@ -267,14 +269,14 @@ fn e2_who_passes_on_touches_no_byte_and_needs_no_right_to_read() {
 }
 
 #[test]
-fn e6_who_passes_on_may_be_killed_at_any_time() {
+fn e6_forwarder_may_be_killed_at_any_time() {
     let mut random = Random::replayable();
     for _ in 0..6 {
         let Some(mut other) = Other::start("pass on") else { return };
         let fixture = Fixture::new();
         let backing = Backing::new(fixture.pool(SECRET, 8, mode(0o600)));
         let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
-        offer(&other, &offers[0], Some(&fixture.desk_for(NOBODY)));
+        offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
         drop(offers);
         let mut input = open(&other, &fixture.space()).unwrap();
         let enough = random.below(10_000);
@@ -295,10 +297,10 @@ fn e6_who_passes_on_may_be_killed_at_any_time() {
     }
 }
 
-/// A writer that puts what it likes into its ring: what is good comes as it was, all else is a
-/// fault, nothing else happens, and the owner is not asked for ever.
+/// A writer puts arbitrary pointers into its ring: valid ones resolve correctly, all others are
+/// faults without side effects, and the owner is not queried without limit.
 #[test]
-fn d4_a_hostile_writer_spoils_its_own_stream_and_no_more() {
+fn d4_hostile_writer_damages_only_its_own_stream() {
     let Some(other) = Other::start("lie") else { return };
     let fixture = Fixture::new();
     let readable = fixture.pool(OPEN, 2, mode(0o644));
@@ -311,19 +313,19 @@ fn d4_a_hostile_writer_spoils_its_own_stream_and_no_more() {
     });
     assert_eq!(place, Some(Extent::new(0, 64)), "what the other process takes it for");
     let space = Space::new();
-    space.introduce(fixture.desk_for(1000));
+    space.introduce(fixture.server_for(1000));
     let mut input = open(&other, &space).unwrap();
     let (mut good, mut faults) = (0_u64, 0_u64);
     let mut out = [0; 1 << 13];
     loop {
-        // One block at a time, so that what is good can be told from what is not.
+        // One block at a time, to tell valid pointers from invalid ones.
         match input.peek() {
             Ok(None) => _ = within("a lie", || input.wait(None).unwrap()),
             Ok(Some([])) => break,
             Ok(Some(block)) => {
                 let length = block.len();
-                // 64 bytes of 6, or part of the frozen file (which is zero behind its end), or
-                // something of the pool that was not written yet.
+                // 64 bytes of value 6, or part of the frozen file (zero beyond its end), or part of
+                // the pool that has not been written yet.
                 assert!(block.iter().all(|byte| [0, 6, 9].contains(byte)), "{block:?}");
                 good += u64::from(block == [6; 64]);
                 let count = length.min(out.len());
@@ -375,7 +377,10 @@ fn the_other_process() {
 fn report_end(word: &str, fault: Option<Fault>, input: &Input) {
     let asked = input.space().faults();
     let lost = input.count().lost;
-    say(&format!("{word} {fault:?} mapped {} refused {} lost {lost}", asked.mapped, asked.refused));
+    report(&format!(
+        "{word} {fault:?} mapped {} refused {} lost {lost}",
+        asked.mapped, asked.refused
+    ));
 }
 
 fn report_each() {
@@ -389,10 +394,10 @@ fn report_each() {
             Ok(Some(block)) => {
                 let count = block.len();
                 out[..count].copy_from_slice(block);
-                say(&format!("{:?}", &out[..count]));
+                report(&format!("{:?}", &out[..count]));
                 input.take(count);
             }
-            Err(fault) => say(&format!("{fault:?}")),
+            Err(fault) => report(&format!("{fault:?}")),
         }
     }
     report_end("end", None, &input);
@@ -400,9 +405,9 @@ fn report_each() {
 
 fn own_and_write() {
     let server = GrantServer::open(Creator::new(4)).unwrap();
-    let config_of = pool::Config { segment: SEGMENT, segments: 2 };
+    let config_of = pool::PoolConfig { segment: SEGMENT, segments: 2 };
     let mut pools = [OPEN, LATER].map(|number| {
-        let all = AccessList::new(NOBODY, NOBODY, 0o644);
+        let all = AccessList::new(OVERFLOW_ID, OVERFLOW_ID, 0o644);
         let pool = AllocationPool::new(id(number), config_of, all).unwrap();
         server.owner(|owner| owner.share(&pool)).unwrap();
         pool
@@ -419,7 +424,7 @@ fn own_and_write() {
     output.write(later.slices().next().unwrap().bytes()).unwrap();
     output.write(&[4; 10]).unwrap();
     output.flush();
-    say("all written");
+    report("all written");
     common::wait_to_be_killed(output);
 }
 
@@ -427,26 +432,30 @@ fn pass_on() {
     let space = Space::new();
     let mut input = open(stdin(), &space).unwrap();
     let server = GrantServer::open(Creator::new(4)).unwrap();
-    let config_of = pool::Config { segment: SEGMENT, segments: 2 };
+    let config_of = pool::PoolConfig { segment: SEGMENT, segments: 2 };
     let own = AllocationPool::new(id(20), config_of, AccessList::private(identity())).unwrap();
     server.owner(|owner| owner.share(&own)).unwrap();
     let config = Config { id: id(21), entries: 256, ..Config::new(id(21)) };
     let (mut output, offers) = indirect(&config, Backing::new(own)).unwrap();
     offer(stdin(), &offers[0], None);
     drop(offers);
-    // Some of it piece by piece, which takes blocks apart.
+    // Piece by piece, which splits blocks.
     let first = splice(&mut input, &mut output, 1).unwrap();
     let rest = splice_all(&mut input, &mut output).unwrap();
     let bytes = first.bytes + rest.bytes;
     let by_pointer = first.by_pointer + rest.by_pointer;
-    say(&format!("{bytes} {by_pointer} by pointer, mapped {}", space.faults().mapped));
+    report(&format!("{bytes} {by_pointer} by pointer, mapped {}", space.faults().mapped));
     drop(output);
     until("what is in flight to be passed", || sweep() == 0);
 }
 
 fn lie() {
-    let shape =
-        ibuf::Config { entries: 1024, lanes: Lanes::Pointer, policy: Policy::Block, readers: 1 };
+    let shape = ibuf::RingConfig {
+        entries: 1024,
+        lanes: Lanes::Pointer,
+        policy: Policy::Block,
+        readers: 1,
+    };
     let (mut writer, mut offers) = share::pointers(&shape, id(RING)).unwrap();
     let (doorbell, theirs) = SocketDoorbell::pair().unwrap();
     let ring = offers.remove(0);
@@ -467,7 +476,7 @@ fn lie() {
             4 => RichPointer::new(number(FROZEN), Extent::new(4 * near, length), Class(7)),
             5 => RichPointer::new(number(OPEN), Extent::new(far, u32::MAX), Class::YES),
             6 => RichPointer::hole(length),
-            // Stale: ids of dbufs that are no more, or not yet.
+            // Ids of dbufs that no longer exist, or not yet.
             _ => RichPointer::new(number(100 + (far % 1000) as u32), Extent::new(0, 9), Class::YES),
         };
         count += u64::from(pointer == good);
@@ -479,5 +488,5 @@ fn lie() {
     }
     drop(writer);
     doorbell.notify();
-    say(&format!("{count}"));
+    report(&format!("{count}"));
 }

@@ -1,5 +1,6 @@
-//! Many producers in processes of another user, one reader: who is killed, and who writes nonsense
-//! into its own ring, is taken out, and the others lose nothing. (CONTRACT 24; RELIABILITY T3, T10)
+//! Many producers in processes of another user, one reader: a producer that is killed or writes
+//! garbage into its own ring is removed, and the others lose nothing. (CONTRACT 24; RELIABILITY T3,
+//! T10)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -23,7 +24,7 @@ fn config() -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384)
 }
 
-/// A block that tells who wrote it, which one it is, and whether it is whole.
+/// Returns a block with producer and sequence number, filled with a pattern from the latter.
 fn block(who: u64, number: u64) -> [u8; 64] {
     let mut block = [number.wrapping_mul(37) as u8; 64];
     for (at, word) in [who, number].into_iter().enumerate() {
@@ -36,14 +37,15 @@ fn word(block: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(block[at * 8..at * 8 + 8].try_into().unwrap())
 }
 
-/// A producer, and the stream that it writes.
+/// Starts a producer; returns the stream that it writes.
 fn start(role: &str, who: u64) -> Option<(Other, Input)> {
     let other = Other::start(&format!("{role} {who}"))?;
     let input = open(&other).unwrap();
     Some((other, input))
 }
 
-/// Reads to the end; answers how many blocks came of each, the honest ones without a gap.
+/// Reads to the end; returns the block count of each producer and checks that honest ones have no
+/// gap.
 fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Vec<u64> {
     let mut counts = vec![0; 8];
     let mut out = vec![0; 8192];
@@ -56,7 +58,7 @@ fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Ve
                 if who < honest {
                     assert_eq!(out[..64], block(who as u64, counts[who]), "producer {who}");
                 }
-                // What a liar says is no name.
+                // The liar's id is meaningless.
                 let who = who.min(counts.len() - 1);
                 counts[who] += 1;
                 each(&counts);
@@ -73,7 +75,7 @@ fn departed(merged: &mut Merged) -> Vec<Departed> {
 }
 
 #[test]
-fn who_is_killed_or_lies_is_taken_out_and_the_others_go_on() {
+fn killed_or_lying_producer_is_removed_and_others_continue() {
     let mut random = Random::replayable();
     for round in 0..4 {
         let order = match round % 2 {
@@ -91,7 +93,7 @@ fn who_is_killed_or_lies_is_taken_out_and_the_others_go_on() {
         }
         let (mut killed, until) = (false, random.below(20_000));
         let counts = drain(&mut merged, 3, |counts| {
-            // Killed at some block, or when the honest ones are through, and the liar after them.
+            // Killed at some block, or after the honest ones have finished, and the liar last.
             let through = counts[0] + counts[1] == 2 * TOTAL;
             if !killed && (counts[2] > until || through) {
                 others[2].kill();
@@ -142,7 +144,7 @@ fn write(mut output: Output, who: u64, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// Writes some good blocks, then anything anywhere into its own ring.
+/// Writes some valid blocks, then garbage at random offsets of its own ring.
 fn scribble(mut output: Output, who: u64) {
     for number in 0..100 {
         output.write(&block(who, number)).unwrap();
@@ -150,7 +152,7 @@ fn scribble(mut output: Output, who: u64) {
     output.flush();
     let (ring, mut random) = (Ring::own(), Random::new(7));
     loop {
-        // Mostly the positions that it shows, sometimes a header.
+        // Mostly its published positions, sometimes a block header.
         let at = match random.below(4) {
             0 => random.below(20480 / 8) * 8,
             _ => random.below(6) * 128,

@@ -1,65 +1,64 @@
-//! A pool and who may read it: the choice of the pool decides that for all data in it.
-//! [IOL §2.3, §2.4]
+//! Allocation from a pool with an access list: the choice of the pool determines the readers of all
+//! data in it. [IOL §2.3, §2.4]
 
 use super::{Aggregate, Error, Slice};
 use abi::access::AccessList;
 use abi::{Class, DbufId, Extent, RichPointer};
 use buffer::Fault;
-use buffer::pool::{Config, Draft, Lease, Pool, Usage};
+use buffer::pool::{Draft, Lease, Pool, PoolConfig, Usage};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-/// A pool whose blocks become aggregates, with one access list for all of it.
+/// A pool for aggregates, with one access list for all of them.
 ///
-/// Who may read is decided before data is stored, by choosing the pool; so nothing is copied when
-/// it is handed on. Segments are used again by themselves when the pool is full and no aggregate
-/// refers to them any more. A segment is kept as a whole: data that lives for long should not lie
-/// in the pool of data that does not.
+/// The readers are determined before data is stored, by choosing the pool; so granting access needs
+/// no copy. When the pool is full, segments that no aggregate refers to are reused. A segment is
+/// held as a whole, so long-lived data should not share a pool with short-lived data.
 #[derive(Debug)]
 pub struct AllocationPool {
     pool: Pool,
     access: Arc<AccessList>,
-    /// Keeps the segment of the last block, for the blocks that follow in it.
+    /// Lease on the segment of the last block, shared by later blocks in it.
     open: Option<Arc<Lease>>,
 }
 
 impl AllocationPool {
-    /// Makes a pool with id `id`, which no other has.
-    pub fn new(id: DbufId, config: Config, access: AccessList) -> sys::Result<Self> {
+    /// Creates a pool; `id` must be unique.
+    pub fn new(id: DbufId, config: PoolConfig, access: AccessList) -> sys::Result<Self> {
         Ok(Self { pool: Pool::new(id, config)?, access: Arc::new(access), open: None })
     }
 
-    /// Returns the list of those who may read what is allocated here.
+    /// Returns the access list of all data allocated here.
     #[must_use]
     pub const fn access(&self) -> &Arc<AccessList> {
         &self.access
     }
 
-    /// The memory itself.
+    /// Returns the underlying pool.
     #[must_use]
     pub const fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// The longest block, and so the longest slice.
+    /// Returns the maximum length of a block, and thus of a slice, in bytes.
     #[must_use]
     pub fn block_max(&self) -> usize {
         self.pool.block_max()
     }
 
-    /// Returns the fill of the pool.
+    /// Returns the usage of the pool.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut usage = self.pool.usage();
-        // Our own lease on the last segment keeps it from nobody.
+        // Our own lease on the last segment does not prevent its reuse.
         let is_unused = |open: &Arc<Lease>| Arc::strong_count(open) == 1 && open.is_only();
         usage.leased -= usize::from(self.open.as_ref().is_some_and(is_unused));
         usage
     }
 
-    /// A block of up to `length` bytes next to each other: `fill` writes them and answers how many.
-    /// What it finds there is of no meaning. Nobody else sees them before it returns, and nobody
-    /// writes them after.
+    /// Allocates a contiguous block of up to `length` bytes: `fill` writes them and returns their
+    /// number. The old contents are unspecified. The bytes become visible when `fill` returns and
+    /// are immutable afterwards. Fails if the block is too long or the pool is full.
     pub fn allocate(
         &mut self,
         length: usize,
@@ -75,9 +74,9 @@ impl AllocationPool {
         Aggregate::of(lease, pointer)
     }
 
-    /// As [`AllocationPool::allocate`], as a rich pointer alone: the caller leases its segment
-    /// before anything else is asked of the pool. `None`: there is no room without taking used
-    /// segments back.
+    /// Allocates like [`AllocationPool::allocate`] but returns only a rich pointer: the caller must
+    /// lease its segment before the next operation on the pool. `None` if there is no room without
+    /// reclaiming segments.
     #[inline]
     pub(crate) fn block(
         &mut self,
@@ -89,20 +88,20 @@ impl AllocationPool {
         Some(RichPointer::new(self.pool.id(), draft.commit(used), Class::YES))
     }
 
-    /// Takes used segments back; whether there is room for a block of this length then.
+    /// Reclaims unreferenced segments; returns whether a block of this length fits then.
     pub(crate) fn make_room(&mut self, length: usize) -> bool {
         self.draft(length, length).is_ok()
     }
 
-    /// A copy of these bytes, in as few slices as the pool allows.
+    /// Copies these bytes into as few slices as the pool allows.
     pub fn copy(&mut self, bytes: &[u8]) -> Result<Aggregate, Error> {
         let mut writer = self.writer();
         writer.put(bytes)?;
         Ok(writer.finish())
     }
 
-    /// Reads once from a file into this pool, up to `max` bytes: `IOL_read` with a pool. May read
-    /// less than asked for, as that does; nothing at the end of the file.
+    /// Reads once from a file into this pool, up to `max` bytes: `IOL_read` with a pool. May return
+    /// fewer bytes, like any read; an empty aggregate at the end of the file.
     pub fn read(&mut self, mut from: impl Read, max: usize) -> io::Result<Aggregate> {
         if max == 0 {
             return Ok(Aggregate::new());
@@ -117,17 +116,17 @@ impl AllocationPool {
         Aggregate::of(lease, pointer).map_err(full)
     }
 
-    /// Writes an aggregate as if it were a file.
+    /// Returns a writer that builds an aggregate in this pool.
     pub fn writer(&mut self) -> Writer<'_> {
         Writer { pool: self, aggregate: Aggregate::new() }
     }
 
-    /// Room for at least `min` bytes; used segments are taken back if there is no other.
+    /// Reserves at least `min` bytes, reclaiming unreferenced segments if necessary.
     fn draft(&mut self, min: usize, max: usize) -> Result<Draft<'_>, Error> {
         if self.pool.draft(min, min).is_none() {
-            // No slice is borrowed from the pool (`&mut self`): what is looked at is leased.
+            // The exclusive borrow rules out unleased readers of the pool.
             self.open = None;
-            self.pool.turn();
+            self.pool.end_pass();
             if self.pool.draft(min, min).is_none() {
                 self.give_up_open();
             }
@@ -135,8 +134,8 @@ impl AllocationPool {
         self.pool.draft(min, max).ok_or_else(|| Error::Full(self.pool.usage()))
     }
 
-    /// A pool stays in a segment that is not half full yet. If nobody refers to it any more, what
-    /// does not fit into the rest of it still fits into all of it.
+    /// Abandons the open segment if it is unreferenced: a block too long for its remainder may fit
+    /// into the whole segment.
     fn give_up_open(&mut self) {
         let Some(place) = self.pool.draft(1, 1).map(|rest| rest.commit(0)) else { return };
         if self.pool.lease(place).is_ok_and(|lease| lease.is_only()) {
@@ -144,11 +143,11 @@ impl AllocationPool {
                 let length = rest.len();
                 rest.commit(length);
             }
-            self.pool.turn();
+            self.pool.end_pass();
         }
     }
 
-    /// Leases the segment of a block, and names the block.
+    /// Leases the segment of a block and returns its pointer.
     fn keep(&mut self, place: Extent) -> Result<(Arc<Lease>, RichPointer), Error> {
         let dbuf = self.pool.id();
         let pointer = RichPointer::new(dbuf, place, Class::YES);
@@ -163,10 +162,10 @@ impl AllocationPool {
     }
 }
 
-/// The rest of a segment that is shorter than this is not worth a call to the kernel.
+/// Minimum remainder of a segment in bytes that is worth a read call.
 const READ_MIN: usize = 4096;
 
-/// Writes an aggregate into a pool: what is written in turn lies in one slice as far as segments
+/// A writer that builds an aggregate in a pool: consecutive writes share a slice as far as segments
 /// allow.
 #[derive(Debug)]
 pub struct Writer<'a> {
@@ -175,7 +174,7 @@ pub struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes all of these bytes.
+    /// Writes all of these bytes. Fails if the pool is full.
     pub fn put(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
             let written = self.put_some(bytes)?;

@@ -1,27 +1,27 @@
-//! Internet checksums of data that is sent again and again, computed once. [IOL §2.9]
+//! Cached Internet checksums for data that is sent repeatedly. [IOL §2.9]
 //!
-//! In: an aggregate, and the function that sums bytes (RFC 1071; `wire::checksum` has one). Out:
-//! the sum over all slices. The sum of a slice is remembered under its content id and length, which
-//! name the same bytes for ever, so of a cached file that is sent behind a fresh header only the
-//! header is looked at. What is kept is plain numbers: a cache refers to no memory and keeps none.
-//! Only slices have content ids, and only immutable memory of this process becomes slices (T6).
+//! In: an aggregate and a function that sums bytes (RFC 1071; `wire::checksum` has one). Out: the
+//! sum over all slices. The sum of a slice is cached by content id and length, which identify the
+//! same bytes forever; for a cached file behind a fresh header, only the header is summed. The
+//! cache consists of plain numbers and holds no memory of pools. Only slices have content ids, and
+//! only immutable memory of this process becomes slices (T6).
 
 use super::{Aggregate, ContentId, Slice};
 
-/// The sums of slices that were met before.
+/// A cache of slice sums.
 ///
-/// A fixed table of sets of four; in a set the sum that was not asked for the longest makes room.
-/// Looking up is O(1), and nothing is allocated after [`ChecksumCache::new`].
+/// A fixed table of sets of four entries; in a set, the least recently used entry is replaced.
+/// Lookup is O(1) and nothing is allocated after [`ChecksumCache::new`].
 #[derive(Debug)]
 pub struct ChecksumCache {
     sets: Box<[[Entry; WAYS]]>,
-    /// Counts look-ups; tells which entry was asked for last.
+    /// Number of lookups, the clock for replacement.
     now: u64,
     hits: u64,
     misses: u64,
 }
 
-/// One remembered sum; none, where `used` is 0.
+/// One cached sum; unused if `used` is 0.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     content: Option<ContentId>,
@@ -33,7 +33,7 @@ struct Entry {
 const WAYS: usize = 4;
 
 impl ChecksumCache {
-    /// A cache for at least so many slices; 40 bytes for each.
+    /// Creates a cache for at least `slices` slices; 40 bytes each.
     #[must_use]
     pub fn new(slices: usize) -> Self {
         let sets = slices.div_ceil(WAYS).max(1).next_power_of_two();
@@ -41,8 +41,8 @@ impl ChecksumCache {
         Self { sets, now: 0, hits: 0, misses: 0 }
     }
 
-    /// The sum of all bytes, folded to 16 bits and not complemented, as `of` gives it for the bytes
-    /// in one piece. Slices that were met before are not looked at.
+    /// Returns the sum of all bytes, folded to 16 bits and not complemented, equal to that of `of`
+    /// over the contiguous bytes. Slices with a cached sum are not read.
     pub fn sum(&mut self, aggregate: &Aggregate, of: impl Fn(&[u8]) -> u16) -> u16 {
         let mut total = Sum::default();
         for slice in aggregate.slices() {
@@ -51,7 +51,7 @@ impl ChecksumCache {
         total.folded()
     }
 
-    /// Returns the slices whose sum was known, and those that were summed.
+    /// Returns the numbers of cache hits and misses.
     #[must_use]
     pub const fn hits_and_misses(&self) -> (u64, u64) {
         (self.hits, self.misses)
@@ -76,7 +76,7 @@ impl ChecksumCache {
         sum
     }
 
-    /// Returns the index of a slice's set: its id and length, mixed so that every bit reaches it.
+    /// Returns the index of a slice's set: a hash over all bits of id and length.
     fn set_of(&self, content: ContentId, length: u32) -> usize {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         let word = content.position ^ u64::from(length).rotate_left(40);
@@ -86,8 +86,8 @@ impl ChecksumCache {
     }
 }
 
-/// A sum that grows part by part. A part that begins in the middle of a 16-bit word counts with its
-/// bytes swapped (RFC 1071, 2 (B)).
+/// A sum accumulated slice by slice. A slice that begins at an odd offset is added with its bytes
+/// swapped (RFC 1071, 2 (B)).
 #[derive(Clone, Copy, Default)]
 struct Sum {
     total: u64,
@@ -116,12 +116,12 @@ mod tests {
     use super::*;
     use abi::DbufId;
     use abi::access::AccessList;
-    use buffer::pool::Config;
+    use buffer::pool::PoolConfig;
     use std::cell::Cell;
     use sys::process::identity;
     use testkit::Random;
 
-    /// RFC 1071 word by word, as it stands there.
+    /// Computes the checksum of RFC 1071 word by word.
     fn reference(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for word in bytes.chunks(2) {
@@ -133,18 +133,18 @@ mod tests {
     }
 
     fn pool(id: u32) -> AllocationPool {
-        let config = Config { segment: 1 << 16, segments: 8 };
+        let config = PoolConfig { segment: 1 << 16, segments: 8 };
         AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private(identity()))
             .unwrap()
     }
 
-    /// The two forms of zero of ones' complement are one number.
+    /// Compares two sums in ones' complement, which has two zeros.
     fn same(left: u16, right: u16) -> bool {
         left % 0xffff == right % 0xffff
     }
 
     #[test]
-    fn q11_the_sum_is_that_of_the_bytes_however_they_are_cut() {
+    fn q11_sum_is_independent_of_division_into_slices() {
         let mut random = Random::replayable();
         let (mut pool, mut cache) = (pool(1), ChecksumCache::new(64));
         for _ in 0..500 {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn q11_a_file_behind_fresh_headers_is_summed_once() {
+    fn q11_cached_file_behind_fresh_headers_is_summed_once() {
         let (mut files, mut headers) = (pool(1), pool(2));
         let mut cache = ChecksumCache::new(64);
         let file = files.copy(&[0xab; 30_001]).unwrap();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn q11_a_cache_stays_as_large_as_it_was_and_keeps_what_is_asked_for() {
+    fn q11_cache_size_is_fixed_and_hot_entries_stay() {
         let mut pool = pool(1);
         let mut cache = ChecksumCache::new(16);
         let hot = pool.copy(&[1; 100]).unwrap();
@@ -199,23 +199,23 @@ mod tests {
         assert_eq!(cache.sets.len() * WAYS, 16);
     }
 
-    /// The place of bytes is used again, with other bytes, and another id.
+    /// Reused memory has other bytes and another content id.
     #[test]
-    fn q10_q11_memory_that_is_used_again_has_another_id() {
-        let config = Config { segment: 4096, segments: 2 };
+    fn q10_q11_reused_memory_has_a_new_content_id() {
+        let config = PoolConfig { segment: 4096, segments: 2 };
         let id = DbufId::new(1).unwrap();
         let mut pool = AllocationPool::new(id, config, AccessList::private(identity())).unwrap();
         let mut cache = ChecksumCache::new(1 << 12);
-        let mut seen = std::collections::HashMap::new();
+        let mut uses = std::collections::HashMap::new();
         for round in 0..1000u32 {
             let bytes = round.to_le_bytes().repeat(500);
             let aggregate = pool.copy(&bytes).unwrap();
             assert!(same(cache.sum(&aggregate, reference), reference(&bytes)));
             for slice in aggregate.slices() {
                 let at = slice.bytes().as_ptr();
-                *seen.entry(at).or_insert(0) += 1;
+                *uses.entry(at).or_insert(0) += 1;
             }
         }
-        assert!(seen.values().any(|&times| times > 100), "memory was used again");
+        assert!(uses.values().any(|&times| times > 100), "memory was used again");
     }
 }

@@ -1,5 +1,5 @@
-//! The bytes of an aggregate: found, copied, compared, hashed, and read as a file.
-//! [IOL §2.1, §2.4]
+//! Access to the bytes of an aggregate: indexing, copying, comparison, hashing, and reading as a
+//! file. [IOL §2.1, §2.4]
 
 use super::{Aggregate, Slices};
 use std::cmp::Ordering;
@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 use std::io::{self, BufRead, ErrorKind, IoSlice, Read, Write};
 
 impl Aggregate {
-    /// One byte.
+    /// Returns the byte at an offset; `None` beyond the end.
     #[must_use]
     pub fn byte(&self, mut at: usize) -> Option<u8> {
         for slice in self.slices() {
@@ -19,7 +19,7 @@ impl Aggregate {
         None
     }
 
-    /// All bytes in one piece, if they lie so.
+    /// Returns all bytes as one slice; `None` if there are several slices.
     #[must_use]
     pub fn contiguous(&self) -> Option<&[u8]> {
         let mut slices = self.slices();
@@ -27,7 +27,8 @@ impl Aggregate {
         if slices.next().is_none() { first } else { None }
     }
 
-    /// Copies the bytes from `from` on into `out`, as many as there are and fit; answers how many.
+    /// Copies bytes, starting at offset `from`, until the end or until `out` is full; returns their
+    /// number.
     pub fn copy(&self, mut from: usize, out: &mut [u8]) -> usize {
         let mut done = 0;
         for slice in self.slices() {
@@ -45,7 +46,7 @@ impl Aggregate {
         done
     }
 
-    /// All bytes, copied.
+    /// Returns a copy of all bytes.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len());
@@ -53,7 +54,7 @@ impl Aggregate {
         bytes
     }
 
-    /// Reads it from the beginning, as a file. The aggregate stays as it is.
+    /// Returns a reader that starts at the first byte.
     #[must_use]
     pub fn reader(&self) -> AggregateReader<'_> {
         let mut reader = AggregateReader { piece: &[], rest: self.slices() };
@@ -61,8 +62,9 @@ impl Aggregate {
         reader
     }
 
-    /// Writes all of it, up to 64 slices with one call where `out` can do that (`writev`). What was
-    /// written before an error cannot be told: use [`Aggregate::reader`] where that matters.
+    /// Writes all bytes, up to 64 slices per call if `out` supports vectored writes (`writev`).
+    /// After an error, the number of bytes written is unknown; use [`Aggregate::reader`] if it
+    /// matters.
     pub fn write_to(&self, mut out: impl Write) -> io::Result<()> {
         let mut reader = self.reader();
         loop {
@@ -81,20 +83,20 @@ impl Aggregate {
     }
 }
 
-/// Slices that one call writes: 1 KB of stack. The kernel takes up to 1,024.
+/// Slices per vectored write: 1 KB of stack. The kernel accepts up to 1,024.
 const GATHERED: usize = 64;
 
-/// Reads an aggregate as a file: [`Read`], and [`BufRead`] without a copy.
+/// A reader of an aggregate: [`Read`], and [`BufRead`] without a copy.
 #[derive(Clone, Debug)]
 pub struct AggregateReader<'a> {
-    /// Rest of the slice that is being read; empty only at the end.
+    /// Unread part of the current slice; empty only at the end.
     piece: &'a [u8],
     rest: Slices<'a>,
 }
 
 impl<'a> AggregateReader<'a> {
-    /// Fills `out` with what comes next, for a call that writes many pieces; takes nothing
-    /// ([`BufRead::consume`] does). Answers how many were filled.
+    /// Fills `out` with the next pieces for a vectored write, without consuming them
+    /// ([`BufRead::consume`] does). Returns the number of pieces.
     pub fn io_slices(&self, out: &mut [IoSlice<'a>]) -> usize {
         let pieces = std::iter::once(self.piece).filter(|piece| !piece.is_empty());
         let mut count = 0;
@@ -141,7 +143,7 @@ impl BufRead for AggregateReader<'_> {
     }
 }
 
-/// Copies as many bytes as there are and fit.
+/// Copies as many bytes as available and fit; returns their number.
 fn take(from: &[u8], to: &mut [u8]) -> usize {
     let count = from.len().min(to.len());
     if let (Some(from), Some(to)) = (from.get(..count), to.get_mut(..count)) {
@@ -150,7 +152,8 @@ fn take(from: &[u8], to: &mut [u8]) -> usize {
     count
 }
 
-/// Compares byte by byte, whatever the pieces; none of them is empty.
+/// Compares two sequences of bytes independent of their division into pieces, none of which is
+/// empty.
 fn compare<'a>(
     mut left: impl Iterator<Item = &'a [u8]>,
     mut right: impl Iterator<Item = &'a [u8]>,
@@ -206,8 +209,8 @@ impl Ord for Aggregate {
 }
 
 impl Hash for Aggregate {
-    /// In steps of 64 bytes from the first byte on: a hasher may tell the same bytes in other steps
-    /// apart, and equal aggregates may lie in other slices.
+    /// Hashes in steps of 64 bytes: a hasher may distinguish the same bytes in different steps, and
+    /// equal aggregates may be divided differently.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let mut reader = self.reader();
         let mut step = [0; 64];

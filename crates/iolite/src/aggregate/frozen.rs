@@ -1,16 +1,16 @@
-//! Data that nobody can change any more, not even who made it: immutable across processes that do
-//! not trust each other. [IOL §2.1, §2.2], RELIABILITY T6, CONTRACT 26
+//! Data that no process, including its creator, can change: immutable across processes that do not
+//! trust each other. [IOL §2.1, §2.2], RELIABILITY T6, CONTRACT 26
 //!
 //! In: bytes, written once into a memfd of their own; or such a memfd from another process. Out: an
-//! aggregate like any other, on both sides, with no copy on the way. The source takes the write
-//! permission for a buffer back when it is handed on; here a seal does (`F_SEAL_WRITE`), which the
-//! kernel refuses as long as anybody could still write. So what was received may be looked at in
-//! place, cached, and its checksum remembered, whoever made it.
+//! ordinary aggregate on both sides, without a copy. The paper revokes the write permission of a
+//! buffer when it is passed on; here a seal does that (`F_SEAL_WRITE`), which the kernel refuses
+//! while a writable mapping exists. Received frozen data may therefore be read in place, cached,
+//! and have its checksum cached, no matter who created it.
 //!
-//! A seal is for ever and for a whole file, and takes the kernel its time (55 µs for 64 KB from the
-//! first byte to the mapping, where copying them takes 0.7): this is for data of many pages that is
-//! kept and looked at often (a document, an answer that was computed). What is small and comes
-//! often goes through a pool and is copied out of it ([`Window`](super::owner::Window)).
+//! A seal is permanent, applies to a whole file, and is slow (55 µs for 64 KB from the first byte
+//! to the mapping, compared to 0.7 µs for copying them): use it for data of many pages that is
+//! long-lived and read often (a document, a computed response). Small and frequent data goes
+//! through a pool and is copied from it ([`Window`](super::owner::Window)).
 
 use super::refusal::GrantRefusal;
 use super::{Aggregate, Error, Slice};
@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use sys::memory::{Memfd, Seals};
 
-/// Immutable data in a file of its own.
+/// Immutable data in a memfd of its own.
 #[derive(Clone, Debug)]
 pub struct Frozen {
     memory: Arc<Memory>,
@@ -31,8 +31,7 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Copies an aggregate into memory of its own, and freezes that. `id` is one that no other dbuf
-    /// has.
+    /// Copies an aggregate into a new memfd and freezes it. `id` must be unique.
     pub fn copy(id: DbufId, aggregate: &Aggregate) -> io::Result<Self> {
         Self::write(id, aggregate.len(), |file| {
             aggregate.write_to(file)?;
@@ -40,8 +39,8 @@ impl Frozen {
         })
     }
 
-    /// Reads up to `max` bytes into memory of its own, and freezes that. The file takes as many
-    /// pages as were read.
+    /// Reads up to `max` bytes into a new memfd and freezes it. The file has as many pages as were
+    /// read.
     pub fn read(id: DbufId, from: impl Read, max: usize) -> io::Result<Self> {
         let max = max.min(SIZE_MAX);
         Self::write(id, max, |mut file| {
@@ -50,15 +49,15 @@ impl Frozen {
         })
     }
 
-    /// Maps what another process has frozen, of which the first `length` bytes are data. It is an
-    /// allegation: the kernel is asked whether nobody can write it.
+    /// Maps the frozen file of another process, whose first `length` bytes are data. Fails unless
+    /// the kernel confirms by its seals that no process can write it.
     pub fn map(id: DbufId, file: OwnedFd, length: usize) -> Result<Self, GrantRefusal> {
         let file = Memfd::from_fd(file)?;
         let seals = file.seals()?;
         if !seals.has(Seals::FROZEN) {
             return Err(GrantRefusal::Unsealed { dbuf: id, seals });
         }
-        // Its size was read before the seals; now that it cannot change any more, it is read again.
+        // The size was read before the seals; it is final now, so read it again.
         let file = Memfd::from_fd(file.into())?;
         let is = file.len();
         if is == 0 || is % PAGE != 0 || is > SIZE_MAX || length > is {
@@ -67,7 +66,7 @@ impl Frozen {
         Ok(Self { memory: Arc::new(Memory::frozen(id, file)?), length })
     }
 
-    /// All of the data, by reference: one slice for each 512 KB.
+    /// Returns all data by reference, one slice per 512 KB.
     pub fn aggregate(&self) -> Result<Aggregate, Error> {
         let segment = self.memory.segment();
         let mut all = Aggregate::new();
@@ -81,7 +80,7 @@ impl Frozen {
         Ok(all)
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.length
@@ -103,7 +102,7 @@ impl Frozen {
         &self.memory
     }
 
-    /// The descriptor that is sent, with the length, to whoever may have it.
+    /// Returns the descriptor to send, along with the length, to permitted readers.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.memory.file().map(AsFd::as_fd)
@@ -124,7 +123,7 @@ impl Frozen {
     }
 }
 
-/// The largest file that is mapped: far less than the positions that a rich pointer tells apart.
+/// Maximum length of a mapped file: far below the range of positions in a rich pointer.
 const SIZE_MAX: usize = 1 << 40;
 
 const fn whole_pages(length: usize) -> usize {

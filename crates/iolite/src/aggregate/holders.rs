@@ -1,14 +1,14 @@
-//! Leases in the name of other processes, given back when the process is gone. [IOL §2.1,
-//! system-wide reference counts], RELIABILITY T8, T10, T12
+//! Leases on behalf of other processes, released when the process exits. [IOL §2.1, system-wide
+//! reference counts], RELIABILITY T8, T10, T12
 //!
-//! In: who joined, which aggregates were sent to whom, what came back, and who is gone (their
-//! control socket or their doorbell says so, however they ended: `sys::doorbell`). Out: segments
-//! that stay as long as somebody may look at them, and no longer.
+//! In: joins, aggregates sent, slices released, and departures (signalled by a control socket or
+//! doorbell, however the process ended: `sys::doorbell`). Out: segments that stay as long as some
+//! process may read them, and no longer.
 //!
-//! No count lies in shared memory, so none is lost when a process is killed between two
-//! instructions, and none can be forged. The owner counts, in its own memory, by what it sent and
-//! what is said to have come back. A peer that says too little keeps memory up to its limit, until
-//! it is gone; one that says too much loses what it could still look at, and nobody else does.
+//! No counter is in shared memory, so none is lost when a process is killed between two
+//! instructions, and none can be forged. The owner counts in its own memory what it has sent and
+//! what is reported as released. A peer that reports too little holds memory up to its limit until
+//! it exits; one that reports too much loses access to its own slices only.
 
 use super::refusal::GrantRefusal;
 use super::{Aggregate, Slice};
@@ -17,11 +17,11 @@ use abi::{DbufId, RichPointer};
 use buffer::pool::Lease;
 use std::collections::BTreeMap;
 
-/// Names a process that joined. Never given twice by one owner.
+/// Id of a process that has joined. Never reused by an owner.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerId(u64);
 
-/// The peers of an owner, and what each of them keeps.
+/// The peers of an owner, with their holds.
 #[derive(Debug)]
 pub struct Holders {
     peers: BTreeMap<PeerId, Peer>,
@@ -32,14 +32,14 @@ pub struct Holders {
 #[derive(Debug)]
 struct Peer {
     credentials: Credentials,
-    /// Keyed by dbuf and by the position at which the segment begins.
+    /// Held segments, keyed by dbuf and position of the segment.
     held: BTreeMap<(DbufId, u64), HeldSegment>,
-    /// Bytes of a segment of each dbuf that was ever sent.
+    /// Segment size of each dbuf ever sent, in bytes.
     segments: BTreeMap<DbufId, u64>,
     mistakes: u64,
 }
 
-/// One segment that a peer keeps: one lease, however often it refers to it.
+/// A segment held for a peer: one lease for any number of references.
 #[derive(Debug)]
 struct HeldSegment {
     #[expect(dead_code, reason = "held to be dropped")]
@@ -47,26 +47,26 @@ struct HeldSegment {
     references: u64,
 }
 
-/// The holdings of one peer.
+/// Counters of one peer's holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Holding {
-    /// Segments that cannot be used again because of it.
+    /// Segments that cannot be reused because of the peer.
     pub segments: usize,
-    /// Slices that were sent and have not come back.
+    /// Slices sent and not yet released.
     pub references: u64,
-    /// Slices that were said to come back and had not been sent.
+    /// Reported releases of slices that had not been sent.
     pub mistakes: u64,
 }
 
 impl Holders {
-    /// Makes an empty record; each peer will keep up to `limit` segments.
+    /// Creates an empty record; each peer may hold up to `limit` segments.
     #[must_use]
     pub const fn new(limit: usize) -> Self {
         Self { peers: BTreeMap::new(), next: 0, limit }
     }
 
-    /// A process has come; what it may do depends on these credentials as long as it stays,
-    /// whatever becomes of its user or groups (T17).
+    /// Adds a process. Its access depends on these credentials until it leaves, even if its user or
+    /// groups change (T17).
     pub fn join(&mut self, credentials: Credentials) -> PeerId {
         let id = PeerId(self.next);
         self.next += 1;
@@ -76,18 +76,19 @@ impl Holders {
         id
     }
 
-    /// Returns the credentials of a peer that is still present.
+    /// Returns the credentials of a present peer.
     #[must_use]
     pub fn credentials(&self, peer: PeerId) -> Option<&Credentials> {
         self.peers.get(&peer).map(|peer| &peer.credentials)
     }
 
-    /// Returns all present holders.
+    /// Returns the ids of all present peers.
     pub fn peers(&self) -> impl Iterator<Item = PeerId> {
         self.peers.keys().copied()
     }
 
-    /// Keeps every slice of an aggregate for a peer, or none. Call it before the pointers are sent.
+    /// Holds every slice of an aggregate for a peer, or none. Call it before the pointers are sent.
+    /// Fails if the peer is gone or at its limit.
     pub fn hold(&mut self, peer: PeerId, aggregate: &Aggregate) -> Result<(), GrantRefusal> {
         let limit = self.limit;
         let known = self.peers.get_mut(&peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
@@ -102,8 +103,8 @@ impl Holders {
         Ok(())
     }
 
-    /// A peer says that it needs this slice no longer: the pointer as it was sent, or into its
-    /// segment. `false`: nothing was sent that it could mean; counted, and nothing changed.
+    /// Releases a slice on behalf of a peer; `pointer` is the original one or any into its segment.
+    /// Returns false if the peer holds no such segment, which is counted as a mistake.
     pub fn give_back(&mut self, peer: PeerId, pointer: RichPointer) -> bool {
         let Some(peer) = self.peers.get_mut(&peer) else { return false };
         let known = peer.give_back(pointer);
@@ -111,12 +112,12 @@ impl Holders {
         known
     }
 
-    /// A peer is gone: all that it kept is given back. Answers how much it was.
+    /// Removes a peer and releases everything it holds. Returns its counters.
     pub fn gone(&mut self, peer: PeerId) -> Option<Holding> {
         self.peers.remove(&peer).map(|peer| peer.holding())
     }
 
-    /// Returns the holdings of a peer.
+    /// Returns the counters of a peer.
     #[must_use]
     pub fn holding(&self, peer: PeerId) -> Option<Holding> {
         self.peers.get(&peer).map(Peer::holding)
@@ -124,7 +125,7 @@ impl Holders {
 }
 
 impl Peer {
-    /// `false`: it keeps as many segments as it may.
+    /// Holds one slice; returns false if the peer is at its limit.
     fn hold(&mut self, slice: &Slice, limit: usize) -> bool {
         let key = (slice.pointer().dbuf(), slice.segment());
         if let Some(held) = self.held.get_mut(&key) {
@@ -166,14 +167,14 @@ mod tests {
     use super::*;
     use abi::access::AccessList;
     use abi::{Class, Extent};
-    use buffer::pool::Config;
+    use buffer::pool::PoolConfig;
     use sys::process::identity;
     use testkit::Random;
 
     const SEGMENT: usize = 4096;
 
     fn pool(segments: usize) -> AllocationPool {
-        let config = Config { segment: SEGMENT, segments };
+        let config = PoolConfig { segment: SEGMENT, segments };
         AllocationPool::new(DbufId::new(3).unwrap(), config, AccessList::private(identity()))
             .unwrap()
     }
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn q18_what_a_peer_refers_to_stays_until_it_is_gone() {
+    fn q18_segments_are_held_until_peer_releases_or_exits() {
         let mut pool = pool(4);
         let mut holders = Holders::new(8);
         let [first, second] = [1, 2].map(|user| holders.join(Credentials::new(user, user)));
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_keeps_no_more_than_its_limit_and_an_aggregate_is_kept_whole_or_not() {
+    fn peer_limit_holds_whole_aggregates_or_none() {
         let mut pool = pool(8);
         let mut holders = Holders::new(3);
         let peer = holders.join(Credentials::from(identity()));
@@ -226,9 +227,9 @@ mod tests {
         assert_eq!(pool.usage().leased, 0, "an owner that is gone keeps nothing");
     }
 
-    /// A peer may say anything: what others keep, and what was not sent, stays.
+    /// A peer may report anything: slices of others, and unsent ones, are unaffected.
     #[test]
-    fn q18_no_allegation_gives_back_what_another_keeps() {
+    fn q18_false_releases_do_not_affect_other_peers() {
         let mut random = Random::replayable();
         let mut pool = pool(8);
         let mut holders = Holders::new(8);

@@ -1,16 +1,17 @@
-//! A list of slices: up to four lie in it, more on the heap.
+//! A list of slices: up to four inline, more on the heap.
 //!
-//! Own code because it grows at both ends, which the kept libraries for small vectors do not.
+//! Implemented here because it grows at both ends, which the available small-vector crates do not
+//! support.
 
 use super::Slice;
 use std::collections::{VecDeque, vec_deque};
 use std::iter::Flatten;
 use std::slice;
 
-/// Slices that need no heap: a header, data, and the parts left and right of a change.
+/// Number of inline slices: a header, data, and the parts left and right of a change.
 const FEW: usize = 4;
 
-/// Either `few`, filled from the left, or `many` has all of them.
+/// An ordered list of slices: either all in `few`, filled from the left, or all in `many`.
 #[derive(Clone, Default)]
 pub(super) struct List {
     few: [Option<Slice>; FEW],
@@ -81,7 +82,7 @@ impl List {
     }
 }
 
-/// The slices of an aggregate in order.
+/// Iterator over the slices of an aggregate in order.
 #[derive(Clone, Debug)]
 pub struct Slices<'a> {
     few: Flatten<slice::Iter<'a, Option<Slice>>>,

@@ -1,17 +1,16 @@
-//! Owners, which hand pools to other processes, and the grants by which they do. [IOL §2.2, §2.3],
-//! [SL §8], CONTRACT 21
+//! Owners, which grant pools to other processes. [IOL §2.2, §2.3], [SL §8], CONTRACT 21
 //!
-//! In: pools with their access lists, peers with their credentials. Out: a [`Grant`] (one sealed
-//! descriptor), or a [`GrantRefusal`] that says why. Permission is asked here and nowhere else,
-//! when a pool is handed over: who has mapped it reads all of it. The receiver maps a pool once and
-//! keeps it ([`Window`]), so data that comes later in the same pool costs no system call: the
-//! lazily built pool of mapped buffers of the source.
+//! In: pools with access lists, peers with credentials. Out: a [`Grant`] (one sealed descriptor),
+//! or a [`GrantRefusal`] with the reason. Permission is checked only here, when a pool is granted:
+//! a peer that has mapped it can read all of it. The receiver maps a pool once and keeps the
+//! mapping ([`Window`]), so later data in the same pool needs no system call: the lazily built pool
+//! of mapped buffers of the paper.
 //!
-//! Here the process that made the pools owns them ([`Creator`]), and answers at a
-//! [`server`](super::server). What it hands out is no way to
-//! write, cut or empty the memory, but its own mapping still writes: to the receiver the bytes are
-//! foreign, and [`Window::copy`] copies them. The source toggles the writer's permission for each
-//! buffer; what is worth a file of its own can be [`Frozen`], and is then looked at in place.
+//! Here the process that created the pools owns them ([`Creator`]) and handles requests at a
+//! [`server`](super::server). A granted descriptor cannot be used to write or truncate the memory,
+//! but the owner's own mapping still writes: to the receiver the bytes are foreign, and
+//! [`Window::copy`] copies them. The paper toggles the writer's permission for each buffer; data
+//! worth a file of its own can be [`Frozen`] and is then read in place.
 
 use super::holders::{Holders, PeerId};
 use super::refusal::GrantRefusal;
@@ -28,13 +27,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use sys::memory::{Memfd, Seals};
 
-/// Decides who gets which memory.
+/// The authority that grants memory to peers.
 pub trait Owner {
-    /// Returns the grant by which a permitted peer maps this dbuf.
+    /// Returns the grant by which a permitted peer maps this dbuf, or the reason of a refusal.
     fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, GrantRefusal>;
 }
 
-/// The owner of the pools that this process made.
+/// The owner of the pools created by this process.
 #[derive(Debug)]
 pub struct Creator {
     pools: BTreeMap<DbufId, SharedPool>,
@@ -50,15 +49,15 @@ struct SharedPool {
 }
 
 impl Creator {
-    /// Owns nothing yet; each peer will keep up to `limit` segments from being used again. A pool
-    /// needs more of them than its peers together may keep, or one peer stops it (T8).
+    /// Creates an owner of no memory; each peer may hold up to `limit` segments. A pool must have
+    /// more segments than all its peers together may hold, or they can block it (T8).
     #[must_use]
     pub const fn new(limit: usize) -> Self {
         Self { pools: BTreeMap::new(), files: BTreeMap::new(), holders: Holders::new(limit) }
     }
 
-    /// Makes a pool one that can be granted, and seals it: from here on there is no new way to
-    /// write it.
+    /// Makes a pool available for grants and seals it: no new writable mapping can be created
+    /// afterwards. Fails if its id is in use or its memory is not a file.
     pub fn share(&mut self, pool: &AllocationPool) -> Result<(), GrantRefusal> {
         let dbuf = pool.pool().id();
         self.is_free(dbuf)?;
@@ -71,7 +70,7 @@ impl Creator {
         Ok(())
     }
 
-    /// Makes frozen data such that can be granted, to whom this list lets read.
+    /// Makes frozen data available for grants, to users permitted by this list.
     pub fn share_frozen(
         &mut self,
         frozen: &Frozen,
@@ -84,21 +83,22 @@ impl Creator {
         Ok(())
     }
 
-    /// Makes a file one that can be granted, to whom its own mode lets read when it is asked for.
+    /// Makes a file available for grants, to users permitted by the file's mode at the time of the
+    /// request.
     pub fn share_file(&mut self, file: &CachedFile) -> Result<(), GrantRefusal> {
         self.is_free(file.id())?;
         self.files.insert(file.id(), file.clone());
         Ok(())
     }
 
-    /// Grants a pool or file no more. Who has it already keeps it (T11): later data belongs in a
-    /// new pool.
+    /// Stops granting a pool or file. Peers that have mapped it keep access (T11): store later data
+    /// in a new pool. Returns false if it was not shared.
     pub fn withdraw(&mut self, dbuf: DbufId) -> bool {
         self.pools.remove(&dbuf).is_some() || self.files.remove(&dbuf).is_some()
     }
 
-    /// Checks that a peer may read every pool that a slice of the aggregate lies in (CONTRACT 21).
-    /// A pool that is not shared may be read by no peer, not even root.
+    /// Checks that a peer may read every pool of the aggregate's slices (CONTRACT 21). An unshared
+    /// pool is readable by no peer, not even root.
     pub fn may_read(&self, aggregate: &Aggregate, peer: &Credentials) -> Result<(), GrantRefusal> {
         let mut asked = DbufId::HOLE;
         for slice in aggregate.slices() {
@@ -111,20 +111,20 @@ impl Creator {
         Ok(())
     }
 
-    /// Keeps an aggregate for a peer, if it may read it; then its pointers can be sent.
+    /// Holds an aggregate for a peer that may read it; its pointers can then be sent.
     pub fn lend(&mut self, aggregate: &Aggregate, peer: PeerId) -> Result<(), GrantRefusal> {
         let credentials = self.holders.credentials(peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
         self.may_read(aggregate, credentials)?;
         self.holders.hold(peer, aggregate)
     }
 
-    /// The peers, and what they keep.
+    /// Returns the peers with their holds.
     #[must_use]
     pub const fn holders(&self) -> &Holders {
         &self.holders
     }
 
-    /// The peers: who joins, what they give back, who is gone.
+    /// Returns the peers for modification.
     pub const fn holders_mut(&mut self) -> &mut Holders {
         &mut self.holders
     }
@@ -161,7 +161,7 @@ fn copy(file: BorrowedFd<'_>) -> sys::Result<OwnedFd> {
     file.try_clone_to_owned().map_err(|e| sys::Error::new("fcntl", "F_DUPFD_CLOEXEC", errno(e)))
 }
 
-/// The memory of a pool, or a file, granted for reading.
+/// Read access to the memory of a pool, or to a file.
 #[derive(Debug)]
 pub struct Grant {
     dbuf: DbufId,
@@ -169,12 +169,12 @@ pub struct Grant {
     kind: MemoryKind,
 }
 
-/// The sort of granted memory.
+/// Kind of granted memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryKind {
-    /// Memory, sealed.
+    /// Sealed memory.
     Memory,
-    /// A file, which others may cut and write.
+    /// A file, which others may truncate and write.
     File,
 }
 
@@ -185,39 +185,38 @@ impl Grant {
         self.dbuf
     }
 
-    /// The descriptor that is sent.
+    /// Returns the descriptor to send.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// A grant that was received as the answer to the question for this dbuf. It proves nothing
-    /// yet.
+    /// Creates a grant from the descriptor received in reply to a request for this dbuf. It is not
+    /// validated yet.
     #[must_use]
     pub const fn from_descriptor(dbuf: DbufId, file: OwnedFd) -> Self {
         Self { dbuf, file, kind: MemoryKind::Memory }
     }
 
-    /// As [`Grant::from_descriptor`], of what is said to be a file.
+    /// Creates a grant like [`Grant::from_descriptor`], of an alleged file.
     #[must_use]
     pub const fn of_file(dbuf: DbufId, file: OwnedFd) -> Self {
         Self { dbuf, file, kind: MemoryKind::File }
     }
 
-    /// Returns the sort of memory behind the descriptor; the receiver must be sent it too.
+    /// Returns the kind of memory behind the descriptor, which must be sent to the receiver as
+    /// well.
     #[must_use]
     pub const fn kind(&self) -> MemoryKind {
         self.kind
     }
 
-    /// Maps a grant of frozen memory, of which the first `length` bytes are data: it is read
-    /// without a copy.
+    /// Maps a grant of frozen memory, whose first `length` bytes are data, for reading in place.
     pub fn frozen(self, length: usize) -> Result<Frozen, GrantRefusal> {
         Frozen::map(self.dbuf, self.file, length)
     }
 
-    /// Maps memory if nobody can cut or empty it any more, and its size is one that a pool can
-    /// have; a file if it is one.
+    /// Maps sealed memory of a valid pool size, or wraps a regular file. Fails for anything else.
     fn map(self) -> Result<MappedPool, GrantRefusal> {
         if self.kind == MemoryKind::File {
             let file = CachedFile::received(self.dbuf, self.file);
@@ -228,7 +227,7 @@ impl Grant {
         if !seals.has(Seals::READER) {
             return Err(GrantRefusal::Unsealed { dbuf: self.dbuf, seals });
         }
-        // Its size was read before the seals; now that it cannot change any more, it is read again.
+        // The size was read before the seals; it is final now, so read it again.
         let file = Memfd::from_fd(file.into())?;
         if !file.len().is_power_of_two() || !(PAGE..=SIZE_MAX).contains(&file.len()) {
             return Err(GrantRefusal::Size { dbuf: self.dbuf, is: file.len() });
@@ -237,7 +236,7 @@ impl Grant {
     }
 }
 
-/// A refusal of a file as one of a dbuf.
+/// Converts the refusal of a file to that of a dbuf.
 fn of_file(dbuf: DbufId, why: file::Refusal) -> GrantRefusal {
     match why {
         file::Refusal::Forbidden { uid } => GrantRefusal::Forbidden { dbuf, uid },
@@ -246,11 +245,11 @@ fn of_file(dbuf: DbufId, why: file::Refusal) -> GrantRefusal {
     }
 }
 
-/// The largest pool that is mapped: far less than the positions that a rich pointer tells apart.
+/// Maximum size of a mapped pool: far below the range of positions in a rich pointer.
 const SIZE_MAX: usize = 1 << 40;
 
-/// The pools of others that this process has mapped: each once, when it was first needed.
-/// [IOL §2.2, §2.3, the IO-Lite window]
+/// The pools of other processes that this process has mapped: each once, at its first use. [IOL
+/// §2.2, §2.3, the IO-Lite window]
 #[derive(Debug, Default)]
 pub struct Window {
     views: BTreeMap<DbufId, MappedPool>,
@@ -259,21 +258,21 @@ pub struct Window {
 /// A mapping of another process's dbuf.
 #[derive(Debug)]
 enum MappedPool {
-    /// Memory of a pool: foreign bytes of a size that stays.
+    /// Memory of a pool: foreign bytes of constant size.
     Memory(Region),
-    /// A file: not even that.
+    /// A file: foreign bytes of variable size.
     File(CachedFile),
 }
 
 impl Window {
-    /// Nothing is mapped.
+    /// Creates a window without mappings.
     #[must_use]
     pub const fn new() -> Self {
         Self { views: BTreeMap::new() }
     }
 
-    /// Maps what was granted. What was mapped before under the same id stays: its owner gives no id
-    /// twice.
+    /// Maps granted memory. An existing mapping with the same id is kept, since owners do not reuse
+    /// ids.
     pub fn admit(&mut self, grant: Grant) -> Result<(), GrantRefusal> {
         if let Entry::Vacant(place) = self.views.entry(grant.dbuf) {
             place.insert(grant.map()?);
@@ -281,9 +280,9 @@ impl Window {
         Ok(())
     }
 
-    /// Copies the bytes that a pointer names into `out`, which must be as long as the view.
-    /// [`Fault::UnknownDbuf`] says that a grant must be asked for. The bytes are those that the
-    /// owner sent as long as the pointer has not been given back to it.
+    /// Copies the bytes that a pointer names into `out`, whose length must equal that of the view.
+    /// Fails with [`Fault::UnknownDbuf`] if a grant must be requested first. The bytes are those
+    /// sent by the owner until the pointer is released.
     pub fn copy(&self, pointer: RichPointer, out: &mut [u8]) -> Result<(), Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -297,7 +296,7 @@ impl Window {
             MappedPool::Memory(memory) => memory,
             MappedPool::File(file) => return file.copy(pointer.place, out),
         };
-        // A position lies at its value modulo the size of the pool, which is a power of two.
+        // A position is at its value modulo the pool size, a power of two.
         let at = pointer.place.position() & (view.len() as u64 - 1);
         let at = usize::try_from(at).unwrap_or(usize::MAX);
         if at.saturating_add(length) > view.len() {
@@ -307,8 +306,8 @@ impl Window {
         Ok(())
     }
 
-    /// Copies what these pointers name into a pool of our own, as one aggregate: what was another's
-    /// to change is immutable from here on, and the pointers can be given back.
+    /// Copies the targets of these pointers into a pool of our own as one aggregate: the copy is
+    /// immutable, and the pointers can then be released.
     pub fn receive(
         &self,
         pointers: &[RichPointer],
@@ -333,7 +332,7 @@ impl Window {
         self.views.contains_key(&dbuf)
     }
 
-    /// Unmaps a pool; `false`: it was not mapped.
+    /// Unmaps a pool; returns false if it was not mapped.
     pub fn forget(&mut self, dbuf: DbufId) -> bool {
         self.views.remove(&dbuf).is_some()
     }

@@ -4,20 +4,20 @@
 //! owner                                            reader
 //! send(aggregate)                                  receive
 //!   grants: lent to this reader (leases, counted)    a pool is mapped when first needed
-//!   ring: its rich pointers ────────────────────►    copy of what is wanted, where it is wanted
-//!   grants: leases dropped    ◄──── given back ──    give_back, or: hung up, however it ended
+//!   ring: its rich pointers ────────────────────►    copy of selected bytes to a chosen place
+//!   grants: leases dropped    ◄── released ───────    give_back, or hang-up for any reason
 //! ```
 //!
-//! In: aggregates whose pools are shared at the [`GrantServer`]. Out: the same ones on the other
-//! side, as lists of pointers; no byte of them is copied on the way. A message is one aggregate:
-//! the pointers are a block of a [stream](buffer::stream), which brings waiting, the end, and all
-//! checks.
+//! In: aggregates whose pools are shared through the [`GrantServer`]. Out: the same aggregates at
+//! the other side as lists of pointers, without copying a byte. A message is one aggregate: its
+//! pointers are a block of a [stream](buffer::stream), which provides waiting, the end, and all
+//! validation.
 //!
-//! How many a reader may keep is the grant server's limit; a sender that reaches it waits until
-//! something comes back, or is told so ([`Sender::try_send`]). A reader that is killed gives
-//! everything back, because its socket hangs up (T10). A sender that is gone leaves what was sent
-//! readable: the reader has mapped it. To the reader all of it is an allegation: pointers that lead
-//! nowhere are faults, and bytes of a pool are foreign until they are copied.
+//! The grant server limits how much a reader may hold; a sender that reaches the limit waits for
+//! releases, or fails ([`Sender::try_send`]). A killed reader releases everything, because its
+//! socket hangs up (T10). Sent aggregates stay readable after the sender has exited, since the
+//! reader has mapped them. To the reader all input is an allegation: invalid pointers are faults,
+//! and bytes of a pool are foreign until copied.
 
 use super::holders::PeerId;
 use super::refusal::GrantRefusal;
@@ -25,14 +25,13 @@ use super::server::{Client, GrantServer, Unreadable};
 use super::{Aggregate, AllocationPool, Error, SLICES_MAX};
 use abi::access::Credentials;
 use abi::{DbufId, RichPointer};
-use buffer::stream::{self, Input, Output, Piece};
+use buffer::stream::{self, BlockRead, Input, Output};
 use buffer::{Fault, share};
-use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Makes a pipe for a reader with these credentials: the end that sends, and what the reader gets.
-/// `id` is that of the ring of pointers.
+/// Creates a pipe for a reader with these credentials: the sending end, and the offer for the
+/// reader. `id` is that of the ring of pointers.
 pub fn pipe(
     server: &GrantServer,
     id: DbufId,
@@ -44,7 +43,7 @@ pub fn pipe(
     Ok((Sender { output, peer }, PipeOffer { stream: offers.pop().ok_or_else(none)?, asks }))
 }
 
-/// The five descriptors that the reader gets.
+/// The five descriptors sent to the reader.
 #[derive(Debug)]
 pub struct PipeOffer {
     stream: stream::Offer,
@@ -52,10 +51,10 @@ pub struct PipeOffer {
 }
 
 impl PipeOffer {
-    /// Descriptors of an offer.
+    /// Number of descriptors of an offer.
     pub const DESCRIPTORS: usize = stream::Offer::DESCRIPTORS + 1;
 
-    /// The descriptors, in the order in which they are sent.
+    /// Returns the descriptors in the order of transmission.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let mut all = self.stream.descriptors().to_vec();
@@ -63,7 +62,7 @@ impl PipeOffer {
         all
     }
 
-    /// Reads an offer from received descriptors; refuses another number of them.
+    /// Creates an offer from received descriptors. Fails if their number is wrong.
     pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, share::Refusal> {
         let count = descriptors.len();
         match descriptors.pop() {
@@ -74,17 +73,17 @@ impl PipeOffer {
         }
     }
 
-    /// Opens the reading end, after everything was checked.
+    /// Opens the receiving end after validating the offer.
     pub fn open(self) -> Result<Receiver, share::Refusal> {
         let input = self.stream.open()?;
         Ok(Receiver { input, client: Client::new(self.asks), room: vec![0; POINTER * 64] })
     }
 }
 
-/// Bytes of a pointer.
+/// Size of a pointer in bytes.
 const POINTER: usize = size_of::<RichPointer>();
 
-/// The end that sends. Dropping it ends the pipe; what was sent stays kept until it is given back.
+/// The sending end. Dropping it ends the pipe; sent aggregates stay held until they are released.
 #[derive(Debug)]
 pub struct Sender {
     output: Output,
@@ -92,15 +91,15 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Returns the peer that reads.
+    /// Returns the id of the reader.
     #[must_use]
     pub const fn peer(&self) -> PeerId {
         self.peer
     }
 
-    /// Sends an aggregate: it is kept for the reader from here on, whatever becomes of it here.
-    /// Refused if the reader may not read one of its pools, or keeps as much as it may
-    /// ([`GrantRefusal::Limit`]): then nothing was sent.
+    /// Sends an aggregate; from then on it is held for the reader, independent of this copy. Fails,
+    /// without sending anything, if the reader has no access to one of its pools or holds the
+    /// maximum ([`GrantRefusal::Limit`]).
     pub fn try_send(&mut self, server: &GrantServer, aggregate: &Aggregate) -> Result<(), Unsent> {
         let slices = aggregate.slices().count();
         if slices * POINTER > self.output.block_max() {
@@ -119,7 +118,7 @@ impl Sender {
         }
         match sent {
             Ok(true) => {
-                // Whoever sends one message at a time wants it read.
+                // Senders of single messages expect them to be read at once.
                 self.output.flush();
                 Ok(())
             }
@@ -128,7 +127,7 @@ impl Sender {
         }
     }
 
-    /// As [`Sender::try_send`], and waits while the reader keeps as much as it may.
+    /// Sends like [`Sender::try_send`], but blocks while the reader holds the maximum.
     pub fn send(&mut self, server: &GrantServer, aggregate: &Aggregate) -> Result<(), Unsent> {
         loop {
             let seen = server.returns();
@@ -140,38 +139,38 @@ impl Sender {
     }
 }
 
-/// The end that receives.
+/// The receiving end.
 #[derive(Debug)]
 pub struct Receiver {
     input: Input,
     client: Client,
-    /// Buffer to which messages are copied.
+    /// Buffer for messages.
     room: Vec<u8>,
 }
 
 impl Receiver {
-    /// The next aggregate; waits for it. `None`: the pipe has ended.
+    /// Returns the next aggregate; blocks until there is one. `None` at the end of the pipe.
     pub fn receive(&mut self) -> Result<Option<Received>, Fault> {
         loop {
             match self.input.read_block(&mut self.room) {
-                Ok(Piece::Block(length)) => return self.pointers(length).map(Some),
-                Ok(Piece::End) => return Ok(None),
-                Ok(Piece::Nothing) => {
+                Ok(BlockRead::Block(length)) => return self.pointers(length).map(Some),
+                Ok(BlockRead::End) => return Ok(None),
+                Ok(BlockRead::Nothing) => {
                     self.input.wait(None)?;
                 }
-                // No more than the ring allows, which was checked.
+                // At most what the ring allows, which was checked.
                 Err(Fault::TooLong { length, .. }) => self.room.resize(length, 0),
                 Err(fault) => return Err(fault),
             }
         }
     }
 
-    /// Waits for something to receive, for at most `limit`.
-    pub fn wait(&mut self, limit: Option<Duration>) -> Result<stream::Ready, Fault> {
+    /// Waits for something to receive, for at most `limit`; `None` waits indefinitely.
+    pub fn wait(&mut self, limit: Option<Duration>) -> Result<stream::WaitResult, Fault> {
         self.input.wait(limit)
     }
 
-    /// Copies `out.len()` bytes of an aggregate from byte `at` on; maps what is not mapped yet.
+    /// Copies `out.len()` bytes of an aggregate, starting at byte `at`; maps pools as needed.
     pub fn copy(
         &mut self,
         of: &Received,
@@ -201,13 +200,13 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns the reader's mappings and its connection to the grant server, for pointers that came
-    /// by another way.
+    /// Returns the reader's mappings and its connection to the grant server, for pointers received
+    /// by other means.
     pub const fn client(&mut self) -> &mut Client {
         &mut self.client
     }
 
-    /// Copies an aggregate into a pool of our own, where it is immutable, and gives it back.
+    /// Copies an aggregate into a pool of our own, where it is immutable, and releases it.
     pub fn keep(
         &mut self,
         received: Received,
@@ -218,13 +217,13 @@ impl Receiver {
         Ok(kept)
     }
 
-    /// Says that an aggregate is needed no longer: its owner may use the memory again.
+    /// Releases an aggregate: its owner may reuse the memory.
     #[expect(clippy::needless_pass_by_value, reason = "its pointers are of no use any more")]
     pub fn give_back(&self, received: Received) -> Result<(), GrantRefusal> {
         received.pointers.iter().try_for_each(|pointer| self.client.give_back(*pointer))
     }
 
-    /// The pointers of a message, which came from another process.
+    /// Decodes the pointers of a received message.
     fn pointers(&self, length: usize) -> Result<Received, Fault> {
         let (words, rest) = self.room.get(..length).unwrap_or_default().as_chunks::<8>();
         let (pairs, odd) = words.as_chunks::<2>();
@@ -240,7 +239,7 @@ impl Receiver {
 
 #[cfg(test)]
 impl Sender {
-    /// Ends as a process does that is killed.
+    /// Simulates a kill of the process.
     pub(crate) fn die(self) {
         self.output.die();
     }
@@ -253,7 +252,7 @@ impl Receiver {
     }
 }
 
-/// An aggregate of another process: pointers into its pools, which it keeps for us.
+/// An aggregate of another process: pointers into its pools, held for us.
 #[derive(Debug)]
 #[must_use = "its memory is kept until it is given back"]
 pub struct Received {
@@ -262,7 +261,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// The number of bytes, as the sender alleges it.
+    /// Returns the number of bytes, as claimed by the sender.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.length
@@ -281,40 +280,21 @@ impl Received {
     }
 }
 
-/// The reason for which an aggregate was not sent. Nothing is held for the reader because of it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Reason why an aggregate was not sent. In that case nothing is held for the reader.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unsent {
-    /// The reader may not read it, keeps too much, or is gone.
-    Refused(GrantRefusal),
+    /// The reader has no access, holds the maximum, or is gone.
+    #[error("{0}")]
+    Refused(#[source] GrantRefusal),
     /// The reader is gone.
-    Fault(Fault),
-    /// The ring has no room for so many pointers at once: gather the aggregate.
+    #[error("{0}")]
+    Fault(#[source] Fault),
+    /// The ring has no room for so many pointers in one message: gather the aggregate first.
+    #[error("an aggregate of {slices} slices is too long for one message: gather it")]
     TooMany {
-        /// Slices of the aggregate.
+        /// Number of slices of the aggregate.
         slices: usize,
     },
-}
-
-impl fmt::Display for Unsent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(refusal) => refusal.fmt(f),
-            Self::Fault(fault) => fault.fmt(f),
-            Self::TooMany { slices } => {
-                write!(f, "an aggregate of {slices} slices is too long for one message: gather it")
-            }
-        }
-    }
-}
-
-impl std::error::Error for Unsent {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Refused(refusal) => Some(refusal),
-            Self::Fault(fault) => Some(fault),
-            Self::TooMany { .. } => None,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -323,7 +303,7 @@ mod tests {
     use super::super::owner::Creator;
     use super::*;
     use abi::access::AccessList;
-    use buffer::pool::Config;
+    use buffer::pool::PoolConfig;
     use sys::process::identity;
     use testkit::Random;
 
@@ -332,7 +312,7 @@ mod tests {
     }
 
     fn fixture() -> (AllocationPool, GrantServer) {
-        let config = Config { segment: 4096, segments: 8 };
+        let config = PoolConfig { segment: 4096, segments: 8 };
         let pool = AllocationPool::new(id(1), config, AccessList::private(identity())).unwrap();
         let mut creator = Creator::new(4);
         creator.share(&pool).unwrap();
@@ -340,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn q14_an_aggregate_comes_by_reference_and_in_parts() {
+    fn q14_aggregate_is_received_by_reference_and_in_parts() {
         let (mut pool, server) = fixture();
         let (mut sender, offer) = pipe(&server, id(2), Credentials::from(identity())).unwrap();
         let mut receiver = offer.open().unwrap();
@@ -368,9 +348,9 @@ mod tests {
         }
     }
 
-    /// Pointers out of the ring are unchecked: each becomes bytes of a readable pool, or a fault.
+    /// Pointers from the ring are untrusted: each becomes bytes of a readable pool, or a fault.
     #[test]
-    fn a_sender_that_writes_anything_gets_faults_out_of_its_reader() {
+    fn random_pointers_in_the_ring_cause_faults() {
         let (mut pool, server) = fixture();
         let kept = pool.copy(&[7; 4096]).unwrap();
         let (mut sender, offer) = pipe(&server, id(2), Credentials::from(identity())).unwrap();

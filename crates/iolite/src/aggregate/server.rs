@@ -1,18 +1,18 @@
-//! An owner that other processes can ask: a thread of the process that made the pools, and a socket
-//! for each peer. [SL §5.3.1, "buffer fault"], [IOL §2.2], RELIABILITY T8, T10
+//! The grant server: a thread of the process that created the pools, with a socket for each client.
+//! [SL §5.3.1, "buffer fault"], [IOL §2.2], RELIABILITY T8, T10
 //!
 //! ```text
-//! here                                             there
-//! GrantServer    ──── a socket, which is handed over ───  Client
-//!   Creator   ←  may I have dbuf 7?                  Window   a pointer into dbuf 7 came, by
-//!             →  its descriptor, or why not                   whatever way: it is mapped now
-//!   Holders   ←  I need this slice no longer
-//!             ←  (hung up)                           whoever is gone keeps nothing
+//! owner's process                                  other process
+//! GrantServer    ──── a socket, passed to the peer ─────  Client
+//!   Creator   ←  request for dbuf 7                  Window   a pointer into dbuf 7 was received
+//!             →  its descriptor, or a refusal                 by any means: it is mapped now
+//!   Holders   ←  slice released
+//!             ←  hang-up                             a departed client holds nothing
 //! ```
 //!
-//! A client that sends what is no message, or does not read its answers, is evicted, as if it had
-//! gone. The thread waits for nobody: it never blocks on a socket, and takes one message of each
-//! client in turn. Pointers do not pass here; they travel in rings.
+//! A client that sends a malformed message or does not read its replies is evicted as if it had
+//! exited. The thread never blocks on a single socket and handles one message per client in turn.
+//! Pointers are not sent here; they travel in rings.
 
 use super::holders::PeerId;
 use super::owner::{Creator, Grant, MemoryKind, Owner as _, Window};
@@ -21,7 +21,6 @@ use super::{Aggregate, AllocationPool, Error};
 use abi::access::Credentials;
 use abi::{DbufId, RichPointer};
 use buffer::Fault;
-use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,7 +30,7 @@ use sys::doorbell::SocketDoorbell;
 use sys::{descriptor, poll};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The owner's end: a thread that answers.
+/// The owner's end: a thread that replies to requests.
 #[derive(Debug)]
 pub struct GrantServer {
     state: Arc<Mutex<ServerState>>,
@@ -45,12 +44,13 @@ struct ServerState {
     creator: Creator,
     clients: Vec<(PeerId, Arc<OwnedFd>)>,
     is_closing: bool,
-    /// Count of returned aggregates and departed clients.
+    /// Number of released slices plus number of departed clients.
     returns: u64,
 }
 
 impl GrantServer {
-    /// Opens a grant server for what this owner has.
+    /// Starts a grant server for the memory of this owner. Fails if no thread or socket can be
+    /// created.
     pub fn open(creator: Creator) -> sys::Result<Self> {
         let state = ServerState { creator, clients: Vec::new(), is_closing: false, returns: 0 };
         let state = Arc::new(Mutex::new(state));
@@ -64,8 +64,8 @@ impl GrantServer {
         Ok(Self { state, returned, doorbell, thread: Some(thread) })
     }
 
-    /// A client with these credentials, and the socket by which it asks: to be handed to that
-    /// process and to no other.
+    /// Adds a client with these credentials; returns its id and the socket to pass to that process
+    /// only.
     pub fn introduce(&self, credentials: Credentials) -> sys::Result<(PeerId, OwnedFd)> {
         let (here, there) = descriptor::pair()?;
         let here = UnixStream::from(here);
@@ -79,19 +79,19 @@ impl GrantServer {
         Ok((peer, there))
     }
 
-    /// Runs `work` on the owner, to share pools and lend aggregates. Clients are answered after
-    /// `work` has returned; it must not call this grant server.
+    /// Runs `work` on the owner, to share pools or lend aggregates. Requests are handled after
+    /// `work` returns; it must not call this server.
     pub fn owner<T>(&self, work: impl FnOnce(&mut Creator) -> T) -> T {
         work(&mut lock(&self.state).creator)
     }
 
-    /// Returns the count of returned aggregates and departed clients.
+    /// Returns the number of slices released so far plus the number of departed clients.
     #[must_use]
     pub fn returns(&self) -> u64 {
         lock(&self.state).returns
     }
 
-    /// Waits until something has come back since [`GrantServer::returns`] has answered `seen`.
+    /// Blocks until something has been released since [`GrantServer::returns`] returned `seen`.
     pub fn wait_for_returns(&self, seen: u64) {
         let mut state = lock(&self.state);
         while state.returns == seen {
@@ -99,9 +99,9 @@ impl GrantServer {
         }
     }
 
-    /// Shows a client out: all that it kept is given back. Its mapping stays, and will show later
-    /// data of the same pools (T11). `false`: it is gone already.
-    pub fn show_out(&self, peer: PeerId) -> bool {
+    /// Evicts a client and releases everything it holds. Its mappings stay and will expose later
+    /// data of the same pools (T11). Returns false if it is already gone.
+    pub fn evict(&self, peer: PeerId) -> bool {
         let known = lock(&self.state).leave(peer);
         self.returned.notify_all();
         self.doorbell.notify();
@@ -114,7 +114,7 @@ impl Drop for GrantServer {
         lock(&self.state).is_closing = true;
         self.doorbell.notify();
         if let Some(thread) = self.thread.take() {
-            // It ends by itself; if it has panicked there is nobody to tell here.
+            // A panic of the thread cannot be reported from here.
             let _ended = thread.join();
         }
     }
@@ -154,11 +154,11 @@ fn serve(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &SocketDoorbe
     }
 }
 
-/// Takes one message. `false`: the client is gone, or no client of ours.
+/// Handles one message. Returns false if the client is gone or violates the protocol.
 fn answer(state: &Mutex<ServerState>, returned: &Condvar, peer: PeerId, socket: &OwnedFd) -> bool {
     let mut bytes = [0; Message::SIZE + 1];
     let length = match descriptor::receive(socket, &mut bytes) {
-        // What it sent along is closed here.
+        // Descriptors sent along are closed here.
         Ok((length, _)) => length,
         Err(error) => return [AGAIN, INTERRUPTED].contains(&error.errno),
     };
@@ -186,14 +186,14 @@ fn answer(state: &Mutex<ServerState>, returned: &Condvar, peer: PeerId, socket: 
                 }
                 Err(refusal) => (Message::new(REFUSED, dbuf, refusal_words(refusal)), None),
             };
-            // Nobody waits for a client that does not read.
+            // Fails instead of blocking if the client does not read.
             descriptor::send(socket, message.as_bytes(), grant.as_slice()).is_ok()
         }
         _ => false,
     }
 }
 
-/// A peer's end: what was mapped, and whom to ask for more.
+/// The client of a grant server: its mappings, and the socket for requesting more.
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
@@ -201,15 +201,15 @@ pub struct Client {
 }
 
 impl Client {
-    /// Makes a client of the socket that an owner handed over.
+    /// Creates a client on the socket received from an owner.
     #[must_use]
     pub const fn new(socket: OwnedFd) -> Self {
         Self { socket, window: Window::new() }
     }
 
-    /// Copies the bytes that a pointer names into `out`, which must be as long as the view. If the
-    /// pointer leads to a pool that is not mapped here, the owner is asked for it first: once for
-    /// each pool (a *buffer fault*).
+    /// Copies the bytes that a pointer names into `out`, whose length must equal that of the view.
+    /// If the pool is not mapped, it is requested from the owner first, once per pool (a *buffer
+    /// fault*). Blocks for the reply.
     pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), Unreadable> {
         match self.window.copy(pointer, out) {
             Err(Fault::UnknownDbuf(dbuf)) => {
@@ -220,8 +220,8 @@ impl Client {
         }
     }
 
-    /// Copies what these pointers name into a pool of our own, as one aggregate
-    /// ([`Window::receive`]); maps what is not mapped yet.
+    /// Copies the targets of these pointers into a pool of our own as one aggregate
+    /// ([`Window::receive`]), mapping pools as needed.
     pub fn receive(
         &mut self,
         pointers: &[RichPointer],
@@ -235,19 +235,19 @@ impl Client {
         Ok(self.window.receive(pointers, pool)?)
     }
 
-    /// Tells the owner that a slice is needed no longer: the pointer as it came.
+    /// Reports to the owner that a slice, identified by its original pointer, is no longer needed.
     pub fn give_back(&self, pointer: RichPointer) -> Result<(), GrantRefusal> {
         let message = Message::new(BACK, pointer.dbuf(), pointer.words());
         descriptor::send(&self.socket, message.as_bytes(), &[]).map_err(|_| GrantRefusal::Abandoned)
     }
 
-    /// Returns the user and group of the server's process, as the kernel reports them.
+    /// Returns user and group of the server's process, as reported by the kernel.
     pub(crate) fn owner(&self) -> sys::Result<(u32, u32)> {
         descriptor::peer_identity(&self.socket)
     }
 
-    /// As [`Client::ask`], of an owner that may have stopped: who has not answered in time counts
-    /// as gone, and must not be asked again.
+    /// Requests a dbuf like [`Client::ask`], for at most `limit`. After a timeout the client must
+    /// not be used again.
     pub(crate) fn ask_within(
         &mut self,
         dbuf: DbufId,
@@ -260,8 +260,8 @@ impl Client {
         }
     }
 
-    /// Asks for a dbuf. The answer may be late, never lost; [`GrantRefusal::Abandoned`] says that
-    /// there is nobody any more.
+    /// Requests a dbuf; blocks for the reply. Fails with [`GrantRefusal::Abandoned`] if the server
+    /// is gone.
     pub fn ask(&mut self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
         self.question(dbuf)?;
         self.answer(dbuf)
@@ -306,53 +306,18 @@ impl Client {
     }
 }
 
-/// The reason for which a pointer did not become bytes.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Reason why a pointer was not resolved to bytes.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unreadable {
-    /// The pointer is not one into what is mapped.
-    Fault(Fault),
-    /// The owner refused the memory that the pointer leads to.
-    Refused(GrantRefusal),
+    /// The pointer is invalid.
+    #[error("{0}")]
+    Fault(#[from] Fault),
+    /// The owner refused the memory of the pointer.
+    #[error("{0}")]
+    Refused(#[from] GrantRefusal),
     /// There is no room for a copy.
-    Aggregate(Error),
-}
-
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fault(fault) => fault.fmt(f),
-            Self::Refused(refusal) => refusal.fmt(f),
-            Self::Aggregate(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Unreadable {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Fault(fault) => Some(fault),
-            Self::Refused(refusal) => Some(refusal),
-            Self::Aggregate(error) => Some(error),
-        }
-    }
-}
-
-impl From<Fault> for Unreadable {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl From<GrantRefusal> for Unreadable {
-    fn from(refusal: GrantRefusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl From<Error> for Unreadable {
-    fn from(error: Error) -> Self {
-        Self::Aggregate(error)
-    }
+    #[error("{0}")]
+    Aggregate(#[from] Error),
 }
 
 /// A message between client and grant server, in either direction.
@@ -361,19 +326,19 @@ impl From<Error> for Unreadable {
 struct Message {
     kind: u32,
     dbuf: u32,
-    /// A rich pointer, or why not.
+    /// A rich pointer, or the reason of a refusal.
     words: [u64; 2],
 }
 
-/// A client asks for a dbuf.
+/// Request of a client for a dbuf.
 const GRANT: u32 = 1;
-/// A client needs a slice no longer.
+/// Release of a slice by a client.
 const BACK: u32 = 2;
-/// The dbuf comes with this message.
+/// Reply with the descriptor of a dbuf.
 const GRANTED: u32 = 3;
-/// It does not.
+/// Reply that refuses a dbuf.
 const REFUSED: u32 = 4;
-/// The dbuf comes with this message, and is a file.
+/// Reply with the descriptor of a dbuf that is a file.
 const GRANTED_FILE: u32 = 5;
 
 const UNKNOWN: u64 = 1;
@@ -392,7 +357,7 @@ impl Message {
     }
 }
 
-/// A refusal as it is told to a client: what concerns it, and nothing of the owner's.
+/// Encodes a refusal for a client, without data that concerns only the owner.
 fn refusal_words(refusal: &GrantRefusal) -> [u64; 2] {
     match refusal {
         GrantRefusal::Forbidden { uid, .. } => [FORBIDDEN, u64::from(*uid)],
@@ -401,7 +366,7 @@ fn refusal_words(refusal: &GrantRefusal) -> [u64; 2] {
     }
 }
 
-/// The refusal that was told.
+/// Decodes a refusal.
 fn refusal(dbuf: DbufId, words: [u64; 2]) -> GrantRefusal {
     let [why, number] = words;
     match (why, u32::try_from(number), i32::try_from(number)) {

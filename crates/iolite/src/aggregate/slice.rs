@@ -1,4 +1,4 @@
-//! One slice of an aggregate, and the number by which its content is known. [IOL §2.3, §2.9]
+//! One slice of an aggregate, and the id of its content. [IOL §2.3, §2.9]
 
 use abi::{DbufId, RichPointer};
 use buffer::Fault;
@@ -6,33 +6,33 @@ use buffer::pool::Lease;
 use std::fmt;
 use std::sync::Arc;
 
-/// Immutable bytes in a pool, and the lease that keeps them.
+/// Immutable bytes in a pool, with the lease that holds them.
 ///
-/// Invariant: the lease keeps the segment in which the pointed-to bytes lie, filled. It was looked
-/// at when the slice was made; a slice is only ever narrowed, or made longer by bytes of the same
-/// segment. The lease is shared by the slices of a segment as far as they come from each other, so
-/// that one more costs one count and not two.
+/// Invariant: the lease holds the filled segment that contains the bytes. This is checked at
+/// creation; afterwards a slice is only narrowed, or extended by bytes of the same segment. Slices
+/// derived from each other share the lease, so that a clone increments one counter and not two.
 #[derive(Clone)]
 pub struct Slice {
     lease: Arc<Lease>,
     pointer: RichPointer,
 }
 
-/// Names content: whoever meets the same id and length again meets the same bytes, as long as the
-/// broker lives that gave the dbuf its id. [IOL §2.9, generation number and address]
+/// Id of content: equal id and length mean equal bytes, as long as the broker lives that assigned
+/// the dbuf id. [IOL §2.9, generation number and address]
 ///
-/// Positions are never used twice and ids of dbufs neither, so the position is address and
-/// generation in one (CONTRACT 7).
+/// Positions and dbuf ids are never reused, so the position serves as address and generation in one
+/// (CONTRACT 7).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ContentId {
-    /// The dbuf that the first byte lies in.
+    /// The dbuf of the first byte.
     pub dbuf: DbufId,
-    /// Its position, all 64 bits.
+    /// Full 64-bit position of the first byte.
     pub position: u64,
 }
 
 impl Slice {
-    /// The block that a pointer alleges to lie in the segment that the lease keeps.
+    /// Creates a slice for the block named by a pointer. Fails if the block is not in the leased
+    /// segment.
     pub(super) fn new(lease: Arc<Lease>, pointer: RichPointer) -> Result<Self, Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -44,7 +44,7 @@ impl Slice {
         Ok(Self { lease, pointer })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &[u8] {
@@ -53,47 +53,48 @@ impl Slice {
         bytes.unwrap_or_default()
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes, never 0.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a slice of an aggregate is never empty")]
     pub const fn len(&self) -> usize {
         self.pointer.length() as usize
     }
 
-    /// The rich pointer by which other spaces name these bytes.
+    /// Returns the rich pointer by which other spaces name these bytes.
     #[must_use]
     #[inline]
     pub const fn pointer(&self) -> RichPointer {
         self.pointer
     }
 
-    /// The lease that keeps the bytes.
+    /// Returns the lease that holds the bytes.
     #[must_use]
     #[inline]
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    /// Returns the identity of the content.
+    /// Returns the id of the content.
     #[must_use]
     pub fn content(&self) -> ContentId {
         let position = self.lease.position(self.pointer.place);
         ContentId { dbuf: self.lease.dbuf(), position }
     }
 
-    /// Returns the position at which the slice's segment begins.
+    /// Returns the position of the first byte of the slice's segment.
     pub(super) fn segment(&self) -> u64 {
         self.pointer.place.position() & !(self.lease.segment_len() as u64 - 1)
     }
 
-    /// Keeps `length` bytes from `from` on; the caller knows that there are so many.
+    /// Narrows the slice to `length` bytes starting at `from`, which must be within it.
     pub(super) fn narrow(&mut self, from: usize, length: usize) {
         debug_assert!(length > 0 && from + length <= self.len());
         let small = |number| u32::try_from(number).unwrap_or(u32::MAX);
         self.pointer = self.pointer.within(small(from), small(length));
     }
 
-    /// Takes in the bytes of a slice that follows in the same segment, if it does.
+    /// Extends the slice by `next` if that directly follows in the same segment; returns whether it
+    /// did.
     pub(super) fn join(&mut self, next: &Self) -> bool {
         let length = self.len() + next.len();
         let end = self.pointer.place.position() + self.len() as u64;

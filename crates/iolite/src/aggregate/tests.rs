@@ -1,11 +1,12 @@
-//! Aggregates against a plain vector, in files, in threads, across a crossing, and at their limits.
+//! Aggregates compared with a plain vector, in files, in threads, across a crossing, and at their
+//! limits.
 
 use super::*;
 use abi::access::AccessList;
 use abi::{Class, DbufId, Extent};
 use buffer::Policy;
 use buffer::crossing::{self, crossing};
-use buffer::pool::{Config, Pool};
+use buffer::pool::{Pool, PoolConfig};
 use buffer::signal::Doorbell;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
@@ -19,11 +20,11 @@ const SEGMENT: usize = 4096;
 mod files;
 
 fn pool_of(id: u32, segments: usize) -> AllocationPool {
-    let config = Config { segment: SEGMENT, segments };
+    let config = PoolConfig { segment: SEGMENT, segments };
     AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private(identity())).unwrap()
 }
 
-/// The same bytes, cut anywhere.
+/// Returns the same bytes, divided into random slices.
 fn cut(random: &mut Random, mut rest: Aggregate) -> Aggregate {
     let mut pieces = Aggregate::new();
     while !rest.is_empty() {
@@ -40,7 +41,7 @@ fn range(random: &mut Random, length: usize) -> Range<usize> {
     from..random.within(from..length + 1)
 }
 
-/// Several aggregates that share bytes, and what each of them should be.
+/// Several aggregates that share bytes, with the expected contents of each.
 struct World {
     random: Random,
     pools: [AllocationPool; 2],
@@ -175,7 +176,7 @@ impl World {
 }
 
 #[test]
-fn q1_q2_every_operation_does_what_it_does_to_a_vector() {
+fn q1_q2_operations_agree_with_a_vector() {
     let steps = if cfg!(miri) { 300 } else { 20_000 };
     let pools = [pool_of(1, 64), pool_of(2, 256)];
     let pairs = vec![(Aggregate::new(), Vec::new())];
@@ -192,7 +193,7 @@ fn q1_q2_every_operation_does_what_it_does_to_a_vector() {
 }
 
 #[test]
-fn q1_nobody_sees_what_another_changes() {
+fn q1_changes_are_invisible_to_other_aggregates() {
     let mut pool = pool_of(1, 16);
     let original = pool.copy(b"HTTP/1.1 200 OK, of one buffer").unwrap();
     let mut copy = original.clone();
@@ -211,7 +212,7 @@ fn q1_nobody_sees_what_another_changes() {
 }
 
 #[test]
-fn q2_a_header_is_put_before_data_that_stays() {
+fn q2_prepended_header_leaves_data_in_place() {
     let (mut files, mut headers) = (pool_of(1, 16), pool_of(2, 16));
     let file = files.copy(&[7; 3000]).unwrap();
     let mut response = file.clone();
@@ -223,7 +224,7 @@ fn q2_a_header_is_put_before_data_that_stays() {
 }
 
 #[test]
-fn q10_a_content_id_is_the_whole_position_and_never_comes_again() {
+fn q10_content_id_is_never_reused() {
     let mut pool = pool_of(1, 2);
     let mut seen = HashSet::new();
     for round in 0..2000u32 {
@@ -239,8 +240,8 @@ fn q10_a_content_id_is_the_whole_position_and_never_comes_again() {
 }
 
 #[test]
-fn equal_is_what_has_equal_bytes_wherever_they_lie() {
-    /// Tells apart what was written in other steps.
+fn equality_and_hash_ignore_division_into_slices() {
+    /// A hasher that depends on the division into steps.
     #[derive(Default)]
     struct Steps(Vec<u8>);
     impl Hasher for Steps {
@@ -281,7 +282,7 @@ fn equal_is_what_has_equal_bytes_wherever_they_lie() {
 }
 
 #[test]
-fn a_full_pool_says_so_and_recovers_when_aggregates_go() {
+fn full_pool_fails_and_recovers_after_drops() {
     let mut pool = pool_of(1, 4);
     let mut kept: Vec<_> = (0..4).map(|_| pool.copy(&[1; SEGMENT]).unwrap()).collect();
     let Err(Error::Full(usage)) = pool.copy(&[2]) else { panic!("there is no room") };
@@ -301,9 +302,9 @@ fn a_full_pool_says_so_and_recovers_when_aggregates_go() {
     assert_eq!(kept[0].to_vec(), [1; SEGMENT], "longer than the pool");
 }
 
-/// A segment that is not half full and has no blocks of anybody any more is no reason to refuse.
+/// An unreferenced segment is reused even if it is less than half full.
 #[test]
-fn what_nobody_refers_to_is_used_again_however_little_it_was_used() {
+fn unreferenced_segment_is_reused_at_any_fill() {
     let mut pool = pool_of(1, 2);
     let kept = pool.copy(&[1; SEGMENT]).unwrap();
     let small = pool.copy(&[2; 1000]).unwrap();
@@ -324,7 +325,7 @@ fn what_nobody_refers_to_is_used_again_however_little_it_was_used() {
 }
 
 #[test]
-fn a_panic_while_filling_leaves_the_pool_usable() {
+fn panic_in_fill_leaves_the_pool_usable() {
     let mut pool = pool_of(1, 4);
     let fill = || pool.allocate(8, |_| panic!("a program failed"));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(fill)).is_err());
@@ -337,7 +338,7 @@ fn a_panic_while_filling_leaves_the_pool_usable() {
 }
 
 #[test]
-fn what_does_not_lie_in_it_is_refused_and_changes_nothing() {
+fn out_of_range_operations_fail_without_change() {
     let mut pool = pool_of(1, 4);
     let mut aggregate = pool.copy(b"0123456789").unwrap();
     #[expect(clippy::reversed_empty_ranges, reason = "it must be refused")]
@@ -361,9 +362,9 @@ fn what_does_not_lie_in_it_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn no_allegation_becomes_an_aggregate() {
+fn invalid_pointers_do_not_become_aggregates() {
     let pool =
-        Pool::new(DbufId::new(1).unwrap(), Config { segment: SEGMENT, segments: 4 }).unwrap();
+        Pool::new(DbufId::new(1).unwrap(), PoolConfig { segment: SEGMENT, segments: 4 }).unwrap();
     let fill = |bytes: &mut [u8]| bytes.len();
     let (place, _) = pool.append(3000, fill).unwrap();
     let (elsewhere, _) = pool.append(3000, fill).unwrap();
@@ -382,7 +383,7 @@ fn no_allegation_becomes_an_aggregate() {
 }
 
 #[test]
-fn an_aggregate_has_so_many_slices_and_no_more() {
+fn aggregate_is_limited_to_slices_max() {
     let mut pool = pool_of(1, 4);
     let mut aggregate = pool.copy(b"x").unwrap();
     while aggregate.len() < SLICES_MAX {
@@ -403,9 +404,9 @@ fn an_aggregate_has_so_many_slices_and_no_more() {
     assert_eq!(pool.usage().leased, 1, "of 65,536 leases one is left: that of `one`");
 }
 
-/// Q18 within a process: a thread that panics has given back what it referred to.
+/// Q18 within a process: a panicking thread releases its references.
 #[test]
-fn q18_a_thread_that_dies_gives_back_what_it_had() {
+fn q18_panicking_thread_releases_its_leases() {
     let mut pool = pool_of(1, 8);
     let aggregate = pool.copy(&[5; 3 * SEGMENT]).unwrap();
     assert_eq!(pool.usage().leased, 3);
@@ -431,16 +432,16 @@ fn q18_a_thread_that_dies_gives_back_what_it_had() {
     assert_eq!(pool.usage().leased, 0);
 }
 
-/// Q14 within a process: an aggregate crosses by reference, and is whole on the other side when
-/// its sender is gone.
+/// Q14 within a process: an aggregate crosses by reference and stays intact after its sender has
+/// ended.
 #[test]
-fn q14_an_aggregate_crosses_by_reference() {
+fn q14_aggregate_crosses_by_reference() {
     let (mut headers, mut files) = (pool_of(1, 8), pool_of(2, 8));
     let mut sent = files.copy(&[3; 2 * SEGMENT]).unwrap();
     sent.prepend(headers.copy(b"header").unwrap()).unwrap();
     let addresses: Vec<_> = sent.pieces().map(<[u8]>::as_ptr).collect();
     let expected = sent.to_vec();
-    let shape = crossing::Config { policy: Policy::Block, ..crossing::Config::default() };
+    let shape = crossing::RingConfig { policy: Policy::Block, ..crossing::RingConfig::default() };
     let doorbell = || Arc::new(Doorbell::new());
     let (mut writer, mut readers) = crossing(&shape, doorbell(), &[doorbell()]).unwrap();
     let entries: Vec<_> = sent.entries(BlockMetadata::default()).collect();
@@ -466,7 +467,7 @@ fn q14_an_aggregate_crosses_by_reference() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_name_a_remedy() {
     let usage = Usage { leased: 3, pinned: 1, segments: 4, free: 0 };
     let full = "the pool is full: of its 4 segments 3 are kept by leases and 1 by pins; drop \
                 aggregates, or make the pool larger";
@@ -484,7 +485,7 @@ fn errors_say_what_to_do() {
 #[test]
 #[ignore = "a measurement"]
 fn cost() {
-    let config = Config { segment: 1 << 20, segments: 16 };
+    let config = PoolConfig { segment: 1 << 20, segments: 16 };
     let id = DbufId::new(1).unwrap();
     let mut pool = AllocationPool::new(id, config, AccessList::private(identity())).unwrap();
     let data = pool.copy(&[1; 1 << 16]).unwrap();

@@ -1,35 +1,35 @@
-//! Reading a file from front to back: the same calls as on any other dbuf.
+//! Sequential reading of a file, by the common stream interface.
 
 use super::{CachedFile, Refusal, Sent};
-use crate::indirect::{Home, Lent};
+use crate::indirect::lent::{Home, Lent};
 use crate::interface::StreamReader;
 use abi::{BLOCK_MAX, RichPointer};
 use buffer::Fault;
-use buffer::stream::Ready;
+use buffer::stream::WaitResult;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Bytes that are copied for a look.
+/// Maximum number of bytes copied by a peek.
 const AHEAD: usize = 64 << 10;
 
-/// As much is lent as one pointer: a reader copies it in one go.
+/// Maximum length of a lent pointer in bytes: a reader copies it at once.
 const LENT_MAX: usize = 64 << 10;
 
-/// A place in a file. Dropping it changes nothing.
+/// A read position in a file.
 #[derive(Clone, Debug)]
 pub struct FileReader {
     file: CachedFile,
     at: u64,
-    /// A copy to be looked at ([`StreamReader::peek`]), and where it begins.
+    /// Bytes copied by [`StreamReader::peek`], and their offset in the file.
     ahead: Vec<u8>,
     ahead_at: u64,
-    /// True if its bytes are lent as pointers.
+    /// True if blocks are lent as pointers.
     lends: bool,
 }
 
 impl CachedFile {
-    /// Opens the file for reading from the beginning.
+    /// Returns a reader positioned at the beginning of the file.
     #[must_use]
     pub fn reader(&self) -> FileReader {
         FileReader { file: self.clone(), at: 0, ahead: Vec::new(), ahead_at: 0, lends: false }
@@ -37,9 +37,9 @@ impl CachedFile {
 }
 
 impl FileReader {
-    /// Lends pointers into the file to who splices from it, instead of copies: for streams whose
-    /// readers can ask for it ([`Creator::share_file`](crate::aggregate::owner::Creator)). They
-    /// find what the file contains when they look.
+    /// Makes the reader lend pointers into the file to splices instead of copies, for streams whose
+    /// readers can request the file ([`Creator::share_file`](crate::aggregate::owner::Creator)).
+    /// They read the contents at the time of their access.
     #[must_use]
     pub const fn by_pointer(mut self) -> Self {
         self.lends = true;
@@ -52,19 +52,20 @@ impl FileReader {
         self.at
     }
 
-    /// Goes to this offset, wherever it is.
+    /// Sets the offset of the next read, possibly beyond the end.
     pub const fn go_to(&mut self, at: u64) {
         self.at = at;
     }
 
-    /// Returns the rest of the copy made for a look.
+    /// Returns the peeked bytes that have not been consumed.
     fn ahead(&self) -> &[u8] {
         let from = self.at.checked_sub(self.ahead_at).and_then(|from| usize::try_from(from).ok());
         from.and_then(|from| self.ahead.get(from..)).unwrap_or_default()
     }
 
-    /// Names the bytes that come next, at most `max`, without taking or touching them; `None`: the
-    /// end, for now. A name and no slice, as files are foreign memory.
+    /// Returns a pointer to the next bytes, at most `max`, without consuming or touching them;
+    /// `None` at the current end of the file. A pointer instead of a slice, since files are foreign
+    /// memory.
     pub fn next(&self, max: usize) -> Result<Option<RichPointer>, Refusal> {
         let view = self.file.view(self.at.saturating_add(max.min(BLOCK_MAX) as u64))?;
         let left = usize::try_from(view.size.saturating_sub(self.at)).unwrap_or(usize::MAX);
@@ -72,20 +73,20 @@ impl FileReader {
         Ok((length > 0).then(|| self.file.pointer(self.at, length)))
     }
 
-    /// Passes over so many bytes.
+    /// Skips `count` bytes.
     pub const fn skip(&mut self, count: u64) {
         self.at = self.at.saturating_add(count);
     }
 
-    /// Copies what comes next, as `read(2)` does; 0: the end, for now.
+    /// Copies the next bytes, like `read(2)`; returns 0 at the current end of the file.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Refusal> {
         let count = self.file.read_at(self.at, out)?;
         self.skip(count as u64);
         Ok(count)
     }
 
-    /// Hands what comes next, at most `max` bytes, to another descriptor, and passes over as much
-    /// as that took ([`CachedFile::splice`]). [`Sent::End`]: the end, for now.
+    /// Transfers the next bytes, at most `max`, to another descriptor, and advances by the number
+    /// accepted ([`CachedFile::splice`]). Returns [`Sent::End`] at the current end of the file.
     pub fn splice(&mut self, max: usize, to: impl AsFd) -> Result<Sent, Refusal> {
         let Some(next) = self.next(max)? else { return Ok(Sent::End) };
         let sent = self.file.splice(next.place, to)?;
@@ -101,7 +102,7 @@ impl StreamReader for FileReader {
         self.read(out).map(Some).map_err(|_| self.fault())
     }
 
-    /// A copy, good until the next call: there is no reference to a file.
+    /// Returns a copy that is valid until the next call, since files cannot be referenced.
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         if self.ahead().is_empty() {
             self.ahead_at = self.at;
@@ -125,9 +126,9 @@ impl StreamReader for FileReader {
         Ok(pointer.map(|pointer| Lent { pointer, home: Home::File }))
     }
 
-    /// A file never lets its reader wait; at its end is the end, for now.
-    fn wait(&mut self, _limit: Option<Duration>) -> Result<Ready, Fault> {
-        Ok(Ready::Something)
+    /// Returns at once: a file never blocks, even at its end.
+    fn wait(&mut self, _limit: Option<Duration>) -> Result<WaitResult, Fault> {
+        Ok(WaitResult::Ready)
     }
 }
 

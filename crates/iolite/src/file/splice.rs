@@ -1,41 +1,41 @@
-//! From the cache to another descriptor, without passing through this process. [SL §5.3.3]
+//! Transfer from the page cache to another descriptor without copying through this process. [SL
+//! §5.3.3]
 //!
-//! The kernel is given the address in the kept mapping and copies from there (a file, a socket), or
-//! refers to the pages (a pipe). It finds out by itself what is not there any more; that the last
-//! page of a file which was cut reads as zeros behind the end it does not say, so the size is
-//! looked at afterwards, once for each call: what was sent too much is told, to the byte
-//! ([`Refusal::Cut`]). That costs as much as a small block does; memory that is sealed against
-//! being cut (`F_SEAL_SHRINK`) is not asked.
+//! The kernel receives the address in the mapping and copies from there (to a file or socket), or
+//! references the pages (in a pipe). It detects missing pages by itself, but after a truncation the
+//! last page reads as zeros beyond the new end. Therefore the size is checked once after each call,
+//! and excess bytes are reported exactly ([`Refusal::Cut`]). The check costs as much as a small
+//! block; it is skipped for memory sealed against truncation (`F_SEAL_SHRINK`).
 
 use super::{CachedFile, FileView, Refusal};
 use abi::{Extent, RichPointer};
 use std::os::fd::{AsFd, BorrowedFd};
 use sys::file::{FileKind, RANGES_MAX};
 
-/// The result of a splice.
+/// Result of a splice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
-    /// So many bytes were taken, maybe fewer than asked for.
+    /// Number of bytes accepted, possibly fewer than requested.
     Bytes(usize),
-    /// The file ends before the first byte.
+    /// The place is beyond the end of the file.
     End,
 }
 
-/// The system call by which bytes leave the cache.
+/// The system call that transfers bytes from the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpliceCall {
     /// `write` or `writev` of the mapped address: one copy, by the kernel.
     Write,
-    /// `vmsplice`: the pipe refers to the pages.
+    /// `vmsplice`: the pipe references the pages.
     Refer,
-    /// `sendfile`: for files that cannot be mapped.
+    /// `sendfile`, for files that cannot be mapped.
     Send,
 }
 
 impl SpliceCall {
-    /// The way for so many bytes to a descriptor of this kind. What a pipe refers to is not copied,
-    /// which pays from some pages on; but it is only read later, so it may then show what others
-    /// have written to the file since: no more than any reader of a file must expect.
+    /// Returns the best call for this number of bytes and kind of descriptor. References in a pipe
+    /// save the copy, which pays off from some pages on; but they are read later and may then show
+    /// newer contents, as any reader of a file must expect.
     #[must_use]
     pub const fn choose(is_mapped: bool, to: FileKind, length: usize) -> Self {
         match to {
@@ -46,12 +46,13 @@ impl SpliceCall {
     }
 }
 
-/// Fewer bytes are copied into a pipe. Against read and write: 512 B 0.4 times as fast by
-/// reference, 4 KB 1.2 to 1.5, from 16 KB on 2.3 (`examples/splice_ways.rs`).
+/// Minimum number of bytes for references in a pipe. Relative to read and write: 512 B by reference
+/// is 0.4 times as fast, 4 KB 1.2 to 1.5 times, from 16 KB on 2.3 times
+/// (`examples/splice_ways.rs`).
 const REFER_MIN: usize = 4 << 10;
 
 impl CachedFile {
-    /// Hands the bytes of a place to another descriptor, by the way that fits it.
+    /// Transfers the bytes of a place to another descriptor, by the best system call.
     pub fn splice(&self, place: Extent, to: impl AsFd) -> Result<Sent, Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         let kind = sys::file::status(&to)?.kind;
@@ -59,7 +60,7 @@ impl CachedFile {
         self.splice_by(way, place, to)
     }
 
-    /// As [`CachedFile::splice`], by this way.
+    /// Transfers like [`CachedFile::splice`], by this system call.
     pub fn splice_by(
         &self,
         way: SpliceCall,
@@ -85,8 +86,8 @@ impl CachedFile {
         self.are_there(&view, sent, &[(at, length)])
     }
 
-    /// Hands the bytes of several places to another descriptor by one call, one behind the other.
-    /// Pointers into other dbufs end the list; so does what the file does not have.
+    /// Transfers the bytes of several places to another descriptor by one call, in order. The list
+    /// ends at the first pointer into another dbuf or beyond the end of the file.
     pub fn splice_all(&self, pointers: &[RichPointer], to: impl AsFd) -> Result<Sent, Refusal> {
         again(|| self.splice_all_once(pointers, to.as_fd()))
     }
@@ -115,7 +116,7 @@ impl CachedFile {
         self.are_there(&view, sent, &pieces)
     }
 
-    /// Returns true if the file still has what was sent of these pieces.
+    /// Checks that the file still contains the transferred bytes of these pieces.
     fn are_there(
         &self,
         view: &FileView,
@@ -138,7 +139,7 @@ impl CachedFile {
         }
         match sent {
             0 if pieces.iter().all(|(_, length)| *length == 0) => Ok(Sent::Bytes(0)),
-            // EFAULT: all was cut off since the view was made; it may be there again (`again`).
+            // EFAULT: everything has been truncated since the mapping was updated; `again` retries.
             0 if size < view.size => Ok(Sent::End),
             0 => Err(super::system("write", FAULT)),
             sent => Ok(Sent::Bytes(sent)),
@@ -146,13 +147,13 @@ impl CachedFile {
     }
 }
 
-/// EFAULT: a page that should be there cannot be read.
+/// EFAULT: a page that should exist cannot be read.
 const FAULT: i32 = 14;
-/// Retries for a page that should be there. In a file that is cut and grown all the time it is
-/// missing once in some thousand calls; on a broken disk it is missing each time.
+/// Attempts for a missing page. In a file that is constantly truncated and extended, a page is
+/// missing once in some thousand calls; on a broken disk it is always missing.
 const TRIES: usize = 8;
 
-/// Does it again where nothing was sent because of a page that was missing for a moment.
+/// Retries a transfer that sent nothing because of a missing page.
 fn again(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, Refusal> {
     for _ in 1..TRIES {
         match once() {
@@ -163,7 +164,7 @@ fn again(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, Refusal> {
     once()
 }
 
-/// Returns the part of a place that the mapping holds.
+/// Returns the part of a place that is within the file.
 fn inside(view: &FileView, place: Extent) -> Option<(usize, usize)> {
     let left = view.size.checked_sub(place.position()).filter(|&left| left > 0)?;
     let length = left.min(place.length().into());

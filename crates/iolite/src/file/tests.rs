@@ -1,4 +1,4 @@
-//! Files of all sizes, cut, grown and written while they are read.
+//! Files of all sizes, truncated, extended and written while they are read.
 
 use super::*;
 use std::fs::File;
@@ -11,7 +11,7 @@ fn id() -> DbufId {
     DbufId::new(9).unwrap()
 }
 
-/// A file that has no name any more, and the same as a dbuf.
+/// Returns an unlinked file with these bytes, and its dbuf.
 fn file(bytes: &[u8]) -> (File, CachedFile) {
     let path = std::env::temp_dir().join(format!(
         "streamline-file-{}-{:?}",
@@ -32,7 +32,7 @@ fn pipe() -> (File, OwnedFd) {
     (File::from(read), write)
 }
 
-/// Splices and takes out of the pipe what was sent.
+/// Splices a place into a pipe and reads the pipe.
 fn through(cached: &CachedFile, way: SpliceCall, place: Extent) -> Result<Vec<u8>, Refusal> {
     let (mut read, write) = pipe();
     let sent = cached.splice_by(way, place, &write)?;
@@ -47,7 +47,7 @@ fn through(cached: &CachedFile, way: SpliceCall, place: Extent) -> Result<Vec<u8
 const WAYS: [SpliceCall; 3] = [SpliceCall::Write, SpliceCall::Refer, SpliceCall::Send];
 
 #[test]
-fn e5_g4_any_range_comes_out_by_copy_and_by_every_splice() {
+fn e5_g4_any_range_transfers_by_copy_and_every_splice() {
     let mut random = Random::replayable();
     let bytes = random.bytes(50_000);
     let (_, cached) = file(&bytes);
@@ -70,7 +70,7 @@ fn e5_g4_any_range_comes_out_by_copy_and_by_every_splice() {
 }
 
 #[test]
-fn a_file_of_no_bytes_is_a_dbuf_of_none_and_may_grow() {
+fn empty_file_is_an_empty_dbuf_that_may_grow() {
     let (file, cached) = file(b"");
     let mut reader = cached.reader();
     let mut out = [0; 8];
@@ -92,7 +92,7 @@ fn a_file_of_no_bytes_is_a_dbuf_of_none_and_may_grow() {
     }
 }
 
-/// A file cut after it was mapped: no signal, and every missing byte is reported.
+/// Truncation of a mapped file raises no signal, and every missing byte is reported.
 #[test]
 fn truncated_file_is_reported_and_never_faults() {
     let (file, cached) = file(&[7; 10 * 4096]);
@@ -104,7 +104,7 @@ fn truncated_file_is_reported_and_never_faults() {
         file.set_len(10 * 4096).unwrap();
         cached.look().unwrap();
         file.set_len(5 * 4096 + 100).unwrap();
-        // The page with the end in it is there, and zeros behind the end.
+        // The page that contains the end exists, with zeros beyond the end.
         let (_read, write) = pipe();
         let cut = cached.splice_by(way, all, &write);
         assert_eq!(cut, Err(Refusal::Cut { sent: 6 * 4096, good: 5 * 4096 + 100 }), "{way:?}");
@@ -118,9 +118,9 @@ fn truncated_file_is_reported_and_never_faults() {
     assert_eq!(cached.size(), Ok(0));
 }
 
-/// Memory that is sealed against being cut need not be asked whether it was; it may grow.
+/// Memory sealed against truncation needs no size check; it may grow.
 #[test]
-fn what_cannot_be_cut_is_sent_whole_and_may_grow() {
+fn sealed_file_is_sent_whole_and_may_grow() {
     let mut random = Random::replayable();
     let bytes = random.bytes(30_000);
     let memory = Memfd::create("uncut", 20_000).unwrap();
@@ -142,9 +142,9 @@ fn what_cannot_be_cut_is_sent_whole_and_may_grow() {
     assert!(!CachedFile::of(id(), unsealed.into()).unwrap().inner.is_uncut);
 }
 
-/// Positions beyond 4 GB, in a file that takes next to no room.
+/// Positions beyond 4 GB do not wrap.
 #[test]
-fn a_sparse_file_beyond_4_gb_is_named_to_the_byte() {
+fn sparse_file_beyond_4_gb_is_addressed_to_the_byte() {
     let (file, cached) = file(b"begin");
     let (far, text) = (5_000_000_123_u64, b"far away");
     file.write_all_at(text, far).unwrap();
@@ -167,7 +167,7 @@ fn a_sparse_file_beyond_4_gb_is_named_to_the_byte() {
 }
 
 #[test]
-fn several_places_go_by_one_call() {
+fn several_extents_are_spliced_by_one_call() {
     let bytes: Vec<u8> = (0..20_000_u32).map(|at| (at % 251) as u8).collect();
     let (_, cached) = file(&bytes);
     let (mut read, write) = pipe();
@@ -184,7 +184,7 @@ fn several_places_go_by_one_call() {
 }
 
 #[test]
-fn a_place_in_a_file_goes_into_another_file() {
+fn file_is_spliced_into_another_file() {
     let (_, from) = file(&[3; 30_000]);
     let (to, copied) = file(b"");
     let mut reader = from.reader();
@@ -195,9 +195,9 @@ fn a_place_in_a_file_goes_into_another_file() {
     assert_eq!(out, [3; 30_000]);
 }
 
-/// Behind the interface of every stream: into a ring, as bytes, while the file grows.
+/// A file that grows is spliced through the common interface into a ring of bytes.
 #[test]
-fn a_file_is_a_stream_like_any_other() {
+fn growing_file_is_read_as_a_stream() {
     use crate::interface::StreamReader;
     let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
     let (file, cached) = file(&bytes[..100_000]);
@@ -225,9 +225,9 @@ fn a_file_is_a_stream_like_any_other() {
     assert!(reading.join().unwrap() == bytes);
 }
 
-/// A file that says that it has no bytes and cannot be mapped is read all the same.
+/// A file with a reported size of 0 that cannot be mapped is still readable.
 #[test]
-fn a_file_that_cannot_be_mapped_is_copied() {
+fn unmappable_file_is_copied() {
     let cached = CachedFile::open(id(), "/proc/self/status").unwrap();
     let mut text = String::new();
     cached.reader().read_to_string(&mut text).unwrap();
@@ -235,7 +235,7 @@ fn a_file_that_cannot_be_mapped_is_copied() {
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
+fn non_regular_files_are_refused() {
     assert_eq!(CachedFile::open(id(), "/tmp").unwrap_err(), Refusal::NoFile);
     assert_eq!(CachedFile::open(id(), "/dev/null").unwrap_err(), Refusal::NoFile);
     assert_eq!(CachedFile::of(id(), pipe().1).unwrap_err(), Refusal::NoFile);
@@ -246,7 +246,7 @@ fn what_is_no_file_is_refused() {
 }
 
 #[test]
-fn what_is_granted_cannot_write_and_the_mode_decides_who_gets_it() {
+fn grant_is_read_only_and_follows_file_mode() {
     let (file, _) = file(b"secret");
     let cached = CachedFile::of(id(), file.try_clone().unwrap().into()).unwrap();
     let owner = Credentials::new(cached_uid(&file), 1);
@@ -267,7 +267,7 @@ fn cached_uid(file: &File) -> u32 {
 }
 
 #[test]
-fn the_way_is_chosen_by_what_is_on_both_sides() {
+fn splice_call_depends_on_mapping_target_and_length() {
     assert_eq!(SpliceCall::choose(true, FileKind::Regular, 1 << 20), SpliceCall::Write);
     assert_eq!(SpliceCall::choose(true, FileKind::Other, 1 << 20), SpliceCall::Write);
     assert_eq!(SpliceCall::choose(true, FileKind::Pipe, 100), SpliceCall::Write);
@@ -275,9 +275,9 @@ fn the_way_is_chosen_by_what_is_on_both_sides() {
     assert_eq!(SpliceCall::choose(false, FileKind::Pipe, 1 << 20), SpliceCall::Send);
 }
 
-/// Cut and grown by one thread while another hands it on.
+/// One thread truncates and extends the file while another transfers it.
 #[test]
-fn file_cut_and_grown_meanwhile_counts_what_was_sent() {
+fn file_resized_during_splice_reports_exact_bytes() {
     let (file, cached) = file(&[b'x'; 64 << 10]);
     let cutter = std::thread::spawn(move || {
         let mut random = Random::new(5);

@@ -1,4 +1,4 @@
-//! The default dbuf of a space, for bytes that lie in no dbuf yet. [SL §5.3.2, D8]
+//! The default dbuf of a space, for bytes that are not yet in a dbuf. [SL §5.3.2, D8]
 
 use super::flight;
 use crate::aggregate::AllocationPool;
@@ -7,11 +7,11 @@ use buffer::Fault;
 use buffer::pool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The dbuf that stands behind an indirect stream: copies go there. Its readers must be able to ask
-/// for it: share it at the grant server before it is handed over. Its size bounds what is in
+/// The dbuf behind an indirect stream, which receives copied blocks. Its readers must be able to
+/// request it: share it at the grant server before handing it over. Its size limits the memory in
 /// flight.
 ///
-/// Clones are the same dbuf: several streams may stand on one, as those of a space do.
+/// Clones share the same dbuf, so several streams of a space can use one.
 #[derive(Clone, Debug)]
 pub struct Backing {
     pool: Arc<Mutex<AllocationPool>>,
@@ -19,29 +19,29 @@ pub struct Backing {
     block_max: usize,
 }
 
-/// The reason for which nothing was written.
+/// Reason why a block was not written.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// There is no room now.
+    /// The pool has no room until readers release blocks.
     Full,
     Fault(Fault),
 }
 
 impl Backing {
-    /// Stands on this pool.
+    /// Wraps this pool.
     #[must_use]
     pub fn new(pool: AllocationPool) -> Self {
         let (id, block_max) = (pool.pool().id(), pool.block_max());
         Self { pool: Arc::new(Mutex::new(pool)), id, block_max }
     }
 
-    /// The pool itself: to share it, or to put other things there.
+    /// Runs `work` on the pool, to share it or to store other data in it.
     pub fn pool<T>(&self, work: impl FnOnce(&mut AllocationPool) -> T) -> T {
         work(&mut self.lock())
     }
 
-    /// Returns the memory that one stream writes to.
-    pub(super) fn stand(self) -> Stand {
+    /// Converts to the handle of one stream; without clones, it needs no lock.
+    pub(super) fn into_handle(self) -> BackingHandle {
         let Self { pool, id, block_max } = self;
         let pool = match Arc::try_unwrap(pool) {
             Ok(own) => {
@@ -49,7 +49,7 @@ impl Backing {
             }
             Err(shared) => Pool::Shared(shared),
         };
-        Stand { pool, id, block_max }
+        BackingHandle { pool, id, block_max }
     }
 
     fn lock(&self) -> MutexGuard<'_, AllocationPool> {
@@ -57,9 +57,9 @@ impl Backing {
     }
 }
 
-/// The backing dbuf of one stream, which may be that of others too.
+/// The handle by which one stream writes to its backing dbuf, possibly shared with others.
 #[derive(Debug)]
-pub(super) struct Stand {
+pub(super) struct BackingHandle {
     pool: Pool,
     id: DbufId,
     block_max: usize,
@@ -67,12 +67,12 @@ pub(super) struct Stand {
 
 #[derive(Debug)]
 enum Pool {
-    /// Used by one stream alone: no lock.
+    /// The pool of a single stream, used without a lock.
     Own(Box<AllocationPool>),
     Shared(Arc<Mutex<AllocationPool>>),
 }
 
-impl Stand {
+impl BackingHandle {
     pub(super) const fn block_max(&self) -> usize {
         self.block_max
     }
@@ -81,7 +81,8 @@ impl Stand {
         self.id
     }
 
-    /// Writes one block. `keep` gets its pointer and the pool, in which it is kept right now.
+    /// Writes one block. `keep` receives its pointer and the pool, and takes a hold while the block
+    /// is still in the pool's open segment.
     #[inline]
     pub(super) fn write(
         &mut self,
@@ -127,7 +128,7 @@ fn make_room(pool: &mut AllocationPool, length: usize) -> Result<(), Refused> {
     if pool.make_room(length) {
         return Ok(());
     }
-    // Other streams that stand here may keep what their readers have passed.
+    // Other streams over this dbuf may hold blocks that their readers have passed.
     flight::sweep();
     if pool.make_room(length) { Ok(()) } else { Err(Refused::Full) }
 }

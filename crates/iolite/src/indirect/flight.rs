@@ -1,45 +1,45 @@
-//! Memory that a writer keeps until its readers have passed: segments of pools, and entries of
-//! rings that it reads itself. [SL §5.3.3]
+//! Memory held by a writer until its readers have passed: segments of pools, and entries of rings
+//! that this process reads itself. [SL §5.3.3]
 //!
 //! Invariants, cited here and in `output`:
-//! - F1 An entry is put only after what keeps its bytes is here, with the position after the last
-//!   entry that needs it: a lease on the segment (M4 of `pool`), or a claim on an entry of a ring
-//!   that this process reads.
-//! - F2 It is dropped only when every reader that has not left, is not gone, and was not shut out
-//!   shows a cursor at that position or beyond (Acquire; *block released* of `cursor`); or, where
-//!   the ring overwrites, when readers were reserved that the entry may be overwritten (*writing
-//!   begins*), and find out after they have copied.
-//! - F3 A writer that goes away leaves what is in flight to [`sweep`], which keeps it until then.
-//! - F4 A reader that keeps no promise reads bytes that were written later, in pools that it may
-//!   read anyway: it spoils its own data and nobody else's.
-//! - F5 A ring that we read is released only up to the oldest entry that a claim names
-//!   ([`Keeper`]), so its writer keeps the bytes for us (F1, there), and we for our readers.
+//! - F1 An entry is published only after a hold on its bytes has been recorded here, with the
+//!   position after the last entry that needs it: a lease on the segment (M4 of `pool`), or a claim
+//!   on an entry of a ring that this process reads.
+//! - F2 A hold is dropped only when every reader that has not left, died, or been evicted has
+//!   published a cursor at or beyond that position (Acquire; *block released* of `cursor`); or, on
+//!   a ring that overwrites, when readers have been told that the entry may be overwritten
+//!   (*writing begins*), which they check after their copy.
+//! - F3 A dropped writer leaves its holds to [`sweep`], which keeps them until then.
+//! - F4 A reader that violates the protocol reads bytes written later, in pools that it may read
+//!   anyway: it damages only its own data.
+//! - F5 A ring that we read is released only up to the oldest entry named by a claim ([`Keeper`]),
+//!   so its writer holds the bytes for us (F1, in its process), and we hold them for our readers.
 
 use abi::RichPointer;
 use abi::ring::{CLOSED, reader, writer};
 use buffer::Fault;
 use buffer::atomic::{AtomicU64, Ordering, acquire};
 use buffer::cursor::Store;
-use buffer::doorbells::{Doorbells, Gone};
+use buffer::doorbells::{DepartedReaders, Doorbells};
 use buffer::pool::Lease;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// All that one writer keeps.
+/// All holds of one writer.
 #[derive(Debug)]
 pub(super) struct Flights {
     shared: Arc<SharedFlights>,
     upstream: Vec<Upstream>,
 }
 
-/// The segments that one writer keeps, and what tells whether they are needed: others of this
-/// process give back what readers have passed when they are short of memory.
+/// Segments held by one writer, and the state that tells whether they are still needed: other
+/// writers of this process release them when they run short of memory.
 #[derive(Debug)]
 struct SharedFlights {
     segments: Mutex<VecDeque<Segment>>,
     store: Arc<Store>,
-    gone: Arc<Gone>,
+    departed: Arc<DepartedReaders>,
 }
 
 #[derive(Debug)]
@@ -49,17 +49,18 @@ struct Segment {
 }
 
 impl Flights {
-    pub(super) fn new(store: &Arc<Store>, gone: &Arc<Gone>) -> Self {
+    pub(super) fn new(store: &Arc<Store>, departed: &Arc<DepartedReaders>) -> Self {
         let segments = Mutex::new(VecDeque::new());
-        let shared = Arc::new(SharedFlights { segments, store: store.clone(), gone: gone.clone() });
+        let shared =
+            Arc::new(SharedFlights { segments, store: store.clone(), departed: departed.clone() });
         let mut all = lock(&FLIGHTS);
         all.live.push(Arc::downgrade(&shared));
         Self { shared, upstream: Vec::new() }
     }
 
-    /// Keeps the segment that a pointer leads into, which is put next, before `until`. It is the
-    /// last one now; what was last before is needed up to there too. `lease` is asked for if the
-    /// segment is not kept already.
+    /// Holds the segment of the pointer to be published next until readers have passed `until`, and
+    /// makes it the last segment. The previously last segment is held until then too. `lease` is
+    /// called only if the segment is not held yet.
     pub(super) fn advance_to(
         &self,
         pointer: RichPointer,
@@ -81,15 +82,15 @@ impl Flights {
         Ok(lease)
     }
 
-    /// Keeps the last entry until readers have passed this position.
+    /// Extends the hold on the last segment until readers have passed this position.
     pub(super) fn extend(&self, until: u64) {
         if let Some(last) = self.lock().back_mut() {
             last.until = last.until.max(until);
         }
     }
 
-    /// Gives back what is not needed once all readers have passed this position (F2). Answers
-    /// whether the last segment is still kept.
+    /// Releases what is no longer needed once all readers have passed this position (F2). Returns
+    /// whether the last segment is still held.
     pub(super) fn reap(&mut self, passed: u64) -> bool {
         self.upstream.iter_mut().for_each(|upstream| upstream.reap(passed));
         let mut segments = self.lock();
@@ -98,18 +99,19 @@ impl Flights {
         last.is_some_and(|until| until > passed)
     }
 
-    /// The position that readers must pass for something to be given back.
+    /// Returns the lowest position whose passing would release something; `None` if nothing is
+    /// held.
     pub(super) fn first(&self) -> Option<u64> {
         let claims = self.upstream.iter().filter_map(|up| up.line.front().map(|claim| claim.until));
         self.lock().iter().map(|kept| kept.until).chain(claims).min()
     }
 
-    /// Returns the number of segments and claims.
+    /// Returns the number of held segments and claims.
     pub(super) fn len(&self) -> usize {
         self.lock().len() + self.upstream.iter().map(|up| up.line.len()).sum::<usize>()
     }
 
-    /// The position that readers must pass for so many eighths of the segments to be given back.
+    /// Returns the position whose passing would release `eighths`/8 of the segments.
     pub(super) fn part(&self, eighths: usize) -> u64 {
         let segments = self.lock();
         segments.get(segments.len() * eighths / 8).map_or(0, |kept| kept.until)
@@ -119,14 +121,15 @@ impl Flights {
         lock(&self.shared.segments)
     }
 
-    /// The pointer to these bytes, if they are part of what an input that we follow looks at now.
+    /// Returns the input index and pointer of these bytes if they are part of the block that a
+    /// followed input currently peeks at.
     pub(super) fn looked_at(&self, slice: &[u8]) -> Option<(usize, RichPointer)> {
         let found = |(at, up): (usize, &Upstream)| up.keeper.pointer(slice).map(|p| (at, p));
         self.upstream.iter().enumerate().find_map(found)
     }
 
-    /// Returns the index of this input among those that we follow; follows it if it has a place
-    /// left.
+    /// Returns the index of this input among the followed ones, following it if necessary; `None`
+    /// if it has no free slot.
     pub(super) fn follow(&mut self, keeper: &Arc<Keeper>) -> Option<usize> {
         let is_it = |upstream: &Upstream| Arc::ptr_eq(&upstream.keeper, keeper);
         if let Some(at) = self.upstream.iter().position(is_it) {
@@ -137,14 +140,14 @@ impl Flights {
         Some(self.upstream.len() - 1)
     }
 
-    /// Keeps the entry that an input looks at until readers have passed a position (F5). `false`:
-    /// we keep so much of it already that its writer might have to wait for us.
+    /// Holds the entry that an input peeks at until readers have passed `until` (F5). Returns false
+    /// if so much of the input is held already that its writer might have to wait for us.
     pub(super) fn claim(&mut self, upstream: usize, pointer: RichPointer, until: u64) -> bool {
         self.upstream.get_mut(upstream).is_some_and(|upstream| upstream.add(pointer, until))
     }
 }
 
-/// A ring that we read, and what of it we keep.
+/// A ring that we read, with our claims on its entries.
 #[derive(Debug)]
 struct Upstream {
     keeper: Arc<Keeper>,
@@ -152,7 +155,7 @@ struct Upstream {
     line: VecDeque<Claim>,
 }
 
-/// Some entries of a ring that we read, one after the other.
+/// A claim on a run of adjacent ring entries.
 #[derive(Debug)]
 struct Claim {
     first: u64,
@@ -160,7 +163,7 @@ struct Claim {
     until: u64,
 }
 
-/// Entries that one claim stands for.
+/// Maximum number of entries covered by one claim.
 const CLAIM: u64 = 32;
 
 impl Upstream {
@@ -196,7 +199,7 @@ impl Upstream {
     fn publish(&self) {
         let needed = self.line.front().map_or(u64::MAX, |claim| claim.first);
         if let Some(word) = self.keeper.needed.get(self.slot) {
-            // SYNC POINT: claim given back; pairs with the load in `Keeper::needed`.
+            // SYNC POINT: claim released; pairs with the load in `Keeper::needed`.
             word.store(needed, Ordering::Release);
         }
     }
@@ -210,17 +213,17 @@ impl Drop for Upstream {
     }
 }
 
-/// Between an input and the outputs of the same process that pass on what it brings.
+/// Shared state between an input and the outputs of the same process that forward its blocks.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    /// Bits of the places that outputs have claimed.
+    /// Bit mask of the slots in use by outputs.
     claimed: AtomicU32,
-    /// The oldest position that each of them needs.
+    /// Oldest position needed by each output.
     needed: [AtomicU64; FOLLOWERS],
-    /// More entries than these no output keeps.
+    /// Maximum number of entries that one output may hold.
     entries_max: u64,
-    /// The entry that the input looks at: its position, its pointer, where it was peeked at (0: was
-    /// not), and how many bytes of its dbuf may be kept.
+    /// The entry that the input peeks at: position, pointer, address (0 if not peeked), and the
+    /// number of bytes of its dbuf that may be held.
     position: AtomicU64,
     words: [AtomicU64; 2],
     address: AtomicUsize,
@@ -228,9 +231,9 @@ pub(crate) struct Keeper {
     is_frozen: AtomicBool,
 }
 
-/// Outputs that can pass on one input's entries without a copy.
+/// Maximum number of outputs that forward blocks of one input without a copy.
 const FOLLOWERS: usize = 8;
-/// Bytes that may be kept of a dbuf of unknown size.
+/// Number of bytes that may be held of a dbuf of unknown size.
 const WINDOW: u64 = 256 << 10;
 
 impl Keeper {
@@ -247,21 +250,21 @@ impl Keeper {
         })
     }
 
-    /// Returns true if an output follows.
+    /// Returns true if an output follows the input.
     #[inline]
     pub(super) fn is_followed(&self) -> bool {
         self.claimed.load(Ordering::Relaxed) != 0
     }
 
-    /// The oldest position that must not be released.
+    /// Returns the oldest position that must not be released.
     pub(super) fn needed(&self) -> u64 {
-        // SYNC POINT: claim given back; pairs with the store in `Upstream::tell`.
+        // SYNC POINT: claim released; pairs with the store in `Upstream::publish`.
         let words = self.needed.iter().map(|word| word.load(Ordering::Acquire));
         words.min().unwrap_or(u64::MAX)
     }
 
-    /// Sets the entry that the input looks at. `view` is the length of its dbuf, and whether it is
-    /// frozen.
+    /// Publishes the entry that the input peeks at. `view` is the length of its dbuf and whether
+    /// its bytes need no lease.
     pub(super) fn look(
         &self,
         position: u64,
@@ -280,14 +283,14 @@ impl Keeper {
         self.is_frozen.store(frozen, Ordering::Relaxed);
     }
 
-    /// The input looks at nothing.
+    /// Clears the peeked entry.
     #[inline]
     pub(super) fn look_away(&self) {
         self.address.store(0, Ordering::Relaxed);
     }
 
-    /// The pointer to a slice of what was peeked at. The slice borrows the input, so what it looks
-    /// at is still that.
+    /// Returns the pointer for a slice of the peeked block. The slice borrows the input, so the
+    /// peeked entry cannot have changed.
     fn pointer(&self, slice: &[u8]) -> Option<RichPointer> {
         let peeked = self.address.load(Ordering::Relaxed);
         let [place, rest] = self.words.each_ref().map(|word| word.load(Ordering::Relaxed));
@@ -306,13 +309,13 @@ impl Keeper {
     }
 }
 
-/// Everything that writers of this process keep.
+/// All holds of the writers of this process.
 static FLIGHTS: Mutex<All> = Mutex::new(All { live: Vec::new(), left: Vec::new() });
 
 #[derive(Debug)]
 struct All {
     live: Vec<Weak<SharedFlights>>,
-    /// Memory left behind by writers that were dropped (F3).
+    /// Holds left behind by dropped writers (F3).
     left: Vec<Left>,
 }
 
@@ -322,10 +325,10 @@ struct Left {
     doorbells: Doorbells,
 }
 
-/// Gives back what the writers of this process keep, or left in flight when they were dropped, as
-/// far as their readers have passed or are gone; answers how many of those that were dropped still
-/// have something. Done by itself whenever an output is made, dropped, or short of memory: for a
-/// process that does none of these for long.
+/// Releases memory held by the writers of this process, including dropped ones, as far as their
+/// readers have passed it or are gone. Returns the number of dropped writers that still hold
+/// something. This happens automatically when an output is created, dropped, or short of memory;
+/// call it from a process that does none of that for long.
 pub fn sweep() -> usize {
     let mut all = lock(&FLIGHTS);
     all.live.retain(|live| {
@@ -341,7 +344,7 @@ pub fn sweep() -> usize {
     all.left.len()
 }
 
-/// Leaves what is in flight to [`sweep`].
+/// Leaves the holds of a dropped writer to [`sweep`].
 pub(super) fn leave(flights: Flights, doorbells: Doorbells) {
     if flights.first().is_some() {
         lock(&FLIGHTS).left.push(Left { flights, doorbells });
@@ -350,20 +353,22 @@ pub(super) fn leave(flights: Flights, doorbells: Doorbells) {
 }
 
 impl SharedFlights {
-    /// The position that all readers have passed that are there. One that lies harms itself (F4).
+    /// Returns the position passed by all present readers. A reader that lies harms only itself
+    /// (F4).
     fn passed(&self) -> u64 {
         let pages = self.store.readers.iter().enumerate();
-        let there = pages
-            .filter(|(at, page)| !self.gone.is(*at) && acquire(page.word(reader::STATE)) != CLOSED);
+        let there = pages.filter(|(at, page)| {
+            !self.departed.contains(*at) && acquire(page.word(reader::STATE)) != CLOSED
+        });
         // SYNC POINT: block released; pairs with the store in `Consumer::release`.
         let cursors = there.map(|(_, page)| acquire(page.word(reader::CURSOR)));
         let passed = cursors.min().unwrap_or(u64::MAX);
-        // Where the ring overwrites: what readers were reserved may be overwritten.
+        // On a ring that overwrites: announced entries may be overwritten.
         let reserved = self.store.writer.word(writer::RESERVE).load(Ordering::Relaxed);
         passed.max(reserved.saturating_sub(self.store.capacity))
     }
 
-    /// Gives back for a writer that is there, which alone knows how long the last one is needed.
+    /// Releases segments for a live writer, except the last one, whose end only the writer knows.
     fn reap_all_but_last(&self) {
         let passed = self.passed();
         let mut segments = lock(&self.segments);

@@ -1,24 +1,28 @@
-//! The end of an indirect stream that writes: write-through, or a pointer where the bytes lie in a
-//! dbuf already. [SL §5.3.2, §5.3.3]
+//! The write end of an indirect stream: write-through, or a pointer if the bytes are already in a
+//! dbuf. [SL §5.3.2, §5.3.3]
 //!
-//! A write looks at three things, the cheapest first: the segment that was hit last, the ranges of
-//! eight dbufs in one cache line, what the inputs that it follows are looking at. What lies in none
-//! of them is copied into the backing dbuf. Why a pointer is enough, with F1 to F5 of `flight`:
-//! - S1 The ranges are those of memories that this output holds (`known`), so nothing else lies at
-//!   their addresses.
-//! - S2 Whoever calls `write` has the slice at hand: the segment is kept at that moment, by
-//!   whatever lends the slice (`Memory::around_slice`); or it is what an input shows, which is
-//!   borrowed then and releases nothing (F5).
-//! - S3 Before the pointer is put, this output keeps the same segment or entry itself (F1): the
-//!   slice may end, the pool may turn, the input may go on.
-//! - S4 Bytes that are still being written are not shown, so their range is no hit: they are
-//!   copied, like all that lies outside.
+//! A write performs three lookups, the cheapest first: the segment of the last hit, the address
+//! ranges of eight dbufs in one cache line, and the blocks currently peeked at by followed inputs.
+//! Bytes found in none of them are copied into the backing dbuf. Why a pointer is sufficient, with
+//! F1 to F5 of `flight`:
+//! - S1 The ranges belong to memories that this output owns references to (`known`), so nothing
+//!   else can be mapped at their addresses.
+//! - S2 The caller of `write` borrows the slice: its segment is held at that moment by the lender
+//!   of the slice (`Memory::around_slice`), or it is peeked from an input, which is borrowed and
+//!   cannot release it (F5).
+//! - S3 Before the pointer is published, this output takes its own hold on the same segment or
+//!   entry (F1): the slice may then end, the pool may begin a new pass, and the input may advance.
+//! - S4 Bytes of an unfinished draft are unpublished and outside the filled range, so they never
+//!   match: they are copied like all bytes outside.
 
-use super::backing::{Backing, Refused, Stand};
+use super::backing::{Backing, BackingHandle, Refused};
 use super::flight::{self, Flights};
+use super::lent::{Home, Lent};
 use super::ranges::Ranges;
 use crate::aggregate::Frozen;
+use crate::interface::StreamWriter;
 use crate::view::BackOff;
+use abi::ring::writer;
 use abi::{BLOCK_MAX, RichPointer};
 use buffer::doorbells::Doorbells;
 use buffer::pool::{Memory, Pool};
@@ -26,6 +30,7 @@ use buffer::wait::{Sleeper, Urgency};
 use buffer::{Fault, Policy, Put, ibuf, signal};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
 
 mod hot;
@@ -34,57 +39,57 @@ mod room;
 
 use hot::Hot;
 
-/// The one writer of an indirect stream. Dropping it ends the stream; what is in flight is kept
-/// until its readers have passed ([`sweep`](super::sweep)).
+/// The only writer of an indirect stream. Dropping it ends the stream; memory in flight stays held
+/// until its readers have passed it ([`sweep`](super::sweep)).
 #[derive(Debug)]
 pub struct Output {
-    ring: ibuf::Writer,
+    ring: ibuf::PointerWriter,
     doorbells: Doorbells,
     sleeper: Sleeper,
     spins: u32,
     policy: Policy,
-    /// Entries up to here have room, as far as is known.
+    /// Position up to which entries are known to have room.
     limit: u64,
     /// Head position at which the next publication is due.
-    show_at: u64,
-    /// The nearer of the two: up to here nothing has to be looked at.
+    publish_at: u64,
+    /// The smaller of `limit` and `publish_at`: below it, a write needs no check.
     stop: u64,
-    /// Bytes that were copied and not shown.
-    unshown_bytes: usize,
+    /// Bytes copied but not published.
+    unpublished_bytes: usize,
     every: usize,
-    backing: Stand,
+    backing: BackingHandle,
     flights: Flights,
     hot: Hot,
     ranges: Ranges,
     known: Vec<KnownDbuf>,
-    /// Lossy rings: readers were told that all before this may be overwritten.
+    /// Lossy rings: end of the range announced to readers as about to be overwritten.
     floor: u64,
     copied: u64,
 }
 
-/// Counts of writes by the way they became entries.
+/// Counters of writes by kind of entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spliced {
-    /// Blocks of which only a pointer was written.
+    /// Blocks written as pointers.
     pub blocks: u64,
-    /// Blocks that were copied into the backing dbuf.
+    /// Blocks copied into the backing dbuf.
     pub copied: u64,
 }
 
-/// A dbuf that may be spliced from.
+/// A dbuf whose bytes may be spliced.
 #[derive(Debug)]
 struct KnownDbuf {
     memory: Arc<Memory>,
     back_off: BackOff,
 }
 
-/// So many bytes are shown however few blocks they are: the reader copies them while the next ones
-/// are written.
-const SHOWN_BYTES: usize = 64 << 10;
+/// Number of copied bytes after which blocks are published early, so that the reader copies them
+/// while the next ones are written.
+const PUBLISH_BYTES: usize = 64 << 10;
 
 impl Output {
     pub(super) fn new(
-        ring: ibuf::Writer,
+        ring: ibuf::PointerWriter,
         doorbells: Vec<SocketDoorbell>,
         every: usize,
         policy: Policy,
@@ -95,18 +100,18 @@ impl Output {
         let every = every.max(1);
         let doorbells = Doorbells::new(doorbells);
         Self {
-            flights: Flights::new(&ring.side.store, doorbells.gone()),
+            flights: Flights::new(&ring.side.store, doorbells.departed()),
             ring,
             doorbells,
             sleeper: Sleeper::default(),
             spins: signal::spins(processors),
             policy,
             limit: 0,
-            show_at: every as u64,
+            publish_at: every as u64,
             stop: 0,
-            unshown_bytes: 0,
+            unpublished_bytes: 0,
             every,
-            backing: backing.stand(),
+            backing: backing.into_handle(),
             hot: Hot::default(),
             ranges: Ranges::default(),
             known: Vec::new(),
@@ -115,15 +120,15 @@ impl Output {
         }
     }
 
-    /// Lets writes of bytes that lie in this pool become pointers. Readers must be able to ask for
-    /// it: share it at the grant server. `threshold` is its T_b: what is written is shown after as
-    /// many blocks as the smallest that is referenced says. [SL §6.2] `false`: the memory of this
-    /// pool is no file of ours, and cannot be handed to anybody.
+    /// Makes writes of bytes in this pool produce pointers. Readers must be able to request the
+    /// pool: share it at the grant server. `threshold` is its T_b: written blocks are published at
+    /// the lowest threshold of all referenced dbufs. [SL §6.2] Returns false if the pool's memory
+    /// is not a file and cannot be granted.
     pub fn know_pool(&mut self, pool: &Pool, threshold: usize) -> bool {
         self.know(pool.memory(), threshold)
     }
 
-    /// Lets writes of bytes that lie in frozen data become pointers, as [`Output::know_pool`].
+    /// Makes writes of bytes in frozen data produce pointers, like [`Output::know_pool`].
     pub fn know_frozen(&mut self, frozen: &Frozen, threshold: usize) -> bool {
         self.know(frozen.memory(), threshold)
     }
@@ -133,7 +138,7 @@ impl Output {
             return false;
         }
         self.every = self.every.min(threshold.max(1));
-        self.show_at = self.show_at.min(self.ring.side.head + self.every as u64);
+        self.publish_at = self.publish_at.min(self.ring.side.head + self.every as u64);
         self.set_stop();
         let known = self.known.iter().position(|known| Arc::ptr_eq(&known.memory, memory));
         let name = known.unwrap_or(self.known.len());
@@ -145,50 +150,25 @@ impl Output {
         true
     }
 
-    /// Lets writes of bytes that this input shows in place ([`Input::peek`](super::Input::peek))
-    /// become pointers. What is in flight the input keeps, so its writer gets it back when our
-    /// readers have passed it: who waits for the input waits for both
-    /// ([`splice::wait`](crate::splice::wait)). `false`: it is followed by as many as can.
+    /// Makes writes of bytes peeked in place from this input ([`Input::peek`](super::Input::peek))
+    /// produce pointers. The input holds such entries until our readers have passed them, so its
+    /// writer gets them back later: a caller that waits for the input must wait for both
+    /// ([`splice::wait`](crate::splice::wait)). Returns false if the input has the maximum number
+    /// of followers.
     pub fn follow(&mut self, input: &super::Input) -> bool {
         self.flights.follow(input.keeper()).is_some()
     }
 
-    /// After how many blocks what was written is shown: the smallest T_b of all dbufs known here.
+    /// Returns the number of blocks after which written blocks are published: the lowest T_b of all
+    /// known dbufs.
     #[must_use]
     pub const fn threshold(&self) -> usize {
         self.every
     }
 
-    /// Sets how often to look before sleeping; 0 where both sides share a processor.
+    /// Sets the number of polls before sleeping; use 0 if both sides share a processor.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
-    }
-
-    /// The longest block that can be copied; one that is spliced may be longer.
-    #[must_use]
-    pub fn block_max(&self) -> usize {
-        self.backing.block_max()
-    }
-
-    /// Writes one block: as a pointer where its bytes lie in a dbuf that is known here, or else as
-    /// a copy in the backing dbuf. Waits while there is no room and the policy is to block. Answers
-    /// false if the block was dropped, as the policy says. [`Fault::Abandoned`]: nobody reads any
-    /// more.
-    #[inline]
-    pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
-        let from = block.as_ptr().addr().wrapping_sub(self.hot.address);
-        let has_bytes = block.len().wrapping_sub(1) < BLOCK_MAX;
-        let end = from.wrapping_add(block.len());
-        let hit = from < self.hot.filled && end <= self.hot.filled && has_bytes;
-        if !hit || self.ring.side.head >= self.stop {
-            return self.write_slowly(block);
-        }
-        let pointer = self.hot.pointer(from, block.len());
-        self.ring.put_bare(pointer);
-        if self.ring.side.head == self.stop {
-            self.pause();
-        }
-        Ok(true)
     }
 
     #[inline(never)]
@@ -207,8 +187,8 @@ impl Output {
         Ok(true)
     }
 
-    /// Has a block of up to `length` bytes written in place in the backing dbuf, with no copy:
-    /// `fill` answers how many bytes it wrote. [SL §5.1, reserve and commit]
+    /// Writes a block of up to `length` bytes in place in the backing dbuf, without a copy: `fill`
+    /// returns the number of bytes written. [SL §5.1, reserve and commit]
     pub fn write_with(
         &mut self,
         length: usize,
@@ -230,7 +210,8 @@ impl Output {
             let until = self.ring.side.head + 1;
             let Self { backing, flights, hot, .. } = self;
             let put = backing.write(length, &mut fill, |pointer, pool| {
-                // F1: kept before it is put. Mostly it is the segment of the block before.
+                // F1: held before the pointer is published, in most cases by the segment of the
+                // previous block.
                 if !hot.grows_by(pointer) {
                     let lease = || pool.lease(pointer.place);
                     hot.advance_to(pointer, &flights.advance_to(pointer, until, lease)?);
@@ -240,104 +221,91 @@ impl Output {
             match put {
                 Ok(pointer) => {
                     self.copied += 1;
-                    self.unshown_bytes += pointer.length() as usize;
+                    self.unpublished_bytes += pointer.length() as usize;
                     self.put(pointer);
                     return Ok(true);
                 }
                 Err(Refused::Fault(fault)) => return Err(fault),
-                // Whatever the policy of the ring: what is full here is the memory behind it.
+                // The policy of the ring does not matter here: the backing memory is full.
                 Err(Refused::Full) if self.make_memory()? => {}
                 Err(Refused::Full) => return Ok(self.drop_one(length)),
             }
         }
     }
 
-    /// The flight of the segment that was hit last is told how long it is needed: no longer than
-    /// what is put now.
-    fn settle(&self) {
+    /// Extends the hold on the segment of the last hit to the current head.
+    fn extend_hold(&self) {
         self.flights.extend(self.ring.side.head);
     }
 
-    /// Puts one pointer for which there is room.
+    /// Appends one pointer, for which there must be room.
     #[inline]
     fn put(&mut self, pointer: RichPointer) {
         if self.policy == Policy::Overwrite {
             self.begin(1);
         }
         self.ring.put_bare(pointer);
-        self.pause();
+        self.publish_if_due();
     }
 
-    /// Something was put: shows it if it is time.
-    fn pause(&mut self) {
-        if self.ring.side.head >= self.show_at || self.unshown_bytes >= SHOWN_BYTES {
-            self.show(Urgency::Flow);
+    /// Publishes after an append if a threshold has been reached.
+    fn publish_if_due(&mut self) {
+        if self.ring.side.head >= self.publish_at || self.unpublished_bytes >= PUBLISH_BYTES {
+            self.publish(Urgency::Flow);
         }
     }
 
-    /// Up to where a write has nothing to look at: none in a ring that overwrites.
+    /// Updates the position up to which a write needs no check; 0 for a ring that overwrites.
     fn set_stop(&mut self) {
         let is_plain = self.policy != Policy::Overwrite;
-        self.stop = if is_plain { self.limit.min(self.show_at) } else { 0 };
+        self.stop = if is_plain { self.limit.min(self.publish_at) } else { 0 };
     }
 
-    /// Shows readers all that was written, and wakes those that wait for anything. To be called
-    /// before the writer turns to something else.
-    pub fn flush(&mut self) {
-        self.show(Urgency::Last);
-    }
-
-    fn show(&mut self, urgency: Urgency) {
-        self.unshown_bytes = 0;
-        self.show_at = self.ring.side.head + self.every as u64;
+    fn publish(&mut self, urgency: Urgency) {
+        self.unpublished_bytes = 0;
+        self.publish_at = self.ring.side.head + self.every as u64;
         self.set_stop();
         self.ring.count_bare();
         self.ring.side.publish();
-        self.doorbells.ring_due(&mut self.ring.side, urgency);
+        self.doorbells.notify_due(&mut self.ring.side, urgency);
     }
 
-    /// Returns the counts of this side.
+    /// Returns the counters of this side.
     #[must_use]
     pub const fn count(&self) -> Put {
         Put { blocks: self.ring.side.head, ..self.ring.count() }
     }
 
-    /// Readers that were evicted because they showed a position that they cannot have.
+    /// Returns the number of readers evicted for publishing an impossible position.
     #[must_use]
     pub const fn evicted(&self) -> u64 {
         self.ring.evicted()
     }
 
-    /// Returns the number of blocks spliced and copied.
+    /// Returns the numbers of spliced and copied blocks.
     #[must_use]
     pub const fn spliced(&self) -> Spliced {
         Spliced { blocks: self.ring.side.head - self.copied, copied: self.copied }
     }
 
-    /// Returns the counts that a reader has published.
+    /// Returns the counters published by a reader.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<buffer::Taken> {
         self.ring.taken(reader)
     }
 
-    /// Stops waiting for a reader, and keeps nothing for it.
-    pub fn shut_out(&mut self, reader: usize) {
-        self.doorbells.shut_out(&mut self.ring.side, reader);
+    /// Evicts a reader and releases everything held for it.
+    pub fn evict(&mut self, reader: usize) {
+        self.doorbells.disconnect(&mut self.ring.side, reader);
     }
 
-    /// Returns the descriptors to poll: the doorbells of present readers.
-    #[must_use]
-    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.doorbells.all()
-    }
-
-    /// The doorbell of the first reader: all there is to poll where there is one.
+    /// Returns the doorbell of the first reader, sufficient for polling a stream with one reader.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.doorbells.first()
     }
 
-    /// Ends as a process does that is killed: nothing is closed but descriptors.
+    /// Simulates a kill of the process: only descriptors are closed.
     #[cfg(test)]
     pub(crate) fn die(mut self) {
         self.doorbells.die();
@@ -345,13 +313,115 @@ impl Output {
     }
 }
 
+impl StreamWriter for Output {
+    /// Writes one block: as a pointer if its bytes are in a known dbuf, else as a copy in the
+    /// backing dbuf. Fails with [`Fault::Abandoned`] if no reader is left.
+    #[inline]
+    fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        let from = block.as_ptr().addr().wrapping_sub(self.hot.address);
+        let has_bytes = block.len().wrapping_sub(1) < BLOCK_MAX;
+        let end = from.wrapping_add(block.len());
+        let hit = from < self.hot.filled && end <= self.hot.filled && has_bytes;
+        if !hit || self.ring.side.head >= self.stop {
+            return self.write_slowly(block);
+        }
+        let pointer = self.hot.pointer(from, block.len());
+        self.ring.put_bare(pointer);
+        if self.ring.side.head == self.stop {
+            self.publish_if_due();
+        }
+        Ok(true)
+    }
+
+    fn write_with(
+        &mut self,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<bool, Fault> {
+        Self::write_with(self, length, fill)
+    }
+
+    fn flush(&mut self) {
+        self.publish(Urgency::Last);
+    }
+
+    fn block_max(&self) -> usize {
+        self.backing.block_max()
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.doorbells.all()
+    }
+
+    fn accept(&mut self, lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
+        if self.ring.side.head >= self.limit && !self.make_room()? {
+            return Ok(Some(self.drop_one(lent.pointer.length() as usize)));
+        }
+        let until = self.ring.side.head + 1;
+        match lent.home {
+            Home::Entry(keeper) => {
+                let Some(upstream) = self.flights.follow(keeper) else { return Ok(None) };
+                if !self.flights.claim(upstream, lent.pointer, until) {
+                    return Ok(None);
+                }
+            }
+            Home::File => {}
+            Home::Lease(lease) if self.hot.covers(lent.pointer) => {
+                debug_assert!(lease.keeps(lent.pointer));
+            }
+            Home::Lease(lease) => {
+                self.flights.advance_to(lent.pointer, until, || Ok(lease.clone()))?;
+                self.hot.advance_to(lent.pointer, lease);
+            }
+        }
+        self.put(lent.pointer);
+        Ok(Some(true))
+    }
+
+    fn settle(&mut self) -> Result<bool, Fault> {
+        self.extend_hold();
+        let Some(oldest) = self.flights.first() else { return Ok(false) };
+        if self.policy != Policy::Block {
+            return Ok(false);
+        }
+        self.wait_until_passed(oldest, |output| {
+            output.look()?;
+            Ok(output.flights.first() != Some(oldest))
+        })?;
+        Ok(true)
+    }
+
+    fn announce_sleep(&mut self) -> Result<bool, Fault> {
+        self.extend_hold();
+        let Some(oldest) = self.flights.first() else { return Ok(false) };
+        self.sleeper.announce_sleep(&self.ring.side.store.writer, writer::WAIT, oldest);
+        let looked = self.look();
+        let asleep = self.flights.first() == Some(oldest) && looked.is_ok();
+        if !asleep {
+            self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
+        }
+        looked.map(|_| asleep)
+    }
+
+    fn wakes(&mut self) -> Result<(), Fault> {
+        self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
+        let before = self.flights.len();
+        self.doorbells.sleep(&mut self.ring.side, Some(Duration::ZERO));
+        self.look()?;
+        if self.flights.len() < before {
+            self.doorbells.progressed();
+        }
+        Ok(())
+    }
+}
+
 impl Drop for Output {
     fn drop(&mut self) {
-        self.settle();
+        self.extend_hold();
         self.ring.count_bare();
         self.ring.side.close();
         self.flush();
-        let empty = Flights::new(&self.ring.side.store, self.doorbells.gone());
+        let empty = Flights::new(&self.ring.side.store, self.doorbells.departed());
         let flights = std::mem::replace(&mut self.flights, empty);
         // F3.
         flight::leave(flights, self.doorbells.take());

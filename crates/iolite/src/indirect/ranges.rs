@@ -1,20 +1,20 @@
-//! Address ranges of up to eight dbufs in one cache line, searched by every write for the dbuf that
-//! its bytes may lie in. [SL §5.3.3]
+//! Address ranges of up to eight dbufs in one cache line, searched by every write for the dbuf of
+//! its bytes. [SL §5.3.3]
 //!
-//! In: the address of what is written. Out: which known dbuf it lies in. A range is one word: the
-//! page that it begins at, and how many pages it has. What was hit last is looked at first, before
-//! the line is (`output`); beyond eight, ranges take turns in the line.
+//! In: the address of the bytes. Out: the known dbuf that contains them. A range is one word: first
+//! page and page count. The segment of the last hit is checked before this cache line (`output`);
+//! beyond eight dbufs, ranges replace each other in turn.
 
-/// Ranges that fit one cache line.
+/// Number of ranges in one cache line.
 pub(super) const RANGES: usize = 8;
 
-/// The line, and which dbuf each range belongs to.
+/// The cache line, and the dbuf of each range.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     line: RangeLine,
     /// Index of the known dbuf for each range.
     names: [usize; RANGES],
-    /// The range that is replaced next.
+    /// Index of the next range to replace.
     next: usize,
 }
 
@@ -30,12 +30,12 @@ const COUNT_BITS: u32 = 28;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 impl Ranges {
-    /// Returns the known dbuf that an address may lie in. A hint: the caller asks the dbuf.
+    /// Returns the known dbuf that may contain an address. A hint: the caller verifies it.
     #[inline]
     pub(super) fn find(&self, address: usize) -> Option<usize> {
         let page = address as u64 >> PAGE_BITS;
         let is_in = |range: u64| page.wrapping_sub(range >> COUNT_BITS) < range & COUNT_MASK;
-        // All eight are compared, with no branch between them.
+        // All eight are compared without a branch between them.
         let mut hits = 0_u32;
         for (at, range) in self.line.0.iter().enumerate() {
             hits |= u32::from(is_in(*range)) << at;
@@ -43,7 +43,7 @@ impl Ranges {
         self.names.get(hits.trailing_zeros() as usize).copied()
     }
 
-    /// Puts a dbuf into the line.
+    /// Adds a dbuf, replacing another range if the line is full.
     pub(super) fn insert(&mut self, address: usize, length: usize, name: usize) {
         let first = address as u64 >> PAGE_BITS;
         let end = (address as u64).saturating_add(length as u64).div_ceil(1 << PAGE_BITS);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn e1_an_address_is_found_in_its_range_and_nowhere_else() {
+    fn e1_address_lookup_matches_only_its_range() {
         let mut ranges = Ranges::default();
         assert_eq!(ranges.find(0), None, "empty ranges hold nothing, not even address 0");
         let start = |name: usize| 0x7f00_0000_0000 + name * 0x10_0000;

@@ -1,5 +1,5 @@
-//! Indirect streams in one process: what comes through, what is kept how long, and who waits for
-//! whom. Other processes and users: `crates/iolite/tests/indirect.rs`.
+//! Indirect streams within one process: delivery, lifetime of holds, and waiting. For other
+//! processes and users see `crates/iolite/tests/indirect.rs`.
 
 mod splices;
 
@@ -7,6 +7,7 @@ use super::*;
 use crate::aggregate::owner::Creator;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{AllocationPool, Frozen};
+use crate::interface::{StreamReader as _, StreamWriter as _};
 use crate::view::Space;
 use abi::access::{AccessList, Credentials};
 use buffer::pool::{self, Pool};
@@ -23,7 +24,7 @@ fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-/// A grant server, and what it shares.
+/// A grant server with the memory it shares.
 struct Fixture {
     server: GrantServer,
 }
@@ -34,7 +35,7 @@ impl Fixture {
     }
 
     fn pool(&self, number: u32, segments: usize) -> AllocationPool {
-        let config = pool::Config { segment: SEGMENT, segments };
+        let config = pool::PoolConfig { segment: SEGMENT, segments };
         let pool =
             AllocationPool::new(id(number), config, AccessList::private(identity())).unwrap();
         self.server.owner(|owner| owner.share(&pool)).unwrap();
@@ -81,7 +82,7 @@ fn balanced(output: &Output, input: &Input, resident: u64) {
 }
 
 #[test]
-fn d6_a_stream_of_pointers_is_read_as_a_stream_of_bytes() {
+fn d6_pointer_stream_reads_like_a_byte_stream() {
     let fixture = Fixture::new();
     let (mut output, mut input, backing) = fixture.one(&config(), 4);
     assert!(output.write(b"hello").unwrap() && output.write(b"").unwrap());
@@ -109,7 +110,7 @@ fn d6_a_stream_of_pointers_is_read_as_a_stream_of_bytes() {
 }
 
 #[test]
-fn d4_d5_d7_a_second_pointer_into_a_dbuf_costs_no_call_and_one_ibuf_leads_into_several() {
+fn d4_d5_d7_ring_into_several_dbufs_queries_each_once() {
     let fixture = Fixture::new();
     let (mut output, mut input, _backing) = fixture.one(&config(), 4);
     let pools: Vec<_> = (10..40).map(|number| fixture.pool(number, 2)).collect();
@@ -139,7 +140,7 @@ fn d4_d5_d7_a_second_pointer_into_a_dbuf_costs_no_call_and_one_ibuf_leads_into_s
 }
 
 #[test]
-fn d7_several_ibufs_lead_into_one_dbuf() {
+fn d7_several_streams_point_into_one_dbuf() {
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(BACKING, 8));
     let space = fixture.space(Space::new());
@@ -169,26 +170,26 @@ fn d7_several_ibufs_lead_into_one_dbuf() {
 }
 
 #[test]
-fn e1_a_segment_is_kept_until_every_reader_has_passed() {
+fn e1_segment_is_held_until_every_reader_has_passed() {
     let fixture = Fixture::new();
     let (mut output, offers, _backing) = fixture.stream(&Config { readers: 2, ..config() }, 4);
     let space = fixture.space(Space::new());
     let mut inputs: Vec<_> =
         offers.into_iter().map(|offer| Input::open(offer, &space).unwrap()).collect();
-    let mut pool = Pool::new(id(9), pool::Config { segment: SEGMENT, segments: 2 }).unwrap();
+    let mut pool = Pool::new(id(9), pool::PoolConfig { segment: SEGMENT, segments: 2 }).unwrap();
     output.know_pool(&pool, 1);
     let (place, bytes) = pool.append(1000, |room| room.iter_mut().map(|b| *b = 5).count()).unwrap();
     output.write(bytes).unwrap();
     let fill_up = |pool: &Pool| pool.append(SEGMENT, |room| room.len()).is_some();
     assert!(fill_up(&pool));
-    pool.turn();
+    pool.end_pass();
     assert_eq!(pool.usage().leased, 1, "the pool has turned, and the bytes stay");
     assert!(pool.bytes(place).is_some());
     for at in 0..2 {
         output.reap().unwrap();
-        pool.turn();
+        pool.end_pass();
         assert!(pool.bytes(place).is_some(), "reader {at} has not passed");
-        // A reader that leaves without reading needs nothing.
+        // A reader that leaves without reading holds nothing back.
         if at == 0 {
             let fault = Fault::UnknownDbuf(id(9));
             assert_eq!(inputs[0].read(&mut [0; 4]), Err(fault), "no desk shares it");
@@ -198,7 +199,7 @@ fn e1_a_segment_is_kept_until_every_reader_has_passed() {
         }
     }
     output.reap().unwrap();
-    pool.turn();
+    pool.end_pass();
     assert_eq!((pool.usage().leased, pool.bytes(place)), (0, None));
 }
 
@@ -213,7 +214,7 @@ fn read_all(input: &mut Input) -> Vec<u8> {
 }
 
 #[test]
-fn d11_a_full_stream_drops_what_is_new_or_overwrites_what_is_old_and_counts_it() {
+fn d11_full_stream_drops_or_overwrites_and_counts() {
     let fixture = Fixture::new();
     for (policy, segments) in [
         (Policy::DropNew, 16),
@@ -254,9 +255,9 @@ fn d11_a_full_stream_drops_what_is_new_or_overwrites_what_is_old_and_counts_it()
     drop(fixture);
 }
 
-/// A ring that overwrites, read while it is written over: nothing torn comes out.
+/// A reader of a ring that overwrites runs during writes and gets no torn block.
 #[test]
-fn d11_a_reader_that_is_lapped_loses_and_never_reads_what_is_half_written() {
+fn d11_lapped_reader_loses_blocks_but_reads_none_torn() {
     let fixture = Fixture::new();
     let config = Config { policy: Policy::Overwrite, every: 1, ..config() };
     let (mut output, mut input, _backing) = fixture.one(&config, 4);
@@ -277,9 +278,10 @@ fn d11_a_reader_that_is_lapped_loses_and_never_reads_what_is_half_written() {
     assert_eq!(put.resident(&input.count()), Some(0), "{:?}", input.count());
 }
 
-/// D10: in place where that is sound, else a copy; until when it is good is what the slice borrows.
+/// D10: a peek returns bytes in place where that is sound, else a copy; the borrow of the slice
+/// limits its validity.
 #[test]
-fn d10_a_peek_is_direct_where_nobody_can_write_or_the_writer_is_trusted() {
+fn d10_peek_is_in_place_for_frozen_or_trusted_memory() {
     let fixture = Fixture::new();
     let frozen = fixture.frozen(9, &[9; 100]);
     let file = frozen.aggregate().unwrap();
@@ -311,7 +313,7 @@ fn d10_a_peek_is_direct_where_nobody_can_write_or_the_writer_is_trusted() {
 }
 
 #[test]
-fn what_a_writer_left_behind_is_kept_until_it_is_read() {
+fn blocks_of_dropped_writer_stay_until_read() {
     let fixture = Fixture::new();
     let (output, mut input, backing) = fixture.one(&config(), 4);
     let mut output = output;
@@ -337,7 +339,7 @@ fn t10_killed_writer_differs_from_one_that_closed() {
     let mut out = [0; 100];
     assert_eq!(input.read(&mut out).unwrap(), 5);
     assert_eq!(input.read(&mut out), Err(Fault::Abandoned));
-    let (mut output, input, _backing) = house_again(&fixture);
+    let (mut output, input, _backing) = fixture_again(&fixture);
     drop(input);
     let fault = loop {
         match output.write(&[1; 100]) {
@@ -348,7 +350,7 @@ fn t10_killed_writer_differs_from_one_that_closed() {
     assert_eq!(fault, Fault::Abandoned);
 }
 
-fn house_again(fixture: &Fixture) -> (Output, Input, Backing) {
+fn fixture_again(fixture: &Fixture) -> (Output, Input, Backing) {
     let backing = Backing::new(fixture.pool(77, 4));
     let (output, mut offers) =
         indirect(&Config { id: id(78), ..config() }, backing.clone()).unwrap();
@@ -356,9 +358,9 @@ fn house_again(fixture: &Fixture) -> (Output, Input, Backing) {
     (output, input, backing)
 }
 
-/// A reader that waits is woken, a writer that waits for the ring or for memory too.
+/// Covers wakeups of a waiting reader, and of writers that wait for the ring or for memory.
 #[test]
-fn two_threads_wait_for_each_other_and_nothing_is_lost() {
+fn waiting_threads_wake_each_other_without_loss() {
     let fixture = Fixture::new();
     for (entries, segments) in [(256, 2), (256, 64)] {
         let backing = Backing::new(fixture.pool(50 + segments as u32, segments));

@@ -1,31 +1,31 @@
-//! An aggregate as a stream that is read: a file that lies in memory, frozen or in pools.
-//! [SL §5.3.3, the disk cache as a dbuf]
+//! An aggregate as a readable stream: a file in memory, frozen or in pools. [SL §5.3.3, the disk
+//! cache as a dbuf]
 
 use super::{Lent, StreamReader};
 use crate::aggregate::{Aggregate, Slice};
-use crate::indirect::Home;
+use crate::indirect::lent::Home;
 use abi::RichPointer;
 use buffer::Fault;
 use buffer::pool::Lease;
-use buffer::stream::Ready;
+use buffer::stream::WaitResult;
 use std::time::Duration;
 
-/// Reads an aggregate from its first byte to its last, in blocks of one size at most. What is
-/// peeked at stays as it is as long as the aggregate: nobody writes immutable bytes.
+/// A reader of an aggregate from its first byte to its last, in blocks of limited size. Peeked
+/// bytes stay valid as long as the aggregate, since they are immutable.
 #[derive(Debug)]
 pub struct Held<'a> {
     slices: Box<[(&'a [u8], RichPointer, &'a Lease)]>,
     /// Index of the next slice.
     next: usize,
     block: usize,
-    /// Rest of the current slice, its pointer, and its lease.
+    /// Unread part of the current slice, its pointer, and its lease.
     piece: &'a [u8],
     rest: RichPointer,
     lease: Option<&'a Lease>,
 }
 
 impl<'a> Held<'a> {
-    /// Reads this aggregate, in blocks of up to `block` bytes.
+    /// Creates a reader with blocks of up to `block` bytes.
     #[must_use]
     pub fn new(all: &'a Aggregate, block: usize) -> Self {
         let slices =
@@ -36,14 +36,14 @@ impl<'a> Held<'a> {
         held
     }
 
-    /// Begins again.
+    /// Restarts at the first byte.
     #[inline]
     pub fn rewind(&mut self) {
         self.next = 0;
         self.next_slice();
     }
 
-    /// The next block, which stays as it is as long as the aggregate; none at the end.
+    /// Returns the next block, empty at the end. The slice lives as long as the aggregate.
     #[inline]
     #[must_use]
     pub const fn look(&self) -> &'a [u8] {
@@ -53,7 +53,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Goes on behind so many bytes of the block.
+    /// Consumes `count` bytes of the block.
     #[inline]
     pub fn pass(&mut self, count: usize) {
         match self.piece.split_at_checked(count) {
@@ -69,7 +69,7 @@ impl<'a> Held<'a> {
                 (self.piece, self.rest, self.lease) = (bytes, pointer, Some(lease));
                 self.next += 1;
             }
-            // What is peeked at now is nothing, as at the end of a file.
+            // An empty slice marks the end, as in a file.
             None => self.piece = &[],
         }
     }
@@ -100,8 +100,8 @@ impl StreamReader for Held<'_> {
         self.pass(count);
     }
 
-    fn wait(&mut self, _limit: Option<Duration>) -> Result<Ready, Fault> {
-        Ok(Ready::Something)
+    fn wait(&mut self, _limit: Option<Duration>) -> Result<WaitResult, Fault> {
+        Ok(WaitResult::Ready)
     }
 
     #[inline]
@@ -114,7 +114,7 @@ impl StreamReader for Held<'_> {
         }
         let length = self.look().len().min(max);
         let done = self.rest.length() as usize - self.piece.len();
-        // Both are less than a segment has bytes.
+        // Both are smaller than a segment.
         let number = |bytes: usize| u32::try_from(bytes).unwrap_or(0);
         let pointer = self.rest.within(number(done), number(length));
         Ok(Some(Lent { pointer, home: Home::Lease(lease) }))

@@ -1,32 +1,32 @@
-//! Streams of bytes behind the interface.
+//! Streams of bytes behind the common interface.
 
 use super::{StreamReader, StreamWriter};
 use buffer::Fault;
-use buffer::stream::{Input, Output, Ready};
+use buffer::stream::{Input, Output, WaitResult};
 use std::time::Duration;
 
-/// The reading end of a stream of bytes. To peek at a block it takes a copy where the writer may be
-/// a untrusted peer, who may write there at any moment; of a writer that it trusts it looks in
-/// place.
+/// The read end of a byte stream. A peek copies the block if the writer is untrusted and could
+/// overwrite it; the memory of a trusted writer is read in place.
 #[derive(Debug)]
 pub struct Reading {
     input: Input,
-    /// Bytes copied and not taken.
+    /// Bytes copied by a peek and not yet consumed.
     ahead: Vec<u8>,
     from: usize,
 }
 
-/// Bytes that are copied ahead for a look.
+/// Maximum number of bytes copied by a peek.
 const AHEAD: usize = 64 << 10;
 
 impl Reading {
-    /// Reads this stream.
+    /// Wraps the read end of a stream.
     #[must_use]
     pub const fn new(input: Input) -> Self {
         Self { input, ahead: Vec::new(), from: 0 }
     }
 
-    /// The stream itself, for who waits on it. Reading from it passes over what was copied ahead.
+    /// Returns the stream, for waiting on it. Reading from it directly skips bytes copied by a
+    /// peek.
     pub const fn input(&mut self) -> &mut Input {
         &mut self.input
     }
@@ -50,7 +50,7 @@ impl StreamReader for Reading {
     }
 
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
-        if self.input.looks_in_place() {
+        if self.input.can_peek() {
             return self.input.peek();
         }
         if self.ahead().is_empty() {
@@ -68,21 +68,21 @@ impl StreamReader for Reading {
 
     fn copies(&mut self) -> Result<usize, Fault> {
         match self.ahead() {
-            _ if self.input.looks_in_place() => Ok(0),
+            _ if self.input.can_peek() => Ok(0),
             [] => Ok(self.input.readable()?.min(AHEAD)),
             _ => Ok(0),
         }
     }
 
     fn take(&mut self, count: usize) {
-        if self.input.looks_in_place() {
+        if self.input.can_peek() {
             return self.input.take(count);
         }
         self.from = self.from.saturating_add(count).min(self.ahead.len());
     }
 
-    fn wait(&mut self, limit: Option<Duration>) -> Result<Ready, Fault> {
-        if self.ahead().is_empty() { self.input.wait(limit) } else { Ok(Ready::Something) }
+    fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
+        if self.ahead().is_empty() { self.input.wait(limit) } else { Ok(WaitResult::Ready) }
     }
 }
 
@@ -124,10 +124,10 @@ mod tests {
         (output, Reading::new(offers.remove(0).open().unwrap()))
     }
 
-    /// From ring to ring, whatever the sizes of blocks and of the rings: all of it, in order, and
-    /// never by way of memory in between.
+    /// Bytes are spliced from ring to ring with random block and ring sizes: all arrive in order,
+    /// without a copy to memory in between.
     #[test]
-    fn e2_what_is_spliced_out_of_a_stream_of_bytes_is_copied_once() {
+    fn e2_splice_from_byte_stream_copies_once() {
         let mut random = Random::replayable();
         let (mut first, mut second) = (pair(8192), pair(4096));
         let (mut sent, mut got, mut moved, mut blocks) = (Vec::new(), Vec::new(), 0, 0);
@@ -139,7 +139,7 @@ mod tests {
                 sent.extend_from_slice(&block);
             }
             first.0.flush();
-            // As much at once as there surely is room for.
+            // At most as much as fits for certain.
             let most = random.within(1..900);
             moved += splice(&mut first.1, &mut second.0, most).unwrap().bytes;
             blocks = second.0.count().blocks;

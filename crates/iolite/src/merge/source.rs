@@ -1,38 +1,38 @@
-//! Readers that can be merged: of a stream of blocks, or of slots.
+//! Readers that can be merged: of a stream of blocks, or of fixed-size slots.
 
 use buffer::dbuf::fixed;
-use buffer::pace::Skip;
-use buffer::stream::{Input, Piece};
+use buffer::rate::Skip;
+use buffer::stream::{BlockRead, Input};
 use buffer::{Fault, Put, Taken};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// The reading end of a stream that gives whole blocks; of this crate alone.
-pub trait Source: Reads {}
+/// The read end of a stream of whole blocks; sealed.
+pub trait Source: ProducerEnd {}
 
 impl Source for Input {}
-impl Source for fixed::stream::Input {}
+impl Source for fixed::stream::SlotInput {}
 
-/// The reading end of one producer, as [`Merged`](super::Merged) needs it.
-pub trait Reads: fmt::Debug + Send {
-    /// Copies one block and takes it; waits for nothing.
-    fn read_block(&mut self, out: &mut [u8]) -> Result<Piece, Fault>;
-    /// Returns true if there is something to read, or the end.
+/// The read end of one producer, as needed by [`Merged`](super::Merged).
+pub trait ProducerEnd: fmt::Debug + Send {
+    /// Copies and consumes one block without blocking.
+    fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault>;
+    /// Returns true if a block is available or the stream has ended.
     fn has_something(&mut self) -> Result<bool, Fault>;
-    /// Says that we are about to sleep; answers whether there is something after all.
+    /// Announces a sleep on the doorbell; returns true if a block is available after all.
     fn fall_asleep(&mut self) -> Result<bool, Fault>;
-    /// Says that we are awake.
-    fn wake(&mut self, rang: bool);
-    /// The doorbell.
+    /// Withdraws the announcement; `notified` if the doorbell was readable.
+    fn wake(&mut self, notified: bool);
+    /// Returns the doorbell.
     fn doorbell(&self) -> BorrowedFd<'_>;
-    /// Returns the counts that the producer claims to have put.
+    /// Returns the counters claimed by the producer.
     fn put(&self) -> Put;
-    /// Returns the counts that were taken.
+    /// Returns the counters of consumed blocks.
     fn taken(&self) -> Taken;
 }
 
-impl Reads for Input {
-    fn read_block(&mut self, out: &mut [u8]) -> Result<Piece, Fault> {
+impl ProducerEnd for Input {
+    fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
         Self::read_block(self, out)
     }
 
@@ -44,8 +44,8 @@ impl Reads for Input {
         Self::fall_asleep(self)
     }
 
-    fn wake(&mut self, rang: bool) {
-        Self::wake(self, rang);
+    fn wake(&mut self, notified: bool) {
+        Self::wake(self, notified);
     }
 
     fn doorbell(&self) -> BorrowedFd<'_> {
@@ -61,8 +61,8 @@ impl Reads for Input {
     }
 }
 
-impl Reads for fixed::stream::Input {
-    fn read_block(&mut self, out: &mut [u8]) -> Result<Piece, Fault> {
+impl ProducerEnd for fixed::stream::SlotInput {
+    fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
         self.try_read(out)
     }
 
@@ -71,12 +71,12 @@ impl Reads for fixed::stream::Input {
     }
 
     fn fall_asleep(&mut self) -> Result<bool, Fault> {
-        // Whatever comes: who reads many streams turns to others meanwhile.
+        // One block suffices as a wakeup: the reader serves other streams in the meantime.
         Self::fall_asleep(self, 1)
     }
 
-    fn wake(&mut self, rang: bool) {
-        Self::wake(self, rang);
+    fn wake(&mut self, notified: bool) {
+        Self::wake(self, notified);
     }
 
     fn doorbell(&self) -> BorrowedFd<'_> {

@@ -1,4 +1,4 @@
-//! Merging by stamp: taken blocks wait until no older one can come.
+//! Merging by timestamp: consumed blocks wait until no older one can arrive.
 
 use super::{Merged, Next, Order, ProducerId};
 use buffer::Fault;
@@ -8,24 +8,24 @@ use std::time::Duration;
 
 type Stamp = dyn FnMut(&[u8]) -> u64 + Send;
 
-/// The parameters of a merge by stamp.
+/// Parameters of a merge by timestamp.
 pub struct Stamped {
-    /// The time of a block, as its producer alleges it, in any unit.
+    /// Extracts the timestamp claimed by a block's producer, in any unit.
     stamp: Box<Stamp>,
-    /// Distance in stamps that producers may have from each other.
+    /// Maximum difference of timestamps between concurrent producers.
     window: u64,
-    /// Time to wait for a silent producer while others have blocks.
+    /// Maximum wait for a silent producer while others have blocks.
     pub(super) patience: Duration,
-    /// The youngest time that was given.
+    /// Latest timestamp returned so far.
     last: u64,
-    /// Producer of a late block, which is passed over until another one has given a block.
+    /// Producer of the last late block, which is skipped until another one has had its turn.
     behind: Option<ProducerId>,
     pub(super) late: u64,
 }
 
 impl Stamped {
-    /// Makes the parameters. `stamp` reads the time of a block; producers may be `window` apart in
-    /// it, and a silent one is waited for during `patience`.
+    /// Creates the parameters. `stamp` extracts the timestamp of a block; concurrent producers
+    /// differ by up to `window` in it, and a silent one is waited for during `patience`.
     pub fn new(
         window: u64,
         patience: Duration,
@@ -41,19 +41,20 @@ impl fmt::Debug for Stamped {
     }
 }
 
-/// Blocks of one producer that wait.
+/// Waiting blocks of one producer.
 #[derive(Debug, Default)]
 pub(super) struct Stage {
     blocks: VecDeque<(u64, Vec<u8>)>,
     bytes: usize,
-    /// Memory of blocks that were given.
+    /// Buffers of returned blocks, for reuse.
     spare: Vec<Vec<u8>>,
 }
 
-/// So many blocks of one producer wait at most, and so many bytes: what is older is given then.
+/// Maximum number of waiting blocks of one producer, and of their bytes, before the oldest is
+/// returned.
 const STAGED_MAX: usize = 4096;
 const STAGED_BYTES: usize = 1 << 20;
-/// Blocks are mostly no longer than this.
+/// Initial buffer size in bytes; longer blocks are rare.
 const ROOM_MIN: usize = 2048;
 
 impl Stage {
@@ -61,8 +62,8 @@ impl Stage {
         self.blocks.is_empty()
     }
 
-    /// Returns true if a block need wait for no other producer: it, or enough behind it, is younger
-    /// by the window.
+    /// Returns true if the first block need not wait for other producers: a later block exceeds its
+    /// timestamp by the window, or the stage is full.
     fn is_due(&self, window: u64) -> bool {
         let (first, last) = (self.blocks.front(), self.blocks.back());
         let passed = first.zip(last).is_some_and(|((first, _), (last, _))| {
@@ -77,7 +78,7 @@ impl Merged {
         self.producers.iter().any(|producer| !producer.stage.is_empty())
     }
 
-    /// Takes what is there of every producer, as far as it may be needed to know the order.
+    /// Consumes available blocks of every producer as far as needed to determine the order.
     pub(super) fn fill_stages(&mut self) {
         let Order::Stamped(stamped) = &mut self.order else { return };
         for producer in &mut self.producers {
@@ -85,7 +86,7 @@ impl Merged {
                 let mut room = producer.stage.spare.pop().unwrap_or_default();
                 room.resize(room.capacity().max(ROOM_MIN), 0);
                 let taken = match producer.take(&mut room) {
-                    // As long as the ring says that the block is, which is checked there.
+                    // The length claimed by the ring, which was validated there.
                     Err(Fault::TooLong { length, .. }) => {
                         room.resize(length, 0);
                         producer.take(&mut room)
@@ -104,8 +105,8 @@ impl Merged {
         }
     }
 
-    /// Gives the oldest block; if `surely`, only where nothing older can come. `None`: there is
-    /// none.
+    /// Returns the oldest staged block; if `surely`, only when no older one can arrive. `None` if
+    /// there is none.
     pub(super) fn give_staged(
         &mut self,
         out: &mut [u8],

@@ -1,4 +1,4 @@
-//! Many producers in threads: order, fairness, who is late and who goes.
+//! Many producers in threads: order, fairness, lateness and departure.
 
 use super::*;
 use abi::DbufId;
@@ -16,7 +16,7 @@ fn open(policy: Policy) -> (Output, Input) {
     (output, Offer::from_descriptors(copies).unwrap().open().unwrap())
 }
 
-/// A block that says who wrote it, which of its blocks it is, and when.
+/// Returns a block with producer, sequence number and timestamp.
 fn block(who: u64, number: u64, stamp: u64) -> [u8; 24] {
     let mut block = [0; 24];
     for (word, value) in block.chunks_exact_mut(8).zip([who, number, stamp]) {
@@ -33,7 +33,7 @@ fn stamped(window: u64) -> Order {
     Order::Stamped(Stamped::new(window, PATIENCE, |block| words(block)[2]))
 }
 
-/// Everything up to the end: who, number, time.
+/// Reads all blocks up to the end as producer, number and timestamp.
 fn drain(merged: &mut Merged) -> Vec<[u64; 3]> {
     let mut out = [0; 100];
     let mut all = Vec::new();
@@ -50,7 +50,8 @@ fn drain(merged: &mut Merged) -> Vec<[u64; 3]> {
     }
 }
 
-/// Every producer's blocks came in its order, all of them, and all departed in peace.
+/// Checks that every producer's blocks arrived completely and in order, and that all departed
+/// without a fault.
 fn balanced(merged: &mut Merged, all: &[[u64; 3]], counts: &[u64]) {
     for (who, &count) in (0..).zip(counts) {
         let its = all.iter().filter(|block| block[0] == who);
@@ -66,7 +67,7 @@ fn balanced(merged: &mut Merged, all: &[[u64; 3]], counts: &[u64]) {
 }
 
 #[test]
-fn all_that_many_producers_write_comes_in_the_order_of_each() {
+fn merge_keeps_the_order_of_each_producer() {
     for (order, spins) in [(Order::Fair(8), 0), (Order::Fair(1), 100), (stamped(50), 0)] {
         let mut merged = Merged::new(order);
         merged.spin(spins);
@@ -145,15 +146,15 @@ fn stamped_merge_yields_the_oldest_of_all_producers() {
     }
 }
 
-/// One of two shows nothing for long: what the other one has is given when the window has passed,
-/// at once; and what then comes too late is given and counted.
+/// While one of two producers is silent, blocks of the other are returned once the window has
+/// passed; late blocks of the silent one are returned and counted.
 #[test]
-fn who_is_silent_holds_nobody_up_and_is_counted_late() {
-    // A machine with much else to do may take longer than that to read what there is.
+fn silent_producer_delays_no_other_and_is_late() {
+    // A loaded machine may take longer than the patience to read the available blocks; repeat then.
     testkit::until("what there is was read in time", one_of_two_is_silent);
 }
 
-/// Answers whether what there is was read in time.
+/// Returns true if the available blocks were read within the patience.
 fn one_of_two_is_silent() -> bool {
     const PATIENCE: Duration = Duration::from_millis(500);
     let begin = std::time::Instant::now();
@@ -189,7 +190,7 @@ fn one_of_two_is_silent() -> bool {
 }
 
 #[test]
-fn who_alleges_that_all_is_old_starves_nobody() {
+fn producer_with_old_timestamps_starves_no_other() {
     let mut merged = Merged::new(stamped(10));
     let mut outputs = Vec::new();
     for who in 0..3 {
@@ -204,14 +205,14 @@ fn who_alleges_that_all_is_old_starves_nobody() {
     }
     let mut out = [0; 24];
     let mut given = [0; 3];
-    // All of the time 0 is as old as it can be as long as nothing else was given.
+    // Timestamp 0 is not late as long as no other block has been returned.
     for _ in 0..700 {
         let Next::Block { .. } = merged.read(&mut out).unwrap() else { panic!("there is more") };
         given[usize::try_from(words(&out)[0]).unwrap()] += 1;
     }
     assert_eq!(given[0], 300, "first, since nothing says that it lies");
     assert!(given[1] >= 199 && given[2] >= 199, "{given:?}");
-    // Again, now that others have given younger blocks.
+    // Again, after later timestamps of others have been returned.
     for number in 300..400 {
         assert!(outputs[0].write(&block(0, number, 0)).unwrap());
     }
@@ -225,7 +226,7 @@ fn who_alleges_that_all_is_old_starves_nobody() {
 }
 
 #[test]
-fn producers_come_and_go_while_it_is_read() {
+fn producers_join_and_leave_during_reads() {
     let mut merged = Merged::new(Order::Fair(4));
     let mut out = [0; 24];
     assert_eq!(merged.read(&mut out).unwrap(), Next::End, "there is nobody");
@@ -249,7 +250,7 @@ fn producers_come_and_go_while_it_is_read() {
     let gone = merged.departed().unwrap();
     assert_eq!((gone.producer, gone.fault, gone.taken.blocks), (first, None, 1));
     assert_eq!(merged.producers(), 1);
-    // It hears that nobody reads it any more.
+    // The producer notices that its reader has left.
     let mut refused = false;
     for _ in 0..10_000 {
         refused |= one.write(&block(0, 1, 1)).is_err();
@@ -258,7 +259,7 @@ fn producers_come_and_go_while_it_is_read() {
 }
 
 #[test]
-fn a_long_block_is_staged_whole() {
+fn long_block_is_staged_whole() {
     let mut merged = Merged::new(stamped(10));
     let (mut output, input) = open(Policy::Block);
     merged.join(input);
@@ -272,7 +273,7 @@ fn a_long_block_is_staged_whole() {
     assert_eq!(merged.read(&mut out).unwrap(), Next::End);
 }
 
-/// A ring of blocks of any length, and one of slots, by one reader.
+/// One reader merges a stream of variable-size blocks with a stream of slots.
 #[test]
 fn streams_of_slots_are_merged_with_others() {
     use buffer::dbuf::fixed;
@@ -281,8 +282,11 @@ fn streams_of_slots_are_merged_with_others() {
         merged.spin(0);
         let (mut blocks, input) = open(Policy::Block);
         merged.join(input);
-        let shape =
-            fixed::Config { slot: 64, slots: 64, ..fixed::Config::new(DbufId::new(4).unwrap()) };
+        let shape = fixed::SlotConfig {
+            slot: 64,
+            slots: 64,
+            ..fixed::SlotConfig::new(DbufId::new(4).unwrap())
+        };
         let (mut slots, mut offers) = fixed::stream::stream(&shape, 8).unwrap();
         merged.join(offers.remove(0).open().unwrap());
         let writing = std::thread::spawn(move || {

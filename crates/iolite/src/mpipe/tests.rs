@@ -1,4 +1,4 @@
-//! Ends that are opened here and there, closed before, or opened twice.
+//! Ends opened in different places, closed unopened, or opened twice.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn config() -> Config {
 }
 
 #[test]
-fn d9_each_end_has_a_place_of_its_own() {
+fn d9_each_read_end_has_its_own_position() {
     let mut ends = mpipe(4, &config()).unwrap();
     let readers: Vec<_> = ends.split_off(1);
     let reading: Vec<_> = readers
@@ -40,7 +40,7 @@ fn d9_each_end_has_a_place_of_its_own() {
 }
 
 #[test]
-fn ends_that_are_closed_before_they_were_opened_are_closed() {
+fn unopened_ends_may_be_closed() {
     let mut ends = mpipe(3, &config()).unwrap();
     drop(ends.remove(0));
     assert!(open_read(ends.remove(0)).unwrap().is_none(), "nobody writes");
@@ -61,7 +61,7 @@ fn ends_that_are_closed_before_they_were_opened_are_closed() {
 }
 
 #[test]
-fn an_end_is_opened_once_and_for_what_it_is() {
+fn end_is_opened_once_and_for_its_kind() {
     for n in [0, 1, ENDS_MAX + 1, usize::MAX] {
         assert_eq!(mpipe(n, &config()).unwrap_err(), PipeError::Ends(n));
     }

@@ -1,9 +1,9 @@
-//! Every kind of memory and every fault, and forged pointers by the ten thousands.
+//! Every kind of memory and every fault, and tens of thousands of forged pointers.
 
 use super::*;
 use abi::{BLOCK_MAX, Class, Entry, Extent};
 use buffer::crossing::{self, crossing};
-use buffer::pool::Config;
+use buffer::pool::PoolConfig;
 use buffer::share;
 use buffer::signal::Doorbell;
 use buffer::{Policy, dbuf};
@@ -18,11 +18,11 @@ fn id(number: u32) -> DbufId {
 }
 
 fn pool(number: u32) -> Pool {
-    Pool::new(id(number), Config { segment: SEGMENT, segments: 4 }).unwrap()
+    Pool::new(id(number), PoolConfig { segment: SEGMENT, segments: 4 }).unwrap()
 }
 
-/// The byte that belongs at a position of the dbuf: so every slice can be judged by its place
-/// alone.
+/// Returns the byte expected at a position of a dbuf, so that a slice can be verified by its
+/// position alone.
 fn byte(dbuf: u32, position: u64) -> u8 {
     (position.wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ dbuf as u8
 }
@@ -44,20 +44,22 @@ fn right(pointer: RichPointer, bytes: &[u8]) -> bool {
 }
 
 #[test]
-fn every_kind_of_memory_answers_and_every_fault_has_its_name() {
+fn every_memory_kind_resolves_and_every_fault_occurs() {
     let (mine, sent) = (pool(1), pool(2));
     let place = fill(&mine, 100);
     let (doorbell, other) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let (mut writer, mut readers) =
-        crossing(&crossing::Config::default(), doorbell, &[other]).unwrap();
+        crossing(&crossing::RingConfig::default(), doorbell, &[other]).unwrap();
     let pointer = RichPointer::new(sent.id(), fill(&sent, 200), Class::YES);
     let entry = Entry::new(pointer, abi::BlockMetadata::default(), abi::Marks::bare(200));
     writer.push(&[entry], &[&sent]).unwrap();
     let kept = pool(3);
     let lease = kept.lease(fill(&kept, 50)).unwrap();
-    let (mut blocks, mut offers) =
-        share::blocks(&dbuf::Config { policy: Policy::Overwrite, ..dbuf::Config::new(id(4)) })
-            .unwrap();
+    let (mut blocks, mut offers) = share::blocks(&dbuf::BlockConfig {
+        policy: Policy::Overwrite,
+        ..dbuf::BlockConfig::new(id(4))
+    })
+    .unwrap();
     let mut visitor = offers.remove(0).read_blocks().unwrap();
     let mut room = blocks.reserve(30).unwrap().unwrap();
     room.fill(9);
@@ -93,10 +95,10 @@ fn every_kind_of_memory_answers_and_every_fault_has_its_name() {
     assert_eq!(short, Err(Fault::TooLong { length, limit }));
 }
 
-/// T4, field by field: take a good pointer, change one field to every kind of value, and the rest
-/// at random. What resolves must be exactly what lies at that place; nothing else ever comes out.
+/// T4, field by field: one field of a valid pointer is changed to every kind of value, the others
+/// at random. Resolution returns exactly the bytes at that place, or a fault.
 #[test]
-fn no_forged_pointer_gets_anything_but_what_lies_at_its_place() {
+fn forged_pointers_resolve_exactly_or_fail() {
     let mut random = Random::replayable();
     let (mut mine, mut sent) = (pool(1), pool(2));
     let (mut good, mut bad) = (0, 0);
@@ -123,8 +125,8 @@ fn no_forged_pointer_gets_anything_but_what_lies_at_its_place() {
                 Err(_) => bad += 1,
             }
         }
-        mine.turn();
-        sent.turn();
+        mine.end_pass();
+        sent.end_pass();
     }
     assert!(good > 5_000 && bad > 20_000, "{good} resolved, {bad} refused");
 }
@@ -151,9 +153,9 @@ fn forge(random: &mut Random, places: &[RichPointer]) -> RichPointer {
 }
 
 proptest! {
-    /// Any two words at all.
+    /// Arbitrary words.
     #[test]
-    fn any_sixteen_bytes_are_refused_or_right(words in any::<[u64; 2]>(), near in 0u64..9000) {
+    fn arbitrary_words_resolve_exactly_or_fail(words in any::<[u64; 2]>(), near in 0u64..9000) {
         let pool = pool(1);
         fill(&pool, 1000);
         fill(&pool, 3500);

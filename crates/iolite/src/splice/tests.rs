@@ -1,5 +1,5 @@
-//! Spliced is copied: whatever goes over by pointer, in pieces, over several streams, arrives as it
-//! would have arrived as a copy, and everything is given back in the end.
+//! Equivalence of splicing and copying: blocks passed as pointers, in pieces, and over several
+//! streams arrive like copies, and everything is released in the end.
 
 use super::*;
 use crate::aggregate::owner::Creator;
@@ -35,7 +35,7 @@ impl Place {
     }
 
     fn pool(&self, number: u32, segments: usize) -> AllocationPool {
-        let config = pool::Config { segment: SEGMENT, segments };
+        let config = pool::PoolConfig { segment: SEGMENT, segments };
         let pool =
             AllocationPool::new(id(number), config, AccessList::private(identity())).unwrap();
         self.server.owner(|owner| owner.share(&pool)).unwrap();
@@ -58,10 +58,10 @@ impl Place {
     }
 }
 
-/// Random writes, splices, peeks and reads over two streams in a row; pools turn in between and are
-/// written again, so that a segment that is not kept would show.
+/// Random writes, splices, peeks and reads over two streams in sequence. Pools are recycled in
+/// between, so that a missing hold would cause wrong data.
 #[test]
-fn e2_spliced_is_copied_whatever_happens_in_between() {
+fn e2_splices_deliver_the_same_bytes_as_copies() {
     let mut random = Random::replayable();
     for trusting in [false, true] {
         for _ in 0..20 {
@@ -84,14 +84,14 @@ fn run(random: &mut Random, space: Space) {
     let mut blocks: VecDeque<Aggregate> = VecDeque::new();
     for _ in 0..400 {
         let length = random.within(150..700);
-        // One thread is all three processes: nobody would read while it waits.
+        // A single thread plays all three processes: a blocking call would never return.
         last.give_back();
         second.reap().unwrap();
         middle.give_back();
         let may_pass = queues[1].len() < 1500;
         let waiting = queues[0].len() + queues[1].len();
         match random.below(9) {
-            // Bytes from nowhere, from a pool, from the file: copied, or as a pointer.
+            // Bytes from outside any dbuf, from a pool, or from the file: copied, or as a pointer.
             0..=2 if waiting < 9000 => {
                 let own = random.bytes(length);
                 let from = random.within(0..text.len() - length);
@@ -106,12 +106,12 @@ fn run(random: &mut Random, space: Space) {
                 };
                 first.write(bytes).unwrap();
                 queues[0].extend(bytes);
-                // Only what is in flight keeps it now.
+                // From here on, only entries in flight hold the block.
                 if blocks.len() > 1 {
                     blocks.pop_front();
                 }
             }
-            // On to the second stream: as a pointer, from where it is peeked at, or as a copy.
+            // To the second stream: as a pointer, from the peeked slice, or as a copy.
             3 if !queues[0].is_empty() && may_pass => {
                 let moved = splice(&mut middle, &mut second, length).unwrap();
                 assert!(moved.bytes > 0 && moved.bytes == moved.by_pointer, "{moved:?}");
@@ -133,7 +133,7 @@ fn run(random: &mut Random, space: Space) {
                 assert_eq!(out[..count], bytes);
                 queues[1].extend(bytes);
             }
-            // Out.
+            // Out of the second stream.
             6 | 7 if !queues[1].is_empty() => {
                 let count = last.read(&mut out[..length]).unwrap();
                 let bytes: Vec<u8> = queues[1].drain(..count).collect();
@@ -172,9 +172,9 @@ fn run(random: &mut Random, space: Space) {
     assert_eq!((leased(&pool), one.pool(|p| leased(p)), two.pool(|p| leased(p))), (0, 0, 0));
 }
 
-/// Every kind of source into every kind of destination.
+/// Splices every kind of source into every kind of destination.
 #[test]
-fn e6_any_stream_goes_into_any_other() {
+fn e6_every_source_splices_into_every_destination() {
     let place = Place::new(Space::new());
     let bytes = Random::replayable().bytes(50_000);
     let frozen = place.frozen(40, &bytes);
@@ -202,7 +202,7 @@ fn e6_any_stream_goes_into_any_other() {
             let (output, input, _) = place.pair(number + 20);
             (Box::new(output), Box::new(input))
         };
-        // File to ring, by pointer where the ring is one of pointers.
+        // File to ring, as a pointer into a ring of pointers.
         let mut held = Held::new(&file, 1000);
         let moved = splice_all(&mut held, &mut *from).unwrap();
         let by_pointer = if from_bytes { 0 } else { bytes.len() };

@@ -1,4 +1,4 @@
-//! Translations and faults: what is asked how often, and what is not mapped at all.
+//! Translations and faults: the number of queries, and refused mappings.
 
 use super::*;
 use crate::aggregate::owner::Creator;
@@ -6,7 +6,7 @@ use crate::aggregate::server::GrantServer;
 use crate::aggregate::{AllocationPool, Frozen};
 use abi::access::{AccessList, Credentials};
 use abi::{Class, Extent};
-use buffer::pool::Config;
+use buffer::pool::PoolConfig;
 use sys::process::identity;
 
 fn id(number: u32) -> DbufId {
@@ -26,12 +26,12 @@ fn server(pools: &[AllocationPool]) -> GrantServer {
 }
 
 fn pool(number: u32, mode: u32) -> AllocationPool {
-    let config = Config { segment: 4096, segments: 2 };
+    let config = PoolConfig { segment: 4096, segments: 2 };
     AllocationPool::new(id(number), config, AccessList::new(0, 0, mode)).unwrap()
 }
 
 #[test]
-fn d4_a_pointer_is_checked_against_the_dbuf_that_it_leads_into() {
+fn d4_pointer_is_validated_against_its_dbuf() {
     let fixture = server(&[pool(3, 0o644)]);
     let frozen = Frozen::read(id(4), &[1; 5000][..], 5000).unwrap();
     let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::new(0, 0, 0o644));
@@ -54,7 +54,7 @@ fn d4_a_pointer_is_checked_against_the_dbuf_that_it_leads_into() {
 }
 
 #[test]
-fn d5_owners_are_asked_in_order_until_one_grants_or_forbids() {
+fn d5_owners_are_queried_in_order_until_one_decides() {
     let (one, other) = (server(&[pool(3, 0o644)]), server(&[pool(4, 0o644), pool(5, 0o600)]));
     let space = Space::new();
     for server in [&one, &other] {
@@ -70,7 +70,7 @@ fn d5_owners_are_asked_in_order_until_one_grants_or_forbids() {
     }
     let faults = space.faults();
     assert!(faults.mapped == 2 && faults.refused < 12, "E4: {faults:?}");
-    // Allowed after all: found out some time later.
+    // Permission granted later: noticed after the back-off.
     assert!(other.owner(|owner| owner.withdraw(id(5))));
     let again = pool(5, 0o644);
     other.owner(|owner| owner.share(&again)).unwrap();
@@ -90,7 +90,7 @@ fn d5_owners_are_asked_in_order_until_one_grants_or_forbids() {
 }
 
 #[test]
-fn only_who_could_write_our_memory_anyway_is_trusted() {
+fn only_own_user_and_root_are_trusted() {
     let own = identity().0;
     assert!(Space::trusting().trusts(own) && Space::trusting().trusts(0));
     assert!(!Space::trusting().trusts(own + 1) && !Space::new().trusts(own));

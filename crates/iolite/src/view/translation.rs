@@ -1,11 +1,10 @@
 //! The translation cache of one reader: a small table, indexed by the low bits of the id. [SL
 //! §5.3.1]
 //!
-//! Faults are remembered too. A dbuf that was refused is asked for again only after as many
-//! pointers into it as it was refused before, doubled each time; and a ring that has brought
-//! nothing but refused pointers for a while waits in the same way, so that a hostile writer that
-//! names ever new dbufs costs a look at the table and no calls. [SL §5.3.3, "splicing is then
-//! disabled"]
+//! Faults are cached too. After a refusal, a dbuf is requested again only after a number of
+//! pointers into it that doubles with each refusal. Likewise a ring with only refused pointers is
+//! limited as a whole, so that a hostile writer that names ever new dbufs causes table lookups but
+//! no system calls. [SL §5.3.3, "splicing is then disabled"]
 
 use super::{Space, View};
 use abi::{DbufId, RichPointer};
@@ -17,7 +16,7 @@ use std::sync::Arc;
 pub(crate) struct Translation {
     space: Space,
     lines: [TranslationLine; LINES],
-    /// Pause during which this reader asks no owner.
+    /// Back-off during which this reader queries no owner.
     quiet: BackOff,
 }
 
@@ -31,18 +30,18 @@ enum TranslationLine {
     Refused(DbufId, Fault, BackOff),
 }
 
-/// Counts how long something is left alone: twice as long after each failure.
+/// An exponential back-off, counted in attempts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BackOff {
     left: u32,
     failures: u32,
 }
 
-/// The longest time, in attempts.
+/// Maximum back-off in attempts.
 const LEFT_ALONE_MAX: u32 = 1 << 16;
 
 impl BackOff {
-    /// Returns true if it is time to try.
+    /// Returns true if the next attempt is due; otherwise counts a skipped one.
     #[inline]
     pub(crate) const fn is_over(&mut self) -> bool {
         if self.left == 0 {
@@ -52,12 +51,12 @@ impl BackOff {
         false
     }
 
-    /// It has failed once more.
+    /// Records a failure.
     pub(crate) fn failed(&mut self) {
         self.failed_after(0);
     }
 
-    /// It has failed once more; so many failures in a row mean nothing.
+    /// Records a failure; the first `harmless` consecutive ones cause no back-off.
     fn failed_after(&mut self, harmless: u32) {
         self.failures = self.failures.saturating_add(1);
         if let Some(more) = self.failures.checked_sub(harmless + 1) {
@@ -65,13 +64,13 @@ impl BackOff {
         }
     }
 
-    /// It has succeeded.
+    /// Records a success and resets the back-off.
     pub(crate) const fn succeeded(&mut self) {
         *self = Self { left: 0, failures: 0 };
     }
 }
 
-/// Refusals in a row of which nothing is made: pointers into a dbuf that is just being withdrawn.
+/// Consecutive refusals without a back-off, as caused by a dbuf that is being withdrawn.
 const REFUSALS: u32 = 8;
 
 impl Translation {
@@ -83,7 +82,8 @@ impl Translation {
         &self.space
     }
 
-    /// The view that a pointer leads into, and where in it; mapped now if it is not yet.
+    /// Returns the view and offset of a pointer, mapping its dbuf if necessary. May block for the
+    /// owner's reply.
     #[inline]
     pub(crate) fn resolve(&mut self, pointer: RichPointer) -> Result<(&View, usize), Fault> {
         if !self.is_mapped(pointer.dbuf()) {
@@ -95,7 +95,7 @@ impl Translation {
         }
     }
 
-    /// The view that a pointer was found to lead into.
+    /// Returns the view of a dbuf if it is in the table.
     pub(crate) fn view(&self, dbuf: DbufId) -> Option<&Arc<View>> {
         match self.lines.get(index(dbuf)) {
             Some(TranslationLine::Mapped(view)) if view.id == dbuf => Some(view),
@@ -109,7 +109,7 @@ impl Translation {
         matches!(line, Some(TranslationLine::Mapped(view)) if view.id == dbuf)
     }
 
-    /// A dbuf that is not in the table.
+    /// Handles a pointer whose dbuf is not in the table.
     #[cold]
     fn fault(&mut self, pointer: RichPointer) -> Result<(), Fault> {
         let dbuf = pointer.dbuf();
@@ -143,7 +143,7 @@ impl Translation {
             }
             Err(fault) => {
                 again.failed();
-                // What is mapped keeps its line.
+                // Mapped dbufs keep their line.
                 if !matches!(line, TranslationLine::Mapped(_)) {
                     *line = TranslationLine::Refused(dbuf, fault, again);
                 }

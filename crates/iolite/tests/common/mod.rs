@@ -1,4 +1,5 @@
-//! The common parts of the tests of `buffer`, and streams of pointers as what they write and read.
+//! The helpers of the tests of `buffer`, and adapters by which they read and write streams of
+//! pointers.
 
 #![allow(unused_imports, reason = "no test file needs all of it")]
 
@@ -9,6 +10,7 @@ pub(crate) use buffers::*;
 
 use buffer::Fault;
 use streamline_iolite::indirect;
+use streamline_iolite::interface::{StreamReader as _, StreamWriter as _};
 
 impl Reads for indirect::Input {
     fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault> {

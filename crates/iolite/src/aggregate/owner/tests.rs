@@ -1,14 +1,14 @@
-//! Grants and refusals, within one process; `tests/aggregate_holders.rs` has real ones.
+//! Grants and refusals within one process; `tests/aggregate_holders.rs` has tests with several.
 
 use super::*;
-use buffer::pool::Config;
+use buffer::pool::PoolConfig;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 const SEGMENT: usize = 4096;
 
 fn pool(id: u32, access: AccessList) -> AllocationPool {
-    let config = Config { segment: SEGMENT, segments: 8 };
+    let config = PoolConfig { segment: SEGMENT, segments: 8 };
     AllocationPool::new(DbufId::new(id).unwrap(), config, access).unwrap()
 }
 
@@ -23,7 +23,7 @@ fn read(window: &Window, aggregate: &Aggregate) -> Result<Vec<u8>, Fault> {
 }
 
 #[test]
-fn q4_who_may_read_gets_the_pool_and_who_may_not_does_not() {
+fn q4_pool_is_granted_only_to_permitted_readers() {
     let mut owner = Creator::new(4);
     let mut shared = pool(1, AccessList::new(1000, 100, 0o640));
     owner.share(&shared).unwrap();
@@ -40,8 +40,8 @@ fn q4_who_may_read_gets_the_pool_and_who_may_not_does_not() {
     }
     let refused = owner.grant(one, other).unwrap_err();
     assert_eq!(refused, GrantRefusal::Forbidden { dbuf: one, uid: 1003 });
-    let said = "user 1003 may not read dbuf 1: ask its owner for a pool with another access list";
-    assert_eq!(refused.to_string(), said);
+    let text = "user 1003 may not read dbuf 1: ask its owner for a pool with another access list";
+    assert_eq!(refused.to_string(), text);
     let unknown = DbufId::new(77).unwrap();
     assert_eq!(owner.grant(unknown, own).unwrap_err(), GrantRefusal::UnknownDbuf(unknown));
     let data = shared.copy(b"data").unwrap();
@@ -55,9 +55,9 @@ fn q4_who_may_read_gets_the_pool_and_who_may_not_does_not() {
     assert_eq!(owner.grant(one, member).unwrap_err(), GrantRefusal::UnknownDbuf(one));
 }
 
-/// CONTRACT 21: of several pools, only who may read every one.
+/// CONTRACT 21: an aggregate over several pools requires access to each.
 #[test]
-fn q4_p6_data_of_several_pools_is_for_who_may_read_every_one() {
+fn q4_p6_reader_needs_access_to_every_pool() {
     let mut owner = Creator::new(4);
     let mut pools = [(1, 0o644), (2, 0o640), (3, 0o600)]
         .map(|(id, mode)| pool(id, AccessList::new(1000, 100, mode)));
@@ -77,9 +77,9 @@ fn q4_p6_data_of_several_pools_is_for_who_may_read_every_one() {
     assert!(owner.may_read(&unshared, &Credentials::new(0, 0)).is_err(), "not even root");
 }
 
-/// Q5, Q6: one grant for all that comes in the pool; it shows everything and lets nothing be done.
+/// Q5, Q6: one grant covers all later data in the pool, and permits only reading.
 #[test]
-fn q5_q6_a_pool_is_mapped_once_and_only_its_maker_writes_it() {
+fn q5_q6_pool_is_mapped_once_and_read_only() {
     let mut owner = Creator::new(64);
     let mut pool = pool(1, AccessList::private(sys::process::identity()));
     owner.share(&pool).unwrap();
@@ -97,7 +97,7 @@ fn q5_q6_a_pool_is_mapped_once_and_only_its_maker_writes_it() {
     window.admit(Grant::from_descriptor(dbuf, copy(grant.descriptor()).unwrap())).unwrap();
     window.admit(grant).unwrap();
     assert_eq!(read(&window, &data).unwrap(), b"needs a grant");
-    // Segments that had no memory when the file was sealed, and segments that are used again.
+    // Segments without memory when the file was sealed, and reused segments.
     for round in 0..50u32 {
         let bytes = round.to_le_bytes().repeat(SEGMENT / 3);
         let later = pool.copy(&bytes).unwrap();
@@ -107,9 +107,9 @@ fn q5_q6_a_pool_is_mapped_once_and_only_its_maker_writes_it() {
     assert_eq!(read(&window, &data), Err(Fault::UnknownDbuf(dbuf)));
 }
 
-/// Received memory that its sender may still change is copied once.
+/// Received memory that its sender can still change is copied once.
 #[test]
-fn what_was_another_s_to_change_is_received_as_a_copy() {
+fn mutable_foreign_memory_is_received_as_copy() {
     let mut owner = Creator::new(64);
     let (mut theirs, mut ours) = (
         pool(1, AccessList::private(sys::process::identity())),
@@ -132,7 +132,7 @@ fn what_was_another_s_to_change_is_received_as_a_copy() {
     assert_eq!(ours.usage().leased, 0, "nothing is left of what failed");
 }
 
-/// Q6, T6: taken for immutable is only what nobody can write, and then it is looked at in place.
+/// Q6, T6: only unwritable memory counts as immutable, and is then read in place.
 #[test]
 fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
     let mut owner = Creator::new(4);
@@ -155,7 +155,7 @@ fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
     let mut here = received.aggregate().unwrap();
     assert!(here == *bytes);
     drop((frozen, received, owner));
-    // It is an aggregate like any other.
+    // It behaves like any other aggregate.
     here.mutate(10_000..10_001, &mut local, |byte| byte[0] = 255).unwrap();
     here.prepend(local.copy(b"header").unwrap()).unwrap();
     assert_eq!(here.len(), bytes.len() + 6);
@@ -163,9 +163,9 @@ fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
     assert_eq!(here.byte(6 + 10_001), Some(bytes[10_001]));
 }
 
-/// T6: its maker keeps a mapping, so it cannot be sealed, so it is not taken.
+/// T6: a file whose creator keeps a writable mapping cannot be sealed, so it is rejected.
 #[test]
-fn who_can_still_write_is_not_believed() {
+fn unsealed_file_is_not_frozen() {
     let id = DbufId::new(7).unwrap();
     let file = Memfd::create("test", 2 * PAGE).unwrap();
     let writing = file.map().unwrap();
@@ -217,9 +217,9 @@ fn frozen_data_of_every_length_is_whole() {
     assert!(endless.aggregate().unwrap() == b"short"[..]);
 }
 
-/// T2, T3: what is granted, and what is pointed to, are allegations.
+/// T2, T3: granted descriptors and pointers are allegations.
 #[test]
-fn what_is_no_pool_is_not_mapped_and_no_pointer_leaves_it() {
+fn invalid_pools_and_pointers_are_refused() {
     let dbuf = DbufId::new(1).unwrap();
     let mut window = Window::new();
     let mut admit = |bytes, seals| {

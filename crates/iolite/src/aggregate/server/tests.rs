@@ -1,15 +1,16 @@
-//! A grant server and its clients in one process; `tests/aggregate_holders.rs` has real ones.
+//! A grant server and its clients in one process; `tests/aggregate_holders.rs` has tests with
+//! several.
 
 use super::*;
 use abi::access::AccessList;
-use buffer::pool::Config;
+use buffer::pool::PoolConfig;
 use std::time::Instant;
 use testkit::until;
 
 const SEGMENT: usize = 4096;
 
 fn pool(id: u32, mode: u32) -> AllocationPool {
-    let config = Config { segment: SEGMENT, segments: 8 };
+    let config = PoolConfig { segment: SEGMENT, segments: 8 };
     let access = AccessList::new(1000, 100, mode);
     AllocationPool::new(DbufId::new(id).unwrap(), config, access).unwrap()
 }
@@ -22,7 +23,7 @@ fn references(server: &GrantServer, peer: PeerId) -> Option<u64> {
     server.owner(|owner| Some(owner.holders().holding(peer)?.references))
 }
 
-/// A buffer fault: a pointer to what is not mapped maps it, once, or says why not.
+/// A buffer fault: a pointer into unmapped memory maps it, once, or fails with the reason.
 #[test]
 fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
@@ -55,11 +56,11 @@ fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
     until("the slice comes back", || references(&server, peer) == Some(0));
     drop(client);
     until("the guest is gone", || references(&server, peer).is_none());
-    assert!(!server.show_out(peer));
+    assert!(!server.evict(peer));
 }
 
 #[test]
-fn q14_an_aggregate_is_received_whole_from_several_pools() {
+fn q14_aggregate_over_several_pools_is_received_whole() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
     let (mut one, mut two, mut ours) = (pool(1, 0o644), pool(2, 0o644), pool(3, 0o600));
     let mut sent = one.copy(&[1; 6000]).unwrap();
@@ -76,14 +77,14 @@ fn q14_an_aggregate_is_received_whole_from_several_pools() {
         pointers.iter().for_each(|pointer| client.give_back(*pointer).unwrap());
         (received == sent, client)
     });
-    let (same, _guest) = reader.join().unwrap();
+    let (same, _client) = reader.join().unwrap();
     assert!(same);
     until("all slices come back", || references(&server, peer) == Some(0));
     let leased = || one.usage().leased + two.usage().leased;
     assert_eq!(leased(), 0);
 }
 
-/// T8: who talks nonsense, or does not listen, is evicted, and the others are served.
+/// T8: a client that sends garbage or does not read is evicted, and the others are served.
 #[test]
 fn misbehaving_client_is_evicted_alone() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
@@ -103,7 +104,7 @@ fn misbehaving_client_is_evicted_alone() {
             let wrong = Message { kind: GRANT, dbuf: u32::MAX, words: [0; 2] };
             descriptor::send(socket, wrong.as_bytes(), &[socket.as_fd(); 60]).unwrap();
         },
-        // Asks and never listens; it cannot even be told that it is evicted.
+        // Sends requests and never reads; the eviction cannot even be reported to it.
         &|socket| {
             let ask = Message::new(GRANT, id, [0; 2]);
             while descriptor::send(socket, ask.as_bytes(), &[]).is_ok() {}

@@ -1,9 +1,9 @@
-//! Aggregates read and written as files are.
+//! Aggregates read and written through the file traits.
 
 use super::*;
 
 #[test]
-fn an_aggregate_is_read_as_a_file() {
+fn aggregate_is_read_through_the_file_traits() {
     let mut random = Random::replayable();
     let mut pool = pool_of(1, 64);
     for _ in 0..100 {
@@ -40,7 +40,7 @@ fn together(parts: &[IoSlice<'_>]) -> Vec<u8> {
     parts.iter().flat_map(|part| part.iter().copied()).collect()
 }
 
-/// Takes what it likes of what it is given, and is interrupted now and then.
+/// A writer that accepts random amounts and is interrupted at random.
 struct Slow(Vec<u8>, Random);
 
 impl io::Write for Slow {
@@ -64,7 +64,7 @@ impl io::Write for Slow {
 }
 
 #[test]
-fn q3_all_of_it_is_written_however_little_goes_at_once() {
+fn q3_short_writes_are_completed() {
     let mut random = Random::replayable();
     let mut pool = pool_of(1, 64);
     let bytes = random.bytes(30_000);
@@ -80,7 +80,7 @@ fn q3_all_of_it_is_written_however_little_goes_at_once() {
 }
 
 #[test]
-fn q3_q4_a_file_is_read_into_the_pool_that_was_chosen() {
+fn q3_q4_file_is_read_into_the_chosen_pool() {
     let mut pool = pool_of(1, 8);
     let bytes: Vec<u8> = (0..10_000u32).map(|n| n as u8).collect();
     let mut file = &bytes[..];

@@ -1,15 +1,17 @@
-//! Steps from entry to entry that trust nothing (RELIABILITY T3, T4).
+//! Validation of and progress over ring entries, all of which are untrusted (RELIABILITY T3, T4).
 
-use super::{Current, Input, UNMAPPED, View};
+use super::{Current, Input, UNMAPPED};
+use crate::interface::StreamReader as _;
+use crate::view::leading;
 use abi::RichPointer;
 use abi::ring::writer;
 use buffer::Fault;
 use buffer::atomic::acquire;
 
-/// A pointer, and the length of its view and whether that stays by itself, if it is mapped.
+/// A pointer and, if its dbuf is mapped, the length of the view and whether it needs no lease.
 pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
 
-/// Attempts of a reader of an overwriting ring before it reports that nothing is there.
+/// Attempts on an overwriting ring before a reader reports that nothing is available.
 const ATTEMPTS: usize = 8;
 
 impl Current {
@@ -18,7 +20,7 @@ impl Current {
         self.pointer.length() as usize - self.done
     }
 
-    /// A pointer to what is left.
+    /// Returns a pointer to the unread part.
     pub(super) fn rest(&self) -> RichPointer {
         let done = u32::try_from(self.done).unwrap_or(0);
         self.pointer.within(done, self.pointer.length() - done)
@@ -26,8 +28,8 @@ impl Current {
 }
 
 impl Input {
-    /// The entry at `next`, if one is shown: copied once, translated and checked; empty ones are
-    /// passed.
+    /// Returns the entry at `next` if one is published: copied once, translated and validated.
+    /// Empty entries are skipped.
     #[inline]
     pub(super) fn look(&mut self) -> Result<Option<Current>, Fault> {
         match self.current {
@@ -55,8 +57,7 @@ impl Input {
         }
     }
 
-    /// As [`Input::look`], for who passes the pointer on and needs no mapping: the part of it that
-    /// is not taken.
+    /// Returns the unread part of the next entry without mapping its dbuf, for forwarding.
     pub(super) fn look_unmapped(&mut self) -> Result<Option<Allegation>, Fault> {
         loop {
             let pointer = match self.current {
@@ -75,17 +76,18 @@ impl Input {
         }
     }
 
-    /// Returns the offset that a pointer leads to, if it may be followed.
+    /// Returns the offset of a pointer's bytes in its view after validation.
     #[inline]
     fn check(&mut self, pointer: RichPointer) -> Result<usize, Fault> {
-        // No flags are known yet: an entry that has some was written by nobody we understand.
+        // No flags are defined: an entry with flags comes from an unknown version.
         if pointer.flags() != 0 {
             return Err(Fault::UnknownDbuf(pointer.dbuf()));
         }
         self.translation.resolve(pointer).map(|(_, at)| at)
     }
 
-    /// Copies pointers out of the ring, and checks them all; up to the first that is bad.
+    /// Copies pointers from the ring and validates them, up to the first invalid one. Returns their
+    /// number.
     pub(super) fn copy_pointers(&mut self, out: &mut [RichPointer]) -> Result<usize, Fault> {
         let side = &mut self.ring.side;
         let next = side.next;
@@ -99,17 +101,17 @@ impl Input {
         self.ring.copy_bare(next, out);
         let (mut good, mut bytes) = (0, 0);
         while let Some(first) = out.get(good) {
-            // One look at the table for all that lead into the same dbuf.
+            // One table lookup for all adjacent pointers into the same dbuf.
             let fits = match self.check(*first) {
                 Ok(_) => {
                     let rest = out.get(good..).unwrap_or_default();
                     let view = self.translation.view(first.dbuf());
-                    view.map_or((0, 0), |view| view.fits(rest))
+                    view.map_or((0, 0), |view| leading(rest, |pointer| view.is_out(pointer)))
                 }
                 Err(fault) if good == 0 => return Err(self.pass_by(fault)),
                 Err(_) => break,
             };
-            // It was found to be good, and so are those behind it that the table knows to be.
+            // The first pointer is valid, and so are the following ones accepted by the table.
             good += fits.0.max(1);
             bytes += fits.1.max(u64::from(first.length()));
         }
@@ -120,7 +122,7 @@ impl Input {
         Ok(good)
     }
 
-    /// So many bytes of the entry were taken.
+    /// Consumes `count` bytes of the entry.
     #[inline]
     pub(super) fn advance(&mut self, current: Current, count: usize) {
         if count < current.left() {
@@ -130,7 +132,7 @@ impl Input {
         }
     }
 
-    /// The entry at `next` was read.
+    /// Passes the entry at `next` after its last byte.
     #[inline]
     pub(super) fn pass(&mut self, pointer: RichPointer) {
         (self.current, self.lent) = (None, None);
@@ -142,8 +144,8 @@ impl Input {
         self.owed_bytes += u64::from(pointer.length());
     }
 
-    /// The entry at `next` cannot be followed: it is passed, and counted as lost. A ring that is
-    /// broken stays where it is.
+    /// Passes the entry at `next` because of `fault` and counts it as lost. A damaged ring does not
+    /// advance.
     pub(super) fn pass_by(&mut self, fault: Fault) -> Fault {
         let broken = matches!(fault, Fault::Poisoned { .. } | Fault::Damaged { .. });
         if !broken {
@@ -157,7 +159,7 @@ impl Input {
         fault
     }
 
-    /// Copies the entry to where it can be looked at, once.
+    /// Copies the entry into the staging buffer, unless it is already there.
     pub(super) fn stage(&mut self, current: Current) -> Result<(), Fault> {
         if self.staged {
             return Ok(());
@@ -170,7 +172,7 @@ impl Input {
         Ok(())
     }
 
-    /// Outputs that follow are told what is looked at, and where.
+    /// Publishes the peeked entry and its address to following outputs.
     pub(super) fn show_followers(&mut self, current: Current) {
         let direct = current.first.is_some();
         let Some(view) = self.translation.view(current.pointer.dbuf()) else { return };
@@ -200,16 +202,16 @@ impl Input {
         Ok(Some(self.staging.get(done..).unwrap_or_default()))
     }
 
-    /// Copies the next block of a ring that overwrites into our own memory, and looks then whether
-    /// the writer has begun to write over it: over the entry, or over what it names (F2 of
-    /// `flight`). Answers its length.
+    /// Copies the next block of a ring that overwrites, then checks whether the writer has begun to
+    /// overwrite the entry or its target (F2 of `flight`); retries if so. Returns the length of the
+    /// block.
     fn stage_lossy(&mut self) -> Result<Option<usize>, Fault> {
         for _ in 0..ATTEMPTS {
             if let (Some(current), true) = (self.current, self.staged) {
                 return Ok(Some(current.left()));
             }
             let start = self.ring.side.next;
-            // Others may have lapped us: how far the writer is, is looked at each time.
+            // The writer may have lapped us: its position is read in each attempt.
             if self.ring.side.refresh()? == start {
                 return Ok(None);
             }
@@ -231,34 +233,17 @@ impl Input {
         Ok(None)
     }
 
-    /// Goes on where the writer has not been yet, with half a lap of distance if there is as much.
+    /// Skips to an entry that the writer has not reached, half a lap ahead if possible, and counts
+    /// the skipped ones as lost.
     fn resume(&mut self, start: u64) -> Result<(), Fault> {
         let capacity = self.ring.side.store.capacity;
         let commit = self.ring.side.refresh()?;
         let reserve = acquire(self.ring.side.store.writer.word(writer::RESERVE));
-        // What the writer alleges is not believed beyond what it has shown.
+        // The writer's announcement is untrusted beyond what it has published.
         let safe = reserve.saturating_sub(capacity).max(commit.saturating_sub(capacity / 2));
         let next = safe.clamp(start, commit);
         self.ring.side.taken.lost += next - start;
         self.ring.side.next = next;
         Ok(())
-    }
-}
-
-impl View {
-    /// Returns how many leading pointers stay inside this dbuf, and how many bytes they view.
-    #[inline]
-    pub(super) fn fits(&self, pointers: &[RichPointer]) -> (usize, u64) {
-        let (mut any, mut bytes) = (0, 0);
-        // All are looked at with no branch between them; that one is not here is rare.
-        for pointer in pointers {
-            any |= self.is_out(*pointer);
-            bytes += u64::from(pointer.length());
-        }
-        if any == 0 {
-            return (pointers.len(), bytes);
-        }
-        let good = pointers.iter().take_while(|pointer| self.is_out(**pointer) == 0);
-        good.fold((0, 0), |(count, bytes), p| (count + 1, bytes + u64::from(p.length())))
     }
 }

@@ -1,13 +1,12 @@
-//! Writes that become pointers, and what other streams lend.
+//! Writes that produce pointers, and forwarding of blocks lent by other streams.
 
 use super::{Hot, Output};
 use crate::indirect::ranges::RANGES;
-use crate::indirect::{Home, Lent};
 use abi::{Class, Extent, RichPointer};
 use buffer::{Fault, foreign};
 
 impl Output {
-    /// A block that does not lie in the segment that was hit last.
+    /// Writes a block outside the segment of the last hit.
     pub(super) fn write_elsewhere(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if let Some(name) = self.ranges.find(block.as_ptr().addr())
             && self.splice_from(name, block)
@@ -21,7 +20,7 @@ impl Output {
             self.put(pointer);
             return Ok(true);
         }
-        if let Some(name) = self.beyond_the_line(block)
+        if let Some(name) = self.find_outside_line(block)
             && self.splice_from(name, block)
         {
             return Ok(true);
@@ -32,10 +31,11 @@ impl Output {
         })
     }
 
-    /// Puts a pointer to a slice of a known dbuf, if the bytes are shown there.
+    /// Appends a pointer to a slice of a known dbuf if its bytes are published; returns false
+    /// otherwise.
     fn splice_from(&mut self, name: usize, block: &[u8]) -> bool {
         let Some(known) = self.known.get_mut(name) else { return false };
-        // What was no hit where one was expected is not tried again at once. [SL §5.3.3]
+        // After a miss in an expected dbuf, the next attempts are skipped. [SL §5.3.3]
         if !known.back_off.is_over() {
             return false;
         }
@@ -55,7 +55,7 @@ impl Output {
         };
         let from = block.as_ptr().addr().wrapping_sub(around.address);
         let pointer = self.hot.pointer(from, block.len());
-        // F1, S3: kept before it is put.
+        // F1, S3: held before the pointer is published.
         if self.flights.advance_to(pointer, until, || Ok(around.lease)).is_err() {
             return false;
         }
@@ -63,8 +63,8 @@ impl Output {
         true
     }
 
-    /// More dbufs are known than the line has room for: whoever is hit takes a place in it.
-    fn beyond_the_line(&mut self, block: &[u8]) -> Option<usize> {
+    /// Searches the known dbufs whose ranges are not in the cache line; a hit is inserted there.
+    fn find_outside_line(&mut self, block: &[u8]) -> Option<usize> {
         if self.known.len() <= RANGES {
             return None;
         }
@@ -74,33 +74,5 @@ impl Output {
         let (name, (from, length)) = extents.enumerate().find(|(_, extent)| is_in(*extent))?;
         self.ranges.insert(from, length, name);
         Some(name)
-    }
-
-    /// Puts a pointer to what another stream lent, which stays there until our readers have passed.
-    /// `None`: so much of it is kept already that its writer might have to wait for us; copy, or
-    /// wait until readers have passed ([`Output::settle_some`]).
-    pub(crate) fn put_lent(&mut self, lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
-        if self.ring.side.head >= self.limit && !self.make_room()? {
-            return Ok(Some(self.drop_one(lent.pointer.length() as usize)));
-        }
-        let until = self.ring.side.head + 1;
-        match lent.home {
-            Home::Entry(keeper) => {
-                let Some(upstream) = self.flights.follow(keeper) else { return Ok(None) };
-                if !self.flights.claim(upstream, lent.pointer, until) {
-                    return Ok(None);
-                }
-            }
-            Home::File => {}
-            Home::Lease(lease) if self.hot.covers(lent.pointer) => {
-                debug_assert!(lease.keeps(lent.pointer));
-            }
-            Home::Lease(lease) => {
-                self.flights.advance_to(lent.pointer, until, || Ok(lease.clone()))?;
-                self.hot.advance_to(lent.pointer, lease);
-            }
-        }
-        self.put(lent.pointer);
-        Ok(Some(true))
     }
 }

@@ -1,4 +1,4 @@
-//! Room for entries: made by readers that have passed, or by overwriting.
+//! Room for entries: freed by readers, or by overwriting.
 
 use super::{Hot, Output};
 use abi::RichPointer;
@@ -6,11 +6,10 @@ use abi::ring::writer;
 use buffer::crossing::Origin;
 use buffer::wait::Urgency;
 use buffer::{Fault, Policy};
-use std::time::Duration;
 
 impl Output {
-    /// Looks for room for an entry, and waits for it. `false`: there is none, and the policy is not
-    /// to wait.
+    /// Ensures room for an entry, blocking if the policy says so. Returns false if there is none
+    /// and the policy is not to wait.
     #[cold]
     pub(super) fn make_room(&mut self) -> Result<bool, Fault> {
         if self.has_room()? {
@@ -20,8 +19,8 @@ impl Output {
             return Ok(false);
         }
         let (capacity, head) = (self.ring.side.store.capacity, self.ring.side.head);
-        // A lap costs two events, and not one for each block. Where both sides share a processor
-        // the reader may as well go on until little is left.
+        // Waiting for half a lap costs two wakeups per lap instead of one per block. If both sides
+        // share a processor, the reader may as well continue until little is left.
         let left = if self.spins == 0 { capacity / 8 } else { capacity / 2 };
         self.wait_until_passed(head - left, Self::has_room)?;
         Ok(true)
@@ -31,7 +30,7 @@ impl Output {
         let (capacity, head) = (self.ring.side.store.capacity, self.ring.side.head);
         let passed = self.look()?;
         self.limit = match self.policy {
-            // From time to time it is looked whether anybody reads, and what can be given back.
+            // At intervals of half a lap, check for departed readers and releasable memory.
             Policy::Overwrite => head + capacity / 2,
             Policy::Block | Policy::DropNew => passed + capacity,
         };
@@ -39,14 +38,15 @@ impl Output {
         Ok(head < self.limit)
     }
 
-    /// Looks where readers are, gives back what they have passed, and answers that position.
+    /// Loads the readers' cursors, releases passed memory, and returns the position passed by all
+    /// readers.
     pub(super) fn look(&mut self) -> Result<u64, Fault> {
         let oldest = self.ring.side.refresh()?;
         if self.ring.side.abandoned() {
             return Err(Fault::Abandoned);
         }
         let passed = match self.policy {
-            // F2: an entry before this was announced to be overwritten, and has been.
+            // F2: entries below this position were announced to be overwritten, and have been.
             Policy::Overwrite => {
                 let capacity = self.ring.side.store.capacity;
                 oldest.max(self.ring.side.head.max(self.floor).saturating_sub(capacity))
@@ -58,23 +58,24 @@ impl Output {
     }
 
     fn give_back(&mut self, passed: u64) {
-        self.settle();
+        self.extend_hold();
         if !self.flights.reap(passed) {
             self.hot = Hot::default();
         }
     }
 
-    /// Gives back what all readers have passed. Done by itself when there is no room; for a writer
-    /// that does nothing for long, and before it waits for an input that it follows.
+    /// Releases memory that all readers have passed. This happens automatically when room is
+    /// needed; call it from a writer that is idle for long, or before waiting for a followed input.
     pub fn reap(&mut self) -> Result<(), Fault> {
         self.look().map(|_| ())
     }
 
-    /// Looks for memory in the backing dbuf, and waits for it: for readers to pass what they may
-    /// still look at there, and not what others keep. `false`: the policy is not to wait.
+    /// Ensures free memory in the backing dbuf, blocking until readers have passed some of this
+    /// stream's blocks; memory held by others does not count. Returns false if the policy is not to
+    /// wait.
     #[cold]
     pub(super) fn make_memory(&mut self) -> Result<bool, Fault> {
-        self.settle();
+        self.extend_hold();
         let Some(oldest) = self.flights.first() else {
             return Err(Fault::NoRoom(self.backing.dbuf()));
         };
@@ -86,8 +87,8 @@ impl Output {
         match self.policy {
             Policy::DropNew => Ok(false),
             Policy::Overwrite => {
-                // SYNC POINT: writing begins; see `begin`. Readers that are not beyond `oldest` by
-                // the time they have copied find that out.
+                // SYNC POINT: writing begins; see `begin`. Readers that have not passed `oldest`
+                // detect it after their copy.
                 self.floor = self.floor.max(oldest + self.ring.side.store.capacity);
                 self.begin(0);
                 self.give_back(oldest.max(passed));
@@ -104,54 +105,14 @@ impl Output {
         }
     }
 
-    /// Waits until readers have passed something of what is kept. `false`: nothing is, or it is not
-    /// waited for.
-    pub(crate) fn settle_some(&mut self) -> Result<bool, Fault> {
-        self.settle();
-        let Some(oldest) = self.flights.first() else { return Ok(false) };
-        if self.policy != Policy::Block {
-            return Ok(false);
-        }
-        self.wait_until_passed(oldest, |output| {
-            output.look()?;
-            Ok(output.flights.first() != Some(oldest))
-        })?;
-        Ok(true)
-    }
-
-    /// Says that we are about to sleep on the descriptors until readers have passed something of
-    /// what is kept. `false`: they have, or nothing is.
-    pub(crate) fn falls_asleep(&mut self) -> Result<bool, Fault> {
-        self.settle();
-        let Some(oldest) = self.flights.first() else { return Ok(false) };
-        self.sleeper.falls_asleep(&self.ring.side.store.writer, writer::WAIT, oldest);
-        let looked = self.look();
-        let asleep = self.flights.first() == Some(oldest) && looked.is_ok();
-        if !asleep {
-            self.sleeper.wakes(&self.ring.side.store.writer, writer::WAIT);
-        }
-        looked.map(|_| asleep)
-    }
-
-    /// Says that we are awake again, and gives back what readers have passed.
-    pub(crate) fn wakes(&mut self) -> Result<(), Fault> {
-        self.sleeper.wakes(&self.ring.side.store.writer, writer::WAIT);
-        let before = self.flights.len();
-        self.doorbells.sleep(&mut self.ring.side, Some(Duration::ZERO));
-        self.look()?;
-        if self.flights.len() < before {
-            self.doorbells.progressed();
-        }
-        Ok(())
-    }
-
-    /// Waits until readers have come to `until` and `done` says so.
-    fn wait_until_passed(
+    /// Blocks until `done` returns true; readers wake the writer when they have passed `until`.
+    /// Fails with [`Fault::Abandoned`] if no reader is left.
+    pub(super) fn wait_until_passed(
         &mut self,
         until: u64,
         done: impl Fn(&mut Self) -> Result<bool, Fault>,
     ) -> Result<(), Fault> {
-        self.show(Urgency::Last);
+        self.publish(Urgency::Last);
         for _ in 0..self.spins {
             if done(self)? {
                 return Ok(());
@@ -159,7 +120,7 @@ impl Output {
             std::hint::spin_loop();
         }
         loop {
-            self.sleeper.falls_asleep(&self.ring.side.store.writer, writer::WAIT, until);
+            self.sleeper.announce_sleep(&self.ring.side.store.writer, writer::WAIT, until);
             let slept = match done(self) {
                 Ok(true) => Ok(true),
                 Ok(false) => match self.doorbells.sleep(&mut self.ring.side, None) {
@@ -168,7 +129,7 @@ impl Output {
                 },
                 Err(fault) => Err(fault),
             };
-            self.sleeper.wakes(&self.ring.side.store.writer, writer::WAIT);
+            self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
             if slept? || done(self)? {
                 self.doorbells.progressed();
                 return Ok(());
@@ -176,23 +137,23 @@ impl Output {
         }
     }
 
-    /// Announces that so many entries are written next (lossy rings).
+    /// Announces that `count` entries are about to be overwritten (lossy rings).
     #[inline]
     pub(super) fn begin(&mut self, count: u64) {
-        // SYNC POINT: writing begins; what readers were told once stays so.
+        // SYNC POINT: writing begins; an announcement is never withdrawn.
         self.ring.side.begin((self.ring.side.head + count).max(self.floor));
     }
 
-    /// A block for which there is no room, and which nobody waits for.
+    /// Counts a block dropped for lack of room; returns false.
     pub(super) const fn drop_one(&mut self, length: usize) -> bool {
         self.ring.side.put.dropped += 1;
         self.ring.side.put.dropped_bytes += length as u64;
         false
     }
 
-    /// Puts pointers to blocks of `origin`, each of which is checked to lie in a segment that is
-    /// kept from here on; waits as [`Output::write`] does, and answers how many were put. For
-    /// batches: where all lie in one segment that costs less than a write for each.
+    /// Writes pointers to blocks of `origin`, each of which is checked to be in a segment that this
+    /// stream then holds. Waits like [`Output::write`]; returns the number of pointers written. For
+    /// batches: if all are in one segment, this is cheaper than single writes.
     pub fn put_all(
         &mut self,
         pointers: &[RichPointer],
@@ -215,8 +176,8 @@ impl Output {
         Ok(put)
     }
 
-    /// Puts the first of these pointers, for all of which there is room: as many as lie in one
-    /// segment.
+    /// Writes leading pointers that are in one segment; there must be room for all of `batch`.
+    /// Returns their number.
     fn put_batch(&mut self, batch: &[RichPointer], origin: &dyn Origin) -> Result<usize, Fault> {
         let Some(first) = batch.first() else { return Ok(0) };
         let (mut count, mut bytes) = self.hot.covers_first(batch);
@@ -229,11 +190,11 @@ impl Output {
             self.begin(same.len() as u64);
         }
         self.ring.put_all_bare(same, bytes);
-        self.pause();
+        self.publish_if_due();
         Ok(same.len())
     }
 
-    /// Keeps the segment that a pointer leads into (F1): its origin proves that it is kept now.
+    /// Holds the segment of a pointer (F1); `origin` proves that it is held at this moment.
     fn advance_to(&mut self, pointer: RichPointer, origin: &dyn Origin) -> Result<(), Fault> {
         let until = self.ring.side.head + 1;
         let lease = self.flights.advance_to(pointer, until, || origin.lease(pointer))?;

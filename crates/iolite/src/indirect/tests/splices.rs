@@ -1,9 +1,11 @@
-//! Writing without copying: what becomes a pointer, and what is copied.
+//! Writes without copies: which become pointers, and which are copied.
 
 use super::*;
+use crate::interface::{StreamReader as _, StreamWriter as _};
+use abi::RichPointer;
 
 #[test]
-fn e1_what_lies_in_a_dbuf_is_written_as_a_pointer_and_what_does_not_is_copied() {
+fn e1_bytes_in_dbufs_become_pointers_and_others_copies() {
     let fixture = Fixture::new();
     let (mut output, mut input, _backing) = fixture.one(&config(), 4);
     let mut pool = fixture.pool(9, 4);
@@ -32,9 +34,9 @@ fn e1_what_lies_in_a_dbuf_is_written_as_a_pointer_and_what_does_not_is_copied() 
     assert_eq!(input.space().faults().mapped, 3, "of the unknown dbuf nothing went over");
 }
 
-/// The smallest dbuf that is referenced says after how many blocks readers are told.
+/// The lowest threshold of all referenced dbufs determines when readers are notified.
 #[test]
-fn k6_the_threshold_is_that_of_the_smallest_dbuf() {
+fn k6_lowest_dbuf_threshold_applies() {
     let fixture = Fixture::new();
     let (mut output, mut input, _backing) = fixture.one(&config(), 4);
     let mut small = fixture.pool(9, 4);
@@ -57,9 +59,9 @@ fn k6_the_threshold_is_that_of_the_smallest_dbuf() {
     }
 }
 
-/// A dbuf in which a write missed is left alone for a while, longer after each miss.
+/// After a miss, a dbuf is not searched for a number of writes that grows with each miss.
 #[test]
-fn e4_splicing_from_a_dbuf_is_off_for_a_while_after_a_miss() {
+fn e4_misses_suspend_splicing_from_a_dbuf() {
     let fixture = Fixture::new();
     let (mut output, mut input, _backing) = fixture.one(&config(), 4);
     let pool = fixture.pool(9, 2);
@@ -67,7 +69,7 @@ fn e4_splicing_from_a_dbuf_is_off_for_a_while_after_a_miss() {
     let mut tried = Vec::new();
     let mut copied = 0;
     for round in 1..=3 {
-        // What is drafted lies in the dbuf, and is no hit.
+        // A draft is in the dbuf but not published, so it is a miss.
         let mut draft = pool.pool().draft(100, 100).unwrap();
         draft.fill(round);
         let before = output.spliced();
@@ -75,7 +77,7 @@ fn e4_splicing_from_a_dbuf_is_off_for_a_while_after_a_miss() {
         copied += 1;
         let place = draft.commit(100);
         assert_eq!(output.spliced().copied, before.copied + 1);
-        // What is shown now is a hit, but nobody looks; then it is one, until something else was.
+        // The bytes are published now, but the back-off must expire before they are found.
         let bytes = pool.pool().bytes(place).unwrap();
         let spliced = output.spliced().blocks;
         let mut left_alone = 0;
@@ -92,10 +94,10 @@ fn e4_splicing_from_a_dbuf_is_off_for_a_while_after_a_miss() {
     assert_eq!(output.spliced().copied, copied);
 }
 
-/// The last dbuf that was hit costs no search: eight ranges lie in one cache line, and whoever is
-/// hit beyond them takes a place there.
+/// The dbuf of the last hit needs no search: eight ranges fit in one cache line, and a hit beyond
+/// them replaces one.
 #[test]
-fn e4_the_dbufs_that_were_hit_last_lie_in_one_line() {
+fn e4_recently_hit_dbufs_share_one_cache_line() {
     use super::ranges::{RANGES, Ranges};
     assert!(RANGES == 8 && size_of::<Ranges>() >= 64);
     let mut ranges = Ranges::default();
@@ -111,9 +113,9 @@ fn e4_the_dbufs_that_were_hit_last_lie_in_one_line() {
     assert_eq!(ranges.find(at(RANGES) + SEGMENT), None, "behind its end");
 }
 
-/// Bytes that lie in no dbuf go to the default one of the space, for all its streams.
+/// Bytes outside any dbuf are copied into the space's default dbuf, which all its streams share.
 #[test]
-fn d8_what_lies_nowhere_is_written_to_the_default_dbuf_of_the_space() {
+fn d8_bytes_outside_dbufs_go_to_default_dbuf() {
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(BACKING, 4));
     let space = fixture.space(Space::new());
@@ -131,9 +133,9 @@ fn d8_what_lies_nowhere_is_written_to_the_default_dbuf_of_the_space() {
     assert_eq!(space.faults().mapped, 1);
 }
 
-/// A draft is not published: its address is no hit. (S4)
+/// A draft is not published: its address is not a hit. (S4)
 #[test]
-fn e1_bytes_that_are_still_written_are_copied() {
+fn e1_bytes_of_unpublished_draft_are_copied() {
     let fixture = Fixture::new();
     let (mut output, mut input, _backing) = fixture.one(&config(), 4);
     let pool = fixture.pool(9, 2);
@@ -154,9 +156,10 @@ fn e1_bytes_that_are_still_written_are_copied() {
     assert_eq!((&out[..50], &out[50..]), (&[1; 50][..], &[2; 150][..]));
 }
 
-/// F5: what was peeked at and written on stays with the first writer until the last reader passes.
+/// F5: a block peeked and forwarded is held by the first writer until the last reader has passed
+/// it.
 #[test]
-fn e1_what_is_peeked_at_in_one_stream_becomes_a_pointer_in_another() {
+fn e1_peeked_block_becomes_pointer_in_next_stream() {
     let fixture = Fixture::new();
     let space = fixture.space(Space::trusting());
     let (mut first, mut offers, backing) = fixture.stream(&config(), 4);
@@ -186,10 +189,10 @@ fn e1_what_is_peeked_at_in_one_stream_becomes_a_pointer_in_another() {
     assert_eq!(leased(&backing), 0);
 }
 
-/// Entries that were passed on hold the first writer back until they are read, as in a pipeline of
-/// pipes; the process in between waits for both sides.
+/// Forwarded entries hold back the first writer until they are read, as in a shell pipeline; the
+/// process in between waits on both sides.
 #[test]
-fn e1_who_passes_on_waits_for_both_sides() {
+fn e1_forwarder_waits_for_both_sides() {
     let fixture = Fixture::new();
     let space = fixture.space(Space::trusting());
     let (mut first, mut offers, _backing) = fixture.stream(&config(), 4);
